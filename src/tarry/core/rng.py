@@ -1,0 +1,76 @@
+"""Randomness as a pure function of a key: no generator is carried around, so call order never matters.
+
+A key is a 64-bit number made from (seed, stream, counters...) by `key`; everything drawn from it is a function of
+it alone. The mixing function is SplitMix64's finaliser (Steele, Lea, Flood 2014), which numpy and torch can both
+compute in 64-bit integers, so a permutation drawn on any device is the same permutation.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from statistics import NormalDist
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Stream", "below", "generator", "key", "normal", "permutation", "uniform"]
+
+_MASK = (1 << 64) - 1
+_GOLDEN = 0x9E3779B97F4A7C15
+_inverse_normal = NormalDist().inv_cdf
+
+
+class Stream(IntEnum):
+    """What a key is used for; two streams never share numbers."""
+
+    INIT = 1  # the model's first weights
+    PARTITION = 2  # who holds which examples
+    FLEET = 3  # which latency profile a client has
+    DELAY = 4  # how long one visit takes
+    FAILURE = 5  # whether a visit is lost
+    DISPATCH = 6  # whom the server picks
+    ORDER = 7  # a client's sample order
+    LOCAL = 8  # dropout and other noise in local training
+    DATA = 9  # splits and synthetic data
+
+
+def _mix(z: int) -> int:
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
+    return z ^ (z >> 31)
+
+
+def key(seed: int, *parts: int) -> int:
+    """A 64-bit key from a seed and any number of counters; every argument and its place matter."""
+    z = _mix((seed + _GOLDEN) & _MASK)
+    for part in parts:
+        z = _mix((z + part * _GOLDEN + _GOLDEN) & _MASK)
+    return z
+
+
+def uniform(k: int) -> float:
+    """One number strictly between 0 and 1."""
+    return ((_mix(k) >> 12) + 0.5) * 2.0**-52
+
+
+def normal(k: int) -> float:
+    """One standard normal number."""
+    return _inverse_normal(uniform(k))
+
+
+def below(k: int, n: int) -> int:
+    """One whole number in 0 … n−1 (n far below 2^64, so the multiply-shift bias is out of sight)."""
+    return (_mix(k) * n) >> 64
+
+
+def permutation(k: int, n: int) -> npt.NDArray[np.int64]:
+    """An order of 0 … n−1: the ranks of n mixed counters."""
+    z = np.arange(n, dtype=np.uint64) * np.uint64(_GOLDEN) + np.uint64(k)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.argsort(z ^ (z >> np.uint64(31)), kind="stable")
+
+
+def generator(k: int) -> np.random.Generator:
+    """A numpy generator for set-up work (partitions, profiles); never in the event loop."""
+    return np.random.Generator(np.random.Philox(key=k))

@@ -1,0 +1,94 @@
+"""What is learnt: a model, a loss, everybody's examples and a test set.
+
+    Task("mine", model=MyNet, loss=torch.nn.functional.cross_entropy, clients=[(x0, y0), (x1, y1)], test=(x, y))
+
+A task that is not cut up yet has `train` (and perhaps `groups`, the natural group of each example) in place of
+`clients`; `split` cuts it by a partitioner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from .errors import BadInput
+
+__all__ = ["Examples", "Partitioner", "Shards", "Task", "accuracy"]
+
+Examples = tuple[Tensor, Tensor]
+Indices = npt.NDArray[np.int64]
+#: labels (one whole number an example), natural groups or None, number of clients, generator → one index list a client
+Partitioner = Callable[[Indices, Indices | None, int, np.random.Generator], list[Indices]]
+
+
+def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """The number of examples whose largest output is the target."""
+    return (outputs.argmax(-1) == targets).sum()
+
+
+class Shards(Sequence[Examples]):
+    """Everybody's examples in two tensors, each client's a contiguous slice: reading one copies nothing."""
+
+    def __init__(self, x: Tensor, y: Tensor, sizes: Sequence[int]):
+        assert len(x) == len(y) == sum(sizes)
+        self.x, self.y = x, y
+        self.ends = np.concatenate([[0], np.cumsum(sizes)]).tolist()
+
+    @classmethod
+    def cut(cls, x: Tensor, y: Tensor, parts: Sequence[Indices]) -> Shards:
+        order = torch.from_numpy(np.concatenate(parts).astype(np.int64))
+        return cls(x[order], y[order], [len(p) for p in parts])
+
+    def __len__(self) -> int:
+        return len(self.ends) - 1
+
+    def __getitem__(self, client: int) -> Examples:  # type: ignore[override]
+        a, b = self.ends[client], self.ends[client + 1]
+        return self.x[a:b], self.y[a:b]
+
+    def __iter__(self) -> Iterator[Examples]:
+        return (self[i] for i in range(len(self)))
+
+
+@dataclass(frozen=True)
+class Task:
+    """A learning problem; `model` builds a fresh ordinary module, `loss(outputs, targets)` is a mean over the batch."""
+
+    name: str
+    model: Callable[[], nn.Module]
+    loss: Callable[[Tensor, Tensor], Tensor]
+    clients: Sequence[Examples] = ()
+    test: Examples | None = None
+    train: Examples | None = field(default=None, repr=False)
+    groups: Tensor | None = field(default=None, repr=False)
+    score: Callable[[Tensor, Tensor], Tensor] | None = accuracy
+
+    def split(self, partitioner: Partitioner, n_clients: int, rng: np.random.Generator) -> Task:
+        """The same task with its training examples dealt out to `n_clients` clients."""
+        if self.train is None:
+            raise BadInput(f"--partition: the examples of task {self.name!r} belong to its clients already")
+        x, y = self.train
+        labels = y.numpy().astype(np.int64) if not y.is_floating_point() else np.zeros(len(y), np.int64)
+        groups = None if self.groups is None else self.groups.numpy().astype(np.int64)
+        parts = partitioner(labels, groups, n_clients, rng)
+        assert len(parts) == n_clients, f"the partitioner made {len(parts)} parts for {n_clients} clients"
+        return replace(self, clients=Shards.cut(x, y, parts), train=None, groups=None)
+
+    def to(self, dtype: torch.dtype, device: torch.device | str = "cpu") -> Task:
+        """The same task with floating-point examples in `dtype`, all on `device`."""
+
+        def cast(t: Tensor) -> Tensor:
+            return t.to(device, dtype) if t.is_floating_point() else t.to(device)
+
+        clients = self.clients
+        if isinstance(clients, Shards):
+            clients = Shards(cast(clients.x), cast(clients.y), np.diff(clients.ends).tolist())
+        else:
+            clients = [(cast(x), cast(y)) for x, y in clients]
+        test = None if self.test is None else (cast(self.test[0]), cast(self.test[1]))
+        return replace(self, clients=clients, test=test)
