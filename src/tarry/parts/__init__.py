@@ -1,0 +1,1 @@
+"""Pieces that methods are assembled from."""

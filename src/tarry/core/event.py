@@ -1,0 +1,31 @@
+"""What happened, as one typed record: what recorders write and callbacks see."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+__all__ = ["Event", "EventKind"]
+
+EventKind = Literal["hand_out", "arrival", "lost", "refused", "join", "leave", "evaluate"]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One event on the clock. −1 and None mean 'does not apply'."""
+
+    kind: EventKind
+    time: float
+    version: int  # server steps made, this event included
+    updates: int  # updates accepted, this event included
+    weights: Tensor  # the global weights after it; never write to them
+    client: int = -1
+    ticket: int = -1
+    visit: int = -1
+    staleness: int = -1
+    stepped: bool = False  # the global weights changed
+    seconds: float | None = None  # hand_out: how long the visit takes
+    loss: float | None = None  # arrival: the client's mean training loss; evaluate: the test loss
+    accuracy: float | None = None  # evaluate

@@ -1,0 +1,110 @@
+"""A method is a small frozen record of six parts; whoever drives the server runs the same record.
+
+    local      LocalRule                                what a client does in a step
+    correct    Update → Update                          staleness weights, delay correction
+    aggregate  Update | None → Update | None            each arrival, buffer, round (out None = wait)
+    step       Update → new global weights              add, mix, ...
+    reply      Update → Start | None                    this client's next start (None = the global at hand-out)
+    dispatch   Roster → clients                         who is handed work now
+
+A server part is `init(weights) → state` and `part(x, state, now) → (out, state)`: output first, state second. State is a
+plain record (tensors, numbers, text, lists, dicts), so every method checkpoints for free. Parts never write to their
+inputs. `now` is the moment of the arrival, before anything changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from .layout import Layout
+from .local import LocalRule
+from .roster import Roster
+from .ticket import Start, Update
+
+__all__ = ["Method", "Now", "Part", "stateless"]
+
+X = TypeVar("X")
+Y = TypeVar("Y")
+
+
+@dataclass(frozen=True, slots=True)
+class Now:
+    """What a part may know of the moment."""
+
+    weights: Tensor  # the global, before this arrival changes it
+    layout: Layout
+    version: int  # server steps so far
+    time: float
+    in_flight: int  # tickets still out
+    n_clients: int
+    key: int  # for draws of this moment (core.rng)
+
+    def moved(self, update: Update) -> Tensor:
+        """Where an update pulls the global: its delta, and for running statistics the way to the client's own.
+
+        A stale delta of a variance added to a global that has moved on could make it negative; going part of the way
+        towards the client's value cannot.
+        """
+        if not self.layout.stats:
+            return update.delta
+        n = self.layout.n_params
+        return torch.cat([update.delta[:n], update.local[n:] - self.weights[n:]])
+
+
+def _no_state(_: Tensor) -> None:
+    return None
+
+
+@dataclass(frozen=True)
+class Part(Generic[X, Y]):
+    """A server part: a pure function of (x, state, now), and the state it begins with."""
+
+    apply: Callable[[X, Any, Now], tuple[Y, Any]]
+    init: Callable[[Tensor], Any] = _no_state
+
+    def __call__(self, x: X, state: Any, now: Now) -> tuple[Y, Any]:
+        return self.apply(x, state, now)
+
+
+def stateless(fn: Callable[[X, Now], Y]) -> Part[X, Y]:
+    """A part without memory, from a function of (x, now)."""
+    return Part(lambda x, state, now: (fn(x, now), state))
+
+
+def _keep(update: Update, _: Now) -> Update:
+    return update
+
+
+def _each(update: Update | None, _: Now) -> Update | None:
+    return update
+
+
+def _add(update: Update, now: Now) -> Tensor:
+    return now.weights + now.moved(update)
+
+
+def _the_global(_: Update, __: Now) -> Start | None:
+    return None
+
+
+def _refill(roster: Roster, now: Now) -> list[int]:
+    return roster.draw(roster.limit - now.in_flight, now.key)
+
+
+@dataclass(frozen=True)
+class Method:
+    """A federated method: a name, where it comes from, what staleness means to it, and six parts with plain defaults."""
+
+    name: str
+    staleness: str = "ignored"
+    local: LocalRule = field(default_factory=LocalRule)
+    correct: Part[Update, Update] = field(default_factory=lambda: stateless(_keep))
+    aggregate: Part[Update | None, Update | None] = field(default_factory=lambda: stateless(_each))
+    step: Part[Update, Tensor] = field(default_factory=lambda: stateless(_add))
+    reply: Part[Update, Start | None] = field(default_factory=lambda: stateless(_the_global))
+    dispatch: Part[Roster, list[int]] = field(default_factory=lambda: stateless(_refill))

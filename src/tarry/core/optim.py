@@ -1,0 +1,82 @@
+"""Client optimisers as pure functions of flat vectors; the same arithmetic as torch.optim's of the same name.
+
+init(w) → state        descend(w, g, state) → w, state
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import sqrt
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .errors import BadInput, near
+
+__all__ = ["Optimiser", "optimiser"]
+
+
+@dataclass(frozen=True)
+class Optimiser:
+    """A pair of pure functions and the name they go by."""
+
+    name: str
+    init: Callable[[Tensor], Any]
+    descend: Callable[[Tensor, Tensor, Any], tuple[Tensor, Any]]
+
+
+def _sgd(lr: float, momentum: float, weight_decay: float) -> Optimiser:
+    def init(w: Tensor) -> Tensor | None:
+        return torch.zeros_like(w) if momentum else None
+
+    def descend(w: Tensor, g: Tensor, v: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        if weight_decay:
+            g = torch.add(g, w, alpha=weight_decay)
+        if v is not None:
+            g = v = torch.add(g, v, alpha=momentum)
+        return torch.add(w, g, alpha=-lr), v
+
+    return Optimiser("sgd", init, descend)
+
+
+def _adam(lr: float, weight_decay: float, *, decoupled: bool) -> Optimiser:
+    b1, b2, eps = 0.9, 0.999, 1e-8
+
+    def init(w: Tensor) -> tuple[Tensor, Tensor, int]:
+        return torch.zeros_like(w), torch.zeros_like(w), 0
+
+    def descend(w: Tensor, g: Tensor, state: tuple[Tensor, Tensor, int]) -> tuple[Tensor, Any]:
+        m, v, t = state
+        t += 1
+        if weight_decay and decoupled:
+            w = w * (1 - lr * weight_decay)
+        elif weight_decay:
+            g = torch.add(g, w, alpha=weight_decay)
+        m = torch.lerp(m, g, 1 - b1)
+        v = torch.addcmul(v * b2, g, g, value=1 - b2)
+        scale = v.sqrt().div_(sqrt(1 - b2**t)).add_(eps)
+        return torch.addcdiv(w, m, scale, value=-lr / (1 - b1**t)), (m, v, t)
+
+    return Optimiser("adamw" if decoupled else "adam", init, descend)
+
+
+def optimiser(name: str = "sgd", *, lr: float, momentum: float = 0.0, weight_decay: float = 0.0) -> Optimiser:
+    """The optimiser of that name: sgd (momentum, weight decay), adam, adamw."""
+    problems = []
+    if not lr > 0:
+        problems.append(f"--lr {lr}: must be above 0")
+    if not 0 <= momentum < 1:
+        problems.append(f"--momentum {momentum}: must be in [0, 1)")
+    if momentum and name != "sgd":
+        problems.append(f"--momentum {momentum}: only --optimiser sgd has it")
+    if not weight_decay >= 0:
+        problems.append(f"--weight-decay {weight_decay}: must be 0 or more")
+    if name not in ("sgd", "adam", "adamw"):
+        problems.append(f"--optimiser {name}: there is no such optimiser.{near(name, ['sgd', 'adam', 'adamw'])}")
+    if problems:
+        raise BadInput(problems)
+    if name == "sgd":
+        return _sgd(lr, momentum, weight_decay)
+    return _adam(lr, weight_decay, decoupled=name == "adamw")

@@ -1,0 +1,62 @@
+"""Who is here and idle. Drawing one at random is O(1), whatever the number of clients."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+from typing import Any
+
+from . import rng
+
+__all__ = ["Roster"]
+
+_AWAY = -1
+
+
+class Roster:
+    """The idle clients, as an array that fills its holes from the end; `limit` is the concurrency asked for."""
+
+    def __init__(self, n_clients: int, limit: int, away: Iterable[int] = ()):
+        self.n_clients, self.limit = n_clients, limit
+        gone = set(away)
+        self._idle = array("q", (c for c in range(n_clients) if c not in gone))
+        self._place = array("q", [_AWAY]) * n_clients
+        for i, c in enumerate(self._idle):
+            self._place[c] = i
+
+    def __len__(self) -> int:
+        return len(self._idle)
+
+    def __contains__(self, client: int) -> bool:
+        return self._place[client] != _AWAY
+
+    def add(self, client: int) -> None:
+        """The client is idle again, or has come."""
+        assert client not in self
+        self._place[client] = len(self._idle)
+        self._idle.append(client)
+
+    def remove(self, client: int) -> None:
+        """The client is busy now, or gone."""
+        hole, last = self._place[client], self._idle.pop()
+        if last != client:
+            self._idle[hole] = last
+            self._place[last] = hole
+        self._place[client] = _AWAY
+
+    def draw(self, k: int, key: int) -> list[int]:
+        """Take out `k` idle clients at random (all of them if there are fewer), in order of their number."""
+        chosen = []
+        for i in range(min(k, len(self._idle))):
+            chosen.append(self._idle[rng.below(rng.key(key, i), len(self._idle))])
+            self.remove(chosen[-1])
+        return sorted(chosen)
+
+    def save(self) -> dict[str, Any]:
+        return {"idle": list(self._idle)}
+
+    def load(self, saved: dict[str, Any]) -> None:
+        self._idle = array("q", saved["idle"])
+        self._place = array("q", [_AWAY]) * self.n_clients
+        for i, c in enumerate(self._idle):
+            self._place[c] = i

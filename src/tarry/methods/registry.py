@@ -1,0 +1,8 @@
+"""The methods by name."""
+
+from ..core.method import Method
+from ..core.registry import Registry
+
+__all__ = ["methods"]
+
+methods: Registry[Method] = Registry("method")

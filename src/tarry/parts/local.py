@@ -1,0 +1,30 @@
+"""What clients do differently from plain training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..core.errors import BadInput
+from ..core.local import Brief, Context, LocalRule
+
+__all__ = ["Proximal"]
+
+
+@dataclass(frozen=True)
+class Proximal(LocalRule):
+    """Local loss + (μ/2) ‖w − w_start‖²: the gradient is bent towards where training began."""
+
+    mu: float
+
+    def __post_init__(self) -> None:
+        if not self.mu >= 0:
+            raise BadInput(f"--method.mu {self.mu}: must be 0 or more")
+
+    def begin(self, brief: Brief) -> tuple[Tensor, Context]:
+        return brief.weights, {"start": brief.layout.params(brief.weights)}
+
+    def bend(self, g: Tensor, w: Tensor, context: Context) -> Tensor:
+        return torch.add(g, w - context["start"], alpha=self.mu)

@@ -1,0 +1,42 @@
+"""How much an update counts, by its staleness τ (server steps since hand-out, 0 = fresh)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from ..core.errors import BadInput
+from ..core.method import Now, Part, stateless
+from ..core.ticket import Update
+
+__all__ = ["Decay", "constant", "discounted", "hinge", "polynomial"]
+
+Decay = Callable[[int], float]
+
+
+def constant() -> Decay:
+    """s(τ) = 1."""
+    return lambda _: 1.0
+
+
+def polynomial(a: float) -> Decay:
+    """s(τ) = (τ + 1)^(−a)."""
+    if not a >= 0:
+        raise BadInput(f"--method.a {a}: must be 0 or more")
+    return lambda tau: float((tau + 1) ** -a)
+
+
+def hinge(a: float, b: float) -> Decay:
+    """s(τ) = 1 while τ ≤ b, then 1 / (a (τ − b) + 1)."""
+    if not (a >= 0 and b >= 0):
+        raise BadInput(f"--method.a {a} --method.b {b}: must be 0 or more")
+    return lambda tau: 1.0 if tau <= b else 1.0 / (a * (tau - b) + 1.0)
+
+
+def discounted(s: Decay) -> Part[Update, Update]:
+    """A correct part: the update's weight becomes s(τ)."""
+
+    def apply(update: Update, _: Now) -> Update:
+        return replace(update, weight=update.weight * s(update.staleness))
+
+    return stateless(apply)

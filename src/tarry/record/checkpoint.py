@@ -1,0 +1,106 @@
+"""A plain record on disk, in one safetensors file: tensors as tensors, the rest as JSON in its header. No pickle.
+
+A file is written beside, flushed and renamed, so a kill leaves the last whole one; a digest over the content tells
+damage. Tensors that were shared come back shared.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..core.errors import Damaged
+from .result import write_atomic
+
+__all__ = ["latest", "load", "save"]
+
+_FORMAT = "tarry-checkpoint-1"
+_KEEP = 2
+
+
+def save(folder: Path, count: int, tree: Any) -> Path:
+    """Write checkpoint `count`; older ones than the one before it are removed."""
+    from safetensors.numpy import save as serialise
+
+    arrays: dict[str, np.ndarray[Any, Any]] = {}
+    skeleton = json.dumps(_pack(tree, arrays, {}))
+    metadata = {"format": _FORMAT, "record": skeleton, "sha256": _digest(skeleton, arrays)}
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{count:08d}.safetensors"
+    write_atomic(path, serialise(arrays, metadata=metadata))
+    for old in sorted(folder.glob("*.safetensors"))[:-_KEEP]:
+        old.unlink()
+    return path
+
+
+def latest(folder: Path) -> Path | None:
+    """The newest checkpoint of a folder."""
+    return max(folder.glob("*.safetensors"), default=None)
+
+
+def load(path: Path, device: str = "cpu") -> Any:
+    """Read a checkpoint; anything but what was written is Damaged."""
+    from safetensors import SafetensorError, safe_open
+
+    arrays: dict[str, np.ndarray[Any, Any]] = {}
+    try:
+        with safe_open(path, framework="np") as f:
+            metadata = f.metadata() or {}
+            for name in f.keys():  # noqa: SIM118 - not a mapping
+                arrays[name] = f.get_tensor(name)
+    except (SafetensorError, OSError, ValueError) as e:
+        raise _damaged(path, str(e)) from e
+    if metadata.get("format") != _FORMAT:
+        raise _damaged(path, f"it is not a {_FORMAT} file")
+    skeleton = metadata.get("record", "")
+    if metadata.get("sha256") != _digest(skeleton, arrays):
+        raise _damaged(path, "its content is not what was written")
+    return _unpack(json.loads(skeleton), {k: torch.from_numpy(v).to(device) for k, v in arrays.items()})
+
+
+def _damaged(path: Path, why: str) -> Damaged:
+    others = [p for p in sorted(path.parent.glob("*.safetensors")) if p != path]
+    way_out = f"delete it to go on from {others[-1].name}" if others else "delete it to begin again from the start"
+    return Damaged(f"checkpoint {path} is damaged: {why}; {way_out}")
+
+
+def _digest(skeleton: str, arrays: dict[str, np.ndarray[Any, Any]]) -> str:
+    h = hashlib.sha256(skeleton.encode())
+    for name in sorted(arrays):
+        h.update(np.ascontiguousarray(arrays[name]).data)
+    return h.hexdigest()
+
+
+def _pack(x: Any, arrays: dict[str, np.ndarray[Any, Any]], seen: dict[int, str]) -> Any:
+    """The record as JSON; tensors become names, dicts lists of pairs (their keys may be numbers)."""
+    if isinstance(x, Tensor):
+        if id(x) not in seen:
+            seen[id(x)] = f"t{len(seen)}"
+            arrays[seen[id(x)]] = x.detach().cpu().contiguous().numpy()
+        return {"tensor": seen[id(x)]}
+    if isinstance(x, dict):
+        return {"dict": [[k, _pack(v, arrays, seen)] for k, v in x.items()]}
+    if isinstance(x, tuple):
+        return {"tuple": [_pack(v, arrays, seen) for v in x]}
+    if isinstance(x, list):
+        return [_pack(v, arrays, seen) for v in x]
+    assert x is None or isinstance(x, bool | int | float | str), f"a record may not hold {type(x).__name__}"
+    return x
+
+
+def _unpack(x: Any, tensors: dict[str, Tensor]) -> Any:
+    if isinstance(x, list):
+        return [_unpack(v, tensors) for v in x]
+    if not isinstance(x, dict):
+        return x
+    if "tensor" in x:
+        return tensors[x["tensor"]]
+    if "tuple" in x:
+        return tuple(_unpack(v, tensors) for v in x["tuple"])
+    return {k: _unpack(v, tensors) for k, v in x["dict"]}

@@ -1,0 +1,89 @@
+"""Who takes part, and how long a client takes.
+
+A delay is a pure function (client, visit) → seconds, where `visit` counts the jobs of that client from 0. It is keyed
+by (seed, client, visit) and never by call order, so every method of a comparison meets the same durations.
+
+    delays.build("normal", {"mean": 60})   →  DelayFactory     checks the parameters, reads the files
+    factory(Fleet(...))                    →  Delay            knows the clients
+    delay(client, visit)                   →  seconds          or None: the client leaves for good
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from ..core.errors import BadInput
+from ..core.registry import Registry
+from ..core.rng import _GOLDEN, Stream, generator, key
+
+__all__ = ["Delay", "DelayFactory", "Fleet", "deal", "delays", "outside", "refuse", "visit_keys"]
+
+#: the durations (s) a parameter may ask for: wide enough for anybody, narrow enough that no draw is 0 or infinite
+SHORTEST, LONGEST = 1e-9, 1e15
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """What a delay may depend on: how many clients, what each holds, the model's size, the run's seed."""
+
+    n_clients: int
+    samples: Sequence[int]  # examples a client
+    model_bytes: int
+    seed: int
+    epochs: float = 1.0  # passes over its data a visit
+
+    def __post_init__(self) -> None:
+        assert self.n_clients > 0, f"a fleet of {self.n_clients} clients"
+        assert len(self.samples) == self.n_clients, f"{len(self.samples)} sample counts for {self.n_clients} clients"
+        assert self.model_bytes > 0, f"a model of {self.model_bytes} bytes"
+        assert self.epochs > 0, f"{self.epochs} epochs a visit"
+
+
+class Delay(Protocol):
+    """How long a client's visit takes: above 0 and finite, the same whenever it is asked."""
+
+    def __call__(self, client: int, visit: int, /) -> float | None:
+        """Seconds from hand-out to arrival; None: this client does no further work (it leaves for good)."""
+
+
+DelayFactory = Callable[[Fleet], Delay]
+delays: Registry[DelayFactory] = Registry("delay")
+
+
+def outside(low: float, high: float, /, **values: float) -> list[str]:
+    """One problem for each parameter of a delay that is not a number from `low` to `high`."""
+    return [
+        f"--delay.{name} {value}: must be from {low:g} to {high:g}"
+        for name, value in values.items()
+        if not low <= value <= high
+    ]
+
+
+def refuse(problems: Sequence[str]) -> None:
+    """Raise all problems as one BadInput, if there are any."""
+    if problems:
+        raise BadInput(problems)
+
+
+def visit_keys(fleet: Fleet, stream: Stream) -> Callable[[int, int], int]:
+    """(client, visit) → rng.key(seed, stream, client, visit), in half the time.
+
+    `key` takes its parts in one after another, so seed and stream need mixing only once.
+    """
+    base = key(fleet.seed, stream)
+
+    def visit_key(client: int, visit: int) -> int:
+        return key(base + client * _GOLDEN, visit)
+
+    return visit_key
+
+
+def deal(fleet: Fleet, n: int) -> Sequence[int]:
+    """One of n measured things for each client: without replacement while there are enough, else with."""
+    rng = generator(key(fleet.seed, Stream.FLEET, 0))
+    if fleet.n_clients <= n:
+        return array("q", rng.permutation(n)[: fleet.n_clients].tolist())
+    return array("q", rng.integers(n, size=fleet.n_clients).tobytes())

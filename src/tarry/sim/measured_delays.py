@@ -1,0 +1,242 @@
+"""Delays read from files: rounds measured on real devices, and the record of an earlier run.
+
+empirical    each of our clients lives the rounds of one measured client
+trace        every visit takes what it took in the recorded run, and the same visits are lost
+"""
+
+from __future__ import annotations
+
+import csv
+import lzma
+import math
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Annotated, Literal, NamedTuple, cast
+
+from ..core.errors import BadInput, near
+from ..core.rng import Stream, below
+from .fleet import Delay, DelayFactory, Fleet, deal, delays, visit_keys
+
+__all__ = [
+    "Replay",
+    "TraceRow",
+    "empirical",
+    "header",
+    "number",
+    "positive",
+    "read_trace",
+    "table",
+    "trace",
+    "write_trace",
+]
+
+
+def _open(path: str | Path, mode: Literal["rt", "wt"]) -> IO[str]:
+    encoding = "utf-8-sig" if mode == "rt" else "utf-8"  # spreadsheets put a mark before the first column's name
+    if str(path).endswith(".xz"):
+        return cast(IO[str], lzma.open(path, mode, encoding=encoding, newline=""))
+    return open(path, mode, encoding=encoding, newline="")
+
+
+def header(path: str | Path, flag: str) -> list[str]:
+    """The column names of a CSV file, packed with xz or not; `flag` is what the person wrote."""
+    return next(_lines(path, flag))[1]
+
+
+def table(path: str | Path, flag: str, columns: Mapping[str, str]) -> Iterator[tuple[str, list[str]]]:
+    """The wanted columns of a CSV file, line by line, each with the words that say where it is.
+
+    `columns` names the flag to blame for each column that is not there.
+    """
+    lines = _lines(path, flag)
+    _, names = next(lines)
+    missing = [
+        f"{blame}: {path}, line 1, has no column {column!r}.{near(column, names)}"
+        for column, blame in columns.items()
+        if column not in names
+    ]
+    if missing:
+        raise BadInput(missing)
+    places = [names.index(column) for column in columns]
+    empty = True
+    for where, cells in lines:
+        if len(cells) != len(names):
+            raise BadInput(f"{where}: {len(cells)} cells where the first line has {len(names)}")
+        yield where, [cells[place] for place in places]
+        empty = False
+    if empty:
+        raise BadInput(f"{flag}: {path} has no lines below its first")
+
+
+def _lines(path: str | Path, flag: str) -> Iterator[tuple[str, list[str]]]:
+    try:
+        with _open(path, "rt") as file:
+            reader = csv.reader(file)
+            nothing = True
+            for cells in reader:
+                if cells:
+                    yield f"{flag}: {path}, line {reader.line_num}", [cell.strip() for cell in cells]
+                    nothing = False
+            if nothing:
+                raise BadInput(f"{flag}: {path} is empty: its first line must name the columns")
+    except OSError as e:
+        raise BadInput(f"{flag}: {path} cannot be read: {e.strerror or e}") from e
+    except (UnicodeDecodeError, lzma.LZMAError, EOFError, csv.Error) as e:
+        raise BadInput(f"{flag}: {path} is not a CSV file (plain, or packed with xz): {e}") from e
+
+
+def number(where: str, text: str) -> float:
+    """The cell as a number."""
+    try:
+        return float(text)
+    except ValueError:
+        raise BadInput(f"{where}: {text!r} is not a number") from None
+
+
+def positive(where: str, text: str) -> float:
+    """The cell as a finite number above 0."""
+    value = number(where, text)
+    if not 0 < value < math.inf:
+        raise BadInput(f"{where}: {text}: must be finite and above 0")
+    return value
+
+
+@delays.register("empirical")
+def empirical(
+    *,
+    path: Annotated[str, "CSV with a line for each measured round"],
+    column: Annotated[str, "its column of durations (s)"] = "round_delay_s",
+    client_column: Annotated[str, "its column that tells the measured clients apart"] = "client",
+    order: Annotated[Literal["random", "recorded"], "draw a client's rounds, or run through them"] = "random",
+) -> DelayFactory:
+    """Rounds measured on real devices: each client is given one measured client and lives its rounds.
+
+    Measured clients are dealt without replacement while there are enough, else with; `recorded` starts again after
+    the last round.
+    """
+    blame = {client_column: f"--delay.client_column {client_column}", column: f"--delay.column {column}"}
+    rounds: dict[str, array[float]] = {}
+    for where, (name, seconds) in table(path, f"--delay.path {path}", blame):
+        rounds.setdefault(name, array("d")).append(positive(where, seconds))
+    measured = list(rounds.values())
+
+    def build(fleet: Fleet) -> Delay:
+        given = deal(fleet, len(measured))
+        visit_key = visit_keys(fleet, Stream.DELAY)
+
+        def drawn(client: int, visit: int, /) -> float:
+            own = measured[given[client]]
+            return own[below(visit_key(client, visit), len(own))]
+
+        def recorded(client: int, visit: int, /) -> float:
+            own = measured[given[client]]
+            return own[visit % len(own)]
+
+        return drawn if order == "random" else recorded
+
+    return build
+
+
+class TraceRow(NamedTuple):
+    """One visit of a recorded run. A visit whose `fate` is "lost" took its time and brought nothing."""
+
+    client: int
+    visit: int
+    start: float
+    seconds: float
+    fate: str
+
+
+def write_trace(path: str | Path, rows: Iterable[TraceRow | tuple[int, int, float, float, str]]) -> None:
+    """Record a run's visits; every number reads back bit for bit."""
+    with _open(path, "wt") as file:
+        out = csv.writer(file, lineterminator="\n")
+        out.writerow(TraceRow._fields)
+        for client, visit, start, seconds, fate in rows:
+            out.writerow((int(client), int(visit), repr(float(start)), repr(float(seconds)), fate))
+
+
+def read_trace(path: str | Path) -> list[TraceRow]:
+    """The visits of a recorded run, in the order of the file."""
+    flag = f"--delay.path {path}"
+    rows = []
+    for where, (client, visit, start, seconds, fate) in table(path, flag, dict.fromkeys(TraceRow._fields, flag)):
+        began = number(where, start)
+        if not 0 <= began < math.inf:
+            raise BadInput(f"{where}: start {start}: must be finite and not below 0")
+        rows.append(TraceRow(_count(where, client), _count(where, visit), began, positive(where, seconds), fate))
+    return rows
+
+
+def _count(where: str, text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise BadInput(f"{where}: {text!r} is not a whole number from 0 on")
+    return int(text)
+
+
+class Replay:
+    """The durations and losses of a recorded run, all clients' in one array."""
+
+    def __init__(self, starts: Sequence[int], seconds: Sequence[float], lost: Sequence[int], *, repeat: bool):
+        # client c's visits lie at starts[c] … starts[c + 1] − 1
+        self._starts, self._seconds, self._lost, self._repeat = starts, seconds, lost, repeat
+
+    def __call__(self, client: int, visit: int, /) -> float | None:
+        place = self._place(client, visit)
+        return None if place is None else self._seconds[place]
+
+    def lost(self, client: int, visit: int) -> bool:
+        """Whether that visit brought nothing in the recorded run."""
+        place = self._place(client, visit)
+        return place is not None and bool(self._lost[place])
+
+    def _place(self, client: int, visit: int) -> int | None:
+        first, end = self._starts[client], self._starts[client + 1]
+        if first + visit < end:
+            return first + visit
+        return first + visit % (end - first) if self._repeat else None
+
+
+@delays.register("trace")
+def trace(
+    *,
+    path: Annotated[str, "CSV of a recorded run: client,visit,start,seconds,fate"],
+    end: Annotated[
+        Literal["leave", "repeat"], "past its last recorded visit a client leaves, or starts again"
+    ] = "leave",
+) -> DelayFactory:
+    """Replay of a recorded run: every visit takes what it took then, and the same visits are lost."""
+    flag = f"--delay.path {path}"
+    rows = sorted(read_trace(path), key=lambda row: (row.client, row.visit))
+    seconds = array("d", (row.seconds for row in rows))
+    lost = bytearray(row.fate == "lost" for row in rows)
+    clients, starts = _visits_in_turn(rows, flag)
+
+    def build(fleet: Fleet) -> Delay:
+        if clients[-1] >= fleet.n_clients:
+            raise BadInput(f"{flag}: names client {clients[-1]}; this run has clients 0 to {fleet.n_clients - 1}")
+        if len(clients) < fleet.n_clients:
+            absent = next(c for c in range(fleet.n_clients) if c >= len(clients) or clients[c] != c)
+            raise BadInput(
+                f"{flag}: has the visits of {len(clients)} clients, this run has {fleet.n_clients}: client {absent} is missing"
+            )
+        return Replay(starts, seconds, lost, repeat=end == "repeat")
+
+    return build
+
+
+def _visits_in_turn(rows: Sequence[TraceRow], flag: str) -> tuple[Sequence[int], Sequence[int]]:
+    """The clients of sorted rows and where the visits of each begin, checking that these count up from 0."""
+    clients, starts, due = array("q"), array("q"), 0
+    for place, row in enumerate(rows):
+        if not clients or row.client != clients[-1]:
+            clients.append(row.client)
+            starts.append(place)
+            due = 0
+        if row.visit != due:
+            problem = f"has no visit {due}" if row.visit > due else f"has visit {row.visit} twice"
+            raise BadInput(f"{flag}: client {row.client} {problem}: a client's visits must count up from 0")
+        due += 1
+    starts.append(len(rows))
+    return clients, starts

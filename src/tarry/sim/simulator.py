@@ -1,0 +1,277 @@
+"""Discrete events on a virtual clock.
+
+An instant is worked through in one order: all its arrivals (by ticket number), then who comes and goes, then hand-outs,
+then evaluation. So everybody handed work at an instant sees all updates of that instant, and evaluating never disturbs
+the order of events. Everything the future depends on saves and loads as a plain record, between instants.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+from torch import Tensor
+
+from ..core.client import Job
+from ..core.errors import BadInput, Diverged
+from ..core.event import Event, EventKind
+from ..core.roster import Roster
+from ..core.server import Receipt, Server
+from .executor import Executor
+from .fleet import Delay
+from .presence import Presence
+
+__all__ = ["Budget", "Score", "Simulator"]
+
+Score = tuple[float | None, float]  # accuracy, loss
+
+
+@dataclass(frozen=True)
+class Budget:
+    """When to stop: whichever comes first of virtual seconds, updates accepted, server steps, test accuracy."""
+
+    time: float | None = None
+    updates: int | None = None
+    rounds: int | None = None
+    target: float | None = None
+
+    def __post_init__(self) -> None:
+        given = {k: v for k, v in vars(self).items() if v is not None}
+        if not given:
+            raise BadInput("a run needs a budget: --time, --updates, --rounds or --target")
+        problems = [f"--{k} {v}: must be above 0" for k, v in given.items() if not v > 0]
+        if self.target is not None and len(given) == 1:
+            problems.append("--target: give --time, --updates or --rounds too, in case it is never reached")
+        if problems:
+            raise BadInput(problems)
+
+
+class Simulator:
+    """A server, its clients' delays and a clock."""
+
+    def __init__(
+        self,
+        server: Server,
+        executor: Executor,
+        delay: Delay,
+        *,
+        roster: Roster,
+        budget: Budget,
+        evaluate: Callable[[Tensor], Score] | None = None,
+        eval_every: float = inf,
+        presence: Presence | None = None,
+        fails: Callable[[int, int], bool] | None = None,
+        strict: bool = False,
+        listeners: Sequence[Callable[[Event], None]] = (),
+    ):
+        self.server, self.executor, self.delay, self.roster, self.budget = server, executor, delay, roster, budget
+        self._evaluate, self._every, self._listeners = evaluate, eval_every, tuple(listeners)
+        self._presence, self._fails, self._strict = presence, fails, strict
+        self._changes = [] if presence is None else list(presence.changes())
+        self._change = 0  # the next of them
+        self._heap: list[tuple[float, int]] = []  # (due, ticket number)
+        self._doomed: set[int] = set()  # tickets whose update will be lost
+        self._memories: dict[int, Mapping[str, Tensor]] = {}  # what each client keeps for itself
+        self._score: tuple[int, Score] = (-1, (None, inf))  # of which version
+        self._evaluations = 0
+        self.time, self.updates, self.lost, self.refused = 0.0, 0, 0, 0
+        self.bytes_up, self.bytes_down = 0, 0
+        self.staleness: Counter[int] = Counter()
+        self.curve: list[tuple[float, int, float | None, float | None]] = []
+        self.started = self.done = False
+
+    def run(self, between: Callable[[], None] = lambda: None) -> None:
+        """To the end of the budget; `between` is called after every instant."""
+        if not self.started:
+            self.started = True
+            self._dispatch()
+            self._evaluate_until(0.0)
+        while not self.done:
+            self._instant()
+            between()
+        if self._evaluate is not None and (not self.curve or self.curve[-1][0] < self.time or self._unseen()):
+            self._take_score(self.time)
+
+    def _instant(self) -> None:
+        time = min(
+            self._heap[0][0] if self._heap else inf,
+            self._changes[self._change][0] if self._change < len(self._changes) else inf,
+        )
+        end = self.budget.time if self.budget.time is not None else inf
+        if time > end or time == inf:
+            self._evaluate_until(end if time > end else self.time)
+            self.time, self.done = (end if end < inf else self.time), True
+            return
+        if self._evaluate_until(time, inclusive=False):
+            self.done = True
+            return
+        self.time = time
+        while self._heap and self._heap[0][0] == time:
+            self._arrive(heapq.heappop(self._heap)[1])
+            if self._spent():
+                self.done = True
+                return
+        self._come_and_go()
+        self._dispatch()
+        self.done = self._evaluate_until(time)
+
+    def _spent(self) -> bool:
+        b = self.budget
+        return (b.updates is not None and self.updates >= b.updates) or (
+            b.rounds is not None and self.server.version >= b.rounds
+        )
+
+    def _arrive(self, number: int) -> None:
+        kind: EventKind
+        if number in self._doomed:
+            self._doomed.discard(number)
+            receipt, loss = self.server.lost(number, self.time), None
+            kind = "lost"
+            self.lost += 1
+        else:
+            trained = self.executor.collect(number)
+            receipt, loss = self.server.receive(number, trained, self.time), trained.loss
+            kind = "arrival" if receipt.accepted else "refused"
+            if receipt.accepted:
+                self.updates += 1
+                self.staleness[receipt.staleness] += 1
+                self.bytes_up += trained.delta.nbytes + _nbytes(trained.extras)
+                if trained.memory:
+                    self._memories[receipt.ticket.client] = trained.memory
+            else:
+                self._refuse(receipt, trained.loss)
+        self.roster.add(receipt.ticket.client)
+        if self._listeners:
+            self._tell_of(kind, receipt, loss)
+
+    def _refuse(self, receipt: Receipt, loss: float) -> None:
+        self.refused += 1
+        if self._strict:
+            t = receipt.ticket
+            raise Diverged(
+                f"client {t.client} came back at {self.time:g} s with weights that are not finite (loss {loss:g}, "
+                f"visit {t.visit}); a smaller --lr may help, or run without --strict to refuse such updates and go on"
+            )
+
+    def _come_and_go(self) -> None:
+        while self._change < len(self._changes) and self._changes[self._change][0] == self.time:
+            _, client, arrives = self._changes[self._change]
+            self._change += 1
+            if arrives:
+                self.roster.add(client)
+            elif client in self.roster:
+                self.roster.remove(client)
+            self._tell("join" if arrives else "leave", client=client)
+
+    def _dispatch(self) -> None:
+        gone = True
+        while gone:  # a client that left for good gives its place to another
+            gone = False
+            for client in self.server.pick(self.roster, self.time):
+                seconds = self.delay(client, self.server.visits[client])
+                if seconds is None:
+                    gone = True
+                    self._tell("leave", client=client)
+                else:
+                    self._hand_out(client, seconds)
+
+    def _hand_out(self, client: int, seconds: float) -> None:
+        ticket = self.server.hand_out(client, self.time)
+        due = self.time + seconds
+        doomed = self._fails is not None and self._fails(client, ticket.visit)
+        if self._presence is not None and (leaves := self._presence.until(client, self.time)) < due:
+            due, doomed = leaves, True
+        heapq.heappush(self._heap, (due, ticket.number))
+        self.bytes_down += ticket.sent.nbytes + _nbytes(ticket.payload)
+        if doomed:
+            self._doomed.add(ticket.number)
+        else:
+            self._submit(ticket.number, due)
+        if self._listeners:
+            self._tell("hand_out", client=client, ticket=ticket.number, visit=ticket.visit, seconds=seconds)
+
+    def _submit(self, number: int, due: float) -> None:
+        t = self.server.tickets[number]
+        memory = self._memories.get(t.client, {})
+        self.executor.submit(Job(number, t.client, t.visit, t.sent, t.payload, memory), due)
+
+    def _evaluate_until(self, time: float, *, inclusive: bool = True) -> bool:
+        """Take the scores due up to `time`; True when the target is reached."""
+        while self._evaluate is not None:
+            due = self._evaluations * self._every if self._evaluations else 0.0
+            if due > time or (due == time and not inclusive):
+                return False
+            self._evaluations += 1
+            self.time = max(self.time, due)
+            if self._take_score(due):
+                return True
+        return False
+
+    def _unseen(self) -> bool:
+        return self._score[0] != self.server.version
+
+    def _take_score(self, time: float) -> bool:
+        assert self._evaluate is not None
+        if self._unseen():
+            self._score = (self.server.version, self._evaluate(self.server.weights))
+        accuracy, loss = self._score[1]
+        self.curve.append((time, self.updates, accuracy, loss))
+        self._tell("evaluate", accuracy=accuracy, loss=loss)
+        return self.budget.target is not None and accuracy is not None and accuracy >= self.budget.target
+
+    def _tell_of(self, kind: EventKind, receipt: Receipt, loss: float | None) -> None:
+        t = receipt.ticket
+        self._tell(
+            kind,
+            client=t.client,
+            ticket=t.number,
+            visit=t.visit,
+            staleness=receipt.staleness,
+            stepped=receipt.stepped,
+            loss=loss,
+        )
+
+    def _tell(self, kind: EventKind, **what: Any) -> None:
+        event = Event(kind, self.time, self.server.version, self.updates, self.server.weights, **what)
+        for listener in self._listeners:
+            listener(event)
+
+    def save(self) -> dict[str, Any]:
+        """Everything, as a plain record; call between instants."""
+        plain = {k: getattr(self, k) for k in _SAVED}
+        return {
+            **plain,
+            "server": self.server.save(),
+            "roster": self.roster.save(),
+            "heap": [list(e) for e in self._heap],
+            "doomed": sorted(self._doomed),
+            "memories": {c: dict(m) for c, m in self._memories.items()},
+            "staleness": dict(self.staleness),
+            "curve": [list(p) for p in self.curve],
+        }
+
+    def load(self, saved: dict[str, Any]) -> None:
+        """Take up where `save` left off: jobs in flight are trained anew, to the same outcome."""
+        for k in _SAVED:
+            setattr(self, k, saved[k])
+        self.server.load(saved["server"])
+        self.roster.load(saved["roster"])
+        self._heap = [(due, number) for due, number in saved["heap"]]
+        self._doomed = set(saved["doomed"])
+        self._memories = saved["memories"]
+        self.staleness = Counter(saved["staleness"])
+        self.curve = [(t, u, a, loss) for t, u, a, loss in saved["curve"]]
+        for due, number in sorted(self._heap):
+            if number not in self._doomed:
+                self._submit(number, due)
+
+
+_SAVED = ("time", "updates", "lost", "refused", "bytes_up", "bytes_down", "started", "done", "_change", "_evaluations")
+
+
+def _nbytes(tensors: Mapping[str, Tensor]) -> int:
+    return sum(t.nbytes for t in tensors.values()) if tensors else 0

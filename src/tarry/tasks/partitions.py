@@ -1,0 +1,334 @@
+"""Who holds which training examples: one factory for each way of the papers.
+
+A partitioner gets the labels, the natural groups (or None), the number of clients and a generator, and returns one
+list of example numbers for each client. The lists are disjoint. What cannot be done is said with the flag to change.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from math import inf
+from typing import Annotated
+
+import numpy as np
+import numpy.typing as npt
+
+from ..core.errors import BadInput
+from ..core.task import Indices, Partitioner
+from .apportion import apportion
+from .registries import partitions
+
+__all__ = ["at_least", "dirichlet", "groups", "halves", "iid", "lda", "main_class", "proportional", "shards"]
+
+Floats = npt.NDArray[np.float64]
+Rng = np.random.Generator
+
+_REDRAWS = 100
+_TINY = np.finfo(np.float64).tiny
+
+
+@partitions.register("iid")
+def iid() -> Partitioner:
+    """Shuffled and dealt out evenly: sizes differ by at most one."""
+
+    def cut(labels: Indices, _groups: Indices | None, n_clients: int, rng: Rng) -> list[Indices]:
+        _enough(n_clients, len(labels))
+        return np.array_split(rng.permutation(len(labels)), n_clients)
+
+    return cut
+
+
+@partitions.register(
+    "dirichlet", paper="Orthogonal Calibration for Asynchronous Federated Learning (5.1); Hsu et al. 2019"
+)
+def dirichlet(
+    *,
+    alpha: Annotated[float, "concentration of each client's class distribution; small is skewed"] = 0.1,
+    size: Annotated[int | None, "examples a client; none: as many as all can have"] = None,
+) -> Partitioner:
+    """Each client's class distribution is drawn from Dir(α); all clients have the same number of examples.
+
+        q_k ~ Dir(α, …, α) over the classes          one for each client k
+        class of an example of k ~ q_k, the example itself at random and without replacement
+
+    When a class has run out its probability is dropped and the rest renormalised (Hsu et al. 2019, whose α is the
+    sum over classes; here, as in OrthoFL's code, it is the concentration of each class). The clients' places are
+    filled in random order, so that all of them meet the shortage alike; OrthoFL's code also alternates at random.
+    With `size` none, clients get ⌊n / clients⌋ examples and the few left over go to nobody.
+    """
+    _check_alpha(alpha)
+    if size is not None and size < 1:
+        raise BadInput(f"--partition.size {size}: must be 1 or more")
+
+    def cut(labels: Indices, _groups: Indices | None, n_clients: int, rng: Rng) -> list[Indices]:
+        n = len(labels)
+        _enough(n_clients, n)
+        each = n // n_clients if size is None else size
+        if each * n_clients > n:
+            raise BadInput(
+                f"--partition.size {size}: {n_clients} clients need {each * n_clients} examples, there are {n};"
+                f" at most {n // n_clients} fit"
+            )
+        pools = _pools(labels, rng)
+        q = rng.dirichlet(np.full(len(pools), alpha), n_clients)
+        places = rng.permutation(np.repeat(np.arange(n_clients), each))
+        drawn = _draw_classes(np.maximum(q, _TINY), places, np.array([len(p) for p in pools]), rng)
+        examples = np.empty(len(places), np.int64)
+        for c, pool in enumerate(pools):
+            here = drawn == c
+            examples[here] = pool[: here.sum()]
+        return [examples[places == k] for k in range(n_clients)]
+
+    return cut
+
+
+def _draw_classes(q: Floats, places: Indices, stock: Indices, rng: Rng) -> Indices:
+    """The class of each place in turn, drawn from its client's row of q among the classes not run out by then.
+
+    Drawn all at once, then put right: the class whose shortage shows first is closed, and the places it has beyond its
+    stock are drawn again without it. Redrawing what is not to be had is the same as renormalising: no bias enters.
+    """
+    left = q.copy()
+    drawn = _draw(left, places, rng)
+    while True:
+        short = np.flatnonzero(np.bincount(drawn, minlength=len(stock)) > stock)
+        if len(short) == 0:
+            return drawn
+        beyond = {c: np.flatnonzero(drawn == c)[stock[c] :] for c in short.tolist()}
+        first = min(beyond, key=lambda c: int(beyond[c][0]))
+        left[:, first] = 0.0
+        drawn[beyond[first]] = _draw(left, places[beyond[first]], rng)
+
+
+def _draw(q: Floats, places: Indices, rng: Rng) -> Indices:
+    """One class for each place, in the proportions of its client's row."""
+    c = q.cumsum(1)
+    u = rng.random(len(places))
+    return np.asarray(((c / c[:, -1:])[places] <= u[:, None]).sum(1), np.int64)
+
+
+@partitions.register(
+    "lda", paper="FedSOL: Stabilized Orthogonal Learning with Proximal Restrictions in Federated Learning (4.1)"
+)
+def lda(
+    *, alpha: Annotated[float, "concentration of each class's shares over the clients; small is skewed"] = 0.1
+) -> Partitioner:
+    """Each class is cut over the clients in proportions drawn from Dir(α); sizes differ, all examples are used.
+
+        p_c ~ Dir(α, …, α) over the clients          one for each class c; client k gets the share p_c[k] of class c
+
+    A client may end with no examples: see --min-samples. FedSOL's code also stops giving to a client that has its
+    average share and redraws until everybody has 10; the paper does not say so, and we do not.
+    """
+    _check_alpha(alpha)
+
+    def cut(labels: Indices, _groups: Indices | None, n_clients: int, rng: Rng) -> list[Indices]:
+        _enough(n_clients, len(labels))
+        hands: list[list[Indices]] = [[] for _ in range(n_clients)]
+        for pool in _pools(labels, rng):
+            counts = apportion(rng.dirichlet(np.full(n_clients, alpha)), len(pool))
+            for hand, piece in zip(hands, np.split(pool, np.cumsum(counts)[:-1]), strict=True):
+                hand.append(piece)
+        return [np.concatenate(hand) for hand in hands]
+
+    return cut
+
+
+@partitions.register("shards", paper="McMahan et al. 2017; FedSOL (4.1)")
+def shards(*, s: Annotated[int, "shards a client; few is skewed"] = 2) -> Partitioner:
+    """Sorted by label, cut into clients × s equal shards, s random shards to each client; equal sizes.
+
+    A shard may straddle two labels, as in McMahan et al. The n mod (clients × s) examples that do not fill a shard,
+    chosen at random, go to nobody.
+    """
+    if s < 1:
+        raise BadInput(f"--partition.s {s}: must be 1 or more")
+
+    def cut(labels: Indices, _groups: Indices | None, n_clients: int, rng: Rng) -> list[Indices]:
+        n, n_shards = len(labels), n_clients * s
+        _enough(n_clients, n)
+        if n_shards > n:
+            raise BadInput(
+                f"--partition.s {s}: {n_clients} clients × {s} shards need {n_shards} examples, there are {n};"
+                " lower it or --clients"
+            )
+        used = rng.permutation(n)[: n - n % n_shards]
+        pieces = used[np.argsort(labels[used], kind="stable")].reshape(n_shards, -1)
+        return list(pieces[rng.permutation(n_shards)].reshape(n_clients, -1))
+
+    return cut
+
+
+@partitions.register(
+    "main-class",
+    paper="Fed-OGD: Mitigating Straggler Effects in Federated Learning via Orthogonal Gradient Descent (IV-A)",
+)
+def main_class(
+    *,
+    size: Annotated[int | None, "examples a client; none: as many as all can have"] = None,
+    main: Annotated[int, "main classes a client"] = 1,
+    share: Annotated[float, "share of a client's examples that its main classes have together"] = 0.95,
+) -> Partitioner:
+    """Most of a client's examples are of its main class, the rest spread evenly over the others; equal sizes.
+
+        main classes together     round(share · size), split equally        1000 → 950; with main 2, share 0.8: 2 × 400
+        other classes             the rest, split equally                   50 over 9 → 6 of five classes, 5 of four
+
+    Main classes go round robin over the clients, and so do the odd examples of the rest, beginning with the class after
+    the main ones: CIFAR-10 is used up exactly by 50 clients of 1000, CIFAR-100 by 50 of 1000 with main 2, share 0.8.
+    Counts are exact and no example is used twice; what the data cannot give is refused.
+    """
+    problems = []
+    if size is not None and size < 1:
+        problems.append(f"--partition.size {size}: must be 1 or more")
+    if main < 1:
+        problems.append(f"--partition.main {main}: must be 1 or more")
+    if not 0 < share <= 1:
+        problems.append(f"--partition.share {share}: must be above 0 and at most 1")
+    if problems:
+        raise BadInput(problems)
+
+    def cut(labels: Indices, _groups: Indices | None, n_clients: int, rng: Rng) -> list[Indices]:
+        _enough(n_clients, len(labels))
+        pools = _pools(labels, rng)
+        if main > len(pools) or (main == len(pools) and share < 1):
+            raise BadInput(
+                f"--partition.main {main}: the task has {len(pools)} classes; take fewer main classes"
+                + (" or --partition.share 1" if main == len(pools) else "")
+            )
+        each = _main_class_size(size, n_clients, [len(p) for p in pools], main=main, share=share)
+        counts = np.array([_main_class_counts(each, k, len(pools), main=main, share=share) for k in range(n_clients)])
+        ends = counts.cumsum(0)
+        return [
+            np.concatenate(
+                [pool[end - count : end] for pool, end, count in zip(pools, ends[k], counts[k], strict=True)]
+            )
+            for k in range(n_clients)
+        ]
+
+    return cut
+
+
+def _main_class_counts(each: int, client: int, n_classes: int, *, main: int, share: float) -> Indices:
+    """How many examples of each class a client of `each` examples has."""
+    in_main = round(share * each)
+    wheel = (client * main + np.arange(n_classes)) % n_classes
+    counts = np.empty(n_classes, np.int64)
+    counts[wheel[:main]] = apportion(np.ones(main), in_main)
+    counts[wheel[main:]] = apportion(np.ones(n_classes - main), each - in_main)
+    return counts
+
+
+def _main_class_size(size: int | None, n_clients: int, stock: list[int], *, main: int, share: float) -> int:
+    """`size` if the classes have enough for it, or for None the largest that they have enough for."""
+
+    def need(each: int) -> Indices:
+        rows = [_main_class_counts(each, k, len(stock), main=main, share=share) for k in range(n_clients)]
+        return np.asarray(np.sum(rows, 0))
+
+    # each class's need grows with the size, so the sizes that do not fit are all above those that do
+    sizes = range(1, sum(stock) // n_clients + 1)
+    largest = bisect_left(sizes, True, key=lambda each: bool((need(each) > stock).any()))
+    if largest == 0:
+        raise BadInput(f"--clients {n_clients}: the classes have too few examples for so many; ask for fewer clients")
+    if size is not None and size > largest:
+        c = int(np.argmax(need(size) - stock))
+        raise BadInput(
+            f"--partition.size {size}: {n_clients} clients need {need(size)[c]} examples of one class, which has"
+            f" {stock[c]}; at most {largest} a client can be had"
+        )
+    return largest if size is None else size
+
+
+@partitions.register(
+    "proportional", paper="Aggregation on Learnable Manifolds for Asynchronous Federated Optimization (experiments)"
+)
+def proportional() -> Partitioner:
+    """Client k of 1 … K gets a share of all examples in proportion to k (largest remainders), otherwise iid."""
+
+    def cut(labels: Indices, _groups: Indices | None, n_clients: int, rng: Rng) -> list[Indices]:
+        _enough(n_clients, len(labels))
+        sizes = apportion(np.arange(1, n_clients + 1), len(labels))
+        return np.split(rng.permutation(len(labels)), np.cumsum(sizes)[:-1])
+
+    return cut
+
+
+@partitions.register("groups", paper="natural clients, as HAR's subjects in OrthoFL (5.1)")
+def groups() -> Partitioner:
+    """Whole natural groups (people, speakers, devices): one a client in order, or dealt round robin to fewer."""
+
+    def cut(_labels: Indices, groups: Indices | None, n_clients: int, _rng: Rng) -> list[Indices]:
+        if groups is None:
+            raise BadInput("--partition groups: the task's examples have no natural groups; choose another partition")
+        ids, number = np.unique(groups, return_inverse=True)
+        _enough(n_clients, len(ids), "groups")
+        return [np.flatnonzero(number % n_clients == k) for k in range(n_clients)]
+
+    return cut
+
+
+@partitions.register("halves", paper="Orthogonal Calibration for Asynchronous Federated Learning (Fig. 1)")
+def halves() -> Partitioner:
+    """The classes cut into one block a client, each with all examples of its block; two clients have a half each."""
+
+    def cut(labels: Indices, _groups: Indices | None, n_clients: int, _rng: Rng) -> list[Indices]:
+        classes = np.unique(labels)
+        _enough(n_clients, len(classes), "classes")
+        return [np.flatnonzero(np.isin(labels, block)) for block in np.array_split(classes, n_clients)]
+
+    return cut
+
+
+def at_least(partitioner: Partitioner, minimum: int) -> Partitioner:
+    """The same partitioner with at least `minimum` examples for every client.
+
+    Redrawn up to 100 times from the same generator until everybody has enough; if that never happens, the last draw is
+    mended: one at a time, a random example of the client with the most goes to the first client that is short.
+    """
+    if minimum < 0:
+        raise BadInput(f"--min-samples {minimum}: must be 0 or more")
+
+    def cut(labels: Indices, groups: Indices | None, n_clients: int, rng: Rng) -> list[Indices]:
+        for _ in range(_REDRAWS):
+            parts = partitioner(labels, groups, n_clients, rng)
+            dealt = sum(map(len, parts))
+            if n_clients * minimum > dealt:
+                raise BadInput(
+                    f"--min-samples {minimum}: {n_clients} clients need {n_clients * minimum} examples, the partition"
+                    f" deals out {dealt} of {len(labels)}; lower it or --clients"
+                )
+            if min(map(len, parts)) >= minimum:
+                return parts
+        return _mended(parts, minimum, rng)
+
+    return cut
+
+
+def _mended(parts: list[Indices], minimum: int, rng: Rng) -> list[Indices]:
+    hands = [p.tolist() for p in parts]
+    sizes = np.array([len(h) for h in hands])
+    for poor in np.flatnonzero(sizes < minimum):
+        while sizes[poor] < minimum:
+            rich = int(sizes.argmax())
+            hands[poor].append(hands[rich].pop(int(rng.integers(sizes[rich]))))
+            sizes[rich] -= 1
+            sizes[poor] += 1
+    return [np.array(h, np.int64) for h in hands]
+
+
+def _pools(labels: Indices, rng: Rng) -> list[Indices]:
+    """The examples of each class that occurs, in order of label, each class shuffled."""
+    return [rng.permutation(np.flatnonzero(labels == c)) for c in np.unique(labels)]
+
+
+def _enough(n_clients: int, n: int, what: str = "training examples") -> None:
+    if n_clients < 1:
+        raise BadInput(f"--clients {n_clients}: must be 1 or more")
+    if n_clients > n:
+        raise BadInput(f"--clients {n_clients}: the task has {n} {what}; ask for at most {n} clients")
+
+
+def _check_alpha(alpha: float) -> None:
+    if not 0 < alpha < inf:
+        raise BadInput(f"--partition.alpha {alpha}: must be above 0 and finite")
