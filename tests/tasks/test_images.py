@@ -25,12 +25,9 @@ def train_of(task: Task) -> tuple[Tensor, Tensor]:
     return task.train
 
 
-def test_of(task: Task) -> tuple[Tensor, Tensor]:
+def held_out(task: Task) -> tuple[Tensor, Tensor]:
     assert task.test is not None
     return task.test
-
-
-test_of.__test__ = False  # type: ignore[attr-defined]
 
 
 @pytest.fixture
@@ -63,7 +60,7 @@ def test_the_bundled_digits_are_those_of_scikit_learn() -> None:
 
 def test_digits_are_all_there_once_scaled_to_0_1_and_stratified() -> None:
     task = tasks.build("digits")
-    (x, y), (xt, yt) = train_of(task), test_of(task)
+    (x, y), (xt, yt) = train_of(task), held_out(task)
     assert (x.shape, xt.shape) == ((1437, 1, 8, 8), (360, 1, 8, 8))
     assert (x.dtype, y.dtype) == (torch.float32, torch.int64)
     assert (x.min(), x.max()) == (0, 1)
@@ -76,7 +73,7 @@ def test_digits_are_all_there_once_scaled_to_0_1_and_stratified() -> None:
 
 def test_digits_have_one_test_set_whatever_the_parameters() -> None:
     a, b = tasks.build("digits"), tasks.build("digits", {"hidden": 8, "limit": 100})
-    assert torch.equal(test_of(a)[0], test_of(b)[0])
+    assert torch.equal(held_out(a)[0], held_out(b)[0])
     assert torch.equal(train_of(a)[0][:100], train_of(b)[0])
     assert torch.equal(train_of(a)[1][:100], train_of(b)[1])
 
@@ -92,7 +89,7 @@ def test_digits_can_be_learnt_by_their_model() -> None:
         optimiser.zero_grad()
         task.loss(model(x), y).backward()
         optimiser.step()
-    xt, yt = test_of(task)
+    xt, yt = held_out(task)
     assert task.score is not None
     assert task.score(model(xt), yt) > 0.9 * len(yt)
 
@@ -129,7 +126,7 @@ def test_images_are_normalised_by_the_channels_of_the_training_set(folder: Path)
     scaled = arrays["x_train"].astype(np.float64) / 255
     mean, std = scaled.mean((0, 1, 2)), scaled.std((0, 1, 2))
     std[1] = 1
-    for got, raw in ((train_of(task)[0], arrays["x_train"]), (test_of(task)[0], arrays["x_test"])):
+    for got, raw in ((train_of(task)[0], arrays["x_train"]), (held_out(task)[0], arrays["x_test"])):
         expected = ((raw / 255 - mean) / std).transpose(0, 3, 1, 2)
         assert np.allclose(got.numpy(), expected, atol=1e-5)
         assert got.dtype == torch.float32
@@ -140,12 +137,12 @@ def test_limit_takes_the_first_examples_and_changes_nothing_else(folder: Path) -
     whole, part = tasks.build("mnist"), tasks.build("mnist", {"limit": 9})
     assert torch.equal(train_of(part)[0], train_of(whole)[0][:9])
     assert torch.equal(train_of(part)[1], train_of(whole)[1][:9])
-    assert torch.equal(test_of(part)[0], test_of(whole)[0])
+    assert torch.equal(held_out(part)[0], held_out(whole)[0])
     assert len(train_of(tasks.build("mnist", {"limit": 1000}))[0]) == 40
 
 
 def test_a_limit_below_one_is_refused() -> None:
-    with pytest.raises(BadInput, match="--task.limit 0: must be 1 or more"):
+    with pytest.raises(BadInput, match=r"--task.limit 0: must be 1 or more"):
         tasks.build("digits", {"limit": 0})
 
 
@@ -163,7 +160,7 @@ def test_floats_and_groups_of_an_npz_file_are_kept_as_they_are(tmp_path: Path) -
     task = tasks.build("npz", {"path": str(tmp_path / "har.npz"), "limit": 7})
     assert task.name == "har"
     assert np.array_equal(train_of(task)[0].numpy(), x[:7])
-    assert np.array_equal(test_of(task)[0].numpy(), x[8:])
+    assert np.array_equal(held_out(task)[0].numpy(), x[8:])
     assert task.groups is not None
     assert task.groups.tolist() == [5, 5, 2, 2, 9, 9, 5]
     assert task.model()(train_of(task)[0]).shape == (7, 3)
@@ -176,11 +173,11 @@ def test_the_classes_of_an_npz_file_are_those_of_training_and_test_set_together(
     arrays = save_split(tmp_path / "a.npz", 16, 16, classes=3)
     np.savez(tmp_path / "a.npz", **{**arrays, "y_test": np.array([0, 1, 2, 6, 0, 0, 0])})
     task = tasks.build("npz", {"path": str(tmp_path / "a.npz"), "model": "lenet5", "limit": 1})
-    assert task.model()(test_of(task)[0]).shape == (7, 7)
+    assert task.model()(held_out(task)[0]).shape == (7, 7)
 
 
 def test_a_model_that_does_not_fit_is_refused_before_training(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="--task.model lenet5: wants images"):
+    with pytest.raises(BadInput, match=r"--task.model lenet5: wants images"):
         tasks.build("digits", {"model": "lenet5"})
 
 
@@ -188,7 +185,7 @@ def test_a_model_that_does_not_fit_is_refused_before_training(tmp_path: Path) ->
 def test_the_real_mnist_has_its_published_mean_and_size() -> None:
     assert os.environ.get("TARRY_DATA"), "set TARRY_DATA to the folder that holds mnist.npz"
     task = tasks.build("mnist")
-    (x, y), (xt, _) = train_of(task), test_of(task)
+    (x, y), (xt, _) = train_of(task), held_out(task)
     assert (len(x), len(xt)) == (60_000, 10_000)
     assert torch.bincount(y).tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
     # a black pixel is −mean/std with the well-known 0.1307 and 0.3081

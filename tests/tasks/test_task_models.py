@@ -16,7 +16,13 @@ def count(model: torch.nn.Module) -> int:
 def test_lenet5_has_the_papers_44190_weights_no_biases_and_average_pooling() -> None:
     model = LeNet5()
     assert count(model) == 44_190
-    assert [tuple(p.shape) for p in model.parameters()] == [(6, 1, 5, 5), (16, 6, 5, 5), (120, 256), (84, 120), (10, 84)]
+    assert [tuple(p.shape) for p in model.parameters()] == [
+        (6, 1, 5, 5),
+        (16, 6, 5, 5),
+        (120, 256),
+        (84, 120),
+        (10, 84),
+    ]
     kinds = [type(m) for m in model.modules()]
     assert kinds.count(torch.nn.AvgPool2d) == 2
     assert torch.nn.MaxPool2d not in kinds

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from math import ceil
-from typing import Any
+from dataclasses import dataclass
+from math import ceil, isfinite
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,7 @@ from .local import Brief, LocalRule
 from .optim import Optimiser
 from .rng import Stream
 from .task import Examples, Task
+from .ticket import NOTHING
 
 __all__ = ["Bound", "Job", "Trained", "Work", "build_module", "train"]
 
@@ -47,28 +48,27 @@ class Work:
         return self.steps if self.steps is not None else (self.epochs or 0) * ceil(n / (self.batch or n))
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(NamedTuple):
     """A visit to be trained; everything its outcome depends on."""
 
     number: int
     client: int
     visit: int
     sent: Tensor
-    payload: Mapping[str, Tensor] = field(default_factory=dict)
-    memory: Mapping[str, Tensor] = field(default_factory=dict)
+    payload: Mapping[str, Tensor] = NOTHING
+    memory: Mapping[str, Tensor] = NOTHING
 
 
-@dataclass(frozen=True, slots=True)
-class Trained:
-    """What a visit came to."""
+class Trained(NamedTuple):
+    """What a visit came to. `finite` is found where the numbers are at hand: in the process that trained."""
 
     delta: Tensor
     n_examples: int
     n_steps: int
     loss: float  # mean over the steps
-    extras: Mapping[str, Tensor] = field(default_factory=dict)  # travels to the server
-    memory: Mapping[str, Tensor] = field(default_factory=dict)  # stays with the client
+    finite: bool = True
+    extras: Mapping[str, Tensor] = NOTHING  # travels to the server
+    memory: Mapping[str, Tensor] = NOTHING  # stays with the client
 
 
 def build_module(task: Task, *, seed: int, dtype: torch.dtype) -> nn.Module:
@@ -157,4 +157,6 @@ def train(job: Job, bound: Bound, *, rule: LocalRule, work: Work, seed: int) -> 
         n_steps += 1
     final = torch.cat([w, bound.flat[layout.n_params :]]) if layout.stats else w
     extras, memory = rule.finish(final, context)
-    return Trained(final - job.sent, len(data[0]), n_steps, total.item() / n_steps, extras, memory)
+    delta, mean_loss = final - job.sent, total.item() / n_steps
+    finite = isfinite(mean_loss) and isfinite(delta.sum().item())
+    return Trained(delta, len(data[0]), n_steps, mean_loss, finite, extras, memory)

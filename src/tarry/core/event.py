@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from torch import Tensor
 
@@ -12,8 +11,7 @@ __all__ = ["Event", "EventKind"]
 EventKind = Literal["hand_out", "arrival", "lost", "refused", "join", "leave", "evaluate"]
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     """One event on the clock. −1 and None mean 'does not apply'."""
 
     kind: EventKind

@@ -11,7 +11,7 @@ The vector holds the trained tensors first, in the module's own order, then the 
                                                               touches it
 
 Two things stay with the module and are never sent: parameters with requires_grad=False (a frozen base under LoRA), and
-whole-number buffers (BatchNorm's batch counter), which begin every local training at the value the model was built with.
+whole-number buffers (BatchNorm's batch counter), which begin every local training at the value they were built with.
 """
 
 from __future__ import annotations

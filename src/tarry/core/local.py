@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
@@ -28,8 +28,7 @@ __all__ = ["Brief", "Context", "Functions", "LocalRule"]
 Context = Mapping[str, Tensor]
 
 
-@dataclass(frozen=True, slots=True)
-class Brief:
+class Brief(NamedTuple):
     """What a client begins a visit with: what was sent, and what it kept from its last one."""
 
     weights: Tensor

@@ -7,20 +7,21 @@
     reply      Update → Start | None                    this client's next start (None = the global at hand-out)
     dispatch   Roster → clients                         who is handed work now
 
-A server part is `init(weights) → state` and `part(x, state, now) → (out, state)`: output first, state second. State is a
-plain record (tensors, numbers, text, lists, dicts), so every method checkpoints for free. Parts never write to their
-inputs. `now` is the moment of the arrival, before anything changed.
+A server part is `init(weights) → state` and `part(x, state, now) → (out, state)`: output first, state second. State
+is a plain record (tensors, numbers, text, lists, dicts), so every method checkpoints for free. Parts never write to
+their inputs. `now` is the moment of the arrival, before anything changed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
+from . import rng
 from .layout import Layout
 from .local import LocalRule
 from .roster import Roster
@@ -32,8 +33,7 @@ X = TypeVar("X")
 Y = TypeVar("Y")
 
 
-@dataclass(frozen=True, slots=True)
-class Now:
+class Now(NamedTuple):
     """What a part may know of the moment."""
 
     weights: Tensor  # the global, before this arrival changes it
@@ -42,7 +42,13 @@ class Now:
     time: float
     in_flight: int  # tickets still out
     n_clients: int
-    key: int  # for draws of this moment (core.rng)
+    stream: int
+    moment: int  # counts the decisions taken
+
+    @property
+    def key(self) -> int:
+        """For draws of this moment (core.rng)."""
+        return rng.extend(self.stream, self.moment)
 
     def moved(self, update: Update) -> Tensor:
         """Where an update pulls the global: its delta, and for running statistics the way to the client's own.
@@ -76,35 +82,35 @@ def stateless(fn: Callable[[X, Now], Y]) -> Part[X, Y]:
     return Part(lambda x, state, now: (fn(x, now), state))
 
 
-def _keep(update: Update, _: Now) -> Update:
-    return update
+def _keep(update: Update, state: None, _: Now) -> tuple[Update, None]:
+    return update, state
 
 
-def _each(update: Update | None, _: Now) -> Update | None:
-    return update
+def _each(update: Update | None, state: None, _: Now) -> tuple[Update | None, None]:
+    return update, state
 
 
 def _add(update: Update, now: Now) -> Tensor:
     return now.weights + now.moved(update)
 
 
-def _the_global(_: Update, __: Now) -> Start | None:
-    return None
+def _the_global(_: Update, state: None, __: Now) -> tuple[Start | None, None]:
+    return None, state
 
 
-def _refill(roster: Roster, now: Now) -> list[int]:
-    return roster.draw(roster.limit - now.in_flight, now.key)
+def _refill(roster: Roster, state: None, now: Now) -> tuple[list[int], None]:
+    return roster.draw(roster.limit - now.in_flight, now), state
 
 
 @dataclass(frozen=True)
 class Method:
-    """A federated method: a name, where it comes from, what staleness means to it, and six parts with plain defaults."""
+    """A federated method: a name, what staleness means to it, and six parts with plain defaults."""
 
     name: str
     staleness: str = "ignored"
     local: LocalRule = field(default_factory=LocalRule)
-    correct: Part[Update, Update] = field(default_factory=lambda: stateless(_keep))
-    aggregate: Part[Update | None, Update | None] = field(default_factory=lambda: stateless(_each))
+    correct: Part[Update, Update] = field(default_factory=lambda: Part(_keep))
+    aggregate: Part[Update | None, Update | None] = field(default_factory=lambda: Part(_each))
     step: Part[Update, Tensor] = field(default_factory=lambda: stateless(_add))
-    reply: Part[Update, Start | None] = field(default_factory=lambda: stateless(_the_global))
-    dispatch: Part[Roster, list[int]] = field(default_factory=lambda: stateless(_refill))
+    reply: Part[Update, Start | None] = field(default_factory=lambda: Part(_the_global))
+    dispatch: Part[Roster, list[int]] = field(default_factory=lambda: Part(_refill))

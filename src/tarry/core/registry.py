@@ -199,7 +199,8 @@ class Registry(Generic[T]):
             raise BadInput(f"--{self.kind} {name}: there is no file {path}")
         module_name = f"tarry_user_{path.stem}"
         spec = importlib.util.spec_from_file_location(module_name, path)
-        assert spec is not None and spec.loader is not None
+        assert spec is not None
+        assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         sys.modules[module_name] = module
         try:

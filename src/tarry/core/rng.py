@@ -13,7 +13,7 @@ from statistics import NormalDist
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Stream", "below", "generator", "key", "normal", "permutation", "uniform"]
+__all__ = ["Stream", "below", "extend", "generator", "key", "normal", "permutation", "uniform"]
 
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -44,8 +44,13 @@ def key(seed: int, *parts: int) -> int:
     """A 64-bit key from a seed and any number of counters; every argument and its place matter."""
     z = _mix((seed + _GOLDEN) & _MASK)
     for part in parts:
-        z = _mix((z + part * _GOLDEN + _GOLDEN) & _MASK)
+        z = extend(z, part)
     return z
+
+
+def extend(k: int, part: int) -> int:
+    """key(..., part) from key(...): for loops whose first parts stay the same."""
+    return _mix((k + part * _GOLDEN + _GOLDEN) & _MASK)
 
 
 def uniform(k: int) -> float:
@@ -60,7 +65,7 @@ def normal(k: int) -> float:
 
 def below(k: int, n: int) -> int:
     """One whole number in 0 … n−1 (n far below 2^64, so the multiply-shift bias is out of sight)."""
-    return (_mix(k) * n) >> 64
+    return (_mix(k & _MASK) * n) >> 64
 
 
 def permutation(k: int, n: int) -> npt.NDArray[np.int64]:

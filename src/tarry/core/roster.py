@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Protocol
 
 from . import rng
 
 __all__ = ["Roster"]
 
 _AWAY = -1
+
+
+class Keyed(Protocol):
+    """Something that has a key for random draws."""
+
+    @property
+    def key(self) -> int: ...
 
 
 class Roster:
@@ -44,11 +51,19 @@ class Roster:
             self._place[last] = hole
         self._place[client] = _AWAY
 
-    def draw(self, k: int, key: int) -> list[int]:
-        """Take out `k` idle clients at random (all of them if there are fewer), in order of their number."""
-        chosen = []
-        for i in range(min(k, len(self._idle))):
-            chosen.append(self._idle[rng.below(rng.key(key, i), len(self._idle))])
+    def draw(self, k: int, moment: Keyed) -> list[int]:
+        """Take out `k` idle clients at random (all of them if there are no more), in order of their number."""
+        if k <= 0 or not self._idle:
+            return []
+        if k >= len(self._idle):
+            chosen = sorted(self._idle)
+            for client in chosen:
+                self._place[client] = _AWAY
+            del self._idle[:]
+            return chosen
+        chosen, key = [], moment.key
+        for i in range(k):
+            chosen.append(self._idle[rng.below(key + i, len(self._idle))])
             self.remove(chosen[-1])
         return sorted(chosen)
 

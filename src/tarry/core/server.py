@@ -10,8 +10,8 @@ plain record.
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass, fields
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from . import rng
 from .client import Trained
 from .layout import Layout
 from .method import Method, Now
+from .rng import Stream
 from .roster import Roster
 from .ticket import Start, Ticket, Update
 from .tree import Ledger
@@ -29,8 +30,7 @@ __all__ = ["Receipt", "Server"]
 _PARTS = ("correct", "aggregate", "step", "reply", "dispatch")
 
 
-@dataclass(frozen=True, slots=True)
-class Receipt:
+class Receipt(NamedTuple):
     """What became of an arrival."""
 
     ticket: Ticket
@@ -43,7 +43,8 @@ class Server:
     """A method at work on global weights."""
 
     def __init__(self, method: Method, weights: Tensor, *, layout: Layout, n_clients: int, seed: int):
-        self.method, self.layout, self.n_clients, self.seed = method, layout, n_clients, seed
+        self.method, self.layout, self.n_clients = method, layout, n_clients
+        self._stream = rng.key(seed, Stream.DISPATCH)
         self.weights = weights
         self.version = 0  # steps made
         self.numbers = 0  # tickets written
@@ -52,12 +53,14 @@ class Server:
         self.tickets: dict[int, Ticket] = {}
         self.starts: dict[int, Start] = {}
         self.state: dict[str, Any] = {p: getattr(method, p).init(weights) for p in _PARTS}
+        self._remembers = any(s is not None for s in self.state.values())
         self.ledger = Ledger()
         self.ledger.hold(weights)
 
     def pick(self, roster: Roster, time: float) -> list[int]:
         """Whom to hand work to now, by the method's dispatch part; the roster no longer counts them as idle."""
-        return self._run("dispatch", roster, self._now(time))  # type: ignore[no-any-return]
+        clients, self.state["dispatch"] = self.method.dispatch.apply(roster, self.state["dispatch"], self._now(time))
+        return clients
 
     def hand_out(self, client: int, time: float) -> Ticket:
         """Write a ticket for a client: its own start if its last reply made one, else the global weights."""
@@ -66,33 +69,33 @@ class Server:
         self.numbers += 1
         self.visits[client] += 1
         if start is None:
+            self.ledger.hold(self.weights)
             ticket = Ticket(number, client, visit, self.version, time, self.weights, self.weights)
-        else:
-            self._release(start)
-            anchor = self.weights if start.anchor is None else start.anchor
-            ticket = Ticket(number, client, visit, start.version, time, start.weights, anchor, start.payload)
+        else:  # what it holds goes from the start to the ticket
+            assert start.anchor is not None
+            ticket = Ticket(number, client, visit, start.version, time, start.weights, start.anchor, start.payload)
         self.tickets[number] = ticket
-        self._hold(ticket)
         return ticket
 
     def receive(self, number: int, trained: Trained, time: float) -> Receipt:
-        """Take in what came back for a ticket. Weights that are not finite are refused: the visit counts as lost."""
-        ticket = self.tickets[number]
-        if not bool(torch.isfinite(trained.delta.sum())):
+        """Take in what came back for a ticket. What is not finite is refused: the visit counts as lost."""
+        if not trained.finite:
             return self.lost(number, time)
-        del self.tickets[number]
+        ticket = self.tickets.pop(number)
         staleness = self.version - ticket.version
         update = Update(
-            ticket, trained.delta, trained.n_examples, trained.n_steps, staleness, trained.loss, extras=trained.extras
+            ticket, trained.delta, trained.n_examples, trained.n_steps, staleness, trained.loss, 1.0, trained.extras
         )
-        now = self._now(time)
-        stepped = self._advance(self._run("correct", update, now), now)
-        start = self._run("reply", update, now)
+        now, state = self._now(time), self.state
+        corrected, state["correct"] = self.method.correct.apply(update, state["correct"], now)
+        stepped = self._advance(corrected, now)
+        start, state["reply"] = self.method.reply.apply(update, state["reply"], now)
         if start is not None:
             self._put(ticket.client, Start(start.weights, start.payload, self.weights, self.version))
         self._release(ticket)
-        self.ledger.watch(self.state)
-        return Receipt(ticket, accepted=True, stepped=stepped, staleness=staleness)
+        if self._remembers:
+            self.ledger.watch(state)
+        return Receipt(ticket, True, stepped, staleness)
 
     def lost(self, number: int, time: float) -> Receipt:
         """A ticket's work is gone. A client with a start of its own will get the same again."""
@@ -101,38 +104,41 @@ class Server:
             self._put(ticket.client, Start(ticket.sent, ticket.payload, ticket.anchor, ticket.version))
         stepped = self._advance(None, self._now(time))
         self._release(ticket)
-        return Receipt(ticket, accepted=False, stepped=stepped, staleness=self.version - ticket.version)
+        return Receipt(ticket, False, stepped, self.version - ticket.version)
 
     def _advance(self, update: Update | None, now: Now) -> bool:
-        pooled = self._run("aggregate", update, now)
+        state = self.state
+        pooled, state["aggregate"] = self.method.aggregate.apply(update, state["aggregate"], now)
         if pooled is None:
             return False
-        weights = self._run("step", pooled, now)
+        weights, state["step"] = self.method.step.apply(pooled, state["step"], now)
         self.ledger.hold(weights)
         self.ledger.release(self.weights)
         self.weights = weights
         self.version += 1
         return True
 
-    def _run(self, part: str, x: Any, now: Now) -> Any:
-        out, self.state[part] = getattr(self.method, part)(x, self.state[part], now)
-        return out
-
     def _now(self, time: float) -> Now:
         self.moments += 1
-        key = rng.key(self.seed, rng.Stream.DISPATCH, self.moments)
-        return Now(self.weights, self.layout, self.version, time, len(self.tickets), self.n_clients, key)
+        in_flight = len(self.tickets)
+        return Now(self.weights, self.layout, self.version, time, in_flight, self.n_clients, self._stream, self.moments)
 
     def _put(self, client: int, start: Start) -> None:
         self.starts[client] = start
-        self._hold(start)
+        self._hold(start.weights, start.anchor, start.payload)
 
-    def _hold(self, x: Ticket | Start) -> None:
-        for tensor in _vectors(x):
+    def _hold(self, weights: Tensor, anchor: Tensor | None, payload: Mapping[str, Tensor]) -> None:
+        self.ledger.hold(weights)
+        if anchor is not None and anchor is not weights:
+            self.ledger.hold(anchor)
+        for tensor in payload.values():
             self.ledger.hold(tensor)
 
-    def _release(self, x: Ticket | Start) -> None:
-        for tensor in _vectors(x):
+    def _release(self, ticket: Ticket) -> None:
+        self.ledger.release(ticket.sent)
+        if ticket.anchor is not ticket.sent:
+            self.ledger.release(ticket.anchor)
+        for tensor in ticket.payload.values():
             self.ledger.release(tensor)
 
     def save(self) -> dict[str, Any]:
@@ -143,8 +149,8 @@ class Server:
             "numbers": self.numbers,
             "moments": self.moments,
             "visits": torch.tensor(self.visits),
-            "tickets": [_record(t) for t in self.tickets.values()],
-            "starts": {c: _record(s) for c, s in self.starts.items()},
+            "tickets": [_plain(t) for t in self.tickets.values()],
+            "starts": {c: _plain(s) for c, s in self.starts.items()},
             "state": self.state,
             "peak": self.ledger.peak,
         }
@@ -159,16 +165,11 @@ class Server:
         self.state = saved["state"]
         self.ledger = Ledger(peak=saved["peak"])
         self.ledger.hold(self.weights)
-        held: list[Ticket | Start] = [*self.tickets.values(), *self.starts.values()]
-        for x in held:
-            self._hold(x)
+        for t in self.tickets.values():
+            self._hold(t.sent, t.anchor, t.payload)
+        for s in self.starts.values():
+            self._hold(s.weights, s.anchor, s.payload)
 
 
-def _vectors(x: Ticket | Start) -> list[Tensor]:
-    if isinstance(x, Ticket):
-        return [x.sent, x.anchor, *x.payload.values()]
-    return [x.weights, *([] if x.anchor is None else [x.anchor]), *x.payload.values()]
-
-
-def _record(x: Ticket | Start) -> dict[str, Any]:
-    return {f.name: getattr(x, f.name) for f in fields(x)}
+def _plain(x: Ticket | Start) -> dict[str, Any]:
+    return {**x._asdict(), "payload": dict(x.payload)}

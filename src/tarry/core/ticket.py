@@ -10,18 +10,18 @@ Staleness is defined once: the number of server steps between hand-out and arriv
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import cached_property
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
 __all__ = ["NOTHING", "Start", "Ticket", "Update"]
 
-NOTHING: Mapping[str, Tensor] = {}
+NOTHING: Mapping[str, Tensor] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True)
-class Ticket:
+class Ticket(NamedTuple):
     """One hand-out. Tensors are shared by reference and never written to."""
 
     number: int  # counts hand-outs, all clients
@@ -31,13 +31,10 @@ class Ticket:
     time: float
     sent: Tensor  # the weights the client was given
     anchor: Tensor  # the global weights then
-    payload: Mapping[str, Tensor] = field(default_factory=dict)  # what travelled along
+    payload: Mapping[str, Tensor] = NOTHING  # what travelled along
 
 
-@dataclass(frozen=True)
-class Update:
-    """One client's answer, or several put together by an aggregate part (the ticket is then the last one's)."""
-
+class _Update(NamedTuple):
     ticket: Ticket
     delta: Tensor  # result − sent: points downhill
     n_examples: int
@@ -45,19 +42,29 @@ class Update:
     staleness: int
     loss: float = float("nan")
     weight: float = 1.0  # what a correct part makes of staleness
-    extras: Mapping[str, Tensor] = field(default_factory=dict)
+    extras: Mapping[str, Tensor] = NOTHING
+
+
+class Update(_Update):
+    """One client's answer, or several put together by an aggregate part (the ticket is then one of the moment).
+
+    Fields: ticket, delta (result − sent), n_examples, n_steps, staleness, loss, weight, extras.
+    """
 
     @cached_property
     def local(self) -> Tensor:
         """The client's weights at the end of its training."""
         return self.ticket.sent + self.delta
 
+    def but(self, **changes: Any) -> Update:
+        """The same update with some fields changed."""
+        return Update(*self._replace(**changes))
 
-@dataclass(frozen=True, slots=True)
-class Start:
+
+class Start(NamedTuple):
     """A client's own next start, made when its update came; `anchor` and `version` are of the moment right after."""
 
     weights: Tensor
-    payload: Mapping[str, Tensor] = field(default_factory=dict)
+    payload: Mapping[str, Tensor] = NOTHING
     anchor: Tensor | None = None
     version: int = 0

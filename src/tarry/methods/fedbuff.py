@@ -3,8 +3,8 @@
     buffer   Δ̄ ← Δ̄ + s(τ_k) Δ_k,   s(τ) = 1 / √(1 + τ)                       Algorithm 1
     after K  W ← W + (η_g / K) Δ̄,   buffer emptied
 
-Δ_k is against the weights the client was given; the mean divides by K, not by the sum of the s. a = 0 turns the staleness
-factor off. The paper's optional user-level differential privacy is left out.
+Δ_k is against the weights the client was given; the mean divides by K, not by the sum of the s. a = 0 turns the
+staleness factor off. The paper's optional user-level differential privacy is left out.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ class SelfCalibrating(LocalRule):
 
 
 def pairwise(by: Projection) -> Part[Update, Start | None]:
-    """Fig. 3's variant: the shift stays whole; the client's update loses what lies in the span of the others' latest."""
+    """Fig. 3's variant: the shift stays whole; the client's update loses the span of the others' latest ones."""
 
     def apply(update: Update, latest: dict[int, Tensor], now: Now) -> tuple[Start, dict[int, Tensor]]:
         me = update.ticket.client
@@ -134,8 +134,8 @@ def orthofl(
 
     `state="reference"` follows the authors' released code: one calibrated model V for all clients, and W, which is only
     evaluated, mixed from the arrivals; normalisation layers keep the client's value in V. It knows no placement and no
-    ablation. `pairwise` is one sentence in the paper; our reading: the global step is Eq. 3 unchanged, the client starts
-    from what was sent + Δ + its own update without the span of the other clients' latest updates.
+    ablation. `pairwise` is one sentence in the paper; our reading: the global step is Eq. 3 unchanged, and the client
+    starts from what was sent + Δ + its own update without the span of the other clients' latest updates.
     """
     _check(share, placement, ablation, state)
     s = polynomial(a)

@@ -12,6 +12,6 @@ def barrier() -> Part[Roster, list[int]]:
     """A round at a time: a fresh cohort (as many as the concurrency) once nobody is training any more."""
 
     def apply(roster: Roster, now: Now) -> list[int]:
-        return [] if now.in_flight else roster.draw(roster.limit, now.key)
+        return [] if now.in_flight else roster.draw(roster.limit, now)
 
     return stateless(apply)

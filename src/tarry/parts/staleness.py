@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from ..core.errors import BadInput
 from ..core.method import Now, Part, stateless
@@ -37,6 +36,6 @@ def discounted(s: Decay) -> Part[Update, Update]:
     """A correct part: the update's weight becomes s(τ)."""
 
     def apply(update: Update, _: Now) -> Update:
-        return replace(update, weight=update.weight * s(update.staleness))
+        return update.but(weight=update.weight * s(update.staleness))
 
     return stateless(apply)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import fields
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from ..core.event import Event
 
 __all__ = ["Recorder", "read_rows"]
 
-_COLUMNS = tuple(f.name for f in fields(Event) if f.name != "weights")
+_COLUMNS = tuple(name for name in Event._fields if name != "weights")
 _DEFAULTS = {"client": -1, "ticket": -1, "visit": -1, "staleness": -1, "seconds": None, "accuracy": None, "loss": None}
 
 

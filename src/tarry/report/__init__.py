@@ -1,0 +1,35 @@
+"""Results as people read them: a table, pictures, one HTML page. Everything here is made from records alone.
+
+    summary = summarise(results)                 rows over seeds; target and relative time as in OrthoFL, Sec. 5.1
+    table(summary)                               for the terminal (rich)
+    markdown(summary), to_json(summary)          for a README, for a program
+    accuracy_over_time(results, summary)         SVG (matplotlib)
+    page(results, summary, title=..., ...)       a whole page in one file
+
+rich and matplotlib are imported when they are used, not before.
+"""
+
+from __future__ import annotations
+
+from .page import page, write_page
+from .plots import accuracy_over_time, accuracy_over_updates, staleness_bars
+from .tables import Curve, Row, Summary, markdown, mean_curve, summarise, to_json
+from .terminal import table
+from .words import findings
+
+__all__ = [
+    "Curve",
+    "Row",
+    "Summary",
+    "accuracy_over_time",
+    "accuracy_over_updates",
+    "findings",
+    "markdown",
+    "mean_curve",
+    "page",
+    "staleness_bars",
+    "summarise",
+    "table",
+    "to_json",
+    "write_page",
+]

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from ..core.errors import BadInput
 from ..core.rng import Stream, generator, key, uniform
 from .fleet import LONGEST, SHORTEST, Delay, DelayFactory, Fleet, deal, delays, outside, refuse, visit_keys
-from .measured_delays import positive, table
+from .measured_delays import number, table
 
 __all__ = [
     "bandwidth",
@@ -201,10 +201,23 @@ def bandwidth(
 
 def _read_kbps(path: str) -> npt.NDArray[np.float64]:
     flag = f"--delay.speeds {path}"
-    return np.array([positive(where, text) for where, (text,) in table(path, flag, {"mean_kbps": flag})])
+    kbps = []
+    for where, (text,) in table(path, flag, {"mean_kbps": flag}):
+        kbps.append(number(where, text))
+        if not SHORTEST <= kbps[-1] <= LONGEST:
+            raise BadInput(f"{where}: mean_kbps {text}: must be from {SHORTEST:g} to {LONGEST:g}")
+    return np.array(kbps)
 
 
-def scripted(durations: Sequence[float | Sequence[float]], end: Literal["repeat", "leave"] = "repeat") -> DelayFactory:
+@delays.register("scripted")
+def scripted(
+    durations: Annotated[
+        Sequence[float | Sequence[float]], "one entry a client: seconds, or a list of them (TOML, Python)"
+    ],
+    end: Annotated[
+        Literal["repeat", "leave"], "after the last of a list: from its first again, or gone for good"
+    ] = "repeat",
+) -> DelayFactory:
     """Durations written out: one entry a client, a number (every visit) or the durations of its visits in turn.
 
     After the last of a list comes the first again (`repeat`), or the client leaves for good (`leave`).

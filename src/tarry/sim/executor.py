@@ -3,18 +3,22 @@ trained, and how many are trained ahead of need, changes nothing."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
+
+from torch import Tensor
 
 from ..core.client import Bound, Job, Trained, Work, train
 from ..core.local import LocalRule
+from ..core.ticket import Ticket
 
 __all__ = ["Executor", "Inline"]
 
 
 class Executor(Protocol):
-    """Jobs go in when handed out, with the moment they are due; outcomes are asked for at that moment."""
+    """Tickets go in with what the client kept and the moment they are due; outcomes are asked for at that moment."""
 
-    def submit(self, job: Job, due: float) -> None: ...
+    def submit(self, ticket: Ticket, memory: Mapping[str, Tensor], due: float) -> None: ...
 
     def collect(self, number: int) -> Trained: ...
 
@@ -26,24 +30,25 @@ class Inline:
 
     def __init__(self, bound: Bound, *, rule: LocalRule, work: Work, seed: int, lookahead: int = 0):
         self._bound, self._rule, self._work, self._seed, self._lookahead = bound, rule, work, seed, lookahead
-        self._jobs: dict[int, tuple[float, Job]] = {}
+        self._waiting: dict[int, tuple[float, Ticket, Mapping[str, Tensor]]] = {}
         self._done: dict[int, Trained] = {}
 
-    def submit(self, job: Job, due: float) -> None:
-        self._jobs[job.number] = (due, job)
+    def submit(self, ticket: Ticket, memory: Mapping[str, Tensor], due: float) -> None:
+        self._waiting[ticket.number] = (due, ticket, memory)
 
     def collect(self, number: int) -> Trained:
         if number not in self._done:
             self._train(number)
             if self._lookahead:
-                for _, ahead in sorted((due, n) for n, (due, _) in self._jobs.items())[: self._lookahead]:
+                for _, ahead in sorted((due, n) for n, (due, *_) in self._waiting.items())[: self._lookahead]:
                     self._train(ahead)
         return self._done.pop(number)
 
     def _train(self, number: int) -> None:
-        _, job = self._jobs.pop(number)
+        _, t, memory = self._waiting.pop(number)
+        job = Job(number, t.client, t.visit, t.sent, t.payload, memory)
         self._done[number] = train(job, self._bound, rule=self._rule, work=self._work, seed=self._seed)
 
     def close(self) -> None:
-        self._jobs.clear()
+        self._waiting.clear()
         self._done.clear()

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from ..core.errors import BadInput
 from ..core.registry import Registry
-from ..core.rng import _GOLDEN, Stream, generator, key
+from ..core.rng import Stream, extend, generator, key
 
 __all__ = ["Delay", "DelayFactory", "Fleet", "deal", "delays", "outside", "refuse", "visit_keys"]
 
@@ -76,7 +76,7 @@ def visit_keys(fleet: Fleet, stream: Stream) -> Callable[[int, int], int]:
     base = key(fleet.seed, stream)
 
     def visit_key(client: int, visit: int) -> int:
-        return key(base + client * _GOLDEN, visit)
+        return extend(extend(base, client), visit)
 
     return visit_key
 

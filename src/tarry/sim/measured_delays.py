@@ -14,6 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Annotated, Literal, NamedTuple, cast
 
+import numpy as np
+
 from ..core.errors import BadInput, near
 from ..core.rng import Stream, below
 from .fleet import Delay, DelayFactory, Fleet, deal, delays, visit_keys
@@ -40,7 +42,7 @@ def _open(path: str | Path, mode: Literal["rt", "wt"]) -> IO[str]:
 
 
 def header(path: str | Path, flag: str) -> list[str]:
-    """The column names of a CSV file, packed with xz or not; `flag` is what the person wrote."""
+    """The column names of a CSV file, packed with xz or not; `flag` is how the person named it."""
     return next(_lines(path, flag))[1]
 
 
@@ -52,7 +54,7 @@ def table(path: str | Path, flag: str, columns: Mapping[str, str]) -> Iterator[t
     lines = _lines(path, flag)
     _, names = next(lines)
     missing = [
-        f"{blame}: {path}, line 1, has no column {column!r}.{near(column, names)}"
+        f"{blame}: line 1 of {path} has no column {column!r}.{near(column, names)}"
         for column, blame in columns.items()
         if column not in names
     ]
@@ -66,7 +68,7 @@ def table(path: str | Path, flag: str, columns: Mapping[str, str]) -> Iterator[t
         yield where, [cells[place] for place in places]
         empty = False
     if empty:
-        raise BadInput(f"{flag}: {path} has no lines below its first")
+        raise BadInput(f"{flag}: has no lines below its first")
 
 
 def _lines(path: str | Path, flag: str) -> Iterator[tuple[str, list[str]]]:
@@ -76,14 +78,14 @@ def _lines(path: str | Path, flag: str) -> Iterator[tuple[str, list[str]]]:
             nothing = True
             for cells in reader:
                 if cells:
-                    yield f"{flag}: {path}, line {reader.line_num}", [cell.strip() for cell in cells]
+                    yield f"{flag}: line {reader.line_num}", [cell.strip() for cell in cells]
                     nothing = False
             if nothing:
-                raise BadInput(f"{flag}: {path} is empty: its first line must name the columns")
+                raise BadInput(f"{flag}: is empty; its first line must name the columns")
     except OSError as e:
-        raise BadInput(f"{flag}: {path} cannot be read: {e.strerror or e}") from e
+        raise BadInput(f"{flag}: cannot be read: {e.strerror or e}") from e
     except (UnicodeDecodeError, lzma.LZMAError, EOFError, csv.Error) as e:
-        raise BadInput(f"{flag}: {path} is not a CSV file (plain, or packed with xz): {e}") from e
+        raise BadInput(f"{flag}: is not a CSV file (plain, or packed with xz): {e}") from e
 
 
 def number(where: str, text: str) -> float:
@@ -115,6 +117,8 @@ def empirical(
     Measured clients are dealt without replacement while there are enough, else with; `recorded` starts again after
     the last round.
     """
+    if column == client_column:
+        raise BadInput(f"--delay.column {column}: is the column of clients already (--delay.client_column)")
     blame = {client_column: f"--delay.client_column {client_column}", column: f"--delay.column {column}"}
     rounds: dict[str, array[float]] = {}
     for where, (name, seconds) in table(path, f"--delay.path {path}", blame):
@@ -176,10 +180,9 @@ def _count(where: str, text: str) -> int:
 
 
 class Replay:
-    """The durations and losses of a recorded run, all clients' in one array."""
+    """The durations and losses of a recorded run: client c's visits lie at starts[c] … starts[c + 1] − 1."""
 
     def __init__(self, starts: Sequence[int], seconds: Sequence[float], lost: Sequence[int], *, repeat: bool):
-        # client c's visits lie at starts[c] … starts[c + 1] − 1
         self._starts, self._seconds, self._lost, self._repeat = starts, seconds, lost, repeat
 
     def __call__(self, client: int, visit: int, /) -> float | None:
@@ -195,7 +198,7 @@ class Replay:
         first, end = self._starts[client], self._starts[client + 1]
         if first + visit < end:
             return first + visit
-        return first + visit % (end - first) if self._repeat else None
+        return first + visit % (end - first) if self._repeat and end > first else None
 
 
 @delays.register("trace")
@@ -206,37 +209,32 @@ def trace(
         Literal["leave", "repeat"], "past its last recorded visit a client leaves, or starts again"
     ] = "leave",
 ) -> DelayFactory:
-    """Replay of a recorded run: every visit takes what it took then, and the same visits are lost."""
+    """Replay of a recorded run: every visit takes what it took then, and the same visits are lost.
+
+    A client that was never handed work in the record takes no part.
+    """
     flag = f"--delay.path {path}"
     rows = sorted(read_trace(path), key=lambda row: (row.client, row.visit))
     seconds = array("d", (row.seconds for row in rows))
     lost = bytearray(row.fate == "lost" for row in rows)
-    clients, starts = _visits_in_turn(rows, flag)
+    _check_turns(rows, flag)
 
     def build(fleet: Fleet) -> Delay:
-        if clients[-1] >= fleet.n_clients:
-            raise BadInput(f"{flag}: names client {clients[-1]}; this run has clients 0 to {fleet.n_clients - 1}")
-        if len(clients) < fleet.n_clients:
-            absent = next(c for c in range(fleet.n_clients) if c >= len(clients) or clients[c] != c)
-            raise BadInput(
-                f"{flag}: has the visits of {len(clients)} clients, this run has {fleet.n_clients}: client {absent} is missing"
-            )
-        return Replay(starts, seconds, lost, repeat=end == "repeat")
+        if rows[-1].client >= fleet.n_clients:
+            raise BadInput(f"{flag}: names client {rows[-1].client}; this run has clients 0 to {fleet.n_clients - 1}")
+        counts = np.bincount([row.client for row in rows], minlength=fleet.n_clients)
+        return Replay([0, *np.cumsum(counts).tolist()], seconds, lost, repeat=end == "repeat")
 
     return build
 
 
-def _visits_in_turn(rows: Sequence[TraceRow], flag: str) -> tuple[Sequence[int], Sequence[int]]:
-    """The clients of sorted rows and where the visits of each begin, checking that these count up from 0."""
-    clients, starts, due = array("q"), array("q"), 0
-    for place, row in enumerate(rows):
-        if not clients or row.client != clients[-1]:
-            clients.append(row.client)
-            starts.append(place)
-            due = 0
+def _check_turns(rows: Sequence[TraceRow], flag: str) -> None:
+    """The visits of each client must count up from 0 in the sorted rows."""
+    client, due = -1, 0
+    for row in rows:
+        if row.client != client:
+            client, due = row.client, 0
         if row.visit != due:
             problem = f"has no visit {due}" if row.visit > due else f"has visit {row.visit} twice"
             raise BadInput(f"{flag}: client {row.client} {problem}: a client's visits must count up from 0")
         due += 1
-    starts.append(len(rows))
-    return clients, starts

@@ -29,6 +29,7 @@ from ..core.errors import TarryError, WorkerDied
 from ..core.layout import Layout
 from ..core.local import LocalRule
 from ..core.task import Shards, Task
+from ..core.ticket import Ticket
 
 __all__ = ["Pool"]
 
@@ -54,6 +55,7 @@ def _shared(t: Tensor) -> Tensor:
 
 
 def _plain(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """For the pipe: plain arrays, not handles of shared memory."""
     return {k: v.numpy() for k, v in tensors.items()}
 
 
@@ -88,7 +90,7 @@ def _serve(conn: Connection, others: list[Connection], setup: _Setup) -> None:
                 conn.send((slot, number, f"{type(e).__name__}: {e}\n{traceback.format_exc()}"))
                 continue
             setup.outbox[slot].copy_(out.delta)
-            conn.send((slot, number, (out.n_examples, out.n_steps, out.loss, _plain(out.extras), _plain(out.memory))))
+            conn.send((slot, number, (*out[1:5], _plain(out.extras), _plain(out.memory))))
 
 
 class Pool:
@@ -128,14 +130,14 @@ class Pool:
             self._conns.append(mine)
             self._processes.append(process)
         self._free = {i: [i * _DEPTH + d for d in range(_DEPTH)] for i in range(workers)}
-        self._jobs: dict[int, Job] = {}
+        self._waiting: dict[int, tuple[Ticket, Mapping[str, Tensor]]] = {}
         self._queue: list[tuple[float, int]] = []
         self._out = 0
         self._done: dict[int, Trained] = {}
 
-    def submit(self, job: Job, due: float) -> None:
-        self._jobs[job.number] = job
-        heapq.heappush(self._queue, (due, job.number))
+    def submit(self, ticket: Ticket, memory: Mapping[str, Tensor], due: float) -> None:
+        self._waiting[ticket.number] = (ticket, memory)
+        heapq.heappush(self._queue, (due, ticket.number))
         self._feed()
 
     def collect(self, number: int) -> Trained:
@@ -148,15 +150,15 @@ class Pool:
 
     def _feed(self, needed: int = -1) -> None:
         """Give waiting jobs to workers with a free slot, the earliest due first, evenly."""
-        while self._queue and (self._out + len(self._done) < self._ahead or needed in self._jobs):
+        while self._queue and (self._out + len(self._done) < self._ahead or needed in self._waiting):
             worker = max(self._free, key=lambda i: len(self._free[i]))
             if not self._free[worker]:
                 return
             slot = self._free[worker].pop()
             _, number = heapq.heappop(self._queue)
-            job = self._jobs.pop(number)
-            self._inbox[slot].copy_(job.sent)
-            message = (slot, number, job.client, job.visit, _plain(job.payload), _plain(job.memory))
+            ticket, memory = self._waiting.pop(number)
+            self._inbox[slot].copy_(ticket.sent)
+            message = (slot, number, ticket.client, ticket.visit, _plain(ticket.payload), _plain(memory))
             try:
                 self._conns[worker].send(message)
             except (BrokenPipeError, ConnectionResetError):
@@ -173,9 +175,9 @@ class Pool:
                 raise self._dead(worker) from None
             if isinstance(answer, str):
                 raise TarryError(f"training failed in a worker: {answer}")
-            n_examples, n_steps, loss, extras, memory = answer
+            n_examples, n_steps, loss, finite, extras, memory = answer
             delta = self._outbox[slot].clone()
-            self._done[number] = Trained(delta, n_examples, n_steps, loss, _tensors(extras), _tensors(memory))
+            self._done[number] = Trained(delta, n_examples, n_steps, loss, finite, _tensors(extras), _tensors(memory))
             self._free[worker].append(slot)
             self._out -= 1
 

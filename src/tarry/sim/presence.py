@@ -47,21 +47,27 @@ class Presence:
 
     @classmethod
     def read(cls, path: str | Path, n_clients: int) -> Presence:
-        """Windows from a file, dealt to clients 0 … n−1 in the order in which its clients first appear.
+        """Windows from a file.
 
-        Fewer clients in the file are dealt out again from the first, more are left over.
+        In the plain form `client` is the number of a client of this run, and clients not named are always there.
+        FLASH's phones are dealt to clients 0 … n−1 in the order in which they first appear; fewer are dealt out again
+        from the first, more are left over.
         """
         flag = f"--presence {path}"
         flash = set(_FLASH) <= set(header(path, flag))
-        measured: dict[str, list[tuple[float, float]]] = {}
+        found: dict[str, list[tuple[float, float]]] = {}
         for where, (name, *cells) in table(path, flag, dict.fromkeys(_FLASH if flash else _PLAIN, flag)):
             times = [number(where, cell) for cell in cells]
             origin = times.pop(0) if flash else 0.0
             start, end = times[0] - origin, times[1] - origin
             if not _possible(start, end):
                 raise BadInput(f"{where}: window {start} to {end}: {_RULE}")
-            measured.setdefault(name, []).append((start, end))
-        return cls(dict(zip(range(n_clients), measured.values(), strict=False)), dealt_to=n_clients)
+            if not flash and not (name.isascii() and name.isdigit() and int(name) < n_clients):
+                raise BadInput(f"{where}: client {name}: must be a client of this run, 0 to {n_clients - 1}")
+            found.setdefault(name, []).append((start, end))
+        if flash:
+            return cls(dict(zip(range(n_clients), found.values(), strict=False)), dealt_to=n_clients)
+        return cls({int(name): windows for name, windows in found.items()})
 
     def here(self, client: int, time: float) -> bool:
         """Whether the client is there at that time."""

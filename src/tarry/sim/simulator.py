@@ -16,11 +16,11 @@ from typing import Any
 
 from torch import Tensor
 
-from ..core.client import Job
 from ..core.errors import BadInput, Diverged
 from ..core.event import Event, EventKind
 from ..core.roster import Roster
 from ..core.server import Receipt, Server
+from ..core.ticket import NOTHING, Ticket
 from .executor import Executor
 from .fleet import Delay
 from .presence import Presence
@@ -71,13 +71,17 @@ class Simulator:
         self.server, self.executor, self.delay, self.roster, self.budget = server, executor, delay, roster, budget
         self._evaluate, self._every, self._listeners = evaluate, eval_every, tuple(listeners)
         self._presence, self._fails, self._strict = presence, fails, strict
-        self._changes = [] if presence is None else list(presence.changes())
+        self._changes = [*([] if presence is None else presence.changes()), (inf, -1, False)]
         self._change = 0  # the next of them
         self._heap: list[tuple[float, int]] = []  # (due, ticket number)
         self._doomed: set[int] = set()  # tickets whose update will be lost
         self._memories: dict[int, Mapping[str, Tensor]] = {}  # what each client keeps for itself
         self._score: tuple[int, Score] = (-1, (None, inf))  # of which version
+        self._next_score = 0.0 if evaluate is not None else inf
         self._evaluations = 0
+        self._model_bytes = server.weights.nbytes
+        self._end = inf if budget.time is None else budget.time
+        self._most = (budget.updates or inf, budget.rounds or inf)
         self.time, self.updates, self.lost, self.refused = 0.0, 0, 0, 0
         self.bytes_up, self.bytes_down = 0, 0
         self.staleness: Counter[int] = Counter()
@@ -89,41 +93,35 @@ class Simulator:
         if not self.started:
             self.started = True
             self._dispatch()
-            self._evaluate_until(0.0)
+            self._scores_up_to(0.0)
         while not self.done:
             self._instant()
             between()
-        if self._evaluate is not None and (not self.curve or self.curve[-1][0] < self.time or self._unseen()):
+        if self._evaluate is not None and (self.curve[-1][0] < self.time or self._unseen()):
             self._take_score(self.time)
 
     def _instant(self) -> None:
-        time = min(
-            self._heap[0][0] if self._heap else inf,
-            self._changes[self._change][0] if self._change < len(self._changes) else inf,
-        )
-        end = self.budget.time if self.budget.time is not None else inf
-        if time > end or time == inf:
-            self._evaluate_until(end if time > end else self.time)
-            self.time, self.done = (end if end < inf else self.time), True
+        time = min(self._heap[0][0] if self._heap else inf, self._changes[self._change][0])
+        if time > self._end or time == inf:
+            self.done = True
+            last = self.time if self._end == inf else self._end
+            if not self._scores_up_to(last):
+                self.time = last
             return
-        if self._evaluate_until(time, inclusive=False):
+        if self._next_score < time and self._scores_up_to(time, inclusive=False):
             self.done = True
             return
         self.time = time
         while self._heap and self._heap[0][0] == time:
             self._arrive(heapq.heappop(self._heap)[1])
-            if self._spent():
+            if self.updates >= self._most[0] or self.server.version >= self._most[1]:
                 self.done = True
                 return
-        self._come_and_go()
+        if self._changes[self._change][0] == time:
+            self._come_and_go()
         self._dispatch()
-        self.done = self._evaluate_until(time)
-
-    def _spent(self) -> bool:
-        b = self.budget
-        return (b.updates is not None and self.updates >= b.updates) or (
-            b.rounds is not None and self.server.version >= b.rounds
-        )
+        if self._next_score <= time:
+            self.done = self._scores_up_to(time)
 
     def _arrive(self, number: int) -> None:
         kind: EventKind
@@ -139,7 +137,7 @@ class Simulator:
             if receipt.accepted:
                 self.updates += 1
                 self.staleness[receipt.staleness] += 1
-                self.bytes_up += trained.delta.nbytes + _nbytes(trained.extras)
+                self.bytes_up += self._model_bytes + _nbytes(trained.extras)
                 if trained.memory:
                     self._memories[receipt.ticket.client] = trained.memory
             else:
@@ -158,7 +156,7 @@ class Simulator:
             )
 
     def _come_and_go(self) -> None:
-        while self._change < len(self._changes) and self._changes[self._change][0] == self.time:
+        while self._changes[self._change][0] == self.time:
             _, client, arrives = self._changes[self._change]
             self._change += 1
             if arrives:
@@ -186,28 +184,24 @@ class Simulator:
         if self._presence is not None and (leaves := self._presence.until(client, self.time)) < due:
             due, doomed = leaves, True
         heapq.heappush(self._heap, (due, ticket.number))
-        self.bytes_down += ticket.sent.nbytes + _nbytes(ticket.payload)
+        self.bytes_down += self._model_bytes + _nbytes(ticket.payload)
         if doomed:
             self._doomed.add(ticket.number)
         else:
-            self._submit(ticket.number, due)
+            self._submit(ticket, due)
         if self._listeners:
             self._tell("hand_out", client=client, ticket=ticket.number, visit=ticket.visit, seconds=seconds)
 
-    def _submit(self, number: int, due: float) -> None:
-        t = self.server.tickets[number]
-        memory = self._memories.get(t.client, {})
-        self.executor.submit(Job(number, t.client, t.visit, t.sent, t.payload, memory), due)
+    def _submit(self, t: Ticket, due: float) -> None:
+        self.executor.submit(t, self._memories.get(t.client, NOTHING), due)
 
-    def _evaluate_until(self, time: float, *, inclusive: bool = True) -> bool:
-        """Take the scores due up to `time`; True when the target is reached."""
-        while self._evaluate is not None:
-            due = self._evaluations * self._every if self._evaluations else 0.0
-            if due > time or (due == time and not inclusive):
-                return False
+    def _scores_up_to(self, time: float, *, inclusive: bool = True) -> bool:
+        """Take the scores due up to `time`; True when the target is reached, with the clock there."""
+        while self._next_score < time or (inclusive and self._next_score == time):
+            self.time = max(self.time, self._next_score)
             self._evaluations += 1
-            self.time = max(self.time, due)
-            if self._take_score(due):
+            self._next_score = self._evaluations * self._every
+            if self._take_score(self.time):
                 return True
         return False
 
@@ -267,10 +261,22 @@ class Simulator:
         self.curve = [(t, u, a, loss) for t, u, a, loss in saved["curve"]]
         for due, number in sorted(self._heap):
             if number not in self._doomed:
-                self._submit(number, due)
+                self._submit(self.server.tickets[number], due)
 
 
-_SAVED = ("time", "updates", "lost", "refused", "bytes_up", "bytes_down", "started", "done", "_change", "_evaluations")
+_SAVED = (
+    "time",
+    "updates",
+    "lost",
+    "refused",
+    "bytes_up",
+    "bytes_down",
+    "started",
+    "done",
+    "_change",
+    "_evaluations",
+    "_next_score",
+)
 
 
 def _nbytes(tensors: Mapping[str, Tensor]) -> int:

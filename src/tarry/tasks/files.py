@@ -107,10 +107,10 @@ def _load(path: Path, flag: str) -> dict[str, Array]:
     if not path.is_file():
         raise BadInput(f"{flag}: there is no such file. Task 'digits' needs no download.")
     try:
-        z = np.load(path, allow_pickle=False)
-        if isinstance(z, np.ndarray):
-            raise BadInput(f"{flag}: holds a single array; wants an .npz archive of named ones")
-        with z:
+        with path.open("rb") as file:  # numpy leaves a torn archive open when it opens the file itself
+            z = np.load(file, allow_pickle=False)
+            if isinstance(z, np.ndarray):
+                raise BadInput(f"{flag}: holds a single array; wants an .npz archive of named ones")
             return {k: z[k] for k in z.files if k in wanted}
     except _UNREADABLE as e:
         raise BadInput(f"{flag}: is not a plain .npz archive of numbers ({type(e).__name__}: {e})") from e

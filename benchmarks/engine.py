@@ -1,0 +1,84 @@
+"""The event engine alone, no training: events a second and memory as clients grow.
+
+    python benchmarks/engine.py [--events 500000]
+
+An event here is one arrival with all that follows from it: received, recorded in the counters, the client handed out
+again. Clients in flight share one global vector, so memory must not grow with clients × model size.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import time
+
+import torch
+
+from tarry.core.client import Trained
+from tarry.core.layout import Block, Kind, Layout
+from tarry.core.method import Method, stateless
+from tarry.core.roster import Roster
+from tarry.core.server import Server
+from tarry.core.ticket import Ticket
+from tarry.methods import methods
+from tarry.sim.fleet import Fleet, delays
+from tarry.sim.simulator import Budget, Simulator
+
+
+class Nothing:
+    """An executor that trains nothing: every visit comes back with the same zero delta."""
+
+    def __init__(self, size: int):
+        self._answer = Trained(torch.zeros(size), 1, 1, 0.0)
+
+    def submit(self, ticket: Ticket, memory: object, due: float) -> None:
+        pass
+
+    def collect(self, number: int) -> Trained:
+        return self._answer
+
+    def close(self) -> None:
+        pass
+
+
+def simulate(method: Method, clients: int, in_flight: int, size: int, events: int) -> tuple[float, float, float]:
+    """Events a second, seconds to hand out the first tickets, and megabytes grown."""
+    layout = Layout((Block("w", 0, size, (size,), Kind.PARAM),))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    server = Server(method, torch.zeros(size), layout=layout, n_clients=clients, seed=0)
+    delay = delays.build("exponential", {"mean": 100.0})(Fleet(clients, range(1, clients + 1), 4 * size, 0))
+    sim = Simulator(
+        server, Nothing(size), delay, roster=Roster(clients, in_flight), budget=Budget(updates=events)
+    )  # fmt: skip
+    began = time.perf_counter()
+    sim._dispatch()
+    sim.started = True
+    filled = time.perf_counter()
+    sim.run()
+    ended = time.perf_counter()
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    return events / (ended - filled), filled - began, grown / 1024
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--events", type=int, default=500_000)
+    events = parser.parse_args().events
+    torch.set_num_threads(1)
+    waiting = Method("engine alone", aggregate=stateless(lambda update, now: None))
+    lenet = 44_190
+    rows = [
+        ("engine alone, 1,000 in flight of 1,000", waiting, 1_000, 1_000, 1, events),
+        ("engine alone, 1,000 in flight of 1,000,000", waiting, 1_000_000, 1_000, 1, events),
+        ("engine alone, 1,000,000 in flight of 1,000,000", waiting, 1_000_000, 1_000_000, 1, events),
+        ("engine alone, LeNet5-sized, 1,000 in flight of 1,000,000", waiting, 1_000_000, 1_000, lenet, events // 10),
+        ("FedBuff, LeNet5-sized, 1,000 in flight of 1,000,000", methods.build("fedbuff"), 1_000_000, 1_000, lenet, events // 20),
+    ]  # fmt: skip
+    print(f"{'':58}{'events/s':>10}{'first fill s':>14}{'MB grown':>10}")
+    for name, method, clients, in_flight, size, n in rows:
+        rate, fill, grown = simulate(method, clients, in_flight, size, n)
+        print(f"{name:58}{rate:10,.0f}{fill:14.2f}{grown:10.0f}")
+
+
+if __name__ == "__main__":
+    main()

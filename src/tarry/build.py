@@ -1,0 +1,185 @@
+"""From a spec to the things it names; every problem is found here, before anything is written or trained."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
+from statistics import median
+
+import torch
+from torch import Tensor, nn
+
+from .core import rng
+from .core.client import Bound, Work, build_module
+from .core.errors import BadInput
+from .core.event import Event
+from .core.layout import Layout
+from .core.method import Method
+from .core.optim import optimiser
+from .core.rng import Stream
+from .core.roster import Roster
+from .core.server import Server
+from .core.task import Task
+from .methods import methods
+from .sim.executor import Executor, Inline
+from .sim.fleet import Delay, Fleet, delays
+from .sim.pool import Pool
+from .sim.presence import Presence
+from .sim.simulator import Budget, Score, Simulator
+from .spec import Choice, Spec
+from .tasks import at_least, partitions, tasks
+
+__all__ = ["Plan", "plan"]
+
+DEFAULT_CLIENTS = 10
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run that can begin: everything built and checked, nothing started."""
+
+    spec: Spec
+    method: Method
+    task: Task
+    module: nn.Module
+    layout: Layout
+    work: Work
+    delay: Delay
+    presence: Presence | None
+    budget: Budget
+    eval_every: float
+
+    def executor(self) -> Executor:
+        s = self.spec
+        if s.executor == "pool" or s.workers > 1:
+            return Pool(
+                self.module,
+                self.layout,
+                self.task,
+                rule=self.method.local,
+                work=self.work,
+                seed=s.seed,
+                workers=s.workers,
+                lookahead=s.lookahead,
+            )
+        return Inline(self._bound(), rule=self.method.local, work=self.work, seed=s.seed, lookahead=s.lookahead)
+
+    def simulator(self, executor: Executor, listeners: list[Callable[[Event], None]]) -> Simulator:
+        s, n = self.spec, len(self.task.clients)
+        weights = self.layout.read(self.module, next(self.module.parameters()).dtype)
+        server = Server(self.method, weights, layout=self.layout, n_clients=n, seed=s.seed)
+        away = self.presence.absent_at_start if self.presence is not None else ()
+        return Simulator(
+            server,
+            executor,
+            self.delay,
+            roster=Roster(n, s.concurrency or n, away),
+            budget=self.budget,
+            evaluate=self._evaluator(),
+            eval_every=self.eval_every,
+            presence=self.presence,
+            fails=_failures(s.failure_rate, s.seed, self.delay),
+            strict=s.strict,
+            listeners=listeners,
+        )
+
+    def _bound(self) -> Bound:
+        return Bound(copy.deepcopy(self.module), self.layout, self.task, self.work.optimiser)
+
+    def _evaluator(self) -> Callable[[Tensor], Score] | None:
+        test = self.task.test
+        if test is None:
+            return None
+        bound = self._bound()
+        return lambda weights: bound.evaluate(weights, test)
+
+
+def plan(spec: Spec) -> Plan:
+    """Build and check everything a spec names."""
+    method = spec.method if isinstance(spec.method, Method) else methods.build(spec.method.name, spec.method.params)
+    task = _task(spec)
+    n = len(task.clients)
+    if spec.concurrency is not None and spec.concurrency > n:
+        raise BadInput(f"--concurrency {spec.concurrency}: there are only {n} clients; ask for at most that many")
+    work = Work(
+        optimiser(spec.optimiser, lr=spec.lr, momentum=spec.momentum, weight_decay=spec.weight_decay),
+        epochs=spec.epochs,
+        steps=spec.steps,
+        batch=None if spec.batch == "all" else spec.batch,
+    )
+    module = build_module(task, seed=spec.seed, dtype=_dtype(spec)).to(spec.device)
+    layout = Layout.of(module)
+    samples = [len(x) for x, _ in task.clients]
+    size = layout.size * torch.finfo(_dtype(spec)).bits // 8
+    fleet = Fleet(n, samples, size, spec.seed, _epochs(work, samples))
+    budget = Budget(spec.time, spec.updates, spec.rounds, spec.target)
+    delay = _delay(spec, fleet)
+    return Plan(
+        spec, method, task, module, layout, work, delay, _presence(spec, n), budget, _eval_every(spec, delay, n)
+    )
+
+
+def _dtype(spec: Spec) -> torch.dtype:
+    return torch.float64 if spec.dtype == "float64" else torch.float32
+
+
+def _task(spec: Spec) -> Task:
+    task = spec.task
+    if isinstance(task, Choice):
+        task = tasks.build(task.name, task.params)
+    if task.train is not None:
+        partitioner = at_least(partitions.build(spec.partition.name, spec.partition.params), spec.min_samples)
+        generator = rng.generator(rng.key(spec.seed, Stream.PARTITION))
+        task = task.split(partitioner, spec.clients or DEFAULT_CLIENTS, generator)
+    elif not task.clients:
+        raise BadInput(f"--task {task.name}: it has neither clients nor training examples to deal out")
+    elif spec.clients is not None and spec.clients != len(task.clients):
+        raise BadInput(f"--clients {spec.clients}: task {task.name!r} comes with {len(task.clients)} clients")
+    for client, (x, y) in enumerate(task.clients):
+        if len(x) == 0 or len(x) != len(y):
+            raise BadInput(f"task {task.name!r}: client {client} has {len(x)} examples and {len(y)} targets")
+    return task.to(_dtype(spec), spec.device)
+
+
+def _epochs(work: Work, samples: list[int]) -> float:
+    if work.epochs is not None:
+        return float(work.epochs)
+    mean = sum(samples) / len(samples)
+    return (work.steps or 1) * min(work.batch or mean, mean) / mean
+
+
+def _delay(spec: Spec, fleet: Fleet) -> Delay:
+    if isinstance(spec.delay, Choice):
+        return delays.build(spec.delay.name, spec.delay.params)(fleet)
+    return spec.delay
+
+
+def _presence(spec: Spec, n: int) -> Presence | None:
+    if spec.presence is None:
+        return None
+    if isinstance(spec.presence, str):
+        return Presence.read(spec.presence, n)
+    windows = {int(c): [(float(a), float(b)) for a, b in w] for c, w in spec.presence.items()}
+    if unknown := [c for c in windows if not 0 <= c < n]:
+        raise BadInput(f"--presence: there is no client {unknown[0]}; clients are numbered 0 to {n - 1}")
+    return Presence(windows)
+
+
+def _failures(rate: float, seed: int, delay: Delay) -> Callable[[int, int], bool] | None:
+    """Which visits are lost: those of a replayed trace, or drawn at the rate asked for."""
+    replayed: Callable[[int, int], bool] | None = getattr(delay, "lost", None)
+    if rate == 0:
+        return replayed
+    return lambda client, visit: rng.uniform(rng.key(seed, Stream.FAILURE, client, visit)) < rate
+
+
+def _eval_every(spec: Spec, delay: Delay, n: int) -> float:
+    """A fiftieth of the time budget, or the median first visit: about once a round."""
+    if spec.eval_every is not None:
+        return spec.eval_every
+    if spec.time is not None:
+        return spec.time / 50
+    first = [d for c in range(min(n, 101)) if (d := delay(c, 0)) is not None]
+    return median(first) if first else inf

@@ -1,0 +1,63 @@
+"""Wiring: each command is a function in its own file. Mistakes of the user end with one message and exit code 2."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from .. import __version__
+from ..core.errors import TarryError
+from . import catalogue, show
+from .compare import compare
+from .demo import demo
+from .flags import PASS_ON
+from .report import report
+from .resume import resume
+from .run import run
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="tarry",
+    help="Asynchronous federated learning that makes stragglers count.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.command(context_settings=PASS_ON)(run)
+app.command(context_settings=PASS_ON)(compare)
+app.command()(resume)
+app.command()(report)
+app.command()(demo)
+for listing in (catalogue.methods, catalogue.tasks, catalogue.delays, catalogue.partitions):
+    app.command()(listing)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        show.console.print(f"tarry {__version__}", highlight=False)
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="print the version")
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """The command `tarry`."""
+    try:
+        app()
+    except TarryError as e:
+        show.complaint(str(e))
+        sys.exit(2)
+    except KeyboardInterrupt:
+        show.complaint("interrupted; a run with --out goes on with `tarry resume DIR`")
+        sys.exit(130)

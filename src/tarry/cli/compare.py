@@ -1,0 +1,72 @@
+"""`tarry compare`: several methods, several seeds, one table and one page."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ..compare import Comparison, compare_specs, specs_of
+from ..core.errors import BadInput
+from ..report.page import write_page
+from ..report.terminal import table
+from ..spec import Spec
+from . import show
+from .flags import gather, with_settings
+
+__all__ = ["compare", "run_and_show"]
+
+
+@with_settings(leave_out=("method", "seed", "workers", "executor"))
+def compare(
+    context: typer.Context,
+    given: dict[str, Any],
+    method: Annotated[
+        list[str] | None, typer.Option("--method", help="once for each: fedavg, fedbuff:buffer=3, file.py:factory")
+    ] = None,
+    seeds: Annotated[str, typer.Option("--seeds", help="numbers and ranges: 0-2 or 0,1,5")] = "0-2",
+    spec: Annotated[
+        Path | None, typer.Option("--spec", help="TOML file with settings and methods = [...]; flags win")
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", help="folder; a comparison begun there goes on")] = Path(
+        "tarry-compare"
+    ),
+    workers: Annotated[int, typer.Option("--workers", help="runs at a time")] = 2,
+) -> None:
+    """Compare methods fairly: same data, same first weights, same delays; a table and a page with pictures."""
+    merged = gather(given, context.args, spec)
+    named = method or merged.pop("methods", None) or ["fedavg", "fedasync", "fedbuff", "orthofl"]
+    merged.pop("methods", None)
+    merged.pop("method", None)
+    specs = specs_of(named, _numbers(seeds), merged)
+    run_and_show(specs, out=out, workers=workers, title="Comparison")
+
+
+def run_and_show(specs: list[Spec], *, out: Path, workers: int, title: str) -> Comparison:
+    """Run the specs, print the table, leave the page."""
+    with show.many(specs) as progress:
+        comparison = compare_specs(specs, out=out, workers=workers, progress=progress)
+    show.console.print(table(comparison.summary))
+    command = shlex.join(["tarry", *sys.argv[1:]])
+    path = out / "report.html"
+    write_page(path, comparison.results, comparison.summary, title=title, settings=_settings(specs[0]), command=command)
+    show.console.print(f"page with pictures: {path.resolve()}", soft_wrap=True, highlight=False)
+    return comparison
+
+
+def _settings(spec: Spec) -> dict[str, str]:
+    return {k: str(v) for k, v in vars(spec).items() if v is not None and k not in ("method", "seed")}
+
+
+def _numbers(text: str) -> list[int]:
+    out: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.partition("-")
+        try:
+            out += range(int(first), int(last) + 1) if dash else [int(first)]
+        except ValueError:
+            raise BadInput(f"--seeds {text}: wants numbers and ranges, as in 0-2 or 0,1,5") from None
+    return out

@@ -1,0 +1,91 @@
+"""Flags made from the settings of a spec, so that the command line can never differ from TOML and Python.
+
+`--lr 0.1`, `--method orthofl`, and any parameter of a method, task, delay or partition as `--method.beta 0.4`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ..core.errors import BadInput
+from ..spec import Choice, Spec, settings
+
+__all__ = ["PASS_ON", "gather", "with_settings"]
+
+#: for commands that take `--method.NAME value`
+PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
+_GROUPS = ("method", "task", "partition", "delay")
+
+
+def with_settings(*, leave_out: Sequence[str] = ()) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command one option for each setting; it gets them as `given`, those that were not there left out."""
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        own = [p for p in inspect.signature(command).parameters.values() if p.name != "given"]
+        made = [_option(name) for name in settings() if name not in leave_out]
+
+        def wrapped(**values: Any) -> None:
+            given = {p.name: values.pop(p.name) for p in made}
+            command(given={k: v for k, v in given.items() if v is not None}, **values)
+
+        wrapped.__name__, wrapped.__doc__ = command.__name__, command.__doc__
+        parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in (*own, *made)]
+        wrapped.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        hints = inspect.get_annotations(command, eval_str=True)
+        wrapped.__annotations__ = {p.name: hints.get(p.name, p.annotation) for p in parameters}
+        return wrapped
+
+    return decorate
+
+
+def _option(name: str) -> inspect.Parameter:
+    param = settings()[name]
+    flag = "--" + name.replace("_", "-")
+    default = "" if param.default is None else f" [default: {param.default}]"
+    if param.type is bool:
+        kind: Any = Annotated[bool | None, typer.Option(flag, help=param.help + default, show_default=False)]
+    else:
+        shape = "NAME" if name in _GROUPS else param.type_name.replace(" | none", "")
+        option = typer.Option(flag, help=param.help + default, metavar=shape, show_default=False)
+        kind = Annotated[str | None, option]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+
+
+def gather(given: Mapping[str, Any], extra: Sequence[str], spec: Path | None) -> dict[str, Any]:
+    """TOML, then flags over it, then `--method.NAME value` over both."""
+    merged = Spec.read(spec) if spec is not None else {}
+    for name, value in given.items():
+        merged[name] = value
+    for group, parameter, value in _dotted(extra):
+        base = merged.get(group, settings()[group].default)
+        try:
+            choice = Choice.of(base)
+        except ValueError as e:
+            raise BadInput(f"--{group} {base}: {e}") from e
+        merged[group] = Choice(choice.name, {**choice.params, parameter: value})
+    return merged
+
+
+def _dotted(extra: Sequence[str]) -> list[tuple[str, str, str]]:
+    """The (group, parameter, value) of each `--group.parameter value` or `--group.parameter=value`."""
+    out, problems, rest = [], [], list(extra)
+    while rest:
+        word = rest.pop(0)
+        flag, equals, value = word.partition("=")
+        group, dot, parameter = flag.removeprefix("--").partition(".")
+        if not word.startswith("--") or not dot or group not in _GROUPS:
+            problems.append(
+                f"{word}: there is no such flag; `--help` lists them, and parameters go as --method.NAME value"
+            )
+        elif not equals and not rest:
+            problems.append(f"{word}: a value is missing")
+        else:
+            out.append((group, parameter.replace("-", "_"), value if equals else rest.pop(0)))
+    if problems:
+        raise BadInput(problems)
+    return out

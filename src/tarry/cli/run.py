@@ -1,0 +1,32 @@
+"""`tarry run`: one method on one task."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ..experiment import run_spec
+from ..spec import Spec
+from . import show
+from .flags import gather, with_settings
+
+__all__ = ["run"]
+
+
+@with_settings()
+def run(
+    context: typer.Context,
+    given: dict[str, Any],
+    spec: Annotated[Path | None, typer.Option("--spec", help="TOML file with settings; flags win")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="new folder for the record of the run")] = None,
+) -> None:
+    """Run one method on one task under the virtual clock.
+
+    Parameters of the method, task, delay and partition go as --method.NAME value, --delay.NAME value and so on.
+    """
+    resolved = Spec.of(gather(given, context.args, spec))
+    with show.one(resolved.label) as progress:
+        result = run_spec(resolved, out=out, progress=progress)
+    show.result_lines(result)

@@ -1,0 +1,113 @@
+"""What a person sees while work goes on and when it is done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from ..experiment import Progress as Step
+from ..record.result import Result
+from ..spec import Spec
+
+__all__ = ["complaint", "console", "many", "one", "plain", "result_lines"]
+
+console = Console()
+_errors = Console(stderr=True)
+
+
+def complaint(text: str) -> None:
+    """An error, one sentence a line, on standard error."""
+    for line in text.splitlines():
+        _errors.print(f"[bold red]error:[/] {plain(line)}", highlight=False, soft_wrap=True)
+
+
+def plain(text: str) -> str:
+    return text.replace("[", r"\[")
+
+
+def _bars() -> Progress:
+    return Progress(
+        TextColumn("[bold]{task.description}"),
+        BarColumn(bar_width=28),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+        TextColumn("ETA"),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
+        console=_errors,
+        transient=True,
+    )
+
+
+def _note(step: Step) -> str:
+    accuracy = "" if step.accuracy is None else f", accuracy {step.accuracy:.3f}"
+    return f"virtual {step.time:,.0f} s, {step.updates:,} updates{accuracy}"
+
+
+@contextmanager
+def one(name: str) -> Iterator[Callable[[Step], None]]:
+    """Progress of one run: a bar on a terminal, a line every tenth elsewhere."""
+    if not _errors.is_terminal:
+        yield _every_tenth(name)
+        return
+    with _bars() as bars:
+        task = bars.add_task(name, total=1.0, note="")
+        yield lambda step: bars.update(task, completed=step.fraction, note=_note(step))
+
+
+@contextmanager
+def many(specs: list[Spec]) -> Iterator[Callable[[int, Spec, Step], None]]:
+    """Progress of a comparison: one bar for all of it."""
+    done = dict.fromkeys(range(len(specs)), 0.0)
+    if not _errors.is_terminal:
+        tell = _every_tenth(f"{len(specs)} runs")
+
+        def update(index: int, _: Spec, step: Step) -> None:
+            done[index] = step.fraction
+            tell(Step(sum(done.values()) / len(specs), step.time, step.updates, None))
+
+        yield update
+        return
+    with _bars() as bars:
+        task = bars.add_task(f"{len(specs)} runs", total=float(len(specs)), note="")
+
+        def show(index: int, spec: Spec, step: Step) -> None:
+            done[index] = step.fraction
+            bars.update(task, completed=sum(done.values()), note=f"{plain(spec.label)}, seed {spec.seed}")
+
+        yield show
+
+
+def _every_tenth(name: str) -> Callable[[Step], None]:
+    shown = 0
+
+    def update(step: Step) -> None:
+        nonlocal shown
+        if int(step.fraction * 10) > shown:
+            shown = int(step.fraction * 10)
+            _errors.print(f"{name}: {shown * 10}%", highlight=False)
+
+    return update
+
+
+def result_lines(result: Result) -> None:
+    """One run's outcome in a few lines."""
+    accuracy = "no score" if result.final_accuracy is None else f"accuracy {result.final_accuracy:.4f}"
+    s = result.staleness
+    console.print(
+        f"[bold]{plain(result.label)}[/] on {result.task}, seed {result.seed}: {accuracy} after "
+        f"{result.virtual_time:,.0f} virtual s, {result.updates:,} updates, {result.rounds:,} server steps",
+        highlight=False,
+    )
+    console.print(
+        f"  staleness mean {s['mean']:.1f}, p95 {s['p95']:g}, max {s['max']:g}; {result.bytes_up / 1e6:.1f} MB up, "
+        f"{result.bytes_down / 1e6:.1f} MB down, server at most {result.peak_server_bytes / 1e6:.1f} MB; "
+        f"{result.lost} lost, {result.refused} refused; {result.wall_s:.1f} s",
+        highlight=False,
+    )
+    console.print(f"  weights sha256 {result.weights_sha256}", highlight=False)
+    if result.out is not None:
+        console.print(f"  in {result.out}", highlight=False)

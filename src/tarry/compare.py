@@ -1,0 +1,175 @@
+"""Several methods, several seeds, the same everything else: tasks, partitions, first weights and delays.
+
+Durations are a function of (seed, client, visit), so every method of a seed meets the same ones. Runs are independent
+and go `workers` at a time; a comparison in a folder picks up what is there already.
+"""
+
+from __future__ import annotations
+
+import multiprocessing as mp
+import re
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .build import plan
+from .core.errors import BadInput, TarryError, WorkerDied
+from .core.method import Method
+from .core.task import Task
+from .experiment import Progress, resume, run_spec
+from .record.result import Result, write_atomic
+from .report.tables import Summary, summarise, to_json
+from .spec import Spec
+
+__all__ = ["Comparison", "compare", "compare_specs", "specs_of"]
+
+Show = Callable[[int, Spec, Progress], None]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What came of a comparison: the runs, and the table made of them."""
+
+    results: tuple[Result, ...]
+    summary: Summary
+    out: Path | None = None
+
+
+def compare(
+    methods: Sequence[str | dict[str, Any] | Method],
+    task: str | dict[str, Any] | Task = "digits",
+    *,
+    seeds: Iterable[int] = (0, 1, 2),
+    out: str | Path | None = None,
+    workers: int = 1,
+    progress: Show | None = None,
+    **settings: Any,
+) -> Comparison:
+    """Run every method with every seed; settings as for `run`.
+
+    >>> c = compare(["fedavg", "fedasync"], "digits", seeds=[0], time=1000)
+    >>> [row.label for row in c.summary.rows]
+    ['fedavg', 'fedasync']
+    """
+    specs = specs_of(methods, seeds, {"task": task, **settings})
+    return compare_specs(specs, out=None if out is None else Path(out), workers=workers, progress=progress)
+
+
+def specs_of(methods: Sequence[Any], seeds: Iterable[int], settings: dict[str, Any]) -> list[Spec]:
+    """One spec a run; problems of all of them in one error."""
+    seeds, problems, specs = list(seeds), [], []
+    if not methods or not seeds:
+        raise BadInput("a comparison needs at least one --method and one of --seeds")
+    for method in methods:
+        for seed in seeds:
+            try:
+                specs.append(Spec.of({**settings, "method": method, "seed": seed}))
+                if seed == seeds[0]:
+                    plan(specs[-1])
+            except BadInput as e:
+                problems += [p for p in e.problems if p not in problems]
+    if problems:
+        raise BadInput(problems)
+    keys = [(s.label, s.seed) for s in specs]
+    if twice := next((k for k in keys if keys.count(k) > 1), None):
+        raise BadInput(f"--method {twice[0]}: it is there twice with seed {twice[1]}")
+    return specs
+
+
+def compare_specs(
+    specs: Sequence[Spec], *, out: Path | None = None, workers: int = 1, progress: Show | None = None
+) -> Comparison:
+    """Run the specs, `workers` at a time."""
+    if workers < 1:
+        raise BadInput(f"--workers {workers}: must be 1 or more")
+    folders = [None if out is None else out / _folder_name(s.label) / f"seed-{s.seed}" for s in specs]
+    for spec, folder in zip(specs, folders, strict=True):
+        _check_folder(spec, folder)
+    show: Show = progress or (lambda *_: None)
+    jobs = list(zip(specs, folders, strict=True))
+    if workers == 1 or len(jobs) == 1 or not sys.platform.startswith("linux"):
+        results = [_one(s, f, lambda p, i=i, s=s: show(i, s, p)) for i, (s, f) in enumerate(jobs)]  # type: ignore[misc]
+    else:
+        results = _several(jobs, min(workers, len(jobs)), show)
+    summary = summarise(results)
+    if out is not None:
+        write_atomic(out / "compare.json", to_json(summary).encode())
+    return Comparison(tuple(results), summary, out)
+
+
+def _folder_name(label: str) -> str:
+    return re.sub(r"[^A-Za-z0-9.=_-]+", "-", label)
+
+
+def _check_folder(spec: Spec, folder: Path | None) -> None:
+    if folder is None or not (folder / "spec.toml").is_file():
+        return
+    if (folder / "spec.toml").read_text() != spec.to_toml():
+        raise BadInput(f"--out {folder}: it holds a run with other settings; name another folder")
+
+
+def _one(spec: Spec, folder: Path | None, progress: Callable[[Progress], None]) -> Result:
+    if folder is None or not (folder / "spec.toml").is_file():
+        return run_spec(spec, out=folder, progress=progress)
+    objects = {name: getattr(spec, name) for name in spec.objects()}
+    result = resume(folder, progress=progress, **objects)
+    progress(Progress(1.0, result.virtual_time, result.updates, result.final_accuracy))
+    return result
+
+
+def _child(conn: Connection, others: list[Connection], spec: Spec, folder: Path | None) -> None:
+    for other in others:  # so that the pipe breaks, and this process ends, when the parent is killed
+        other.close()
+    torch.set_num_threads(1)
+    try:
+        result = _one(spec, folder, lambda p: conn.send(p))
+        weights = None if result.weights is None else result.weights.cpu().numpy()
+        conn.send((replace(result, weights=None), weights))
+    except TarryError as e:
+        conn.send(e if type(e) is not BadInput else TarryError("\n".join(e.problems)))
+    except (KeyboardInterrupt, BrokenPipeError):
+        pass
+
+
+def _several(jobs: Sequence[tuple[Spec, Path | None]], workers: int, show: Show) -> list[Result]:
+    """Runs in processes of their own, the longest waiting first."""
+    context = mp.get_context("fork")
+    waiting, running = list(enumerate(jobs)), dict[Connection, tuple[int, Any]]()
+    results: dict[int, Result] = {}
+    try:
+        while waiting or running:
+            while waiting and len(running) < workers:
+                index, (spec, folder) = waiting.pop(0)
+                mine, theirs = context.Pipe(duplex=False)
+                process = context.Process(target=_child, args=(theirs, [*running, mine], spec, folder))
+                process.start()
+                theirs.close()
+                running[mine] = (index, process)
+            for conn in wait(list(running)):
+                assert isinstance(conn, Connection)
+                index, process = running[conn]
+                try:
+                    message = conn.recv()
+                except EOFError:
+                    raise WorkerDied(
+                        f"the run of {jobs[index][0].label} was killed (code {process.exitcode})"
+                    ) from None
+                if isinstance(message, Progress):
+                    show(index, jobs[index][0], message)
+                    continue
+                if isinstance(message, TarryError):
+                    raise message
+                result, weights = message
+                results[index] = replace(result, weights=None if weights is None else torch.from_numpy(weights))
+                process.join()
+                del running[conn]
+    finally:
+        for _, process in running.values():
+            process.terminate()
+            process.join()
+    return [results[i] for i in range(len(jobs))]

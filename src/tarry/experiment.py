@@ -1,0 +1,272 @@
+"""One run, from a spec to a result; recorded, resumable to the bit.
+
+OUT/spec.toml            the spec as resolved
+OUT/events.jsonl         one row an event
+OUT/arrivals.csv         every visit's duration and fate: --delay trace --delay.path OUT/arrivals.csv replays them
+OUT/checkpoints/         the last two; `resume` goes on from the newest
+OUT/model.safetensors    the final global weights by name
+OUT/result.json          written last: a run with a result is finished
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import time as clock
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from . import __version__
+from .build import Plan, plan
+from .core.errors import BadInput
+from .core.event import Event
+from .core.method import Method
+from .core.task import Task
+from .record import checkpoint
+from .record.result import Result, sha256, staleness_summary, write_atomic
+from .record.rows import Recorder, read_rows
+from .sim.measured_delays import TraceRow, write_trace
+from .sim.simulator import Simulator
+from .spec import Spec
+
+__all__ = ["Progress", "resume", "run", "run_spec"]
+
+Callback = Callable[[Event], None]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run has come."""
+
+    fraction: float
+    time: float
+    updates: int
+    accuracy: float | None
+
+
+def run(
+    method: str | dict[str, Any] | Method = "fedasync",
+    task: str | dict[str, Any] | Task = "digits",
+    *,
+    out: str | Path | None = None,
+    callbacks: Sequence[Callback] = (),
+    progress: Callable[[Progress], None] | None = None,
+    **settings: Any,
+) -> Result:
+    """Run one method on one task under the virtual clock.
+
+    Settings are those of `tarry run --help` (lr=0.1, time=5000, delay="orthofl-rpi", ...). A method, task, partition
+    or delay is a name, a table {"name": ..., parameters}, or an object; `delay` may also be a list of durations per
+    client, or a function (client, visit) → seconds. Callbacks see every event with the global weights after it.
+
+    >>> result = run("orthofl", "digits", time=2000, seed=1)
+    >>> result.seed, len(result.weights_sha256)
+    (1, 64)
+    """
+    spec = Spec.of({"method": method, "task": task, **settings})
+    return run_spec(spec, out=None if out is None else Path(out), callbacks=callbacks, progress=progress)
+
+
+def resume(
+    out: str | Path,
+    *,
+    callbacks: Sequence[Callback] = (),
+    progress: Callable[[Progress], None] | None = None,
+    **objects: Any,
+) -> Result:
+    """Finish the run in a folder, with the very weights it would have reached uninterrupted.
+
+    A run that was given Python objects (a Task, a Method, a delay function) needs the same ones again, by keyword.
+    `workers`, `executor`, `lookahead` and `checkpoint_every` may differ: they change no result.
+    """
+    folder = Path(out)
+    path = folder / "spec.toml"
+    if not path.is_file():
+        raise BadInput(f"{folder}: there is no run here (no spec.toml)")
+    text = path.read_text()
+    wanted = [line.split()[1].rstrip(":") for line in text.splitlines() if line.startswith("# ")]
+    if missing := [w for w in wanted if w not in objects]:
+        raise BadInput(
+            f"{folder}: this run was given a Python object as {', '.join(missing)}; "
+            f"resume it from Python: tarry.resume({str(folder)!r}, {', '.join(f'{m}=...' for m in missing)})"
+        )
+    free = {"workers", "executor", "lookahead", "checkpoint_every"}
+    if fixed := [o for o in objects if o not in wanted and o not in free]:
+        raise BadInput(f"{folder}: {fixed[0]} is part of what is being resumed and cannot change")
+    if (folder / "result.json").is_file():
+        return Result.read(folder)
+    spec = Spec.of({**Spec.read(path), **objects})
+    return _Session(plan(spec), folder, callbacks, progress).go()
+
+
+def run_spec(
+    spec: Spec,
+    *,
+    out: Path | None = None,
+    callbacks: Sequence[Callback] = (),
+    progress: Callable[[Progress], None] | None = None,
+) -> Result:
+    """Run a spec; with `out`, in a folder of its own."""
+    made = plan(spec)
+    if out is not None:
+        _claim(out, spec)
+    return _Session(made, out, callbacks, progress).go()
+
+
+def _claim(folder: Path, spec: Spec) -> None:
+    if (folder / "spec.toml").exists():
+        raise BadInput(
+            f"--out {folder}: it holds another run; `tarry resume {folder}` goes on with it, or name another folder"
+        )
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise BadInput(f"--out {folder}: it is not an empty folder; name another one")
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomic(folder / "spec.toml", spec.to_toml().encode())
+
+
+class _Session:
+    """One process's share of a run: from the start or the newest checkpoint to the end."""
+
+    def __init__(
+        self,
+        made: Plan,
+        folder: Path | None,
+        callbacks: Sequence[Callback],
+        progress: Callable[[Progress], None] | None,
+    ):
+        self.plan, self.folder, self.progress = made, folder, progress
+        self.callbacks = list(callbacks)
+        self.began, self.saved_wall, self.count = clock.perf_counter(), 0.0, 0
+        self.last_saved = self.last_shown = self.began
+        self.recorder: Recorder | None = None
+
+    def go(self) -> Result:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(_alone_and_repeatable())
+            saved: Any = None
+            if self.folder is not None:
+                stack.enter_context(_locked(self.folder))
+                newest = checkpoint.latest(self.folder / "checkpoints")
+                saved = None if newest is None else checkpoint.load(newest, self.plan.spec.device)
+                self.recorder = Recorder(self.folder / "events.jsonl", at=saved["rows"] if saved else 0)
+                stack.callback(self.recorder.close)
+            executor = self.plan.executor()
+            stack.callback(executor.close)
+            listeners: list[Callback] = [*([self.recorder] if self.recorder else []), *self.callbacks]
+            sim = self.plan.simulator(executor, listeners)
+            if saved is not None:
+                sim.load(saved["simulator"])
+                self.saved_wall, self.count = saved["wall"], saved["count"]
+            sim.run(between=lambda: self._between(sim))
+            return self._finish(sim)
+
+    def _wall(self) -> float:
+        return self.saved_wall + clock.perf_counter() - self.began
+
+    def _between(self, sim: Simulator) -> None:
+        now = clock.perf_counter()
+        if self.folder is not None and now - self.last_saved >= self.plan.spec.checkpoint_every:
+            self._checkpoint(sim)
+            self.last_saved = clock.perf_counter()
+        if self.progress is not None and now - self.last_shown >= 0.2:
+            self.last_shown = now
+            self.progress(_how_far(sim))
+
+    def _checkpoint(self, sim: Simulator) -> None:
+        assert self.folder is not None
+        assert self.recorder is not None
+        self.count += 1
+        state = {"simulator": sim.save(), "rows": self.recorder.position(), "wall": self._wall(), "count": self.count}
+        checkpoint.save(self.folder / "checkpoints", self.count, state)
+
+    def _finish(self, sim: Simulator) -> Result:
+        spec, server = self.plan.spec, sim.server
+        accuracy, loss = (sim.curve[-1][2], sim.curve[-1][3]) if sim.curve else (None, None)
+        result = Result(
+            method=self.plan.method.name,
+            label=spec.label,
+            task=self.plan.task.name,
+            seed=spec.seed,
+            n_clients=len(self.plan.task.clients),
+            virtual_time=sim.time,
+            updates=sim.updates,
+            rounds=server.version,
+            final_accuracy=accuracy,
+            final_loss=loss,
+            curve=sim.curve,
+            staleness=staleness_summary(sim.staleness),
+            lost=sim.lost,
+            refused=sim.refused,
+            weights_sha256=sha256(server.weights),
+            wall_s=self._wall(),
+            bytes_up=sim.bytes_up,
+            bytes_down=sim.bytes_down,
+            peak_server_bytes=server.ledger.peak,
+            tarry=__version__,
+            weights=server.weights,
+            out=self.folder,
+        )
+        if self.folder is not None:
+            self._write(result)
+        if self.progress is not None:
+            self.progress(Progress(1.0, sim.time, sim.updates, accuracy))
+        return result
+
+    def _write(self, result: Result) -> None:
+        from safetensors.numpy import save
+
+        assert self.folder is not None
+        assert self.recorder is not None
+        assert result.weights is not None
+        self.recorder.position()
+        write_trace(self.folder / "arrivals.csv", _trace(self.folder / "events.jsonl"))
+        named = self.plan.layout.views(result.weights.cpu())
+        write_atomic(self.folder / "model.safetensors", save({k: v.numpy() for k, v in named.items()}))
+        write_atomic(self.folder / "result.json", result.to_json().encode())
+
+
+def _how_far(sim: Simulator) -> Progress:
+    b = sim.budget
+    shares = [
+        sim.time / b.time if b.time else 0.0,
+        sim.updates / b.updates if b.updates else 0.0,
+        sim.server.version / b.rounds if b.rounds else 0.0,
+    ]
+    return Progress(min(max(shares), 1.0), sim.time, sim.updates, sim.curve[-1][2] if sim.curve else None)
+
+
+def _trace(log: Path) -> list[TraceRow]:
+    lost = {(r["client"], r["visit"]) for r in read_rows(log) if r["kind"] == "lost"}
+    rows = []
+    for r in read_rows(log):
+        if r["kind"] == "hand_out":
+            fate = "lost" if (r["client"], r["visit"]) in lost else "came"
+            rows.append(TraceRow(r["client"], r["visit"], r["time"], r["seconds"], fate))
+    return rows
+
+
+@contextlib.contextmanager
+def _alone_and_repeatable() -> Iterator[None]:
+    """One thread (sums depend on how they are split) and a random state of our own; the caller's come back after."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Nobody else may run or resume in this folder meanwhile; the lock dies with the process."""
+    with open(folder / ".lock", "w") as f:
+        try:
+            fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise BadInput(f"{folder}: another process is at work on this run") from None
+        yield

@@ -1,0 +1,204 @@
+"""The comparison as one HTML file that needs nothing else: no script, no font, no network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from pathlib import Path
+
+from ..record.result import Result, write_atomic
+from .plots import accuracy_over_time, accuracy_over_updates, staleness_bars
+from .tables import Summary, known
+from .words import NONE, Cell, duration, findings, grid, percent, target_in_words
+
+__all__ = ["page", "write_page"]
+
+_STYLE = """
+:root { color-scheme: light dark; --ink: #1c2024; --soft: #5b6570; --line: #d9dee3; --paper: #ffffff; --tint: #f3f6f8;
+  --mark: #00664b; }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e4e8ec; --soft: #9aa5b0; --line: #343c45; --paper: #14181c; --tint: #1d2329; --mark: #5fd3b0; } }
+* { box-sizing: border-box; }
+body { margin: 0 auto; max-width: 60rem; padding: 1.5rem 1rem 3rem; background: var(--paper); color: var(--ink);
+  font: 1rem/1.55 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; overflow-wrap: break-word; }
+h1 { font-size: 1.7rem; line-height: 1.2; margin: 0 0 .3rem; }
+h2 { font-size: 1.15rem; margin: 2.4rem 0 .6rem; }
+p { margin: .4rem 0; max-width: 44rem; }
+ul { padding-left: 1.2rem; max-width: 44rem; }
+.soft, .aside { color: var(--soft); font-size: .9rem; }
+.aside { font-weight: normal; white-space: nowrap; }
+.wide { overflow-x: auto; border: 1px solid var(--line); border-radius: .5rem; margin: .8rem 0; }
+.wide svg { display: block; width: 100%; min-width: 34rem; height: auto; padding: .6rem; }
+table { border-collapse: collapse; width: 100%; font-size: .92rem; font-variant-numeric: tabular-nums; }
+th, td { padding: .42rem .75rem; text-align: right; border-bottom: 1px solid var(--line); vertical-align: baseline; }
+tbody tr:last-child > * { border-bottom: 0; }
+tbody tr:hover { background: var(--tint); }
+thead th { color: var(--soft); font-weight: 600; font-size: .84rem; vertical-align: bottom; }
+th:first-child, table.text td { text-align: left; }
+tbody th { font-weight: 600; }
+td.best { color: var(--mark); font-weight: 700; }
+code, pre { font-family: ui-monospace, Menlo, Consolas, monospace; font-size: .88rem; }
+pre { background: var(--tint); padding: .8rem 1rem; border-radius: .5rem; white-space: pre-wrap; }
+@media (max-width: 40rem) { body { padding-top: 1rem; } h1 { font-size: 1.4rem; } th, td { padding: .4rem .55rem; } }
+@media print { .wide { overflow: visible; } }
+"""
+
+# Nothing may be fetched and nothing run, whatever a label or a setting says.
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+
+
+def page(
+    results: Sequence[Result],
+    summary: Summary,
+    *,
+    title: str,
+    settings: Mapping[str, str],
+    command: str | None = None,
+) -> str:
+    """The whole document; every text handed in is escaped."""
+    sections = [
+        _header(results, summary, title),
+        _list(findings(summary)),
+        _summary_table(summary),
+        *_pictures(results, summary),
+        "<h2>Every run</h2>",
+        _run_table(results),
+    ]
+    if settings:
+        sections += ["<h2>Settings</h2>", _settings_table(settings)]
+    if command:
+        sections += ["<h2>Run it again</h2>", f"<pre><code>{escape(command)}</code></pre>"]
+    versions = ", ".join(sorted({r.tarry for r in results}))
+    sections.append(f'<p class="soft">Made with tarry {escape(versions)}.</p>')
+    return _document(title, "\n".join(sections))
+
+
+def write_page(
+    path: Path,
+    results: Sequence[Result],
+    summary: Summary,
+    *,
+    title: str,
+    settings: Mapping[str, str],
+    command: str | None = None,
+) -> None:
+    """The document in a file; a folder that is not there is made."""
+    text = page(results, summary, title=title, settings=settings, command=command)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, text.encode())
+
+
+def _document(title: str, body: str) -> str:
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="{_POLICY}">
+<title>{escape(title)}</title>
+<style>{_STYLE}</style>
+</head>
+<body>
+<main>
+{body}
+</main>
+</body>
+</html>
+"""
+
+
+def _header(results: Sequence[Result], summary: Summary, title: str) -> str:
+    clients = sorted({r.n_clients for r in results})
+    facts = [
+        f"task {summary.task}",
+        _number_of(len(summary.rows), "method"),
+        f"{' or '.join(map(str, clients))} clients",
+        f"{'seed' if len(summary.seeds) == 1 else 'seeds'} {', '.join(map(str, summary.seeds))}",
+    ]
+    return f'<header><h1>{escape(title)}</h1><p class="soft">{escape(" · ".join(facts))}</p></header>'
+
+
+def _summary_table(summary: Summary) -> str:
+    headings, rows = grid(summary, full=True)
+    several = len(summary.seeds) > 1
+    notes = [
+        target_in_words(summary),
+        "Numbers are means over seeds (± is the standard deviation); maxima are over all seeds." if several else "",
+        "Best values are marked." if len(summary.rows) > 1 else "",
+    ]
+    note = " ".join(n for n in notes if n)
+    return f'{_table(headings, rows)}\n<p class="soft">{escape(note)}</p>'
+
+
+def _pictures(results: Sequence[Result], summary: Summary) -> list[str]:
+    what, better = ("accuracy", "higher") if summary.scored else ("loss", "lower")
+    band = " The band is one standard deviation over seeds on either side." if len(summary.seeds) > 1 else ""
+    target = " The dashed line is the target." if summary.target is not None else ""
+    return [
+        f"<h2>{what.capitalize()} over virtual time</h2>",
+        _picture(
+            accuracy_over_time(results, summary),
+            f"Further left and {better} is better: the line shows the {what} that had been reached at each moment of "
+            f"the simulated clock (not of this computer).{band}{target}",
+        ),
+        f"<h2>{what.capitalize()} over updates</h2>",
+        _picture(
+            accuracy_over_updates(results, summary),
+            f"The same {what} against the number of client updates the server accepted: how much was learnt from each, "
+            "whatever time it took.",
+        ),
+        "<h2>Staleness</h2>",
+        _picture(
+            staleness_bars(results),
+            "Staleness is the number of steps the server made between handing weights to a client and getting its "
+            "update. The narrow bar is the mean; 95 % of the updates lie within the wide one.",
+        ),
+    ]
+
+
+def _picture(svg: str, reading: str) -> str:
+    return f'<p>{escape(reading)}</p>\n<div class="wide">{svg}</div>'
+
+
+def _run_table(results: Sequence[Result]) -> str:
+    headings = ("run", "seed", "accuracy", "loss", "updates", "virtual time", "wall seconds", "weights (SHA-256)")
+    rows = [
+        (
+            Cell(r.label),
+            Cell(str(r.seed)),
+            Cell(NONE if (accuracy := known(r.final_accuracy)) is None else percent(accuracy)),
+            Cell(NONE if (loss := known(r.final_loss)) is None else f"{loss:.4f}"),
+            Cell(f"{r.updates:,}"),
+            Cell(duration(r.virtual_time)),
+            Cell(f"{r.wall_s:,.1f}"),
+            Cell(r.weights_sha256[:12]),
+        )
+        for r in results
+    ]
+    return _table(headings, rows)
+
+
+def _settings_table(settings: Mapping[str, str]) -> str:
+    body = "".join(f'<tr><th scope="row">{escape(k)}</th><td>{escape(v)}</td></tr>\n' for k, v in settings.items())
+    return f'<div class="wide"><table class="text"><tbody>\n{body}</tbody></table></div>'
+
+
+def _table(headings: Iterable[str], rows: Iterable[Sequence[Cell]]) -> str:
+    head = "".join(f'<th scope="col">{escape(h)}</th>' for h in headings)
+    body = "".join(f'<tr><th scope="row">{escape(row[0].text)}</th>{"".join(map(_td, row[1:]))}</tr>\n' for row in rows)
+    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table></div>'
+
+
+def _td(cell: Cell) -> str:
+    aside = f' <span class="aside">{escape(cell.aside)}</span>' if cell.aside else ""
+    opening = '<td class="best">' if cell.best else "<td>"
+    return f"{opening}{escape(cell.text)}{aside}</td>"
+
+
+def _list(sentences: Sequence[str]) -> str:
+    items = "".join(f"<li>{escape(s)}</li>" for s in sentences)
+    return f"<ul>{items}</ul>" if items else ""
+
+
+def _number_of(n: int, noun: str) -> str:
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"

@@ -1,0 +1,235 @@
+"""The pictures, as SVG text that stands alone or inside a page.
+
+Text stays text, the ink is `currentColor` (so a page's light and dark colours reach it), the background is clear, ids
+carry the picture's name, and the same runs give the same bytes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from io import StringIO
+from math import inf
+from textwrap import fill
+from typing import TYPE_CHECKING, Any, Literal
+from xml.dom import minidom
+
+from ..record.result import Result
+from .needs import needs
+from .tables import Curve, Summary, by_label, mean_curve, summarise
+from .words import count, percent, time_unit
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["accuracy_over_time", "accuracy_over_updates", "staleness_bars"]
+
+# Okabe and Ito's colours for all kinds of sight, less the two (black, yellow) that vanish on a dark or a light page.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+_DASHES: tuple[Any, ...] = ("solid", (0, (4, 2)), (0, (1, 1.2)), (0, (6, 2, 1, 2)))
+_INK = "#010203"  # stands for currentColor until the drawing is done
+_FONTS = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif"
+_WIDTH, _HEIGHT, _TEXT = 7.2, 3.9, 9.5  # inches, inches, points
+_WRAP = 28  # characters of a label on a line
+_STYLE: Any = {
+    "svg.fonttype": "none",
+    "text.parse_math": False,  # a label may hold a dollar sign
+    "font.size": _TEXT,
+    "text.color": _INK,
+    "axes.edgecolor": _INK,
+    "axes.labelcolor": _INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "xtick.color": _INK,
+    "ytick.color": _INK,
+    "grid.color": _INK,
+    "grid.alpha": 0.15,
+    "grid.linewidth": 0.6,
+    "legend.frameon": False,
+}
+
+
+def accuracy_over_time(results: Sequence[Result], summary: Summary) -> str:
+    """Test accuracy (or the loss, where a task has no accuracy) over virtual time: mean and ± one sd over seeds."""
+    unit, length = time_unit(max((p[0] for r in results for p in r.curve), default=0.0))
+    return _render(
+        "over-time",
+        f"{_what(summary).capitalize()} over virtual time",
+        lambda figure: _curves(figure, results, summary, over="time", scale=length, xlabel=f"virtual time ({unit})"),
+    )
+
+
+def accuracy_over_updates(results: Sequence[Result], summary: Summary) -> str:
+    """The same over the updates the server accepted: what an update was worth, whatever time it took."""
+    return _render(
+        "over-updates",
+        f"{_what(summary).capitalize()} over updates",
+        lambda figure: _curves(figure, results, summary, over="updates", scale=1.0, xlabel="updates received"),
+    )
+
+
+def staleness_bars(results: Sequence[Result]) -> str:
+    """Mean staleness and the value that 95 % of the updates do not exceed; the largest beside it."""
+    return _render("staleness", "Staleness of updates by method", lambda figure: _bars(figure, results))
+
+
+def _what(summary: Summary) -> str:
+    return "test accuracy" if summary.scored else "test loss"
+
+
+def _curves(
+    figure: Figure,
+    results: Sequence[Result],
+    summary: Summary,
+    *,
+    over: Literal["time", "updates"],
+    scale: float,
+    xlabel: str,
+) -> None:
+    axes = figure.add_subplot()
+    axes.grid(True)
+    axes.set_axisbelow(True)
+    axes.set_xlabel(xlabel)
+    axes.set_ylabel(_what(summary) + (" (%)" if summary.scored else ""))
+    curves = {}
+    for i, (label, runs) in enumerate(by_label(results).items()):
+        curve = mean_curve(runs, over=over, of="accuracy" if summary.scored else "loss")
+        if curve.x:
+            curves[label] = _scaled(curve, scale, 100.0 if summary.scored else 1.0)
+            _draw(axes, curves[label], i, steps=over == "updates" and len(runs) > 1)
+    if not curves:
+        axes.text(0.5, 0.5, "no evaluations were recorded", ha="center", transform=axes.transAxes)
+        return
+    axes.margins(x=0.01)
+    if summary.scored:  # a band may reach beyond what an accuracy can be
+        low, high = axes.get_ylim()
+        axes.set_ylim(max(low, -1.0), min(high, 101.0))
+    _name(figure, axes, curves, summary.target)
+
+
+def _scaled(curve: Curve, x: float, y: float) -> Curve:
+    sd = None if curve.sd is None else [y * v for v in curve.sd]
+    return Curve([v / x for v in curve.x], [y * v for v in curve.mean], sd)
+
+
+def _draw(axes: Axes, curve: Curve, index: int, *, steps: bool) -> None:
+    """`steps`: seeds are evaluated at the same times but not at the same numbers of updates; there a mean moves so."""
+    colour = _COLOURS[index % len(_COLOURS)]
+    dashes = _DASHES[index // len(_COLOURS) % len(_DASHES)]
+    style = "steps-post" if steps else "default"
+    axes.plot(curve.x, curve.mean, color=colour, linestyle=dashes, linewidth=1.7, drawstyle=style)
+    if curve.sd is not None:
+        low = [m - s for m, s in zip(curve.mean, curve.sd, strict=True)]
+        high = [m + s for m, s in zip(curve.mean, curve.sd, strict=True)]
+        axes.fill_between(curve.x, low, high, color=colour, alpha=0.18, linewidth=0, step="post" if steps else None)
+
+
+def _name(figure: Figure, axes: Axes, curves: dict[str, Curve], target: float | None) -> None:
+    """Labels at the ends of the lines when these lie apart and end together, else a legend below."""
+    names, ends = list(curves), [(c.x[-1], c.mean[-1]) for c in curves.values()]
+    last = max(x for x, _ in ends)
+    together = all(x >= 0.98 * last for x, _ in ends)
+    if target is not None:
+        axes.axhline(100 * target, color=_INK, linewidth=0.8, linestyle=(0, (4, 3)))
+        names.append(f"target {percent(target)}")
+        ends.append((last, 100 * target))
+    longest, lines = max(map(len, names)), list(axes.get_lines())
+    low, high = axes.get_ylim()
+    shifts = _shifts([y / (high - low) * 0.8 * _HEIGHT * 72 for _, y in ends])  # in points, roughly
+    if together and longest <= 24 and max(shifts) <= 0.8 * _TEXT:
+        for name, end, line, shift in zip(names, ends, lines, shifts, strict=True):
+            if name in curves:
+                axes.plot(*end, marker="o", markersize=4, color=line.get_color(), clip_on=False)
+            _beside(axes, name, (last, end[1]), shift=shift)
+        return
+    columns = max(1, min(5, int(_WIDTH * 72 / (0.55 * _TEXT * longest + 35))))
+    figure.set_figheight(_HEIGHT + 0.2 * ((len(names) - 1) // columns))
+    figure.legend(lines, names, loc="outside lower center", ncols=columns, handlelength=2.6)
+
+
+def _shifts(heights: Sequence[float]) -> list[float]:
+    """How far up each label must move to leave a line's height between neighbours."""
+    shifts, free = [0.0] * len(heights), -inf
+    for i in sorted(range(len(heights)), key=lambda i: heights[i]):
+        shifts[i] = max(0.0, free - heights[i])
+        free = heights[i] + shifts[i] + 1.25 * _TEXT
+    return shifts
+
+
+def _beside(axes: Axes, text: str, point: tuple[float, float], *, shift: float = 0.0, size: float = _TEXT) -> None:
+    away = (6.0, shift)  # points
+    axes.annotate(text, point, xytext=away, textcoords="offset points", va="center", size=size, annotation_clip=False)
+
+
+def _bars(figure: Figure, results: Sequence[Result]) -> None:
+    rows = summarise(results).rows
+    names = [fill(r.label, _WRAP) for r in rows]
+    tallest = max(n.count("\n") for n in names)
+    figure.set_figheight(0.9 + (0.42 + 0.12 * tallest) * len(rows))
+    axes = figure.add_subplot()
+    axes.grid(True, axis="x")
+    axes.set_axisbelow(True)
+    at = range(len(rows))
+    colours = [_COLOURS[i % len(_COLOURS)] for i in at]
+    axes.barh(at, [r.staleness_p95 for r in rows], height=0.62, color=colours, alpha=0.35, linewidth=0)
+    axes.barh(at, [r.staleness_mean for r in rows], height=0.3, color=colours, linewidth=0)
+    ends = [max(r.staleness_p95, r.staleness_mean) for r in rows]
+    said = [
+        f"mean {r.staleness_mean:.1f} · 95 % ≤ {count(r.staleness_p95)} · max {count(r.staleness_max)}" for r in rows
+    ]
+    for y, (end, text) in enumerate(zip(ends, said, strict=True)):
+        _beside(axes, text, (end, y), size=_TEXT - 1)
+    widest = max(len(line) for n in names for line in n.splitlines())
+    width = _WIDTH * 72 - 0.62 * _TEXT * widest - 25  # of the axes, in points, roughly
+    room = 0.55 * (_TEXT - 1) * max(map(len, said)) + 12  # for the words beside the longest bar
+    axes.set_xlim(0, (max(ends) or 1.0) * width / (width - room))
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.set_yticks(at, names)
+    axes.tick_params(axis="y", length=0)
+    axes.set_xlabel("staleness (server steps since the weights were handed out)")
+
+
+def _render(name: str, title: str, draw: Callable[[Figure], None]) -> str:
+    with needs("matplotlib"):
+        import matplotlib
+        from matplotlib.figure import Figure
+
+    out = StringIO()
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()  # the same picture whatever a person's own settings are
+        matplotlib.rcParams.update(_STYLE)
+        matplotlib.rcParams["svg.hashsalt"] = f"tarry-{name}"
+        figure = Figure(figsize=(_WIDTH, _HEIGHT), layout="constrained")
+        draw(figure)
+        figure.savefig(out, format="svg", transparent=True, metadata={"Date": None})
+    return _embeddable(out.getvalue(), name, title)
+
+
+def _embeddable(svg: str, name: str, title: str) -> str:
+    """The SVG element alone, fit to stand beside others in one page."""
+    root = minidom.parseString(svg).documentElement
+    assert root is not None
+    for tag in ("metadata", "style"):  # a style element would reach the whole page
+        for node in list(root.getElementsByTagName(tag)):
+            assert node.parentNode is not None
+            node.parentNode.removeChild(node)
+    for node in root.getElementsByTagName("*"):
+        for key, value in list(node.attributes.items()):
+            node.setAttribute(key, _attribute(key, value, name))
+    for key, value in (("role", "img"), ("aria-label", title), ("style", "stroke-linejoin: round")):
+        root.setAttribute(key, value)
+    return root.toxml() + "\n"
+
+
+def _attribute(key: str, value: str, name: str) -> str:
+    if key == "id":
+        return f"{name}-{value}"
+    if key == "xlink:href":
+        return value.replace("#", f"#{name}-", 1)
+    value = value.replace("url(#", f"url(#{name}-")
+    if key == "style":
+        value = re.sub(r"font-family: [^;]*", f"font-family: {_FONTS}", value)
+        value = re.sub(r"font: ([\d.]+px) [^;]*", rf"font: \1 {_FONTS}", value)
+        return value.replace(_INK, "currentColor")
+    return value

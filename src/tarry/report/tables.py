@@ -1,0 +1,227 @@
+"""Runs side by side, as plain data: a row per method label, over its seeds.
+
+    target         fraction × the lowest final accuracy (mean over seeds) among the methods      OrthoFL, Sec. 5.1
+    time to it     virtual time of a run's first evaluation at or above the target
+    relative time  a method's mean time to the target / the baseline's (1×)
+
+Spread is the sample standard deviation over seeds. What cannot be said is None: a mean with a value missing, a spread
+of one run, a relative time when a run of either side never reached the target.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from math import isfinite
+from statistics import fmean, stdev
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from ..core.errors import BadInput
+from ..record.result import Result
+from .words import grid, target_in_words
+
+__all__ = ["Curve", "Row", "Summary", "by_label", "known", "markdown", "mean_curve", "summarise", "to_json"]
+
+_MB = 1e6
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method label over its runs: means, unless the comment says otherwise."""
+
+    label: str
+    method: str
+    runs: int
+    accuracy: float | None  # final, on the test set
+    accuracy_sd: float | None
+    loss: float | None
+    loss_sd: float | None
+    reached: int  # runs that reached the target
+    time_to_target: float | None  # over the runs that reached it
+    relative_time: float | None
+    virtual_time: float
+    staleness_mean: float
+    staleness_p95: float
+    staleness_max: float  # the largest of all runs
+    updates: float
+    rounds: float
+    mb_up: float
+    mb_down: float
+    peak_server_mb: float  # the largest of all runs
+    lost: float
+    refused: float
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Rows in the order their labels first appeared. `baseline` is a label: the 1× of relative times."""
+
+    task: str
+    seeds: tuple[int, ...]
+    baseline: str | None
+    fraction: float
+    target: float | None
+    rows: tuple[Row, ...]
+
+    @property
+    def scored(self) -> bool:
+        """Whether the task has an accuracy; without one, methods are told apart by their loss."""
+        return any(r.accuracy is not None for r in self.rows)
+
+
+class Curve(NamedTuple):
+    """A mean over runs at the times (or numbers of updates) at which any of them was evaluated."""
+
+    x: list[float]
+    mean: list[float]
+    sd: list[float] | None  # None: one run
+
+
+def summarise(results: Sequence[Result], *, baseline: str = "fedavg", fraction: float = 0.95) -> Summary:
+    """The rows of a comparison; `baseline` names the method whose time to the target is 1×."""
+    _check(results, fraction)
+    groups = by_label(results)
+    finals = {label: _mean([known(r.final_accuracy) for r in runs]) for label, runs in groups.items()}
+    lowest = min((a for a in finals.values() if a is not None), default=None)
+    target = None if lowest is None else fraction * lowest
+    rows = [_row(label, runs, target) for label, runs in groups.items()]
+    base = next((r for r in rows if r.method == baseline), None)
+    return Summary(
+        task=results[0].task,
+        seeds=tuple(sorted({r.seed for r in results})),
+        baseline=None if base is None else base.label,
+        fraction=fraction,
+        target=target,
+        rows=tuple(replace(r, relative_time=_relative(r, base)) for r in rows),
+    )
+
+
+def by_label(results: Sequence[Result]) -> dict[str, list[Result]]:
+    """The runs of each label, labels in the order of first appearance."""
+    groups: dict[str, list[Result]] = {}
+    for r in results:
+        groups.setdefault(r.label, []).append(r)
+    return groups
+
+
+def known(x: float | None) -> float | None:
+    """A number, or None for what is missing, NaN or infinite (a record on disk holds null for these)."""
+    return x if x is not None and isfinite(x) else None
+
+
+def mean_curve(
+    results: Sequence[Result],
+    *,
+    over: Literal["time", "updates"] = "time",
+    of: Literal["accuracy", "loss"] = "accuracy",
+) -> Curve:
+    """The mean curve of one label's runs: each holds its last value until its next evaluation, and after its end.
+
+    It begins where the last run has its first value, so that every mean is over all runs; runs without any are left
+    out.
+    """
+    column, value = (0 if over == "time" else 1), (2 if of == "accuracy" else 3)
+    curves = [[(p[column], y) for p in r.curve if (y := known(p[value])) is not None] for r in results]
+    runs = [np.array(c, dtype=np.float64) for c in curves if c]
+    if not runs:
+        return Curve([], [], None)
+    xs = np.unique(np.concatenate([c[:, 0] for c in runs]))
+    xs = xs[xs >= max(c[0, 0] for c in runs)]
+    held = np.stack([c[np.searchsorted(c[:, 0], xs, side="right") - 1, 1] for c in runs])
+    sd = held.std(axis=0, ddof=1).tolist() if len(runs) > 1 else None
+    return Curve(xs.tolist(), held.mean(axis=0).tolist(), sd)
+
+
+def to_json(summary: Summary) -> str:
+    """Every number, unrounded."""
+    return json.dumps(asdict(summary), indent=1) + "\n"
+
+
+def markdown(summary: Summary) -> str:
+    """A table as GitHub shows them; the best is bold, and below it stands what the target is."""
+    columns, rows = grid(summary)
+    lines = ["| " + " | ".join(columns) + " |", "|" + "|".join(["---"] + ["---:"] * (len(columns) - 1)) + "|"]
+    for row in rows:
+        texts = [_escaped(f"{c.text} ({c.aside})" if c.aside else c.text) for c in row]
+        lines.append("| " + " | ".join(f"**{t}**" if c.best else t for t, c in zip(texts, row, strict=True)) + " |")
+    note = target_in_words(summary)
+    return "\n".join(lines) + "\n" + (f"\n{_escaped(note)}\n" if note else "")
+
+
+def _check(results: Sequence[Result], fraction: float) -> None:
+    if not results:
+        raise BadInput("there is nothing to compare: give the folder of at least one finished run")
+    problems = [] if 0 < fraction <= 1 else [f"--fraction {fraction:g}: must be above 0 and at most 1"]
+    tasks = sorted({r.task for r in results})
+    if len(tasks) > 1:
+        problems.append(f"runs of different tasks cannot be compared: {', '.join(tasks)}; give those of one task")
+    seen: dict[tuple[str, int], Result] = {}
+    for r in results:
+        first = seen.setdefault((r.label, r.seed), r)
+        if first is not r:
+            where = f" ({first.out} and {r.out})" if first.out and r.out else ""
+            problems.append(f"{r.label} with seed {r.seed} is there twice{where}; leave one out")
+    if problems:
+        raise BadInput(problems)
+
+
+def _row(label: str, runs: Sequence[Result], target: float | None) -> Row:
+    accuracies, losses = [known(r.final_accuracy) for r in runs], [known(r.final_loss) for r in runs]
+    times = [t for r in runs if (t := _time_to(target, r)) is not None]
+    return Row(
+        label=label,
+        method=runs[0].method,
+        runs=len(runs),
+        accuracy=_mean(accuracies),
+        accuracy_sd=_sd(accuracies),
+        loss=_mean(losses),
+        loss_sd=_sd(losses),
+        reached=len(times),
+        time_to_target=fmean(times) if times else None,
+        relative_time=None,
+        virtual_time=fmean(r.virtual_time for r in runs),
+        staleness_mean=fmean(r.staleness["mean"] for r in runs),
+        staleness_p95=fmean(r.staleness["p95"] for r in runs),
+        staleness_max=max(r.staleness["max"] for r in runs),
+        updates=fmean(r.updates for r in runs),
+        rounds=fmean(r.rounds for r in runs),
+        mb_up=fmean(r.bytes_up for r in runs) / _MB,
+        mb_down=fmean(r.bytes_down for r in runs) / _MB,
+        peak_server_mb=max(r.peak_server_bytes for r in runs) / _MB,
+        lost=fmean(r.lost for r in runs),
+        refused=fmean(r.refused for r in runs),
+    )
+
+
+def _time_to(target: float | None, run: Result) -> float | None:
+    if target is None:
+        return None
+    return next((time for time, _, a, _ in run.curve if a is not None and a >= target), None)
+
+
+def _relative(row: Row, base: Row | None) -> float | None:
+    """None too when the baseline's time is 0: the target was reached before any training."""
+    if base is None or row.reached < row.runs or base.reached < base.runs:
+        return None
+    if row.time_to_target is None or not base.time_to_target:
+        return None
+    return row.time_to_target / base.time_to_target
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    there = [v for v in values if v is not None]
+    return fmean(there) if len(there) == len(values) else None
+
+
+def _sd(values: Sequence[float | None]) -> float | None:
+    there = [v for v in values if v is not None]
+    return stdev(there) if len(there) == len(values) > 1 else None
+
+
+def _escaped(text: str) -> str:
+    """Characters that would end the cell or mark it up."""
+    marked = "".join(f"\\{c}" if c in "\\|*`<>[]" else c for c in text)
+    return " ".join(marked.split())

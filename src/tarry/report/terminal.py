@@ -1,0 +1,36 @@
+"""The comparison as a table for the terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .needs import needs
+from .tables import Summary
+from .words import grid, target_in_words
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+__all__ = ["table"]
+
+
+def table(summary: Summary) -> Table:
+    """A row per method; the best is bold, the caption says what the target is."""
+    with needs("rich"):
+        from rich.box import SIMPLE_HEAD
+        from rich.table import Table
+        from rich.text import Text
+
+    headings, rows = grid(summary)
+    # Text, never markup: a label may hold square brackets.
+    caption = Text(target_in_words(summary), style="dim", justify="left")
+    out = Table(box=SIMPLE_HEAD, caption=caption if caption else None, caption_justify="left", pad_edge=False)
+    for i, heading in enumerate(headings):
+        out.add_column(Text(heading), justify="right" if i else "left", overflow="fold")
+    for row in rows:
+        cells = [Text(c.text, style="bold" if c.best else "") for c in row]
+        for text, cell in zip(cells, row, strict=True):
+            if cell.aside:
+                text.append(f"  {cell.aside}", style="not bold dim")
+        out.add_row(*cells)
+    return out

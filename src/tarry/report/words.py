@@ -1,0 +1,218 @@
+"""Numbers as people read them, and what they show in sentences: the same for terminal, Markdown and page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .tables import Row, Summary
+
+__all__ = ["Cell", "count", "duration", "findings", "grid", "percent", "target_in_words", "time_unit"]
+
+NONE = "–"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One entry of a table; `aside` is the less important half of it."""
+
+    text: str
+    aside: str = ""
+    best: bool = False
+
+
+def grid(summary: Summary, *, full: bool = False) -> tuple[tuple[str, ...], list[tuple[Cell, ...]]]:
+    """The headings and the rows; `full` adds what a wide page has room for."""
+    score = ("accuracy %", "time to target") if summary.scored else ("loss",)
+    headings = ("method", *score, "staleness mean / max", "updates", "MB up / down")
+    if full:
+        headings += ("rounds", "server peak MB", "lost / refused")
+    return headings, [_cells(row, summary, full) for row in summary.rows]
+
+
+def _cells(row: Row, summary: Summary, full: bool) -> tuple[Cell, ...]:
+    staleness = Cell(f"{row.staleness_mean:.1f} / {row.staleness_max:.0f}")
+    traffic = Cell(f"{_amount(row.mb_up)} / {_amount(row.mb_down)}")
+    cells = (Cell(row.label), *_score(row, summary), staleness, Cell(count(row.updates)), traffic)
+    if full:
+        failures = Cell(f"{count(row.lost)} / {count(row.refused)}")
+        cells += (Cell(count(row.rounds)), Cell(_amount(row.peak_server_mb)), failures)
+    return cells
+
+
+def _score(row: Row, summary: Summary) -> tuple[Cell, ...]:
+    several = len(summary.rows) > 1
+    if not summary.scored:
+        lowest = min((r.loss for r in summary.rows if r.loss is not None), default=None)
+        best = several and row.loss is not None and row.loss == lowest
+        return (Cell(NONE if row.loss is None else _spread(f"{row.loss:.4f}", row.loss_sd, ".4f"), best=best),)
+    highest = max(r.accuracy for r in summary.rows if r.accuracy is not None)
+    sd = None if row.accuracy_sd is None else 100 * row.accuracy_sd
+    accuracy = NONE if row.accuracy is None else _spread(f"{100 * row.accuracy:.1f}", sd, ".1f")
+    return Cell(accuracy, best=several and row.accuracy == highest), _time(row, summary)
+
+
+def _time(row: Row, summary: Summary) -> Cell:
+    """0.39× with 12 min beside it; the minutes alone where there is nothing to relate them to."""
+    if row.time_to_target is None:
+        return Cell("not reached")
+    took = duration(row.time_to_target)
+    if row.reached < row.runs:
+        return Cell(f"{row.reached} of {row.runs} runs", took)
+    first = _fastest(summary)
+    best = row in first and len(first) < len(summary.rows)
+    if row.relative_time is None:
+        return Cell(took, best=best)
+    return Cell(_times(row, summary), took, best=best)
+
+
+def _always(summary: Summary) -> list[Row]:
+    """The methods that reached the target in every run."""
+    return [r for r in summary.rows if r.time_to_target is not None and r.reached == r.runs]
+
+
+def _fastest(summary: Summary) -> list[Row]:
+    """Of these the first to reach it; several when their mean times are equal."""
+    always = _always(summary)
+    least = min((r.time_to_target for r in always if r.time_to_target is not None), default=None)
+    return [r for r in always if r.time_to_target == least]
+
+
+def target_in_words(summary: Summary) -> str:
+    """What 'target' means here."""
+    if summary.target is None:
+        return ""
+    lowest = min((r for r in summary.rows if r.accuracy is not None), key=lambda r: r.accuracy or 0.0)
+    text = (
+        f"Target: {percent(summary.target)} accuracy, {100 * summary.fraction:g} % of the lowest final accuracy here "
+        f"({lowest.label}). Time to target: virtual time until the first evaluation at or above it"
+    )
+    if any(r.relative_time is not None for r in summary.rows):
+        return f"{text}, relative to {summary.baseline} (1×)."
+    return f"{text}."
+
+
+def findings(summary: Summary) -> list[str]:
+    """What was seen, a sentence each, no more than the rows say."""
+    sentences = [_best(summary), _first(summary), *_never(summary), _unequal(summary)]
+    return [s for s in sentences if s]
+
+
+def _best(summary: Summary) -> str:
+    if summary.scored:
+        found = [(r, r.accuracy, r.accuracy_sd) for r in summary.rows if r.accuracy is not None]
+        found.sort(key=lambda f: -f[1])
+        what = "the highest accuracy"
+    else:
+        found = [(r, r.loss, r.loss_sd) for r in summary.rows if r.loss is not None]
+        found.sort(key=lambda f: f[1])
+        what = "the lowest loss"
+    said = [_final(value, sd, r.runs, scored=summary.scored) for r, value, sd in found]
+    if not found:
+        return ""
+    if len(found) == 1:
+        return f"{found[0][0].label} ended with {what.split()[-1]} {said[0]}."
+    (top, best, sd), (second, next_best, next_sd) = found[:2]
+    if best == next_best:
+        equal = [r.label for r, value, _ in found if value == best]
+        return f"{_and(equal)} ended with {what}, each {_final(best, None, 1, scored=summary.scored)}."
+    text = f"{top.label} ended with {what}, {said[0]}; next came {second.label} with {said[1]}."
+    if sd is None or next_sd is None:
+        return f"{text} With a single seed, a small difference may be chance."
+    if abs(best - next_best) < max(sd, next_sd):
+        return f"{text} They differ by less than the standard deviation between seeds: the order is not settled."
+    return text
+
+
+def _first(summary: Summary) -> str:
+    if summary.target is None:
+        return ""
+    target = f"the target of {percent(summary.target)}"
+    first = _fastest(summary)
+    if not first:
+        return f"No method reached {target} in all of its runs."
+    time = first[0].time_to_target
+    assert time is not None
+    after = f"after {duration(time)} of virtual time" + (" (mean over seeds)" if first[0].runs > 1 else "")
+    if len(first) == len(summary.rows) > 1:
+        return f"All methods reached {target} equally fast, {after}."
+    names = _and([r.label for r in first])
+    text = f"{names} reached {target} {'first, ' if len(summary.rows) > 1 else ''}{after}"
+    if len(first) == 1 and first[0].relative_time is not None and first[0].label != summary.baseline:
+        return f"{text}: {_times(first[0], summary)} the time of {summary.baseline}."
+    return f"{text}."
+
+
+def _never(summary: Summary) -> list[str]:
+    """Methods that did not always get there; when none did, that is said already."""
+    if summary.target is None or not _always(summary):
+        return []
+    missing = [r for r in summary.rows if r.reached < r.runs]
+    return [
+        f"{r.label} did not reach the target."
+        if r.reached == 0
+        else f"{r.label} reached the target in {r.reached} of its {r.runs} runs."
+        for r in missing
+    ]
+
+
+def _unequal(summary: Summary) -> str:
+    lengths = [r.virtual_time for r in summary.rows]
+    if max(lengths) <= 1.01 * min(lengths):
+        return ""
+    return (
+        f"The methods did not run for the same virtual time ({duration(min(lengths))} to {duration(max(lengths))}): "
+        "the final values are not taken at the same moment."
+    )
+
+
+def _final(value: float, sd: float | None, runs: int, *, scored: bool) -> str:
+    text = percent(value) if scored else f"{value:.4f}"
+    if sd is None:
+        return text
+    return f"{text} (sd {100 * sd:.1f} points over {runs} seeds)" if scored else f"{text} (sd {sd:.4f}, {runs} seeds)"
+
+
+def time_unit(seconds: float) -> tuple[str, float]:
+    """The unit in which a span of time reads well, and its length in seconds."""
+    for unit, length, up_to in (("s", 1.0, 120.0), ("min", 60.0, 120 * 60.0), ("h", 3600.0, 72 * 3600.0)):
+        if seconds < up_to:
+            return unit, length
+    return "days", 86400.0
+
+
+def duration(seconds: float) -> str:
+    """45 s, 12.3 min, 4.5 h, 6.0 days."""
+    unit, length = time_unit(seconds)
+    value = seconds / length
+    return f"{value:.3g} {unit}" if value < 10 else f"{value:,.1f} {unit}".replace(".0 ", " ")
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def _times(row: Row, summary: Summary) -> str:
+    ratio = row.relative_time
+    assert ratio is not None
+    if row.label == summary.baseline:
+        return "1×"
+    return f"{ratio:.2g}×" if ratio < 0.1 else f"{ratio:.2f}×" if ratio < 10 else f"{ratio:,.1f}×"
+
+
+def _spread(text: str, sd: float | None, form: str) -> str:
+    return text if sd is None else f"{text} ± {sd:{form}}"
+
+
+def _amount(x: float) -> str:
+    return f"{x:.3g}" if x < 1 else f"{x:,.1f}" if x < 100 else f"{x:,.0f}"
+
+
+def count(x: float) -> str:
+    return f"{x:,.0f}" if x == round(x) or x >= 100 else f"{x:.1f}"
+
+
+def _and(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -1,0 +1,224 @@
+"""What to run, said once: a frozen record made from TOML, flags or keywords, with all its problems in one error.
+
+    method = "orthofl"                  --method orthofl                    run(method="orthofl")
+    [method]                            --method orthofl                    run(method={"name": "orthofl",
+    name = "orthofl"; beta = 0.4          --method.beta 0.4                             "beta": 0.4})
+
+The fields of `Spec` are the settings: their type, default and help are read off the class.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_type_hints
+
+from .core.errors import BadInput, near
+from .core.method import Method
+from .core.registry import Param
+from .core.task import Task
+
+__all__ = ["Choice", "Spec", "settings"]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A registered name with parameters: `orthofl`, or `fedbuff:buffer=3,a=0`."""
+
+    name: str
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        """As it is written on the command line, a file's factory by its bare name."""
+        given = ",".join(f"{k}={v}" for k, v in self.params.items() if not isinstance(v, list))
+        name = self.name.rpartition(".py:")[2]
+        return f"{name}:{given}" if given else name
+
+    @classmethod
+    def of(cls, value: Any) -> Choice:
+        """From text, a table with a name, or a choice."""
+        if isinstance(value, Choice):
+            return value
+        if isinstance(value, Mapping):
+            params = dict(value)
+            if not isinstance(params.get("name"), str):
+                raise ValueError(f'a table needs name = "...", got {dict(value)}')
+            return cls(params.pop("name"), params)
+        if not isinstance(value, str):
+            raise ValueError(f"wants a name, got {value!r}")
+        head, colon, tail = value.rpartition(":")
+        if not colon or "=" not in tail:
+            return cls(value)
+        pairs = [p.partition("=") for p in tail.split(",")]
+        return cls(head, {k.strip(): v.strip() for k, _, v in pairs})
+
+    def resolved(self) -> Choice:
+        """The same with whole paths, so that it means the same from any folder."""
+        file, colon, attribute = self.name.rpartition(".py:")
+        name = f"{Path(file + '.py').expanduser().resolve()}:{attribute}" if colon else self.name
+        path = self.params.get("path")
+        paths = {"path": str(Path(path).expanduser().resolve())} if isinstance(path, str) else {}
+        return Choice(name, {**self.params, **paths})
+
+
+@dataclass(frozen=True)
+class Spec:
+    """Every setting of a run."""
+
+    method: Annotated[Choice | Method, "what is run: `tarry methods`, or file.py:factory"] = Choice("fedasync")
+    task: Annotated[Choice | Task, "what is learnt: `tarry tasks`, NAME of TARRY_DATA/NAME.npz, or file.py:factory"] = (
+        Choice("digits")
+    )
+    partition: Annotated[Choice, "who holds which examples: `tarry partitions`"] = Choice("dirichlet")
+    delay: Annotated[Choice | Callable[..., Any], "how long visits take: `tarry delays`"] = Choice("orthofl-rpi")
+    seed: Annotated[int, "of everything random"] = 0
+    clients: Annotated[int | None, "how many; 10, or as many as the task has"] = None
+    concurrency: Annotated[int | None, "how many train at a time (the cohort, in rounds); all"] = None
+    min_samples: Annotated[int, "the fewest examples a client may be dealt"] = 1
+    time: Annotated[float | None, "budget: virtual seconds (10000 when no budget is given)"] = None
+    updates: Annotated[int | None, "budget: updates accepted"] = None
+    rounds: Annotated[int | None, "budget: server steps"] = None
+    target: Annotated[float | None, "budget: stop at this test accuracy"] = None
+    eval_every: Annotated[float | None, "virtual seconds between evaluations; a fiftieth of --time"] = None
+    epochs: Annotated[int | None, "passes over its data a visit (5 unless --steps)"] = None
+    steps: Annotated[int | None, "mini-batches a visit, instead of epochs"] = None
+    batch: Annotated[int | Literal["all"], "examples a step; `all` = the client's whole data"] = 32
+    optimiser: Annotated[Literal["sgd", "adam", "adamw"], "the clients'"] = "sgd"
+    lr: Annotated[float, "the clients' learning rate"] = 0.05
+    momentum: Annotated[float, "of sgd"] = 0.0
+    weight_decay: Annotated[float, "of any optimiser"] = 0.0
+    failure_rate: Annotated[float, "the chance that a visit is lost"] = 0.0
+    presence: Annotated[str | Mapping[str, Any] | None, "CSV of availability windows: client,start,end"] = None
+    dtype: Annotated[Literal["float32", "float64"], "of weights and inputs"] = "float32"
+    device: Annotated[str, "cpu, or cuda"] = "cpu"
+    executor: Annotated[Literal["auto", "inline", "pool"], "auto: pool when --workers is above 1"] = "auto"
+    workers: Annotated[int, "training processes"] = 1
+    lookahead: Annotated[int, "visits trained ahead of need; changes no result"] = 0
+    strict: Annotated[bool, "stop at the first update that is not finite, instead of refusing it"] = False
+    checkpoint_every: Annotated[float, "wall-clock seconds between checkpoints (with --out)"] = 20.0
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Spec:
+        """From a mapping of settings; unknown names, wrong types and contradictions are reported together."""
+        known, values, problems = settings(), {}, []
+        for name, value in given.items():
+            if name not in known:
+                flag = name.replace("_", "-")
+                problems.append(
+                    f"--{flag}: there is no such setting.{near(flag, [k.replace('_', '-') for k in known])}"
+                )
+                continue
+            try:
+                values[name] = _value(known[name], value)
+            except ValueError as e:
+                problems.append(f"--{name.replace('_', '-')} {value}: {e}")
+        spec = cls(**values)
+        problems += spec._contradictions()
+        if problems:
+            raise BadInput(problems)
+        return spec._filled()
+
+    def _contradictions(self) -> Iterable[str]:
+        positive = ("clients", "concurrency", "eval_every", "epochs", "steps", "workers", "checkpoint_every")
+        for name in positive:
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                yield f"--{name.replace('_', '-')} {value}: must be above 0"
+        for name in ("min_samples", "lookahead"):
+            if getattr(self, name) < 0:
+                yield f"--{name.replace('_', '-')} {getattr(self, name)}: must be 0 or more"
+        if not 0 <= self.failure_rate < 1:
+            yield f"--failure-rate {self.failure_rate}: must be in [0, 1)"
+        if self.epochs is not None and self.steps is not None:
+            yield f"--epochs {self.epochs} --steps {self.steps}: local work is one of the two"
+        if self.clients is not None and self.concurrency is not None and self.concurrency > self.clients:
+            yield f"--concurrency {self.concurrency}: there are only {self.clients} clients; ask for at most that many"
+        if self.executor == "inline" and self.workers > 1:
+            yield f"--executor inline --workers {self.workers}: inline trains in one process; use --executor pool"
+        if self.device != "cpu" and (self.workers > 1 or self.executor == "pool"):
+            yield f"--device {self.device} --workers {self.workers}: worker processes train on the cpu only"
+
+    def _filled(self) -> Spec:
+        spec = self
+        if (self.time, self.updates, self.rounds) == (None, None, None):
+            spec = replace(spec, time=10000.0)
+        if self.epochs is None and self.steps is None:
+            spec = replace(spec, epochs=5)
+        if isinstance(self.presence, str):
+            spec = replace(spec, presence=str(Path(self.presence).resolve()))
+        choices = {f.name: getattr(spec, f.name) for f in fields(spec) if isinstance(getattr(spec, f.name), Choice)}
+        return replace(spec, **{name: choice.resolved() for name, choice in choices.items()})
+
+    @property
+    def label(self) -> str:
+        """The method with the parameters that were given."""
+        return self.method.name if isinstance(self.method, Method) else str(self.method)
+
+    def objects(self) -> list[str]:
+        """The settings that hold Python objects and cannot be written down."""
+        return [f.name for f in fields(self) if f.name in ("method", "task", "delay") and not _written(self, f.name)]
+
+    def to_toml(self) -> str:
+        """The spec as resolved, in TOML; a Python object is named but cannot be read back."""
+        plain, tables = [], []
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if not _written(self, f.name):
+                plain.append(f"# {f.name}: a Python object ({getattr(value, 'name', value)})")
+            elif isinstance(value, Choice) and value.params:
+                body = {"name": value.name, **value.params}
+                tables.append(f"\n[{f.name}]\n" + "\n".join(f"{k} = {_toml(v)}" for k, v in body.items()))
+            elif isinstance(value, Mapping):
+                tables.append(f"\n[{f.name}]\n" + "\n".join(f"{json.dumps(k)} = {_toml(v)}" for k, v in value.items()))
+            elif value is not None:
+                plain.append(f"{f.name} = {_toml(value.name if isinstance(value, Choice) else value)}")
+        return "\n".join(plain + tables) + "\n"
+
+    @staticmethod
+    def read(path: Path) -> dict[str, Any]:
+        """The settings of a TOML file, as `Spec.of` takes them."""
+        try:
+            return tomllib.loads(path.read_text())
+        except FileNotFoundError:
+            raise BadInput(f"--spec {path}: there is no such file") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
+            raise BadInput(f"--spec {path}: not TOML: {e}") from e
+
+
+def settings() -> dict[str, Param]:
+    """The settings by name, with type, default and help."""
+    hints = get_type_hints(Spec, include_extras=True)
+    out = {}
+    for f in fields(Spec):
+        kind, text = typing.get_args(hints[f.name])
+        out[f.name] = Param(f.name, kind, f.default, text)
+    return out
+
+
+def _value(param: Param, value: Any) -> Any:
+    if param.name in ("method", "task", "partition", "delay"):
+        if isinstance(value, list | tuple) and param.name == "delay":
+            return Choice("scripted", {"durations": [list(d) if isinstance(d, list | tuple) else d for d in value]})
+        return value if isinstance(value, Method | Task) or callable(value) else Choice.of(value)
+    if param.name == "presence" and isinstance(value, Mapping):
+        return {str(client): [list(window) for window in windows] for client, windows in value.items()}
+    return param.parse(value)
+
+
+def _written(spec: Spec, name: str) -> bool:
+    value = getattr(spec, name)
+    return name not in ("method", "task", "delay") or isinstance(value, Choice)
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return json.dumps(value)
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_toml(v) for v in value) + "]"
+    return repr(value)
