@@ -19,7 +19,7 @@ from tarry.sim.fleet import Delay, Fleet, deal, delays, visit_keys
 
 GENERIC = ["constant", "normal", "lognormal", "half-normal", "uniform", "exponential", "pareto", "bandwidth"]
 RANDOM = ["normal", "lognormal", "half-normal", "uniform", "exponential", "pareto"]
-NO_FILE = [name for name in delays.names() if name not in ("empirical", "trace")]
+NO_FILE = [name for name in delays.names() if name not in ("empirical", "trace", "scripted")]
 
 
 def a_fleet(n: int = 20, seed: int = 7, model_bytes: int = 1_000_000, epochs: float = 1.0) -> Fleet:

@@ -1,0 +1,41 @@
+# Everything a newcomer needs: `make demo` and `make test` set up the environment themselves.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: demo test test-data check bench wheel clean
+
+demo: $(STAMP)
+	$(BIN)/tarry demo
+
+test: $(STAMP)
+	$(BIN)/pytest -n 2 -m "not data"
+
+# Checks on real data sets; TARRY_DATA names the folder that holds them.
+test-data: $(STAMP)
+	$(BIN)/pytest -m data
+
+check: $(STAMP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(STAMP)
+	$(BIN)/python benchmarks/overhead.py
+	$(BIN)/python benchmarks/engine.py
+
+wheel: $(STAMP)
+	$(BIN)/python -m build --wheel --outdir dist .
+
+# torch comes first and alone, so that nothing below pulls another build of it.
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "tarry needs Python 3.11 or newer")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	touch $@
+
+clean:
+	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,30 @@
+"""A method of your own in one file: FedAsync that trusts an update by how well it agrees with the last step.
+
+    python -m tarry run --method examples/own_method.py:agreeing --method.floor 0.2 --task digits --time 3000
+"""
+
+from typing import Annotated, Any
+
+import torch
+
+import tarry
+
+
+def agreeing(*, alpha: Annotated[float, "largest mixing weight"] = 0.6, floor: Annotated[float, "smallest"] = 0.1):
+    """Mix an update in by its cosine with the last server step."""
+
+    def init(weights: torch.Tensor) -> dict[str, Any]:
+        return {"last": torch.zeros_like(weights)}
+
+    def apply(update: tarry.Update, state: dict[str, Any], now: tarry.Now):
+        cosine = torch.cosine_similarity(update.delta, state["last"], dim=0).item()
+        new = torch.lerp(now.weights, update.local, max(floor, alpha * cosine))
+        return new, {"last": new - now.weights}
+
+    return tarry.Method("agreeing", staleness="not used", step=tarry.Part(apply, init))
+
+
+if __name__ == "__main__":
+    comparison = tarry.compare([agreeing(), "fedasync", "orthofl"], "digits", seeds=[0], time=3000, lr=0.1)
+    for row in comparison.summary.rows:
+        print(f"{row.label:12} {row.accuracy:.3f}")

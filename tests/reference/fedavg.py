@@ -1,0 +1,35 @@
+"""FedAvg (McMahan et al. 2017): the cohort starts from w; when all are back, w ← Σ (n_k / n) w_k, n = Σ n_k."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .problem import Problem, Vec
+
+
+class FedAvg:
+    in_rounds = True
+
+    def __init__(self, w: Vec, sizes: Sequence[float]):
+        self.w, self.sizes = w, sizes
+        self.cohort: set[int] = set()
+        self.back: dict[int, Vec] = {}
+
+    def start(self, m: int) -> Vec:
+        self.cohort.add(m)
+        return self.w
+
+    def receive(self, m: int, w_m: Vec) -> int:
+        self.back[m] = w_m
+        if self.back.keys() == self.cohort:
+            n = sum(self.sizes[k] for k in self.cohort)
+            self.w = sum(self.sizes[k] / n * w_k for k, w_k in self.back.items())  # type: ignore[assignment]
+            self.cohort, self.back = set(), {}
+        return 0
+
+
+def descend(problem: Problem, m: int, w: Vec, *, steps: int, lr: float) -> Vec:
+    """Plain full-batch gradient descent."""
+    for _ in range(steps):
+        w = w - lr * problem.gradient(m, w)
+    return w

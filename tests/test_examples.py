@@ -1,0 +1,26 @@
+"""Every example runs and prints what it promises."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+SAYS = {
+    "own_task.py": r"accuracy 0\.\d+ after \d+ virtual seconds",
+    "own_method.py": r"agreeing +0\.\d+\nfedasync +0\.\d+\northofl +0\.\d+",
+    "replay.py": r"\d+ arrivals and \d+ losses, as in the recorded run",
+}
+
+
+def test_every_example_is_tried():
+    assert {p.name for p in EXAMPLES.glob("*.py")} == set(SAYS)
+
+
+@pytest.mark.parametrize("name", SAYS)
+def test_example_runs(name, capsys):
+    runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+    assert re.search(SAYS[name], capsys.readouterr().out)
