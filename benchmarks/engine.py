@@ -34,7 +34,7 @@ class Nothing:
     def submit(self, ticket: Ticket, memory: object, due: float) -> None:
         pass
 
-    def collect(self, number: int) -> Trained:
+    def collect(self, number: int) -> Trained:  # noqa: ARG002
         return self._answer
 
     def close(self) -> None:
@@ -65,15 +65,17 @@ def main() -> None:
     parser.add_argument("--events", type=int, default=500_000)
     events = parser.parse_args().events
     torch.set_num_threads(1)
-    waiting = Method("engine alone", aggregate=stateless(lambda update, now: None))
+    waiting = Method("engine alone", aggregate=stateless(lambda _, __: None))
     lenet = 44_190
+    fedbuff = methods.build("fedbuff")
+    million = 1_000_000
     rows = [
         ("engine alone, 1,000 in flight of 1,000", waiting, 1_000, 1_000, 1, events),
-        ("engine alone, 1,000 in flight of 1,000,000", waiting, 1_000_000, 1_000, 1, events),
-        ("engine alone, 1,000,000 in flight of 1,000,000", waiting, 1_000_000, 1_000_000, 1, events),
-        ("engine alone, LeNet5-sized, 1,000 in flight of 1,000,000", waiting, 1_000_000, 1_000, lenet, events // 10),
-        ("FedBuff, LeNet5-sized, 1,000 in flight of 1,000,000", methods.build("fedbuff"), 1_000_000, 1_000, lenet, events // 20),
-    ]  # fmt: skip
+        ("engine alone, 1,000 in flight of 1,000,000", waiting, million, 1_000, 1, events),
+        ("engine alone, 1,000,000 in flight of 1,000,000", waiting, million, million, 1, events),
+        ("engine alone, LeNet5-sized, 1,000 in flight of 1,000,000", waiting, million, 1_000, lenet, events),
+        ("FedBuff, LeNet5-sized, 1,000 in flight of 1,000,000", fedbuff, million, 1_000, lenet, events // 10),
+    ]
     print(f"{'':58}{'events/s':>10}{'first fill s':>14}{'MB grown':>10}")
     for name, method, clients, in_flight, size, n in rows:
         rate, fill, grown = simulate(method, clients, in_flight, size, n)

@@ -2,8 +2,8 @@
 
     python benchmarks/overhead.py [--updates 500] [--rounds 5]
 
-Each round times the bare loop, `inline` and `pool` with two workers one after the other on one thread a process, so that
-what else the machine does falls on all alike; the table shows each round's ratio and the median of the rounds.
+Each round times the bare loop, `inline` and `pool` with two workers one after the other, one thread a process, so that
+what else the machine does falls on all alike; the table shows each round's ratios and the medians.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Stopwatch:
     def __init__(self) -> None:
         self.first = self.last = 0.0
 
-    def __call__(self, event: tarry.Event) -> None:
+    def __call__(self, _: tarry.Event) -> None:
         self.last = time.perf_counter()
         self.first = self.first or self.last
 

@@ -1,6 +1,6 @@
 """A method of your own in one file: FedAsync that trusts an update by how well it agrees with the last step.
 
-    python -m tarry run --method examples/own_method.py:agreeing --method.floor 0.2 --task digits --time 3000
+python -m tarry run --method examples/own_method.py:agreeing --method.floor 0.2 --task digits --time 3000
 """
 
 from typing import Annotated, Any

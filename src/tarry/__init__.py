@@ -7,8 +7,6 @@
 A task of your own is a `Task`; a method of your own a `Method` made of `Part`s and a `LocalRule`.
 """
 
-__version__ = "0.1.0"
-
 from .compare import Comparison as Comparison
 from .compare import compare as compare
 from .core.errors import BadInput as BadInput
@@ -33,6 +31,7 @@ from .record.result import Result as Result
 from .sim.fleet import delays as delays
 from .tasks import partitions as partitions
 from .tasks import tasks as tasks
+from .version import __version__ as __version__
 
 __all__ = [
     "BadInput",

@@ -20,7 +20,6 @@ from typing import Any
 
 import torch
 
-from . import __version__
 from .build import Plan, plan
 from .core.errors import BadInput
 from .core.event import Event
@@ -32,6 +31,7 @@ from .record.rows import Recorder, read_rows
 from .sim.measured_delays import TraceRow, write_trace
 from .sim.simulator import Simulator
 from .spec import Spec
+from .version import __version__
 
 __all__ = ["Progress", "resume", "run", "run_spec"]
 

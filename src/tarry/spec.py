@@ -19,10 +19,17 @@ from typing import Annotated, Any, Literal, get_type_hints
 
 from .core.errors import BadInput, near
 from .core.method import Method
-from .core.registry import Param
+from .core.registry import Param, Registry
 from .core.task import Task
+from .methods import methods
+from .sim.fleet import delays
+from .sim.simulator import Budget
+from .tasks import partitions, tasks
 
-__all__ = ["Choice", "Spec", "settings"]
+__all__ = ["REGISTRIES", "Choice", "Spec", "settings"]
+
+#: what a choice of each group is looked up in
+REGISTRIES: Mapping[str, Registry[Any]] = {"method": methods, "task": tasks, "partition": partitions, "delay": delays}
 
 
 @dataclass(frozen=True)
@@ -139,12 +146,26 @@ class Spec:
             yield f"--concurrency {self.concurrency}: there are only {self.clients} clients; ask for at most that many"
         if self.executor == "inline" and self.workers > 1:
             yield f"--executor inline --workers {self.workers}: inline trains in one process; use --executor pool"
+        for check in (self._budget, *(lambda g=g: self._named(g) for g in REGISTRIES)):
+            try:
+                check()
+            except BadInput as e:
+                yield from e.problems
         if self.device != "cpu" and (self.workers > 1 or self.executor == "pool"):
             yield f"--device {self.device} --workers {self.workers}: worker processes train on the cpu only"
 
+    def _budget(self) -> None:
+        if (self.time, self.updates, self.rounds, self.target) != (None, None, None, None):
+            Budget(self.time, self.updates, self.rounds, self.target)
+
+    def _named(self, group: str) -> None:
+        choice = getattr(self, group)
+        if isinstance(choice, Choice):
+            REGISTRIES[group].check(choice.name, choice.params)
+
     def _filled(self) -> Spec:
         spec = self
-        if (self.time, self.updates, self.rounds) == (None, None, None):
+        if (self.time, self.updates, self.rounds, self.target) == (None, None, None, None):
             spec = replace(spec, time=10000.0)
         if self.epochs is None and self.steps is None:
             spec = replace(spec, epochs=5)
@@ -200,7 +221,7 @@ def settings() -> dict[str, Param]:
 
 
 def _value(param: Param, value: Any) -> Any:
-    if param.name in ("method", "task", "partition", "delay"):
+    if param.name in REGISTRIES:
         if isinstance(value, list | tuple) and param.name == "delay":
             return Choice("scripted", {"durations": [list(d) if isinstance(d, list | tuple) else d for d in value]})
         return value if isinstance(value, Method | Task) or callable(value) else Choice.of(value)

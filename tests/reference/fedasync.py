@@ -1,8 +1,8 @@
 """FedAsync (Xie et al. 2019): w ← (1 − α_t) w + α_t w_k on arrival, α_t = α s(τ), τ = server steps since hand-out.
 
-    constant     s(τ) = 1
-    polynomial   s(τ) = (τ + 1)^(−a)
-    hinge        s(τ) = 1 if τ ≤ b, else 1 / (a (τ − b) + 1)
+constant     s(τ) = 1
+polynomial   s(τ) = (τ + 1)^(−a)
+hinge        s(τ) = 1 if τ ≤ b, else 1 / (a (τ − b) + 1)
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from .. import __version__
 from ..core.errors import TarryError
+from ..version import __version__
 from . import catalogue, show
 from .compare import compare
 from .demo import demo

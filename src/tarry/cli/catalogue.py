@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
-from ..core.registry import Entry, Registry
+from ..core.registry import Registry
 from ..methods import methods as method_registry
 from ..sim.fleet import delays as delay_registry
 from ..tasks import partitions as partition_registry
@@ -40,22 +39,19 @@ def partitions(name: Name = None) -> None:
 
 
 def _show(registry: Registry[Any], name: str | None) -> None:
-    entries = [registry.entry(n) for n in (registry.names() if name is None else [name])]
-    for entry in entries:
-        show.console.print(f"[bold]{entry.name}[/]  {show.plain(entry.summary)}", highlight=False, soft_wrap=True)
+    for entry in [registry.entry(n) for n in (registry.names() if name is None else [name])]:
+        _line(f"[bold]{entry.name}[/]  {show.plain(entry.summary)}")
         if entry.paper:
-            show.console.print(f"  [dim]{show.plain(entry.paper)}[/]", highlight=False, soft_wrap=True)
+            _line(f"    [dim]{show.plain(entry.paper)}[/]")
         if registry is method_registry and not any(p.required for p in entry.params):
-            words = registry.build(entry.name).staleness
-            show.console.print(f"  [dim]staleness:[/] {show.plain(words)}", highlight=False, soft_wrap=True)
+            _line(f"    [dim]staleness:[/] {show.plain(registry.build(entry.name).staleness)}")
         if name is not None and (rest := entry.doc.partition("\n")[2].strip()):
-            show.console.print(f"\n{show.plain(rest)}\n", highlight=False, soft_wrap=True)
-        _params(registry.kind, entry)
+            _line(f"\n{show.plain(rest)}\n")
+        for p in entry.params:
+            default = "needed" if p.required else f"default {p.default}"
+            _line(f"    --{registry.kind}.{p.name}  [dim]{show.plain(p.type_name)}, {default}[/]")
+            _line(f"        {show.plain(p.help)}")
 
 
-def _params(kind: str, entry: Entry[Any]) -> None:
-    grid = Table(box=None, show_header=False, padding=(0, 2), pad_edge=True)
-    for p in entry.params:
-        default = "needed" if p.required else f"default {p.default}"
-        grid.add_row(f"  --{kind}.{p.name}", show.plain(p.type_name), default, show.plain(p.help))
-    show.console.print(grid)
+def _line(text: str) -> None:
+    show.console.print(text, highlight=False, soft_wrap=True)

@@ -19,6 +19,8 @@ from .flags import gather, with_settings
 
 __all__ = ["compare", "run_and_show"]
 
+DEFAULT = ("fedavg", "fedasync", "fedbuff", "orthofl")
+
 
 @with_settings(leave_out=("method", "seed", "workers", "executor"))
 def compare(
@@ -37,11 +39,11 @@ def compare(
     workers: Annotated[int, typer.Option("--workers", help="runs at a time")] = 2,
 ) -> None:
     """Compare methods fairly: same data, same first weights, same delays; a table and a page with pictures."""
+    if astray := [word for word in context.args if word.startswith("--method.")]:
+        raise BadInput(f"{astray[0]}: which method? In a comparison say --method NAME:{astray[0][9:]}=VALUE")
     merged = gather(given, context.args, spec)
-    named = method or merged.pop("methods", None) or ["fedavg", "fedasync", "fedbuff", "orthofl"]
-    merged.pop("methods", None)
-    merged.pop("method", None)
-    specs = specs_of(named, _numbers(seeds), merged)
+    written = merged.pop("methods", None) or [merged.pop("method", None)]
+    specs = specs_of(method or [m for m in written if m] or DEFAULT, _numbers(seeds), merged)
     run_and_show(specs, out=out, workers=workers, title="Comparison")
 
 

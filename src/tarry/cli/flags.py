@@ -13,13 +13,13 @@ from typing import Annotated, Any
 import typer
 
 from ..core.errors import BadInput
-from ..spec import Choice, Spec, settings
+from ..spec import REGISTRIES, Choice, Spec, settings
 
 __all__ = ["PASS_ON", "gather", "with_settings"]
 
 #: for commands that take `--method.NAME value`
 PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
-_GROUPS = ("method", "task", "partition", "delay")
+_SHAPES = {**dict.fromkeys(REGISTRIES, "NAME"), "presence": "FILE"}
 
 
 def with_settings(*, leave_out: Sequence[str] = ()) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -34,10 +34,10 @@ def with_settings(*, leave_out: Sequence[str] = ()) -> Callable[[Callable[..., N
             command(given={k: v for k, v in given.items() if v is not None}, **values)
 
         wrapped.__name__, wrapped.__doc__ = command.__name__, command.__doc__
-        parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in (*own, *made)]
-        wrapped.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         hints = inspect.get_annotations(command, eval_str=True)
-        wrapped.__annotations__ = {p.name: hints.get(p.name, p.annotation) for p in parameters}
+        own = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[p.name]) for p in own]
+        wrapped.__signature__ = inspect.Signature([*own, *made])  # type: ignore[attr-defined]
+        wrapped.__annotations__ = {p.name: p.annotation for p in (*own, *made)}
         return wrapped
 
     return decorate
@@ -50,7 +50,7 @@ def _option(name: str) -> inspect.Parameter:
     if param.type is bool:
         kind: Any = Annotated[bool | None, typer.Option(flag, help=param.help + default, show_default=False)]
     else:
-        shape = "NAME" if name in _GROUPS else param.type_name.replace(" | none", "")
+        shape = _SHAPES.get(name, param.type_name.replace(" | none", ""))
         option = typer.Option(flag, help=param.help + default, metavar=shape, show_default=False)
         kind = Annotated[str | None, option]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
@@ -78,7 +78,7 @@ def _dotted(extra: Sequence[str]) -> list[tuple[str, str, str]]:
         word = rest.pop(0)
         flag, equals, value = word.partition("=")
         group, dot, parameter = flag.removeprefix("--").partition(".")
-        if not word.startswith("--") or not dot or group not in _GROUPS:
+        if not word.startswith("--") or not dot or group not in REGISTRIES:
             problems.append(
                 f"{word}: there is no such flag; `--help` lists them, and parameters go as --method.NAME value"
             )

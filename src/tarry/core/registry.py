@@ -162,7 +162,12 @@ class Registry(Generic[T]):
         return self._entries[name]
 
     def build(self, name: str, params: Mapping[str, Any] | None = None) -> T:
-        """Call the factory with checked parameters; every wrong one is named in one error."""
+        """Call the factory with checked parameters."""
+        entry, values = self.check(name, params)
+        return entry.factory(**values)
+
+    def check(self, name: str, params: Mapping[str, Any] | None = None) -> tuple[Entry[T], dict[str, Any]]:
+        """The factory and its parameters as their types; every wrong one is named in one error."""
         entry, given, problems = self.entry(name), dict(params or {}), []
         known = {p.name: p for p in entry.params}
         values: dict[str, Any] = {}
@@ -181,7 +186,7 @@ class Registry(Generic[T]):
                 problems.append(f"--{self.kind}.{p.name}: {self.kind} {name!r} needs it ({p.help or p.type_name})")
         if problems:
             raise BadInput(problems)
-        return entry.factory(**values)
+        return entry, values
 
     def _load_plugins(self) -> None:
         if self._plugins_loaded:
