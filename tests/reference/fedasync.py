@@ -42,3 +42,6 @@ class FedAsync:
         self.w = (1 - alpha_t) * self.w + alpha_t * w_m
         self.t += 1
         return tau
+
+    def lose(self, m: int) -> None:
+        pass

@@ -1,4 +1,7 @@
-"""FedAvg (McMahan et al. 2017): the cohort starts from w; when all are back, w ← Σ (n_k / n) w_k, n = Σ n_k."""
+"""FedAvg (McMahan et al. 2017): the cohort starts from w; when all are back, w ← Σ (n_k / n) w_k, n = Σ n_k.
+
+Who is lost on the way is not waited for, and the sums run over those who came; if nobody came, w stays.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +24,18 @@ class FedAvg:
 
     def receive(self, m: int, w_m: Vec) -> int:
         self.back[m] = w_m
-        if self.back.keys() == self.cohort:
+        self.close_if_all_are_back()
+        return 0
+
+    def lose(self, m: int) -> None:
+        self.cohort.discard(m)
+        self.close_if_all_are_back()
+
+    def close_if_all_are_back(self) -> None:
+        if self.back and self.back.keys() == self.cohort:
             n = sum(self.sizes[k] for k in self.cohort)
             self.w = sum(self.sizes[k] / n * w_k for k, w_k in self.back.items())  # type: ignore[assignment]
             self.cohort, self.back = set(), {}
-        return 0
 
 
 def descend(problem: Problem, m: int, w: Vec, *, steps: int, lr: float) -> Vec:

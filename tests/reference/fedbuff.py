@@ -30,3 +30,6 @@ class FedBuff:
             self.buffer = []
             self.t += 1
         return tau
+
+    def lose(self, m: int) -> None:
+        pass

@@ -6,6 +6,7 @@
     Δ⊥ = Δ − (Δ·Δ_m)/(Δ_m·Δ_m) Δ_m, layer by layer; Δ where Δ_m = 0                                        Eq. 6
     W_m(t+) = W_m(t) + Δ⊥                                                                                  Eq. 7
 
+A client whose work is lost starts again from where it did, or from W if it never yet answered.
 s − 1 is the library's staleness (0 = fresh), and what `receive` tells.
 """
 
@@ -29,18 +30,24 @@ def reject(shift: Vec, own: Vec, layers: Sequence[Layer]) -> Vec:
     return out
 
 
-def without_span(x: Vec, others: Sequence[Vec], layers: Sequence[Layer]) -> Vec:
-    """x less its least-squares fit by the others, layer by layer."""
-    out = x.copy()
+def without_span(x: Vec, others: Sequence[Vec], layers: Sequence[Layer]) -> tuple[Vec, float]:
+    """x less its least-squares fit by the others, layer by layer; and how near to dependent the others are."""
+    out, nearest = x.copy(), 1.0
     for layer in layers:
-        if others:
-            A = np.stack([o[layer.at] for o in others], axis=1)
-            out[layer.at] = x[layer.at] - A @ np.linalg.lstsq(A, x[layer.at], rcond=None)[0]
-    return out
+        if moved := [o[layer.at] for o in others if np.any(o[layer.at] != 0)]:
+            A = np.stack(moved, axis=1)
+            fit, _, _, singular = np.linalg.lstsq(A, x[layer.at], rcond=None)
+            out[layer.at] = x[layer.at] - A @ fit
+            nearest = min(nearest, singular[-1] / singular[0])
+    return out, nearest
 
 
 class Algorithm1:
-    """Server-side orthogonalisation; `layers` is None for no projection, one whole-vector layer for `full`."""
+    """Server-side orthogonalisation; `layers` is None for no projection, one whole-vector layer for `full`.
+
+    no-average   W(t+) = W_m(t) + Δ⊥, and whoever starts gets it: clients and server share their weights (Sec. 5.3)
+    pairwise     W_m(t+) = W_m(τ+) + Δ + what of Δ_m is outside the span of the other clients' latest updates
+    """
 
     in_rounds = False
 
@@ -59,9 +66,10 @@ class Algorithm1:
         self.own: dict[int, Vec] = {}  # W_m(τ+)
         self.anchor: dict[int, Vec] = {}  # W(τ+)
         self.latest: dict[int, Vec] = {}  # Δ_m of everybody's last update, for `pairwise`
+        self.nearest = 1.0  # `pairwise`: how near to dependent those ever were; a span is not defined near 0
 
     def start(self, m: int) -> Vec:
-        if m not in self.own:
+        if m not in self.own or self.ablation == "no-average":
             self.tau[m], self.own[m], self.anchor[m] = self.t, self.w, self.w
         return self.own[m]
 
@@ -72,7 +80,8 @@ class Algorithm1:
         shift, own = self.w - self.anchor[m], W_m - self.own[m]
         if self.ablation == "pairwise":
             others = [d for k, d in sorted(self.latest.items()) if k != m]
-            start = self.own[m] + shift + without_span(own, others, self.layers or [])
+            rest, nearest = without_span(own, others, self.layers or [])
+            start, self.nearest = self.own[m] + shift + rest, min(nearest, self.nearest)
         else:
             start = W_m + (shift if self.layers is None else reject(shift, own, self.layers))
         self.w = start if self.ablation == "no-average" else (1 - beta_t) * self.w + beta_t * W_m
@@ -80,18 +89,26 @@ class Algorithm1:
         self.tau[m], self.own[m], self.anchor[m] = self.t, start, self.w
         return s - 1
 
+    def lose(self, m: int) -> None:
+        if m not in self.latest:
+            del self.own[m]
+
 
 class _Client:
     """A client of Algorithm 2: keeps W_global, its W_m and its Δ_m between its visits."""
 
     def __init__(self, w0: Vec):
-        self.W_global, self.W_m, self.own = w0, w0, np.zeros_like(w0)
+        self.W_global, self.W_m, self.own, self.init = w0, w0, np.zeros_like(w0), w0
 
-    def update(self, beta_t: float, W_tilde: Vec, layers: Sequence[Layer]) -> Vec:
+    def begin(self, beta_t: float, W_tilde: Vec, layers: Sequence[Layer]) -> None:
         """The head of ClientUpdate(m, β_t, W̃_global), up to W_m^init."""
         shift = W_tilde - self.W_global
         self.W_global = (1 - beta_t) * W_tilde + beta_t * self.W_m
-        return self.W_m + reject(shift, self.own, layers)
+        self.init = self.W_m + reject(shift, self.own, layers)
+
+    def end(self, W_m: Vec) -> None:
+        """Its last lines."""
+        self.W_m, self.own = W_m, W_m - self.init
 
 
 class Algorithm2:
@@ -104,26 +121,30 @@ class Algorithm2:
         self.t = 0
         self.tau: dict[int, int] = {}
         self.clients: dict[int, _Client] = {}
+        self.answered: set[int] = set()
         self.message: dict[int, tuple[float, Vec]] = {}  # β_t and W(t), on their way to m
-        self.init: dict[int, Vec] = {}  # W_m^init
 
     def start(self, m: int) -> Vec:
         if m not in self.clients:
-            self.tau[m], self.clients[m], self.init[m] = self.t, _Client(self.w), self.w
-        else:
-            self.init[m] = self.clients[m].update(*self.message[m], self.layers)
-        return self.init[m]
+            self.tau[m], self.clients[m] = self.t, _Client(self.w)
+        elif m in self.message:
+            self.clients[m].begin(*self.message.pop(m), self.layers)
+        return self.clients[m].init
 
     def receive(self, m: int, W_m: Vec) -> int:
-        client = self.clients[m]
-        client.W_m, client.own = W_m, W_m - self.init[m]  # the last line of ClientUpdate
+        self.clients[m].end(W_m)
         self.t += 1
         s = self.t - self.tau[m]
         beta_t = self.beta * s**-self.a
         self.message[m] = (beta_t, self.w)
         self.w = (1 - beta_t) * self.w + beta_t * W_m
         self.tau[m] = self.t
+        self.answered.add(m)
         return s - 1
+
+    def lose(self, m: int) -> None:
+        if m not in self.answered:
+            del self.clients[m]
 
 
 class Released:
@@ -158,3 +179,6 @@ class Released:
         self.t += 1
         self.V, self.V_m[m], self.last[m] = V, V, self.t
         return d
+
+    def lose(self, m: int) -> None:
+        pass

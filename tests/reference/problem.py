@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -60,12 +61,12 @@ class Problem:
         rng = np.random.default_rng(seed)
         data = []
         for n in sizes:
-            x, truth = rng.normal(size=(n, p)), rng.normal(size=p)  # every client has a truth of its own
+            x, truth = rng.uniform(-1, 1, size=(n, p)), rng.normal(size=p)  # every client has a truth of its own
             data.append((x, x @ truth + rng.normal()))
         if blind:
             x, y = data[0]
             data[0] = (np.zeros_like(x), y)
-        return cls(p, h, data, rng.normal(size=p * h + h + 1 + h))
+        return cls(p, h, data, rng.uniform(-1, 1, size=p * h + h + 1 + h))
 
     @property
     def sizes(self) -> list[int]:
@@ -74,7 +75,7 @@ class Problem:
     @property
     def layers(self) -> list[Layer]:
         ends = np.cumsum([0, self.p * self.h, self.h, 1, self.h])
-        at = [slice(int(a), int(b)) for a, b in zip(ends, ends[1:], strict=False)]
+        at = [slice(int(a), int(b)) for a, b in pairwise(ends)]
         return [Layer(at[0]), Layer(at[1]), Layer(at[2]), Layer(at[3], norm=True)]
 
     def parts(self, w: Vec) -> tuple[Vec, Vec, Vec, Vec]:

@@ -40,7 +40,7 @@ def test_fedasync_hinge_is_its_twin(case: Case, b: float) -> None:
 @few
 @given(cases())
 def test_fedasync_hinge_has_the_papers_slope_and_corner_by_default(case: Case) -> None:
-    """a = 10 and b = 4, Section 6 of Xie et al. 2019."""
+    """a = 10 and b = 4, as in the experiments of Xie et al. 2019."""
     check({"name": "fedasync", "staleness": "hinge"}, case, FedAsync(case.problem.w0, 0.6, hinge(10.0, 4.0)))
 
 
@@ -79,3 +79,10 @@ def test_fedbuff_at_its_defaults_is_its_twin(case: Case) -> None:
 @given(cases())
 def test_fedbuff_with_two_at_a_time_is_its_twin(case: Case) -> None:
     check({"name": "fedbuff", "buffer": 3}, case, FedBuff(case.problem.w0, K=3), concurrency=2)
+
+
+@few
+@given(cases(losses=True))
+def test_fedasync_and_fedbuff_go_on_without_what_is_lost(case: Case) -> None:
+    check("fedasync", case, FedAsync(case.problem.w0, 0.6, polynomial(0.5)))
+    check({"name": "fedbuff", "buffer": 3}, case, FedBuff(case.problem.w0, K=3))

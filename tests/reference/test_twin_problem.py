@@ -47,6 +47,9 @@ class _Counter:
         self.w = self.w + 1
         return known
 
+    def lose(self, m: int) -> None:
+        pass
+
 
 def test_the_naive_loop_receives_an_instant_whole_before_anybody_starts() -> None:
     """Durations 1, 1 and 2: at 1 clients 0 and 1 arrive, both then know of 2; at 2 come client 2 (out since 0, so its

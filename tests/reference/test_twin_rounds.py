@@ -29,6 +29,12 @@ def test_fedavg_of_two_a_round_is_its_twin(case: Case) -> None:
 
 
 @few
+@given(cases(losses=True))
+def test_fedavg_waits_for_nobody_who_is_lost(case: Case) -> None:
+    check("fedavg", case, FedAvg(case.problem.w0, case.sizes))
+
+
+@few
 @given(cases(), st.sampled_from([0.1, 1.0, 5.0]))
 def test_fedprox_is_its_twin(case: Case, mu: float) -> None:
     problem = case.problem

@@ -42,30 +42,33 @@ def _mix(z: int) -> int:
 
 def key(seed: int, *parts: int) -> int:
     """A 64-bit key from a seed and any number of counters; every argument and its place matter."""
-    z = _mix((seed + _GOLDEN) & _MASK)
+    k = _mix((seed + _GOLDEN) & _MASK)
     for part in parts:
-        z = extend(z, part)
-    return z
+        k = extend(k, part)
+    return k
 
 
 def extend(k: int, part: int) -> int:
     """key(..., part) from key(...): for loops whose first parts stay the same."""
-    return _mix((k + part * _GOLDEN + _GOLDEN) & _MASK)
+    z = (k + part * _GOLDEN + _GOLDEN) & _MASK  # _mix written out: this is the event loop's innermost call
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
+    return z ^ (z >> 31)
 
 
 def uniform(k: int) -> float:
-    """One number strictly between 0 and 1."""
-    return ((_mix(k) >> 12) + 0.5) * 2.0**-52
+    """The one number strictly between 0 and 1 of a key; a key is good for one draw."""
+    return ((k >> 12) + 0.5) * 2.0**-52
 
 
 def normal(k: int) -> float:
-    """One standard normal number."""
+    """The one standard normal number of a key."""
     return _inverse_normal(uniform(k))
 
 
 def below(k: int, n: int) -> int:
-    """One whole number in 0 … n−1 (n far below 2^64, so the multiply-shift bias is out of sight)."""
-    return (_mix(k & _MASK) * n) >> 64
+    """The one whole number in 0 … n−1 of a key (n far below 2^64, so the multiply-shift bias is out of sight)."""
+    return (k * n) >> 64
 
 
 def permutation(k: int, n: int) -> npt.NDArray[np.int64]:

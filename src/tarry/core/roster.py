@@ -45,11 +45,7 @@ class Roster:
 
     def remove(self, client: int) -> None:
         """The client is busy now, or gone."""
-        hole, last = self._place[client], self._idle.pop()
-        if last != client:
-            self._idle[hole] = last
-            self._place[last] = hole
-        self._place[client] = _AWAY
+        self._take(self._place[client])
 
     def draw(self, k: int, moment: Keyed) -> list[int]:
         """Take out `k` idle clients at random (all of them if there are no more), in order of their number."""
@@ -61,11 +57,22 @@ class Roster:
                 self._place[client] = _AWAY
             del self._idle[:]
             return chosen
-        chosen, key = [], moment.key
-        for i in range(k):
-            chosen.append(self._idle[rng.below(key + i, len(self._idle))])
-            self.remove(chosen[-1])
+        key = moment.key
+        chosen = [self._take(rng.below(key, len(self._idle)))]
+        while len(chosen) < k:
+            key = rng.extend(key, 0)
+            chosen.append(self._take(rng.below(key, len(self._idle))))
         return sorted(chosen)
+
+    def _take(self, hole: int) -> int:
+        """Take out the client at a place; the last one fills the hole."""
+        idle, place = self._idle, self._place
+        client, last = idle[hole], idle.pop()
+        if last != client:
+            idle[hole] = last
+            place[last] = hole
+        place[client] = _AWAY
+        return client
 
     def save(self) -> dict[str, Any]:
         return {"idle": list(self._idle)}

@@ -53,13 +53,15 @@ class Server:
         self.tickets: dict[int, Ticket] = {}
         self.starts: dict[int, Start] = {}
         self.state: dict[str, Any] = {p: getattr(method, p).init(weights) for p in _PARTS}
+        self._apply = {p: getattr(method, p).apply for p in _PARTS}
         self._remembers = any(s is not None for s in self.state.values())
         self.ledger = Ledger()
         self.ledger.hold(weights)
 
     def pick(self, roster: Roster, time: float) -> list[int]:
         """Whom to hand work to now, by the method's dispatch part; the roster no longer counts them as idle."""
-        clients, self.state["dispatch"] = self.method.dispatch.apply(roster, self.state["dispatch"], self._now(time))
+        clients: list[int]
+        clients, self.state["dispatch"] = self._apply["dispatch"](roster, self.state["dispatch"], self._now(time))
         return clients
 
     def hand_out(self, client: int, time: float) -> Ticket:
@@ -86,10 +88,10 @@ class Server:
         update = Update(
             ticket, trained.delta, trained.n_examples, trained.n_steps, staleness, trained.loss, 1.0, trained.extras
         )
-        now, state = self._now(time), self.state
-        corrected, state["correct"] = self.method.correct.apply(update, state["correct"], now)
+        now, state, apply = self._now(time), self.state, self._apply
+        corrected, state["correct"] = apply["correct"](update, state["correct"], now)
         stepped = self._advance(corrected, now)
-        start, state["reply"] = self.method.reply.apply(update, state["reply"], now)
+        start, state["reply"] = apply["reply"](update, state["reply"], now)
         if start is not None:
             self._put(ticket.client, Start(start.weights, start.payload, self.weights, self.version))
         self._release(ticket)
@@ -107,11 +109,11 @@ class Server:
         return Receipt(ticket, False, stepped, self.version - ticket.version)
 
     def _advance(self, update: Update | None, now: Now) -> bool:
-        state = self.state
-        pooled, state["aggregate"] = self.method.aggregate.apply(update, state["aggregate"], now)
+        state, apply = self.state, self._apply
+        pooled, state["aggregate"] = apply["aggregate"](update, state["aggregate"], now)
         if pooled is None:
             return False
-        weights, state["step"] = self.method.step.apply(pooled, state["step"], now)
+        weights, state["step"] = apply["step"](pooled, state["step"], now)
         self.ledger.hold(weights)
         self.ledger.release(self.weights)
         self.weights = weights
@@ -138,8 +140,9 @@ class Server:
         self.ledger.release(ticket.sent)
         if ticket.anchor is not ticket.sent:
             self.ledger.release(ticket.anchor)
-        for tensor in ticket.payload.values():
-            self.ledger.release(tensor)
+        if ticket.payload:
+            for tensor in ticket.payload.values():
+                self.ledger.release(tensor)
 
     def save(self) -> dict[str, Any]:
         """Everything, as a plain record."""

@@ -1,0 +1,41 @@
+"""A local rule that does what another does and notes where every training started and ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from torch import Tensor
+
+from tarry.core.local import Brief, Context, Functions, LocalRule
+from tarry.core.method import Method
+from tarry.core.task import Examples
+
+
+@dataclass(frozen=True)
+class Spy(LocalRule):
+    """Trained one by one without lookahead, the last entry is the visit that arrives next."""
+
+    inner: LocalRule
+    starts: list[Tensor] = field(default_factory=list)
+    ends: list[Tensor] = field(default_factory=list)
+
+    def begin(self, brief: Brief) -> tuple[Tensor, Context]:
+        start, context = self.inner.begin(brief)
+        self.starts.append(start.clone())
+        return start, context
+
+    def step(
+        self, w: Tensor, batch: Examples, context: Context, state: Any, f: Functions
+    ) -> tuple[Tensor, Any, Tensor]:
+        return self.inner.step(w, batch, context, state, f)
+
+    def finish(self, w: Tensor, context: Context) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
+        self.ends.append(w.clone())
+        return self.inner.finish(w, context)
+
+
+def spied(method: Method) -> tuple[Method, Spy]:
+    spy = Spy(method.local)
+    return replace(method, local=spy), spy

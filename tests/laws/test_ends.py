@@ -1,0 +1,41 @@
+"""Every run ends."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import tarry
+
+from .test_inputs import small_task
+from .variants import Choice, every_method
+
+
+def nan_loss(outputs: Tensor, targets: Tensor) -> Tensor:
+    return outputs.sum() * torch.nan
+
+
+@every_method
+@pytest.mark.parametrize("budget", [{"updates": 5}, {"rounds": 5}], ids=["updates", "rounds"])
+def test_a_run_ends_though_every_update_is_refused(choice: Choice, budget: dict[str, Any]) -> None:
+    """With a result or with an error for the user, but not by going on for ever."""
+    refused = [0]
+
+    def count(e: tarry.Event) -> None:
+        refused[0] += e.kind == "refused"
+        assert refused[0] < 2000, "2000 updates were refused, none was taken in, and the run goes on"
+
+    with contextlib.suppress(tarry.TarryError):
+        tarry.run(choice, small_task(nan_loss), delay={"name": "constant"}, callbacks=[count], **budget)
+    assert refused[0] > 0
+
+
+@every_method
+def test_a_run_ends_when_everybody_has_left(choice: Choice) -> None:
+    delay = {"name": "scripted", "durations": [[1.0, 2.0]] * 6, "end": "leave"}
+    result = tarry.run(choice, small_task(), delay=delay, updates=1000)
+    assert (result.updates, result.virtual_time) == (12, 3.0)

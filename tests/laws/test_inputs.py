@@ -1,0 +1,179 @@
+"""Nothing that is handed in is ever written to, and where nothing is learnt nothing moves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import tarry
+from tarry.core.client import Trained
+from tarry.core.local import Brief, Context, Functions, LocalRule
+from tarry.core.method import Method, Now, Part
+from tarry.core.task import Examples
+
+from .spy import spied
+from .variants import EVERYTHING, Choice, built, every_method, planned
+
+
+UNBOUND = {k: v for k, v in EVERYTHING.items() if k != "task"}
+
+
+def tensors(x: Any) -> Iterator[Tensor]:
+    if isinstance(x, Tensor):
+        yield x
+    elif isinstance(x, Mapping):
+        for v in x.values():
+            yield from tensors(v)
+    elif isinstance(x, list | tuple):
+        for v in x:
+            yield from tensors(v)
+
+
+class Watch:
+    """Keeps copies of what is handed in; `check` compares."""
+
+    def __init__(self, *inputs: Any):
+        self.kept = [(t, t.clone()) for t in tensors(inputs)]
+
+    def check(self, what: str) -> int:
+        for now, then in self.kept:
+            assert torch.equal(now, then), f"{what} wrote to its input"
+        return len(self.kept)
+
+
+def watched(part: Part[Any, Any], name: str, count: list[int]) -> Part[Any, Any]:
+    def apply(x: Any, state: Any, now: Now) -> tuple[Any, Any]:
+        watch = Watch(x, state, now)
+        out = part.apply(x, state, now)
+        count[0] += watch.check(name)
+        return out
+
+    def init(weights: Tensor) -> Any:
+        watch = Watch(weights)
+        out = part.init(weights)
+        watch.check(f"{name}.init")
+        return out
+
+    return Part(apply, init)
+
+
+@dataclass(frozen=True)
+class WatchedRule(LocalRule):
+    inner: LocalRule
+    count: list[int]
+
+    def begin(self, brief: Brief) -> tuple[Tensor, Context]:
+        watch = Watch(brief.weights, brief.payload, brief.memory)
+        out = self.inner.begin(brief)
+        self.count[0] += watch.check("local.begin")
+        return out
+
+    def step(
+        self, w: Tensor, batch: Examples, context: Context, state: Any, f: Functions
+    ) -> tuple[Tensor, Any, Tensor]:
+        watch = Watch(w, batch, context, state)
+        out = self.inner.step(w, batch, context, state, f)
+        self.count[0] += watch.check("local.step")
+        return out
+
+    def finish(self, w: Tensor, context: Context) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
+        watch = Watch(w, context)
+        out = self.inner.finish(w, context)
+        self.count[0] += watch.check("local.finish")
+        return out
+
+
+PARTS = ("correct", "aggregate", "step", "reply", "dispatch")
+
+
+def watched_method(choice: Choice, count: list[int]) -> Method:
+    method = built(choice)
+    parts = {name: watched(getattr(method, name), name, count) for name in PARTS}
+    return replace(method, local=WatchedRule(method.local, count), **parts)
+
+
+@every_method
+@pytest.mark.parametrize("optimiser", ["sgd", "adam"])
+def test_parts_and_local_rules_never_write_to_what_they_are_handed(choice: Choice, optimiser: str) -> None:
+    count = [0]
+    momentum = 0.9 if optimiser == "sgd" else 0.0
+    settings = {**EVERYTHING, "time": 8.0, "optimiser": optimiser, "momentum": momentum}
+    tarry.run(watched_method(choice, count), **settings)
+    assert count[0] > 100
+
+
+@every_method
+def test_weights_once_shown_in_an_event_never_change(choice: Choice) -> None:
+    seen: list[tuple[Tensor, Tensor]] = []
+    tarry.run(choice, callbacks=[lambda e: seen.append((e.weights, e.weights.clone()))], **EVERYTHING)
+    assert all(torch.equal(now, then) for now, then in seen)
+
+
+@every_method
+def test_the_server_writes_neither_to_tickets_nor_to_what_came_back(choice: Choice) -> None:
+    made = planned(choice, **EVERYTHING)
+    server = made.simulator(made.executor(), []).server
+    out = [server.hand_out(client, 0.0) for client in range(4)]
+    for time, ticket in enumerate(out, 1):
+        delta = torch.linspace(-1, 1, len(ticket.sent)) * time
+        trained = Trained(delta, 10, 2, 0.5)
+        watch = Watch([(t.sent, t.anchor, t.payload) for t in out], delta, server.weights)
+        server.receive(ticket.number, trained, float(time))
+        assert watch.check("receive") >= 10
+
+
+class Small(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(3, 4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.second(torch.relu(self.first(x)))
+        return out
+
+
+def flat_loss(outputs: Tensor, targets: Tensor) -> Tensor:
+    return (outputs * 0.0).sum()
+
+
+def small_task(loss: Any = nn.functional.cross_entropy) -> tarry.Task:
+    g = torch.Generator().manual_seed(3)
+    data = [(torch.randn(5, 3, generator=g), torch.randint(2, (5,), generator=g)) for _ in range(6)]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(4)
+        module = Small()
+    return tarry.Task("small", model=module, loss=loss, clients=data, test=data[0])
+
+
+@every_method
+def test_a_tasks_module_and_examples_are_left_as_they_were(choice: Choice) -> None:
+    task = small_task()
+    assert isinstance(task.model, nn.Module)
+    watch = Watch(dict(task.model.named_parameters()), list(task.clients))
+    result = tarry.run(choice, task, **UNBOUND)
+    assert watch.check("run") == 4 + 12
+    assert result.weights is not None
+    first = torch.cat([p.detach().reshape(-1) for p in task.model.parameters()])
+    assert not torch.allclose(result.weights, first, rtol=1e-3), "it did learn"
+
+
+@every_method
+def test_where_the_gradient_is_zero_nothing_moves(choice: Choice) -> None:
+    """Neither the global weights nor what any client is handed, at any time."""
+    task = small_task(flat_loss)
+    assert isinstance(task.model, nn.Module)
+    first = torch.cat([p.detach().reshape(-1) for p in task.model.parameters()]).double()
+    method, spy = spied(built(choice))
+
+    def look(e: tarry.Event) -> None:
+        torch.testing.assert_close(e.weights, first, rtol=1e-13, atol=1e-15)
+
+    tarry.run(method, task, dtype="float64", callbacks=[look], **UNBOUND)
+    assert len(spy.starts) >= 20
+    for start in spy.starts:
+        torch.testing.assert_close(start, first, rtol=1e-13, atol=1e-15)

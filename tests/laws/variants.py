@@ -1,0 +1,103 @@
+"""Every registered method at its defaults and its named variants, and a run that has everything in it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import pytest
+
+import tarry
+from tarry.build import Plan, plan
+from tarry.core.method import Method
+from tarry.record.result import sha256
+from tarry.spec import Spec
+
+Choice = dict[str, Any]
+
+_NAMED: list[Choice] = [
+    {"name": "fedavg", "weighting": "uniform"},
+    {"name": "fedasync", "staleness": "constant"},
+    {"name": "fedasync", "staleness": "hinge", "a": 1.0, "b": 1.0},
+    {"name": "fedasync", "mu": 0.5},
+    {"name": "fedbuff", "buffer": 3},
+    {"name": "orthofl", "projection": "full"},
+    {"name": "orthofl", "projection": "none"},
+    {"name": "orthofl", "placement": "client"},
+    {"name": "orthofl", "placement": "hybrid"},
+    {"name": "orthofl", "ablation": "no-calibration"},
+    {"name": "orthofl", "ablation": "no-average"},
+    {"name": "orthofl", "ablation": "pairwise"},
+    {"name": "orthofl", "state": "reference"},
+]
+
+VARIANTS: list[Choice] = [{"name": name} for name in tarry.methods.names()] + _NAMED
+
+
+def label(choice: Choice) -> str:
+    return "-".join([choice["name"], *(f"{k}={v}" for k, v in choice.items() if k != "name")])
+
+
+every_method = pytest.mark.parametrize("choice", VARIANTS, ids=label)
+
+
+def built(choice: Choice) -> Method:
+    return tarry.methods.build(choice["name"], {k: v for k, v in choice.items() if k != "name"})
+
+
+def has_starts_of_its_own(choice: Choice) -> bool:
+    """Whether the method replies to a client with a start made when its update came."""
+    return built(choice).reply.apply is not Method("plain").reply.apply
+
+
+#: six clients, four at a time, several arriving at one instant; some visits fail; two clients come and go
+EVERYTHING: dict[str, Any] = {
+    "task": {"name": "digits", "hidden": 8, "limit": 300},
+    "clients": 6,
+    "concurrency": 4,
+    "delay": [[1.0], [1.0, 2.0], [2.0], [0.5, 3.0], [1.5, 1.0], [4.0, 0.5, 0.5]],
+    "failure_rate": 0.15,
+    "presence": {"1": [[0.0, 7.25]], "4": [[3.0, 11.0], [13.0, 16.0]]},
+    "steps": 2,
+    "batch": 8,
+    "lr": 0.05,
+    "time": 20.0,
+    "eval_every": 3.0,
+    "seed": 5,
+}
+
+Row = tuple[Any, ...]
+
+
+def row(e: tarry.Event) -> Row:
+    """An event without its weights."""
+    return tuple(value for field, value in e._asdict().items() if field != "weights")
+
+
+def simulate(made: Plan, *listeners: Callable[[tarry.Event], None]) -> Any:
+    """Run a plan to its end; the simulator, to look into."""
+    executor = made.executor()
+    sim = made.simulator(executor, list(listeners))
+    sim.run()
+    executor.close()
+    return sim
+
+
+def planned(choice: Choice | Method, **settings: Any) -> Plan:
+    return plan(Spec.of({"method": choice, **settings}))
+
+
+@cache
+def _everything(key: str) -> tuple[list[Row], str]:
+    seen: list[Row] = []
+    sim = simulate(planned(json.loads(key), **EVERYTHING), lambda e: seen.append(row(e)))
+    return seen, sha256(sim.server.weights)
+
+
+def everything(choice: Choice) -> tuple[list[dict[str, Any]], str]:
+    """The log and the final weights' fingerprint of the run that has everything in it."""
+    rows, digest = _everything(json.dumps(choice))
+    names = [name for name in tarry.Event._fields if name != "weights"]
+    return [dict(zip(names, r, strict=True)) for r in rows], digest

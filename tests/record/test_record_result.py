@@ -1,0 +1,201 @@
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.numpy import load_file
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+import tarry
+from tarry.core.errors import BadInput, Damaged
+from tarry.record.result import Result, sha256, staleness_summary, write_atomic
+from tarry.record.rows import read_rows
+from tarry.sim.measured_delays import read_trace
+
+
+@pytest.mark.parametrize(
+    ("counts", "want"),
+    [
+        ({}, {"mean": 0.0, "p95": 0, "max": 0}),
+        ({0: 10}, {"mean": 0.0, "p95": 0, "max": 0}),
+        ({3: 1}, {"mean": 3.0, "p95": 3, "max": 3}),
+        ({0: 19, 100: 1}, {"mean": 5.0, "p95": 0, "max": 100}),  # 19 of 20 are exactly 95%
+        ({0: 18, 100: 2}, {"mean": 10.0, "p95": 100, "max": 100}),
+        ({1: 50, 2: 44, 7: 1, 9: 5}, {"mean": 1.9, "p95": 7, "max": 9}),
+        ({0: 1, 1: 1}, {"mean": 0.5, "p95": 1, "max": 1}),
+    ],
+)
+def test_staleness_by_hand(counts, want):
+    assert staleness_summary(Counter(counts)) == pytest.approx(want)
+
+
+@given(st.lists(st.integers(0, 60), min_size=1, max_size=300))
+def test_the_95th_percentile_is_the_smallest_value_that_95_in_100_do_not_exceed(values):
+    got = staleness_summary(Counter(values))
+    ranked = sorted(values)
+    assert got["p95"] == ranked[-(-95 * len(values) // 100) - 1]
+    assert got["max"] == ranked[-1]
+    assert got["mean"] == pytest.approx(fmean(values))
+
+
+def test_the_fingerprint_is_that_of_the_bytes():
+    w = torch.tensor([1.0, -2.5], dtype=torch.float64)
+    assert sha256(w) == hashlib.sha256(np.array([1.0, -2.5]).tobytes()).hexdigest()
+    assert sha256(w) != sha256(w.float())
+    assert sha256(torch.arange(6.0)[::2]) == sha256(torch.tensor([0.0, 2.0, 4.0]))
+
+
+def test_an_atomic_write_leaves_the_whole_file_and_nothing_beside_it(tmp_path):
+    path = tmp_path / "x.json"
+    (tmp_path / "x.json.part").write_bytes(b"left by a kill, and longer than what comes now")
+    for data in (b"first", b""):
+        write_atomic(path, data)
+        assert path.read_bytes() == data
+        assert [p.name for p in tmp_path.iterdir()] == ["x.json"]
+
+
+def test_an_atomic_write_that_fails_keeps_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "x.json"
+    write_atomic(path, b"old")
+
+    def full(fd: int) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="no space"):
+        write_atomic(path, b"new")
+    assert path.read_bytes() == b"old"
+
+
+def task() -> tarry.Task:
+    g = torch.Generator().manual_seed(1)
+    clients = [(torch.randn(8, 3, generator=g), torch.randint(0, 2, (8,), generator=g)) for _ in range(3)]
+    return tarry.Task("tiny", model=lambda: nn.Linear(3, 2), loss=cross_entropy, clients=clients, test=clients[0])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("runs") / "one"
+    presence = {2: [[0.0, 3.5]]}
+    tarry.run(
+        {"name": "orthofl", "beta": 0.5}, task(), delay=[1.0, 1.5, 2.0], time=6, seed=4, presence=presence, out=out
+    )
+    return out
+
+
+WANTED = {
+    "method": str,
+    "label": str,
+    "task": str,
+    "seed": int,
+    "virtual_time": float,
+    "updates": int,
+    "final_accuracy": float,
+    "curve": list,
+    "staleness": dict,
+    "weights_sha256": str,
+    "wall_s": float,
+    "bytes_up": int,
+    "bytes_down": int,
+    "peak_server_bytes": int,
+}
+
+
+def test_a_folder_holds_what_its_page_promises(folder):
+    assert {p.name for p in folder.iterdir() if p.name != ".lock"} == {
+        "spec.toml",
+        "events.jsonl",
+        "arrivals.csv",
+        "model.safetensors",
+        "result.json",
+    }
+
+
+def test_result_json_has_what_others_rely_on(folder):
+    raw = json.loads((folder / "result.json").read_text())
+    assert {k: type(raw.get(k)) for k in WANTED} == WANTED
+    assert (raw["method"], raw["label"], raw["task"], raw["seed"]) == ("orthofl", "orthofl:beta=0.5", "tiny", 4)
+    # client 0 arrives 6 times in 6 s, client 1 4 times, client 2 once before it leaves in its second visit
+    assert (raw["virtual_time"], raw["updates"], raw["lost"], raw["refused"]) == (6.0, 11, 1, 0)
+    assert set(raw["staleness"]) == {"mean", "p95", "max"}
+    assert all(len(point) == 4 for point in raw["curve"])
+    assert raw["curve"][0][:2] == [0.0, 0]
+    assert raw["curve"][-1] == [6.0, 11, raw["final_accuracy"], raw["final_loss"]]
+    assert raw["wall_s"] > 0
+    assert raw["bytes_up"] == 11 * 8 * 4
+    assert raw["bytes_down"] % (8 * 4) == 0
+    assert raw["peak_server_bytes"] > 8 * 4
+
+
+def test_the_numbers_of_the_result_are_those_of_the_rows(folder):
+    raw = json.loads((folder / "result.json").read_text())
+    rows = list(read_rows(folder / "events.jsonl"))
+    arrivals = [r for r in rows if r["kind"] == "arrival"]
+    assert len(arrivals) == raw["updates"]
+    assert sum(r["kind"] == "lost" for r in rows) == raw["lost"]
+    assert raw["staleness"] == pytest.approx(staleness_summary(Counter(r["staleness"] for r in arrivals)))
+    scored = [[r["time"], r["updates"], r["accuracy"], r["loss"]] for r in rows if r["kind"] == "evaluate"]
+    assert scored == raw["curve"]
+    assert raw["bytes_down"] == sum(r["kind"] == "hand_out" for r in rows) * 8 * 4
+
+
+def test_the_model_on_disk_is_the_one_whose_fingerprint_is_told(folder):
+    raw = json.loads((folder / "result.json").read_text())
+    named = load_file(folder / "model.safetensors")
+    assert {k: v.shape for k, v in named.items()} == {"weight": (2, 3), "bias": (2,)}
+    flat = np.concatenate([named["weight"].ravel(), named["bias"]])
+    assert hashlib.sha256(flat.tobytes()).hexdigest() == raw["weights_sha256"]
+
+
+def test_a_result_reads_back_as_it_was_written(folder):
+    result = Result.read(folder)
+    assert result.out == folder
+    assert result.to_json() == (folder / "result.json").read_text()
+    assert all(isinstance(p, tuple) for p in result.curve)
+
+
+def test_the_recorded_visits_replay_to_the_same_weights(folder):
+    rows = read_trace(folder / "arrivals.csv")
+    assert [r.fate for r in rows if r.client == 2] == ["came", "lost"]
+    delay = {"name": "trace", "path": str(folder / "arrivals.csv")}
+    again = tarry.run({"name": "orthofl", "beta": 0.5}, task(), delay=delay, time=6, seed=4, presence={2: [[0, 3.5]]})
+    assert again.weights_sha256 == Result.read(folder).weights_sha256
+
+
+def test_a_folder_without_a_result_is_told_how_to_get_one(tmp_path):
+    with pytest.raises(BadInput, match=r"no finished run is here .*`tarry resume .*` finishes one"):
+        Result.read(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"curve": 3}', '{"curve": [], "hello": 1}'])
+def test_a_result_that_cannot_be_read_is_damaged(tmp_path, text):
+    (tmp_path / "result.json").write_text(text)
+    with pytest.raises(Damaged, match=r"result.json cannot be read"):
+        Result.read(tmp_path)
+
+
+def test_what_is_not_finite_is_null_in_the_file(folder, tmp_path):
+    values: dict[str, Any] = {**vars(Result.read(folder)), "final_loss": float("nan")}
+    values["curve"] = [(0.0, 0, None, float("inf"))]
+    text = Result(**values).to_json()
+    assert "NaN" not in text
+    assert "Infinity" not in text
+    assert json.loads(text)["final_loss"] is None
+    assert json.loads(text)["curve"] == [[0.0, 0, None, None]]
+
+
+def test_a_run_without_a_test_set_has_an_empty_curve_and_no_accuracy(tmp_path):
+    bare = tarry.Task("bare", model=lambda: nn.Linear(3, 2), loss=cross_entropy, clients=task().clients)
+    result = tarry.run("fedasync", bare, delay=[1, 1, 1], updates=3, out=tmp_path / "r")
+    assert (result.final_accuracy, result.final_loss, result.curve) == (None, None, [])
+    assert Result.read(tmp_path / "r").final_accuracy is None

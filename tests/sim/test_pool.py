@@ -1,0 +1,258 @@
+from __future__ import annotations
+
+import multiprocessing as mp
+import os
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+import tarry
+from tarry.build import plan
+from tarry.core.errors import TarryError, WorkerDied
+from tarry.core.event import Event
+from tarry.sim.pool import Pool
+from tarry.spec import Spec
+
+HERE = os.getpid()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True)
+def nobody_left_behind() -> Iterator[None]:
+    yield
+    assert mp.active_children() == []
+
+
+def ended(pid: int) -> bool:
+    """Gone, or dead and waiting to be buried."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+DIGITS: dict[str, Any] = {
+    "task": {"name": "digits", "limit": 400, "hidden": 16},
+    "clients": 6,
+    "delay": [1.0, 1.3, 2.1, 2.9, 0.8, 4.0],
+    "failure_rate": 0.1,
+    "time": 9.0,
+    "epochs": 1,
+    "eval_every": 3.0,
+}
+
+
+def story(**settings: Any) -> tuple[list[tuple[Any, ...]], tarry.Result]:
+    """Every event (weights as bytes) and the result."""
+    events: list[tuple[Any, ...]] = []
+
+    def listen(e: Event) -> None:
+        events.append(e._replace(weights=e.weights.numpy().tobytes()))  # type: ignore[arg-type]
+
+    return events, tarry.run(callbacks=[listen], **settings)
+
+
+METHODS = [
+    {"name": "orthofl", "placement": "client"},
+    {"name": "orthofl", "placement": "hybrid"},
+    {"name": "fedbuff", "buffer": 3},
+    "fedprox",
+]
+
+
+@pytest.mark.parametrize("method", METHODS, ids=str)
+def test_processes_come_to_the_same_bits_as_one_by_one(method):
+    inline, alone = story(method=method, **DIGITS)
+    for kw in ({"workers": 2}, {"workers": 3, "lookahead": 4}, {"executor": "pool", "workers": 1}):
+        pooled, result = story(method=method, **DIGITS, **kw)
+        assert pooled == inline
+        assert result.weights_sha256 == alone.weights_sha256
+        assert result.curve == alone.curve
+        assert (result.bytes_up, result.bytes_down) == (alone.bytes_up, alone.bytes_down)
+        assert result.peak_server_bytes == alone.peak_server_bytes
+
+
+def test_training_ahead_of_need_changes_nothing_inline_either():
+    assert story(method="orthofl", **DIGITS, lookahead=5)[0] == story(method="orthofl", **DIGITS)[0]
+
+
+def noisy_task(loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy) -> tarry.Task:
+    """BatchNorm statistics and dropout, in a model made by a lambda."""
+    g = torch.Generator().manual_seed(0)
+    clients = [(torch.randn(10, 4, generator=g), torch.randint(0, 3, (10,), generator=g)) for _ in range(3)]
+    return tarry.Task(
+        "noisy",
+        model=lambda: nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.3), nn.Linear(8, 3)),
+        loss=loss,
+        clients=clients,
+        test=clients[0],
+    )
+
+
+SMALL: dict[str, Any] = {"delay": [1.0, 1.5, 2.5], "time": 6.0, "batch": 5, "epochs": 2, "eval_every": 2.0}
+
+
+def test_lambdas_statistics_and_dropout_are_the_same_in_processes():
+    task = noisy_task(lambda out, y: cross_entropy(out, y) + 0.01 * out.square().mean())
+    inline, _ = story(task=task, dtype="float64", **SMALL)
+    assert story(task=task, dtype="float64", workers=2, **SMALL)[0] == inline
+
+
+@dataclass(frozen=True)
+class Counted(tarry.LocalRule):
+    """Keeps a count, and sends it along in several shapes and types."""
+
+    def begin(self, brief):
+        visits = brief.memory.get("visits", torch.tensor(0))
+        return brief.weights, {"visits": visits + 1, "hint": brief.payload.get("hint", torch.zeros(2, 0))}
+
+    def finish(self, w, context):
+        v = context["visits"]
+        return {"count": v, "double": v.double() / 3, "row": v.repeat(2, 2), "hint": context["hint"]}, {"visits": v}
+
+
+def test_extras_memory_and_payload_travel_in_any_shape_and_type():
+    seen: list[tuple[Any, ...]] = []
+
+    def look(update: tarry.Update, now: tarry.Now) -> tarry.Update:
+        extras = {k: (t.dtype, tuple(t.shape), t.tolist()) for k, t in update.extras.items()}
+        seen.append((update.ticket.client, update.ticket.visit, extras))
+        return update
+
+    def hinted(update: tarry.Update, now: tarry.Now) -> tarry.Start:
+        return tarry.Start(now.weights, {"hint": torch.full((2, 1), update.staleness, dtype=torch.int32)})
+
+    method = tarry.Method("counted", local=Counted(), correct=tarry.stateless(look), reply=tarry.stateless(hinted))
+    stories = []
+    for kw in ({}, {"workers": 2}):
+        seen.clear()
+        stories.append((story(method=method, task=noisy_task(), **SMALL, **kw)[0], list(seen)))
+    assert stories[0] == stories[1]
+    _, visit, extras = seen[-1]
+    assert visit > 0
+    assert extras["count"] == (torch.int64, (), visit + 1)
+    assert extras["double"] == (torch.float64, (), (visit + 1) / 3)
+    assert extras["row"][1] == (2, 2)
+    assert extras["hint"][:2] == (torch.int32, (2, 1))
+
+
+def test_an_exception_in_a_worker_reaches_the_caller_with_its_text():
+    def loss(out: Tensor, y: Tensor) -> Tensor:
+        if os.getpid() != HERE:
+            raise ZeroDivisionError("there is a worm in this apple")
+        return cross_entropy(out, y)
+
+    with pytest.raises(TarryError, match=r"(?s)ZeroDivisionError: there is a worm in this apple.*in loss"):
+        tarry.run(task=noisy_task(loss), workers=2, **SMALL)
+
+
+def test_an_update_that_is_not_finite_is_refused_in_processes_too():
+    task = noisy_task()
+    task.clients[1][0][0, 0] = float("nan")
+    result = tarry.run(task=task, workers=2, **{**SMALL, "batch": "all"})
+    assert result.refused == 4  # visits of 1.5 s in 6 s
+    assert result.updates == 6 + 2
+
+
+def test_a_worker_that_is_killed_at_work_is_noticed_and_the_others_are_ended():
+    pids: list[int] = []
+
+    def loss(out: Tensor, y: Tensor) -> Tensor:
+        if os.getpid() != HERE and (y == 2).sum() > 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return cross_entropy(out, y)
+
+    def listen(_: Event) -> None:
+        pids.extend(p.pid for p in mp.active_children() if p.pid is not None)
+
+    with pytest.raises(WorkerDied, match=r"training process \d+ ended with code -9") as e:
+        tarry.run(task=noisy_task(loss), workers=2, callbacks=[listen], **SMALL)
+    assert len(set(pids)) == 2
+    assert str(e.value).split()[2] in {str(p) for p in pids}
+    assert all(ended(p) for p in pids)
+
+
+def test_a_worker_that_is_killed_while_it_waits_is_noticed_too():
+    pids: set[int] = set()
+
+    def listen(e: Event) -> None:
+        if e.kind == "arrival" and e.updates == 2:
+            children = mp.active_children()
+            pids.update(p.pid for p in children if p.pid is not None)
+            for p in children:
+                os.kill(p.pid or 0, signal.SIGKILL)
+
+    with pytest.raises(WorkerDied, match="killed or out of memory"):
+        tarry.run(task=noisy_task(), workers=2, callbacks=[listen], **SMALL)
+    assert len(pids) == 2
+    assert all(ended(p) for p in pids)
+
+
+def test_processes_end_when_a_callback_of_the_callers_fails():
+    pids: set[int] = set()
+
+    def listen(e: Event) -> None:
+        if e.kind == "arrival":
+            pids.update(p.pid for p in mp.active_children() if p.pid is not None)
+            raise LookupError("enough")
+
+    with pytest.raises(LookupError, match="enough"):
+        tarry.run(task=noisy_task(), workers=2, callbacks=[listen], **SMALL)
+    assert len(pids) == 2
+    assert all(ended(p) for p in pids)
+
+
+def made_pool() -> Pool:
+    made = plan(Spec.of({"task": noisy_task(), "workers": 2, **SMALL}))
+    pool = made.executor()
+    assert isinstance(pool, Pool)
+    sim = made.simulator(pool, [])
+    sim._dispatch()  # three jobs for two workers
+    return pool
+
+
+def test_closing_ends_the_processes_also_with_work_under_way_and_again():
+    pool = made_pool()
+    pids = [p.pid for p in mp.active_children()]
+    assert len(pids) == 2
+    pool.close()
+    assert all(ended(p) for p in pids if p is not None)
+    assert mp.active_children() == []
+    pool.close()
+
+
+def test_a_job_may_be_asked_for_in_any_order():
+    pool = made_pool()
+    try:
+        late, early = pool.collect(2), pool.collect(0)
+    finally:
+        pool.close()
+    assert late.n_examples == early.n_examples == 10
+    assert not torch.equal(late.delta, early.delta)
+
+
+def test_workers_ignore_ctrl_c_and_leave_it_to_the_parent():
+    pool = made_pool()
+    try:
+        assert pool.collect(0).finite
+        assert pool.collect(1).finite  # the other worker's: both are up
+        for p in mp.active_children():
+            os.kill(p.pid or 0, signal.SIGINT)
+        assert pool.collect(2).finite
+        assert len(mp.active_children()) == 2
+    finally:
+        pool.close()
