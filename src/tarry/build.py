@@ -17,7 +17,6 @@ from .core.errors import BadInput
 from .core.event import Event
 from .core.layout import Layout
 from .core.method import Method
-from .core.optim import optimiser
 from .core.rng import Stream
 from .core.roster import Roster
 from .core.server import Server
@@ -103,12 +102,8 @@ def plan(spec: Spec) -> Plan:
     n = len(task.clients)
     if spec.concurrency is not None and spec.concurrency > n:
         raise BadInput(f"--concurrency {spec.concurrency}: there are only {n} clients; ask for at most that many")
-    work = Work(
-        optimiser(spec.optimiser, lr=spec.lr, momentum=spec.momentum, weight_decay=spec.weight_decay),
-        epochs=spec.epochs,
-        steps=spec.steps,
-        batch=None if spec.batch == "all" else spec.batch,
-    )
+    batch = None if spec.batch == "all" else spec.batch
+    work = Work(spec.client_optimiser(), epochs=spec.epochs, steps=spec.steps, batch=batch)
     module = build_module(task, seed=spec.seed, dtype=_dtype(spec)).to(spec.device)
     layout = Layout.of(module)
     samples = [len(x) for x, _ in task.clients]
@@ -130,7 +125,10 @@ def _task(spec: Spec) -> Task:
     if isinstance(task, Choice):
         task = tasks.build(task.name, task.params)
     if task.train is not None:
-        partitioner = at_least(partitions.build(spec.partition.name, spec.partition.params), spec.min_samples)
+        cut = spec.partition
+        if isinstance(cut, Choice):
+            cut = partitions.build(cut.name, cut.params)
+        partitioner = at_least(cut, spec.min_samples)
         generator = rng.generator(rng.key(spec.seed, Stream.PARTITION))
         task = task.split(partitioner, spec.clients or DEFAULT_CLIENTS, generator)
     elif not task.clients:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import multiprocessing as mp
 import re
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
@@ -21,7 +22,7 @@ from .build import plan
 from .core.errors import BadInput, TarryError, WorkerDied
 from .core.method import Method
 from .core.task import Task
-from .experiment import Progress, resume, run_spec
+from .experiment import CHANGE_NO_RESULT, Progress, resume, run_spec
 from .record.result import Result, write_atomic
 from .report.tables import Summary, summarise, to_json
 from .spec import Spec
@@ -109,8 +110,12 @@ def _folder_name(label: str) -> str:
 def _check_folder(spec: Spec, folder: Path | None) -> None:
     if folder is None or not (folder / "spec.toml").is_file():
         return
-    if (folder / "spec.toml").read_text() != spec.to_toml():
+    if _what_matters((folder / "spec.toml").read_text()) != _what_matters(spec.to_toml()):
         raise BadInput(f"--out {folder}: it holds a run with other settings; name another folder")
+
+
+def _what_matters(toml: str) -> list[str]:
+    return [line for line in toml.splitlines() if line.partition(" =")[0] not in CHANGE_NO_RESULT]
 
 
 def _one(spec: Spec, folder: Path | None, progress: Callable[[Progress], None]) -> Result:
@@ -130,10 +135,12 @@ def _child(conn: Connection, others: list[Connection], spec: Spec, folder: Path 
         result = _one(spec, folder, lambda p: conn.send(p))
         weights = None if result.weights is None else result.weights.cpu().numpy()
         conn.send((replace(result, weights=None), weights))
-    except TarryError as e:
-        conn.send(e if type(e) is not BadInput else TarryError("\n".join(e.problems)))
     except (KeyboardInterrupt, BrokenPipeError):
         pass
+    except TarryError as e:
+        conn.send(str(e))
+    except Exception as e:
+        conn.send(f"the run of {spec.label}, seed {spec.seed}, failed: {e}\n{traceback.format_exc()}")
 
 
 def _several(jobs: Sequence[tuple[Spec, Path | None]], workers: int, show: Show) -> list[Result]:
@@ -156,14 +163,15 @@ def _several(jobs: Sequence[tuple[Spec, Path | None]], workers: int, show: Show)
                 try:
                     message = conn.recv()
                 except EOFError:
+                    process.join()
                     raise WorkerDied(
                         f"the run of {jobs[index][0].label} was killed (code {process.exitcode})"
                     ) from None
                 if isinstance(message, Progress):
                     show(index, jobs[index][0], message)
                     continue
-                if isinstance(message, TarryError):
-                    raise message
+                if isinstance(message, str):
+                    raise TarryError(message)
                 result, weights = message
                 results[index] = replace(result, weights=None if weights is None else torch.from_numpy(weights))
                 process.join()

@@ -33,9 +33,11 @@ from .sim.simulator import Simulator
 from .spec import Spec
 from .version import __version__
 
-__all__ = ["Progress", "resume", "run", "run_spec"]
+__all__ = ["CHANGE_NO_RESULT", "Progress", "resume", "run", "run_spec"]
 
 Callback = Callable[[Event], None]
+#: settings that may differ when a run is taken up again
+CHANGE_NO_RESULT = ("workers", "executor", "lookahead", "checkpoint_every")
 
 
 @dataclass(frozen=True)
@@ -94,8 +96,7 @@ def resume(
             f"{folder}: this run was given a Python object as {', '.join(missing)}; "
             f"resume it from Python: tarry.resume({str(folder)!r}, {', '.join(f'{m}=...' for m in missing)})"
         )
-    free = {"workers", "executor", "lookahead", "checkpoint_every"}
-    if fixed := [o for o in objects if o not in wanted and o not in free]:
+    if fixed := [o for o in objects if o not in wanted and o not in CHANGE_NO_RESULT]:
         raise BadInput(f"{folder}: {fixed[0]} is part of what is being resumed and cannot change")
     if (folder / "result.json").is_file():
         return Result.read(folder)
@@ -122,9 +123,12 @@ def _claim(folder: Path, spec: Spec) -> None:
         raise BadInput(
             f"--out {folder}: it holds another run; `tarry resume {folder}` goes on with it, or name another folder"
         )
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise BadInput(f"--out {folder}: it is not an empty folder; name another one")
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise BadInput(f"--out {folder}: it is not an empty folder; name another one")
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise BadInput(f"--out {folder}: it cannot be made ({e}); name another folder") from e
     write_atomic(folder / "spec.toml", spec.to_toml().encode())
 
 
@@ -266,7 +270,7 @@ def _locked(folder: Path) -> Iterator[None]:
     """Nobody else may run or resume in this folder meanwhile; the lock dies with the process."""
     with open(folder / ".lock", "w") as f:
         try:
-            fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.lockf(f, fcntl.LOCK_EX | fcntl.LOCK_NB)  # of this process alone: forked workers do not share it
         except OSError:
             raise BadInput(f"{folder}: another process is at work on this run") from None
         yield

@@ -17,8 +17,12 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
 
+import numpy as np
+import torch
+
 from .core.errors import BadInput, near
 from .core.method import Method
+from .core.optim import Optimiser, optimiser
 from .core.registry import Param, Registry
 from .core.task import Task
 from .methods import methods
@@ -67,9 +71,8 @@ class Choice:
         """The same with whole paths, so that it means the same from any folder."""
         file, colon, attribute = self.name.rpartition(".py:")
         name = f"{Path(file + '.py').expanduser().resolve()}:{attribute}" if colon else self.name
-        path = self.params.get("path")
-        paths = {"path": str(Path(path).expanduser().resolve())} if isinstance(path, str) else {}
-        return Choice(name, {**self.params, **paths})
+        files = {k: v for k, v in self.params.items() if k in ("path", "speeds") and isinstance(v, str)}
+        return Choice(name, {**self.params, **{k: str(Path(v).expanduser().resolve()) for k, v in files.items()}})
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,9 @@ class Spec:
     task: Annotated[Choice | Task, "what is learnt: `tarry tasks`, NAME of TARRY_DATA/NAME.npz, or file.py:factory"] = (
         Choice("digits")
     )
-    partition: Annotated[Choice, "who holds which examples: `tarry partitions`"] = Choice("dirichlet")
+    partition: Annotated[Choice | Callable[..., Any], "who holds which examples: `tarry partitions`"] = Choice(
+        "dirichlet"
+    )
     delay: Annotated[Choice | Callable[..., Any], "how long visits take: `tarry delays`"] = Choice("orthofl-rpi")
     seed: Annotated[int, "of everything random"] = 0
     clients: Annotated[int | None, "how many; 10, or as many as the task has"] = None
@@ -121,13 +126,19 @@ class Spec:
                 continue
             try:
                 values[name] = _value(known[name], value)
-            except ValueError as e:
+            except (ValueError, TypeError) as e:
                 problems.append(f"--{name.replace('_', '-')} {value}: {e}")
         spec = cls(**values)
         problems += spec._contradictions()
         if problems:
             raise BadInput(problems)
         return spec._filled()
+
+    def _typed(self, group: str) -> Choice:
+        """A choice with its parameters as their types, so that text and values say the same."""
+        choice = getattr(self, group)
+        _, values = REGISTRIES[group].check(choice.name, choice.params)
+        return Choice(choice.name, {k: values[k] for k in choice.params})
 
     def _contradictions(self) -> Iterable[str]:
         positive = ("clients", "concurrency", "eval_every", "epochs", "steps", "workers", "checkpoint_every")
@@ -138,6 +149,10 @@ class Spec:
         for name in ("min_samples", "lookahead"):
             if getattr(self, name) < 0:
                 yield f"--{name.replace('_', '-')} {getattr(self, name)}: must be 0 or more"
+        if self.batch != "all" and self.batch < 1:
+            yield f"--batch {self.batch}: must be 1 or more, or `all`"
+        if self.device not in ("cpu", "cuda") or (self.device == "cuda" and not torch.cuda.is_available()):
+            yield f"--device {self.device}: there is no such device here; cpu always is"
         if not 0 <= self.failure_rate < 1:
             yield f"--failure-rate {self.failure_rate}: must be in [0, 1)"
         if self.epochs is not None and self.steps is not None:
@@ -146,7 +161,7 @@ class Spec:
             yield f"--concurrency {self.concurrency}: there are only {self.clients} clients; ask for at most that many"
         if self.executor == "inline" and self.workers > 1:
             yield f"--executor inline --workers {self.workers}: inline trains in one process; use --executor pool"
-        for check in (self._budget, *(lambda g=g: self._named(g) for g in REGISTRIES)):
+        for check in (self._budget, self.client_optimiser, *(lambda g=g: self._named(g) for g in REGISTRIES)):
             try:
                 check()
             except BadInput as e:
@@ -157,6 +172,10 @@ class Spec:
     def _budget(self) -> None:
         if (self.time, self.updates, self.rounds, self.target) != (None, None, None, None):
             Budget(self.time, self.updates, self.rounds, self.target)
+
+    def client_optimiser(self) -> Optimiser:
+        """The optimiser that the settings name."""
+        return optimiser(self.optimiser, lr=self.lr, momentum=self.momentum, weight_decay=self.weight_decay)
 
     def _named(self, group: str) -> None:
         choice = getattr(self, group)
@@ -171,8 +190,9 @@ class Spec:
             spec = replace(spec, epochs=5)
         if isinstance(self.presence, str):
             spec = replace(spec, presence=str(Path(self.presence).resolve()))
-        choices = {f.name: getattr(spec, f.name) for f in fields(spec) if isinstance(getattr(spec, f.name), Choice)}
-        return replace(spec, **{name: choice.resolved() for name, choice in choices.items()})
+        named = [g for g in REGISTRIES if isinstance(getattr(spec, g), Choice)]
+        choices: dict[str, Any] = {g: spec._typed(g).resolved() for g in named}
+        return replace(spec, **choices)
 
     @property
     def label(self) -> str:
@@ -181,15 +201,16 @@ class Spec:
 
     def objects(self) -> list[str]:
         """The settings that hold Python objects and cannot be written down."""
-        return [f.name for f in fields(self) if f.name in ("method", "task", "delay") and not _written(self, f.name)]
+        return [g for g in REGISTRIES if not isinstance(getattr(self, g), Choice)]
 
     def to_toml(self) -> str:
         """The spec as resolved, in TOML; a Python object is named but cannot be read back."""
         plain, tables = [], []
         for f in fields(self):
             value = getattr(self, f.name)
-            if not _written(self, f.name):
-                plain.append(f"# {f.name}: a Python object ({getattr(value, 'name', value)})")
+            if f.name in REGISTRIES and not isinstance(value, Choice):
+                name = getattr(value, "name", getattr(value, "__name__", type(value).__name__))
+                plain.append(f"# {f.name}: a Python object ({' '.join(str(name).split())})")
             elif isinstance(value, Choice) and value.params:
                 body = {"name": value.name, **value.params}
                 tables.append(f"\n[{f.name}]\n" + "\n".join(f"{k} = {_toml(v)}" for k, v in body.items()))
@@ -208,6 +229,8 @@ class Spec:
             raise BadInput(f"--spec {path}: there is no such file") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
             raise BadInput(f"--spec {path}: not TOML: {e}") from e
+        except OSError as e:
+            raise BadInput(f"--spec {path}: it cannot be read: {e}") from e
 
 
 def settings() -> dict[str, Param]:
@@ -221,25 +244,51 @@ def settings() -> dict[str, Param]:
 
 
 def _value(param: Param, value: Any) -> Any:
+    if param.name == "delay" and isinstance(value, list | tuple):
+        return Choice("scripted", {"durations": [list(d) if isinstance(d, list | tuple) else d for d in value]})
     if param.name in REGISTRIES:
-        if isinstance(value, list | tuple) and param.name == "delay":
-            return Choice("scripted", {"durations": [list(d) if isinstance(d, list | tuple) else d for d in value]})
-        return value if isinstance(value, Method | Task) or callable(value) else Choice.of(value)
+        return value if _is_object(param.name, value) else Choice.of(value)
     if param.name == "presence" and isinstance(value, Mapping):
-        return {str(client): [list(window) for window in windows] for client, windows in value.items()}
+        return {str(_whole(client)): [_window(w) for w in windows] for client, windows in value.items()}
+    if param.name == "presence" and not (value is None or isinstance(value, str)):
+        raise ValueError(f"wants a file or a table of windows by client, got {value!r}")
     return param.parse(value)
 
 
-def _written(spec: Spec, name: str) -> bool:
-    value = getattr(spec, name)
-    return name not in ("method", "task", "delay") or isinstance(value, Choice)
+def _is_object(group: str, value: Any) -> bool:
+    """Whether a Python object may stand for a choice of this group."""
+    kind = {"method": Method, "task": Task}.get(group)
+    if isinstance(value, str | Mapping | Choice):
+        return False
+    if kind is not None and not isinstance(value, kind):
+        hint = "; call the factory first" if callable(value) and not isinstance(value, Method | Task) else ""
+        raise ValueError(f"wants a name, a table or a {kind.__name__}, got {type(value).__name__}{hint}")
+    return kind is not None or callable(value)
+
+
+def _whole(client: Any) -> int:
+    if not str(client).isdigit():
+        raise ValueError(f"client {client!r} is not a number")
+    return int(client)
+
+
+def _window(window: Any) -> list[float]:
+    try:
+        start, end = window
+        return [float(start), float(end)]
+    except (TypeError, ValueError):
+        raise ValueError(f"a window is a pair of seconds, got {window!r}") from None
 
 
 def _toml(value: Any) -> str:
+    if isinstance(value, np.generic | np.ndarray):
+        value = value.tolist()
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        return json.dumps(value)
+        return json.dumps(value, ensure_ascii=False)
+    if value is None:
+        return '"none"'  # TOML has no null; the parameter reads it so
     if isinstance(value, list | tuple):
         return "[" + ", ".join(_toml(v) for v in value) + "]"
     return repr(value)

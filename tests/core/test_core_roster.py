@@ -45,7 +45,7 @@ def test_nobody_is_drawn_when_none_is_wanted_or_there():
 
 
 def test_a_draw_is_a_function_of_the_key_and_of_who_is_idle():
-    draws = [tuple(Roster(50, 50).draw(5, Moment(key))) for key in (7, 7, 8, 9)]
+    draws = [tuple(Roster(50, 50).draw(5, Moment(rng.key(i)))) for i in (7, 7, 8, 9)]
     assert draws[0] == draws[1]
     assert len(set(draws)) == 3
 

@@ -11,7 +11,7 @@ from torch import Tensor
 import tarry
 from tarry import Method, Now, Start, Update, stateless
 
-from .test_inputs import small_task
+from .small import small_task
 from .variants import EVERYTHING
 
 #: all clients at once, no losses: only the method is left to differ
@@ -68,7 +68,7 @@ def naive_decoupled(beta: float, a: float) -> Method:
     """FedAsync whose clients keep their own weights and are sent the whole global shift."""
 
     def step(update: Update, now: Now) -> Tensor:
-        weight = beta * (update.staleness + 1) ** -a
+        weight = float(beta * (update.staleness + 1) ** -a)
         return (1 - weight) * now.weights + weight * update.local
 
     def reply(update: Update, now: Now) -> Start:

@@ -16,9 +16,9 @@ from tarry.core.local import Brief, Context, Functions, LocalRule
 from tarry.core.method import Method, Now, Part
 from tarry.core.task import Examples
 
+from .small import flat_loss, small_task
 from .spy import spied
 from .variants import EVERYTHING, Choice, built, every_method, planned
-
 
 UNBOUND = {k: v for k, v in EVERYTHING.items() if k != "task"}
 
@@ -93,7 +93,7 @@ PARTS = ("correct", "aggregate", "step", "reply", "dispatch")
 
 def watched_method(choice: Choice, count: list[int]) -> Method:
     method = built(choice)
-    parts = {name: watched(getattr(method, name), name, count) for name in PARTS}
+    parts: dict[str, Any] = {name: watched(getattr(method, name), name, count) for name in PARTS}
     return replace(method, local=WatchedRule(method.local, count), **parts)
 
 
@@ -125,29 +125,6 @@ def test_the_server_writes_neither_to_tickets_nor_to_what_came_back(choice: Choi
         watch = Watch([(t.sent, t.anchor, t.payload) for t in out], delta, server.weights)
         server.receive(ticket.number, trained, float(time))
         assert watch.check("receive") >= 10
-
-
-class Small(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(3, 4), nn.Linear(4, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.second(torch.relu(self.first(x)))
-        return out
-
-
-def flat_loss(outputs: Tensor, targets: Tensor) -> Tensor:
-    return (outputs * 0.0).sum()
-
-
-def small_task(loss: Any = nn.functional.cross_entropy) -> tarry.Task:
-    g = torch.Generator().manual_seed(3)
-    data = [(torch.randn(5, 3, generator=g), torch.randint(2, (5,), generator=g)) for _ in range(6)]
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(4)
-        module = Small()
-    return tarry.Task("small", model=module, loss=loss, clients=data, test=data[0])
 
 
 @every_method

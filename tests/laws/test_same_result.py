@@ -32,14 +32,18 @@ def test_another_seed_gives_other_weights(choice: Choice) -> None:
 @every_method
 @pytest.mark.parametrize(
     "how",
-    [{"lookahead": 3}, {"executor": "pool"}, {"workers": 2}, {"workers": 3, "lookahead": 3}],
-    ids=["ahead", "pool", "2-workers", "3-workers-ahead"],
+    [{"lookahead": 3}, {"workers": 2}, {"workers": 3, "lookahead": 3}],
+    ids=["ahead", "2-workers", "3-workers-ahead"],
 )
 def test_who_trains_and_how_far_ahead_changes_no_event_and_no_bit(choice: Choice, how: dict[str, Any]) -> None:
     log, digest = everything(choice)
     events, other = trace_and_sha(choice, **how)
     assert other == digest
     assert events == [tuple(e.values()) for e in log]
+
+
+def test_a_pool_of_one_changes_no_bit() -> None:
+    assert trace_and_sha({"name": "orthofl"}, executor="pool")[1] == everything({"name": "orthofl"})[1]
 
 
 @every_method
@@ -74,6 +78,21 @@ def test_orthofl_gives_the_same_weights_wherever_it_calibrates(placement: str, p
         return seen
 
     torch.testing.assert_close(weights(placement), weights("server"), rtol=1e-9, atol=1e-10)
+
+
+def test_orthofl_hybrid_lets_the_first_share_of_clients_calibrate_themselves() -> None:
+    """A third of six: clients 0 and 1 are sent W(t) with β_t beside it after their first visit, the others never."""
+    made = planned({"name": "orthofl", "placement": "hybrid", "share": 1 / 3}, **{**EVERYTHING, "concurrency": 6})
+    executor, sent = made.executor(), dict[int, set[str]]()
+
+    def look(e: tarry.Event) -> None:
+        if e.kind == "hand_out":
+            sent.setdefault(e.client, set()).update(sim.server.tickets[e.ticket].payload)
+
+    sim = made.simulator(executor, [look])
+    sim.run()
+    executor.close()
+    assert sent == {0: {"beta"}, 1: {"beta"}, 2: set(), 3: set(), 4: set(), 5: set()}
 
 
 def test_a_run_by_hand_is_the_run_of_the_front_door() -> None:

@@ -165,7 +165,7 @@ def test_flash_windows_count_from_the_start_of_each_trace(tmp_path, name):
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("client,start,end\na,0,1\na,later,9\n", "line 3: 'later' is not a number"),
+        ("client,start,end\n0,0,1\n0,later,9\n", "line 3: 'later' is not a number"),
         ("client,start,end\na,9,1\n", "line 2: window 9.0 to 1.0: must begin at 0 or later"),
         ("client,start,end\na,-9,1\n", "line 2: window -9.0 to 1.0: must begin at 0 or later"),
         ("client,start,end\na,nan,1\n", "line 2: window nan to 1.0: must begin"),

@@ -58,6 +58,7 @@ def main() -> None:
     except TarryError as e:
         show.complaint(str(e))
         sys.exit(2)
-    except KeyboardInterrupt:
-        show.complaint("interrupted; a run with --out goes on with `tarry resume DIR`")
-        sys.exit(130)
+    except SystemExit as e:
+        if e.code == 130:  # Ctrl-C
+            show.complaint("interrupted; a run with --out goes on with `tarry resume DIR`")
+        raise

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ..core.errors import BadInput
+from ..core.errors import BadInput, near
 from ..spec import REGISTRIES, Choice, Spec, settings
 
 __all__ = ["PASS_ON", "gather", "with_settings"]
@@ -48,7 +48,9 @@ def _option(name: str) -> inspect.Parameter:
     flag = "--" + name.replace("_", "-")
     default = "" if param.default is None else f" [default: {param.default}]"
     if param.type is bool:
-        kind: Any = Annotated[bool | None, typer.Option(flag, help=param.help + default, show_default=False)]
+        kind: Any = Annotated[
+            bool | None, typer.Option(f"{flag}/--no-{name}", help=param.help + default, show_default=False)
+        ]
     else:
         shape = _SHAPES.get(name, param.type_name.replace(" | none", ""))
         option = typer.Option(flag, help=param.help + default, metavar=shape, show_default=False)
@@ -79,8 +81,12 @@ def _dotted(extra: Sequence[str]) -> list[tuple[str, str, str]]:
         flag, equals, value = word.partition("=")
         group, dot, parameter = flag.removeprefix("--").partition(".")
         if not word.startswith("--") or not dot or group not in REGISTRIES:
+            if word.startswith("--") and not equals and rest and not rest[0].startswith("--"):
+                word += f" {rest.pop(0)}"
+            hint = near(flag.removeprefix("--"), [k.replace("_", "-") for k in settings()])
             problems.append(
-                f"{word}: there is no such flag; `--help` lists them, and parameters go as --method.NAME value"
+                f"{word}: there is no such flag.{hint if 'Did you mean' in hint else ''} `--help` lists them, and "
+                "parameters go as --method.NAME value"
             )
         elif not equals and not rest:
             problems.append(f"{word}: a value is missing")

@@ -101,13 +101,15 @@ def result_lines(result: Result) -> None:
         f"[bold]{plain(result.label)}[/] on {result.task}, seed {result.seed}: {accuracy} after "
         f"{result.virtual_time:,.0f} virtual s, {result.updates:,} updates, {result.rounds:,} server steps",
         highlight=False,
+        soft_wrap=True,
     )
     console.print(
         f"  staleness mean {s['mean']:.1f}, p95 {s['p95']:g}, max {s['max']:g}; {result.bytes_up / 1e6:.1f} MB up, "
         f"{result.bytes_down / 1e6:.1f} MB down, server at most {result.peak_server_bytes / 1e6:.1f} MB; "
         f"{result.lost} lost, {result.refused} refused; {result.wall_s:.1f} s",
         highlight=False,
+        soft_wrap=True,
     )
-    console.print(f"  weights sha256 {result.weights_sha256}", highlight=False)
+    console.print(f"  weights sha256 {result.weights_sha256}", highlight=False, soft_wrap=True)
     if result.out is not None:
-        console.print(f"  in {result.out}", highlight=False)
+        console.print(f"  in {plain(str(result.out))}", highlight=False, soft_wrap=True)

@@ -30,6 +30,7 @@ from .errors import BadInput
 __all__ = ["Block", "Kind", "Layout"]
 
 _NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
+_TABLES = (nn.Embedding, nn.EmbeddingBag)  # looked up, not a map: never the head
 
 
 class Kind(StrEnum):
@@ -114,7 +115,7 @@ def _kinds(module: nn.Module) -> dict[int, Kind]:
         own = list(_trained(owner))
         if isinstance(owner, _NORMS):
             kinds.update((id(p), Kind.NORM) for p in own)
-        elif any(p.ndim >= 2 for p in own):
+        elif any(p.ndim >= 2 for p in own) and not isinstance(owner, _TABLES):
             head = owner
     if head is not None:
         kinds.update((id(p), Kind.HEAD) for p in _trained(head))

@@ -4,17 +4,20 @@
     correct    Update → Update                          staleness weights, delay correction
     aggregate  Update | None → Update | None            each arrival, buffer, round (out None = wait)
     step       Update → new global weights              add, mix, ...
-    reply      Update → Start | None                    this client's next start (None = the global at hand-out)
+    reply      Update → Start | None                    this client's next start (None = the opening)
     dispatch   Roster → clients                         who is handed work now
 
 A server part is `init(weights) → state` and `part(x, state, now) → (out, state)`: output first, state second. State
 is a plain record (tensors, numbers, text, lists, dicts), so every method checkpoints for free. Parts never write to
 their inputs. `now` is the moment of the arrival, before anything changed.
+
+A client without a start of its own (first contact, or a reply that made none) gets the method's `opening`: by default
+the global weights of the moment of the hand-out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -27,7 +30,7 @@ from .local import LocalRule
 from .roster import Roster
 from .ticket import Start, Update
 
-__all__ = ["Method", "Now", "Part", "stateless"]
+__all__ = ["Method", "Now", "Opening", "Part", "stateless"]
 
 X = TypeVar("X")
 Y = TypeVar("Y")
@@ -102,6 +105,10 @@ def _refill(roster: Roster, state: None, now: Now) -> tuple[list[int], None]:
     return roster.draw(roster.limit - now.in_flight, now), state
 
 
+#: client, the states of all parts by name, now → what it is handed (None = the global)
+Opening = Callable[[int, Mapping[str, Any], Now], Start | None]
+
+
 @dataclass(frozen=True)
 class Method:
     """A federated method: a name, what staleness means to it, and six parts with plain defaults."""
@@ -114,3 +121,4 @@ class Method:
     step: Part[Update, Tensor] = field(default_factory=lambda: stateless(_add))
     reply: Part[Update, Start | None] = field(default_factory=lambda: Part(_the_global))
     dispatch: Part[Roster, list[int]] = field(default_factory=lambda: Part(_refill))
+    opening: Opening | None = None  # the start of a client whose last reply made none; None = the global at hand-out

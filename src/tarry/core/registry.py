@@ -12,14 +12,17 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import json
 import sys
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
+
+import numpy as np
 
 from .errors import BadInput, near
 
@@ -49,6 +52,7 @@ class Param:
 
     def parse(self, value: Any) -> Any:
         """The value as this parameter's type; text (from a flag) is read, anything else is checked."""
+        value = value.item() if isinstance(value, np.generic) else value
         for kind in _alternatives(self.type):
             try:
                 return _as(kind, value)
@@ -66,6 +70,8 @@ def _alternatives(kind: Any) -> tuple[Any, ...]:
 def _type_name(kind: Any) -> str:
     if typing.get_origin(kind) is Literal:
         return " | ".join(str(a) for a in typing.get_args(kind))
+    if typing.get_origin(kind) in (list, tuple, Sequence):
+        return "list"
     return "none" if kind is type(None) else str(getattr(kind, "__name__", kind))
 
 
@@ -92,8 +98,16 @@ def _as(kind: Any, value: Any) -> Any:
     elif kind is str:
         if isinstance(value, str):
             return value
-    else:
-        return value  # a Python object handed in through the API
+    elif kind is object:
+        return value  # not said what it is
+    elif isinstance(value, list | tuple):
+        return value
+    elif isinstance(value, str):
+        try:
+            if isinstance(read := json.loads(value), list):
+                return read
+        except ValueError:
+            pass
     raise ValueError(value)
 
 
@@ -115,13 +129,25 @@ class Entry(Generic[T]):
         return self.doc.partition("\n")[0]
 
 
+def _hint(annotation: Any, names: dict[str, Any]) -> Any:
+    """The type behind an annotation, one parameter at a time: what only type checkers import is not asked for."""
+    if annotation is inspect.Parameter.empty:
+        return object
+    if isinstance(annotation, str):
+        try:
+            return eval(annotation, names)  # the factory's own module wrote it
+        except NameError:
+            return object
+    return annotation
+
+
 def _params(factory: Callable[..., Any]) -> tuple[Param, ...]:
-    hints = typing.get_type_hints(factory, include_extras=True)
+    names = getattr(inspect.unwrap(factory), "__globals__", {})
     out = []
     for p in inspect.signature(factory).parameters.values():
         if p.kind in (p.VAR_KEYWORD, p.VAR_POSITIONAL):
             continue
-        hint, text = hints.get(p.name, str), ""
+        hint, text = _hint(p.annotation, names), ""
         if typing.get_origin(hint) is typing.Annotated:
             hint, *notes = typing.get_args(hint)
             text = next((n for n in notes if isinstance(n, str)), "")
@@ -130,11 +156,12 @@ def _params(factory: Callable[..., Any]) -> tuple[Param, ...]:
 
 
 class Registry(Generic[T]):
-    """All factories of one kind ('method', 'task', 'delay', 'partition'), by name."""
+    """All factories of one kind ('method', 'task', 'delay', 'partition'), by name; `makes` is the type they make."""
 
-    def __init__(self, kind: str):
-        self.kind = kind
+    def __init__(self, kind: str, makes: Any = object):
+        self.kind, self._makes = kind, makes
         self._entries: dict[str, Entry[T]] = {}
+        self._broken: dict[str, str] = {}
         self._plugins_loaded = False
 
     def register(self, name: str, *, paper: str = "") -> Callable[[F], F]:
@@ -157,6 +184,8 @@ class Registry(Generic[T]):
         if ".py:" in name:
             return self._from_file(name)
         self._load_plugins()
+        if name in self._broken:
+            raise BadInput(f"--{self.kind} {name}: {self._broken[name]}")
         if name not in self._entries:
             raise BadInput(f"--{self.kind} {name}: there is no such {self.kind}.{near(name, self._entries)}")
         return self._entries[name]
@@ -164,7 +193,12 @@ class Registry(Generic[T]):
     def build(self, name: str, params: Mapping[str, Any] | None = None) -> T:
         """Call the factory with checked parameters."""
         entry, values = self.check(name, params)
-        return entry.factory(**values)
+        made = entry.factory(**values)
+        if not isinstance(made, self._makes):
+            raise BadInput(
+                f"--{self.kind} {name}: its factory returned {type(made).__name__}, not {self._makes.__name__}"
+            )
+        return made
 
     def check(self, name: str, params: Mapping[str, Any] | None = None) -> tuple[Entry[T], dict[str, Any]]:
         """The factory and its parameters as their types; every wrong one is named in one error."""
@@ -193,9 +227,13 @@ class Registry(Generic[T]):
             return
         self._plugins_loaded = True
         for point in entry_points(group=f"tarry.{self.kind}s"):
-            if point.name not in self._entries:
+            if point.name in self._entries:
+                continue
+            try:
                 factory = point.load()
                 self._entries[point.name] = Entry(point.name, factory, getattr(factory, "paper", ""), _params(factory))
+            except Exception as e:
+                self._broken[point.name] = f"its plug-in does not load: {type(e).__name__}: {e}"
 
     def _from_file(self, name: str) -> Entry[T]:
         path_text, _, attribute = name.rpartition(":")

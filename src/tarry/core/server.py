@@ -67,6 +67,11 @@ class Server:
     def hand_out(self, client: int, time: float) -> Ticket:
         """Write a ticket for a client: its own start if its last reply made one, else the global weights."""
         start = self.starts.pop(client, None)
+        if start is None and self.method.opening is not None:
+            start = self.method.opening(client, self.state, self._moment(time))
+            if start is not None:
+                self._put(client, Start(start.weights, start.payload, self.weights, self.version))
+                start = self.starts.pop(client)
         number, visit = self.numbers, self.visits[client]
         self.numbers += 1
         self.visits[client] += 1
@@ -104,9 +109,10 @@ class Server:
         ticket = self.tickets.pop(number)
         if ticket.sent is not ticket.anchor or ticket.payload:
             self._put(ticket.client, Start(ticket.sent, ticket.payload, ticket.anchor, ticket.version))
+        staleness = self.version - ticket.version
         stepped = self._advance(None, self._now(time))
         self._release(ticket)
-        return Receipt(ticket, False, stepped, self.version - ticket.version)
+        return Receipt(ticket, False, stepped, staleness)
 
     def _advance(self, update: Update | None, now: Now) -> bool:
         state, apply = self.state, self._apply
@@ -121,7 +127,11 @@ class Server:
         return True
 
     def _now(self, time: float) -> Now:
+        """The moment of a decision: its draws are its own."""
         self.moments += 1
+        return self._moment(time)
+
+    def _moment(self, time: float) -> Now:
         in_flight = len(self.tickets)
         return Now(self.weights, self.layout, self.version, time, in_flight, self.n_clients, self._stream, self.moments)
 
@@ -154,7 +164,7 @@ class Server:
             "visits": torch.tensor(self.visits),
             "tickets": [_plain(t) for t in self.tickets.values()],
             "starts": {c: _plain(s) for c, s in self.starts.items()},
-            "state": self.state,
+            "state": dict(self.state),
             "peak": self.ledger.peak,
         }
 
@@ -165,7 +175,7 @@ class Server:
         self.visits = array("q", saved["visits"].tolist())
         self.tickets = {t["number"]: Ticket(**t) for t in saved["tickets"]}
         self.starts = {c: Start(**s) for c, s in saved["starts"].items()}
-        self.state = saved["state"]
+        self.state = dict(saved["state"])
         self.ledger = Ledger(peak=saved["peak"])
         self.ledger.hold(self.weights)
         for t in self.tickets.values():

@@ -86,7 +86,8 @@ def pairwise(by: Projection) -> Part[Update, Start | None]:
         me = update.ticket.client
         others = [d for c, d in latest.items() if c != me]
         own = complement(update.delta, others, layout=now.layout, by=by)
-        start = update.ticket.sent + own + (now.weights - update.ticket.anchor)
+        shift = now.weights - update.ticket.anchor
+        start = update.ticket.sent + own + reject(shift, shift, layout=now.layout, by="none")
         return Start(start), {**latest, me: update.delta}
 
     return Part(apply, lambda _: {})
@@ -103,6 +104,11 @@ def reference_reply() -> Part[Update, Start | None]:
         return Start(new), {"V": new}
 
     return Part(apply, lambda weights: {"V": weights})
+
+
+def reference_opening(_: int, states: Mapping[str, Any], __: Now) -> Start:
+    """The released code never hands out W: a client at first contact gets V too."""
+    return Start(states["reply"]["V"])
 
 
 def reference_step(beta: float, s: Decay) -> Part[Update, Tensor]:
@@ -140,10 +146,12 @@ def orthofl(
     _check(share, placement, ablation, state)
     s = polynomial(a)
     name = "orthofl" if state == "paper" else "orthofl-reference"
-    words = "s = τ + 1, τ = server steps since hand-out (each arrival is a step); mixing weight β s^(−a)"
+    words = "s = τ + 1, τ = server steps since the client's last arrival (each is a step); mixing weight β s^(−a)"
     step = mix(beta, s)
     if state == "reference":
-        return Method(name, staleness=words, step=reference_step(beta, s), reply=reference_reply())
+        return Method(
+            name, staleness=words, step=reference_step(beta, s), reply=reference_reply(), opening=reference_opening
+        )
     if ablation == "no-calibration":
         return Method(name, staleness=words, step=step)
     if ablation == "no-average":

@@ -5,4 +5,4 @@ from ..core.registry import Registry
 
 __all__ = ["methods"]
 
-methods: Registry[Method] = Registry("method")
+methods: Registry[Method] = Registry("method", Method)

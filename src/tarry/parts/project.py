@@ -38,10 +38,10 @@ def complement(a: Tensor, others: Sequence[Tensor], *, layout: Layout, by: Proje
         return a
     out = a.clone()
     for at in _stretches(layout, by):
-        basis = torch.stack([o[at] for o in others])
-        gram = (basis @ basis.T).double()
-        coefficients = torch.linalg.pinv(gram, hermitian=True, rtol=1e-10) @ (basis @ a[at]).double()
-        out[at] -= coefficients.to(a.dtype) @ basis
+        basis = torch.stack([o[at] for o in others]).double()
+        gram = basis @ basis.T
+        coefficients = torch.linalg.pinv(gram, hermitian=True, rtol=1e-10) @ (basis @ a[at].double())
+        out[at] -= (coefficients @ basis).to(a.dtype)
     return out
 
 

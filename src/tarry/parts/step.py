@@ -14,12 +14,16 @@ __all__ = ["add", "mix"]
 
 
 def add(eta: float = 1.0) -> Part[Update, Tensor]:
-    """W ← W + η Δ."""
+    """W ← W + η Δ. Running statistics go at most the whole way to the clients', whatever η."""
     if not eta > 0:
         raise BadInput(f"--method.eta {eta}: must be above 0")
 
     def apply(update: Update, now: Now) -> Tensor:
-        return torch.add(now.weights, now.moved(update), alpha=eta)
+        moved, n = now.moved(update), now.layout.n_params
+        new = torch.add(now.weights, moved, alpha=eta)
+        if eta > 1:
+            torch.add(now.weights[n:], moved[n:], out=new[n:])
+        return new
 
     return stateless(apply)
 

@@ -73,7 +73,9 @@ def _damaged(path: Path, why: str) -> Damaged:
 def _digest(skeleton: str, arrays: dict[str, np.ndarray[Any, Any]]) -> str:
     h = hashlib.sha256(skeleton.encode())
     for name in sorted(arrays):
-        h.update(np.ascontiguousarray(arrays[name]).data)
+        array = np.ascontiguousarray(arrays[name])
+        h.update(f"{name} {array.dtype.str} {array.shape}".encode())
+        h.update(array.data)
     return h.hexdigest()
 
 

@@ -25,6 +25,9 @@ class Recorder:
     """A listener that writes rows; what does not apply to an event is left out of its row."""
 
     def __init__(self, path: Path, *, at: int = 0):
+        there = path.stat().st_size if path.exists() else 0
+        if there < at:
+            raise Damaged(f"{path}: {there} bytes are left of a log of {at}; the run cannot be resumed, begin it anew")
         self._file = open(path, "ab")  # noqa: SIM115 - closed by close()
         self._file.truncate(at)
         self._file.seek(0, os.SEEK_END)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 
+from ..core.errors import BadInput
 from ..record.result import Result, write_atomic
 from .plots import accuracy_over_time, accuracy_over_updates, staleness_bars
 from .tables import Summary, known
@@ -84,8 +85,11 @@ def write_page(
 ) -> None:
     """The document in a file; a folder that is not there is made."""
     text = page(results, summary, title=title, settings=settings, command=command)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, text.encode())
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, text.encode())
+    except OSError as e:
+        raise BadInput(f"--html {path}: it cannot be written: {e}") from e
 
 
 def _document(title: str, body: str) -> str:

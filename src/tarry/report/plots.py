@@ -166,7 +166,7 @@ def _bars(figure: Figure, results: Sequence[Result]) -> None:
     rows = summarise(results).rows
     names = [fill(r.label, _WRAP) for r in rows]
     tallest = max(n.count("\n") for n in names)
-    figure.set_figheight(0.9 + (0.42 + 0.12 * tallest) * len(rows))
+    figure.set_figheight(max(1.6, 0.9 + (0.42 + 0.12 * tallest) * len(rows)))  # below that no room is left for a bar
     axes = figure.add_subplot()
     axes.grid(True, axis="x")
     axes.set_axisbelow(True)

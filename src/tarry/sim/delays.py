@@ -222,7 +222,10 @@ def scripted(
 
     After the last of a list comes the first again (`repeat`), or the client leaves for good (`leave`).
     """
-    script: list[list[float]] = [np.atleast_1d(np.asarray(entry, np.float64)).tolist() for entry in durations]
+    try:
+        script: list[list[float]] = [np.atleast_1d(np.asarray(entry, np.float64)).tolist() for entry in durations]
+    except (TypeError, ValueError) as e:
+        raise BadInput(f"--delay.durations {list(durations)}: seconds must be numbers ({e})") from e
     endless = [end == "repeat" or np.ndim(entry) == 0 for entry in durations]
     problems = [
         f"scripted delay of client {client}, visit {visit}: {seconds}: must be finite and above 0"

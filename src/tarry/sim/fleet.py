@@ -50,7 +50,7 @@ class Delay(Protocol):
 
 
 DelayFactory = Callable[[Fleet], Delay]
-delays: Registry[DelayFactory] = Registry("delay")
+delays: Registry[DelayFactory] = Registry("delay", Callable)
 
 
 def outside(low: float, high: float, /, **values: float) -> list[str]:

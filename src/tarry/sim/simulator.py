@@ -78,7 +78,8 @@ class Simulator:
         self._heap: list[tuple[float, int]] = []  # (due, ticket number)
         self._doomed: set[int] = set()  # tickets whose update will be lost
         self._memories: dict[int, Mapping[str, Tensor]] = {}  # what each client keeps for itself
-        self._score: tuple[int, Score] = (-1, (None, inf))  # of which version
+        self._score: tuple[int, tuple[float | None, float | None]] = (-1, (None, None))  # of which version
+        self._in_vain = 0  # updates refused since the last one accepted
         self._next_score = 0.0 if evaluate is not None else inf
         self._evaluations = 0
         self._model_bytes = server.weights.nbytes
@@ -142,6 +143,7 @@ class Simulator:
             kind = "arrival" if receipt.accepted else "refused"
             if receipt.accepted:
                 self.updates += 1
+                self._in_vain = 0
                 self.staleness[receipt.staleness] += 1
                 self.bytes_up += self._model_bytes
                 if trained.extras:
@@ -156,11 +158,17 @@ class Simulator:
 
     def _refuse(self, receipt: Receipt, loss: float) -> None:
         self.refused += 1
+        self._in_vain += 1
+        t = receipt.ticket
         if self._strict:
-            t = receipt.ticket
             raise Diverged(
                 f"client {t.client} came back at {self.time:g} s with weights that are not finite (loss {loss:g}, "
                 f"visit {t.visit}); a smaller --lr may help, or run without --strict to refuse such updates and go on"
+            )
+        if self.budget.time is None and self._in_vain >= max(100, 10 * self.server.n_clients):
+            raise Diverged(
+                f"the last {self._in_vain} updates were all refused because they were not finite, so that --updates or "
+                "--rounds would never be reached; a smaller --lr may help"
             )
 
     def _come_and_go(self) -> None:
@@ -182,8 +190,11 @@ class Simulator:
                 if seconds is None:
                     gone = True
                     self._tell("leave", client=client)
-                else:
+                elif 0 < seconds < inf:
                     self._hand_out(client, seconds)
+                else:
+                    visit = self.server.visits[client]
+                    raise BadInput(f"--delay: client {client}, visit {visit}: {seconds}: must be finite and above 0 s")
 
     def _hand_out(self, client: int, seconds: float) -> None:
         ticket = self.server.hand_out(client, self.time)
@@ -256,6 +267,7 @@ class Simulator:
             "memories": {c: dict(m) for c, m in self._memories.items()},
             "staleness": dict(self.staleness),
             "curve": [list(p) for p in self.curve],
+            "scored": self._score[0],
         }
 
     def load(self, saved: dict[str, Any]) -> None:
@@ -269,6 +281,8 @@ class Simulator:
         self._memories = saved["memories"]
         self.staleness = Counter(saved["staleness"])
         self.curve = [(t, u, a, loss) for t, u, a, loss in saved["curve"]]
+        if self.curve:
+            self._score = (saved["scored"], (self.curve[-1][2], self.curve[-1][3]))
         for due, number in sorted(self._heap):
             if number not in self._doomed:
                 self._submit(self.server.tickets[number], due)
@@ -286,6 +300,7 @@ _SAVED = (
     "_change",
     "_evaluations",
     "_next_score",
+    "_in_vain",
 )
 
 

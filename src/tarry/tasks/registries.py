@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial, update_wrapper
 
@@ -33,8 +34,8 @@ class _Tasks(Registry[Task]):
         return replace(npz, name=name, factory=factory, params=tuple(p for p in npz.params if p.name != "path"))
 
 
-tasks: Registry[Task] = _Tasks("task")
-partitions: Registry[Partitioner] = Registry("partition")
+tasks: Registry[Task] = _Tasks("task", Task)
+partitions: Registry[Partitioner] = Registry("partition", Callable)
 
 
 def find_task(name: str) -> Entry[Task]:

@@ -1,0 +1,343 @@
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import tarry
+from tarry.methods import methods
+from tarry.record.result import Result
+from tarry.sim.fleet import delays
+from tarry.spec import settings
+from tarry.tasks import partitions, tasks
+
+
+def test_the_version(cli):
+    assert cli("--version") == (0, f"tarry {tarry.__version__}\n", "")
+
+
+def test_help_of_every_command(cli):
+    said = cli("--help")
+    assert said.code == 0
+    for command in ("run", "compare", "resume", "report", "demo", "methods", "tasks", "delays", "partitions"):
+        assert command in said.out
+        assert cli(command, "--help").code == 0
+
+
+@pytest.mark.parametrize("command", ["run", "compare"])
+def test_help_tells_of_every_setting_with_its_default(cli, command):
+    text = " ".join(cli(command, "--help").out.split())
+    left_out = {"method", "seed", "workers", "executor"} if command == "compare" else set()
+    for name, param in settings().items():
+        if name not in left_out:
+            assert f"--{name.replace('_', '-')} " in text
+            assert " ".join(param.help.split()[:2]) in text
+    assert "[default: 0.05]" in text
+
+
+def test_a_run_tells_what_came_of_it(cli, here, quick):
+    said = cli("run", "--method", "orthofl", *quick, "--seed", "3", "--out", "r")
+    assert said.code == 0
+    assert "Traceback" not in said.err
+    result = Result.read(here / "r")
+    assert (result.method, result.seed, result.updates) == ("orthofl", 3, 6)
+    words = " ".join(said.out.split())
+    assert f"accuracy {result.final_accuracy:.4f}" in words
+    assert "6 updates" in words
+    assert "on digits, seed 3" in words
+
+
+def test_fingerprint_and_folder_stand_on_one_line_however_narrow_the_terminal(cli, here, quick, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    name = "a-folder-with-quite-a-long-name-that-somebody-may-want-to-copy"
+    said = cli("run", *quick, "--out", name)
+    assert f"weights sha256 {Result.read(here / name).weights_sha256}\n" in said.out
+    assert f"in {name}\n" in said.out
+
+
+def test_a_folder_with_brackets_in_its_name_is_told_as_it_is(cli, here, quick):
+    said = cli("run", *quick, "--out", "lr[low]")
+    assert said.code == 0
+    assert "lr[low]" in said.out
+    assert (here / "lr[low]" / "result.json").is_file()
+
+
+def test_a_run_without_a_folder_writes_nothing(cli, here, quick):
+    assert cli("run", *quick).code == 0
+    assert list(here.iterdir()) == []
+
+
+def test_flags_and_python_come_to_the_same_weights(cli, here, quick):
+    assert cli("run", "--method", "fedbuff:buffer=2", *quick, "--out", "r").code == 0
+    result = tarry.run(
+        {"name": "fedbuff", "buffer": 2},
+        {"name": "digits", "limit": 200, "hidden": 8},
+        clients=4,
+        epochs=1,
+        delay="constant",
+        updates=6,
+    )
+    assert Result.read(here / "r").weights_sha256 == result.weights_sha256
+
+
+SPEC = """
+method = "orthofl"
+lr = 0.1
+clients = 4
+epochs = 1
+updates = 6
+seed = 7
+strict = true
+batch = "all"
+
+[task]
+name = "digits"
+limit = 200
+hidden = 8
+
+[delay]
+name = "constant"
+seconds = 2.5
+"""
+AS_FLAGS = [
+    "--method", "orthofl", "--lr", "0.1", "--clients", "4", "--epochs", "1", "--updates", "6", "--seed", "7",
+    "--strict", "--batch", "all", "--task", "digits", "--task.limit", "200", "--task.hidden", "8",
+    "--delay", "constant", "--delay.seconds", "2.5",
+]  # fmt: skip
+
+
+def test_toml_and_flags_make_the_same_resolved_spec(cli, here):
+    (here / "spec.toml").write_text(SPEC)
+    assert cli("run", "--spec", "spec.toml", "--out", "toml").code == 0
+    assert cli("run", *AS_FLAGS, "--out", "flags").code == 0
+    assert Result.read(here / "toml").weights_sha256 == Result.read(here / "flags").weights_sha256
+    assert (here / "toml" / "spec.toml").read_text() == (here / "flags" / "spec.toml").read_text()
+
+
+def test_flags_win_over_toml_and_leave_the_rest_of_it(cli, here):
+    (here / "spec.toml").write_text(SPEC)
+    flags = ["--lr", "0.02", "--task.hidden", "4", "--method", "fedasync:alpha=0.5", "--method.a", "1"]
+    assert cli("run", "--spec", "spec.toml", *flags, "--out", "r").code == 0
+    got = tomllib.loads((here / "r" / "spec.toml").read_text())
+    assert (got["lr"], got["strict"], got["seed"], got["batch"]) == (0.02, True, 7, "all")
+    assert {k: str(v) for k, v in got["task"].items()} == {"name": "digits", "limit": "200", "hidden": "4"}
+    assert got["method"]["name"] == "fedasync"
+    assert (float(got["method"]["alpha"]), float(got["method"]["a"])) == (0.5, 1.0)
+    assert got["delay"] == {"name": "constant", "seconds": 2.5}
+
+
+def test_a_switch_that_is_on_in_toml_can_be_turned_off_by_a_flag(cli, here):
+    (here / "spec.toml").write_text(SPEC)
+    assert cli("run", "--spec", "spec.toml", "--no-strict", "--out", "r").code == 0
+    assert tomllib.loads((here / "r" / "spec.toml").read_text())["strict"] is False
+
+
+def test_the_spec_a_run_leaves_behind_repeats_it(cli, here, quick):
+    assert cli("run", *quick, "--method", "orthofl:beta=0.3", "--failure-rate", "0.2", "--out", "a").code == 0
+    assert cli("run", "--spec", "a/spec.toml", "--out", "b").code == 0
+    for name in ("spec.toml", "events.jsonl", "arrivals.csv", "model.safetensors"):
+        assert (here / "a" / name).read_bytes() == (here / "b" / name).read_bytes()
+
+
+def test_a_negative_value_is_a_value_and_not_a_flag(cli):
+    assert "--method.alpha -0.5: must be above 0" in cli("run", "--method.alpha", "-0.5").err
+    assert "--method.alpha -0.5: must be above 0" in cli("run", "--method.alpha=-0.5").err
+
+
+def test_a_name_with_a_dash_may_be_written_with_a_dash_or_an_underline(cli, here, quick):
+    said = cli("run", *quick, "--delay", "bandwidth", "--delay.down-mbps", "5", "--delay.up_mbps", "0", "--out", "r")
+    assert said.code == 2
+    assert said.complaints == ["--delay.up_mbps 0.0: must be from 1e-09 to 1e+15"]
+
+
+OWN = '''
+"""A method in one file."""
+from typing import Annotated
+
+from tarry import Method, stateless
+
+
+def timid(*, share: Annotated[float, "how much of a delta counts"] = 0.5) -> Method:
+    """Take only a share of every update.
+
+    Written in a test.
+    """
+    return Method("timid", staleness="ignored", step=stateless(lambda update, now: now.weights + share * update.delta))
+
+
+timid.paper = "Nobody 2026"
+'''
+
+
+def test_a_method_of_ones_own_runs_from_its_file(cli, here, quick):
+    (here / "own.py").write_text(OWN)
+    said = cli("run", "--method", "own.py:timid", "--method.share", "0.25", *quick, "--out", "r")
+    assert said.code == 0
+    result = Result.read(here / "r")
+    assert (result.method, result.label) == ("timid", "timid:share=0.25")
+    assert cli("run", "--method", "own.py:timid", "--method.share", "1", *quick, "--out", "s").code == 0
+    assert Result.read(here / "s").weights_sha256 != result.weights_sha256
+    said = cli("methods", "own.py:timid")
+    assert said.code == 0
+    for words in ("Take only a share", "Nobody 2026", "--method.share", "default 0.5", "how much of a delta counts"):
+        assert words in said.out
+
+
+def test_a_method_of_ones_own_goes_into_a_comparison(cli, here, quick):
+    (here / "own.py").write_text(OWN)
+    said = cli(
+        "compare", "--method", "own.py:timid:share=0.9", "--method", "fedavg", *quick, "--seeds", "0", "--out", "c"
+    )  # fmt: skip
+    assert said.code == 0
+    assert {p.parent.parent.name for p in (here / "c").rglob("result.json")} == {"timid-share=0.9", "fedavg"}
+
+
+REGISTRIES = {"methods": methods, "tasks": tasks, "delays": delays, "partitions": partitions}
+
+
+@pytest.mark.parametrize("command", REGISTRIES)
+def test_a_listing_shows_every_entry_with_parameters_defaults_and_papers(cli, command):
+    registry = REGISTRIES[command]
+    said = cli(command)
+    assert said.code == 0
+    for name in registry.names():
+        entry = registry.entry(name)
+        assert re.search(rf"^{re.escape(name)}  {re.escape(entry.summary)}$", said.out, re.M), name
+        assert entry.paper in said.out
+        for p in entry.params:
+            line = next(x for x in said.out.splitlines() if re.match(rf"\s+--{registry.kind}.{p.name}\s", x))
+            assert p.type_name in said.out
+            assert p.help in said.out
+            assert line
+
+
+@pytest.mark.parametrize("command", REGISTRIES)
+def test_one_entry_is_shown_in_full(cli, command):
+    registry = REGISTRIES[command]
+    for name in registry.names():
+        entry = registry.entry(name)
+        said = cli(command, name)
+        assert said.code == 0
+        for line in entry.doc.splitlines():
+            assert line.strip() in said.out
+        for p in entry.params:
+            assert f"--{registry.kind}.{p.name}  {p.type_name}, " in said.out
+            assert ("needed" if p.required else f"default {p.default}") in said.out
+        others = [n for n in registry.names() if n != name]
+        assert not any(re.search(rf"^{re.escape(n)}  ", said.out, re.M) for n in others)
+
+
+@pytest.fixture
+def runs(cli, here, quick) -> Path:
+    for method in ("fedavg", "orthofl"):
+        for seed in ("0", "1"):
+            args = ["--method", method, "--seed", seed, "--out", f"runs/{method}/{seed}"]
+            assert cli("run", *quick, *args).code == 0
+    return here / "runs"
+
+
+def test_a_report_of_a_folder_of_runs(cli, here, runs):
+    said = cli("report", "runs")
+    assert said.code == 0
+    assert "fedavg" in said.out
+    assert "orthofl" in said.out
+    page = (here / "report.html").read_text()
+    assert page.lower().startswith("<!doctype html>")
+    assert "<svg" in page
+    assert "fedavg" in page
+    assert "orthofl" in page
+
+
+def test_a_report_as_markdown_of_chosen_folders_to_a_chosen_page(cli, here, runs):
+    said = cli("report", "runs/fedavg", "runs/orthofl/1", "--markdown", "--baseline", "orthofl", "--html", "x.html")
+    assert said.code == 0
+    rows = [line for line in said.out.splitlines() if line.startswith("|")]
+    assert len(rows) == 4
+    assert (here / "x.html").is_file()
+    assert not (here / "report.html").exists()
+
+
+def test_the_same_run_twice_in_a_report_is_refused(cli, runs):
+    said = cli("report", "runs", "runs/fedavg/0")
+    assert said.code == 2
+    assert "fedavg with seed 0 is there twice" in said.err
+
+
+def test_a_comparison_leaves_a_table_a_page_and_a_record(cli, here, quick, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    args = ["--method", "fedavg", "--method", "fedbuff:buffer=2", "--seeds", "0,2", *quick, "--out", "c"]
+    said = cli("compare", *args)
+    assert said.code == 0
+    assert "fedbuff:buffer=2" in said.out
+    found = sorted(str(p.parent.relative_to(here / "c")) for p in (here / "c").rglob("result.json"))
+    assert found == ["fedavg/seed-0", "fedavg/seed-2", "fedbuff-buffer=2/seed-0", "fedbuff-buffer=2/seed-2"]
+    assert [r["label"] for r in json.loads((here / "c" / "compare.json").read_text())["rows"]] == [
+        "fedavg",
+        "fedbuff:buffer=2",
+    ]
+    page = (here / "c" / "report.html").read_text()
+    assert "tarry compare --method fedavg" in page
+    before = {p: p.stat().st_mtime_ns for p in (here / "c").rglob("result.json")}
+    assert cli("compare", *args).code == 0
+    assert {p: p.stat().st_mtime_ns for p in (here / "c").rglob("result.json")} == before
+
+
+def test_a_comparison_from_toml_with_methods_and_flags_over_it(cli, here):
+    (here / "c.toml").write_text('methods = ["fedavg", "orthofl"]\n' + SPEC.replace('method = "orthofl"\n', ""))
+    assert cli("compare", "--spec", "c.toml", "--seeds", "0", "--updates", "4", "--out", "c").code == 0
+    results = [Result.read(p.parent) for p in sorted((here / "c").rglob("result.json"))]
+    assert [(r.method, r.updates, r.seed) for r in results] == [("fedavg", 4, 0), ("orthofl", 4, 0)]
+
+
+def test_a_comparison_in_a_folder_with_other_settings_is_refused_and_changes_nothing(cli, here, quick):
+    args = ["compare", "--method", "fedavg", "--method", "fedasync", "--seeds", "0", *quick, "--out", "c"]
+    assert cli(*args).code == 0
+    before = (here / "c" / "fedavg" / "seed-0" / "result.json").read_bytes()
+    said = cli(*args, "--lr", "0.5")
+    assert said.code == 2
+    assert said.complaints == ["--out c/fedavg/seed-0: it holds a run with other settings; name another folder"]
+    assert (here / "c" / "fedavg" / "seed-0" / "result.json").read_bytes() == before
+
+
+def test_one_method_that_hardly_moves_makes_a_page_too(cli, here, quick):
+    """The target lies below its whole curve; the picture has to make room for it."""
+    said = cli("compare", "--method", "fedavg", "--seeds", "0", *quick, "--out", "c")
+    assert said.code == 0
+    assert "<svg" in (here / "c" / "report.html").read_text()
+
+
+def test_resuming_a_finished_run_tells_its_result_again(cli, here, quick):
+    first = cli("run", *quick, "--out", "r")
+    result = (here / "r" / "result.json").read_bytes()
+    said = cli("resume", "r")
+    assert said.code == 0
+    assert said.out == first.out
+    assert (here / "r" / "result.json").read_bytes() == result
+
+
+def test_the_demo_compares_four_methods(cli, here, monkeypatch):
+    from tarry.cli import demo
+
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setitem(demo.DEMO, "time", 300.0)
+    said = cli("demo", "--seeds", "1", "--workers", "1")
+    assert said.code == 0
+    for label in ("fedavg", "fedasync", "fedbuff:buffer=3", "orthofl"):
+        assert label in said.out
+    assert (here / "tarry-demo" / "report.html").is_file()
+
+
+def test_ctrl_c_ends_with_130_and_says_how_to_go_on(cli, quick, monkeypatch):
+    from tarry.cli import run
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run, "run_spec", interrupted)
+    said = cli("run", *quick, "--out", "r")
+    assert said.code == 130
+    assert "tarry resume" in said.err
+    assert "Traceback" not in said.err

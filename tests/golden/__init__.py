@@ -1,0 +1,1 @@
+"""Golden event traces: what a seed has always given, committed."""

@@ -1,0 +1,306 @@
+from __future__ import annotations
+
+import json
+import multiprocessing as mp
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+import tarry
+from tarry import compare as compare_function
+from tarry.compare import compare_specs, specs_of
+from tarry.core.errors import BadInput, TarryError, WorkerDied
+from tarry.core.event import Event
+from tarry.experiment import run_spec
+from tarry.record.result import Result
+from tarry.record.rows import read_rows
+
+HERE = os.getpid()
+METHODS = ["fedavg", "fedasync", "fedbuff:buffer=2", "orthofl", "fedprox"]
+SETTINGS: dict[str, Any] = {
+    "task": {"name": "digits", "limit": 300, "hidden": 8},
+    "clients": 5,
+    "delay": "lognormal",
+    "time": 400.0,
+    "epochs": 1,
+    "failure_rate": 0.2,
+}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def listened(method: str, seed: int) -> list[Event]:
+    events: list[Event] = []
+    (spec,) = specs_of([method], [seed], SETTINGS)
+    run_spec(spec, callbacks=[events.append])
+    return events
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_every_method_of_a_seed_meets_the_same_first_weights_durations_and_losses(seed):
+    stories = {m: listened(m, seed) for m in METHODS}
+    first = {m: tuple(s[0].weights.tolist()) for m, s in stories.items()}
+    assert len(set(first.values())) == 1
+    durations: dict[tuple[int, int], set[float | None]] = {}
+    fates: dict[tuple[int, int], set[str]] = {}
+    for events in stories.values():
+        for e in events:
+            if e.kind == "hand_out":
+                durations.setdefault((e.client, e.visit), set()).add(e.seconds)
+            elif e.kind in ("arrival", "lost"):
+                fates.setdefault((e.client, e.visit), set()).add(e.kind)
+    assert len(durations) > 15
+    assert all(len(d) == 1 for d in durations.values())
+    assert all(len(f) == 1 for f in fates.values())
+    assert {"lost"} in fates.values()
+    assert len({tuple(s[-1].weights.tolist()) for s in stories.values()}) == len(METHODS)
+
+
+def test_every_method_of_a_seed_gets_the_same_partition_and_other_seeds_another():
+    from tarry.build import plan
+
+    def dealt(method: str, seed: int) -> tuple[Any, ...]:
+        (spec,) = specs_of([method], [seed], SETTINGS)
+        made = plan(spec)
+        return tuple((x.sum().item(), tuple(y.tolist())) for x, y in made.task.clients)
+
+    seeds = [{dealt(m, seed) for m in METHODS} for seed in (0, 1)]
+    assert [len(s) for s in seeds] == [1, 1]
+    assert seeds[0] != seeds[1]
+
+
+def facts(result: Result) -> Result:
+    return replace(result, wall_s=0.0)
+
+
+def test_several_at_a_time_come_to_what_one_after_the_other_comes_to():
+    serial = tarry.compare(METHODS[:3], seeds=[0, 1], **SETTINGS)
+    parallel = tarry.compare(METHODS[:3], seeds=[0, 1], workers=3, **SETTINGS)
+    assert [facts(r) for r in parallel.results] == [facts(r) for r in serial.results]
+    assert parallel.summary == serial.summary
+    for a, b in zip(serial.results, parallel.results, strict=True):
+        assert a.weights is not None
+        assert b.weights is not None
+        assert torch.equal(a.weights, b.weights)
+    assert mp.active_children() == []
+
+
+def test_results_come_method_by_method_seed_by_seed_and_are_those_of_single_runs():
+    c = tarry.compare(["fedavg", "orthofl:beta=0.3"], seeds=[2, 0], **SETTINGS)
+    assert [(r.label, r.seed) for r in c.results] == [
+        ("fedavg", 2),
+        ("fedavg", 0),
+        ("orthofl:beta=0.3", 2),
+        ("orthofl:beta=0.3", 0),
+    ]
+    assert c.results[3].weights_sha256 == tarry.run("orthofl:beta=0.3", seed=0, **SETTINGS).weights_sha256
+    assert [row.label for row in c.summary.rows] == ["fedavg", "orthofl:beta=0.3"]
+    assert c.summary.seeds == (0, 2)
+
+
+def stamps(folder: Path) -> dict[str, tuple[int, bytes]]:
+    return {
+        str(p.relative_to(folder)): (p.stat().st_mtime_ns, p.read_bytes())
+        for p in folder.rglob("*")
+        if p.is_file() and p.name not in ("compare.json", ".lock")
+    }
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_comparison_taken_up_again_does_not_rerun_what_is_finished(tmp_path, workers):
+    first = tarry.compare(METHODS[:2], seeds=[0, 1], out=tmp_path / "c", **SETTINGS)
+    before = stamps(tmp_path / "c")
+    shutil.rmtree(tmp_path / "c" / "fedasync" / "seed-1")
+    seen: list[tuple[int, float]] = []
+    again = tarry.compare(
+        METHODS[:2],
+        seeds=[0, 1],
+        out=tmp_path / "c",
+        workers=workers,
+        progress=lambda i, spec, p: seen.append((i, p.fraction)),
+        **SETTINGS,
+    )
+    after = stamps(tmp_path / "c")
+    assert [facts(r) for r in again.results] == [facts(r) for r in first.results]
+    kept = {k: v for k, v in before.items() if not k.startswith("fedasync/seed-1")}
+    assert {k: v for k, v in after.items() if not k.startswith("fedasync/seed-1")} == kept
+    assert after.keys() == before.keys()
+    assert after["fedasync/seed-1/events.jsonl"][1] == before["fedasync/seed-1/events.jsonl"][1]
+    assert {i for i, f in seen if f == 1.0} == {0, 1, 2, 3}
+    assert again.out == tmp_path / "c"
+
+
+def test_a_run_that_was_interrupted_in_a_comparison_is_finished_by_the_next(tmp_path):
+    settings = {**SETTINGS, "checkpoint_every": 1e-9}
+    whole = tarry.compare(["fedasync"], seeds=[0], out=tmp_path / "whole", **settings)
+    (spec,) = specs_of(["fedasync"], [0], settings)
+
+    def stop(e: Event) -> None:
+        if e.updates == 8:
+            raise LookupError("pulled the plug")
+
+    folder = tmp_path / "c" / "fedasync" / "seed-0"
+    with pytest.raises(LookupError):
+        run_spec(spec, out=folder, callbacks=[stop])
+    assert not (folder / "result.json").exists()
+    again = tarry.compare(["fedasync"], seeds=[0], out=tmp_path / "c", **settings)
+    assert again.results[0].weights_sha256 == whole.results[0].weights_sha256
+    log = "fedasync/seed-0/events.jsonl"
+    assert (tmp_path / "c" / log).read_text() == (tmp_path / "whole" / log).read_text()
+
+
+def test_more_methods_and_seeds_may_be_added_to_a_comparison(tmp_path):
+    tarry.compare(["fedavg"], seeds=[0], out=tmp_path, **SETTINGS)
+    before = stamps(tmp_path)
+    grown = tarry.compare(["fedavg", "orthofl"], seeds=[0, 1], out=tmp_path, **SETTINGS)
+    assert len(grown.results) == 4
+    assert {k: v for k, v in stamps(tmp_path).items() if k in before} == before
+    assert len(json.loads((tmp_path / "compare.json").read_text())["rows"]) == 2
+
+
+def test_other_settings_in_the_same_folder_are_refused_before_anything_runs(tmp_path):
+    tarry.compare(["fedavg"], seeds=[0], out=tmp_path, **SETTINGS)
+    before = stamps(tmp_path)
+    with pytest.raises(BadInput, match=r"--out .*fedavg/seed-0: it holds a run with other settings"):
+        tarry.compare(["orthofl", "fedavg"], seeds=[0], out=tmp_path, **{**SETTINGS, "lr": 0.5})
+    assert stamps(tmp_path) == before
+    assert not (tmp_path / "orthofl").exists()
+
+
+def test_settings_that_change_no_result_do_not_make_a_comparison_another_one(tmp_path):
+    tarry.compare(["fedavg"], seeds=[0], out=tmp_path, **SETTINGS)
+    before = stamps(tmp_path)
+    tarry.compare(["fedavg"], seeds=[0], out=tmp_path, **SETTINGS, checkpoint_every=3.0, lookahead=2)
+    assert stamps(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("methods", "seeds", "words"),
+    [
+        (["fedavg", "orthofl", "fedavg"], [0], "--method fedavg: it is there twice with seed 0"),
+        (["fedavg"], [3, 3], "--method fedavg: it is there twice with seed 3"),
+        (["fedbuff:buffer=3", {"name": "fedbuff", "buffer": 3}], [0], "--method fedbuff:buffer=3: it is there twice"),
+        ([tarry.Method("mine"), tarry.Method("mine")], [0], "--method mine: it is there twice"),
+        ([], [0], "at least one --method"),
+        (["fedavg"], [], "one of --seeds"),
+    ],
+)
+def test_the_same_thing_twice_or_nothing_is_refused(methods, seeds, words):
+    with pytest.raises(BadInput, match=words):
+        tarry.compare(methods, seeds=seeds, **SETTINGS)
+
+
+def test_labels_that_would_share_a_folder_are_refused_or_kept_apart(tmp_path):
+    named = [tarry.Method("mine one"), tarry.Method("mine/one")]
+    try:
+        c = tarry.compare(named, seeds=[0], out=tmp_path, **{**SETTINGS, "time": 50.0})
+    except BadInput:
+        return
+    assert [r.label for r in c.results] == ["mine one", "mine/one"]
+    assert len({r.out for r in c.results}) == 2
+
+
+def test_problems_of_all_runs_come_in_one_error_each_once():
+    with pytest.raises(BadInput) as e:
+        tarry.compare(["fedavgg", "fedasync:alpha=7", "fedbuff:bufer=1"], seeds=[0, 1, 2], **SETTINGS)
+    starts = ("--method fedavgg", "--method.alpha 7", "--method.bufer 1")
+    assert len(e.value.problems) == 3
+    assert all(sum(p.startswith(s) for p in e.value.problems) == 1 for s in starts)
+
+
+def test_no_workers_is_refused():
+    with pytest.raises(BadInput, match="--workers 0: must be 1 or more"):
+        tarry.compare(["fedavg"], seeds=[0], workers=0, **SETTINGS)
+
+
+def own_task(loss=cross_entropy) -> tarry.Task:
+    g = torch.Generator().manual_seed(0)
+    clients = [(torch.randn(8, 3, generator=g), torch.randint(0, 2, (8,), generator=g)) for _ in range(2)]
+    return tarry.Task("own", model=lambda: nn.Linear(3, 2), loss=loss, clients=clients, test=clients[0])
+
+
+OWN: dict[str, Any] = {"time": 6.0, "epochs": 1}
+
+
+def test_objects_of_ones_own_are_compared_and_taken_up_again(tmp_path):
+    timid = tarry.Method("timid", step=tarry.stateless(lambda u, now: now.weights + 0.1 * u.delta))
+
+    def delay(client: int, visit: int) -> float:
+        return 1.0 + client
+
+    args: dict[str, Any] = {"seeds": [0, 1], "out": tmp_path, "delay": delay, **OWN}
+    first = compare_function([timid, "fedasync"], own_task(), workers=2, **args)
+    before = stamps(tmp_path)
+    again = compare_function([timid, "fedasync"], own_task(), **args)
+    assert [facts(r) for r in again.results] == [facts(r) for r in first.results]
+    assert stamps(tmp_path) == before
+
+
+def test_a_delay_function_made_anew_as_after_a_restart_goes_on_in_the_same_folder(tmp_path):
+    def made() -> Any:
+        return lambda client, visit: 1.0 + client
+
+    keep = [made(), made()]
+    first = compare_function(["fedasync"], own_task(), seeds=[0], out=tmp_path, delay=keep[0], **OWN)
+    again = compare_function(["fedasync"], own_task(), seeds=[0], out=tmp_path, delay=keep[1], **OWN)
+    assert [facts(r) for r in again.results] == [facts(r) for r in first.results]
+
+
+def test_an_error_in_one_of_several_processes_reaches_the_caller_and_ends_the_others():
+    def loss(out: Tensor, y: Tensor) -> Tensor:
+        if os.getpid() != HERE:
+            raise ZeroDivisionError("there is a worm in this apple")
+        return cross_entropy(out, y)
+
+    with pytest.raises(TarryError, match="there is a worm in this apple"):
+        compare_function(["fedasync", "fedavg"], own_task(loss), seeds=[0, 1], workers=2, delay=[1, 2], **OWN)
+    assert mp.active_children() == []
+
+
+def test_divergence_in_one_of_several_processes_reaches_the_caller():
+    task = own_task()
+    task.clients[1][0][0, 0] = float("nan")
+    with pytest.raises(TarryError, match=r"client 1 came back at 2 s with weights that are not finite"):
+        compare_function(["fedasync", "fedavg"], task, seeds=[0], workers=2, delay=[1, 2], strict=True, **OWN)
+    assert mp.active_children() == []
+
+
+def test_a_process_that_is_killed_is_noticed_and_the_others_are_ended():
+    def loss(out: Tensor, y: Tensor) -> Tensor:
+        if os.getpid() != HERE:
+            os.kill(os.getpid(), 9)
+        return cross_entropy(out, y)
+
+    with pytest.raises(WorkerDied, match=r"the run of \w+ was killed \(code -9\)"):
+        compare_function(["fedasync", "fedavg"], own_task(loss), seeds=[0, 1], workers=2, delay=[1, 2], **OWN)
+    assert mp.active_children() == []
+
+
+def test_the_record_of_a_comparison_holds_its_table_and_every_run(tmp_path):
+    c = tarry.compare(["fedavg", "fedasync"], seeds=[0], out=tmp_path, **SETTINGS)
+    table = json.loads((tmp_path / "compare.json").read_text())
+    assert [row["label"] for row in table["rows"]] == ["fedavg", "fedasync"]
+    for result in c.results:
+        assert result.out == tmp_path / result.label / "seed-0"
+        assert Result.read(result.out).weights_sha256 == result.weights_sha256
+        assert sum(r["kind"] == "arrival" for r in read_rows(result.out / "events.jsonl")) == result.updates
+
+
+def test_specs_may_be_compared_as_they_are(tmp_path):
+    specs = specs_of(["fedavg", "fedasync"], [0], SETTINGS)
+    assert [(s.label, s.seed) for s in specs] == [("fedavg", 0), ("fedasync", 0)]
+    assert len(compare_specs(specs).results) == 2

@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import doctest
+import inspect
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import torch
+
+import tarry
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+PUBLIC = [
+    "BadInput",
+    "Brief",
+    "Comparison",
+    "Event",
+    "Layout",
+    "LocalRule",
+    "Method",
+    "Now",
+    "Part",
+    "Progress",
+    "Result",
+    "Start",
+    "TarryError",
+    "Task",
+    "Ticket",
+    "Update",
+    "compare",
+    "delays",
+    "methods",
+    "partitions",
+    "resume",
+    "run",
+    "stateless",
+    "tasks",
+]
+
+
+def test_the_public_names_are_these_and_change_on_purpose_only():
+    assert tarry.__all__ == PUBLIC
+    assert all(hasattr(tarry, name) for name in PUBLIC)
+
+
+def test_every_public_name_is_documented_and_does_not_borrow_its_words():
+    for name in PUBLIC:
+        value = getattr(tarry, name)
+        documented = value if inspect.isclass(value) or inspect.isfunction(value) else type(value)
+        own = documented.__doc__
+        assert own, name
+        assert not own.startswith(f"{name}("), f"{name} has the signature a dataclass writes, no words of its own"
+    assert tarry.__doc__
+
+
+def test_the_version_is_told_once():
+    from tarry.version import __version__
+
+    assert tarry.__version__ == __version__
+    assert all(part.isdigit() for part in __version__.split(".")[:2])
+
+
+def test_the_registries_hold_what_the_readme_speaks_of():
+    assert {"fedavg", "fedprox", "fedasync", "fedbuff", "orthofl"} <= set(tarry.methods.names())
+    assert "digits" in tarry.tasks.names()
+    assert {"iid", "dirichlet"} <= set(tarry.partitions.names())
+    assert {"constant", "orthofl-rpi", "trace", "scripted"} <= set(tarry.delays.names())
+
+
+@pytest.mark.parametrize("name", ["tarry.experiment", "tarry.compare"])
+def test_the_examples_in_the_docstrings_run(name):
+    module = import_module(name)
+    failed, tried = doctest.testmod(module)
+    assert tried > 0
+    assert failed == 0
+
+
+BLOCKED = ("typer", "rich", "matplotlib", "safetensors", "click")
+
+ALONE = f"""
+import sys
+
+class Wall:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {BLOCKED!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Wall())
+
+import tarry
+
+result = tarry.run("orthofl", {{"name": "digits", "limit": 100}}, clients=3, epochs=1, delay=[1, 2, 3], updates=4)
+assert result.updates == 4
+c = tarry.compare(["fedavg", "fedasync"], {{"name": "digits", "limit": 100}}, seeds=[0], clients=3, epochs=1,
+                  delay=[1, 2, 3], updates=4)
+assert [row.label for row in c.summary.rows] == ["fedavg", "fedasync"]
+"""
+
+
+def python(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run([sys.executable, "-W", "error", *args], cwd=cwd, env=env, capture_output=True, text=True)
+
+
+def test_torch_and_numpy_are_enough_to_simulate_and_to_compare(tmp_path):
+    done = python("-c", ALONE, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_importing_tarry_reads_no_terminal_or_plotting_library(tmp_path):
+    code = f"import sys, tarry; print(sorted({set(BLOCKED)!r} & set(sys.modules)))"
+    done = python("-c", code, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
+
+
+def test_python_m_tarry_is_the_command(tmp_path):
+    done = python("-m", "tarry", "--version", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, f"tarry {tarry.__version__}\n"), done.stderr
+
+
+def test_a_wrong_flag_in_a_process_of_its_own_ends_with_2_and_one_line(tmp_path):
+    done = python("-m", "tarry", "run", "--method", "orthofk", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr == "error: --method orthofk: there is no such method. Did you mean 'orthofl'?\n"
+
+
+def test_the_package_is_typed():
+    assert (Path(tarry.__file__).parent / "py.typed").is_file()
+
+
+def test_the_sentence_at_the_top_of_the_package_is_code_that_runs():
+    code = [line for line in (tarry.__doc__ or "").splitlines() if line.startswith("    ")]
+    compile(textwrap.dedent("\n".join(code)), "tarry.__doc__", "exec")
