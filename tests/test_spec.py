@@ -89,7 +89,7 @@ def test_text_from_flags_is_read_as_the_settings_types():
         ({"batch": "some"}, "--batch some: wants int | all, got 'some'"),
         ({"optimiser": "adan"}, "--optimiser adan: wants sgd | adam | adamw, got 'adan'"),
         ({"dtype": "float16"}, "--dtype float16: wants float32 | float64, got 'float16'"),
-        ({"method": 3}, "--method 3: wants a name, got 3"),
+        ({"method": 3}, "--method 3: wants a name, a table or a Method, got int"),
         ({"method": "orthofk"}, "--method orthofk: there is no such method. Did you mean 'orthofl'?"),
         ({"partition": "dirichlett"}, "--partition dirichlett: there is no such partition. Did you mean 'dirichlet'?"),
         ({"delay": "paretto"}, "--delay paretto: there is no such delay. Did you mean 'pareto'?"),

@@ -104,6 +104,8 @@ def _curves(
     axes.margins(x=0.01)
     if summary.scored:  # a band may reach beyond what an accuracy can be
         low, high = axes.get_ylim()
+        if summary.target is not None:  # its line and its name must lie inside
+            low, high = min(low, 100 * summary.target - 1), max(high, 100 * summary.target + 1)
         axes.set_ylim(max(low, -1.0), min(high, 101.0))
     _name(figure, axes, curves, summary.target)
 

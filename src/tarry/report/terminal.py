@@ -25,8 +25,10 @@ def table(summary: Summary) -> Table:
     # Text, never markup: a label may hold square brackets.
     caption = Text(target_in_words(summary), style="dim", justify="left")
     out = Table(box=SIMPLE_HEAD, caption=caption if caption else None, caption_justify="left", pad_edge=False)
+    widest = max((len(row[0].text) for row in rows), default=0)  # a method's name stays whole up to here
     for i, heading in enumerate(headings):
-        out.add_column(Text(heading), justify="right" if i else "left", overflow="fold")
+        least = None if i else min(widest, 28)
+        out.add_column(Text(heading), justify="right" if i else "left", overflow="fold", min_width=least)
     for row in rows:
         cells = [Text(c.text, style="bold" if c.best else "") for c in row]
         for text, cell in zip(cells, row, strict=True):
