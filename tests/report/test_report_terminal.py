@@ -23,8 +23,8 @@ def shown(results: list[Result], *, colour: bool = False) -> str:
 
 def test_the_terminal_shows_accuracy_times_and_what_the_target_is(two_methods: list[Result]) -> None:
     lines = [" ".join(line.split()) for line in shown(two_methods).splitlines()]
-    assert "fedavg 60.0 ± 2.8 1× 25 s 1.0 / 4 300 2.0 / 3.0" in lines
-    assert "orthofl 75.0 ± 4.2 0.30× 7.5 s 1.0 / 4 300 2.0 / 3.0" in lines
+    assert "fedavg 60.0 ± 2.8 1× 25 s 1.0 / 4 300" in lines
+    assert "orthofl 75.0 ± 4.2 0.30× 7.5 s 1.0 / 4 300" in lines
     assert "Target: 57.0 % accuracy" in shown(two_methods)
 
 

@@ -26,19 +26,19 @@ class Cell:
 def grid(summary: Summary, *, full: bool = False) -> tuple[tuple[str, ...], list[tuple[Cell, ...]]]:
     """The headings and the rows; `full` adds what a wide page has room for."""
     score = ("accuracy %", "time to target") if summary.scored else ("loss",)
-    headings = ("method", *score, "staleness mean / max", "updates", "MB up / down")
+    headings = ("method", *score, "staleness mean / max", "updates")
     if full:
-        headings += ("rounds", "server peak MB", "lost / refused")
+        headings += ("MB up / down", "rounds", "server peak MB", "lost / refused")
     return headings, [_cells(row, summary, full) for row in summary.rows]
 
 
 def _cells(row: Row, summary: Summary, full: bool) -> tuple[Cell, ...]:
     staleness = Cell(f"{row.staleness_mean:.1f} / {row.staleness_max:.0f}")
-    traffic = Cell(f"{_amount(row.mb_up)} / {_amount(row.mb_down)}")
-    cells = (Cell(row.label), *_score(row, summary), staleness, Cell(count(row.updates)), traffic)
+    cells = (Cell(row.label), *_score(row, summary), staleness, Cell(count(row.updates)))
     if full:
+        traffic = Cell(f"{_amount(row.mb_up)} / {_amount(row.mb_down)}")
         failures = Cell(f"{count(row.lost)} / {count(row.refused)}")
-        cells += (Cell(count(row.rounds)), Cell(_amount(row.peak_server_mb)), failures)
+        cells += (traffic, Cell(count(row.rounds)), Cell(_amount(row.peak_server_mb)), failures)
     return cells
 
 
