@@ -89,8 +89,10 @@ def compare_specs(
     if workers < 1:
         raise BadInput(f"--workers {workers}: must be 1 or more")
     folders = [None if out is None else out / _folder_name(s.label) / f"seed-{s.seed}" for s in specs]
-    for spec, folder in zip(specs, folders, strict=True):
+    for i, (spec, folder) in enumerate(zip(specs, folders, strict=True)):
         _check_folder(spec, folder)
+        if folder is not None and folder in folders[:i]:
+            raise BadInput(f"--method {spec.label}: another method of this comparison would share the folder {folder}")
     show: Show = progress or (lambda *_: None)
     jobs = list(zip(specs, folders, strict=True))
     if workers == 1 or len(jobs) == 1 or not sys.platform.startswith("linux"):

@@ -84,7 +84,7 @@ class Bound:
     """A module bound to a flat vector: `Functions` for one client at a time, and evaluation."""
 
     def __init__(self, module: nn.Module, layout: Layout, task: Task, optimiser: Optimiser):
-        self.module, self.layout, self.task, self.optimiser = module, layout, task, optimiser
+        self.module, self.layout, self.task, self.optimiser = module.train(), layout, task, optimiser
         self.descend = optimiser.descend
         first = next(p for p in module.parameters() if p.requires_grad)
         self.flat = layout.read(module, first.dtype)
@@ -146,7 +146,10 @@ def batches(data: Examples, work: Work, key: int) -> Iterator[Examples]:
 def train(job: Job, bound: Bound, *, rule: LocalRule, work: Work, seed: int) -> Trained:
     """Train one visit: a function of the job and the seed alone, whoever runs it and when."""
     data, layout = bound.task.clients[job.client], bound.layout
-    torch.default_generator.manual_seed(rng.key(seed, Stream.LOCAL, job.client, job.visit) >> 1)
+    noise = rng.key(seed, Stream.LOCAL, job.client, job.visit) >> 1
+    torch.default_generator.manual_seed(noise)
+    if job.sent.is_cuda:
+        torch.cuda.manual_seed(noise)
     start, context = rule.begin(Brief(job.sent, job.payload, job.memory, layout))
     bound.load(start)
     w = layout.params(start)

@@ -59,10 +59,11 @@ class Roster:
             return chosen
         key = moment.key
         chosen = [self._take(rng.below(key, len(self._idle)))]
-        while len(chosen) < k:
+        for _ in range(k - 1):
             key = rng.extend(key, 0)
             chosen.append(self._take(rng.below(key, len(self._idle))))
-        return sorted(chosen)
+        chosen.sort()
+        return chosen
 
     def _take(self, hole: int) -> int:
         """Take out the client at a place; the last one fills the hole."""

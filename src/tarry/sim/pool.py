@@ -34,6 +34,7 @@ from ..core.ticket import Ticket
 __all__ = ["Pool"]
 
 _DEPTH = 2  # jobs a worker has at hand: one in work, one waiting, so that it never idles
+_AHEAD = 6  # jobs a worker may be ahead of need, so that one that waits for its neighbour's result never idles either
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ def _serve(conn: Connection, others: list[Connection], setup: _Setup) -> None:
 
 
 class Pool:
-    """An executor of `workers` processes; `lookahead` more jobs may be trained ahead than the workers have at hand."""
+    """An executor of `workers` processes; `lookahead` allows more jobs to be trained ahead of need than it takes."""
 
     def __init__(
         self,
@@ -108,7 +109,7 @@ class Pool:
         workers: int,
         lookahead: int = 0,
     ):
-        self._ahead = workers * _DEPTH + lookahead
+        self._ahead = workers * _AHEAD + lookahead
         dtype = next(p.dtype for p in module.parameters() if p.requires_grad)
         boxes = _shared(torch.zeros(2, workers * _DEPTH, layout.size, dtype=dtype))
         self._inbox, self._outbox = boxes[0], boxes[1]
