@@ -53,6 +53,7 @@ class Server:
         self.tickets: dict[int, Ticket] = {}
         self.starts: dict[int, Start] = {}
         self.state: dict[str, Any] = {p: getattr(method, p).init(weights) for p in _PARTS}
+        self._opening = method.opening
         self._apply = {p: getattr(method, p).apply for p in _PARTS}
         self._remembers = any(s is not None for s in self.state.values())
         self.ledger = Ledger()
@@ -65,22 +66,20 @@ class Server:
         return clients
 
     def hand_out(self, client: int, time: float) -> Ticket:
-        """Write a ticket for a client: its own start if its last reply made one, else the global weights."""
-        start = self.starts.pop(client, None)
-        if start is None and self.method.opening is not None:
-            start = self.method.opening(client, self.state, self._moment(time))
-            if start is not None:
-                self._put(client, Start(start.weights, start.payload, self.weights, self.version))
-                start = self.starts.pop(client)
-        number, visit = self.numbers, self.visits[client]
-        self.numbers += 1
-        self.visits[client] += 1
-        if start is None:
-            self.ledger.hold(self.weights)
-            ticket = Ticket(number, client, visit, self.version, time, self.weights, self.weights)
-        else:  # what it holds goes from the start to the ticket
-            assert start.anchor is not None
-            ticket = Ticket(number, client, visit, start.version, time, start.weights, start.anchor, start.payload)
+        """Write a ticket for a client: its own start if its last reply made one, else the method's opening."""
+        number, visit, now = self.numbers, self.visits[client], self.weights
+        self.numbers = number + 1
+        self.visits[client] = visit + 1
+        own = self.starts.pop(client, None)
+        if own is not None:  # the ledger's hold goes from the start to the ticket
+            assert own.anchor is not None
+            ticket = Ticket(number, client, visit, own.version, time, own.weights, own.anchor, own.payload, True)
+        elif self._opening is None or (start := self._opening(client, self.state, self._moment(time))) is None:
+            self.ledger.hold(now)
+            ticket = Ticket(number, client, visit, self.version, time, now, now)
+        else:
+            self._hold(start.weights, now, start.payload)
+            ticket = Ticket(number, client, visit, self.version, time, start.weights, now, start.payload)
         self.tickets[number] = ticket
         return ticket
 
@@ -107,7 +106,7 @@ class Server:
     def lost(self, number: int, time: float) -> Receipt:
         """A ticket's work is gone. A client with a start of its own will get the same again."""
         ticket = self.tickets.pop(number)
-        if ticket.sent is not ticket.anchor or ticket.payload:
+        if ticket.own:
             self._put(ticket.client, Start(ticket.sent, ticket.payload, ticket.anchor, ticket.version))
         staleness = self.version - ticket.version
         stepped = self._advance(None, self._now(time))
@@ -132,6 +131,7 @@ class Server:
         return self._moment(time)
 
     def _moment(self, time: float) -> Now:
+        """A moment without a decision: looking at it disturbs no draw."""
         in_flight = len(self.tickets)
         return Now(self.weights, self.layout, self.version, time, in_flight, self.n_clients, self._stream, self.moments)
 

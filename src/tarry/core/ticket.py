@@ -32,6 +32,7 @@ class Ticket(NamedTuple):
     sent: Tensor  # the weights the client was given
     anchor: Tensor  # the global weights then
     payload: Mapping[str, Tensor] = NOTHING  # what travelled along
+    own: bool = False  # the start was the client's own, made by the reply to its last update
 
 
 class _Update(NamedTuple):
