@@ -39,7 +39,7 @@ class Roster:
 
     def add(self, client: int) -> None:
         """The client is idle again, or has come."""
-        assert client not in self
+        assert self._place[client] == _AWAY, f"client {client} is idle already"
         self._place[client] = len(self._idle)
         self._idle.append(client)
 

@@ -22,11 +22,13 @@ from .layout import Layout
 from .method import Method, Now
 from .rng import Stream
 from .roster import Roster
-from .ticket import Start, Ticket, Update
+from .ticket import NOTHING, Start, Ticket, Update
 from .tree import Ledger
 
 __all__ = ["Receipt", "Server"]
 
+# A NamedTuple's own constructor is a Python function; the event loop goes past it to the tuple's.
+_make = tuple.__new__
 _PARTS = ("correct", "aggregate", "step", "reply", "dispatch")
 
 
@@ -76,7 +78,7 @@ class Server:
             ticket = Ticket(number, client, visit, own.version, time, own.weights, own.anchor, own.payload, True)
         elif self._opening is None or (start := self._opening(client, self.state, self._moment(time))) is None:
             self.ledger.hold(now)
-            ticket = Ticket(number, client, visit, self.version, time, now, now)
+            ticket = _make(Ticket, (number, client, visit, self.version, time, now, now, NOTHING, False))
         else:
             self._hold(start.weights, now, start.payload)
             ticket = Ticket(number, client, visit, self.version, time, start.weights, now, start.payload)
@@ -89,9 +91,8 @@ class Server:
             return self.lost(number, time)
         ticket = self.tickets.pop(number)
         staleness = self.version - ticket.version
-        update = Update(
-            ticket, trained.delta, trained.n_examples, trained.n_steps, staleness, trained.loss, 1.0, trained.extras
-        )
+        delta, n_examples, n_steps, loss, _, extras, _ = trained
+        update = _make(Update, (ticket, delta, n_examples, n_steps, staleness, loss, 1.0, extras))
         now, state, apply = self._now(time), self.state, self._apply
         corrected, state["correct"] = apply["correct"](update, state["correct"], now)
         stepped = self._advance(corrected, now)
@@ -101,7 +102,7 @@ class Server:
         self._release(ticket)
         if self._remembers:
             self.ledger.watch(state)
-        return Receipt(ticket, True, stepped, staleness)
+        return _make(Receipt, (ticket, True, stepped, staleness))
 
     def lost(self, number: int, time: float) -> Receipt:
         """A ticket's work is gone. A client with a start of its own will get the same again."""
@@ -132,8 +133,9 @@ class Server:
 
     def _moment(self, time: float) -> Now:
         """A moment without a decision: looking at it disturbs no draw."""
-        in_flight = len(self.tickets)
-        return Now(self.weights, self.layout, self.version, time, in_flight, self.n_clients, self._stream, self.moments)
+        n = len(self.tickets)
+        fields = (self.weights, self.layout, self.version, time, n, self.n_clients, self._stream, self.moments)
+        return _make(Now, fields)
 
     def _put(self, client: int, start: Start) -> None:
         self.starts[client] = start
