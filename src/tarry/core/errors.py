@@ -44,7 +44,6 @@ class WorkerDied(TarryError):
 def near(name: str, known: Iterable[str]) -> str:
     """' Did you mean x?' when a known name resembles `name`, else the list of known names."""
     known = sorted(known)
-    close = difflib.get_close_matches(name, known, n=2, cutoff=0.6)
-    if close:
-        return f" Did you mean {' or '.join(repr(c) for c in close)}?"
+    if close := difflib.get_close_matches(name, known, n=1, cutoff=0.6):
+        return f" Did you mean {close[0]!r}?"
     return f" Known: {', '.join(known)}." if known else ""

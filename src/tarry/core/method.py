@@ -45,7 +45,7 @@ class Now(NamedTuple):
     time: float
     in_flight: int  # tickets still out
     n_clients: int
-    stream: int
+    stream: int  # of the server's draws
     moment: int  # counts the decisions taken
 
     @property

@@ -1,0 +1,68 @@
+"""DC-ASGD: Asynchronous Stochastic Gradient Descent with Delay Compensation (Zheng et al., ICML 2017).
+
+    g̃ = g + λ g ⊙ g ⊙ (W_now − W_start)                          Eq. 10, g ⊙ g for the diagonal of the Hessian
+    W ← W − η g̃
+    constant   λ = λ0                                            DC-ASGD-c
+    adaptive   λ = λ0 / √(v + 1e-7),  v ← m v + (1 − m) g ⊙ g     DC-ASGD-a, element by element
+
+The gradient's place is taken by the client's displacement, g = −Δ_k, as AsyncManifold does (M = diag(Δ)²).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import torch
+from torch import Tensor
+
+from ..core.errors import BadInput
+from ..core.method import Method
+from ..parts.endpoint import Rule, corrected
+from ..parts.step import add
+from .registry import methods
+
+__all__ = ["dc_asgd"]
+
+
+def constant_rule(lam: float) -> Rule:
+    """DC-ASGD-c."""
+
+    def rule(delta: Tensor, drift: Tensor, state: Any) -> tuple[Tensor, Any]:
+        return torch.addcmul(delta, delta * delta, drift, value=-lam), state
+
+    return rule
+
+
+def adaptive_rule(lam: float, m: float) -> Rule:
+    """DC-ASGD-a: λ falls where displacements have been large."""
+
+    def rule(delta: Tensor, drift: Tensor, state: Any) -> tuple[Tensor, Any]:
+        square = delta * delta
+        v = torch.lerp(square, state["v"], m)
+        return torch.addcmul(delta, square / torch.sqrt(v + 1e-7), drift, value=-lam), {"v": v}
+
+    return rule
+
+
+@methods.register(
+    "dc-asgd", paper="Zheng et al. 2017, Asynchronous Stochastic Gradient Descent with Delay Compensation"
+)
+def dc_asgd(
+    *,
+    form: Annotated[
+        Literal["constant", "adaptive"], "λ as it is, or scaled by the displacements' mean square"
+    ] = "constant",
+    lam: Annotated[float | None, "λ0; 0.04 (constant) or 2 (adaptive), as in the paper, when left out"] = None,
+    m: Annotated[float, "adaptive: how slowly the mean square forgets"] = 0.95,
+    eta: Annotated[float, "η, the server's learning rate"] = 0.4,
+) -> Method:
+    """Add every arriving displacement, corrected to first order for what the global did meanwhile."""
+    if lam is not None and not lam >= 0:
+        raise BadInput(f"--method.lam {lam}: must be 0 or more")
+    if not 0 <= m < 1:
+        raise BadInput(f"--method.m {m}: must be in [0, 1)")
+    if form == "constant":
+        correct = corrected(constant_rule(0.04 if lam is None else lam))
+    else:
+        correct = corrected(adaptive_rule(2.0 if lam is None else lam, m), lambda w: {"v": w.new_zeros(())})
+    return Method("dc-asgd", staleness="through the drift G = W_now − W_start", correct=correct, step=add(eta))
