@@ -117,7 +117,7 @@ def test_work_that_cannot_be_done_is_refused(kw, words):
             {"name": "adan", "lr": -1.0},
             [
                 "--lr -1.0: must be above 0",
-                "--optimiser adan: there is no such optimiser. Did you mean 'adam' or 'adamw'?",
+                "--optimiser adan: there is no such optimiser. Did you mean 'adam'?",
             ],
         ),
     ],
