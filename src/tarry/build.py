@@ -15,8 +15,9 @@ from .core import rng
 from .core.client import Bound, Work, build_module
 from .core.errors import BadInput
 from .core.event import Event
+from .core.lab import ModelLab
 from .core.layout import Layout
-from .core.method import Method
+from .core.method import Horizon, Method
 from .core.rng import Stream
 from .core.roster import Roster
 from .core.server import Server
@@ -68,7 +69,17 @@ class Plan:
     def simulator(self, executor: Executor, listeners: list[Callable[[Event], None]]) -> Simulator:
         s, n = self.spec, len(self.task.clients)
         weights = self.layout.read(self.module, next(self.module.parameters()).dtype)
-        server = Server(self.method, weights, layout=self.layout, n_clients=n, seed=s.seed)
+        horizon = Horizon(self.budget.time, self.budget.updates, self.budget.rounds)
+        server = Server(
+            self.method,
+            weights,
+            layout=self.layout,
+            n_clients=n,
+            seed=s.seed,
+            horizon=horizon,
+            lab=ModelLab(self._bound()) if self.method.unlabelled else None,
+            watch=s.diagnose,
+        )
         away = self.presence.absent_at_start if self.presence is not None else ()
         return Simulator(
             server,

@@ -205,13 +205,13 @@ class _Session:
             staleness=staleness_summary(sim.staleness),
             lost=sim.lost,
             refused=sim.refused,
-            weights_sha256=sha256(server.weights),
+            weights_sha256=sha256(server.answer),
             wall_s=self._wall(),
             bytes_up=sim.bytes_up,
             bytes_down=sim.bytes_down,
             peak_server_bytes=server.ledger.peak,
             tarry=__version__,
-            weights=server.weights,
+            weights=server.answer,
             out=self.folder,
         )
         if self.folder is not None:

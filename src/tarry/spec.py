@@ -111,6 +111,7 @@ class Spec:
     workers: Annotated[int, "training processes"] = 1
     lookahead: Annotated[int, "visits trained ahead of need; changes no result"] = 0
     strict: Annotated[bool, "stop at the first update that is not finite, instead of refusing it"] = False
+    diagnose: Annotated[bool, "note how updates lie to each other, and what the method says of itself"] = False
     checkpoint_every: Annotated[float, "wall-clock seconds between checkpoints (with --out)"] = 10.0
 
     @classmethod

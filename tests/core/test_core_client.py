@@ -9,10 +9,10 @@ from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 from tarry.core import rng
-from tarry.core.client import Bound, Job, Trained, Work, batches, train
+from tarry.core.client import Bound, Job, Trained, Work, epochs, train
 from tarry.core.errors import BadInput
 from tarry.core.layout import Layout
-from tarry.core.local import LocalRule
+from tarry.core.local import LocalRule, Outcome
 from tarry.core.optim import optimiser
 from tarry.core.rng import Stream
 from tarry.core.task import Task
@@ -24,7 +24,7 @@ def order(n: int, work: Work, key: int = 5) -> list[list[int]]:
     """Which examples each batch holds."""
     data = (torch.arange(float(n)), torch.arange(n))
     out = []
-    for x, y in batches(data, work, key):
+    for x, y in chain.from_iterable(epochs(data, work, key)):
         assert x.long().tolist() == y.tolist()
         out.append(y.tolist())
     return out
@@ -227,8 +227,8 @@ class Elsewhere(LocalRule):
     def bend(self, g, w, context):
         return g / 2
 
-    def finish(self, w, context):
-        return {"end": w}, {"kept": w - context["begun"]}
+    def finish(self, w, context, state):
+        return Outcome({"end": w}, {"kept": w - context["begun"]})
 
 
 def test_a_rule_may_start_elsewhere_bend_the_gradient_send_extras_and_keep_memory():

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor
 
-from tarry.core.local import Brief, Context, Functions, LocalRule
+from tarry.core.local import Brief, Context, Functions, LocalRule, Outcome, Step
 from tarry.core.method import Method
 from tarry.core.task import Examples
 
@@ -26,14 +25,21 @@ class Spy(LocalRule):
         self.starts.append(start.clone())
         return start, context
 
+    @property
+    def laps(self) -> tuple[Step, ...]:
+        return self.inner.laps
+
+    def init(self, w: Tensor, context: Context, f: Functions) -> Any:
+        return self.inner.init(w, context, f)
+
     def step(
         self, w: Tensor, batch: Examples, context: Context, state: Any, f: Functions
     ) -> tuple[Tensor, Any, Tensor]:
         return self.inner.step(w, batch, context, state, f)
 
-    def finish(self, w: Tensor, context: Context) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
+    def finish(self, w: Tensor, context: Context, state: Any) -> Outcome:
         self.ends.append(w.clone())
-        return self.inner.finish(w, context)
+        return self.inner.finish(w, context, state)
 
 
 def spied(method: Method) -> tuple[Method, Spy]:

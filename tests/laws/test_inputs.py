@@ -12,9 +12,10 @@ from torch import Tensor, nn
 
 import tarry
 from tarry.core.client import Trained
-from tarry.core.local import Brief, Context, Functions, LocalRule
+from tarry.core.local import Brief, Context, Functions, LocalRule, Outcome, Step
 from tarry.core.method import Method, Now, Part
 from tarry.core.task import Examples
+from tarry.core.ticket import Offer
 
 from .small import flat_loss, small_task
 from .spy import spied
@@ -59,7 +60,21 @@ def watched(part: Part[Any, Any], name: str, count: list[int]) -> Part[Any, Any]
         watch.check(f"{name}.init")
         return out
 
-    return Part(apply, init)
+    def offer(client: int, state: Any, now: Now) -> Offer | None:
+        watch = Watch(state, now)
+        assert part.offer is not None
+        out = part.offer(client, state, now)
+        count[0] += watch.check(f"{name}.offer")
+        return out
+
+    def settle(state: Any, now: Now) -> tuple[Any, Any]:
+        watch = Watch(state, now)
+        assert part.settle is not None
+        out = part.settle(state, now)
+        count[0] += watch.check(f"{name}.settle")
+        return out
+
+    return Part(apply, init, offer if part.offer else None, settle if part.settle else None)
 
 
 @dataclass(frozen=True)
@@ -73,17 +88,28 @@ class WatchedRule(LocalRule):
         self.count[0] += watch.check("local.begin")
         return out
 
-    def step(
-        self, w: Tensor, batch: Examples, context: Context, state: Any, f: Functions
-    ) -> tuple[Tensor, Any, Tensor]:
-        watch = Watch(w, batch, context, state)
-        out = self.inner.step(w, batch, context, state, f)
-        self.count[0] += watch.check("local.step")
+    @property
+    def laps(self) -> tuple[Step, ...]:
+        return tuple(self.lap(step) for step in self.inner.laps)
+
+    def init(self, w: Tensor, context: Context, f: Functions) -> Any:
+        watch = Watch(w, context)
+        out = self.inner.init(w, context, f)
+        self.count[0] += watch.check("local.init")
         return out
 
-    def finish(self, w: Tensor, context: Context) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
-        watch = Watch(w, context)
-        out = self.inner.finish(w, context)
+    def lap(self, inner: Step) -> Step:
+        def step(w: Tensor, batch: Examples, context: Context, state: Any, f: Functions) -> tuple[Tensor, Any, Tensor]:
+            watch = Watch(w, batch, context, state)
+            out = inner(w, batch, context, state, f)
+            self.count[0] += watch.check("local.step")
+            return out
+
+        return step
+
+    def finish(self, w: Tensor, context: Context, state: Any) -> Outcome:
+        watch = Watch(w, context, state)
+        out = self.inner.finish(w, context, state)
         self.count[0] += watch.check("local.finish")
         return out
 

@@ -17,6 +17,7 @@ import tarry
 from tarry.build import plan
 from tarry.core.errors import TarryError, WorkerDied
 from tarry.core.event import Event
+from tarry.core.local import Outcome
 from tarry.sim.pool import Pool
 from tarry.spec import Spec
 
@@ -120,9 +121,10 @@ class Counted(tarry.LocalRule):
         visits = brief.memory.get("visits", torch.tensor(0))
         return brief.weights, {"visits": visits + 1, "hint": brief.payload.get("hint", torch.zeros(2, 0))}
 
-    def finish(self, w, context):
+    def finish(self, w, context, state):
         v = context["visits"]
-        return {"count": v, "double": v.double() / 3, "row": v.repeat(2, 2), "hint": context["hint"]}, {"visits": v}
+        extras = {"count": v, "double": v.double() / 3, "row": v.repeat(2, 2), "hint": context["hint"]}
+        return Outcome(extras, {"visits": v})
 
 
 def test_extras_memory_and_payload_travel_in_any_shape_and_type():

@@ -7,7 +7,7 @@ ordinary module runs at its ordinary speed and the optimiser's arithmetic is a h
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, isfinite
 from typing import Any, NamedTuple
@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from . import rng
 from .errors import BadInput
-from .layout import Layout
-from .local import Brief, LocalRule
+from .layout import Kind, Layout
+from .local import Brief, LocalRule, Objective, Split
 from .optim import Optimiser
 from .rng import Stream
 from .task import Examples, Task
@@ -45,7 +45,11 @@ class Work:
 
     def n_steps(self, n: int) -> int:
         """Steps of a visit for a client of n examples."""
-        return self.steps if self.steps is not None else (self.epochs or 0) * ceil(n / (self.batch or n))
+        return self.steps if self.steps is not None else (self.epochs or 0) * self.n_batches(n)
+
+    def n_batches(self, n: int) -> int:
+        """Steps of an epoch for a client of n examples."""
+        return ceil(n / (self.batch or n))
 
 
 class Job(NamedTuple):
@@ -69,6 +73,7 @@ class Trained(NamedTuple):
     finite: bool = True
     extras: Mapping[str, Tensor] = NOTHING  # travels to the server
     memory: Mapping[str, Tensor] = NOTHING  # stays with the client
+    notes: Mapping[str, Tensor] = NOTHING  # for diagnostics
 
 
 def build_module(task: Task, *, seed: int, dtype: torch.dtype) -> nn.Module:
@@ -93,7 +98,8 @@ class Bound:
         views, named = layout.views(self.flat), dict(module.named_parameters())
         for block in layout.layers:
             named[block.name].data = views[block.name]
-        self._params = [named[b.name] for b in layout.layers]
+        self.params = [named[b.name] for b in layout.layers]
+        self.head = _head(module, layout)
         for block in layout.stats:
             owner, _, leaf = block.name.rpartition(".")
             module.get_submodule(owner)._buffers[leaf] = views[block.name]
@@ -104,12 +110,53 @@ class Bound:
         for buffer, first in self._counters:
             buffer.copy_(first)
 
-    def grad(self, w: Tensor, batch: Examples, /) -> tuple[Tensor, Tensor]:
+    def init(self, w: Tensor, /) -> Any:
+        return self.optimiser.init(w)
+
+    def grad(
+        self, w: Tensor, batch: tuple[Tensor, Any], objective: Objective | None = None, /, *, still: bool = False
+    ) -> tuple[Tensor, Tensor]:
         self._trained.copy_(w)
         x, y = batch
-        loss = self.task.loss(self.module(x), y)
-        grads = torch.autograd.grad(loss, self._params, materialize_grads=True)
+        kept = self._statistics() if still else None
+        loss = (objective or self.task.loss)(self.module(x), y)
+        grads = torch.autograd.grad(loss, self.params, materialize_grads=True)
+        self._put_back(kept)
         return torch.cat([g.reshape(-1) for g in grads]), loss.detach()
+
+    @torch.no_grad()
+    def loss(self, w: Tensor, batch: Examples, /) -> Tensor:
+        self._trained.copy_(w)
+        kept = self._statistics()
+        loss = self.task.loss(self.module(batch[0]), batch[1])
+        self._put_back(kept)
+        return loss
+
+    @torch.no_grad()
+    def outputs(self, vec: Tensor, x: Tensor, /) -> Tensor:
+        kept = self._statistics()
+        self.flat.copy_(vec)
+        self.module.eval()
+        out: Tensor = self.module(x)
+        self.module.train()
+        self._put_back(kept)
+        return out
+
+    def split(self, w: Tensor, x: Tensor, /) -> Split:
+        self._trained.copy_(w)
+        return Cut(self, x)
+
+    def _statistics(self) -> list[Tensor] | None:
+        """A copy of what a training pass moves beside weights, where there is anything."""
+        if not self.layout.stats:
+            return None
+        return [self.flat[self.layout.n_params :].clone(), *(b.clone() for b, _ in self._counters)]
+
+    def _put_back(self, kept: list[Tensor] | None) -> None:
+        if kept is not None:
+            self.flat[self.layout.n_params :].copy_(kept[0])
+            for (buffer, _), value in zip(self._counters, kept[1:], strict=True):
+                buffer.copy_(value)
 
     @torch.no_grad()
     def evaluate(self, weights: Tensor, examples: Examples, *, chunk: int = 1000) -> tuple[float | None, float]:
@@ -127,9 +174,62 @@ class Bound:
         return (None if self.task.score is None else right / n), total / n
 
 
-def batches(data: Examples, work: Work, key: int) -> Iterator[Examples]:
-    """The mini-batches of a visit: a fresh order every epoch; a batch that holds everything keeps the stored order."""
-    x, y = data
+def _head(module: nn.Module, layout: Layout) -> nn.Module | None:
+    """The module that owns the head's tensors."""
+    names = [b.name for b in layout.layers if b.kind is Kind.HEAD]
+    return module.get_submodule(names[0].rpartition(".")[0]) if names else None
+
+
+class Cut:
+    """A module run once up to its head. Where something follows the head, whole passes are made instead."""
+
+    def __init__(self, bound: Bound, x: Tensor):
+        self._bound, self._x = bound, x
+        self._blocks = [b for b in bound.layout.layers if b.kind is Kind.HEAD]
+        seen: list[Tensor] = []
+        head = bound.head
+        if head is not None:
+            hook = head.register_forward_hook(lambda _, args, out: seen.extend((args[0], out)))
+        out = bound.module(x)
+        if head is not None:
+            hook.remove()
+        self._head = head if len(seen) == 2 and seen[1] is out else None
+        self._features = seen[0] if self._head is not None else None
+
+    def head_grad(self, w: Tensor, targets: Any, objective: Objective) -> Tensor:
+        bound, g = self._bound, torch.zeros_like(w)
+        if self._head is None or self._features is None:
+            whole, _ = bound.grad(w, (self._x, targets), objective, still=True)
+            for b in self._blocks:
+                g[b.at] = whole[b.at]
+            return g
+        self._put(w)
+        params = [p for p in self._head.parameters(recurse=False) if p.requires_grad]
+        value = objective(self._head(self._features.detach()), targets)
+        for b, part in zip(self._blocks, torch.autograd.grad(value, params), strict=True):
+            g[b.at] = part.reshape(-1)
+        return g
+
+    def grad(self, w: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        bound = self._bound
+        if self._head is None or self._features is None:
+            return bound.grad(w, (self._x, y), still=True)
+        self._put(w)
+        loss = bound.task.loss(self._head(self._features), y)
+        grads = torch.autograd.grad(loss, bound.params, materialize_grads=True)
+        return torch.cat([g.reshape(-1) for g in grads]), loss.detach()
+
+    def _put(self, w: Tensor) -> None:
+        for b in self._blocks:
+            self._bound.flat[b.at].copy_(w[b.at])
+
+
+def epochs(data: Examples, work: Work, key: int) -> Iterator[Iterable[Examples]]:
+    """The mini-batches of a visit, epoch by epoch: a fresh order each; a batch of everything keeps the stored order.
+
+    The batches of an epoch are read one at a time, however often it is gone through.
+    """
+    x, _ = data
     n, left, epoch = len(x), work.n_steps(len(x)), 0
     size = min(work.batch or n, n)
     while left > 0:
@@ -138,28 +238,42 @@ def batches(data: Examples, work: Work, key: int) -> Iterator[Examples]:
         else:
             order = torch.from_numpy(rng.permutation(rng.key(key, epoch), n)).to(x.device)
             parts = torch.split(order, size)
-        for index in parts[:left]:
-            yield (x, y) if index is None else (x[index], y[index])
+        yield _Lap(data, parts[:left])
         left, epoch = left - len(parts), epoch + 1
+
+
+class _Lap:
+    """An epoch's batches, cut out of the data when they are asked for."""
+
+    def __init__(self, data: Examples, parts: Sequence[Tensor | None]):
+        self._data, self._parts = data, parts
+
+    def __iter__(self) -> Iterator[Examples]:
+        x, y = self._data
+        return ((x, y) if index is None else (x[index], y[index]) for index in self._parts)
 
 
 def train(job: Job, bound: Bound, *, rule: LocalRule, work: Work, seed: int) -> Trained:
     """Train one visit: a function of the job and the seed alone, whoever runs it and when."""
     data, layout = bound.task.clients[job.client], bound.layout
-    noise = rng.key(seed, Stream.LOCAL, job.client, job.visit) >> 1
-    torch.default_generator.manual_seed(noise)
+    n, key = len(data[0]), rng.key(seed, Stream.LOCAL, job.client, job.visit)
+    torch.default_generator.manual_seed(key >> 1)
     if job.sent.is_cuda:
-        torch.cuda.manual_seed(noise)
-    start, context = rule.begin(Brief(job.sent, job.payload, job.memory, layout))
+        torch.cuda.manual_seed(key >> 1)
+    brief = Brief(job.sent, job.payload, job.memory, layout, key, work.n_steps(n), work.n_batches(n))
+    start, context = rule.begin(brief)
     bound.load(start)
     w = layout.params(start)
-    state, total, n_steps = work.optimiser.init(w), torch.zeros((), dtype=w.dtype, device=w.device), 0
-    for batch in batches(data, work, rng.key(seed, Stream.ORDER, job.client, job.visit)):
-        w, state, loss = rule.step(w, batch, context, state, bound)
-        total = total + loss
-        n_steps += 1
+    state, total, laps = rule.init(w, context, bound), torch.zeros((), dtype=w.dtype, device=w.device), rule.laps
+    for epoch in epochs(data, work, rng.key(seed, Stream.ORDER, job.client, job.visit)):
+        for lap, step in enumerate(laps):
+            for batch in epoch:
+                w, state, loss = step(w, batch, context, state, bound)
+                if lap == 0:
+                    total = total + loss
     final = torch.cat([w, bound.flat[layout.n_params :]]) if layout.stats else w
-    extras, memory = rule.finish(final, context)
-    delta, mean_loss = final - job.sent, total.item() / n_steps
+    out = rule.finish(final, context, state)
+    delta = final - job.sent if out.delta is None else out.delta
+    mean_loss = total.item() / brief.n_steps
     finite = isfinite(mean_loss) and isfinite(delta.sum().item())
-    return Trained(delta, len(data[0]), n_steps, mean_loss, finite, extras, memory)
+    return Trained(delta, n, brief.n_steps, mean_loss, finite, out.extras, out.memory, out.notes)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from torch import Tensor
 
 __all__ = ["Event", "EventKind"]
 
-EventKind = Literal["hand_out", "arrival", "lost", "refused", "join", "leave", "evaluate"]
+EventKind = Literal["hand_out", "arrival", "lost", "refused", "join", "leave", "step", "evaluate"]
 
 
 class Event(NamedTuple):
@@ -27,3 +27,4 @@ class Event(NamedTuple):
     seconds: float | None = None  # hand_out: how long the visit takes
     loss: float | None = None  # arrival: the client's mean training loss; evaluate: the test loss
     accuracy: float | None = None  # evaluate
+    notes: dict[str, Any] | None = None  # arrival, step: diagnostics, when they are asked for

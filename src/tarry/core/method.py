@@ -4,22 +4,23 @@
     correct    Update → Update                          staleness weights, delay correction
     aggregate  Update | None → Update | None            each arrival, buffer, round (out None = wait)
     step       Update → new global weights              add, mix, ...
-    reply      Update → Start | None                    this client's next start (None = the opening)
+    reply      Update → Start | None                    this client's next start (None = what is offered, or the global)
     dispatch   Roster → clients                         who is handed work now
 
 A server part is `init(weights) → state` and `part(x, state, now) → (out, state)`: output first, state second. State
 is a plain record (tensors, numbers, text, lists, dicts), so every method checkpoints for free. Parts never write to
 their inputs. `now` is the moment of the arrival, before anything changed.
 
-A client without a start of its own (first contact, or a reply that made none) gets the method's `opening`: by default
-the global weights of the moment of the hand-out.
+A part may do two things more. `offer(client, state, now)` adds to what a client is handed: a payload, or weights of its
+own in the global's place when the client's last reply made no start. `settle(state, now)`, of an aggregate, is asked
+after the last arrival of an instant whether to step now: for methods whose server works in epochs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -28,12 +29,38 @@ from . import rng
 from .layout import Layout
 from .local import LocalRule
 from .roster import Roster
-from .ticket import Start, Update
+from .ticket import Offer, Start, Update
 
-__all__ = ["Method", "Now", "Opening", "Part", "stateless"]
+__all__ = ["Geodesic", "Horizon", "Lab", "Method", "Now", "Part", "stateless"]
 
 X = TypeVar("X")
 Y = TypeVar("Y")
+
+
+class Horizon(NamedTuple):
+    """The budget of a run; None where there is no such end."""
+
+    time: float | None = None
+    updates: int | None = None
+    rounds: int | None = None
+
+
+class Lab(Protocol):
+    """What a server may compute with the model: on inputs without labels, in use (dropout off, statistics still)."""
+
+    inputs: Tensor  # the unlabelled set
+    mask: Tensor | None  # which places of a sequence count (token models), else None
+    distil_lr: float | None  # the task's own rate for distillation, if it names one
+
+    def outputs(self, vec: Tensor, x: Tensor, /) -> Tensor:
+        """The outputs of a whole vector's model."""
+
+    def grad(self, vec: Tensor, x: Tensor, objective: Callable[[Tensor], Tensor], /) -> tuple[Tensor, Tensor]:
+        """Gradient of objective(outputs), over the trained weights, and its value."""
+
+
+#: start Θ, end Θ̂, t, update → γ(t), where γ(0) = Θ and γ(1) = Θ̂: the way a global travels
+Geodesic = Callable[[Tensor, Tensor, float, Update], Tensor]
 
 
 class Now(NamedTuple):
@@ -47,6 +74,17 @@ class Now(NamedTuple):
     n_clients: int
     stream: int  # of the server's draws
     moment: int  # counts the decisions taken
+    accepted: int = 0  # updates so far
+    horizon: Horizon = Horizon()
+    lab: Lab | None = None
+    notes: dict[str, Any] | None = None  # diagnostics of this arrival go here, when they are asked for
+
+    @property
+    def progress(self) -> float:
+        """The share of the budget that is used, from 0 to 1 (0 where there is no end in sight)."""
+        h = self.horizon
+        used = ((self.time, h.time), (self.accepted, h.updates), (self.version, h.rounds))
+        return min(1.0, max((done / end for done, end in used if end), default=0.0))
 
     @property
     def key(self) -> int:
@@ -75,6 +113,9 @@ class Part(Generic[X, Y]):
 
     apply: Callable[[X, Any, Now], tuple[Y, Any]]
     init: Callable[[Tensor], Any] = _no_state
+    offer: Callable[[int, Any, Now], Offer | None] | None = None
+    settle: Callable[[Any, Now], tuple[Update | None, Any]] | None = None
+    along: Callable[[Geodesic], Part[X, Y]] | None = None  # of a step: the same step along another geodesic
 
     def __call__(self, x: X, state: Any, now: Now) -> tuple[Y, Any]:
         return self.apply(x, state, now)
@@ -105,8 +146,8 @@ def _refill(roster: Roster, state: None, now: Now) -> tuple[list[int], None]:
     return roster.draw(roster.limit - now.in_flight, now), state
 
 
-#: client, the states of all parts by name, now → what it is handed (None = the global)
-Opening = Callable[[int, Mapping[str, Any], Now], Start | None]
+#: the global weights and the states of all parts by name → what the method answers with: what is tested and kept
+Answer = Callable[[Tensor, Mapping[str, Any]], Tensor]
 
 
 @dataclass(frozen=True)
@@ -121,4 +162,7 @@ class Method:
     step: Part[Update, Tensor] = field(default_factory=lambda: stateless(_add))
     reply: Part[Update, Start | None] = field(default_factory=lambda: Part(_the_global))
     dispatch: Part[Roster, list[int]] = field(default_factory=lambda: Part(_refill))
-    opening: Opening | None = None  # the start of a client whose last reply made none; None = the global at hand-out
+    answer: Answer | None = None  # None = the global weights
+    sends: frozenset[str] = frozenset()  # what its parts put into the payload
+    reads: frozenset[str] = frozenset()  # the extras its parts cannot do without
+    unlabelled: bool = False  # it needs a set of inputs without labels (now.lab)

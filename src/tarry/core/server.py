@@ -2,6 +2,7 @@
 
     hand_out(client) → Ticket          receive(number, trained) → Receipt          lost(number) → Receipt
     receive:  correct → aggregate → step → reply
+    settle() → bool                    after the last arrival of an instant: did the method step on that account
 
 It knows no clock and no network: a simulator and a deployment drive it alike. Its whole state saves and loads as a
 plain record.
@@ -19,7 +20,7 @@ from torch import Tensor
 from . import rng
 from .client import Trained
 from .layout import Layout
-from .method import Method, Now
+from .method import Horizon, Lab, Method, Now
 from .rng import Stream
 from .roster import Roster
 from .ticket import NOTHING, Start, Ticket, Update
@@ -39,23 +40,37 @@ class Receipt(NamedTuple):
     accepted: bool  # False: lost on the way, or refused because it was not finite
     stepped: bool  # the global weights changed
     staleness: int
+    notes: dict[str, Any] | None = None  # diagnostics, when they are asked for
 
 
 class Server:
     """A method at work on global weights."""
 
-    def __init__(self, method: Method, weights: Tensor, *, layout: Layout, n_clients: int, seed: int):
+    def __init__(
+        self,
+        method: Method,
+        weights: Tensor,
+        *,
+        layout: Layout,
+        n_clients: int,
+        seed: int,
+        horizon: Horizon = Horizon(),  # noqa: B008 - a constant
+        lab: Lab | None = None,
+        watch: bool = False,
+    ):
         self.method, self.layout, self.n_clients = method, layout, n_clients
+        self._horizon, self._lab, self._watch = horizon, lab, watch
         self._stream = rng.key(seed, Stream.DISPATCH)
         self.weights = weights
         self.version = 0  # steps made
         self.numbers = 0  # tickets written
         self.moments = 0  # decisions taken, for the keys of random draws
+        self.accepted = 0  # updates
         self.visits = array("q", [0]) * n_clients
         self.tickets: dict[int, Ticket] = {}
         self.starts: dict[int, Start] = {}
         self.state: dict[str, Any] = {p: getattr(method, p).init(weights) for p in _PARTS}
-        self._opening = method.opening
+        self._offers = [(p, offer) for p in _PARTS if (offer := getattr(method, p).offer) is not None]
         self._apply = {p: getattr(method, p).apply for p in _PARTS}
         self._remembers = any(s is not None for s in self.state.values())
         self.ledger = Ledger()
@@ -67,22 +82,43 @@ class Server:
         clients, self.state["dispatch"] = self._apply["dispatch"](roster, self.state["dispatch"], self._now(time))
         return clients
 
+    @property
+    def answer(self) -> Tensor:
+        """The weights the method answers with: what is tested, and kept at the end."""
+        return self.weights if self.method.answer is None else self.method.answer(self.weights, self.state)
+
     def hand_out(self, client: int, time: float) -> Ticket:
-        """Write a ticket for a client: its own start if its last reply made one, else the method's opening."""
+        """Write a ticket: the client's own start if its last reply made one, else what is offered, else the global."""
         number, visit, now = self.numbers, self.visits[client], self.weights
         self.numbers = number + 1
         self.visits[client] = visit + 1
         own = self.starts.pop(client, None)
-        if own is not None:  # the ledger's hold goes from the start to the ticket
+        if own is not None and not self._offers:  # the ledger's hold goes from the start to the ticket
             assert own.anchor is not None
             ticket = Ticket(number, client, visit, own.version, time, own.weights, own.anchor, own.payload, True)
-        elif self._opening is None or (start := self._opening(client, self.state, self._moment(time))) is None:
+        elif not self._offers:
             self.ledger.hold(now)
             ticket = _make(Ticket, (number, client, visit, self.version, time, now, now, NOTHING, False))
         else:
-            self._hold(start.weights, now, start.payload)
-            ticket = Ticket(number, client, visit, self.version, time, start.weights, now, start.payload)
+            ticket = self._with_offers(number, client, visit, time, own)
         self.tickets[number] = ticket
+        return ticket
+
+    def _with_offers(self, number: int, client: int, visit: int, time: float, own: Start | None) -> Ticket:
+        weights, payload, moment = self.weights, dict(own.payload) if own else {}, self._moment(time)
+        for part, make in self._offers:
+            offer = make(client, self.state[part], moment)
+            if offer is not None:
+                payload.update(offer.payload)
+                weights = weights if offer.weights is None else offer.weights
+        if own is None:
+            ticket = Ticket(number, client, visit, self.version, time, weights, self.weights, payload)
+        else:
+            assert own.anchor is not None
+            ticket = Ticket(number, client, visit, own.version, time, own.weights, own.anchor, payload, True)
+        self._hold(ticket.sent, ticket.anchor, payload)
+        if own is not None:
+            self._let_go(own.weights, own.anchor, own.payload)
         return ticket
 
     def receive(self, number: int, trained: Trained, time: float) -> Receipt:
@@ -91,9 +127,12 @@ class Server:
             return self.lost(number, time)
         ticket = self.tickets.pop(number)
         staleness = self.version - ticket.version
-        delta, n_examples, n_steps, loss, _, extras, _ = trained
+        delta, n_examples, n_steps, loss, _, extras, _, notes = trained
         update = _make(Update, (ticket, delta, n_examples, n_steps, staleness, loss, 1.0, extras))
+        self.accepted += 1
         now, state, apply = self._now(time), self.state, self._apply
+        if self._watch:
+            now = now._replace(notes={**{k: v.tolist() for k, v in notes.items()}, **_alignment(update, now)})
         corrected, state["correct"] = apply["correct"](update, state["correct"], now)
         stepped = self._advance(corrected, now)
         start, state["reply"] = apply["reply"](update, state["reply"], now)
@@ -102,7 +141,19 @@ class Server:
         self._release(ticket)
         if self._remembers:
             self.ledger.watch(state)
-        return _make(Receipt, (ticket, True, stepped, staleness))
+        return _make(Receipt, (ticket, True, stepped, staleness, now.notes))
+
+    def settle(self, time: float) -> bool:
+        """All arrivals of an instant are in: a method whose server works in epochs may step now."""
+        settle = self.method.aggregate.settle
+        if settle is None:
+            return False
+        now = self._now(time)
+        pooled, self.state["aggregate"] = settle(self.state["aggregate"], now)
+        stepped = self._step(pooled, now)
+        if self._remembers:
+            self.ledger.watch(self.state)
+        return stepped
 
     def lost(self, number: int, time: float) -> Receipt:
         """A ticket's work is gone. A client with a start of its own will get the same again."""
@@ -117,9 +168,12 @@ class Server:
     def _advance(self, update: Update | None, now: Now) -> bool:
         state, apply = self.state, self._apply
         pooled, state["aggregate"] = apply["aggregate"](update, state["aggregate"], now)
+        return self._step(pooled, now)
+
+    def _step(self, pooled: Update | None, now: Now) -> bool:
         if pooled is None:
             return False
-        weights, state["step"] = apply["step"](pooled, state["step"], now)
+        weights, self.state["step"] = self._apply["step"](pooled, self.state["step"], now)
         self.ledger.hold(weights)
         self.ledger.release(self.weights)
         self.weights = weights
@@ -133,9 +187,9 @@ class Server:
 
     def _moment(self, time: float) -> Now:
         """A moment without a decision: looking at it disturbs no draw."""
-        n = len(self.tickets)
-        fields = (self.weights, self.layout, self.version, time, n, self.n_clients, self._stream, self.moments)
-        return _make(Now, fields)
+        n, here = len(self.tickets), (self.weights, self.layout, self.version, time)
+        fixed = (self.accepted, self._horizon, self._lab, None)
+        return _make(Now, (*here, n, self.n_clients, self._stream, self.moments, *fixed))
 
     def _put(self, client: int, start: Start) -> None:
         self.starts[client] = start
@@ -149,11 +203,14 @@ class Server:
             self.ledger.hold(tensor)
 
     def _release(self, ticket: Ticket) -> None:
-        self.ledger.release(ticket.sent)
-        if ticket.anchor is not ticket.sent:
-            self.ledger.release(ticket.anchor)
-        if ticket.payload:
-            for tensor in ticket.payload.values():
+        self._let_go(ticket.sent, ticket.anchor, ticket.payload)
+
+    def _let_go(self, weights: Tensor, anchor: Tensor | None, payload: Mapping[str, Tensor]) -> None:
+        self.ledger.release(weights)
+        if anchor is not None and anchor is not weights:
+            self.ledger.release(anchor)
+        if payload:
+            for tensor in payload.values():
                 self.ledger.release(tensor)
 
     def save(self) -> dict[str, Any]:
@@ -163,6 +220,7 @@ class Server:
             "version": self.version,
             "numbers": self.numbers,
             "moments": self.moments,
+            "accepted": self.accepted,
             "visits": torch.tensor(self.visits),
             "tickets": [_plain(t) for t in self.tickets.values()],
             "starts": {c: _plain(s) for c, s in self.starts.items()},
@@ -173,7 +231,7 @@ class Server:
     def load(self, saved: dict[str, Any]) -> None:
         """Take up where `save` left off."""
         self.weights, self.version = saved["weights"], saved["version"]
-        self.numbers, self.moments = saved["numbers"], saved["moments"]
+        self.numbers, self.moments, self.accepted = saved["numbers"], saved["moments"], saved["accepted"]
         self.visits = array("q", saved["visits"].tolist())
         self.tickets = {t["number"]: Ticket(**t) for t in saved["tickets"]}
         self.starts = {c: Start(**s) for c, s in saved["starts"].items()}
@@ -184,6 +242,21 @@ class Server:
             self._hold(t.sent, t.anchor, t.payload)
         for s in self.starts.values():
             self._hold(s.weights, s.anchor, s.payload)
+
+
+def _alignment(update: Update, now: Now) -> dict[str, Any]:
+    """How a client's update lies to what the others did meanwhile: the cosine, whole and layer by layer.
+
+    Its absolute value is the share of one that a projection onto the other removes; below 0 the two conflict. Nothing
+    is said of an update that met no drift.
+    """
+    layout = now.layout
+    drift, delta = layout.params(now.weights - update.ticket.anchor), layout.params(update.delta)
+    stretches = [slice(0, layout.n_params), *(b.at for b in layout.layers)]
+    cosines = [torch.nn.functional.cosine_similarity(drift[at], delta[at], dim=0).item() for at in stretches]
+    if not drift.any():
+        return {}
+    return {"cosine": cosines[0], "cosine_by_layer": cosines[1:], "drift": drift.norm().item()}
 
 
 def _plain(x: Ticket | Start) -> dict[str, Any]:

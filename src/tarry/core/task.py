@@ -67,6 +67,9 @@ class Task:
     train: Examples | None = field(default=None, repr=False)
     groups: Tensor | None = field(default=None, repr=False)
     score: Callable[[Tensor, Tensor], Tensor] | None = accuracy
+    unlabelled: Tensor | None = field(default=None, repr=False)  # inputs the server has, without labels
+    unlabelled_mask: Tensor | None = field(default=None, repr=False)  # which of their places count, for sequences
+    distil_lr: float | None = None  # the rate at which the server may distil, where it is known
 
     def split(self, partitioner: Partitioner, n_clients: int, rng: np.random.Generator) -> Task:
         """The same task with its training examples dealt out to `n_clients` clients."""
@@ -91,4 +94,6 @@ class Task:
         else:
             clients = [(cast(x), cast(y)) for x, y in clients]
         test = None if self.test is None else (cast(self.test[0]), cast(self.test[1]))
-        return replace(self, clients=clients, test=test)
+        unlabelled = None if self.unlabelled is None else cast(self.unlabelled)
+        mask = None if self.unlabelled_mask is None else self.unlabelled_mask.to(device)
+        return replace(self, clients=clients, test=test, unlabelled=unlabelled, unlabelled_mask=mask)

@@ -3,6 +3,7 @@
     Ticket    the server's receipt of a hand-out; staleness is read off it, never believed from a client
     Update    what came of it, with its ticket beside it
     Start     what a client gets next when that is not simply the global weights of the moment
+    Offer     what a part adds to a hand-out
 
 Staleness is defined once: the number of server steps between hand-out and arrival, 0 = fresh.
 """
@@ -16,7 +17,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-__all__ = ["NOTHING", "Start", "Ticket", "Update"]
+__all__ = ["NOTHING", "Offer", "Start", "Ticket", "Update"]
 
 NOTHING: Mapping[str, Tensor] = MappingProxyType({})
 
@@ -69,3 +70,10 @@ class Start(NamedTuple):
     payload: Mapping[str, Tensor] = NOTHING
     anchor: Tensor | None = None
     version: int = 0
+
+
+class Offer(NamedTuple):
+    """What a server part adds to a hand-out, of the moment: a payload, and weights in the global's place."""
+
+    payload: Mapping[str, Tensor] = NOTHING
+    weights: Tensor | None = None

@@ -13,7 +13,6 @@ start again. BatchNorm statistics are no direction: they mix into W like weights
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -22,9 +21,9 @@ from torch import Tensor
 
 from ..core.errors import BadInput
 from ..core.layout import Kind
-from ..core.local import Brief, Context, LocalRule
+from ..core.local import Brief, Context, LocalRule, Outcome
 from ..core.method import Method, Now, Part, stateless
-from ..core.ticket import NOTHING, Start, Update
+from ..core.ticket import Offer, Start, Update
 from ..parts.project import Projection, complement, reject
 from ..parts.staleness import Decay, polynomial
 from ..parts.step import mix
@@ -75,8 +74,12 @@ class SelfCalibrating(LocalRule):
         start = kept["own"] + reject(shift, moved, layout=brief.layout, by=self.by)
         return start, {"start": start, "anchor": torch.lerp(brief.weights, kept["own"], beta.item())}
 
-    def finish(self, w: Tensor, context: Context) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
-        return NOTHING, {"own": w, **context}
+    @property
+    def needs(self) -> frozenset[str]:
+        return frozenset({"beta"})
+
+    def finish(self, w: Tensor, context: Context, state: Any) -> Outcome:  # noqa: ARG002
+        return Outcome(memory={"own": w, **context})
 
 
 def pairwise(by: Projection) -> Part[Update, Start | None]:
@@ -103,12 +106,10 @@ def reference_reply() -> Part[Update, Start | None]:
                 new[block.at] = update.local[block.at]
         return Start(new), {"V": new}
 
-    return Part(apply, lambda weights: {"V": weights})
+    def offer(_: int, v: dict[str, Tensor], __: Now) -> Offer:
+        return Offer(weights=v["V"])  # W is never handed out: a client at first contact gets V too
 
-
-def reference_opening(_: int, states: Mapping[str, Any], __: Now) -> Start:
-    """The released code never hands out W: a client at first contact gets V too."""
-    return Start(states["reply"]["V"])
+    return Part(apply, lambda weights: {"V": weights}, offer)
 
 
 def reference_step(beta: float, s: Decay) -> Part[Update, Tensor]:
@@ -149,9 +150,7 @@ def orthofl(
     words = "s = τ + 1, τ = server steps since the client's last arrival (each is a step); mixing weight β s^(−a)"
     step = mix(beta, s)
     if state == "reference":
-        return Method(
-            name, staleness=words, step=reference_step(beta, s), reply=reference_reply(), opening=reference_opening
-        )
+        return Method(name, staleness=words, step=reference_step(beta, s), reply=reference_reply())
     if ablation == "no-calibration":
         return Method(name, staleness=words, step=step)
     if ablation == "no-average":
@@ -161,7 +160,8 @@ def orthofl(
     if placement == "server":
         return Method(name, staleness=words, step=step, reply=on_server(projection))
     reply = by_placement(placement, share, projection, beta, s)
-    return Method(name, staleness=words, local=SelfCalibrating(projection), step=step, reply=reply)
+    local, sends = SelfCalibrating(projection), frozenset({"beta"})
+    return Method(name, staleness=words, local=local, step=step, reply=reply, sends=sends)
 
 
 def _check(share: float, placement: str, ablation: str, state: str) -> None:

@@ -18,7 +18,10 @@ from ..core.event import Event
 __all__ = ["Recorder", "read_rows"]
 
 _COLUMNS = tuple(name for name in Event._fields if name != "weights")
-_DEFAULTS = {"client": -1, "ticket": -1, "visit": -1, "staleness": -1, "seconds": None, "accuracy": None, "loss": None}
+_DEFAULTS: dict[str, Any] = {
+    **dict.fromkeys(("client", "ticket", "visit", "staleness"), -1),
+    **dict.fromkeys(("seconds", "accuracy", "loss", "notes")),
+}
 
 
 class Recorder:

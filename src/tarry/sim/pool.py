@@ -91,7 +91,7 @@ def _serve(conn: Connection, others: list[Connection], setup: _Setup) -> None:
                 conn.send((slot, number, f"{type(e).__name__}: {e}\n{traceback.format_exc()}"))
                 continue
             setup.outbox[slot].copy_(out.delta)
-            conn.send((slot, number, (*out[1:5], _plain(out.extras), _plain(out.memory))))
+            conn.send((slot, number, (*out[1:5], _plain(out.extras), _plain(out.memory), _plain(out.notes))))
 
 
 class Pool:
@@ -176,9 +176,8 @@ class Pool:
                 raise self._dead(worker) from None
             if isinstance(answer, str):
                 raise TarryError(f"training failed in a worker: {answer}")
-            n_examples, n_steps, loss, finite, extras, memory = answer
-            delta = self._outbox[slot].clone()
-            self._done[number] = Trained(delta, n_examples, n_steps, loss, finite, _tensors(extras), _tensors(memory))
+            carried = (_tensors(tensors) for tensors in answer[4:])
+            self._done[number] = Trained(self._outbox[slot].clone(), *answer[:4], *carried)
             self._free[worker].append(slot)
             self._out -= 1
 

@@ -1,8 +1,9 @@
 """Discrete events on a virtual clock.
 
-An instant is worked through in one order: all its arrivals (by ticket number), then who comes and goes, then hand-outs,
-then evaluation. So everybody handed work at an instant sees all updates of that instant, and evaluating never disturbs
-the order of events. Everything the future depends on saves and loads as a plain record, between instants.
+An instant is worked through in one order: all its arrivals (by ticket number), the step of a server that works in
+epochs, who comes and goes, hand-outs, evaluation. So everybody handed work at an instant sees all updates
+of that instant, and evaluating never disturbs the order of events. Everything the future depends on saves and loads as
+a plain record, between instants.
 """
 
 from __future__ import annotations
@@ -83,6 +84,7 @@ class Simulator:
         self._next_score = 0.0 if evaluate is not None else inf
         self._evaluations = 0
         self._model_bytes = server.weights.nbytes
+        self._settles = server.method.aggregate.settle is not None
         self._end = inf if budget.time is None else budget.time
         self._most = (budget.updates or inf, budget.rounds or inf)
         self.time, self.updates, self.lost, self.refused = 0.0, 0, 0, 0
@@ -122,6 +124,11 @@ class Simulator:
         while self._heap and self._heap[0][0] == time:
             self._arrive(heapq.heappop(self._heap)[1])
             if self.updates >= self._most[0] or self.server.version >= self._most[1]:
+                self.done = True
+                return
+        if self._settles and self.server.settle(time):
+            self._tell("step", stepped=True)
+            if self.server.version >= self._most[1]:
                 self.done = True
                 return
         if change == time:
@@ -232,7 +239,7 @@ class Simulator:
     def _take_score(self, time: float) -> bool:
         assert self._evaluate is not None
         if self._unseen():
-            self._score = (self.server.version, self._evaluate(self.server.weights))
+            self._score = (self.server.version, self._evaluate(self.server.answer))
         accuracy, loss = self._score[1]
         self.curve.append((time, self.updates, accuracy, loss))
         self._tell("evaluate", accuracy=accuracy, loss=loss)
@@ -248,6 +255,7 @@ class Simulator:
             staleness=receipt.staleness,
             stepped=receipt.stepped,
             loss=loss,
+            notes=receipt.notes,
         )
 
     def _tell(self, kind: EventKind, **what: Any) -> None:

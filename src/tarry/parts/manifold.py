@@ -1,0 +1,98 @@
+"""The way a global travels: γ(t) from Θ = γ(0) to Θ̂ = γ(1) (AsyncManifold Sec. 5.1).
+
+    line      Θ + t (Θ̂ − Θ)                                        FedAvg, FedAsync and all who do not ask
+    bezier    (1−t)² Θ + 2t(1−t) φ + t² Θ̂                          φ = midpoint + what the client learnt, rotated
+    printed   (1−t)² Θ +  t(1−t) φ + t² Θ̂                          as the paper prints it: weights shrink on the way
+
+A geodesic of one's own is a function (start, end, t, update) → weights; `--manifold ./mine.py:mine` names a factory of
+one. It sees the trained weights; running statistics always go straight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from ..core.method import Geodesic, Now
+from ..core.registry import Registry
+from ..core.ticket import Update
+
+__all__ = ["CONTROL", "bezier", "line", "manifolds", "printed", "rotated", "travel"]
+
+#: the extra that carries a control point's displacement from the midpoint, φ − (Θ + Θ_i)/2
+CONTROL = "control"
+
+manifolds: Registry[Geodesic] = Registry("manifold", Callable)
+
+
+def line(start: Tensor, end: Tensor, t: float, update: Update) -> Tensor:  # noqa: ARG001 - what a geodesic may read
+    """A straight line."""
+    return torch.lerp(start, end, t)
+
+
+def bezier(start: Tensor, end: Tensor, t: float, update: Update) -> Tensor:
+    """A quadratic Bézier curve; with no control point, or one in the middle, the straight line.
+
+    With d = φ − (Θ + Θ̂)/2 it is the line plus 2t(1−t) d.
+    """
+    straight = torch.lerp(start, end, t)
+    d = update.extras.get(CONTROL)
+    return straight if d is None else torch.add(straight, d, alpha=2 * t * (1 - t))
+
+
+def printed(start: Tensor, end: Tensor, t: float, update: Update) -> Tensor:
+    """The curve with the coefficients of Eq. 28 and 31, which do not sum to 1."""
+    return bezier(start, end, t, update) - t * (1 - t) * ((start + end) / 2 + update.extras.get(CONTROL, 0.0))
+
+
+@manifolds.register("line")
+def _line() -> Geodesic:
+    """A straight line: what every method does unless it says otherwise."""
+    return line
+
+
+@manifolds.register("bezier", paper="Aggregation on Learnable Manifolds for Asynchronous Federated Optimization")
+def _bezier() -> Geodesic:
+    """A quadratic Bézier curve through the control point that the client learnt (asynccurve's clients send one)."""
+    return bezier
+
+
+@manifolds.register("printed", paper="Aggregation on Learnable Manifolds for Asynchronous Federated Optimization")
+def _printed() -> Geodesic:
+    """The curve as the paper prints it, without the 2 of a Bézier: weights shrink by up to a quarter half-way."""
+    return printed
+
+
+def travel(along: Geodesic, now: Now, end: Tensor, t: float, update: Update) -> Tensor:
+    """γ(t) for the trained weights, the straight line (at most the whole of it) for running statistics."""
+    if along is line and t <= 1:
+        return torch.lerp(now.weights, end, t)
+    params, n = now.layout.params, now.layout.n_params
+    new = along(params(now.weights), params(end), t, update)
+    return torch.cat([new, torch.lerp(now.weights[n:], end[n:], min(t, 1.0))]) if now.layout.stats else new
+
+
+def rotated(d: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """d turned by the rotation that takes the direction of a onto that of b, within their plane, in O(P).
+
+    With u = a/‖a‖, v = b/‖b‖, c = u·v and n the part of v orthogonal to u, normalised: what of d lies in the plane of
+    u and n turns by the angle between u and v, the rest stays. Parallel vectors (or a zero one) turn nothing. For
+    antiparallel ones the plane is open; the half turn is made in the plane of u and d, which turns d into −d.
+    """
+    eps = torch.finfo(d.dtype).eps
+    na, nb = torch.linalg.vector_norm(a), torch.linalg.vector_norm(b)
+    if na == 0 or nb == 0:
+        return d
+    u, v = a / na, b / nb
+    c = torch.dot(u, v).clamp(-1, 1)
+    n = torch.sub(v, u * c)
+    s = torch.linalg.vector_norm(n)
+    if s <= 8 * eps:
+        return d if c > 0 else -d
+    n = n / s
+    du, dn = torch.dot(d, u), torch.dot(d, n)
+    along_u = du * (c - 1) - dn * s
+    along_n = du * s + dn * (c - 1)
+    return torch.add(d, along_u * u + along_n * n)
