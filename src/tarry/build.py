@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from statistics import median
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,14 +23,17 @@ from .core.rng import Stream
 from .core.roster import Roster
 from .core.server import Server
 from .core.task import Task
-from .methods import methods
+from .cross import PARTS, crossed
+from .diagnose import by_speed, validator
+from .sim.diary import Diary
 from .sim.executor import Executor, Inline
 from .sim.fleet import Delay, Fleet, delays
 from .sim.pool import Pool
 from .sim.presence import Presence
 from .sim.simulator import Budget, Score, Simulator
-from .spec import Choice, Spec
+from .spec import CROSSES, REGISTRIES, Choice, Spec, under_flag
 from .tasks import at_least, partitions, tasks
+from .tasks.unlabelled import unlabelled_sets
 
 __all__ = ["Plan", "plan"]
 
@@ -92,8 +96,27 @@ class Plan:
             presence=self.presence,
             fails=_failures(s.failure_rate, s.seed, self.delay),
             strict=s.strict,
+            diary=self._diary(),
             listeners=listeners,
         )
+
+    def _diary(self) -> Diary | None:
+        """Notes in stretches of a fiftieth of the time budget, or of the time between evaluations."""
+        s = self.spec
+        if not s.diagnose:
+            return None
+        every = self.budget.time / 50 if self.budget.time is not None else self.eval_every
+        return Diary(every, validator(self.task, self._bound(), s.seed))
+
+    def diagnostics(self, sim: Simulator) -> dict[str, Any] | None:
+        """What was noted on the way, and how the answer does on fast and slow clients' examples."""
+        if sim.diary is None:
+            return None
+        bound, answer = self._bound(), sim.server.answer
+        accuracy = sim.curve[-1][2] if sim.curve else None
+        by = by_speed(self.task, sim.diary, lambda w, examples: bound.evaluate(w, examples)[0], answer, accuracy)
+        layers = [b.name for b in self.layout.layers]
+        return {**sim.diary.summary(), "layers": layers, "by_speed": by}
 
     def _bound(self) -> Bound:
         return Bound(copy.deepcopy(self.module), self.layout, self.task, self.work.optimiser)
@@ -108,15 +131,20 @@ class Plan:
 
 def plan(spec: Spec) -> Plan:
     """Build and check everything a spec names."""
-    method = spec.method if isinstance(spec.method, Method) else methods.build(spec.method.name, spec.method.params)
+    method = _method(spec)
     task = _task(spec)
+    if method.unlabelled:
+        task = _with_unlabelled(task, spec)
     n = len(task.clients)
     if spec.concurrency is not None and spec.concurrency > n:
         raise BadInput(f"--concurrency {spec.concurrency}: there are only {n} clients; ask for at most that many")
     batch = None if spec.batch == "all" else spec.batch
-    work = Work(spec.client_optimiser(), epochs=spec.epochs, steps=spec.steps, batch=batch)
+    later = None if spec.lr_decay == 1 else spec.client_optimiser
+    work = Work(spec.client_optimiser(), epochs=spec.epochs, steps=spec.steps, batch=batch, later=later)
     module = build_module(task, seed=spec.seed, dtype=_dtype(spec)).to(spec.device)
     layout = Layout.of(module)
+    with under_flag("local" if spec.local is not None else _flag(spec, "method")):
+        method.local.check(layout)
     samples = [len(x) for x, _ in task.clients]
     size = layout.size * torch.finfo(_dtype(spec)).bits // 8
     fleet = Fleet(n, samples, size, spec.seed, _epochs(work, samples))
@@ -129,6 +157,40 @@ def plan(spec: Spec) -> Plan:
 
 def _dtype(spec: Spec) -> torch.dtype:
     return torch.float64 if spec.dtype == "float64" else torch.float32
+
+
+def _method(spec: Spec) -> Method:
+    """The method a spec names, crossed as it says, taking notes if it says so."""
+
+    def made(group: str) -> Any:
+        choice = getattr(spec, group)
+        if not isinstance(choice, Choice):
+            return choice
+        with under_flag(_flag(spec, group)):
+            return REGISTRIES[group].build(choice.name, choice.params)
+
+    others = {part: other for part in PARTS if (other := made(part)) is not None}
+    way = None if spec.manifold is None else (spec.name_of("manifold"), made("manifold"))
+    labels = {group: spec.name_of(group) for group in ("method", "distil", *others)}
+    method = crossed(made("method"), others, distil=made("distil"), manifold=way, labels=labels)
+    if any(getattr(spec, cross) is not None for cross in CROSSES):
+        method = replace(method, name=spec.label)
+    return replace(method, local=replace(method.local, watch=True)) if spec.diagnose else method
+
+
+def _flag(spec: Spec, group: str) -> str:
+    return "server" if group == "method" and spec.server is not None else group
+
+
+def _with_unlabelled(task: Task, spec: Spec) -> Task:
+    """The task with the server's inputs without labels: those asked for, its own, or noise."""
+    choice = spec.unlabelled
+    if choice is None and task.unlabelled is not None:
+        return task
+    choice = choice or Choice("noise")
+    with under_flag("unlabelled"):
+        inputs = unlabelled_sets.build(choice.name, choice.params)(task, spec.seed)
+    return replace(task, unlabelled=inputs, unlabelled_mask=None).to(_dtype(spec), spec.device)
 
 
 def _task(spec: Spec) -> Task:

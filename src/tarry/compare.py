@@ -21,6 +21,7 @@ import torch
 from .build import plan
 from .core.errors import BadInput, TarryError, WorkerDied
 from .core.method import Method
+from .core.process import keep_memory
 from .core.task import Task
 from .experiment import CHANGE_NO_RESULT, Progress, resume, run_spec
 from .record.result import Result, write_atomic
@@ -133,6 +134,7 @@ def _child(conn: Connection, others: list[Connection], spec: Spec, folder: Path 
     for other in others:  # so that the pipe breaks, and this process ends, when the parent is killed
         other.close()
     torch.set_num_threads(1)
+    keep_memory()
     try:
         result = _one(spec, folder, lambda p: conn.send(p))
         weights = None if result.weights is None else result.weights.cpu().numpy()

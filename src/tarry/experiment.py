@@ -51,7 +51,7 @@ class Progress:
 
 
 def run(
-    method: str | dict[str, Any] | Method = "fedasync",
+    method: str | dict[str, Any] | Method | None = None,
     task: str | dict[str, Any] | Task = "digits",
     *,
     out: str | Path | None = None,
@@ -69,7 +69,8 @@ def run(
     >>> result.seed, len(result.weights_sha256)
     (1, 64)
     """
-    spec = Spec.of({"method": method, "task": task, **settings})
+    chosen = {} if method is None else {"method": method}
+    spec = Spec.of({**chosen, "task": task, **settings})
     return run_spec(spec, out=None if out is None else Path(out), callbacks=callbacks, progress=progress)
 
 
@@ -211,6 +212,7 @@ class _Session:
             bytes_down=sim.bytes_down,
             peak_server_bytes=server.ledger.peak,
             tarry=__version__,
+            diagnostics=self.plan.diagnostics(sim),
             weights=server.answer,
             out=self.folder,
         )

@@ -10,10 +10,13 @@ The fields of `Spec` are the settings: their type, default and help are read off
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
 
@@ -25,15 +28,29 @@ from .core.method import Method
 from .core.optim import Optimiser, optimiser
 from .core.registry import Param, Registry
 from .core.task import Task
+from .cross import PARTS
 from .methods import methods
+from .parts.manifold import manifolds
 from .sim.fleet import delays
 from .sim.simulator import Budget
 from .tasks import partitions, tasks
+from .tasks.unlabelled import unlabelled_sets
 
-__all__ = ["REGISTRIES", "Choice", "Spec", "settings"]
+__all__ = ["CROSSES", "REGISTRIES", "Choice", "Spec", "settings", "uncrossed", "under_flag"]
 
 #: what a choice of each group is looked up in
-REGISTRIES: Mapping[str, Registry[Any]] = {"method": methods, "task": tasks, "partition": partitions, "delay": delays}
+REGISTRIES: Mapping[str, Registry[Any]] = {
+    "method": methods,
+    "task": tasks,
+    "partition": partitions,
+    "delay": delays,
+    **dict.fromkeys(("server", *PARTS, "distil"), methods),
+    "manifold": manifolds,
+    "unlabelled": unlabelled_sets,
+}
+CROSSES = (*PARTS, "distil", "manifold")
+_STRANGE = re.compile(r"\+(\w+)=")
+_CROSSING = re.compile(rf"\+(?=(?:{'|'.join(CROSSES)})=)")
 
 
 @dataclass(frozen=True)
@@ -80,6 +97,18 @@ class Spec:
     """Every setting of a run."""
 
     method: Annotated[Choice | Method, "what is run: `tarry methods`, or file.py:factory"] = Choice("fedasync")
+    server: Annotated[
+        Choice | Method | None, "the method whose server is crossed with parts of others: as --method"
+    ] = field(default=None, compare=False)
+    local: Annotated[Choice | Method | None, "clients do what this method's do"] = None
+    correct: Annotated[Choice | Method | None, "updates are corrected as by this method"] = None
+    aggregate: Annotated[Choice | Method | None, "the server waits as in this method"] = None
+    step: Annotated[Choice | Method | None, "the server steps as in this method"] = None
+    reply: Annotated[Choice | Method | None, "clients start next from what this method replies"] = None
+    distil: Annotated[Choice | Method | None, "this method's distillation around it all (fedecho)"] = None
+    manifold: Annotated[
+        Choice | Callable[..., Any] | None, "the way the global travels: line, bezier, or file.py:factory"
+    ] = None
     task: Annotated[Choice | Task, "what is learnt: `tarry tasks`, NAME of TARRY_DATA/NAME.npz, or file.py:factory"] = (
         Choice("digits")
     )
@@ -87,6 +116,9 @@ class Spec:
         "dirichlet"
     )
     delay: Annotated[Choice | Callable[..., Any], "how long visits take: `tarry delays`"] = Choice("orthofl-rpi")
+    unlabelled: Annotated[Choice | None, "the server's inputs without labels: `tarry unlabelled`; the task's own"] = (
+        None
+    )
     seed: Annotated[int, "of everything random"] = 0
     clients: Annotated[int | None, "how many; 10, or as many as the task has"] = None
     concurrency: Annotated[int | None, "how many train at a time (the cohort, in rounds); all"] = None
@@ -101,6 +133,7 @@ class Spec:
     batch: Annotated[int | Literal["all"], "examples a step; `all` = the client's whole data"] = 32
     optimiser: Annotated[Literal["sgd", "adam", "adamw"], "the clients'"] = "sgd"
     lr: Annotated[float, "the clients' learning rate"] = 0.05
+    lr_decay: Annotated[float, "what the rate is multiplied by at every server step"] = 1.0
     momentum: Annotated[float, "of sgd"] = 0.0
     weight_decay: Annotated[float, "of any optimiser"] = 0.0
     failure_rate: Annotated[float, "the chance that a visit is lost"] = 0.0
@@ -117,7 +150,8 @@ class Spec:
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Spec:
         """From a mapping of settings; unknown names, wrong types and contradictions are reported together."""
-        known, values, problems = settings(), {}, []
+        known, values = settings(), dict[str, Any]()
+        given, problems = uncrossed(given)
         for name, value in given.items():
             if name not in known:
                 flag = name.replace("_", "-")
@@ -128,7 +162,7 @@ class Spec:
             try:
                 values[name] = _value(known[name], value)
             except (ValueError, TypeError) as e:
-                problems.append(f"--{name.replace('_', '-')} {value}: {e}")
+                problems.append(f"--{name.replace('_', '-')} {_short(value)}: {e}")
         spec = cls(**values)
         problems += spec._contradictions()
         if problems:
@@ -138,7 +172,7 @@ class Spec:
     def _typed(self, group: str) -> Choice:
         """A choice with its parameters as their types, so that text and values say the same."""
         choice = getattr(self, group)
-        _, values = REGISTRIES[group].check(choice.name, choice.params)
+        _, values = REGISTRIES[group].check(choice.name, choice.params)  # checked before
         return Choice(choice.name, {k: values[k] for k in choice.params})
 
     def _contradictions(self) -> Iterable[str]:
@@ -154,6 +188,8 @@ class Spec:
             yield f"--batch {self.batch}: must be 1 or more, or `all`"
         if self.device not in ("cpu", "cuda") or (self.device == "cuda" and not torch.cuda.is_available()):
             yield f"--device {self.device}: there is no such device here; cpu always is"
+        if not 0 < self.lr_decay <= 1:
+            yield f"--lr-decay {self.lr_decay}: must be above 0 and at most 1"
         if not 0 <= self.failure_rate < 1:
             yield f"--failure-rate {self.failure_rate}: must be in [0, 1)"
         if self.epochs is not None and self.steps is not None:
@@ -162,7 +198,9 @@ class Spec:
             yield f"--concurrency {self.concurrency}: there are only {self.clients} clients; ask for at most that many"
         if self.executor == "inline" and self.workers > 1:
             yield f"--executor inline --workers {self.workers}: inline trains in one process; use --executor pool"
-        for check in (self._budget, self.client_optimiser, *(lambda g=g: self._named(g) for g in REGISTRIES)):
+        checks: list[Callable[[], Any]] = [self._budget, self.client_optimiser]
+        checks += [partial(self._named, g) for g in REGISTRIES]
+        for check in checks:
             try:
                 check()
             except BadInput as e:
@@ -174,14 +212,16 @@ class Spec:
         if (self.time, self.updates, self.rounds, self.target) != (None, None, None, None):
             Budget(self.time, self.updates, self.rounds, self.target)
 
-    def client_optimiser(self) -> Optimiser:
-        """The optimiser that the settings name."""
-        return optimiser(self.optimiser, lr=self.lr, momentum=self.momentum, weight_decay=self.weight_decay)
+    def client_optimiser(self, steps: int = 0) -> Optimiser:
+        """The optimiser that the settings name, after so many server steps."""
+        lr = self.lr * self.lr_decay**steps
+        return optimiser(self.optimiser, lr=lr, momentum=self.momentum, weight_decay=self.weight_decay)
 
     def _named(self, group: str) -> None:
         choice = getattr(self, group)
-        if isinstance(choice, Choice):
-            REGISTRIES[group].check(choice.name, choice.params)
+        if isinstance(choice, Choice) and not (group == "method" and self.server is not None):
+            with under_flag(group):
+                REGISTRIES[group].check(choice.name, choice.params)
 
     def _filled(self) -> Spec:
         spec = self
@@ -197,19 +237,29 @@ class Spec:
 
     @property
     def label(self) -> str:
-        """The method with the parameters that were given."""
-        return self.method.name if isinstance(self.method, Method) else str(self.method)
+        """The method with the parameters that were given, and what it is crossed with."""
+        parts = [f"{c}={self.name_of(c)}" for c in CROSSES if getattr(self, c) is not None]
+        return "+".join([self.name_of("method"), *parts])
+
+    def name_of(self, group: str) -> str:
+        """A choice as it is written on the command line; an object by its own name."""
+        value = getattr(self, group)
+        return (
+            str(value) if isinstance(value, Choice) else str(getattr(value, "name", getattr(value, "__name__", group)))
+        )
 
     def objects(self) -> list[str]:
         """The settings that hold Python objects and cannot be written down."""
-        return [g for g in REGISTRIES if not isinstance(getattr(self, g), Choice)]
+        return [g for g in REGISTRIES if not isinstance(getattr(self, g), Choice | None)]
 
     def to_toml(self) -> str:
         """The spec as resolved, in TOML; a Python object is named but cannot be read back."""
         plain, tables = [], []
         for f in fields(self):
             value = getattr(self, f.name)
-            if f.name in REGISTRIES and not isinstance(value, Choice):
+            if f.name == "server":  # it is the method
+                continue
+            if f.name in REGISTRIES and not isinstance(value, Choice | None):
                 name = getattr(value, "name", getattr(value, "__name__", type(value).__name__))
                 plain.append(f"# {f.name}: a Python object ({' '.join(str(name).split())})")
             elif isinstance(value, Choice) and value.params:
@@ -234,6 +284,47 @@ class Spec:
             raise BadInput(f"--spec {path}: it cannot be read: {e}") from e
 
 
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+@contextmanager
+def under_flag(group: str) -> Iterator[None]:
+    """Problems of a choice are told by the flag it was given with: what a method calls --method is --local here."""
+    kind = "method" if group == "server" else REGISTRIES[group].kind
+    try:
+        yield
+    except BadInput as e:
+        raise BadInput([re.sub(rf"--{kind}(?=[. ])", f"--{group}", problem) for problem in e.problems]) from e
+
+
+def uncrossed(given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """`server` is the method; `orthofl+local=fedsol` in the method's place is a method and a local."""
+    out, problems = dict(given), list[str]()
+    if (server := out.get("server")) is not None:
+        if out.get("method") not in (None, server):
+            problems.append(f"--server {server} --method {out['method']}: they say the same thing; give one of them")
+        out["method"] = server
+    method = out.get("method")
+    text = method if isinstance(method, str) else method.get("name") if isinstance(method, Mapping) else None
+    if not isinstance(text, str):
+        return out, problems
+    name, *crosses = _CROSSING.split(text)
+    if (strange := _STRANGE.search(name)) and ".py:" not in name[strange.start() :]:
+        problems.append(f"--method {text}: there is no part {strange[1]!r} to cross.{near(strange[1], CROSSES)}")
+        return {k: v for k, v in out.items() if k not in ("method", "server")}, problems
+    if crosses:
+        out["method"] = {**method, "name": name} if isinstance(method, Mapping) else name
+        out["server"] = out["method"] if server is not None else None
+    for cross in crosses:
+        part, _, choice = cross.partition("=")
+        if out.get(part) is not None:
+            problems.append(f"--method {text} --{part} {out[part]}: {part} is there twice")
+        out[part] = choice
+    return out, problems
+
+
 def settings() -> dict[str, Param]:
     """The settings by name, with type, default and help."""
     hints = get_type_hints(Spec, include_extras=True)
@@ -247,6 +338,8 @@ def settings() -> dict[str, Param]:
 def _value(param: Param, value: Any) -> Any:
     if param.name == "delay" and isinstance(value, list | tuple):
         return Choice("scripted", {"durations": [list(d) if isinstance(d, list | tuple) else d for d in value]})
+    if param.name in REGISTRIES and value is None and param.default is None:
+        return None
     if param.name in REGISTRIES:
         return value if _is_object(param.name, value) else Choice.of(value)
     if param.name == "presence" and isinstance(value, Mapping):
@@ -256,15 +349,24 @@ def _value(param: Param, value: Any) -> Any:
     return param.parse(value)
 
 
+#: what Python object may stand for a choice of a group
+_OBJECTS: Mapping[str, Any] = {
+    "task": Task,
+    **dict.fromkeys(("method", "server", *PARTS, "distil"), Method),
+    **dict.fromkeys(("partition", "delay", "manifold"), Callable),
+}
+
+
 def _is_object(group: str, value: Any) -> bool:
-    """Whether a Python object may stand for a choice of this group."""
-    kind = {"method": Method, "task": Task}.get(group)
+    """Whether a Python object stands for a choice of this group."""
     if isinstance(value, str | Mapping | Choice):
         return False
-    if kind is not None and not isinstance(value, kind):
-        hint = "; call the factory first" if callable(value) and not isinstance(value, Method | Task) else ""
-        raise ValueError(f"wants a name, a table or a {kind.__name__}, got {type(value).__name__}{hint}")
-    return kind is not None or callable(value)
+    kind = _OBJECTS.get(group)
+    if kind is None or not isinstance(value, kind):
+        wants = "" if kind in (None, Callable) else f" or a {kind.__name__}"
+        hint = "; call the factory first" if callable(value) else ""
+        raise ValueError(f"wants a name, a table{wants}, got {type(value).__name__}{hint}")
+    return True
 
 
 def _whole(client: Any) -> int:

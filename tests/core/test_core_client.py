@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 from tarry.core import rng
-from tarry.core.client import Bound, Job, Trained, Work, epochs, train
+from tarry.core.client import Bound, Job, Trained, Visit, Work, train
 from tarry.core.errors import BadInput
 from tarry.core.layout import Layout
 from tarry.core.local import LocalRule, Outcome
@@ -24,7 +24,7 @@ def order(n: int, work: Work, key: int = 5) -> list[list[int]]:
     """Which examples each batch holds."""
     data = (torch.arange(float(n)), torch.arange(n))
     out = []
-    for x, y in chain.from_iterable(epochs(data, work, key)):
+    for x, y in chain.from_iterable(Visit(data[0], data, work, key).epochs()):
         assert x.long().tolist() == y.tolist()
         out.append(y.tolist())
     return out

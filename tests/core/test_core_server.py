@@ -27,9 +27,23 @@ def moved(*delta: float, n: int = 1, finite: bool = True, **kw: object) -> Train
     return Trained(vec(*delta), n_examples=n, n_steps=1, loss=0.5, finite=finite, **kw)  # type: ignore[arg-type]
 
 
+class TinyLab:
+    """Two classes, scored by the two weights times the inputs."""
+
+    inputs, mask, distil_lr = torch.tensor([[1.0, 2.0], [3.0, -1.0], [0.5, 0.5]]), None, 0.1
+
+    def outputs(self, w, x):
+        return x * w
+
+    def grad(self, w, x, objective):
+        w = w.detach().requires_grad_()
+        loss = objective(x * w)
+        return torch.autograd.grad(loss, w)[0], loss.detach()
+
+
 def server(method: Method | str, *, n_clients: int = 4, seed: int = 0, **params: object) -> Server:
     made = methods.build(method, params) if isinstance(method, str) else method
-    return Server(made, vec(0, 0), layout=LAYOUT, n_clients=n_clients, seed=seed)
+    return Server(made, vec(0, 0), layout=LAYOUT, n_clients=n_clients, seed=seed, lab=TinyLab())
 
 
 ADD = Method("add")

@@ -26,6 +26,14 @@ class Spy(LocalRule):
         return start, context
 
     @property
+    def needs(self) -> frozenset[str]:
+        return self.inner.needs
+
+    @property
+    def gives(self) -> frozenset[str]:
+        return self.inner.gives
+
+    @property
     def laps(self) -> tuple[Step, ...]:
         return self.inner.laps
 

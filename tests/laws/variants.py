@@ -31,6 +31,20 @@ _NAMED: list[Choice] = [
     {"name": "orthofl", "ablation": "no-average"},
     {"name": "orthofl", "ablation": "pairwise"},
     {"name": "orthofl", "state": "reference"},
+    {"name": "fedogd", "projection": "always"},
+    {"name": "fedogd", "cache": False},
+    {"name": "fedogd", "groups": "announced", "weighting": "clients"},
+    {"name": "fedogd", "privacy": True},
+    {"name": "fedsol", "part": "all"},
+    {"name": "fedsol", "part": "all", "adaptive": False, "rho": 0.1},
+    {"name": "fedsol", "proximal": "l2"},
+    {"name": "fedsol", "strategy": "A4", "part": "body", "norm": "dim0", "rho": 0.1},
+    {"name": "fedsol", "strategy": "projection"},
+    {"name": "fedecho", "buffer": 2, "lr": 0.01, "q": 3, "batch": 20},
+    {"name": "orthodyn", "statistic": "ratio", "switch": 0.1},
+    {"name": "orthodyn", "statistic": "progress", "middle": 0.2},
+    {"name": "asynccurve", "optimiser": "asam", "proximal": "l2", "swa": 0.2, "cycle": 2, "periodic": 4},
+    {"name": "asynccurve", "optimiser": "sgd", "lr": 0.05, "curve": "line", "correction": "orthopos"},
 ]
 
 VARIANTS: list[Choice] = [{"name": name} for name in tarry.methods.names()] + _NAMED
@@ -93,7 +107,7 @@ def planned(choice: Choice | Method, **settings: Any) -> Plan:
 def _everything(key: str) -> tuple[list[Row], str]:
     seen: list[Row] = []
     sim = simulate(planned(json.loads(key), **EVERYTHING), lambda e: seen.append(row(e)))
-    return seen, sha256(sim.server.weights)
+    return seen, sha256(sim.server.answer)
 
 
 def everything(choice: Choice) -> tuple[list[dict[str, Any]], str]:

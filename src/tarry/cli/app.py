@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from ..core.errors import TarryError
+from ..core.process import keep_memory
 from ..version import __version__
 from . import catalogue, show
 from .compare import compare
@@ -32,7 +33,14 @@ app.command(context_settings=PASS_ON)(compare)
 app.command()(resume)
 app.command()(report)
 app.command()(demo)
-for listing in (catalogue.methods, catalogue.tasks, catalogue.delays, catalogue.partitions):
+for listing in (
+    catalogue.methods,
+    catalogue.tasks,
+    catalogue.delays,
+    catalogue.partitions,
+    catalogue.manifolds,
+    catalogue.unlabelled,
+):
     app.command()(listing)
 
 
@@ -53,6 +61,7 @@ def _main(
 
 def main() -> None:
     """The command `tarry`."""
+    keep_memory()
     try:
         app()
     except TarryError as e:

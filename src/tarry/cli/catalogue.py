@@ -1,4 +1,4 @@
-"""`tarry methods|tasks|delays|partitions`: what there is, with parameters, defaults and papers."""
+"""`tarry methods|tasks|delays|partitions|manifolds|unlabelled`: what there is, with parameters, defaults and papers."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ import typer
 
 from ..core.registry import Registry
 from ..methods import methods as method_registry
+from ..parts.manifold import manifolds as manifold_registry
 from ..sim.fleet import delays as delay_registry
 from ..tasks import partitions as partition_registry
 from ..tasks import tasks as task_registry
+from ..tasks.unlabelled import unlabelled_sets
 from . import show
 
-__all__ = ["delays", "methods", "partitions", "tasks"]
+__all__ = ["delays", "manifolds", "methods", "partitions", "tasks", "unlabelled"]
 
 Name = Annotated[str | None, typer.Argument(help="show one in full")]
 
@@ -36,6 +38,16 @@ def delays(name: Name = None) -> None:
 def partitions(name: Name = None) -> None:
     """List the partitions, with their parameters and papers."""
     _show(partition_registry, name)
+
+
+def manifolds(name: Name = None) -> None:
+    """List the geodesics a global may travel along."""
+    _show(manifold_registry, name)
+
+
+def unlabelled(name: Name = None) -> None:
+    """List the sets of inputs without labels, with their parameters."""
+    _show(unlabelled_sets, name)
 
 
 def _show(registry: Registry[Any], name: str | None) -> None:

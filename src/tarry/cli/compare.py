@@ -22,12 +22,13 @@ __all__ = ["compare", "run_and_show"]
 DEFAULT = ("fedavg", "fedasync", "fedbuff", "orthofl")
 
 
-@with_settings(leave_out=("method", "seed", "workers", "executor"))
+@with_settings(leave_out=("method", "server", "seed", "workers", "executor"))
 def compare(
     context: typer.Context,
     given: dict[str, Any],
     method: Annotated[
-        list[str] | None, typer.Option("--method", help="once for each: fedavg, fedbuff:buffer=3, file.py:factory")
+        list[str] | None,
+        typer.Option("--method", help="once for each: fedbuff:buffer=3, orthofl+local=fedsol, file.py:factory"),
     ] = None,
     seeds: Annotated[str, typer.Option("--seeds", help="numbers and ranges: 0-2 or 0,1,5")] = "0-2",
     spec: Annotated[
@@ -54,13 +55,15 @@ def run_and_show(specs: list[Spec], *, out: Path, workers: int, title: str) -> C
     show.console.print(table(comparison.summary))
     command = shlex.join(["tarry", *sys.argv[1:]])
     path = out / "report.html"
-    write_page(path, comparison.results, comparison.summary, title=title, settings=_settings(specs[0]), command=command)
+    write_page(path, comparison.results, comparison.summary, title=title, settings=_settings(specs), command=command)
     show.console.print(f"page with pictures: {path.resolve()}", soft_wrap=True, highlight=False)
     return comparison
 
 
-def _settings(spec: Spec) -> dict[str, str]:
-    return {k: str(v) for k, v in vars(spec).items() if v is not None and k not in ("method", "seed")}
+def _settings(specs: list[Spec]) -> dict[str, str]:
+    """What is the same for all of them."""
+    first, *others = ({k: str(v) for k, v in vars(s).items() if v is not None} for s in specs)
+    return {k: v for k, v in first.items() if k not in ("method", "seed") and all(o.get(k) == v for o in others)}
 
 
 def _numbers(text: str) -> list[int]:

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from ..core.errors import BadInput, near
-from ..spec import REGISTRIES, Choice, Spec, settings
+from ..spec import REGISTRIES, Choice, Spec, settings, uncrossed
 
 __all__ = ["PASS_ON", "gather", "with_settings"]
 
@@ -61,15 +61,23 @@ def _option(name: str) -> inspect.Parameter:
 def gather(given: Mapping[str, Any], extra: Sequence[str], spec: Path | None) -> dict[str, Any]:
     """TOML, then flags over it, then `--method.NAME value` over both."""
     merged = Spec.read(spec) if spec is not None else {}
-    for name, value in given.items():
-        merged[name] = value
+    if given.get("method") is not None or given.get("server") is not None:
+        merged = {k: v for k, v in merged.items() if k not in ("method", "server")}
+    merged, problems = uncrossed({**merged, **given})
+    if problems:
+        raise BadInput(problems)
     for group, parameter, value in _dotted(extra):
+        group = "server" if group == "method" and merged.get("server") is not None else group
         base = merged.get(group, settings()[group].default)
+        if base is None:
+            raise BadInput(f"--{group}.{parameter} {value}: of which {group}? Give --{group} NAME too")
         try:
             choice = Choice.of(base)
         except ValueError as e:
             raise BadInput(f"--{group} {base}: {e}") from e
         merged[group] = Choice(choice.name, {**choice.params, parameter: value})
+        if group == "server":
+            merged["method"] = merged["server"]
     return merged
 
 

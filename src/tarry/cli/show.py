@@ -10,6 +10,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from ..experiment import Progress as Step
 from ..record.result import Result
+from ..report.notes import in_short
 from ..spec import Spec
 
 __all__ = ["complaint", "console", "many", "one", "plain", "result_lines"]
@@ -110,6 +111,8 @@ def result_lines(result: Result) -> None:
         highlight=False,
         soft_wrap=True,
     )
+    for line in in_short(result):
+        console.print(f"  {plain(line)}", highlight=False, soft_wrap=True)
     console.print(f"  weights sha256 {result.weights_sha256}", highlight=False, soft_wrap=True)
     if result.out is not None:
         console.print(f"  in {plain(str(result.out))}", highlight=False, soft_wrap=True)

@@ -7,7 +7,7 @@ ordinary module runs at its ordinary speed and the optimiser's arithmetic is a h
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, isfinite
 from typing import Any, NamedTuple
@@ -16,15 +16,18 @@ import torch
 from torch import Tensor, nn
 
 from . import rng
+from .cut import Cut, head_of
 from .errors import BadInput
-from .layout import Kind, Layout
+from .layout import Layout
 from .local import Brief, LocalRule, Objective, Split
 from .optim import Optimiser
 from .rng import Stream
 from .task import Examples, Task
 from .ticket import NOTHING
 
-__all__ = ["Bound", "Job", "Trained", "Work", "build_module", "train"]
+__all__ = ["Bound", "Job", "Trained", "Visit", "Work", "build_module", "train"]
+
+_CHUNK = 200  # examples that a model is asked about at once
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,7 @@ class Work:
     epochs: int | None = 1
     steps: int | None = None
     batch: int | None = None
+    later: Callable[[int], Optimiser] | None = None  # the optimiser after so many server steps, where it changes
 
     def __post_init__(self) -> None:
         if (self.epochs is None) == (self.steps is None):
@@ -61,6 +65,7 @@ class Job(NamedTuple):
     sent: Tensor
     payload: Mapping[str, Tensor] = NOTHING
     memory: Mapping[str, Tensor] = NOTHING
+    version: int = 0  # server steps made when the weights were the global
 
 
 class Trained(NamedTuple):
@@ -89,8 +94,8 @@ class Bound:
     """A module bound to a flat vector: `Functions` for one client at a time, and evaluation."""
 
     def __init__(self, module: nn.Module, layout: Layout, task: Task, optimiser: Optimiser):
-        self.module, self.layout, self.task, self.optimiser = module.train(), layout, task, optimiser
-        self.descend = optimiser.descend
+        self.module, self.layout, self.task = module.train(), layout, task
+        self.use(optimiser)
         first = next(p for p in module.parameters() if p.requires_grad)
         self.flat = layout.read(module, first.dtype)
         self._trained = self.flat[: layout.n_params]
@@ -99,7 +104,8 @@ class Bound:
         for block in layout.layers:
             named[block.name].data = views[block.name]
         self.params = [named[b.name] for b in layout.layers]
-        self.head = _head(module, layout)
+        self.head = head_of(module, layout)
+        self.visit: Visit | None = None  # the one under way
         for block in layout.stats:
             owner, _, leaf = block.name.rpartition(".")
             module.get_submodule(owner)._buffers[leaf] = views[block.name]
@@ -110,8 +116,9 @@ class Bound:
         for buffer, first in self._counters:
             buffer.copy_(first)
 
-    def init(self, w: Tensor, /) -> Any:
-        return self.optimiser.init(w)
+    def use(self, optimiser: Optimiser) -> None:
+        """Descend by this optimiser from now on."""
+        self.init, self.descend = optimiser.init, optimiser.descend
 
     def grad(
         self, w: Tensor, batch: tuple[Tensor, Any], objective: Objective | None = None, /, *, still: bool = False
@@ -128,9 +135,19 @@ class Bound:
     def loss(self, w: Tensor, batch: Examples, /) -> Tensor:
         self._trained.copy_(w)
         kept = self._statistics()
-        loss = self.task.loss(self.module(batch[0]), batch[1])
+        with torch.random.fork_rng(devices=[w.device] if w.is_cuda else []):  # dropout draws nothing of the run's
+            loss = self.task.loss(self.module(batch[0]), batch[1])
         self._put_back(kept)
         return loss
+
+    def received(self, x: Tensor, /) -> Tensor:
+        v = self.visit
+        assert v is not None, "asked outside of a visit"
+        if not v.again:
+            return self.outputs(v.sent, x)
+        if v.table is None:
+            v.table = torch.cat([self.outputs(v.sent, part) for part in torch.split(v.x, _CHUNK)])
+        return v.table if v.at is None else v.table[v.at]
 
     @torch.no_grad()
     def outputs(self, vec: Tensor, x: Tensor, /) -> Tensor:
@@ -144,7 +161,7 @@ class Bound:
 
     def split(self, w: Tensor, x: Tensor, /) -> Split:
         self._trained.copy_(w)
-        return Cut(self, x)
+        return Cut(self, w, x)
 
     def _statistics(self) -> list[Tensor] | None:
         """A copy of what a training pass moves beside weights, where there is anything."""
@@ -174,83 +191,42 @@ class Bound:
         return (None if self.task.score is None else right / n), total / n
 
 
-def _head(module: nn.Module, layout: Layout) -> nn.Module | None:
-    """The module that owns the head's tensors."""
-    names = [b.name for b in layout.layers if b.kind is Kind.HEAD]
-    return module.get_submodule(names[0].rpartition(".")[0]) if names else None
+class Visit:
+    """A visit under way: the mini-batches of its epochs, and where in the client's data the one at hand lies."""
 
+    def __init__(self, sent: Tensor, data: Examples, work: Work, key: int):
+        self.sent, self.x = sent, data[0]
+        self.at: Tensor | None = None  # the examples of the batch at hand; None = all of them, in order
+        self.table: Tensor | None = None  # what the received model says of them all, once somebody has asked
+        self._data, self._work, self._key = data, work, key
+        self.again = work.n_steps(len(self.x)) > work.n_batches(len(self.x))  # examples come more than once
 
-class Cut:
-    """A module run once up to its head. Where something follows the head, whole passes are made instead."""
+    def epochs(self) -> Iterator[Iterable[Examples]]:
+        """A fresh order every epoch; a batch of everything keeps the stored order. Batches are cut when asked for."""
+        n = len(self.x)
+        left, epoch, size = self._work.n_steps(n), 0, min(self._work.batch or n, n)
+        while left > 0:
+            parts: Sequence[Tensor | None] = [None]
+            if size < n:
+                order = torch.from_numpy(rng.permutation(rng.key(self._key, epoch), n)).to(self.x.device)
+                parts = torch.split(order, size)
+            yield _Lap(self, parts[:left])
+            left, epoch = left - len(parts), epoch + 1
 
-    def __init__(self, bound: Bound, x: Tensor):
-        self._bound, self._x = bound, x
-        self._blocks = [b for b in bound.layout.layers if b.kind is Kind.HEAD]
-        seen: list[Tensor] = []
-        head = bound.head
-        if head is not None:
-            hook = head.register_forward_hook(lambda _, args, out: seen.extend((args[0], out)))
-        out = bound.module(x)
-        if head is not None:
-            hook.remove()
-        self._head = head if len(seen) == 2 and seen[1] is out else None
-        self._features = seen[0] if self._head is not None else None
-
-    def head_grad(self, w: Tensor, targets: Any, objective: Objective) -> Tensor:
-        bound, g = self._bound, torch.zeros_like(w)
-        if self._head is None or self._features is None:
-            whole, _ = bound.grad(w, (self._x, targets), objective, still=True)
-            for b in self._blocks:
-                g[b.at] = whole[b.at]
-            return g
-        self._put(w)
-        params = [p for p in self._head.parameters(recurse=False) if p.requires_grad]
-        value = objective(self._head(self._features.detach()), targets)
-        for b, part in zip(self._blocks, torch.autograd.grad(value, params), strict=True):
-            g[b.at] = part.reshape(-1)
-        return g
-
-    def grad(self, w: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        bound = self._bound
-        if self._head is None or self._features is None:
-            return bound.grad(w, (self._x, y), still=True)
-        self._put(w)
-        loss = bound.task.loss(self._head(self._features), y)
-        grads = torch.autograd.grad(loss, bound.params, materialize_grads=True)
-        return torch.cat([g.reshape(-1) for g in grads]), loss.detach()
-
-    def _put(self, w: Tensor) -> None:
-        for b in self._blocks:
-            self._bound.flat[b.at].copy_(w[b.at])
-
-
-def epochs(data: Examples, work: Work, key: int) -> Iterator[Iterable[Examples]]:
-    """The mini-batches of a visit, epoch by epoch: a fresh order each; a batch of everything keeps the stored order.
-
-    The batches of an epoch are read one at a time, however often it is gone through.
-    """
-    x, _ = data
-    n, left, epoch = len(x), work.n_steps(len(x)), 0
-    size = min(work.batch or n, n)
-    while left > 0:
-        if size == n:
-            parts: Any = [None]
-        else:
-            order = torch.from_numpy(rng.permutation(rng.key(key, epoch), n)).to(x.device)
-            parts = torch.split(order, size)
-        yield _Lap(data, parts[:left])
-        left, epoch = left - len(parts), epoch + 1
+    def batch(self, at: Tensor | None) -> Examples:
+        self.at = at
+        x, y = self._data
+        return (x, y) if at is None else (x[at], y[at])
 
 
 class _Lap:
-    """An epoch's batches, cut out of the data when they are asked for."""
+    """An epoch's batches, however often it is gone through."""
 
-    def __init__(self, data: Examples, parts: Sequence[Tensor | None]):
-        self._data, self._parts = data, parts
+    def __init__(self, visit: Visit, parts: Sequence[Tensor | None]):
+        self._visit, self._parts = visit, parts
 
     def __iter__(self) -> Iterator[Examples]:
-        x, y = self._data
-        return ((x, y) if index is None else (x[index], y[index]) for index in self._parts)
+        return map(self._visit.batch, self._parts)
 
 
 def train(job: Job, bound: Bound, *, rule: LocalRule, work: Work, seed: int) -> Trained:
@@ -261,16 +237,20 @@ def train(job: Job, bound: Bound, *, rule: LocalRule, work: Work, seed: int) -> 
     if job.sent.is_cuda:
         torch.cuda.manual_seed(key >> 1)
     brief = Brief(job.sent, job.payload, job.memory, layout, key, work.n_steps(n), work.n_batches(n))
+    if work.later is not None:
+        bound.use(work.later(job.version))
     start, context = rule.begin(brief)
     bound.load(start)
     w = layout.params(start)
     state, total, laps = rule.init(w, context, bound), torch.zeros((), dtype=w.dtype, device=w.device), rule.laps
-    for epoch in epochs(data, work, rng.key(seed, Stream.ORDER, job.client, job.visit)):
+    bound.visit = Visit(job.sent, data, work, rng.key(seed, Stream.ORDER, job.client, job.visit))
+    for epoch in bound.visit.epochs():
         for lap, step in enumerate(laps):
             for batch in epoch:
                 w, state, loss = step(w, batch, context, state, bound)
                 if lap == 0:
                     total = total + loss
+    bound.visit = None
     final = torch.cat([w, bound.flat[layout.n_params :]]) if layout.stats else w
     out = rule.finish(final, context, state)
     delta = final - job.sent if out.delta is None else out.delta

@@ -11,6 +11,7 @@ f gives pure functions of the flat weights, so a rule is written once and runs o
     f.grad(w, batch) → gradient, loss      f.init(w) → state, f.descend(w, g, state) → w, state      f.layout
     f.grad(w, (x, t), objective)           the gradient of another objective(outputs, t)
     f.outputs(vec, x)                      what the model of a whole vector (weights and statistics) says of x
+    f.received(x)                          what the received model says of the batch at hand
     f.split(w, x)                          one pass through the body, the head at any weights
 
 A step has no Python branch on a tensor's value, never writes to its inputs and draws no hidden randomness: what it
@@ -86,6 +87,9 @@ class Functions(Protocol):
     def outputs(self, vec: Tensor, x: Tensor, /) -> Tensor:
         """The outputs of a whole vector's model, as in use: dropout off, its own running statistics."""
 
+    def received(self, x: Tensor, /) -> Tensor:
+        """The outputs of the received model on the inputs of the batch at hand, worked out once a visit."""
+
     def split(self, w: Tensor, x: Tensor, /) -> Split:
         """One training pass of the body over x; the head can then be run again and again at little cost."""
 
@@ -116,6 +120,9 @@ class LocalRule:
     def laps(self) -> tuple[Step, ...]:
         """What is done with every epoch's batches, one lap after the other; the first is what is counted as steps."""
         return (self.step,)
+
+    def check(self, layout: Layout) -> None:
+        """Raise BadInput where the rule cannot train such a model."""
 
     def begin(self, brief: Brief) -> tuple[Tensor, Context]:
         return brief.weights, NOTHING

@@ -116,6 +116,12 @@ class Part(Generic[X, Y]):
     offer: Callable[[int, Any, Now], Offer | None] | None = None
     settle: Callable[[Any, Now], tuple[Update | None, Any]] | None = None
     along: Callable[[Geodesic], Part[X, Y]] | None = None  # of a step: the same step along another geodesic
+    sends: frozenset[str] = frozenset()  # what it puts into a payload
+    demands: frozenset[str] = frozenset()  # what of it clients must use, or the part makes no sense
+    reads: frozenset[str] = frozenset()  # the extras it cannot do without
+    drops: frozenset[str] = frozenset()  # of an aggregate: the extras it cannot pass on
+    formula: Any = None  # what it computes, where another part has to know
+    fits: Callable[[Method], str | None] | None = None  # why it cannot be a part of that method, if so
 
     def __call__(self, x: X, state: Any, now: Now) -> tuple[Y, Any]:
         return self.apply(x, state, now)
@@ -135,7 +141,7 @@ def _each(update: Update | None, state: None, _: Now) -> tuple[Update | None, No
 
 
 def _add(update: Update, now: Now) -> Tensor:
-    return now.weights + now.moved(update)
+    return torch.add(now.weights, now.moved(update), alpha=update.weight)
 
 
 def _the_global(_: Update, state: None, __: Now) -> tuple[Start | None, None]:
@@ -163,6 +169,6 @@ class Method:
     reply: Part[Update, Start | None] = field(default_factory=lambda: Part(_the_global))
     dispatch: Part[Roster, list[int]] = field(default_factory=lambda: Part(_refill))
     answer: Answer | None = None  # None = the global weights
-    sends: frozenset[str] = frozenset()  # what its parts put into the payload
-    reads: frozenset[str] = frozenset()  # the extras its parts cannot do without
     unlabelled: bool = False  # it needs a set of inputs without labels (now.lab)
+    around: Callable[[Method], Method] | None = None  # what it puts around any server: a distillation, ...
+    plain: Method | None = None  # the server it is put around here

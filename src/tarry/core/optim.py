@@ -1,6 +1,6 @@
 """Client optimisers as pure functions of flat vectors; the same arithmetic as torch.optim's of the same name.
 
-init(w) → state        descend(w, g, state) → w, state
+init(w) → state        descend(w, g, state) → w, state        warm(first, second) → state, of an optimiser with moments
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ __all__ = ["Optimiser", "optimiser"]
 
 @dataclass(frozen=True)
 class Optimiser:
-    """A pair of pure functions and the name they go by."""
+    """Pure functions and the name they go by."""
 
     name: str
     init: Callable[[Tensor], Any]
     descend: Callable[[Tensor, Tensor, Any], tuple[Tensor, Any]]
+    warm: Callable[[Tensor, Tensor], Any] | None = None  # begin with given first and second moments; steps count from 0
 
 
 def _sgd(lr: float, momentum: float, weight_decay: float) -> Optimiser:
@@ -44,8 +45,11 @@ def _sgd(lr: float, momentum: float, weight_decay: float) -> Optimiser:
 def _adam(lr: float, weight_decay: float, *, decoupled: bool) -> Optimiser:
     b1, b2, eps = 0.9, 0.999, 1e-8
 
+    def warm(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor, int]:
+        return first, second, 0
+
     def init(w: Tensor) -> tuple[Tensor, Tensor, int]:
-        return torch.zeros_like(w), torch.zeros_like(w), 0
+        return warm(torch.zeros_like(w), torch.zeros_like(w))
 
     def descend(w: Tensor, g: Tensor, state: tuple[Tensor, Tensor, int]) -> tuple[Tensor, Any]:
         m, v, t = state
@@ -59,7 +63,7 @@ def _adam(lr: float, weight_decay: float, *, decoupled: bool) -> Optimiser:
         scale = v.sqrt().div_(sqrt(1 - b2**t)).add_(eps)
         return torch.addcdiv(w, m, scale, value=-lr / (1 - b1**t)), (m, v, t)
 
-    return Optimiser("adamw" if decoupled else "adam", init, descend)
+    return Optimiser("adamw" if decoupled else "adam", init, descend, warm)
 
 
 def optimiser(name: str = "sgd", *, lr: float, momentum: float = 0.0, weight_decay: float = 0.0) -> Optimiser:

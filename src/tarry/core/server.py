@@ -256,7 +256,13 @@ def _alignment(update: Update, now: Now) -> dict[str, Any]:
     cosines = [torch.nn.functional.cosine_similarity(drift[at], delta[at], dim=0).item() for at in stretches]
     if not drift.any():
         return {}
-    return {"cosine": cosines[0], "cosine_by_layer": cosines[1:], "drift": drift.norm().item()}
+    return {
+        "cosine": cosines[0],
+        "cosine_by_layer": cosines[1:],
+        "removed_by_layer": [abs(c) for c in cosines[1:]],
+        "opposed": 1.0 if cosines[0] < 0 else 0.0,
+        "drift": drift.norm().item(),
+    }
 
 
 def _plain(x: Ticket | Start) -> dict[str, Any]:

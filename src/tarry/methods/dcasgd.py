@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..core.errors import BadInput
 from ..core.method import Method
-from ..parts.endpoint import Rule, corrected
+from ..parts.endpoint import Late, Rule, corrected
 from ..parts.step import add
 from .registry import methods
 
@@ -27,8 +27,8 @@ __all__ = ["dc_asgd"]
 def constant_rule(lam: float) -> Rule:
     """DC-ASGD-c."""
 
-    def rule(delta: Tensor, drift: Tensor, state: Any) -> tuple[Tensor, Any]:
-        return torch.addcmul(delta, delta * delta, drift, value=-lam), state
+    def rule(late: Late, state: Any) -> tuple[Tensor, Any]:
+        return torch.addcmul(late.delta, late.delta * late.delta, late.drift, value=-lam), state
 
     return rule
 
@@ -36,10 +36,10 @@ def constant_rule(lam: float) -> Rule:
 def adaptive_rule(lam: float, m: float) -> Rule:
     """DC-ASGD-a: λ falls where displacements have been large."""
 
-    def rule(delta: Tensor, drift: Tensor, state: Any) -> tuple[Tensor, Any]:
-        square = delta * delta
+    def rule(late: Late, state: Any) -> tuple[Tensor, Any]:
+        square = late.delta * late.delta
         v = torch.lerp(square, state["v"], m)
-        return torch.addcmul(delta, square / torch.sqrt(v + 1e-7), drift, value=-lam), {"v": v}
+        return torch.addcmul(late.delta, square / torch.sqrt(v + 1e-7), late.drift, value=-lam), {"v": v}
 
     return rule
 

@@ -7,48 +7,36 @@
 
     orthograd   α = 0, ϑ = 0     surgery on the displacement        orthostrict   ϑ = 1: always remove
     orthopos    α = 1, ϑ = 0     trust the position, but never against the drift
+    orthodyn    orthograd → (optional: asgd) → orthopos, by a statistic of closeness to convergence            Eq. 16
 
 Errata. The text multiplies the unnormalised drift by Δ·b/‖b‖; what it describes (gradient surgery) needs Δ·b/‖b‖²,
 which is used: after a conflict Δ̂·b = 0. For orthopos the printed test is Δ·b ≤ 0; surgery on Δ − b would test
 Δ·b < ‖b‖². The default is the printed rule, the other `conflict="endpoint"`. η is ours: the paper studies the endpoint
-Θ − Δ̂ itself.
+Θ − Δ̂ itself. When orthodyn switches the paper leaves open; what is offered is ours (parts.endpoint). The default,
+`agreement`, has to earn the switch: position is trusted only while where a client ended last time has told the way it
+takes next better than the way it took. If it never does, orthodyn is orthograd.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
-
-import torch
-from torch import Tensor
+from typing import Annotated
 
 from ..core.errors import BadInput
-from ..core.method import Method
-from ..parts.endpoint import Rule, corrected
+from ..core.method import Method, Part
+from ..core.ticket import Update
+from ..parts import endpoint
+from ..parts.endpoint import corrected, dynamic, orthogonal
 from ..parts.step import add
 from .registry import methods
 
-__all__ = ["orthocorrect", "orthograd", "orthopos", "orthostrict"]
+__all__ = ["orthocorrect", "orthodyn", "orthograd", "orthopos", "orthostrict"]
 
 PAPER = "Aggregation on Learnable Manifolds for Asynchronous Federated Optimization"
 Eta = Annotated[float, "η, the share of the way to the corrected endpoint"]
-Conflict = Annotated[Literal["start", "endpoint"], "the test: cos(Δ, b) ≤ ϑ as printed, or Δ·b < ‖b‖²"]
+Conflict = Annotated[endpoint.Conflict, "the test: cos(Δ, b) ≤ ϑ as printed, or Δ·b < ‖b‖²"]
 
 
-def orthogonal(alpha: float, theta: float, conflict: str) -> Rule:
-    """The rule in downhill signs: δ = −Δ and G = −b, so δ·G = Δ·b."""
-
-    def rule(delta: Tensor, drift: Tensor, state: Any) -> tuple[Tensor, Any]:
-        along, size = torch.dot(delta, drift), torch.dot(drift, drift)
-        limit = size if conflict == "endpoint" else theta * torch.sqrt(torch.dot(delta, delta) * size)
-        conflicts = along < limit if conflict == "endpoint" else along <= limit
-        projection = along / size.clamp_min(torch.finfo(size.dtype).tiny)
-        return delta - torch.where(conflicts, projection, torch.full_like(projection, alpha)) * drift, state
-
-    return rule
-
-
-def _method(name: str, eta: float, alpha: float, theta: float, conflict: str) -> Method:
-    correct = corrected(orthogonal(alpha, theta, conflict))
+def _method(name: str, eta: float, correct: Part[Update, Update]) -> Method:
     return Method(name, staleness="through the drift G = W_now − W_start", correct=correct, step=add(eta))
 
 
@@ -65,22 +53,39 @@ def orthocorrect(
     problems += [f"--method.alpha {alpha}: must be between 0 and 1"] if not 0 <= alpha <= 1 else []
     if problems:
         raise BadInput(problems)
-    return _method("orthocorrect", eta, alpha, theta, conflict)
+    return _method("orthocorrect", eta, corrected(orthogonal(alpha, theta, conflict)))
 
 
 @methods.register("orthograd", paper=PAPER)
 def orthograd(*, eta: Eta = 0.4) -> Method:
     """OrthoCorrect that trusts displacement: α = 0, ϑ = 0."""
-    return _method("orthograd", eta, 0.0, 0.0, "start")
+    return _method("orthograd", eta, corrected(orthogonal(0.0, 0.0)))
 
 
 @methods.register("orthopos", paper=PAPER)
 def orthopos(*, conflict: Conflict = "start", eta: Eta = 0.4) -> Method:
     """OrthoCorrect that trusts position: α = 1, ϑ = 0."""
-    return _method("orthopos", eta, 1.0, 0.0, conflict)
+    return _method("orthopos", eta, corrected(orthogonal(1.0, 0.0, conflict)))
 
 
 @methods.register("orthostrict", paper=PAPER)
 def orthostrict(*, eta: Eta = 0.4) -> Method:
     """OrthoCorrect that always projects: ϑ = 1."""
-    return _method("orthostrict", eta, 0.0, 1.0, "start")
+    return _method("orthostrict", eta, corrected(orthogonal(0.0, 1.0)))
+
+
+@methods.register("orthodyn", paper=PAPER)
+def orthodyn(
+    *,
+    statistic: Annotated[str, "closeness to convergence: agreement, ratio, progress, or file.py:factory"] = "agreement",
+    switch: Annotated[float | None, "the value above which position is trusted; the statistic's own"] = None,
+    middle: Annotated[float, "trust displacement without surgery (asgd) this far below the switch"] = 0.0,
+    smooth: Annotated[float, "how slowly the statistic's running mean forgets"] = 0.95,
+    eta: Eta = 0.4,
+) -> Method:
+    """OrthoCorrect that trusts displacement first and position once a statistic says so.
+
+    agreement: which of the two guesses the clients' next visits bear out; above 0.5 position did. ratio: how far
+    displacements have shrunk from the most they were; 0.8. progress: the share of the budget used; 0.5.
+    """
+    return _method("orthodyn", eta, dynamic(statistic, switch=switch, middle=middle, smooth=smooth))

@@ -13,7 +13,7 @@ start again. BatchNorm statistics are no direction: they mix into W like weights
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 import torch
@@ -31,6 +31,7 @@ from .registry import methods
 
 __all__ = ["orthofl"]
 
+BETA = frozenset({"beta"})
 Placement = Literal["server", "client", "hybrid"]
 Ablation = Literal["none", "no-calibration", "no-average", "pairwise"]
 
@@ -51,13 +52,21 @@ def by_placement(
 ) -> Part[Update, Start | None]:
     """Algorithm 1 or 2, client by client: those that calibrate themselves are sent W(t) and β_t instead."""
 
-    def apply(update: Update, now: Now) -> Start:
+    def apply(update: Update, now: Now) -> Start | None:
         if placement == "hybrid" and update.ticket.client >= share * now.n_clients:
             return Start(calibrated(update, now, by))
         beta_t = torch.tensor(beta * s(update.staleness), dtype=torch.float64)
         return Start(now.weights, {"beta": beta_t})
 
-    return stateless(apply)
+    def fits(method: Method) -> str | None:
+        plain = Method("plain")
+        by_eq_3 = method.step.formula == ("mix", beta, s)
+        at_once = method.aggregate.apply is plain.aggregate.apply and method.correct.apply is plain.correct.apply
+        return (
+            None if by_eq_3 and at_once else "orthofl's clients work W(t+) out by Eq. 3, which is not how W moves here"
+        )
+
+    return replace(stateless(apply), sends=BETA, demands=BETA, fits=fits)
 
 
 @dataclass(frozen=True)
@@ -76,7 +85,7 @@ class SelfCalibrating(LocalRule):
 
     @property
     def needs(self) -> frozenset[str]:
-        return frozenset({"beta"})
+        return BETA
 
     def finish(self, w: Tensor, context: Context, state: Any) -> Outcome:  # noqa: ARG002
         return Outcome(memory={"own": w, **context})
@@ -160,8 +169,7 @@ def orthofl(
     if placement == "server":
         return Method(name, staleness=words, step=step, reply=on_server(projection))
     reply = by_placement(placement, share, projection, beta, s)
-    local, sends = SelfCalibrating(projection), frozenset({"beta"})
-    return Method(name, staleness=words, local=local, step=step, reply=reply, sends=sends)
+    return Method(name, staleness=words, local=SelfCalibrating(projection), step=step, reply=reply)
 
 
 def _check(share: float, placement: str, ablation: str, state: str) -> None:

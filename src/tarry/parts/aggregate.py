@@ -12,7 +12,8 @@ from torch import Tensor
 
 from ..core.errors import BadInput
 from ..core.method import Now, Part
-from ..core.ticket import Ticket, Update
+from ..core.ticket import NOTHING, Ticket, Update
+from .manifold import CONTROL
 
 __all__ = ["buffer", "round_mean"]
 
@@ -27,14 +28,17 @@ def buffer(size: int) -> Aggregate:
     def apply(update: Update | None, state: dict[str, Any], now: Now) -> tuple[Update | None, dict[str, Any]]:
         if update is None:
             return None, state
-        state = _gather(state, update, now, update.weight)
+        state = _gather(state, update, now, 1.0)
         return (_pooled(state, now, size), _empty(now.weights)) if state["count"] == size else (None, state)
 
     return Part(apply, _empty)
 
 
 def round_mean(weighting: Literal["examples", "uniform"] = "examples") -> Aggregate:
-    """Wait until nobody is training any more, then pass on Σ (n_k/n) Δ_k over those who came (or their plain mean)."""
+    """Wait until nobody is training any more, then pass on Σ (n_k/n) Δ_k over those who came (or their plain mean).
+
+    A weight that an update was given scales its Δ_k.
+    """
 
     def apply(update: Update | None, state: dict[str, Any], now: Now) -> tuple[Update | None, dict[str, Any]]:
         if update is not None:
@@ -47,12 +51,14 @@ def round_mean(weighting: Literal["examples", "uniform"] = "examples") -> Aggreg
 
 
 def _empty(weights: Tensor) -> dict[str, Any]:
-    return {"sum": torch.zeros_like(weights), "mass": 0.0, "count": 0, "examples": 0, "steps": 0}
+    return {"sum": torch.zeros_like(weights), "control": None, "mass": 0.0, "count": 0, "examples": 0, "steps": 0}
 
 
 def _gather(state: dict[str, Any], update: Update, now: Now, mass: float) -> dict[str, Any]:
+    scale = mass * update.weight
     return {
-        "sum": torch.add(state["sum"], now.moved(update), alpha=mass),
+        "sum": torch.add(state["sum"], now.moved(update), alpha=scale),
+        "control": _bent(state["control"], update, scale),
         "mass": state["mass"] + mass,
         "count": state["count"] + 1,
         "examples": state["examples"] + update.n_examples,
@@ -60,6 +66,15 @@ def _gather(state: dict[str, Any], update: Update, now: Now, mass: float) -> dic
     }
 
 
+def _bent(total: Tensor | None, update: Update, scale: float) -> Tensor | None:
+    """Control points add up like displacements: the mean of curves from one point is the curve of the means."""
+    d = update.extras.get(CONTROL)
+    if d is None:
+        return total
+    return d * scale if total is None else torch.add(total, d, alpha=scale)
+
+
 def _pooled(state: dict[str, Any], now: Now, mass: float) -> Update:
     ticket = Ticket(-1, -1, -1, now.version, now.time, now.weights, now.weights)
-    return Update(ticket, state["sum"] / mass, state["examples"], state["steps"], staleness=0)
+    extras = NOTHING if state["control"] is None else {CONTROL: state["control"] / mass}
+    return Update(ticket, state["sum"] / mass, state["examples"], state["steps"], staleness=0, extras=extras)

@@ -4,36 +4,193 @@
 
 Here, downhill: δ = −Δ is the client's displacement, G = Θ^τ − Θ^t the drift of the global since the hand-out, and
 δ̂ = δ − λ M G. The corrected update stands at the present global, so any aggregate and step can follow: W + δ̂ is the
-endpoint Θ̂.
+endpoint Θ̂. A control point that came along is turned with it, from δ onto δ̂ (Eq. 17).
+
+    shifted(λ)             δ − λ G                    λ = 0 trusts displacement (ASGD), λ = 1 position (FedAsync)
+    orthogonal(α, ϑ)       OrthoCorrect               the conflicting part removed, else δ − α G
+    dynamic(statistic)     OrthoDyn, Eq. 16           orthograd → (asgd) → orthopos as a statistic rises
+
+A statistic of closeness to convergence is a record (init, measure, switch): measure(late, state) → (value in [0, 1],
+state), and the value above which position is trusted unless one is asked for. From outside: `file.py:factory`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from math import ceil
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
+from ..core.errors import BadInput
 from ..core.method import Now, Part
+from ..core.registry import Registry
 from ..core.ticket import Update
+from .manifold import CONTROL, inner, rotated
 
-__all__ = ["Rule", "corrected"]
+__all__ = ["Conflict", "Late", "Rule", "Statistic", "corrected", "dynamic", "orthogonal", "shifted", "statistics"]
 
-#: (δ, G, state) → (δ̂, state), over the trained weights
-Rule = Callable[[Tensor, Tensor, Any], tuple[Tensor, Any]]
+Conflict = Literal["start", "endpoint"]
 
 
-def corrected(rule: Rule, init: Callable[[Tensor], Any] = lambda _: None) -> Part[Update, Update]:
+class Late(NamedTuple):
+    """A displacement that comes late: over the trained weights, with the update and the moment it is from."""
+
+    delta: Tensor  # δ
+    drift: Tensor  # G
+    update: Update
+    now: Now
+
+
+#: late, state → δ̂, state
+Rule = Callable[[Late, Any], tuple[Tensor, Any]]
+
+
+def _no_state(_: Tensor) -> None:
+    return None
+
+
+def corrected(rule: Rule, init: Callable[[Tensor], Any] = _no_state) -> Part[Update, Update]:
     """A correct part from a rule. Running statistics have no direction: they stay the client's."""
 
     def apply(update: Update, state: Any, now: Now) -> tuple[Update, Any]:
         params, moved = now.layout.params, now.moved(update)
-        drift = params(now.weights) - params(update.ticket.sent)
-        new, state = rule(params(moved), drift, state)
+        late = Late(params(moved), params(now.weights) - params(update.ticket.sent), update, now)
+        new, state = rule(late, state)
+        extras = update.extras
+        if CONTROL in extras:
+            extras = {**extras, CONTROL: rotated(extras[CONTROL], late.delta, new)}
         if now.layout.stats:
             new = torch.cat([new, moved[now.layout.n_params :]])
         here = update.ticket._replace(sent=now.weights, anchor=now.weights, version=now.version)
-        return update.but(ticket=here, delta=new), state
+        return update.but(ticket=here, delta=new, extras=extras), state
 
     return Part(apply, init)
+
+
+def shifted(lam: float) -> Rule:
+    """δ − λ G."""
+
+    def rule(late: Late, state: Any) -> tuple[Tensor, Any]:
+        return (torch.sub(late.delta, late.drift, alpha=lam) if lam else late.delta), state
+
+    return rule
+
+
+def orthogonal(alpha: float, theta: float, conflict: Conflict = "start") -> Rule:
+    """OrthoCorrect in downhill signs: δ = −Δ and G = −b, so δ·G = Δ·b."""
+
+    def rule(late: Late, state: Any) -> tuple[Tensor, Any]:
+        delta, drift = late.delta, late.drift
+        along, size = torch.dot(delta, drift), torch.dot(drift, drift)
+        limit = size if conflict == "endpoint" else theta * torch.sqrt(torch.dot(delta, delta) * size)
+        conflicts = along < limit if conflict == "endpoint" else along <= limit
+        projection = along / size.clamp_min(torch.finfo(size.dtype).tiny)
+        return delta - torch.where(conflicts, projection, torch.full_like(projection, alpha)) * drift, state
+
+    return rule
+
+
+class Statistic(NamedTuple):
+    """How close to convergence a run is: a value from 0 to 1, and where it switches unless told otherwise."""
+
+    init: Callable[[], Any]
+    measure: Callable[[Late, Any], tuple[float, Any]]
+    switch: float
+
+
+statistics: Registry[Statistic] = Registry("statistic", Statistic)
+
+Smooth = Annotated[float, "how slowly the running mean forgets"]
+
+
+@statistics.register("progress")
+def progress() -> Statistic:
+    """The share of the budget that is used; half of it, unless told otherwise."""
+    return Statistic(lambda: None, lambda late, state: (late.now.progress, state), 0.5)
+
+
+@statistics.register("ratio")
+def ratio(*, smooth: Smooth = 0.95) -> Statistic:
+    """How far the clients' displacements have shrunk: 1 − the running mean of ‖δ‖ over the most it ever was."""
+
+    def measure(late: Late, state: dict[str, float] | None) -> tuple[float, dict[str, float]]:
+        size = torch.linalg.vector_norm(late.delta).item()
+        mean = size if state is None else smooth * state["mean"] + (1 - smooth) * size
+        most = mean if state is None else max(state["most"], mean)
+        return (1 - mean / most if most > 0 else 0.0), {"mean": mean, "most": most}
+
+    return Statistic(lambda: None, measure, 0.8)
+
+
+_SAMPLE = 4096  # coordinates of a client that `agreement` remembers
+
+
+@statistics.register("agreement")
+def agreement(*, smooth: Smooth = 0.95) -> Statistic:
+    """Which guess clients then bear out: where a client ended last time, or the way it went.
+
+    When a client comes again with δ, from Θ, its last visit had two guesses to offer: position says Θ_i,last − Θ,
+    displacement δ_last. The value is (1 + e)/2, e the running mean of cos(δ, Θ_i,last − Θ) − cos(δ, δ_last): above a
+    half position has been the better guess. It is 0 until there are two comparisons a client. Cosines are taken on an
+    even sample of the coordinates, so a client costs the server little.
+    """
+
+    def measure(late: Late, state: dict[str, Any]) -> tuple[float, dict[str, Any]]:
+        me, n = late.update.ticket.client, len(late.delta)
+        stride = ceil(n / _SAMPLE)
+        delta, sent = late.delta[::stride].clone(), late.update.ticket.sent[:n:stride]
+        clients, e, count = state["clients"], state["e"], state["count"]
+        if me in clients:
+            last, ended = clients[me]
+            better = _cosine(delta, ended - sent) - _cosine(delta, last)
+            e, count = (smooth * e + (1 - smooth) * better if count else better), count + 1
+        value = min(max((1 + e) / 2, 0.0), 1.0) if count >= 2 * late.now.n_clients else 0.0
+        return value, {"clients": {**clients, me: (delta, sent + delta)}, "e": e, "count": count}
+
+    return Statistic(lambda: {"clients": {}, "e": 0.0, "count": 0}, measure, 0.5)
+
+
+def _cosine(a: Tensor, b: Tensor) -> float:
+    """0 where one of them is 0."""
+    size = torch.linalg.vector_norm(a) * torch.linalg.vector_norm(b)
+    return float(inner(a, b) / size.clamp_min(torch.finfo(size.dtype).tiny))
+
+
+def dynamic(
+    statistic: str, *, switch: float | None = None, middle: float = 0.0, smooth: float = 0.95
+) -> Part[Update, Update]:
+    """OrthoDyn: orthograd, then asgd while the statistic is within `middle` below the switch, orthopos above it.
+
+    The phase follows the statistic of the moment: if it falls again, displacement is trusted again.
+    """
+    chosen = _statistic(statistic, smooth)
+    limit = chosen.switch if switch is None else switch
+    _check(limit, middle, smooth)
+    phases = (orthogonal(0.0, 0.0), shifted(0.0), orthogonal(1.0, 0.0))
+
+    def rule(late: Late, state: Any) -> tuple[Tensor, Any]:
+        value, state = chosen.measure(late, state)
+        phase = 2 if value > limit else 1 if value > limit - middle else 0
+        if late.now.notes is not None:
+            late.now.notes.update(phase=phase, statistic=value)
+        return phases[phase](late, None)[0], state
+
+    return corrected(rule, lambda _: chosen.init())
+
+
+def _statistic(name: str, smooth: float) -> Statistic:
+    try:
+        knows = {p.name for p in statistics.entry(name).params}
+        return statistics.build(name, {"smooth": smooth} if "smooth" in knows else None)
+    except BadInput as e:
+        raise BadInput([p.replace("--statistic", "--method.statistic", 1) for p in e.problems]) from e
+
+
+def _check(switch: float, middle: float, smooth: float) -> None:
+    problems = [f"--method.switch {switch}: must be between 0 and 1"] if not 0 <= switch <= 1 else []
+    problems += [f"--method.middle {middle}: must be between 0 and 1"] if not 0 <= middle <= 1 else []
+    problems += [f"--method.smooth {smooth}: must be in [0, 1)"] if not 0 <= smooth < 1 else []
+    if problems:
+        raise BadInput(problems)

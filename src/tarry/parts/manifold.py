@@ -19,7 +19,7 @@ from ..core.method import Geodesic, Now
 from ..core.registry import Registry
 from ..core.ticket import Update
 
-__all__ = ["CONTROL", "bezier", "line", "manifolds", "printed", "rotated", "travel"]
+__all__ = ["CONTROL", "bezier", "inner", "line", "manifolds", "printed", "rotated", "travel"]
 
 #: the extra that carries a control point's displacement from the midpoint, φ − (Θ + Θ_i)/2
 CONTROL = "control"
@@ -37,14 +37,24 @@ def bezier(start: Tensor, end: Tensor, t: float, update: Update) -> Tensor:
 
     With d = φ − (Θ + Θ̂)/2 it is the line plus 2t(1−t) d.
     """
-    straight = torch.lerp(start, end, t)
-    d = update.extras.get(CONTROL)
+    straight, d = torch.lerp(start, end, t), _bend(start, end, update)
     return straight if d is None else torch.add(straight, d, alpha=2 * t * (1 - t))
 
 
 def printed(start: Tensor, end: Tensor, t: float, update: Update) -> Tensor:
     """The curve with the coefficients of Eq. 28 and 31, which do not sum to 1."""
-    return bezier(start, end, t, update) - t * (1 - t) * ((start + end) / 2 + update.extras.get(CONTROL, 0.0))
+    middle, d = (start + end) / 2, _bend(start, end, update)
+    control = middle if d is None else middle + d
+    return (1 - t) ** 2 * start + t * (1 - t) * control + t**2 * end
+
+
+def _bend(start: Tensor, end: Tensor, update: Update) -> Tensor | None:
+    """The control point's displacement, rotated along with the way it was learnt on: Eq. 17, whatever the step trusts.
+
+    It belongs to the update's own displacement; a step that trusts position travels another way, from Θ to Θ_i.
+    """
+    d = update.extras.get(CONTROL)
+    return None if d is None else rotated(d, update.delta[: len(start)], end - start)
 
 
 @manifolds.register("line")
@@ -81,18 +91,22 @@ def rotated(d: Tensor, a: Tensor, b: Tensor) -> Tensor:
     u and n turns by the angle between u and v, the rest stays. Parallel vectors (or a zero one) turn nothing. For
     antiparallel ones the plane is open; the half turn is made in the plane of u and d, which turns d into −d.
     """
-    eps = torch.finfo(d.dtype).eps
     na, nb = torch.linalg.vector_norm(a), torch.linalg.vector_norm(b)
     if na == 0 or nb == 0:
         return d
     u, v = a / na, b / nb
     c = torch.dot(u, v).clamp(-1, 1)
-    n = torch.sub(v, u * c)
+    n = v - c * u
+    n = n - torch.dot(n, u) * u  # once more: of nearly parallel vectors the first leaves little but rounding
     s = torch.linalg.vector_norm(n)
-    if s <= 8 * eps:
+    if s <= 8 * torch.finfo(d.dtype).eps:
         return d if c > 0 else -d
     n = n / s
-    du, dn = torch.dot(d, u), torch.dot(d, n)
-    along_u = du * (c - 1) - dn * s
-    along_n = du * s + dn * (c - 1)
-    return torch.add(d, along_u * u + along_n * n)
+    du, dn = inner(d, u), inner(d, n)
+    turned = torch.addcmul(d, u, du * (c - 1) - dn * s)
+    return torch.addcmul(turned, n, du * s + dn * (c - 1))
+
+
+def inner(a: Tensor, b: Tensor) -> Tensor:
+    """a·b, to the bit the same wherever the two lie in memory, which torch.dot is not: for what came from elsewhere."""
+    return torch.sum(a * b)

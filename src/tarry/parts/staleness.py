@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from ..core.errors import BadInput
 from ..core.method import Now, Part, stateless
@@ -18,11 +19,21 @@ def constant() -> Decay:
     return lambda _: 1.0
 
 
+@dataclass(frozen=True)
+class Polynomial:
+    """s(τ) = (τ + 1)^(−a), told from another by its a."""
+
+    a: float
+
+    def __call__(self, tau: int) -> float:
+        return float((tau + 1) ** -self.a)
+
+
 def polynomial(a: float) -> Decay:
     """s(τ) = (τ + 1)^(−a)."""
     if not a >= 0:
         raise BadInput(f"--method.a {a}: must be 0 or more")
-    return lambda tau: float((tau + 1) ** -a)
+    return Polynomial(a)
 
 
 def hinge(a: float, b: float) -> Decay:

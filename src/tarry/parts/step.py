@@ -47,4 +47,5 @@ def mix(beta: float, s: Decay, *, flag: str = "beta", along: Geodesic = line) ->
         t = beta * s(update.staleness) * update.weight
         return travel(along, now, update.local, t, update), state
 
-    return Part(apply, along=lambda geodesic: mix(beta, s, flag=flag, along=geodesic))
+    way = None if along is not line else ("mix", beta, s)
+    return Part(apply, along=lambda geodesic: mix(beta, s, flag=flag, along=geodesic), formula=way)

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from ..core.errors import BadInput
 from ..record.result import Result, write_atomic
+from .diagnostics import pictures
+from .notes import sentences, speed_grid, stretch
 from .plots import accuracy_over_time, accuracy_over_updates, staleness_bars
 from .tables import Summary, known
 from .words import NONE, Cell, duration, findings, grid, percent, target_in_words
@@ -24,6 +26,7 @@ body { margin: 0 auto; max-width: 60rem; padding: 1.5rem 1rem 3rem; background: 
   font: 1rem/1.55 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; overflow-wrap: break-word; }
 h1 { font-size: 1.7rem; line-height: 1.2; margin: 0 0 .3rem; }
 h2 { font-size: 1.15rem; margin: 2.4rem 0 .6rem; }
+h3 { font-size: 1rem; margin: 1.6rem 0 .4rem; }
 p { margin: .4rem 0; max-width: 44rem; }
 ul { padding-left: 1.2rem; max-width: 44rem; }
 .soft, .aside { color: var(--soft); font-size: .9rem; }
@@ -46,6 +49,11 @@ pre { background: var(--tint); padding: .8rem 1rem; border-radius: .5rem; white-
 
 # Nothing may be fetched and nothing run, whatever a label or a setting says.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+_SPEED = (
+    "Stragglers are the clients whose visits take more than twice as long as the fastest one's. The variance is "
+    "½(|a₁ − a|² + |a₂ − a|²), where a is the accuracy on the test set, a₁ and a₂ those on active clients' "
+    "and on stragglers' own examples; the smaller it is, the more evenly the model serves them."
+)
 
 
 def page(
@@ -62,6 +70,7 @@ def page(
         _list(findings(summary)),
         _summary_table(summary),
         *_pictures(results, summary),
+        *_on_the_way(results),
         "<h2>Every run</h2>",
         _run_table(results),
     ]
@@ -158,6 +167,30 @@ def _pictures(results: Sequence[Result], summary: Summary) -> list[str]:
             "update. The narrow bar is the mean; 95 % of the updates lie within the wide one.",
         ),
     ]
+
+
+def _on_the_way(results: Sequence[Result]) -> list[str]:
+    """What runs made with --diagnose noted; nothing where there is nothing to show."""
+    shown, speed = pictures(results), speed_grid(results)
+    if not shown and speed is None:
+        return []
+    each = stretch(results)
+    several = len({r.seed for r in results if r.diagnostics}) > 1
+    notes = [
+        "Noted with --diagnose, which changes no result.",
+        "Lines are means over seeds, bands and thin bars one standard deviation." if several else "",
+        f"A point over time is a mean over {duration(each)} of virtual time." if each else "",
+    ]
+    sections = [
+        "<h2>What happened on the way</h2>",
+        f'<p class="soft">{escape(" ".join(n for n in notes if n))}</p>',
+        _list(sentences(results)),
+    ]
+    if speed is not None:
+        sections += ["<h3>Fast and slow clients</h3>", _table(*speed), f'<p class="soft">{escape(_SPEED)}</p>']
+    for picture in shown:
+        sections += [f"<h3>{escape(picture.title)}</h3>", _picture(picture.svg, picture.reading)]
+    return sections
 
 
 def _picture(svg: str, reading: str) -> str:

@@ -22,28 +22,41 @@ from .words import count, percent, time_unit
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
-__all__ = ["accuracy_over_time", "accuracy_over_updates", "staleness_bars"]
+__all__ = [
+    "INK",
+    "TEXT",
+    "accuracy_over_time",
+    "accuracy_over_updates",
+    "draw_curve",
+    "legend",
+    "look",
+    "render",
+    "scaled",
+    "staleness_bars",
+]
 
 # Okabe and Ito's colours for all kinds of sight, less the two (black, yellow) that vanish on a dark or a light page.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 _DASHES: tuple[Any, ...] = ("solid", (0, (4, 2)), (0, (1, 1.2)), (0, (6, 2, 1, 2)))
-_INK = "#010203"  # stands for currentColor until the drawing is done
+INK = "#010203"  # stands for currentColor until the drawing is done
 _FONTS = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif"
-_WIDTH, _HEIGHT, _TEXT = 7.2, 3.9, 9.5  # inches, inches, points
+_WIDTH, _HEIGHT, TEXT = 7.2, 3.9, 9.5  # inches, inches, points
 _WRAP = 28  # characters of a label on a line
+_BAND: Any = {"alpha": 0.18, "linewidth": 0}
 _STYLE: Any = {
     "svg.fonttype": "none",
     "text.parse_math": False,  # a label may hold a dollar sign
-    "font.size": _TEXT,
-    "text.color": _INK,
-    "axes.edgecolor": _INK,
-    "axes.labelcolor": _INK,
+    "font.size": TEXT,
+    "text.color": INK,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "xtick.color": _INK,
-    "ytick.color": _INK,
-    "grid.color": _INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "grid.color": INK,
     "grid.alpha": 0.15,
     "grid.linewidth": 0.6,
     "legend.frameon": False,
@@ -53,7 +66,7 @@ _STYLE: Any = {
 def accuracy_over_time(results: Sequence[Result], summary: Summary) -> str:
     """Test accuracy (or the loss, where a task has no accuracy) over virtual time: mean and ± one sd over seeds."""
     unit, length = time_unit(max((p[0] for r in results for p in r.curve), default=0.0))
-    return _render(
+    return render(
         "over-time",
         f"{_what(summary).capitalize()} over virtual time",
         lambda figure: _curves(figure, results, summary, over="time", scale=length, xlabel=f"virtual time ({unit})"),
@@ -62,7 +75,7 @@ def accuracy_over_time(results: Sequence[Result], summary: Summary) -> str:
 
 def accuracy_over_updates(results: Sequence[Result], summary: Summary) -> str:
     """The same over the updates the server accepted: what an update was worth, whatever time it took."""
-    return _render(
+    return render(
         "over-updates",
         f"{_what(summary).capitalize()} over updates",
         lambda figure: _curves(figure, results, summary, over="updates", scale=1.0, xlabel="updates received"),
@@ -71,7 +84,7 @@ def accuracy_over_updates(results: Sequence[Result], summary: Summary) -> str:
 
 def staleness_bars(results: Sequence[Result]) -> str:
     """Mean staleness and the value that 95 % of the updates do not exceed; the largest beside it."""
-    return _render("staleness", "Staleness of updates by method", lambda figure: _bars(figure, results))
+    return render("staleness", "Staleness of updates by method", lambda figure: _bars(figure, results))
 
 
 def _what(summary: Summary) -> str:
@@ -96,8 +109,8 @@ def _curves(
     for i, (label, runs) in enumerate(by_label(results).items()):
         curve = mean_curve(runs, over=over, of="accuracy" if summary.scored else "loss")
         if curve.x:
-            curves[label] = _scaled(curve, scale, 100.0 if summary.scored else 1.0)
-            _draw(axes, curves[label], i, steps=over == "updates" and len(runs) > 1)
+            curves[label] = scaled(curve, scale, 100.0 if summary.scored else 1.0)
+            draw_curve(axes, curves[label], i, steps=over == "updates" and len(runs) > 1)
     if not curves:
         axes.text(0.5, 0.5, "no evaluations were recorded", ha="center", transform=axes.transAxes)
         return
@@ -110,21 +123,27 @@ def _curves(
     _name(figure, axes, curves, summary.target)
 
 
-def _scaled(curve: Curve, x: float, y: float) -> Curve:
+def scaled(curve: Curve, x: float, y: float) -> Curve:
+    """In units of x, and times y."""
     sd = None if curve.sd is None else [y * v for v in curve.sd]
     return Curve([v / x for v in curve.x], [y * v for v in curve.mean], sd)
 
 
-def _draw(axes: Axes, curve: Curve, index: int, *, steps: bool) -> None:
-    """`steps`: seeds are evaluated at the same times but not at the same numbers of updates; there a mean moves so."""
-    colour = _COLOURS[index % len(_COLOURS)]
+def look(index: int) -> dict[str, Any]:
+    """Colour and dashes of the method with this place in a comparison: the same in every picture of it."""
     dashes = _DASHES[index // len(_COLOURS) % len(_DASHES)]
-    style = "steps-post" if steps else "default"
-    axes.plot(curve.x, curve.mean, color=colour, linestyle=dashes, linewidth=1.7, drawstyle=style)
+    return {"color": _COLOURS[index % len(_COLOURS)], "linestyle": dashes, "linewidth": 1.7}
+
+
+def draw_curve(axes: Axes, curve: Curve, index: int, *, steps: bool = False, **style: Any) -> None:
+    """`steps`: seeds are evaluated at the same times but not at the same numbers of updates; there a mean moves so."""
+    way: Any = "steps-post" if steps else "default"
+    dot = {"marker": "o", "markersize": 3.5} if len(curve.x) == 1 else {}  # a line through one point cannot be seen
+    (line,) = axes.plot(curve.x, curve.mean, drawstyle=way, **{**look(index), **dot, **style})
     if curve.sd is not None:
         low = [m - s for m, s in zip(curve.mean, curve.sd, strict=True)]
         high = [m + s for m, s in zip(curve.mean, curve.sd, strict=True)]
-        axes.fill_between(curve.x, low, high, color=colour, alpha=0.18, linewidth=0, step="post" if steps else None)
+        axes.fill_between(curve.x, low, high, color=line.get_color(), **_BAND, step="post" if steps else None)
 
 
 def _name(figure: Figure, axes: Axes, curves: dict[str, Curve], target: float | None) -> None:
@@ -133,20 +152,25 @@ def _name(figure: Figure, axes: Axes, curves: dict[str, Curve], target: float | 
     last = max(x for x, _ in ends)
     together = all(x >= 0.98 * last for x, _ in ends)
     if target is not None:
-        axes.axhline(100 * target, color=_INK, linewidth=0.8, linestyle=(0, (4, 3)))
+        axes.axhline(100 * target, color=INK, linewidth=0.8, linestyle=(0, (4, 3)))
         names.append(f"target {percent(target)}")
         ends.append((last, 100 * target))
     longest, lines = max(map(len, names)), list(axes.get_lines())
     low, high = axes.get_ylim()
     shifts = _shifts([y / (high - low) * 0.8 * _HEIGHT * 72 for _, y in ends])  # in points, roughly
-    if together and longest <= 24 and max(shifts) <= 0.8 * _TEXT:
+    if together and longest <= 24 and max(shifts) <= 0.8 * TEXT:
         for name, end, line, shift in zip(names, ends, lines, shifts, strict=True):
             if name in curves:
                 axes.plot(*end, marker="o", markersize=4, color=line.get_color(), clip_on=False)
             _beside(axes, name, (last, end[1]), shift=shift)
         return
-    columns = max(1, min(5, int(_WIDTH * 72 / (0.55 * _TEXT * longest + 35))))
-    figure.set_figheight(_HEIGHT + 0.2 * ((len(names) - 1) // columns))
+    legend(figure, lines, names)
+
+
+def legend(figure: Figure, lines: Sequence[Line2D], names: Sequence[str]) -> None:
+    """Below the picture, which grows by its rows beyond the first."""
+    columns = max(1, min(5, int(_WIDTH * 72 / (0.55 * TEXT * max(map(len, names)) + 35))))
+    figure.set_figheight(figure.get_figheight() + 0.2 * ((len(names) - 1) // columns))
     figure.legend(lines, names, loc="outside lower center", ncols=columns, handlelength=2.6)
 
 
@@ -155,11 +179,11 @@ def _shifts(heights: Sequence[float]) -> list[float]:
     shifts, free = [0.0] * len(heights), -inf
     for i in sorted(range(len(heights)), key=lambda i: heights[i]):
         shifts[i] = max(0.0, free - heights[i])
-        free = heights[i] + shifts[i] + 1.25 * _TEXT
+        free = heights[i] + shifts[i] + 1.25 * TEXT
     return shifts
 
 
-def _beside(axes: Axes, text: str, point: tuple[float, float], *, shift: float = 0.0, size: float = _TEXT) -> None:
+def _beside(axes: Axes, text: str, point: tuple[float, float], *, shift: float = 0.0, size: float = TEXT) -> None:
     away = (6.0, shift)  # points
     axes.annotate(text, point, xytext=away, textcoords="offset points", va="center", size=size, annotation_clip=False)
 
@@ -181,10 +205,10 @@ def _bars(figure: Figure, results: Sequence[Result]) -> None:
         f"mean {r.staleness_mean:.1f} · 95 % ≤ {count(r.staleness_p95)} · max {count(r.staleness_max)}" for r in rows
     ]
     for y, (end, text) in enumerate(zip(ends, said, strict=True)):
-        _beside(axes, text, (end, y), size=_TEXT - 1)
+        _beside(axes, text, (end, y), size=TEXT - 1)
     widest = max(len(line) for n in names for line in n.splitlines())
-    width = _WIDTH * 72 - 0.62 * _TEXT * widest - 25  # of the axes, in points, roughly
-    room = 0.55 * (_TEXT - 1) * max(map(len, said)) + 12  # for the words beside the longest bar
+    width = _WIDTH * 72 - 0.62 * TEXT * widest - 25  # of the axes, in points, roughly
+    room = 0.55 * (TEXT - 1) * max(map(len, said)) + 12  # for the words beside the longest bar
     axes.set_xlim(0, (max(ends) or 1.0) * width / (width - room))
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set_yticks(at, names)
@@ -192,7 +216,8 @@ def _bars(figure: Figure, results: Sequence[Result]) -> None:
     axes.set_xlabel("staleness (server steps since the weights were handed out)")
 
 
-def _render(name: str, title: str, draw: Callable[[Figure], None]) -> str:
+def render(name: str, title: str, draw: Callable[[Figure], None]) -> str:
+    """What `draw` draws, as SVG; `name` begins its ids, `title` is what it is for who cannot see it."""
     with needs("matplotlib"):
         import matplotlib
         from matplotlib.figure import Figure
@@ -233,5 +258,5 @@ def _attribute(key: str, value: str, name: str) -> str:
     if key == "style":
         value = re.sub(r"font-family: [^;]*", f"font-family: {_FONTS}", value)
         value = re.sub(r"font: ([\d.]+px) [^;]*", rf"font: \1 {_FONTS}", value)
-        return value.replace(_INK, "currentColor")
+        return value.replace(INK, "currentColor")
     return value

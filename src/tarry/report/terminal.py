@@ -9,22 +9,23 @@ from .tables import Summary
 from .words import grid, target_in_words
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.console import Group
 
 __all__ = ["table"]
 
 
-def table(summary: Summary) -> Table:
-    """A row per method; the best is bold, the caption says what the target is."""
+def table(summary: Summary) -> Group:
+    """A row per method; the best is bold, and below it is said what the target is."""
     with needs("rich"):
         from rich.box import SIMPLE_HEAD
+        from rich.console import Group
         from rich.table import Table
         from rich.text import Text
 
     headings, rows = grid(summary)
     # Text, never markup: a label may hold square brackets.
-    caption = Text(target_in_words(summary), style="dim", justify="left")
-    out = Table(box=SIMPLE_HEAD, caption=caption if caption else None, caption_justify="left", pad_edge=False)
+    note = Text(target_in_words(summary), style="dim", overflow="fold")
+    out = Table(box=SIMPLE_HEAD, pad_edge=False)
     widest = max((len(row[0].text) for row in rows), default=0)  # a method's name stays whole up to here
     for i, heading in enumerate(headings):
         least = None if i else min(widest, 28)
@@ -35,4 +36,4 @@ def table(summary: Summary) -> Table:
             if cell.aside:
                 text.append(f"  {cell.aside}", style="not bold dim")
         out.add_row(*cells)
-    return out
+    return Group(out, note) if note else Group(out)

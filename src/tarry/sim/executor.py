@@ -46,7 +46,7 @@ class Inline:
 
     def _train(self, number: int) -> None:
         _, t, memory = self._waiting.pop(number)
-        job = Job(number, t.client, t.visit, t.sent, t.payload, memory)
+        job = Job(number, t.client, t.visit, t.sent, t.payload, memory, t.version)
         self._done[number] = train(job, self._bound, rule=self._rule, work=self._work, seed=self._seed)
 
     def close(self) -> None:

@@ -28,12 +28,14 @@ from ..core.client import Bound, Job, Trained, Work, train
 from ..core.errors import TarryError, WorkerDied
 from ..core.layout import Layout
 from ..core.local import LocalRule
+from ..core.process import keep_memory
 from ..core.task import Shards, Task
 from ..core.ticket import Ticket
 
 __all__ = ["Pool"]
 
 _DEPTH = 2  # jobs a worker has at hand: one in work, one waiting, so that it never idles
+_ALIGNED = 16  # numbers: rows of shared memory begin at multiples of a cache line, as tensors do
 _AHEAD = 6  # jobs a worker may be ahead of need, so that one that waits for its neighbour's result never idles either
 
 
@@ -78,13 +80,14 @@ def _serve(conn: Connection, others: list[Connection], setup: _Setup) -> None:
         other.close()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     torch.set_num_threads(1)
+    keep_memory()
     bound = Bound(setup.module, setup.layout, setup.task, setup.work.optimiser)
     jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
     threading.Thread(target=_read, args=(conn, jobs), daemon=True).start()
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         while (message := jobs.get()) is not None:
-            slot, number, client, visit, payload, memory = message
-            job = Job(number, client, visit, setup.inbox[slot], _tensors(payload), _tensors(memory))
+            slot, number, client, visit, version, payload, memory = message
+            job = Job(number, client, visit, setup.inbox[slot], _tensors(payload), _tensors(memory), version)
             try:
                 out = train(job, bound, rule=setup.rule, work=setup.work, seed=setup.seed)
             except Exception as e:
@@ -111,7 +114,8 @@ class Pool:
     ):
         self._ahead = workers * _AHEAD + lookahead
         dtype = next(p.dtype for p in module.parameters() if p.requires_grad)
-        boxes = _shared(torch.zeros(2, workers * _DEPTH, layout.size, dtype=dtype))
+        wide = -(-layout.size // _ALIGNED) * _ALIGNED  # a sum's last bit may depend on where it begins in memory
+        boxes = _shared(torch.zeros(2, workers * _DEPTH, wide, dtype=dtype))[..., : layout.size]
         self._inbox, self._outbox = boxes[0], boxes[1]
         if isinstance(task.clients, Shards):
             _shared(task.clients.x)
@@ -159,7 +163,8 @@ class Pool:
             _, number = heapq.heappop(self._queue)
             ticket, memory = self._waiting.pop(number)
             self._inbox[slot].copy_(ticket.sent)
-            message = (slot, number, ticket.client, ticket.visit, _plain(ticket.payload), _plain(memory))
+            who = (ticket.client, ticket.visit, ticket.version)
+            message = (slot, number, *who, _plain(ticket.payload), _plain(memory))
             try:
                 self._conns[worker].send(message)
             except (BrokenPipeError, ConnectionResetError):

@@ -24,6 +24,7 @@ from ..core.event import Event, EventKind
 from ..core.roster import Roster
 from ..core.server import Receipt, Server
 from ..core.ticket import NOTHING, Ticket
+from .diary import Diary
 from .executor import Executor
 from .fleet import Delay
 from .presence import Presence
@@ -69,6 +70,7 @@ class Simulator:
         presence: Presence | None = None,
         fails: Callable[[int, int], bool] | None = None,
         strict: bool = False,
+        diary: Diary | None = None,
         listeners: Sequence[Callable[[Event], None]] = (),
     ):
         self.server, self.executor, self.delay, self.roster, self.budget = server, executor, delay, roster, budget
@@ -84,6 +86,7 @@ class Simulator:
         self._next_score = 0.0 if evaluate is not None else inf
         self._evaluations = 0
         self._model_bytes = server.weights.nbytes
+        self.diary = diary
         self._settles = server.method.aggregate.settle is not None
         self._end = inf if budget.time is None else budget.time
         self._most = (budget.updates or inf, budget.rounds or inf)
@@ -157,6 +160,8 @@ class Simulator:
                     self.bytes_up += _nbytes(trained.extras)
                 if trained.memory:
                     self._memories[receipt.ticket.client] = trained.memory
+                if self.diary is not None:
+                    self.diary.arrival(self.time, receipt.ticket.client, receipt.notes or {})
             else:
                 self._refuse(receipt, trained.loss)
         self.roster.add(receipt.ticket.client)
@@ -205,7 +210,8 @@ class Simulator:
 
     def _hand_out(self, client: int, seconds: float) -> None:
         ticket = self.server.hand_out(client, self.time)
-        due = self.time + seconds
+        due = round(self.time + seconds, _DECIMALS)  # 0.1 s three times is the instant of 0.3 s once
+        due = due if due > self.time else self.time + seconds
         doomed = self._fails is not None and self._fails(client, ticket.visit)
         if self._presence is not None and (leaves := self._presence.until(client, self.time)) < due:
             due, doomed = leaves, True
@@ -213,6 +219,8 @@ class Simulator:
         self.bytes_down += self._model_bytes
         if ticket.payload:
             self.bytes_down += _nbytes(ticket.payload)
+        if self.diary is not None:
+            self.diary.hand_out(ticket, seconds)
         if doomed:
             self._doomed.add(ticket.number)
         else:
@@ -276,6 +284,7 @@ class Simulator:
             "staleness": dict(self.staleness),
             "curve": [list(p) for p in self.curve],
             "scored": self._score[0],
+            "diary": None if self.diary is None else self.diary.save(),
         }
 
     def load(self, saved: dict[str, Any]) -> None:
@@ -291,11 +300,14 @@ class Simulator:
         self.curve = [(t, u, a, loss) for t, u, a, loss in saved["curve"]]
         if self.curve:
             self._score = (saved["scored"], (self.curve[-1][2], self.curve[-1][3]))
+        if self.diary is not None:
+            self.diary.load(saved["diary"])
         for due, number in sorted(self._heap):
             if number not in self._doomed:
                 self._submit(self.server.tickets[number], due)
 
 
+_DECIMALS = 9  # of a second: arrivals closer than that are of one instant
 _SAVED = (
     "time",
     "updates",

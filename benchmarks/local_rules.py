@@ -1,0 +1,94 @@
+"""What a local step costs, as a multiple of plain SGD's: the McMahan CNN on 1×28×28 images, batch 50, five epochs.
+
+    python benchmarks/local_rules.py [--rounds 7] [--batches 2] [--epochs 5] [--only fedsol]
+
+Visits of all rules go through the project's training loop, one after the other, round after round, so that what else
+the machine does falls on all alike; ratios are of processor time, over all rounds. The bar is what a rule may cost at
+most. FedSOL's divergence (kl) asks the received model once a visit about every example: a forward pass in five epochs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+import tarry
+from tarry.core.client import Bound, Job, Work, train
+from tarry.core.layout import Layout
+from tarry.core.optim import optimiser
+from tarry.core.process import keep_memory
+from tarry.core.ticket import NOTHING
+from tarry.tasks.models import McMahanCNN
+
+BATCH = 50
+
+
+class Row(NamedTuple):
+    """A method whose clients are timed, and what they may cost."""
+
+    name: str
+    method: str
+    params: Mapping[str, Any] = NOTHING
+    bar: float | None = None
+    payload: Sequence[str] = ()  # what is sent along: directions over the trained weights
+
+
+ROWS = [
+    Row("plain SGD", "fedavg"),
+    Row("fedprox", "fedprox"),
+    Row("fedsol, head, kl", "fedsol", bar=1.4),
+    Row("fedsol, head, l2", "fedsol", {"proximal": "l2"}, 1.4),
+    Row("fedsol, body, kl", "fedsol", {"part": "body"}, 2.1),
+    Row("fedsol, all, kl", "fedsol", {"part": "all"}, 2.1),
+    Row("fedsol, all, l2", "fedsol", {"part": "all", "proximal": "l2"}, 2.1),
+]
+
+
+def bench(rows: Sequence[Row], rounds: int, *, batches: int, epochs: int) -> list[float]:
+    """Processor seconds in visits of each rule, over all rounds."""
+    g = torch.Generator().manual_seed(0)
+    n = BATCH * batches
+    data = (torch.randn(n, 1, 28, 28, generator=g), torch.randint(0, 10, (n,), generator=g))
+    torch.manual_seed(0)
+    module = McMahanCNN()
+    layout = Layout.of(module)
+    task = tarry.Task("noise", model=module, loss=nn.functional.cross_entropy, clients=[data])
+    work = Work(optimiser("sgd", lr=0.01, momentum=0.9, weight_decay=1e-5), epochs=epochs, batch=BATCH)
+    bound, start = Bound(module, layout, task, work.optimiser), layout.read(module, torch.float32)
+    rules = [tarry.methods.build(row.method, row.params).local for row in rows]
+    payloads = [{name: torch.randn(layout.n_params, generator=g) for name in row.payload} for row in rows]
+    seconds = [0.0] * len(rows)
+    for visit in range(rounds + 1):  # the first round warms up
+        for i in range(len(rows)):
+            began = time.process_time()
+            train(Job(visit, 0, visit, start, payloads[i]), bound, rule=rules[i], work=work, seed=0)
+            seconds[i] += time.process_time() - began if visit else 0.0
+    return seconds
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--batches", type=int, default=2, help="of an epoch")
+    parser.add_argument("--epochs", type=int, default=5, help="of a visit; FedSOL's paper makes five")
+    parser.add_argument("--only", default="", help="rules whose name holds this")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    keep_memory()
+    plain, *others = ROWS
+    rows = [plain, *(row for row in others if options.only in row.name)]
+    seconds = bench(rows, options.rounds, batches=options.batches, epochs=options.epochs)
+    print(f"{'':24}{'ms a step':>10}{'× plain':>10}{'bar':>7}")
+    for row, s in zip(rows, seconds, strict=True):
+        ms, ratio = 1000 * s / (options.rounds * options.batches * options.epochs), s / seconds[0]
+        bar = "" if row.bar is None else f"{row.bar:7.1f}{'' if ratio <= row.bar else '  missed'}"
+        print(f"{row.name:24}{ms:10.1f}{ratio:10.2f}{bar}")
+
+
+if __name__ == "__main__":
+    main()

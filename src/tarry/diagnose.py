@@ -1,0 +1,79 @@
+"""What --diagnose measures beside the notes of the parts: never on what training reads, never changing a result.
+
+validator    a client's score on test examples with its own mix of classes (OrthoFL's Fig. 6)
+by_speed     the accuracy on active clients' and on stragglers' own examples, and their variance (Fed-OGD, IV)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .core import rng
+from .core.client import Bound
+from .core.rng import Stream
+from .core.task import Examples, Task
+from .sim.diary import Diary, Validate
+
+__all__ = ["by_speed", "validator"]
+
+_VALIDATION = 200  # test examples a client is followed on
+_GROUP = 2000  # examples a group's accuracy is taken on
+_SLOW = 2.0  # a straggler takes this many times as long as the fastest client
+
+
+def validator(task: Task, bound: Bound, seed: int) -> Validate | None:
+    """Scores on a part of the test set drawn with the client's own class proportions; None without classes."""
+    if task.test is None or task.score is None or task.test[1].is_floating_point() or task.test[1].ndim != 1:
+        return None
+    test_x, test_y = task.test
+    labels = test_y.cpu().numpy()
+
+    @cache
+    def examples(client: int) -> Examples:
+        own = task.clients[client][1].cpu().numpy()
+        share = np.bincount(own, minlength=labels.max() + 1)[: labels.max() + 1] / len(own)
+        weight = share[labels] / np.bincount(labels)[labels]
+        generator = rng.generator(rng.key(seed, Stream.DATA, client))
+        n = min(_VALIDATION, int((weight > 0).sum()))
+        chosen = generator.choice(len(labels), n, replace=False, p=weight / weight.sum())
+        index = torch.from_numpy(np.sort(chosen)).to(test_x.device)
+        return test_x[index], test_y[index]
+
+    return lambda client, weights: bound.evaluate(weights, examples(client))
+
+
+def by_speed(
+    task: Task, diary: Diary, score: Callable[[Tensor, Examples], float | None], weights: Tensor, accuracy: float | None
+) -> dict[str, Any] | None:
+    """½ (|a₁ − a|² + |a₂ − a|²): a on the test set, a₁ and a₂ on active clients' and stragglers' examples.
+
+    A client is a straggler when its visits take more than twice as long, on average, as the fastest client's.
+    """
+    seconds = {c: s for c in range(len(task.clients)) if (s := diary.seconds_of(c)) is not None}
+    if accuracy is None or not seconds:
+        return None
+    limit = _SLOW * min(seconds.values())
+    groups = {
+        "active": [c for c, s in seconds.items() if s <= limit],
+        "stragglers": [c for c, s in seconds.items() if s > limit],
+    }
+    found: dict[str, Any] = {"accuracy": accuracy}
+    for name, clients in groups.items():
+        own = None if not clients else score(weights, _some(task, clients))
+        found[name] = {"clients": len(clients), "accuracy": own}
+    ours = [g["accuracy"] for g in (found["active"], found["stragglers"])]
+    found["variance"] = None if None in ours else sum((a - accuracy) ** 2 for a in ours) / 2
+    return found
+
+
+def _some(task: Task, clients: list[int]) -> Examples:
+    """The first examples of each, about as many of everybody."""
+    each = max(1, _GROUP // len(clients))
+    parts = [task.clients[c] for c in clients]
+    return torch.cat([x[:each] for x, _ in parts]), torch.cat([y[:each] for _, y in parts])

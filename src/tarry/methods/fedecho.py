@@ -1,0 +1,56 @@
+"""FedEcho: Stragglers Can Contribute More: Uncertainty-Aware Distillation for Asynchronous Federated Learning.
+
+    arrival of client i   Δ ← Δ + Δ^i;  y^i ← logits of x_{t−τ} + Δ^i on the unlabelled set U          lines 4–5
+                          the current x goes to a random idle client                                     lines 6–7
+    after M arrivals      x̂ = x + η Δ / M                                                              lines 10–11
+                          Q times: x̂ ← x̂ − η_d Clip(∇f_d(y, ŷ), ν), y the mean of the y^i             lines 12–16
+                          f_d = α KL(σ(y) ‖ σ(ŷ)) + (1 − α) CE(ŷ, argmax y), α by the entropy of y       Eq. 3–4
+
+The distillation is parts.distil, which may be put around any server: `--server orthofl --distil fedecho`. Eq. 2 is
+written with a plain gradient; Sec. 5.1 says that the optimiser is Adam, which is used, on the clipped gradient. Where
+the paper is silent: Adam's moments begin anew with every distillation; Q is one pass over U in batches of 50 (the paper
+gives the size of U, 2000, alone); the student is run as in use (BatchNorm by its running statistics).
+η_d is a property of the task: the paper's 3e-6 is for ResNet-18 on CIFAR, 3e-7 for BERT; a task may name its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Annotated, Literal
+
+from ..core.method import Method
+from ..parts.aggregate import buffer as buffered
+from ..parts.distil import Distillation, echoing
+from ..parts.step import add
+from .registry import methods
+
+__all__ = ["fedecho"]
+
+PAPER = "Stragglers Can Contribute More: Uncertainty-Aware Distillation for Asynchronous Federated Learning"
+
+
+@methods.register("fedecho", paper=PAPER)
+def fedecho(
+    *,
+    buffer: Annotated[int, "M, the updates a server step waits for"] = 5,
+    eta: Annotated[float, "η, the server's learning rate"] = 1.0,
+    lr: Annotated[float | None, "η_d of the distillation; none = the task's own, else 3e-6"] = None,
+    q: Annotated[int | None, "Q, distillation steps a server step; none = one pass over the set; 0 = FedBuff"] = None,
+    batch: Annotated[int, "unlabelled inputs a distillation step"] = 50,
+    alpha: Annotated[Literal["dynamic"] | float, "weight of KL against CE: by the teacher's entropy, or fixed"] = (
+        "dynamic"
+    ),
+    alpha_min: Annotated[float, "α of a teacher without doubt"] = 0.2,
+    alpha_max: Annotated[float, "α of a teacher who does not know at all"] = 0.8,
+    clip: Annotated[float | None, "ν, the longest a distillation gradient may be; none = any"] = 5.0,
+) -> Method:
+    """FedBuff, then a distillation from what all clients' latest models say of unlabelled inputs."""
+    how = Distillation(lr, q, batch, alpha, alpha_min, alpha_max, clip)
+    plain = Method(
+        "fedecho",
+        staleness="not used: stale clients teach by their logits, whatever their age",
+        aggregate=buffered(buffer),
+        step=add(eta),
+    )
+    return replace(echoing(plain, how), around=partial(echoing, how=how), plain=plain)

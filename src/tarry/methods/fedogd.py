@@ -1,0 +1,261 @@
+"""Fed-OGD: Mitigating Straggler Effects in Federated Learning via Orthogonal Gradient Descent (Li et al.).
+
+    server   M_1, M_2    the latest Δw_k of every client: stragglers' (1), active clients' (2)      Sec. III-B
+             b_i         = (1/|M_i|) Σ_{k ∈ M_i} Δw_k                                                Eq. 3
+             w           ← w + η_g (b_1 + b_2)            at the end of each epoch                   Alg. 1, line 11
+    client   g̃           = g − (⟨g, b⟩ / ‖b‖²) b          if ⟨g, b⟩ < 0, else g                      Eq. 4
+             w_k         ← w_k − η_l g̃                    b: the base of the group it is not in
+
+Δw_k is w_k − w here, without the paper's 1/η_l: the two cancel in the step, and a projection knows no scale.
+
+Errata, and what is done about them. Line 11 prints w − η_g Δw with Δw = (w_k − w)/η_l, away from the clients: a plus
+is used. Eq. 4 compares a gradient, uphill, with displacements, downhill: the base is sent uphill, −b_i. Which base goes
+where is said in three ways (text, Alg. 1, Sec. III-E): a client gets the mean of the group it is not in. b_1 + b_2 is
+no mean over clients, one straggler weighs as much as forty active clients; the proof's first line has Σ_k Δw_k / K,
+which is `weighting="clients"` (who has not come yet counts as 0). When a group is empty the step is the other's mean.
+
+Epochs (parts.epochs) are as long as one visit of the fastest client at first. A client is active in an epoch if its
+upload came in it, from a visit no longer than an epoch; else it is a straggler, and what is cached of it counts in M_1
+as it is. A client not seen before is taken for active at its hand-out. A lost visit leaves the cache as it was. Running
+statistics have no direction: each client's latest are cached, and the global goes min(1, η_g) of the way to the mean of
+the groups' means. Cost: K + 2 models kept on the server, three model sizes a round trip.
+
+`groups="announced"`: the group is told at the hand-out, by the pace of the visit before, and holds from that visit's
+upload on; a client's first upload counts by its own pace.
+
+`privacy`: the server keeps the sums of both groups and which group each client is counted in, but nobody's gradient
+(end of III-B). Groups are announced. A client keeps its last Δw_k and statistics; it uploads
+
+    the new less the old           into the sum of its group           if its group is the same
+    the new, and minus the old     into the new group's and out of     if it was told that it changes groups
+                                   the old group's sum
+
+and its first upload is whole. The trajectory is that of `groups="announced"`. What is protected is what is kept: a
+first upload and a change of groups pass by whole, a group of one is its sum, and a server that wrote all differences
+down could add them up. A change costs one model size more upwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal
+
+import torch
+from torch import Tensor
+
+from ..core.errors import BadInput
+from ..core.local import Brief, Context, Functions, LocalRule, Outcome
+from ..core.method import Method, Now
+from ..core.task import Examples
+from ..core.ticket import Offer, Update
+from ..parts.epochs import Book, at_epoch_ends, by_epochs, entry
+from ..parts.step import add
+from .registry import methods
+
+__all__ = ["fedogd"]
+
+Projection = Literal["conflict", "always", "never"]
+Weighting = Literal["groups", "clients"]
+Groups = Literal["now", "announced"]
+BASE, DIFFERENCE = frozenset({"base"}), frozenset({"difference"})
+STRAGGLER, ACTIVE = 1, 2  # of M_1 and M_2; the other group of i is 3 − i
+
+
+@dataclass(frozen=True)
+class Orthogonal(LocalRule):
+    """Eq. 4 at every step, over all trained weights as one vector. `always` is traditional OGD."""
+
+    projection: Projection
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return frozenset() if self.projection == "never" else BASE
+
+    def begin(self, brief: Brief) -> tuple[Tensor, Context]:
+        b = brief.payload.get("base")
+        if b is None:  # nobody is in the other group yet
+            b = torch.zeros_like(brief.layout.params(brief.weights))
+        size = torch.linalg.vector_norm(b).clamp_min(torch.finfo(b.dtype).tiny)
+        return brief.weights, {"along": b / size, "n_steps": brief.n_steps}
+
+    def init(self, w: Tensor, context: Context, f: Functions) -> Any:  # noqa: ARG002
+        return f.init(w), torch.zeros_like(w[0])
+
+    def step(
+        self, w: Tensor, batch: Examples, context: Context, state: Any, f: Functions
+    ) -> tuple[Tensor, Any, Tensor]:
+        inner, conflicts = state
+        g, loss = f.grad(w, batch)
+        if self.projection != "never":
+            component = torch.dot(g, context["along"])
+            taken = component if self.projection == "always" else component.clamp_max(0)
+            g = torch.addcmul(g, taken, context["along"], value=-1)
+            if self.watch:
+                conflicts = conflicts + (component < 0)
+        w, inner = f.descend(w, g, inner)
+        return w, (inner, conflicts), loss
+
+    def finish(self, w: Tensor, context: Context, state: Any) -> Outcome:  # noqa: ARG002
+        watched = self.watch and self.projection != "never"
+        return Outcome(notes={"conflict": state[1] / context["n_steps"]}) if watched else Outcome()
+
+
+@dataclass(frozen=True)
+class Private(Orthogonal):
+    """The client keeps its last entry (displacement and statistics) and uploads differences."""
+
+    @property
+    def gives(self) -> frozenset[str]:
+        return DIFFERENCE
+
+    def begin(self, brief: Brief) -> tuple[Tensor, Context]:
+        start, context = super().begin(brief)
+        n, old = brief.layout.n_params, brief.memory.get("entry")
+        origin = torch.cat([start[:n], torch.zeros_like(start[n:])])
+        return start, {**context, "origin": origin, "old": old, "changes": "changes" in brief.payload}
+
+    def finish(self, w: Tensor, context: Context, state: Any) -> Outcome:
+        out, new, old = super().finish(w, context, state), w - context["origin"], context["old"]
+        if old is None:
+            return out._replace(delta=new, memory={"entry": new})
+        if context["changes"]:
+            return out._replace(delta=new, memory={"entry": new}, extras={"leaves": -old})
+        return out._replace(delta=new - old, memory={"entry": new})
+
+
+@dataclass(frozen=True)
+class Bases:
+    """What both servers have in common: from the groups' means to the step and the bases, and who gets which."""
+
+    weighting: Weighting
+    sends: bool
+
+    def move(self, means: Mapping[int, Tensor], sizes: Mapping[int, int], now: Now) -> Tensor | None:
+        """b_1 + b_2, or Σ_k Δw_k / K; of statistics the mean of the means, or of the clients."""
+        if not means:
+            return None
+        by_group = self.weighting == "groups"
+        move, n, seen = torch.zeros_like(now.weights), now.layout.n_params, sum(sizes.values())
+        for i, mean in means.items():
+            move[:n].add_(mean[:n], alpha=1.0 if by_group else sizes[i] / now.n_clients)
+            move[n:].add_(mean[n:], alpha=1 / len(means) if by_group else sizes[i] / seen)
+        return move
+
+    def uphill(self, means: Mapping[int, Tensor], now: Now) -> dict[int, Tensor]:
+        """The bases as they are sent: one tensor a group, whoever gets it."""
+        return {i: -now.layout.params(mean) for i, mean in means.items()} if self.sends else {}
+
+    def other(self, group: int, book: Book) -> dict[str, Tensor]:
+        base = book["bases"].get(3 - group)
+        return {} if base is None else {"base": base}
+
+
+@dataclass(frozen=True)
+class Cached(Bases):
+    """The dictionary M. `now`: who did not come in an epoch is a straggler in it. Without cache, M is this epoch's."""
+
+    groups: Groups
+    cache: bool
+
+    def begin(self, _: Tensor) -> Book:
+        return {"M": {}, "pace": {}, "group": {}, "bases": {}}
+
+    def take(self, update: Update, book: Book, late: bool, now: Now) -> Book:
+        k, pace = update.ticket.client, STRAGGLER if late else ACTIVE
+        group = book["group"]
+        if self.groups == "announced":
+            group = {**group, k: book["pace"].get(k, pace)}
+        return {
+            **book,
+            "M": {**book["M"], k: entry(update, now)},
+            "pace": {**book["pace"], k: pace},
+            "group": group,
+        }
+
+    def close(self, book: Book, now: Now) -> tuple[Tensor | None, Book]:
+        M, pace, group = book["M"], book["pace"], book["group"]
+        if self.groups == "now":
+            group, pace = {**dict.fromkeys(group, STRAGGLER), **pace}, {}
+        members = {i: [v for k, v in M.items() if group[k] == i] for i in (STRAGGLER, ACTIVE)}
+        means = {i: _mean(vectors) for i, vectors in members.items() if vectors}
+        move = self.move(means, {i: len(members[i]) for i in means}, now)
+        bases = self.uphill(means, now)
+        return move, {"M": M if self.cache else {}, "pace": pace, "group": group, "bases": bases}
+
+    def offer(self, client: int, book: Book, _: Now) -> Offer:
+        told = book["group"] if self.groups == "now" else book["pace"]
+        return Offer(self.other(told.get(client, ACTIVE), book))
+
+
+@dataclass(frozen=True)
+class Summed(Bases):
+    """The sums of M_1 and M_2 in double precision, so that what is taken out again leaves nothing behind."""
+
+    def begin(self, weights: Tensor) -> Book:
+        zero = torch.zeros_like(weights, dtype=torch.float64)
+        return {"sums": {STRAGGLER: zero, ACTIVE: zero}, "pace": {}, "group": {}, "bases": {}}
+
+    def take(self, update: Update, book: Book, late: bool, _: Now) -> Book:
+        k, pace, sums = update.ticket.client, STRAGGLER if late else ACTIVE, book["sums"]
+        before, told = book["group"].get(k), book["pace"].get(k, pace)
+        group = {**book["group"], k: told}
+        sums = {**sums, told: sums[told] + update.delta}
+        if before not in (None, told):
+            shared = before in group.values()
+            sums[before] = sums[before] + update.extras["leaves"] if shared else torch.zeros_like(sums[before])
+        return {**book, "sums": sums, "pace": {**book["pace"], k: pace}, "group": group}
+
+    def close(self, book: Book, now: Now) -> tuple[Tensor | None, Book]:
+        members = list(book["group"].values())
+        sizes = {i: members.count(i) for i in (STRAGGLER, ACTIVE) if i in members}
+        means = {i: (book["sums"][i] / size).to(now.weights.dtype) for i, size in sizes.items()}
+        return self.move(means, sizes, now), {**book, "bases": self.uphill(means, now)}
+
+    def offer(self, client: int, book: Book, _: Now) -> Offer:
+        told = book["pace"].get(client, ACTIVE)
+        payload = self.other(told, book)
+        if book["group"].get(client, told) != told:
+            payload["changes"] = torch.tensor(True)
+        return Offer(payload)
+
+
+def _mean(vectors: Sequence[Tensor]) -> Tensor:
+    total = vectors[0].clone()
+    for v in vectors[1:]:
+        total.add_(v)
+    return total.div_(len(vectors))
+
+
+@methods.register(
+    "fedogd",
+    paper="Fed-OGD: Mitigating Straggler Effects in Federated Learning via Orthogonal Gradient Descent",
+)
+def fedogd(
+    *,
+    eta: Annotated[float, "η_g, the server's learning rate, over the sum of two means"] = 0.5,
+    epoch: Annotated[float | None, "how long an epoch is (s); none: as long as the first visit to come"] = None,
+    weighting: Annotated[Weighting, "the step: b_1 + b_2 as printed, or the mean over all clients"] = "groups",
+    cache: Annotated[bool, "keep every client's latest gradient; else only this epoch's uploads count"] = True,
+    projection: Annotated[Projection, "Eq. 4 on a conflict only, at every step (traditional OGD), or not at all"] = (
+        "conflict"
+    ),
+    groups: Annotated[Groups, "who is a straggler: as seen in the epoch, or as told at the hand-out"] = "now",
+    privacy: Annotated[bool, "clients upload differences, the server keeps sums only; groups are announced"] = False,
+) -> Method:
+    """Cache everybody's latest gradient; clients keep theirs from going against the other group's mean."""
+    if privacy and not cache:
+        raise BadInput("--method.privacy true --method.cache false: a difference needs the sum that it changes")
+    sends = projection != "never"
+    book = Summed(weighting, sends) if privacy else Cached(weighting, sends, groups, cache)
+    local = Private(projection) if privacy else Orthogonal(projection) if sends else LocalRule()
+    offer = book.offer if sends or privacy else None
+    aggregate = by_epochs(epoch, begin=book.begin, take=book.take, close=book.close, offer=offer)
+    return Method(
+        "fedogd",
+        staleness="not weighed: a straggler's latest gradient counts in every epoch until its next",
+        local=local,
+        aggregate=replace(aggregate, sends=local.needs, reads=local.gives),
+        step=add(eta),
+        dispatch=at_epoch_ends(),
+    )

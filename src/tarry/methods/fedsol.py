@@ -1,0 +1,245 @@
+"""FedSOL: Stabilized Orthogonal Learning with Proximal Restrictions in Federated Learning (Lee et al., CVPR 2024).
+
+    client, per step   g_p = ∇L_p(w; w_g)                        L_p: proximal loss, w_g: the weights received
+                       λ   = |w − w_g| / ‖w − w_g‖₂              layer by layer; Λ all of them             Eq. 7
+                       ε   = ρ Λ ⊙ g_p / ‖g_p‖₂                  Λ = 1 where not adaptive                  Eq. 8, 5
+                       w   ← w − γ ∇L_local(w + ε)               no gradient through ε                     Eq. 6
+    server             W   ← mean of the cohort's w              rounds, as FedAvg                         Algorithm 1
+
+    Table 12   A0  L(w)                                  A4  L(w + ε_c) + β L_p(w + ε_c),  ε_c along g_l + β g_p
+               A1  L(w + ε_p)               FedSOL       A5  L(w) + β L_p(w)
+               A2  L(w) + β L_p(w + ε_p)                 A6  L(w + ε_p) + β L_p(w)
+               A3  L(w + ε_p) + β L_p(w + ε_p)
+    projection     g_l − (g_l·g_p / g_p·g_p) g_p  where g_l·g_p < 0, over the whole gradient               Eq. 3
+
+ρ = 0 is FedAvg (A2 to A4 and A6: A5). A5 with l2 is FedProx with μ = β.
+
+What the text leaves open: 0/0 in Eq. 7 and 8 is 0, so an adaptive visit's first step is not perturbed (norms below
+1e-12 count as 1e-12). With a perturbed part, ‖g_p‖ runs over that part alone, as in the authors' code: that is what
+lets `head` do with one pass of the body. A layer is one parameter tensor. Running statistics move in a step's first
+pass only. A5 is printed without its β, and ε_c with β = 1; App. H's words for A2 are those for A3, so the formulas are
+followed. Algorithm 1 prints the plain mean (`weighting="uniform"`); the default weighs by examples so that ρ = 0 is
+FedAvg. The authors' code normalises |w − w_g| over dimension 0 of each tensor (`norm="dim0"`) and perturbs the whole
+model (`part="all"`) with ρ = 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..core.errors import BadInput
+from ..core.layout import Block, Kind, Layout
+from ..core.local import Brief, Context, Functions, LocalRule, Outcome
+from ..core.method import Method
+from ..core.task import Examples
+from ..parts.aggregate import round_mean
+from ..parts.dispatch import barrier
+from ..parts.proximal import Proximal, ProximalLoss, proximal_loss
+from .registry import methods
+
+__all__ = ["FedSOL", "fedsol"]
+
+Part = Literal["head", "body", "all"]
+Norm = Literal["layer", "dim0"]
+Strategy = Literal["A0", "A1", "A2", "A3", "A4", "A5", "A6", "projection"]
+
+_SMALL = 1e-12  # what a norm is divided by at least
+_UNPERTURBED: dict[Strategy, Strategy] = {"A1": "A0", "A2": "A5", "A3": "A5", "A4": "A5", "A6": "A5"}
+
+
+class Found(NamedTuple):
+    """A step's direction and loss; and for diagnostics what the proximal loss was, and its gradient."""
+
+    g: Tensor
+    loss: Tensor
+    proximal: Tensor
+    g_p: Tensor
+
+
+@dataclass(frozen=True)
+class FedSOL(LocalRule):
+    """Local gradients at weights perturbed along the proximal gradient; and the strategies it was compared with."""
+
+    proximal: ProximalLoss
+    rho: float = 2.0
+    adaptive: bool = True
+    part: Part = "head"
+    norm: Norm = "layer"
+    strategy: Strategy = "A1"
+    beta: float = 1.0
+
+    @property
+    def course(self) -> Strategy:
+        """The strategy; without perturbation, what is left of it."""
+        return self.strategy if self.rho > 0 else _UNPERTURBED.get(self.strategy, self.strategy)
+
+    @property
+    def notes(self) -> bool:
+        return self.watch and self.course != "A0"
+
+    def check(self, layout: Layout) -> None:
+        if self.course in _UNPERTURBED:
+            self.perturbs(layout)
+
+    def begin(self, brief: Brief) -> tuple[Tensor, Context]:
+        if self.course == "A0":
+            return super().begin(brief)
+        blocks = self.perturbs(brief.layout) if self.course in _UNPERTURBED else ()
+        runs = _runs(blocks)
+        context = {"blocks": blocks, "runs": runs, "gaps": _gaps(runs, brief.layout.n_params), "n_steps": brief.n_steps}
+        w_g = brief.layout.params(brief.weights)
+        return brief.weights, {"w_g": w_g, **context, **self.proximal.begin(brief)}
+
+    def perturbs(self, layout: Layout) -> tuple[Block, ...]:
+        """The layers of the perturbed part."""
+        chosen = tuple(b for b in layout.layers if self.part == "all" or (b.kind is Kind.HEAD) == (self.part == "head"))
+        if not chosen:
+            why = "all of the model is head" if self.part == "body" else "the model has no linear or conv map"
+            raise BadInput(f"--method.part {self.part}: {why}; use --method.part all")
+        return chosen
+
+    def init(self, w: Tensor, context: Context, f: Functions) -> Any:  # noqa: ARG002
+        return (f.init(w), w.new_zeros(2)) if self.notes else f.init(w)
+
+    def step(
+        self, w: Tensor, batch: Examples, context: Context, state: Any, f: Functions
+    ) -> tuple[Tensor, Any, Tensor]:
+        if self.course == "A0":
+            return super().step(w, batch, context, state, f)
+        by_head = self.course == "A1" and self.part == "head"
+        found = self.by_head(w, batch, context, f) if by_head else self.by_passes(w, batch, context, f)
+        if not self.notes:
+            w, state = f.descend(w, found.g, state)
+            return w, state, found.loss
+        inner, sums = state
+        w, inner = f.descend(w, found.g, inner)
+        g, g_p = (_part(v, context["runs"]) if by_head else v for v in (found.g, found.g_p))
+        return w, (inner, sums + torch.stack([found.proximal, _cosine(g, g_p)])), found.loss
+
+    def by_head(self, w: Tensor, batch: Examples, context: Context, f: Functions) -> Found:
+        """A1 where only the head is perturbed: the body is run once, the head twice."""
+        x, y = batch
+        near = self.proximal.near(x, context, f)
+        split = f.split(w, x)
+        g_p, proximal = near.on_head(split, w)
+        g, loss = split.grad(self.perturbed(w, g_p, context), y)
+        return Found(g, loss, proximal, g_p)
+
+    def by_passes(self, w: Tensor, batch: Examples, context: Context, f: Functions) -> Found:
+        """Any strategy, by whole passes. Running statistics move in the first one."""
+        near = self.proximal.near(batch[0], context, f)
+        g_p, proximal = near.gradient(w, still=False)
+        moved = near.passes
+        if self.course in ("A5", "projection"):
+            g, loss = f.grad(w, batch, still=moved)
+            bent = _projected(g, g_p) if self.course == "projection" else torch.add(g, g_p, alpha=self.beta)
+            return Found(bent, loss, proximal, g_p)
+        along = g_p
+        if self.course == "A4":
+            along, _ = f.grad(w, batch, still=moved)
+            along, moved = torch.add(along, g_p, alpha=self.beta), True
+        away = self.perturbed(w, along, context)
+        g, loss = f.grad(w if self.course == "A2" else away, batch, still=moved)
+        if self.course == "A6":
+            g = torch.add(g, g_p, alpha=self.beta)
+        elif self.course != "A1":
+            there, _ = near.gradient(away, still=True)
+            g = torch.add(g, there, alpha=self.beta)
+        return Found(g, loss, proximal, g_p)
+
+    def perturbed(self, w: Tensor, g: Tensor, context: Context) -> Tensor:
+        """w + ρ Λ ⊙ g/‖g‖ in the perturbed part, w elsewhere (Eq. 5, 8)."""
+        share = self.rho / _part(g, context["runs"]).norm().clamp_min(_SMALL)
+        if not self.adaptive:
+            out = torch.addcmul(w, g, share)
+        else:
+            out = w - context["w_g"]  # one vector for all of it: memory costs more than arithmetic
+            for b in context["blocks"]:
+                layer = out[b.at].view(b.shape)
+                length = layer.norm() if self.norm == "layer" else layer.norm(dim=0, keepdim=True)
+                layer.abs_().mul_(share / length.clamp_min(_SMALL))
+            torch.addcmul(w, out, g, out=out)
+        for at in context["gaps"]:
+            out[at].copy_(w[at])
+        return out
+
+    def finish(self, w: Tensor, context: Context, state: Any) -> Outcome:  # noqa: ARG002
+        if not self.notes:
+            return Outcome()
+        proximal, cosine = state[1] / context["n_steps"]
+        return Outcome(notes={"proximal": proximal, "cosine_proximal": cosine})
+
+
+def _runs(blocks: Sequence[Block]) -> tuple[slice, ...]:
+    """Their stretches of the vector, neighbours together."""
+    runs: list[slice] = []
+    for b in blocks:
+        joined = runs and runs[-1].stop == b.start
+        runs.append(slice(runs.pop().start, b.stop) if joined else b.at)
+    return tuple(runs)
+
+
+def _gaps(runs: Sequence[slice], n: int) -> tuple[slice, ...]:
+    """What of n numbers lies between the runs."""
+    ends = [0, *(edge for at in runs for edge in (at.start, at.stop)), n]
+    return tuple(slice(a, b) for a, b in zip(ends[::2], ends[1::2], strict=True) if a < b)
+
+
+def _part(vec: Tensor, runs: Sequence[slice]) -> Tensor:
+    return vec[runs[0]] if len(runs) == 1 else torch.cat([vec[at] for at in runs])
+
+
+def _projected(g: Tensor, g_p: Tensor) -> Tensor:
+    """Eq. 3: g without its component along g_p where the two conflict."""
+    along, size = torch.dot(g, g_p), torch.dot(g_p, g_p)
+    share = along.clamp_max(0) / size.clamp_min(torch.finfo(size.dtype).tiny)
+    return torch.sub(g, share * g_p)
+
+
+def _cosine(a: Tensor, b: Tensor) -> Tensor:
+    sizes: Tensor = a.norm() * b.norm()
+    return torch.dot(a, b) / sizes.clamp_min(torch.finfo(a.dtype).tiny)
+
+
+@methods.register(
+    "fedsol", paper="FedSOL: Stabilized Orthogonal Learning with Proximal Restrictions in Federated Learning"
+)
+def fedsol(
+    *,
+    rho: Annotated[float, "ρ, how strongly weights are perturbed; 0 is FedAvg"] = 2.0,
+    proximal: Annotated[Proximal, "L_p: divergence from the received model's outputs, or distance of weights"] = "kl",
+    temperature: Annotated[float, "kl: T, what outputs are divided by"] = 3.0,
+    adaptive: Annotated[bool, "scale the perturbation by |w − w_g| in its layer (Eq. 7)"] = True,
+    part: Annotated[Part, "what is perturbed: the last linear or conv map (the paper's), the rest, or all"] = "head",
+    norm: Annotated[Norm, "Eq. 7's norm over a layer, or over dimension 0 of it as in the authors' code"] = "layer",
+    strategy: Annotated[Strategy, "Table 12's A0 to A6, A1 being FedSOL; or Eq. 3's direct projection"] = "A1",
+    beta: Annotated[float, "β, the weight of L_p in A2 to A6"] = 1.0,
+    weighting: Annotated[Literal["examples", "uniform"], "clients weigh by their examples, or all alike"] = "examples",
+) -> Method:
+    """Rounds whose clients take local gradients at weights perturbed along a proximal gradient."""
+    _check(rho, temperature, beta)
+    loss = proximal_loss(proximal, temperature=temperature)
+    return Method(
+        "fedsol",
+        staleness="always 0",
+        local=FedSOL(loss, rho, adaptive, part, norm, strategy, beta),
+        aggregate=round_mean(weighting),
+        dispatch=barrier(),
+    )
+
+
+def _check(rho: float, temperature: float, beta: float) -> None:
+    problems = []
+    if not rho >= 0:
+        problems.append(f"--method.rho {rho}: must be 0 or more")
+    if not temperature > 0:
+        problems.append(f"--method.temperature {temperature}: must be above 0")
+    if not beta >= 0:
+        problems.append(f"--method.beta {beta}: must be 0 or more")
+    if problems:
+        raise BadInput(problems)

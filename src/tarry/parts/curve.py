@@ -1,0 +1,183 @@
+"""AsyncCurve's client: an endpoint θ and the control point of a curve to it (Algorithm 2).
+
+    every epoch, over the same batches:
+    endpoint   θ ← θ − η₁ Adam(∇F)             F = ℓ + (μ/2) exp(‖π_L(θ) − π_L(Θ)‖²_L / σ)                    Eq. 24
+    control    λ ~ U[0, 1]                     one for every batch
+               φ = M + δφ − γ P_Δ(δφ)          M = (Θ + θ)/2, P_Δ the projection onto Δ = Θ − θ               Eq. 30
+               δφ ← δφ − η₂ Adam(∇ℓ)           at the curve's point λ; moments begin anew every epoch
+    at the end φ − M is sent beside the displacement
+
+    lorentz    π_L(x) = (√(1 + ‖x‖²), x),  ‖(x₀, x)‖²_L = −x₀² + ‖x‖²                                    Eq. 26, 27
+    l2         F = ℓ + (μ/2) ‖θ − Θ‖²          FedProx's
+    asam       the gradient is taken at θ + ρ T² g / ‖T g‖,  T = |θ| + 0.01 (Kwon et al. 2021)
+
+∇_δφ is the chain rule's: 2λ(1−λ) (I − γ P_Δ) ∇ℓ, half of it for the printed curve. Errata followed: Adam divides by
+√v̂ + ε, not √(v̂ + ε); what is sent is the projected displacement of Eq. 30, not δφ itself. λ of the k-th control step
+of a visit is the uniform number of key(visit's key, 1, k).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..core import rng
+from ..core.errors import BadInput
+from ..core.local import Brief, Context, Functions, LocalRule, Outcome, Step
+from ..core.optim import Optimiser, optimiser
+from ..core.task import Examples
+from ..core.ticket import NOTHING
+from .manifold import CONTROL
+
+__all__ = ["SHIFT", "CurveLearning", "Proximal", "Shape", "Solver"]
+
+Proximal = Literal["lorentz", "l2", "none"]
+Solver = Literal["adam", "asam", "sgd"]
+Shape = Literal["bezier", "printed", "line"]
+
+#: the payload Θ^τ − Θ^(τ+1), over the trained weights: the global's last step, uphill, for Adam's first moments
+SHIFT = "shift"
+_LAMBDA = 1  # the part of a visit's key that λ is drawn from
+_FLOOR = 0.01  # ASAM's η: how far a weight of 0 may still be moved
+
+
+class Lap(NamedTuple):
+    """One epoch's control steps."""
+
+    adam: Any
+    line: Tensor  # losses summed, when they are watched
+    curve: Tensor
+    steps: int
+
+
+class Learnt(NamedTuple):
+    """What goes from step to step."""
+
+    solver: Any  # the endpoint's optimiser
+    control: Tensor  # δφ, before it is projected
+    lap: Lap | None = None  # None: this epoch has made no control step yet
+    steps: int = 0  # control steps of the visit
+
+
+@dataclass(frozen=True)
+class CurveLearning(LocalRule):
+    """Trains an endpoint and a control point in turns, with its own learning rates; a `line` has no control point."""
+
+    lr: float
+    control_lr: float
+    solver: Solver
+    rho: float
+    proximal: Proximal
+    mu: float
+    sigma: float
+    gamma: float
+    shape: Shape
+
+    def __post_init__(self) -> None:
+        problems = [f"--method.lr {self.lr}: must be above 0"] if not self.lr > 0 else []
+        problems += [f"--method.control_lr {self.control_lr}: must be above 0"] if not self.control_lr > 0 else []
+        problems += [f"--method.rho {self.rho}: must be 0 or more"] if not self.rho >= 0 else []
+        problems += [f"--method.mu {self.mu}: must be 0 or more"] if not self.mu >= 0 else []
+        problems += [f"--method.sigma {self.sigma}: must be above 0"] if not self.sigma > 0 else []
+        problems += [f"--method.gamma {self.gamma}: must be between 0 and 1"] if not 0 <= self.gamma <= 1 else []
+        if problems:
+            raise BadInput(problems)
+
+    @property
+    def gives(self) -> frozenset[str]:
+        return frozenset() if self.shape == "line" else frozenset({CONTROL})
+
+    @property
+    def laps(self) -> tuple[Step, ...]:
+        return (self.step,) if self.shape == "line" else (self.step, self.control_step)
+
+    @cached_property
+    def _endpoint(self) -> Optimiser:
+        return optimiser("sgd" if self.solver == "sgd" else "adam", lr=self.lr)
+
+    @cached_property
+    def _control(self) -> Optimiser:
+        return optimiser("adam", lr=self.control_lr)
+
+    def begin(self, brief: Brief) -> tuple[Tensor, Context]:
+        w, key = brief.weights.clone(), rng.extend(brief.key, _LAMBDA)  # a copy: dot's last bit tells where it lies
+        lam = [rng.uniform(rng.extend(key, k)) for k in range(brief.n_steps)]
+        context = {"start": brief.layout.params(w), "lam": torch.tensor(lam, dtype=w.dtype, device=w.device)}
+        if SHIFT in brief.payload:
+            context["first"] = brief.payload[SHIFT] / brief.n_batches
+        return w, context
+
+    def init(self, w: Tensor, context: Context, f: Functions) -> Learnt:  # noqa: ARG002
+        begin, first = self._endpoint, context.get("first")
+        warm = None if begin.warm is None or first is None else begin.warm(first, first * first)
+        return Learnt(begin.init(w) if warm is None else warm, torch.zeros_like(w))
+
+    def step(
+        self, w: Tensor, batch: Examples, context: Context, state: Learnt, f: Functions
+    ) -> tuple[Tensor, Learnt, Tensor]:
+        g, loss = f.grad(w, batch)
+        g = self.bend(g, w, context)
+        if self.solver == "asam":
+            w_up = self._ascended(w, g)
+            g = self.bend(f.grad(w_up, batch, still=True)[0], w_up, context)
+        w, solver = self._endpoint.descend(w, g, state.solver)
+        return w, state._replace(solver=solver, lap=None), loss
+
+    def bend(self, g: Tensor, w: Tensor, context: Context) -> Tensor:
+        """∇F from ∇ℓ. For lorentz, with a = √(1 + ‖θ‖²) and b = √(1 + ‖Θ‖²):
+
+        ∇ = (μ/σ) exp((‖θ − Θ‖² − (a − b)²)/σ) · (θ − Θ − ((a − b)/a) θ)
+        """
+        if self.proximal == "none":
+            return g
+        start = context["start"]
+        d = w - start
+        if self.proximal == "l2":
+            return torch.add(g, d, alpha=self.mu)
+        dd, ds, ss = torch.dot(d, d), torch.dot(d, start), torch.dot(start, start)
+        a, b = torch.sqrt(1 + ss + 2 * ds + dd), torch.sqrt(1 + ss)
+        rise = (2 * ds + dd) / (a + b)  # a − b, without the cancellation
+        pull = self.mu / self.sigma * torch.exp((dd - rise * rise) / self.sigma)
+        return torch.addcmul(torch.addcmul(g, d, pull), w, -pull * rise / a)
+
+    def _ascended(self, w: Tensor, g: Tensor) -> Tensor:
+        scale = w.abs() + _FLOOR
+        steep = scale * g
+        size = torch.linalg.vector_norm(steep).clamp_min(torch.finfo(w.dtype).tiny)
+        return torch.addcmul(w, scale * steep, self.rho / size)
+
+    def control_step(
+        self, w: Tensor, batch: Examples, context: Context, state: Learnt, f: Functions
+    ) -> tuple[Tensor, Learnt, Tensor]:
+        start, lam, control = context["start"], context["lam"][state.steps], state.control
+        way = w - start
+        straight, d = torch.lerp(start, w, lam), self._projected(control, way)
+        share = 2 * lam * (1 - lam) if self.shape == "bezier" else lam * (1 - lam)
+        at = torch.addcmul(straight, d, share)
+        if self.shape == "printed":
+            at = torch.addcmul(at, start + w, -share / 2)
+        g, loss = f.grad(at, batch, still=True)
+        zero = torch.zeros_like(loss)
+        adam, line, curve, steps = state.lap or Lap(self._control.init(control), zero, zero, 0)
+        control, adam = self._control.descend(control, share * self._projected(g, way), adam)
+        if self.watch:
+            line, curve = line + f.loss(straight, batch), curve + loss
+        return w, state._replace(control=control, lap=Lap(adam, line, curve, steps + 1), steps=state.steps + 1), loss
+
+    def _projected(self, v: Tensor, way: Tensor) -> Tensor:
+        """v − γ P(v), P onto the way; all of v where there is no way."""
+        size = torch.dot(way, way).clamp_min(torch.finfo(way.dtype).tiny)
+        return torch.addcmul(v, way, -self.gamma * torch.dot(v, way) / size) if self.gamma else v
+
+    def finish(self, w: Tensor, context: Context, state: Learnt) -> Outcome:
+        if self.shape == "line":
+            return Outcome()
+        assert state.lap is not None
+        start, lap = context["start"], state.lap
+        sent = {CONTROL: self._projected(state.control, w[: len(start)] - start)}
+        means = {"line_loss": lap.line / lap.steps, "curve_loss": lap.curve / lap.steps}
+        return Outcome(sent, notes=means if self.watch else NOTHING)

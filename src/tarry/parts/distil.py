@@ -1,0 +1,235 @@
+"""Distillation on the server: what clients' models say of inputs without labels teaches the global (FedEcho Sec. 3.2).
+
+    arrival   y^i ← logits of x_{t−τ} + Δ^i on U, in place of client i's older ones           Algorithm 1, line 5
+    step      x̂ ← the method's own step, then Q times with a batch B ⊂ U                      lines 11–16
+                y = mean of the y^i there are,  ŷ = logits of x̂,  both on B                   line 14
+                x̂ ← x̂ − η_d Adam(Clip(∇f_d, ν))                                               Eq. 2
+                f_d = α KL(σ(y) ‖ σ(ŷ)) + (1 − α) CE(ŷ, argmax y)                             Eq. 3
+                α = Ĥ α_max + (1 − Ĥ) α_min,  Ĥ = mean entropy of σ(y) over B / log C         Eq. 4
+
+`echoing` puts this around any server. Models are asked as in use: dropout off, running statistics still. Outputs may
+have any number of dimensions before the classes: a sequence's tokens all count alike, those of a mask alone where there
+is one. Clip rescales to the norm ν what is longer. Adam's moments begin anew with every distillation. Logits that are
+not finite are not stored: such a client keeps its older ones, or has none.
+
+The batches of the l-th pass over U (l = 0, 1, ...) are cut from rng.permutation(rng.extend(now.key, l), |U|), the last
+one short; a batch of everything keeps the stored order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import ceil, log
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import log_softmax
+
+from ..core import rng
+from ..core.errors import BadInput
+from ..core.method import Method, Now, Part
+from ..core.optim import optimiser
+from ..core.ticket import Offer, Update
+
+__all__ = ["Distillation", "echoing"]
+
+PAPERS_LR = 3e-6
+LOGITS, TEACHER = "logits", "teacher"  # the extras by which parts hand on y^i and y
+
+
+@dataclass(frozen=True)
+class Distillation:
+    """How to distil; the defaults are the paper's."""
+
+    lr: float | None = None  # η_d; None = the task's own rate, else the paper's
+    q: int | None = None  # Q; None = one pass over the set
+    batch: int = 50
+    alpha: float | Literal["dynamic"] = "dynamic"  # Eq. 4, or one number always
+    alpha_min: float = 0.2
+    alpha_max: float = 0.8
+    clip: float | None = 5.0  # ν; None = ∞
+
+    def __post_init__(self) -> None:
+        fixed = 0.0 if self.alpha == "dynamic" else self.alpha
+        wrong = {
+            f"lr {self.lr}: must be above 0": self.lr is not None and not self.lr > 0,
+            f"q {self.q}: must be 0 or more": self.q is not None and self.q < 0,
+            f"batch {self.batch}: must be 1 or more": self.batch < 1,
+            f"alpha {self.alpha}: must be dynamic, or between 0 and 1": not 0 <= fixed <= 1,
+            f"alpha_min {self.alpha_min} --method.alpha_max {self.alpha_max}: want 0 ≤ α_min ≤ α_max ≤ 1": (
+                not 0 <= self.alpha_min <= self.alpha_max <= 1
+            ),
+            f"clip {self.clip}: must be above 0, or none": self.clip is not None and not self.clip > 0,
+        }
+        if problems := [f"--method.{problem}" for problem, is_so in wrong.items() if is_so]:
+            raise BadInput(problems)
+
+    def weigh(self, entropy: Tensor) -> Tensor:
+        """α for a batch of normalised entropy Ĥ (Eq. 4)."""
+        if self.alpha != "dynamic":
+            return torch.full_like(entropy, self.alpha)
+        return entropy * self.alpha_max + (1 - entropy) * self.alpha_min
+
+
+class Lesson(NamedTuple):
+    """What a batch is taught: f_d of the student's outputs, and the Ĥ and α it was made with."""
+
+    f_d: Callable[[Tensor], Tensor]
+    entropy: Tensor
+    alpha: Tensor
+
+
+def lesson(y: Tensor, mask: Tensor | None, how: Distillation) -> Lesson:
+    """Eq. 3 and 4, for the teacher's logits of a batch."""
+    log_p = log_softmax(y, -1)
+    p, best = log_p.exp(), y.argmax(-1, keepdim=True)
+
+    def mean(values: Tensor) -> Tensor:
+        return values.mean() if mask is None else (values * mask).sum() / mask.sum().clamp_min(1)
+
+    entropy = mean(-(p * log_p).sum(-1)) / log(y.shape[-1])
+    alpha = how.weigh(entropy)
+
+    def f_d(out: Tensor) -> Tensor:
+        log_q = log_softmax(out, -1)
+        kl = (p * (log_p - log_q)).sum(-1)
+        ce = -log_q.gather(-1, best).squeeze(-1)
+        return mean(alpha * kl + (1 - alpha) * ce)
+
+    return Lesson(f_d, entropy, alpha)
+
+
+def distilled(x: Tensor, teacher: Tensor, now: Now, how: Distillation) -> Tensor:
+    """x̂ after Q steps of Eq. 2. Running statistics stay what they were."""
+    lab, n = now.lab, now.layout.n_params
+    assert lab is not None, "a method that distils says that it needs unlabelled inputs"
+    adam = optimiser("adam", lr=how.lr or lab.distil_lr or PAPERS_LR)
+    w, stats, seen = x[:n], x[n:], list[Tensor]()
+    moments = adam.init(w)
+    for at in batches(lab.inputs, how, now.key):
+        taught = lesson(teacher[at], None if lab.mask is None else lab.mask[at], how)
+        g, _ = lab.grad(torch.cat([w, stats]) if len(stats) else w, lab.inputs[at], taught.f_d)
+        w, moments = adam.descend(w, clipped(g, how.clip), moments)
+        if now.notes is not None:
+            seen.append(torch.stack([taught.entropy, taught.alpha]))
+    if now.notes is not None:
+        now.notes["entropy"], now.notes["alpha"] = torch.stack(seen).mean(0).tolist()
+    return torch.cat([w, stats]) if len(stats) else w
+
+
+def batches(inputs: Tensor, how: Distillation, key: int) -> Iterator[Tensor | slice]:
+    """Where Q batches lie in the set."""
+    n, lap = len(inputs), 0
+    left = ceil(n / how.batch) if how.q is None else how.q
+    while left > 0:
+        cuts: Sequence[Tensor | slice] = [slice(None)]
+        if how.batch < n:
+            order = torch.from_numpy(rng.permutation(rng.extend(key, lap), n)).to(inputs.device)
+            cuts = torch.split(order, how.batch)[:left]
+        yield from cuts
+        left, lap = left - len(cuts), lap + 1
+
+
+def clipped(g: Tensor, nu: float | None) -> Tensor:
+    """g, rescaled to the norm ν where it is longer."""
+    return g if nu is None else g * (nu / torch.linalg.vector_norm(g)).clamp(max=1)
+
+
+def echoing(method: Method, how: Distillation) -> Method:
+    """The method with a distillation around its server; one of no steps leaves it as it is."""
+    if how.q == 0:
+        return method
+    answer = method.answer
+
+    def answered(weights: Tensor, states: Mapping[str, Any]) -> Tensor:
+        assert answer is not None
+        return answer(weights, {**states, "aggregate": states["aggregate"]["inner"]})
+
+    return replace(
+        method,
+        correct=_asking(method.correct),
+        aggregate=_remembering(method.aggregate),
+        step=_teaching(method.step, how),
+        answer=answered if answer is not None else None,
+        unlabelled=True,
+    )
+
+
+def _asking(part: Part[Update, Update]) -> Part[Update, Update]:
+    """A correct part that hands on what the client's own model says of U."""
+
+    def apply(update: Update, state: Any, now: Now) -> tuple[Update, Any]:
+        corrected, state = part(update, state, now)
+        logits = _logits(update, now)
+        if torch.isfinite(logits).all():
+            corrected = corrected.but(extras={**corrected.extras, LOGITS: logits})
+        return corrected, state
+
+    return replace(part, apply=apply)
+
+
+def _logits(update: Update, now: Now) -> Tensor:
+    lab = now.lab
+    assert lab is not None, "a method that distils says that it needs unlabelled inputs"
+    logits = lab.outputs(update.ticket.sent + update.delta, lab.inputs)  # not update.local: it would be kept
+    if logits.ndim < 2 or logits.shape[-1] < 2:
+        form = "×".join(map(str, logits.shape))
+        raise BadInput(f"--unlabelled: the model's outputs for it are {form}; only scores of classes can be distilled")
+    if lab.mask is not None and lab.mask.shape != logits.shape[:-1]:
+        forms = ("×".join(map(str, shape)) for shape in (lab.mask.shape, logits.shape))
+        raise BadInput("--unlabelled: its mask is {}, the model's outputs are {}; wants a mark a token".format(*forms))
+    return logits
+
+
+def _remembering(part: Part[Update | None, Update | None]) -> Part[Update | None, Update | None]:
+    """An aggregate part that keeps every client's logits, and passes their mean on with what it passes on."""
+
+    def apply(update: Update | None, state: dict[str, Any], now: Now) -> tuple[Update | None, dict[str, Any]]:
+        tables = state["logits"]
+        if update is not None and LOGITS in update.extras:
+            extras = dict(update.extras)
+            tables = {**tables, update.ticket.client: extras.pop(LOGITS)}
+            update = update.but(extras=extras)
+        pooled, inner = part(update, state["inner"], now)
+        return _with_teacher(pooled, tables, now), {"inner": inner, "logits": tables}
+
+    def init(weights: Tensor) -> dict[str, Any]:
+        return {"inner": part.init(weights), "logits": {}}
+
+    def offer(client: int, state: dict[str, Any], now: Now) -> Offer | None:
+        assert part.offer is not None
+        return part.offer(client, state["inner"], now)
+
+    def settle(state: dict[str, Any], now: Now) -> tuple[Update | None, dict[str, Any]]:
+        assert part.settle is not None
+        pooled, inner = part.settle(state["inner"], now)
+        return _with_teacher(pooled, state["logits"], now), {**state, "inner": inner}
+
+    return replace(part, apply=apply, init=init, offer=part.offer and offer, settle=part.settle and settle)
+
+
+def _with_teacher(update: Update | None, tables: Mapping[int, Tensor], now: Now) -> Update | None:
+    if update is None or not tables:
+        return update
+    first, *others = tables.values()
+    total = first.clone()
+    for table in others:
+        total += table
+    if now.notes is not None:
+        now.notes["teachers"] = len(tables)
+    return update.but(extras={**update.extras, TEACHER: total / len(tables)})
+
+
+def _teaching(part: Part[Update, Tensor], how: Distillation) -> Part[Update, Tensor]:
+    """A step part that distils after its step, if anybody is there to teach."""
+
+    def apply(update: Update, state: Any, now: Now) -> tuple[Tensor, Any]:
+        new, state = part(update, state, now)
+        teacher = update.extras.get(TEACHER)
+        return (new if teacher is None else distilled(new, teacher, now, how)), state
+
+    bent = part.along
+    along = bent and (lambda geodesic: _teaching(bent(geodesic), how))
+    return replace(part, apply=apply, along=along, formula=None)  # it ends elsewhere than its formula says

@@ -1,0 +1,124 @@
+"""A server that works in epochs: it collects what comes back, and steps when the epoch is over.
+
+There is no timer. An epoch that began at T is over at the first instant with somebody back at or after T + length, and
+at any instant that leaves nobody training. Who is back early waits; at the end all who wait are handed the new global.
+With durations that are multiples of the length, a client of m lengths takes part in every m-th epoch (where the sums
+are exact: 0.1 s three times is not the same instant as 0.3 s; 1, 2.5 and 60 s are safe).
+
+What is kept from epoch to epoch is a plain record, the book, and a method's own business:
+
+    begin(weights)                   → book
+    take(update, book, late, now)    → book             late: the visit took longer than an epoch
+    close(book, now)                 → move, book       where the global is to go; None: nothing to go by yet
+    offer(client, book, now)         → Offer | None     what is sent along at a hand-out
+
+A move is a vector as `entry` makes it of an update: a displacement, and running statistics as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..core.errors import BadInput
+from ..core.method import Now, Part
+from ..core.roster import Roster
+from ..core.ticket import Offer, Ticket, Update
+from .manifold import CONTROL
+
+__all__ = ["at_epoch_ends", "by_epochs", "entry"]
+
+Book = dict[str, Any]
+_SLACK = 1e-9  # of an epoch: sums of durations are rounded
+
+
+def entry(update: Update, now: Now) -> Tensor:
+    """What of an update can be kept and averaged later: its displacement, and its own running statistics.
+
+    A variance's displacement would mean nothing to a global that has moved on; the client's own value does.
+    """
+    n = now.layout.n_params
+    delta = update.delta if update.weight == 1 else update.delta * update.weight
+    return torch.cat([delta[:n], update.local[n:]]) if now.layout.stats else delta
+
+
+def by_epochs(
+    length: float | None,
+    *,
+    begin: Callable[[Tensor], Book],
+    take: Callable[[Update, Book, bool, Now], Book],
+    close: Callable[[Book, Now], tuple[Tensor | None, Book]],
+    offer: Callable[[int, Book, Now], Offer | None] | None = None,
+) -> Part[Update | None, Update | None]:
+    """An aggregate part that steps at the end of each epoch; length None = the duration of the first visit to come.
+
+    Losses count as somebody back: with what is in the book, the epoch ends all the same. While there is nothing to go
+    by, it goes on.
+    """
+    if length is not None and not length > 0:
+        raise BadInput(f"--method.epoch {length}: must be above 0, or none for the first visit's duration")
+
+    def init(weights: Tensor) -> dict[str, Any]:
+        return {"length": length, "began": None, "back": False, **_NOTHING_YET, "book": begin(weights)}
+
+    def apply(update: Update | None, state: dict[str, Any], now: Now) -> tuple[None, dict[str, Any]]:
+        if update is None:
+            return None, {**state, "back": True}
+        sent, began = update.ticket.time, state["began"]
+        if began is None or not state["count"]:  # work begun later than the epoch: nobody was there before
+            began = sent if began is None else max(began, sent)
+        seconds = now.time - sent
+        lasts = seconds if state["length"] is None else state["length"]
+        return None, {
+            "length": lasts,
+            "began": began,
+            "back": True,
+            "count": state["count"] + 1,
+            "examples": state["examples"] + update.n_examples,
+            "steps": state["steps"] + update.n_steps,
+            "book": take(update, state["book"], seconds > lasts * (1 + _SLACK), now),
+        }
+
+    def settle(state: dict[str, Any], now: Now) -> tuple[Update | None, dict[str, Any]]:
+        if not state["back"]:
+            return None, state
+        waited = {**state, "back": False}
+        began = state["began"]
+        if now.in_flight and (began is None or now.time < began + state["length"] * (1 - _SLACK)):
+            return None, waited
+        move, book = close(state["book"], now)
+        if move is None:
+            return None, waited
+        return _pooled(move, state, now), {**waited, **_NOTHING_YET, "began": now.time, "book": book}
+
+    return Part(apply, init, None if offer is None else _of_the_book(offer), settle, drops=frozenset({CONTROL}))
+
+
+_NOTHING_YET: dict[str, Any] = {"count": 0, "examples": 0, "steps": 0}
+
+
+def _of_the_book(offer: Callable[[int, Book, Now], Offer | None]) -> Callable[[int, Any, Now], Offer | None]:
+    return lambda client, state, now: offer(client, state["book"], now)
+
+
+def _pooled(move: Tensor, state: dict[str, Any], now: Now) -> Update:
+    """The move as an update of the moment: from the global's statistics to those given."""
+    n = now.layout.n_params
+    delta = torch.cat([move[:n], move[n:] - now.weights[n:]]) if now.layout.stats else move
+    ticket = Ticket(-1, -1, -1, now.version, now.time, now.weights, now.weights)
+    return Update(ticket, delta, state["examples"], state["steps"], staleness=0)
+
+
+def at_epoch_ends() -> Part[Roster, list[int]]:
+    """Refill to the concurrency asked for once the global has stepped, or nobody is training; else all wait."""
+
+    def apply(roster: Roster, last: dict[str, Any], now: Now) -> tuple[list[int], dict[str, Any]]:
+        # asked again at the same instant: somebody picked has left for good, and another gets the place
+        if now.in_flight and now.version == last["version"] and now.time != last["time"]:
+            return [], last
+        return roster.draw(roster.limit - now.in_flight, now), {"version": now.version, "time": now.time}
+
+    return Part(apply, lambda _: {"version": -1, "time": -1.0})

@@ -1,0 +1,356 @@
+"""Pictures of what happened on the way, for runs made with --diagnose: each with how to read it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import ceil
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..record.result import Result
+from .notes import diagnosed, mean_of, names, over_time, participation, points, spread, stretch, validation, visit_time
+from .plots import INK, TEXT, draw_curve, legend, look, render, scaled
+from .tables import Curve, by_label
+from .words import count, duration, time_unit
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["Picture", "pictures"]
+
+Limits = tuple[float | None, float | None]
+_ANY: Limits = (None, None)
+_COUNT: Limits = (0.0, None)
+_PERCENT: Limits = (-3.0, 103.0)  # room for a line at either end
+
+
+class _Known(NamedTuple):
+    """What a series is called, what it is multiplied by, and what its axis must hold."""
+
+    title: str
+    factor: float = 1.0
+    limits: Limits = _ANY
+
+
+_KNOWN = {
+    "drift": _Known("How far the others moved the model meanwhile (norm)", limits=_COUNT),
+    "conflict": _Known("Local steps that conflicted with the other group (%)", 100.0, _PERCENT),
+    "proximal": _Known("Proximal loss on the clients"),
+    "cosine_proximal": _Known("Cosine of local steps' gradient with the proximal one"),
+    "curve_loss": _Known("Loss on the learnt curve"),
+    "line_loss": _Known("Loss on the straight line"),
+    "entropy": _Known("Doubt of the teacher (entropy, from 0 sure to 1 no idea)"),
+    "alpha": _Known("Weight of the teacher's whole answer against its best guess (α)"),
+    "teachers": _Known("Clients whose answers teach (number)", limits=_COUNT),
+    "phase": _Known("What is trusted (0 displacement, 1 in between, 2 position)", limits=(-0.1, 2.1)),
+    "statistic": _Known("The statistic that decides the switch (0 to 1)"),
+}
+_BOTH = "Loss on the learnt curve (solid) and on the straight line (dotted)"
+_FOLLOWED = 6  # clients whose validation is shown
+_BARS, _IN_ALL = 40, 160  # clients up to which shares are bars, and bars that can be told apart
+_NAMED = 32  # layers that have room for their names
+_SMALL = TEXT - 1
+_ZERO: Any = {"color": INK, "linewidth": 0.9}
+_EQUAL: Any = {"color": INK, "linewidth": 0.9, "linestyle": (0, (4, 3))}
+
+
+class Picture(NamedTuple):
+    """An SVG, its heading, and how to read it."""
+
+    title: str
+    svg: str
+    reading: str
+
+
+@dataclass(frozen=True)
+class _Panel:
+    """Curves by their method's place in the comparison; `dotted` are second ones in the same colours."""
+
+    title: str
+    curves: Mapping[int, Curve]
+    dotted: Mapping[int, Curve] = field(default_factory=dict)
+    zero: bool = False
+    limits: Limits = _ANY
+
+
+@dataclass(frozen=True)
+class _Book:
+    """Runs with notes and labels, by their method's place in the comparison: its colour in every picture."""
+
+    labels: dict[int, str]
+    runs: dict[int, list[Result]]
+
+    @property
+    def all(self) -> list[Result]:
+        return [r for runs in self.runs.values() for r in runs]
+
+    @property
+    def clock(self) -> tuple[str, float]:
+        return time_unit(max(r.virtual_time for r in self.all))
+
+    def whole_time(self, every: Sequence[Axes]) -> None:
+        """The same stretch of time in all panels."""
+        end = max(r.virtual_time for r in self.all) / self.clock[1]
+        for axes in every:
+            axes.set_xlim(-0.02 * end, 1.02 * end or 1.0)
+
+    def over_time(self, name: str, factor: float = 1.0) -> dict[int, Curve]:
+        width, (_, second) = stretch(self.all), self.clock
+        return _there({i: scaled(over_time(runs, name, width), second, factor) for i, runs in self.runs.items()})
+
+    def by_layer(self, name: str, factor: float = 1.0) -> dict[int, Curve]:
+        """Means over the run; where models differ, of those with as many layers as the first."""
+        found = _there({i: spread([m for r in runs if (m := mean_of(r, name))]) for i, runs in self.runs.items()})
+        n = len(next(iter(found.values())).x) if found else 0
+        return {i: scaled(c, 1.0, factor) for i, c in found.items() if len(c.x) == n}
+
+
+def pictures(results: Sequence[Result]) -> list[Picture]:
+    """All that the notes of these runs have to show."""
+    noted, places = diagnosed(results), enumerate(by_label(results))
+    labels = {i: label for i, label in places if label in noted}
+    book = _Book(labels, {i: noted[label] for i, label in labels.items()})
+    makers = (_alignment, _layers, _series, _validation, _participation) if labels else ()
+    return [picture for make in makers if (picture := make(book)) is not None]
+
+
+def _alignment(book: _Book) -> Picture | None:
+    panels = [
+        _Panel("Cosine of an update with what the others did", book.over_time("cosine"), zero=True),
+        _Panel("Updates that oppose it (%)", book.over_time("opposed", 100.0), limits=_PERCENT),
+    ]
+    return _in_panels(
+        book,
+        panels,
+        name="alignment",
+        title="Updates and what the others did meanwhile",
+        x=f"virtual time ({book.clock[0]})",
+        after=book.whole_time,
+        reading="Above the zero line an update goes the way the others went while its client was at work, on it the "
+        "two have nothing in common, and below it they oppose each other, as often as the second panel says.",
+    )
+
+
+def _layers(book: _Book) -> Picture | None:
+    panels = [
+        _Panel("Cosine of an update with what the others did", book.by_layer("cosine_by_layer"), zero=True),
+        _Panel("What a projection would remove (%)", book.by_layer("removed_by_layer", 100.0), limits=_COUNT),
+    ]
+    n = max((len(c.x) for p in panels for c in p.curves.values()), default=0)
+    shown, at = _layer_names(book, n), range(1, n + 1, max(1, ceil(n / _NAMED)))
+    turned: Any = {"rotation": 55, "ha": "right", "rotation_mode": "anchor", "fontsize": _SMALL - 1} if n > 6 else {}
+
+    def name_layers(every: Sequence[Axes]) -> None:
+        for axes in every:
+            axes.set_xlim(0.5, n + 0.5)
+            axes.set_xticks(at, [""] * len(at))
+        every[-1].set_xticks(at, [shown[i - 1] for i in at], **turned)
+        if turned:
+            _grow(every[-1], 0.05 * max(map(len, shown)))
+
+    return _in_panels(
+        book,
+        panels,
+        name="layers",
+        title="Layer by layer",
+        x="layers, from the input to the output",
+        columns=1,
+        after=name_layers,
+        style={"marker": "o", "markersize": 3} if n <= _NAMED else {},
+        reading="Means over the run: where the first panel dips below its zero line, updates undo in that layer what "
+        "the others did, and the second panel says how much of an update would go if it were made orthogonal to that.",
+    )
+
+
+def _layer_names(book: _Book, n: int) -> list[str]:
+    """Short names; numbers where the record's names do not fit its layers."""
+    named = next((found for r in book.all if len(found := (r.diagnostics or {}).get("layers") or []) == n), None)
+    if named is None:
+        return [str(i + 1) for i in range(n)]
+    parts, shared = [str(name).split(".") for name in named], 0
+    while n > 1 and all(len(p) > shared + 1 and p[shared] == parts[0][shared] for p in parts):
+        shared += 1
+    return [_short(p[shared:]) for p in parts]
+
+
+def _short(parts: Sequence[str]) -> str:
+    """Long names keep the beginning of each part: the block's number is among them."""
+    parts = [{"weight": "w", "bias": "b"}.get(part, part) for part in parts]
+    short = ".".join(parts if sum(map(len, parts)) <= 14 else [part[:5] for part in parts])
+    return short if len(short) <= 24 else f"{short[:11]}…{short[-12:]}"
+
+
+def _series(book: _Book) -> Picture | None:
+    found = names(book.all)
+    both = {"curve_loss", "line_loss"} <= set(found)
+    order = [n for n in _KNOWN if n in found] + [n for n in found if n not in _KNOWN]
+    panels = []
+    for name in order:
+        title, factor, limits = _KNOWN.get(name) or _Known(_own_title(book, name))
+        if both and name == "curve_loss":
+            panels.append(_Panel(_BOTH, book.over_time(name), dotted=book.over_time("line_loss")))
+        elif not both or name != "line_loss":
+            zero = name == "cosine_proximal"
+            panels.append(_Panel(title, book.over_time(name, factor), zero=zero, limits=limits))
+    return _in_panels(
+        book,
+        panels,
+        name="series",
+        title="Other measurements over time",
+        x=f"virtual time ({book.clock[0]})",
+        after=book.whole_time,
+        reading="Each panel shows one thing that was measured at the arrivals of updates, in the unit of its title, "
+        "for the methods that have it.",
+    )
+
+
+def _own_title(book: _Book, name: str) -> str:
+    several = any(len(p.values) > 1 for r in book.all for p in points(r, name))
+    return f"{name} (mean of its values)" if several else name
+
+
+def _validation(book: _Book) -> Picture | None:
+    first = {i: min(runs, key=lambda r: r.seed) for i, runs in book.runs.items()}
+    found = {i: own for i, run in first.items() if (own := validation(run))}
+    seeds = ", ".join(map(str, sorted({first[i].seed for i in found})))
+    followed = list(dict.fromkeys(client for own in found.values() for client in own))[:_FOLLOWED]
+    panels = []
+    for client in followed:
+        curves = {i: scaled(own[client], 1.0, 100.0) for i, own in found.items() if client in own}
+        seconds = visit_time(first[min(curves)], client)
+        pace = "" if seconds is None else f", {duration(seconds)} a visit"
+        panels.append(_Panel(f"client {client}{pace}", curves, limits=_PERCENT))
+    return _in_panels(
+        book,
+        panels,
+        name="validation",
+        title="Accuracy on clients' own mix of classes (%)",
+        x="updates received",
+        after=_whole_numbers,
+        reading="Each time a client was handed weights they were tried on test examples with the client's own mix of "
+        "classes: a line that drops shows that what the client was handed had lost what it needs "
+        f"(seed {seeds}).",
+    )
+
+
+def _participation(book: _Book) -> Picture | None:
+    found = _there({i: spread([s for r in runs if (s := participation(r))]) for i, runs in book.runs.items()})
+    if not found:
+        return None
+    curves = {i: scaled(c, 1.0, 100.0) for i, c in found.items()}
+    n = max(len(c.x) for c in curves.values())
+    bars = n <= _BARS and n * len(curves) <= _IN_ALL
+
+    def draw(figure: Figure) -> None:
+        (axes,) = _axes(figure, 1, columns=1)
+        for k, (i, curve) in enumerate(curves.items()):
+            if bars:
+                _bar(axes, curve, i, (k, len(curves)))
+            else:
+                draw_curve(axes, curve, i)
+        for each in sorted({len(c.x) for c in curves.values()}):
+            axes.axhline(100 / each, **_EQUAL)
+        axes.set_ylim(bottom=0)
+        axes.set_ylabel("share of updates (%)")
+        _whole_numbers([axes])
+        axes.set_xlabel(f"clients, from the fastest (1) to the slowest ({n})")
+        _legend(figure, book, curves, {f"equal share, {count(100 / n)} %": _EQUAL})
+
+    title = "Who took part"
+    reading = (
+        "Clients stand from the one with the shortest visits to the one with the longest, and the dashed line is what "
+        "each would have if all came equally often: the steeper the fall, the more the fast ones decide."
+    )
+    return Picture(title, render("participation", title, draw), reading)
+
+
+def _bar(axes: Axes, curve: Curve, index: int, place: tuple[int, int]) -> None:
+    """One method's bars: the k-th of m that stand together."""
+    k, m = place
+    width = 0.8 / m
+    at = [x + width * (k - (m - 1) / 2) for x in curve.x]
+    colour = look(index)["color"]
+    axes.bar(at, curve.mean, width=width, color=colour, linewidth=0)
+    if curve.sd is not None:
+        axes.errorbar(at, curve.mean, yerr=curve.sd, fmt="none", ecolor=INK, elinewidth=0.8, alpha=0.5)
+
+
+def _in_panels(
+    book: _Book,
+    panels: Sequence[_Panel],
+    *,
+    name: str,
+    title: str,
+    x: str,
+    reading: str,
+    columns: int | None = None,
+    after: Callable[[Sequence[Axes]], None] | None = None,
+    style: Mapping[str, Any] | None = None,
+) -> Picture | None:
+    """Small panels with one legend; None where there is nothing to draw."""
+    filled = [p for p in panels if p.curves]
+    if not filled:
+        return None
+    wide = columns or (len(filled) if len(filled) < 3 else 2 if len(filled) == 4 else 3)
+
+    def draw(figure: Figure) -> None:
+        every = _axes(figure, len(filled), columns=wide)
+        for axes, panel in zip(every, filled, strict=True):
+            axes.set_title("\n".join(_lines(panel.title, 104 // wide)), loc="left", fontsize=_SMALL)
+            for i, curve in panel.curves.items():
+                draw_curve(axes, curve, i, **(style or {}))
+            for i, curve in panel.dotted.items():
+                draw_curve(axes, curve, i, linestyle=(0, (1, 1.2)))
+            if panel.zero:
+                axes.axhline(0, **_ZERO)
+            axes.set_ylim(*panel.limits)
+        if after is not None:
+            after(every)
+        for axes in every[-wide:]:
+            axes.set_xlabel(x, fontsize=_SMALL)
+        _legend(figure, book, {i for p in filled for i in p.curves})
+
+    return Picture(title, render(name, title, draw), reading)
+
+
+def _axes(figure: Figure, n: int, *, columns: int) -> list[Axes]:
+    rows = ceil(n / columns)
+    figure.set_figheight(0.8 + rows * (2.3 if rows == 1 else 1.75))
+    every = [figure.add_subplot(rows, columns, i + 1) for i in range(n)]
+    for axes in every:
+        axes.grid(True)
+        axes.set_axisbelow(True)
+        axes.tick_params(labelsize=_SMALL)
+        axes.locator_params(nbins=5 if columns > 1 else 9, axis="x")
+        axes.locator_params(nbins=5, axis="y")
+    return every
+
+
+def _grow(axes: Axes, inches: float) -> None:
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    figure.set_figheight(figure.get_figheight() + inches)
+
+
+def _whole_numbers(every: Sequence[Axes]) -> None:
+    for axes in every:
+        axes.locator_params(axis="x", integer=True)
+
+
+def _legend(figure: Figure, book: _Book, shown: Collection[int], others: Mapping[str, Any] | None = None) -> None:
+    from matplotlib.lines import Line2D
+
+    styles = {label: look(i) for i, label in book.labels.items() if i in shown} | dict(others or {})
+    legend(figure, [Line2D([], [], **style) for style in styles.values()], list(styles))
+
+
+def _lines(text: str, width: int) -> list[str]:
+    """At most three; a name from somebody's own method may hold anything."""
+    printable = "".join(c if c.isprintable() else " " for c in text)
+    return wrap(printable, width, max_lines=3, placeholder="…") or ["?"]
+
+
+def _there(curves: Mapping[int, Curve]) -> dict[int, Curve]:
+    return {i: c for i, c in curves.items() if c.x}

@@ -1,0 +1,125 @@
+"""Inputs made to fit a task they were not made for: pictures resized, grey made colour, files of arrays read."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Callable
+from lzma import LZMAError
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.nn.functional import interpolate
+
+from ..core.errors import BadInput
+
+__all__ = ["fitted", "read_inputs"]
+
+_SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
+_UNREADABLE = (OSError, ValueError, EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error, LZMAError)
+_LUMA = (0.299, 0.587, 0.114)  # of red, green and blue in grey: ITU-R BT.601
+
+Shape = tuple[int, ...]
+Chosen = Callable[[int], list[int]]  # of so many, which
+
+
+def fitted(x: Tensor, shape: Shape, *, whole: bool, flag: str) -> Tensor:
+    """Inputs in the shape that is wanted: pictures (N×C×H×W) are resized, and made grey or coloured."""
+    if x.is_floating_point() == whole:
+        have, want = ("floating-point", "whole") if whole else ("whole", "floating-point")
+        raise BadInput(f"{flag}: its inputs are {have} numbers and the task's {want} ones")
+    if x.shape[1:] == shape:
+        return x
+    if x.ndim != 4 or len(shape) != 3 or whole:
+        has, wants = ("×".join(map(str, s)) for s in (x.shape[1:], shape))
+        raise BadInput(f"{flag}: an input there is {has}, the task wants {wants}; only images can be made to fit")
+    return _resized(_coloured(x, shape[0], flag), shape[1:])
+
+
+def _coloured(x: Tensor, channels: int, flag: str) -> Tensor:
+    have = x.shape[1]
+    if have == channels:
+        return x
+    if have == 1:
+        return x.expand(-1, channels, -1, -1)
+    if have == 3 and channels == 1:
+        return torch.einsum("nchw,c->nhw", x, torch.tensor(_LUMA).to(x))[:, None]
+    raise BadInput(f"{flag}: images of {have} channels cannot be made into ones of {channels}; grey and RGB can")
+
+
+def _resized(x: Tensor, size: Shape) -> Tensor:
+    return x if x.shape[2:] == size else interpolate(x, size=list(size), mode="bilinear", antialias=True)
+
+
+def read_inputs(path: Path, shape: Shape, chosen: Chosen, *, whole: bool, flag: str) -> Tensor:
+    """Some inputs of a directory of images or of a file of arrays, to fit `shape`."""
+    if path.is_dir():
+        if len(shape) != 3 or shape[0] not in (1, 3) or whole:
+            wants = "×".join(map(str, shape))
+            raise BadInput(f"{flag}: the task's inputs are {wants}, no grey or RGB images; give an .npz or .npy file")
+        return _normalised(_read_images(path, shape, chosen, flag))
+    if path.suffix not in (".npz", ".npy") or not path.is_file():
+        raise BadInput(f"{flag}: there is no such directory of images and no such .npz or .npy file")
+    array = _array(path, flag)
+    if array.ndim < 2 or not len(array) or array.dtype.kind not in "uif":
+        raise BadInput(f"{flag}: holds {array.dtype} {'×'.join(map(str, array.shape))}; wants one input a row")
+    array = array[chosen(len(array))]
+    if array.dtype == np.uint8 and not whole:
+        return _normalised(fitted(_pixels(array, flag), shape, whole=False, flag=flag))
+    x = torch.from_numpy(array.astype(np.int64 if array.dtype.kind in "ui" else np.float32))
+    if not torch.isfinite(x).all():
+        raise BadInput(f"{flag}: holds NaN or infinite numbers")
+    return fitted(x, shape, whole=whole, flag=flag)
+
+
+def _array(path: Path, flag: str) -> npt.NDArray[Any]:
+    """The array of a file; of an archive, its inputs and nothing else is read."""
+    try:
+        with path.open("rb") as file:
+            loaded = np.load(file, allow_pickle=False)
+            if isinstance(loaded, np.ndarray):
+                return loaded
+            names = [n for n in ("x", "x_train") if n in loaded.files] or loaded.files
+            if len(names) == 1 or names[0] in ("x", "x_train"):
+                array: npt.NDArray[Any] = loaded[names[0]]
+                return array
+    except _UNREADABLE as e:
+        raise BadInput(f"{flag}: is no plain file of numbers ({type(e).__name__}: {e})") from e
+    raise BadInput(f"{flag}: wants an array x or x_train, or a single one; it has {', '.join(names) or 'none'}")
+
+
+def _pixels(images: npt.NDArray[np.uint8], flag: str) -> Tensor:
+    """uint8 images, N×H×W or N×H×W×C, as numbers from 0 to 1, N×C×H×W."""
+    if images.ndim not in (3, 4):
+        raise BadInput(f"{flag}: uint8 inputs are images, N×H×W or N×H×W×C; save other inputs as float32")
+    channels_last = images if images.ndim == 4 else images[..., None]
+    return torch.from_numpy(np.moveaxis(channels_last, 3, 1).astype(np.float32) / 255)
+
+
+def _normalised(x: Tensor) -> Tensor:
+    """Mean 0 and standard deviation 1 in every channel over the set (where a channel is constant, deviation 0)."""
+    std, mean = torch.std_mean(x, dim=(0, 2, 3), correction=0, keepdim=True)
+    return (x - mean) / torch.where(std > 1e-6, std, torch.ones_like(std))
+
+
+def _read_images(path: Path, shape: Shape, chosen: Chosen, flag: str) -> Tensor:
+    try:
+        from PIL import Image
+    except ImportError:
+        raise BadInput(f"{flag}: reading images needs Pillow; install it, or save the images as an .npz file") from None
+    files = sorted(p for p in path.rglob("*") if p.suffix.lower() in _SUFFIXES)
+    if not files:
+        raise BadInput(f"{flag}: there are no images in it ({', '.join(sorted(_SUFFIXES))})")
+    rows = []
+    for file in (files[i] for i in chosen(len(files))):
+        try:
+            with Image.open(file) as image:
+                array = np.array(image.convert("L" if shape[0] == 1 else "RGB"))
+        except _UNREADABLE as e:
+            raise BadInput(f"{flag}: {file.name} is no image that can be read ({e})") from e
+        rows.append(_resized(_pixels(array[None], flag), shape[1:])[0])
+    return torch.stack(rows)

@@ -1,0 +1,173 @@
+"""Inputs without labels, by name: what a server may distil on without seeing anybody's examples.
+
+    noise     standard normal numbers                       what a server knows of inputs it has never seen
+    task      the training inputs of another task           CIFAR-100 for CIFAR-10 and back
+    folder    a directory of images, or a file of arrays    STL10, what a generator made
+    test      the task's own test inputs                    transductive: the test set helps to train
+    mixup     mixes of pairs of the task's training inputs  stands in for a generator trained in the domain
+
+A factory gives a maker (task, seed) → inputs in the task's shape and number type. Labels are never touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..core import rng
+from ..core.errors import BadInput
+from ..core.registry import Registry
+from ..core.rng import Stream
+from ..core.task import Shards, Task
+from .pictures import fitted, read_inputs
+from .registries import tasks
+
+__all__ = ["Maker", "unlabelled_sets"]
+
+Maker = Callable[[Task, int], Tensor]
+unlabelled_sets: Registry[Maker] = Registry("unlabelled", Callable)
+
+Made = Annotated[int, "how many inputs to make"]
+Taken = Annotated[int, "how many inputs to take, at random; all where there are fewer"]
+
+
+@unlabelled_sets.register("noise")
+def noise(
+    *,
+    samples: Made = 2000,
+    mean: Annotated[float, "of every number of an input"] = 0.0,
+    std: Annotated[float, "its standard deviation"] = 1.0,
+) -> Maker:
+    """Gaussian noise: a server that knows the shape of an input and how inputs are scaled, and nothing else.
+
+    Images that were normalised have mean 0 and deviation 1. Give `mean` and `std` for inputs on another scale.
+    """
+    _check_samples(samples)
+    if not std > 0:
+        raise BadInput(f"--unlabelled.std {std}: must be above 0")
+
+    def make(task: Task, seed: int) -> Tensor:
+        like = _inputs(task)
+        _want_numbers(like, task, "noise")
+        drawn = _generator(seed).standard_normal((samples, *like.shape[1:]))
+        return torch.from_numpy(mean + std * drawn).to(like)
+
+    return make
+
+
+@unlabelled_sets.register("mixup", paper="Zhang et al. 2018, mixup: Beyond Empirical Risk Minimization")
+def mixup(
+    *,
+    samples: Made = 2000,
+    alpha: Annotated[float, "the share of the first of a pair is drawn from Beta(alpha, alpha)"] = 1.0,
+) -> Maker:
+    """Convex mixes of random pairs of the task's training inputs, all clients' together.
+
+    Made from private data: it stands in for samples of a generative model that was trained in the domain.
+    """
+    _check_samples(samples)
+    if not alpha > 0:
+        raise BadInput(f"--unlabelled.alpha {alpha}: must be above 0")
+
+    def make(task: Task, seed: int) -> Tensor:
+        x = _inputs(task)
+        _want_numbers(x, task, "mixup")
+        g = _generator(seed)
+        one, other = (torch.from_numpy(g.integers(len(x), size=samples)).to(x.device) for _ in range(2))
+        share = torch.from_numpy(g.beta(alpha, alpha, size=samples)).to(x).view(-1, *[1] * (x.ndim - 1))
+        return torch.lerp(x[other], x[one], share)
+
+    return make
+
+
+@unlabelled_sets.register("task")
+def other_task(*, of: Annotated[str, "the other task: `tarry tasks`"], samples: Taken = 2000) -> Maker:
+    """The training inputs of another task, scaled to this one's size and colours; its labels are not used.
+
+    They come as that task prepares them: images normalised by that data set's own mean and deviation.
+    """
+    _check_samples(samples)
+
+    def make(task: Task, seed: int) -> Tensor:
+        like, flag = _inputs(task), f"--unlabelled.of {of}"
+        try:
+            source = tasks.build(of)
+        except BadInput as e:
+            raise BadInput([f"{flag}: {problem}" for problem in e.problems]) from e
+        x = _some(_inputs(source), samples, seed)
+        return fitted(x, like.shape[1:], whole=not like.is_floating_point(), flag=flag).to(like)
+
+    return make
+
+
+@unlabelled_sets.register("test")
+def own_test(*, samples: Taken = 2000) -> Maker:
+    """The task's own test inputs, labels unread: transductive, so its accuracy stands beside no other method's."""
+    _check_samples(samples)
+
+    def make(task: Task, seed: int) -> Tensor:
+        if task.test is None:
+            raise BadInput(f"--unlabelled test: task {task.name!r} has no test set; use --unlabelled noise")
+        return _some(task.test[0], samples, seed)
+
+    return make
+
+
+@unlabelled_sets.register("folder")
+def folder(*, path: Annotated[str, "a directory of images, or an .npz or .npy file"], samples: Taken = 2000) -> Maker:
+    """Images from a directory (needs Pillow), or inputs from an .npz (x, x_train or its only array) or .npy file.
+
+    Images (uint8 in a file, N×H×W or N×H×W×C) are scaled to the task's size and colours, then normalised per channel
+    by the mean and standard deviation of the inputs taken; floating-point inputs are kept as they are.
+    """
+    _check_samples(samples)
+
+    def make(task: Task, seed: int) -> Tensor:
+        like, flag = _inputs(task), f"--unlabelled.path {path}"
+        shape, whole = tuple(like.shape[1:]), not like.is_floating_point()
+        x = read_inputs(Path(path).expanduser(), shape, lambda n: _chosen(n, samples, seed), whole=whole, flag=flag)
+        return x.to(like)
+
+    return make
+
+
+def _check_samples(samples: int) -> None:
+    if samples < 1:
+        raise BadInput(f"--unlabelled.samples {samples}: must be 1 or more")
+
+
+def _inputs(task: Task) -> Tensor:
+    """All training inputs of a task, dealt out or not."""
+    if task.train is not None:
+        return task.train[0]
+    if not task.clients:
+        raise BadInput(f"--unlabelled: task {task.name!r} has neither clients nor training examples")
+    return task.clients.x if isinstance(task.clients, Shards) else torch.cat([client[0] for client in task.clients])
+
+
+def _want_numbers(x: Tensor, task: Task, name: str) -> None:
+    if not x.is_floating_point():
+        raise BadInput(
+            f"--unlabelled {name}: the inputs of task {task.name!r} are whole numbers (tokens) and cannot be drawn or"
+            " mixed; use --unlabelled test, task or folder"
+        )
+
+
+def _generator(seed: int) -> np.random.Generator:
+    return rng.generator(rng.key(seed, Stream.DATA, 1))
+
+
+def _chosen(n: int, samples: int, seed: int) -> list[int]:
+    """Which of n inputs are taken, in their stored order; all of them if there are no more."""
+    if n <= samples:
+        return list(range(n))
+    return sorted(rng.permutation(rng.key(seed, Stream.DATA, 1), n)[:samples].tolist())
+
+
+def _some(x: Tensor, samples: int, seed: int) -> Tensor:
+    return x if len(x) <= samples else x[torch.tensor(_chosen(len(x), samples, seed), device=x.device)]

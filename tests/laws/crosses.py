@@ -1,0 +1,168 @@
+"""Every part of every method under every other method's server, and the short run such a cross is tried on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from types import FunctionType, MethodType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import tarry
+from tarry.build import Plan, plan
+from tarry.core.method import Method, Part
+from tarry.cross import PARTS
+from tarry.spec import Spec
+
+from .small import small_task
+from .variants import Row, row
+
+#: what makes a method show all it does, and how it differs from others, within eleven arrivals
+_HASTE: Mapping[str, dict[str, Any]] = {
+    "asynccurve": {"lr": 0.1, "cycle": 3, "statistic": "progress"},
+    "dc-asgd": {"lam": 5.0},
+    "fedbuff": {"buffer": 3, "eta": 0.8},
+    "fedecho": {"buffer": 3, "eta": 0.8},
+    "orthodyn": {"statistic": "progress"},
+}
+NAMES = tarry.methods.names()
+
+
+def choice(name: str) -> dict[str, Any]:
+    """A registered method, in haste; `name:parameters` as it is."""
+    return {"name": name, **_HASTE.get(name, {})} if ":" not in name else written(name)
+
+
+def written(text: str) -> dict[str, Any]:
+    name, _, params = text.partition(":")
+    return {"name": name, **dict(p.split("=") for p in params.split(","))}
+
+
+@cache
+def built(name: str) -> Method:
+    made = choice(name)
+    return tarry.methods.build(made.pop("name"), made)
+
+
+def alike(one: Any, other: Any) -> bool:
+    """Whether two parts, made anew each time, are the same code over the same numbers."""
+    if isinstance(one, Part) and isinstance(other, Part):
+        return all(alike(getattr(one, f), getattr(other, f)) for f in ("apply", "init", "offer", "settle", "sends"))
+    if isinstance(one, MethodType) and isinstance(other, MethodType):
+        return one.__func__ is other.__func__ and one.__self__ == other.__self__
+    if isinstance(one, FunctionType) and isinstance(other, FunctionType):
+        closed = [[c.cell_contents for c in f.__closure__ or ()] for f in (one, other)]
+        return one.__code__ is other.__code__ and all(map(alike, *closed))
+    if isinstance(one, tuple) and isinstance(other, tuple):
+        return len(one) == len(other) and all(map(alike, one, other))
+    return bool(one == other)
+
+
+def alike_in(part: str, one: str, other: str) -> bool:
+    """A distillation around a plain server is no part of it: the plain servers are compared."""
+    ours, theirs = (built(name).plain or built(name) for name in (one, other))
+    return all(alike(getattr(ours, f), getattr(theirs, f)) for f in PARTS[part])
+
+
+def kinds(part: str) -> list[str]:
+    """One method for each kind of this part that there is."""
+    found: list[str] = []
+    for name in NAMES:
+        if not any(alike_in(part, name, known) for known in found):
+            found.append(name)
+    return found
+
+
+#: (server, part, other): the server with another method's part, where that is not what it has anyway
+PAIRS = [
+    (server, part, other)
+    for part in PARTS
+    for other in kinds(part)
+    for server in NAMES
+    if not alike_in(part, server, other)
+]
+
+
+def _task() -> tarry.Task:
+    inputs = torch.randn(10, 3, generator=torch.Generator().manual_seed(1))
+    return replace(small_task(), unlabelled=inputs, distil_lr=0.05)
+
+
+#: six clients, four at a time: eleven arrivals, several at one instant, up to five server steps late; two rounds
+SHORT: dict[str, Any] = {
+    "task": _task(),
+    "delay": [[1.0], [1.0, 2.0], [1.5], [0.5, 2.0], [1.5, 1.0], [2.5, 0.5, 0.5]],
+    "concurrency": 4,
+    "steps": 2,
+    "batch": 2,
+    "lr": 0.1,
+    "time": 4.0,
+    "eval_every": 2.0,
+    "seed": 7,
+}
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a run came to."""
+
+    events: list[tarry.Event]
+    answer: Tensor
+
+    @property
+    def log(self) -> list[Row]:
+        return [row(e) for e in self.events]
+
+    @property
+    def weights(self) -> Tensor:
+        """After every event."""
+        return torch.stack([e.weights for e in self.events])
+
+    @property
+    def schedule(self) -> list[Row]:
+        """Who was handed work and came back when, and when the server stepped."""
+        return [(e.kind, e.time, e.client, e.visit, e.stepped, e.version) for e in self.events]
+
+    @property
+    def fullest(self) -> int:
+        """How many trained at once, at most."""
+        out, most = 0, 0
+        for e in self.events:
+            out += (e.kind == "hand_out") - (e.kind in ("arrival", "lost", "refused"))
+            most = max(most, out)
+        return most
+
+    def same_as(self, other: Ran) -> bool:
+        """To the bit."""
+        return self.log == other.log and all(
+            map(torch.equal, (self.weights, self.answer), (other.weights, other.answer))
+        )
+
+
+def planned(server: str, **crosses: Any) -> Plan:
+    """The plan of a cross on the short run; parts by name, settings as they are."""
+    parts = {k: choice(v) if k in (*PARTS, "distil") else v for k, v in crosses.items()}
+    return plan(Spec.of({**SHORT, "method": choice(server), **parts}))
+
+
+def ran(made: Plan, *listeners: Callable[[tarry.Event], None]) -> Ran:
+    seen: list[tarry.Event] = []
+
+    def note(e: tarry.Event) -> None:
+        seen.append(e)
+        assert len(seen) < 1000, "it goes on and on"
+
+    executor = made.executor()
+    sim = made.simulator(executor, [note, *listeners])
+    sim.run()
+    executor.close()
+    return Ran(seen, sim.server.answer)
+
+
+@cache
+def own(server: str) -> Ran:
+    """The run of a method as it is."""
+    return ran(planned(server))

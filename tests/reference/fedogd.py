@@ -1,0 +1,166 @@
+"""Fed-OGD (Li et al.), in gradient sign throughout: G_k = (w − w_k)/η_l points uphill, as g does.
+
+    M        the latest G_k of every client; M_1: those who did not answer within this epoch, M_2: those who did
+    b_i      the mean of M_i                              w ← w − η_g η_l (b_1 + b_2)
+    client   g − (⟨g, b⟩/‖b‖²) b where ⟨g, b⟩ < 0         b: of the group the client is not in
+
+`algorithm_1` is the paper's loop over epochs, for clients that answer every 1st, 3rd, 5th … epoch. `play` knows a
+clock: an epoch begins with a step, or with work handed out when nobody was at work, and is over when somebody comes
+back (with or without anything) an epoch's length later or more, or nobody is left at work. Without anything in M it
+goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import NamedTuple
+
+from .problem import Problem, Vec
+
+NEARLY = 1e-9
+
+
+def client_update(
+    problem: Problem, k: int, w: Vec, b: Vec | None, *, steps: int, eta_l: float, projection: str = "conflict"
+) -> Vec:
+    """G_k after so many full-batch steps."""
+    start = w
+    for _ in range(steps):
+        g = problem.gradient(k, w)
+        if b is not None and b.any() and (projection == "always" or (projection == "conflict" and g @ b < 0)):
+            g = g - (g @ b) / (b @ b) * b
+        w = w - eta_l * g
+    return (start - w) / eta_l
+
+
+def mean(M: Collection[Vec]) -> Vec | None:
+    return sum(M) / len(M) if M else None  # type: ignore[no-any-return]
+
+
+def algorithm_1(
+    problem: Problem, every: Sequence[int], *, epochs: int, steps: int, eta_g: float, eta_l: float
+) -> list[Vec]:
+    """w after each epoch. Client k starts at epochs 0, every[k], 2 every[k], … and answers at the next of them."""
+    w = [problem.w0]
+    b_1: list[Vec | None] = [None]
+    b_2: list[Vec | None] = [None]
+    M_1: dict[int, Vec] = {}
+    M_2: dict[int, Vec] = {}
+    for t in range(1, epochs + 1):
+        for k, n in enumerate(every):
+            if t % n == 0:
+                M, other = (M_2, b_1) if n == 1 else (M_1, b_2)
+                M[k] = client_update(problem, k, w[t - n], other[t - n], steps=steps, eta_l=eta_l)
+        b_1.append(mean(M_1.values()))
+        b_2.append(mean(M_2.values()))
+        w.append(w[-1] - eta_g * eta_l * sum(b for b in (b_1[-1], b_2[-1]) if b is not None))
+    return w[1:]
+
+
+class Step(NamedTuple):
+    time: float
+    w: Vec
+
+
+class HandOut(NamedTuple):
+    time: float
+    client: int
+    steps: int  # made by then
+
+
+class FedOGD:
+    """The server. Groups are told at the hand-out when `announced`, else seen at the end of each epoch."""
+
+    def __init__(
+        self,
+        w: Vec,
+        *,
+        n: int,
+        eta_g: float = 0.5,
+        eta_l: float,
+        epoch: float | None = None,
+        weighting: str = "groups",
+        cache: bool = True,
+        announced: bool = False,
+    ):
+        self.w, self.n, self.eta_g, self.eta_l, self.epoch = w, n, eta_g, eta_l, epoch
+        self.weighting, self.cache, self.announced = weighting, cache, announced
+        self.M: dict[int, Vec] = {}
+        self.straggles: dict[int, bool] = {}  # in M_1?
+        self.was_late: dict[int, bool] = {}  # at its last visit
+        self.in_time: set[int] = set()  # came in this epoch, from a visit of an epoch or less
+        self.b_1: Vec | None = None
+        self.b_2: Vec | None = None
+
+    def base(self, k: int) -> Vec | None:
+        straggles = (self.was_late if self.announced else self.straggles).get(k, False)
+        return self.b_2 if straggles else self.b_1
+
+    def receive(self, k: int, G: Vec, seconds: float) -> None:
+        if self.epoch is None:
+            self.epoch = seconds
+        late = seconds > self.epoch * (1 + NEARLY)
+        if self.announced:
+            self.straggles[k] = self.was_late.get(k, late)
+        self.was_late[k] = late
+        if not late:
+            self.in_time.add(k)
+        self.M[k] = G
+
+    def end_of_epoch(self) -> bool:
+        if not self.M:
+            return False
+        if not self.announced:
+            self.straggles = {k: k not in self.in_time for k in self.was_late}
+        self.b_1 = mean([G for k, G in self.M.items() if self.straggles[k]])
+        self.b_2 = mean([G for k, G in self.M.items() if not self.straggles[k]])
+        if self.weighting == "groups":
+            total = sum(b for b in (self.b_1, self.b_2) if b is not None)
+        else:
+            total = sum(self.M.values()) / self.n
+        self.w = self.w - self.eta_g * self.eta_l * total
+        self.in_time = set()
+        if not self.cache:
+            self.M = {}
+        return True
+
+
+def play(
+    server: FedOGD,
+    train: Callable[[int, Vec, Vec | None], Vec],
+    durations: Sequence[Sequence[float]],
+    *,
+    updates: int,
+    pick: Callable[[float, list[int]], list[int]] = lambda _, idle: idle,
+    lost: Collection[tuple[int, int]] = (),
+) -> tuple[list[Step], list[HandOut]]:
+    """Until so many updates have arrived; all who are back start again at the end of an epoch, or when all are back."""
+    now, began, stepped, came = 0.0, 0.0, True, 0
+    steps: list[Step] = []
+    handed: list[HandOut] = []
+    out: list[tuple[float, int, int, float, Vec | None]] = []  # due, number, client, handed out at, G
+    idle, visits = set(range(len(durations))), [0] * len(durations)
+    while True:
+        if stepped or not out:
+            began = began if out else now
+            for k in pick(now, sorted(idle)):
+                idle.remove(k)
+                due = now + durations[k][visits[k] % len(durations[k])]
+                G = None if (k, visits[k]) in lost else train(k, server.w, server.base(k))
+                out.append((due, len(handed), k, now, G))
+                handed.append(HandOut(now, k, len(steps)))
+                visits[k] += 1
+        now = min(due for due, *_ in out)
+        for _, _, k, since, G in sorted((o for o in out if o[0] == now), key=lambda o: o[1]):
+            idle.add(k)
+            if G is not None:
+                server.receive(k, G, now - since)
+                came += 1
+                if came == updates:
+                    return steps, handed
+        out = [o for o in out if o[0] > now]
+        over = not out or (server.epoch is not None and now >= began + server.epoch * (1 - NEARLY))
+        stepped = over and server.end_of_epoch()
+        if stepped:
+            began = now
+            steps.append(Step(now, server.w.copy()))
