@@ -29,10 +29,13 @@ PUBLIC = [
     "Brief",
     "Comparison",
     "Event",
+    "Functions",
     "Layout",
     "LocalRule",
     "Method",
     "Now",
+    "Offer",
+    "Outcome",
     "Part",
     "Progress",
     "Result",
@@ -43,12 +46,14 @@ PUBLIC = [
     "Update",
     "compare",
     "delays",
+    "manifolds",
     "methods",
     "partitions",
     "resume",
     "run",
     "stateless",
     "tasks",
+    "unlabelled_sets",
 ]
 
 

@@ -132,7 +132,9 @@ class Server:
         self.accepted += 1
         now, state, apply = self._now(time), self.state, self._apply
         if self._watch:
-            now = now._replace(notes={**{k: v.tolist() for k, v in notes.items()}, **_alignment(update, now)})
+            globals_ = len({id(t.anchor) for t in self.tickets.values()})
+            own = {k: v.tolist() for k, v in notes.items()}
+            now = now._replace(notes={**own, **_alignment(update, now), "past_globals": globals_})
         corrected, state["correct"] = apply["correct"](update, state["correct"], now)
         stepped = self._advance(corrected, now)
         start, state["reply"] = apply["reply"](update, state["reply"], now)

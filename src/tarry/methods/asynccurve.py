@@ -134,7 +134,7 @@ def asynccurve(
     moments: Annotated[bool, "begin Adam with the global's last step"] = True,
     rho: Annotated[float, "ρ, how far asam looks"] = 0.5,
     proximal: Annotated[Proximal, "what holds clients near the weights they received"] = "lorentz",
-    mu: Annotated[float, "μ, how strongly"] = 1.0,
+    mu: Annotated[float, "μ, how strongly"] = 0.1,
     sigma: Annotated[float, "σ of lorentz: smaller holds more, and more so further away"] = 1.0,
     gamma: Annotated[float, "γ, how far control points are kept orthogonal to the line"] = 1.0,
 ) -> Method:

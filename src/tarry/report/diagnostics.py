@@ -36,6 +36,7 @@ class _Known(NamedTuple):
 
 _KNOWN = {
     "drift": _Known("How far the others moved the model meanwhile (norm)", limits=_COUNT),
+    "past_globals": _Known("Past globals that clients in flight began with (number)", limits=_COUNT),
     "conflict": _Known("Local steps that conflicted with the other group (%)", 100.0, _PERCENT),
     "proximal": _Known("Proximal loss on the clients"),
     "cosine_proximal": _Known("Cosine of local steps' gradient with the proximal one"),
