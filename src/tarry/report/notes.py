@@ -188,7 +188,7 @@ def in_short(run: Result) -> list[str]:
     said = [] if cosine is None else [f"mean cosine of an update with what the others did meanwhile {cosine:.3f}"]
     if said and opposed is not None:
         said[0] += f", {percent(opposed)} of updates opposed it"
-    if ends := {n: fmean(points(run, n)[-1].values) for n in names([run]) if n != "drift"}:
+    if ends := {n: fmean(points(run, n)[-1].values) for n in names([run]) if n not in ("drift", "past_globals")}:
         said.append("at the end " + ", ".join(f"{name} {value:.4g}" for name, value in ends.items()))
     if (grid := speed_grid([run])) is not None and grid[1][0][-1].text != NONE:
         _, test, active, stragglers, variance = (cell.text for cell in grid[1][0])
