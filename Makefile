@@ -25,6 +25,7 @@ check: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/engine.py
+	$(BIN)/python benchmarks/local_rules.py
 
 wheel: $(STAMP)
 	$(BIN)/python -m build --wheel --outdir dist .

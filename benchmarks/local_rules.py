@@ -46,6 +46,9 @@ ROWS = [
     Row("fedsol, body, kl", "fedsol", {"part": "body"}, 2.1),
     Row("fedsol, all, kl", "fedsol", {"part": "all"}, 2.1),
     Row("fedsol, all, l2", "fedsol", {"part": "all", "proximal": "l2"}, 2.1),
+    Row("fedogd", "fedogd", payload=("base",)),
+    Row("asynccurve", "asynccurve", payload=("shift",)),
+    Row("asynccurve, asam", "asynccurve", {"optimiser": "asam"}, payload=("shift",)),
 ]
 
 
