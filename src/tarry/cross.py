@@ -16,9 +16,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from .core.errors import BadInput
-from .core.method import Geodesic, Method, Part
+from .core.method import Geodesic, Method, Now, Part
+from .core.ticket import Update
 from .parts.manifold import CONTROL
 
 __all__ = ["PARTS", "crossed"]
@@ -54,7 +56,10 @@ def crossed(
     plain = base.plain or base
     method = plain
     for part, other in others.items():
-        method = replace(method, **{name: getattr(other.plain or other, name) for name in PARTS[part]})
+        server = other.plain or other
+        method = replace(method, **{name: getattr(server, name) for name in PARTS[part]})
+        if part == "correct":
+            method = replace(method, correct=_correction(plain, server))
     names = {"method": base.name, **{p: o.name for p, o in others.items()}, **(labels or {})}
     fitting = _Fitting(method, plain, frozenset(others), names)
     problems = list(fitting.problems())
@@ -74,6 +79,20 @@ def crossed(
     if problems:
         raise BadInput(problems)
     return method
+
+
+def _correction(base: Method, other: Method) -> Part[Update, Update]:
+    """The other's correction; a weight for staleness that the base gives goes on top of it."""
+    first, second = other.correction or other.correct, base.correct
+    if first.weighs or not second.weighs:
+        return first
+
+    def apply(update: Update, state: Any, now: Now) -> tuple[Update, Any]:
+        update, one = first(update, state["first"], now)
+        update, two = second(update, state["second"], now)
+        return update, {"first": one, "second": two}
+
+    return replace(first, apply=apply, init=lambda w: {"first": first.init(w), "second": second.init(w)}, weighs=True)
 
 
 @dataclass(frozen=True)
@@ -147,7 +166,10 @@ class _Fitting:
         """The method along another geodesic, or why not."""
         method, flag = self.method, f"--manifold {name}"
         if method.step.along is None:
-            return method, f"{flag}: the step of {self.name('step')} does not travel along one; leave out --manifold"
+            return (
+                method,
+                f"{flag}: the step of {self.name('step')} goes the whole way, where all ways end; leave out --manifold",
+            )
         if name in ("bezier", "printed") and CONTROL not in method.local.gives:
             return method, f"{flag}: no client learns a control point here; add --local asynccurve"
         return replace(method, step=method.step.along(geodesic)), None

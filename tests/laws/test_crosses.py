@@ -78,6 +78,8 @@ def test_another_part_makes_another_run(server: str, part: str, other: str) -> N
     is neither its correct nor its aggregate part.
     """
     in_rounds = not any(e.staleness > 0 for e in own(server).events)
+    if part == "correct" and own(server).same_as(ran(planned(server, correct="asgd"))) and other == "asgd":
+        return  # displacement is what this server trusts anyway
     if (part == "correct" and in_rounds) or (part in ("correct", "aggregate") and built(other).around is not None):
         return
     got = of_pair(server, part, other)
@@ -352,3 +354,26 @@ def test_a_cross_that_is_killed_goes_on_from_what_it_wrote_down(tmp_path: Path) 
     assert resumed.label == "orthofl:beta=0.4+local=fedsol:rho=1.0+distil=fedecho:q=2,lr=0.01"
     for name in ("events.jsonl", "model.safetensors"):
         assert (tmp_path / "r" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+# Trust in displacement and in position, as corrections
+
+
+def test_position_is_trusted_under_a_server_that_adds() -> None:
+    """λ = 1: asgd with fedasync's trust is the correction without conflicts."""
+    got = ran(planned("asgd", correct="fedasync", dtype="float64"))
+    assert differ(got, ran(planned("asgd", dtype="float64")))
+    same = ran(planned("orthocorrect:alpha=1,theta=-1", dtype="float64"))
+    torch.testing.assert_close(got.weights, same.weights, rtol=1e-10, atol=1e-12)
+
+
+def test_displacement_is_trusted_under_a_server_that_mixes() -> None:
+    """λ = 0: fedasync with asgd's trust walks β s(τ) of the displacement."""
+    got = ran(planned("fedasync:staleness=constant,alpha=0.4", correct="asgd", dtype="float64"))
+    torch.testing.assert_close(got.weights, ran(planned("asgd", dtype="float64")).weights, rtol=1e-10, atol=1e-12)
+
+
+def test_a_correction_does_not_take_a_servers_weight_for_staleness_away() -> None:
+    slow, fast = (ran(planned(f"fedbuff:buffer=3,a={a}", correct="orthograd")) for a in (0.5, 3))
+    assert differ(slow, fast)
+    assert differ(slow, ran(planned("fedbuff:buffer=3,a=0.5")))

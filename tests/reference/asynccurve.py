@@ -74,7 +74,7 @@ class Client:
     optimiser: str = "adam"
     rho: float = 0.5
     proximal: str = "lorentz"
-    mu: float = 1.0
+    mu: float = 0.1
     sigma: float = 1.0
     gamma: float = 1.0
     shape: str = "bezier"

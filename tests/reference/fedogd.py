@@ -85,10 +85,11 @@ class FedOGD:
     ):
         self.w, self.n, self.eta_g, self.eta_l, self.epoch = w, n, eta_g, eta_l, epoch
         self.weighting, self.cache, self.announced = weighting, cache, announced
+        self.given = epoch is not None  # else it is the shortest of the clients' first visits
         self.M: dict[int, Vec] = {}
         self.straggles: dict[int, bool] = {}  # in M_1?
         self.was_late: dict[int, bool] = {}  # at its last visit
-        self.in_time: set[int] = set()  # came in this epoch, from a visit of an epoch or less
+        self.in_time: set[int] = set()  # came in this epoch, having begun with it
         self.b_1: Vec | None = None
         self.b_2: Vec | None = None
 
@@ -96,10 +97,10 @@ class FedOGD:
         straggles = (self.was_late if self.announced else self.straggles).get(k, False)
         return self.b_2 if straggles else self.b_1
 
-    def receive(self, k: int, G: Vec, seconds: float) -> None:
-        if self.epoch is None:
-            self.epoch = seconds
-        late = seconds > self.epoch * (1 + NEARLY)
+    def receive(self, k: int, G: Vec, seconds: float, *, late: bool) -> None:
+        """`late`: not within the epoch it was handed out in."""
+        if not self.given and k not in self.was_late:
+            self.epoch = seconds if self.epoch is None else min(self.epoch, seconds)
         if self.announced:
             self.straggles[k] = self.was_late.get(k, late)
         self.was_late[k] = late
@@ -138,7 +139,7 @@ def play(
     now, began, stepped, came = 0.0, 0.0, True, 0
     steps: list[Step] = []
     handed: list[HandOut] = []
-    out: list[tuple[float, int, int, float, Vec | None]] = []  # due, number, client, handed out at, G
+    out: list[tuple[float, int, int, float, int, Vec | None]] = []  # due, number, client, when and in which epoch, G
     idle, visits = set(range(len(durations))), [0] * len(durations)
     while True:
         if stepped or not out:
@@ -147,14 +148,14 @@ def play(
                 idle.remove(k)
                 due = now + durations[k][visits[k] % len(durations[k])]
                 G = None if (k, visits[k]) in lost else train(k, server.w, server.base(k))
-                out.append((due, len(handed), k, now, G))
+                out.append((due, len(handed), k, now, len(steps), G))
                 handed.append(HandOut(now, k, len(steps)))
                 visits[k] += 1
         now = min(due for due, *_ in out)
-        for _, _, k, since, G in sorted((o for o in out if o[0] == now), key=lambda o: o[1]):
+        for _, _, k, since, epoch, G in sorted((o for o in out if o[0] == now), key=lambda o: o[1]):
             idle.add(k)
             if G is not None:
-                server.receive(k, G, now - since)
+                server.receive(k, G, now - since, late=len(steps) > epoch)
                 came += 1
                 if came == updates:
                     return steps, handed

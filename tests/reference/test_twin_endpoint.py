@@ -101,3 +101,19 @@ def test_a_fresh_update_is_not_corrected(name: str) -> None:
 def test_what_cannot_be_is_refused(name: str, params: dict[str, float], said: str) -> None:
     with pytest.raises(BadInput, match=said):
         tarry.methods.build(name, params)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_orthostrict_leaves_nothing_of_a_displacement_along_the_drift(dtype: torch.dtype) -> None:
+    """Parallel vectors, whose cosine a machine may round above 1."""
+    g = torch.Generator().manual_seed(0)
+    method = tarry.methods.build("orthostrict")
+    for _ in range(200):
+        drift = torch.randn(50, generator=g, dtype=torch.float64).to(dtype)
+        delta = drift * torch.rand((), generator=g).to(dtype)
+        layout = Layout((Block("w", 0, 50, (50,), Kind.PARAM),))
+        now = Now(drift, layout, 3, 1.0, 0, 2, 0, 0)
+        zero = torch.zeros_like(drift)
+        update = Update(Ticket(0, 0, 0, 0, 0.0, zero, zero), delta, 1, 1, 3)
+        left, _ = method.correct(update, method.correct.init(zero), now)
+        assert left.delta.norm() < 1e-5 * drift.norm()

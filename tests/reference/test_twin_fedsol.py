@@ -376,3 +376,32 @@ def test_a_model_without_a_head_or_without_classes_is_refused_with_the_way_out()
     bound = at(nn.Linear(2, 1), lambda z, y: (z - y).square().mean(), (torch.zeros(3, 2), torch.ones(3, 1)))
     with pytest.raises(BadInput, match=r"--method.proximal kl: .* one output; use --method.proximal l2"):
         direction(rule(), bound, torch.zeros(3), torch.ones(3))
+
+
+@pytest.mark.parametrize("part", ["head", "all"])
+def test_a_visits_first_step_is_plain_though_the_received_model_is_asked_about_all_examples_at_once(part: str) -> None:
+    """What the machine rounds otherwise in a larger batch is no direction to be perturbed along."""
+    g = torch.Generator().manual_seed(1)
+    x, y = torch.randn(64, 64, generator=g), torch.randint(0, 10, (64,), generator=g)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(2)
+        module = nn.Sequential(nn.Linear(64, 50), nn.ReLU(), nn.Linear(50, 10))
+    task = tarry.Task("rounding", model=module, loss=nn.functional.cross_entropy, clients=[(x, y)])
+    local = tarry.methods.build("fedsol", {"adaptive": False, "part": part}).local
+    work = Work(optimiser("sgd", lr=0.1), epochs=2, batch=32)
+    bound = Bound(copy.deepcopy(module), Layout.of(module), task, work.optimiser)
+    start = bound.flat.clone()
+    seen: list[tuple[Tensor, Tensor]] = []
+
+    class First(LocalRule):
+        def begin(self, brief: Brief) -> Any:
+            return local.begin(brief)
+
+        def step(self, w: Tensor, batch: Any, context: Any, state: Any, f: Any) -> Any:
+            out = local.step(w, batch, context, state, f)
+            seen.append((out[0], LocalRule().step(w, batch, context, f.init(w), f)[0]))
+            return out
+
+    train(Job(0, 0, 0, start), bound, rule=First(), work=work, seed=0)
+    torch.testing.assert_close(*seen[0], rtol=1e-6, atol=1e-8)
+    assert not torch.allclose(*seen[2], rtol=1e-6, atol=1e-8)

@@ -15,8 +15,8 @@ from ..spec import Spec
 
 __all__ = ["complaint", "console", "many", "one", "plain", "result_lines"]
 
-console = Console()
-_errors = Console(stderr=True)
+console = Console(emoji=False)
+_errors = Console(stderr=True, emoji=False)
 
 
 def complaint(text: str) -> None:

@@ -122,6 +122,7 @@ class Part(Generic[X, Y]):
     drops: frozenset[str] = frozenset()  # of an aggregate: the extras it cannot pass on
     formula: Any = None  # what it computes, where another part has to know
     fits: Callable[[Method], str | None] | None = None  # why it cannot be a part of that method, if so
+    weighs: bool = False  # of a correct part: it weighs updates, and corrects nothing
 
     def __call__(self, x: X, state: Any, now: Now) -> tuple[Y, Any]:
         return self.apply(x, state, now)
@@ -172,3 +173,4 @@ class Method:
     unlabelled: bool = False  # it needs a set of inputs without labels (now.lab)
     around: Callable[[Method], Method] | None = None  # what it puts around any server: a distillation, ...
     plain: Method | None = None  # the server it is put around here
+    correction: Part[Update, Update] | None = None  # what its trust means as a correct part of another's server

@@ -134,7 +134,8 @@ class Server:
         if self._watch:
             globals_ = len({id(t.anchor) for t in self.tickets.values()})
             own = {k: v.tolist() for k, v in notes.items()}
-            now = now._replace(notes={**own, **_alignment(update, now), "past_globals": globals_})
+            lies = {} if "difference" in self.method.local.gives else _alignment(update, now)
+            now = now._replace(notes={**own, **lies, "past_globals": globals_})
         corrected, state["correct"] = apply["correct"](update, state["correct"], now)
         stepped = self._advance(corrected, now)
         start, state["reply"] = apply["reply"](update, state["reply"], now)

@@ -138,7 +138,11 @@ def asynccurve(
     sigma: Annotated[float, "σ of lorentz: smaller holds more, and more so further away"] = 1.0,
     gamma: Annotated[float, "γ, how far control points are kept orthogonal to the line"] = 1.0,
 ) -> Method:
-    """Clients learn a curve to where they end; the server walks along it."""
+    """Clients learn a curve to where they end; the server walks along it.
+
+    Clients descend by the optimiser and the rates of the method, not by the run's --optimiser, --lr, --momentum,
+    --weight-decay and --lr-decay; asam is a step of Adam at a point further up.
+    """
     moments = moments and optimiser != "sgd"
     local = CurveLearning(
         lr=lr,

@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 
 from ..core.local import LocalRule
 from ..core.method import Method
+from ..parts.endpoint import positioned
 from ..parts.local import Proximal
 from ..parts.staleness import constant, hinge, polynomial
 from ..parts.step import mix
@@ -40,4 +41,5 @@ def fedasync(
         staleness=f"τ = server steps since hand-out; weight α s(τ), s {staleness}",
         local=Proximal(mu) if mu else LocalRule(),
         step=mix(alpha, s, flag="alpha"),
+        correction=positioned(),
     )

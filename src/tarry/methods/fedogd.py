@@ -6,7 +6,8 @@
     client   g̃           = g − (⟨g, b⟩ / ‖b‖²) b          if ⟨g, b⟩ < 0, else g                      Eq. 4
              w_k         ← w_k − η_l g̃                    b: the base of the group it is not in
 
-Δw_k is w_k − w here, without the paper's 1/η_l: the two cancel in the step, and a projection knows no scale.
+Δw_k is w_k − w here, without the paper's 1/η_l: with one η_l the two cancel in the step, and a projection knows no
+scale. Under --lr-decay a cached displacement goes on at the rate it was made with.
 
 Errata, and what is done about them. Line 11 prints w − η_g Δw with Δw = (w_k − w)/η_l, away from the clients: a plus
 is used. Eq. 4 compares a gradient, uphill, with displacements, downhill: the base is sent uphill, −b_i. Which base goes
@@ -14,11 +15,11 @@ where is said in three ways (text, Alg. 1, Sec. III-E): a client gets the mean o
 no mean over clients, one straggler weighs as much as forty active clients; the proof's first line has Σ_k Δw_k / K,
 which is `weighting="clients"` (who has not come yet counts as 0). When a group is empty the step is the other's mean.
 
-Epochs (parts.epochs) are as long as one visit of the fastest client at first. A client is active in an epoch if its
-upload came in it, from a visit no longer than an epoch; else it is a straggler, and what is cached of it counts in M_1
-as it is. A client not seen before is taken for active at its hand-out. A lost visit leaves the cache as it was. Running
-statistics have no direction: each client's latest are cached, and the global goes min(1, η_g) of the way to the mean of
-the groups' means. Cost: K + 2 models kept on the server, three model sizes a round trip.
+Epochs (parts.epochs) are as long as the fastest client's first visit. A client is active in an epoch if its upload came
+in it, and it was handed its work at the epoch's beginning; else it is a straggler, and what is cached of it counts in
+M_1 as it is. A client not seen before is taken for active at its hand-out. A lost visit leaves the cache as it was.
+Running statistics have no direction: each client's latest are cached, and the global goes min(1, η_g) of the way to the
+mean of the groups' means.
 
 `groups="announced"`: the group is told at the hand-out, by the pace of the visit before, and holds from that visit's
 upload on; a client's first upload counts by its own pace.
@@ -234,7 +235,9 @@ def _mean(vectors: Sequence[Tensor]) -> Tensor:
 def fedogd(
     *,
     eta: Annotated[float, "η_g, the server's learning rate, over the sum of two means"] = 0.5,
-    epoch: Annotated[float | None, "how long an epoch is (s); none: as long as the first visit to come"] = None,
+    epoch: Annotated[
+        float | None, "how long an epoch is (s); none: as long as the fastest client's first visit"
+    ] = None,
     weighting: Annotated[Weighting, "the step: b_1 + b_2 as printed, or the mean over all clients"] = "groups",
     cache: Annotated[bool, "keep every client's latest gradient; else only this epoch's uploads count"] = True,
     projection: Annotated[Projection, "Eq. 4 on a conflict only, at every step (traditional OGD), or not at all"] = (

@@ -127,6 +127,7 @@ class FedSOL(LocalRule):
         near = self.proximal.near(x, context, f)
         split = f.split(w, x)
         g_p, proximal = near.on_head(split, w)
+        g_p = self.settled(g_p, w, context)
         g, loss = split.grad(self.perturbed(w, g_p, context), y)
         return Found(g, loss, proximal, g_p)
 
@@ -134,7 +135,7 @@ class FedSOL(LocalRule):
         """Any strategy, by whole passes. Running statistics move in the first one."""
         near = self.proximal.near(batch[0], context, f)
         g_p, proximal = near.gradient(w, still=False)
-        moved = near.passes
+        g_p, moved = self.settled(g_p, w, context), near.passes
         if self.course in ("A5", "projection"):
             g, loss = f.grad(w, batch, still=moved)
             bent = _projected(g, g_p) if self.course == "projection" else torch.add(g, g_p, alpha=self.beta)
@@ -151,6 +152,15 @@ class FedSOL(LocalRule):
             there, _ = near.gradient(away, still=True)
             g = torch.add(g, there, alpha=self.beta)
         return Found(g, loss, proximal, g_p)
+
+    def settled(self, g_p: Tensor, w: Tensor, context: Context) -> Tensor:
+        """0 where w is w_g still: what is left of g_p there is rounding, and dividing by its norm would blow it up.
+
+        An adaptive perturbation is 0 there anyhow.
+        """
+        if self.adaptive and self.course != "projection":
+            return g_p
+        return torch.mul(g_p, (w != context["w_g"]).any())
 
     def perturbed(self, w: Tensor, g: Tensor, context: Context) -> Tensor:
         """w + ρ Λ ⊙ g/‖g‖ in the perturbed part, w elsewhere (Eq. 5, 8)."""
@@ -211,7 +221,7 @@ def _cosine(a: Tensor, b: Tensor) -> Tensor:
 )
 def fedsol(
     *,
-    rho: Annotated[float, "ρ, how strongly weights are perturbed; 0 is FedAvg"] = 2.0,
+    rho: Annotated[float, "ρ, how strongly weights are perturbed; with A1, 0 is FedAvg"] = 2.0,
     proximal: Annotated[Proximal, "L_p: divergence from the received model's outputs, or distance of weights"] = "kl",
     temperature: Annotated[float, "kl: T, what outputs are divided by"] = 3.0,
     adaptive: Annotated[bool, "scale the perturbation by |w − w_g| in its layer (Eq. 7)"] = True,

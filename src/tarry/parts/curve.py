@@ -13,7 +13,7 @@
 
 ∇_δφ is the chain rule's: 2λ(1−λ) (I − γ P_Δ) ∇ℓ, half of it for the printed curve. Errata followed: Adam divides by
 √v̂ + ε, not √(v̂ + ε); what is sent is the projected displacement of Eq. 30, not δφ itself. λ of the k-th control step
-of a visit is the uniform number of key(visit's key, 1, k).
+of a visit (from 0) is uniform(extend(extend(key(seed, Stream.LOCAL, client, visit), 1), k)) of core.rng.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ Shape = Literal["bezier", "printed", "line"]
 #: the payload Θ^τ − Θ^(τ+1), over the trained weights: the global's last step, uphill, for Adam's first moments
 SHIFT = "shift"
 _LAMBDA = 1  # the part of a visit's key that λ is drawn from
+_STEEP = 20.0  # the largest exponent of the Lorentz term: beyond it float32 would overflow
 _FLOOR = 0.01  # ASAM's η: how far a weight of 0 may still be moved
 
 
@@ -141,7 +142,7 @@ class CurveLearning(LocalRule):
         dd, ds, ss = torch.dot(d, d), torch.dot(d, start), torch.dot(start, start)
         a, b = torch.sqrt(1 + ss + 2 * ds + dd), torch.sqrt(1 + ss)
         rise = (2 * ds + dd) / (a + b)  # a − b, without the cancellation
-        pull = self.mu / self.sigma * torch.exp((dd - rise * rise) / self.sigma)
+        pull = self.mu / self.sigma * torch.exp(((dd - rise * rise) / self.sigma).clamp_max(_STEEP))
         return torch.addcmul(torch.addcmul(g, d, pull), w, -pull * rise / a)
 
     def _ascended(self, w: Tensor, g: Tensor) -> Tensor:

@@ -163,11 +163,17 @@ def _asking(part: Part[Update, Update]) -> Part[Update, Update]:
     def apply(update: Update, state: Any, now: Now) -> tuple[Update, Any]:
         corrected, state = part(update, state, now)
         logits = _logits(update, now)
-        if torch.isfinite(logits).all():
+        if _finite(logits, now):
             corrected = corrected.but(extras={**corrected.extras, LOGITS: logits})
         return corrected, state
 
     return replace(part, apply=apply)
+
+
+def _finite(logits: Tensor, now: Now) -> bool:
+    """Where they count."""
+    mask = None if now.lab is None else now.lab.mask
+    return bool(torch.isfinite(logits if mask is None else logits[mask.bool()]).all())
 
 
 def _logits(update: Update, now: Now) -> Tensor:

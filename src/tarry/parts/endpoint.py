@@ -29,7 +29,18 @@ from ..core.registry import Registry
 from ..core.ticket import Update
 from .manifold import CONTROL, inner, rotated
 
-__all__ = ["Conflict", "Late", "Rule", "Statistic", "corrected", "dynamic", "orthogonal", "shifted", "statistics"]
+__all__ = [
+    "Conflict",
+    "Late",
+    "Rule",
+    "Statistic",
+    "corrected",
+    "dynamic",
+    "orthogonal",
+    "positioned",
+    "shifted",
+    "statistics",
+]
 
 Conflict = Literal["start", "endpoint"]
 
@@ -69,6 +80,22 @@ def corrected(rule: Rule, init: Callable[[Tensor], Any] = _no_state) -> Part[Upd
     return Part(apply, init)
 
 
+def positioned() -> Part[Update, Update]:
+    """λ = 1: what the client learnt is where it ended, whatever the global did meanwhile (FedAsync's trust)."""
+
+    def apply(update: Update, state: None, now: Now) -> tuple[Update, None]:
+        here = update.ticket._replace(sent=now.weights, anchor=now.weights, version=now.version)
+        delta, extras = update.local - now.weights, update.extras
+        if CONTROL in extras:
+            params = now.layout.params
+            extras = {**extras, CONTROL: rotated(extras[CONTROL], params(update.delta), params(delta))}
+        moved = update.but(ticket=here, delta=delta, extras=extras)
+        moved.__dict__["local"] = update.local  # to the bit, not sent + delta
+        return moved, state
+
+    return Part(apply)
+
+
 def shifted(lam: float) -> Rule:
     """δ − λ G."""
 
@@ -86,6 +113,8 @@ def orthogonal(alpha: float, theta: float, conflict: Conflict = "start") -> Rule
         along, size = torch.dot(delta, drift), torch.dot(drift, drift)
         limit = size if conflict == "endpoint" else theta * torch.sqrt(torch.dot(delta, delta) * size)
         conflicts = along < limit if conflict == "endpoint" else along <= limit
+        if theta >= 1 and conflict == "start":  # always: rounding must not let parallel vectors by
+            conflicts = torch.ones_like(conflicts)
         projection = along / size.clamp_min(torch.finfo(size.dtype).tiny)
         return delta - torch.where(conflicts, projection, torch.full_like(projection, alpha)) * drift, state
 
@@ -113,7 +142,10 @@ def progress() -> Statistic:
 
 @statistics.register("ratio")
 def ratio(*, smooth: Smooth = 0.95) -> Statistic:
-    """How far the clients' displacements have shrunk: 1 − the running mean of ‖δ‖ over the most it ever was."""
+    """How far the clients' displacements have shrunk: 1 − the running mean of ‖δ‖ over the most it ever was.
+
+    The mean begins with the first ‖δ‖: mean ← smooth · mean + (1 − smooth) ‖δ‖; the most is of that mean.
+    """
 
     def measure(late: Late, state: dict[str, float] | None) -> tuple[float, dict[str, float]]:
         size = torch.linalg.vector_norm(late.delta).item()

@@ -2,13 +2,12 @@
 
 There is no timer. An epoch that began at T is over at the first instant with somebody back at or after T + length, and
 at any instant that leaves nobody training. Who is back early waits; at the end all who wait are handed the new global.
-With durations that are multiples of the length, a client of m lengths takes part in every m-th epoch (where the sums
-are exact: 0.1 s three times is not the same instant as 0.3 s; 1, 2.5 and 60 s are safe).
+With durations that are multiples of the length, a client of m lengths takes part in every m-th epoch.
 
 What is kept from epoch to epoch is a plain record, the book, and a method's own business:
 
     begin(weights)                   → book
-    take(update, book, late, now)    → book             late: the visit took longer than an epoch
+    take(update, book, late, now)    → book             late: not within the epoch it was handed out in
     close(book, now)                 → move, book       where the global is to go; None: nothing to go by yet
     offer(client, book, now)         → Offer | None     what is sent along at a hand-out
 
@@ -53,16 +52,23 @@ def by_epochs(
     close: Callable[[Book, Now], tuple[Tensor | None, Book]],
     offer: Callable[[int, Book, Now], Offer | None] | None = None,
 ) -> Part[Update | None, Update | None]:
-    """An aggregate part that steps at the end of each epoch; length None = the duration of the first visit to come.
+    """An aggregate part that steps at the end of each epoch; length None = the fastest client's first visit so far.
 
     Losses count as somebody back: with what is in the book, the epoch ends all the same. While there is nothing to go
     by, it goes on.
     """
     if length is not None and not length > 0:
-        raise BadInput(f"--method.epoch {length}: must be above 0, or none for the first visit's duration")
+        raise BadInput(f"--method.epoch {length}: must be above 0, or none for the fastest client's first visit")
 
     def init(weights: Tensor) -> dict[str, Any]:
-        return {"length": length, "began": None, "back": False, **_NOTHING_YET, "book": begin(weights)}
+        return {
+            "length": length,
+            "seen": None if length is not None else {},
+            "began": None,
+            "back": False,
+            **_NOTHING_YET,
+            "book": begin(weights),
+        }
 
     def apply(update: Update | None, state: dict[str, Any], now: Now) -> tuple[None, dict[str, Any]]:
         if update is None:
@@ -70,16 +76,18 @@ def by_epochs(
         sent, began = update.ticket.time, state["began"]
         if began is None or not state["count"]:  # work begun later than the epoch: nobody was there before
             began = sent if began is None else max(began, sent)
-        seconds = now.time - sent
-        lasts = seconds if state["length"] is None else state["length"]
+        client, lasts, seen = update.ticket.client, state["length"], state["seen"]
+        if seen is not None and client not in seen:
+            lasts, seen = min(lasts or now.time - sent, now.time - sent), {**seen, client: True}
         return None, {
             "length": lasts,
+            "seen": seen,
             "began": began,
             "back": True,
             "count": state["count"] + 1,
             "examples": state["examples"] + update.n_examples,
             "steps": state["steps"] + update.n_steps,
-            "book": take(update, state["book"], seconds > lasts * (1 + _SLACK), now),
+            "book": take(update, state["book"], update.staleness > 0, now),
         }
 
     def settle(state: dict[str, Any], now: Now) -> tuple[Update | None, dict[str, Any]]:

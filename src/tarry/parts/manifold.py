@@ -15,6 +15,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from ..core.errors import BadInput
 from ..core.method import Geodesic, Now
 from ..core.registry import Registry
 from ..core.ticket import Update
@@ -80,7 +81,12 @@ def travel(along: Geodesic, now: Now, end: Tensor, t: float, update: Update) -> 
     if along is line and t <= 1:
         return torch.lerp(now.weights, end, t)
     params, n = now.layout.params, now.layout.n_params
-    new = along(params(now.weights), params(end), t, update)
+    start = params(now.weights)
+    new = along(start, params(end), t, update)
+    if not isinstance(new, Tensor) or new.shape != start.shape:
+        raise BadInput(
+            f"--manifold: a geodesic gives {len(start)} weights, this one {getattr(new, 'shape', type(new))}"
+        )
     return torch.cat([new, torch.lerp(now.weights[n:], end[n:], min(t, 1.0))]) if now.layout.stats else new
 
 

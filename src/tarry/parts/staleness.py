@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..core.errors import BadInput
 from ..core.method import Now, Part, stateless
@@ -49,4 +49,4 @@ def discounted(s: Decay) -> Part[Update, Update]:
     def apply(update: Update, _: Now) -> Update:
         return update.but(weight=update.weight * s(update.staleness))
 
-    return stateless(apply)
+    return replace(stateless(apply), weighs=True)
