@@ -1,10 +1,11 @@
 """What a local step costs, as a multiple of plain SGD's: the McMahan CNN on 1×28×28 images, batch 50, five epochs.
 
-    python benchmarks/local_rules.py [--rounds 7] [--batches 2] [--epochs 5] [--only fedsol]
+    python benchmarks/local_rules.py [--rounds 15] [--batches 2] [--epochs 5] [--only fedsol]
 
 Visits of all rules go through the project's training loop, one after the other, round after round, so that what else
-the machine does falls on all alike; ratios are of processor time, over all rounds. The bar is what a rule may cost at
-most. FedSOL's divergence (kl) asks the received model once a visit about every example: a forward pass in five epochs.
+the machine does falls on all alike; a ratio is of processor time within a round, and the median over rounds. The bar is
+what a rule may cost at most. FedSOL's divergence (kl) asks the received model once a visit about every example: a
+forward pass in five epochs.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Mapping, Sequence
+from statistics import median
 from typing import Any, NamedTuple
 
 import torch
@@ -52,8 +54,8 @@ ROWS = [
 ]
 
 
-def bench(rows: Sequence[Row], rounds: int, *, batches: int, epochs: int) -> list[float]:
-    """Processor seconds in visits of each rule, over all rounds."""
+def bench(rows: Sequence[Row], rounds: int, *, batches: int, epochs: int) -> list[list[float]]:
+    """Processor seconds in a visit of each rule, round by round."""
     g = torch.Generator().manual_seed(0)
     n = BATCH * batches
     data = (torch.randn(n, 1, 28, 28, generator=g), torch.randint(0, 10, (n,), generator=g))
@@ -65,18 +67,19 @@ def bench(rows: Sequence[Row], rounds: int, *, batches: int, epochs: int) -> lis
     bound, start = Bound(module, layout, task, work.optimiser), layout.read(module, torch.float32)
     rules = [tarry.methods.build(row.method, row.params).local for row in rows]
     payloads = [{name: torch.randn(layout.n_params, generator=g) for name in row.payload} for row in rows]
-    seconds = [0.0] * len(rows)
+    seconds: list[list[float]] = []
     for visit in range(rounds + 1):  # the first round warms up
-        for i in range(len(rows)):
+        seconds.append([])
+        for rule, payload in zip(rules, payloads, strict=True):
             began = time.process_time()
-            train(Job(visit, 0, visit, start, payloads[i]), bound, rule=rules[i], work=work, seed=0)
-            seconds[i] += time.process_time() - began if visit else 0.0
-    return seconds
+            train(Job(visit, 0, visit, start, payload), bound, rule=rule, work=work, seed=0)
+            seconds[-1].append(time.process_time() - began)
+    return seconds[1:]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--batches", type=int, default=2, help="of an epoch")
     parser.add_argument("--epochs", type=int, default=5, help="of a visit; FedSOL's paper makes five")
     parser.add_argument("--only", default="", help="rules whose name holds this")
@@ -87,8 +90,9 @@ def main() -> None:
     rows = [plain, *(row for row in others if options.only in row.name)]
     seconds = bench(rows, options.rounds, batches=options.batches, epochs=options.epochs)
     print(f"{'':24}{'ms a step':>10}{'× plain':>10}{'bar':>7}")
-    for row, s in zip(rows, seconds, strict=True):
-        ms, ratio = 1000 * s / (options.rounds * options.batches * options.epochs), s / seconds[0]
+    for i, row in enumerate(rows):
+        ms = 1000 * median(s[i] for s in seconds) / (options.batches * options.epochs)
+        ratio = median(s[i] / s[0] for s in seconds)
         bar = "" if row.bar is None else f"{row.bar:7.1f}{'' if ratio <= row.bar else '  missed'}"
         print(f"{row.name:24}{ms:10.1f}{ratio:10.2f}{bar}")
 

@@ -109,7 +109,7 @@ def test_text_from_flags_is_read_as_the_settings_types():
         ({"checkpoint_every": 0}, "--checkpoint-every 0.0: must be above 0"),
         ({"min_samples": -1}, "--min-samples -1: must be 0 or more"),
         ({"failure_rate": 1}, "--failure-rate 1.0: must be in [0, 1)"),
-        ({"failure_rate": "nan"}, "--failure-rate nan: must be in [0, 1)"),
+        ({"failure_rate": "nan"}, "--failure-rate nan: wants float, got 'nan'"),
         ({"epochs": 1, "steps": 2}, "--epochs 1 --steps 2: local work is one of the two"),
         ({"clients": 3, "concurrency": 4}, "--concurrency 4: there are only 3 clients; ask for at most that many"),
         ({"time": -5}, "--time -5.0: must be above 0"),

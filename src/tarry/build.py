@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import inf
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -22,9 +23,11 @@ from .core.method import Horizon, Method
 from .core.rng import Stream
 from .core.roster import Roster
 from .core.server import Server
+from .core.table import Room
 from .core.task import Task
 from .cross import PARTS, crossed
 from .diagnose import by_speed, validator
+from .remarks import remarks
 from .sim.diary import Diary
 from .sim.executor import Executor, Inline
 from .sim.fleet import Delay, Fleet, delays
@@ -54,6 +57,7 @@ class Plan:
     presence: Presence | None
     budget: Budget
     eval_every: float
+    remarks: tuple[str, ...] = ()
 
     def executor(self) -> Executor:
         s = self.spec
@@ -70,9 +74,13 @@ class Plan:
             )
         return Inline(self._bound(), rule=self.method.local, work=self.work, seed=s.seed, lookahead=s.lookahead)
 
-    def simulator(self, executor: Executor, listeners: list[Callable[[Event], None]]) -> Simulator:
+    def simulator(
+        self, executor: Executor, listeners: list[Callable[[Event], None]], cache: Path | None = None
+    ) -> Simulator:
+        """Ready to run; `cache` is the folder for what does not fit into memory."""
         s, n = self.spec, len(self.task.clients)
         weights = self.layout.read(self.module, next(self.module.parameters()).dtype)
+        room = Room(s.cache_limit * 1e6, cache)
         horizon = Horizon(self.budget.time, self.budget.updates, self.budget.rounds)
         server = Server(
             self.method,
@@ -83,6 +91,7 @@ class Plan:
             horizon=horizon,
             lab=ModelLab(self._bound()) if self.method.unlabelled else None,
             watch=s.diagnose,
+            room=room,
         )
         away = self.presence.absent_at_start if self.presence is not None else ()
         return Simulator(
@@ -97,6 +106,7 @@ class Plan:
             fails=_failures(s.failure_rate, s.seed, self.delay),
             strict=s.strict,
             diary=self._diary(),
+            room=room,
             listeners=listeners,
         )
 
@@ -133,8 +143,9 @@ def plan(spec: Spec) -> Plan:
     """Build and check everything a spec names."""
     method = _method(spec)
     task = _task(spec)
+    chosen: str | None = None
     if method.unlabelled:
-        task = _with_unlabelled(task, spec)
+        task, chosen = _with_unlabelled(task, spec)
     n = len(task.clients)
     if spec.concurrency is not None and spec.concurrency > n:
         raise BadInput(f"--concurrency {spec.concurrency}: there are only {n} clients; ask for at most that many")
@@ -150,9 +161,9 @@ def plan(spec: Spec) -> Plan:
     fleet = Fleet(n, samples, size, spec.seed, _epochs(work, samples))
     budget = Budget(spec.time, spec.updates, spec.rounds, spec.target)
     delay = _delay(spec, fleet)
-    return Plan(
-        spec, method, task, module, layout, work, delay, _presence(spec, n), budget, _eval_every(spec, delay, n)
-    )
+    every, presence = _eval_every(spec, delay, n), _presence(spec, n)
+    said = tuple(remarks(spec, method, unlabelled=chosen))
+    return Plan(spec, method, task, module, layout, work, delay, presence, budget, every, said)
 
 
 def _dtype(spec: Spec) -> torch.dtype:
@@ -182,15 +193,16 @@ def _flag(spec: Spec, group: str) -> str:
     return "server" if group == "method" and spec.server is not None else group
 
 
-def _with_unlabelled(task: Task, spec: Spec) -> Task:
-    """The task with the server's inputs without labels: those asked for, its own, or noise."""
-    choice = spec.unlabelled
+def _with_unlabelled(task: Task, spec: Spec) -> tuple[Task, str | None]:
+    """The task with the server's inputs without labels: those asked for, its own, or noise; and what was not asked."""
+    choice, told = spec.unlabelled, None
     if choice is None and task.unlabelled is not None:
-        return task
-    choice = choice or Choice("noise")
+        return task, f"the task's own, {len(task.unlabelled):,}"
+    if choice is None:
+        choice, told = Choice("noise"), "noise, which teaches little"
     with under_flag("unlabelled"):
         inputs = unlabelled_sets.build(choice.name, choice.params)(task, spec.seed)
-    return replace(task, unlabelled=inputs, unlabelled_mask=None).to(_dtype(spec), spec.device)
+    return replace(task, unlabelled=inputs, unlabelled_mask=None).to(_dtype(spec), spec.device), told
 
 
 def _task(spec: Spec) -> Task:

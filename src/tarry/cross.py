@@ -19,8 +19,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from .core.errors import BadInput
+from .core.local import LocalRule
 from .core.method import Geodesic, Method, Now, Part
-from .core.ticket import Update
+from .core.ticket import Offer, Update
 from .parts.manifold import CONTROL
 
 __all__ = ["PARTS", "crossed"]
@@ -60,6 +61,8 @@ def crossed(
         method = replace(method, **{name: getattr(server, name) for name in PARTS[part]})
         if part == "correct":
             method = replace(method, correct=_correction(plain, server))
+    pointed: dict[str, Any] = {p: _to_the_point(getattr(method, p), method.local) for p in _SERVER}
+    method = replace(method, **pointed)
     names = {"method": base.name, **{p: o.name for p, o in others.items()}, **(labels or {})}
     fitting = _Fitting(method, plain, frozenset(others), names)
     problems = list(fitting.problems())
@@ -79,6 +82,19 @@ def crossed(
     if problems:
         raise BadInput(problems)
     return method
+
+
+def _to_the_point(part: Part[Any, Any], local: LocalRule) -> Part[Any, Any]:
+    """The part without what clients would not read."""
+    make, unread = part.offer, part.sends - local.takes
+    if make is None or not unread or unread & part.demands:
+        return part
+
+    def offer(client: int, state: Any, now: Now) -> Offer | None:
+        made = make(client, state, now)
+        return made and made._replace(payload={k: v for k, v in made.payload.items() if k not in unread})
+
+    return replace(part, offer=offer, sends=part.sends - unread)
 
 
 def _correction(base: Method, other: Method) -> Part[Update, Update]:

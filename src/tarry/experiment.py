@@ -37,7 +37,7 @@ __all__ = ["CHANGE_NO_RESULT", "Progress", "resume", "run", "run_spec"]
 
 Callback = Callable[[Event], None]
 #: settings that may differ when a run is taken up again
-CHANGE_NO_RESULT = ("workers", "executor", "lookahead", "checkpoint_every")
+CHANGE_NO_RESULT = ("workers", "executor", "lookahead", "checkpoint_every", "cache_limit")
 
 
 @dataclass(frozen=True)
@@ -162,12 +162,14 @@ class _Session:
             executor = self.plan.executor()
             stack.callback(executor.close)
             listeners: list[Callback] = [*([self.recorder] if self.recorder else []), *self.callbacks]
-            sim = self.plan.simulator(executor, listeners)
+            sim = self.plan.simulator(executor, listeners, None if self.folder is None else self.folder / "cache")
             if saved is not None:
                 sim.load(saved["simulator"])
                 self.saved_wall, self.count = saved["wall"], saved["count"]
             sim.run(between=lambda: self._between(sim))
-            return self._finish(sim)
+            result = self._finish(sim)
+            sim.close()  # not on the way out of an error: what is in files is taken up again
+            return result
 
     def _wall(self) -> float:
         return self.saved_wall + clock.perf_counter() - self.began
@@ -212,6 +214,7 @@ class _Session:
             bytes_down=sim.bytes_down,
             peak_server_bytes=server.ledger.peak,
             tarry=__version__,
+            remarks=list(self.plan.remarks),
             diagnostics=self.plan.diagnostics(sim),
             weights=server.answer,
             out=self.folder,

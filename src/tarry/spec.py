@@ -145,6 +145,9 @@ class Spec:
     lookahead: Annotated[int, "visits trained ahead of need; changes no result"] = 0
     strict: Annotated[bool, "stop at the first update that is not finite, instead of refusing it"] = False
     diagnose: Annotated[bool, "note how updates lie to each other, and what the method says of itself"] = False
+    cache_limit: Annotated[
+        float, "MB of memory for each thing that is kept of all clients; beyond, it is in a file"
+    ] = 2048.0
     checkpoint_every: Annotated[float, "wall-clock seconds between checkpoints (with --out)"] = 10.0
 
     @classmethod
@@ -177,7 +180,7 @@ class Spec:
 
     def _contradictions(self) -> Iterable[str]:
         positive = ("clients", "concurrency", "eval_every", "epochs", "steps", "workers", "checkpoint_every")
-        for name in positive:
+        for name in (*positive, "cache_limit"):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 yield f"--{name.replace('_', '-')} {value}: must be above 0"

@@ -88,7 +88,7 @@ def test_a_factory_called_with_nothing_gets_its_defaults(gadgets):
     ("kind", "value", "want"),
     [
         (float, 3, 3.0),
-        (float, "inf", math.inf),
+        (float | None, "inf", math.inf),
         (int, " 12 ", 12),
         (int, -4, -4),
         (float | None, "none", None),

@@ -266,7 +266,8 @@ def test_the_private_server_keeps_nobodys_gradient_and_the_other_keeps_everybody
     gradients: dict[int, Tensor] = {}
 
     def look(sim: Any) -> None:
-        gradients.update({k: m["entry"] for k, m in sim._memories.items()})
+        entries = sim._memories.get("entry", {})
+        gradients.update({k: entries[k] for k in entries})
         held = [t.double() for t in tensors(sim.server.state) if t.shape == (2,)]
         for g in gradients.values():
             looked[0] += len(held)

@@ -397,6 +397,9 @@ def test_a_visits_first_step_is_plain_though_the_received_model_is_asked_about_a
         def begin(self, brief: Brief) -> Any:
             return local.begin(brief)
 
+        def init(self, w: Tensor, context: Any, f: Any) -> Any:
+            return local.init(w, context, f)
+
         def step(self, w: Tensor, batch: Any, context: Any, state: Any, f: Any) -> Any:
             out = local.step(w, batch, context, state, f)
             seen.append((out[0], LocalRule().step(w, batch, context, f.init(w), f)[0]))

@@ -441,7 +441,9 @@ def test_an_update_that_is_not_finite_is_refused_counted_and_the_run_goes_on():
 
 
 def test_strict_stops_at_the_first_update_that_is_not_finite():
-    with pytest.raises(Diverged, match=r"client 0 came back at 4 s with weights that are not finite .*visit 1.*--lr"):
+    with pytest.raises(
+        Diverged, match=r"client 0 came back at 4 s with weights that are not finite .*visit 1.*learning rate"
+    ):
         Run([2.0, 3.0], bad=[(0, 1)], time=6.0, strict=True).go()
 
 

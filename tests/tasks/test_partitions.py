@@ -339,8 +339,8 @@ def test_more_clients_than_examples_or_none_are_refused(name: str) -> None:
     [
         ("dirichlet", {"alpha": 0.0}, 2, "--partition.alpha 0.0: must be above 0"),
         ("lda", {"alpha": -1.0}, 2, "--partition.alpha -1.0: must be above 0"),
-        ("lda", {"alpha": float("nan")}, 2, "--partition.alpha nan: must be above 0"),
-        ("dirichlet", {"alpha": float("inf")}, 2, "--partition.alpha inf: must be above 0 and finite"),
+        ("lda", {"alpha": float("nan")}, 2, "--partition.alpha nan: wants float, got nan"),
+        ("dirichlet", {"alpha": float("inf")}, 2, "--partition.alpha inf: wants float, got inf"),
         ("dirichlet", {"size": 0}, 2, "--partition.size 0: must be 1 or more"),
         ("dirichlet", {"size": 6}, 2, "--partition.size 6: 2 clients need 12 examples, there are 10; at most 5 fit"),
         ("shards", {"s": 0}, 2, "--partition.s 0: must be 1 or more"),

@@ -111,7 +111,7 @@ def result_lines(result: Result) -> None:
         highlight=False,
         soft_wrap=True,
     )
-    for line in in_short(result):
+    for line in [*result.remarks, *in_short(result)]:
         console.print(f"  {plain(line)}", highlight=False, soft_wrap=True)
     console.print(f"  weights sha256 {result.weights_sha256}", highlight=False, soft_wrap=True)
     if result.out is not None:

@@ -244,13 +244,22 @@ def train(job: Job, bound: Bound, *, rule: LocalRule, work: Work, seed: int) -> 
     w = layout.params(start)
     state, total, laps = rule.init(w, context, bound), torch.zeros((), dtype=w.dtype, device=w.device), rule.laps
     bound.visit = Visit(job.sent, data, work, rng.key(seed, Stream.ORDER, job.client, job.visit))
-    for epoch in bound.visit.epochs():
-        for lap, step in enumerate(laps):
-            for batch in epoch:
-                w, state, loss = step(w, batch, context, state, bound)
-                if lap == 0:
-                    total = total + loss
-    bound.visit = None
+    try:
+        for epoch in bound.visit.epochs():
+            for lap, step in enumerate(laps):
+                for batch in epoch:
+                    w, state, loss = step(w, batch, context, state, bound)
+                    if lap == 0:
+                        total = total + loss
+    except ValueError as e:
+        if "more than 1 value per channel" not in str(e):
+            raise
+        raise BadInput(
+            f"--batch {work.batch}: client {job.client} has {n} examples, so a batch is left with one, which batch"
+            " normalisation cannot learn from; use another --batch, or a model with group normalisation"
+        ) from e
+    finally:
+        bound.visit = None
     final = torch.cat([w, bound.flat[layout.n_params :]]) if layout.stats else w
     out = rule.finish(final, context, state)
     delta = final - job.sent if out.delta is None else out.delta

@@ -112,6 +112,11 @@ class LocalRule:
         return frozenset()
 
     @property
+    def takes(self) -> frozenset[str]:
+        """What of the payload it uses; nothing else is sent to it by servers of other methods."""
+        return self.needs
+
+    @property
     def gives(self) -> frozenset[str]:
         """The extras it sends back."""
         return frozenset()

@@ -9,7 +9,8 @@
 
 A server part is `init(weights) → state` and `part(x, state, now) → (out, state)`: output first, state second. State
 is a plain record (tensors, numbers, text, lists, dicts), so every method checkpoints for free. Parts never write to
-their inputs. `now` is the moment of the arrival, before anything changed.
+their inputs, but for two things in their state that are written in place: a `Table` of rows and `Marks` of numbers by
+client (core.table). `now` is the moment of the arrival, before anything changed.
 
 A part may do two things more. `offer(client, state, now)` adds to what a client is handed: a payload, or weights of its
 own in the global's place when the client's last reply made no start. `settle(state, now)`, of an aggregate, is asked

@@ -19,6 +19,7 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
+from math import isfinite
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
@@ -55,9 +56,12 @@ class Param:
         value = value.item() if isinstance(value, np.generic) else value
         for kind in _alternatives(self.type):
             try:
-                return _as(kind, value)
+                read = _as(kind, value)
             except ValueError:
                 continue
+            if isinstance(read, float) and not isfinite(read) and type(None) not in _alternatives(self.type):
+                continue  # where there may be none of it, there may be no end to it
+            return read
         raise ValueError(f"wants {self.type_name}, got {value!r}")
 
 
@@ -93,7 +97,7 @@ def _as(kind: Any, value: Any) -> Any:
         if isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool)):
             return int(value)
     elif kind is float:
-        if isinstance(value, str) or (isinstance(value, int | float) and not isinstance(value, bool)):
+        if isinstance(value, str | int | float) and not isinstance(value, bool):
             return float(value)
     elif kind is str:
         if isinstance(value, str):

@@ -23,8 +23,9 @@ from .layout import Layout
 from .method import Horizon, Lab, Method, Now
 from .rng import Stream
 from .roster import Roster
+from .table import Room
 from .ticket import NOTHING, Start, Ticket, Update
-from .tree import Ledger
+from .tree import Ledger, copied, tables
 
 __all__ = ["Receipt", "Server"]
 
@@ -57,9 +58,10 @@ class Server:
         horizon: Horizon = Horizon(),  # noqa: B008 - a constant
         lab: Lab | None = None,
         watch: bool = False,
+        room: Room = Room(),  # noqa: B008 - a constant
     ):
         self.method, self.layout, self.n_clients = method, layout, n_clients
-        self._horizon, self._lab, self._watch = horizon, lab, watch
+        self._horizon, self._lab, self._watch, self._room = horizon, lab, watch, room
         self._stream = rng.key(seed, Stream.DISPATCH)
         self.weights = weights
         self.version = 0  # steps made
@@ -70,9 +72,11 @@ class Server:
         self.tickets: dict[int, Ticket] = {}
         self.starts: dict[int, Start] = {}
         self.state: dict[str, Any] = {p: getattr(method, p).init(weights) for p in _PARTS}
+        self._move_in()
         self._offers = [(p, offer) for p in _PARTS if (offer := getattr(method, p).offer) is not None]
         self._apply = {p: getattr(method, p).apply for p in _PARTS}
         self._remembers = any(s is not None for s in self.state.values())
+        self.settled_notes: dict[str, Any] | None = None  # diagnostics of the last step between arrivals
         self.ledger = Ledger()
         self.ledger.hold(weights)
 
@@ -152,8 +156,11 @@ class Server:
         if settle is None:
             return False
         now = self._now(time)
+        if self._watch:
+            now = now._replace(notes={})
         pooled, self.state["aggregate"] = settle(self.state["aggregate"], now)
         stepped = self._step(pooled, now)
+        self.settled_notes = now.notes
         if self._remembers:
             self.ledger.watch(self.state)
         return stepped
@@ -167,6 +174,15 @@ class Server:
         stepped = self._advance(None, self._now(time))
         self._release(ticket)
         return Receipt(ticket, False, stepped, staleness)
+
+    def _move_in(self) -> None:
+        for name, table in tables(self.state, "server"):
+            table.move_in(self._room, name, self.weights.device)
+
+    def close(self) -> None:
+        """The run is over: what was remembered of clients is let go."""
+        for _, table in tables(self.state):
+            table.close()
 
     def _advance(self, update: Update | None, now: Now) -> bool:
         state, apply = self.state, self._apply
@@ -227,7 +243,7 @@ class Server:
             "visits": torch.tensor(self.visits),
             "tickets": [_plain(t) for t in self.tickets.values()],
             "starts": {c: _plain(s) for c, s in self.starts.items()},
-            "state": dict(self.state),
+            "state": copied(self.state),
             "peak": self.ledger.peak,
         }
 
@@ -238,7 +254,8 @@ class Server:
         self.visits = array("q", saved["visits"].tolist())
         self.tickets = {t["number"]: Ticket(**t) for t in saved["tickets"]}
         self.starts = {c: Start(**s) for c, s in saved["starts"].items()}
-        self.state = dict(saved["state"])
+        self.state = copied(saved["state"])
+        self._move_in()
         self.ledger = Ledger(peak=saved["peak"])
         self.ledger.hold(self.weights)
         for t in self.tickets.values():

@@ -31,6 +31,7 @@ from torch import Tensor
 
 from ..core.errors import BadInput
 from ..core.method import Geodesic, Method, Now, Part
+from ..core.table import Marks
 from ..core.ticket import Offer, Update
 from ..parts.curve import SHIFT, CurveLearning, Proximal, Shape, Solver
 from ..parts.endpoint import corrected, dynamic, orthogonal, shifted
@@ -72,7 +73,7 @@ def curve_step(
         me, counts, total = update.ticket.client, state["counts"], state["total"]
         t = rate(eta, low, cycle, now.version) * update.weight
         if me >= 0:  # else it stands for several: nobody dominates
-            counts, total = {**counts, me: counts.get(me, 0) + 1}, total + 1
+            counts[me], total = counts.get(me, 0) + 1, total + 1
             t = t * total / (now.n_clients * counts[me]) if penalty else t
         new = travel(along, now, now.weights + now.moved(update), min(t, 1.0), update)
         mean, models = state["swa"], state["models"]
@@ -84,7 +85,7 @@ def curve_step(
         return new, {"counts": counts, "total": total, "shift": shift, "swa": mean, "models": models}
 
     def init(_: Tensor) -> dict[str, Any]:
-        return {"counts": {}, "total": 0, "shift": None, "swa": None, "models": 0}
+        return {"counts": Marks(), "total": 0, "shift": None, "swa": None, "models": 0}
 
     def offer(_: int, state: dict[str, Any], __: Now) -> Offer | None:
         return None if state["shift"] is None else Offer({SHIFT: state["shift"]})

@@ -46,7 +46,9 @@ def fedecho(
     clip: Annotated[float | None, "ν, the longest a distillation gradient may be; none = any"] = 5.0,
 ) -> Method:
     """FedBuff, then a distillation from what all clients' latest models say of unlabelled inputs."""
-    how = Distillation(lr, q, batch, alpha, alpha_min, alpha_max, clip)
+    how = Distillation(lr, q, batch, alpha, clip=clip)
+    if alpha == "dynamic":
+        how = replace(how, alpha_min=alpha_min, alpha_max=alpha_max)
     plain = Method(
         "fedecho",
         staleness="not used: stale clients teach by their logits, whatever their age",

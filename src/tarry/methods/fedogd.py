@@ -48,6 +48,7 @@ from torch import Tensor
 from ..core.errors import BadInput
 from ..core.local import Brief, Context, Functions, LocalRule, Outcome
 from ..core.method import Method, Now
+from ..core.table import Marks, Table
 from ..core.task import Examples
 from ..core.ticket import Offer, Update
 from ..parts.epochs import Book, at_epoch_ends, by_epochs, entry
@@ -160,29 +161,27 @@ class Cached(Bases):
     cache: bool
 
     def begin(self, _: Tensor) -> Book:
-        return {"M": {}, "pace": {}, "group": {}, "bases": {}}
+        return {"M": Table(), "pace": Marks(), "group": Marks(), "bases": {}}
 
     def take(self, update: Update, book: Book, late: bool, now: Now) -> Book:
         k, pace = update.ticket.client, STRAGGLER if late else ACTIVE
-        group = book["group"]
         if self.groups == "announced":
-            group = {**group, k: book["pace"].get(k, pace)}
-        return {
-            **book,
-            "M": {**book["M"], k: entry(update, now)},
-            "pace": {**book["pace"], k: pace},
-            "group": group,
-        }
+            book["group"][k] = book["pace"].get(k, pace)
+        book["M"].put(k, entry(update, now))
+        book["pace"][k] = pace
+        return book
 
     def close(self, book: Book, now: Now) -> tuple[Tensor | None, Book]:
         M, pace, group = book["M"], book["pace"], book["group"]
         if self.groups == "now":
-            group, pace = {**dict.fromkeys(group, STRAGGLER), **pace}, {}
-        members = {i: [v for k, v in M.items() if group[k] == i] for i in (STRAGGLER, ACTIVE)}
-        means = {i: _mean(vectors) for i, vectors in members.items() if vectors}
+            group, pace = Marks({**dict.fromkeys(group, STRAGGLER), **pace}), Marks()
+        members = {i: [k for k in M if group[k] == i] for i in (STRAGGLER, ACTIVE)}
+        means = {i: _mean(M, clients) for i, clients in members.items() if clients}
         move = self.move(means, {i: len(members[i]) for i in means}, now)
-        bases = self.uphill(means, now)
-        return move, {"M": M if self.cache else {}, "pace": pace, "group": group, "bases": bases}
+        if not self.cache:
+            for k in list(M):
+                M.pop(k)
+        return move, {"M": M, "pace": pace, "group": group, "bases": self.uphill(means, now)}
 
     def offer(self, client: int, book: Book, _: Now) -> Offer:
         told = book["group"] if self.groups == "now" else book["pace"]
@@ -195,17 +194,18 @@ class Summed(Bases):
 
     def begin(self, weights: Tensor) -> Book:
         zero = torch.zeros_like(weights, dtype=torch.float64)
-        return {"sums": {STRAGGLER: zero, ACTIVE: zero}, "pace": {}, "group": {}, "bases": {}}
+        return {"sums": {STRAGGLER: zero, ACTIVE: zero}, "pace": Marks(), "group": Marks(), "bases": {}}
 
     def take(self, update: Update, book: Book, late: bool, _: Now) -> Book:
         k, pace, sums = update.ticket.client, STRAGGLER if late else ACTIVE, book["sums"]
-        before, told = book["group"].get(k), book["pace"].get(k, pace)
-        group = {**book["group"], k: told}
+        group, before, told = book["group"], book["group"].get(k), book["pace"].get(k, pace)
+        group[k] = told
         sums = {**sums, told: sums[told] + update.delta}
         if before not in (None, told):
             shared = before in group.values()
             sums[before] = sums[before] + update.extras["leaves"] if shared else torch.zeros_like(sums[before])
-        return {**book, "sums": sums, "pace": {**book["pace"], k: pace}, "group": group}
+        book["pace"][k] = pace
+        return {**book, "sums": sums}
 
     def close(self, book: Book, now: Now) -> tuple[Tensor | None, Book]:
         members = list(book["group"].values())
@@ -221,11 +221,11 @@ class Summed(Bases):
         return Offer(payload)
 
 
-def _mean(vectors: Sequence[Tensor]) -> Tensor:
-    total = vectors[0].clone()
-    for v in vectors[1:]:
-        total.add_(v)
-    return total.div_(len(vectors))
+def _mean(M: Table, clients: Sequence[int]) -> Tensor:
+    total = M[clients[0]].clone()
+    for k in clients[1:]:
+        total.add_(M[k])
+    return total.div_(len(clients))
 
 
 @methods.register(

@@ -14,7 +14,7 @@
 
 ρ = 0 is FedAvg (A2 to A4 and A6: A5). A5 with l2 is FedProx with μ = β.
 
-What the text leaves open: 0/0 in Eq. 7 and 8 is 0, so an adaptive visit's first step is not perturbed (norms below
+What the text leaves open: 0/0 in Eq. 7 and 8 is 0, so a visit's first step is not perturbed (norms below
 1e-12 count as 1e-12). With a perturbed part, ‖g_p‖ runs over that part alone, as in the authors' code: that is what
 lets `head` do with one pass of the body. A layer is one parameter tensor. Running statistics move in a step's first
 pass only. A5 is printed without its β, and ε_c with β = 1; App. H's words for A2 are those for A3, so the formulas are
@@ -61,6 +61,14 @@ class Found(NamedTuple):
     g_p: Tensor
 
 
+class Progress(NamedTuple):
+    """What goes from step to step: the optimiser's state, whether w is w_g still, sums for the notes."""
+
+    inner: Any
+    at_start: bool
+    sums: Tensor | None
+
+
 @dataclass(frozen=True)
 class FedSOL(LocalRule):
     """Local gradients at weights perturbed along the proximal gradient; and the strategies it was compared with."""
@@ -103,23 +111,29 @@ class FedSOL(LocalRule):
             raise BadInput(f"--method.part {self.part}: {why}; use --method.part all")
         return chosen
 
-    def init(self, w: Tensor, context: Context, f: Functions) -> Any:  # noqa: ARG002
-        return (f.init(w), w.new_zeros(2)) if self.notes else f.init(w)
+    def init(self, w: Tensor, context: Context, f: Functions) -> Any:
+        if self.course == "A0":
+            return f.init(w)
+        at_start = w.data_ptr() == context["w_g"].data_ptr()
+        return Progress(f.init(w), at_start, w.new_zeros(2) if self.notes else None)
 
     def step(
         self, w: Tensor, batch: Examples, context: Context, state: Any, f: Functions
     ) -> tuple[Tensor, Any, Tensor]:
         if self.course == "A0":
             return super().step(w, batch, context, state, f)
+        inner, at_start, sums = state
         by_head = self.course == "A1" and self.part == "head"
+        if at_start and self.course == "A1":  # ε is 0, whatever g_p
+            g, loss = f.grad(w, batch)
+            w, inner = f.descend(w, g, inner)
+            return w, Progress(inner, False, sums), loss
         found = self.by_head(w, batch, context, f) if by_head else self.by_passes(w, batch, context, f)
-        if not self.notes:
-            w, state = f.descend(w, found.g, state)
-            return w, state, found.loss
-        inner, sums = state
         w, inner = f.descend(w, found.g, inner)
-        g, g_p = (_part(v, context["runs"]) if by_head else v for v in (found.g, found.g_p))
-        return w, (inner, sums + torch.stack([found.proximal, _cosine(g, g_p)])), found.loss
+        if sums is not None:
+            g, g_p = (_part(v, context["runs"]) if by_head else v for v in (found.g, found.g_p))
+            sums = sums + torch.stack([found.proximal, _cosine(g, g_p)])
+        return w, Progress(inner, False, sums), found.loss
 
     def by_head(self, w: Tensor, batch: Examples, context: Context, f: Functions) -> Found:
         """A1 where only the head is perturbed: the body is run once, the head twice."""
@@ -181,7 +195,7 @@ class FedSOL(LocalRule):
     def finish(self, w: Tensor, context: Context, state: Any) -> Outcome:  # noqa: ARG002
         if not self.notes:
             return Outcome()
-        proximal, cosine = state[1] / context["n_steps"]
+        proximal, cosine = state.sums / context["n_steps"]
         return Outcome(notes={"proximal": proximal, "cosine_proximal": cosine})
 
 

@@ -89,6 +89,10 @@ class CurveLearning(LocalRule):
             raise BadInput(problems)
 
     @property
+    def takes(self) -> frozenset[str]:
+        return frozenset({SHIFT}) if self.solver != "sgd" else frozenset()
+
+    @property
     def gives(self) -> frozenset[str]:
         return frozenset() if self.shape == "line" else frozenset({CONTROL})
 

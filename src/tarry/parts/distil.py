@@ -31,6 +31,7 @@ from ..core import rng
 from ..core.errors import BadInput
 from ..core.method import Method, Now, Part
 from ..core.optim import optimiser
+from ..core.table import Table
 from ..core.ticket import Offer, Update
 
 __all__ = ["Distillation", "echoing"]
@@ -87,7 +88,10 @@ def lesson(y: Tensor, mask: Tensor | None, how: Distillation) -> Lesson:
     p, best = log_p.exp(), y.argmax(-1, keepdim=True)
 
     def mean(values: Tensor) -> Tensor:
-        return values.mean() if mask is None else (values * mask).sum() / mask.sum().clamp_min(1)
+        if mask is None:
+            return values.mean()
+        counted = torch.where(mask.bool(), values, 0)  # what lies outside need not be a number
+        return counted.sum() / mask.sum().clamp_min(1)
 
     entropy = mean(-(p * log_p).sum(-1)) / log(y.shape[-1])
     alpha = how.weigh(entropy)
@@ -196,13 +200,13 @@ def _remembering(part: Part[Update | None, Update | None]) -> Part[Update | None
         tables = state["logits"]
         if update is not None and LOGITS in update.extras:
             extras = dict(update.extras)
-            tables = {**tables, update.ticket.client: extras.pop(LOGITS)}
+            tables.put(update.ticket.client, extras.pop(LOGITS))
             update = update.but(extras=extras)
         pooled, inner = part(update, state["inner"], now)
         return _with_teacher(pooled, tables, now), {"inner": inner, "logits": tables}
 
     def init(weights: Tensor) -> dict[str, Any]:
-        return {"inner": part.init(weights), "logits": {}}
+        return {"inner": part.init(weights), "logits": Table()}
 
     def offer(client: int, state: dict[str, Any], now: Now) -> Offer | None:
         assert part.offer is not None
@@ -216,8 +220,8 @@ def _remembering(part: Part[Update | None, Update | None]) -> Part[Update | None
     return replace(part, apply=apply, init=init, offer=part.offer and offer, settle=part.settle and settle)
 
 
-def _with_teacher(update: Update | None, tables: Mapping[int, Tensor], now: Now) -> Update | None:
-    if update is None or not tables:
+def _with_teacher(update: Update | None, tables: Table, now: Now) -> Update | None:
+    if update is None or not len(tables):
         return update
     first, *others = tables.values()
     total = first.clone()

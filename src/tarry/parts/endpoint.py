@@ -26,6 +26,7 @@ from torch import Tensor
 from ..core.errors import BadInput
 from ..core.method import Now, Part
 from ..core.registry import Registry
+from ..core.table import Table
 from ..core.ticket import Update
 from .manifold import CONTROL, inner, rotated
 
@@ -106,7 +107,8 @@ def shifted(lam: float) -> Rule:
 
 
 def orthogonal(alpha: float, theta: float, conflict: Conflict = "start") -> Rule:
-    """OrthoCorrect in downhill signs: δ = −Δ and G = −b, so δ·G = Δ·b."""
+    """OrthoCorrect in downhill signs: δ = −Δ and G = −b, so δ·G = Δ·b. The endpoint's test knows no ϑ."""
+    theta = 0.0 if conflict == "endpoint" else theta
 
     def rule(late: Late, state: Any) -> tuple[Tensor, Any]:
         delta, drift = late.delta, late.drift
@@ -174,14 +176,15 @@ def agreement(*, smooth: Smooth = 0.95) -> Statistic:
         stride = ceil(n / _SAMPLE)
         delta, sent = late.delta[::stride].clone(), late.update.ticket.sent[:n:stride]
         clients, e, count = state["clients"], state["e"], state["count"]
-        if me in clients:
-            last, ended = clients[me]
+        if (row := clients.get(me)) is not None:
+            last, ended = row
             better = _cosine(delta, ended - sent) - _cosine(delta, last)
             e, count = (smooth * e + (1 - smooth) * better if count else better), count + 1
         value = min(max((1 + e) / 2, 0.0), 1.0) if count >= 2 * late.now.n_clients else 0.0
-        return value, {"clients": {**clients, me: (delta, sent + delta)}, "e": e, "count": count}
+        clients.put(me, torch.stack([delta, sent + delta]))
+        return value, {"clients": clients, "e": e, "count": count}
 
-    return Statistic(lambda: {"clients": {}, "e": 0.0, "count": 0}, measure, 0.5)
+    return Statistic(lambda: {"clients": Table(), "e": 0.0, "count": 0}, measure, 0.5)
 
 
 def _cosine(a: Tensor, b: Tensor) -> float:

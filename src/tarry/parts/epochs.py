@@ -25,6 +25,7 @@ from torch import Tensor
 from ..core.errors import BadInput
 from ..core.method import Now, Part
 from ..core.roster import Roster
+from ..core.table import Marks
 from ..core.ticket import Offer, Ticket, Update
 from .manifold import CONTROL
 
@@ -63,7 +64,7 @@ def by_epochs(
     def init(weights: Tensor) -> dict[str, Any]:
         return {
             "length": length,
-            "seen": None if length is not None else {},
+            "seen": None if length is not None else Marks(),
             "began": None,
             "back": False,
             **_NOTHING_YET,
@@ -78,7 +79,8 @@ def by_epochs(
             began = sent if began is None else max(began, sent)
         client, lasts, seen = update.ticket.client, state["length"], state["seen"]
         if seen is not None and client not in seen:
-            lasts, seen = min(lasts or now.time - sent, now.time - sent), {**seen, client: True}
+            lasts = min(lasts or now.time - sent, now.time - sent)
+            seen[client] = True
         return None, {
             "length": lasts,
             "seen": seen,

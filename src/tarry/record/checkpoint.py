@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import Damaged
+from ..core.table import Marks, Table
 from .result import write_atomic
 
 __all__ = ["latest", "load", "save"]
@@ -86,6 +87,10 @@ def _pack(x: Any, arrays: dict[str, np.ndarray[Any, Any]], seen: dict[int, str])
             seen[id(x)] = f"t{len(seen)}"
             arrays[seen[id(x)]] = x.detach().cpu().contiguous().numpy()
         return {"tensor": seen[id(x)]}
+    if isinstance(x, Table):
+        return {"table": _pack(x.save(), arrays, seen)}
+    if isinstance(x, Marks):
+        return {"marks": [[k, _pack(v, arrays, seen)] for k, v in x.items()]}
     if isinstance(x, dict):
         return {"dict": [[k, _pack(v, arrays, seen)] for k, v in x.items()]}
     if isinstance(x, tuple):
@@ -103,6 +108,10 @@ def _unpack(x: Any, tensors: dict[str, Tensor]) -> Any:
         return x
     if "tensor" in x:
         return tensors[x["tensor"]]
+    if "table" in x:
+        return Table.load(_unpack(x["table"], tensors))
+    if "marks" in x:
+        return Marks((k, _unpack(v, tensors)) for k, v in x["marks"])
     if "tuple" in x:
         return tuple(_unpack(v, tensors) for v in x["tuple"])
     return {k: _unpack(v, tensors) for k, v in x["dict"]}

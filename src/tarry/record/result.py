@@ -45,6 +45,7 @@ class Result:
     bytes_down: int
     peak_server_bytes: int
     tarry: str  # the version that ran it
+    remarks: list[str] = field(default_factory=list)  # what changed nothing, and what was chosen unasked
     diagnostics: dict[str, Any] | None = None  # --diagnose: what was noted on the way
     weights: Tensor | None = field(default=None, repr=False, compare=False)
     out: Path | None = field(default=None, compare=False)

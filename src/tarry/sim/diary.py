@@ -43,6 +43,9 @@ class Diary:
 
     def arrival(self, time: float, client: int, notes: dict[str, Any]) -> None:
         self._came[client] += 1
+        self.noted(time, notes)
+
+    def noted(self, time: float, notes: dict[str, Any]) -> None:
         stretch = int(time / self._every) if isfinite(self._every) else 0
         for name, value in notes.items():
             values = value if isinstance(value, list) else [value]

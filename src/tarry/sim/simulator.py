@@ -23,7 +23,9 @@ from ..core.errors import BadInput, Diverged
 from ..core.event import Event, EventKind
 from ..core.roster import Roster
 from ..core.server import Receipt, Server
+from ..core.table import Room, Table
 from ..core.ticket import NOTHING, Ticket
+from ..core.tree import copied, tables
 from .diary import Diary
 from .executor import Executor
 from .fleet import Delay
@@ -71,6 +73,7 @@ class Simulator:
         fails: Callable[[int, int], bool] | None = None,
         strict: bool = False,
         diary: Diary | None = None,
+        room: Room = Room(),  # noqa: B008 - a constant
         listeners: Sequence[Callable[[Event], None]] = (),
     ):
         self.server, self.executor, self.delay, self.roster, self.budget = server, executor, delay, roster, budget
@@ -80,7 +83,8 @@ class Simulator:
         self._change = 0  # the next of them
         self._heap: list[tuple[float, int]] = []  # (due, ticket number)
         self._doomed: set[int] = set()  # tickets whose update will be lost
-        self._memories: dict[int, Mapping[str, Tensor]] = {}  # what each client keeps for itself
+        self._memories: dict[str, Table] = {}  # what each client keeps for itself, by name
+        self._room = room
         self._score: tuple[int, tuple[float | None, float | None]] = (-1, (None, None))  # of which version
         self._in_vain = 0  # updates refused since the last one accepted
         self._next_score = 0.0 if evaluate is not None else inf
@@ -131,6 +135,8 @@ class Simulator:
                 return
         if self._settles and self.server.settle(time):
             self._tell("step", stepped=True)
+            if self.diary is not None:
+                self.diary.noted(time, self.server.settled_notes or {})
             if self.server.version >= self._most[1]:
                 self.done = True
                 return
@@ -159,7 +165,7 @@ class Simulator:
                 if trained.extras:
                     self.bytes_up += _nbytes(trained.extras)
                 if trained.memory:
-                    self._memories[receipt.ticket.client] = trained.memory
+                    self._remember(receipt.ticket.client, trained.memory)
                 if self.diary is not None:
                     self.diary.arrival(self.time, receipt.ticket.client, receipt.notes or {})
             else:
@@ -168,6 +174,26 @@ class Simulator:
         if self._listeners:
             self._tell_of(kind, receipt, loss)
 
+    def _remember(self, client: int, memory: Mapping[str, Tensor]) -> None:
+        for name, row in memory.items():
+            if name not in self._memories:
+                self._memories[name] = Table()
+                self._memories[name].move_in(self._room, f"client-{name}", self.server.weights.device)
+            self._memories[name].put(client, row)
+        for name in self._memories.keys() - memory.keys():
+            self._memories[name].pop(client)
+
+    def _memory_of(self, client: int) -> Mapping[str, Tensor]:
+        if not self._memories:
+            return NOTHING
+        return {name: row for name, table in self._memories.items() if (row := table.get(client)) is not None}
+
+    def close(self) -> None:
+        """The run is over: nothing that was remembered of clients is needed any more."""
+        self.server.close()
+        for table in self._memories.values():
+            table.close()
+
     def _refuse(self, receipt: Receipt, loss: float) -> None:
         self.refused += 1
         self._in_vain += 1
@@ -175,12 +201,12 @@ class Simulator:
         if self._strict:
             raise Diverged(
                 f"client {t.client} came back at {self.time:g} s with weights that are not finite (loss {loss:g}, "
-                f"visit {t.visit}); a smaller --lr may help, or run without --strict to refuse such updates and go on"
+                f"visit {t.visit}); a smaller learning rate (--lr) may help, or go on without --strict"
             )
         if self.budget.time is None and self._in_vain >= max(100, 10 * self.server.n_clients):
             raise Diverged(
                 f"the last {self._in_vain} updates were all refused because they were not finite, so that --updates or "
-                "--rounds would never be reached; a smaller --lr may help"
+                "--rounds would never be reached; a smaller learning rate may help"
             )
 
     def _come_and_go(self) -> None:
@@ -229,7 +255,7 @@ class Simulator:
             self._tell("hand_out", client=client, ticket=ticket.number, visit=ticket.visit, seconds=seconds)
 
     def _submit(self, t: Ticket, due: float) -> None:
-        self.executor.submit(t, self._memories.get(t.client, NOTHING), due)
+        self.executor.submit(t, self._memory_of(t.client), due)
 
     def _scores_up_to(self, time: float, *, inclusive: bool = True) -> bool:
         """Take the scores due up to `time`; True when the target is reached, with the clock there."""
@@ -280,7 +306,7 @@ class Simulator:
             "roster": self.roster.save(),
             "heap": [list(e) for e in self._heap],
             "doomed": sorted(self._doomed),
-            "memories": {c: dict(m) for c, m in self._memories.items()},
+            "memories": copied(self._memories),
             "staleness": dict(self.staleness),
             "curve": [list(p) for p in self.curve],
             "scored": self._score[0],
@@ -295,7 +321,9 @@ class Simulator:
         self.roster.load(saved["roster"])
         self._heap = [(due, number) for due, number in saved["heap"]]
         self._doomed = set(saved["doomed"])
-        self._memories = saved["memories"]
+        self._memories = copied(saved["memories"])
+        for name, table in tables(self._memories, "client"):
+            table.move_in(self._room, name, self.server.weights.device)
         self.staleness = Counter(saved["staleness"])
         self.curve = [(t, u, a, loss) for t, u, a, loss in saved["curve"]]
         if self.curve:

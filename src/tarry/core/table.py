@@ -1,0 +1,230 @@
+"""What is remembered of every client: a row each. In memory, or beyond a limit in a file that is mapped row by row.
+
+    table.put(client, row)      table[client]      table.get(client) → row or None      table.pop(client)
+
+Unlike the rest of a record a table is written in place. A row that `get` gave holds until the client's next `put`.
+All rows of a table have one shape and type.
+
+In a file, rows that a saved record speaks of are left alone: a new row goes to a free place, and the old place is free
+once the record is old. So a checkpoint writes down places and digests, however many rows there are, and a run that is
+killed finds its rows again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+import os
+import tempfile
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .errors import Damaged
+
+__all__ = ["Marks", "Room", "Table"]
+
+_RECORDS = 2  # how many saved records may still be gone back to
+
+
+class Marks(dict[int, Any]):
+    """A number, a word or a few of them for every client; no tensors. Written in place."""
+
+
+@dataclass(frozen=True)
+class Room:
+    """Where tables may be: so many bytes of memory each, and beyond that in files of a folder."""
+
+    limit: float = float("inf")
+    folder: Path | None = None  # None = the machine's folder for temporary files, and nothing is left behind
+
+
+class Table:
+    """Rows by client."""
+
+    def __init__(self, rows: dict[int, Tensor] | None = None):
+        self._rows = dict(rows or {})
+        self._room, self._name = Room(), ""
+        self._file: _File | None = None
+        self._saved: dict[str, Any] | None = None  # a file that has not been opened again
+        self.nbytes = sum(row.nbytes for row in self._rows.values())
+
+    def move_in(self, room: Room, name: str, device: torch.device | str = "cpu") -> None:
+        """Keep to this room from now on; `name` tells tables of one room apart."""
+        self._room, self._name = room, name
+        if self._saved is not None:
+            self._file, self._saved = _File.again(_path(room, name), self._saved, device), None
+            self.nbytes = len(self._file.places) * self._file.row_bytes
+        elif self.nbytes > room.limit and self._file is None:
+            self._to_file(next(iter(self._rows.values())))
+
+    def get(self, client: int) -> Tensor | None:
+        return self._rows.get(client) if self._file is None else self._file.get(client)
+
+    def __getitem__(self, client: int) -> Tensor:
+        row = self.get(client)
+        if row is None:
+            raise KeyError(client)
+        return row
+
+    def put(self, client: int, row: Tensor) -> None:
+        known = client in self
+        if self._file is None and not known and self.nbytes + row.nbytes > self._room.limit:
+            self._to_file(row)
+        if self._file is None:
+            self._rows[client] = row
+        else:
+            self._file.put(client, row)
+        self.nbytes += 0 if known else row.nbytes
+
+    def pop(self, client: int) -> None:
+        """Forget a client, if it is known."""
+        if client in self:
+            self.nbytes -= self[client].nbytes
+            self._clients().pop(client)
+
+    def _clients(self) -> dict[int, Any]:
+        return self._rows if self._file is None else self._file.places
+
+    def __contains__(self, client: int) -> bool:
+        return client in self._clients()
+
+    def __len__(self) -> int:
+        return len(self._clients())
+
+    def __iter__(self) -> Iterator[int]:
+        """Clients, in the order in which they first came."""
+        return iter(self._clients())
+
+    def values(self) -> Iterator[Tensor]:
+        """The rows, in the same order, one at a time."""
+        for client in list(self):
+            yield self[client]
+
+    def _to_file(self, like: Tensor) -> None:
+        self._file = _File(_path(self._room, self._name), like)
+        for client in list(self._rows):
+            self._file.put(client, self._rows.pop(client))
+
+    def save(self) -> dict[str, Any]:
+        """A plain record: the rows, or where they lie. It stays true while this table goes on."""
+        if self._saved is not None:
+            return self._saved
+        return {"rows": dict(self._rows)} if self._file is None else self._file.save()
+
+    @classmethod
+    def load(cls, saved: dict[str, Any]) -> Table:
+        """From a record; rows in a file are found again at `move_in`."""
+        if "rows" in saved:
+            return cls(saved["rows"])
+        table = cls()
+        table._saved = saved
+        return table
+
+    def close(self) -> None:
+        """The rows are not needed any more."""
+        self._rows = {}
+        if self._file is not None:
+            self._file.remove()
+
+
+class _File:
+    """Rows in a file, each at a place of its own, mapped one at a time."""
+
+    def __init__(self, path: Path | None, like: Tensor):
+        self.path, self.shape, self.dtype, self.device = path, tuple(like.shape), like.dtype, like.device
+        self.row_bytes = like.nbytes
+        self._stride = -(-max(like.nbytes, 1) // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
+        self.places: dict[int, int] = {}
+        self._digests: dict[int, str] = {}  # by place; of rows that were saved
+        self._kept: list[frozenset[int]] = []  # the places that records speak of
+        self._free: list[int] = []
+        self._end = 0
+        self._fd = _opened(path)
+        self._close = weakref.finalize(self, os.close, self._fd)
+
+    def get(self, client: int) -> Tensor | None:
+        place = self.places.get(client)
+        if place is None:
+            return None
+        mapped = mmap.mmap(self._fd, self._stride, access=mmap.ACCESS_COPY, offset=place * self._stride)
+        count = self.row_bytes // self.dtype.itemsize
+        return torch.frombuffer(mapped, dtype=self.dtype, count=count).reshape(self.shape).to(self.device)
+
+    def put(self, client: int, row: Tensor) -> None:
+        assert row.shape == self.shape, "rows of a table are of one shape"
+        place = self._free.pop() if self._free else self._end
+        if place == self._end:
+            self._end += 1
+            os.ftruncate(self._fd, self._end * self._stride)
+        numbers: Any = row.detach().cpu().contiguous().reshape(-1).numpy()
+        rest, at = memoryview(numbers).cast("B"), place * self._stride
+        while rest:
+            done = os.pwrite(self._fd, rest, at)
+            rest, at = rest[done:], at + done
+        old = self.places.get(client)
+        self.places[client] = place
+        self._digests.pop(place, None)
+        if old is not None and not any(old in kept for kept in self._kept):
+            self._free.append(old)
+
+    def save(self) -> dict[str, Any]:
+        if self.path is None:  # the file ends with the process
+            return {"rows": {client: row.clone() for client in self.places if (row := self.get(client)) is not None}}
+        os.fsync(self._fd)
+        for place in self.places.values():
+            if place not in self._digests:
+                self._digests[place] = self._digest(place)
+        self._kept = [*self._kept, frozenset(self.places.values())][-_RECORDS:]
+        used = set(self.places.values()).union(*self._kept)
+        self._free = [place for place in range(self._end) if place not in used]
+        return {
+            "shape": list(self.shape),
+            "dtype": str(self.dtype).removeprefix("torch."),
+            "places": [[c, p, self._digests[p]] for c, p in self.places.items()],
+        }
+
+    @classmethod
+    def again(cls, path: Path | None, saved: dict[str, Any], device: torch.device | str) -> _File:
+        like = torch.empty(saved["shape"], dtype=getattr(torch, saved["dtype"]), device="meta")
+        if path is None or not path.is_file():
+            raise Damaged(f"{path} is gone: what the server remembered of its clients was there; begin the run again")
+        file = cls(path, like)
+        file.device = torch.device(device)
+        file.places = {c: p for c, p, _ in saved["places"]}
+        file._digests = {p: d for _, p, d in saved["places"]}
+        file._end = os.fstat(file._fd).st_size // file._stride
+        used = frozenset(file.places.values())
+        file._kept = [used]
+        file._free = [place for place in range(file._end) if place not in used]
+        for place, digest in file._digests.items():
+            if place >= file._end or file._digest(place) != digest:
+                raise Damaged(f"{path} is damaged: its rows are not what was written; begin the run again")
+        return file
+
+    def _digest(self, place: int) -> str:
+        return hashlib.blake2b(os.pread(self._fd, self.row_bytes, place * self._stride), digest_size=16).hexdigest()
+
+    def remove(self) -> None:
+        self._close()
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
+
+
+def _opened(path: Path | None) -> int:
+    """A descriptor; without a path, of a file that is gone with it."""
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    fd, name = tempfile.mkstemp(prefix="tarry-")
+    os.unlink(name)
+    return fd
+
+
+def _path(room: Room, name: str) -> Path | None:
+    return None if room.folder is None else room.folder / f"{name}.rows"

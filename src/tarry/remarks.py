@@ -1,0 +1,83 @@
+"""What a person should know of a run that is not wrong: settings that change nothing, and what was chosen for them."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from functools import partial
+from typing import Any
+
+from .core.errors import BadInput
+from .core.method import Method
+from .cross import PARTS
+from .spec import REGISTRIES, Choice, Spec
+
+__all__ = ["alike", "remarks"]
+
+_METHODS = ("method", *PARTS, "distil")
+
+
+def remarks(spec: Spec, method: Method, *, unlabelled: str | None) -> list[str]:
+    """In a few words each; `unlabelled` says what was taken where the spec names no inputs without labels."""
+    out = [said for group in _METHODS for said in _idle(spec, group)]
+    if method.unlabelled and unlabelled is not None:
+        out.append(f"inputs without labels: {unlabelled}; --unlabelled chooses others")
+    elif spec.unlabelled is not None and not method.unlabelled:
+        out.append(f"--unlabelled {spec.unlabelled} changes nothing: {spec.label} uses no such inputs")
+    return out
+
+
+def _idle(spec: Spec, group: str) -> Iterator[str]:
+    """The parameters of a choice without which the same would be built."""
+    choice = getattr(spec, group)
+    if not isinstance(choice, Choice) or ".py:" in choice.name:
+        return
+    registry = REGISTRIES[group]
+    entry, values = registry.check(choice.name, choice.params)
+    made = _taken(registry.build(choice.name, values), group)
+    defaults = {p.name: p.default for p in entry.params}
+    for name, value in values.items():
+        if value == defaults[name]:
+            continue
+        try:
+            without = registry.build(choice.name, {k: v for k, v in values.items() if k != name})
+        except BadInput:
+            continue  # it holds another one up
+        if alike(made, _taken(without, group)):
+            flag = "server" if group == "method" and spec.server is not None else group
+            yield f"--{flag}.{name} {value} changes nothing here"
+
+
+def _taken(method: Method, group: str) -> Any:
+    """What of a method comes into the run."""
+    if group == "method":
+        return method
+    if group == "distil":
+        return method.around
+    server = method.plain or method
+    if group == "correct":
+        return server.correction or server.correct
+    return [getattr(server, name) for name in PARTS[group]]
+
+
+def alike(a: Any, b: Any) -> bool:
+    """Whether two things were made alike: functions by their code and what they enclose, records field by field."""
+    if a is b:
+        return True
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, types.FunctionType):
+        insides = [[c.cell_contents for c in f.__closure__ or ()] for f in (a, b)]
+        return a.__code__ is b.__code__ and alike(a.__defaults__, b.__defaults__) and alike(*insides)
+    if isinstance(a, types.MethodType):
+        return a.__func__ is b.__func__ and alike(a.__self__, b.__self__)
+    if isinstance(a, partial):
+        return alike([a.func, a.args, a.keywords], [b.func, b.args, b.keywords])
+    if is_dataclass(a):
+        return all(alike(getattr(a, f.name), getattr(b, f.name)) for f in fields(a))
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(alike(a[k], b[k]) for k in a)
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(map(alike, a, b))
+    return bool(a == b)

@@ -1,0 +1,95 @@
+"""Settings that change nothing are told, not swallowed; and so is what was chosen unasked."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import tarry
+from tarry.core.errors import BadInput
+from tarry.remarks import alike
+
+SHORT = {"time": 100.0, "clients": 3, "epochs": 1}
+
+
+@pytest.mark.parametrize(
+    ("method", "said"),
+    [
+        ("fedsol:proximal=l2,temperature=1", "--method.temperature 1.0 changes nothing here"),
+        ("orthocorrect:conflict=endpoint,theta=0.5", "--method.theta 0.5 changes nothing here"),
+        ("orthodyn:statistic=progress,smooth=0.5", "--method.smooth 0.5 changes nothing here"),
+        ("fedecho:alpha=0.5,alpha_max=0.9", "--method.alpha_max 0.9 changes nothing here"),
+        ("fedavg+local=fedsol:weighting=uniform", "--local.weighting uniform changes nothing here"),
+        ("fedasync+distil=fedecho:buffer=3", "--distil.buffer 3 changes nothing here"),
+        ("fedasync+correct=fedbuff:buffer=3", "--correct.buffer 3 changes nothing here"),
+    ],
+)
+def test_a_parameter_without_effect_is_told(method: str, said: str) -> None:
+    assert said in tarry.run(method, "digits", **SHORT).remarks
+
+
+@pytest.mark.parametrize(
+    "method",
+    ["fedsol:temperature=1", "orthocorrect:theta=0.5", "fedbuff:buffer=3,a=0", "orthofl:beta=0.3", "fedogd:eta=0.5"],
+)
+def test_a_parameter_with_effect_is_not(method: str) -> None:
+    assert tarry.run(method, "digits", **SHORT).remarks == []
+
+
+def test_a_default_given_in_so_many_words_is_not_told() -> None:
+    assert tarry.run("fedsol:proximal=l2,temperature=3", "digits", **SHORT).remarks == []
+
+
+def test_inputs_without_labels_are_told_when_nobody_chose_them_and_when_nobody_needs_them() -> None:
+    (said,) = tarry.run("fedecho", "digits", **SHORT).remarks
+    assert "noise" in said
+    assert "--unlabelled" in said
+    assert tarry.run("fedecho", "digits", unlabelled="mixup", **SHORT).remarks == []
+    (said,) = tarry.run("fedasync", "digits", unlabelled="mixup", **SHORT).remarks
+    assert said.startswith("--unlabelled mixup changes nothing")
+
+
+def test_functions_made_alike_are_told_from_others() -> None:
+    def make(a: Any) -> Any:
+        return lambda x: x + a
+
+    assert alike(make(1), make(1))
+    assert not alike(make(1), make(2))
+    assert not alike(make(1), lambda x: x + 1)
+    assert alike(partial(make, 1), partial(make, 1))
+    assert not alike(partial(make, 1), partial(make, 2))
+    assert alike({"a": [make(1), (2,)]}, {"a": [make(1), (2,)]})
+    assert not alike({"a": 1}, {"b": 1})
+
+
+@pytest.mark.parametrize("value", ["inf", "nan", float("inf"), float("-inf")])
+def test_a_number_that_is_none_is_refused(value: Any) -> None:
+    with pytest.raises(BadInput, match=r"--method\.eta .*wants float"):
+        tarry.run({"name": "asgd", "eta": value}, "digits")
+    with pytest.raises(BadInput, match=r"--lr "):
+        tarry.run("asgd", "digits", lr=value)
+
+
+def test_a_batch_of_one_under_batch_normalisation_is_told_by_its_flag() -> None:
+    g = torch.Generator().manual_seed(0)
+    clients = [(torch.randn(n, 4, generator=g), torch.randint(0, 2, (n,), generator=g)) for n in (8, 9)]
+    net = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 2))
+    task = tarry.Task("tiny", model=net, loss=nn.functional.cross_entropy, clients=clients)
+    with pytest.raises(BadInput, match=r"--batch 4: client 1 has 9 examples"):
+        tarry.run("fedasync", task, batch=4, delay=[1.0, 1.0], updates=4)
+
+
+def test_a_servers_payload_that_clients_do_not_read_is_not_sent() -> None:
+    plain, bases = (tarry.run(m, "digits", **{**SHORT, "time": 1000.0}) for m in ("fedogd+local=fedavg", "fedogd"))
+    assert plain.updates == bases.updates
+    assert plain.bytes_down < bases.bytes_down
+
+
+def test_what_a_step_between_arrivals_notes_is_kept() -> None:
+    noted = tarry.run("fedogd+distil=fedecho", "digits", diagnose=True, **SHORT).diagnostics
+    assert noted is not None
+    assert {"entropy", "alpha", "teachers"} <= noted["series"].keys()
