@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 from tarry.core.client import Bound
+from tarry.core.errors import BadInput
 from tarry.core.layout import Kind, Layout
 from tarry.core.optim import optimiser
 from tarry.core.task import Task
@@ -283,3 +284,43 @@ def test_the_body_is_run_once_however_often_the_head_is() -> None:
     split.head_grad(w + mask, y, cross_entropy)
     split.grad(w + 2 * mask, y)
     assert runs == {"body": 1, "head": 3}
+
+
+def test_features_are_what_goes_into_the_head_and_their_gradient_is_autograds() -> None:
+    g = torch.Generator().manual_seed(0)
+    x, y = torch.randn(6, 5, generator=g, dtype=torch.float64), torch.randint(0, 3, (6,), generator=g)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        net = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3)).double()
+    task = Task("deep", model=net, loss=nn.functional.cross_entropy, clients=[(x, y)])
+    layout = Layout.of(net)
+    bound = Bound(copy.deepcopy(net), layout, task, optimiser("sgd", lr=0.3, momentum=0.5))
+    w = layout.read(net, torch.float64)
+    assert torch.equal(bound.features(w, x), net[:2](x))
+
+    def objective(out: torch.Tensor, features: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return nn.functional.cross_entropy(out, targets) + features.pow(2).sum(1).mean()
+
+    got, value = bound.deep_grad(w, (x, y), objective)
+    features = net[:2](x)
+    loss = objective(net[2](features), features, y)
+    want = torch.cat([p.reshape(-1) for p in torch.autograd.grad(loss, list(net.parameters()))])
+    torch.testing.assert_close(got, want)
+    torch.testing.assert_close(value, loss.detach())
+    assert (bound.optimiser.lr, bound.optimiser.momentum) == (0.3, 0.5)
+
+
+def test_a_model_without_a_head_of_its_own_has_no_features() -> None:
+    class Bare(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = nn.Parameter(torch.zeros(2))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * self.w
+
+    net = Bare()
+    task = Task("bare", model=net, loss=nn.functional.mse_loss, clients=[(torch.ones(1, 2), torch.ones(1, 2))])
+    bound = Bound(net, Layout.of(net), task, optimiser("sgd", lr=0.1))
+    with pytest.raises(BadInput, match="--task bare: its model has no last map of its own"):
+        bound.features(torch.zeros(2), torch.ones(1, 2))

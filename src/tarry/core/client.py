@@ -14,12 +14,13 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from . import rng
 from .cut import Cut, head_of
 from .errors import BadInput
 from .layout import Layout
-from .local import Brief, LocalRule, Objective, Split
+from .local import Brief, DeepObjective, LocalRule, Objective, Split
 from .optim import Optimiser
 from .rng import Stream
 from .task import Examples, Task
@@ -118,7 +119,7 @@ class Bound:
 
     def use(self, optimiser: Optimiser) -> None:
         """Descend by this optimiser from now on."""
-        self.init, self.descend = optimiser.init, optimiser.descend
+        self.optimiser, self.init, self.descend = optimiser, optimiser.init, optimiser.descend
 
     def grad(
         self, w: Tensor, batch: tuple[Tensor, Any], objective: Objective | None = None, /, *, still: bool = False
@@ -130,6 +131,25 @@ class Bound:
         grads = torch.autograd.grad(loss, self.params, materialize_grads=True)
         self._put_back(kept)
         return torch.cat([g.reshape(-1) for g in grads]), loss.detach()
+
+    def deep_grad(
+        self, w: Tensor, batch: tuple[Tensor, Any], objective: DeepObjective, /, *, still: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        seen: list[Tensor] = []
+        with self._overheard(seen):
+            return self.grad(w, batch, lambda out, y: objective(out, _flat(seen), y), still=still)
+
+    def features(self, vec: Tensor, x: Tensor, /) -> Tensor:
+        seen: list[Tensor] = []
+        with self._overheard(seen):
+            self.outputs(vec, x)
+        return _flat(seen)
+
+    def _overheard(self, seen: list[Tensor]) -> RemovableHandle:
+        """What goes into the head is added to `seen` meanwhile."""
+        if self.head is None:
+            raise BadInput(f"--task {self.task.name}: its model has no last map of its own, whose inputs are features")
+        return self.head.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
 
     @torch.no_grad()
     def loss(self, w: Tensor, batch: Examples, /) -> Tensor:
@@ -189,6 +209,12 @@ class Bound:
         self.module.train()
         n = len(examples[0])
         return (None if self.task.score is None else right / n), total / n
+
+
+def _flat(seen: list[Tensor]) -> Tensor:
+    """The features of a pass, a row an example."""
+    assert len(seen) == 1, "the head is run once a pass"
+    return seen[0].flatten(1)
 
 
 class Visit:

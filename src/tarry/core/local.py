@@ -13,6 +13,9 @@ f gives pure functions of the flat weights, so a rule is written once and runs o
     f.outputs(vec, x)                      what the model of a whole vector (weights and statistics) says of x
     f.received(x)                          what the received model says of the batch at hand
     f.split(w, x)                          one pass through the body, the head at any weights
+    f.deep_grad(w, batch, objective)       the gradient of an objective(outputs, features, targets)
+    f.features(vec, x)                     what a whole vector's model makes of x before its head
+    f.optimiser                            the client's optimiser, with its lr and momentum
 
 A step has no Python branch on a tensor's value, never writes to its inputs and draws no hidden randomness: what it
 draws, it draws from the brief's key.
@@ -27,13 +30,15 @@ from typing import Any, NamedTuple, Protocol
 from torch import Tensor
 
 from .layout import Layout
+from .optim import Optimiser
 from .task import Examples
 from .ticket import NOTHING
 
-__all__ = ["Brief", "Context", "Functions", "LocalRule", "Objective", "Outcome", "Split", "Step"]
+__all__ = ["Brief", "Context", "DeepObjective", "Functions", "LocalRule", "Objective", "Outcome", "Split", "Step"]
 
 Context = Mapping[str, Any]
 Objective = Callable[[Tensor, Any], Tensor]  # outputs, targets → a mean over the batch
+DeepObjective = Callable[[Tensor, Tensor, Any], Tensor]  # outputs, features, targets → a mean over the batch
 Step = Callable[[Tensor, Examples, Context, Any, "Functions"], tuple[Tensor, Any, Tensor]]
 
 
@@ -72,6 +77,7 @@ class Functions(Protocol):
     """What a rule may call. `w` is the trained part of the vector (layout.params)."""
 
     layout: Layout
+    optimiser: Optimiser
 
     def grad(
         self, w: Tensor, batch: tuple[Tensor, Any], objective: Objective | None = None, /, *, still: bool = False
@@ -80,6 +86,14 @@ class Functions(Protocol):
 
         `still`: running statistics stay what they were.
         """
+
+    def deep_grad(
+        self, w: Tensor, batch: tuple[Tensor, Any], objective: DeepObjective, /, *, still: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """As `grad`, of an objective that also sees the features: what goes into the head, a row an example."""
+
+    def features(self, vec: Tensor, x: Tensor, /) -> Tensor:
+        """The features of a whole vector's model, as in use: dropout off, its own running statistics."""
 
     def loss(self, w: Tensor, batch: Examples, /) -> Tensor:
         """The task's loss at w on a batch, as a training pass sees it; nothing moves."""

@@ -12,9 +12,10 @@ is a plain record (tensors, numbers, text, lists, dicts), so every method checkp
 their inputs, but for two things in their state that are written in place: a `Table` of rows and `Marks` of numbers by
 client (core.table). `now` is the moment of the arrival, before anything changed.
 
-A part may do two things more. `offer(client, state, now)` adds to what a client is handed: a payload, or weights of its
+A part may do more. `offer(client, state, now)` adds to what a client is handed: a payload, or weights of its
 own in the global's place when the client's last reply made no start. `settle(state, now)`, of an aggregate, is asked
-after the last arrival of an instant whether to step now: for methods whose server works in epochs.
+after the last arrival of an instant whether to step now: for methods whose server works in epochs. `hear(update, state,
+now) → state`, of a dispatch, is told of every update that is accepted, before anything else is done with it.
 """
 
 from __future__ import annotations
@@ -116,6 +117,7 @@ class Part(Generic[X, Y]):
     init: Callable[[Tensor], Any] = _no_state
     offer: Callable[[int, Any, Now], Offer | None] | None = None
     settle: Callable[[Any, Now], tuple[Update | None, Any]] | None = None
+    hear: Callable[[Update, Any, Now], Any] | None = None
     along: Callable[[Geodesic], Part[X, Y]] | None = None  # of a step: the same step along another geodesic
     sends: frozenset[str] = frozenset()  # what it puts into a payload
     demands: frozenset[str] = frozenset()  # what of it clients must use, or the part makes no sense

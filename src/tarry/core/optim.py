@@ -26,6 +26,8 @@ class Optimiser:
     init: Callable[[Tensor], Any]
     descend: Callable[[Tensor, Tensor, Any], tuple[Tensor, Any]]
     warm: Callable[[Tensor, Tensor], Any] | None = None  # begin with given first and second moments; steps count from 0
+    lr: float = 0.0
+    momentum: float = 0.0  # of sgd
 
 
 def _sgd(lr: float, momentum: float, weight_decay: float) -> Optimiser:
@@ -39,7 +41,7 @@ def _sgd(lr: float, momentum: float, weight_decay: float) -> Optimiser:
             g = v = torch.add(g, v, alpha=momentum)
         return torch.add(w, g, alpha=-lr), v
 
-    return Optimiser("sgd", init, descend)
+    return Optimiser("sgd", init, descend, lr=lr, momentum=momentum)
 
 
 def _adam(lr: float, weight_decay: float, *, decoupled: bool) -> Optimiser:
@@ -63,7 +65,7 @@ def _adam(lr: float, weight_decay: float, *, decoupled: bool) -> Optimiser:
         scale = v.sqrt().div_(sqrt(1 - b2**t)).add_(eps)
         return torch.addcdiv(w, m, scale, value=-lr / (1 - b1**t)), (m, v, t)
 
-    return Optimiser("adamw" if decoupled else "adam", init, descend, warm)
+    return Optimiser("adamw" if decoupled else "adam", init, descend, warm, lr=lr)
 
 
 def optimiser(name: str = "sgd", *, lr: float, momentum: float = 0.0, weight_decay: float = 0.0) -> Optimiser:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
 from . import rng
@@ -33,6 +33,10 @@ class Roster:
 
     def __len__(self) -> int:
         return len(self._idle)
+
+    def __iter__(self) -> Iterator[int]:
+        """The idle clients, in no order that means anything."""
+        return iter(list(self._idle))
 
     def __contains__(self, client: int) -> bool:
         return self._place[client] != _AWAY

@@ -75,6 +75,7 @@ class Server:
         self._move_in()
         self._offers = [(p, offer) for p in _PARTS if (offer := getattr(method, p).offer) is not None]
         self._apply = {p: getattr(method, p).apply for p in _PARTS}
+        self._hear = method.dispatch.hear
         self._remembers = any(s is not None for s in self.state.values())
         self.settled_notes: dict[str, Any] | None = None  # diagnostics of the last step between arrivals
         self.ledger = Ledger()
@@ -140,6 +141,8 @@ class Server:
             own = {k: v.tolist() for k, v in notes.items()}
             lies = {} if "difference" in self.method.local.gives else _alignment(update, now)
             now = now._replace(notes={**own, **lies, "past_globals": globals_})
+        if self._hear is not None:
+            state["dispatch"] = self._hear(update, state["dispatch"], now)
         corrected, state["correct"] = apply["correct"](update, state["correct"], now)
         stepped = self._advance(corrected, now)
         start, state["reply"] = apply["reply"](update, state["reply"], now)

@@ -1,6 +1,9 @@
 """When the server has enough to take a step: at each arrival (the default), after K, or when a round is complete.
 
-What is passed on stands for several clients: its ticket is written at the global weights of the moment.
+What is passed on stands for several clients: its ticket is written at the global weights of the moment. Extras that are
+carried (`carries`) are averaged like the displacements; other extras are lost.
+
+For aggregates of one's own:  nothing_yet(weights) → state, gather(state, update, now, mass) → state, pooled(state, now).
 """
 
 from __future__ import annotations
@@ -15,12 +18,14 @@ from ..core.method import Now, Part
 from ..core.ticket import NOTHING, Ticket, Update
 from .manifold import CONTROL
 
-__all__ = ["buffer", "round_mean"]
+__all__ = ["Weighting", "buffer", "gather", "nothing_yet", "pooled", "round_mean"]
 
 Aggregate = Part[Update | None, Update | None]
+Weighting = Literal["examples", "uniform"]
+_CARRIED = frozenset({CONTROL})  # the mean of curves from one point is the curve of the means
 
 
-def buffer(size: int) -> Aggregate:
+def buffer(size: int, *, carries: frozenset[str] = _CARRIED) -> Aggregate:
     """Collect `size` updates, then pass on (1/size) Σ weight_k Δ_k."""
     if size < 1:
         raise BadInput(f"--method.buffer {size}: must be 1 or more")
@@ -28,13 +33,13 @@ def buffer(size: int) -> Aggregate:
     def apply(update: Update | None, state: dict[str, Any], now: Now) -> tuple[Update | None, dict[str, Any]]:
         if update is None:
             return None, state
-        state = _gather(state, update, now, 1.0)
-        return (_pooled(state, now, size), _empty(now.weights)) if state["count"] == size else (None, state)
+        state = gather(state, update, now, 1.0, carries=carries)
+        return (pooled(state, now), nothing_yet(now.weights)) if state["count"] == size else (None, state)
 
-    return Part(apply, _empty)
+    return Part(apply, nothing_yet)
 
 
-def round_mean(weighting: Literal["examples", "uniform"] = "examples") -> Aggregate:
+def round_mean(weighting: Weighting = "examples", *, carries: frozenset[str] = _CARRIED) -> Aggregate:
     """Wait until nobody is training any more, then pass on Σ (n_k/n) Δ_k over those who came (or their plain mean).
 
     A weight that an update was given scales its Δ_k.
@@ -42,23 +47,31 @@ def round_mean(weighting: Literal["examples", "uniform"] = "examples") -> Aggreg
 
     def apply(update: Update | None, state: dict[str, Any], now: Now) -> tuple[Update | None, dict[str, Any]]:
         if update is not None:
-            state = _gather(state, update, now, update.n_examples if weighting == "examples" else 1)
+            mass = update.n_examples if weighting == "examples" else 1
+            state = gather(state, update, now, mass, carries=carries)
         if now.in_flight or not state["count"]:
             return None, state
-        return _pooled(state, now, state["mass"]), _empty(now.weights)
+        return pooled(state, now), nothing_yet(now.weights)
 
-    return Part(apply, _empty)
-
-
-def _empty(weights: Tensor) -> dict[str, Any]:
-    return {"sum": torch.zeros_like(weights), "control": None, "mass": 0.0, "count": 0, "examples": 0, "steps": 0}
+    return Part(apply, nothing_yet)
 
 
-def _gather(state: dict[str, Any], update: Update, now: Now, mass: float) -> dict[str, Any]:
-    scale = mass * update.weight
+def nothing_yet(weights: Tensor) -> dict[str, Any]:
+    """The sums before the first update."""
+    return {"sum": torch.zeros_like(weights), "extras": {}, "mass": 0.0, "count": 0, "examples": 0, "steps": 0}
+
+
+def gather(
+    state: dict[str, Any], update: Update, now: Now, mass: float, *, carries: frozenset[str] = _CARRIED
+) -> dict[str, Any]:
+    """The sums with one update more: mass · weight · Δ, and so its carried extras."""
+    scale, extras = mass * update.weight, dict(state["extras"])
+    for name in update.extras.keys() & carries:
+        extra = update.extras[name]
+        extras[name] = torch.add(extras[name], extra, alpha=scale) if name in extras else extra * scale
     return {
         "sum": torch.add(state["sum"], now.moved(update), alpha=scale),
-        "control": _bent(state["control"], update, scale),
+        "extras": extras,
         "mass": state["mass"] + mass,
         "count": state["count"] + 1,
         "examples": state["examples"] + update.n_examples,
@@ -66,15 +79,8 @@ def _gather(state: dict[str, Any], update: Update, now: Now, mass: float) -> dic
     }
 
 
-def _bent(total: Tensor | None, update: Update, scale: float) -> Tensor | None:
-    """Control points add up like displacements: the mean of curves from one point is the curve of the means."""
-    d = update.extras.get(CONTROL)
-    if d is None:
-        return total
-    return d * scale if total is None else torch.add(total, d, alpha=scale)
-
-
-def _pooled(state: dict[str, Any], now: Now, mass: float) -> Update:
-    ticket = Ticket(-1, -1, -1, now.version, now.time, now.weights, now.weights)
-    extras = NOTHING if state["control"] is None else {CONTROL: state["control"] / mass}
+def pooled(state: dict[str, Any], now: Now) -> Update:
+    """What was gathered, as one update: sums over the mass."""
+    ticket, mass = Ticket(-1, -1, -1, now.version, now.time, now.weights, now.weights), state["mass"]
+    extras = {name: total / mass for name, total in state["extras"].items()} or NOTHING
     return Update(ticket, state["sum"] / mass, state["examples"], state["steps"], staleness=0, extras=extras)
