@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-data check bench wheel clean
+.PHONY: demo test test-data check bench docs wheel clean
 
 demo: $(STAMP)
 	$(BIN)/tarry demo
@@ -26,6 +26,10 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/engine.py
 	$(BIN)/python benchmarks/local_rules.py
+
+# The pages of docs/methods, from the registry.
+docs: $(STAMP)
+	$(BIN)/python docs/pages.py
 
 wheel: $(STAMP)
 	$(BIN)/python -m build --wheel --outdir dist .

@@ -19,7 +19,7 @@ from .core.errors import BadInput
 from .core.event import Event
 from .core.lab import ModelLab
 from .core.layout import Layout
-from .core.method import Horizon, Method
+from .core.method import Horizon, Method, Personal
 from .core.rng import Stream
 from .core.roster import Roster
 from .core.server import Server
@@ -27,6 +27,7 @@ from .core.table import Room
 from .core.task import Task
 from .cross import PARTS, crossed
 from .diagnose import by_speed, validator
+from .personal import Told, check, personalise
 from .remarks import remarks
 from .sim.diary import Diary
 from .sim.executor import Executor, Inline
@@ -79,12 +80,11 @@ class Plan:
     ) -> Simulator:
         """Ready to run; `cache` is the folder for what does not fit into memory."""
         s, n = self.spec, len(self.task.clients)
-        weights = self.layout.read(self.module, next(self.module.parameters()).dtype)
         room = Room(s.cache_limit * 1e6, cache)
         horizon = Horizon(self.budget.time, self.budget.updates, self.budget.rounds)
         server = Server(
             self.method,
-            weights,
+            self._first(),
             layout=self.layout,
             n_clients=n,
             seed=s.seed,
@@ -128,6 +128,25 @@ class Plan:
         layers = [b.name for b in self.layout.layers]
         return {**sim.diary.summary(), "layers": layers, "by_speed": by}
 
+    def personal(self, sim: Simulator, told: Told) -> dict[str, Any] | None:
+        """Clients' own accuracy when the run is over, if it was asked for; `told` hears how many are done."""
+        epochs = self.spec.personalise
+        if epochs is None:
+            return None
+        return personalise(
+            sim.server,
+            self._bound(),
+            first=self._first(),
+            work=self.work,
+            epochs=epochs,
+            seed=self.spec.seed,
+            told=told,
+        )
+
+    def _first(self) -> Tensor:
+        """The first weights."""
+        return self.layout.read(self.module, next(self.module.parameters()).dtype)
+
     def _bound(self) -> Bound:
         return Bound(copy.deepcopy(self.module), self.layout, self.task, self.work.optimiser)
 
@@ -155,15 +174,26 @@ def plan(spec: Spec) -> Plan:
     module = build_module(task, seed=spec.seed, dtype=_dtype(spec)).to(spec.device)
     layout = Layout.of(module)
     with under_flag("local" if spec.local is not None else _flag(spec, "method")):
-        method.local.check(layout)
+        method.local.check(layout, work.optimiser)
     samples = [len(x) for x, _ in task.clients]
     size = layout.size * torch.finfo(_dtype(spec)).bits // 8
     fleet = Fleet(n, samples, size, spec.seed, _epochs(work, samples))
     budget = Budget(spec.time, spec.updates, spec.rounds, spec.target)
     delay = _delay(spec, fleet)
     every, presence = _eval_every(spec, delay, n), _presence(spec, n)
-    said = tuple(remarks(spec, method, unlabelled=chosen))
-    return Plan(spec, method, task, module, layout, work, delay, presence, budget, every, said)
+    said = (*remarks(spec, method, unlabelled=chosen), *_unscored(spec, method))
+    made = Plan(spec, method, task, module, layout, work, delay, presence, budget, every, said)
+    if spec.personalise is not None:
+        with under_flag("local" if spec.local is not None else _flag(spec, "method")):
+            check(spec.personalise, method.personal, made._bound(), made._first())
+    return made
+
+
+def _unscored(spec: Spec, method: Method) -> list[str]:
+    """That clients' own models are what a method is about, and nobody looks at them."""
+    if spec.personalise is not None or method.personal == Personal():
+        return []
+    return [f"{spec.label} is about clients' own models: --personalise EPOCHS scores them"]
 
 
 def _dtype(spec: Spec) -> torch.dtype:

@@ -24,6 +24,7 @@ from .core.method import Method
 from .core.process import keep_memory
 from .core.task import Task
 from .experiment import CHANGE_NO_RESULT, Progress, resume, run_spec
+from .methods import methods as registered
 from .record.result import Result, write_atomic
 from .report.tables import Summary, summarise, to_json
 from .spec import Spec
@@ -63,8 +64,11 @@ def compare(
 
 
 def specs_of(methods: Sequence[Any], seeds: Iterable[int], settings: dict[str, Any]) -> list[Spec]:
-    """One spec a run; problems of all of them in one error."""
+    """One spec a run; problems of all of them in one error. `all` among the methods stands for every one there is."""
     seeds, problems, specs = list(seeds), [], []
+    if "all" in methods:
+        rest = [m for m in methods if m != "all"]
+        methods = [*rest, *(name for name in registered.names() if name not in rest)]
     if not methods or not seeds:
         raise BadInput("a comparison needs at least one --method and one of --seeds")
     for method in methods:

@@ -20,7 +20,7 @@ from typing import Any
 
 from .core.errors import BadInput
 from .core.local import LocalRule
-from .core.method import Geodesic, Method, Now, Part
+from .core.method import Geodesic, Method, Now, Part, Personal
 from .core.ticket import Offer, Update
 from .parts.manifold import CONTROL
 
@@ -52,6 +52,8 @@ def crossed(
     `labels` are the names to speak of them by: of each part, "method" and "distil".
     """
     if not others and distil is None and manifold is None:
+        if problems := list(_Fitting(base, base, frozenset(), {"method": base.name, **(labels or {})}).misfits()):
+            raise BadInput(problems)
         return base
     around = (distil or base).around
     plain = base.plain or base
@@ -61,6 +63,7 @@ def crossed(
         method = replace(method, **{name: getattr(server, name) for name in PARTS[part]})
         if part == "correct":
             method = replace(method, correct=_correction(plain, server))
+        method = replace(method, personal=_personal(method.personal, part, server.personal))
     pointed: dict[str, Any] = {p: _to_the_point(getattr(method, p), method.local) for p in _SERVER}
     method = replace(method, **pointed)
     names = {"method": base.name, **{p: o.name for p, o in others.items()}, **(labels or {})}
@@ -95,6 +98,13 @@ def _to_the_point(part: Part[Any, Any], local: LocalRule) -> Part[Any, Any]:
         return made and made._replace(payload={k: v for k, v in made.payload.items() if k not in unread})
 
     return replace(part, offer=offer, sends=part.sends - unread)
+
+
+def _personal(base: Personal, part: str, other: Personal) -> Personal:
+    """How clients tune and answer goes with what they do; where their own models are, with what they are replied."""
+    if part == "local":
+        return replace(other, own=base.own)
+    return replace(base, own=other.own) if part == "reply" else base
 
 
 def _correction(base: Method, other: Method) -> Part[Update, Update]:
@@ -152,7 +162,7 @@ class _Fitting:
         for p in _SERVER:
             fits = self.part(p).fits
             if fits is not None and (why := fits(self.method)):
-                yield self.misfit((p, *(q for q in (*_SERVER, "distil") if q != p)), why)
+                yield self.misfit((p, *(q for q in (*_SERVER, "distil", "local") if q != p)), why)
 
     def extras(self) -> Iterator[str]:
         """What clients give that the server would misread or lose."""
@@ -194,7 +204,7 @@ class _Fitting:
         """Told by the first flag among those that may have brought it in."""
         flag = next((p for p in among if p in self.taken), None)
         if flag is None:
-            return f"--method {self.names['method']}: {why}"
+            return f"--method {self.names['method']}: {why}; cross it with a method that does"
         return f"--{flag} {self.names[flag]}: {why}; {instead or f'leave out --{flag}'}"
 
 

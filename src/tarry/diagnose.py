@@ -18,6 +18,7 @@ from .core import rng
 from .core.client import Bound
 from .core.rng import Stream
 from .core.task import Examples, Task
+from .personal import class_shares, has_classes
 from .sim.diary import Diary, Validate
 
 __all__ = ["by_speed", "validator"]
@@ -29,16 +30,14 @@ _SLOW = 2.0  # a straggler takes this many times as long as the fastest client
 
 def validator(task: Task, bound: Bound, seed: int) -> Validate | None:
     """Scores on a part of the test set drawn with the client's own class proportions; None without classes."""
-    if task.test is None or task.score is None or task.test[1].is_floating_point() or task.test[1].ndim != 1:
+    if task.test is None or task.score is None or not has_classes(task.test):
         return None
     test_x, test_y = task.test
     labels = test_y.cpu().numpy()
 
     @cache
     def examples(client: int) -> Examples:
-        own = task.clients[client][1].cpu().numpy()
-        share = np.bincount(own, minlength=labels.max() + 1)[: labels.max() + 1] / len(own)
-        weight = share[labels] / np.bincount(labels)[labels]
+        weight = class_shares(task, client, labels.max() + 1)[labels] / np.bincount(labels)[labels]
         generator = rng.generator(rng.key(seed, Stream.DATA, client))
         n = min(_VALIDATION, int((weight > 0).sum()))
         chosen = generator.choice(len(labels), n, replace=False, p=weight / weight.sum())

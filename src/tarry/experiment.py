@@ -14,7 +14,7 @@ import contextlib
 import fcntl
 import time as clock
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,7 @@ class Progress:
     time: float
     updates: int
     accuracy: float | None
+    personalised: float | None = None  # when the run is over: the share of clients that are done (--personalise)
 
 
 def run(
@@ -183,6 +184,12 @@ class _Session:
             self.last_shown = now
             self.progress(_how_far(sim))
 
+    def _personalised(self, sim: Simulator, done: int) -> None:
+        now = clock.perf_counter()
+        if self.progress is not None and now - self.last_shown >= 0.2:
+            self.last_shown = now
+            self.progress(replace(_how_far(sim), fraction=1.0, personalised=done / len(self.plan.task.clients)))
+
     def _checkpoint(self, sim: Simulator) -> None:
         assert self.folder is not None
         assert self.recorder is not None
@@ -216,6 +223,7 @@ class _Session:
             tarry=__version__,
             remarks=list(self.plan.remarks),
             diagnostics=self.plan.diagnostics(sim),
+            personal=self.plan.personal(sim, lambda done: self._personalised(sim, done)),
             weights=server.answer,
             out=self.folder,
         )

@@ -58,7 +58,8 @@ def _taken(method: Method, group: str) -> Any:
     server = method.plain or method
     if group == "correct":
         return server.correction or server.correct
-    return [getattr(server, name) for name in PARTS[group]]
+    taken = [getattr(server, name) for name in PARTS[group]]
+    return [*taken, server.personal] if group == "local" else taken
 
 
 def alike(a: Any, b: Any) -> bool:

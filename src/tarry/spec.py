@@ -144,6 +144,9 @@ class Spec:
     workers: Annotated[int, "training processes"] = 1
     lookahead: Annotated[int, "visits trained ahead of need; changes no result"] = 0
     strict: Annotated[bool, "stop at the first update that is not finite, instead of refusing it"] = False
+    personalise: Annotated[
+        int | None, "epochs that every client fine-tunes the answer for at the end, to be scored on its own classes"
+    ] = None
     diagnose: Annotated[bool, "note how updates lie to each other, and what the method says of itself"] = False
     cache_limit: Annotated[
         float, "MB of memory for each thing that is kept of all clients; beyond, it is in a file"
@@ -184,8 +187,8 @@ class Spec:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 yield f"--{name.replace('_', '-')} {value}: must be above 0"
-        for name in ("min_samples", "lookahead"):
-            if getattr(self, name) < 0:
+        for name in ("min_samples", "lookahead", "personalise"):
+            if (getattr(self, name) or 0) < 0:
                 yield f"--{name.replace('_', '-')} {getattr(self, name)}: must be 0 or more"
         if self.batch != "all" and self.batch < 1:
             yield f"--batch {self.batch}: must be 1 or more, or `all`"

@@ -23,10 +23,15 @@ from .variants import Row, row
 #: what makes a method show all it does, and how it differs from others, within eleven arrivals
 _HASTE: Mapping[str, dict[str, Any]] = {
     "asynccurve": {"lr": 0.1, "cycle": 3, "statistic": "progress"},
+    "ca2fl": {"buffer": 3, "eta": 0.8},
     "dc-asgd": {"lam": 5.0},
+    "fadas": {"buffer": 2, "eta": 0.05, "eps": 0.1},
+    "fedavgm": {"eta": 0.7},
     "fedbuff": {"buffer": 3, "eta": 0.8},
     "fedecho": {"buffer": 3, "eta": 0.8},
+    "gradma": {"eta": 0.8},
     "orthodyn": {"statistic": "progress"},
+    "scaffold": {"eta": 0.8},
 }
 NAMES = tarry.methods.names()
 
@@ -76,12 +81,21 @@ def kinds(part: str) -> list[str]:
     return found
 
 
+def servers() -> list[str]:
+    """One method for each kind of server that there is: those that differ in their clients alone are one kind."""
+    found: list[str] = []
+    for name in NAMES:
+        if not any(all(alike_in(p, name, known) for p in PARTS if p != "local") for known in found):
+            found.append(name)
+    return found
+
+
 #: (server, part, other): the server with another method's part, where that is not what it has anyway
 PAIRS = [
     (server, part, other)
     for part in PARTS
     for other in kinds(part)
-    for server in NAMES
+    for server in servers()
     if not alike_in(part, server, other)
 ]
 

@@ -13,7 +13,7 @@ import tarry
 class Small(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.second = nn.Linear(3, 4), nn.Linear(4, 2)
+        self.first, self.second = nn.Linear(3, 4), nn.Linear(4, 3)
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.second(torch.relu(self.first(x)))
@@ -26,7 +26,7 @@ def flat_loss(outputs: Tensor, targets: Tensor) -> Tensor:
 
 def small_task(loss: Any = nn.functional.cross_entropy) -> tarry.Task:
     g = torch.Generator().manual_seed(3)
-    data = [(torch.randn(5, 3, generator=g), torch.randint(2, (5,), generator=g)) for _ in range(6)]
+    data = [(torch.randn(5, 3, generator=g), torch.randint(3, (5,), generator=g)) for _ in range(6)]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(4)
         module = Small()

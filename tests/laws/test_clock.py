@@ -19,7 +19,7 @@ def test_the_run_that_has_everything_has_everything(choice: Choice) -> None:
     log, _ = everything(choice)
     kinds = [e["kind"] for e in log]
     assert {"hand_out", "arrival", "lost", "join", "leave", "evaluate"} == set(kinds) - {"step"}
-    assert kinds.count("arrival") >= 20
+    assert kinds.count("arrival") >= 12
     assert log[-1]["version"] >= 2
     times = [e["time"] for e in log if e["kind"] == "arrival"]
     assert len(set(times)) < len(times), "several arrive at one instant"

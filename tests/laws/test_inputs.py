@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import tarry
 from tarry.core.client import Trained
+from tarry.core.errors import BadInput
 from tarry.core.local import Brief, Context, Functions, LocalRule, Outcome, Step
 from tarry.core.method import Method, Now, Part
 from tarry.core.task import Examples
@@ -129,7 +130,12 @@ def test_parts_and_local_rules_never_write_to_what_they_are_handed(choice: Choic
     count = [0]
     momentum = 0.9 if optimiser == "sgd" else 0.0
     settings = {**EVERYTHING, "time": 8.0, "optimiser": optimiser, "momentum": momentum}
-    tarry.run(watched_method(choice, count), **settings)
+    try:
+        tarry.run(watched_method(choice, count), **settings)
+    except BadInput as e:
+        assert "--optimiser adam" in str(e)  # noqa: PT017 - what a method refuses, it refuses by flag
+        assert optimiser == "adam"
+        return
     assert count[0] > 100
 
 
@@ -182,6 +188,6 @@ def test_where_the_gradient_is_zero_nothing_moves(choice: Choice) -> None:
         torch.testing.assert_close(e.weights, first, rtol=1e-13, atol=1e-15)
 
     tarry.run(method, task, dtype="float64", callbacks=[look], **UNBOUND)
-    assert len(spy.starts) >= 20
+    assert len(spy.starts) >= 12
     for start in spy.starts:
         torch.testing.assert_close(start, first, rtol=1e-13, atol=1e-15)

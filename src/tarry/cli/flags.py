@@ -19,7 +19,7 @@ __all__ = ["PASS_ON", "gather", "with_settings"]
 
 #: for commands that take `--method.NAME value`
 PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
-_SHAPES = {**dict.fromkeys(REGISTRIES, "NAME"), "presence": "FILE"}
+_SHAPES = {**dict.fromkeys(REGISTRIES, "NAME"), "presence": "FILE", "personalise": "EPOCHS"}
 
 
 def with_settings(*, leave_out: Sequence[str] = ()) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -44,6 +44,8 @@ def _bars() -> Progress:
 
 
 def _note(step: Step) -> str:
+    if step.personalised is not None:
+        return f"personalising, {step.personalised:.0%} of the clients"
     accuracy = "" if step.accuracy is None else f", accuracy {step.accuracy:.3f}"
     return f"virtual {step.time:,.0f} s, {step.updates:,} updates{accuracy}"
 
@@ -83,15 +85,27 @@ def many(specs: list[Spec]) -> Iterator[Callable[[int, Spec, Step], None]]:
 
 
 def _every_tenth(name: str) -> Callable[[Step], None]:
-    shown = 0
+    shown = {"": 0, "personalised ": 0}
 
     def update(step: Step) -> None:
-        nonlocal shown
-        if int(step.fraction * 10) > shown:
-            shown = int(step.fraction * 10)
-            _errors.print(f"{name}: {shown * 10}%", highlight=False)
+        what, share = ("", step.fraction) if step.personalised is None else ("personalised ", step.personalised)
+        if int(share * 10) > shown[what]:
+            shown[what] = int(share * 10)
+            _errors.print(f"{name}: {what}{shown[what] * 10}%", highlight=False)
 
     return update
+
+
+def _personal(result: Result) -> list[str]:
+    """Clients' own accuracy, where it was asked for."""
+    found = result.personal
+    if found is None or found["after"]["mean"] is None:
+        return []
+    after, before, epochs = found["after"], found["before"]["mean"], found["epochs"]
+    tuned = f"after {epochs} {'epoch' if epochs == 1 else 'epochs'} of fine-tuning" if epochs else "without fine-tuning"
+    refused = f"; {found['refused']:,} did not stay finite" if found["refused"] else ""
+    over = f"mean ± sd over {found['clients']:,} clients, each on its own classes"
+    return [f"personal accuracy {after['mean']:.4f} ± {after['sd']:.4f} {tuned} ({over}), {before:.4f} before{refused}"]
 
 
 def result_lines(result: Result) -> None:
@@ -111,7 +125,7 @@ def result_lines(result: Result) -> None:
         highlight=False,
         soft_wrap=True,
     )
-    for line in [*result.remarks, *in_short(result)]:
+    for line in [*_personal(result), *result.remarks, *in_short(result)]:
         console.print(f"  {plain(line)}", highlight=False, soft_wrap=True)
     console.print(f"  weights sha256 {result.weights_sha256}", highlight=False, soft_wrap=True)
     if result.out is not None:

@@ -95,7 +95,7 @@ class Bound:
     """A module bound to a flat vector: `Functions` for one client at a time, and evaluation."""
 
     def __init__(self, module: nn.Module, layout: Layout, task: Task, optimiser: Optimiser):
-        self.module, self.layout, self.task = module.train(), layout, task
+        self.module, self.layout, self.task, self.task_loss = module.train(), layout, task, task.loss
         self.use(optimiser)
         first = next(p for p in module.parameters() if p.requires_grad)
         self.flat = layout.read(module, first.dtype)
@@ -161,13 +161,21 @@ class Bound:
         return loss
 
     def received(self, x: Tensor, /) -> Tensor:
+        assert self.visit is not None, "asked outside of a visit"
+        return self._once("received", self.outputs, self.visit.sent, x)
+
+    def known_features(self, vec: Tensor, x: Tensor, /) -> Tensor:
+        return self._once(f"features of {id(vec)}", self.features, vec, x)
+
+    def _once(self, name: str, ask: Callable[[Tensor, Tensor], Tensor], vec: Tensor, x: Tensor) -> Tensor:
+        """What is said of the batch at hand, out of a table of all the client's examples where they come again."""
         v = self.visit
-        assert v is not None, "asked outside of a visit"
-        if not v.again:
-            return self.outputs(v.sent, x)
-        if v.table is None:
-            v.table = torch.cat([self.outputs(v.sent, part) for part in torch.split(v.x, _CHUNK)])
-        return v.table if v.at is None else v.table[v.at]
+        if v is None or not v.again:
+            return ask(vec, x)
+        if name not in v.tables:
+            v.tables[name] = torch.cat([ask(vec, part) for part in torch.split(v.x, _CHUNK)])
+        table = v.tables[name]
+        return table if v.at is None else table[v.at]
 
     @torch.no_grad()
     def outputs(self, vec: Tensor, x: Tensor, /) -> Tensor:
@@ -223,7 +231,7 @@ class Visit:
     def __init__(self, sent: Tensor, data: Examples, work: Work, key: int):
         self.sent, self.x = sent, data[0]
         self.at: Tensor | None = None  # the examples of the batch at hand; None = all of them, in order
-        self.table: Tensor | None = None  # what the received model says of them all, once somebody has asked
+        self.tables: dict[str, Tensor] = {}  # what a model says of them all, once somebody has asked
         self._data, self._work, self._key = data, work, key
         self.again = work.n_steps(len(self.x)) > work.n_batches(len(self.x))  # examples come more than once
 

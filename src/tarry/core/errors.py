@@ -4,6 +4,7 @@
       BadInput            a flag, a parameter or a file says something that cannot be done (all problems at once)
       Damaged             a checkpoint or a record on disk cannot be trusted
       Diverged            a client's loss became NaN or infinite and the run is strict
+      SolverFailed        a server's programme was not solved: nothing goes on with what it did not find
       WorkerDied          a training process ended without an answer
 
 Mistakes of ours are assertions, not these.
@@ -14,7 +15,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 
-__all__ = ["BadInput", "Damaged", "Diverged", "TarryError", "WorkerDied", "near"]
+__all__ = ["BadInput", "Damaged", "Diverged", "SolverFailed", "TarryError", "WorkerDied", "near"]
 
 
 class TarryError(Exception):
@@ -35,6 +36,10 @@ class Damaged(TarryError):
 
 class Diverged(TarryError):
     """A client came back with a loss or weights that are not finite, and `strict` was asked for."""
+
+
+class SolverFailed(TarryError):
+    """A solver gave up, or what it found does not hold."""
 
 
 class WorkerDied(TarryError):

@@ -15,6 +15,7 @@ f gives pure functions of the flat weights, so a rule is written once and runs o
     f.split(w, x)                          one pass through the body, the head at any weights
     f.deep_grad(w, batch, objective)       the gradient of an objective(outputs, features, targets)
     f.features(vec, x)                     what a whole vector's model makes of x before its head
+    f.task_loss                            the task's own objective
     f.optimiser                            the client's optimiser, with its lr and momentum
 
 A step has no Python branch on a tensor's value, never writes to its inputs and draws no hidden randomness: what it
@@ -78,6 +79,7 @@ class Functions(Protocol):
 
     layout: Layout
     optimiser: Optimiser
+    task_loss: Objective
 
     def grad(
         self, w: Tensor, batch: tuple[Tensor, Any], objective: Objective | None = None, /, *, still: bool = False
@@ -94,6 +96,9 @@ class Functions(Protocol):
 
     def features(self, vec: Tensor, x: Tensor, /) -> Tensor:
         """The features of a whole vector's model, as in use: dropout off, its own running statistics."""
+
+    def known_features(self, vec: Tensor, x: Tensor, /) -> Tensor:
+        """The features of a vector that is the same all visit long, on the batch at hand: worked out once a visit."""
 
     def loss(self, w: Tensor, batch: Examples, /) -> Tensor:
         """The task's loss at w on a batch, as a training pass sees it; nothing moves."""
@@ -140,8 +145,8 @@ class LocalRule:
         """What is done with every epoch's batches, one lap after the other; the first is what is counted as steps."""
         return (self.step,)
 
-    def check(self, layout: Layout) -> None:
-        """Raise BadInput where the rule cannot train such a model."""
+    def check(self, layout: Layout, optimiser: Optimiser) -> None:
+        """Raise BadInput where the rule cannot train such a model, or not by such an optimiser."""
 
     def begin(self, brief: Brief) -> tuple[Tensor, Context]:
         return brief.weights, NOTHING

@@ -29,11 +29,12 @@ from torch import Tensor
 
 from . import rng
 from .layout import Layout
-from .local import LocalRule
+from .local import Functions, LocalRule
 from .roster import Roster
+from .task import Examples
 from .ticket import Offer, Start, Update
 
-__all__ = ["Geodesic", "Horizon", "Lab", "Method", "Now", "Part", "stateless"]
+__all__ = ["Geodesic", "Horizon", "Lab", "Method", "Now", "Part", "Personal", "Predict", "stateless"]
 
 X = TypeVar("X")
 Y = TypeVar("Y")
@@ -158,6 +159,17 @@ def _refill(roster: Roster, state: None, now: Now) -> tuple[list[int], None]:
 
 #: the global weights and the states of all parts by name → what the method answers with: what is tested and kept
 Answer = Callable[[Tensor, Mapping[str, Any]], Tensor]
+#: a client's weights, its own examples, f → what it says of inputs, in place of the model's outputs
+Predict = Callable[[Tensor, Examples, Functions], Callable[[Tensor], Tensor]]
+
+
+@dataclass(frozen=True)
+class Personal:
+    """How a client makes the answer its own when the run is over (--personalise)."""
+
+    tune: LocalRule = field(default_factory=LocalRule)  # what it fine-tunes by, on its own examples
+    predict: Predict | None = None  # how it then answers; None = as the model does
+    own: bool = False  # it begins from its own model (its next start, or what it was sent), not from the answer
 
 
 @dataclass(frozen=True)
@@ -177,3 +189,4 @@ class Method:
     around: Callable[[Method], Method] | None = None  # what it puts around any server: a distillation, ...
     plain: Method | None = None  # the server it is put around here
     correction: Part[Update, Update] | None = None  # what its trust means as a correct part of another's server
+    personal: Personal = field(default_factory=Personal)  # how its clients make the answer their own

@@ -122,6 +122,7 @@ class Entry(Generic[T]):
     name: str
     factory: Callable[..., T]
     paper: str
+    use: str  # when one would take it
     params: tuple[Param, ...]
 
     @property
@@ -168,13 +169,13 @@ class Registry(Generic[T]):
         self._broken: dict[str, str] = {}
         self._plugins_loaded = False
 
-    def register(self, name: str, *, paper: str = "") -> Callable[[F], F]:
-        """Decorate a factory; its name must be new and its docstring there."""
+    def register(self, name: str, *, paper: str = "", use: str = "") -> Callable[[F], F]:
+        """Decorate a factory; its name must be new and its docstring there. `use` says when one would take it."""
 
         def add(factory: F) -> F:
             assert name not in self._entries, f"{self.kind} {name!r} is registered twice"
             assert factory.__doc__, f"{self.kind} {name!r} needs a docstring: its first line is its summary"
-            self._entries[name] = Entry(name, factory, paper, _params(factory))
+            self._entries[name] = Entry(name, factory, paper, use, _params(factory))
             return factory
 
         return add
@@ -235,7 +236,7 @@ class Registry(Generic[T]):
                 continue
             try:
                 factory = point.load()
-                self._entries[point.name] = Entry(point.name, factory, getattr(factory, "paper", ""), _params(factory))
+                self._entries[point.name] = _foreign(point.name, factory)
             except Exception as e:
                 self._broken[point.name] = f"its plug-in does not load: {type(e).__name__}: {e}"
 
@@ -258,4 +259,9 @@ class Registry(Generic[T]):
         if not callable(factory):
             found = [n for n, v in vars(module).items() if inspect.isfunction(v) and v.__module__ == module_name]
             raise BadInput(f"--{self.kind} {name}: {path.name} has no factory {attribute!r}.{near(attribute, found)}")
-        return Entry(name, factory, getattr(factory, "paper", ""), _params(factory))
+        return _foreign(name, factory)
+
+
+def _foreign(name: str, factory: Callable[..., Any]) -> Entry[Any]:
+    """Of a factory that no decorator was put on."""
+    return Entry(name, factory, getattr(factory, "paper", ""), getattr(factory, "use", ""), _params(factory))

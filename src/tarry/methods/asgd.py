@@ -17,7 +17,11 @@ from .registry import methods
 __all__ = ["asgd"]
 
 
-@methods.register("asgd", paper="Mishchenko et al. 2022, Asynchronous SGD Beats Minibatch SGD Under Arbitrary Delays")
+@methods.register(
+    "asgd",
+    paper="Mishchenko et al. 2022, Asynchronous SGD Beats Minibatch SGD Under Arbitrary Delays",
+    use="A first asynchronous baseline: no memory, no weighing; it suffers where some clients are much slower.",
+)
 def asgd(
     *, eta: Annotated[float, "η, the server's learning rate; 1/clients makes a round of equals FedAvg"] = 0.4
 ) -> Method:

@@ -114,7 +114,11 @@ def averaged(weights: Tensor, state: Any) -> Tensor:
     return weights if mean is None else mean
 
 
-@methods.register("asynccurve", paper="Aggregation on Learnable Manifolds for Asynchronous Federated Optimization")
+@methods.register(
+    "asynccurve",
+    paper="Aggregation on Learnable Manifolds for Asynchronous Federated Optimization",
+    use="A few clients in a long run, with twice the traffic and local work to spare; --diagnose tells what it gains.",
+)
 def asynccurve(
     *,
     eta: Annotated[float, "η, the most of the way a step goes, before the dominance penalty"] = 0.4,

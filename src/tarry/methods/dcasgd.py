@@ -45,7 +45,9 @@ def adaptive_rule(lam: float, m: float) -> Rule:
 
 
 @methods.register(
-    "dc-asgd", paper="Zheng et al. 2017, Asynchronous Stochastic Gradient Descent with Delay Compensation"
+    "dc-asgd",
+    paper="Zheng et al. 2017, Asynchronous Stochastic Gradient Descent with Delay Compensation",
+    use="Plain asynchronous steps at small client rates, where a first-order correction can be right.",
 )
 def dc_asgd(
     *,

@@ -22,7 +22,11 @@ from .registry import methods
 __all__ = ["fedasync"]
 
 
-@methods.register("fedasync", paper="Xie et al. 2019, Asynchronous Federated Optimization")
+@methods.register(
+    "fedasync",
+    paper="Xie et al. 2019, Asynchronous Federated Optimization",
+    use="The asynchronous baseline: any number of clients, no memory; slow clients count for little.",
+)
 def fedasync(
     *,
     alpha: Annotated[float, "mixing weight of a fresh update"] = 0.6,

@@ -17,7 +17,11 @@ from .registry import methods
 __all__ = ["fedavg"]
 
 
-@methods.register("fedavg", paper="McMahan et al. 2017, Communication-Efficient Learning of Deep Networks")
+@methods.register(
+    "fedavg",
+    paper="McMahan et al. 2017, Communication-Efficient Learning of Deep Networks",
+    use="Clients of about one speed, or to compare with: a round lasts as long as its slowest member.",
+)
 def fedavg(
     *,
     weighting: Annotated[Literal["examples", "uniform"], "clients weigh by their examples, or all alike"] = "examples",

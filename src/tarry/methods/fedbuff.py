@@ -20,7 +20,11 @@ from .registry import methods
 __all__ = ["fedbuff"]
 
 
-@methods.register("fedbuff", paper="Nguyen et al. 2022, Federated Learning with Buffered Asynchronous Aggregation")
+@methods.register(
+    "fedbuff",
+    paper="Nguyen et al. 2022, Federated Learning with Buffered Asynchronous Aggregation",
+    use="Many clients in flight, and secure aggregation or few server steps wanted: one step for K updates.",
+)
 def fedbuff(
     *,
     buffer: Annotated[int, "K, the updates a server step waits for"] = 10,

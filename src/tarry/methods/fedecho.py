@@ -30,7 +30,11 @@ __all__ = ["fedecho"]
 PAPER = "Stragglers Can Contribute More: Uncertainty-Aware Distillation for Asynchronous Federated Learning"
 
 
-@methods.register("fedecho", paper=PAPER)
+@methods.register(
+    "fedecho",
+    paper=PAPER,
+    use="Stragglers that hold what others do not, when the server has inputs of the domain without labels.",
+)
 def fedecho(
     *,
     buffer: Annotated[int, "M, the updates a server step waits for"] = 5,

@@ -231,6 +231,7 @@ def _mean(M: Table, clients: Sequence[int]) -> Tensor:
 @methods.register(
     "fedogd",
     paper="Fed-OGD: Mitigating Straggler Effects in Federated Learning via Orthogonal Gradient Descent",
+    use="Some tens of fast and slow clients whose data differ, and a server that can hold a model for each.",
 )
 def fedogd(
     *,

@@ -19,7 +19,11 @@ from .registry import methods
 __all__ = ["fedprox"]
 
 
-@methods.register("fedprox", paper="Li et al. 2020, Federated Optimization in Heterogeneous Networks")
+@methods.register(
+    "fedprox",
+    paper="Li et al. 2020, Federated Optimization in Heterogeneous Networks",
+    use="Rounds whose clients drift apart because their data differ or they do unequal work.",
+)
 def fedprox(
     *,
     mu: Annotated[float, "strength of the pull towards the received weights; 0 is FedAvg"] = 1.0,

@@ -12,15 +12,19 @@
                A3  L(w + ε_p) + β L_p(w + ε_p)
     projection     g_l − (g_l·g_p / g_p·g_p) g_p  where g_l·g_p < 0, over the whole gradient               Eq. 3
 
-ρ = 0 is FedAvg (A2 to A4 and A6: A5). A5 with l2 is FedProx with μ = β.
+ρ = 0 is FedAvg (A2 to A4 and A6: A5). A5 with l2 is FedProx with μ = β, with ntd FedNTD, with moon MOON.
 
 What the text leaves open: 0/0 in Eq. 7 and 8 is 0, so a visit's first step is not perturbed (norms below
 1e-12 count as 1e-12). With a perturbed part, ‖g_p‖ runs over that part alone, as in the authors' code: that is what
 lets `head` do with one pass of the body. A layer is one parameter tensor. Running statistics move in a step's first
 pass only. A5 is printed without its β, and ε_c with β = 1; App. H's words for A2 are those for A3, so the formulas are
-followed. Algorithm 1 prints the plain mean (`weighting="uniform"`); the default weighs by examples so that ρ = 0 is
-FedAvg. The authors' code normalises |w − w_g| over dimension 0 of each tensor (`norm="dim0"`) and perturbs the whole
-model (`part="all"`) with ρ = 1.
+followed. moon is a loss of features, on which the head has no influence: with it the body or all is perturbed, as in
+Table 4; it is not 0 at w_g, and nothing at a client's first visit. Algorithm 1 prints the plain mean
+(`weighting="uniform"`); the default weighs by examples so that ρ = 0 is FedAvg. The authors' code normalises |w − w_g|
+over dimension 0 of each tensor (`norm="dim0"`) and perturbs the whole model (`part="all"`) with ρ = 1.
+
+Table 4 joins FedSOL with other methods' losses. FedProx's is l2, MOON's has a name here; those of SCAFFOLD, FedDyn and
+FedNova want their servers, too: --server scaffold --local fedsol:proximal=scaffold,part=all.
 """
 
 from __future__ import annotations
@@ -36,6 +40,7 @@ from ..core.errors import BadInput
 from ..core.layout import Block, Kind, Layout
 from ..core.local import Brief, Context, Functions, LocalRule, Outcome
 from ..core.method import Method
+from ..core.optim import Optimiser
 from ..core.task import Examples
 from ..parts.aggregate import round_mean
 from ..parts.dispatch import barrier
@@ -62,11 +67,12 @@ class Found(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """What goes from step to step: the optimiser's state, whether w is w_g still, sums for the notes."""
+    """What goes from step to step: the optimiser's state, whether w is w_g still, sums for the notes; the optimiser."""
 
     inner: Any
     at_start: bool
     sums: Tensor | None
+    optimiser: Optimiser
 
 
 @dataclass(frozen=True)
@@ -90,9 +96,25 @@ class FedSOL(LocalRule):
     def notes(self) -> bool:
         return self.watch and self.course != "A0"
 
-    def check(self, layout: Layout) -> None:
+    @property
+    def needs(self) -> frozenset[str]:
+        return frozenset() if self.course == "A0" else self.proximal.needs
+
+    @property
+    def gives(self) -> frozenset[str]:
+        return frozenset() if self.course == "A0" else self.proximal.gives
+
+    def check(self, layout: Layout, optimiser: Optimiser) -> None:
+        if self.course == "A0":
+            return
+        self.proximal.check(layout, optimiser)
         if self.course in _UNPERTURBED:
             self.perturbs(layout)
+            if self.part == "head" and self.course != "A4" and not self.proximal.reaches_head:
+                raise BadInput(
+                    "--method.part head: the proximal loss does not depend on the head, so nothing would be perturbed;"
+                    " use --method.part all"
+                )
 
     def begin(self, brief: Brief) -> tuple[Tensor, Context]:
         if self.course == "A0":
@@ -115,30 +137,30 @@ class FedSOL(LocalRule):
         if self.course == "A0":
             return f.init(w)
         at_start = w.data_ptr() == context["w_g"].data_ptr()
-        return Progress(f.init(w), at_start, w.new_zeros(2) if self.notes else None)
+        return Progress(f.init(w), at_start, w.new_zeros(2) if self.notes else None, f.optimiser)
 
     def step(
         self, w: Tensor, batch: Examples, context: Context, state: Any, f: Functions
     ) -> tuple[Tensor, Any, Tensor]:
         if self.course == "A0":
             return super().step(w, batch, context, state, f)
-        inner, at_start, sums = state
+        inner, at_start, sums, optimiser = state
         by_head = self.course == "A1" and self.part == "head"
-        if at_start and self.course == "A1":  # ε is 0, whatever g_p
+        if at_start and self.course == "A1" and (self.adaptive or self.proximal.rests):  # ε is 0, whatever g_p
             g, loss = f.grad(w, batch)
             w, inner = f.descend(w, g, inner)
-            return w, Progress(inner, False, sums), loss
+            return w, Progress(inner, False, sums, optimiser), loss
         found = self.by_head(w, batch, context, f) if by_head else self.by_passes(w, batch, context, f)
         w, inner = f.descend(w, found.g, inner)
         if sums is not None:
             g, g_p = (_part(v, context["runs"]) if by_head else v for v in (found.g, found.g_p))
             sums = sums + torch.stack([found.proximal, _cosine(g, g_p)])
-        return w, Progress(inner, False, sums), found.loss
+        return w, Progress(inner, False, sums, optimiser), found.loss
 
     def by_head(self, w: Tensor, batch: Examples, context: Context, f: Functions) -> Found:
         """A1 where only the head is perturbed: the body is run once, the head twice."""
         x, y = batch
-        near = self.proximal.near(x, context, f)
+        near = self.proximal.near(batch, context, f)
         split = f.split(w, x)
         g_p, proximal = near.on_head(split, w)
         g_p = self.settled(g_p, w, context)
@@ -147,7 +169,7 @@ class FedSOL(LocalRule):
 
     def by_passes(self, w: Tensor, batch: Examples, context: Context, f: Functions) -> Found:
         """Any strategy, by whole passes. Running statistics move in the first one."""
-        near = self.proximal.near(batch[0], context, f)
+        near = self.proximal.near(batch, context, f)
         g_p, proximal = near.gradient(w, still=False)
         g_p, moved = self.settled(g_p, w, context), near.passes
         if self.course in ("A5", "projection"):
@@ -170,9 +192,9 @@ class FedSOL(LocalRule):
     def settled(self, g_p: Tensor, w: Tensor, context: Context) -> Tensor:
         """0 where w is w_g still: what is left of g_p there is rounding, and dividing by its norm would blow it up.
 
-        An adaptive perturbation is 0 there anyhow.
+        An adaptive perturbation is 0 there anyhow, and moon's gradient need not be.
         """
-        if self.adaptive and self.course != "projection":
+        if not self.proximal.rests or (self.adaptive and self.course != "projection"):
             return g_p
         return torch.mul(g_p, (w != context["w_g"]).any())
 
@@ -192,11 +214,15 @@ class FedSOL(LocalRule):
             out[at].copy_(w[at])
         return out
 
-    def finish(self, w: Tensor, context: Context, state: Any) -> Outcome:  # noqa: ARG002
-        if not self.notes:
+    def finish(self, w: Tensor, context: Context, state: Any) -> Outcome:
+        if self.course == "A0":
             return Outcome()
+        share = 0.0 if self.course in ("A1", "projection") else self.beta
+        out = self.proximal.finish(w, context, state.optimiser, share)
+        if not self.notes:
+            return out
         proximal, cosine = state.sums / context["n_steps"]
-        return Outcome(notes={"proximal": proximal, "cosine_proximal": cosine})
+        return out._replace(notes={"proximal": proximal, "cosine_proximal": cosine})
 
 
 def _runs(blocks: Sequence[Block]) -> tuple[slice, ...]:
@@ -231,13 +257,17 @@ def _cosine(a: Tensor, b: Tensor) -> Tensor:
 
 
 @methods.register(
-    "fedsol", paper="FedSOL: Stabilized Orthogonal Learning with Proximal Restrictions in Federated Learning"
+    "fedsol",
+    paper="FedSOL: Stabilized Orthogonal Learning with Proximal Restrictions in Federated Learning",
+    use="Rounds, or any server, over clients whose data differ much: less forgetting for a tenth more local work.",
 )
 def fedsol(
     *,
     rho: Annotated[float, "ρ, how strongly weights are perturbed; with A1, 0 is FedAvg"] = 2.0,
-    proximal: Annotated[Proximal, "L_p: divergence from the received model's outputs, or distance of weights"] = "kl",
-    temperature: Annotated[float, "kl: T, what outputs are divided by"] = 3.0,
+    proximal: Annotated[
+        Proximal, "L_p: divergence of outputs, distance of weights, FedNTD's, MOON's; or of the server it is put under"
+    ] = "kl",
+    temperature: Annotated[float, "T of kl, ntd and moon; FedNTD takes 1, MOON 0.5"] = 3.0,
     adaptive: Annotated[bool, "scale the perturbation by |w − w_g| in its layer (Eq. 7)"] = True,
     part: Annotated[Part, "what is perturbed: the last linear or conv map (the paper's), the rest, or all"] = "head",
     norm: Annotated[Norm, "Eq. 7's norm over a layer, or over dimension 0 of it as in the authors' code"] = "layer",

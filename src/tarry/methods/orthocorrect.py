@@ -40,7 +40,11 @@ def _method(name: str, eta: float, correct: Part[Update, Update]) -> Method:
     return Method(name, staleness="through the drift G = W_now − W_start", correct=correct, step=add(eta))
 
 
-@methods.register("orthocorrect", paper=PAPER)
+@methods.register(
+    "orthocorrect",
+    paper=PAPER,
+    use="To study delay corrections: the two limits and everything between are one formula.",
+)
 def orthocorrect(
     *,
     alpha: Annotated[float, "λ when there is no conflict: 0 trusts displacement, 1 position"] = 0.0,
@@ -56,25 +60,37 @@ def orthocorrect(
     return _method("orthocorrect", eta, corrected(orthogonal(alpha, theta, conflict)))
 
 
-@methods.register("orthograd", paper=PAPER)
+@methods.register(
+    "orthograd",
+    paper=PAPER,
+    use="Stale clients early in training: what goes against the drift is taken out of their displacement.",
+)
 def orthograd(*, eta: Eta = 0.4) -> Method:
     """OrthoCorrect that trusts displacement: α = 0, ϑ = 0."""
     return _method("orthograd", eta, corrected(orthogonal(0.0, 0.0)))
 
 
-@methods.register("orthopos", paper=PAPER)
+@methods.register(
+    "orthopos",
+    paper=PAPER,
+    use="Stale clients close to convergence, where the position a client reached says more than the way it took.",
+)
 def orthopos(*, conflict: Conflict = "start", eta: Eta = 0.4) -> Method:
     """OrthoCorrect that trusts position: α = 1, ϑ = 0."""
     return _method("orthopos", eta, corrected(orthogonal(1.0, 0.0, conflict)))
 
 
-@methods.register("orthostrict", paper=PAPER)
+@methods.register("orthostrict", paper=PAPER, use="As an ablation: nothing along the drift is ever accepted.")
 def orthostrict(*, eta: Eta = 0.4) -> Method:
     """OrthoCorrect that always projects: ϑ = 1."""
     return _method("orthostrict", eta, corrected(orthogonal(0.0, 1.0)))
 
 
-@methods.register("orthodyn", paper=PAPER)
+@methods.register(
+    "orthodyn",
+    paper=PAPER,
+    use="Stale clients over a whole run, when one cannot say beforehand which of orthograd and orthopos is right.",
+)
 def orthodyn(
     *,
     statistic: Annotated[str, "closeness to convergence: agreement, ratio, progress, or file.py:factory"] = "agreement",

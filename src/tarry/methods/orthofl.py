@@ -131,7 +131,11 @@ def reference_step(beta: float, s: Decay) -> Part[Update, Tensor]:
     return Part(apply)
 
 
-@methods.register("orthofl", paper="Orthogonal Calibration for Asynchronous Federated Learning")
+@methods.register(
+    "orthofl",
+    paper="Orthogonal Calibration for Asynchronous Federated Learning",
+    use="Clients whose data differ and whose speeds differ a hundredfold: the slow ones keep what they learnt.",
+)
 def orthofl(
     *,
     beta: Annotated[float, "mixing weight of a fresh update"] = 0.6,

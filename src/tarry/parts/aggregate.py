@@ -3,7 +3,7 @@
 What is passed on stands for several clients: its ticket is written at the global weights of the moment. Extras that are
 carried (`carries`) are averaged like the displacements; other extras are lost.
 
-For aggregates of one's own:  nothing_yet(weights) → state, gather(state, update, now, mass) → state, pooled(state, now).
+For aggregates of one's own: nothing_yet(weights) → state, gather(state, update, now, mass) → state, pooled(state, now).
 """
 
 from __future__ import annotations

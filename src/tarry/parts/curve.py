@@ -32,6 +32,7 @@ from ..core.optim import Optimiser, optimiser
 from ..core.task import Examples
 from ..core.ticket import NOTHING
 from .manifold import CONTROL
+from .sharpness import ascended_adaptively
 
 __all__ = ["SHIFT", "CurveLearning", "Proximal", "Shape", "Solver"]
 
@@ -127,7 +128,7 @@ class CurveLearning(LocalRule):
         g, loss = f.grad(w, batch)
         g = self.bend(g, w, context)
         if self.solver == "asam":
-            w_up = self._ascended(w, g)
+            w_up = ascended_adaptively(w, g, rho=self.rho, eta=_FLOOR)
             g = self.bend(f.grad(w_up, batch, still=True)[0], w_up, context)
         w, solver = self._endpoint.descend(w, g, state.solver)
         return w, state._replace(solver=solver, lap=None), loss
@@ -148,12 +149,6 @@ class CurveLearning(LocalRule):
         rise = (2 * ds + dd) / (a + b)  # a − b, without the cancellation
         pull = self.mu / self.sigma * torch.exp(((dd - rise * rise) / self.sigma).clamp_max(_STEEP))
         return torch.addcmul(torch.addcmul(g, d, pull), w, -pull * rise / a)
-
-    def _ascended(self, w: Tensor, g: Tensor) -> Tensor:
-        scale = w.abs() + _FLOOR
-        steep = scale * g
-        size = torch.linalg.vector_norm(steep).clamp_min(torch.finfo(w.dtype).tiny)
-        return torch.addcmul(w, scale * steep, self.rho / size)
 
     def control_step(
         self, w: Tensor, batch: Examples, context: Context, state: Learnt, f: Functions

@@ -47,6 +47,7 @@ class Result:
     tarry: str  # the version that ran it
     remarks: list[str] = field(default_factory=list)  # what changed nothing, and what was chosen unasked
     diagnostics: dict[str, Any] | None = None  # --diagnose: what was noted on the way
+    personal: dict[str, Any] | None = None  # --personalise: clients' own accuracy, before and after
     weights: Tensor | None = field(default=None, repr=False, compare=False)
     out: Path | None = field(default=None, compare=False)
 

@@ -12,7 +12,7 @@ from .diagnostics import pictures
 from .notes import sentences, speed_grid, stretch
 from .plots import accuracy_over_time, accuracy_over_updates, staleness_bars
 from .tables import Summary, known
-from .words import NONE, Cell, duration, findings, grid, percent, target_in_words
+from .words import NONE, Cell, duration, findings, grid, legend, percent
 
 __all__ = ["page", "write_page"]
 
@@ -135,7 +135,7 @@ def _summary_table(summary: Summary) -> str:
     headings, rows = grid(summary, full=True)
     several = len(summary.seeds) > 1
     notes = [
-        target_in_words(summary),
+        legend(summary),
         "Numbers are means over seeds (± is the standard deviation); maxima are over all seeds." if several else "",
         "Best values are marked." if len(summary.rows) > 1 else "",
     ]

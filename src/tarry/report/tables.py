@@ -21,7 +21,7 @@ import numpy as np
 
 from ..core.errors import BadInput
 from ..record.result import Result
-from .words import grid, target_in_words
+from .words import grid, legend
 
 __all__ = ["Curve", "Row", "Summary", "by_label", "known", "markdown", "mean_curve", "summarise", "to_json"]
 
@@ -53,6 +53,9 @@ class Row:
     peak_server_mb: float  # the largest of all runs
     lost: float
     refused: float
+    personal: float | None = None  # --personalise: clients' own accuracy, their mean
+    personal_sd: float | None = None  # over clients
+    personal_before: float | None = None  # that of the answer as it is
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,7 @@ class Summary:
     fraction: float
     target: float | None
     rows: tuple[Row, ...]
+    personal_epochs: tuple[int, ...] = ()  # --personalise: what was asked for; () where nobody asked
 
     @property
     def scored(self) -> bool:
@@ -96,6 +100,7 @@ def summarise(results: Sequence[Result], *, baseline: str = "fedavg", fraction: 
         fraction=fraction,
         target=target,
         rows=tuple(replace(r, relative_time=_relative(r, base)) for r in rows),
+        personal_epochs=tuple(sorted({r.personal["epochs"] for r in results if r.personal})),
     )
 
 
@@ -147,7 +152,7 @@ def markdown(summary: Summary) -> str:
     for row in rows:
         texts = [_escaped(f"{c.text} ({c.aside})" if c.aside else c.text) for c in row]
         lines.append("| " + " | ".join(f"**{t}**" if c.best else t for t, c in zip(texts, row, strict=True)) + " |")
-    note = target_in_words(summary)
+    note = legend(summary)
     return "\n".join(lines) + "\n" + (f"\n{_escaped(note)}\n" if note else "")
 
 
@@ -193,7 +198,14 @@ def _row(label: str, runs: Sequence[Result], target: float | None) -> Row:
         peak_server_mb=max(r.peak_server_bytes for r in runs) / _MB,
         lost=fmean(r.lost for r in runs),
         refused=fmean(r.refused for r in runs),
+        personal=_personal(runs, "after", "mean"),
+        personal_sd=_personal(runs, "after", "sd"),
+        personal_before=_personal(runs, "before", "mean"),
     )
+
+
+def _personal(runs: Sequence[Result], when: str, what: str) -> float | None:
+    return _mean([known(r.personal[when][what]) if r.personal else None for r in runs])
 
 
 def _time_to(target: float | None, run: Result) -> float | None:

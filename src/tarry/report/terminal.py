@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from .needs import needs
 from .tables import Summary
-from .words import grid, target_in_words
+from .words import grid, legend
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -15,7 +15,7 @@ __all__ = ["table"]
 
 
 def table(summary: Summary) -> Group:
-    """A row per method; the best is bold, and below it is said what the target is."""
+    """A row per method; the best is bold, and below it is said what the columns mean."""
     with needs("rich"):
         from rich.box import SIMPLE_HEAD
         from rich.console import Group
@@ -24,7 +24,7 @@ def table(summary: Summary) -> Group:
 
     headings, rows = grid(summary)
     # Text, never markup: a label may hold square brackets.
-    note = Text(target_in_words(summary), style="dim", overflow="fold")
+    note = Text(legend(summary), style="dim", overflow="fold")
     out = Table(box=SIMPLE_HEAD, pad_edge=False)
     widest = max((len(row[0].text) for row in rows), default=0)  # a method's name stays whole up to here
     for i, heading in enumerate(headings):

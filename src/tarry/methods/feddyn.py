@@ -1,0 +1,70 @@
+"""FedDyn: Federated Learning Based on Dynamic Regularization (Acar et al., ICLR 2021).
+
+    client   w_k ← argmin F_k(w) − ⟨λ_k, w⟩ + (α/2) ‖w − W‖²      by its local steps, from W             Algorithm 1
+             λ_k ← λ_k − α Δ_k                                    the gradient at w_k, where it got there
+    server   h   ← h − (α/N) Σ Δ_k                                the cohort's; N: all clients
+             W   ← mean w_k − h/α
+
+λ_k and h begin at 0; λ_k stays with the client, and who is lost keeps the old one. h/α is what is kept: α cancels. The
+default is the α of the authors' CIFAR-10 example. Where local steps get nowhere near the argmin (few steps, small α),
+−h/α is the sum of all past mean displacements: a momentum that never forgets. In the limit α → 0 the clients are
+FedAvg's, and the server is not. Means are plain; the authors' code divides α by the client's share of the examples, and
+tests the mean of the w_k in W's place. Any --optimiser may look for the argmin. Of running statistics the server takes
+the mean.
+
+Clients that keep λ_k without a server that keeps h would be drawn to where the run began, and the reverse adds up
+displacements for ever: under other servers, or with other clients, it is refused.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import torch
+from torch import Tensor
+
+from ..core.method import Method, Now, Part
+from ..core.ticket import Update
+from ..parts.aggregate import round_mean
+from ..parts.dispatch import barrier
+from ..parts.manifold import CONTROL
+from ..parts.variates import Dual, H, Varied
+from .registry import methods
+
+__all__ = ["feddyn"]
+
+
+def dynamic_mean() -> Part[Update | None, Update | None]:
+    """When all are back, pass on mean Δ_k − h/α. The state's `past` is −h/α."""
+    rounds = round_mean("uniform", carries=frozenset())
+
+    def init(weights: Tensor) -> dict[str, Any]:
+        return {"round": rounds.init(weights), "past": weights.new_zeros(())}
+
+    def apply(update: Update | None, state: dict[str, Any], now: Now) -> tuple[Update | None, dict[str, Any]]:
+        came, past = state["round"]["count"] + (update is not None), state["past"]
+        mean, sums = rounds(update, state["round"], now)
+        if mean is not None:
+            delta, n = mean.delta.clone(), now.layout.n_params
+            past = torch.add(past, delta[:n], alpha=came / now.n_clients)
+            delta[:n] += past
+            mean = mean.but(delta=delta)
+        return mean, {"round": sums, "past": past}
+
+    h = frozenset({H})
+    return Part(apply, init, sends=h, demands=h, drops=frozenset({CONTROL}))
+
+
+@methods.register(
+    "feddyn",
+    paper="Acar et al. 2021, Federated Learning Based on Dynamic Regularization",
+    use="Rounds of much local work on data that differ from client to client; uploads no more than FedAvg.",
+)
+def feddyn(
+    *,
+    alpha: Annotated[float, "α, how strongly clients are held near the received weights"] = 0.01,
+) -> Method:
+    """Synchronous rounds whose clients' losses are bent until all have their minima in the same place."""
+    return Method(
+        "feddyn", staleness="always 0", local=Varied(Dual(alpha)), aggregate=dynamic_mean(), dispatch=barrier()
+    )

@@ -1,0 +1,86 @@
+"""FedNova: Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization (Wang et al., NeurIPS
+2020).
+
+    client   Δ_k = −η Σ_j a_k,j g_k(w_j)          its gradients, each with what its steps make of it     general rule
+             d_k = −Δ_k / ‖a_k‖₁                  their mean (times η), however many steps there were
+    server   W   ← W − τ_eff Σ p_k d_k            p_k = n_k / n,   τ_eff = Σ p_k ‖a_k‖₁                  FedNova
+
+    SGD, τ steps   ‖a‖₁ = τ
+    momentum ρ     ‖a‖₁ = (τ − ρ (1 − ρ^τ)/(1 − ρ)) / (1 − ρ)
+    proximal μ     ‖a‖₁ = (1 − (1 − η μ)^τ) / (η μ)            F_k(w) + (μ/2) ‖w − W‖², as FedProx
+
+With as many steps everywhere it is FedAvg. The client tells ‖a_k‖₁ beside Δ_k. The paper gives a_k for momentum and for
+the proximal term alone; with both, the coefficients are those of what clients do here: momentum of the gradient with
+its pull. (The authors' code pulls after momentum and adds up another a_k; with a pull, its τ_eff is the mean number of
+steps.) The paper's a_k has no negative entry; where η μ is so large that there are some, ‖·‖₁ is meant by the letter.
+Server momentum is not in the paper's box: `--step fedavgm`. Of running statistics the server takes the mean.
+
+Adam's displacement is no fixed sum of gradients: --optimiser adam is refused. Under other servers
+these clients would be plain ones, or FedProx's: they need this one, and it needs them.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import torch
+from torch import Tensor
+
+from ..core.method import Method, Now, Part
+from ..core.ticket import Update
+from ..parts.aggregate import Weighting, gather, nothing_yet, pooled
+from ..parts.dispatch import barrier
+from ..parts.manifold import CONTROL
+from ..parts.variates import NORMALISATION, REACH, Normal, Varied
+from .registry import methods
+
+__all__ = ["fednova"]
+
+
+def normalised_mean(weighting: Weighting) -> Part[Update | None, Update | None]:
+    """When all are back, pass on τ_eff Σ p_k Δ_k / ‖a_k‖₁."""
+
+    def init(weights: Tensor) -> dict[str, Any]:
+        return {"sums": nothing_yet(weights), "tau": 0.0}
+
+    def apply(update: Update | None, state: dict[str, Any], now: Now) -> tuple[Update | None, dict[str, Any]]:
+        sums, tau = state["sums"], state["tau"]
+        if update is not None:
+            mass = update.n_examples if weighting == "examples" else 1
+            a = update.extras.get(REACH)
+            size = update.n_steps if a is None else a.item()  # who tells nothing made plain steps
+            tau += mass * size
+            sums = gather(sums, scaled(update, 1 / size, now), now, mass, carries=frozenset())
+        if now.in_flight or not sums["count"]:
+            return None, {"sums": sums, "tau": tau}
+        return scaled(pooled(sums, now), tau / sums["mass"], now), init(now.weights)
+
+    word = frozenset({NORMALISATION})
+    return Part(apply, init, sends=word, demands=word, reads=frozenset({REACH}), drops=frozenset({CONTROL}))
+
+
+def scaled(update: Update, by: float, now: Now) -> Update:
+    """The trained weights' displacement times a number; running statistics as they are."""
+    n = now.layout.n_params
+    delta = update.delta * by
+    return update.but(delta=torch.cat([delta[:n], update.delta[n:]]) if now.layout.stats else delta)
+
+
+@methods.register(
+    "fednova",
+    paper="Wang et al. 2020, Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization",
+    use="Rounds whose clients make very different numbers of steps, as with --epochs and unequal data.",
+)
+def fednova(
+    *,
+    mu: Annotated[float, "strength of a pull towards the received weights, as FedProx's; 0 is none"] = 0.0,
+    weighting: Annotated[Weighting, "clients weigh by their examples, or all alike"] = "examples",
+) -> Method:
+    """Synchronous rounds; displacements are divided by how far the client's steps reach before they are averaged."""
+    return Method(
+        "fednova",
+        staleness="always 0",
+        local=Varied(Normal(mu)),
+        aggregate=normalised_mean(weighting),
+        dispatch=barrier(),
+    )

@@ -1,0 +1,55 @@
+"""FedNTD: Preservation of the Global Knowledge by Not-True Distillation in Federated Learning (Lee et al., 2022).
+
+    client   min  L_CE + β τ² L_NTD                                          z, z^g: outputs of the client's model and
+             L_NTD = KL(q̃^g ‖ q̃)                                             of the one it received
+             q̃(c) = e^(z_c/τ) / Σ_{c' ≠ y} e^(z_c'/τ),  c ≠ y                y: the true class
+    server   as FedAvg
+
+β = 0 is FedAvg. The paper takes β = τ = 1, and so does FedSOL, which compares with it. τ² keeps the two terms in
+proportion, as usual in distillation; the authors' code has no such factor, which is the same at τ = 1. The received
+model is asked as in use: dropout off, its own running statistics. L_CE is the task's loss, and what is told as the
+loss. With two classes one would be left, of which all models say the same: such tasks are refused.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from ..core.errors import BadInput
+from ..core.local import LocalRule
+from ..core.method import Method
+from ..parts.aggregate import Weighting, round_mean
+from ..parts.dispatch import barrier
+from ..parts.proximal import NTD, Auxiliary
+from .registry import methods
+
+__all__ = ["fedntd"]
+
+
+@methods.register(
+    "fedntd",
+    paper="Lee et al. 2022, Preservation of the Global Knowledge by Not-True Distillation in Federated Learning",
+    use="Rounds of classifiers whose clients miss classes, and forget them, at the cost of one more pass a visit.",
+)
+def fedntd(
+    *,
+    beta: Annotated[float, "β, the weight of the distillation; 0 is FedAvg"] = 1.0,
+    temperature: Annotated[float, "τ, what outputs are divided by"] = 1.0,
+    weighting: Annotated[Weighting, "clients weigh by their examples, or all alike"] = "examples",
+) -> Method:
+    """Synchronous rounds whose clients keep what the received model says of the classes that are not the true one."""
+    _check(beta, temperature)
+    return Method(
+        "fedntd",
+        staleness="always 0",
+        local=Auxiliary(NTD(temperature, flag="--method fedntd"), beta) if beta else LocalRule(),
+        aggregate=round_mean(weighting),
+        dispatch=barrier(),
+    )
+
+
+def _check(beta: float, temperature: float) -> None:
+    problems = [f"--method.beta {beta}: must be 0 or more"] if not beta >= 0 else []
+    problems += [f"--method.temperature {temperature}: must be above 0"] if not temperature > 0 else []
+    if problems:
+        raise BadInput(problems)

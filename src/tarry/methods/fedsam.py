@@ -1,0 +1,102 @@
+"""FedSAM: Generalized Federated Learning via Sharpness Aware Minimization (Qu et al., ICML 2022).
+FedASAM: Improving Generalization in Federated Learning by Seeking Flat Minima (Caldarola et al., ECCV 2022).
+
+    client, per step   g = ∇L(w)
+                       ε = ρ g / ‖g‖                            fedsam, SAM: Foret et al. 2021
+                       ε = ρ T² g / ‖T g‖,  T = |w| + η         fedasam, ASAM: Kwon et al. 2021
+                       w ← w − γ ∇L(w + ε)                      on the same batch, through the client's optimiser
+    server             as FedAvg
+
+ρ = 0 is FedAvg. Norms run over all trained weights. Running statistics move in the pass at w only; what is told as the
+loss is L(w). FedASAM's authors' code scales tensors called weight alone (T = 1 for biases); here, as in the formula,
+all are scaled.
+
+The papers tune ρ and η by data set. The defaults are those that SAM (ρ = 0.05) and ASAM (ρ = 0.5, η = 0.01: also those
+of FedASAM's code) were published with. FedSOL compares with ρ = 0.1 and ρ = 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from torch import Tensor
+
+from ..core.errors import BadInput
+from ..core.local import Context, Functions, LocalRule
+from ..core.method import Method
+from ..core.task import Examples
+from ..parts.aggregate import Weighting, round_mean
+from ..parts.dispatch import barrier
+from ..parts.sharpness import ascended, ascended_adaptively
+from .registry import methods
+
+__all__ = ["SharpnessAware", "fedasam", "fedsam"]
+
+
+@dataclass(frozen=True)
+class SharpnessAware(LocalRule):
+    """Descends by the gradient further up: of SAM, or with η of ASAM."""
+
+    rho: float
+    eta: float | None = None
+
+    def step(
+        self,
+        w: Tensor,
+        batch: Examples,
+        context: Context,  # noqa: ARG002
+        state: Any,
+        f: Functions,
+    ) -> tuple[Tensor, Any, Tensor]:
+        g, loss = f.grad(w, batch)
+        if self.eta is None:
+            up = ascended(w, g, rho=self.rho)
+        else:
+            up = ascended_adaptively(w, g, rho=self.rho, eta=self.eta)
+        g, _ = f.grad(up, batch, still=True)
+        w, state = f.descend(w, g, state)
+        return w, state, loss
+
+
+@methods.register(
+    "fedsam",
+    paper="Qu et al. 2022, Generalized Federated Learning via Sharpness Aware Minimization",
+    use="Rounds whose clients overfit small data of their own, when they can pay for twice the passes.",
+)
+def fedsam(
+    *,
+    rho: Annotated[float, "ρ, how far up gradients are taken; 0 is FedAvg"] = 0.05,
+    weighting: Annotated[Weighting, "clients weigh by their examples, or all alike"] = "examples",
+) -> Method:
+    """Synchronous rounds whose clients look for flat minima: gradients are taken further up the slope."""
+    return _rounds("fedsam", rho, None, weighting)
+
+
+@methods.register(
+    "fedasam",
+    paper="Caldarola et al. 2022, Improving Generalization in Federated Learning by Seeking Flat Minima",
+    use="Where fedsam would do, and the layers' weights are of unlike sizes.",
+)
+def fedasam(
+    *,
+    rho: Annotated[float, "ρ, how far up gradients are taken, in sizes of the weights; 0 is FedAvg"] = 0.5,
+    eta: Annotated[float, "η, by how much a weight of 0 counts"] = 0.01,
+    weighting: Annotated[Weighting, "clients weigh by their examples, or all alike"] = "examples",
+) -> Method:
+    """FedSAM in sizes of the weights: the larger a weight, the further up its gradient is taken."""
+    return _rounds("fedasam", rho, eta, weighting)
+
+
+def _rounds(name: str, rho: float, eta: float | None, weighting: Weighting) -> Method:
+    problems = [f"--method.rho {rho}: must be 0 or more"] if not rho >= 0 else []
+    problems += [f"--method.eta {eta}: must be 0 or more"] if eta is not None and not eta >= 0 else []
+    if problems:
+        raise BadInput(problems)
+    return Method(
+        name,
+        staleness="always 0",
+        local=SharpnessAware(rho, eta) if rho else LocalRule(),
+        aggregate=round_mean(weighting),
+        dispatch=barrier(),
+    )

@@ -1,0 +1,160 @@
+"""FLANP: Straggler-Resilient Federated Learning: Leveraging the Interplay Between Statistical Accuracy and System
+Heterogeneity (Reisizadeh et al., 2020; IEEE JSAIT 2022).
+
+    stage     the n fastest clients take part, n = n_0 at first                                        Algorithm 1
+    rounds    of a federated solver, until ‖∇L_n(w)‖² ≤ 2 μ V_ns,   V_ns = c / (n s)
+    then      n ← min(2n, N); after the stage of all N it goes on as it is
+
+L_n is the loss of the n clients with s examples each; V_ns is their statistical accuracy: nearer to its minimum there
+is nothing to learn from them. The solver is FedAvg, W ← Σ (n_k / n) w_k; the paper's is FedGATE, and it allows any. The
+paper's text was not at hand, nor code of its authors: stages and test are as they are commonly stated, and were not
+held against its Algorithm 1.
+
+What it needs and a server has not got: the speeds and the gradient. Clients are timed at their first visit
+(parts.tiers), in rounds with all that may train of those not tried yet; the paper knows the order. The gradient is read
+off the round just made,
+
+    ∇L_n(w) ≈ − Σ n_k Δ_k / Σ n_k η_l K_k          K_k steps at the rate η_l, whose product a client sends along
+
+which for SGD is a mean of all gradients on the way from w (with momentum K_k is ‖a_k‖₁ of parts.variates), and costs
+one number upwards. With Adam it is a scale, no gradient: tune c. s is the mean size of the round's clients. A round of
+first visits is not tested, nor one that nobody came back from. Of μ and c only the product matters. Both are the
+paper's letters; their defaults are nobody's measurement: with them the digits, of ten clients, pass all stages.
+
+Who is as fast as the n-th takes part, for that costs no time; with equal speeds it is FedAvg, and with n_0 ≥ N (then
+nobody is timed). When fewer may train at once than take part, a round's cohort is drawn among them. If nobody of the n
+fastest is there, all who are there are drawn from.
+
+On the server, in model sizes: the sum of Δ_k for the test, until all take part, beside FedAvg's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+import torch
+from torch import Tensor
+
+from ..core.errors import BadInput
+from ..core.local import Brief, Context, Functions, LocalRule, Outcome
+from ..core.method import Method, Now, Part
+from ..core.roster import Roster
+from ..core.task import Examples
+from ..core.ticket import Update
+from ..parts.aggregate import Weighting, round_mean
+from ..parts.tiers import drawn, first_visits, ranked, timed, untimed
+from ..parts.variates import reach
+from .registry import methods
+
+__all__ = ["flanp"]
+
+RATE = "rate"
+STAGES = frozenset({"stages"})  # needed and sent, though nothing travels: what clients tell is of use here alone
+State = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Rated(LocalRule):
+    """Plain training that tells η_l K, how far its steps reach for a gradient of length 1."""
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return STAGES
+
+    @property
+    def gives(self) -> frozenset[str]:
+        return frozenset({RATE})
+
+    def begin(self, brief: Brief) -> tuple[Tensor, Context]:
+        return brief.weights, {"n_steps": brief.n_steps}
+
+    def init(self, w: Tensor, context: Context, f: Functions) -> Any:
+        return f.init(w), f.optimiser.lr * reach(f.optimiser, context["n_steps"])
+
+    def step(
+        self, w: Tensor, batch: Examples, context: Context, state: Any, f: Functions
+    ) -> tuple[Tensor, Any, Tensor]:
+        w, optimiser, loss = super().step(w, batch, context, state[0], f)
+        return w, (optimiser, state[1]), loss
+
+    def finish(self, w: Tensor, context: Context, state: Any) -> Outcome:  # noqa: ARG002
+        return Outcome({RATE: torch.tensor(state[1], dtype=torch.float64)})
+
+
+@dataclass(frozen=True)
+class Fastest:
+    """Whom to hand work to: the n fastest, once nobody is training any more."""
+
+    n0: int
+    mu: float
+    c: float
+
+    def init(self, weights: Tensor) -> State:
+        return {"book": untimed(), "n": self.n0, **_no_gradient(weights)}
+
+    def hear(self, update: Update, state: State, now: Now) -> State:
+        state = {**state, "book": timed(state["book"], update, now)}
+        if state["n"] >= now.n_clients or RATE not in update.extras:
+            return state
+        n_k, delta = update.n_examples, now.layout.params(update.delta)
+        return {
+            **state,
+            "sum": torch.add(state["sum"], delta, alpha=n_k),
+            "rate": state["rate"] + n_k * update.extras[RATE].item(),
+            "examples": state["examples"] + n_k,
+            "count": state["count"] + 1,
+        }
+
+    def apply(self, roster: Roster, state: State, now: Now) -> tuple[list[int], State]:
+        if now.in_flight or not len(roster):
+            return [], state
+        n = state["n"]
+        if n < now.n_clients:
+            if cohort := first_visits(roster, state["book"], now):
+                return cohort, {**state, **_no_gradient(now.weights), "tested": False}
+            if state["tested"] and state["count"] and self.reached(state):
+                n = min(2 * n, now.n_clients)
+        state = {**state, "book": ranked(state["book"], now.n_clients), "n": n, **_no_gradient(now.weights)}
+        rank = state["book"]["rank"]
+        fast = [k for k in roster if rank[k] < n]
+        return drawn(roster, fast or list(roster), roster.limit, now), state
+
+    def reached(self, state: State) -> bool:
+        """‖∇L_n(w)‖² ≤ 2 μ c / (n s)."""
+        gradient = torch.linalg.vector_norm(state["sum"]).item() / state["rate"]
+        s = state["examples"] / state["count"]
+        return bool(gradient**2 <= 2 * self.mu * self.c / (state["n"] * s))
+
+
+def _no_gradient(weights: Tensor) -> State:
+    """Nothing heard of a round yet."""
+    return {"sum": weights.new_zeros(()), "rate": 0.0, "examples": 0, "count": 0, "tested": True}
+
+
+@methods.register(
+    "flanp",
+    paper="Reisizadeh et al. 2020, Straggler-Resilient Federated Learning: Leveraging the Interplay Between "
+    "Statistical Accuracy and System Heterogeneity",
+    use="Clients of very different speed and like data: the fast ones bring the model near, the slow ones finish it.",
+)
+def flanp(
+    *,
+    n0: Annotated[int, "n_0, the fastest clients that begin; all of them = FedAvg"] = 2,
+    mu: Annotated[float, "μ, the loss's strong convexity"] = 1.0,
+    c: Annotated[float, "c of the statistical accuracy V_ns = c / (n s); larger = more clients sooner"] = 10.0,
+    weighting: Annotated[Weighting, "clients weigh by their examples, or all alike"] = "examples",
+) -> Method:
+    """Synchronous rounds of the fastest clients; twice as many each time there is no more to learn from them."""
+    problems = [f"--method.n0 {n0}: must be 1 or more"] if n0 < 1 else []
+    problems += [f"--method.{name} {v}: must be above 0" for name, v in (("mu", mu), ("c", c)) if not v > 0]
+    if problems:
+        raise BadInput(problems)
+    who = Fastest(n0, mu, c)
+    return Method(
+        "flanp",
+        staleness="always 0",
+        local=Rated(),
+        aggregate=replace(round_mean(weighting), sends=STAGES, reads=frozenset({RATE})),
+        dispatch=Part(who.apply, who.init, hear=who.hear),
+    )

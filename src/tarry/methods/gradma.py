@@ -1,0 +1,218 @@
+"""GradMA: A Gradient-Memory-based Accelerated Federated Learning with Alleviated Catastrophic Forgetting.
+
+Luo, Li, Lan and Gao, CVPR 2023. Two quadratic programmes QP(g; M) = argmin ½ ‖z − g‖² s.t. M z ≥ 0: of all directions
+within 90° of what is remembered, the nearest to g (parts.cone).
+
+    worker   x_0 = x, x_{−1} = where its last visit ended; for τ = 0 … I − 1
+             g̃       = QP(∇f(x_τ); ∇f(x_{τ−1}), ∇f(x), x_τ − x)           all gradients on the batch at hand
+             x_{τ+1} = x_τ − η_l g̃
+    server   d_i     = x − x_i of the round's clients, d their mean
+             D[i]    ← d_i if i is new, β_2 D[i] + d_i if it is known, β_2 D[i] for all who were not there
+             m       = β_1 m̃ + d
+             m̃       ← QP(m; D)
+             x       ← x − η_g m̃
+    memory   D holds at most m clients. A newcomer takes the place of one that was not in this round: the one that took
+             part least often since it was remembered; its count begins anew
+
+`side="server"` leaves plain workers (the paper's GradMA-S), `side="worker"` a plain server without momentum (GradMA-W).
+With plain workers, memory=0 and beta1=0 it is FedAvg.
+
+A constraint does not depend on the length of its row, so rows wait undiminished: when i is next there, D[i] is
+multiplied by β_2 for all the rounds since, and products of rows that did not change are kept. With β_2 = 0 nothing of
+earlier rounds is remembered. ∇f(x) is left out of a visit's first step, where it is the gradient itself, which no
+projection turns by more than 90°; and of the second, where it is ∇f(x_{τ−1}). x_τ − x has the paper's sign: a step may
+not go further away from x along the way come so far. Of many local steps in about one direction the first counts.
+
+Where the text and the released code differ, or say nothing. The programmes are over the whole vector; the code has one
+for each tensor (`projection="layer"`), and a margin, at 0, that is left out here. The paper's d is a plain mean
+(`weighting="uniform"`); the default weighs by examples, as the code does. x_{−1} is kept between visits, as in the code
+of GradMA-W; that of GradMA begins every visit with x. Where its solver fails the code goes on uncorrected; here the run
+ends with SolverFailed. The paper tunes β_1 and β_2; 0.5 is what the authors' example takes. All clients are remembered
+by default, as in that example (m = N). A client is remembered when it arrives, so who is lost changes nothing; of
+equals the one longest remembered goes; of a round larger than m, only m are remembered. Momentum and weight decay of
+the client's optimiser act after the correction. Running statistics have no direction: they go to the round's mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import torch
+from torch import Tensor
+
+from ..core.errors import BadInput
+from ..core.layout import Layout
+from ..core.local import Brief, Context, Functions, LocalRule, Outcome
+from ..core.method import Method, Now, Part
+from ..core.table import Marks, Table
+from ..core.task import Examples
+from ..core.ticket import Update
+from ..parts.aggregate import Weighting, round_mean
+from ..parts.cone import Angles, many, nearest, products, solver, within
+from ..parts.dispatch import barrier
+from ..parts.manifold import CONTROL
+from ..parts.step import add
+from .registry import methods
+
+__all__ = ["gradma"]
+
+Side = Literal["both", "worker", "server"]
+Projection = Literal["full", "layer"]
+
+
+def _stretches(layout: Layout, by: Projection) -> list[slice]:
+    return [slice(0, layout.n_params)] if by == "full" else [b.at for b in layout.layers]
+
+
+@dataclass(frozen=True)
+class Mindful(LocalRule):
+    """The worker: no step goes uphill by the last model's gradient or the received one's, or further away from that."""
+
+    by: Projection
+
+    def begin(self, brief: Brief) -> tuple[Tensor, Context]:
+        x, stretches = brief.layout.params(brief.weights), _stretches(brief.layout, self.by)
+        return brief.weights, {"x": x, "stretches": stretches, "last": brief.memory.get("last"), "steps": brief.n_steps}
+
+    def init(self, w: Tensor, context: Context, f: Functions) -> Any:
+        return f.init(w), 0, context["last"], torch.zeros_like(w[0])
+
+    def step(
+        self, w: Tensor, batch: Examples, context: Context, state: Any, f: Functions
+    ) -> tuple[Tensor, Any, Tensor]:
+        inner, tau, before, conflicts = state
+        g, loss = f.grad(w, batch)
+        rows = [] if before is None else [f.grad(before, batch, still=True)[0]]
+        if tau > 1:
+            rows.append(f.grad(context["x"], batch, still=True)[0])
+        if tau > 0:
+            rows.append(w - context["x"])
+        if rows:
+            g, conflict = within(g, rows, context["stretches"])
+            conflicts = conflicts + conflict if self.watch else conflicts
+        new, inner = f.descend(w, g, inner)
+        return new, (inner, tau + 1, w, conflicts), loss
+
+    def finish(self, w: Tensor, context: Context, state: Any) -> Outcome:
+        notes = {"corrected": state[3] / context["steps"]} if self.watch else {}
+        return Outcome(memory={"last": w[: len(context["x"])]}, notes=notes)
+
+
+@dataclass(frozen=True)
+class Remembering:
+    """The server, around the mean of a round. Displacements point downhill here: d_i, D, m and m̃ all change sign."""
+
+    mean: Part[Update | None, Update | None]
+    beta1: float
+    beta2: float
+    memory: int | None
+    by: Projection
+
+    def init(self, weights: Tensor) -> dict[str, Any]:
+        if self.memory != 0:
+            solver()  # a library that is missing is told before anybody has trained
+        marks = {"count": Marks(), "since": Marks()}  # visits remembered; server steps at the last one
+        return {"mean": self.mean.init(weights), "D": Table(), **marks, "momentum": None, "order": [], "gram": None}
+
+    def apply(self, update: Update | None, state: dict[str, Any], now: Now) -> tuple[Update | None, dict[str, Any]]:
+        if update is not None and self.memory != 0:
+            self.remember(update, state, now)
+        pooled, mean = self.mean(update, state["mean"], now)
+        state = {**state, "mean": mean}
+        if pooled is None:
+            return None, state
+        n, d = now.layout.n_params, now.layout.params(pooled.delta)
+        m = d if state["momentum"] is None else torch.add(d, state["momentum"], alpha=self.beta1)
+        if self.memory != 0:
+            m, state = self.corrected(m, state, now)
+        delta = torch.cat([m, pooled.delta[n:]]) if now.layout.stats else m
+        return pooled.but(delta=delta), {**state, "momentum": m if self.beta1 else None}
+
+    def remember(self, update: Update, state: dict[str, Any], now: Now) -> None:
+        i, D, count, since = update.ticket.client, state["D"], state["count"], state["since"]
+        d, old = now.layout.params(update.delta), D.get(i)
+        d = d if update.weight == 1 else d * update.weight
+        D.put(i, d if old is None else torch.add(d, old, alpha=self.beta2 ** (now.version - since[i])))
+        count[i], since[i] = count.get(i, 0) + 1, now.version
+
+    def forget(self, state: dict[str, Any], now: Now) -> None:
+        D, count, since = state["D"], state["count"], state["since"]
+        here = {i for i in D if since[i] == now.version}
+        gone = sorted(D, key=lambda i: (i in here, count[i]))[: 0 if self.memory is None else -self.memory]
+        faded = set() if self.beta2 else set(D) - here
+        for i in {*gone, *faded}:
+            for kept in (D, count, since):
+                kept.pop(i)
+
+    def corrected(self, m: Tensor, state: dict[str, Any], now: Now) -> tuple[Tensor, dict[str, Any]]:
+        """m̃, and the Gram matrices of what is remembered, of which only the rows of this round are new."""
+        self.forget(state, now)
+        D, order, stretches = state["D"], list(state["D"]), _stretches(now.layout, self.by)
+        rows = [D[i] for i in order]
+        new = [place for place, i in enumerate(order) if state["since"][i] == now.version]
+        inner = torch.zeros(len(stretches), 1 + len(rows), 1 + len(rows), dtype=torch.float64, device=m.device)
+        if state["gram"] is not None:
+            inner[:, 1:, 1:] = _reordered(state["gram"], state["order"], order)
+        places = [0, *(1 + place for place in new)]
+        for own, at in zip(inner, stretches, strict=True):
+            own[places] = products([m, *(rows[place] for place in new)], [m, *rows], at)
+            own[:, places] = own[places].T
+        angles = Angles.of(inner)
+        v = many(angles)
+        active = v.any(0).nonzero().flatten().tolist()
+        if now.notes is not None:
+            now.notes["active"], now.notes["remembered"] = len(active), len(rows)
+        m = nearest(m, [rows[place] for place in active], (v * angles.scale)[:, active], stretches)
+        return m, {**state, "order": order, "gram": inner[:, 1:, 1:]}
+
+
+def _reordered(gram: Tensor, old: Sequence[int], new: Sequence[int]) -> Tensor:
+    """The same products in another order; 0 for who was not there."""
+    where = {i: place for place, i in enumerate(old)}
+    places = torch.tensor([where.get(i, len(old)) for i in new], device=gram.device)
+    padded = torch.nn.functional.pad(gram, (0, 1, 0, 1))
+    return padded[:, places][:, :, places]
+
+
+@methods.register(
+    "gradma",
+    paper="Luo et al. 2023, GradMA: A Gradient-Memory-based Accelerated Federated Learning",
+    use="Few of many clients a round, with data that differ, when a client has time for three passes a step.",
+)
+def gradma(
+    *,
+    beta1: Annotated[float, "β_1, what of the last step goes on in the next"] = 0.5,
+    beta2: Annotated[float, "β_2, how slowly a client's remembered displacements fade from round to round"] = 0.5,
+    eta: Annotated[float, "η_g, the server's learning rate"] = 1.0,
+    memory: Annotated[int | None, "m, how many clients the server remembers; none = all, 0 = nobody"] = None,
+    side: Annotated[Side, "who corrects directions: workers and server, or one of them (GradMA-W, GradMA-S)"] = "both",
+    projection: Annotated[Projection, "one programme for all weights, or one a layer as in the authors' code"] = "full",
+    weighting: Annotated[Weighting, "clients weigh by their examples, or all alike"] = "examples",
+) -> Method:
+    """Rounds whose steps, the workers' and the server's, stay within 90° of the gradients they remember."""
+    _check(beta1, beta2, memory)
+    server = Remembering(round_mean(weighting, carries=frozenset()), beta1, beta2, memory, projection)
+    return Method(
+        "gradma",
+        staleness="always 0",
+        local=LocalRule() if side == "server" else Mindful(projection),
+        aggregate=round_mean(weighting)
+        if side == "worker"
+        else Part(server.apply, server.init, drops=frozenset({CONTROL})),
+        step=add(eta),
+        dispatch=barrier(),
+    )
+
+
+def _check(beta1: float, beta2: float, memory: int | None) -> None:
+    problems = []
+    if not 0 <= beta1 < 1:
+        problems.append(f"--method.beta1 {beta1}: must be in [0, 1)")
+    if not 0 <= beta2 <= 1:
+        problems.append(f"--method.beta2 {beta2}: must be between 0 and 1")
+    if memory is not None and memory < 0:
+        problems.append(f"--method.memory {memory}: must be 0 or more, or none for all clients")
+    if problems:
+        raise BadInput(problems)

@@ -1,0 +1,113 @@
+"""MIFA: Fast Federated Learning in the Presence of Arbitrary Device Unavailability (Gu et al., NeurIPS 2021).
+
+    round t   who is available: K local steps from W, G_i ← (W − w_i)/η_t           Algorithm 1; others: G_i stays
+              W ← W − η_t (1/N) Σ_i G_i                                              over all N clients
+
+What is remembered is Δ_i = w_i − W, without the 1/η_t: with one learning rate the two cancel, W ← W + (1/N) Σ_i Δ_i.
+Under --lr-decay a remembered Δ_i goes on at the rate it was made with, where the paper's would be scaled to the rate of
+the round. Clients weigh alike, as in the paper's objective.
+
+Who is available is said by --presence, and by --failure-rate: a visit that is lost leaves the memory as it was, and a
+round that nobody came back from is a step by memory alone. Who is there at a round's beginning takes part in it, up to
+--concurrency at random. The paper's rounds have no length; here a round lasts as long as its slowest member, as
+FedAvg's. With `epoch` a round lasts so many seconds (parts.epochs): who is not back by then counts with its memory and
+brings its Δ_i, from an older W, in a later round. That is how Fed-OGD's authors run MIFA. A step at each arrival is not
+offered: it would go the whole way of a round N times as often.
+
+Nothing is stepped before everybody has reported once (in the paper all take part in the first round). So the first
+rounds are of clients that have not been seen, all from the first W; who has reported waits. If the rest never comes,
+nobody is handed work any more and the run ends at its first weights: `no_wait` takes 0 for them instead, and begins at
+once.
+
+Running statistics have no direction: each client's latest are remembered, and the global takes the mean of those known.
+
+On the server, in model sizes: N rows and 2 (the sum, in double precision) beside the global.
+"""
+
+from __future__ import annotations
+
+from math import inf
+from typing import Annotated, Any
+
+import torch
+from torch import Tensor
+
+from ..core import rng
+from ..core.errors import BadInput
+from ..core.method import Method, Now, Part
+from ..core.roster import Roster
+from ..core.table import Marks
+from ..core.ticket import Update
+from ..parts.cached import Kept, keep, nothing_kept
+from ..parts.epochs import at_epoch_ends, by_epochs, entry
+from .registry import methods
+
+__all__ = ["mifa"]
+
+Dispatch = Part[Roster, list[int]]
+
+
+def remembered(length: float, *, wait: bool) -> Part[Update | None, Update | None]:
+    """(1/N) Σ Δ_i at the end of each round; nothing while somebody is waited for."""
+
+    def take(update: Update, G: Kept, late: bool, now: Now) -> Kept:  # noqa: ARG001 - the same, late or not
+        return keep(G, update.ticket.client, entry(update, now))
+
+    def close(G: Kept, now: Now) -> tuple[Tensor | None, Kept]:
+        known, n = len(G["rows"]), now.layout.n_params
+        if not known or (wait and known < now.n_clients):
+            return None, G
+        move = G["sum"] / now.n_clients
+        if now.layout.stats:
+            torch.div(G["sum"][n:], known, out=move[n:])
+        return move.to(now.weights.dtype), G
+
+    return by_epochs(length, begin=nothing_kept, take=take, close=close)
+
+
+def everybody_once(then: Dispatch) -> Dispatch:
+    """Rounds of clients that have not reported yet; when all have, what follows."""
+
+    def init(weights: Tensor) -> dict[str, Any]:
+        return {"seen": Marks(), "then": then.init(weights)}
+
+    def hear(update: Update, state: dict[str, Any], _: Now) -> dict[str, Any]:
+        state["seen"][update.ticket.client] = True
+        return state
+
+    def apply(roster: Roster, state: dict[str, Any], now: Now) -> tuple[list[int], dict[str, Any]]:
+        seen = state["seen"]
+        if len(seen) == now.n_clients:
+            chosen, after = then(roster, state["then"], now)
+            return chosen, {**state, "then": after}
+        if now.in_flight:
+            return [], state
+        new = sorted(k for k in roster if k not in seen)
+        chosen = sorted(new[i] for i in rng.permutation(now.key, len(new))[: roster.limit])
+        for k in chosen:
+            roster.remove(k)
+        return chosen, state
+
+    return Part(apply, init, hear=hear)
+
+
+@methods.register(
+    "mifa",
+    paper="Gu et al. 2021, Fast Federated Learning in the Presence of Arbitrary Device Unavailability",
+    use="Rounds of clients that come and go, some away for long: the absent count with what they last said.",
+)
+def mifa(
+    *,
+    no_wait: Annotated[bool, "begin at once with 0 for clients not seen yet, instead of waiting for all"] = False,
+    epoch: Annotated[float | None, "how long a round is (s); none: as long as its slowest member"] = None,
+) -> Method:
+    """Rounds whose step is the mean of everybody's latest update, of those who are away too."""
+    if epoch is not None and not epoch > 0:
+        raise BadInput(f"--method.epoch {epoch}: must be above 0, or none for rounds as long as their slowest member")
+    rounds = at_epoch_ends()
+    return Method(
+        "mifa",
+        staleness="not weighed: a client's latest update counts in every round until its next",
+        aggregate=remembered(inf if epoch is None else epoch, wait=not no_wait),
+        dispatch=rounds if no_wait else everybody_once(rounds),
+    )

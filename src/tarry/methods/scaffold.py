@@ -1,0 +1,118 @@
+"""SCAFFOLD: Stochastic Controlled Averaging for Federated Learning (Karimireddy et al., ICML 2020).
+
+    client   w   ← w − η_l (g_k(w) − c_k + c)                     from W, K times                Algorithm 1, Eq. 3
+             c_k⁺ = g_k(W)                                        option I                                    Eq. 4
+             c_k⁺ = c_k − c − Δ_k / (K η_l)                       option II
+             Δ_k and Δc_k = c_k⁺ − c_k are sent; c_k ← c_k⁺
+    server   W   ← W + η_g mean Δ_k                                                                           Eq. 5
+             c   ← c + (|S|/N) mean Δc_k                          S: the cohort, N: all clients
+
+c and all c_k begin at 0. c_k stays with the client; who is lost keeps the old one. K and η_l are the client's own, of
+that visit (--lr-decay). With plain means c is the mean of all clients' c_k. `weighting="examples"` weighs both means.
+
+The paper's local step is plain SGD. With --momentum it is of the corrected gradient, and option II divides by η_l ‖a‖₁
+in K's place: how far the steps reach (parts.variates), so that c_k⁺ is still a mean of the visit's gradients. Of Adam's
+displacement there is nothing such: option II refuses it, option I does not.
+
+Option I makes one more lap over the data of the visit's first epoch, at W; running statistics do not move in it. With
+fewer --steps than batches, g_k(W) is over the examples that the visit saw. Running statistics have no direction: they
+are averaged, and the global goes min(1, η_g) of the way.
+
+Under servers that step at each arrival it is refused: these clients need a c, which is kept where the rounds are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import torch
+from torch import Tensor
+
+from ..core.local import Brief, Context, Functions, Outcome, Step
+from ..core.method import Method, Now, Part
+from ..core.task import Examples
+from ..core.ticket import Offer, Update
+from ..parts.aggregate import Weighting, round_mean
+from ..parts.dispatch import barrier
+from ..parts.manifold import CONTROL
+from ..parts.step import add
+from ..parts.variates import CHANGE, VARIATE, Control, Varied
+from .registry import methods
+
+__all__ = ["scaffold"]
+
+
+@dataclass(frozen=True)
+class OptionI(Varied):
+    """One more lap in the first epoch: the mean gradient at W becomes c_k. The state goes on with its sum and count."""
+
+    variate: Control
+
+    @property
+    def laps(self) -> tuple[Step, ...]:
+        return self.step, self.probe
+
+    def begin(self, brief: Brief) -> tuple[Tensor, Context]:
+        start, context = super().begin(brief)
+        return start, {**context, "probes": min(brief.n_batches, brief.n_steps)}
+
+    def init(self, w: Tensor, context: Context, f: Functions) -> Any:
+        return *super().init(w, context, f), torch.zeros_like(w), 0, 0
+
+    def probe(
+        self, w: Tensor, batch: Examples, context: Context, state: Any, f: Functions
+    ) -> tuple[Tensor, Any, Tensor]:
+        inner, optimiser, total, examples, probes = state
+        if probes == context["probes"]:
+            return w, state, total[0]  # in place of a loss: only the first lap's are counted
+        g, loss = f.grad(context["start"], batch, still=True)
+        n = len(batch[0])
+        return w, (inner, optimiser, torch.add(total, g, alpha=n), examples + n, probes + 1), loss
+
+    def finish(self, w: Tensor, context: Context, state: Any) -> Outcome:  # noqa: ARG002
+        _, _, total, examples, _ = state
+        return self.variate.becomes(total / examples, context)
+
+
+def controlled_mean(weighting: Weighting) -> Part[Update | None, Update | None]:
+    """When all are back, pass on the mean Δ_k; c is kept here, and offered."""
+    rounds = round_mean(weighting, carries=frozenset({CHANGE}))
+
+    def init(weights: Tensor) -> dict[str, Any]:
+        return {"round": rounds.init(weights), "c": weights.new_zeros(())}
+
+    def apply(update: Update | None, state: dict[str, Any], now: Now) -> tuple[Update | None, dict[str, Any]]:
+        came, c = state["round"]["count"] + (update is not None), state["c"]
+        mean, sums = rounds(update, state["round"], now)
+        if mean is not None and CHANGE in mean.extras:
+            c = torch.add(c, mean.extras[CHANGE], alpha=came / now.n_clients)
+        return mean, {"round": sums, "c": c}
+
+    def offer(_: int, state: dict[str, Any], __: Now) -> Offer:
+        return Offer({VARIATE: state["c"]})
+
+    c, change = frozenset({VARIATE}), frozenset({CHANGE})
+    return Part(apply, init, offer, sends=c, demands=c, reads=change, drops=frozenset({CONTROL}))
+
+
+@methods.register(
+    "scaffold",
+    paper="Karimireddy et al. 2020, SCAFFOLD: Stochastic Controlled Averaging for Federated Learning",
+    use="Rounds of many local steps on data that differ from client to client, with clients that come again often.",
+)
+def scaffold(
+    *,
+    option: Annotated[Literal["I", "II"], "c_k: the gradient at the received weights, or what the visit's were"] = "II",
+    eta: Annotated[float, "η_g, the server's learning rate"] = 1.0,
+    weighting: Annotated[Weighting, "clients weigh by their examples, or all alike"] = "uniform",
+) -> Method:
+    """Synchronous rounds whose clients correct their gradients for how they differ from everybody's mean."""
+    return Method(
+        "scaffold",
+        staleness="always 0",
+        local=OptionI(Control("I")) if option == "I" else Varied(Control()),
+        aggregate=controlled_mean(weighting),
+        step=add(eta),
+        dispatch=barrier(),
+    )

@@ -1,0 +1,198 @@
+"""TiFL: A Tier-based Federated Learning System (Chai et al., HPDC 2020).
+
+    profile   every client is timed; their latencies, in order, are cut into m tiers
+    round     a tier is picked with its probability, a cohort is drawn within it, W ← Σ (n_k / n) w_k
+    static    probabilities stay as they are                                                             Table 1
+              uniform 1/m each · fast: the fastest tier alone · slow: the slowest alone
+              random  0.7, 0.1, 0.1, 0.05, 0.05
+              fast1, fast2, fast3: the slowest tier 0.1, 0.05, 0, the others alike
+    adaptive  every I rounds, if the tier of the moment has not got better since I rounds ago:           Algorithm 2
+              of the n tiers with credits left, the i-th worst (i = 0, 1, …) gets (n − i)/D, D = n (n + 1)/2
+              a round costs its tier a credit; without any it is not picked any more
+
+The paper's text was not at hand. Algorithm 2 is as in public re-implementations (one has D = n (n − 1)/2, with which
+the probabilities do not sum to 1); the numbers of Table 1 are as commonly stated, and were not held against it.
+
+A client is timed at its first visit (parts.tiers): rounds go to those not tried yet, filled up with others, until
+everybody was tried once. These rounds train as well; the paper profiles before training. A client's tier is that of its
+rank, the number of faster ones: ⌊m · rank / N⌋. So tiers are of about equal size, as in the paper's experiments, and
+clients of one latency share a tier; with one latency for all there is one tier. Who was lost at its first visit counts
+as slow until it comes; the paper drops it for good. A newcomer's first visit puts it into a tier.
+
+Deviation: Algorithm 2 goes by the accuracy of W on each tier's test data, which this server has not got. It goes by the
+mean of the losses that the tier's clients reported last, and worst means the largest loss. Open: how many credits there
+are (`none`: no end to them), I (10), and what is left to do when all credits are spent (tiers are picked as if there
+were none to pay). Tiers of which nobody is there are passed over.
+
+One tier is FedAvg, with its cohorts. Fed-OGD's paper writes of TiFL as asynchronous between tiers; the original is not:
+a round is one tier's. Nothing is kept on the server but FedAvg's sum and a few numbers a client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from torch import Tensor
+
+from ..core import rng
+from ..core.errors import BadInput
+from ..core.method import Method, Now, Part
+from ..core.roster import Roster
+from ..core.table import Marks
+from ..core.ticket import Update
+from ..parts.aggregate import round_mean
+from ..parts.tiers import drawn, first_visits, ranked, timed, untimed
+from .registry import methods
+
+__all__ = ["tifl"]
+
+Policy = Literal["adaptive", "uniform", "random", "fast", "slow", "fast1", "fast2", "fast3"]
+_TIER = 1  # tells the draw of a tier from the draw of its cohort
+State = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Tiers:
+    """Whom to hand work to: a cohort of one tier, once nobody is training any more."""
+
+    odds: tuple[float, ...]  # of every tier, the fastest first
+
+    def init(self, _: Tensor) -> State:
+        return {"book": untimed()}
+
+    def hear(self, update: Update, state: State, now: Now) -> State:
+        return {**state, "book": timed(state["book"], update, now)}
+
+    def apply(self, roster: Roster, state: State, now: Now) -> tuple[list[int], State]:
+        if now.in_flight or not len(roster):
+            return [], state
+        if len(self.odds) > 1 and (cohort := first_visits(roster, state["book"], now)):
+            return cohort, state
+        state = {**state, "book": ranked(state["book"], now.n_clients)}
+        members: dict[int, list[int]] = {}
+        for k in roster:
+            members.setdefault(self.tier(k, state, now), []).append(k)
+        odds, state = self.chances(state, now)
+        tier = _picked(odds, sorted(members), now)
+        return drawn(roster, members[tier], roster.limit, now), self.paid(tier, state)
+
+    def tier(self, k: int, state: State, now: Now) -> int:
+        return int(len(self.odds) * state["book"]["rank"][k] // now.n_clients)
+
+    def chances(self, state: State, now: Now) -> tuple[Sequence[float], State]:  # noqa: ARG002 - what others go by
+        """The probabilities of this round."""
+        return self.odds, state
+
+    def paid(self, tier: int, state: State) -> State:  # noqa: ARG002
+        """After a round of that tier was handed out."""
+        return state
+
+
+@dataclass(frozen=True)
+class Adaptive(Tiers):
+    """Algorithm 2, by losses; `before` are those of I rounds ago, `tier` is the one of the last round."""
+
+    interval: int
+    credits: int | None
+
+    def init(self, weights: Tensor) -> State:
+        credits = None if self.credits is None else [self.credits] * len(self.odds)
+        new = {"losses": Marks(), "odds": list(self.odds), "credits": credits}
+        return {**super().init(weights), **new, "round": 0, "tier": 0, "before": []}
+
+    def hear(self, update: Update, state: State, now: Now) -> State:
+        state["losses"][update.ticket.client] = update.loss
+        return super().hear(update, state, now)
+
+    def chances(self, state: State, now: Now) -> tuple[Sequence[float], State]:
+        odds, r, credits = state["odds"], state["round"], state["credits"]
+        left = range(len(odds)) if credits is None else [t for t, c in enumerate(credits) if c > 0]
+        if r % self.interval == 0:
+            losses, before = self.means(state, now), state["before"]
+            if r > 0 and losses[state["tier"]] >= before[state["tier"]]:
+                odds = _by_loss(losses, left)
+            state = {**state, "before": losses, "odds": odds}
+        return [p if t in left else 0.0 for t, p in enumerate(odds)], state
+
+    def means(self, state: State, now: Now) -> list[float]:
+        """The mean loss of every tier; of one nobody has reported from, 0."""
+        sums, counts = [0.0] * len(self.odds), [0] * len(self.odds)
+        for k, loss in state["losses"].items():
+            t = self.tier(k, state, now)
+            sums[t] += loss
+            counts[t] += 1
+        return [s / max(n, 1) for s, n in zip(sums, counts, strict=True)]
+
+    def paid(self, tier: int, state: State) -> State:
+        credits = state["credits"]
+        if credits is not None:
+            credits = [max(c - (t == tier), 0) for t, c in enumerate(credits)]
+        return {**state, "credits": credits, "tier": tier, "round": state["round"] + 1}
+
+
+def _by_loss(losses: Sequence[float], left: Sequence[int]) -> list[float]:
+    """(n − i)/D for the i-th worst of the n tiers that are left, 0 for the others."""
+    n, odds = len(left), [0.0] * len(losses)
+    for i, t in enumerate(sorted(left, key=lambda t: -losses[t])):
+        odds[t] = 2 * (n - i) / (n * (n + 1))
+    return odds
+
+
+def _picked(odds: Sequence[float], tiers: Sequence[int], now: Now) -> int:
+    """One of these tiers, by its odds among them; where they have none, all alike."""
+    total = sum(odds[t] for t in tiers)
+    shares = [odds[t] / total if total else 1 / len(tiers) for t in tiers]
+    u = rng.uniform(rng.extend(now.key, _TIER))
+    for t, share in zip(tiers, shares, strict=True):
+        u -= share
+        if u < 0:
+            return t
+    return tiers[-1]
+
+
+_SLOWEST = {"fast1": 0.1, "fast2": 0.05, "fast3": 0.0}
+
+
+def static(policy: Policy, m: int) -> tuple[float, ...]:
+    """Table 1, for m tiers."""
+    if policy in ("adaptive", "uniform") or m == 1:
+        return (1 / m,) * m
+    if policy in ("fast", "slow"):
+        rest = (0.0,) * (m - 1)
+        return (1.0, *rest) if policy == "fast" else (*rest, 1.0)
+    if policy in _SLOWEST:
+        p = _SLOWEST[policy]
+        return (*((1 - p) / (m - 1),) * (m - 1), p)
+    if m != 5:
+        raise BadInput(
+            f"--method.policy random --method.tiers {m}: the paper gives it for 5 tiers; use --method.tiers 5"
+        )
+    return (0.7, 0.1, 0.1, 0.05, 0.05)
+
+
+@methods.register(
+    "tifl",
+    paper="Chai et al. 2020, TiFL: A Tier-based Federated Learning System",
+    use="Rounds among clients of very different speed: nobody waits for those of a slower tier.",
+)
+def tifl(
+    *,
+    tiers: Annotated[int, "m, how many tiers of about equal size clients are put into; 1 is FedAvg"] = 5,
+    policy: Annotated[Policy, "how a round's tier is picked: Algorithm 2, or with the probabilities of Table 1"] = (
+        "adaptive"
+    ),
+    interval: Annotated[int, "adaptive: I, the rounds after which probabilities may change"] = 10,
+    credits: Annotated[int | None, "adaptive: the rounds that a tier may have; none = no end to them"] = None,
+) -> Method:
+    """Synchronous rounds, each among clients of about one speed."""
+    problems = [f"--method.tiers {tiers}: must be 1 or more"] if tiers < 1 else []
+    problems += [f"--method.interval {interval}: must be 1 or more"] if interval < 1 else []
+    problems += [f"--method.credits {credits}: must be 1 or more"] if credits is not None and credits < 1 else []
+    if problems:
+        raise BadInput(problems)
+    odds = static(policy, tiers)
+    who = Adaptive(odds, interval, credits) if policy == "adaptive" and tiers > 1 else Tiers(odds)
+    dispatch: Part[Roster, list[int]] = Part(who.apply, who.init, hear=who.hear)
+    return Method("tifl", staleness="always 0", aggregate=round_mean(), dispatch=dispatch)

@@ -1,0 +1,101 @@
+"""TWAFL: Communication-Efficient Federated Deep Learning with Layerwise Asynchronous Model Update and Temporally
+Weighted Aggregation (Chen, Sun, Jin, IEEE TNNLS 2019). The temporally weighted aggregation of its ASTW.
+
+    round t   a random cohort trains from W; each ω^k that comes back replaces the one kept, timestamp^k = t
+    server    W ← Σ_k (n_k / n) a^(−(t − timestamp^k)) ω^k         over all clients' latest models, a = e/2
+
+Erratum: as printed the weights sum to less than 1 as soon as somebody is absent, and W would shrink towards 0 with
+every such round. They are divided by their sum here, as in a public reproduction of the paper, whose text was not at
+hand. a = 1 lets old models count in full; with everybody in every round t − timestamp^k = 0, and the server is FedAvg's
+whatever a is.
+
+Who has not come yet has no ω^k and does not count; a lost visit leaves ω^k and its timestamp as they were. The sum over
+all clients is kept as it changes, in double precision: a round divides it by a, an arrival takes an old term out and
+puts a new one in. Running statistics are averaged with the weights.
+
+Left out: the paper's other half, which sends deep layers only in the last rounds of every cycle. It saves bytes, and
+the aggregation knows nothing of it but one timestamp more a client.
+
+Fed-OGD's paper calls it ASTW and prints an update on arrival with weights e^(−βτ)/Σ_j e^(−βτ_j); here it is the
+original's, in rounds.
+
+On the server, in model sizes: N rows and 2 (the sum, in double precision) beside the global.
+"""
+
+from __future__ import annotations
+
+from math import e
+from typing import Annotated, Any
+
+import torch
+from torch import Tensor
+
+from ..core.errors import BadInput
+from ..core.method import Method, Now, Part
+from ..core.table import Marks
+from ..core.ticket import Update
+from ..parts.cached import nothing_kept, passed_on
+from ..parts.dispatch import barrier
+from ..parts.manifold import CONTROL
+from .registry import methods
+
+__all__ = ["twafl"]
+
+
+def latest_models(a: float) -> Part[Update | None, Update | None]:
+    """Wait until nobody is training any more, then go to the weighted mean of everybody's latest model.
+
+    A weight that an update was given scales what its model counts.
+    """
+
+    def init(weights: Tensor) -> dict[str, Any]:
+        return {**nothing_kept(weights), "marks": Marks(), "mass": 0.0, **_NOBODY}
+
+    def apply(update: Update | None, state: dict[str, Any], now: Now) -> tuple[Update | None, dict[str, Any]]:
+        if update is not None:
+            state = taken(update, state, now)
+        if now.in_flight or not state["count"]:
+            return None, state
+        pooled = passed_on(state["sum"] / state["mass"] - now.weights, state, now)
+        return pooled, {**state, "sum": state["sum"] / a, "mass": state["mass"] / a, **_NOBODY}
+
+    def taken(update: Update, state: dict[str, Any], now: Now) -> dict[str, Any]:
+        k, rows, marks = update.ticket.client, state["rows"], state["marks"]
+        new, mass = update.n_examples * update.weight, state["mass"]
+        total = torch.add(state["sum"], update.local, alpha=new)
+        if (old := rows.get(k)) is not None:
+            n_k, timestamp = marks[k]
+            counted = n_k * a ** (timestamp - now.version)
+            total, mass = total.sub_(old, alpha=counted), mass - counted
+        rows.put(k, update.local)
+        marks[k] = (new, now.version)
+        counts = {n: state[n] + more for n, more in (("examples", update.n_examples), ("steps", update.n_steps))}
+        return {**state, "sum": total, "mass": mass + new, "count": state["count"] + 1, **counts}
+
+    return Part(apply, init, drops=frozenset({CONTROL}))
+
+
+_NOBODY = {"count": 0, "examples": 0, "steps": 0}  # has come in this round
+
+
+@methods.register(
+    "twafl",
+    paper="Chen et al. 2019, Communication-Efficient Federated Deep Learning with Layerwise Asynchronous Model Update "
+    "and Temporally Weighted Aggregation",
+    use="Rounds of few clients out of many, whose data differ: those who are absent count by their last models.",
+)
+def twafl(
+    *,
+    a: Annotated[
+        float, "how fast a model fades: it counts a^(−rounds since it came); 1 = never; the paper's is e/2"
+    ] = (e / 2),
+) -> Method:
+    """Synchronous rounds; the server averages every client's latest model, less the older it is."""
+    if not a >= 1:
+        raise BadInput(f"--method.a {a}: must be 1 or more (1: old models count in full)")
+    return Method(
+        "twafl",
+        staleness="t − timestamp^k = server steps (rounds) since the client's latest model came; it weighs a^−(that)",
+        aggregate=latest_models(a),
+        dispatch=barrier(),
+    )

@@ -1,0 +1,44 @@
+"""Something of every client, kept on the server: a row each in a table, and Σ mass · row beside it.
+
+    nothing_kept(weights)                → kept     no rows, a sum of 0
+    keep(kept, client, row, mass=1)      → kept     the client's row is replaced, and so is its share of the sum
+
+The sum is in double precision: what is replaced leaves nothing behind. It costs two passes over one row, however many
+clients there are. A client's mass never changes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..core.method import Now
+from ..core.table import Table
+from ..core.ticket import Ticket, Update
+
+__all__ = ["Kept", "keep", "nothing_kept", "passed_on"]
+
+Kept = dict[str, Any]
+
+
+def nothing_kept(weights: Tensor) -> Kept:
+    """No rows yet."""
+    return {"rows": Table(), "sum": torch.zeros_like(weights, dtype=torch.float64)}
+
+
+def keep(kept: Kept, client: int, row: Tensor, *, mass: float = 1.0) -> Kept:
+    """The record with this row in the place of the client's last; the table is written to."""
+    total = torch.add(kept["sum"], row, alpha=mass)
+    old = kept["rows"].get(client)
+    if old is not None:
+        total.sub_(old, alpha=mass)
+    kept["rows"].put(client, row)
+    return {**kept, "sum": total}
+
+
+def passed_on(delta: Tensor, counts: dict[str, Any], now: Now) -> Update:
+    """A displacement of the global as an update of the moment; `counts`: the examples and steps behind it."""
+    ticket = Ticket(-1, -1, -1, now.version, now.time, now.weights, now.weights)
+    return Update(ticket, delta.to(now.weights.dtype), counts["examples"], counts["steps"], staleness=0)

@@ -1,0 +1,59 @@
+"""SCAFFOLD (Karimireddy et al. 2020), Algorithm 1, with x, y_i and c_i as printed.
+
+y_i ← x;  K times  y_i ← y_i − η_l (g_i(y_i) − c_i + c)
+c_i⁺ ← (i) g_i(x)   or   (ii) c_i − c + (x − y_i) / (K η_l)
+x ← x + η_g mean (y_i − x)        c ← c + (|S|/N) mean (c_i⁺ − c_i)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from .fedavg import FedAvg
+from .problem import Problem, Vec
+
+
+class Scaffold(FedAvg):
+    """`sizes` are what clients weigh; `decay` multiplies the rate at every server step."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        sizes: Sequence[float],
+        *,
+        steps: int,
+        lr: float,
+        eta_g: float = 1.0,
+        option: str = "II",
+        decay: float = 1.0,
+    ):
+        super().__init__(problem.w0, sizes)
+        self.problem, self.K, self.lr, self.eta_g, self.option, self.decay = problem, steps, lr, eta_g, option, decay
+        self.c = np.zeros_like(problem.w0)
+        self.c_i = [self.c for _ in sizes]
+
+    def train(self, i: int, x: Vec) -> Vec:
+        y = x
+        for _ in range(self.K):
+            y = y - self.lr * (self.problem.gradient(i, y) - self.c_i[i] + self.c)
+        return y
+
+    def close_if_all_are_back(self) -> None:
+        if not self.back or self.back.keys() != self.cohort:
+            return
+        n = sum(self.sizes[i] for i in self.cohort)
+        dx, dc = np.zeros_like(self.w), np.zeros_like(self.w)
+        for i, y in self.back.items():
+            if self.option == "I":
+                new = self.problem.gradient(i, self.w)
+            else:
+                new = self.c_i[i] - self.c + (self.w - y) / (self.K * self.lr)
+            dx += self.sizes[i] / n * (y - self.w)
+            dc += self.sizes[i] / n * (new - self.c_i[i])
+            self.c_i[i] = new
+        self.w = self.w + self.eta_g * dx
+        self.c = self.c + len(self.cohort) / len(self.c_i) * dc
+        self.lr *= self.decay
+        self.cohort, self.back = set(), {}
