@@ -113,6 +113,15 @@ def test_places_are_used_again_once_no_record_speaks_of_them(tmp_path: Path) -> 
     assert rows(table) == {0: [38.0] * 3, 1: [39.0] * 3}
 
 
+def test_the_place_of_a_row_that_is_forgotten_is_used_again(tmp_path: Path) -> None:
+    table = housed(Room(0, tmp_path))
+    for step in range(40):
+        table.put(step, row(float(step)))
+        table.pop(step)
+    assert os.path.getsize(tmp_path / "t.rows") <= 65536
+    assert len(table) == table.nbytes == 0
+
+
 @pytest.mark.parametrize("harm", ["gone", "short", "changed"])
 def test_a_file_that_was_harmed_is_told(tmp_path: Path, harm: str) -> None:
     table = housed(Room(0, tmp_path))

@@ -30,6 +30,8 @@ _HASTE: Mapping[str, dict[str, Any]] = {
     "fedbuff": {"buffer": 3, "eta": 0.8},
     "fedecho": {"buffer": 3, "eta": 0.8},
     "gradma": {"eta": 0.8},
+    "mifa": {"no_wait": True, "epoch": 1.0},
+    "orthocorrect": {"alpha": 0.5},
     "orthodyn": {"statistic": "progress"},
     "scaffold": {"eta": 0.8},
 }

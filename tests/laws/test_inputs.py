@@ -13,10 +13,12 @@ from torch import Tensor, nn
 import tarry
 from tarry.core.client import Trained
 from tarry.core.errors import BadInput
+from tarry.core.layout import Layout
 from tarry.core.local import Brief, Context, Functions, LocalRule, Outcome, Step
 from tarry.core.method import Method, Now, Part
+from tarry.core.optim import Optimiser
 from tarry.core.task import Examples
-from tarry.core.ticket import Offer
+from tarry.core.ticket import Offer, Update
 
 from .small import flat_loss, small_task
 from .spy import spied
@@ -75,13 +77,29 @@ def watched(part: Part[Any, Any], name: str, count: list[int]) -> Part[Any, Any]
         count[0] += watch.check(f"{name}.settle")
         return out
 
-    return Part(apply, init, offer if part.offer else None, settle if part.settle else None)
+    def hear(update: Update, state: Any, now: Now) -> Any:
+        watch = Watch(update, state, now)
+        assert part.hear is not None
+        out = part.hear(update, state, now)
+        count[0] += watch.check(f"{name}.hear")
+        return out
+
+    return Part(
+        apply,
+        init,
+        offer if part.offer else None,
+        settle if part.settle else None,
+        hear=hear if part.hear else None,
+    )
 
 
 @dataclass(frozen=True)
 class WatchedRule(LocalRule):
     inner: LocalRule
     count: list[int]
+
+    def check(self, layout: Layout, optimiser: Optimiser) -> None:
+        self.inner.check(layout, optimiser)
 
     def begin(self, brief: Brief) -> tuple[Tensor, Context]:
         watch = Watch(brief.weights, brief.payload, brief.memory)

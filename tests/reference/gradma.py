@@ -48,12 +48,21 @@ class QP:
         self.thinnest = min(self.thinnest, thin)
         return best
 
+    def begins(self, g: Vec, z: Vec) -> None:
+        """A visit whose first step was all taken away in some stretch has rounding alone to be remembered by there."""
+        for at in self.stretches:
+            if g[at].any() and np.linalg.norm(z[at]) <= NEARLY * np.linalg.norm(g[at]):
+                self.thinnest = 0.0
+
 
 def worker_update(problem: Problem, i: int, x: Vec, last: Vec, qp: QP, *, steps: int, lr: float) -> Vec:
     before, now = last, x
-    for _ in range(steps):
-        M = [problem.gradient(i, before), problem.gradient(i, x), now - x]
-        before, now = now, now - lr * qp(problem.gradient(i, now), M)
+    for tau in range(steps):
+        g = problem.gradient(i, now)
+        z = qp(g, [problem.gradient(i, before), problem.gradient(i, x), now - x])
+        if tau == 0:
+            qp.begins(g, z)
+        before, now = now, now - lr * z
     return now
 
 

@@ -86,7 +86,9 @@ class Table:
         """Forget a client, if it is known."""
         if client in self:
             self.nbytes -= self[client].nbytes
-            self._clients().pop(client)
+            self._rows.pop(client, None)
+            if self._file is not None:
+                self._file.pop(client)
 
     def _clients(self) -> dict[int, Any]:
         return self._rows if self._file is None else self._file.places
@@ -167,11 +169,16 @@ class _File:
         while rest:
             done = os.pwrite(self._fd, rest, at)
             rest, at = rest[done:], at + done
-        old = self.places.get(client)
-        self.places[client] = place
         self._digests.pop(place, None)
-        if old is not None and not any(old in kept for kept in self._kept):
-            self._free.append(old)
+        self._leave(self.places.get(client))
+        self.places[client] = place
+
+    def pop(self, client: int) -> None:
+        self._leave(self.places.pop(client))
+
+    def _leave(self, place: int | None) -> None:
+        if place is not None and not any(place in kept for kept in self._kept):
+            self._free.append(place)
 
     def save(self) -> dict[str, Any]:
         if self.path is None:  # the file ends with the process

@@ -1,13 +1,13 @@
 """SAFA: a Semi-Asynchronous Protocol for Fast Federated Learning with Low Overhead (Wu et al., IEEE TC 2021).
 
-    distribute   w_k ← W            who is up to date (its last training came in) or deprecated (lag > τ)      Eq. 3
-                 others go on       from the W they have
-                 w*_k ← W           where k is deprecated
+    distribute   w_k ← W        who is up to date (its last training came in) or deprecated (lag > τ)
+                 others go on   from the W they have
+                 w*_k ← W       where k is deprecated
     select       of those who come, C · m are picked: who was not picked in the last round first,        Algorithm 1
                  and the faster before the slower; the rest is undrafted
-    aggregate    w*_k ← w_k         where k is picked                                                     Eq. 6
-                 W ← Σ_k (n_k/n) w*_k       over all m clients                                            Eq. 7
-                 w*_k ← w_k         where k is undrafted: it counts from the next round on (bypass)       Eq. 8
+    aggregate    w*_k ← w_k     where k is picked                                         pre-aggregation cache update
+                 W ← Σ_k (n_k/n) w*_k   over all m clients                                aggregation
+                 w*_k ← w_k     where k is undrafted: it counts from the next round on    post-aggregation cache update
 
 A round is over when the C · m that it picks are certain, whoever else may come; when T_lim has passed; or when nobody
 is training any more. There is no timer: T_lim has passed at the first instant with somebody back after it. The paper's
