@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -20,12 +21,13 @@ from tarry.core.layout import Layout
 from tarry.core.server import Server
 from tarry.parts import cone
 
-from .fedavg import FedAvg
+from .fedavg import FedAvg, descend
 from .gradma import QP, GradMA, worker_update
-from .match import Case, cases, check, few
+from .loop import Twin, play
+from .match import Case, cases, events_of, few
 from .problem import Vec
 
-some = settings(few, max_examples=8)
+some = settings(few, max_examples=6)
 
 
 def worker(case: Case, qp: QP) -> Callable[[int, Vec], Vec]:
@@ -43,21 +45,31 @@ def worker(case: Case, qp: QP) -> Callable[[int, Vec], Vec]:
 
 
 def compare(method: dict[str, Any], case: Case, *, concurrency: int | None = None) -> None:
-    """At a rate that lets a worker's rows come apart: a full batch's second step stands at 90° to its first."""
+    """The library and the twin agree on every arrival.
+
+    The rate is one that lets a worker's rows come apart: a full batch's second step stands at 90° to its first. Rows
+    are still close to opposite, and a Gram matrix has half the digits of the rows: hence the tolerance.
+    """
     case = replace(case, lr=0.2)
     layers = [layer.at for layer in case.problem.layers]
     qp = QP(layers if method.get("projection") == "layer" else [slice(0, layers[-1].stop)])
     sizes = [1] * len(case.sizes) if method.get("weighting") == "uniform" else case.sizes
     how = {k: v for k, v in method.items() if k in ("beta1", "beta2", "eta", "memory")}
     side = method.get("side", "both")
-    check(
-        {"name": "gradma", **method},
-        case,
-        FedAvg(case.problem.w0, sizes) if side == "worker" else GradMA(case.problem.w0, sizes, qp, **how),
-        train=None if side == "server" else worker(case, qp),
-        concurrency=concurrency,
-        well_posed=lambda: qp.thinnest > 2e-3,
-    )
+    w0, seen = case.problem.w0, events_of({"name": "gradma", **method}, case, concurrency=concurrency)
+
+    def pick(now: float, idle: list[int]) -> list[int]:
+        return [e.client for e in seen if e.kind == "hand_out" and e.time == now] if concurrency else idle
+
+    twin: Twin = FedAvg(w0, sizes) if side == "worker" else GradMA(w0, sizes, qp, **how)
+    plain = partial(descend, case.problem, steps=case.steps, lr=case.lr)
+    train = plain if side == "server" else worker(case, qp)
+    expected = play(twin, train, case.durations, updates=case.updates, pick=pick, lost=case.lost)
+    assume(qp.thinnest > 1e-2)
+    arrived = [e for e in seen if e.kind == "arrival"]
+    assert [(e.time, e.client, e.staleness) for e in arrived] == [e[:3] for e in expected]
+    for a, e in zip(arrived, expected, strict=True):
+        np.testing.assert_allclose(a.weights.numpy(), e.w, rtol=1e-7, atol=1e-8)
 
 
 METHODS: list[dict[str, Any]] = [
@@ -78,7 +90,7 @@ def test_it_is_its_twin(method: dict[str, Any], case: Case) -> None:
     compare(method, case)
 
 
-@pytest.mark.parametrize("method", [{}, {"side": "server", "beta2": 0.9}, {"projection": "layer"}], ids=str)
+@pytest.mark.parametrize("method", [{}, {"side": "server", "beta2": 0.9, "projection": "layer"}], ids=str)
 @some
 @given(case=cases(), limit=st.integers(1, 2), memory=st.integers(2, 4))
 def test_it_is_its_twin_when_few_are_remembered_of_many(
@@ -132,22 +144,19 @@ def test_a_worker_goes_no_further_along_the_way_it_has_come(steps: int) -> None:
 @pytest.mark.parametrize(
     ("jump", "moved"),
     [
-        ((3.0, 3.0), (0.0, 0.5)),  # uphill of (1, 2) is (2, 1); at (½, 1) it was (−½, −1), and −½·2 − 1·1 < 0
-        ((-3.0, -3.0), (2.0, 2.5)),  # no conflict
+        ((3.0, 3.0), (-0.6, 0.3)),  # g = (2, 1); r·g = −2, so g + 2/1.25 r = (1.2, −0.6) is left
+        ((-3.0, -3.0), (2.0, 2.5)),  # no conflict: half the way
     ],
 )
 def test_a_worker_goes_by_the_model_its_last_visit_ended_with(
     jump: tuple[float, float], moved: tuple[float, float]
 ) -> None:
-    """One client at (1, 2), half-way there after its first visit; then the server jumps."""
+    """One client at (1, 2) comes half-way there, to where the gradient is r = (−½, −1); then the server jumps."""
     away = torch.tensor(jump, dtype=torch.float64)
     method = tarry.Method("jump", local=gradma().local, step=tarry.stateless(lambda update, now: away))
     _, came = run(method, towards((1.0, 2.0)), delay=[[1.0]], updates=2)
     assert torch.equal(came[1].ticket.sent, away)
-    g, r = away - torch.tensor([1.0, 2.0]), torch.tensor([-0.5, -1.0]).double()
-    expected = -0.5 * (g - min((g @ r).item(), 0.0) / (r @ r) * r)
-    torch.testing.assert_close(came[1].delta, expected, rtol=1e-13, atol=1e-15)
-    assert ((g @ r).item() < 0) is (jump[0] > 0)
+    torch.testing.assert_close(came[1].delta, torch.tensor(moved).double(), rtol=1e-7, atol=0)
 
 
 # The server, driven by hand: who comes, with what
@@ -251,7 +260,7 @@ def test_every_step_is_within_90_degrees_of_all_that_is_remembered() -> None:
         M = np.array([*s.remembered.values()])
         assert (M @ way >= -1e-12).all()
         if (M @ plain >= 0).all():
-            np.testing.assert_array_equal(s.state["momentum"].numpy(), plain)
+            np.testing.assert_allclose(s.state["momentum"].numpy(), plain, rtol=1e-15)
         else:
             turned += 1
             assert np.linalg.norm(way) < np.linalg.norm(plain)
@@ -307,7 +316,7 @@ def test_corrections_are_noted() -> None:
     notes = [e.notes for e in seen if e.kind == "arrival"]
     assert [n["corrected"] for n in notes if n] == [0.5] * 4
     assert [(n["active"], n["remembered"]) for n in notes if n and "active" in n] == [(1, 2)] * 2
-    assert not seen[-1].weights.any()
+    assert seen[-1].weights.abs().max() < 1e-15
 
 
 def test_a_programme_that_is_not_solved_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:

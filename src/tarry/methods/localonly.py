@@ -53,6 +53,7 @@ def share(along: Geodesic = line) -> Part[Update, Tensor]:
 
 @methods.register(
     "local-only",
+    paper="Lee et al. 2024, FedSOL (Table 9), where it is the baseline of personalised learning",
     use="To see what federating is worth: clients that never learn from each other. Score it with --personalise.",
 )
 def local_only() -> Method:
