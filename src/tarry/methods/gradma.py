@@ -20,17 +20,17 @@ With plain workers, memory=0 and beta1=0 it is FedAvg.
 A constraint does not depend on the length of its row, so rows wait undiminished: when i is next there, D[i] is
 multiplied by β_2 for all the rounds since, and products of rows that did not change are kept. With β_2 = 0 nothing of
 earlier rounds is remembered. ∇f(x) is left out of a visit's first step, where it is the gradient itself, which no
-projection turns by more than 90°; and of the second, where it is ∇f(x_{τ−1}). x_τ − x has the paper's sign: a step may
-not go further away from x along the way come so far. Of many local steps in about one direction the first counts.
+projection turns by more than 90°; and of the second, where it is ∇f(x_{τ−1}). x_τ − x has the released code's sign: a
+step may not go further away from x along the way come so far. Of many local steps in one direction the first counts.
 
-Where the text and the released code differ, or say nothing. The programmes are over the whole vector; the code has one
-for each tensor (`projection="layer"`), and a margin, at 0, that is left out here. The paper's d is a plain mean
-(`weighting="uniform"`); the default weighs by examples, as the code does. x_{−1} is kept between visits, as in the code
-of GradMA-W; that of GradMA begins every visit with x. Where its solver fails the code goes on uncorrected; here the run
-ends with SolverFailed. The paper tunes β_1 and β_2; 0.5 is what the authors' example takes. All clients are remembered
-by default, as in that example (m = N). A client is remembered when it arrives, so who is lost changes nothing; of
-equals the one longest remembered goes; of a round larger than m, only m are remembered. Momentum and weight decay of
-the client's optimiser act after the correction. Running statistics have no direction: they go to the round's mean.
+What was decided, and where the authors' released code does otherwise. The programmes are over the whole vector; the
+code has one for each tensor (`projection="layer"`), and a margin, at 0, that is left out here. The mean weighs by
+examples, as the code's does; `weighting="uniform"` is the plain one. x_{−1} is kept between visits, as in the code of
+GradMA-W; that of GradMA begins every visit with x. Where its solver fails the code goes on uncorrected; here the run
+ends with SolverFailed. β_1 = β_2 = 0.5 and m = N are those of the authors' example. A client is remembered when it
+arrives, so who is lost changes nothing; of equals the one longest remembered goes; of a round larger than m, only m are
+remembered. Momentum and weight decay of the client's optimiser act after the correction. Running statistics have no
+direction: they go to the round's mean.
 """
 
 from __future__ import annotations

@@ -47,6 +47,9 @@ _KNOWN = {
     "teachers": _Known("Clients whose answers teach (number)", limits=_COUNT),
     "phase": _Known("What is trusted (0 displacement, 1 in between, 2 position)", limits=(-0.1, 2.1)),
     "statistic": _Known("The statistic that decides the switch (0 to 1)"),
+    "corrected": _Known("Local steps that were corrected (%)", 100.0, _PERCENT),
+    "active": _Known("Remembered clients that the step was turned for (number)", limits=_COUNT),
+    "remembered": _Known("Clients that are remembered (number)", limits=_COUNT),
 }
 _BOTH = "Loss on the learnt curve (solid) and on the straight line (dotted)"
 _FOLLOWED = 6  # clients whose validation is shown
