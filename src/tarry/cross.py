@@ -67,7 +67,8 @@ def crossed(
     pointed: dict[str, Any] = {p: _to_the_point(getattr(method, p), method.local) for p in _SERVER}
     method = replace(method, **pointed)
     names = {"method": base.name, **{p: o.name for p, o in others.items()}, **(labels or {})}
-    fitting = _Fitting(method, plain, frozenset(others), names)
+    whole = "local" not in others or others["local"].local.needs <= _sent(others["local"])
+    fitting = _Fitting(method, plain, frozenset(others), names, whole)
     problems = list(fitting.problems())
     if manifold is not None:
         method, problem = fitting.travelling(*manifold)
@@ -85,6 +86,10 @@ def crossed(
     if problems:
         raise BadInput(problems)
     return method
+
+
+def _sent(method: Method) -> frozenset[str]:
+    return frozenset[str]().union(*(getattr(method, p).sends for p in _SERVER))
 
 
 def _to_the_point(part: Part[Any, Any], local: LocalRule) -> Part[Any, Any]:
@@ -129,18 +134,18 @@ class _Fitting:
     base: Method
     taken: frozenset[str]
     names: Mapping[str, str]
+    whole: bool = True  # the method whose clients they are has a server that suits them
 
     def problems(self) -> Iterator[str]:
         yield from list(self.misfits()) or self.unfitting()
 
     def misfits(self) -> Iterator[str]:
         """Parts and clients that need what the others do not give."""
-        sent = frozenset[str]().union(*(self.part(p).sends for p in _SERVER))
-        if missing := self.method.local.needs - sent:
+        if missing := self.method.local.needs - _sent(self.method):
             yield self.misfit(
                 ("local", *(p for p in _SERVER if getattr(self.base, p).sends & missing)),
                 f"clients of {self.name('local')} need {_list(missing)} from the server, which nothing here sends",
-                instead=f"use --server {self.names['local']}" if self.taken == {"local"} else None,
+                instead=f"use --server {self.names['local']}" if self.taken == {"local"} and self.whole else None,
             )
         theirs = f"those of {self.name('local')}"
         for p in _SERVER:

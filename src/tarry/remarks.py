@@ -35,7 +35,8 @@ def _idle(spec: Spec, group: str) -> Iterator[str]:
         return
     registry = REGISTRIES[group]
     entry, values = registry.check(choice.name, choice.params)
-    made = _taken(registry.build(choice.name, values), group)
+    gone = {name for part in PARTS if getattr(spec, part) is not None for name in PARTS[part]}
+    made = _taken(registry.build(choice.name, values), group, gone)
     defaults = {p.name: p.default for p in entry.params}
     for name, value in values.items():
         if value == defaults[name]:
@@ -44,15 +45,16 @@ def _idle(spec: Spec, group: str) -> Iterator[str]:
             without = registry.build(choice.name, {k: v for k, v in values.items() if k != name})
         except BadInput:
             continue  # it holds another one up
-        if alike(made, _taken(without, group)):
+        if alike(made, _taken(without, group, gone)):
             flag = "server" if group == "method" and spec.server is not None else group
             yield f"--{flag}.{name} {value} changes nothing here"
 
 
-def _taken(method: Method, group: str) -> Any:
-    """What of a method comes into the run."""
+def _taken(method: Method, group: str, gone: set[str]) -> Any:
+    """What of a method comes into the run; of the server's own, what was not taken from others."""
     if group == "method":
-        return method
+        gone = gone | ({"personal"} if "local" in gone else set())
+        return [getattr(method, f.name) for f in fields(method) if f.name not in gone]
     if group == "distil":
         return method.around
     server = method.plain or method

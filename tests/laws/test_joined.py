@@ -11,6 +11,7 @@ import tarry
 from tarry.core.errors import BadInput
 
 from .small import small_task
+from .test_batchnorm import task as normalised
 
 SETTINGS: dict[str, Any] = {
     "delay": [1.0, 1.5, 2.0, 1.0, 3.0, 2.5],
@@ -46,9 +47,21 @@ def test_under_scaffold_clients_that_are_hardly_perturbed_are_plain() -> None:
 
 
 @pytest.mark.parametrize("name", ["scaffold", "feddyn", "fednova"])
-def test_clients_that_are_not_perturbed_at_all_have_no_use_for_the_server(name: str) -> None:
-    with pytest.raises(BadInput, match=r"--local fedsol.*do not; leave out --local"):
-        final(f"{name}+local=fedsol:proximal={name},rho=0")
+def test_no_perturbation_is_the_limit_of_a_small_one(name: str) -> None:
+    none, small = (final(f"{name}+local=fedsol:proximal={name},part=all,rho={r}") for r in (0.0, 1e-12))
+    torch.testing.assert_close(none, small, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("proximal", ["kl", "ntd"])
+def test_a_fixed_perturbation_has_a_first_step_where_training_says_something_else_than_use(proximal: str) -> None:
+    """Under batch normalisation the received model and the client's differ in a visit's first step, too."""
+    one = {"steps": 1, "batch": "all", "dtype": "float64", "rounds": 2, "delay": "constant"}
+    choice = f"fedsol:proximal={proximal},temperature=1,part=all,adaptive=false,rho=0.5"
+    normed = [tarry.run(m, normalised(), lr=0.1, **one).weights for m in (choice, "fedavg")]
+    assert normed[0] is not None
+    assert normed[1] is not None
+    assert (normed[0] - normed[1]).norm() > 1e-4
+    torch.testing.assert_close(final(choice, **one), final("fedavg", **one), rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.parametrize("name", ["scaffold", "feddyn", "fednova"])

@@ -106,6 +106,7 @@ class Bound:
             named[block.name].data = views[block.name]
         self.params = [named[b.name] for b in layout.layers]
         self.head = head_of(module, layout)
+        self.steady = not layout.stats and not any("Dropout" in type(m).__name__ for m in module.modules())
         self.visit: Visit | None = None  # the one under way
         for block in layout.stats:
             owner, _, leaf = block.name.rpartition(".")
@@ -221,7 +222,8 @@ class Bound:
 
 def _flat(seen: list[Tensor]) -> Tensor:
     """The features of a pass, a row an example."""
-    assert len(seen) == 1, "the head is run once a pass"
+    if len(seen) != 1:
+        raise BadInput(f"--task: the model's last linear or conv map is run {len(seen)} times a pass; features need 1")
     return seen[0].flatten(1)
 
 

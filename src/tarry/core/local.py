@@ -80,6 +80,7 @@ class Functions(Protocol):
     layout: Layout
     optimiser: Optimiser
     task_loss: Objective
+    steady: bool  # the model says the same in training as in use: no dropout, no running statistics
 
     def grad(
         self, w: Tensor, batch: tuple[Tensor, Any], objective: Objective | None = None, /, *, still: bool = False

@@ -6,7 +6,7 @@
     server   as FedAvg
 
 β = 0 is FedAvg. The paper takes β = τ = 1, and so does FedSOL, which compares with it. τ² keeps the two terms in
-proportion, as usual in distillation; the authors' code has no such factor, which is the same at τ = 1. The received
+proportion, as usual in distillation; one state of the authors' code has no such factor: the same at τ = 1. The received
 model is asked as in use: dropout off, its own running statistics. L_CE is the task's loss, and what is told as the
 loss. With two classes one would be left, of which all models say the same: such tasks are refused.
 """

@@ -14,17 +14,21 @@
 
 ρ = 0 is FedAvg (A2 to A4 and A6: A5). A5 with l2 is FedProx with μ = β, with ntd FedNTD, with moon MOON.
 
-What the text leaves open: 0/0 in Eq. 7 and 8 is 0, so a visit's first step is not perturbed (norms below
-1e-12 count as 1e-12). With a perturbed part, ‖g_p‖ runs over that part alone, as in the authors' code: that is what
-lets `head` do with one pass of the body. A layer is one parameter tensor. Running statistics move in a step's first
-pass only. A5 is printed without its β, and ε_c with β = 1; App. H's words for A2 are those for A3, so the formulas are
-followed. moon is a loss of features, on which the head has no influence: with it the body or all is perturbed, as in
-Table 4; it is not 0 at w_g, and nothing at a client's first visit. Algorithm 1 prints the plain mean
-(`weighting="uniform"`); the default weighs by examples so that ρ = 0 is FedAvg. The authors' code normalises |w − w_g|
-over dimension 0 of each tensor (`norm="dim0"`) and perturbs the whole model (`part="all"`) with ρ = 1.
+What the text leaves open: 0/0 in Eq. 7 and 8 is 0, so an adaptive visit's first step is not perturbed, nor is a fixed
+one where g_p is 0 at w_g (norms below 1e-12 count as 1e-12). With a perturbed part, ‖g_p‖ runs over that part alone, as
+in the authors' code: that is what lets `head` do with one pass of the body. A layer is one parameter tensor. Running
+statistics move in a step's first pass only. A5 is printed without its β, and ε_c with β = 1; App. H's words for A2 are
+those for A3, so the formulas are followed. moon is a loss of features, on which the head has no influence: with it the
+body or all is perturbed, as in Table 4; it is not 0 at w_g, and nothing at a client's first visit. Algorithm 1 prints
+the plain mean (`weighting="uniform"`); the default weighs by examples so that ρ = 0 is FedAvg. The authors' code
+normalises |w − w_g| over dimension 0 of each tensor (`norm="dim0"`) and perturbs the whole model (`part="all"`) with ρ
+= 1.
 
 Table 4 joins FedSOL with other methods' losses. FedProx's is l2, MOON's has a name here; those of SCAFFOLD, FedDyn and
-FedNova want their servers, too: --server scaffold --local fedsol:proximal=scaffold,part=all.
+FedNova want their servers, too: --server scaffold --local fedsol:proximal=scaffold,part=all. How they are joined the
+paper does not say. Here clients keep c_k, λ_k and ‖a_k‖₁ as those methods do, c_k being the mean of the visit's own
+gradients; in A1 no step holds what they would add, so FedDyn's h is then a momentum that never forgets. FedDyn's α is
+0.01 and FedNova's μ 1 in L_p, whatever the server's: A1 and projection do not depend on them.
 """
 
 from __future__ import annotations
@@ -93,19 +97,28 @@ class FedSOL(LocalRule):
         return self.strategy if self.rho > 0 else _UNPERTURBED.get(self.strategy, self.strategy)
 
     @property
+    def bare(self) -> bool:
+        """Plain training, of which no server expects anything more."""
+        return self.course == "A0" and not self.proximal.needs
+
+    @property
     def notes(self) -> bool:
         return self.watch and self.course != "A0"
 
+    def rests(self, f: Functions) -> bool:
+        """Whether g_p is 0 at w_g: not where the client's model is asked in training, and says something else then."""
+        return self.proximal.rests and f.steady
+
     @property
     def needs(self) -> frozenset[str]:
-        return frozenset() if self.course == "A0" else self.proximal.needs
+        return self.proximal.needs
 
     @property
     def gives(self) -> frozenset[str]:
-        return frozenset() if self.course == "A0" else self.proximal.gives
+        return self.proximal.gives
 
     def check(self, layout: Layout, optimiser: Optimiser) -> None:
-        if self.course == "A0":
+        if self.bare:
             return
         self.proximal.check(layout, optimiser)
         if self.course in _UNPERTURBED:
@@ -117,7 +130,7 @@ class FedSOL(LocalRule):
                 )
 
     def begin(self, brief: Brief) -> tuple[Tensor, Context]:
-        if self.course == "A0":
+        if self.bare:
             return super().begin(brief)
         blocks = self.perturbs(brief.layout) if self.course in _UNPERTURBED else ()
         runs = _runs(blocks)
@@ -134,7 +147,7 @@ class FedSOL(LocalRule):
         return chosen
 
     def init(self, w: Tensor, context: Context, f: Functions) -> Any:
-        if self.course == "A0":
+        if self.bare:
             return f.init(w)
         at_start = w.data_ptr() == context["w_g"].data_ptr()
         return Progress(f.init(w), at_start, w.new_zeros(2) if self.notes else None, f.optimiser)
@@ -142,11 +155,12 @@ class FedSOL(LocalRule):
     def step(
         self, w: Tensor, batch: Examples, context: Context, state: Any, f: Functions
     ) -> tuple[Tensor, Any, Tensor]:
-        if self.course == "A0":
+        if self.bare:
             return super().step(w, batch, context, state, f)
         inner, at_start, sums, optimiser = state
         by_head = self.course == "A1" and self.part == "head"
-        if at_start and self.course == "A1" and (self.adaptive or self.proximal.rests):  # ε is 0, whatever g_p
+        plain = self.course == "A0" or (at_start and self.course == "A1")
+        if plain and (self.course == "A0" or self.adaptive or self.rests(f)):  # ε is 0, whatever g_p
             g, loss = f.grad(w, batch)
             w, inner = f.descend(w, g, inner)
             return w, Progress(inner, False, sums, optimiser), loss
@@ -163,7 +177,7 @@ class FedSOL(LocalRule):
         near = self.proximal.near(batch, context, f)
         split = f.split(w, x)
         g_p, proximal = near.on_head(split, w)
-        g_p = self.settled(g_p, w, context)
+        g_p = self.settled(g_p, w, context, f)
         g, loss = split.grad(self.perturbed(w, g_p, context), y)
         return Found(g, loss, proximal, g_p)
 
@@ -171,7 +185,7 @@ class FedSOL(LocalRule):
         """Any strategy, by whole passes. Running statistics move in the first one."""
         near = self.proximal.near(batch, context, f)
         g_p, proximal = near.gradient(w, still=False)
-        g_p, moved = self.settled(g_p, w, context), near.passes
+        g_p, moved = self.settled(g_p, w, context, f), near.passes
         if self.course in ("A5", "projection"):
             g, loss = f.grad(w, batch, still=moved)
             bent = _projected(g, g_p) if self.course == "projection" else torch.add(g, g_p, alpha=self.beta)
@@ -189,12 +203,12 @@ class FedSOL(LocalRule):
             g = torch.add(g, there, alpha=self.beta)
         return Found(g, loss, proximal, g_p)
 
-    def settled(self, g_p: Tensor, w: Tensor, context: Context) -> Tensor:
-        """0 where w is w_g still: what is left of g_p there is rounding, and dividing by its norm would blow it up.
+    def settled(self, g_p: Tensor, w: Tensor, context: Context, f: Functions) -> Tensor:
+        """0 where w is w_g still and g_p would be 0: what is left of it there is rounding, which a norm would blow up.
 
-        An adaptive perturbation is 0 there anyhow, and moon's gradient need not be.
+        An adaptive perturbation is 0 there anyhow.
         """
-        if not self.proximal.rests or (self.adaptive and self.course != "projection"):
+        if not self.rests(f) or (self.adaptive and self.course != "projection"):
             return g_p
         return torch.mul(g_p, (w != context["w_g"]).any())
 
@@ -215,9 +229,9 @@ class FedSOL(LocalRule):
         return out
 
     def finish(self, w: Tensor, context: Context, state: Any) -> Outcome:
-        if self.course == "A0":
+        if self.bare:
             return Outcome()
-        share = 0.0 if self.course in ("A1", "projection") else self.beta
+        share = 0.0 if self.course in ("A0", "A1", "projection") else self.beta
         out = self.proximal.finish(w, context, state.optimiser, share)
         if not self.notes:
             return out
@@ -278,6 +292,11 @@ def fedsol(
     """Rounds whose clients take local gradients at weights perturbed along a proximal gradient."""
     _check(rho, temperature, beta)
     loss = proximal_loss(proximal, temperature=temperature)
+    if strategy in ("A0", "A5", "projection"):  # nothing is perturbed
+        rho, adaptive, part = 0.0, True, "head"
+    if strategy in ("A0", "A1", "projection"):
+        beta = 1.0
+    norm = norm if adaptive and rho > 0 else "layer"
     return Method(
         "fedsol",
         staleness="always 0",

@@ -13,9 +13,10 @@ Features are what goes into the model's last linear or conv map. The paper adds 
 models; here the model is taken as it is. Both other models are asked as in use: dropout off, their own running
 statistics. ℓ_sup is the task's loss, and what is told as the loss.
 
-Algorithm 1 does not say what the previous model is at a client's first visit. In the authors' code there is nothing to
-contrast with then, and ℓ_con is 0; with the received model in its place ℓ_con would be log 2 whatever z. Neither has a
-gradient: a first visit is plain. The client keeps its previous model itself; who is lost keeps the older one.
+Algorithm 1 does not say what the previous model is at a client's first visit. Here there is none, and ℓ_con is 0: a
+first visit is plain. So it is in the authors' code in the first round; who first comes later is contrasted there with
+the model that its round began to be drawn with. The client keeps its previous model itself; who is lost keeps the older
+one.
 """
 
 from __future__ import annotations

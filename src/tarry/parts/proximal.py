@@ -48,6 +48,7 @@ __all__ = [
 
 Proximal = Literal["kl", "l2", "ntd", "moon", "scaffold", "feddyn", "fednova"]
 FEDDYN = 0.01  # α, as `feddyn` has it
+_ROUNDING = 100  # of the last digit: unit vectors no further apart are the same
 
 
 class Near(Protocol):
@@ -280,6 +281,8 @@ class MOON(ProximalLoss):
             f.features(received, x[:1])  # a model without features is refused here, not at the second visit
             return OfWeights(f, lambda w: (torch.zeros_like(w), w.new_zeros(())))
         apart = _unit(f.known_features(previous, x)) - _unit(f.known_features(received, x))
+        size = torch.linalg.vector_norm(apart, dim=-1, keepdim=True)
+        apart = torch.where(size > _ROUNDING * torch.finfo(apart.dtype).eps, apart, 0)
         return OfFeatures(f, x, apart, self.contrast)
 
     def contrast(self, r: Tensor, apart: Tensor) -> Tensor:
