@@ -291,8 +291,8 @@ def train(job: Job, bound: Bound, *, rule: LocalRule, work: Work, seed: int) -> 
         if "more than 1 value per channel" not in str(e):
             raise
         raise BadInput(
-            f"--batch {work.batch}: client {job.client} has {n} examples, so a batch is left with one, which batch"
-            " normalisation cannot learn from; use another --batch, or a model with group normalisation"
+            f"--batch {work.batch or 'all'}: client {job.client} has {n} examples, so a batch is left with one, which"
+            " batch normalisation cannot learn from; use another --batch, or a model with group normalisation"
         ) from e
     finally:
         bound.visit = None

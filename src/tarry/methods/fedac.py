@@ -27,7 +27,8 @@ the buffer's mean, without moments.
 floor = 1 weighs all alike; `correction=false`, `adaptive=false` (W ← W + η m̂) and β1 = 0 take the rest away: what is
 left is FedBuff without its discount for staleness, at η.
 
-On the server, in model sizes: the buffer's two sums, c, m and v, beside the global and the past ones in use.
+On the server, in model sizes: the buffer's two sums, c, m and v, beside the global and the past ones in use, each with
+the c of its time.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ There is no global model. What is tested as the answer is the mean of everybody'
 counts with the first weights; running statistics go 1/N of the way to a client's own at each arrival). The score that
 tells is that of --personalise: of every client's own latest model, tuned for so many epochs more.
 
-A client's model is kept for it as its next start, so the server here holds a model a client; the bytes that are counted
-are those of sending it forth and back, which a deployment would not do.
+A client's model is kept for it as its next start, so the server here holds two models a client (its start, and what the
+global was then); the bytes that are counted are those of sending it forth and back, which a deployment would not do.
 """
 
 from __future__ import annotations

@@ -9,11 +9,12 @@
     server   W ← mean of the cohort's w
     at last  a client's own model: steps w ← w − α ∇f(w) over its own examples
 
-D, D' and D'' are cut from the step's batch, which lies in the visit's keyed random order: every second example (fo), or
-every third (hf), so they are disjoint, and a step costs about one gradient (fo) or four thirds (hf) of the batch. A
-batch of fewer examples serves whole as each of them. β is the client's optimiser (--lr), which the meta-gradient
-goes through; the paper's is SGD with 0.001. The paper's mean is plain (`weighting="uniform"`); the default weighs by
-examples, as FedAvg does. Running statistics move in the pass over D only.
+D, D' and D'' are cut from the step's batch: every second example (fo), or every third (hf), so they are disjoint, and a
+step costs about one gradient (fo) or four thirds (hf) of the batch. They change places from step to step, so that all
+examples serve as each where a batch holds all there are. A batch of fewer examples serves whole as each of them. β is
+the client's optimiser (--lr), which the meta-gradient goes through; the paper's is SGD with 0.001. The paper's mean is
+plain (`weighting="uniform"`); the default weighs by examples, as FedAvg does. Running statistics move in the pass over
+D only.
 
 --personalise E tunes for E epochs of steps of size α without momentum: that is what w was trained to be good at. The
 paper's test, one step of gradient descent, is --personalise 1 where the batch is all of a client's examples.
@@ -54,6 +55,9 @@ class Meta(LocalRule):
     form: Form
     delta: float
 
+    def init(self, w: Tensor, context: Context, f: Functions) -> Any:  # noqa: ARG002
+        return f.init(w), 0
+
     def step(
         self,
         w: Tensor,
@@ -62,15 +66,17 @@ class Meta(LocalRule):
         state: Any,
         f: Functions,
     ) -> tuple[Tensor, Any, Tensor]:
-        first, second, *third = dealt(batch, 3 if self.form == "hf" else 2)
+        inner, k = state
+        parts = dealt(batch, 3 if self.form == "hf" else 2)
+        first, second, *third = (parts[(k + i) % len(parts)] for i in range(len(parts)))
         g, loss = f.grad(w, first)
         g, _ = f.grad(torch.add(w, g, alpha=-self.alpha), second, still=True)
         if third:
             up, _ = f.grad(torch.add(w, g, alpha=self.delta), third[0], still=True)
             down, _ = f.grad(torch.add(w, g, alpha=-self.delta), third[0], still=True)
             g = torch.add(g, up - down, alpha=-self.alpha / (2 * self.delta))
-        w, state = f.descend(w, g, state)
-        return w, state, loss
+        w, inner = f.descend(w, g, inner)
+        return w, (inner, k + 1), loss
 
 
 @dataclass(frozen=True)

@@ -214,7 +214,9 @@ def safa(
     *,
     fraction: Annotated[float, "C, the share of all clients that a round picks"] = 0.5,
     lag: Annotated[int, "τ, the rounds that a client may lag behind before its work is thrown away"] = 5,
-    limit: Annotated[float | None, "T_lim, the longest a round may last (s); none: as long as the first took"] = None,
+    limit: Annotated[
+        float | None, "T_lim (s): a round ends with the next return after it; none: as long as the first took"
+    ] = None,
 ) -> Method:
     """Semi-asynchronous rounds: the fastest are picked, a cached model of every client is averaged."""
     problems = []
