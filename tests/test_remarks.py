@@ -93,3 +93,17 @@ def test_what_a_step_between_arrivals_notes_is_kept() -> None:
     noted = tarry.run("fedogd+distil=fedecho", "digits", diagnose=True, **SHORT).diagnostics
     assert noted is not None
     assert {"entropy", "alpha", "teachers"} <= noted["series"].keys()
+
+
+def test_settings_of_an_optimiser_that_clients_do_not_use_are_told() -> None:
+    (said,) = tarry.run("asynccurve", "digits", lr=0.5, momentum=0.9, **SHORT).remarks
+    assert said.startswith("--lr 0.5 --momentum 0.9 changes nothing")
+    assert tarry.run("asynccurve", "digits", **SHORT).remarks == []
+
+
+def test_outputs_that_are_no_numbers_are_never_right_and_targets_that_are_no_classes_are_refused() -> None:
+    outputs = torch.tensor([[float("nan"), 0.0], [2.0, 1.0], [float("-inf"), 1.0]])
+    assert tarry.core.task.accuracy(outputs, torch.tensor([0, 0, 1])).item() == 2
+    for targets in (torch.zeros(3, 2), torch.zeros(3, 1, dtype=torch.int64), torch.zeros(3)):
+        with pytest.raises(BadInput, match="give the task a score of its own"):
+            tarry.core.task.accuracy(outputs, targets)

@@ -15,12 +15,17 @@ from .spec import REGISTRIES, Choice, Spec
 
 __all__ = ["alike", "remarks"]
 
+_OPTIMISER = ("optimiser", "lr", "lr_decay", "momentum", "weight_decay")
 _METHODS = ("method", *PARTS, "distil")
 
 
 def remarks(spec: Spec, method: Method, *, unlabelled: str | None) -> list[str]:
     """In a few words each; `unlabelled` says what was taken where the spec names no inputs without labels."""
     out = [said for group in _METHODS for said in _idle(spec, group)]
+    if method.local.own_optimiser:
+        given = [n for n in _OPTIMISER if getattr(spec, n) != getattr(Spec, n)]
+        flags = " ".join(f"--{n.replace('_', '-')} {getattr(spec, n)}" for n in given)
+        out += [f"{flags} changes nothing: these clients have an optimiser of their own"] if given else []
     if method.unlabelled and unlabelled is not None:
         out.append(f"inputs without labels: {unlabelled}; --unlabelled chooses others")
     elif spec.unlabelled is not None and not method.unlabelled:

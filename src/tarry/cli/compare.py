@@ -28,7 +28,7 @@ def compare(
     given: dict[str, Any],
     method: Annotated[
         list[str] | None,
-        typer.Option("--method", help="once for each: fedbuff:buffer=3, orthofl+local=fedsol, file.py:factory"),
+        typer.Option("--method", help="once for each: all, fedbuff:buffer=3, orthofl+local=fedsol, file.py:factory"),
     ] = None,
     seeds: Annotated[str, typer.Option("--seeds", help="numbers and ranges: 0-2 or 0,1,5")] = "0-2",
     spec: Annotated[
@@ -53,6 +53,8 @@ def run_and_show(specs: list[Spec], *, out: Path, workers: int, title: str) -> C
     with show.many(specs) as progress:
         comparison = compare_specs(specs, out=out, workers=workers, progress=progress)
     show.console.print(table(comparison.summary))
+    for line in dict.fromkeys(f"{r.label}: {remark}" for r in comparison.results for remark in r.remarks):
+        show.console.print(show.plain(line), soft_wrap=True, highlight=False)
     command = shlex.join(["tarry", *sys.argv[1:]])
     path = out / "report.html"
     write_page(path, comparison.results, comparison.summary, title=title, settings=_settings(specs), command=command)

@@ -146,6 +146,11 @@ class LocalRule:
         """What is done with every epoch's batches, one lap after the other; the first is what is counted as steps."""
         return (self.step,)
 
+    @property
+    def own_optimiser(self) -> bool:
+        """Whether it descends by an optimiser of its own, not by the run's."""
+        return False
+
     def check(self, layout: Layout, optimiser: Optimiser) -> None:
         """Raise BadInput where the rule cannot train such a model, or not by such an optimiser."""
 

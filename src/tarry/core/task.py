@@ -27,8 +27,14 @@ Partitioner = Callable[[Indices, Indices | None, int, np.random.Generator], list
 
 
 def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """The number of examples whose largest output is the target."""
-    return (outputs.argmax(-1) == targets).sum()
+    """The number of examples whose largest output is the target. An output that is no number is never right."""
+    if targets.is_floating_point() or outputs.shape[:-1] != targets.shape:
+        out, given = ("×".join(map(str, t.shape)) for t in (outputs, targets))
+        raise BadInput(
+            f"--task: its score counts right classes, and for a model's outputs of {out} the targets are {given},"
+            f" {targets.dtype}; give the task a score of its own, or score=None"
+        )
+    return ((outputs.argmax(-1) == targets) & ~outputs.isnan().any(-1)).sum()
 
 
 class Shards(Sequence[Examples]):

@@ -273,7 +273,7 @@ def _cosine(a: Tensor, b: Tensor) -> Tensor:
 @methods.register(
     "fedsol",
     paper="FedSOL: Stabilized Orthogonal Learning with Proximal Restrictions in Federated Learning",
-    use="Rounds, or any server, over clients whose data differ much: less forgetting for a tenth more local work.",
+    use="Rounds, or any server, over clients whose data differ much: less forgetting for little more local work.",
 )
 def fedsol(
     *,

@@ -179,7 +179,7 @@ def _reordered(gram: Tensor, old: Sequence[int], new: Sequence[int]) -> Tensor:
 @methods.register(
     "gradma",
     paper="Luo et al. 2023, GradMA: A Gradient-Memory-based Accelerated Federated Learning",
-    use="Few of many clients a round, with data that differ, when a client has time for three passes a step.",
+    use="Few of many clients a round, with data that differ; begin with side=server: the workers' side learns slowly.",
 )
 def gradma(
     *,

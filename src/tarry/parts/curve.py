@@ -90,6 +90,10 @@ class CurveLearning(LocalRule):
             raise BadInput(problems)
 
     @property
+    def own_optimiser(self) -> bool:
+        return True
+
+    @property
     def takes(self) -> frozenset[str]:
         return frozenset({SHIFT}) if self.solver != "sgd" else frozenset()
 
