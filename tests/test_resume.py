@@ -27,7 +27,7 @@ from tarry.record.result import Result
 
 FLAGS = [
     "--method", "orthofl", "--method.placement", "client", "--partition.alpha", "0.5", "--updates", "200",
-    "--failure-rate", "0.1", "--lr", "0.1", "--seed", "5", "--eval-every", "100", "--epochs", "6",
+    "--failure-rate", "0.1", "--lr", "0.1", "--seed", "5", "--eval-every", "100", "--epochs", "15",
 ]  # fmt: skip
 PYTHON: dict[str, Any] = {
     "method": {"name": "orthofl", "placement": "client"},
@@ -37,7 +37,7 @@ PYTHON: dict[str, Any] = {
     "lr": 0.1,
     "seed": 5,
     "eval_every": 100,
-    "epochs": 6,
+    "epochs": 15,
 }
 PATIENCE = 120.0  # seconds until a process that does not do what it should is given up
 

@@ -52,8 +52,12 @@ def crossed(
     `labels` are the names to speak of them by: of each part, "method" and "distil".
     """
     if not others and distil is None and manifold is None:
-        if problems := list(_Fitting(base, base, frozenset(), {"method": base.name, **(labels or {})}).misfits()):
-            raise BadInput(problems)
+        if missing := base.local.needs - _sent(base):
+            name = (labels or {}).get("method", base.name)
+            raise BadInput(
+                f"--method {name}: its clients need {_list(missing)} from the server, which nothing here sends; cross"
+                " it with a method that does"
+            )
         return base
     around = (distil or base).around
     plain = base.plain or base
@@ -209,7 +213,7 @@ class _Fitting:
         """Told by the first flag among those that may have brought it in."""
         flag = next((p for p in among if p in self.taken), None)
         if flag is None:
-            return f"--method {self.names['method']}: {why}; cross it with a method that does"
+            return f"--method {self.names['method']}: {why}"
         return f"--{flag} {self.names[flag]}: {why}; {instead or f'leave out --{flag}'}"
 
 
