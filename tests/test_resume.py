@@ -27,7 +27,7 @@ from tarry.record.result import Result
 
 FLAGS = [
     "--method", "orthofl", "--method.placement", "client", "--partition.alpha", "0.5", "--updates", "200",
-    "--failure-rate", "0.1", "--lr", "0.1", "--seed", "5", "--eval-every", "100", "--epochs", "15",
+    "--failure-rate", "0.1", "--lr", "0.1", "--seed", "5", "--eval-every", "100", "--epochs", "6",
 ]  # fmt: skip
 PYTHON: dict[str, Any] = {
     "method": {"name": "orthofl", "placement": "client"},
@@ -37,7 +37,7 @@ PYTHON: dict[str, Any] = {
     "lr": 0.1,
     "seed": 5,
     "eval_every": 100,
-    "epochs": 15,
+    "epochs": 6,
 }
 PATIENCE = 120.0  # seconds until a process that does not do what it should is given up
 
@@ -54,7 +54,13 @@ def start(*args: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", "from tarry.cli.app import main; main()", *args]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
-        command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        command,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # whoever began the tests may ignore it
     )
 
 
