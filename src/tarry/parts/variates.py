@@ -76,16 +76,16 @@ class Variate:
         """What the visit may read."""
         return {"start": brief.layout.params(brief.weights), "n_steps": brief.n_steps}
 
-    def added(self, w: Tensor, context: Context) -> Tensor:
+    def added(self, w: Tensor, context: Context) -> Tensor:  # noqa: ARG002 - what others override
         """The gradient that goes on top of the task's, over the trained weights."""
-        raise NotImplementedError
+        return torch.zeros_like(w)
 
     def bend(self, g: Tensor, w: Tensor, context: Context) -> Tensor:
         return g + self.added(w, context)
 
-    def finish(self, w: Tensor, context: Context, optimiser: Optimiser, share: float = 1.0) -> Outcome:
+    def finish(self, w: Tensor, context: Context, optimiser: Optimiser, share: float = 1.0) -> Outcome:  # noqa: ARG002
         """What is sent and kept after training that ended at w, a whole vector; `share` of it was really added."""
-        raise NotImplementedError
+        return Outcome()
 
 
 def _moved(w: Tensor, context: Context) -> Tensor:
