@@ -5,19 +5,18 @@
     client   g − (⟨g, b⟩/‖b‖²) b where ⟨g, b⟩ < 0         b: of the group the client is not in
 
 `algorithm_1` is the paper's loop over epochs, for clients that answer every 1st, 3rd, 5th … epoch. `play` knows a
-clock: an epoch begins with a step, or with work handed out when nobody was at work, and is over when somebody comes
-back (with or without anything) an epoch's length later or more, or nobody is left at work. Without anything in M it
-goes on.
+clock: an epoch begins with a step, or with work handed out when nobody was at work, and is over an epoch's length
+later, or when nobody is left at work; one that nobody came back in (with or without anything) goes on until somebody
+does. Without anything in M it goes on as well.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from math import inf
 from typing import NamedTuple
 
 from .problem import Problem, Vec
-
-NEARLY = 1e-9
 
 
 def client_update(
@@ -136,7 +135,7 @@ def play(
     lost: Collection[tuple[int, int]] = (),
 ) -> tuple[list[Step], list[HandOut]]:
     """Until so many updates have arrived; all who are back start again at the end of an epoch, or when all are back."""
-    now, began, stepped, came = 0.0, 0.0, True, 0
+    now, began, back, stepped, came = 0.0, 0.0, False, True, 0
     steps: list[Step] = []
     handed: list[HandOut] = []
     out: list[tuple[float, int, int, float, int, Vec | None]] = []  # due, number, client, when and in which epoch, G
@@ -151,17 +150,21 @@ def play(
                 out.append((due, len(handed), k, now, len(steps), G))
                 handed.append(HandOut(now, k, len(steps)))
                 visits[k] += 1
-        now = min(due for due, *_ in out)
+        bell = began + server.epoch if back and server.epoch is not None else inf
+        now = min(bell, *(due for due, *_ in out))
         for _, _, k, since, epoch, G in sorted((o for o in out if o[0] == now), key=lambda o: o[1]):
             idle.add(k)
+            back = True
             if G is not None:
                 server.receive(k, G, now - since, late=len(steps) > epoch)
                 came += 1
                 if came == updates:
                     return steps, handed
         out = [o for o in out if o[0] > now]
-        over = not out or (server.epoch is not None and now >= began + server.epoch * (1 - NEARLY))
-        stepped = over and server.end_of_epoch()
+        over = not out or (server.epoch is not None and now >= began + server.epoch)
+        stepped = over and back and server.end_of_epoch()
+        if over:
+            back = False
         if stepped:
             began = now
             steps.append(Step(now, server.w.copy()))

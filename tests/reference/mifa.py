@@ -1,21 +1,21 @@
 """MIFA (Gu et al. 2021), in gradient sign: G_i = (w − w_i)/η of client i's last round, w ← w − η (1/N) Σ_i G_i.
 
 `algorithm_1` is the paper's loop over rounds, each with a set of available clients; G_i is 0 before client i's first.
-`play` knows a clock: a round is over when all its clients are back (with or without anything), or with the first who is
-back an epoch's length after its beginning. A server that waits for everybody makes rounds of who has not been seen, and
-steps when all have.
+`play` knows a clock: a round is over when all its clients are back (with or without anything), or an epoch's length
+after its beginning, if somebody came back in it, else with the first who does. A server that waits for everybody makes
+rounds of who has not been seen, and steps when all have.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
 
 from .problem import Vec
 
-NEARLY = 1e-9
 Train = Callable[[int, Vec], Vec]  # client, w → w_i
 
 
@@ -50,12 +50,12 @@ def play(
     eta: float,
     updates: int,
     wait: bool = True,
-    epoch: float = float("inf"),
+    epoch: float = inf,
     pick: Callable[[float, list[int]], list[int]] = lambda _, candidates: candidates,
     lost: Collection[tuple[int, int]] = (),
 ) -> tuple[list[Step], list[HandOut]]:
     """Until so many updates have arrived. `pick` chooses among those who may be handed work."""
-    n, now, began, stepped, came = len(durations), 0.0, 0.0, True, 0
+    n, now, began, back, stepped, came = len(durations), 0.0, 0.0, False, True, 0
     G: dict[int, Vec] = {}
     steps: list[Step] = []
     handed: list[HandOut] = []
@@ -71,17 +71,20 @@ def play(
                 out.append((due, len(handed), i, None if (i, visits[i]) in lost else (w - train(i, w)) / eta))
                 handed.append(HandOut(now, i, len(steps)))
                 visits[i] += 1
-        now = min(due for due, *_ in out)
+        now = min(began + epoch if back else inf, *(due for due, *_ in out))
         for _, _, i, G_i in sorted((o for o in out if o[0] == now), key=lambda o: o[1]):
             idle.add(i)
+            back = True
             if G_i is not None:
                 G[i] = G_i
                 came += 1
                 if came == updates:
                     return steps, handed
         out = [o for o in out if o[0] > now]
-        over = not out or now >= began + epoch * (1 - NEARLY)
-        stepped = over and bool(G) and not (wait and len(G) < n)
+        over = not out or now >= began + epoch
+        stepped = over and back and bool(G) and not (wait and len(G) < n)
+        if over:
+            back = False
         if stepped:
             w = w - eta * sum(G.values()) / n
             began = now

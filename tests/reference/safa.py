@@ -4,14 +4,15 @@
     as it ends          of those who came, C m are picked: first who was not picked in the last round, by arrival
                         w*_k of the picked ← w_k;  w ← Σ (n_k/n) w*_k;  w*_k of the others who came ← w_k
 
-The round is over when C m have come of which it is certain that they are picked, T_lim after its beginning (with the
-first who is back then), or when nobody is training. n_k is known of who has come; of others it is the mean of those.
+The round is over when C m have come of which it is certain that they are picked, T_lim after its beginning, or when
+nobody is training; before anybody has come at all it goes on. n_k is known of who has come; of others it is the mean of
+those.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from math import ceil
+from math import ceil, inf
 from typing import NamedTuple
 
 from .problem import Vec
@@ -108,7 +109,8 @@ def play(
             handed.append(HandOut(now, k, server.version))
             visits[k] += 1
         late = []
-        now = min(due for due, *_ in out)
+        bell = began + server.T_lim if server.T_lim is not None and server.sizes else inf
+        now = min(bell, *(due for due, *_ in out))
         for _, _, k, version, w_k in sorted((o for o in out if o[0] == now), key=lambda o: o[1]):
             idle.add(k)
             if w_k is None:
@@ -120,7 +122,7 @@ def play(
             if came == updates:
                 return steps, handed, wasted
         out = [o for o in out if o[0] > now]
-        overtime = server.T_lim is not None and now >= began + server.T_lim * (1 - NEARLY)
+        overtime = server.T_lim is not None and now >= began + server.T_lim
         stepped = (not out or server.is_certain() or overtime) and bool(server.sizes)
         if stepped:
             server.T_lim = server.T_lim or now - began

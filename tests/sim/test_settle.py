@@ -283,9 +283,43 @@ def test_an_epoch_is_over_when_nobody_is_training() -> None:
     assert hand_outs(seen)[0] == [0.0, 3.0, 6.0]
 
 
-def test_a_returning_client_ends_an_epoch_that_nobody_ended_in_time() -> None:
-    """2 s, visits of 1 and 5 s: nobody comes back at 2, so the first epoch lasts until 5; then all are back."""
-    assert steps(events(epochs(2.0), always(1.0, 5.0), time=11.0)) == [5.0, 10.0]
+def test_an_epoch_ends_by_the_clock_though_nobody_comes_back_just_then() -> None:
+    """2 s, visits of 1 and 5 s: nobody is back at 2, 4, 7, 9; at 5 all are, and an epoch begins."""
+    log: list[Any] = []
+    seen = events(epochs(2.0, log), always(1.0, 5.0), time=9.0)
+    assert steps(seen) == [2.0, 4.0, 5.0, 7.0, 9.0]
+    assert hand_outs(seen) == {0: [0.0, 2.0, 4.0, 5.0, 7.0, 9.0], 1: [0.0, 5.0]}
+    assert log == [(1.0, 0, False), (3.0, 0, False), (5.0, 1, True), (5.0, 0, False), (6.0, 0, False), (8.0, 0, False)]
+
+
+def test_an_epoch_that_nobody_came_back_in_lasts_until_somebody_does() -> None:
+    """2 s, visits of 5 and 9 s: nobody is back at 2 or 4. The second epoch began at 5: client 1, at 9, ends it."""
+    seen = events(epochs(2.0), always(5.0, 9.0), time=14.0)
+    assert steps(seen) == [5.0, 9.0, 11.0]
+    assert hand_outs(seen) == {0: [0.0, 5.0, 11.0], 1: [0.0, 9.0]}
+
+
+def test_with_speeds_that_are_no_multiples_every_epoch_has_its_step() -> None:
+    """The fastest first visit takes 10 s, later ones a little less; the third client takes a thousand."""
+    delay = Script([[10.0, *[9.9] * 90], [10.5, *[9.8, 9.7] * 50], [1000.0] * 2])
+    log: list[Any] = []
+    assert steps(events(epochs(log=log), delay, time=800.0)) == [10.0 * n for n in range(1, 81)]
+    assert {(client, late) for _, client, late in log[2:]} == {(0, False), (1, False)}
+
+
+def test_a_method_may_ask_for_instants_of_its_own_while_somebody_is_training() -> None:
+    """Every 3 s; the one client is away from 4 on, so that nobody trains and nothing wakes."""
+    log: list[float] = []
+
+    def settle(woken: float, now: Now) -> tuple[None, float]:
+        log.append(now.time)
+        return None, max(woken, now.time)
+
+    plain = instants().aggregate
+    aggregate = replace(plain, init=lambda _: 0.0, settle=settle, wakes=lambda woken, _: woken + 3)
+    seen = events(Method("bell", aggregate=aggregate), always(20.0), presence={"0": [[0.0, 7.0]]}, time=30.0)
+    assert log == [3.0, 6.0, 7.0]
+    assert told(seen, "lost", "step") == [("lost", 7.0, 0)]
 
 
 def test_losses_end_an_epoch_with_what_is_in_the_book_and_an_empty_book_lets_it_go_on() -> None:

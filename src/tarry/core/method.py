@@ -14,8 +14,9 @@ client (core.table). `now` is the moment of the arrival, before anything changed
 
 A part may do more. `offer(client, state, now)` adds to what a client is handed: a payload, or weights of its
 own in the global's place when the client's last reply made no start. `settle(state, now)`, of an aggregate, is asked
-after the last arrival of an instant whether to step now: for methods whose server works in epochs. `hear(update, state,
-now) → state`, of a dispatch, is told of every update that is accepted, before anything else is done with it.
+after the last arrival of an instant whether to step now: for methods whose server works in epochs. `wakes(state, now)`
+is the instant at which it wants to be asked even if nobody arrives then (inf: none). `hear(update, state, now)`, of a
+dispatch, is told of every update that is accepted, before anything else is done with it, and returns its state.
 """
 
 from __future__ import annotations
@@ -78,6 +79,7 @@ class Now(NamedTuple):
     stream: int  # of the server's draws
     moment: int  # counts the decisions taken
     accepted: int = 0  # updates so far
+    since: float = 0.0  # without a break somebody has been training
     horizon: Horizon = Horizon()
     lab: Lab | None = None
     notes: dict[str, Any] | None = None  # diagnostics of this arrival go here, when they are asked for
@@ -118,6 +120,7 @@ class Part(Generic[X, Y]):
     init: Callable[[Tensor], Any] = _no_state
     offer: Callable[[int, Any, Now], Offer | None] | None = None
     settle: Callable[[Any, Now], tuple[Update | None, Any]] | None = None
+    wakes: Callable[[Any, Now], float] | None = None
     hear: Callable[[Update, Any, Now], Any] | None = None
     along: Callable[[Geodesic], Part[X, Y]] | None = None  # of a step: the same step along another geodesic
     sends: frozenset[str] = frozenset()  # what it puts into a payload

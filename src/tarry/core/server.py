@@ -3,6 +3,7 @@
     hand_out(client) → Ticket          receive(number, trained) → Receipt          lost(number) → Receipt
     receive:  correct → aggregate → step → reply
     settle() → bool                    after the last arrival of an instant: did the method step on that account
+    wakes() → time                     when it wants to be asked to settle, whoever arrives
 
 It knows no clock and no network: a simulator and a deployment drive it alike. Its whole state saves and loads as a
 plain record.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping
+from math import inf
 from typing import Any, NamedTuple
 
 import torch
@@ -68,6 +70,7 @@ class Server:
         self.numbers = 0  # tickets written
         self.moments = 0  # decisions taken, for the keys of random draws
         self.accepted = 0  # updates
+        self.since = 0.0  # somebody has been training all the time
         self.visits = array("q", [0]) * n_clients
         self.tickets: dict[int, Ticket] = {}
         self.starts: dict[int, Start] = {}
@@ -97,6 +100,8 @@ class Server:
         number, visit, now = self.numbers, self.visits[client], self.weights
         self.numbers = number + 1
         self.visits[client] = visit + 1
+        if not self.tickets:
+            self.since = time
         own = self.starts.pop(client, None)
         if own is not None and not self._offers:  # the ledger's hold goes from the start to the ticket
             assert own.anchor is not None
@@ -168,6 +173,11 @@ class Server:
             self.ledger.watch(self.state)
         return stepped
 
+    def wakes(self, time: float) -> float:
+        """The instant at which to settle even if nothing arrives; inf while nobody is training."""
+        wakes = self.method.aggregate.wakes
+        return inf if wakes is None or not self.tickets else wakes(self.state["aggregate"], self._moment(time))
+
     def lost(self, number: int, time: float) -> Receipt:
         """A ticket's work is gone. A client with a start of its own will get the same again."""
         ticket = self.tickets.pop(number)
@@ -210,7 +220,7 @@ class Server:
     def _moment(self, time: float) -> Now:
         """A moment without a decision: looking at it disturbs no draw."""
         n, here = len(self.tickets), (self.weights, self.layout, self.version, time)
-        fixed = (self.accepted, self._horizon, self._lab, None)
+        fixed = (self.accepted, self.since, self._horizon, self._lab, None)
         return _make(Now, (*here, n, self.n_clients, self._stream, self.moments, *fixed))
 
     def _put(self, client: int, start: Start) -> None:
@@ -243,6 +253,7 @@ class Server:
             "numbers": self.numbers,
             "moments": self.moments,
             "accepted": self.accepted,
+            "since": self.since,
             "visits": torch.tensor(self.visits),
             "tickets": [_plain(t) for t in self.tickets.values()],
             "starts": {c: _plain(s) for c, s in self.starts.items()},
@@ -254,6 +265,7 @@ class Server:
         """Take up where `save` left off."""
         self.weights, self.version = saved["weights"], saved["version"]
         self.numbers, self.moments, self.accepted = saved["numbers"], saved["moments"], saved["accepted"]
+        self.since = saved["since"]
         self.visits = array("q", saved["visits"].tolist())
         self.tickets = {t["number"]: Ticket(**t) for t in saved["tickets"]}
         self.starts = {c: Start(**s) for c, s in saved["starts"].items()}

@@ -19,8 +19,8 @@ model starts from (w^t or w^(t−τ); here w^t, for which the Taylor term was wo
 client's whole displacement, as for dc-asgd; measured in gradients, as the Taylor expansion has it, h is 1/η_l for a
 visit of one step, which is large: nothing bounds h δ·G.
 
-A round (parts.epochs) is as long as the fastest client's first visit, and ends with the first return after that: there
-is no timer. With no straggler in it the server is FedAvg's, with a single client ASGD's of η = 1. With stragglers
+A round (parts.epochs) is as long as the fastest client's first visit; one that nobody came back in goes on until
+somebody does. With no straggler in it the server is FedAvg's, with a single client ASGD's of η = 1. With stragglers
 alone, ŵ = w^t. Running statistics: the same means, of each one's own values.
 
 On the server, in model sizes: 2 sums beside the global and the past ones that clients are training from.
@@ -99,8 +99,7 @@ def hfl(
     lam: Annotated[float, "λ_0: a straggler's share of the step, which falls as e^(−rounds late)"] = 0.5,
     h: Annotated[float, "how much of the Taylor term g gᵀ (w_now − w_start) is added; 0 = none"] = 1.0,
     epoch: Annotated[
-        float | None,
-        "the least a round lasts (s); it ends with the next return; none: the fastest client's first visit",
+        float | None, "how long a round lasts (s); none: as long as the fastest client's first visit"
     ] = None,
 ) -> Method:
     """Rounds that do not wait: who is late is merged in later, corrected to first order and at little weight."""

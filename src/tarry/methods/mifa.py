@@ -99,9 +99,7 @@ def everybody_once(then: Dispatch) -> Dispatch:
 def mifa(
     *,
     no_wait: Annotated[bool, "begin at once with 0 for clients not seen yet, instead of waiting for all"] = False,
-    epoch: Annotated[
-        float | None, "the least a round lasts (s); it ends with the next return; none: as long as its slowest member"
-    ] = None,
+    epoch: Annotated[float | None, "how long a round lasts (s); none: as long as its slowest member"] = None,
 ) -> Method:
     """Rounds whose step is the mean of everybody's latest update, of those who are away too."""
     if epoch is not None and not epoch > 0:

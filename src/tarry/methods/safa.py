@@ -10,9 +10,9 @@
                  w*_k ← w_k     where k is undrafted: it counts from the next round on    post-aggregation cache update
 
 A round is over when the C · m that it picks are certain, whoever else may come; when T_lim has passed; or when nobody
-is training any more. There is no timer: T_lim has passed at the first instant with somebody back after it. The paper's
-T_lim is a number of seconds for each of its tasks; left out, it is as long as the first round took, which ends with the
-C · m fastest. A round that nobody came back from is a step all the same, by what is cached.
+is training any more. The paper's T_lim is a number of seconds for each of its tasks; left out, it is as long as the
+first round took, which ends with the C · m fastest. A round that nobody came back from is a step all the same, by what
+is cached; before anybody has come at all there is none.
 
 Lag counts rounds, from the one in which a client was last heard of. All of the paper's clients train all the time: with
 --concurrency below --clients, who is not handed work lags as well. w*_k begins as the first W. The server learns n_k
@@ -31,7 +31,7 @@ are of clients picked in the last round, min(C, 1 − C) · m at most, and of th
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, inf
 from typing import Annotated, Any
 
 import torch
@@ -43,14 +43,14 @@ from ..core.roster import Roster
 from ..core.table import Marks, Table
 from ..core.ticket import Update
 from ..parts.cached import keep, nothing_kept, passed_on
-from ..parts.epochs import at_epoch_ends
+from ..parts.epochs import at_epoch_ends, ends
 from ..parts.manifold import CONTROL
 from .registry import methods
 
 __all__ = ["safa"]
 
 State = dict[str, Any]
-_SLACK = 1e-9  # sums of durations, and C · m, are rounded
+_SLACK = 1e-9  # C · m is rounded
 
 
 @dataclass(frozen=True)
@@ -72,9 +72,10 @@ class Rounds:
             "version": 0,
             "last": Marks(),  # picked in the last round
             "undecided": Table(),
-            "began": None,
+            "began": 0.0,
             "limit": self.limit,
-            "back": False,
+            "idle": True,  # nobody has ever come
+            "back": False,  # in this round
             **_fresh(),
         }
 
@@ -85,6 +86,7 @@ class Rounds:
         state = {**self.distributed(state, now), "back": True}
         if update is None:
             return None, state
+        state["idle"] = False
         k = update.ticket.client
         late, certain = update.staleness > self.lag, self.certain(k, state, now)
         if k not in state["rows"]:
@@ -96,7 +98,6 @@ class Rounds:
             return None, state
         state["heard"][k] = now.version + 1
         state |= {
-            "began": update.ticket.time if state["began"] is None else state["began"],
             "examples": state["examples"] + update.n_examples,
             "steps": state["steps"] + update.n_steps,
         }
@@ -115,11 +116,9 @@ class Rounds:
         return bool(state["again"] < quota - (now.n_clients - len(last)))
 
     def settle(self, state: State, now: Now) -> tuple[Update | None, State]:
-        if not state["back"]:
+        if state["idle"] or not self.over(state, now):
             return None, state
-        state, undecided = {**state, "back": False}, state["undecided"]
-        if not self.over(state, now) or not len(state["rows"]):
-            return None, state
+        state, undecided = self.distributed(state, now), state["undecided"]
         waiting = list(undecided)
         free = max(0, self.quota(now) - len(state["picked"]))
         for k in waiting[:free]:
@@ -130,14 +129,16 @@ class Rounds:
             state = _entered(state, k, undecided[k], now)
         for k in waiting:
             undecided.pop(k)
-        lasts = now.time - state["began"] if state["limit"] is None else state["limit"]
-        return move, {**state, "last": state["picked"], **_fresh(), "began": now.time, "limit": lasts}
+        lasts = now.time - max(state["began"], now.since) if state["limit"] is None else state["limit"]
+        return move, {**state, "last": state["picked"], **_fresh(), "back": False, "began": now.time, "limit": lasts}
 
     def over(self, state: State, now: Now) -> bool:
-        if not now.in_flight or len(state["picked"]) >= self.quota(now):
-            return True
-        began, limit = state["began"], state["limit"]
-        return began is not None and limit is not None and bool(now.time >= began + limit * (1 - _SLACK))
+        if not now.in_flight:
+            return bool(state["back"])
+        return len(state["picked"]) >= self.quota(now) or now.time >= self.wakes(state, now)
+
+    def wakes(self, state: State, now: Now) -> float:
+        return inf if state["idle"] else ends(state["began"], state["limit"], now)
 
     def distributed(self, state: State, now: Now) -> State:
         """Once a round: entries that lag too far behind become the global."""
@@ -214,9 +215,7 @@ def safa(
     *,
     fraction: Annotated[float, "C, the share of all clients that a round picks"] = 0.5,
     lag: Annotated[int, "τ, the rounds that a client may lag behind before its work is thrown away"] = 5,
-    limit: Annotated[
-        float | None, "T_lim (s): a round ends with the next return after it; none: as long as the first took"
-    ] = None,
+    limit: Annotated[float | None, "T_lim (s), the longest that a round lasts; none: as long as the first took"] = None,
 ) -> Method:
     """Semi-asynchronous rounds: the fastest are picked, a cached model of every client is averaged."""
     problems = []
@@ -232,6 +231,6 @@ def safa(
     return Method(
         "safa",
         staleness="rounds since hand-out; more than τ: thrown away",
-        aggregate=Part(rounds.apply, rounds.init, settle=rounds.settle, drops=frozenset({CONTROL})),
+        aggregate=Part(rounds.apply, rounds.init, settle=rounds.settle, wakes=rounds.wakes, drops=frozenset({CONTROL})),
         dispatch=lag_tolerant(lag),
     )

@@ -217,7 +217,12 @@ def _remembering(part: Part[Update | None, Update | None]) -> Part[Update | None
         pooled, inner = part.settle(state["inner"], now)
         return _with_teacher(pooled, state["logits"], now), {**state, "inner": inner}
 
-    return replace(part, apply=apply, init=init, offer=part.offer and offer, settle=part.settle and settle)
+    def wakes(state: dict[str, Any], now: Now) -> float:
+        assert part.wakes is not None
+        return part.wakes(state["inner"], now)
+
+    kept = replace(part, apply=apply, init=init, offer=part.offer and offer)
+    return replace(kept, settle=part.settle and settle, wakes=part.wakes and wakes)
 
 
 def _with_teacher(update: Update | None, tables: Table, now: Now) -> Update | None:

@@ -1,8 +1,9 @@
 """A server that works in epochs: it collects what comes back, and steps when the epoch is over.
 
-There is no timer. An epoch that began at T is over at the first instant with somebody back at or after T + length, and
-at any instant that leaves nobody training. Who is back early waits; at the end all who wait are handed the new global.
-With durations that are multiples of the length, a client of m lengths takes part in every m-th epoch.
+An epoch is over when its length has passed, and at any instant that leaves nobody training. One that nobody came back
+in goes on until somebody does. Who is back early waits; at the end all who wait are handed the new global. With
+durations that are multiples of the length, a client of m lengths takes part in every m-th epoch. An epoch begins with
+the end of the one before or, if nobody was training then, with the first work handed out.
 
 What is kept from epoch to epoch is a plain record, the book, and a method's own business:
 
@@ -17,22 +18,23 @@ A move is a vector as `entry` makes it of an update: a displacement, and running
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..core.errors import BadInput
+from ..core.instant import after
 from ..core.method import Now, Part
 from ..core.roster import Roster
 from ..core.table import Marks
 from ..core.ticket import Offer, Ticket, Update
 from .manifold import CONTROL
 
-__all__ = ["at_epoch_ends", "by_epochs", "entry"]
+__all__ = ["at_epoch_ends", "by_epochs", "ends", "entry"]
 
 Book = dict[str, Any]
-_SLACK = 1e-9  # of an epoch: sums of durations are rounded
 
 
 def entry(update: Update, now: Now) -> Tensor:
@@ -65,7 +67,7 @@ def by_epochs(
         return {
             "length": length,
             "seen": None if length is not None else Marks(),
-            "began": None,
+            "began": 0.0,
             "back": False,
             **_NOTHING_YET,
             "book": begin(weights),
@@ -74,17 +76,14 @@ def by_epochs(
     def apply(update: Update | None, state: dict[str, Any], now: Now) -> tuple[None, dict[str, Any]]:
         if update is None:
             return None, {**state, "back": True}
-        sent, began = update.ticket.time, state["began"]
-        if began is None or not state["count"]:  # work begun later than the epoch: nobody was there before
-            began = sent if began is None else max(began, sent)
         client, lasts, seen = update.ticket.client, state["length"], state["seen"]
         if seen is not None and client not in seen:
-            lasts = min(lasts or now.time - sent, now.time - sent)
+            first = now.time - update.ticket.time
+            lasts = first if lasts is None else min(lasts, first)
             seen[client] = True
         return None, {
+            **state,
             "length": lasts,
-            "seen": seen,
-            "began": began,
             "back": True,
             "count": state["count"] + 1,
             "examples": state["examples"] + update.n_examples,
@@ -93,18 +92,23 @@ def by_epochs(
         }
 
     def settle(state: dict[str, Any], now: Now) -> tuple[Update | None, dict[str, Any]]:
-        if not state["back"]:
+        if not state["back"] or (now.in_flight and now.time < wakes(state, now)):
             return None, state
-        waited = {**state, "back": False}
-        began = state["began"]
-        if now.in_flight and (began is None or now.time < began + state["length"] * (1 - _SLACK)):
-            return None, waited
         move, book = close(state["book"], now)
         if move is None:
-            return None, waited
-        return _pooled(move, state, now), {**waited, **_NOTHING_YET, "began": now.time, "book": book}
+            return None, {**state, "back": False}
+        return _pooled(move, state, now), {**state, **_NOTHING_YET, "back": False, "began": now.time, "book": book}
 
-    return Part(apply, init, None if offer is None else _of_the_book(offer), settle, drops=frozenset({CONTROL}))
+    def wakes(state: dict[str, Any], now: Now) -> float:
+        return ends(state["began"], state["length"], now) if state["back"] else inf
+
+    told = None if offer is None else _of_the_book(offer)
+    return Part(apply, init, told, settle, wakes, drops=frozenset({CONTROL}))
+
+
+def ends(began: float, length: float | None, now: Now) -> float:
+    """When a spell of the server is over that began then, or with the first work handed out since; None: open."""
+    return inf if length is None else after(max(began, now.since), length)
 
 
 _NOTHING_YET: dict[str, Any] = {"count": 0, "examples": 0, "steps": 0}

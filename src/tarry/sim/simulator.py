@@ -1,9 +1,9 @@
 """Discrete events on a virtual clock.
 
 An instant is worked through in one order: all its arrivals (by ticket number), the step of a server that works in
-epochs, who comes and goes, hand-outs, evaluation. So everybody handed work at an instant sees all updates
-of that instant, and evaluating never disturbs the order of events. Everything the future depends on saves and loads as
-a plain record, between instants.
+epochs, who comes and goes, hand-outs, evaluation. So everybody handed work at an instant sees all updates of that
+instant, and evaluating never disturbs the order of events. A server that works in epochs may ask for an instant of its
+own. Everything the future depends on saves and loads as a plain record, between instants.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from torch import Tensor
 
 from ..core.errors import BadInput, Diverged
 from ..core.event import Event, EventKind
+from ..core.instant import after
 from ..core.roster import Roster
 from ..core.server import Receipt, Server
 from ..core.table import Room, Table
@@ -118,6 +119,9 @@ class Simulator:
         time = self._heap[0][0] if self._heap else inf
         if change < time:
             time = change
+        if self._settles and (wakes := self.server.wakes(self.time)) < time:
+            assert wakes > self.time, "a settled server wakes later"
+            time = wakes
         if time > self._end or time == inf:
             self.done = True
             last = self.time if self._end == inf else self._end
@@ -236,8 +240,7 @@ class Simulator:
 
     def _hand_out(self, client: int, seconds: float) -> None:
         ticket = self.server.hand_out(client, self.time)
-        due = round(self.time + seconds, _DECIMALS)  # 0.1 s three times is the instant of 0.3 s once
-        due = due if due > self.time else self.time + seconds
+        due = after(self.time, seconds)
         doomed = self._fails is not None and self._fails(client, ticket.visit)
         if self._presence is not None and (leaves := self._presence.until(client, self.time)) < due:
             due, doomed = leaves, True
@@ -335,7 +338,6 @@ class Simulator:
                 self._submit(self.server.tickets[number], due)
 
 
-_DECIMALS = 9  # of a second: arrivals closer than that are of one instant
 _SAVED = (
     "time",
     "updates",
