@@ -22,10 +22,16 @@ check: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# An hour; other frameworks are installed for comparison, into environments of their own (8 GB in the cache folder).
 bench: $(STAMP)
 	$(BIN)/python benchmarks/overhead.py
+	$(BIN)/python benchmarks/batched.py --lanes 1,2 --size 0,1 --name cpu-batched
+	$(BIN)/python benchmarks/server.py
 	$(BIN)/python benchmarks/engine.py
+	$(BIN)/python benchmarks/scale.py
 	$(BIN)/python benchmarks/local_rules.py
+	$(BIN)/python benchmarks/peers/run.py --out benchmarks/results/peers.json --seconds 20
+	$(BIN)/python benchmarks/page.py
 
 # The pages of docs/methods, from the registry.
 docs: $(STAMP)

@@ -19,6 +19,7 @@ from statistics import median
 
 import torch
 
+from record import write
 from tarry.core.client import Trained
 from tarry.core.layout import Block, Kind, Layout
 from tarry.core.method import Method, stateless
@@ -95,12 +96,17 @@ def main() -> None:
         ("engine alone, LeNet5-sized, 1,000 in flight of 1,000,000", waiting, million, 1_000, lenet, visits),
         ("FedBuff, LeNet5-sized, 1,000 in flight of 1,000,000", fedbuff, million, 1_000, lenet, visits // 10),
     ]
+    told = []
     print(f"{'':58}{'events/s':>10}{'first fill s':>14}{'MB grown':>10}")
     for name, method, clients, in_flight, size, n in rows:
         runs = [simulate(method, clients, in_flight, size, n) for _ in range(3)]
         rate, fill = (median(column) for column in list(zip(*runs, strict=True))[:2])
         print(f"{name:58}{rate:10,.0f}{fill:14.2f}{runs[0][2]:10.0f}")
-    print(f"{'for comparison: a bare heap of 1,000, one pop and one push':58}{bare_heap(visits):10,.0f}")
+        told.append({"what": name, "events_per_s": rate, "first_fill_s": fill, "MB grown": runs[0][2]})
+    heap = bare_heap(visits)
+    print(f"{'for comparison: a bare heap of 1,000, one pop and one push':58}{heap:10,.0f}")
+    told.append({"what": "for comparison: a bare heap of 1,000, one pop and one push", "events_per_s": heap})
+    write("engine", "The event engine without training: a visit is two events", told)
 
 
 if __name__ == "__main__":

@@ -181,6 +181,14 @@ def test_other_settings_in_the_same_folder_are_refused_before_anything_runs(tmp_
     assert not (tmp_path / "orthofl").exists()
 
 
+def test_the_folder_of_a_run_is_not_used_for_a_comparison(tmp_path):
+    tarry.run("fedavg", out=tmp_path / "r", **SETTINGS)
+    before = stamps(tmp_path)
+    with pytest.raises(BadInput, match=r"--out .*r: it holds a run; name another folder"):
+        tarry.compare(["fedavg"], seeds=[0], out=tmp_path / "r", **SETTINGS)
+    assert stamps(tmp_path) == before
+
+
 def test_settings_that_change_no_result_do_not_make_a_comparison_another_one(tmp_path):
     tarry.compare(["fedavg"], seeds=[0], out=tmp_path, **SETTINGS)
     before = stamps(tmp_path)
@@ -220,6 +228,24 @@ def test_problems_of_all_runs_come_in_one_error_each_once():
     starts = ("--method fedavgg", "--method.alpha 7", "--method.bufer 1")
     assert len(e.value.problems) == 3
     assert all(sum(p.startswith(s) for p in e.value.problems) == 1 for s in starts)
+
+
+def test_a_problem_of_some_methods_names_them_and_one_of_all_names_none():
+    with pytest.raises(BadInput) as e:
+        tarry.compare(["fednova", "fedavg", "scaffold"], seeds=[0], optimiser="adam", **SETTINGS)
+    assert [p.rpartition(" (")[2] for p in e.value.problems] == ["--method fednova)", "--method scaffold)"]
+    with pytest.raises(BadInput) as e:
+        tarry.compare(["fedavg", "orthofl"], seeds=[0], **{**SETTINGS, "clients": 5000})
+    assert len(e.value.problems) == 1
+    assert "--method" not in e.value.problems[0]
+
+
+def test_all_leaves_out_what_does_not_fit_and_says_why(monkeypatch):
+    monkeypatch.setattr(tarry.methods, "names", lambda: ["asgd", "scaffold"])
+    c = tarry.compare(["all"], seeds=[0], optimiser="adam", **SETTINGS)
+    assert [row.label for row in c.summary.rows] == ["asgd"]
+    (said,) = c.left_out
+    assert said.startswith("scaffold is left out: --optimiser adam: ")
 
 
 def test_no_workers_is_refused():

@@ -21,6 +21,7 @@ from tarry.core.errors import BadInput
 from tarry.core.method import Personal
 from tarry.core.rng import Stream
 from tarry.cross import crossed
+from tarry.personal import best_constant
 
 
 def net() -> nn.Module:
@@ -346,3 +347,13 @@ def test_the_callers_randomness_is_left_alone() -> None:
     before = copy.deepcopy(torch.get_rng_state())
     tarry.run("fedavg", task(), personalise=1, **RUN)
     assert torch.equal(before, torch.get_rng_state())
+
+
+def test_the_best_constant_answer_is_the_commonest_class_of_the_test_set() -> None:
+    x = torch.zeros(5, 4)
+    assert best_constant(task(test=(x, torch.tensor([2, 0, 2, 1, 2])))) == 0.6
+    assert best_constant(task(test=None)) is None
+    assert best_constant(task(score=None)) is None
+    assert best_constant(task(test=(x, torch.zeros(5, 2, dtype=torch.int64)))) is None
+    made = task()
+    assert tarry.run("asgd", made, **RUN).chance == best_constant(made)

@@ -13,7 +13,7 @@ import tarry
 from tarry.core.errors import BadInput
 from tarry.remarks import alike
 
-SHORT = {"time": 100.0, "clients": 3, "epochs": 1}
+SHORT = {"time": 100.0, "clients": 3, "epochs": 1, "delay": "constant:seconds=30"}
 
 
 @pytest.mark.parametrize(
@@ -74,6 +74,21 @@ def test_a_number_that_is_none_is_refused(value: Any) -> None:
         tarry.run("asgd", "digits", lr=value)
 
 
+@pytest.mark.parametrize("value", ["inf", "nan", float("inf")])
+@pytest.mark.parametrize(
+    ("method", "name"),
+    [("dc-asgd", "lam"), ("fedecho", "lr"), ("asynccurve", "control_lr"), ("fedasync", "a"), ("mifa", "epoch")],
+)
+def test_a_number_that_may_be_left_out_is_no_infinity_either(method: str, name: str, value: Any) -> None:
+    with pytest.raises(BadInput, match=rf"--method\.{name} .*wants float \| none"):
+        tarry.run({"name": method, name: value}, "digits")
+
+
+def test_a_run_without_end_is_refused() -> None:
+    with pytest.raises(BadInput, match=r"--time inf: wants float"):
+        tarry.run("asgd", "digits", time=float("inf"))
+
+
 def test_a_batch_of_one_under_batch_normalisation_is_told_by_its_flag() -> None:
     g = torch.Generator().manual_seed(0)
     clients = [(torch.randn(n, 4, generator=g), torch.randint(0, 2, (n,), generator=g)) for n in (8, 9)]
@@ -84,7 +99,10 @@ def test_a_batch_of_one_under_batch_normalisation_is_told_by_its_flag() -> None:
 
 
 def test_a_servers_payload_that_clients_do_not_read_is_not_sent() -> None:
-    plain, bases = (tarry.run(m, "digits", **{**SHORT, "time": 1000.0}) for m in ("fedogd+local=fedavg", "fedogd"))
+    plain, bases = (
+        tarry.run(m, "digits", **{**SHORT, "time": 1000.0, "delay": [30.0, 45.0, 80.0]})
+        for m in ("fedogd+local=fedavg", "fedogd")
+    )
     assert plain.updates == bases.updates
     assert plain.bytes_down < bases.bytes_down
 
@@ -107,3 +125,61 @@ def test_outputs_that_are_no_numbers_are_never_right_and_targets_that_are_no_cla
     for targets in (torch.zeros(3, 2), torch.zeros(3, 1, dtype=torch.int64), torch.zeros(3)):
         with pytest.raises(BadInput, match="give the task a score of its own"):
             tarry.core.task.accuracy(outputs, targets)
+
+
+def two_clients(scale: float = 1.0, **given: Any) -> tarry.Task:
+    g = torch.Generator().manual_seed(0)
+    clients = [(scale * torch.randn(8, 4, generator=g), torch.randint(0, 2, (8,), generator=g)) for _ in range(2)]
+    loss = nn.functional.cross_entropy
+    return tarry.Task("two", model=lambda: nn.Linear(4, 2), loss=loss, clients=clients, **given)
+
+
+NOTHING_LEARNT = {
+    "a buffer larger than all updates": (
+        {"method": "fedbuff:buffer=99", "delay": [1.0, 1.0], "time": 3.0},
+        "fedbuff was still waiting after all updates (6)",
+    ),
+    "a server that waits for somebody slow": (
+        {"method": "mifa", "delay": [1.0, 50.0], "time": 3.0},
+        "mifa was still waiting after all updates (1); 1 of 2 clients never came back",
+    ),
+    "nobody there": ({"presence": {0: [], 1: []}, "delay": [1.0, 1.0], "time": 3.0}, "no client was there"),
+    "no time": ({"delay": [5.0, 5.0], "time": 3.0}, "no client came back within 3 s; give it more --time"),
+    "all lost": ({"delay": [1.0, 1.0], "time": 3.0, "failure_rate": 1 - 1e-12}, "all 6 visits that ended were lost"),
+    "all refused": (
+        {"task": two_clients(float("nan")), "delay": [1.0, 1.0], "time": 3.0},
+        "all 6 updates were refused because they were not finite; a smaller --lr may help",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", NOTHING_LEARNT)
+def test_a_run_that_learnt_nothing_says_why(what: str) -> None:
+    given, why = NOTHING_LEARNT[what]
+    result = tarry.run(**{"task": two_clients(), **given})
+    assert result.rounds == 0
+    (said,) = result.remarks
+    assert said.startswith("nothing was learnt, the server made no step: ")
+    assert why in said
+
+
+def test_a_target_that_the_first_weights_reach_is_told() -> None:
+    task = two_clients(test=(torch.zeros(4, 4), torch.zeros(4, dtype=torch.int64)), score=lambda out, y: len(y))
+    (said,) = tarry.run("asgd", task, delay=[1.0, 1.0], time=3.0, target=0.5).remarks
+    assert "the first weights reach --target 0.5" in said
+
+
+@pytest.mark.parametrize(
+    ("given", "missing"),
+    [({}, "test set"), ({"test": (torch.zeros(1, 4), torch.zeros(1, dtype=torch.int64)), "score": None}, "score")],
+)
+def test_a_target_where_nothing_is_scored_is_refused(given: Any, missing: str) -> None:
+    with pytest.raises(BadInput, match=f"--target 0.5: task 'two' has no {missing}; leave out --target"):
+        tarry.run("asgd", two_clients(**given), delay=[1.0, 1.0], time=3.0, target=0.5)
+
+
+def test_a_global_that_has_left_all_bounds_is_told() -> None:
+    result = tarry.run({"name": "asgd", "eta": 1e30}, "digits", clients=3, time=200.0, lr=0.05, steps=1)
+    assert any("the global model's loss is no number any more (seen first at" in said for said in result.remarks)
+    fine = tarry.run("asgd", "digits", clients=3, time=200.0, steps=1)
+    assert not any("no number" in said for said in fine.remarks)

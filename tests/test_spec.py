@@ -103,7 +103,9 @@ def test_text_from_flags_is_read_as_the_settings_types():
         ({"clients": 0}, "--clients 0: must be above 0"),
         ({"concurrency": -2}, "--concurrency -2: must be above 0"),
         ({"eval_every": 0}, "--eval-every 0.0: must be above 0"),
-        ({"eval_every": "nan"}, "--eval-every nan: must be above 0"),
+        ({"eval_every": "nan"}, "--eval-every nan: wants float | none, got 'nan'"),
+        ({"time": "inf"}, "--time inf: wants float | none, got 'inf'"),
+        ({"time": 5, "target": 1.5}, "--target 1.5: an accuracy is at most 1; 0.9 stands for 90 %"),
         ({"epochs": 0}, "--epochs 0: must be above 0"),
         ({"workers": 0}, "--workers 0: must be above 0"),
         ({"checkpoint_every": 0}, "--checkpoint-every 0.0: must be above 0"),
@@ -130,7 +132,7 @@ def test_what_cannot_be_is_said_with_flag_value_and_way_out(given, problem):
 
 def test_worker_processes_and_a_gpu_do_not_go_together(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    problem = "--device cuda --workers 2: worker processes train on the cpu only"
+    problem = "--device cuda --workers 2: worker processes train on the cpu only; use --executor batched, or auto"
     assert refused({"device": "cuda", "workers": 2}) == (problem,)
 
 
@@ -190,7 +192,7 @@ SPECS: dict[str, dict[str, Any]] = {
     "choices": {"method": {"name": "orthofl", "beta": 0.4, "projection": "full"}, "partition": "dirichlet:alpha=0.3"},
     "no value": {"method": {"name": "fedasync", "a": None}, "partition": {"name": "dirichlet", "size": None}},
     "numpy": {"method": {"name": "orthofl", "beta": np.float64(0.4)}, "delay": [np.float64(1.5), 2.0]},
-    "numbers": {"time": inf, "lr": 1e-30, "weight_decay": 5e-324},
+    "numbers": {"time": 1e300, "lr": 1e-30, "weight_decay": 5e-324},
     "delays": {"delay": [1, [2.0, 3.5], 4]},
     "presence": {"presence": {0: [(0, 5.5), (7, inf)], "1": []}, "clients": 2},
     "words": {"delay": {"name": "empirical", "path": '/data/a "quoted" \\ ü\n.csv'}},

@@ -34,7 +34,10 @@ from .sim.executor import Executor, Inline
 from .sim.fleet import Delay, Fleet, delays
 from .sim.pool import Pool
 from .sim.presence import Presence
+from .sim.ray import Ray
+from .sim.ray_cluster import check as check_ray
 from .sim.simulator import Budget, Score, Simulator
+from .sim.together import Together
 from .spec import CROSSES, REGISTRIES, Choice, Spec, under_flag
 from .tasks import at_least, partitions, tasks
 from .tasks.unlabelled import unlabelled_sets
@@ -42,6 +45,7 @@ from .tasks.unlabelled import unlabelled_sets
 __all__ = ["Plan", "plan"]
 
 DEFAULT_CLIENTS = 10
+_STREAMS = 4  # of a GPU, that stacks may be spread over
 
 
 @dataclass(frozen=True)
@@ -62,17 +66,52 @@ class Plan:
 
     def executor(self) -> Executor:
         s = self.spec
-        if s.executor == "pool" or s.workers > 1:
-            return Pool(
-                self.module,
-                self.layout,
-                self.task,
+        if s.executor in ("batched", "auto"):
+            plain = self._pool if s.workers > 1 and s.device == "cpu" else self._inline
+            lanes = s.workers if s.device == "cpu" or s.workers > 1 else _STREAMS
+            return Together(
+                self._bound(),
                 rule=self.method.local,
                 work=self.work,
                 seed=s.seed,
-                workers=s.workers,
-                lookahead=s.lookahead,
+                lanes=lanes,
+                forced=s.executor == "batched",
+                otherwise=plain,
+                precision=s.precision,
+                compiled=s.compile,
             )
+        if s.executor == "ray":
+            return self._ray()
+        return self._pool() if s.executor == "pool" or s.workers > 1 else self._inline()
+
+    def _ray(self) -> Executor:
+        s, what = self.spec, (self.module, self.layout, self.task)
+        return Ray(
+            *what,
+            rule=self.method.local,
+            work=self.work,
+            seed=s.seed,
+            workers=s.workers,
+            lookahead=s.lookahead,
+            precision=s.precision,
+            address=s.address,
+            gpus=s.gpu_share,
+        )
+
+    def _pool(self) -> Executor:
+        s, what = self.spec, (self.module, self.layout, self.task)
+        return Pool(
+            *what,
+            rule=self.method.local,
+            work=self.work,
+            seed=s.seed,
+            workers=s.workers,
+            lookahead=s.lookahead,
+            bf16=s.precision == "bf16",
+        )
+
+    def _inline(self) -> Executor:
+        s = self.spec
         return Inline(self._bound(), rule=self.method.local, work=self.work, seed=s.seed, lookahead=s.lookahead)
 
     def simulator(
@@ -81,7 +120,8 @@ class Plan:
         """Ready to run; `cache` is the folder for what does not fit into memory."""
         s, n = self.spec, len(self.task.clients)
         room = Room(s.cache_limit * 1e6, cache)
-        horizon = Horizon(self.budget.time, self.budget.updates, self.budget.rounds)
+        decay = 1.0 if self.method.local.own_optimiser else s.lr_decay
+        horizon = Horizon(self.budget.time, self.budget.updates, self.budget.rounds, decay)
         server = Server(
             self.method,
             self._first(),
@@ -136,7 +176,6 @@ class Plan:
         return personalise(
             sim.server,
             self._bound(),
-            first=self._first(),
             work=self.work,
             epochs=epochs,
             seed=self.spec.seed,
@@ -148,7 +187,8 @@ class Plan:
         return self.layout.read(self.module, next(self.module.parameters()).dtype)
 
     def _bound(self) -> Bound:
-        return Bound(copy.deepcopy(self.module), self.layout, self.task, self.work.optimiser)
+        rough = self.spec.precision == "bf16"
+        return Bound(copy.deepcopy(self.module), self.layout, self.task, self.work.optimiser, bf16=rough)
 
     def _evaluator(self) -> Callable[[Tensor], Score] | None:
         test = self.task.test
@@ -160,6 +200,8 @@ class Plan:
 
 def plan(spec: Spec) -> Plan:
     """Build and check everything a spec names."""
+    if spec.executor == "ray":
+        check_ray(spec.address)
     method = _method(spec)
     task = _task(spec)
     chosen: str | None = None
@@ -172,16 +214,20 @@ def plan(spec: Spec) -> Plan:
     later = None if spec.lr_decay == 1 else spec.client_optimiser
     work = Work(spec.client_optimiser(), epochs=spec.epochs, steps=spec.steps, batch=batch, later=later)
     module = build_module(task, seed=spec.seed, dtype=_dtype(spec)).to(spec.device)
-    layout = Layout.of(module)
+    layout = Layout.of(module, task.clients[0][0][:2])
     with under_flag("local" if spec.local is not None else _flag(spec, "method")):
         method.local.check(layout, work.optimiser)
+    _suited(spec, method, task)
     samples = [len(x) for x, _ in task.clients]
     size = layout.size * torch.finfo(_dtype(spec)).bits // 8
     fleet = Fleet(n, samples, size, spec.seed, _epochs(work, samples))
     budget = Budget(spec.time, spec.updates, spec.rounds, spec.target)
+    if spec.target is not None and (task.test is None or task.score is None):
+        missing = "test set" if task.test is None else "score"
+        raise BadInput(f"--target {spec.target}: task {task.name!r} has no {missing}; leave out --target")
     delay = _delay(spec, fleet)
     every, presence = _eval_every(spec, delay, n), _presence(spec, n)
-    said = (*remarks(spec, method, unlabelled=chosen), *_unscored(spec, method))
+    said = (*remarks(spec, method, unlabelled=chosen), *_unscored(spec, method), *_replaced(spec, method))
     made = Plan(spec, method, task, module, layout, work, delay, presence, budget, every, said)
     if spec.personalise is not None:
         with under_flag("local" if spec.local is not None else _flag(spec, "method")):
@@ -189,11 +235,32 @@ def plan(spec: Spec) -> Plan:
     return made
 
 
+def _suited(spec: Spec, method: Method, task: Task) -> None:
+    """Ask every part whether it makes anything of the task; told by the flag that brought the part in."""
+    for cross, names in PARTS.items():
+        with under_flag(cross if getattr(spec, cross) is not None else _flag(spec, "method")):
+            for name in names:
+                suits = getattr(getattr(method, name), "suits", None)
+                if suits is not None:
+                    suits(task)
+
+
 def _unscored(spec: Spec, method: Method) -> list[str]:
     """That clients' own models are what a method is about, and nobody looks at them."""
     if spec.personalise is not None or method.personal == Personal():
         return []
     return [f"{spec.label} is about clients' own models: --personalise EPOCHS scores them"]
+
+
+def _replaced(spec: Spec, method: Method) -> list[str]:
+    """That a method is about what its clients make of the answer, and others do their part."""
+    chosen = spec.method
+    base = REGISTRIES["method"].build(chosen.name, chosen.params) if isinstance(chosen, Choice) else chosen
+    about, now = (replace(m.personal, own=False) for m in (base, method))
+    if spec.local is None or about in (Personal(), now):
+        return []
+    name = spec.name_of("method")
+    return [f"--local {spec.name_of('local')} takes the place of {name}'s own clients: its server alone is left of it"]
 
 
 def _dtype(spec: Spec) -> torch.dtype:

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from .build import plan
+from .cluster import spread
 from .core.errors import BadInput, TarryError, WorkerDied
 from .core.method import Method
 from .core.process import keep_memory
@@ -41,6 +42,7 @@ class Comparison:
     results: tuple[Result, ...]
     summary: Summary
     out: Path | None = None
+    left_out: tuple[str, ...] = ()  # with `all`: the methods that the settings do not fit, and why
 
 
 def compare(
@@ -59,32 +61,50 @@ def compare(
     >>> [row.label for row in c.summary.rows]
     ['fedavg', 'fedasync']
     """
-    specs = specs_of(methods, seeds, {"task": task, **settings})
-    return compare_specs(specs, out=None if out is None else Path(out), workers=workers, progress=progress)
+    left_out: list[str] = []
+    specs = specs_of(methods, seeds, {"task": task, **settings}, left_out)
+    made = compare_specs(specs, out=None if out is None else Path(out), workers=workers, progress=progress)
+    return replace(made, left_out=tuple(left_out))
 
 
-def specs_of(methods: Sequence[Any], seeds: Iterable[int], settings: dict[str, Any]) -> list[Spec]:
-    """One spec a run; problems of all of them in one error. `all` among the methods stands for every one there is."""
-    seeds, problems, specs = list(seeds), [], []
-    if "all" in methods:
-        rest = [m for m in methods if m != "all"]
-        methods = [*rest, *(name for name in registered.names() if name not in rest)]
-    if not methods or not seeds:
+def specs_of(
+    methods: Sequence[Any], seeds: Iterable[int], settings: dict[str, Any], left_out: list[str] | None = None
+) -> list[Spec]:
+    """One spec a run; problems of all of them in one error.
+
+    `all` among the methods stands for every one there is but those that these settings do not fit: `left_out` gets a
+    line for each of them.
+    """
+    seeds, named = list(seeds), [m for m in methods if m != "all"]
+    wanted = [*named, *(n for n in registered.names() if n not in named)] if len(named) < len(methods) else named
+    if not wanted or not seeds:
         raise BadInput("a comparison needs at least one --method and one of --seeds")
-    for method in methods:
-        for seed in seeds:
-            try:
-                specs.append(Spec.of({**settings, "method": method, "seed": seed}))
-                if seed == seeds[0]:
-                    plan(specs[-1])
-            except BadInput as e:
-                problems += [p for p in e.problems if p not in problems]
-    if problems:
-        raise BadInput(problems)
+    specs, misfits = list[Spec](), list[tuple[Any, tuple[str, ...]]]()
+    for method in wanted:
+        try:
+            made = [Spec.of({**settings, "method": method, "seed": seed}) for seed in seeds]
+            plan(made[0])
+            specs += made
+        except BadInput as e:
+            misfits.append((method, e.problems))
+    if refused := [m for m in misfits if not specs or m[0] in named]:
+        raise BadInput(_told_once(refused, len(wanted)))
+    if left_out is not None:
+        left_out += [f"{method} is left out: {' '.join(problems)}" for method, problems in misfits]
     keys = [(s.label, s.seed) for s in specs]
     if twice := next((k for k in keys if keys.count(k) > 1), None):
         raise BadInput(f"--method {twice[0]}: it is there twice with seed {twice[1]}")
     return specs
+
+
+def _told_once(misfits: list[tuple[Any, tuple[str, ...]]], wanted: int) -> list[str]:
+    """Every problem, with the methods that have it unless it says so itself or all have it."""
+    whose: dict[str, list[str]] = {}
+    for method, problems in misfits:
+        for problem in problems:
+            whose.setdefault(problem, []).append(str(getattr(method, "name", method)))
+    clear = [p for p, names in whose.items() if len(names) == wanted or all(f"--method {n}:" in p for n in names)]
+    return [p if p in clear else f"{p} (--method {', '.join(names)})" for p, names in whose.items()]
 
 
 def compare_specs(
@@ -93,6 +113,8 @@ def compare_specs(
     """Run the specs, `workers` at a time."""
     if workers < 1:
         raise BadInput(f"--workers {workers}: must be 1 or more")
+    if out is not None and (out / "spec.toml").is_file():
+        raise BadInput(f"--out {out}: it holds a run; name another folder")
     folders = [None if out is None else out / _folder_name(s.label) / f"seed-{s.seed}" for s in specs]
     for i, (spec, folder) in enumerate(zip(specs, folders, strict=True)):
         _check_folder(spec, folder)
@@ -100,7 +122,9 @@ def compare_specs(
             raise BadInput(f"--method {spec.label}: another method of this comparison would share the folder {folder}")
     show: Show = progress or (lambda *_: None)
     jobs = list(zip(specs, folders, strict=True))
-    if workers == 1 or len(jobs) == 1 or not sys.platform.startswith("linux"):
+    if specs[0].executor == "ray":
+        results = _on_ray(jobs, workers, show)
+    elif workers == 1 or len(jobs) == 1 or not sys.platform.startswith("linux"):
         results = [_one(s, f, lambda p, i=i, s=s: show(i, s, p)) for i, (s, f) in enumerate(jobs)]  # type: ignore[misc]
     else:
         results = _several(jobs, min(workers, len(jobs)), show)
@@ -132,6 +156,13 @@ def _one(spec: Spec, folder: Path | None, progress: Callable[[Progress], None]) 
     result = resume(folder, progress=progress, **objects)
     progress(Progress(1.0, result.virtual_time, result.updates, result.final_accuracy))
     return result
+
+
+def _on_ray(jobs: Sequence[tuple[Spec, Path | None]], workers: int, show: Show) -> list[Result]:
+    """Each run trains its clients itself, where it is."""
+    first = jobs[0][0]
+    alone = [(replace(s, executor=None, workers=1, address=None, gpus=None), folder) for s, folder in jobs]
+    return spread(alone, one=_one, workers=workers, show=show, address=first.address, gpus=first.gpu_share)
 
 
 def _child(conn: Connection, others: list[Connection], spec: Spec, folder: Path | None) -> None:

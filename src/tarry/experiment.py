@@ -25,9 +25,11 @@ from .core.errors import BadInput
 from .core.event import Event
 from .core.method import Method
 from .core.task import Task
+from .personal import best_constant
 from .record import checkpoint
 from .record.result import Result, sha256, staleness_summary, write_atomic
 from .record.rows import Recorder, read_rows
+from .remarks import diverged, in_vain
 from .sim.measured_delays import TraceRow, write_trace
 from .sim.simulator import Simulator
 from .spec import Spec
@@ -37,7 +39,7 @@ __all__ = ["CHANGE_NO_RESULT", "Progress", "resume", "run", "run_spec"]
 
 Callback = Callable[[Event], None]
 #: settings that may differ when a run is taken up again
-CHANGE_NO_RESULT = ("workers", "executor", "lookahead", "checkpoint_every", "cache_limit")
+CHANGE_NO_RESULT = ("workers", "executor", "address", "gpus", "lookahead", "checkpoint_every", "cache_limit")
 
 
 @dataclass(frozen=True)
@@ -152,7 +154,7 @@ class _Session:
 
     def go(self) -> Result:
         with contextlib.ExitStack() as stack:
-            stack.enter_context(_alone_and_repeatable())
+            stack.enter_context(_alone_and_repeatable(exact=self.plan.spec.precision == "float32"))
             saved: Any = None
             if self.folder is not None:
                 stack.enter_context(_locked(self.folder))
@@ -221,7 +223,9 @@ class _Session:
             bytes_down=sim.bytes_down,
             peak_server_bytes=server.ledger.peak,
             tarry=__version__,
-            remarks=list(self.plan.remarks),
+            chance=best_constant(self.plan.task),
+            remarks=[*self.plan.remarks, *in_vain(sim), *diverged(sim)],
+            trained=sim.executor.told,
             diagnostics=self.plan.diagnostics(sim),
             personal=self.plan.personal(sim, lambda done: self._personalised(sim, done)),
             weights=server.answer,
@@ -267,15 +271,21 @@ def _trace(log: Path) -> list[TraceRow]:
 
 
 @contextlib.contextmanager
-def _alone_and_repeatable() -> Iterator[None]:
-    """One thread (sums depend on how they are split) and a random state of our own; the caller's come back after."""
-    threads = torch.get_num_threads()
+def _alone_and_repeatable(*, exact: bool) -> Iterator[None]:
+    """One thread (sums depend on how they are split), a random state of our own, and on a GPU products in float32
+
+    unless less is asked for; what was before comes back after.
+    """
+    threads, products, maps = torch.get_num_threads(), torch.backends.cuda.matmul, torch.backends.cudnn
+    before = products.allow_tf32, maps.allow_tf32
     torch.set_num_threads(1)
+    products.allow_tf32 = maps.allow_tf32 = not exact
     try:
         with torch.random.fork_rng(devices=[]):
             yield
     finally:
         torch.set_num_threads(threads)
+        products.allow_tf32, maps.allow_tf32 = before
 
 
 @contextlib.contextmanager

@@ -32,9 +32,9 @@ from .core.client import Bound, Job, Work, train
 from .core.errors import BadInput
 from .core.method import Personal
 from .core.server import Server
-from .core.task import Examples, Task
+from .core.task import Examples, Task, accuracy
 
-__all__ = ["Exam", "check", "class_shares", "has_classes", "personalise"]
+__all__ = ["Exam", "best_constant", "check", "class_shares", "has_classes", "personalise"]
 
 _CHUNK = 1000  # test examples asked about at once
 _VISIT = -1  # the run's visits count from 0
@@ -54,6 +54,13 @@ def class_shares(task: Task, client: int, n_classes: int) -> npt.NDArray[np.floa
     own = task.clients[client][1].cpu().numpy()
     shares: npt.NDArray[np.float64] = np.bincount(own, minlength=n_classes)[:n_classes] / len(own)
     return shares
+
+
+def best_constant(task: Task) -> float | None:
+    """The accuracy of whoever always answers with the commonest class; None where that is not what is scored."""
+    if task.test is None or task.score is not accuracy or not has_classes(task.test):
+        return None
+    return float(torch.bincount(task.test[1]).max()) / len(task.test[1])
 
 
 class Exam:
@@ -102,14 +109,12 @@ def check(epochs: int, how: Personal, bound: Bound, first: Tensor) -> None:
             how.predict(first, (x[:2], y[:2]), bound)(x[:1])
 
 
-def personalise(
-    server: Server, bound: Bound, *, first: Tensor, work: Work, epochs: int, seed: int, told: Told
-) -> dict[str, Any]:
-    """Every client's own accuracy before and after; nothing of the run changes. `first`: the model of who has none."""
+def personalise(server: Server, bound: Bound, *, work: Work, epochs: int, seed: int, told: Told) -> dict[str, Any]:
+    """Every client's own accuracy before and after; nothing of the run changes."""
     how, task, answer = server.method.personal, bound.task, server.answer
     exam = Exam(task)
     known = exam.by_class(lambda x: bound.outputs(answer, x))
-    begins = _own_models(server, first) if how.own else lambda _: answer
+    begins = _own_models(server) if how.own else lambda _: answer
     tuning = replace(work, epochs=epochs, steps=None) if epochs else None
     before: list[float | None] = []
     after: list[float | None] = []
@@ -129,15 +134,10 @@ def personalise(
     return {"epochs": epochs, "clients": scored, "refused": refused, **found}
 
 
-def _own_models(server: Server, first: Tensor) -> Callable[[int], Tensor]:
-    """A client's next start; that of the visit it is at; the first weights of who was never heard of."""
+def _own_models(server: Server) -> Callable[[int], Tensor]:
+    """The start of the visit a client is at, or of its next."""
     out = {t.client: t.sent for t in server.tickets.values()}
-
-    def own(client: int) -> Tensor:
-        start = server.starts.get(client)
-        return out.get(client, first) if start is None else start.weights
-
-    return own
+    return lambda client: out[client] if client in out else server.next_start(client)
 
 
 def _answers(how: Personal, w: Tensor, own: Examples, bound: Bound) -> Answers:

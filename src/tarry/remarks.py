@@ -1,4 +1,6 @@
-"""What a person should know of a run that is not wrong: settings that change nothing, and what was chosen for them."""
+"""What a person should know of a run that is not wrong: settings that change nothing, what was chosen for them, and
+that nothing was learnt.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +8,17 @@ import types
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from functools import partial
+from math import isfinite
 from typing import Any
 
+from .choice import REGISTRIES, Choice
 from .core.errors import BadInput
 from .core.method import Method
 from .cross import PARTS
-from .spec import REGISTRIES, Choice, Spec
+from .sim.simulator import Simulator
+from .spec import Spec
 
-__all__ = ["alike", "remarks"]
+__all__ = ["alike", "diverged", "in_vain", "remarks"]
 
 _OPTIMISER = ("optimiser", "lr", "lr_decay", "momentum", "weight_decay")
 _METHODS = ("method", *PARTS, "distil")
@@ -31,6 +36,38 @@ def remarks(spec: Spec, method: Method, *, unlabelled: str | None) -> list[str]:
     elif spec.unlabelled is not None and not method.unlabelled:
         out.append(f"--unlabelled {spec.unlabelled} changes nothing: {spec.label} uses no such inputs")
     return out
+
+
+def in_vain(sim: Simulator) -> list[str]:
+    """Why a run that is over has learnt nothing, if so: its answer is what it began with."""
+    server, target = sim.server, sim.budget.target
+    if server.version > 0:
+        return []
+    out = {t.client for t in server.tickets.values()}
+    unheard = sum(visits == (client in out) for client, visits in enumerate(server.visits))
+    if target is not None and sim.curve and (sim.curve[-1][2] or 0.0) >= target:
+        why = f"the first weights reach --target {target:g}"
+    elif server.numbers == 0:
+        why = "no client was there to be handed work (--presence, --delay)"
+    elif sim.updates > 0:
+        more = f"; {unheard:,} of {server.n_clients:,} clients never came back" if unheard else ""
+        why = f"{server.method.name} was still waiting after all updates ({sim.updates:,}){more}"
+    elif sim.refused > 0:
+        why = f"all {sim.refused:,} updates were refused because they were not finite; a smaller --lr may help"
+    elif sim.lost > 0:
+        why = f"all {sim.lost:,} visits that ended were lost (--failure-rate, --presence, --delay)"
+    else:
+        why = f"no client came back within {sim.time:g} s; give it more --time"
+    return [f"nothing was learnt, the server made no step: {why}"]
+
+
+def diverged(sim: Simulator) -> list[str]:
+    """That the answer is no longer made of numbers, or has no loss any more, and since when that has been seen."""
+    since = next((t for t, _, _, loss in sim.curve if loss is not None and not isfinite(loss)), None)
+    if since is None and isfinite(sim.server.answer.sum().item()):
+        return []
+    when = "" if since is None else f" (seen first at {since:g} s)"
+    return [f"the global model's loss is no number any more{when}: a smaller --lr or server rate may help"]
 
 
 def _idle(spec: Spec, group: str) -> Iterator[str]:

@@ -10,11 +10,9 @@ The fields of `Spec` are the settings: their type, default and help are read off
 from __future__ import annotations
 
 import json
-import re
 import tomllib
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
@@ -23,80 +21,24 @@ from typing import Annotated, Any, Literal, get_type_hints
 import numpy as np
 import torch
 
+from .choice import CROSSES, REGISTRIES, Choice, read, uncrossed, under_flag
 from .core.errors import BadInput, near
 from .core.method import Method
 from .core.optim import Optimiser, optimiser
-from .core.registry import Param, Registry
+from .core.registry import Param
 from .core.task import Task
-from .cross import PARTS
-from .methods import methods
-from .parts.manifold import manifolds
-from .sim.fleet import delays
 from .sim.simulator import Budget
-from .tasks import partitions, tasks
-from .tasks.unlabelled import unlabelled_sets
 
-__all__ = ["CROSSES", "REGISTRIES", "Choice", "Spec", "settings", "uncrossed", "under_flag"]
+__all__ = ["CROSSES", "REGISTRIES", "Choice", "Spec", "settings", "under_flag"]
 
-#: what a choice of each group is looked up in
-REGISTRIES: Mapping[str, Registry[Any]] = {
-    "method": methods,
-    "task": tasks,
-    "partition": partitions,
-    "delay": delays,
-    **dict.fromkeys(("server", *PARTS, "distil"), methods),
-    "manifold": manifolds,
-    "unlabelled": unlabelled_sets,
-}
-CROSSES = (*PARTS, "distil", "manifold")
-_STRANGE = re.compile(r"\+(\w+)=")
-_CROSSING = re.compile(rf"\+(?=(?:{'|'.join(CROSSES)})=)")
-
-
-@dataclass(frozen=True)
-class Choice:
-    """A registered name with parameters: `orthofl`, or `fedbuff:buffer=3,a=0`."""
-
-    name: str
-    params: Mapping[str, Any] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        """As it is written on the command line, a file's factory by its bare name."""
-        given = ",".join(f"{k}={v}" for k, v in self.params.items() if not isinstance(v, list))
-        name = self.name.rpartition(".py:")[2]
-        return f"{name}:{given}" if given else name
-
-    @classmethod
-    def of(cls, value: Any) -> Choice:
-        """From text, a table with a name, or a choice."""
-        if isinstance(value, Choice):
-            return value
-        if isinstance(value, Mapping):
-            params = dict(value)
-            if not isinstance(params.get("name"), str):
-                raise ValueError(f'a table needs name = "...", got {dict(value)}')
-            return cls(params.pop("name"), params)
-        if not isinstance(value, str):
-            raise ValueError(f"wants a name, got {value!r}")
-        head, colon, tail = value.rpartition(":")
-        if not colon or "=" not in tail:
-            return cls(value)
-        pairs = [p.partition("=") for p in tail.split(",")]
-        return cls(head, {k.strip(): v.strip() for k, _, v in pairs})
-
-    def resolved(self) -> Choice:
-        """The same with whole paths, so that it means the same from any folder."""
-        file, colon, attribute = self.name.rpartition(".py:")
-        name = f"{Path(file + '.py').expanduser().resolve()}:{attribute}" if colon else self.name
-        files = {k: v for k, v in self.params.items() if k in ("path", "speeds") and isinstance(v, str)}
-        return Choice(name, {**self.params, **{k: str(Path(v).expanduser().resolve()) for k, v in files.items()}})
+_FEDASYNC, _DIGITS, _DIRICHLET, _RPI = map(Choice, ("fedasync", "digits", "dirichlet", "orthofl-rpi"))
 
 
 @dataclass(frozen=True)
 class Spec:
     """Every setting of a run."""
 
-    method: Annotated[Choice | Method, "what is run: `tarry methods`, or file.py:factory"] = Choice("fedasync")
+    method: Annotated[Choice | Method, "what is run: `tarry methods`, or file.py:factory"] = _FEDASYNC
     server: Annotated[
         Choice | Method | None, "the method whose server is crossed with parts of others: as --method"
     ] = field(default=None, compare=False)
@@ -110,12 +52,10 @@ class Spec:
         Choice | Callable[..., Any] | None, "the way the global travels: line, bezier, or file.py:factory"
     ] = None
     task: Annotated[Choice | Task, "what is learnt: `tarry tasks`, NAME of TARRY_DATA/NAME.npz, or file.py:factory"] = (
-        Choice("digits")
+        _DIGITS
     )
-    partition: Annotated[Choice | Callable[..., Any], "who holds which examples: `tarry partitions`"] = Choice(
-        "dirichlet"
-    )
-    delay: Annotated[Choice | Callable[..., Any], "how long visits take: `tarry delays`"] = Choice("orthofl-rpi")
+    partition: Annotated[Choice | Callable[..., Any], "who holds which examples: `tarry partitions`"] = _DIRICHLET
+    delay: Annotated[Choice | Callable[..., Any], "how long visits take: `tarry delays`"] = _RPI
     unlabelled: Annotated[Choice | None, "the server's inputs without labels: `tarry unlabelled`; the task's own"] = (
         None
     )
@@ -140,8 +80,19 @@ class Spec:
     presence: Annotated[str | Mapping[str, Any] | None, "CSV of availability windows: client,start,end"] = None
     dtype: Annotated[Literal["float32", "float64"], "of weights and inputs"] = "float32"
     device: Annotated[str, "cpu, or cuda"] = "cpu"
-    executor: Annotated[Literal["auto", "inline", "pool"], "auto: pool when --workers is above 1"] = "auto"
-    workers: Annotated[int, "training processes"] = 1
+    executor: Annotated[
+        Literal["inline", "pool", "batched", "ray", "auto"] | None,
+        "clients train one by one, in --workers processes, together (batched), on a Ray cluster, or as is fastest"
+        " here (auto);"
+        " inline, or pool when --workers is above 1",
+    ] = None
+    workers: Annotated[int, "training processes; threads or streams of batched"] = 1
+    address: Annotated[str | None, "of the Ray cluster, HOST:PORT or auto; one of our own on this machine"] = None
+    gpus: Annotated[float | None, "the share of a GPU that each Ray worker holds; 1 with --device cuda"] = None
+    precision: Annotated[
+        Literal["float32", "tf32", "bf16"], "of matrix products in training: exact, or faster on a GPU"
+    ] = "float32"
+    compile: Annotated[bool, "batched: have torch.compile make the steps; half a minute, for long runs"] = False
     lookahead: Annotated[int, "visits trained ahead of need; changes no result"] = 0
     strict: Annotated[bool, "stop at the first update that is not finite, instead of refusing it"] = False
     personalise: Annotated[
@@ -166,7 +117,7 @@ class Spec:
                 )
                 continue
             try:
-                values[name] = _value(known[name], value)
+                values[name] = read(known[name], value)
             except (ValueError, TypeError) as e:
                 problems.append(f"--{name.replace('_', '-')} {_short(value)}: {e}")
         spec = cls(**values)
@@ -198,6 +149,8 @@ class Spec:
             yield f"--lr-decay {self.lr_decay}: must be above 0 and at most 1"
         if not 0 <= self.failure_rate < 1:
             yield f"--failure-rate {self.failure_rate}: must be in [0, 1)"
+        if self.target is not None and self.target > 1:
+            yield f"--target {self.target}: an accuracy is at most 1; 0.9 stands for 90 %"
         if self.epochs is not None and self.steps is not None:
             yield f"--epochs {self.epochs} --steps {self.steps}: local work is one of the two"
         if self.clients is not None and self.concurrency is not None and self.concurrency > self.clients:
@@ -211,12 +164,31 @@ class Spec:
                 check()
             except BadInput as e:
                 yield from e.problems
-        if self.device != "cpu" and (self.workers > 1 or self.executor == "pool"):
-            yield f"--device {self.device} --workers {self.workers}: worker processes train on the cpu only"
+        if self.device != "cpu" and (self.executor == "pool" or (self.workers > 1 and self.executor is None)):
+            yield (
+                f"--device {self.device} --workers {self.workers}: worker processes train on the cpu only;"
+                " use --executor batched, or auto"
+            )
+        for name in ("address", "gpus"):
+            if self.executor != "ray" and getattr(self, name) is not None:
+                yield f"--{name} {getattr(self, name)}: it is Ray's; give --executor ray too"
+        if self.gpus is not None and not 0 < self.gpus <= 1:
+            yield f"--gpus {self.gpus}: must be above 0 and at most 1, the share of one GPU"
+        elif self.gpus is not None and self.device == "cpu":
+            yield f"--gpus {self.gpus} --device cpu: nobody would use it; give --device cuda too"
+        if self.precision != "float32" and self.dtype == "float64":
+            yield f"--precision {self.precision} --dtype float64: reduced precision is of float32; leave out one"
+        if self.compile and self.executor not in ("batched", "auto"):
+            yield "--compile: steps are compiled of clients that train together; add --executor batched"
 
     def _budget(self) -> None:
         if (self.time, self.updates, self.rounds, self.target) != (None, None, None, None):
             Budget(self.time, self.updates, self.rounds, self.target)
+
+    @property
+    def gpu_share(self) -> float:
+        """What of a GPU a Ray worker holds."""
+        return self.gpus if self.gpus is not None else float(self.device != "cpu")
 
     def client_optimiser(self, steps: int = 0) -> Optimiser:
         """The optimiser that the settings name, after so many server steps."""
@@ -295,42 +267,6 @@ def _short(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-@contextmanager
-def under_flag(group: str) -> Iterator[None]:
-    """Problems of a choice are told by the flag it was given with: what a method calls --method is --local here."""
-    kind = "method" if group == "server" else REGISTRIES[group].kind
-    try:
-        yield
-    except BadInput as e:
-        raise BadInput([re.sub(rf"--{kind}(?=[. ])", f"--{group}", problem) for problem in e.problems]) from e
-
-
-def uncrossed(given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """`server` is the method; `orthofl+local=fedsol` in the method's place is a method and a local."""
-    out, problems = dict(given), list[str]()
-    if (server := out.get("server")) is not None:
-        if out.get("method") not in (None, server):
-            problems.append(f"--server {server} --method {out['method']}: they say the same thing; give one of them")
-        out["method"] = server
-    method = out.get("method")
-    text = method if isinstance(method, str) else method.get("name") if isinstance(method, Mapping) else None
-    if not isinstance(text, str):
-        return out, problems
-    name, *crosses = _CROSSING.split(text)
-    if (strange := _STRANGE.search(name)) and ".py:" not in name[strange.start() :]:
-        problems.append(f"--method {text}: there is no part {strange[1]!r} to cross.{near(strange[1], CROSSES)}")
-        return {k: v for k, v in out.items() if k not in ("method", "server")}, problems
-    if crosses:
-        out["method"] = {**method, "name": name} if isinstance(method, Mapping) else name
-        out["server"] = out["method"] if server is not None else None
-    for cross in crosses:
-        part, _, choice = cross.partition("=")
-        if out.get(part) is not None:
-            problems.append(f"--method {text} --{part} {out[part]}: {part} is there twice")
-        out[part] = choice
-    return out, problems
-
-
 def settings() -> dict[str, Param]:
     """The settings by name, with type, default and help."""
     hints = get_type_hints(Spec, include_extras=True)
@@ -339,54 +275,6 @@ def settings() -> dict[str, Param]:
         kind, text = typing.get_args(hints[f.name])
         out[f.name] = Param(f.name, kind, f.default, text)
     return out
-
-
-def _value(param: Param, value: Any) -> Any:
-    if param.name == "delay" and isinstance(value, list | tuple):
-        return Choice("scripted", {"durations": [list(d) if isinstance(d, list | tuple) else d for d in value]})
-    if param.name in REGISTRIES and value is None and param.default is None:
-        return None
-    if param.name in REGISTRIES:
-        return value if _is_object(param.name, value) else Choice.of(value)
-    if param.name == "presence" and isinstance(value, Mapping):
-        return {str(_whole(client)): [_window(w) for w in windows] for client, windows in value.items()}
-    if param.name == "presence" and not (value is None or isinstance(value, str)):
-        raise ValueError(f"wants a file or a table of windows by client, got {value!r}")
-    return param.parse(value)
-
-
-#: what Python object may stand for a choice of a group
-_OBJECTS: Mapping[str, Any] = {
-    "task": Task,
-    **dict.fromkeys(("method", "server", *PARTS, "distil"), Method),
-    **dict.fromkeys(("partition", "delay", "manifold"), Callable),
-}
-
-
-def _is_object(group: str, value: Any) -> bool:
-    """Whether a Python object stands for a choice of this group."""
-    if isinstance(value, str | Mapping | Choice):
-        return False
-    kind = _OBJECTS.get(group)
-    if kind is None or not isinstance(value, kind):
-        wants = "" if kind in (None, Callable) else f" or a {kind.__name__}"
-        hint = "; call the factory first" if callable(value) else ""
-        raise ValueError(f"wants a name, a table{wants}, got {type(value).__name__}{hint}")
-    return True
-
-
-def _whole(client: Any) -> int:
-    if not str(client).isdigit():
-        raise ValueError(f"client {client!r} is not a number")
-    return int(client)
-
-
-def _window(window: Any) -> list[float]:
-    try:
-        start, end = window
-        return [float(start), float(end)]
-    except (TypeError, ValueError):
-        raise ValueError(f"a window is a pair of seconds, got {window!r}") from None
 
 
 def _toml(value: Any) -> str:

@@ -153,6 +153,15 @@ def test_resuming_nothing(cli, here):
     assert [p.name for p in here.rglob("*")] == ["bare"]
 
 
+def test_resuming_a_comparison_says_how(cli, here, quick):
+    assert cli("compare", "--method", "fedavg", "--seeds", "0", *quick, "--out", "c").code == 0
+    before = everything(here)
+    said = cli("resume", "c")
+    assert said.code == 2
+    assert said.complaints == ["c: it holds a comparison; the same `tarry compare` with --out c goes on with it"]
+    assert everything(here) == before
+
+
 def test_resuming_from_a_damaged_checkpoint_changes_nothing(cli, here, quick):
     assert cli("run", *quick, "--out", "r", "--checkpoint-every", "1e-9").code == 0
     (here / "r" / "result.json").unlink()
@@ -208,6 +217,14 @@ def test_a_report_of_a_damaged_result(cli, here, finished):
     assert not (here / "report.html").exists()
 
 
+def test_a_baseline_that_is_not_there_is_refused(cli, here, finished):
+    said = cli("report", "done", "--baseline", "nosuch")
+    assert (said.code, len(said.complaints)) == (2, 1)
+    assert "--baseline nosuch" in said.err
+    assert "Known: fedasync." in said.err
+    assert not (here / "report.html").exists()
+
+
 def test_a_page_that_cannot_be_written_is_said(cli, here, finished):
     said = cli("report", "done", "--html", "done/result.json/page.html")
     assert said.code == 2
@@ -223,7 +240,16 @@ COMPARE = {
     "no workers": (["--workers", "0"], ["--workers 0", "1 or more"]),
     "parameter of which method": (["--method", "orthofl", "--method.beta", "1"], ["--method.beta", "which method?"]),
     "unknown flag": (["--epoch", "3"], ["--epoch", "3", "no such flag"]),
-    "the run's seed": (["--seed", "3"], ["--seed", "3"]),
+    "the run's seed": (["--seed", "3"], ["--seed 3", "Did you mean 'seeds'?"]),
+    "an optimiser that one of them cannot use": (
+        ["--method", "fedavg", "--method", "scaffold", "--optimiser", "adam"],
+        ["--optimiser adam", "(--method scaffold)"],
+    ),
+    "a setting that nobody can use": (["--method", "all", "--lr", "fast"], ["--lr fast: wants float, got 'fast'\n"]),
+    "a method among all that does not fit": (
+        ["--method", "all", "--method", "scaffold", "--optimiser", "adam"],
+        ["--optimiser adam", "(--method scaffold)"],
+    ),
 }  # fmt: skip
 
 

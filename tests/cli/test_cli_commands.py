@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ def test_help_of_every_command(cli):
     for command in ("run", "compare", "resume", "report", "demo", "methods", "tasks", "delays", "partitions"):
         assert command in said.out
         assert cli(command, "--help").code == 0
+        assert cli(command, "-h").out == cli(command, "--help").out
 
 
 @pytest.mark.parametrize("command", ["run", "compare"])
@@ -47,6 +49,7 @@ def test_a_run_tells_what_came_of_it(cli, here, quick):
     words = " ".join(said.out.split())
     assert f"accuracy {result.final_accuracy:.4f}" in words
     assert "6 updates" in words
+    assert re.search(r"; \d+\.\d kB up, \d+\.\d kB down, server at most \d+\.\d kB; ", words)
     assert "on digits, seed 3" in words
 
 
@@ -207,6 +210,7 @@ def test_a_listing_shows_every_entry_with_parameters_defaults_and_papers(cli, co
         entry = registry.entry(name)
         assert re.search(rf"^{re.escape(name)}  {re.escape(entry.summary)}$", said.out, re.M), name
         assert entry.paper in said.out
+        assert entry.use in said.out
         for p in entry.params:
             line = next(x for x in said.out.splitlines() if re.match(rf"\s+--{registry.kind}.{p.name}\s", x))
             assert p.type_name in said.out
@@ -337,7 +341,41 @@ def test_ctrl_c_ends_with_130_and_says_how_to_go_on(cli, quick, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(run, "run_spec", interrupted)
-    said = cli("run", *quick, "--out", "r")
+    said = cli("run", *quick, "--out", "my run")
     assert said.code == 130
-    assert "tarry resume" in said.err
+    assert said.complaints == ["interrupted; `tarry resume 'my run'` goes on"]
     assert "Traceback" not in said.err
+    assert cli("run", *quick).complaints == ["interrupted; nothing is left of it: it had no --out"]
+
+
+def test_ctrl_c_in_a_comparison_advises_the_same_command_which_really_goes_on(cli, here, quick, monkeypatch):
+    room = import_module("tarry.compare")
+    whole = room.run_spec
+
+    def only_fedavg(spec, **how):
+        if spec.label == "fedasync":
+            raise KeyboardInterrupt
+        return whole(spec, **how)
+
+    monkeypatch.setattr(room, "run_spec", only_fedavg)
+    args = ["compare", "--method", "fedavg", "--method", "fedasync", "--seeds", "0", *quick, "--workers", "1"]
+    said = cli(*args, "--out", "c")
+    assert said.code == 130
+    (advice,) = said.complaints
+    command = advice.partition(": ")[2]
+    assert command == "tarry " + " ".join([*args, "--out", "c"])
+    before = (here / "c" / "fedavg" / "seed-0" / "result.json").stat().st_mtime_ns
+    monkeypatch.setattr(room, "run_spec", whole)
+    assert cli(*command.split()[1:]).code == 0
+    assert (here / "c" / "fedasync" / "seed-0" / "result.json").is_file()
+    assert (here / "c" / "fedavg" / "seed-0" / "result.json").stat().st_mtime_ns == before
+
+
+def test_all_methods_are_compared_but_those_that_do_not_fit(cli, here, quick, monkeypatch):
+    monkeypatch.setattr(methods, "names", lambda: ["fedasync", "fednova", "scaffold"])
+    said = cli("compare", "--method", "all", "--optimiser", "adam", "--seeds", "0", *quick, "--out", "c")
+    assert said.code == 0
+    told = [line.partition(" is left out: --optimiser adam: ")[0] for line in said.out.splitlines()[:2]]
+    assert told == ["fednova", "scaffold"]
+    assert [p.name for p in (here / "c").iterdir() if p.is_dir()] == ["fedasync"]
+    assert "fednova is left out" in (here / "c" / "report.html").read_text()

@@ -88,7 +88,6 @@ def test_a_factory_called_with_nothing_gets_its_defaults(gadgets):
     ("kind", "value", "want"),
     [
         (float, 3, 3.0),
-        (float | None, "inf", math.inf),
         (int, " 12 ", 12),
         (int, -4, -4),
         (float | None, "none", None),
@@ -121,6 +120,9 @@ def test_a_value_is_read_as_its_type(kind, value, want):
         (float, "fast", "wants float, got 'fast'"),
         (float, False, "wants float, got False"),
         (float | None, "nil", "wants float | none, got 'nil'"),
+        (float | None, "inf", "wants float | none, got 'inf'"),
+        (float | None, math.nan, "wants float | none, got nan"),
+        (float, "-inf", "wants float, got '-inf'"),
         (bool, "maybe", "wants bool, got 'maybe'"),
         (bool, 1, "wants bool, got 1"),
         (Literal["a", "b"], "c", "wants a | b, got 'c'"),
@@ -273,6 +275,29 @@ def test_a_file_whose_annotations_are_imported_for_type_checkers_only_builds_all
         ''',
     )
     assert gadgets.build(f"{path}:mine", {"beta": "0.25"}) == {"beta": 0.25}
+
+
+def test_a_parameter_without_a_type_is_of_its_defaults(gadgets, tmp_path):
+    path = written(
+        tmp_path,
+        "untyped.py",
+        """
+        def mine(*, share=0.5, buffer=3, on=False, word="x", needed, none=None):
+            return dict(share=share, buffer=buffer, on=on, word=word, needed=needed, none=none)
+        """,
+    )
+    text = {"share": "0.25", "buffer": "7", "on": "yes", "word": "7"}
+    made = gadgets.build(f"{path}:mine", {**text, "needed": 1, "none": [2]})
+    assert made == {"share": 0.25, "buffer": 7, "on": True, "word": "7", "needed": 1, "none": [2]}
+    assert [type(made[k]) for k in ("share", "buffer", "on")] == [float, int, bool]
+    assert gadgets.build(f"{path}:mine", {"buffer": "0.5", "needed": 1})["buffer"] == 0.5
+    with pytest.raises(BadInput) as e:
+        gadgets.build(f"{path}:mine", {"share": "much", "needed": "1", "none": "0.5"})
+    assert e.value.problems == (
+        "--gadget.share much: wants float, got 'much'",
+        "--gadget.needed 1: its factory does not say what it is; write a type there, as in `needed: float`",
+        "--gadget.none 0.5: its factory does not say what it is; write a type there, as in `none: float`",
+    )
 
 
 def test_two_files_of_one_name_in_two_folders_do_not_mix(gadgets, tmp_path):

@@ -124,7 +124,7 @@ def test_the_peak_counts_past_globals_and_every_clients_logits() -> None:
 
 
 def test_the_peak_of_three_clients_by_hand() -> None:
-    """Two in the buffer make a step: then x_1, x_0 of the client still out, the sum and two tables; and then three."""
+    """Two in the buffer make a step: then x_1, x_0 of the client still out, a sum that is one number, and two tables."""
     x = torch.linspace(-1, 1, 60).view(20, 3)
     module = torch.nn.Linear(3, 4, bias=False)
     layout = Layout.of(module)
@@ -137,6 +137,6 @@ def test_the_peak_of_three_clients_by_hand() -> None:
     for ticket in tickets:
         server.receive(ticket.number, Trained(torch.ones(12) * (1 + ticket.client), 1, 1, 0.5), 1.0)
         peaks.append(server.ledger.peak)
-    assert peaks == [2 * p + t, 3 * p + 2 * t, 2 * p + 3 * t]
+    assert peaks == [2 * p + t, 2 * p + 4 + 2 * t, 2 * p + 3 * t]
     assert server.version == 1
     assert server.ledger.now == p

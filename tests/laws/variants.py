@@ -85,8 +85,8 @@ def built(choice: Choice) -> Method:
 
 
 def has_starts_of_its_own(choice: Choice) -> bool:
-    """Whether the method replies to a client with a start made when its update came."""
-    return built(choice).reply.apply is not Method("plain").reply.apply
+    """Whether the method replies to a client with a start made when its update came; local-only offers it later."""
+    return choice["name"] != "local-only" and built(choice).reply.apply is not Method("plain").reply.apply
 
 
 #: six clients, four at a time, several arriving at one instant; some visits fail; two clients come and go

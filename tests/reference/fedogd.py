@@ -4,17 +4,16 @@
     b_i      the mean of M_i                              w ← w − η_g η_l (b_1 + b_2)
     client   g − (⟨g, b⟩/‖b‖²) b where ⟨g, b⟩ < 0         b: of the group the client is not in
 
-`algorithm_1` is the paper's loop over epochs, for clients that answer every 1st, 3rd, 5th … epoch. `play` knows a
-clock: an epoch begins with a step, or with work handed out when nobody was at work, and is over an epoch's length
-later, or when nobody is left at work; one that nobody came back in (with or without anything) goes on until somebody
-does. Without anything in M it goes on as well.
+η_l is the clients' rate of the epoch, η decay^t: of one that begins there for who is handed work, of one that ends for
+the step.
+
+`algorithm_1` is the paper's loop over epochs, for clients that answer every 1st, 3rd, 5th … epoch. `FedOGD` is the
+server that a clock plays; without anything in M an epoch goes on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from math import inf
-from typing import NamedTuple
+from collections.abc import Collection, Sequence
 
 from .problem import Problem, Vec
 
@@ -56,17 +55,6 @@ def algorithm_1(
     return w[1:]
 
 
-class Step(NamedTuple):
-    time: float
-    w: Vec
-
-
-class HandOut(NamedTuple):
-    time: float
-    client: int
-    steps: int  # made by then
-
-
 class FedOGD:
     """The server. Groups are told at the hand-out when `announced`, else seen at the end of each epoch."""
 
@@ -81,8 +69,9 @@ class FedOGD:
         weighting: str = "groups",
         cache: bool = True,
         announced: bool = False,
+        decay: float = 1.0,
     ):
-        self.w, self.n, self.eta_g, self.eta_l, self.epoch = w, n, eta_g, eta_l, epoch
+        self.w, self.n, self.eta_g, self.eta_l, self.epoch, self.decay = w, n, eta_g, eta_l, epoch, decay
         self.weighting, self.cache, self.announced = weighting, cache, announced
         self.given = epoch is not None  # else it is the shortest of the clients' first visits
         self.M: dict[int, Vec] = {}
@@ -119,52 +108,8 @@ class FedOGD:
         else:
             total = sum(self.M.values()) / self.n
         self.w = self.w - self.eta_g * self.eta_l * total
+        self.eta_l *= self.decay
         self.in_time = set()
         if not self.cache:
             self.M = {}
         return True
-
-
-def play(
-    server: FedOGD,
-    train: Callable[[int, Vec, Vec | None], Vec],
-    durations: Sequence[Sequence[float]],
-    *,
-    updates: int,
-    pick: Callable[[float, list[int]], list[int]] = lambda _, idle: idle,
-    lost: Collection[tuple[int, int]] = (),
-) -> tuple[list[Step], list[HandOut]]:
-    """Until so many updates have arrived; all who are back start again at the end of an epoch, or when all are back."""
-    now, began, back, stepped, came = 0.0, 0.0, False, True, 0
-    steps: list[Step] = []
-    handed: list[HandOut] = []
-    out: list[tuple[float, int, int, float, int, Vec | None]] = []  # due, number, client, when and in which epoch, G
-    idle, visits = set(range(len(durations))), [0] * len(durations)
-    while True:
-        if stepped or not out:
-            began = began if out else now
-            for k in pick(now, sorted(idle)):
-                idle.remove(k)
-                due = now + durations[k][visits[k] % len(durations[k])]
-                G = None if (k, visits[k]) in lost else train(k, server.w, server.base(k))
-                out.append((due, len(handed), k, now, len(steps), G))
-                handed.append(HandOut(now, k, len(steps)))
-                visits[k] += 1
-        bell = began + server.epoch if back and server.epoch is not None else inf
-        now = min(bell, *(due for due, *_ in out))
-        for _, _, k, since, epoch, G in sorted((o for o in out if o[0] == now), key=lambda o: o[1]):
-            idle.add(k)
-            back = True
-            if G is not None:
-                server.receive(k, G, now - since, late=len(steps) > epoch)
-                came += 1
-                if came == updates:
-                    return steps, handed
-        out = [o for o in out if o[0] > now]
-        over = not out or (server.epoch is not None and now >= began + server.epoch)
-        stepped = over and back and server.end_of_epoch()
-        if over:
-            back = False
-        if stepped:
-            began = now
-            steps.append(Step(now, server.w.copy()))

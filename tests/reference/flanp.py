@@ -1,7 +1,7 @@
 """FLANP (Reisizadeh et al. 2020) with FedAvg rounds, for clients whose times T_k are known after a first round of all.
 
 stage     clients with T_k ≤ the n-th smallest T; n = n_0 at first
-after     a round of the stage from w: g = Σ n_k (w − w_k) / Σ n_k steps η_l
+after     a round of the stage from w: g = Σ m_k (w − w_k) / Σ m_k steps η_l, m_k = n_k as in FedAvg's mean, or 1
 if        ‖g‖² ≤ 2 μ c / (n s), s the mean size of the round's clients:  n ← min(2n, N)
 """
 
@@ -26,8 +26,10 @@ class FLANP(FedAvg):
         n0: int = 2,
         mu: float = 1.0,
         c: float = 10.0,
+        weighting: str = "examples",
     ):
-        super().__init__(w, sizes)
+        super().__init__(w, sizes if weighting == "examples" else [1] * len(sizes))
+        self.examples = sizes
         self.times, self.reach, self.n, self.bound = times, reach, n0, 2 * mu * c
         self.rounds = 0
         self.started = w
@@ -51,8 +53,8 @@ class FLANP(FedAvg):
         return super().receive(m, w_m)
 
     def test(self) -> None:
-        total = sum(self.sizes[k] for k in self.came)
-        g = sum(self.sizes[k] * (self.started - w_k) for k, w_k in self.came.items()) / (total * self.reach)
-        s = total / len(self.came)
+        mass = sum(self.sizes[k] for k in self.came)
+        g = sum(self.sizes[k] * (self.started - w_k) for k, w_k in self.came.items()) / (mass * self.reach)
+        s = sum(self.examples[k] for k in self.came) / len(self.came)
         if np.sum(np.square(g)) <= self.bound / (self.n * s):
             self.n = min(2 * self.n, len(self.times))

@@ -4,8 +4,6 @@ S_2 from earlier rounds:
     ŵ    = Σ_{S_1} n_k w_k / Σ_{S_1} n_k                     w where S_1 is empty
     w_i  = w − (g + h g gᵀ (w − w_start))                    for i in S_2, τ rounds late
     w    ← (1 − mean λ_i) ŵ + mean λ_i w_i,   λ_i = λ_0 e^(−τ)
-
-It has the face of Fed-OGD's twin, so that the same clock plays both; what a client is sent beside w is the round.
 """
 
 from __future__ import annotations
@@ -27,9 +25,6 @@ class HFL:
         self.seen: set[int] = set()
         self.s_1: dict[int, Vec] = {}
         self.s_2: list[tuple[int, Vec, Vec]] = []
-
-    def base(self, k: int) -> int:
-        return self.t
 
     def receive(self, k: int, work: Work, seconds: float, *, late: bool) -> None:
         if not self.given and k not in self.seen:

@@ -13,22 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from math import ceil, inf
-from typing import NamedTuple
 
+from .clock import HandOut, Step
 from .problem import Vec
 
 NEARLY = 1e-9
-
-
-class Step(NamedTuple):
-    time: float
-    w: Vec
-
-
-class HandOut(NamedTuple):
-    time: float
-    client: int
-    steps: int  # made by then
 
 
 class SAFA:

@@ -104,7 +104,7 @@ def test_other_ends_of_the_dynamic_weight_are_the_twins(case: Case) -> None:
     )
 
 
-@pytest.mark.parametrize(("clip", "nu"), [(0.3, 0.3), (1.0, 1.0), (5.0, 5.0), (None, np.inf), ("inf", np.inf)])
+@pytest.mark.parametrize(("clip", "nu"), [(0.3, 0.3), (1.0, 1.0), (5.0, 5.0), (None, np.inf)])
 @few
 @given(case=cases())
 def test_clipping_is_its_twins(case: Case, clip: float | None, nu: float) -> None:
@@ -270,8 +270,11 @@ def test_all_settings_that_cannot_be_are_named_at_once() -> None:
 def test_outputs_that_are_no_classes_and_masks_that_do_not_fit_are_refused() -> None:
     task = problem_of(CASE).task()
     options: dict[str, Any] = {"dtype": "float64", "delay": CASE.durations, "updates": 6}
-    numbers = [(x, y.double()[:, None]) for x, y in task.clients]
-    line = replace(task, model=torch.nn.Linear(3, 1), loss=torch.nn.functional.mse_loss, clients=numbers)
+
+    def square(outputs: Any, y: Any) -> Any:
+        return (outputs[:, 0] - y).square().mean()
+
+    line = replace(task, model=torch.nn.Linear(3, 1), loss=square)
     with pytest.raises(tarry.BadInput, match="outputs for it are 7×1; only scores of classes"):
         tarry.run("fedecho", line, **options)
     with pytest.raises(tarry.BadInput, match="mask is 7×2, the model's outputs are 7×3"):

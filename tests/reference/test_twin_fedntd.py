@@ -210,7 +210,7 @@ def test_without_its_weight_it_is_fedavg_to_the_bit() -> None:
     [("fedntd", "--method fedntd"), ("fedsol:proximal=ntd,adaptive=false", "--method.proximal ntd")],
 )
 def test_fewer_than_three_classes_are_refused(method: str, flag: str, classes: int, labels: Tensor, loss: Any) -> None:
-    with pytest.raises(BadInput, match=rf"{flag}: .* 3 or more, and whole numbers for labels; .*; use another task"):
+    with pytest.raises(BadInput, match=rf"{flag}: compares .*classes.*; use another task"):
         tarry.run(method, task_of(classes, labels, loss), delay=[1.0, 2.0], rounds=2, steps=3)
 
 

@@ -19,32 +19,31 @@ from tarry.core.errors import BadInput
 from tarry.core.tree import tensors
 from tarry.spec import Spec
 
-from .fedogd import FedOGD, HandOut, algorithm_1, client_update, play
+from .clock import agree, following, play
+from .fedogd import FedOGD, algorithm_1, client_update
+from .loop import everybody
 from .match import Case, cases, events_of, few
 
 some = settings(few, max_examples=10)
 
 
-def check(method: dict[str, Any], case: Case, *, concurrency: int | None = None, rtol: float = 1e-10) -> None:
+def check(
+    method: dict[str, Any], case: Case, *, concurrency: int | None = None, decay: float = 1.0, rtol: float = 1e-10
+) -> None:
     """The library and the twin agree on every step and hand-out: when, who, and the global weights."""
-    problem, seen = case.problem, events_of({"name": "fedogd", **method}, case, concurrency=concurrency)
+    problem = case.problem
+    seen = events_of({"name": "fedogd", **method}, case, concurrency=concurrency, lr_decay=decay)
     how = {k: v for k, v in method.items() if k in ("epoch", "weighting", "cache")}
     announced = method.get("groups") == "announced" or method.get("privacy", False)
-    server = FedOGD(problem.w0, n=len(case.sizes), eta_l=case.lr, announced=announced, **how)
+    server = FedOGD(problem.w0, n=len(case.sizes), eta_l=case.lr, announced=announced, decay=decay, **how)
 
-    def train(k: int, w: Any, b: Any) -> Any:
-        projection = method.get("projection", "conflict")
-        return client_update(problem, k, w, b, steps=case.steps, eta_l=case.lr, projection=projection)
+    def train(k: int) -> Any:
+        how = {"steps": case.steps, "eta_l": server.eta_l, "projection": method.get("projection", "conflict")}
+        return client_update(problem, k, server.w, server.base(k), **how)
 
-    def pick(now: float, idle: list[int]) -> list[int]:
-        return [e.client for e in seen if e.kind == "hand_out" and e.time == now] if concurrency else idle
-
-    expected, handed = play(server, train, case.durations, updates=case.updates, pick=pick, lost=case.lost)
-    steps = [e for e in seen if e.kind == "step"]
-    assert [HandOut(e.time, e.client, e.version) for e in seen if e.kind == "hand_out"] == handed
-    assert [(e.time, e.version) for e in steps] == [(s.time, i) for i, s in enumerate(expected, 1)]
-    for e, s in zip(steps, expected, strict=True):
-        np.testing.assert_allclose(e.weights.numpy(), s.w, rtol=rtol, atol=rtol / 100, err_msg=f"at {e.time}")
+    pick = following(seen) if concurrency else everybody
+    steps = play(server, train, case.durations, updates=case.updates, pick=pick, lost=case.lost)
+    agree(seen, *steps, rtol=rtol)
 
 
 METHODS: list[dict[str, Any]] = [
@@ -81,6 +80,22 @@ def test_it_is_its_twin_when_not_all_train_at_once(case: Case, limit: int) -> No
 def test_with_differences_it_is_the_twin_that_caches(method: dict[str, Any], case: Case) -> None:
     """Durations change from visit to visit, so clients change groups; some visits are lost."""
     check(method, case, rtol=1e-9)
+
+
+FALLING: list[dict[str, Any]] = [
+    {},
+    {"weighting": "clients", "epoch": 1.5},
+    {"groups": "announced"},
+    {"privacy": True},
+    {"privacy": True, "projection": "never", "epoch": 1.5},
+]
+
+
+@pytest.mark.parametrize("method", FALLING, ids=str)
+@some
+@given(case=cases(losses=True))
+def test_at_a_rate_that_falls_it_is_its_twin(method: dict[str, Any], case: Case) -> None:
+    check(method, case, decay=0.7, rtol=1e-8)
 
 
 @some
@@ -358,3 +373,19 @@ def test_the_share_of_conflicting_steps_is_noted() -> None:
 def test_what_cannot_be_is_refused(params: dict[str, Any], said: str) -> None:
     with pytest.raises(BadInput, match=said):
         fedogd(**params)
+
+
+def test_at_a_rate_that_falls_statistics_keep_their_scale_and_differences_change_nothing() -> None:
+    """Batch normalisation: variances are no smaller for it, and the same whoever keeps the cache."""
+    g = torch.Generator().manual_seed(0)
+    data = [(torch.randn(8, 3, generator=g) * s, torch.randint(2, (8,), generator=g)) for s in (0.5, 1.0, 2.0)]
+    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    task = tarry.Task("normed", model=net, loss=nn.functional.cross_entropy, clients=data, score=None)
+    setup: dict[str, Any] = {"dtype": "float64", "steps": 2, "lr_decay": 0.6, "rounds": 9, "lr": 0.1}
+    ended = []
+    for params in ({"groups": "announced"}, {"privacy": True}):
+        seen, came = watched(fedogd(**params), task, delay=[[1.0], [1.0, 3.0], [3.0, 1.0]], batch=4, **setup)
+        ended.append(seen[-1].weights)
+    torch.testing.assert_close(*ended, rtol=1e-9, atol=1e-12)
+    assert 0.01 < ended[0][-4:].min() <= ended[0][-4:].max() < 100
+    assert len(came) > 12

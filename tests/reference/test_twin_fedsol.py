@@ -20,6 +20,7 @@ from tarry.core.errors import BadInput
 from tarry.core.layout import Layout
 from tarry.core.local import Brief, LocalRule
 from tarry.core.optim import Optimiser, optimiser
+from tarry.methods.fedsol import Progress
 
 from .fedasync import FedAsync, polynomial
 from .fedavg import FedAvg
@@ -189,7 +190,10 @@ def direction(local: LocalRule, bound: Bound, received: Tensor, w: Tensor) -> Te
     _, context = local.begin(Brief(received, {}, {}, bound.layout))
     bound.load(received)
     bound.visit = Visit(received, bound.task.clients[0], Work(optimiser("sgd", lr=0.1), steps=1, epochs=None), 0)
-    g, _, _ = local.step(w, bound.task.clients[0], context, local.init(w, context, bound), bound)
+    state = local.init(w, context, bound)
+    if isinstance(state, Progress):
+        state = state._replace(at_start=False)
+    g, _, _ = local.step(w, bound.task.clients[0], context, state, bound)
     return g
 
 

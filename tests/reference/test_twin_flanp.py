@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
+from torch import nn
 
 import tarry
 from tarry.core.errors import BadInput
@@ -42,7 +43,16 @@ def check(case: Case, **method: Any) -> FLANP:
     return twin
 
 
-@pytest.mark.parametrize("method", [{}, {"n0": 1, "c": 2.0}, {"n0": 1, "mu": 5.0, "c": 5.0}, {"c": 0.05}], ids=str)
+METHODS: list[dict[str, Any]] = [
+    {},
+    {"n0": 1, "c": 2.0},
+    {"n0": 1, "mu": 5.0, "c": 5.0},
+    {"c": 0.05},
+    {"n0": 1, "c": 2.0, "weighting": "uniform"},
+]
+
+
+@pytest.mark.parametrize("method", METHODS, ids=str)
 @some
 @given(case=cases())
 def test_it_is_its_twin(method: dict[str, Any], case: Case) -> None:
@@ -57,6 +67,21 @@ def test_the_stages_are_1_2_4_and_all() -> None:
     assert sorted(set(twin.stages)) == [1, 2, 4, 5]
     assert twin.stages == sorted(twin.stages)
     assert all(twin.stages.count(n) > 1 for n in (1, 2, 4))
+
+
+@pytest.mark.parametrize(("weighting", "ends"), [("examples", False), ("uniform", True)])
+def test_a_stage_ends_by_the_gradient_of_the_mean_that_the_rounds_make(weighting: str, ends: bool) -> None:
+    """Slopes 9 and −9 of clients with 3 examples and 1: 4.5 by examples, 0 if all weigh alike. c is between."""
+    x = torch.ones(1, 1, dtype=torch.float64)
+    data = [(x.expand(n, 1) * slope, torch.zeros(n)) for n, slope in ((3, 9.0), (1, -9.0), (2, 1.0))]
+    net = nn.Linear(1, 1, bias=False)
+    task = tarry.Task("slopes", model=net, loss=lambda out, _: out.mean(), clients=data, score=None)
+    seen: list[tarry.Event] = []
+    method = {"name": "flanp", "n0": 2, "c": 4.0, "weighting": weighting}
+    setup: dict[str, Any] = {"delay": [1.0, 1.0, 5.0], "rounds": 4, "steps": 1, "dtype": "float64", "lr": 0.01}
+    tarry.run(method, task, callbacks=[seen.append], **setup)
+    late = {client for time, client in handed(seen) if time > 0}
+    assert late == ({0, 1, 2} if ends else {0, 1})
 
 
 def test_with_a_tiny_bound_the_fastest_stay_alone_and_rounds_are_short() -> None:
@@ -125,6 +150,14 @@ def test_a_client_tells_how_far_its_steps_reach() -> None:
 def test_what_cannot_be_is_refused(params: dict[str, Any], said: str) -> None:
     with pytest.raises(BadInput, match=said):
         tarry.methods.build("flanp", params)
+
+
+@pytest.mark.parametrize("method", ["flanp:n0=6", "fedavg+aggregate=flanp:n0=6"])
+def test_to_begin_with_more_than_there_are_is_refused(method: str) -> None:
+    flag = "aggregate" if "aggregate" in method else "method"
+    local = "+local=flanp" if "aggregate" in method else ""
+    with pytest.raises(BadInput, match=rf"--{flag}\.n0 6: there are only 5 clients; use --{flag}\.n0 5, or fewer"):
+        tarry.run(method + local, SPREAD.problem.task(), delay=SPREAD.durations, updates=5)
 
 
 def test_its_clients_are_of_no_use_elsewhere_and_are_refused() -> None:

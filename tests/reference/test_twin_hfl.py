@@ -17,9 +17,10 @@ from tarry.core.layout import Block, Kind, Layout
 from tarry.core.method import Now
 from tarry.core.ticket import Ticket, Update
 
+from .clock import agree, following, play
 from .fedavg import FedAvg, descend
-from .fedogd import HandOut, play
 from .hfl import HFL, Work
+from .loop import everybody
 from .match import Case, cases, check, events_of, few
 from .problem import Vec
 
@@ -29,21 +30,13 @@ some = settings(few, max_examples=10)
 def check_epochs(method: dict[str, Any], case: Case, *, concurrency: int | None = None) -> None:
     """The library and the twin agree on every step and hand-out: when, who, and the global weights."""
     problem, seen = case.problem, events_of({"name": "hfl", **method}, case, concurrency=concurrency)
-    server: Any = HFL(problem.w0, case.sizes, **method)
+    server = HFL(problem.w0, case.sizes, **method)
 
-    def train(k: int, w: Vec, then: Any) -> Any:
-        work: Work = (then, w, descend(problem, k, w, steps=case.steps, lr=case.lr))
-        return work
+    def train(k: int) -> Work:
+        return server.t, server.w, descend(problem, k, server.w, steps=case.steps, lr=case.lr)
 
-    def pick(now: float, idle: list[int]) -> list[int]:
-        return [e.client for e in seen if e.kind == "hand_out" and e.time == now] if concurrency else idle
-
-    expected, handed = play(server, train, case.durations, updates=case.updates, pick=pick, lost=case.lost)
-    steps = [e for e in seen if e.kind == "step"]
-    assert [HandOut(e.time, e.client, e.version) for e in seen if e.kind == "hand_out"] == handed
-    assert [(e.time, e.version) for e in steps] == [(s.time, i) for i, s in enumerate(expected, 1)]
-    for e, s in zip(steps, expected, strict=True):
-        np.testing.assert_allclose(e.weights.numpy(), s.w, rtol=1e-10, atol=1e-12, err_msg=f"at {e.time}")
+    pick = following(seen) if concurrency else everybody
+    agree(seen, *play(server, train, case.durations, updates=case.updates, pick=pick, lost=case.lost))
 
 
 @pytest.mark.parametrize("method", [{}, {"lam": 1.0, "h": 5.0}, {"h": 0.0}, {"epoch": 1.5}], ids=str)

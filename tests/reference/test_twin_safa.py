@@ -19,10 +19,12 @@ from tarry.core.errors import BadInput
 from tarry.core.layout import Layout
 from tarry.core.server import Server
 
+from .clock import agree, following
 from .fedavg import descend
+from .loop import everybody
 from .match import Case, cases, events_of, few
 from .problem import Vec
-from .safa import SAFA, HandOut, play
+from .safa import SAFA, play
 
 some = settings(few, max_examples=12)
 
@@ -31,9 +33,6 @@ def check(method: dict[str, Any], case: Case, *, concurrency: int | None = None)
     """The library and the twin agree on every step and hand-out: when, who, and the global weights."""
     problem, seen = case.problem, events_of({"name": "safa", **method}, case, concurrency=concurrency)
 
-    def pick(now: float, idle: list[int]) -> list[int]:
-        return [e.client for e in seen if e.kind == "hand_out" and e.time == now] if concurrency else idle
-
     letters = {"fraction": "C", "lag": "tau", "limit": "T_lim"}
     expected, handed, wasted = play(
         SAFA(problem.w0, len(case.sizes), **{letters[k]: v for k, v in method.items()}),
@@ -41,14 +40,10 @@ def check(method: dict[str, Any], case: Case, *, concurrency: int | None = None)
         case.sizes,
         case.durations,
         updates=case.updates,
-        pick=pick,
+        pick=following(seen) if concurrency else everybody,
         lost=case.lost,
     )
-    steps = [e for e in seen if e.kind == "step"]
-    assert [HandOut(e.time, e.client, e.version) for e in seen if e.kind == "hand_out"] == handed
-    assert [(e.time, e.version) for e in steps] == [(s.time, i) for i, s in enumerate(expected, 1)]
-    for e, s in zip(steps, expected, strict=True):
-        np.testing.assert_allclose(e.weights.numpy(), s.w, rtol=1e-10, atol=1e-12, err_msg=f"at {e.time}")
+    agree(seen, expected, handed)
     return wasted
 
 

@@ -16,7 +16,7 @@ from tarry.core.errors import BadInput
 
 from .fednova import coefficients
 from .match import Case, cases, check, events_of, few
-from .quadratics import PLACE, STRENGTH, globals_of, memories, minimiser, pulling, rows
+from .quadratics import PLACE, STRENGTH, Point, globals_of, memories, minimiser, pulling, rows
 from .scaffold import Scaffold
 
 some = settings(few, max_examples=10)
@@ -80,6 +80,25 @@ def test_the_sum_of_all_c_k_is_n_times_c(option: str, momentum: float, more: dic
 
     memories({"name": "scaffold", "option": option}, pulling(), look, momentum=momentum, **OFTEN, **more)
     assert seen[0] >= 10
+
+
+SIZES, PULL, AIM = np.array([1, 6, 3]), np.array([1.0, 0.3, 2.0]), np.array([4.0, -3.0, 1.0])
+
+
+@pytest.mark.parametrize("option", ["I", "II"])
+@pytest.mark.parametrize("concurrency", [1, 2, 3])
+@pytest.mark.parametrize("weighting", ["uniform", "examples"])
+def test_it_comes_to_rest_where_the_weighted_sum_of_gradients_is_0(
+    weighting: str, concurrency: int, option: str
+) -> None:
+    """½ s_k (w − b_k)² of clients with 1, 6 and 3 examples, however few of them make a round."""
+    x = [torch.full((n, 1), s, dtype=torch.float64).sqrt() for n, s in zip(SIZES, PULL, strict=True)]
+    data = [(x_k, x_k[:, 0] * b) for x_k, b in zip(x, AIM, strict=True)]
+    loss = tarry.Task("r", model=Point(1), loss=lambda o, y: 0.5 * ((o - y) ** 2).mean(), clients=data, score=None)
+    method = {"name": "scaffold", "weighting": weighting, "option": option}
+    w = globals_of(method, loss, concurrency=concurrency, lr=0.1, steps=4, rounds=150)[-1]
+    mass = PULL * (SIZES if weighting == "examples" else 1)
+    np.testing.assert_allclose(w, [(mass * AIM).sum() / mass.sum()], rtol=1e-6)
 
 
 @pytest.mark.parametrize("rho", [0.0, 0.9])

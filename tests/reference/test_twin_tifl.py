@@ -31,22 +31,22 @@ def handed(seen: list[tarry.Event]) -> list[tuple[float, int]]:
     return [(e.time, e.client) for e in seen if e.kind == "hand_out"]
 
 
-@pytest.mark.parametrize("method", [{}, {"tiers": 2, "policy": "uniform"}, {"tiers": 3, "policy": "slow"}], ids=str)
+@pytest.mark.parametrize("method", [{}, {"policy": "uniform"}, {"policy": "slow"}], ids=str)
 @some
 @given(case=st.one_of(cases(), cases(losses=True)))
 def test_a_round_of_whomever_is_averaged_as_fedavgs(method: dict[str, Any], case: Case) -> None:
     """The twin follows the library's cohorts."""
     n = len(case.sizes)
-    check({"name": "tifl", **method}, case, FedAvg(case.problem.w0, case.sizes), concurrency=n)
+    check({"name": "tifl", "tiers": min(3, n), **method}, case, FedAvg(case.problem.w0, case.sizes), concurrency=n)
 
 
 @pytest.mark.parametrize("m", [2, 3, 5])
 @some
 @given(case=cases())
 def test_after_a_round_of_all_every_round_is_a_whole_tier(m: int, case: Case) -> None:
-    case = replace(case, updates=20)
+    case, n = replace(case, updates=20), len(case.sizes)
+    m = min(m, n)
     rounds = cohorts(handed(events_of({"name": "tifl", "tiers": m}, case)))
-    n = len(case.sizes)
     known = tiers({k: case.durations[k][0] for k in range(n)}, m, n)
     assert rounds[0] == set(range(n))
     assert len(rounds) > 1
@@ -56,8 +56,9 @@ def test_after_a_round_of_all_every_round_is_a_whole_tier(m: int, case: Case) ->
 @some
 @given(cases(losses=True), st.integers(2, 4))
 def test_who_is_lost_at_first_counts_as_slow_until_it_comes(case: Case, m: int) -> None:
-    case = replace(case, updates=20)
-    seen, n = events_of({"name": "tifl", "tiers": m}, case), len(case.sizes)
+    case, n = replace(case, updates=20), len(case.sizes)
+    m = min(m, n)
+    seen = events_of({"name": "tifl", "tiers": m}, case)
     rounds = sorted({time for time, _ in handed(seen)})
     for time in rounds[1:]:
         latency = {}
@@ -194,7 +195,8 @@ def test_new_probabilities_are_their_twins(credits: list[int]) -> None:
 
 def test_a_setting_of_another_policy_is_told_to_change_nothing() -> None:
     task = Case(1, 2, 2, [3, 1], [[1.0], [2.0]], 1, 0.05, 4, False).problem.task()
-    result = tarry.run({"name": "tifl", "policy": "fast", "interval": 3}, task, delay=[[1.0], [2.0]], updates=4)
+    method = {"name": "tifl", "tiers": 2, "policy": "fast", "interval": 3}
+    result = tarry.run(method, task, delay=[[1.0], [2.0]], updates=4)
     assert any("--method.interval 3 changes nothing" in said for said in result.remarks)
 
 
@@ -210,3 +212,11 @@ def test_a_setting_of_another_policy_is_told_to_change_nothing() -> None:
 def test_what_cannot_be_is_refused(params: dict[str, Any], said: str) -> None:
     with pytest.raises(BadInput, match=said):
         tarry.methods.build("tifl", params)
+
+
+@pytest.mark.parametrize(("method", "tiers"), [("tifl", 5), ("tifl:tiers=3,policy=uniform", 3)])
+def test_more_tiers_than_clients_are_refused(method: str, tiers: int) -> None:
+    task = Case(1, 2, 2, [3, 1], [[1.0], [2.0]], 1, 0.05, 4, False).problem.task()
+    said = rf"--method\.tiers {tiers}: there are only 2 clients; use --method\.tiers 2, or fewer"
+    with pytest.raises(BadInput, match=said):
+        tarry.run(method, task, delay=[[1.0], [2.0]], updates=4)

@@ -133,6 +133,14 @@ def test_a_task_without_accuracy_makes_a_page_about_its_loss(make: Make) -> None
     assert "target" not in html.partition("</style>")[2]
 
 
+def test_what_the_runs_remark_and_what_was_left_out_is_on_the_page(make: Make) -> None:
+    runs = [make("a", 0, {0: 0.1, 9: 0.5}, remarks=["--x <1> changes nothing"])]
+    html = page(runs, summarise(runs), title="t", settings={}, remarks=["b is left out: why"])
+    assert "<h2>Remarks</h2>" in html
+    said = [text for tag, text in read(html).texts if tag == "li"]
+    assert said[-2:] == ["b is left out: why", "a: --x <1> changes nothing"]
+
+
 def test_settings_and_command_may_be_left_out(two_methods: list[Result]) -> None:
     html = page(two_methods, summarise(two_methods), title="t", settings={})
     assert "Settings" not in html
@@ -142,6 +150,13 @@ def test_settings_and_command_may_be_left_out(two_methods: list[Result]) -> None
 def test_both_colour_schemes_and_small_screens_are_provided_for(html: str) -> None:
     assert "prefers-color-scheme: dark" in html
     assert 'name="viewport"' in html
+
+
+def test_long_labels_wrap_and_sizes_have_units(make: Make) -> None:
+    html = made([make("a", 0, {0: 0.1, 9: 0.5}, bytes_up=980, bytes_down=12_345, peak_server_bytes=4_500)])
+    assert re.search(r"tbody th[^{]*{[^}]*overflow-wrap: anywhere", html)
+    assert '<td>980 B up <span class="aside">12.3 kB down</span></td>' in html
+    assert "<td>4.5 kB</td>" in html
 
 
 def test_write_page_makes_the_folder_and_writes_the_page(two_methods: list[Result], tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from tarry.core.errors import BadInput
 from tarry.record.result import Result
 from tarry.report import accuracy_over_time, accuracy_over_updates, staleness_bars, summarise
+from tarry.report.plots import look
 
 Make = Callable[..., Result]
 SVG = "{http://www.w3.org/2000/svg}"
@@ -127,6 +128,20 @@ def test_many_methods_differ_by_colour_or_dashes(make: Make) -> None:
     legend = next(e for e in root.iter() if e.attrib.get("id", "").endswith("legend_1"))
     strokes = [s for e in legend.iter(f"{SVG}path") if "stroke:" in (s := e.attrib.get("style", ""))]
     assert len(strokes) == len(set(strokes)) == 9  # with the target
+
+
+def test_as_many_methods_as_there_are_have_a_look_each() -> None:
+    assert len({str(look(i)) for i in range(100)}) == 100
+    assert look(3) == {"color": "#CC79A7", "linestyle": "solid", "linewidth": 1.7}
+
+
+def test_marks_are_drawn_on_lines_and_in_the_legend(make: Make) -> None:
+    runs = [make(f"m{i}", 0, {0: 0.1, 3: 0.4, 9: 0.5 + 0.01 * i}) for i in range(30)]
+    root = ElementTree.fromstring(accuracy_over_time(runs, summarise(runs)))
+    legend = next(e for e in root.iter() if e.attrib.get("id", "").endswith("legend_1"))
+    in_legend = sum(1 for _ in legend.iter(f"{SVG}use"))
+    assert in_legend == 6  # the first 24 need none
+    assert sum(1 for _ in root.iter(f"{SVG}use")) > in_legend + 6
 
 
 def test_drawing_leaves_no_setting_behind(two_methods: list[Result]) -> None:

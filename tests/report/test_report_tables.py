@@ -76,17 +76,44 @@ def test_no_relative_times_when_a_seed_of_the_baseline_missed_the_target(make: M
     assert [r.relative_time for r in s.rows] == [None, None]
 
 
-def test_a_target_reached_untrained_relates_to_nothing(make: Make) -> None:
+def test_a_method_that_learnt_nothing_sets_no_target(make: Make) -> None:
+    """0.95 × 0.105 lies below the commonest class, 0.95 × 0.12 below the untrained model."""
+    stuck = make("stuck", 0, {0: 0.1, 10: 0.105}, chance=0.102)
+    lucky = make("lucky", 1, {0: 0.115, 10: 0.12}, chance=0.102)
+    s = summarise([stuck, lucky, make("slow", 0, {0: 0.1, 10: 0.2}), make("fast", 0, {0: 0.1, 5: 0.6})])
+    assert s.unlearnt == 0.115
+    assert s.target == pytest.approx(0.95 * 0.2)
+    assert [r.reached for r in s.rows] == [0, 0, 1, 1]
+
+
+def test_where_nothing_was_learnt_there_is_no_target(make: Make) -> None:
     s = summarise([make("fedavg", 0, {0: 0.5, 10: 0.4}), make("other", 0, {0: 0.3, 10: 0.5})])
-    assert [r.time_to_target for r in s.rows] == [0, 10]
-    assert [r.relative_time for r in s.rows] == [None, None]
+    assert (s.unlearnt, s.target) == (0.5, None)
+    assert [r.time_to_target for r in s.rows] == [None, None]
 
 
-def test_without_the_baseline_method_times_are_absolute_only(two_methods: list[Result]) -> None:
-    s = summarise(two_methods, baseline="fedbuff")
+def test_a_run_that_was_first_tested_after_it_had_begun_tells_nothing_of_the_untrained_model(make: Make) -> None:
+    assert summarise([make("a", 0, {5: 0.5, 10: 0.4})]).unlearnt == 0
+
+
+def test_without_fedavg_times_are_absolute_only(make: Make) -> None:
+    s = summarise([make("a", 0, {0: 0.1, 25: 0.6}), make("b", 0, {0: 0.1, 10: 0.6})])
     assert s.baseline is None
-    assert [r.time_to_target for r in s.rows] == [25, 7.5]
+    assert [r.time_to_target for r in s.rows] == [25, 10]
     assert [r.relative_time for r in s.rows] == [None, None]
+
+
+def test_a_baseline_that_is_asked_for_and_not_there_is_refused_with_the_names_there_are(
+    two_methods: list[Result],
+) -> None:
+    with pytest.raises(BadInput, match=r"--baseline nosuch: no run here .* Known: fedavg, orthofl\."):
+        summarise(two_methods, baseline="nosuch")
+
+
+def test_a_baseline_may_be_a_label_and_a_method_stands_for_its_first(make: Make) -> None:
+    runs = [make(label, 0, {0: 0.1, 10: 0.6}) for label in ("b(x=1)", "b(x=2)", "fedavg")]
+    asked = {name: summarise(runs, baseline=name).baseline for name in ("b(x=2)", "b", "fedavg")}
+    assert asked == {"b(x=2)": "b(x=2)", "b": "b(x=1)", "fedavg": "fedavg"}
 
 
 def test_the_baseline_is_found_by_method_and_named_by_label(make: Make) -> None:

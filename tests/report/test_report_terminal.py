@@ -14,10 +14,10 @@ from tarry.report import summarise, table
 Make = Callable[..., Result]
 
 
-def shown(results: list[Result], *, colour: bool = False) -> str:
+def shown(results: list[Result], *, colour: bool = False, width: int = 120) -> str:
     out = StringIO()
     system = "standard" if colour else None
-    Console(file=out, width=120, force_terminal=colour, color_system=system).print(table(summarise(results)))  # type: ignore[arg-type]
+    Console(file=out, width=width, force_terminal=colour, color_system=system).print(table(summarise(results)))  # type: ignore[arg-type]
     return out.getvalue()
 
 
@@ -33,6 +33,20 @@ def test_the_best_accuracy_is_bold_and_no_other(two_methods: list[Result]) -> No
     assert "\x1b[1m75.0 ± 4.2\x1b[0m" in text
     assert "60.0 ± 2.8" in text
     assert "\x1b[1m60.0 ± 2.8" not in text
+
+
+def test_long_labels_are_folded_so_that_no_column_is_lost_on_a_narrow_terminal(make: Make) -> None:
+    long = "orthofl:beta=0.4+local=fedsol:rho=1.0,proximal=ntd+distil=fedecho:alpha=0.5"
+    personal = {"epochs": 1, "after": {"mean": 0.8, "sd": 0.1}, "before": {"mean": 0.6, "sd": 0.1}}
+    runs = [make(m, s, {0: 0.1, 750: 0.6 + 0.1 * s}, personal=personal) for m in (long, "fedavg") for s in (0, 1)]
+    text = shown(runs, width=80)
+    rows = text.partition("Target")[0].splitlines()
+    assert all(len(line) <= 80 for line in rows)
+    for column in ("accuracy", "time to", "personal", "staleness", "updates", "65.0 ± 7.1", "12.5 min", "60.0 before"):
+        assert column in text, column
+    assert sum("1.0 / 4" in line and "7,500" in line for line in rows) == 2
+    end = next(line.index("accuracy") for line in rows if "accuracy" in line)
+    assert long in "".join(line[:end].strip() for line in rows)
 
 
 def test_a_label_in_square_brackets_is_no_markup(make: Make) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from tarry.record.result import Result
 from tarry.report import findings, summarise
-from tarry.report.words import Cell, duration, grid, target_in_words
+from tarry.report.words import Cell, duration, grid, remarked, size, target_in_words
 
 Make = Callable[..., Result]
 
@@ -33,6 +33,23 @@ def test_durations_come_in_the_unit_that_reads_well(seconds: float, said: str) -
     assert duration(seconds) == said
 
 
+@pytest.mark.parametrize(
+    ("n", "said"),
+    [
+        (0, "0 B"),
+        (980, "980 B"),
+        (999.9, "1.0 kB"),
+        (12_345, "12.3 kB"),
+        (99_960, "100 kB"),
+        (999_700, "1.0 MB"),
+        (4_500_000, "4.5 MB"),
+        (1_234_000_000_000, "1,234 GB"),
+    ],
+)
+def test_sizes_come_in_the_unit_that_reads_well(n: float, said: str) -> None:
+    assert size(n) == said
+
+
 def test_best_and_first_are_named_with_their_spread(two_methods: list[Result]) -> None:
     assert findings(summarise(two_methods)) == [
         "orthofl ended with the highest accuracy, 75.0 % (sd 4.2 points over 2 seeds); "
@@ -57,6 +74,11 @@ def test_equal_methods_share_the_first_place(make: Make) -> None:
     said = findings(summarise([make("a", 0, {9: 0.6}), make("b", 0, {9: 0.6}), make("c", 0, {9: 0.5})]))
     assert said[0] == "a and b ended with the highest accuracy, each 60.0 %."
     assert said[1] == "All methods reached the target of 47.5 % equally fast, after 9 s of virtual time."
+
+
+def test_a_long_list_of_methods_is_cut_short(make: Make) -> None:
+    said = findings(summarise([make(f"m{i}", 0, {9: 0.6}) for i in range(10)]))[0]
+    assert said.startswith("m0, m1, m2, m3, m4, m5 and 4 others ended with the highest accuracy")
 
 
 def test_a_method_that_missed_the_target_is_named(make: Make) -> None:
@@ -106,7 +128,24 @@ def test_the_target_is_explained_with_the_method_that_set_it(two_methods: list[R
     said = target_in_words(summarise(two_methods))
     assert "57.0 % accuracy, 95 % of the lowest final accuracy here (fedavg)" in said
     assert said.endswith("relative to fedavg (1×).")
-    assert "relative" not in target_in_words(summarise(two_methods, baseline="none"))
+    assert "relative" not in target_in_words(summarise([r for r in two_methods if r.method != "fedavg"]))
+
+
+def test_methods_that_learnt_nothing_are_named_beside_the_target(make: Make) -> None:
+    runs = [make("stuck", 0, {0: 0.1, 9: 0.1}), make("b", 0, {0: 0.1, 9: 0.6}), make("c", 0, {0: 0.1, 9: 0.9})]
+    said = target_in_words(summarise(runs))
+    assert said.startswith("Target: 57.0 % accuracy, 95 % of the lowest final accuracy of a method that learnt (b).")
+    assert "stuck did not: 95 % of the accuracy is no more than 10.0 %, which needs no learning." in said
+    alone = summarise(runs[:1])
+    assert target_in_words(alone).startswith("No target: no method ended with an accuracy of which 95 % lies above")
+    assert [c.text for c in texts(runs[:1], 2)] == ["–"]
+    assert findings(alone) == ["stuck ended with accuracy 10.0 %."]
+
+
+def test_a_remark_is_told_once_with_the_methods_it_is_about(make: Make) -> None:
+    said = {"a": ["so", "thus"], "b": ["so"], "c": []}
+    runs = [make(label, seed, {9: 0.6}, remarks=said[label]) for label in said for seed in (0, 1)]
+    assert remarked(runs) == ["a, b: so", "a: thus"]
 
 
 @pytest.mark.parametrize(("seconds", "said"), [(3, "0.03×"), (39, "0.39×"), (109, "1.09×"), (1234, "12.3×")])

@@ -13,7 +13,7 @@ from ..version import __version__
 from . import catalogue, show
 from .compare import compare
 from .demo import demo
-from .flags import PASS_ON
+from .flags import HELP, PASS_ON
 from .report import report
 from .resume import resume
 from .run import run
@@ -23,6 +23,7 @@ __all__ = ["app", "main"]
 app = typer.Typer(
     name="tarry",
     help="Asynchronous federated learning that makes stragglers count.",
+    context_settings=HELP,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -30,10 +31,10 @@ app = typer.Typer(
 )
 app.command(context_settings=PASS_ON)(run)
 app.command(context_settings=PASS_ON)(compare)
-app.command()(resume)
-app.command()(report)
-app.command()(demo)
-for listing in (
+for command in (
+    resume,
+    report,
+    demo,
     catalogue.methods,
     catalogue.tasks,
     catalogue.delays,
@@ -41,7 +42,7 @@ for listing in (
     catalogue.manifolds,
     catalogue.unlabelled,
 ):
-    app.command()(listing)
+    app.command(context_settings=HELP)(command)
 
 
 def _version(wanted: bool) -> None:
@@ -67,7 +68,3 @@ def main() -> None:
     except TarryError as e:
         show.complaint(str(e))
         sys.exit(2)
-    except SystemExit as e:
-        if e.code == 130:  # Ctrl-C
-            show.complaint("interrupted; a run with --out goes on with `tarry resume DIR`")
-        raise

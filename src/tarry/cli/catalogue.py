@@ -55,6 +55,8 @@ def _show(registry: Registry[Any], name: str | None) -> None:
         _line(f"[bold]{entry.name}[/]  {show.plain(entry.summary)}")
         if entry.paper:
             _line(f"    [dim]{show.plain(entry.paper)}[/]")
+        if entry.use:
+            _line(f"    [dim]when:[/] {show.plain(entry.use)}")
         if registry is method_registry and not any(p.required for p in entry.params):
             _line(f"    [dim]staleness:[/] {show.plain(registry.build(entry.name).staleness)}")
         if name is not None and (rest := entry.doc.partition("\n")[2].strip()):

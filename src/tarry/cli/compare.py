@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +14,7 @@ from ..compare import Comparison, compare_specs, specs_of
 from ..core.errors import BadInput
 from ..report.page import write_page
 from ..report.terminal import table
+from ..report.words import remarked
 from ..spec import Spec
 from . import show
 from .flags import gather, with_settings
@@ -22,7 +24,7 @@ __all__ = ["compare", "run_and_show"]
 DEFAULT = ("fedavg", "fedasync", "fedbuff", "orthofl")
 
 
-@with_settings(leave_out=("method", "server", "seed", "workers", "executor"))
+@with_settings(leave_out=("method", "server", "seed", "workers"))
 def compare(
     context: typer.Context,
     given: dict[str, Any],
@@ -42,23 +44,25 @@ def compare(
     """Compare methods fairly: same data, same first weights, same delays; a table and a page with pictures."""
     if astray := [word for word in context.args if word.startswith("--method.")]:
         raise BadInput(f"{astray[0]}: which method? In a comparison say --method NAME:{astray[0][9:]}=VALUE")
-    merged = gather(given, context.args, spec)
+    merged = gather(given, context, spec)
     written = merged.pop("methods", None) or [merged.pop("method", None)]
-    specs = specs_of(method or [m for m in written if m] or DEFAULT, _numbers(seeds), merged)
-    run_and_show(specs, out=out, workers=workers, title="Comparison")
+    left_out: list[str] = []
+    specs = specs_of(method or [m for m in written if m] or DEFAULT, _numbers(seeds), merged, left_out)
+    show.lines(left_out)
+    run_and_show(specs, out=out, workers=workers, title="Comparison", remarks=left_out)
 
 
-def run_and_show(specs: list[Spec], *, out: Path, workers: int, title: str) -> Comparison:
-    """Run the specs, print the table, leave the page."""
-    with show.many(specs) as progress:
-        comparison = compare_specs(specs, out=out, workers=workers, progress=progress)
-    show.console.print(table(comparison.summary))
-    for line in dict.fromkeys(f"{r.label}: {remark}" for r in comparison.results for remark in r.remarks):
-        show.console.print(show.plain(line), soft_wrap=True, highlight=False)
+def run_and_show(specs: list[Spec], *, out: Path, workers: int, title: str, remarks: Sequence[str] = ()) -> Comparison:
+    """Run the specs, print the table, leave the page; `remarks` stand on it beside the runs' own."""
     command = shlex.join(["tarry", *sys.argv[1:]])
-    path = out / "report.html"
-    write_page(path, comparison.results, comparison.summary, title=title, settings=_settings(specs), command=command)
-    show.console.print(f"page with pictures: {path.resolve()}", soft_wrap=True, highlight=False)
+    with show.stoppable(f"the same command goes on with what is in {out}: {command}"), show.many(specs) as progress:
+        comparison = compare_specs(specs, out=out, workers=workers, progress=progress)
+    results, summary, path = comparison.results, comparison.summary, out / "report.html"
+    show.console.print(table(summary))
+    show.lines(remarked(results))
+    settings = _settings(specs)
+    write_page(path, results, summary, title=title, settings=settings, command=command, remarks=remarks)
+    show.lines([f"page with pictures: {path.resolve()}"])
     return comparison
 
 

@@ -12,13 +12,15 @@ from typing import Annotated, Any
 
 import typer
 
+from ..choice import REGISTRIES, Choice, uncrossed
 from ..core.errors import BadInput, near
-from ..spec import REGISTRIES, Choice, Spec, settings, uncrossed
+from ..spec import Spec, settings
 
-__all__ = ["PASS_ON", "gather", "with_settings"]
+__all__ = ["HELP", "PASS_ON", "gather", "with_settings"]
 
+HELP: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
 #: for commands that take `--method.NAME value`
-PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
+PASS_ON = {**HELP, "allow_extra_args": True, "ignore_unknown_options": True}
 _SHAPES = {**dict.fromkeys(REGISTRIES, "NAME"), "presence": "FILE", "personalise": "EPOCHS"}
 
 
@@ -58,7 +60,7 @@ def _option(name: str) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
 
 
-def gather(given: Mapping[str, Any], extra: Sequence[str], spec: Path | None) -> dict[str, Any]:
+def gather(given: Mapping[str, Any], context: typer.Context, spec: Path | None) -> dict[str, Any]:
     """TOML, then flags over it, then `--method.NAME value` over both."""
     merged = Spec.read(spec) if spec is not None else {}
     if given.get("method") is not None or given.get("server") is not None:
@@ -66,7 +68,8 @@ def gather(given: Mapping[str, Any], extra: Sequence[str], spec: Path | None) ->
     merged, problems = uncrossed({**merged, **given})
     if problems:
         raise BadInput(problems)
-    for group, parameter, value in _dotted(extra):
+    flags = [flag.removeprefix("--") for p in context.command.params for flag in p.opts]
+    for group, parameter, value in _dotted(context.args, flags):
         group = "server" if group == "method" and merged.get("server") is not None else group
         base = merged.get(group, settings()[group].default)
         if base is None:
@@ -81,8 +84,11 @@ def gather(given: Mapping[str, Any], extra: Sequence[str], spec: Path | None) ->
     return merged
 
 
-def _dotted(extra: Sequence[str]) -> list[tuple[str, str, str]]:
-    """The (group, parameter, value) of each `--group.parameter value` or `--group.parameter=value`."""
+def _dotted(extra: Sequence[str], flags: Sequence[str]) -> list[tuple[str, str, str]]:
+    """The (group, parameter, value) of each `--group.parameter value` or `--group.parameter=value`.
+
+    `flags` are those there are, to suggest one in the place of one that is not.
+    """
     out, problems, rest = [], [], list(extra)
     while rest:
         word = rest.pop(0)
@@ -91,7 +97,7 @@ def _dotted(extra: Sequence[str]) -> list[tuple[str, str, str]]:
         if not word.startswith("--") or not dot or group not in REGISTRIES:
             if word.startswith("--") and not equals and rest and not rest[0].startswith("--"):
                 word += f" {rest.pop(0)}"
-            hint = near(flag.removeprefix("--"), [k.replace("_", "-") for k in settings()])
+            hint = near(flag.removeprefix("--"), flags)
             problems.append(
                 f"{word}: there is no such flag.{hint if 'Did you mean' in hint else ''} `--help` lists them, and "
                 "parameters go as --method.NAME value"

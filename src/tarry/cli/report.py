@@ -12,6 +12,7 @@ from ..record.result import Result
 from ..report.page import write_page
 from ..report.tables import markdown, summarise
 from ..report.terminal import table
+from ..report.words import remarked
 from . import show
 
 __all__ = ["report"]
@@ -20,7 +21,9 @@ __all__ = ["report"]
 def report(
     folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="runs, or folders that hold runs")],
     html: Annotated[Path, typer.Option("--html", help="where the page goes")] = Path("report.html"),
-    baseline: Annotated[str, typer.Option("--baseline", help="the method that times are relative to")] = "fedavg",
+    baseline: Annotated[
+        str | None, typer.Option("--baseline", help="the method that times are relative to; fedavg, if it is there")
+    ] = None,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="print the table as Markdown")] = False,
 ) -> None:
     """Put finished runs side by side: a table here, pictures in a self-contained page."""
@@ -31,8 +34,9 @@ def report(
         show.console.print(markdown(summary), highlight=False, markup=False, soft_wrap=True)
     else:
         show.console.print(table(summary))
+        show.lines(remarked(results))
     write_page(html, results, summary, title="Report", settings={"runs": str(len(results))}, command=None)
-    show.console.print(f"page with pictures: {html.resolve()}", soft_wrap=True, highlight=False)
+    show.lines([f"page with pictures: {html.resolve()}"])
 
 
 def _runs(folder: Path) -> list[Path]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any
 
 import typer
 
+from ..core.errors import BadInput
 from ..experiment import resume as resume_run
 from . import show
 
@@ -18,7 +20,10 @@ def resume(
     workers: Annotated[int | None, typer.Option("--workers", help="training processes; changes no result")] = None,
 ) -> None:
     """Finish an interrupted run, with the very weights it would have reached."""
-    with show.one(str(folder)) as progress:
+    if not (folder / "spec.toml").is_file() and any(folder.glob("*/seed-*/spec.toml")):
+        raise BadInput(f"{folder}: it holds a comparison; the same `tarry compare` with --out {folder} goes on with it")
+    go_on = f"`tarry resume {quote(str(folder))}` goes on"
+    with show.stoppable(go_on), show.one(str(folder)) as progress:
         changed: dict[str, Any] = {} if workers is None else {"workers": workers}
         result = resume_run(folder, progress=progress, **changed)
     show.result_lines(result)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any
 
 import typer
@@ -26,7 +27,8 @@ def run(
 
     Parameters of the method, task, delay and partition go as --method.NAME value, --delay.NAME value and so on.
     """
-    resolved = Spec.of(gather(given, context.args, spec))
-    with show.one(resolved.label) as progress:
+    resolved = Spec.of(gather(given, context, spec))
+    go_on = "nothing is left of it: it had no --out" if out is None else f"`tarry resume {quote(str(out))}` goes on"
+    with show.stoppable(go_on), show.one(resolved.label) as progress:
         result = run_spec(resolved, out=out, progress=progress)
     show.result_lines(result)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
@@ -11,9 +11,10 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from ..experiment import Progress as Step
 from ..record.result import Result
 from ..report.notes import in_short
+from ..report.words import number_of, size
 from ..spec import Spec
 
-__all__ = ["complaint", "console", "many", "one", "plain", "result_lines"]
+__all__ = ["complaint", "console", "lines", "many", "one", "plain", "result_lines", "stoppable"]
 
 console = Console(emoji=False)
 _errors = Console(stderr=True, emoji=False)
@@ -27,6 +28,22 @@ def complaint(text: str) -> None:
 
 def plain(text: str) -> str:
     return text.replace("[", r"\[")
+
+
+def lines(texts: Iterable[str]) -> None:
+    """Texts as they are, a line each."""
+    for text in texts:
+        console.print(plain(text), soft_wrap=True, highlight=False)
+
+
+@contextmanager
+def stoppable(go_on: str) -> Iterator[None]:
+    """Around work that Ctrl-C may end: it says how to go on with it."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        complaint(f"interrupted; {go_on}")
+        raise
 
 
 def _bars() -> Progress:
@@ -66,7 +83,7 @@ def many(specs: list[Spec]) -> Iterator[Callable[[int, Spec, Step], None]]:
     """Progress of a comparison: one bar for all of it."""
     done = dict.fromkeys(range(len(specs)), 0.0)
     if not _errors.is_terminal:
-        tell = _every_tenth(f"{len(specs)} runs")
+        tell = _every_tenth(number_of(len(specs), "run"))
 
         def update(index: int, _: Spec, step: Step) -> None:
             done[index] = step.fraction
@@ -75,7 +92,7 @@ def many(specs: list[Spec]) -> Iterator[Callable[[int, Spec, Step], None]]:
         yield update
         return
     with _bars() as bars:
-        task = bars.add_task(f"{len(specs)} runs", total=float(len(specs)), note="")
+        task = bars.add_task(number_of(len(specs), "run"), total=float(len(specs)), note="")
 
         def show(index: int, spec: Spec, step: Step) -> None:
             done[index] = step.fraction
@@ -114,18 +131,21 @@ def result_lines(result: Result) -> None:
     s = result.staleness
     console.print(
         f"[bold]{plain(result.label)}[/] on {result.task}, seed {result.seed}: {accuracy} after "
-        f"{result.virtual_time:,.0f} virtual s, {result.updates:,} updates, {result.rounds:,} server steps",
+        f"{result.virtual_time:,.6g} virtual s, {number_of(result.updates, 'update')}, "
+        f"{number_of(result.rounds, 'server step')}",
         highlight=False,
         soft_wrap=True,
     )
     console.print(
-        f"  staleness mean {s['mean']:.1f}, p95 {s['p95']:g}, max {s['max']:g}; {result.bytes_up / 1e6:.1f} MB up, "
-        f"{result.bytes_down / 1e6:.1f} MB down, server at most {result.peak_server_bytes / 1e6:.1f} MB; "
+        f"  staleness mean {s['mean']:.1f}, p95 {s['p95']:g}, max {s['max']:g}; {size(result.bytes_up)} up, "
+        f"{size(result.bytes_down)} down, server at most {size(result.peak_server_bytes)}; "
         f"{result.lost} lost, {result.refused} refused; {result.wall_s:.1f} s",
         highlight=False,
         soft_wrap=True,
     )
-    for line in [*_personal(result), *result.remarks, *in_short(result)]:
+    for line in [result.trained, *_personal(result), *result.remarks, *in_short(result)]:
+        if not line:
+            continue
         console.print(f"  {plain(line)}", highlight=False, soft_wrap=True)
     console.print(f"  weights sha256 {result.weights_sha256}", highlight=False, soft_wrap=True)
     if result.out is not None:

@@ -25,6 +25,7 @@ from .optim import Optimiser
 from .rng import Stream
 from .task import Examples, Task
 from .ticket import NOTHING
+from .visits import orders
 
 __all__ = ["Bound", "Job", "Trained", "Visit", "Work", "build_module", "train"]
 
@@ -94,8 +95,9 @@ def build_module(task: Task, *, seed: int, dtype: torch.dtype) -> nn.Module:
 class Bound:
     """A module bound to a flat vector: `Functions` for one client at a time, and evaluation."""
 
-    def __init__(self, module: nn.Module, layout: Layout, task: Task, optimiser: Optimiser):
+    def __init__(self, module: nn.Module, layout: Layout, task: Task, optimiser: Optimiser, *, bf16: bool = False):
         self.module, self.layout, self.task, self.task_loss = module.train(), layout, task, task.loss
+        self._bf16 = bf16
         self.use(optimiser)
         first = next(p for p in module.parameters() if p.requires_grad)
         self.flat = layout.read(module, first.dtype)
@@ -112,6 +114,9 @@ class Bound:
             owner, _, leaf = block.name.rpartition(".")
             module.get_submodule(owner)._buffers[leaf] = views[block.name]
 
+    def mean(self, values: Tensor, /) -> Tensor:
+        return values.mean()
+
     def load(self, weights: Tensor) -> None:
         """Begin from these weights: trained tensors and running statistics; counters as built."""
         self.flat.copy_(weights)
@@ -122,13 +127,22 @@ class Bound:
         """Descend by this optimiser from now on."""
         self.optimiser, self.init, self.descend = optimiser, optimiser.init, optimiser.descend
 
+    def run(self, x: Tensor) -> Tensor:
+        """The module on inputs, in bfloat16 where that is asked for; outputs are of the inputs' type."""
+        if not self._bf16:
+            out: Tensor = self.module(x)
+            return out
+        with torch.autocast(x.device.type, torch.bfloat16, cache_enabled=False):
+            rough: Tensor = self.module(x)
+        return rough.to(x.dtype)
+
     def grad(
         self, w: Tensor, batch: tuple[Tensor, Any], objective: Objective | None = None, /, *, still: bool = False
     ) -> tuple[Tensor, Tensor]:
         self._trained.copy_(w)
         x, y = batch
         kept = self._statistics() if still else None
-        loss = (objective or self.task.loss)(self.module(x), y)
+        loss = (objective or self.task.loss)(self.run(x), y)
         grads = torch.autograd.grad(loss, self.params, materialize_grads=True)
         self._put_back(kept)
         return torch.cat([g.reshape(-1) for g in grads]), loss.detach()
@@ -157,7 +171,7 @@ class Bound:
         self._trained.copy_(w)
         kept = self._statistics()
         with torch.random.fork_rng(devices=[w.device] if w.is_cuda else []):  # dropout draws nothing of the run's
-            loss = self.task.loss(self.module(batch[0]), batch[1])
+            loss = self.task.loss(self.run(batch[0]), batch[1])
         self._put_back(kept)
         return loss
 
@@ -183,7 +197,7 @@ class Bound:
         kept = self._statistics()
         self.flat.copy_(vec)
         self.module.eval()
-        out: Tensor = self.module(x)
+        out = self.run(x)
         self.module.train()
         self._put_back(kept)
         return out
@@ -239,15 +253,12 @@ class Visit:
 
     def epochs(self) -> Iterator[Iterable[Examples]]:
         """A fresh order every epoch; a batch of everything keeps the stored order. Batches are cut when asked for."""
-        n = len(self.x)
-        left, epoch, size = self._work.n_steps(n), 0, min(self._work.batch or n, n)
-        while left > 0:
-            parts: Sequence[Tensor | None] = [None]
-            if size < n:
-                order = torch.from_numpy(rng.permutation(rng.key(self._key, epoch), n)).to(self.x.device)
-                parts = torch.split(order, size)
-            yield _Lap(self, parts[:left])
-            left, epoch = left - len(parts), epoch + 1
+        for order, count in orders(len(self.x), self._work, self._key):
+            if order is None:
+                yield _Lap(self, [None])
+            else:
+                parts = torch.split(torch.from_numpy(order).to(self.x.device), self._work.batch or len(order))
+                yield _Lap(self, parts[:count])
 
     def batch(self, at: Tensor | None) -> Examples:
         self.at = at
@@ -283,6 +294,8 @@ def train(job: Job, bound: Bound, *, rule: LocalRule, work: Work, seed: int) -> 
     try:
         for epoch in bound.visit.epochs():
             for lap, step in enumerate(laps):
+                if len(laps) > 1:
+                    state = rule.turn(lap, state, bound)
                 for batch in epoch:
                     w, state, loss = step(w, batch, context, state, bound)
                     if lap == 0:

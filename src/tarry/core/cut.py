@@ -36,10 +36,10 @@ class Cut:
         self._features: Tensor | None = None  # what the body said
         seen: list[tuple[Any, Any, Any]] = []  # the head's arguments, by place and by name, and what it answered
         if bound.head is None:
-            out = bound.module(x)
+            out = bound.run(x)
         else:
             with bound.head.register_forward_hook(lambda _, *call: seen.append(call), with_kwargs=True):
-                out = bound.module(x)
+                out = bound.run(x)
         self._out: Tensor | None = out  # while its graph can be trusted
         if len(seen) == 1:
             args, named, answer = seen[0]

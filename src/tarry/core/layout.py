@@ -10,13 +10,16 @@ The vector holds the trained tensors first, in the module's own order, then the 
                                                               direction: no projection, cosine, norm or gradient step
                                                               touches it
 
+The head is the last map that a forward pass begins to run (`Layout.of(module, x)`); without inputs, the last declared.
+
 Two things stay with the module and are never sent: parameters with requires_grad=False (a frozen base under LoRA), and
 whole-number buffers (BatchNorm's batch counter), which begin every local training at the value they were built with.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import copy
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
@@ -86,9 +89,9 @@ class Layout:
         return {b.name: vec[b.at].view(b.shape) for b in self.blocks}
 
     @classmethod
-    def of(cls, module: nn.Module) -> Layout:
-        """Read the table off a module."""
-        kinds = _kinds(module)
+    def of(cls, module: nn.Module, x: Tensor | None = None) -> Layout:
+        """Read the table off a module; x: a few of its inputs, to see which map runs last."""
+        kinds = _kinds(module, x)
         named: list[tuple[str, Tensor, Kind]] = [
             (n, p, kinds.get(id(p), Kind.PARAM)) for n, p in module.named_parameters() if p.requires_grad
         ]
@@ -107,19 +110,30 @@ class Layout:
         return torch.cat([tensors[b.name].detach().reshape(-1).to(dtype) for b in self.blocks])
 
 
-def _kinds(module: nn.Module) -> dict[int, Kind]:
+def _kinds(module: nn.Module, x: Tensor | None) -> dict[int, Kind]:
     """Which trained tensors are normalisation or head, by the type of the module that owns them."""
-    kinds: dict[int, Kind] = {}
-    head: nn.Module | None = None
-    for owner in module.modules():
-        own = list(_trained(owner))
-        if isinstance(owner, _NORMS):
-            kinds.update((id(p), Kind.NORM) for p in own)
-        elif any(p.ndim >= 2 for p in own) and not isinstance(owner, _TABLES):
-            head = owner
-    if head is not None:
-        kinds.update((id(p), Kind.HEAD) for p in _trained(head))
+    owners = dict(module.named_modules())
+    kinds = {id(p): Kind.NORM for owner in owners.values() if isinstance(owner, _NORMS) for p in _trained(owner)}
+    maps = [name for name, owner in owners.items() if _is_map(owner)]
+    if len(maps) > 1 and x is not None:
+        maps = _as_run(module, maps, x) or maps
+    if maps:
+        kinds.update((id(p), Kind.HEAD) for p in _trained(owners[maps[-1]]))
     return kinds
+
+
+def _is_map(owner: nn.Module) -> bool:
+    return not isinstance(owner, _NORMS + _TABLES) and any(p.ndim >= 2 for p in _trained(owner))
+
+
+def _as_run(module: nn.Module, names: Sequence[str], x: Tensor) -> list[str]:
+    """Those of the submodules that a pass as in use runs, in the order in which they begin; the module stays as is."""
+    probe, ran = copy.deepcopy(module).eval(), list[str]()
+    for name in names:
+        probe.get_submodule(name).register_forward_pre_hook(lambda *_, name=name: ran.append(name))
+    with torch.no_grad(), torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
+        probe(x)
+    return ran
 
 
 def _trained(owner: nn.Module) -> Iterator[Tensor]:

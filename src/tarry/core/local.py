@@ -2,6 +2,7 @@
 
     begin(brief)                        → start, context   where training starts, and what every step may read
     init(w, context, f)                 → state            what goes from step to step; by default the optimiser's
+    turn(lap, state, f)                 → state            as a lap begins, of rules that make more than one
     step(w, batch, context, state, f)   → w, state, loss   one mini-batch; w are the trained weights, flat
     finish(w, context, state)           → Outcome          what travels back beside the delta; what the client keeps
 
@@ -15,7 +16,7 @@ f gives pure functions of the flat weights, so a rule is written once and runs o
     f.split(w, x)                          one pass through the body, the head at any weights
     f.deep_grad(w, batch, objective)       the gradient of an objective(outputs, features, targets)
     f.features(vec, x)                     what a whole vector's model makes of x before its head
-    f.task_loss                            the task's own objective
+    f.task_loss, f.mean                    the task's own objective; the mean over the batch, of a value an example
     f.optimiser                            the client's optimiser, with its lr and momentum
 
 A step has no Python branch on a tensor's value, never writes to its inputs and draws no hidden randomness: what it
@@ -32,7 +33,7 @@ from torch import Tensor
 
 from .layout import Layout
 from .optim import Optimiser
-from .task import Examples
+from .task import Examples, Task
 from .ticket import NOTHING
 
 __all__ = ["Brief", "Context", "DeepObjective", "Functions", "LocalRule", "Objective", "Outcome", "Split", "Step"]
@@ -79,8 +80,13 @@ class Functions(Protocol):
 
     layout: Layout
     optimiser: Optimiser
-    task_loss: Objective
     steady: bool  # the model says the same in training as in use: no dropout, no running statistics
+
+    def task_loss(self, outputs: Tensor, targets: Any, /) -> Tensor:
+        """The task's own objective."""
+
+    def mean(self, values: Tensor, /) -> Tensor:
+        """Over the examples of the batch at hand. What is stacked may be padded: objectives take their mean by this."""
 
     def grad(
         self, w: Tensor, batch: tuple[Tensor, Any], objective: Objective | None = None, /, *, still: bool = False
@@ -154,11 +160,17 @@ class LocalRule:
     def check(self, layout: Layout, optimiser: Optimiser) -> None:
         """Raise BadInput where the rule cannot train such a model, or not by such an optimiser."""
 
+    def suits(self, task: Task) -> None:
+        """Raise BadInput where the rule makes nothing of such a task."""
+
     def begin(self, brief: Brief) -> tuple[Tensor, Context]:
         return brief.weights, NOTHING
 
     def init(self, w: Tensor, context: Context, f: Functions) -> Any:  # noqa: ARG002 - what rules override
         return f.init(w)
+
+    def turn(self, lap: int, state: Any, f: Functions) -> Any:  # noqa: ARG002 - what rules override
+        return state
 
     def step(
         self, w: Tensor, batch: Examples, context: Context, state: Any, f: Functions

@@ -32,7 +32,7 @@ from . import rng
 from .layout import Layout
 from .local import Functions, LocalRule
 from .roster import Roster
-from .task import Examples
+from .task import Examples, Task
 from .ticket import Offer, Start, Update
 
 __all__ = ["Geodesic", "Horizon", "Lab", "Method", "Now", "Part", "Personal", "Predict", "stateless"]
@@ -42,11 +42,12 @@ Y = TypeVar("Y")
 
 
 class Horizon(NamedTuple):
-    """The budget of a run; None where there is no such end."""
+    """What is known of a run from its beginning: its budget (None where there is no such end), and clients' rates."""
 
     time: float | None = None
     updates: int | None = None
     rounds: int | None = None
+    lr_decay: float = 1.0  # what clients' learning rate is multiplied by at every server step
 
 
 class Lab(Protocol):
@@ -79,10 +80,10 @@ class Now(NamedTuple):
     stream: int  # of the server's draws
     moment: int  # counts the decisions taken
     accepted: int = 0  # updates so far
-    since: float = 0.0  # without a break somebody has been training
     horizon: Horizon = Horizon()
     lab: Lab | None = None
     notes: dict[str, Any] | None = None  # diagnostics of this arrival go here, when they are asked for
+    since: float = 0.0  # without a break somebody has been training
 
     @property
     def progress(self) -> float:
@@ -90,6 +91,10 @@ class Now(NamedTuple):
         h = self.horizon
         used = ((self.time, h.time), (self.accepted, h.updates), (self.version, h.rounds))
         return min(1.0, max((done / end for done, end in used if end), default=0.0))
+
+    def rate(self, version: int) -> float:
+        """The learning rate of work handed out after so many server steps, over that of the first."""
+        return self.horizon.lr_decay**version
 
     @property
     def key(self) -> int:
@@ -129,6 +134,7 @@ class Part(Generic[X, Y]):
     drops: frozenset[str] = frozenset()  # of an aggregate: the extras it cannot pass on
     formula: Any = None  # what it computes, where another part has to know
     fits: Callable[[Method], str | None] | None = None  # why it cannot be a part of that method, if so
+    suits: Callable[[Task], None] | None = None  # raises BadInput where it makes nothing of that task
     weighs: bool = False  # of a correct part: it weighs updates, and corrects nothing
 
     def __call__(self, x: X, state: Any, now: Now) -> tuple[Y, Any]:

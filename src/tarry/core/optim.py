@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import sqrt
+from functools import partial
 from typing import Any
 
 import torch
@@ -28,9 +28,15 @@ class Optimiser:
     warm: Callable[[Tensor, Tensor], Any] | None = None  # begin with given first and second moments; steps count from 0
     lr: float = 0.0
     momentum: float = 0.0  # of sgd
+    at: Callable[[Any], Optimiser] | None = None  # the same at another rate, which may be a tensor
 
 
-def _sgd(lr: float, momentum: float, weight_decay: float) -> Optimiser:
+def _along(w: Tensor, g: Tensor, rate: Any) -> Tensor:
+    """w − rate · g in one pass, whether the rate is a number or a tensor."""
+    return torch.addcmul(w, g, rate, value=-1) if isinstance(rate, Tensor) else torch.add(w, g, alpha=-rate)
+
+
+def _sgd(lr: Any, momentum: float, weight_decay: float) -> Optimiser:
     def init(w: Tensor) -> Tensor | None:
         return torch.zeros_like(w) if momentum else None
 
@@ -39,33 +45,34 @@ def _sgd(lr: float, momentum: float, weight_decay: float) -> Optimiser:
             g = torch.add(g, w, alpha=weight_decay)
         if v is not None:
             g = v = torch.add(g, v, alpha=momentum)
-        return torch.add(w, g, alpha=-lr), v
+        return _along(w, g, lr), v
 
-    return Optimiser("sgd", init, descend, lr=lr, momentum=momentum)
+    return Optimiser("sgd", init, descend, lr=lr, momentum=momentum, at=lambda lr: _sgd(lr, momentum, weight_decay))
 
 
-def _adam(lr: float, weight_decay: float, *, decoupled: bool) -> Optimiser:
+def _adam(lr: Any, weight_decay: float, *, decoupled: bool) -> Optimiser:
     b1, b2, eps = 0.9, 0.999, 1e-8
 
-    def warm(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor, int]:
-        return first, second, 0
+    def warm(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return first, second, torch.zeros((), dtype=torch.float64, device=first.device)
 
-    def init(w: Tensor) -> tuple[Tensor, Tensor, int]:
+    def init(w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return warm(torch.zeros_like(w), torch.zeros_like(w))
 
-    def descend(w: Tensor, g: Tensor, state: tuple[Tensor, Tensor, int]) -> tuple[Tensor, Any]:
+    def descend(w: Tensor, g: Tensor, state: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Any]:
         m, v, t = state
-        t += 1
+        t = t + 1
         if weight_decay and decoupled:
             w = w * (1 - lr * weight_decay)
         elif weight_decay:
             g = torch.add(g, w, alpha=weight_decay)
         m = torch.lerp(m, g, 1 - b1)
         v = torch.addcmul(v * b2, g, g, value=1 - b2)
-        scale = v.sqrt().div_(sqrt(1 - b2**t)).add_(eps)
-        return torch.addcdiv(w, m, scale, value=-lr / (1 - b1**t)), (m, v, t)
+        scale = v.sqrt().div_((1 - b2**t).sqrt().to(w.dtype)).add_(eps)
+        return torch.addcmul(w, m / scale, (lr / (1 - b1**t)).to(w.dtype), value=-1), (m, v, t)
 
-    return Optimiser("adamw" if decoupled else "adam", init, descend, warm, lr=lr)
+    at = partial(_adam, weight_decay=weight_decay, decoupled=decoupled)
+    return Optimiser("adamw" if decoupled else "adam", init, descend, warm, lr=lr, at=at)
 
 
 def optimiser(name: str = "sgd", *, lr: float, momentum: float = 0.0, weight_decay: float = 0.0) -> Optimiser:

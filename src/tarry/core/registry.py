@@ -4,7 +4,8 @@
     def orthofl(*, beta: Annotated[float, "mixing weight of a fresh update"] = 0.6, a: ... = 0.5) -> Method:
         '''First line: what `tarry methods` shows.'''
 
-A parameter is int, float, bool, str, a Literal, or one of these or None; its help is the Annotated string.
+A parameter is int, float, bool, str, a Literal, or one of these or None; its help is the Annotated string. One without
+a type is of its default's.
 From outside: an entry point in the group `tarry.<kind>s`, or `path/to/file.py:factory`.
 """
 
@@ -17,6 +18,7 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from math import isfinite
@@ -59,9 +61,10 @@ class Param:
                 read = _as(kind, value)
             except ValueError:
                 continue
-            if isinstance(read, float) and not isfinite(read) and type(None) not in _alternatives(self.type):
-                continue  # where there may be none of it, there may be no end to it
-            return read
+            if not isinstance(read, float) or isfinite(read):
+                return read
+        if self.type is object:
+            raise ValueError(f"its factory does not say what it is; write a type there, as in `{self.name}: float`")
         raise ValueError(f"wants {self.type_name}, got {value!r}")
 
 
@@ -103,7 +106,8 @@ def _as(kind: Any, value: Any) -> Any:
         if isinstance(value, str):
             return value
     elif kind is object:
-        return value  # not said what it is
+        if text is None:
+            return value  # not said what it is; text could be anything
     elif isinstance(value, list | tuple):
         return value
     elif isinstance(value, str):
@@ -134,16 +138,18 @@ class Entry(Generic[T]):
         return self.doc.partition("\n")[0]
 
 
-def _hint(annotation: Any, names: dict[str, Any]) -> Any:
-    """The type behind an annotation, one parameter at a time: what only type checkers import is not asked for."""
-    if annotation is inspect.Parameter.empty:
-        return object
-    if isinstance(annotation, str):
-        try:
-            return eval(annotation, names)  # the factory's own module wrote it
-        except NameError:
-            return object
-    return annotation
+def _hint(p: inspect.Parameter, names: dict[str, Any]) -> Any:
+    """The type behind an annotation, one parameter at a time: what only type checkers import is not asked for.
+
+    Where nothing is said it is that of the default; a whole number may stand for any.
+    """
+    if isinstance(p.annotation, str):
+        with suppress(NameError):
+            return eval(p.annotation, names)  # the factory's own module wrote it
+    elif p.annotation is not inspect.Parameter.empty:
+        return p.annotation
+    kind = type(p.default)
+    return int | float if kind is int else kind if kind in (bool, float, str) else object
 
 
 def _params(factory: Callable[..., Any]) -> tuple[Param, ...]:
@@ -152,7 +158,7 @@ def _params(factory: Callable[..., Any]) -> tuple[Param, ...]:
     for p in inspect.signature(factory).parameters.values():
         if p.kind in (p.VAR_KEYWORD, p.VAR_POSITIONAL):
             continue
-        hint, text = _hint(p.annotation, names), ""
+        hint, text = _hint(p, names), ""
         if typing.get_origin(hint) is typing.Annotated:
             hint, *notes = typing.get_args(hint)
             text = next((n for n in notes if isinstance(n, str)), "")

@@ -23,11 +23,13 @@ from . import rng
 from .client import Trained
 from .layout import Layout
 from .method import Horizon, Lab, Method, Now
+from .promise import looked_at
 from .rng import Stream
 from .roster import Roster
 from .table import Room
 from .ticket import NOTHING, Start, Ticket, Update
 from .tree import Ledger, copied, tables
+from .vector import forget
 
 __all__ = ["Receipt", "Server"]
 
@@ -77,7 +79,7 @@ class Server:
         self.state: dict[str, Any] = {p: getattr(method, p).init(weights) for p in _PARTS}
         self._move_in()
         self._offers = [(p, offer) for p in _PARTS if (offer := getattr(method, p).offer) is not None]
-        self._apply = {p: getattr(method, p).apply for p in _PARTS}
+        self._apply = looked_at(method)
         self._hear = method.dispatch.hear
         self._remembers = any(s is not None for s in self.state.values())
         self.settled_notes: dict[str, Any] | None = None  # diagnostics of the last step between arrivals
@@ -130,6 +132,16 @@ class Server:
         if own is not None:
             self._let_go(own.weights, own.anchor, own.payload)
         return ticket
+
+    def next_start(self, client: int) -> Tensor:
+        """The weights that a client would be handed now."""
+        own, weights = self.starts.get(client), self.weights
+        if own is not None:
+            return own.weights
+        for part, make in self._offers:
+            offer = make(client, self.state[part], self._moment(self.since))
+            weights = weights if offer is None or offer.weights is None else offer.weights
+        return weights
 
     def receive(self, number: int, trained: Trained, time: float) -> Receipt:
         """Take in what came back for a ticket. What is not finite is refused: the visit counts as lost."""
@@ -193,9 +205,10 @@ class Server:
             table.move_in(self._room, name, self.weights.device)
 
     def close(self) -> None:
-        """The run is over: what was remembered of clients is let go."""
+        """The run is over: what was remembered of clients is let go, and memory kept for the next vectors."""
         for _, table in tables(self.state):
             table.close()
+        forget()
 
     def _advance(self, update: Update | None, now: Now) -> bool:
         state, apply = self.state, self._apply
@@ -220,7 +233,7 @@ class Server:
     def _moment(self, time: float) -> Now:
         """A moment without a decision: looking at it disturbs no draw."""
         n, here = len(self.tickets), (self.weights, self.layout, self.version, time)
-        fixed = (self.accepted, self.since, self._horizon, self._lab, None)
+        fixed = (self.accepted, self._horizon, self._lab, None, self.since)
         return _make(Now, (*here, n, self.n_clients, self._stream, self.moments, *fixed))
 
     def _put(self, client: int, start: Start) -> None:

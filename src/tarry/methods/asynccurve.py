@@ -33,9 +33,10 @@ from ..core.errors import BadInput
 from ..core.method import Geodesic, Method, Now, Part
 from ..core.table import Marks
 from ..core.ticket import Offer, Update
+from ..core.vector import fresh
 from ..parts.curve import SHIFT, CurveLearning, Proximal, Shape, Solver
 from ..parts.endpoint import corrected, dynamic, orthogonal, shifted
-from ..parts.manifold import bezier, line, printed, travel
+from ..parts.manifold import bezier, line, onward, printed
 from .registry import methods
 
 __all__ = ["asynccurve"]
@@ -75,13 +76,14 @@ def curve_step(
         if me >= 0:  # else it stands for several: nobody dominates
             counts[me], total = counts.get(me, 0) + 1, total + 1
             t = t * total / (now.n_clients * counts[me]) if penalty else t
-        new = travel(along, now, now.weights + now.moved(update), min(t, 1.0), update)
+        new = onward(along, now, min(t, 1.0), update)
         mean, models = state["swa"], state["models"]
         if swa < 1 and now.progress >= swa and now.version % cycle == 0:
             mean, models = (new if mean is None else torch.lerp(mean, new, 1 / (models + 1))), models + 1
         if periodic and mean is not None and now.version % periodic == 0:
             new = mean
-        shift = now.layout.params(now.weights) - now.layout.params(new) if moments else None
+        here, there = now.layout.params(now.weights), now.layout.params(new)
+        shift = torch.sub(here, there, out=fresh(here)) if moments else None
         return new, {"counts": counts, "total": total, "shift": shift, "swa": mean, "models": models}
 
     def init(_: Tensor) -> dict[str, Any]:

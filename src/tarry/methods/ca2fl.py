@@ -32,6 +32,7 @@ from ..core.errors import BadInput
 from ..core.method import Method, Now, Part
 from ..core.table import Marks
 from ..core.ticket import Update
+from ..core.vector import fresh, swept
 from ..parts.cached import keep, nothing_kept, passed_on
 from ..parts.epochs import entry
 from ..parts.manifold import CONTROL
@@ -73,10 +74,11 @@ def _empty() -> dict[str, Any]:
 
 def _v(state: dict[str, Any], now: Now) -> Tensor:
     """then/N + (sum − then)/|S|; for running statistics the way to the mean of everybody's latest."""
-    n, total, s = now.layout.n_params, state["sum"], len(state["S"])
-    v = torch.div(total, s).add_(state["then"], alpha=1 / now.n_clients - 1 / s)
+    n, total, s, v = now.layout.n_params, state["sum"], len(state["S"]), fresh(now.weights)
+    for now_, then, out in swept(total, state["then"], v):
+        out.copy_(torch.div(now_, s).add_(then, alpha=1 / now.n_clients - 1 / s))
     if now.layout.stats:
-        torch.sub(total[n:] / len(state["rows"]), now.weights[n:], out=v[n:])
+        v[n:] = total[n:] / len(state["rows"]) - now.weights[n:]
     return v
 
 

@@ -6,8 +6,9 @@
     client   g̃           = g − (⟨g, b⟩ / ‖b‖²) b          if ⟨g, b⟩ < 0, else g                      Eq. 4
              w_k         ← w_k − η_l g̃                    b: the base of the group it is not in
 
-Δw_k is w_k − w here, without the paper's 1/η_l: with one η_l the two cancel in the step, and a projection knows no
-scale. Under --lr-decay a cached displacement goes on at the rate it was made with.
+The paper's Δw_k is (w_k − w)/η_l, and its step has no η_l: here the step is of η_g η_l, so that η_g = 1 goes all the
+way of a mean. With one η_l the two cancel. Under --lr-decay what is cached of a client is its displacement over the
+rate of its hand-out (in terms of the first), and counts at the rate of the epoch.
 
 Errata, and what is done about them. Line 11 prints w − η_g Δw with Δw = (w_k − w)/η_l, away from the clients: a plus
 is used. Eq. 4 compares a gradient, uphill, with displacements, downhill: the base is sent uphill, −b_i. Which base goes
@@ -31,9 +32,10 @@ upload on; a client's first upload counts by its own pace.
     the new, and minus the old     into the new group's and out of     if it was told that it changes groups
                                    the old group's sum
 
-and its first upload is whole. The trajectory is that of `groups="announced"`. What is protected is what is kept: a
-first upload and a change of groups pass by whole, a group of one is its sum, and a server that wrote all differences
-down could add them up. A change costs one model size more upwards.
+and its first upload is whole; the old is brought to the rate of the visit. The trajectory is that of
+`groups="announced"`. What is protected is what is kept: a first upload and a change of groups pass by whole, a group of
+one is its sum, and a server that wrote all differences down could add them up. A change costs one model size more
+upwards.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ from ..core.method import Method, Now
 from ..core.table import Marks, Table
 from ..core.task import Examples
 from ..core.ticket import Offer, Update
-from ..parts.epochs import Book, at_epoch_ends, by_epochs, entry
+from ..parts.epochs import Book, at_epoch_ends, at_rate, by_epochs, entry, per_rate
 from ..parts.step import add
 from .registry import methods
 
@@ -113,17 +115,28 @@ class Private(Orthogonal):
 
     def begin(self, brief: Brief) -> tuple[Tensor, Context]:
         start, context = super().begin(brief)
-        n, old = brief.layout.n_params, brief.memory.get("entry")
+        n, memory = brief.layout.n_params, brief.memory
         origin = torch.cat([start[:n], torch.zeros_like(start[n:])])
-        return start, {**context, "origin": origin, "old": old, "changes": "changes" in brief.payload}
+        before = {"old": memory.get("entry"), "old_rate": memory.get("rate"), "changes": "changes" in brief.payload}
+        return start, {**context, "origin": origin, "n_params": n, **before}
+
+    def init(self, w: Tensor, context: Context, f: Functions) -> Any:
+        return *super().init(w, context, f), f.optimiser
+
+    def step(
+        self, w: Tensor, batch: Examples, context: Context, state: Any, f: Functions
+    ) -> tuple[Tensor, Any, Tensor]:
+        w, mine, loss = super().step(w, batch, context, state[:2], f)
+        return w, (*mine, state[2]), loss
 
     def finish(self, w: Tensor, context: Context, state: Any) -> Outcome:
-        out, new, old = super().finish(w, context, state), w - context["origin"], context["old"]
+        new, rate = w - context["origin"], torch.tensor(state[2].lr, dtype=torch.float64)
+        out = super().finish(w, context, state)._replace(delta=new, memory={"entry": new, "rate": rate})
+        old, n = context["old"], context["n_params"]
         if old is None:
-            return out._replace(delta=new, memory={"entry": new})
-        if context["changes"]:
-            return out._replace(delta=new, memory={"entry": new}, extras={"leaves": -old})
-        return out._replace(delta=new - old, memory={"entry": new})
+            return out
+        old = torch.cat([old[:n] * (rate / context["old_rate"]), old[n:]])
+        return out._replace(extras={"leaves": -old}) if context["changes"] else out._replace(delta=new - old)
 
 
 @dataclass(frozen=True)
@@ -142,7 +155,7 @@ class Bases:
         for i, mean in means.items():
             move[:n].add_(mean[:n], alpha=1.0 if by_group else sizes[i] / now.n_clients)
             move[n:].add_(mean[n:], alpha=1 / len(means) if by_group else sizes[i] / seen)
-        return move
+        return at_rate(move, now)
 
     def uphill(self, means: Mapping[int, Tensor], now: Now) -> dict[int, Tensor]:
         """The bases as they are sent: one tensor a group, whoever gets it."""
@@ -167,7 +180,7 @@ class Cached(Bases):
         k, pace = update.ticket.client, STRAGGLER if late else ACTIVE
         if self.groups == "announced":
             book["group"][k] = book["pace"].get(k, pace)
-        book["M"].put(k, entry(update, now))
+        book["M"].put(k, per_rate(entry(update, now), update, now))
         book["pace"][k] = pace
         return book
 
@@ -196,14 +209,14 @@ class Summed(Bases):
         zero = torch.zeros_like(weights, dtype=torch.float64)
         return {"sums": {STRAGGLER: zero, ACTIVE: zero}, "pace": Marks(), "group": Marks(), "bases": {}}
 
-    def take(self, update: Update, book: Book, late: bool, _: Now) -> Book:
+    def take(self, update: Update, book: Book, late: bool, now: Now) -> Book:
         k, pace, sums = update.ticket.client, STRAGGLER if late else ACTIVE, book["sums"]
         group, before, told = book["group"], book["group"].get(k), book["pace"].get(k, pace)
         group[k] = told
-        sums = {**sums, told: sums[told] + update.delta}
+        sums = {**sums, told: sums[told] + per_rate(update.delta, update, now)}
         if before not in (None, told):
-            shared = before in group.values()
-            sums[before] = sums[before] + update.extras["leaves"] if shared else torch.zeros_like(sums[before])
+            shared, leaves = before in group.values(), per_rate(update.extras["leaves"], update, now)
+            sums[before] = sums[before] + leaves if shared else torch.zeros_like(sums[before])
         book["pace"][k] = pace
         return {**book, "sums": sums}
 

@@ -45,7 +45,7 @@ from ..core.layout import Block, Kind, Layout
 from ..core.local import Brief, Context, Functions, LocalRule, Outcome
 from ..core.method import Method
 from ..core.optim import Optimiser
-from ..core.task import Examples
+from ..core.task import Examples, Task
 from ..parts.aggregate import round_mean
 from ..parts.dispatch import barrier
 from ..parts.proximal import Proximal, ProximalLoss, proximal_loss
@@ -129,6 +129,10 @@ class FedSOL(LocalRule):
                     " use --method.part all"
                 )
 
+    def suits(self, task: Task) -> None:
+        if self.course != "A0":
+            self.proximal.suits(task)
+
     def begin(self, brief: Brief) -> tuple[Tensor, Context]:
         if self.bare:
             return super().begin(brief)
@@ -146,11 +150,10 @@ class FedSOL(LocalRule):
             raise BadInput(f"--method.part {self.part}: {why}; use --method.part all")
         return chosen
 
-    def init(self, w: Tensor, context: Context, f: Functions) -> Any:
+    def init(self, w: Tensor, context: Context, f: Functions) -> Any:  # noqa: ARG002
         if self.bare:
             return f.init(w)
-        at_start = w.data_ptr() == context["w_g"].data_ptr()
-        return Progress(f.init(w), at_start, w.new_zeros(2) if self.notes else None, f.optimiser)
+        return Progress(f.init(w), True, w.new_zeros(2) if self.notes else None, f.optimiser)
 
     def step(
         self, w: Tensor, batch: Examples, context: Context, state: Any, f: Functions

@@ -14,14 +14,16 @@ What it needs and a server has not got: the speeds and the gradient. Clients are
 (parts.tiers), in rounds with all that may train of those not tried yet; the paper knows the order. The gradient is read
 off the round just made,
 
-    ∇L_n(w) ≈ − Σ n_k Δ_k / Σ n_k η_l K_k          K_k steps at the rate η_l, whose product a client sends along
+    ∇L_n(w) ≈ − Σ m_k Δ_k / Σ m_k η_l K_k          K_k steps at the rate η_l, whose product a client sends along
+                                                   m_k: what k weighs in the solver's mean, n_k or 1
 
 which for SGD is a mean of all gradients on the way from w (with momentum K_k is ‖a_k‖₁ of parts.variates), and costs
-one number upwards. With Adam it is a scale, no gradient: tune c. s is the mean size of the round's clients. A round of
-first visits is not tested, nor one that nobody came back from. Of μ and c only the product matters. Both are the
-paper's letters; their defaults are nobody's measurement: with them the digits, of ten clients, pass all stages.
+one number upwards. It is 0 where the solver comes to rest. With Adam it is a scale, no gradient: tune c. s is the mean
+size of the round's clients. A round of first visits is not tested, nor one that nobody came back from. Of μ and c only
+the product matters. Both are the paper's letters; their defaults are nobody's measurement: with them the digits, of ten
+clients, pass all stages.
 
-Who is as fast as the n-th takes part, for that costs no time; with equal speeds it is FedAvg, and with n_0 ≥ N (then
+Who is as fast as the n-th takes part, for that costs no time; with equal speeds it is FedAvg, and with n_0 = N (then
 nobody is timed). When fewer may train at once than take part, a round's cohort is drawn among them. If nobody of the n
 fastest is there, all who are there are drawn from.
 
@@ -43,7 +45,7 @@ from ..core.roster import Roster
 from ..core.task import Examples
 from ..core.ticket import Update
 from ..parts.aggregate import Weighting, round_mean
-from ..parts.tiers import drawn, first_visits, ranked, timed, untimed
+from ..parts.tiers import at_most_all, drawn, first_visits, ranked, timed, untimed
 from ..parts.variates import reach
 from .registry import methods
 
@@ -89,6 +91,7 @@ class Fastest:
     n0: int
     mu: float
     c: float
+    weighting: Weighting
 
     def init(self, weights: Tensor) -> State:
         return {"book": untimed(), "n": self.n0, **_no_gradient(weights)}
@@ -97,12 +100,12 @@ class Fastest:
         state = {**state, "book": timed(state["book"], update, now)}
         if state["n"] >= now.n_clients or RATE not in update.extras:
             return state
-        n_k, delta = update.n_examples, now.layout.params(update.delta)
+        mass = update.n_examples if self.weighting == "examples" else 1
         return {
             **state,
-            "sum": torch.add(state["sum"], delta, alpha=n_k),
-            "rate": state["rate"] + n_k * update.extras[RATE].item(),
-            "examples": state["examples"] + n_k,
+            "sum": torch.add(state["sum"], now.layout.params(update.delta), alpha=mass),
+            "rate": state["rate"] + mass * update.extras[RATE].item(),
+            "examples": state["examples"] + update.n_examples,
             "count": state["count"] + 1,
         }
 
@@ -150,11 +153,11 @@ def flanp(
     problems += [f"--method.{name} {v}: must be above 0" for name, v in (("mu", mu), ("c", c)) if not v > 0]
     if problems:
         raise BadInput(problems)
-    who = Fastest(n0, mu, c)
+    who = Fastest(n0, mu, c, weighting)
     return Method(
         "flanp",
         staleness="always 0",
         local=Rated(),
         aggregate=replace(round_mean(weighting), sends=STAGES, reads=frozenset({RATE})),
-        dispatch=Part(who.apply, who.init, hear=who.hear),
+        dispatch=Part(who.apply, who.init, hear=who.hear, suits=at_most_all("n0", n0)),
     )

@@ -3,52 +3,81 @@
     client   w_k ← plain training from w_k, visit after visit; at first from the first weights
     server   W = (1/N) Σ_k w_k                       of all N clients; nobody ever trains from it
 
-There is no global model. What is tested as the answer is the mean of everybody's own model (who was not heard of yet
-counts with the first weights; running statistics go 1/N of the way to a client's own at each arrival). The score that
-tells is that of --personalise: of every client's own latest model, tuned for so many epochs more.
+There is no global model. What is tested as the answer is the mean of everybody's own model, running statistics and all;
+who was not heard of yet counts with the first weights. The score that tells is that of --personalise: of every client's
+own latest model, tuned for so many epochs more.
 
-A client's model is kept for it as its next start, so the server here holds two models a client (its start, and what the
-global was then); the bytes that are counted are those of sending it forth and back, which a deployment would not do.
+Under --lr-decay the rate falls with the server's steps, as for all methods; here these are everybody's arrivals, so
+that what N clients take for d a visit each is about --lr-decay d^(1/N).
+
+On the server, in model sizes: N rows, beside the global and the past ones of visits under way; what is sent to a client
+is counted with its visit once more. The bytes that are counted are those of sending its model forth and back, which a
+deployment would not do.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ..core.method import Geodesic, Method, Now, Part, Personal
+from ..core.table import Table
 from ..core.ticket import Offer, Start, Update
+from ..parts.cached import keep, nothing_kept
 from ..parts.manifold import line, travel
 from ..parts.proximal import MOON
 from .registry import methods
 
 __all__ = ["local_only"]
 
+State = dict[str, Any]
 
-def keep() -> Part[Update, Start | None]:
+
+def going_on() -> Part[Update, Start | None]:
     """A client goes on from where it ended; it begins from the first weights whenever it first comes."""
 
-    def apply(update: Update, state: dict[str, Any], _: Now) -> tuple[Start, dict[str, Any]]:
-        return Start(update.local), state
+    def init(weights: Tensor) -> State:
+        return {"first": weights, "rows": Table()}
 
-    def offer(_: int, state: dict[str, Any], __: Now) -> Offer:
-        return Offer(weights=state["first"])
+    def apply(update: Update, state: State, _: Now) -> tuple[None, State]:
+        state["rows"].put(update.ticket.client, update.local)
+        return None, state
+
+    def offer(client: int, state: State, _: Now) -> Offer:
+        row = state["rows"].get(client)
+        return Offer(weights=state["first"] if row is None else row)
 
     def fits(method: Method) -> str | None:
         contrasts = isinstance(getattr(method.local, "proximal", None), MOON)
         return "clients that receive their own previous model have nothing to contrast it with" if contrasts else None
 
-    return Part(apply, lambda weights: {"first": weights}, offer, fits=fits)
+    return Part(apply, init, offer, fits=fits)
 
 
 def share(along: Geodesic = line) -> Part[Update, Tensor]:
-    """W ← W + Δ_k / N: where clients go on from their own ends, the mean of all of them."""
+    """W ← W + Δ_k / N: where clients go on from their own ends, the mean of all of them.
 
-    def apply(update: Update, state: None, now: Now) -> tuple[Tensor, None]:
-        return travel(along, now, now.weights + now.moved(update), update.weight / now.n_clients, update), state
+    Running statistics are the mean of everybody's latest, wherever they went on from; of what an aggregate has put
+    together, they go 1/N of the way.
+    """
 
-    return Part(apply, along=share)
+    def init(weights: Tensor) -> State:
+        return {**nothing_kept(weights[:0]), "first": None}
+
+    def apply(update: Update, state: State, now: Now) -> tuple[Tensor, State]:
+        n, N, k = now.layout.n_params, now.n_clients, update.ticket.client
+        new = travel(along, now, now.weights + now.moved(update), update.weight / N, update)
+        if not now.layout.stats or k < 0:
+            return new, state
+        if state["first"] is None:
+            state = {**state, **nothing_kept(first := now.weights[n:].clone()), "rows": state["rows"], "first": first}
+        state = keep(state, k, update.local[n:].clone())
+        new[n:] = torch.add(state["sum"], state["first"], alpha=N - len(state["rows"])) / N
+        return new, state
+
+    return Part(apply, init, along=share)
 
 
 @methods.register(
@@ -58,4 +87,4 @@ def share(along: Geodesic = line) -> Part[Update, Tensor]:
 )
 def local_only() -> Method:
     """Every client trains alone from the first weights; the answer is the mean of their models, used by nobody."""
-    return Method("local-only", staleness="not used", step=share(), reply=keep(), personal=Personal(own=True))
+    return Method("local-only", staleness="not used", step=share(), reply=going_on(), personal=Personal(own=True))

@@ -3,9 +3,9 @@
     round t   who is available: K local steps from W, G_i ← (W − w_i)/η_t           Algorithm 1; others: G_i stays
               W ← W − η_t (1/N) Σ_i G_i                                              over all N clients
 
-What is remembered is Δ_i = w_i − W, without the 1/η_t: with one learning rate the two cancel, W ← W + (1/N) Σ_i Δ_i.
-Under --lr-decay a remembered Δ_i goes on at the rate it was made with, where the paper's would be scaled to the rate of
-the round. Clients weigh alike, as in the paper's objective.
+With one learning rate the two η_t cancel: W ← W + (1/N) Σ_i Δ_i, Δ_i = w_i − W. Under --lr-decay a remembered update
+counts at the rate of the round, whatever it was made with: Δ_i is kept over the rate of its hand-out in terms of the
+first. Clients weigh alike, as in the paper's objective.
 
 Who is available is said by --presence, and by --failure-rate: a visit that is lost leaves the memory as it was, and a
 round that nobody came back from is a step by memory alone. Who is there at a round's beginning takes part in it, up to
@@ -39,7 +39,7 @@ from ..core.roster import Roster
 from ..core.table import Marks
 from ..core.ticket import Update
 from ..parts.cached import Kept, keep, nothing_kept
-from ..parts.epochs import at_epoch_ends, by_epochs, entry
+from ..parts.epochs import at_epoch_ends, at_rate, by_epochs, entry, per_rate
 from .registry import methods
 
 __all__ = ["mifa"]
@@ -48,10 +48,10 @@ Dispatch = Part[Roster, list[int]]
 
 
 def remembered(length: float, *, wait: bool) -> Part[Update | None, Update | None]:
-    """(1/N) Σ Δ_i at the end of each round; nothing while somebody is waited for."""
+    """η_t (1/N) Σ G_i at the end of each round, downhill; nothing while somebody is waited for."""
 
     def take(update: Update, G: Kept, late: bool, now: Now) -> Kept:  # noqa: ARG001 - the same, late or not
-        return keep(G, update.ticket.client, entry(update, now))
+        return keep(G, update.ticket.client, per_rate(entry(update, now), update, now))
 
     def close(G: Kept, now: Now) -> tuple[Tensor | None, Kept]:
         known, n = len(G["rows"]), now.layout.n_params
@@ -60,7 +60,7 @@ def remembered(length: float, *, wait: bool) -> Part[Update | None, Update | Non
         move = G["sum"] / now.n_clients
         if now.layout.stats:
             torch.div(G["sum"][n:], known, out=move[n:])
-        return move.to(now.weights.dtype), G
+        return at_rate(move, now).to(now.weights.dtype), G
 
     return by_epochs(length, begin=nothing_kept, take=take, close=close)
 

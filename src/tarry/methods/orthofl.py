@@ -24,7 +24,7 @@ from ..core.layout import Kind
 from ..core.local import Brief, Context, LocalRule, Outcome
 from ..core.method import Method, Now, Part, stateless
 from ..core.ticket import Offer, Start, Update
-from ..parts.project import Projection, complement, reject
+from ..parts.project import Projection, complement, reject, shifted_beside
 from ..parts.staleness import Decay, polynomial
 from ..parts.step import mix
 from .registry import methods
@@ -38,8 +38,7 @@ Ablation = Literal["none", "no-calibration", "no-average", "pairwise"]
 
 def calibrated(update: Update, now: Now, by: Projection) -> Tensor:
     """Eq. 5–7: the client's weights plus what the others did, less what of it lies along the client's own way."""
-    shift = now.weights - update.ticket.anchor
-    return update.local + reject(shift, update.delta, layout=now.layout, by=by)
+    return shifted_beside(update, now.weights, layout=now.layout, by=by)
 
 
 def on_server(by: Projection) -> Part[Update, Start | None]:

@@ -15,8 +15,9 @@ first round took, which ends with the C · m fastest. A round that nobody came b
 is cached; before anybody has come at all there is none.
 
 Lag counts rounds, from the one in which a client was last heard of. All of the paper's clients train all the time: with
---concurrency below --clients, who is not handed work lags as well. w*_k begins as the first W. The server learns n_k
-with the client's first update; until then it takes the mean of those it knows.
+--concurrency below --clients, who is not handed work lags as well. w*_k begins as the first W. The paper's server knows
+every n_k; this one learns it with the client's first update, and takes the mean of those it knows until then. With
+clients of one size, and once all have come, that is the same.
 
 Where this differs. A training under way cannot be interrupted: the update of a client that was deprecated meanwhile is
 thrown away when it comes, and the client handed the W of that moment at once. A training that crashes keeps nothing of

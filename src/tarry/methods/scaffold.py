@@ -8,7 +8,9 @@
              c   ← c + (|S|/N) mean Δc_k                          S: the cohort, N: all clients
 
 c and all c_k begin at 0. c_k stays with the client; who is lost keeps the old one. K and η_l are the client's own, of
-that visit (--lr-decay). With plain means c is the mean of all clients' c_k. `weighting="examples"` weighs both means.
+that visit (--lr-decay). With plain means, the paper's, c is the mean of all clients' c_k. `weighting="examples"` weighs
+both: c = Σ n_k c_k / Σ n_k over all clients, whose sizes the server learns with their first updates (until then it
+takes the mean of those it knows, of a c_k of 0). Then c is 0 where Σ n_k ∇f_k is, which a plain mean would not be.
 
 The paper's local step is plain SGD. With --momentum it is of the corrected gradient, and option II divides by η_l ‖a‖₁
 in K's place: how far the steps reach (parts.variates), so that c_k⁺ is still a mean of the visit's gradients. Of Adam's
@@ -31,6 +33,7 @@ from torch import Tensor
 
 from ..core.local import Brief, Context, Functions, Outcome, Step
 from ..core.method import Method, Now, Part
+from ..core.table import Marks
 from ..core.task import Examples
 from ..core.ticket import Offer, Update
 from ..parts.aggregate import Weighting, round_mean
@@ -76,18 +79,24 @@ class OptionI(Varied):
 
 
 def controlled_mean(weighting: Weighting) -> Part[Update | None, Update | None]:
-    """When all are back, pass on the mean Δ_k; c is kept here, and offered."""
-    rounds = round_mean(weighting, carries=frozenset({CHANGE}))
+    """When all are back, pass on the mean Δ_k; c, from the sum of all mass · c_k, is kept here, and offered."""
+    rounds = round_mean(weighting, carries=frozenset())
 
     def init(weights: Tensor) -> dict[str, Any]:
-        return {"round": rounds.init(weights), "c": weights.new_zeros(())}
+        zero = weights.new_zeros(())
+        return {"round": rounds.init(weights), "sum": zero, "sizes": Marks(), "mass": 0, "c": zero}
 
     def apply(update: Update | None, state: dict[str, Any], now: Now) -> tuple[Update | None, dict[str, Any]]:
-        came, c = state["round"]["count"] + (update is not None), state["c"]
         mean, sums = rounds(update, state["round"], now)
-        if mean is not None and CHANGE in mean.extras:
-            c = torch.add(c, mean.extras[CHANGE], alpha=came / now.n_clients)
-        return mean, {"round": sums, "c": c}
+        state = {**state, "round": sums}
+        if update is not None and CHANGE in update.extras:
+            k, mass = update.ticket.client, update.n_examples if weighting == "examples" else 1
+            state["mass"] += 0 if k in state["sizes"] else mass
+            state["sizes"][k] = mass
+            state["sum"] = torch.add(state["sum"], update.extras[CHANGE], alpha=mass)
+        if mean is not None and state["mass"]:
+            state["c"] = state["sum"] * (len(state["sizes"]) / (state["mass"] * now.n_clients))
+        return mean, state
 
     def offer(_: int, state: dict[str, Any], __: Now) -> Offer:
         return Offer({VARIATE: state["c"]})

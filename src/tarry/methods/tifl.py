@@ -10,8 +10,9 @@
               of the n tiers with credits left, the i-th worst (i = 0, 1, …) gets (n − i)/D, D = n (n + 1)/2
               a round costs its tier a credit; without any it is not picked any more
 
-The paper's text was not at hand. Algorithm 2 is as in public re-implementations (one has D = n (n − 1)/2, with which
-the probabilities do not sum to 1); the numbers of Table 1 are as commonly stated, and were not held against it.
+The paper's text was not at hand. Algorithm 2 is as in two public re-implementations. D = n (n − 1)/2, which is met with
+as well, makes probabilities of (n − i)/D only where i counts from 1, and then the best tier is never picked. The
+numbers of Table 1 are as commonly stated, and were not held against it.
 
 A client is timed at its first visit (parts.tiers): rounds go to those not tried yet, filled up with others, until
 everybody was tried once. These rounds train as well; the paper profiles before training. A client's tier is that of its
@@ -43,7 +44,7 @@ from ..core.roster import Roster
 from ..core.table import Marks
 from ..core.ticket import Update
 from ..parts.aggregate import round_mean
-from ..parts.tiers import drawn, first_visits, ranked, timed, untimed
+from ..parts.tiers import at_most_all, drawn, first_visits, ranked, timed, untimed
 from .registry import methods
 
 __all__ = ["tifl"]
@@ -194,5 +195,6 @@ def tifl(
         raise BadInput(problems)
     odds = static(policy, tiers)
     who = Adaptive(odds, interval, credits) if policy == "adaptive" and tiers > 1 else Tiers(odds)
-    dispatch: Part[Roster, list[int]] = Part(who.apply, who.init, hear=who.hear)
+    suits = at_most_all("tiers", tiers)
+    dispatch: Part[Roster, list[int]] = Part(who.apply, who.init, hear=who.hear, suits=suits)
     return Method("tifl", staleness="always 0", aggregate=round_mean(), dispatch=dispatch)

@@ -16,6 +16,7 @@ from torch import Tensor
 from ..core.errors import BadInput
 from ..core.method import Now, Part
 from ..core.ticket import NOTHING, Ticket, Update
+from ..core.vector import fresh
 from .manifold import CONTROL
 
 __all__ = ["Weighting", "buffer", "gather", "nothing_yet", "pooled", "round_mean"]
@@ -34,7 +35,7 @@ def buffer(size: int, *, carries: frozenset[str] = _CARRIED) -> Aggregate:
         if update is None:
             return None, state
         state = gather(state, update, now, 1.0, carries=carries)
-        return (pooled(state, now), nothing_yet(now.weights)) if state["count"] == size else (None, state)
+        return (pooled(state, now, ours=True), nothing_yet(now.weights)) if state["count"] == size else (None, state)
 
     return Part(apply, nothing_yet)
 
@@ -51,14 +52,14 @@ def round_mean(weighting: Weighting = "examples", *, carries: frozenset[str] = _
             state = gather(state, update, now, mass, carries=carries)
         if now.in_flight or not state["count"]:
             return None, state
-        return pooled(state, now), nothing_yet(now.weights)
+        return pooled(state, now, ours=update is not None), nothing_yet(now.weights)
 
     return Part(apply, nothing_yet)
 
 
 def nothing_yet(weights: Tensor) -> dict[str, Any]:
-    """The sums before the first update."""
-    return {"sum": torch.zeros_like(weights), "extras": {}, "mass": 0.0, "count": 0, "examples": 0, "steps": 0}
+    """The sums before the first update; that of the displacements is a number until there is one."""
+    return {"sum": weights.new_zeros(()), "extras": {}, "mass": 0.0, "count": 0, "examples": 0, "steps": 0}
 
 
 def gather(
@@ -70,7 +71,7 @@ def gather(
         extra = update.extras[name]
         extras[name] = torch.add(extras[name], extra, alpha=scale) if name in extras else extra * scale
     return {
-        "sum": torch.add(state["sum"], now.moved(update), alpha=scale),
+        "sum": torch.add(state["sum"], now.moved(update), alpha=scale, out=fresh(now.weights)),
         "extras": extras,
         "mass": state["mass"] + mass,
         "count": state["count"] + 1,
@@ -79,8 +80,9 @@ def gather(
     }
 
 
-def pooled(state: dict[str, Any], now: Now) -> Update:
-    """What was gathered, as one update: sums over the mass."""
+def pooled(state: dict[str, Any], now: Now, *, ours: bool = False) -> Update:
+    """What was gathered, as one update: sums over the mass. `ours`: the sum was made now, and may be written to."""
     ticket, mass = Ticket(-1, -1, -1, now.version, now.time, now.weights, now.weights), state["mass"]
     extras = {name: total / mass for name, total in state["extras"].items()} or NOTHING
-    return Update(ticket, state["sum"] / mass, state["examples"], state["steps"], staleness=0, extras=extras)
+    mean = torch.div(state["sum"], mass, out=state["sum"] if ours else fresh(state["sum"]))
+    return Update(ticket, mean, state["examples"], state["steps"], staleness=0, extras=extras)

@@ -17,6 +17,7 @@ from torch import Tensor
 from ..core.method import Now
 from ..core.table import Table
 from ..core.ticket import Ticket, Update
+from ..core.vector import fresh, swept
 
 __all__ = ["Kept", "keep", "nothing_kept", "passed_on"]
 
@@ -30,10 +31,11 @@ def nothing_kept(weights: Tensor) -> Kept:
 
 def keep(kept: Kept, client: int, row: Tensor, *, mass: float = 1.0) -> Kept:
     """The record with this row in the place of the client's last; the table is written to."""
-    total = torch.add(kept["sum"], row, alpha=mass)
-    old = kept["rows"].get(client)
-    if old is not None:
-        total.sub_(old, alpha=mass)
+    old, total = kept["rows"].get(client), fresh(kept["sum"])
+    for before, new, gone, out in swept(kept["sum"], row, row if old is None else old, total):
+        torch.add(before, new, alpha=mass, out=out)
+        if old is not None:
+            out.sub_(gone, alpha=mass)
     kept["rows"].put(client, row)
     return {**kept, "sum": total}
 

@@ -53,7 +53,7 @@ class Lap(NamedTuple):
     adam: Any
     line: Tensor  # losses summed, when they are watched
     curve: Tensor
-    steps: int
+    steps: Tensor
 
 
 class Learnt(NamedTuple):
@@ -61,8 +61,8 @@ class Learnt(NamedTuple):
 
     solver: Any  # the endpoint's optimiser
     control: Tensor  # δφ, before it is projected
-    lap: Lap | None = None  # None: this epoch has made no control step yet
-    steps: int = 0  # control steps of the visit
+    lap: Lap | None  # of the epoch; a line has none
+    steps: Tensor  # control steps of the visit
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,16 @@ class CurveLearning(LocalRule):
     def init(self, w: Tensor, context: Context, f: Functions) -> Learnt:  # noqa: ARG002
         begin, first = self._endpoint, context.get("first")
         warm = None if begin.warm is None or first is None else begin.warm(first, first * first)
-        return Learnt(begin.init(w) if warm is None else warm, torch.zeros_like(w))
+        none = torch.zeros((), dtype=torch.int64, device=w.device)
+        lap = None if self.shape == "line" else self._fresh(w)
+        return Learnt(begin.init(w) if warm is None else warm, torch.zeros_like(w), lap, none)
+
+    def _fresh(self, control: Tensor) -> Lap:
+        zero = torch.zeros_like(control[0])
+        return Lap(self._control.init(control), zero, zero, zero)
+
+    def turn(self, lap: int, state: Learnt, f: Functions) -> Learnt:  # noqa: ARG002
+        return state._replace(lap=self._fresh(state.control)) if lap == 1 else state
 
     def step(
         self, w: Tensor, batch: Examples, context: Context, state: Learnt, f: Functions
@@ -135,7 +144,7 @@ class CurveLearning(LocalRule):
             w_up = ascended_adaptively(w, g, rho=self.rho, eta=_FLOOR)
             g = self.bend(f.grad(w_up, batch, still=True)[0], w_up, context)
         w, solver = self._endpoint.descend(w, g, state.solver)
-        return w, state._replace(solver=solver, lap=None), loss
+        return w, state._replace(solver=solver), loss
 
     def bend(self, g: Tensor, w: Tensor, context: Context) -> Tensor:
         """∇F from ∇ℓ. For lorentz, with a = √(1 + ‖θ‖²) and b = √(1 + ‖Θ‖²):
@@ -157,7 +166,8 @@ class CurveLearning(LocalRule):
     def control_step(
         self, w: Tensor, batch: Examples, context: Context, state: Learnt, f: Functions
     ) -> tuple[Tensor, Learnt, Tensor]:
-        start, lam, control = context["start"], context["lam"][state.steps], state.control
+        start, control = context["start"], state.control
+        lam = context["lam"].gather(0, state.steps.view(1)).squeeze(0)
         way = w - start
         straight, d = torch.lerp(start, w, lam), self._projected(control, way)
         share = 2 * lam * (1 - lam) if self.shape == "bezier" else lam * (1 - lam)
@@ -165,8 +175,8 @@ class CurveLearning(LocalRule):
         if self.shape == "printed":
             at = torch.addcmul(at, start + w, -share / 2)
         g, loss = f.grad(at, batch, still=True)
-        zero = torch.zeros_like(loss)
-        adam, line, curve, steps = state.lap or Lap(self._control.init(control), zero, zero, 0)
+        assert state.lap is not None
+        adam, line, curve, steps = state.lap
         control, adam = self._control.descend(control, share * self._projected(g, way), adam)
         if self.watch:
             line, curve = line + f.loss(straight, batch), curve + loss

@@ -32,7 +32,9 @@ from ..core.errors import BadInput
 from ..core.method import Method, Now, Part
 from ..core.optim import optimiser
 from ..core.table import Table
+from ..core.task import Task
 from ..core.ticket import Offer, Update
+from .classes import want_classes
 
 __all__ = ["Distillation", "echoing"]
 
@@ -247,4 +249,11 @@ def _teaching(part: Part[Update, Tensor], how: Distillation) -> Part[Update, Ten
 
     bent = part.along
     along = bent and (lambda geodesic: _teaching(bent(geodesic), how))
-    return replace(part, apply=apply, along=along, formula=None)  # it ends elsewhere than its formula says
+
+    def suits(task: Task) -> None:
+        want_classes(task, f"--task {task.name}: a distillation", "use another task, or leave out the distillation")
+        if part.suits is not None:
+            part.suits(task)
+
+    # it ends elsewhere than its formula says
+    return replace(part, apply=apply, along=along, formula=None, suits=suits)

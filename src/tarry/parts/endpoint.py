@@ -28,6 +28,7 @@ from ..core.method import Now, Part
 from ..core.registry import Registry
 from ..core.table import Table
 from ..core.ticket import Update
+from ..core.vector import back, fresh, swept
 from .manifold import CONTROL, inner, rotated
 
 __all__ = [
@@ -68,7 +69,8 @@ def corrected(rule: Rule, init: Callable[[Tensor], Any] = _no_state) -> Part[Upd
 
     def apply(update: Update, state: Any, now: Now) -> tuple[Update, Any]:
         params, moved = now.layout.params, now.moved(update)
-        late = Late(params(moved), params(now.weights) - params(update.ticket.sent), update, now)
+        w, sent = params(now.weights), params(update.ticket.sent)
+        late = Late(params(moved), torch.sub(w, sent, out=fresh(w)), update, now)
         new, state = rule(late, state)
         extras = update.extras
         if CONTROL in extras:
@@ -101,7 +103,8 @@ def shifted(lam: float) -> Rule:
     """δ − λ G."""
 
     def rule(late: Late, state: Any) -> tuple[Tensor, Any]:
-        return (torch.sub(late.delta, late.drift, alpha=lam) if lam else late.delta), state
+        new = torch.sub(late.delta, late.drift, alpha=lam, out=fresh(late.delta)) if lam else late.delta
+        return new, state
 
     return rule
 
@@ -112,15 +115,28 @@ def orthogonal(alpha: float, theta: float, conflict: Conflict = "start") -> Rule
 
     def rule(late: Late, state: Any) -> tuple[Tensor, Any]:
         delta, drift = late.delta, late.drift
-        along, size = torch.dot(delta, drift), torch.dot(drift, drift)
-        limit = size if conflict == "endpoint" else theta * torch.sqrt(torch.dot(delta, delta) * size)
+        along, size, own = _products(delta, drift, whole=theta != 0)
+        limit = size if conflict == "endpoint" else theta * torch.sqrt(own * size)
         conflicts = along < limit if conflict == "endpoint" else along <= limit
         if theta >= 1 and conflict == "start":  # always: rounding must not let parallel vectors by
             conflicts = torch.ones_like(conflicts)
         projection = along / size.clamp_min(torch.finfo(size.dtype).tiny)
-        return delta - torch.where(conflicts, projection, torch.full_like(projection, alpha)) * drift, state
+        share, new = torch.where(conflicts, projection, alpha), fresh(delta)
+        for d, g, out in back(delta, drift, new):
+            torch.addcmul(d, g, share, value=-1, out=out)
+        return new, state
 
     return rule
+
+
+def _products(delta: Tensor, drift: Tensor, *, whole: bool) -> Tensor:
+    """δ·G, G·G, and δ·δ where it is asked for, else 0."""
+    none = drift.new_zeros(())
+    sums = [
+        torch.stack([torch.dot(d, g), torch.dot(g, g), torch.dot(d, d) if whole else none])
+        for d, g in swept(delta, drift)
+    ]
+    return sums[0] if len(sums) == 1 else torch.stack(sums).sum(0)
 
 
 class Statistic(NamedTuple):

@@ -12,7 +12,8 @@ What is kept from epoch to epoch is a plain record, the book, and a method's own
     close(book, now)                 → move, book       where the global is to go; None: nothing to go by yet
     offer(client, book, now)         → Offer | None     what is sent along at a hand-out
 
-A move is a vector as `entry` makes it of an update: a displacement, and running statistics as they are.
+A move is a vector as `entry` makes it of an update: a displacement, and running statistics as they are. Who remembers
+gradients, Δ/η_l, puts `per_rate` by and makes a move of it with `at_rate`, whatever has become of η_l since.
 """
 
 from __future__ import annotations
@@ -29,10 +30,11 @@ from ..core.instant import after
 from ..core.method import Now, Part
 from ..core.roster import Roster
 from ..core.table import Marks
-from ..core.ticket import Offer, Ticket, Update
+from ..core.ticket import Offer, Update
+from .cached import passed_on
 from .manifold import CONTROL
 
-__all__ = ["at_epoch_ends", "by_epochs", "ends", "entry"]
+__all__ = ["at_epoch_ends", "at_rate", "by_epochs", "ends", "entry", "per_rate"]
 
 Book = dict[str, Any]
 
@@ -45,6 +47,24 @@ def entry(update: Update, now: Now) -> Tensor:
     n = now.layout.n_params
     delta = update.delta if update.weight == 1 else update.delta * update.weight
     return torch.cat([delta[:n], update.local[n:]]) if now.layout.stats else delta
+
+
+def per_rate(entry: Tensor, update: Update, now: Now) -> Tensor:
+    """An update's entry with its displacement over the rate that the client had, in terms of the first."""
+    return _scaled(entry, 1 / now.rate(update.ticket.version), now)
+
+
+def at_rate(entry: Tensor, now: Now) -> Tensor:
+    """The entry with its displacement at the rate of work handed out now."""
+    return _scaled(entry, now.rate(now.version), now)
+
+
+def _scaled(entry: Tensor, share: float, now: Now) -> Tensor:
+    """Running statistics know no rate."""
+    if share == 1:
+        return entry
+    n = now.layout.n_params
+    return torch.cat([entry[:n] * share, entry[n:]]) if now.layout.stats else entry * share
 
 
 def by_epochs(
@@ -122,8 +142,7 @@ def _pooled(move: Tensor, state: dict[str, Any], now: Now) -> Update:
     """The move as an update of the moment: from the global's statistics to those given."""
     n = now.layout.n_params
     delta = torch.cat([move[:n], move[n:] - now.weights[n:]]) if now.layout.stats else move
-    ticket = Ticket(-1, -1, -1, now.version, now.time, now.weights, now.weights)
-    return Update(ticket, delta, state["examples"], state["steps"], staleness=0)
+    return passed_on(delta, state, now)
 
 
 def at_epoch_ends() -> Part[Roster, list[int]]:

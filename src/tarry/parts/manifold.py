@@ -10,7 +10,7 @@ one. It sees the trained weights; running statistics always go straight.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -19,8 +19,9 @@ from ..core.errors import BadInput
 from ..core.method import Geodesic, Now
 from ..core.registry import Registry
 from ..core.ticket import Update
+from ..core.vector import back, fresh, swept
 
-__all__ = ["CONTROL", "bezier", "inner", "line", "manifolds", "printed", "rotated", "travel"]
+__all__ = ["CONTROL", "bezier", "inner", "line", "manifolds", "onward", "printed", "rotated", "travel"]
 
 #: the extra that carries a control point's displacement from the midpoint, φ − (Θ + Θ_i)/2
 CONTROL = "control"
@@ -79,7 +80,7 @@ def _printed() -> Geodesic:
 def travel(along: Geodesic, now: Now, end: Tensor, t: float, update: Update) -> Tensor:
     """γ(t) for the trained weights, the straight line (at most the whole of it) for running statistics."""
     if along is line and t <= 1:
-        return torch.lerp(now.weights, end, t)
+        return torch.lerp(now.weights, end, t, out=fresh(end))
     params, n = now.layout.params, now.layout.n_params
     start = params(now.weights)
     new = along(start, params(end), t, update)
@@ -90,6 +91,20 @@ def travel(along: Geodesic, now: Now, end: Tensor, t: float, update: Update) -> 
     return torch.cat([new, torch.lerp(now.weights[n:], end[n:], min(t, 1.0))]) if now.layout.stats else new
 
 
+def onward(along: Geodesic, now: Now, t: float, update: Update) -> Tensor:
+    """Travel to W + Δ: the update's own way, for which a control point that came along needs no turning."""
+    moved, w, n = now.moved(update), now.weights, now.layout.n_params
+    if along not in (line, bezier):
+        return travel(along, now, torch.add(w, moved, out=fresh(w)), t, update)
+    new, d = fresh(w), update.extras.get(CONTROL) if along is bezier else None
+    for x, m, o, *bend in swept(w[:n], moved[:n], new[:n], *([] if d is None else [d])):
+        torch.add(x, m, alpha=t, out=o)
+        for z in bend:
+            o.add_(z, alpha=2 * t * (1 - t))
+    torch.add(w[n:], moved[n:], alpha=min(t, 1.0), out=new[n:])
+    return new
+
+
 def rotated(d: Tensor, a: Tensor, b: Tensor) -> Tensor:
     """d turned by the rotation that takes the direction of a onto that of b, within their plane, in O(P).
 
@@ -97,20 +112,29 @@ def rotated(d: Tensor, a: Tensor, b: Tensor) -> Tensor:
     u and n turns by the angle between u and v, the rest stays. Parallel vectors (or a zero one) turn nothing. For
     antiparallel ones the plane is open; the half turn is made in the plane of u and d, which turns d into −d.
     """
-    na, nb = torch.linalg.vector_norm(a), torch.linalg.vector_norm(b)
-    if na == 0 or nb == 0:
+    aa, bb, ab = _summed([(torch.dot(x, x), torch.dot(y, y), torch.dot(x, y)) for x, y in swept(a, b)])
+    if aa == 0 or bb == 0:
         return d
-    u, v = a / na, b / nb
-    c = torch.dot(u, v).clamp(-1, 1)
-    n = v - c * u
-    n = n - torch.dot(n, u) * u  # once more: of nearly parallel vectors the first leaves little but rounding
-    s = torch.linalg.vector_norm(n)
+    na, nb = aa.sqrt(), bb.sqrt()
+    c = (ab / na / nb).clamp(-1, 1)
+    sums = []
+    for x, y, z in back(a, b, d):
+        n = (y / nb).addcmul_(x, -c / na)
+        sums.append((torch.dot(n, n), torch.dot(n, x) / na, inner(z, x) / na, inner(z, n)))
+    nn, e, du, dn = _summed(sums)  # e: what is left along u; of nearly parallel vectors the first leaves little else
+    s = (nn - e * e).clamp_min(0).sqrt()
     if s <= 8 * torch.finfo(d.dtype).eps:
         return d if c > 0 else -d
-    n = n / s
-    du, dn = inner(d, u), inner(d, n)
-    turned = torch.addcmul(d, u, du * (c - 1) - dn * s)
-    return torch.addcmul(turned, n, du * s + dn * (c - 1))
+    dn = (dn - e * du) / s
+    by_u, by_n, turned = (du * (c - 1) - dn * s) / na, (du * s + dn * (c - 1)) / s, fresh(d)
+    for x, y, z, out in swept(a, b, d, turned):
+        n = (y / nb).addcmul_(x, -c / na).addcmul_(x, -e / na)
+        torch.addcmul(z, x, by_u, out=out).addcmul_(n, by_n)
+    return turned
+
+
+def _summed(terms: Sequence[tuple[Tensor, ...]]) -> Tensor:
+    return torch.stack([torch.stack(row) for row in terms]).sum(0)
 
 
 def inner(a: Tensor, b: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import inf
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -24,33 +24,41 @@ from torch import Tensor
 from ..core.errors import BadInput
 from ..core.method import Now, Part
 from ..core.ticket import Update
+from ..core.vector import fresh, swept
 
 __all__ = ["Second", "adagrad", "adam", "adaptive", "momentum", "yogi"]
 
-#: v, Δ → v
-Second = Callable[[Tensor, Tensor], Tensor]
+
+class Second(Protocol):
+    """v, Δ → v; written to `out` where one is given."""
+
+    def __call__(self, v: Tensor, delta: Tensor, out: Tensor | None = None, /) -> Tensor: ...
 
 
 def adam(beta2: float) -> Second:
     """A mean of squares that forgets."""
     _decay("beta2", beta2)
-    return lambda v, delta: torch.addcmul(v * beta2, delta, delta, value=1 - beta2)
+
+    def second(v: Tensor, delta: Tensor, out: Tensor | None = None) -> Tensor:
+        return torch.addcmul(torch.mul(v, beta2, out=out), delta, delta, value=1 - beta2, out=out)
+
+    return second
 
 
 def yogi(beta2: float) -> Second:
     """As adam's, but a change is no larger than (1 − β2) Δ², however large v is."""
     _decay("beta2", beta2)
 
-    def second(v: Tensor, delta: Tensor) -> Tensor:
+    def second(v: Tensor, delta: Tensor, out: Tensor | None = None) -> Tensor:
         square = delta * delta
-        return torch.addcmul(v, square, torch.sign(v - square), value=beta2 - 1)
+        return torch.addcmul(v, square, torch.sign(v - square), value=beta2 - 1, out=out)
 
     return second
 
 
 def adagrad() -> Second:
     """The sum of all squares."""
-    return lambda v, delta: torch.addcmul(v, delta, delta)
+    return lambda v, delta, out=None: torch.addcmul(v, delta, delta, out=out)
 
 
 def adaptive(
@@ -75,15 +83,18 @@ def adaptive(
 
     def apply(update: Update, state: dict[str, Any], now: Now) -> tuple[Tensor, dict[str, Any]]:
         moved, w = now.moved(update), now.layout.params(now.weights)
-        delta = _weighed(update, moved, now)
-        m = torch.lerp(state["m"], delta, 1 - beta1) if beta1 else delta
-        v = second(state["v"], delta)
-        kept = {"m": m if beta1 else state["m"], "v": v}
-        if amsgrad:
-            v = kept["largest"] = torch.maximum(state["largest"], v)
-        eta_t = eta if late is None else late(update.staleness)
-        new = torch.addcdiv(w, m, v.sqrt().add_(eps), value=eta_t)
-        return _with_statistics(new, moved, update.weight, now), kept
+        delta, eta_t = _weighed(update, moved, now), eta if late is None else late(update.staleness)
+        old = {name: x.expand_as(delta) for name, x in state.items()}
+        kept = {name: fresh(delta) for name in state if name != "m" or beta1}
+        new, names = fresh(w), list(kept)
+        for d, w_, out, *both in swept(delta, w, new, *(old[k] for k in names), *kept.values()):
+            was, to = dict(zip(names, both, strict=False)), dict(zip(names, both[len(names) :], strict=True))
+            m = torch.lerp(was["m"], d, 1 - beta1, out=to["m"]) if beta1 else d
+            v = second(was["v"], d, to["v"])
+            if amsgrad:
+                v = torch.maximum(was["largest"], v, out=to["largest"])
+            torch.addcdiv(w_, m, torch.sqrt(v, out=out).add_(eps), value=eta_t, out=out)
+        return _with_statistics(new, moved, update.weight, now), {**state, **kept}
 
     return Part(apply, init)
 

@@ -9,8 +9,10 @@ import torch
 from torch import Tensor
 
 from ..core.layout import Layout
+from ..core.ticket import Update
+from ..core.vector import back, fresh, swept
 
-__all__ = ["Projection", "complement", "reject"]
+__all__ = ["Projection", "complement", "reject", "shifted_beside"]
 
 Projection = Literal["layer", "full", "none"]
 
@@ -20,16 +22,45 @@ def reject(a: Tensor, b: Tensor, *, layout: Layout, by: Projection = "layer") ->
 
     Running statistics are not a direction: there the answer is 0.
     """
-    out = torch.zeros_like(a)
+    out = fresh(a)
+    out[layout.n_params :] = 0
     if by == "none":
         layout.params(out).copy_(layout.params(a))
         return out
     for at in _stretches(layout, by):
-        x, y = a[at], b[at]
-        yy = torch.dot(y, y)
-        coefficient = torch.where(yy > 0, torch.dot(x, y) / yy.clamp_min(_tiny(yy)), torch.zeros_like(yy))
-        torch.sub(x, y * coefficient, out=out[at])
+        share = _share([(torch.dot(x, y), torch.dot(y, y)) for x, y in swept(a[at], b[at])])
+        for x, y, o in back(a[at], b[at], out[at]):
+            torch.addcmul(x, y, share, value=-1, out=o)
     return out
+
+
+def shifted_beside(own: Update, here: Tensor, *, layout: Layout, by: Projection = "layer") -> Tensor:
+    """own.local + reject(here − own.ticket.anchor; own.delta), with no vector in between.
+
+    The shift waits in the answer's place until a layer's products are known. Layers are gone through from the last: the
+    end of the vectors is what a step over all of them has just left in the cache.
+    """
+    ticket, n, out = own.ticket, layout.n_params, fresh(here)
+    torch.add(ticket.sent[n:], own.delta[n:], out=out[n:])
+    if by == "none":
+        for x, anchor, y, sent, o in swept(*map(layout.params, (here, ticket.anchor, own.delta, ticket.sent, out))):
+            torch.sub(x, anchor, out=o).add_(y).add_(sent)
+        return out
+    for at in reversed(_stretches(layout, by)):
+        sums = []
+        for x, anchor, y, o in swept(here[at], ticket.anchor[at], own.delta[at], out[at]):
+            torch.sub(x, anchor, out=o)
+            sums.append((torch.dot(o, y), torch.dot(y, y)))
+        rest = 1 - _share(sums)
+        for y, sent, o in back(own.delta[at], ticket.sent[at], out[at]):
+            o.addcmul_(y, rest).add_(sent)
+    return out
+
+
+def _share(sums: list[tuple[Tensor, Tensor]]) -> Tensor:
+    """a·b / b·b from the products of stretches; 0 where b is 0."""
+    along, size = (torch.stack(s).sum() if len(s) > 1 else s[0] for s in zip(*sums, strict=True))
+    return torch.where(size > 0, along / size.clamp_min(_tiny(size)), 0.0)
 
 
 def complement(a: Tensor, others: Sequence[Tensor], *, layout: Layout, by: Projection = "layer") -> Tensor:

@@ -27,7 +27,8 @@ from ..core.errors import BadInput
 from ..core.layout import Kind, Layout
 from ..core.local import Brief, Context, Functions, LocalRule, Objective, Outcome, Split
 from ..core.optim import Optimiser
-from ..core.task import Examples
+from ..core.task import Examples, Task
+from .classes import want_classes
 from .variates import Control, Dual, Normal, Variate
 
 __all__ = [
@@ -74,6 +75,10 @@ class ProximalLoss(Protocol):
 
     def check(self, layout: Layout, optimiser: Optimiser) -> None:  # noqa: ARG002 - what losses override
         """Raise BadInput where such a model has no such loss, or such an optimiser no use for it."""
+        return
+
+    def suits(self, task: Task) -> None:  # noqa: ARG002 - what losses override
+        """Raise BadInput where such a task has no such loss."""
         return
 
     def begin(self, brief: Brief) -> Context:  # noqa: ARG002 - what losses override
@@ -199,6 +204,9 @@ class KL(ProximalLoss):
 
     temperature: float = 3.0
 
+    def suits(self, task: Task) -> None:
+        want_classes(task, "--method.proximal kl:", "use --method.proximal l2")
+
     def near(self, batch: Examples, context: Context, f: Functions) -> Near:  # noqa: ARG002 - f knows the received one
         x, _ = batch
         z_g = f.received(x)
@@ -207,16 +215,16 @@ class KL(ProximalLoss):
                 "--method.proximal kl: compares classes, and this model has one output; use --method.proximal l2"
             )
         s = z_g / self.temperature
-        return OfOutputs(f, x, s - s.logsumexp(-1, keepdim=True), self.divergence)
+        return OfOutputs(f, x, s - s.logsumexp(-1, keepdim=True), lambda z, aim: f.mean(self.divergence(z, aim)))
 
     def divergence(self, z: Tensor, log_p: Tensor) -> Tensor:
-        """Σ p (log p − z/T) + log Σ e^(z/T).
+        """Σ p (log p − z/T) + log Σ e^(z/T), of each example.
 
         In this form the gradient is (q − p)/T with q rounded as p was: exactly 0 at z = z_g. Whoever divides it by its
         norm would else follow rounding errors where a visit begins.
         """
         s = z / self.temperature
-        return ((log_p.exp() * (log_p - s)).sum(-1) + s.logsumexp(-1)).mean()
+        return (log_p.exp() * (log_p - s)).sum(-1) + s.logsumexp(-1)
 
 
 @dataclass(frozen=True)
@@ -225,6 +233,9 @@ class NTD(ProximalLoss):
 
     temperature: float = 1.0
     flag: str = "--method.proximal ntd"
+
+    def suits(self, task: Task) -> None:
+        want_classes(task, f"{self.flag}:", "use another task")
 
     def near(self, batch: Examples, context: Context, f: Functions) -> Near:  # noqa: ARG002 - f knows the received one
         x, y = batch
@@ -240,14 +251,14 @@ class NTD(ProximalLoss):
         s = z_g / self.temperature
         log_p = s - s.masked_fill(true, -torch.inf).logsumexp(-1, keepdim=True)
         aim = (true, log_p.exp().masked_fill(true, 0), log_p)
-        return OfOutputs(f, x, aim, self.divergence)
+        return OfOutputs(f, x, aim, lambda z, aim: f.mean(self.divergence(z, aim)))
 
     def divergence(self, z: Tensor, aim: tuple[Tensor, Tensor, Tensor]) -> Tensor:
         """As kl's: exactly 0, and so its gradient, at z = z_g."""
         true, p, log_p = aim
         s = z / self.temperature
         total = s.masked_fill(true, -torch.inf).logsumexp(-1)
-        return self.temperature**2 * ((p * (log_p - s)).sum(-1) + total).mean()
+        return self.temperature**2 * ((p * (log_p - s)).sum(-1) + total)
 
 
 @dataclass(frozen=True)
@@ -283,11 +294,11 @@ class MOON(ProximalLoss):
         apart = _unit(f.known_features(previous, x)) - _unit(f.known_features(received, x))
         size = torch.linalg.vector_norm(apart, dim=-1, keepdim=True)
         apart = torch.where(size > _ROUNDING * torch.finfo(apart.dtype).eps, apart, 0)
-        return OfFeatures(f, x, apart, self.contrast)
+        return OfFeatures(f, x, apart, lambda r, apart: f.mean(self.contrast(r, apart)))
 
     def contrast(self, r: Tensor, apart: Tensor) -> Tensor:
         """`apart` is r_prev/‖r_prev‖ − r_g/‖r_g‖: exactly 0, and so the gradient, where the two models agree."""
-        return softplus((_unit(r) * apart).sum(-1) / self.temperature).mean()
+        return softplus((_unit(r) * apart).sum(-1) / self.temperature)
 
     def finish(self, w: Tensor, context: Context, optimiser: Optimiser, share: float) -> Outcome:  # noqa: ARG002
         return Outcome(memory={"previous": w})
@@ -356,6 +367,9 @@ class Auxiliary(LocalRule):
 
     def check(self, layout: Layout, optimiser: Optimiser) -> None:
         self.proximal.check(layout, optimiser)
+
+    def suits(self, task: Task) -> None:
+        self.proximal.suits(task)
 
     @property
     def needs(self) -> frozenset[str]:

@@ -15,7 +15,8 @@ from torch import Tensor
 from ..core.errors import BadInput
 from ..core.method import Geodesic, Now, Part
 from ..core.ticket import Update
-from .manifold import line, travel
+from ..core.vector import fresh, swept
+from .manifold import line, onward, travel
 from .staleness import Decay
 
 __all__ = ["add", "mix"]
@@ -27,13 +28,7 @@ def add(eta: float = 1.0, *, along: Geodesic = line) -> Part[Update, Tensor]:
         raise BadInput(f"--method.eta {eta}: must be above 0")
 
     def apply(update: Update, state: None, now: Now) -> tuple[Tensor, None]:
-        t, moved, n = eta * update.weight, now.moved(update), now.layout.n_params
-        if along is not line:
-            return travel(along, now, now.weights + moved, t, update), state
-        new = torch.add(now.weights, moved, alpha=t)
-        if t > 1:
-            torch.add(now.weights[n:], moved[n:], out=new[n:])
-        return new, state
+        return onward(along, now, eta * update.weight, update), state
 
     return Part(apply, along=lambda geodesic: add(eta, along=geodesic))
 
@@ -45,7 +40,12 @@ def mix(beta: float, s: Decay, *, flag: str = "beta", along: Geodesic = line) ->
 
     def apply(update: Update, state: None, now: Now) -> tuple[Tensor, None]:
         t = beta * s(update.staleness) * update.weight
-        return travel(along, now, update.local, t, update), state
+        if along is not line or t > 1 or "local" in update.__dict__:
+            return travel(along, now, update.local, t, update), state
+        new = fresh(now.weights)
+        for w, sent, delta, o in swept(now.weights, update.ticket.sent, update.delta, new):
+            torch.lerp(w, torch.add(sent, delta, out=o), t, out=o)
+        return new, state
 
     way = None if along is not line else ("mix", beta, s)
     return Part(apply, along=lambda geodesic: mix(beta, s, flag=flag, along=geodesic), formula=way)

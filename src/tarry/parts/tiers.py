@@ -5,6 +5,7 @@
     first_visits(roster, book, now)    → clients            a cohort with all who were not tried yet
     ranked(book, n)                    → book               book["rank"][k] = #{j : T_j < T_k}
     drawn(roster, among, k, now)       → clients            a cohort of k among idle clients
+    at_most_all(name, value)           → suits              of a part: so many clients there have to be
 
 T_k is the time from hand-out to arrival of client k's first visit. Everybody is tried once; who is lost then has no T_k
 and counts as slower than all others until its first arrival. Equals have one rank. What a client costs is kept in
@@ -14,17 +15,19 @@ marks: an arrival is O(1), a round O(n).
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import inf
 from typing import Any
 
 from ..core import rng
+from ..core.errors import BadInput
 from ..core.method import Now
 from ..core.roster import Roster
 from ..core.table import Marks
+from ..core.task import Task
 from ..core.ticket import Update
 
-__all__ = ["drawn", "first_visits", "ranked", "timed", "untimed"]
+__all__ = ["at_most_all", "drawn", "first_visits", "ranked", "timed", "untimed"]
 
 Book = dict[str, Any]
 _DECIMALS = 9  # of a second: a difference of instants is rounded, and equals are to be equal
@@ -79,3 +82,14 @@ def drawn(roster: Roster, among: Sequence[int], k: int, now: Now) -> list[int]:
     for client in chosen:
         roster.remove(client)
     return sorted(chosen)
+
+
+def at_most_all(name: str, value: int) -> Callable[[Task], None]:
+    """Refuse a parameter that asks for more clients than there are."""
+
+    def suits(task: Task) -> None:
+        if value > (n := len(task.clients)):
+            clients = "is only 1 client" if n == 1 else f"are only {n} clients"
+            raise BadInput(f"--method.{name} {value}: there {clients}; use --method.{name} {n}, or fewer")
+
+    return suits

@@ -45,6 +45,8 @@ class Result:
     bytes_down: int
     peak_server_bytes: int
     tarry: str  # the version that ran it
+    chance: float | None = None  # the accuracy of the best answer that is always the same
+    trained: str = ""  # how clients were trained, where that was chosen by measuring
     remarks: list[str] = field(default_factory=list)  # what changed nothing, and what was chosen unasked
     diagnostics: dict[str, Any] | None = None  # --diagnose: what was noted on the way
     personal: dict[str, Any] | None = None  # --personalise: clients' own accuracy, before and after

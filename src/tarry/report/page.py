@@ -12,7 +12,7 @@ from .diagnostics import pictures
 from .notes import sentences, speed_grid, stretch
 from .plots import accuracy_over_time, accuracy_over_updates, staleness_bars
 from .tables import Summary, known
-from .words import NONE, Cell, duration, findings, grid, legend, percent
+from .words import NONE, Cell, duration, findings, grid, legend, number_of, percent, remarked
 
 __all__ = ["page", "write_page"]
 
@@ -30,7 +30,7 @@ h3 { font-size: 1rem; margin: 1.6rem 0 .4rem; }
 p { margin: .4rem 0; max-width: 44rem; }
 ul { padding-left: 1.2rem; max-width: 44rem; }
 .soft, .aside { color: var(--soft); font-size: .9rem; }
-.aside { font-weight: normal; white-space: nowrap; }
+.aside { display: block; font-weight: normal; }
 .wide { overflow-x: auto; border: 1px solid var(--line); border-radius: .5rem; margin: .8rem 0; }
 .wide svg { display: block; width: 100%; min-width: 34rem; height: auto; padding: .6rem; }
 table { border-collapse: collapse; width: 100%; font-size: .92rem; font-variant-numeric: tabular-nums; }
@@ -39,7 +39,9 @@ tbody tr:last-child > * { border-bottom: 0; }
 tbody tr:hover { background: var(--tint); }
 thead th { color: var(--soft); font-weight: 600; font-size: .84rem; vertical-align: bottom; }
 th:first-child, table.text td { text-align: left; }
-tbody th { font-weight: 600; }
+td { white-space: nowrap; }
+tbody th { font-weight: 600; min-width: 9rem; }
+tbody th, table.text td { overflow-wrap: anywhere; white-space: normal; }
 td.best { color: var(--mark); font-weight: 700; }
 code, pre { font-family: ui-monospace, Menlo, Consolas, monospace; font-size: .88rem; }
 pre { background: var(--tint); padding: .8rem 1rem; border-radius: .5rem; white-space: pre-wrap; }
@@ -63,8 +65,9 @@ def page(
     title: str,
     settings: Mapping[str, str],
     command: str | None = None,
+    remarks: Sequence[str] = (),
 ) -> str:
-    """The whole document; every text handed in is escaped."""
+    """The whole document; every text handed in is escaped. `remarks` go before those of the runs."""
     sections = [
         _header(results, summary, title),
         _list(findings(summary)),
@@ -74,6 +77,8 @@ def page(
         "<h2>Every run</h2>",
         _run_table(results),
     ]
+    if said := [*remarks, *remarked(results)]:
+        sections += ["<h2>Remarks</h2>", _list(said)]
     if settings:
         sections += ["<h2>Settings</h2>", _settings_table(settings)]
     if command:
@@ -91,9 +96,10 @@ def write_page(
     title: str,
     settings: Mapping[str, str],
     command: str | None = None,
+    remarks: Sequence[str] = (),
 ) -> None:
     """The document in a file; a folder that is not there is made."""
-    text = page(results, summary, title=title, settings=settings, command=command)
+    text = page(results, summary, title=title, settings=settings, command=command, remarks=remarks)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, text.encode())
@@ -124,7 +130,7 @@ def _header(results: Sequence[Result], summary: Summary, title: str) -> str:
     clients = sorted({r.n_clients for r in results})
     facts = [
         f"task {summary.task}",
-        _number_of(len(summary.rows), "method"),
+        number_of(len(summary.rows), "method"),
         f"{' or '.join(map(str, clients))} clients",
         f"{'seed' if len(summary.seeds) == 1 else 'seeds'} {', '.join(map(str, summary.seeds))}",
     ]
@@ -235,7 +241,3 @@ def _td(cell: Cell) -> str:
 def _list(sentences: Sequence[str]) -> str:
     items = "".join(f"<li>{escape(s)}</li>" for s in sentences)
     return f"<ul>{items}</ul>" if items else ""
-
-
-def _number_of(n: int, noun: str) -> str:
-    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"

@@ -40,6 +40,7 @@ __all__ = [
 # Okabe and Ito's colours for all kinds of sight, less the two (black, yellow) that vanish on a dark or a light page.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 _DASHES: tuple[Any, ...] = ("solid", (0, (4, 2)), (0, (1, 1.2)), (0, (6, 2, 1, 2)))
+_MARKERS = ("", "o", "^", "s", "D", "v", "P")
 INK = "#010203"  # stands for currentColor until the drawing is done
 _FONTS = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif"
 _WIDTH, _HEIGHT, TEXT = 7.2, 3.9, 9.5  # inches, inches, points
@@ -130,9 +131,11 @@ def scaled(curve: Curve, x: float, y: float) -> Curve:
 
 
 def look(index: int) -> dict[str, Any]:
-    """Colour and dashes of the method with this place in a comparison: the same in every picture of it."""
-    dashes = _DASHES[index // len(_COLOURS) % len(_DASHES)]
-    return {"color": _COLOURS[index % len(_COLOURS)], "linestyle": dashes, "linewidth": 1.7}
+    """Colour, dashes and marks of the method with this place in a comparison: the same in every picture of it."""
+    index, colour = divmod(index, len(_COLOURS))
+    index, dashes = divmod(index, len(_DASHES))
+    marks: Any = {"marker": _MARKERS[index % len(_MARKERS)], "markersize": 4, "markevery": 0.12} if index else {}
+    return {"color": _COLOURS[colour], "linestyle": _DASHES[dashes], "linewidth": 1.7, **marks}
 
 
 def draw_curve(axes: Axes, curve: Curve, index: int, *, steps: bool = False, **style: Any) -> None:

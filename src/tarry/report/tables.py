@@ -1,6 +1,8 @@
 """Runs side by side, as plain data: a row per method label, over its seeds.
 
     target         fraction × the lowest final accuracy (mean over seeds) among the methods      OrthoFL, Sec. 5.1
+                   for which this lies above what needs no learning: the best of the untrained models and of answers
+                   that are always the same. So a method that learnt nothing sets no target
     time to it     virtual time of a run's first evaluation at or above the target
     relative time  a method's mean time to the target / the baseline's (1×)
 
@@ -19,7 +21,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from ..core.errors import BadInput
+from ..core.errors import BadInput, near
 from ..record.result import Result
 from .words import grid, legend
 
@@ -66,9 +68,15 @@ class Summary:
     seeds: tuple[int, ...]
     baseline: str | None
     fraction: float
+    unlearnt: float  # the accuracy that needs no learning; 0 where that is not known
     target: float | None
     rows: tuple[Row, ...]
     personal_epochs: tuple[int, ...] = ()  # --personalise: what was asked for; () where nobody asked
+
+    @property
+    def learnt(self) -> list[Row]:
+        """The rows that may set the target."""
+        return [r for r in self.rows if r.accuracy is not None and self.fraction * r.accuracy > self.unlearnt]
 
     @property
     def scored(self) -> bool:
@@ -84,24 +92,38 @@ class Curve(NamedTuple):
     sd: list[float] | None  # None: one run
 
 
-def summarise(results: Sequence[Result], *, baseline: str = "fedavg", fraction: float = 0.95) -> Summary:
-    """The rows of a comparison; `baseline` names the method whose time to the target is 1×."""
+def summarise(results: Sequence[Result], *, baseline: str | None = None, fraction: float = 0.95) -> Summary:
+    """The rows of a comparison; `baseline` is the method or label whose time to the target is 1×; else fedavg."""
     _check(results, fraction)
     groups = by_label(results)
-    finals = {label: _mean([known(r.final_accuracy) for r in runs]) for label, runs in groups.items()}
-    lowest = min((a for a in finals.values() if a is not None), default=None)
-    target = None if lowest is None else fraction * lowest
+    unlearnt = max((_unlearnt(r) for r in results), default=0.0)
+    finals = [_mean([known(r.final_accuracy) for r in runs]) for runs in groups.values()]
+    target = min((fraction * a for a in finals if a is not None and fraction * a > unlearnt), default=None)
     rows = [_row(label, runs, target) for label, runs in groups.items()]
-    base = next((r for r in rows if r.method == baseline), None)
+    base = _base(rows, baseline)
     return Summary(
         task=results[0].task,
         seeds=tuple(sorted({r.seed for r in results})),
         baseline=None if base is None else base.label,
         fraction=fraction,
+        unlearnt=unlearnt,
         target=target,
         rows=tuple(replace(r, relative_time=_relative(r, base)) for r in rows),
         personal_epochs=tuple(sorted({r.personal["epochs"] for r in results if r.personal})),
     )
+
+
+def _unlearnt(run: Result) -> float:
+    """The accuracy that a run could have had without learning."""
+    first = run.curve[0] if run.curve and run.curve[0][1] == 0 else None
+    return max(known(run.chance) or 0.0, (known(first[2]) or 0.0) if first else 0.0)
+
+
+def _base(rows: Sequence[Row], name: str | None) -> Row | None:
+    found = {r.method: r for r in reversed(rows)} | {r.label: r for r in rows}
+    if name is not None and name not in found:
+        raise BadInput(f"--baseline {name}: no run here is of such a method.{near(name, found)}")
+    return found.get(name or "fedavg")
 
 
 def by_label(results: Sequence[Result]) -> dict[str, list[Result]]:

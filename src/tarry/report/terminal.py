@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from textwrap import fill
 from typing import TYPE_CHECKING
 
 from .needs import needs
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
     from rich.console import Group
 
 __all__ = ["table"]
+
+_HEADING = 10  # characters that a heading may take in any case
 
 
 def table(summary: Summary) -> Group:
@@ -26,10 +29,10 @@ def table(summary: Summary) -> Group:
     # Text, never markup: a label may hold square brackets.
     note = Text(legend(summary), style="dim", overflow="fold")
     out = Table(box=SIMPLE_HEAD, pad_edge=False)
-    widest = max((len(row[0].text) for row in rows), default=0)  # a method's name stays whole up to here
     for i, heading in enumerate(headings):
-        least = None if i else min(widest, 28)
-        out.add_column(Text(heading), justify="right" if i else "left", overflow="fold", min_width=least)
+        widest = max((len(row[i].text + row[i].aside) for row in rows), default=0)
+        folded = fill(heading, max(widest, _HEADING))  # it takes no room that its column does not need
+        out.add_column(Text(folded), justify="right" if i else "left", overflow="fold")
     for row in rows:
         cells = [Text(c.text, style="bold" if c.best else "") for c in row]
         for text, cell in zip(cells, row, strict=True):

@@ -7,9 +7,23 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ..record.result import Result
     from .tables import Row, Summary
 
-__all__ = ["Cell", "count", "duration", "findings", "grid", "legend", "percent", "target_in_words", "time_unit"]
+__all__ = [
+    "Cell",
+    "count",
+    "duration",
+    "findings",
+    "grid",
+    "legend",
+    "number_of",
+    "percent",
+    "remarked",
+    "size",
+    "target_in_words",
+    "time_unit",
+]
 
 NONE = "–"
 
@@ -29,7 +43,7 @@ def grid(summary: Summary, *, full: bool = False) -> tuple[tuple[str, ...], list
     score += ("personal %",) if summary.personal_epochs else ()
     headings = ("method", *score, "staleness mean / max", "updates")
     if full:
-        headings += ("MB up / down", "rounds", "server peak MB", "lost / refused")
+        headings += ("traffic", "rounds", "server peak", "lost / refused")
     return headings, [_cells(row, summary, full) for row in summary.rows]
 
 
@@ -37,9 +51,9 @@ def _cells(row: Row, summary: Summary, full: bool) -> tuple[Cell, ...]:
     staleness = Cell(f"{row.staleness_mean:.1f} / {row.staleness_max:.0f}")
     cells = (Cell(row.label), *_score(row, summary), *_personal(row, summary), staleness, Cell(count(row.updates)))
     if full:
-        traffic = Cell(f"{_amount(row.mb_up)} / {_amount(row.mb_down)}")
+        traffic = Cell(f"{size(1e6 * row.mb_up)} up", f"{size(1e6 * row.mb_down)} down")
         failures = Cell(f"{count(row.lost)} / {count(row.refused)}")
-        cells += (traffic, Cell(count(row.rounds)), Cell(_amount(row.peak_server_mb)), failures)
+        cells += (traffic, Cell(count(row.rounds)), Cell(size(1e6 * row.peak_server_mb)), failures)
     return cells
 
 
@@ -70,7 +84,7 @@ def _personal(row: Row, summary: Summary) -> tuple[Cell, ...]:
 def _time(row: Row, summary: Summary) -> Cell:
     """0.39× with 12 min beside it; the minutes alone where there is nothing to relate them to."""
     if row.time_to_target is None:
-        return Cell("not reached")
+        return Cell(NONE if summary.target is None else "not reached")
     took = duration(row.time_to_target)
     if row.reached < row.runs:
         return Cell(f"{row.reached} of {row.runs} runs", took)
@@ -95,12 +109,18 @@ def _fastest(summary: Summary) -> list[Row]:
 
 def target_in_words(summary: Summary) -> str:
     """What 'target' means here."""
-    if summary.target is None:
+    if not summary.scored:
         return ""
-    lowest = min((r for r in summary.rows if r.accuracy is not None), key=lambda r: r.accuracy or 0.0)
+    share, floor = f"{100 * summary.fraction:g} %", f"{percent(summary.unlearnt)}, which needs no learning"
+    if summary.target is None:
+        return f"No target: no method ended with an accuracy of which {share} lies above {floor}."
+    lowest = min(summary.learnt, key=lambda r: r.accuracy or 0.0)
+    others = [r.label for r in summary.rows if r.accuracy is not None and r not in summary.learnt]
+    where = "of a method that learnt" if others else "here"
+    not_so = f" {_and(others)} did not: {share} of the accuracy is no more than {floor}." if others else ""
     text = (
-        f"Target: {percent(summary.target)} accuracy, {100 * summary.fraction:g} % of the lowest final accuracy here "
-        f"({lowest.label}). Time to target: virtual time until the first evaluation at or above it"
+        f"Target: {percent(summary.target)} accuracy, {share} of the lowest final accuracy {where} ({lowest.label})."
+        f"{not_so} Time to target: virtual time until the first evaluation at or above it"
     )
     if any(r.relative_time is not None for r in summary.rows):
         return f"{text}, relative to {summary.baseline} (1×)."
@@ -121,6 +141,15 @@ def _personal_in_words(summary: Summary) -> str:
         "Personal: accuracy on the test set weighed by each client's own classes, mean ± standard deviation over "
         f"clients, after {tuned if epochs != '0' else 'no fine-tuning'}; before: of the one model for all."
     )
+
+
+def remarked(results: Sequence[Result]) -> list[str]:
+    """What the runs remark, each remark once, after the methods it is about."""
+    about: dict[str, dict[str, None]] = {}
+    for r in results:
+        for remark in r.remarks:
+            about.setdefault(remark, {})[r.label] = None
+    return [f"{', '.join(labels)}: {remark}" for remark, labels in about.items()]
 
 
 def findings(summary: Summary) -> list[str]:
@@ -235,13 +264,23 @@ def _spread(text: str, sd: float | None, form: str) -> str:
     return text if sd is None else f"{text} ± {sd:{form}}"
 
 
-def _amount(x: float) -> str:
-    return f"{x:.3g}" if x < 1 else f"{x:,.1f}" if x < 100 else f"{x:,.0f}"
+def size(n: float) -> str:
+    """980 B, 12.3 kB, 4.5 MB, 1,234 GB."""
+    unit, length = next(((u, x) for u, x in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)) if n >= 0.9995 * x), ("B", 1.0))
+    value = n / length
+    return f"{value:.1f} {unit}" if value < 99.95 and length > 1 else f"{value:,.0f} {unit}"
 
 
 def count(x: float) -> str:
     return f"{x:,.0f}" if x == round(x) or x >= 100 else f"{x:.1f}"
 
 
+def number_of(n: int, noun: str) -> str:
+    return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
+
+
 def _and(names: Sequence[str]) -> str:
+    """A list in words; of a long one its beginning."""
+    if len(names) > 8:
+        names = [*names[:6], f"{len(names) - 6} others"]
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

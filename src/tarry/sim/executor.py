@@ -18,6 +18,8 @@ __all__ = ["Executor", "Inline"]
 class Executor(Protocol):
     """Tickets go in with what the client kept and the moment they are due; outcomes are asked for at that moment."""
 
+    told: str  # what was chosen, where there was a choice
+
     def submit(self, ticket: Ticket, memory: Mapping[str, Tensor], due: float) -> None: ...
 
     def collect(self, number: int) -> Trained: ...
@@ -32,6 +34,7 @@ class Inline:
         self._bound, self._rule, self._work, self._seed, self._lookahead = bound, rule, work, seed, lookahead
         self._waiting: dict[int, tuple[float, Ticket, Mapping[str, Tensor]]] = {}
         self._done: dict[int, Trained] = {}
+        self.told = ""
 
     def submit(self, ticket: Ticket, memory: Mapping[str, Tensor], due: float) -> None:
         self._waiting[ticket.number] = (due, ticket, memory)

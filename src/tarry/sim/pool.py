@@ -49,6 +49,7 @@ class _Setup:
     rule: LocalRule
     work: Work
     seed: int
+    bf16: bool
     inbox: Tensor  # [slot, size] weights sent
     outbox: Tensor  # [slot, size] deltas
 
@@ -81,7 +82,7 @@ def _serve(conn: Connection, others: list[Connection], setup: _Setup) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     torch.set_num_threads(1)
     keep_memory()
-    bound = Bound(setup.module, setup.layout, setup.task, setup.work.optimiser)
+    bound = Bound(setup.module, setup.layout, setup.task, setup.work.optimiser, bf16=setup.bf16)
     jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
     threading.Thread(target=_read, args=(conn, jobs), daemon=True).start()
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
@@ -111,6 +112,7 @@ class Pool:
         seed: int,
         workers: int,
         lookahead: int = 0,
+        bf16: bool = False,
     ):
         self._ahead = workers * _AHEAD + lookahead
         dtype = next(p.dtype for p in module.parameters() if p.requires_grad)
@@ -120,7 +122,7 @@ class Pool:
         if isinstance(task.clients, Shards):
             _shared(task.clients.x)
             _shared(task.clients.y)
-        setup = _Setup(module, layout, task, rule, work, seed, boxes[0], boxes[1])
+        setup = _Setup(module, layout, task, rule, work, seed, bf16, boxes[0], boxes[1])
         forked = sys.platform.startswith("linux") and not torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
         context: Any = mp.get_context("fork" if forked else "spawn")
         self._conns: list[Connection] = []
@@ -139,6 +141,7 @@ class Pool:
         self._queue: list[tuple[float, int]] = []
         self._out = 0
         self._done: dict[int, Trained] = {}
+        self.told = ""
 
     def submit(self, ticket: Ticket, memory: Mapping[str, Tensor], due: float) -> None:
         self._waiting[ticket.number] = (ticket, memory)

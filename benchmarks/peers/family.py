@@ -1,0 +1,79 @@
+"""A process with all its descendants: what they hold in memory at most, and their end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+LOOK = 0.25  # seconds between two looks at the memory
+GRACE = 10.0  # seconds from the request to end to the end
+
+
+class Family:
+    """Starts the command; `wait` watches over it. Without /proc, only the process itself can be ended."""
+
+    def __init__(self, command: list[str], **options: Any):
+        self.process = subprocess.Popen(command, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, **options)
+        self.members: dict[int, str] = {}  # by process id, when each began: ids come again
+        self.peak_mb = 0
+
+    def wait(self, seconds: float) -> int | None:
+        """The exit status, or None when the time was up; in any case nobody is left behind."""
+        until = time.monotonic() + seconds
+        try:
+            while (code := self._over(LOOK)) is None:
+                self._look()
+                if time.monotonic() > until:
+                    return None
+            return code
+        finally:
+            self._end()
+
+    def _over(self, seconds: float) -> int | None:
+        try:
+            return self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def _look(self) -> None:
+        alive = _processes()
+        self.members = {p: began for p, began in self.members.items() if p in alive and alive[p][1] == began}
+        known, grew = {self.process.pid, *self.members}, True
+        while grew:
+            new = {p for p, (parent, _) in alive.items() if parent in known and p not in known}
+            known, grew = known | new, bool(new)
+        self.members = {p: alive[p][1] for p in known if p in alive}
+        self.peak_mb = max(self.peak_mb, sum(map(_resident, self.members)) // 10**6)
+
+    def _end(self) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            if self._over(GRACE) is None:
+                self.process.kill()
+                self.process.wait()
+        alive = _processes()
+        for p, began in self.members.items():
+            if p in alive and alive[p][1] == began:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(p, signal.SIGKILL)
+
+
+def _processes() -> dict[int, tuple[int, str]]:
+    """Of every process here: its parent and when it began."""
+    found = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, IndexError):
+            fields = stat.read_text().rpartition(")")[2].split()
+            found[int(stat.parent.name)] = (int(fields[1]), fields[19])
+    return found
+
+
+def _resident(process: int) -> int:
+    with contextlib.suppress(OSError, IndexError):
+        return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return 0

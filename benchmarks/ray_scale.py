@@ -1,0 +1,64 @@
+"""What an update costs on a Ray cluster, beside one by one here: clients that train 1 step, then 10.
+
+    python benchmarks/ray_scale.py [--address HOST:PORT] [--workers 2] [--updates 500] [--hidden 32]
+
+The first tenth of the updates is not counted: workers come up meanwhile.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+import torch
+
+from tarry.build import plan
+from tarry.sim.executor import Executor
+from tarry.sim.ray import Ray
+from tarry.spec import Spec
+
+
+def measure(args: argparse.Namespace, steps: int, *, ray: bool) -> tuple[float, torch.Tensor]:
+    """Milliseconds an update, and the weights it comes to."""
+    task = {"name": "digits", "hidden": args.hidden}
+    settings = {"method": "fedasync", "task": task, "clients": 50, "updates": args.updates, "delay": "lognormal"}
+    made = plan(Spec.of({**settings, "steps": steps, "eval_every": 1e9}))
+    executor: Executor = made.executor()
+    if ray:
+        executor = Ray(
+            made.module,
+            made.layout,
+            made.task,
+            rule=made.method.local,
+            work=made.work,
+            seed=made.spec.seed,
+            workers=args.workers,
+            address=args.address,
+        )
+    moments: list[tuple[float, int]] = []
+    try:
+        sim = made.simulator(executor, [])
+        sim.run(between=lambda: moments.append((time.perf_counter(), sim.updates)))
+    finally:
+        executor.close()
+    (began, first), (ended, last) = moments[len(moments) // 10], moments[-1]
+    return 1e3 * (ended - began) / (last - first), sim.server.answer
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--address")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--updates", type=int, default=500)
+    parser.add_argument("--hidden", type=int, default=32)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    for steps in (1, 10):
+        here, weights = measure(args, steps, ray=False)
+        there, same = measure(args, steps, ray=True)
+        assert torch.equal(weights, same)
+        print(f"{len(weights):,} weights, {steps} steps: {here:.2f} ms here, {there:.2f} ms on {args.workers} workers")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""What the parts of a method promise to return, looked at the first time: a slip in one's own is told by name.
+
+correct    an Update                 aggregate   an Update, or None to wait      step       the new global weights
+reply      a Start, or None          dispatch    a list of clients               and each   its state, second
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from .errors import BadInput
+from .method import Method, Now
+from .ticket import Start, Update
+
+__all__ = ["Apply", "looked_at"]
+
+Apply = Callable[[Any, Any, Now], tuple[Any, Any]]
+_PROMISED = {
+    "correct": "an Update",
+    "aggregate": "an Update, or None",
+    "step": "the new global weights",
+    "reply": "a Start, or None",
+    "dispatch": "a list of clients",
+}
+
+
+def looked_at(method: Method) -> dict[str, Apply]:
+    """The server parts by name; each is itself again as soon as it has returned something as promised."""
+    plain, apply = Method("plain"), dict[str, Apply]()
+
+    def guard(part: str, own: Apply) -> Apply:
+        def guarded(x: Any, state: Any, now: Now) -> tuple[Any, Any]:
+            made = own(x, state, now)
+            if wrong := _wrong(part, made, now.weights):
+                promised = f"{_PROMISED[part]} (the model has {now.weights.numel():,} numbers) and its state"
+                raise BadInput(f"method {method.name!r}: its {part} returned {wrong}; it should return {promised}")
+            if made[0] is not None:
+                apply[part] = own
+            return made
+
+        return guarded
+
+    for part in _PROMISED:
+        own = getattr(method, part).apply
+        apply[part] = own if own is getattr(plain, part).apply else guard(part, own)
+    return apply
+
+
+def _wrong(part: str, made: Any, weights: Tensor) -> str | None:
+    """What was returned in the place of what is promised, if so."""
+    if type(made) is not tuple or len(made) != 2:
+        return f"{_named(made)} alone" if isinstance(made, Tensor | Update | Start) else _named(made)
+    out = made[0]
+    if out is None and part in ("aggregate", "reply"):
+        return None
+    if part == "dispatch":
+        return None if isinstance(out, list) else _named(out)
+    kind: Any = {"step": Tensor, "reply": Start}.get(part, Update)
+    if not isinstance(out, kind):
+        return _named(out)
+    vector = out if part == "step" else out.weights if part == "reply" else out.delta
+    if isinstance(vector, Tensor) and vector.shape == weights.shape:
+        return None
+    return _named(vector) if part == "step" else f"{_named(out)} with {_named(vector)}"
+
+
+def _named(x: Any) -> str:
+    if isinstance(x, Tensor):
+        return f"a tensor of {'×'.join(map(str, x.shape)) or 'one number'}"
+    return "None" if x is None else type(x).__name__

@@ -1,0 +1,230 @@
+"""Training everybody in flight at once: the clients' weights on top of each other, one traced step for all of them.
+
+When an outcome is asked for, all jobs that wait are trained: in stacks of up to `size` clients, on `lanes` at a time
+(threads of a processor, streams of a GPU). Each client makes exactly its own steps on its own batches in its own order:
+
+    batches     shorter ones are padded to the stack's width, and the padding counts for nothing. Clients are stacked
+                with others whose batches are at least half as long
+    steps       clients are sorted by how many they make, and a stack is cut down when half of it is done: at most two
+                steps are computed for one that counts, and a third more where a stack is filled up (sim.schedule)
+
+The numbers are those of one client at a time up to rounding: a kernel for many may add in another order than one for a
+single client.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Hashable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import zip_longest
+from math import ceil, isfinite
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..core import rng
+from ..core.client import Bound, Job, Trained, Work
+from ..core.local import Brief, Context, LocalRule
+from ..core.optim import Optimiser
+from ..core.pure import Pure
+from ..core.rng import Stream
+from ..core.stack import Form, NotStackable, form_of, gathered
+from ..core.task import Shards, Task
+from .lane import GraphLane, PlainLane, Stack
+from .schedule import padded, schedule
+from .steps import Steps
+
+__all__ = ["Trainer"]
+
+_SHARE, _MEMORY = 0.4, 256e6  # of a GPU's free memory, or bytes of a processor's, that stacks may take
+
+
+class Visit(NamedTuple):
+    """A job made ready."""
+
+    job: Job
+    brief: Brief
+    start: Tensor
+    context: Context
+    form: Form
+    tensors: list[Tensor]
+    examples: tuple[int, int, int]  # how many, where they begin, the key of their order
+    optimiser: Optimiser
+
+
+class Trainer:
+    """Trains lists of jobs in stacks of `size` clients at most (None: as memory allows), on `lanes` at a time."""
+
+    def __init__(
+        self,
+        bound: Bound,
+        *,
+        rule: LocalRule,
+        work: Work,
+        seed: int,
+        lanes: int = 1,
+        size: int | None = None,
+        compiled: bool = False,
+        bf16: bool = False,
+        channels_last: bool = False,
+    ):
+        if (why := _unfit(bound, work)) is not None:
+            raise NotStackable(why)
+        self._bound, self._rule, self._work, self._seed = bound, rule, work, seed
+        self.lanes, self.size, self.most_lanes = lanes, size, lanes
+        self._device = bound.flat.device
+        x, y, self._offsets = _everybodys(bound.task)
+        pure = Pure(
+            bound.module, bound.layout, bound.task, work.optimiser, bound.head, bf16=bf16, channels_last=channels_last
+        )
+        self._steps = Steps(pure, rule, work.optimiser, x, y, rated=work.later is not None, compiled=compiled)
+        cuda = self._device.type == "cuda"
+        self._lanes = [GraphLane(self._steps, self._device) if cuda else PlainLane(self._steps) for _ in range(lanes)]
+        self._threads = ThreadPoolExecutor(lanes) if lanes > 1 and not cuda else None
+
+    def shortened(self, steps: int) -> Trainer:
+        """The same for visits of a few steps, with the same programs."""
+        other = copy.copy(self)
+        other._work = replace(self._work, epochs=None, steps=steps)
+        return other
+
+    def train(self, jobs: Sequence[Job]) -> list[Trained]:
+        """In the jobs' order."""
+        with torch.no_grad():
+            visits = [self._visit(job) for job in jobs]
+            groups = list(self._groups(visits))
+            stacks = [self._stack(members, width) for members, width in groups]
+            self._run(stacks)
+            done: dict[int, Trained] = {}
+            for (members, _), stack in zip(groups, stacks, strict=True):
+                done |= zip((v.job.number for v in members), self._finished(members, stack), strict=True)
+        return [done[j.number] for j in jobs]
+
+    def close(self) -> None:
+        if self._threads is not None:
+            self._threads.shutdown()
+
+    def _visit(self, job: Job) -> Visit:
+        work, offset = self._work, self._offsets[job.client]
+        n, who = self._offsets[job.client + 1] - offset, (job.client, job.visit)
+        key = rng.key(self._seed, Stream.LOCAL, *who)
+        brief = Brief(job.sent, job.payload, job.memory, self._bound.layout, key, work.n_steps(n), work.n_batches(n))
+        start, context = self._rule.begin(brief)
+        form, tensors = form_of(context)
+        optimiser = work.optimiser if work.later is None else work.later(job.version)
+        examples = (n, offset, rng.key(self._seed, Stream.ORDER, *who))
+        return Visit(job, brief, start, context, form, tensors, examples, optimiser)
+
+    def _groups(self, visits: Sequence[Visit]) -> Iterator[tuple[list[Visit], int]]:
+        """Visits that go together and the width of their batches, those of many steps first, dealt out to lanes."""
+        together: dict[Hashable, list[Visit]] = {}
+        batch, aligned = self._work.batch, len(self._rule.laps) > 1
+        for v in visits:
+            width = _doubling(v.examples[0])
+            width = width if batch is None else min(batch, width)
+            alike = (str(v.form.spec), v.form.kinds, _doubling(v.brief.n_batches) if aligned else 0)
+            together.setdefault((width, alike), []).append(v)
+        for (width, _), members in together.items():  # type: ignore[misc]
+            members.sort(key=lambda v: -v.brief.n_steps)
+            most = self.size or self._fitting(members[0], width)
+            n = max(min(self.lanes, len(members)), ceil(len(members) / most))
+            yield from ((members[i::n], width) for i in range(n))
+
+    def _fitting(self, visit: Visit, width: int) -> int:
+        """How many clients of a kind fit into memory at a time."""
+        stack = self._stack([visit], width)
+        stack.begin(self._steps)
+        need = stack.program(self._steps, 0, 1).bytes_a_client * self.lanes
+        if self._device.type == "cuda":
+            return max(1, int(_SHARE * torch.cuda.mem_get_info(self._device)[0] / need))
+        return max(1, int(_MEMORY / need))
+
+    def _stack(self, members: Sequence[Visit], width: int) -> Stack:
+        n, filled = self._bound.layout.n_params, [*members, *[members[0]] * (padded(len(members)) - len(members))]
+        starts = torch.stack([v.start for v in filled])
+        stays = [torch.stack([v.brief.weights for v in filled])]
+        if self._work.later is not None:
+            stays.append(starts.new_tensor([v.optimiser.lr for v in filled]))
+        stays += [torch.stack(column) for column in zip(*(v.tensors for v in filled), strict=True)]
+        changes = [starts[:, :n].contiguous(), starts[:, n:].contiguous(), starts.new_zeros(len(filled))]
+        examples = [v.examples for v in members]
+        plan = schedule(examples, self._work, laps=len(self._rule.laps), width=width, device=self._device)
+        return Stack(plan, gathered([v.form for v in members]), stays, changes, width)
+
+    def _run(self, stacks: Sequence[Stack]) -> None:
+        by_lane = [stacks[i :: self.lanes] for i in range(self.lanes)]
+        courses = [self._course(lane, mine) for lane, mine in zip(self._lanes, by_lane, strict=False) if mine]
+        if self._threads is not None and len(courses) > 1:
+            for done in [self._threads.submit(_through, course) for course in courses]:
+                done.result()
+        else:
+            for _ in zip_longest(*courses):
+                pass
+            if self._device.type == "cuda":
+                torch.cuda.synchronize(self._device)
+
+    def _course(self, lane: Any, stacks: Sequence[Stack]) -> Iterator[None]:
+        for stack in stacks:
+            yield from lane.run(stack)
+
+    def _finished(self, members: Sequence[Visit], stack: Stack) -> Iterator[Trained]:
+        assert stack.state is not None
+        w, stats, totals, *state = stack.changes
+        ends = torch.cat([w, stats], 1) if self._bound.layout.stats else w
+        losses = totals.tolist()
+        found = []
+        for c, v in enumerate(members):
+            own = stack.state.filled([t[c] for t in state], instead={Optimiser: v.optimiser})
+            out = self._rule.finish(ends[c], v.context, own)
+            delta = ends[c] - v.brief.weights if out.delta is None else _own(out.delta)
+            found.append((delta, out))
+        sums = torch.stack([delta.sum() for delta, _ in found]).tolist() if found else []
+        for c, (v, (delta, out)) in enumerate(zip(members, found, strict=True)):
+            loss = losses[c] / v.brief.n_steps
+            carried = ({k: _own(t) for k, t in ts.items()} for ts in (out.extras, out.memory, out.notes))
+            yield Trained(delta, v.examples[0], v.brief.n_steps, loss, isfinite(loss) and isfinite(sums[c]), *carried)
+
+
+def _unfit(bound: Bound, work: Work) -> str | None:
+    """What makes stacking impossible, as far as can be seen beforehand."""
+    for m in bound.module.modules():
+        if "Dropout" in type(m).__name__ and getattr(m, "p", 1) > 0:
+            return "the model has dropout, whose draws are each client's own"
+    if bound.layout.stats:
+        return "the model keeps running statistics of its batches"
+    given = bound.task.clients
+    shapes = set() if isinstance(given, Shards) else {(x.shape[1:], y.shape[1:], x.dtype, y.dtype) for x, y in given}
+    if len(shapes) > 1:
+        return "clients' examples have different shapes"
+    if work.later is not None and work.optimiser.at is None:
+        return "the optimiser's rate cannot be a tensor"
+    return None
+
+
+def _everybodys(task: Task) -> tuple[Tensor, Tensor, list[int]]:
+    """All clients' examples in two tensors, and where each one's begin."""
+    clients = task.clients
+    if isinstance(clients, Shards):
+        return clients.x, clients.y, clients.ends
+    ends = [0]
+    for x, _ in clients:
+        ends.append(ends[-1] + len(x))
+    return torch.cat([x for x, _ in clients]), torch.cat([y for _, y in clients]), ends
+
+
+def _doubling(n: int) -> int:
+    return 1 << (n - 1).bit_length()
+
+
+def _own(t: Tensor) -> Tensor:
+    """Memory of its own, not a row of a stack."""
+    return t.clone() if t.untyped_storage().nbytes() > t.nbytes else t
+
+
+def _through(course: Iterator[None]) -> None:
+    with torch.no_grad():
+        for _ in course:
+            pass

@@ -1,0 +1,121 @@
+"""Onto a Ray cluster and off it: one that is there, or one of our own on this machine that ends with its work."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from ..core.errors import BadInput
+
+__all__ = ["check", "connect", "has_room", "load", "told", "travels"]
+
+_PATIENCE = 30  # seconds for a cluster to answer
+_TRY = "import sys, ray; ray.init(address=sys.argv[1], log_to_driver=False, logging_level='ERROR')"
+
+
+def load() -> Any:
+    """Ray itself, which is not there unless it was asked for."""
+    try:
+        import ray
+    except ImportError:
+        raise BadInput("--executor ray: Ray is not installed; pip install 'tarry[ray]'") from None
+    return ray
+
+
+def check(address: str | None) -> None:
+    """Raise BadInput where it is plain at once that there is no Ray, or no cluster at the address."""
+    ray, address = load(), _meant(address)
+    if address in ("local", "auto") or ray.is_initialized():
+        return
+    host, _, port = address.rpartition(":")
+    if "://" in address or not host or not port.isdigit():
+        raise BadInput(f"--address {address}: run on a machine of the cluster, and give its HOST:PORT or auto")
+    try:
+        socket.create_connection((host, int(port)), timeout=_PATIENCE).close()
+    except (OSError, OverflowError) as e:
+        raise _nobody(address, str(e)) from e
+
+
+def connect(address: str | None, *, cpus: int) -> Callable[[], None]:
+    """Be on the cluster at `address` (or in RAY_ADDRESS), or on one of our own with `cpus` here; gives the way out.
+
+    A process that is on a cluster already stays on it, and leaving is then not ours.
+    """
+    check(address)
+    ray, address = load(), _meant(address)
+    if ray.is_initialized():
+        here = ray.get_runtime_context().gcs_address
+        if address not in ("local", "auto", here):
+            raise BadInput(f"--address {address}: this process is on the Ray cluster at {here} already; leave it out")
+        return lambda: None
+    ours: dict[str, Any] = {"num_cpus": cpus, "include_dashboard": False} if address == "local" else {}
+    if ours:
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    else:
+        _try(address)
+    before = signal.getsignal(signal.SIGTERM)  # Ray sets its own
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **ours)
+    except Exception as e:
+        if not ours:
+            raise _nobody(address, told(e)) from e
+        raise BadInput(f"--executor ray: Ray does not start here: {told(e)}") from e
+
+    def leave() -> None:
+        ray.shutdown()
+        if before is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)
+
+    return leave
+
+
+def _meant(address: str | None) -> str:
+    return address or os.environ.get("RAY_ADDRESS") or "local"
+
+
+def _try(address: str) -> None:
+    """Go there in another process first: Ray waits for a cluster that does not answer for ever, or ends the program."""
+    command = [sys.executable, "-c", _TRY, address]
+    try:
+        tried = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE, check=False)
+    except subprocess.TimeoutExpired:
+        raise _nobody(address, f"no answer in {_PATIENCE} s") from None
+    if tried.returncode != 0:
+        raise _nobody(address, (tried.stderr.strip().splitlines() or ["no reason given"])[-1])
+
+
+def _nobody(address: str, why: str) -> BadInput:
+    return BadInput(
+        f"--address {address}: there is no Ray cluster that this machine belongs to ({why}); `ray start --head` begins "
+        "one, and without --address we begin one of our own"
+    )
+
+
+def has_room(gpus: float) -> None:
+    """Raise BadInput where the cluster we are on could never hold a worker of one CPU and this share of a GPU."""
+    there = load().cluster_resources()
+    cpus_there, gpus_there = there.get("CPU", 0), there.get("GPU", 0)
+    if cpus_there < 1 or gpus_there < gpus:
+        raise BadInput(
+            f"--executor ray: a worker takes 1 CPU and {gpus:g} GPU (--gpus), and the whole cluster has "
+            f"{cpus_there:g} and {gpus_there:g}; name another with --address"
+        )
+
+
+def told(e: BaseException) -> str:
+    """What Ray says, in a line."""
+    return " ".join(str(e).split())[:500]
+
+
+def travels() -> None:
+    """Modules that were read from a file (--method file.py:factory) go along: the cluster's machines cannot import."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("tarry_user_"):
+            load().cloudpickle.register_pickle_by_value(module)

@@ -1,0 +1,108 @@
+"""The batches of a stack of clients in columns: in column s everybody makes a step on the examples at[:, s].
+
+Where a rule makes one lap an epoch, a client's batches follow each other without a gap; where it makes more, every
+epoch begins in one column for all, so that all turn to the next lap together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from ..core.client import Work
+from ..core.visits import orders
+
+__all__ = ["Schedule", "padded", "schedule"]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """`at` [clients, columns, width]: examples; `rows`: which count (None: all); `active`: whose step counts."""
+
+    at: Tensor
+    rows: Tensor | None
+    active: Tensor | None
+    laps: list[tuple[int, int, int]]  # lap, first column, how many
+    cuts: dict[int, int]  # from this column on the stack is so many clients
+
+    @property
+    def ragged(self) -> bool:
+        return self.rows is not None
+
+
+def padded(n: int) -> int:
+    """How many clients are stacked for n: few different numbers, since each has to be traced; at most a third more."""
+    step = 1 if n <= 8 else 4 if n <= 24 else 8 if n <= 48 else 16
+    return -(-n // step) * step
+
+
+def schedule(
+    clients: Sequence[tuple[int, int, int]], work: Work, *, laps: int, width: int, device: torch.device
+) -> Schedule:
+    """Of clients (number of examples, offset of the first, key of their order), those of most steps first."""
+    size = work.batch or width
+    plans = [list(orders(n, work, key)) for n, _, key in clients]
+    n_epochs = max(len(p) for p in plans)
+    longest = [max(p[e][1] for p in plans if e < len(p)) for e in range(n_epochs)]
+    begins = np.concatenate([[0], np.cumsum(longest)]).tolist()
+    aligned = laps > 1
+    n_columns = begins[-1] if aligned else max(sum(count for _, count in p) for p in plans)
+    at = np.zeros((padded(len(clients)), n_columns, width), np.int64)
+    rows = np.zeros(at.shape, bool)
+    for c, ((n, offset, _), plan) in enumerate(zip(clients, plans, strict=True)):
+        column = 0
+        for e, (order, count) in enumerate(plan):
+            _fill(at[c], rows[c], begins[e] if aligned else column, order, n, count, size, offset)
+            column += count
+    at[len(clients) :], rows[len(clients) :] = at[0], rows[0]
+    if aligned:
+        sequence = [(lap, begins[e], longest[e]) for e in range(n_epochs) for lap in range(laps)]
+    else:
+        sequence = [(0, 0, n_columns)]
+    counts: Any = rows if not rows.all() else None
+    cuts = {} if aligned or counts is None else _cuts(np.any(rows[: len(clients)], axis=-1))
+    return Schedule(
+        torch.from_numpy(at).to(device),
+        None if counts is None else torch.from_numpy(counts).to(device),
+        None if counts is None else torch.from_numpy(counts.any(-1)).to(device),
+        sequence,
+        cuts,
+    )
+
+
+def _fill(
+    at: npt.NDArray[np.int64],
+    rows: npt.NDArray[np.bool_],
+    first: int,
+    order: npt.NDArray[np.int64] | None,
+    n: int,
+    count: int,
+    size: int,
+    offset: int,
+) -> None:
+    """An epoch's batches of a client, from a column on; padding repeats the batch's first example."""
+    examples = (np.arange(n) if order is None else order) + offset
+    whole = min(count, n // size)
+    if whole:
+        at[first : first + whole, :size] = examples[: whole * size].reshape(whole, size)
+        rows[first : first + whole, :size] = True
+    if count > whole:
+        rest = examples[whole * size :]
+        at[first + whole, : len(rest)], at[first + whole, len(rest) :] = rest, rest[0]
+        rows[first + whole, : len(rest)] = True
+
+
+def _cuts(active: npt.NDArray[np.bool_]) -> dict[int, int]:
+    """Columns from which on half of the stack or less is at work, and what is left of it."""
+    now, cuts = padded(len(active)), {}
+    for s, alive in enumerate(active.sum(0).tolist()):
+        if alive > 0 and padded(alive) <= now / 2:
+            now = padded(alive)
+            cuts[s] = now
+    return cuts

@@ -1,0 +1,280 @@
+"""The traced steps of a rule, for stacks of any size: made when first asked for, and kept.
+
+A program takes, for c clients, first what stays (the weights received, the rates if they differ, the context), then
+what changes (weights, statistics, sum of losses, state), then where to find the batch; it gives back what changes.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from threading import RLock
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+from torch.fx import GraphModule
+
+from ..core.local import LocalRule
+from ..core.optim import Optimiser
+from ..core.pure import Pure
+from ..core.stack import Form, NotStackable, bytes_of, form_of, no_loops, stacked, traced
+
+__all__ = ["Program", "Steps"]
+
+Rows = Callable[[], Sequence[Tensor]]  # of one client: asked for when there is something to trace
+_OFTEN = 200
+_MOST_FORMS = 5  # a state that takes more of them from step to step changes with every one
+
+
+@dataclass
+class Program:
+    """What is run for a stack, and the form of the state before and after it.
+
+    At first it is worked out operation by operation. A list of operations without Python between them takes a third of
+    a second to make, as long as some hundred steps: it is made when the program has been called that often.
+    """
+
+    run: Callable[..., Sequence[Tensor]]
+    before: Form | None
+    after: Form
+    bytes_a_client: int  # a bound on the memory that it takes
+    quicker: Callable[[Sequence[Tensor]], Callable[..., Sequence[Tensor]]] | None = None
+    calls: int = 0
+
+    def __call__(self, *args: Tensor) -> Sequence[Tensor]:
+        self.calls += 1
+        if self.quicker is not None and self.calls > _OFTEN:
+            make, self.quicker = self.quicker, None
+            self.run = make(args)
+        return self.run(*args)
+
+
+@dataclass(frozen=True)
+class One:
+    """A step of one client, traced."""
+
+    graph: GraphModule
+    after: Form
+
+
+class Steps:
+    """A rule's programs. `x`, `y` are everybody's examples."""
+
+    def __init__(
+        self,
+        pure: Pure,
+        rule: LocalRule,
+        optimiser: Optimiser,
+        x: Tensor,
+        y: Tensor,
+        *,
+        rated: bool = False,  # clients' learning rates differ
+        compiled: bool = False,
+    ):
+        self._pure, self._rule, self._optimiser, self._x, self._y = pure, rule, optimiser, x, y
+        self._rated, self._compiled = rated, compiled
+        self._ones: dict[Hashable, One] = {}
+        self._programs: dict[Hashable, Program] = {}
+        self._lock = RLock()
+
+    def init(self, c: int, context: Form, rows: Rows) -> Program:
+        """The state before the first step; `rows`: what stays and weights and statistics, of one client."""
+
+        def fn(*args: Tensor) -> tuple[Any, list[Tensor]]:
+            *stays, w, stats = args
+            self._pure.begin_step(stays[0], stats, None)
+            state = self._rule.init(w, self._context(context, stays), self._pure)
+            form, tensors = form_of(state)
+            return form, tensors
+
+        return self._program("init", c, context, None, fn, rows, None)
+
+    def turn(self, lap: int, c: int, context: Form, state: Form, rows: Rows, *, ragged: bool) -> Program:
+        """As a lap begins."""
+
+        def fn(*args: Tensor) -> tuple[Any, list[Tensor]]:
+            stays, (_, stats, *tensors) = args[: self._stays(context)], args[self._stays(context) :]
+            self._pure.begin_step(stays[0], stats, None)
+            after = self._rule.turn(lap, state.filled(tensors), self._pure)
+            return form_of(after)
+
+        return self._program(("turn", lap), c, context, state, fn, rows, _masking if ragged else None)
+
+    def step(self, lap: int, c: int, context: Form, state: Form, rows: Rows, *, ragged: bool, width: int) -> Program:
+        """A mini-batch."""
+        k = self._stays(context)
+
+        def fn(*args: Tensor) -> tuple[Any, list[Tensor]]:
+            stays, rest = args[:k], args[k:]
+            (w, stats, *tensors), (x, y, *mask) = (rest[:-3], rest[-3:]) if ragged else (rest[:-2], rest[-2:])
+            self._pure.begin_step(stays[0], stats, mask[0] if mask else None)
+            made = self._rule.laps[lap](w, (x, y), self._context(context, stays), state.filled(tensors), self._pure)
+            form, moved = form_of(made[1])
+            return form, [made[0], self._pure.stats, *moved, made[2]]
+
+        def with_batch() -> list[Tensor]:
+            batch = [t[:1].expand(width, *t.shape[1:]).contiguous() for t in (self._x, self._y)]
+            mask = [torch.ones(width, dtype=torch.bool, device=self._x.device)] if ragged else []
+            return [*rows(), *batch, *mask]
+
+        kind = ("step", lap, width, ragged)
+        return self._program(kind, c, context, state, fn, with_batch, self._gathering(k, ragged, counts=lap == 0))
+
+    # How
+
+    def _stays(self, context: Form) -> int:
+        return 1 + self._rated + sum(k is not None for k in context.kinds)
+
+    def _context(self, context: Form, stays: Sequence[Tensor]) -> Any:
+        if self._rated:
+            assert self._optimiser.at is not None
+            self._pure.use(self._optimiser.at(stays[1]))
+        return context.filled(stays[1 + self._rated :])
+
+    def _program(
+        self,
+        kind: Any,
+        c: int,
+        context: Form,
+        state: Form | None,
+        fn: Callable[..., tuple[Any, list[Tensor]]],
+        rows: Rows,
+        wrap: Callable[..., Any] | None,
+    ) -> Program:
+        key = (kind, context.key, None if state is None else state.key)
+        if (known := self._programs.get((key, c, wrap is None))) is not None:
+            return known
+        with self._lock:
+            alone = rows()
+            one = self._ones.get(key) or self._traced(key, fn, alone, state)
+            around = wrap or _as_is
+            if self._compiled and kind[0] == "step":
+                run, quicker = around(self._compile(one.graph, c, alone)), None
+            else:
+                run = around(_alone(one.graph) if c == 1 else _by_rules(one.graph))
+                quicker = partial(self._quicker, one.graph, c, around, rows) if kind[0] == "step" else None
+            made = Program(run, state, one.after, bytes_of(one.graph), quicker)
+            self._programs[key, c, wrap is None] = made
+            return made
+
+    def _quicker(
+        self, one: GraphModule, c: int, wrap: Callable[..., Any], rows: Rows, args: Sequence[Tensor]
+    ) -> Callable[..., Any]:
+        with self._lock:
+            stack = _alone(one) if c == 1 else stacked(one, _repeated(rows(), c))
+            return _scripted(wrap(stack), args)
+
+    def _compile(self, one: GraphModule, c: int, alone: Sequence[Tensor]) -> Callable[..., Any]:
+        graph = one if c == 1 else stacked(one, _repeated(alone, c))
+        made = torch.compile(graph, fullgraph=True, dynamic=False)
+        return _alone(made) if c == 1 else made
+
+    def _traced(
+        self, key: Any, fn: Callable[..., tuple[Any, list[Tensor]]], rows: Sequence[Tensor], state: Form | None
+    ) -> One:
+        after: list[Form] = []
+
+        def tensors_alone(*args: Tensor) -> list[Tensor]:
+            form, tensors = fn(*args)
+            after.append(form)
+            return tensors
+
+        try:
+            graph = traced(tensors_alone, rows)
+        finally:
+            self._pure.use(self._optimiser)
+        of_same_kind = [k for k in self._ones if k[:2] == key[:2]]  # type: ignore[index]
+        if len(of_same_kind) >= _MOST_FORMS:
+            raise NotStackable("its state changes at every step in something that is no tensor")
+        same = state is not None and state.key == after[0].key
+        self._ones[key] = One(graph, state if same and state is not None else after[0])
+        return self._ones[key]
+
+    def _gathering(self, k: int, ragged: bool, *, counts: bool) -> Callable[..., Any]:
+        """Around a stacked step: look up the batch, and let nothing change for who does not step."""
+        x, y = self._x, self._y
+
+        def wrap(run: Callable[..., Any]) -> Callable[..., tuple[Tensor, ...]]:
+            def whole(*args: Tensor) -> tuple[Tensor, ...]:
+                stays, (w, stats, total, *state) = args[:k], args[k:-3] if ragged else args[k:-1]
+                at = args[-3] if ragged else args[-1]
+                flat = at.reshape(-1)
+                batch = [t.index_select(0, flat).view(*at.shape, *t.shape[1:]) for t in (x, y)]
+                moved = run(*stays, w, stats, *state, *batch, *([args[-2]] if ragged else []))
+                new, more = moved[:-1], total + moved[-1] if counts else total  # losses of the first lap are told
+                if not ragged:
+                    return (new[0], new[1], more, *new[2:])
+                kept = _kept(new, [w, stats, *state], args[-1])
+                return (kept[0], kept[1], torch.where(args[-1], more, total), *kept[2:])
+
+            return whole
+
+        return wrap
+
+
+def _kept(new: Sequence[Tensor], old: Sequence[Tensor], active: Tensor) -> list[Tensor]:
+    """The new where a client is at work, else the old; all new where a state takes another form."""
+    if [t.shape for t in new] != [t.shape for t in old]:
+        return list(new)
+    return [torch.where(active.view(-1, *[1] * (a.ndim - 1)), a, b) for a, b in zip(new, old, strict=True)]
+
+
+def _masking(run: Callable[..., Any]) -> Callable[..., Any]:
+    """Around a turn: nothing changes for who is done."""
+
+    def whole(*args: Tensor) -> list[Tensor]:
+        *rest, active = args
+        new = run(*rest)
+        return _kept(new, rest[-len(new) :], active) if new else []
+
+    return whole
+
+
+def _as_is(run: Callable[..., Any]) -> Callable[..., Any]:
+    return run
+
+
+def _repeated(alone: Sequence[Tensor], c: int) -> list[Tensor]:
+    """A stack of the same client, to trace with."""
+    return [r.unsqueeze(0).expand(c, *r.shape).contiguous() for r in alone]
+
+
+def _by_rules(one: GraphModule) -> Callable[..., Any]:
+    """A stack by batching rules; an operation that has none is told at its first call, not looped over."""
+    many, known = vmap(one), False
+
+    def run(*args: Tensor) -> Any:
+        nonlocal known
+        if known:
+            return many(*args)
+        with no_loops():
+            out = many(*args)
+        known = True
+        return out
+
+    return run
+
+
+def _alone(graph: Callable[..., Any]) -> Callable[..., Any]:
+    """A stack of one needs no stacking."""
+
+    def run(*args: Tensor) -> list[Tensor]:
+        return [t.unsqueeze(0) for t in graph(*(a.squeeze(0) for a in args))]
+
+    return run
+
+
+def _scripted(run: Callable[..., Any], args: Sequence[Tensor]) -> Callable[..., Any]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            made: Callable[..., Any] = torch.jit.trace(  # type: ignore[no-untyped-call]
+                lambda *a: tuple(run(*a)), tuple(args), check_trace=False
+            )
+        except Exception:  # an operation whose arguments it does not know, such as a convolution's backward pass
+            return run
+    return made

@@ -1,0 +1,171 @@
+"""An executor that trains all who wait at once, if that gives the same numbers, in the way that is fastest here.
+
+Before it trains anybody it tries a few steps: two clients one by one and stacked, which must agree; then, timed, one by
+one and each way to stack (how many clients a stack, how many lanes). What it found is in `told`. What cannot be stacked
+(dropout, running statistics, a rule that thinks in Python) is trained by another executor, and `told` says why.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from ..core.client import Bound, Job, Trained, Work, train
+from ..core.local import LocalRule
+from ..core.stack import NotStackable
+from ..core.ticket import Ticket
+from .batched import Trainer
+from .executor import Executor
+
+__all__ = ["Together"]
+
+_STEPS = 4  # of a trial
+_MOST = 32  # clients of a trial
+_ALIKE = {torch.float64: 1e-6, torch.float32: 2e-3}  # of a delta's norm, after a few steps
+_ROUGHLY = 0.1  # with reduced precision
+_WORTH = 1.1  # times as fast: less is not worth other roundings
+
+
+class Together:
+    """`forced`: stack whenever it is possible, however fast; else only where it is faster than one by one."""
+
+    def __init__(
+        self,
+        bound: Bound,
+        *,
+        rule: LocalRule,
+        work: Work,
+        seed: int,
+        lanes: int,
+        forced: bool,
+        otherwise: Callable[[], Executor],
+        precision: str = "float32",
+        compiled: bool = False,
+    ):
+        self._bound, self._rule, self._work, self._seed, self._forced = bound, rule, work, seed, forced
+        self._otherwise = otherwise
+        self._rough = precision != "float32"
+        self._waiting: dict[int, tuple[float, Ticket, Mapping[str, Tensor]]] = {}
+        self._done: dict[int, Trained] = {}
+        self._chosen = False
+        self._trainer: Trainer | None = None
+        self._other: Executor | None = None
+        self.told = ""
+        try:
+            self._trainer = Trainer(
+                bound, rule=rule, work=work, seed=seed, lanes=lanes, compiled=compiled, bf16=precision == "bf16"
+            )
+        except NotStackable as e:
+            self._give_up(str(e))
+
+    def submit(self, ticket: Ticket, memory: Mapping[str, Tensor], due: float) -> None:
+        if self._other is not None:
+            self._other.submit(ticket, memory, due)
+        else:
+            self._waiting[ticket.number] = (due, ticket, memory)
+
+    def collect(self, number: int) -> Trained:
+        if number not in self._done and self._other is None:
+            try:
+                self._train()
+            except NotStackable as e:
+                self._give_up(str(e))
+        if number in self._done:
+            return self._done.pop(number)
+        assert self._other is not None
+        return self._other.collect(number)
+
+    def _train(self) -> None:
+        assert self._trainer is not None
+        soonest = sorted((due, n) for n, (due, *_) in self._waiting.items())
+        jobs = [_job(*self._waiting[n][1:]) for _, n in soonest]
+        if not self._chosen:
+            self._choose(jobs)
+            self._chosen = True
+        self._done |= zip((j.number for j in jobs), self._trainer.train(jobs), strict=True)
+        self._waiting.clear()
+
+    def _give_up(self, why: str) -> None:
+        self.told = f"clients are not trained together: {why}"
+        self._other = self._otherwise()
+        for due, ticket, memory in self._waiting.values():
+            self._other.submit(ticket, memory, due)
+        self._waiting.clear()
+        self._leave()
+
+    def _leave(self) -> None:
+        if self._trainer is not None:
+            self._trainer.close()
+
+    # Which way
+
+    def _choose(self, jobs: Sequence[Job]) -> None:
+        assert self._trainer is not None
+        trainer, few = self._trainer, jobs[:_MOST]
+        work = replace(self._work, epochs=None, steps=_STEPS)
+        trial = trainer.shortened(_STEPS)
+        sizes = {j.number: len(self._bound.task.clients[j.client][0]) for j in few}
+        two = [few[0], min(few, key=lambda j: sizes[j.number])][: len(few)]
+        alone = [train(j, self._bound, rule=self._rule, work=work, seed=self._seed) for j in two]
+        self._must_agree(alone, trial.train(two))
+        one_by_one = (
+            _seconds(lambda: [train(two[0], self._bound, rule=self._rule, work=work, seed=self._seed)]) / _STEPS
+        )
+        best, how = None, (trainer.lanes, trainer.size)
+        for lanes, size in self._ways(len(few)):
+            trial.lanes, trial.size = lanes, size
+            trial.train(few)  # what is traced is traced now
+            took = _seconds(lambda: trial.train(few)) / (_STEPS * len(few))
+            if best is None or took < best:
+                best, how = took, (lanes, size)
+        assert best is not None
+        faster = one_by_one / best
+        if not self._forced and faster < _WORTH:
+            raise NotStackable(f"stacks are {faster:.1f} times as fast as one by one here")
+        trainer.lanes, trainer.size = how
+        stack = "one client a stack" if how[1] == 1 else "all who wait in a stack" if how[0] == 1 else "a stack a lane"
+        lanes_ = "" if how[0] == 1 else f", {how[0]} lanes"
+        self.told = f"clients are trained together ({stack}{lanes_}): a step is {faster:.1f} times as fast as alone"
+
+    def _ways(self, n: int) -> Iterator[tuple[int, int | None]]:
+        """Lanes and clients a stack at most (None: as memory allows)."""
+        assert self._trainer is not None
+        most = self._trainer.most_lanes
+        yield 1, None
+        for lanes in {2, 4, most}:
+            if 1 < lanes <= min(most, n):
+                yield lanes, None
+                yield lanes, 1
+        if most == 1:
+            yield 1, 1
+
+    def _must_agree(self, alone: Sequence[Trained], stacked: Sequence[Trained]) -> None:
+        for a, b in zip(alone, stacked, strict=True):
+            far = ((a.delta - b.delta).norm() / a.delta.norm().clamp_min(1e-30)).item()
+            if a.finite and not far <= (_ROUGHLY if self._rough else _ALIKE[a.delta.dtype]):
+                raise NotStackable(
+                    f"a client's update differs by {far:.1g} of its size when trained with others; is the loss the mean"
+                    " of the examples' losses, and does each example's output depend on it alone?"
+                )
+
+    def close(self) -> None:
+        self._waiting.clear()
+        self._done.clear()
+        self._leave()
+        if self._other is not None:
+            self._other.close()
+
+
+def _job(t: Ticket, memory: Mapping[str, Tensor]) -> Job:
+    return Job(t.number, t.client, t.visit, t.sent, t.payload, memory, t.version)
+
+
+def _seconds(work: Callable[[], Sequence[Trained]]) -> float:
+    """Until its numbers are there: a Trained holds a loss that was asked for."""
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began

@@ -1,0 +1,77 @@
+"""A part of one's own that returns something else is told by the method's and the part's name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import tarry
+from tarry import Method
+from tarry.core.errors import BadInput
+from tarry.core.method import Part, stateless
+from tarry.core.promise import looked_at
+from tarry.core.ticket import Start
+
+
+def task() -> tarry.Task:
+    g = torch.Generator().manual_seed(0)
+    clients = [(torch.randn(8, 4, generator=g), torch.randint(0, 2, (8,), generator=g)) for _ in range(2)]
+    return tarry.Task("two", model=lambda: nn.Linear(4, 2), loss=nn.functional.cross_entropy, clients=clients)
+
+
+RUN: dict[str, Any] = {"delay": [1.0, 2.0], "updates": 6, "steps": 1}
+SLIPS: dict[str, tuple[dict[str, Part[Any, Any]], str]] = {
+    "nothing": ({"step": stateless(lambda u, now: None)}, "its step returned None; it should return the new global"),
+    "no return": ({"step": Part(lambda u, s, now: None)}, "its step returned None; "),  # type: ignore[arg-type,return-value]
+    "no state": ({"step": Part(lambda u, s, now: now.weights)}, "its step returned a tensor of 10 alone; "),  # type: ignore[arg-type,return-value]
+    "another shape": ({"step": stateless(lambda u, now: now.weights[:3])}, "its step returned a tensor of 3; "),
+    "a number": ({"step": stateless(lambda u, now: 0.5)}, "its step returned float; "),
+    "a delta for an update": ({"correct": stateless(lambda u, now: u.delta)}, "its correct returned a tensor of 10; "),
+    "a long update": (
+        {"correct": stateless(lambda u, now: u.but(delta=u.delta.repeat(2)))},
+        "its correct returned Update with a tensor of 20; ",
+    ),
+    "a pooled nothing": ({"aggregate": stateless(lambda u, now: False)}, "its aggregate returned bool; "),
+    "a start of nothing": ({"reply": stateless(lambda u, now: Start(None))}, "its reply returned Start with None; "),  # type: ignore[arg-type]
+    "a client for clients": ({"dispatch": stateless(lambda roster, now: 0)}, "its dispatch returned int; "),
+}
+
+
+@pytest.mark.parametrize("what", SLIPS)
+def test_a_slip_is_told_by_method_and_part(what: str) -> None:
+    parts, said = SLIPS[what]
+    with pytest.raises(BadInput) as e:
+        tarry.run(Method("mine", **parts), task(), **RUN)  # type: ignore[arg-type]
+    (problem,) = e.value.problems
+    assert problem.startswith(f"method 'mine': {said}")
+
+
+def test_a_part_is_looked_at_until_it_has_returned_something() -> None:
+    def late(u: Any, count: int, now: Any) -> tuple[Any, int]:
+        return (None if count < 2 else u.delta), count + 1
+
+    with pytest.raises(BadInput, match="its aggregate returned a tensor of 10"):
+        tarry.run(Method("late", aggregate=Part(late, lambda _: 0)), task(), **RUN)
+
+
+def test_a_part_that_keeps_its_promise_is_itself_again_and_plain_parts_are_never_looked_at() -> None:
+    half: Callable[..., Any] = stateless(lambda u, now: now.weights + 0.5 * u.delta)  # type: ignore[assignment]
+    method = Method("half", step=half)  # type: ignore[arg-type]
+    apply = looked_at(method)
+    assert apply["step"] is not method.step.apply
+    for part in ("correct", "aggregate", "reply", "dispatch"):
+        assert apply[part] is getattr(method, part).apply
+
+    class Moment:
+        weights = torch.zeros(3)
+
+    class Answer:
+        delta = torch.ones(3)
+
+    made, _ = apply["step"](Answer, None, Moment)  # type: ignore[arg-type]
+    assert made.tolist() == [0.5] * 3
+    assert apply["step"] is method.step.apply

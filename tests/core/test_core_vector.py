@@ -1,0 +1,218 @@
+"""Memory is used again when nobody sees it any more, and never before; sweeps give what whole operations do."""
+
+from __future__ import annotations
+
+import copy
+import io
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tarry.core import vector
+from tarry.core.client import Trained
+from tarry.core.layout import Block, Kind, Layout
+from tarry.core.server import Server
+from tarry.core.tree import tensors
+from tarry.core.vector import back, forget, fresh, swept
+from tarry.methods import methods
+from tarry.parts.manifold import CONTROL
+
+LARGE = torch.zeros(300_000)  # above the limit for reuse
+SIZES = (270_000, 64, 29_000, 700, 236)  # the last are running statistics
+
+IN_ROUNDS = ("fedavg", "fedyogi")
+CASES: list[tuple[str, dict[str, Any]]] = [
+    ("orthofl", {}),
+    ("orthofl", {"projection": "full"}),
+    ("orthofl", {"projection": "none"}),
+    ("orthofl", {"ablation": "no-average"}),
+    ("orthofl", {"state": "reference"}),
+    ("fedasync", {}),
+    ("fedbuff", {"buffer": 2}),
+    ("fedavg", {}),
+    ("ca2fl", {"buffer": 2}),
+    ("fadas", {"buffer": 2}),
+    ("fedyogi", {}),
+    ("orthocorrect", {"alpha": 0.3, "theta": 0.2}),
+    ("orthodyn", {}),
+    ("asynccurve", {"correction": "orthostrict"}),
+    ("asynccurve", {"curve": "printed", "periodic": 3, "swa": 0.0}),
+]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_spare() -> Iterator[None]:
+    forget()
+    yield
+    forget()
+
+
+def layout() -> Layout:
+    blocks, start = [], 0
+    for i, size in enumerate(SIZES):
+        kind = Kind.STAT if i == len(SIZES) - 1 else Kind.PARAM
+        blocks.append(Block(f"t{i}", start, start + size, (size,), kind))
+        start += size
+    return Layout(tuple(blocks))
+
+
+class Drive:
+    """A server whose clients come back in a mixed order, stale; `look` is called after every arrival."""
+
+    def __init__(self, name: str, parameters: dict[str, Any], arrivals: int = 14):
+        table, self.g = layout(), torch.Generator().manual_seed(3)
+        self.server = Server(methods.build(name, parameters), self.drawn(), layout=table, n_clients=4, seed=0)
+        self.arrivals, self.n_params = arrivals, table.n_params
+
+    def drawn(self) -> Tensor:
+        return torch.randn(sum(SIZES), generator=self.g).abs_()
+
+    def run(self, look: Any = lambda _: None) -> Tensor:
+        server = self.server
+        out = [server.hand_out(client, 0.0).number for client in range(4)]
+        for arrival in range(self.arrivals):
+            number = out.pop(arrival % min(3, len(out)))
+            control = {CONTROL: torch.randn(self.n_params, generator=self.g)}
+            delta = torch.randn(sum(SIZES), generator=self.g).mul_(0.1)
+            client = server.receive(number, Trained(delta, 3, 2, 0.5, extras=control), arrival).ticket.client
+            look(server)
+            if server.method.name not in IN_ROUNDS:
+                out.append(server.hand_out(client, arrival).number)
+            elif not out:
+                out = [server.hand_out(c, arrival).number for c in range(4)]
+            look(server)
+        return server.answer
+
+
+def test_memory_is_used_again_when_its_last_holder_is_gone() -> None:
+    first = fresh(LARGE)
+    where = first.data_ptr()
+    assert fresh(LARGE).data_ptr() != where
+    del first
+    assert fresh(LARGE).data_ptr() == where
+
+
+HOLDERS: dict[str, Any] = {
+    "a view": lambda t: t[5:9],
+    "a view of a view": lambda t: t.view(2, -1)[1][3:],
+    "an array": lambda t: t.numpy(),
+    "an array's part": lambda t: t[10:].numpy()[::7],
+    "a detached tensor": lambda t: t.detach(),
+    "an expanded one": lambda t: t[3].expand(4),
+    "its storage": lambda t: t.untyped_storage(),
+    "a shallow copy": lambda t: copy.copy([t]),
+    "a tensor made of its array": lambda t: torch.from_numpy(t.numpy()),
+    "a capsule": lambda t: torch.utils.dlpack.to_dlpack(t[4:]),
+}
+
+
+@pytest.mark.parametrize("holder", HOLDERS)
+def test_memory_that_anything_holds_is_not_used_again(holder: str) -> None:
+    first = fresh(LARGE)
+    where, held = first.data_ptr(), HOLDERS[holder](first)
+    del first
+    several = [fresh(LARGE) for _ in range(12)]
+    assert where not in {t.data_ptr() for t in several}
+    del held
+    assert fresh(LARGE).data_ptr() == where
+
+
+def test_a_graph_holds_what_it_needs() -> None:
+    first = fresh(LARGE).fill_(2.0)
+    x = torch.ones(len(first), requires_grad=True)
+    y = (x * first).sum()
+    del first
+    fresh(LARGE).fill_(7.0)
+    y.backward()
+    assert x.grad is not None
+    assert (x.grad == 2).all()
+
+
+def test_sizes_and_types_are_those_asked_for_and_spare_memory_is_bounded() -> None:
+    for like in (LARGE, LARGE.double(), LARGE.view(3, -1), torch.zeros(3), torch.zeros(0)):
+        made = fresh(like)
+        assert (made.shape, made.dtype, made.device) == (like.shape, like.dtype, like.device)
+        assert made.is_contiguous()
+    many = [fresh(LARGE) for _ in range(40)]
+    many.clear()
+    assert 0 < sum(map(len, vector._spare.values())) <= 4 * vector._SPARE
+    forget()
+    assert not vector._spare
+
+
+def test_a_leased_vector_saves_loads_and_copies() -> None:
+    made = fresh(LARGE).fill_(3.0)
+    file = io.BytesIO()
+    torch.save(made, file)
+    file.seek(0)
+    for again in (torch.load(file), copy.deepcopy(made), made.clone()):
+        assert torch.equal(again, made)
+        assert again.data_ptr() != made.data_ptr()
+
+
+def test_a_sweep_goes_over_everything_once_and_back() -> None:
+    a, b = torch.arange(10.0), torch.arange(10.0) * 2
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(vector, "_STRETCH", 4)
+        forth = swept(a, b)
+        assert [x.tolist() for x, _ in forth] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+        assert all(torch.equal(2 * x, y) for x, y in forth)
+        assert [x[0].item() for x, _ in back(a, b)] == [8, 4, 0]
+        with pytest.raises(ValueError, match="argument 2 is shorter"):
+            swept(a, b[:3])
+
+
+@pytest.mark.parametrize(("name", "parameters"), CASES)
+def test_no_vector_that_was_ever_seen_changes(name: str, parameters: dict[str, Any]) -> None:
+    """Whatever a callback or a checkpoint may have kept: weights, tickets, starts, payloads, states, and views."""
+    seen: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def look(server: Server) -> None:
+        everything = [server.save(), server.answer, server.state, server.tickets, server.starts]
+        everything += [server.next_start(client) for client in range(4)]
+        for t in tensors(everything):
+            if t.data_ptr() not in seen:
+                seen[t.data_ptr()] = (t.view_as(t), t.clone())  # a view alone must hold the memory
+
+    Drive(name, parameters).run(look)
+    assert len(seen) > 14
+    for held, then in seen.values():
+        assert torch.equal(held, then)
+
+
+@pytest.mark.parametrize(("name", "parameters"), CASES)
+def test_memory_used_again_leaves_no_trace(
+    name: str, parameters: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same bits as from new memory full of rubbish, and memory was in fact used again."""
+    leased = Drive(name, parameters).run()
+    spare = sum(map(len, vector._spare.values()))
+
+    def rubbish(like: Tensor) -> Tensor:
+        return torch.full_like(like, float("nan"))
+
+    for module in [m for m in sys.modules.values() if getattr(m, "fresh", None) is fresh and m.__name__[:5] == "tarry"]:
+        monkeypatch.setattr(module, "fresh", rubbish)
+    assert torch.equal(leased, Drive(name, parameters).run())
+    assert spare > 0
+
+
+@pytest.mark.parametrize(("name", "parameters"), CASES)
+def test_stretches_give_what_the_whole_does(
+    name: str, parameters: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = Drive(name, parameters).run()
+    monkeypatch.setattr(vector, "_STRETCH", 10_007)
+    torch.testing.assert_close(Drive(name, parameters).run(), whole, rtol=2e-5, atol=2e-6)
+
+
+def test_a_server_that_is_closed_keeps_no_memory() -> None:
+    drive = Drive("orthofl", {})
+    drive.run()
+    assert vector._spare
+    drive.server.close()
+    assert not vector._spare

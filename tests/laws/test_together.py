@@ -1,0 +1,170 @@
+"""Clients that train together come to what each would come to alone, whatever the method, however unequal they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import tarry
+
+from .small import Small
+
+SIZES = (1, 3, 4, 9, 10, 17)  # batches of 4: whole ones, rests of every length, a single example
+#: rules that think in Python from step to step, tell clients apart by plain numbers, or take batches apart
+ALONE = {"flanp", "gradma", "perfedavg"}
+
+
+def unequal(sizes: tuple[int, ...] = SIZES, model: Any = None) -> tarry.Task:
+    g = torch.Generator().manual_seed(11)
+    data = [(torch.randn(n, 3, generator=g), torch.randint(3, (n,), generator=g)) for n in sizes]
+    torch.manual_seed(3)
+    return tarry.Task("unequal", model=model or Small(), loss=nn.functional.cross_entropy, clients=data, test=data[-1])
+
+
+def run(method: Any, executor: str, **settings: Any) -> tarry.Result:
+    fixed = {"epochs": 2, "batch": 4, "lr": 0.1, "dtype": "float64", "time": 4.0, "seed": 2, "eval_every": 4.0}
+    delay = [[1.0], [1.0], [2.0], [1.0], [2.0], [2.0]]
+    task = settings.pop("task", None) or unequal()
+    return tarry.run(method, task, executor=executor, delay=delay, **{**fixed, **settings})
+
+
+def alike(a: tarry.Result, b: tarry.Result, within: float = 1e-9) -> None:
+    assert (a.updates, a.rounds, a.staleness) == (b.updates, b.rounds, b.staleness)
+    assert a.weights is not None
+    assert b.weights is not None
+    assert (a.weights - b.weights).norm() <= within * a.weights.norm()
+
+
+@pytest.mark.parametrize("name", tarry.methods.names())
+def test_every_method(name: str) -> None:
+    alone, together = run(name, "inline"), run(name, "batched")
+    alike(alone, together)
+    assert alone.trained == ""
+    assert together.trained.startswith("clients are not" if name in ALONE else "clients are trained together"), (
+        together.trained
+    )
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"optimiser": "adam", "lr": 0.01},
+        {"momentum": 0.9, "weight_decay": 0.01},
+        {"lr_decay": 0.9},
+        {"batch": "all"},
+        {"steps": 3, "epochs": None},
+        {"workers": 2},
+        {"batch": 100},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("name", ["fedasync", "fedsol"])
+def test_every_way_to_train(name: str, settings: dict[str, Any]) -> None:
+    plain = {k: v for k, v in settings.items() if k != "workers"}
+    alike(run(name, "inline", **plain), run(name, "batched", **settings))
+
+
+@pytest.mark.parametrize("settings", [{"lr_decay": 0.9, "workers": 2}, {"steps": 3, "epochs": None}], ids=str)
+def test_rules_of_several_laps(settings: dict[str, Any]) -> None:
+    plain = {k: v for k, v in settings.items() if k != "workers"}
+    alike(run("asynccurve", "inline", **plain), run("asynccurve", "batched", **settings), 1e-7)
+
+
+@pytest.mark.parametrize(
+    "params",
+    [{"proximal": "l2", "part": "all"}, {"strategy": "A3"}, {"strategy": "A5", "proximal": "ntd"}],
+    ids=str,
+)
+def test_fedsols_losses(params: dict[str, Any]) -> None:
+    method = {"name": "fedsol", **params}
+    alike(run(method, "inline"), run(method, "batched"))
+
+
+@pytest.mark.parametrize("name", ["fedasync", "fedsol", "asynccurve"])
+def test_programs_that_have_become_quick(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After some hundred calls a program is made anew, without Python; here after two."""
+    monkeypatch.setattr("tarry.sim.steps._OFTEN", 2)
+    alike(run(name, "inline"), run(name, "batched"), 1e-7)
+
+
+def test_clients_that_keep_something_bring_it_along() -> None:
+    for name in ("moon", "scaffold", {"name": "fedogd", "privacy": True}):
+        alike(run(name, "inline", time=12.0), run(name, "batched", time=12.0))
+
+
+class Weighted(nn.Module):
+    """Its outputs depend on who else is in the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.map = nn.Linear(3, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.map(x - x.mean(0))
+        return out
+
+
+class Undecided(nn.Module):
+    """Looks at a number to decide what to do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.map = nn.Linear(3, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.map(x) if x.sum().item() > 0 else self.map(-x)
+        return out
+
+
+class Forgetful(nn.Sequential):
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(3, 4), nn.Dropout(0.5), nn.Linear(4, 3))
+
+
+class Normed(nn.Sequential):
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
+
+
+@pytest.mark.parametrize(
+    ("model", "why"),
+    [
+        (Weighted, "differs by"),
+        (Undecided, "cannot be traced"),
+        (Forgetful, "dropout"),
+        (Normed, "running statistics"),
+    ],
+)
+def test_what_cannot_be_stacked_is_trained_one_by_one_to_the_bit_and_the_reason_told(model: Any, why: str) -> None:
+    torch.manual_seed(1)
+    made = model()
+    sizes = (6, 7, 9, 10, 11, 15)
+    alone, together = (
+        run("fedasync", e, task=unequal(sizes, made), batch=4 if model is not Normed else "all")
+        for e in ("inline", "auto")
+    )
+    assert together.weights_sha256 == alone.weights_sha256
+    assert together.trained.startswith("clients are not trained together: ")
+    assert why in together.trained
+
+
+def test_a_run_is_taken_up_again_where_it_was_to_rounding(tmp_path: Any) -> None:
+    """Who was in flight is trained anew, in other company."""
+    settings = {"task": {"name": "digits", "hidden": 8, "limit": 300}, "clients": 6, "executor": "batched"}
+    settings |= {"time": 400.0, "checkpoint_every": 0.0001, "dtype": "float64", "epochs": 1}
+    whole = tarry.run("fedasync", out=tmp_path / "whole", **settings)
+
+    class Stop(Exception):
+        pass
+
+    def stop(e: tarry.Event) -> None:
+        if e.updates == 5 and e.kind == "arrival":
+            raise Stop
+
+    with pytest.raises(Stop):
+        tarry.run("fedasync", out=tmp_path / "cut", callbacks=[stop], **settings)
+    again = tarry.resume(tmp_path / "cut")
+    alike(whole, again)
