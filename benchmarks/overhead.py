@@ -1,4 +1,4 @@
-"""How much of a bare PyTorch loop's speed is left: LeNet5, 100 clients, batch 20, one epoch, 10 in flight.
+"""How much of a bare PyTorch loop's speed is left: LeNet5, 100 clients, batch 20, one epoch, all in flight.
 
     python benchmarks/overhead.py [--samples 60,600] [--rounds 7] [--updates 300]
 
@@ -25,7 +25,7 @@ CLIENTS, BATCH, LR = 100, 20, 0.01
 WAYS: dict[str, dict[str, Any]] = {
     "inline": {},
     "--workers 2": {"workers": 2},
-    "--executor batched --workers 2": {"executor": "batched", "workers": 2},
+    "--executor auto --workers 2": {"executor": "auto", "workers": 2},
 }
 BARS = {("inline", 60): 0.9, ("--workers 2", 60): 1.8, ("--workers 2", 600): 1.9}
 
@@ -76,7 +76,7 @@ class Stopwatch:
 def ours(task: tarry.Task, updates: int, way: dict[str, Any]) -> float:
     watch = Stopwatch(updates)
     tarry.run(
-        "fedasync", task, updates=updates, epochs=1, batch=BATCH, lr=LR, concurrency=10, delay="exponential",
+        "fedasync", task, updates=updates, epochs=1, batch=BATCH, lr=LR, delay="exponential",
         callbacks=[watch], **way,
     )  # fmt: skip
     return watch.seconds

@@ -77,6 +77,7 @@ class Plan:
                 lanes=lanes,
                 forced=s.executor == "batched",
                 otherwise=plain,
+                at_a_time=s.workers if s.device == "cpu" else 1,
                 precision=s.precision,
                 compiled=s.compile,
             )

@@ -124,7 +124,7 @@ def test_the_peak_counts_past_globals_and_every_clients_logits() -> None:
 
 
 def test_the_peak_of_three_clients_by_hand() -> None:
-    """Two in the buffer make a step: then x_1, x_0 of the client still out, a sum that is one number, and two tables."""
+    """Two in the buffer make a step: then x_1, x_0 of the client still out, the sum, a number again, and two tables."""
     x = torch.linspace(-1, 1, 60).view(20, 3)
     module = torch.nn.Linear(3, 4, bias=False)
     layout = Layout.of(module)

@@ -76,6 +76,7 @@ class Trainer:
         self._bound, self._rule, self._work, self._seed = bound, rule, work, seed
         self.lanes, self.size, self.most_lanes = lanes, size, lanes
         self._device = bound.flat.device
+        self._most: dict[Hashable, int] = {}
         x, y, self._offsets = _everybodys(bound.task)
         pure = Pure(
             bound.module, bound.layout, bound.task, work.optimiser, bound.head, bf16=bf16, channels_last=channels_last
@@ -127,20 +128,23 @@ class Trainer:
             width = width if batch is None else min(batch, width)
             alike = (str(v.form.spec), v.form.kinds, _doubling(v.brief.n_batches) if aligned else 0)
             together.setdefault((width, alike), []).append(v)
-        for (width, _), members in together.items():  # type: ignore[misc]
+        for key, members in together.items():
+            width = key[0]  # type: ignore[index]
             members.sort(key=lambda v: -v.brief.n_steps)
-            most = self.size or self._fitting(members[0], width)
+            most = self.size or self._fitting(members[0], width, key)
             n = max(min(self.lanes, len(members)), ceil(len(members) / most))
             yield from ((members[i::n], width) for i in range(n))
 
-    def _fitting(self, visit: Visit, width: int) -> int:
-        """How many clients of a kind fit into memory at a time."""
-        stack = self._stack([visit], width)
-        stack.begin(self._steps)
-        need = stack.program(self._steps, 0, 1).bytes_a_client * self.lanes
-        if self._device.type == "cuda":
-            return max(1, int(_SHARE * torch.cuda.mem_get_info(self._device)[0] / need))
-        return max(1, int(_MEMORY / need))
+    def _fitting(self, visit: Visit, width: int, key: Hashable) -> int:
+        """How many clients of a kind fit into memory at a time; found out once."""
+        if key not in self._most:
+            stack = self._stack([visit], width)
+            stack.begin(self._steps)
+            need = stack.program(self._steps, 0, 1).bytes_a_client * self.most_lanes
+            cuda = self._device.type == "cuda"
+            room = _SHARE * torch.cuda.mem_get_info(self._device)[0] if cuda else _MEMORY
+            self._most[key] = max(1, int(room / need))
+        return self._most[key]
 
     def _stack(self, members: Sequence[Visit], width: int) -> Stack:
         n, filled = self._bound.layout.n_params, [*members, *[members[0]] * (padded(len(members)) - len(members))]

@@ -25,13 +25,16 @@ __all__ = ["Together"]
 
 _STEPS = 4  # of a trial
 _MOST = 32  # clients of a trial
-_ALIKE = {torch.float64: 1e-6, torch.float32: 2e-3}  # of a delta's norm, after a few steps
+_ALIKE = {torch.float64: 1e-6, torch.float32: 2e-2}  # of a delta's norm, after a few steps: a ReLU may flip
 _ROUGHLY = 0.1  # with reduced precision
 _WORTH = 1.1  # times as fast: less is not worth other roundings
 
 
 class Together:
-    """`forced`: stack whenever it is possible, however fast; else only where it is faster than one by one."""
+    """`forced`: stack whenever it is possible, however fast; else only where it is faster than `otherwise`.
+
+    `at_a_time`: how many clients that one trains in the time of one.
+    """
 
     def __init__(
         self,
@@ -43,11 +46,12 @@ class Together:
         lanes: int,
         forced: bool,
         otherwise: Callable[[], Executor],
+        at_a_time: int = 1,
         precision: str = "float32",
         compiled: bool = False,
     ):
         self._bound, self._rule, self._work, self._seed, self._forced = bound, rule, work, seed, forced
-        self._otherwise = otherwise
+        self._otherwise, self._at_a_time = otherwise, at_a_time
         self._rough = precision != "float32"
         self._waiting: dict[int, tuple[float, Ticket, Mapping[str, Tensor]]] = {}
         self._done: dict[int, Trained] = {}
@@ -91,15 +95,16 @@ class Together:
 
     def _give_up(self, why: str) -> None:
         self.told = f"clients are not trained together: {why}"
+        self._leave()  # before processes are forked: what was traced and tried is in nobody's way
         self._other = self._otherwise()
         for due, ticket, memory in self._waiting.values():
             self._other.submit(ticket, memory, due)
         self._waiting.clear()
-        self._leave()
 
     def _leave(self) -> None:
         if self._trainer is not None:
             self._trainer.close()
+        self._trainer = None
 
     # Which way
 
@@ -124,8 +129,9 @@ class Together:
                 best, how = took, (lanes, size)
         assert best is not None
         faster = one_by_one / best
-        if not self._forced and faster < _WORTH:
-            raise NotStackable(f"stacks are {faster:.1f} times as fast as one by one here")
+        if not self._forced and faster < _WORTH * self._at_a_time:
+            others = "one by one" if self._at_a_time == 1 else f"one, and {self._at_a_time} processes train"
+            raise NotStackable(f"a step of a stack is {faster:.1f} times as fast as {others} here")
         trainer.lanes, trainer.size = how
         stack = "one client a stack" if how[1] == 1 else "all who wait in a stack" if how[0] == 1 else "a stack a lane"
         lanes_ = "" if how[0] == 1 else f", {how[0]} lanes"

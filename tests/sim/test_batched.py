@@ -1,0 +1,158 @@
+"""Stacks of clients: the same bits whatever their size, memory bounded, lanes and rates, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import tarry
+from tarry.core.client import Bound, Job, Trained, Work, train
+from tarry.core.layout import Layout
+from tarry.core.local import Context, Functions, LocalRule
+from tarry.core.optim import Optimiser, optimiser
+from tarry.core.stack import NotStackable, Varies, form_of, gathered
+from tarry.core.task import Examples
+from tarry.sim.batched import Trainer
+from tarry.tasks.models import mlp
+
+SIZES = (5, 8, 16, 16, 24, 40, 41, 64, 8)
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Any:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def bound_of(sizes: tuple[int, ...] = SIZES, how: Optimiser | None = None) -> Bound:
+    g = torch.Generator().manual_seed(5)
+    data = [(torch.randn(n, 6, generator=g), torch.randint(0, 4, (n,), generator=g)) for n in sizes]
+    torch.manual_seed(0)
+    module = mlp(6, 16, 4)
+    task = tarry.Task("stack", model=module, loss=nn.functional.cross_entropy, clients=data)
+    return Bound(module, Layout.of(module), task, how or optimiser("sgd", lr=0.1))
+
+
+def jobs_of(bound: Bound) -> list[Job]:
+    sent = 0.3 * torch.randn(bound.layout.size, generator=torch.Generator().manual_seed(9))
+    return [Job(7 * c, c, 3, sent, version=c) for c in range(len(bound.task.clients))]
+
+
+def stacked(bound: Bound, work: Work, rule: LocalRule | None = None, **how: Any) -> list[Trained]:
+    trainer = Trainer(bound, rule=rule or LocalRule(), work=work, seed=1, **how)
+    out = trainer.train(jobs_of(bound))
+    trainer.close()
+    return out
+
+
+def work(**how: Any) -> Work:
+    return Work(optimiser("sgd", lr=0.1), **{"epochs": 2, "batch": 8, **how})
+
+
+def alone(bound: Bound, how: Work, rule: LocalRule | None = None) -> list[Trained]:
+    return [train(j, bound, rule=rule or LocalRule(), work=how, seed=1) for j in jobs_of(bound)]
+
+
+@pytest.mark.parametrize("size", [1, 2, 4, None])
+def test_whole_batches_of_linear_layers_come_to_the_bits_of_one_by_one(size: int | None) -> None:
+    bound, how = bound_of((8, 16, 16, 24, 40, 64, 8)), work()
+    for a, b in zip(alone(bound, how), stacked(bound, how, size=size), strict=True):
+        assert torch.equal(a.delta, b.delta)
+        assert (a.n_examples, a.n_steps, a.finite) == (b.n_examples, b.n_steps, b.finite)
+        assert a.loss == pytest.approx(b.loss, rel=1e-6)
+
+
+def test_padded_batches_come_to_the_same_bits_in_stacks_of_any_size_and_on_any_lane() -> None:
+    bound, how = bound_of(), work()
+    first, *others = (
+        stacked(bound, how, **ways) for ways in ({"size": 1}, {"size": 2}, {"size": 5}, {}, {"lanes": 2}, {"lanes": 3})
+    )
+    for other in others:
+        assert all(torch.equal(a.delta, b.delta) for a, b in zip(first, other, strict=True))
+    for a, b in zip(first, alone(bound, how), strict=True):
+        torch.testing.assert_close(a.delta, b.delta, rtol=1e-4, atol=1e-6)
+
+
+def test_an_update_holds_no_memory_of_its_stack() -> None:
+    for t in stacked(bound_of(), work()):
+        assert t.delta.untyped_storage().nbytes() == t.delta.nbytes
+
+
+def test_stacks_are_as_large_as_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    bound, seen = bound_of((16,) * 12), list[int]()
+    trainer = Trainer(bound, rule=LocalRule(), work=work(), seed=1)
+    inner = trainer._stack
+    monkeypatch.setattr(trainer, "_stack", lambda members, width: seen.append(len(members)) or inner(members, width))
+    trainer.train(jobs_of(bound))
+    assert seen == [1, 12]  # of one it is read how much memory a client takes
+    seen.clear()
+    trainer._most.clear()
+    monkeypatch.setattr("tarry.sim.batched._MEMORY", 1.0)
+    trainer.train(jobs_of(bound))
+    assert seen == [1] * 13
+
+
+def test_rates_that_differ_are_each_clients_own() -> None:
+    rates = [optimiser("sgd", lr=0.1 * 0.8**v, momentum=0.5) for v in range(20)]
+    how = replace(work(), optimiser=rates[0], later=rates.__getitem__)
+    bound = bound_of(how=rates[0])
+    for a, b in zip(alone(bound, how), stacked(bound, how), strict=True):
+        torch.testing.assert_close(a.delta, b.delta, rtol=1e-4, atol=1e-6)
+
+
+def test_clients_whose_examples_have_other_shapes_are_not_stacked() -> None:
+    bound = bound_of()
+    bound.task = replace(
+        bound.task, clients=[(torch.randn(4, 6), torch.zeros(4).long()), (torch.randn(4, 2, 3), torch.zeros(4).long())]
+    )
+    with pytest.raises(NotStackable, match="different shapes"):
+        Trainer(bound, rule=LocalRule(), work=work(), seed=1)
+
+
+class Counting(LocalRule):
+    """Counts its steps in Python."""
+
+    def init(self, w: Tensor, context: Context, f: Functions) -> Any:
+        return 0
+
+    def step(self, w: Tensor, batch: Examples, context: Context, state: Any, f: Functions) -> Any:
+        g, loss = f.grad(w, batch)
+        return w - 0.1 / (1 + state) * g, state + 1, loss
+
+
+def test_a_rule_that_counts_in_python_is_told_instead_of_traced_for_ever() -> None:
+    with pytest.raises(NotStackable, match="changes at every step"):
+        stacked(bound_of(), work(epochs=4), Counting())
+
+
+class Telling(LocalRule):
+    """Uses a plain number of its context in a step."""
+
+    def begin(self, brief: Any) -> Any:
+        return brief.weights, {"n": brief.n_steps}
+
+    def bend(self, g: Tensor, w: Tensor, context: Context) -> Tensor:
+        scaled: Tensor = g / context["n"]
+        return scaled
+
+
+def test_a_rule_that_tells_clients_apart_by_plain_numbers_is_told() -> None:
+    with pytest.raises(NotStackable, match="a plain number of its context"):
+        stacked(bound_of(), work(), Telling())
+
+
+def test_a_form_is_a_record_taken_apart_and_what_differs_varies() -> None:
+    one, tensors = form_of({"a": torch.ones(2), "n": 3, "what": "x", "at": slice(0, 2)})
+    two, _ = form_of({"a": torch.zeros(2), "n": 4, "what": "x", "at": slice(0, 2)})
+    assert one.filled(tensors)["what"] == "x"
+    assert one.key != two.key
+    both = gathered([one, two])
+    assert isinstance(both.filled(tensors)["n"], Varies)
+    assert both.filled(tensors)["at"] == slice(0, 2)
+    assert both.key == gathered([two]).key, "a plain number always varies, so that nobody is traced for one"
