@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -149,6 +150,26 @@ def test_what_cannot_be_stacked_is_trained_one_by_one_to_the_bit_and_the_reason_
     assert together.weights_sha256 == alone.weights_sha256
     assert together.trained.startswith("clients are not trained together: ")
     assert why in together.trained
+
+
+def total(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """No mean: a batch counts by its length."""
+    return nn.functional.cross_entropy(outputs, targets, reduction="sum")
+
+
+@pytest.mark.parametrize("sizes", [(4, 4, 8, 8, 9, 17), (4, 4, 8, 8, 33, 12), (4, 4, 8, 8, 12, 16)])
+def test_a_loss_that_is_no_mean_is_found_though_those_who_are_tried_have_whole_batches(sizes: tuple[int, ...]) -> None:
+    task = replace(unequal(sizes), loss=total)
+    alone, together = (run("fedasync", e, task=task, lr=0.02) for e in ("inline", "batched"))
+    assert together.weights_sha256 == alone.weights_sha256
+    assert "differs by" in together.trained
+
+
+def test_where_nothing_is_masked_any_loss_is_stacked() -> None:
+    task = replace(unequal((8,) * 6), loss=total)
+    alone, together = (run("fedasync", e, task=task, lr=0.02) for e in ("inline", "batched"))
+    alike(alone, together)
+    assert together.trained.startswith("clients are trained together")
 
 
 def test_a_run_is_taken_up_again_where_it_was_to_rounding(tmp_path: Any) -> None:

@@ -18,7 +18,7 @@ import copy
 from collections.abc import Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 from math import ceil, isfinite
 from typing import Any, NamedTuple
 
@@ -77,6 +77,7 @@ class Trainer:
         self.lanes, self.size, self.most_lanes = lanes, size, lanes
         self._device = bound.flat.device
         self._most: dict[Hashable, int] = {}
+        self._padding = 0
         x, y, self._offsets = _everybodys(bound.task)
         pure = Pure(
             bound.module, bound.layout, bound.task, work.optimiser, bound.head, bf16=bf16, channels_last=channels_last
@@ -86,11 +87,17 @@ class Trainer:
         self._lanes = [GraphLane(self._steps, self._device) if cuda else PlainLane(self._steps) for _ in range(lanes)]
         self._threads = ThreadPoolExecutor(lanes) if lanes > 1 and not cuda else None
 
-    def shortened(self, steps: int) -> Trainer:
-        """The same for visits of a few steps, with the same programs."""
+    def shortened(self, steps: int, *, padding: int = 0) -> Trainer:
+        """The same for visits of a few steps, with the same programs; every batch has so many rows of padding more."""
         other = copy.copy(self)
-        other._work = replace(self._work, epochs=None, steps=steps)
+        other._work, other._padding = replace(self._work, epochs=None, steps=steps), padding
         return other
+
+    @property
+    def masks(self) -> bool:
+        """Whether rows may have to be left out: batches that are shorter than others', or clients that are done."""
+        first, *others = {b - a for a, b in pairwise(self._offsets)}
+        return bool(others) or bool(first % self._work.batch if self._work.batch else first != _doubling(first))
 
     def train(self, jobs: Sequence[Job]) -> list[Trained]:
         """In the jobs' order."""
@@ -125,7 +132,7 @@ class Trainer:
         batch, aligned = self._work.batch, len(self._rule.laps) > 1
         for v in visits:
             width = _doubling(v.examples[0])
-            width = width if batch is None else min(batch, width)
+            width = (width if batch is None else min(batch, width)) + self._padding
             alike = (str(v.form.spec), v.form.kinds, _doubling(v.brief.n_batches) if aligned else 0)
             together.setdefault((width, alike), []).append(v)
         for key, members in together.items():

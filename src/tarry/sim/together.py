@@ -117,6 +117,8 @@ class Together:
         two = [few[0], min(few, key=lambda j: sizes[j.number])][: len(few)]
         alone = [train(j, self._bound, rule=self._rule, work=work, seed=self._seed) for j in two]
         self._must_agree(alone, trial.train(two))
+        if trainer.masks:  # the two may have nothing left out, and others may
+            self._must_agree(alone, trainer.shortened(_STEPS, padding=1).train(two))
         one_by_one = (
             _seconds(lambda: [train(two[0], self._bound, rule=self._rule, work=work, seed=self._seed)]) / _STEPS
         )
