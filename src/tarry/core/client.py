@@ -25,7 +25,7 @@ from .optim import Optimiser
 from .rng import Stream
 from .task import Examples, Task
 from .ticket import NOTHING
-from .visits import orders
+from .visits import draws, orders
 
 __all__ = ["Bound", "Job", "Trained", "Visit", "Work", "build_module", "train"]
 
@@ -244,41 +244,50 @@ def _flat(seen: list[Tensor]) -> Tensor:
 class Visit:
     """A visit under way: the mini-batches of its epochs, and where in the client's data the one at hand lies."""
 
-    def __init__(self, sent: Tensor, data: Examples, work: Work, key: int):
+    def __init__(self, sent: Tensor, data: Examples, work: Work, key: int, *, like: Task | None = None):
         self.sent, self.x = sent, data[0]
         self.at: Tensor | None = None  # the examples of the batch at hand; None = all of them, in order
         self.tables: dict[str, Tensor] = {}  # what a model says of them all, once somebody has asked
         self._data, self._work, self._key = data, work, key
-        self.again = work.n_steps(len(self.x)) > work.n_batches(len(self.x))  # examples come more than once
+        self._augment, self._draws = (None, 0) if like is None else (like.augment, like.draws)
+        more = work.n_steps(len(self.x)) > work.n_batches(len(self.x))
+        self.again = more and self._augment is None  # the same examples come more than once
 
     def epochs(self) -> Iterator[Iterable[Examples]]:
         """A fresh order every epoch; a batch of everything keeps the stored order. Batches are cut when asked for."""
-        for order, count in orders(len(self.x), self._work, self._key):
+        n = len(self.x)
+        for epoch, (order, count) in enumerate(orders(n, self._work, self._key)):
+            drawn: Tensor | None = None
+            if self._augment is not None:
+                drawn = torch.from_numpy(draws(n, self._draws, self._key, epoch)).to(self.x)
             if order is None:
-                yield _Lap(self, [None])
+                yield _Lap(self, [None], drawn)
             else:
-                parts = torch.split(torch.from_numpy(order).to(self.x.device), self._work.batch or len(order))
-                yield _Lap(self, parts[:count])
+                parts = torch.split(torch.from_numpy(order).to(self.x.device), self._work.batch or n)
+                yield _Lap(self, parts[:count], drawn)
 
-    def batch(self, at: Tensor | None) -> Examples:
+    def batch(self, at: Tensor | None, drawn: Tensor | None) -> Examples:
         self.at = at
-        x, y = self._data
-        return (x, y) if at is None else (x[at], y[at])
+        x, y = self._data if at is None else (self._data[0][at], self._data[1][at])
+        if drawn is not None:
+            assert self._augment is not None
+            x = self._augment(x, drawn if at is None else drawn[at])
+        return x, y
 
 
 class _Lap:
     """An epoch's batches, however often it is gone through."""
 
-    def __init__(self, visit: Visit, parts: Sequence[Tensor | None]):
-        self._visit, self._parts = visit, parts
+    def __init__(self, visit: Visit, parts: Sequence[Tensor | None], drawn: Tensor | None):
+        self._visit, self._parts, self._drawn = visit, parts, drawn
 
     def __iter__(self) -> Iterator[Examples]:
-        return map(self._visit.batch, self._parts)
+        return (self._visit.batch(at, self._drawn) for at in self._parts)
 
 
 def train(job: Job, bound: Bound, *, rule: LocalRule, work: Work, seed: int) -> Trained:
     """Train one visit: a function of the job and the seed alone, whoever runs it and when."""
-    data, layout = bound.task.clients[job.client], bound.layout
+    data, layout, task = bound.task.clients[job.client], bound.layout, bound.task
     n, key = len(data[0]), rng.key(seed, Stream.LOCAL, job.client, job.visit)
     torch.default_generator.manual_seed(key >> 1)
     if job.sent.is_cuda:
@@ -290,7 +299,7 @@ def train(job: Job, bound: Bound, *, rule: LocalRule, work: Work, seed: int) -> 
     bound.load(start)
     w = layout.params(start)
     state, total, laps = rule.init(w, context, bound), torch.zeros((), dtype=w.dtype, device=w.device), rule.laps
-    bound.visit = Visit(job.sent, data, work, rng.key(seed, Stream.ORDER, job.client, job.visit))
+    bound.visit = Visit(job.sent, data, work, rng.key(seed, Stream.ORDER, job.client, job.visit), like=task)
     try:
         for epoch in bound.visit.epochs():
             for lap, step in enumerate(laps):

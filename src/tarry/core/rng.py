@@ -13,7 +13,7 @@ from statistics import NormalDist
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Stream", "below", "extend", "generator", "key", "normal", "permutation", "uniform"]
+__all__ = ["Stream", "below", "extend", "generator", "key", "normal", "permutation", "uniform", "uniforms"]
 
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -73,10 +73,21 @@ def below(k: int, n: int) -> int:
 
 def permutation(k: int, n: int) -> npt.NDArray[np.int64]:
     """An order of 0 … n−1: the ranks of n mixed counters."""
+    return np.argsort(_mixed(k, n), kind="stable")
+
+
+def uniforms(k: int, n: int, width: int) -> npt.NDArray[np.float32]:
+    """n rows of numbers in [0, 1), each a whole multiple of 2⁻²⁴."""
+    drawn = (_mixed(k, n * width) >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-24)
+    return drawn.reshape(n, width)
+
+
+def _mixed(k: int, n: int) -> npt.NDArray[np.uint64]:
+    """n mixed counters."""
     z = np.arange(n, dtype=np.uint64) * np.uint64(_GOLDEN) + np.uint64(k)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return np.argsort(z ^ (z >> np.uint64(31)), kind="stable")
+    return z ^ (z >> np.uint64(31))
 
 
 def generator(k: int) -> np.random.Generator:

@@ -76,6 +76,9 @@ class Task:
     unlabelled: Tensor | None = field(default=None, repr=False)  # inputs the server has, without labels
     unlabelled_mask: Tensor | None = field(default=None, repr=False)  # which of their places count, for sequences
     distil_lr: float | None = None  # the rate at which the server may distil, where it is known
+    #: (inputs, numbers in [0, 1), a row of `draws` an input) → inputs as they are trained on, fresh every epoch
+    augment: Callable[[Tensor, Tensor], Tensor] | None = None
+    draws: int = 0
 
     def split(self, partitioner: Partitioner, n_clients: int, rng: np.random.Generator) -> Task:
         """The same task with its training examples dealt out to `n_clients` clients."""

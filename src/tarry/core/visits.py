@@ -13,7 +13,7 @@ from . import rng
 if TYPE_CHECKING:
     from .client import Work
 
-__all__ = ["orders"]
+__all__ = ["draws", "orders"]
 
 
 def orders(n: int, work: Work, key: int) -> Iterator[tuple[npt.NDArray[np.int64] | None, int]]:
@@ -26,3 +26,8 @@ def orders(n: int, work: Work, key: int) -> Iterator[tuple[npt.NDArray[np.int64]
         count = min(left, work.n_batches(n))
         yield None if whole else rng.permutation(rng.key(key, epoch), n), count
         left, epoch = left - count, epoch + 1
+
+
+def draws(n: int, width: int, key: int, epoch: int) -> npt.NDArray[np.float32]:
+    """The numbers by which n examples are augmented in an epoch, a row an example."""
+    return rng.uniforms(rng.key(key, epoch, 1), n, width)

@@ -167,7 +167,8 @@ class CurveLearning(LocalRule):
         self, w: Tensor, batch: Examples, context: Context, state: Learnt, f: Functions
     ) -> tuple[Tensor, Learnt, Tensor]:
         start, control = context["start"], state.control
-        lam = context["lam"].gather(0, state.steps.view(1)).squeeze(0)
+        lams = context["lam"]  # in a stack, who is done goes on counting for nothing
+        lam = lams.gather(0, state.steps.view(1).clamp_max(len(lams) - 1)).squeeze(0)
         way = w - start
         straight, d = torch.lerp(start, w, lam), self._projected(control, way)
         share = 2 * lam * (1 - lam) if self.shape == "bezier" else lam * (1 - lam)

@@ -162,7 +162,8 @@ class Trainer:
         stays += [torch.stack(column) for column in zip(*(v.tensors for v in filled), strict=True)]
         changes = [starts[:, :n].contiguous(), starts[:, n:].contiguous(), starts.new_zeros(len(filled))]
         examples = [v.examples for v in members]
-        plan = schedule(examples, self._work, laps=len(self._rule.laps), width=width, device=self._device)
+        n_draws = self._bound.task.draws if self._bound.task.augment is not None else 0
+        plan = schedule(examples, self._work, laps=len(self._rule.laps), width=width, like=starts, n_draws=n_draws)
         return Stack(plan, gathered([v.form for v in members]), stays, changes, width)
 
     def _run(self, stacks: Sequence[Stack]) -> None:

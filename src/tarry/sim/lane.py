@@ -87,9 +87,7 @@ class PlainLane:
                     stack.changes, stays = [t[:c] for t in stack.changes], [t[:c] for t in stays]
                 if program is None or program.before is not stack.state:
                     program = stack.program(self._steps, lap, c)
-                args = [*stays, *stack.changes, plan.at[:c, s]]
-                if plan.rows is not None and plan.active is not None:
-                    args += [plan.rows[:c, s], plan.active[:c, s]]
+                args = [*stays, *stack.changes, *(t[:c, s] for t in plan.parts)]
                 stack.changes, stack.state = list(program(*args)), program.after
                 yield
         for tail in reversed(tails):
@@ -102,33 +100,22 @@ class Desk:
 
     stays: list[Tensor]
     changes: list[Tensor]
-    at: Tensor
-    rows: Tensor | None
-    active: Tensor | None
+    parts: list[Tensor]  # of the schedule
     column: Tensor
     graphs: dict[Hashable, Any]
 
     @classmethod
     def like(cls, stack: Stack, columns: int) -> Desk:
-        plan, device = stack.schedule, stack.changes[0].device
-
-        def room(t: Tensor | None) -> Tensor | None:
-            return None if t is None else torch.zeros(len(t), columns, *t.shape[2:], dtype=t.dtype, device=device)
-
-        at = room(plan.at)
-        assert at is not None
+        device = stack.changes[0].device
+        parts = [torch.zeros(len(t), columns, *t.shape[2:], dtype=t.dtype, device=device) for t in stack.schedule.parts]
         own = [[torch.empty_like(t).copy_(t) for t in ts] for ts in (stack.stays, stack.changes)]
-        return cls(
-            own[0], own[1], at, room(plan.rows), room(plan.active), torch.zeros(1, dtype=torch.int64, device=device), {}
-        )
+        return cls(own[0], own[1], parts, torch.zeros(1, dtype=torch.int64, device=device), {})
 
     def lay_out(self, stack: Stack) -> None:
         for mine, given in zip([*self.stays, *self.changes], [*stack.stays, *stack.changes], strict=True):
             mine.copy_(given)
-        plan = stack.schedule
-        for places, read in ((self.at, plan.at), (self.rows, plan.rows), (self.active, plan.active)):
-            if places is not None and read is not None:
-                places[:, : read.shape[1]].copy_(read)
+        for places, read in zip(self.parts, stack.schedule.parts, strict=True):
+            places[:, : read.shape[1]].copy_(read)
 
 
 class GraphLane:
@@ -202,9 +189,7 @@ class GraphLane:
         return graph
 
     def _body(self, program: Program, desk: Desk, c: int) -> None:
-        where = [
-            t[:c].index_select(1, desk.column).squeeze(1) for t in (desk.at, desk.rows, desk.active) if t is not None
-        ]
+        where = [t[:c].index_select(1, desk.column).squeeze(1) for t in desk.parts]
         changes = [t[:c] for t in desk.changes]
         new = program.run(*(t[:c] for t in desk.stays), *changes, *where)
         _put(changes, new)

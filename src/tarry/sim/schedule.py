@@ -16,16 +16,20 @@ import torch
 from torch import Tensor
 
 from ..core.client import Work
-from ..core.visits import orders
+from ..core.visits import draws, orders
 
 __all__ = ["Schedule", "padded", "schedule"]
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """`at` [clients, columns, width]: examples; `rows`: which count (None: all); `active`: whose step counts."""
+    """`at` [clients, columns, width]: examples; `drawn`: numbers to augment them by; `rows`: which count (None: all);
+
+    `active`: whose step counts.
+    """
 
     at: Tensor
+    drawn: Tensor | None
     rows: Tensor | None
     active: Tensor | None
     laps: list[tuple[int, int, int]]  # lap, first column, how many
@@ -35,6 +39,11 @@ class Schedule:
     def ragged(self) -> bool:
         return self.rows is not None
 
+    @property
+    def parts(self) -> list[Tensor]:
+        """What a step is told about its batch."""
+        return [t for t in (self.at, self.drawn, self.rows, self.active) if t is not None]
+
 
 def padded(n: int) -> int:
     """How many clients are stacked for n: few different numbers, since each has to be traced; at most a third more."""
@@ -43,9 +52,12 @@ def padded(n: int) -> int:
 
 
 def schedule(
-    clients: Sequence[tuple[int, int, int]], work: Work, *, laps: int, width: int, device: torch.device
+    clients: Sequence[tuple[int, int, int]], work: Work, *, laps: int, width: int, like: Tensor, n_draws: int = 0
 ) -> Schedule:
-    """Of clients (number of examples, offset of the first, key of their order), those of most steps first."""
+    """Of clients (number of examples, offset of the first, key of their order), those of most steps first.
+
+    `like`: on which device, and of which type numbers are drawn, `n_draws` an example.
+    """
     size = work.batch or width
     plans = [list(orders(n, work, key)) for n, _, key in clients]
     n_epochs = max(len(p) for p in plans)
@@ -55,12 +67,17 @@ def schedule(
     n_columns = begins[-1] if aligned else max(sum(count for _, count in p) for p in plans)
     at = np.zeros((padded(len(clients)), n_columns, width), np.int64)
     rows = np.zeros(at.shape, bool)
-    for c, ((n, offset, _), plan) in enumerate(zip(clients, plans, strict=True)):
+    drawn = np.zeros((*at.shape, n_draws), np.float32)
+    for c, ((n, offset, key), plan) in enumerate(zip(clients, plans, strict=True)):
         column = 0
         for e, (order, count) in enumerate(plan):
-            _fill(at[c], rows[c], begins[e] if aligned else column, order, n, count, size, offset)
+            first = begins[e] if aligned else column
+            _fill(at[c], rows[c], first, order, n, count, size)
+            if n_draws:
+                drawn[c, first : first + count] = draws(n, n_draws, key, e)[at[c, first : first + count]]
             column += count
-    at[len(clients) :], rows[len(clients) :] = at[0], rows[0]
+        at[c] += offset
+    at[len(clients) :], rows[len(clients) :], drawn[len(clients) :] = at[0], rows[0], drawn[0]
     if aligned:
         sequence = [(lap, begins[e], longest[e]) for e in range(n_epochs) for lap in range(laps)]
     else:
@@ -68,9 +85,10 @@ def schedule(
     counts: Any = rows if not rows.all() else None
     cuts = {} if aligned or counts is None else _cuts(np.any(rows[: len(clients)], axis=-1))
     return Schedule(
-        torch.from_numpy(at).to(device),
-        None if counts is None else torch.from_numpy(counts).to(device),
-        None if counts is None else torch.from_numpy(counts.any(-1)).to(device),
+        torch.from_numpy(at).to(like.device),
+        torch.from_numpy(drawn).to(like) if n_draws else None,
+        None if counts is None else torch.from_numpy(counts).to(like.device),
+        None if counts is None else torch.from_numpy(counts.any(-1)).to(like.device),
         sequence,
         cuts,
     )
@@ -84,10 +102,9 @@ def _fill(
     n: int,
     count: int,
     size: int,
-    offset: int,
 ) -> None:
     """An epoch's batches of a client, from a column on; padding repeats the batch's first example."""
-    examples = (np.arange(n) if order is None else order) + offset
+    examples = np.arange(n) if order is None else order
     whole = min(count, n // size)
     if whole:
         at[first : first + whole, :size] = examples[: whole * size].reshape(whole, size)

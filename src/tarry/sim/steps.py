@@ -106,18 +106,23 @@ class Steps:
 
     def step(self, lap: int, c: int, context: Form, state: Form, rows: Rows, *, ragged: bool, width: int) -> Program:
         """A mini-batch."""
-        k = self._stays(context)
+        k, task = self._stays(context), self._pure.task
+        n_batch = 2 + (task.augment is not None) + ragged
 
         def fn(*args: Tensor) -> tuple[Any, list[Tensor]]:
             stays, rest = args[:k], args[k:]
-            (w, stats, *tensors), (x, y, *mask) = (rest[:-3], rest[-3:]) if ragged else (rest[:-2], rest[-2:])
-            self._pure.begin_step(stays[0], stats, mask[0] if mask else None)
+            (w, stats, *tensors), (x, y, *more) = rest[:-n_batch], rest[-n_batch:]
+            if task.augment is not None:
+                x = task.augment(x, more[0])
+            self._pure.begin_step(stays[0], stats, more[-1] if ragged else None)
             made = self._rule.laps[lap](w, (x, y), self._context(context, stays), state.filled(tensors), self._pure)
             form, moved = form_of(made[1])
             return form, [made[0], self._pure.stats, *moved, made[2]]
 
         def with_batch() -> list[Tensor]:
             batch = [t[:1].expand(width, *t.shape[1:]).contiguous() for t in (self._x, self._y)]
+            if task.augment is not None:
+                batch.append(rows()[0].new_full((width, task.draws), 0.5))
             mask = [torch.ones(width, dtype=torch.bool, device=self._x.device)] if ragged else []
             return [*rows(), *batch, *mask]
 
@@ -197,14 +202,14 @@ class Steps:
     def _gathering(self, k: int, ragged: bool, *, counts: bool) -> Callable[..., Any]:
         """Around a stacked step: look up the batch, and let nothing change for who does not step."""
         x, y = self._x, self._y
+        told = 1 + (self._pure.task.augment is not None) + 2 * ragged  # about the batch
 
         def wrap(run: Callable[..., Any]) -> Callable[..., tuple[Tensor, ...]]:
             def whole(*args: Tensor) -> tuple[Tensor, ...]:
-                stays, (w, stats, total, *state) = args[:k], args[k:-3] if ragged else args[k:-1]
-                at = args[-3] if ragged else args[-1]
+                stays, (w, stats, total, *state), (at, *more) = args[:k], args[k:-told], args[-told:]
                 flat = at.reshape(-1)
                 batch = [t.index_select(0, flat).view(*at.shape, *t.shape[1:]) for t in (x, y)]
-                moved = run(*stays, w, stats, *state, *batch, *([args[-2]] if ragged else []))
+                moved = run(*stays, w, stats, *state, *batch, *(more[:-1] if ragged else more))
                 new, more = moved[:-1], total + moved[-1] if counts else total  # losses of the first lap are told
                 if not ragged:
                     return (new[0], new[1], more, *new[2:])
