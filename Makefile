@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-data check bench docs wheel clean
+.PHONY: demo test test-data test-federation check bench docs results wheel clean
 
 demo: $(STAMP)
 	$(BIN)/tarry demo
@@ -36,6 +36,10 @@ bench: $(STAMP)
 # The pages of docs/methods, from the registry.
 docs: $(STAMP)
 	$(BIN)/python docs/pages.py
+
+# docs/results.md and its pictures, from the results under experiments/.
+results: $(STAMP)
+	$(BIN)/tarry reproduce --page
 
 wheel: $(STAMP)
 	$(BIN)/python -m build --wheel --outdir dist .

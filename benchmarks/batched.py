@@ -30,8 +30,8 @@ from tarry.core.layout import Layout
 from tarry.core.local import LocalRule
 from tarry.core.optim import optimiser
 from tarry.methods import methods
+from tarry.models import LeNet5, McMahanCNN, mlp
 from tarry.sim.batched import Trainer
-from tarry.tasks.models import LeNet5, McMahanCNN, mlp
 
 
 class Block(nn.Module):

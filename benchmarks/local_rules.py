@@ -26,7 +26,7 @@ from tarry.core.layout import Layout
 from tarry.core.optim import optimiser
 from tarry.core.process import keep_memory
 from tarry.core.ticket import NOTHING
-from tarry.tasks.models import McMahanCNN
+from tarry.models import McMahanCNN
 
 BATCH = 50
 

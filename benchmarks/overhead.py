@@ -19,7 +19,7 @@ from torch import nn
 import tarry
 from record import write
 from tarry.core.process import keep_memory
-from tarry.tasks.models import LeNet5
+from tarry.models import LeNet5
 
 CLIENTS, BATCH, LR = 100, 20, 0.01
 WAYS: dict[str, dict[str, Any]] = {

@@ -20,8 +20,8 @@ from torch import nn
 import tarry
 from record import write
 from tarry.core.process import keep_memory
+from tarry.models import mlp
 from tarry.tasks import tasks
-from tarry.tasks.models import mlp
 
 EACH, BATCH = 20, 10
 

@@ -70,7 +70,7 @@ class Plan:
             plain = self._pool if s.workers > 1 and s.device == "cpu" else self._inline
             lanes = s.workers if s.device == "cpu" or s.workers > 1 else _STREAMS
             return Together(
-                self._bound(),
+                self.bound(),
                 rule=self.method.local,
                 work=self.work,
                 seed=s.seed,
@@ -113,43 +113,48 @@ class Plan:
 
     def _inline(self) -> Executor:
         s = self.spec
-        return Inline(self._bound(), rule=self.method.local, work=self.work, seed=s.seed, lookahead=s.lookahead)
+        return Inline(self.bound(), rule=self.method.local, work=self.work, seed=s.seed, lookahead=s.lookahead)
 
     def simulator(
         self, executor: Executor, listeners: list[Callable[[Event], None]], cache: Path | None = None
     ) -> Simulator:
         """Ready to run; `cache` is the folder for what does not fit into memory."""
         s, n = self.spec, len(self.task.clients)
-        room = Room(s.cache_limit * 1e6, cache)
-        decay = 1.0 if self.method.local.own_optimiser else s.lr_decay
-        horizon = Horizon(self.budget.time, self.budget.updates, self.budget.rounds, decay)
-        server = Server(
-            self.method,
-            self._first(),
-            layout=self.layout,
-            n_clients=n,
-            seed=s.seed,
-            horizon=horizon,
-            lab=ModelLab(self._bound()) if self.method.unlabelled else None,
-            watch=s.diagnose,
-            room=room,
-        )
         away = self.presence.absent_at_start if self.presence is not None else ()
         return Simulator(
-            server,
+            self.server(cache),
             executor,
             self.delay,
             roster=Roster(n, s.concurrency or n, away),
             budget=self.budget,
-            evaluate=self._evaluator(),
+            evaluate=self.evaluator(),
             eval_every=self.eval_every,
             presence=self.presence,
             fails=_failures(s.failure_rate, s.seed, self.delay),
             strict=s.strict,
             diary=self._diary(),
-            room=room,
+            room=self._room(cache),
             listeners=listeners,
         )
+
+    def server(self, cache: Path | None = None, *, n_clients: int | None = None) -> Server:
+        """The method at work on the first weights: what a simulator and a deployment both drive."""
+        s = self.spec
+        decay = 1.0 if self.method.local.own_optimiser else s.lr_decay
+        return Server(
+            self.method,
+            self._first(),
+            layout=self.layout,
+            n_clients=n_clients or len(self.task.clients),
+            seed=s.seed,
+            horizon=Horizon(self.budget.time, self.budget.updates, self.budget.rounds, decay),
+            lab=ModelLab(self.bound()) if self.method.unlabelled else None,
+            watch=s.diagnose,
+            room=self._room(cache),
+        )
+
+    def _room(self, cache: Path | None) -> Room:
+        return Room(self.spec.cache_limit * 1e6, cache)
 
     def _diary(self) -> Diary | None:
         """Notes in stretches of a fiftieth of the time budget, or of the time between evaluations."""
@@ -157,13 +162,13 @@ class Plan:
         if not s.diagnose:
             return None
         every = self.budget.time / 50 if self.budget.time is not None else self.eval_every
-        return Diary(every, validator(self.task, self._bound(), s.seed))
+        return Diary(every, validator(self.task, self.bound(), s.seed))
 
     def diagnostics(self, sim: Simulator) -> dict[str, Any] | None:
         """What was noted on the way, and how the answer does on fast and slow clients' examples."""
         if sim.diary is None:
             return None
-        bound, answer = self._bound(), sim.server.answer
+        bound, answer = self.bound(), sim.server.answer
         accuracy = sim.curve[-1][2] if sim.curve else None
         by = by_speed(self.task, sim.diary, lambda w, examples: bound.evaluate(w, examples)[0], answer, accuracy)
         layers = [b.name for b in self.layout.layers]
@@ -176,7 +181,7 @@ class Plan:
             return None
         return personalise(
             sim.server,
-            self._bound(),
+            self.bound(),
             work=self.work,
             epochs=epochs,
             seed=self.spec.seed,
@@ -187,15 +192,17 @@ class Plan:
         """The first weights."""
         return self.layout.read(self.module, next(self.module.parameters()).dtype)
 
-    def _bound(self) -> Bound:
+    def bound(self) -> Bound:
+        """The model, bound to a vector of its own."""
         rough = self.spec.precision == "bf16"
         return Bound(copy.deepcopy(self.module), self.layout, self.task, self.work.optimiser, bf16=rough)
 
-    def _evaluator(self) -> Callable[[Tensor], Score] | None:
+    def evaluator(self) -> Callable[[Tensor], Score] | None:
+        """Accuracy and loss on the test set, where there is one."""
         test = self.task.test
         if test is None:
             return None
-        bound = self._bound()
+        bound = self.bound()
         return lambda weights: bound.evaluate(weights, test)
 
 
@@ -232,7 +239,7 @@ def plan(spec: Spec) -> Plan:
     made = Plan(spec, method, task, module, layout, work, delay, presence, budget, every, said)
     if spec.personalise is not None:
         with under_flag("local" if spec.local is not None else _flag(spec, "method")):
-            check(spec.personalise, method.personal, made._bound(), made._first())
+            check(spec.personalise, method.personal, made.bound(), made._first())
     return made
 
 

@@ -16,8 +16,8 @@ from tarry.core.local import Context, Functions, LocalRule
 from tarry.core.optim import Optimiser, optimiser
 from tarry.core.stack import NotStackable, Varies, form_of, gathered
 from tarry.core.task import Examples
+from tarry.models import mlp
 from tarry.sim.batched import Trainer
-from tarry.tasks.models import mlp
 
 SIZES = (5, 8, 16, 16, 24, 40, 41, 64, 8)
 

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from tarry.core.errors import BadInput
+from tarry.data import hold_out
+from tarry.data.npz import read_npz
 from tarry.tasks import find_task, tasks
-from tarry.tasks.files import hold_out, read_npz
 
 RNG = np.random.default_rng(0)
 IMAGES = RNG.integers(0, 256, (6, 5, 4), np.uint8)
@@ -179,23 +180,6 @@ def test_a_path_without_a_file_is_refused(tmp_path: Path) -> None:
         tasks.build("npz", {"path": str(tmp_path / "gone.npz")})
 
 
-def test_a_missing_file_is_named_with_where_it_was_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("TARRY_DATA", raising=False)
-    with pytest.raises(
-        BadInput, match=r"--task mnist: wants the file mnist.npz .*TARRY_DATA is unset.*'digits' needs no"
-    ):
-        tasks.build("mnist")
-    monkeypatch.setenv("TARRY_DATA", str(tmp_path / "nowhere"))
-    with pytest.raises(BadInput, match=r"cifar10.npz .*TARRY_DATA=.*nowhere is not a folder"):
-        tasks.build("cifar10")
-    monkeypatch.setenv("TARRY_DATA", str(tmp_path))
-    with pytest.raises(BadInput, match=rf"cifar100.npz .*TARRY_DATA={tmp_path} holds no .npz files"):
-        tasks.build("cifar100")
-    save(tmp_path / "other.npz", GOOD)
-    with pytest.raises(BadInput, match=rf"mnist.npz .*TARRY_DATA={tmp_path} holds other.npz"):
-        tasks.build("mnist")
-
-
 def test_find_task_finds_what_is_registered() -> None:
     assert find_task("digits").name == "digits"
     assert set(tasks.names()) >= {"digits", "mnist", "cifar10", "cifar100", "npz"}
@@ -205,16 +189,19 @@ def test_a_file_dropped_into_the_data_folder_is_a_task_of_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TARRY_DATA", str(tmp_path))
-    save(tmp_path / "har.npz", {**TABLE, "subject": np.arange(10) % 4, "is_test": np.arange(10) > 6})
-    entry = find_task("har")
-    assert (entry.name, [p.name for p in entry.params]) == ("har", ["model", "limit"])
+    save(tmp_path / "gait.npz", {**TABLE, "subject": np.arange(10) % 4, "is_test": np.arange(10) > 6})
+    entry = find_task("gait")
+    assert (entry.name, [p.name for p in entry.params]) == ("gait", ["model", "limit", "hidden"])
     assert entry.summary == tasks.entry("npz").summary
-    task = tasks.build("har", {"limit": "5"})
-    assert task.name == "har"
+    task = tasks.build("gait", {"limit": "5", "hidden": "7"})
+    assert task.name == "gait"
+    assert task.groups is not None
+    assert task.groups.tolist() == [0, 1, 2, 3, 0]
+    assert sum(p.numel() for p in task.model().parameters()) == 3 * 7 + 7 + 7 * 2 + 2
     assert task.train is not None
     assert len(task.train[0]) == 5
-    with pytest.raises(BadInput, match=r"--task.path x: task 'har' has no parameter 'path'"):
-        tasks.build("har", {"path": "x"})
+    with pytest.raises(BadInput, match=r"--task.path x: task 'gait' has no parameter 'path'"):
+        tasks.build("gait", {"path": "x"})
 
 
 def test_a_registered_name_wins_over_a_file_of_that_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,16 +217,33 @@ def test_a_factory_in_a_python_file_is_found(tmp_path: Path) -> None:
 
 def test_an_unknown_task_is_refused_with_what_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TARRY_DATA", raising=False)
-    listed = "Tasks: cifar10, cifar100, digits, mnist, npz"
-    with pytest.raises(BadInput, match=rf"--task genome: there is no such task. {listed}. TARRY_DATA is unset: set it"):
-        find_task("genome")
-    monkeypatch.setenv("TARRY_DATA", str(tmp_path))
-    save(tmp_path / "har.npz", TABLE)
+    names = ["cifar10", "cifar100", "digits", "har", "mnist", "npz"]
     with pytest.raises(
-        BadInput, match=rf"{listed}. TARRY_DATA={tmp_path} holds har.npz. .*--task npz --task.path FILE"
-    ):
+        BadInput, match=r"--task genome: there is no such task. Tasks: .* TARRY_DATA is unset: set"
+    ) as e:
+        find_task("genome")
+    assert all(f" {name}," in str(e.value) for name in names)
+    monkeypatch.setenv("TARRY_DATA", str(tmp_path))
+    save(tmp_path / "gait.npz", TABLE)
+    with pytest.raises(BadInput, match=rf" TARRY_DATA={tmp_path} holds gait.npz. .*--task npz --task.path FILE"):
         find_task("genome")
     with pytest.raises(BadInput, match=r"--task mnsit: there is no such task. Did you mean 'mnist'\?"):
         find_task("mnsit")
-    with pytest.raises(BadInput, match=r"Did you mean 'har'\?"):
-        find_task("hra")
+    with pytest.raises(BadInput, match=r"--task tiny-imagenet: .* Did you mean 'tiny_imagenet'\?"):
+        find_task("tiny-imagenet")
+    with pytest.raises(BadInput, match=r"Did you mean 'gait'\?"):
+        find_task("gati")
+
+
+def test_a_file_of_medmnist_that_is_in_no_catalogue_is_a_task_of_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TARRY_DATA", str(tmp_path))
+    x = RNG.integers(0, 256, (6, 28, 28, 3), np.uint8)
+    parts = {f"{part}_images": x for part in ("train", "val", "test")}
+    labels = {f"{part}_labels": np.arange(6)[:, None] for part in ("train", "val", "test")}
+    save(tmp_path / "bloodmnist.npz", {**parts, **labels})
+    task = tasks.build("bloodmnist", {"model": "cnn"})
+    assert task.train is not None
+    assert task.train[0].shape == (12, 3, 28, 28)
+    assert task.model()(task.train[0]).shape == (12, 6)

@@ -141,6 +141,67 @@ def test_limit_takes_the_first_examples_and_changes_nothing_else(folder: Path) -
     assert len(train_of(tasks.build("mnist", {"limit": 1000}))[0]) == 40
 
 
+def test_limit_takes_a_fair_sample_where_examples_lie_sorted_by_class(folder: Path) -> None:
+    arrays = save_split(folder / "cinic10.npz", 32, 32, 3, n=60)
+    arrays["y_train"] = np.repeat(np.arange(3, dtype=np.uint8), [30, 20, 10])
+    np.savez(folder / "cinic10.npz", **arrays)
+    whole, part = tasks.build("cinic10"), tasks.build("cinic10", {"limit": 12})
+    x, y = train_of(part)
+    assert torch.bincount(y).tolist() == [6, 4, 2]
+    places = [next(i for i, image in enumerate(train_of(whole)[0]) if torch.equal(image, one)) for one in x]
+    assert places == sorted(places)
+    assert train_of(whole)[1][places].tolist() == y.tolist()
+
+
+def test_the_options_of_a_model_are_flags_of_its_task(folder: Path) -> None:
+    save_split(folder / "cifar10.npz", 32, 32, 3)
+    net = tasks.build("cifar10", {"model": "resnet18", "norm": "batch", "width": "8"}).model()
+    assert any(isinstance(m, torch.nn.BatchNorm2d) for m in net.modules())
+    assert next(net.parameters()).shape[0] == 8
+    with pytest.raises(BadInput, match=r"--task.norm layer: wants group \| batch"):
+        tasks.build("cifar10", {"model": "resnet18", "norm": "layer"})
+    with pytest.raises(
+        BadInput, match=r"--task.norn batch: task 'cifar10' has no parameter 'norn'. Did you mean 'norm'"
+    ):
+        tasks.build("cifar10", {"model": "resnet18", "norn": "batch"})
+    with pytest.raises(BadInput, match=r"--task.norm batch: task 'cifar10' has no parameter 'norm'"):
+        tasks.build("cifar10", {"norm": "batch"})
+    with pytest.raises(BadInput, match=r"--task.model resnet81: there is no such model"):
+        tasks.build("cifar10", {"model": "resnet81"})
+    assert "hidden" in {p.name for p in tasks.entry("digits").params}
+
+
+def test_grey_images_become_three_equal_channels_and_coloured_ones_cannot(folder: Path) -> None:
+    save_split(folder / "mnist.npz", 28, 28)
+    save_split(folder / "cifar10.npz", 32, 32, 3)
+    grey, colour = tasks.build("mnist"), tasks.build("mnist", {"rgb": True})
+    for a, b in ((train_of(grey), train_of(colour)), (held_out(grey), held_out(colour))):
+        assert torch.equal(b[0], a[0].repeat(1, 3, 1, 1))
+    with pytest.raises(BadInput, match=r"--task.rgb true: the images of cifar10 are not grey"):
+        tasks.build("cifar10", {"rgb": True})
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "classes"),
+    [
+        ("fashion_mnist", (28, 28), 10),
+        ("svhn", (32, 32, 3), 10),
+        ("cinic10", (32, 32, 3), 10),
+        ("pathmnist", (28, 28, 3), 9),
+        ("tissuemnist", (28, 28), 8),
+        ("femnist", (28, 28), 62),
+        ("stl10", (96, 96, 3), 10),
+        ("tiny_imagenet", (64, 64, 3), 200),
+    ],
+)
+def test_the_usual_model_of_a_set_fits_its_images_and_classes(
+    folder: Path, name: str, shape: tuple[int, ...], classes: int
+) -> None:
+    save_split(folder / f"{name}.npz", *shape, classes=8, n=8)
+    task = tasks.build(name)
+    assert task.model()(train_of(task)[0][:2]).shape == (2, classes)
+
+
 def test_a_limit_below_one_is_refused() -> None:
     with pytest.raises(BadInput, match=r"--task.limit 0: must be 1 or more"):
         tasks.build("digits", {"limit": 0})
@@ -190,3 +251,15 @@ def test_the_real_mnist_has_its_published_mean_and_size() -> None:
     assert torch.bincount(y).tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
     # a black pixel is −mean/std with the well-known 0.1307 and 0.3081
     assert x.min().item() == pytest.approx(-0.1307 / 0.3081, abs=1e-3)
+
+
+@pytest.mark.data
+def test_the_real_cifar10_has_its_published_means_and_size() -> None:
+    assert os.environ.get("TARRY_DATA"), "set TARRY_DATA to the folder that holds CIFAR-10"
+    task = tasks.build("cifar10", {"augment": "fedsol"})
+    (x, y), (xt, yt) = train_of(task), held_out(task)
+    assert (x.shape, xt.shape) == ((50_000, 3, 32, 32), (10_000, 3, 32, 32))
+    assert torch.bincount(y).tolist() == [5000] * 10
+    assert torch.bincount(yt).tolist() == [1000] * 10
+    mean, std = np.array([0.4914, 0.4822, 0.4465]), np.array([0.2470, 0.2435, 0.2616])
+    assert np.allclose(task.augment.fill, -mean / std, atol=1e-3)  # type: ignore[union-attr]

@@ -58,7 +58,7 @@ def train_x(on: Task) -> Tensor:
 
 
 def test_the_sets_are_these() -> None:
-    assert unlabelled_sets.names() == ["folder", "mixup", "noise", "task", "test"]
+    assert unlabelled_sets.names() == ["folder", "mixup", "noise", "stl10", "task", "test"]
 
 
 def other_file(folder: Path, monkeypatch: pytest.MonkeyPatch, labels: Any = None) -> np.ndarray[Any, Any]:

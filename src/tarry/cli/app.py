@@ -12,9 +12,13 @@ from ..core.process import keep_memory
 from ..version import __version__
 from . import catalogue, show
 from .compare import compare
+from .delays import delays
 from .demo import demo
+from .federation import federation
 from .flags import HELP, PASS_ON
+from .replay import replay
 from .report import report
+from .reproduce import reproduce
 from .resume import resume
 from .run import run
 
@@ -33,16 +37,20 @@ app.command(context_settings=PASS_ON)(run)
 app.command(context_settings=PASS_ON)(compare)
 for command in (
     resume,
+    replay,
     report,
+    reproduce,
     demo,
     catalogue.methods,
     catalogue.tasks,
-    catalogue.delays,
+    delays,
     catalogue.partitions,
     catalogue.manifolds,
     catalogue.unlabelled,
 ):
     app.command(context_settings=HELP)(command)
+
+app.add_typer(federation)
 
 
 def _version(wanted: bool) -> None:

@@ -7,6 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from ..core.registry import Registry
+from ..data.sets import DataSet, loose_files, missing
+from ..data.sets import catalogue as data_sets
 from ..methods import methods as method_registry
 from ..parts.manifold import manifolds as manifold_registry
 from ..sim.fleet import delays as delay_registry
@@ -26,8 +28,10 @@ def methods(name: Name = None) -> None:
 
 
 def tasks(name: Name = None) -> None:
-    """List the tasks, with their parameters."""
+    """List the tasks, with their parameters and whether their data is there."""
     _show(task_registry, name)
+    if name is None and (loose := loose_files()):
+        _line(f"[bold]and in TARRY_DATA[/]  {show.plain(', '.join(f'--task {n}' for n in loose))}")
 
 
 def delays(name: Name = None) -> None:
@@ -61,10 +65,20 @@ def _show(registry: Registry[Any], name: str | None) -> None:
             _line(f"    [dim]staleness:[/] {show.plain(registry.build(entry.name).staleness)}")
         if name is not None and (rest := entry.doc.partition("\n")[2].strip()):
             _line(f"\n{show.plain(rest)}\n")
+        if registry is task_registry and entry.name in data_sets():
+            _line(f"    [dim]data:[/] {show.plain(_data(data_sets()[entry.name], whole=name is not None))}")
         for p in entry.params:
             default = "needed" if p.required else f"default {p.default}"
             _line(f"    --{registry.kind}.{p.name}  [dim]{show.plain(p.type_name)}, {default}[/]")
             _line(f"        {show.plain(p.help)}")
+
+
+def _data(made: DataSet, *, whole: bool) -> str:
+    """Where a data set lies, or that it does not: how to get it, where one task is shown."""
+    found = made.find()
+    if found is not None:
+        return f"{found[0]}"
+    return missing(made) if whole else f"not there; `tarry tasks {made.name}` says how to get it"
 
 
 def _line(text: str) -> None:

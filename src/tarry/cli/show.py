@@ -14,7 +14,7 @@ from ..report.notes import in_short
 from ..report.words import number_of, size
 from ..spec import Spec
 
-__all__ = ["complaint", "console", "lines", "many", "one", "plain", "result_lines", "stoppable"]
+__all__ = ["bars", "complaint", "console", "is_terminal", "lines", "many", "one", "plain", "result_lines", "stoppable"]
 
 console = Console(emoji=False)
 _errors = Console(stderr=True, emoji=False)
@@ -46,7 +46,11 @@ def stoppable(go_on: str) -> Iterator[None]:
         raise
 
 
-def _bars() -> Progress:
+def is_terminal() -> bool:
+    return _errors.is_terminal
+
+
+def bars() -> Progress:
     return Progress(
         TextColumn("[bold]{task.description}"),
         BarColumn(bar_width=28),
@@ -73,9 +77,9 @@ def one(name: str) -> Iterator[Callable[[Step], None]]:
     if not _errors.is_terminal:
         yield _every_tenth(name)
         return
-    with _bars() as bars:
-        task = bars.add_task(name, total=1.0, note="")
-        yield lambda step: bars.update(task, completed=step.fraction, note=_note(step))
+    with bars() as shown:
+        task = shown.add_task(name, total=1.0, note="")
+        yield lambda step: shown.update(task, completed=step.fraction, note=_note(step))
 
 
 @contextmanager
@@ -91,12 +95,12 @@ def many(specs: list[Spec]) -> Iterator[Callable[[int, Spec, Step], None]]:
 
         yield update
         return
-    with _bars() as bars:
-        task = bars.add_task(number_of(len(specs), "run"), total=float(len(specs)), note="")
+    with bars() as shown:
+        task = shown.add_task(number_of(len(specs), "run"), total=float(len(specs)), note="")
 
         def show(index: int, spec: Spec, step: Step) -> None:
             done[index] = step.fraction
-            bars.update(task, completed=sum(done.values()), note=f"{plain(spec.label)}, seed {spec.seed}")
+            shown.update(task, completed=sum(done.values()), note=f"{plain(spec.label)}, seed {spec.seed}")
 
         yield show
 

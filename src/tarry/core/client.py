@@ -128,13 +128,13 @@ class Bound:
         self.optimiser, self.init, self.descend = optimiser, optimiser.init, optimiser.descend
 
     def run(self, x: Tensor) -> Tensor:
-        """The module on inputs, in bfloat16 where that is asked for; outputs are of the inputs' type."""
+        """The module on inputs, in bfloat16 where that is asked for; outputs are of the weights' type."""
         if not self._bf16:
             out: Tensor = self.module(x)
             return out
         with torch.autocast(x.device.type, torch.bfloat16, cache_enabled=False):
             rough: Tensor = self.module(x)
-        return rough.to(x.dtype)
+        return rough.to(self.flat.dtype)
 
     def grad(
         self, w: Tensor, batch: tuple[Tensor, Any], objective: Objective | None = None, /, *, still: bool = False

@@ -144,7 +144,7 @@ class Pure:
             named = {k: t.contiguous(memory_format=torch.channels_last) if t.ndim == 4 else t for k, t in named.items()}
         with torch.autocast(x.device.type, torch.bfloat16, enabled=self._bf16, cache_enabled=False):
             out: Tensor = functional_call(self.module, named, (x,))
-        return out.to(x.dtype) if self._bf16 else out
+        return out.to(params[0].dtype) if self._bf16 else out
 
     def _overheard(self, seen: list[Tensor]) -> RemovableHandle:
         if self.head is None:

@@ -19,7 +19,7 @@ from ..core.errors import Damaged
 from ..core.table import Marks, Table
 from .result import write_atomic
 
-__all__ = ["latest", "load", "save"]
+__all__ = ["latest", "load", "save", "write"]
 
 _FORMAT = "tarry-checkpoint-1"
 _KEEP = 2
@@ -27,17 +27,22 @@ _KEEP = 2
 
 def save(folder: Path, count: int, tree: Any) -> Path:
     """Write checkpoint `count`; older ones than the one before it are removed."""
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{count:08d}.safetensors"
+    write(path, tree)
+    for old in sorted(folder.glob("*.safetensors"))[:-_KEEP]:
+        old.unlink()
+    return path
+
+
+def write(path: Path, tree: Any) -> None:
+    """One record in one file, on disk when this returns."""
     from safetensors.numpy import save as serialise
 
     arrays: dict[str, np.ndarray[Any, Any]] = {}
     skeleton = json.dumps(_pack(tree, arrays, {}))
     metadata = {"format": _FORMAT, "record": skeleton, "sha256": _digest(skeleton, arrays)}
-    folder.mkdir(exist_ok=True)
-    path = folder / f"{count:08d}.safetensors"
     write_atomic(path, serialise(arrays, metadata=metadata))
-    for old in sorted(folder.glob("*.safetensors"))[:-_KEEP]:
-        old.unlink()
-    return path
 
 
 def latest(folder: Path) -> Path | None:

@@ -92,6 +92,7 @@ class Simulator:
         self._evaluations = 0
         self._model_bytes = server.weights.nbytes
         self.diary = diary
+        self.per_client = 1  # tickets that a client may hold at a time; a deployment may give it more
         self._settles = server.method.aggregate.settle is not None
         self._end = inf if budget.time is None else budget.time
         self._most = (budget.updates or inf, budget.rounds or inf)
@@ -174,7 +175,9 @@ class Simulator:
                     self.diary.arrival(self.time, receipt.ticket.client, receipt.notes or {})
             else:
                 self._refuse(receipt, trained.loss)
-        self.roster.add(receipt.ticket.client)
+        client = receipt.ticket.client
+        if self.per_client == 1 or client not in self.roster:
+            self.roster.add(client)
         if self._listeners:
             self._tell_of(kind, receipt, loss)
 
@@ -244,6 +247,8 @@ class Simulator:
         doomed = self._fails is not None and self._fails(client, ticket.visit)
         if self._presence is not None and (leaves := self._presence.until(client, self.time)) < due:
             due, doomed = leaves, True
+        if self.per_client > 1 and sum(t.client == client for t in self.server.tickets.values()) < self.per_client:
+            self.roster.add(client)
         heapq.heappush(self._heap, (due, ticket.number))
         self.bytes_down += self._model_bytes
         if ticket.payload:

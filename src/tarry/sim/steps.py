@@ -210,11 +210,11 @@ class Steps:
                 flat = at.reshape(-1)
                 batch = [t.index_select(0, flat).view(*at.shape, *t.shape[1:]) for t in (x, y)]
                 moved = run(*stays, w, stats, *state, *batch, *(more[:-1] if ragged else more))
-                new, more = moved[:-1], total + moved[-1] if counts else total  # losses of the first lap are told
+                new, sums = moved[:-1], total + moved[-1] if counts else total  # losses of the first lap are told
                 if not ragged:
-                    return (new[0], new[1], more, *new[2:])
+                    return (new[0], new[1], sums, *new[2:])
                 kept = _kept(new, [w, stats, *state], args[-1])
-                return (kept[0], kept[1], torch.where(args[-1], more, total), *kept[2:])
+                return (kept[0], kept[1], torch.where(args[-1], sums, total), *kept[2:])
 
             return whole
 

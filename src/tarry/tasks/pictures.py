@@ -17,7 +17,7 @@ from torch.nn.functional import interpolate
 
 from ..core.errors import BadInput
 
-__all__ = ["fitted", "read_inputs"]
+__all__ = ["fitted", "images_as", "read_inputs"]
 
 _SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 _UNREADABLE = (OSError, ValueError, EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error, LZMAError)
@@ -69,11 +69,16 @@ def read_inputs(path: Path, shape: Shape, chosen: Chosen, *, whole: bool, flag: 
         raise BadInput(f"{flag}: holds {array.dtype} {'×'.join(map(str, array.shape))}; wants one input a row")
     array = array[chosen(len(array))]
     if array.dtype == np.uint8 and not whole:
-        return _normalised(fitted(_pixels(array, flag), shape, whole=False, flag=flag))
+        return images_as(array, shape, whole=False, flag=flag)
     x = torch.from_numpy(array.astype(np.int64 if array.dtype.kind in "ui" else np.float32))
     if not torch.isfinite(x).all():
         raise BadInput(f"{flag}: holds NaN or infinite numbers")
     return fitted(x, shape, whole=whole, flag=flag)
+
+
+def images_as(images: npt.NDArray[np.uint8], shape: Shape, *, whole: bool, flag: str) -> Tensor:
+    """uint8 images in the shape that is wanted, normalised."""
+    return _normalised(fitted(_pixels(images, flag), shape, whole=whole, flag=flag))
 
 
 def _array(path: Path, flag: str) -> npt.NDArray[Any]:

@@ -1,27 +1,45 @@
-"""The tasks and the partitions by name. A task may also be a file: `--task har` reads har.npz from TARRY_DATA."""
+"""The tasks and the partitions by name. A task may also be a file: `--task gait` reads gait.npz from TARRY_DATA."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial, update_wrapper
+from typing import Any
 
 from ..core.errors import BadInput, near
 from ..core.registry import Entry, Registry
 from ..core.task import Partitioner, Task
-from .files import files_in_data_folder, where_data_is
+from ..data.sets import loose_files, where_data_is
+from ..models import models
 
 __all__ = ["find_task", "partitions", "tasks"]
 
 
 class _Tasks(Registry[Task]):
-    """Task factories; a name nobody registered is looked for among the .npz files of TARRY_DATA."""
+    """Task factories; a name nobody registered is looked for among the .npz files of TARRY_DATA.
+
+    A factory that takes `model` and `**options` also takes the options of that model: --task.norm, --task.width.
+    """
 
     def entry(self, name: str) -> Entry[Task]:
+        """The entry of that name, with the options of its usual model."""
+        entry = self._entry(name)
+        usual = next((p.default for p in entry.params if p.name == "model"), None)
+        return _with_options(entry, usual) if isinstance(usual, str) else entry
+
+    def check(self, name: str, params: Mapping[str, Any] | None = None) -> tuple[Entry[Task], dict[str, Any]]:
+        model = (params or {}).get("model")
+        if not isinstance(model, str):
+            return super().check(name, params)
+        return _One(_with_options(self._entry(name), model)).check(name, params)
+
+    def _entry(self, name: str) -> Entry[Task]:
         registered = self.names()
         if ".py:" in name or name in registered:
             return super().entry(name)
-        files = files_in_data_folder()
+        files = loose_files()
         if name not in files:
             close = near(name, {*registered, *files})
             raise BadInput(
@@ -32,6 +50,27 @@ class _Tasks(Registry[Task]):
         npz = super().entry("npz")
         factory = update_wrapper(partial(npz.factory, path=str(files[name])), npz.factory)
         return replace(npz, name=name, factory=factory, params=tuple(p for p in npz.params if p.name != "path"))
+
+
+class _One(Registry[Task]):
+    """A single entry, for its checks."""
+
+    def __init__(self, entry: Entry[Task]):
+        super().__init__("task", Task)
+        self._one = entry
+
+    def entry(self, name: str) -> Entry[Task]:  # noqa: ARG002
+        return self._one
+
+
+def _with_options(entry: Entry[Task], model: str) -> Entry[Task]:
+    """The entry with the options of `model` among its parameters, where its factory passes them on."""
+    kinds = {p.kind for p in inspect.signature(entry.factory).parameters.values()}
+    own = {p.name for p in entry.params}
+    if "model" not in own or inspect.Parameter.VAR_KEYWORD not in kinds:
+        return entry
+    options = (p for p in models.entry(model).params if not p.required and p.name not in own)
+    return replace(entry, params=(*entry.params, *options))
 
 
 tasks: Registry[Task] = _Tasks("task", Task)

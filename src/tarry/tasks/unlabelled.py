@@ -2,7 +2,8 @@
 
     noise     standard normal numbers                       what a server knows of inputs it has never seen
     task      the training inputs of another task           CIFAR-100 for CIFAR-10 and back
-    folder    a directory of images, or a file of arrays    STL10, what a generator made
+    stl10     the unlabelled part of STL-10                 FedEcho's
+    folder    a directory of images, or a file of arrays    what a generator made
     test      the task's own test inputs                    transductive: the test set helps to train
     mixup     mixes of pairs of the task's training inputs  stands in for a generator trained in the domain
 
@@ -24,7 +25,9 @@ from ..core.errors import BadInput
 from ..core.registry import Registry
 from ..core.rng import Stream
 from ..core.task import Shards, Task
-from .pictures import fitted, read_inputs
+from ..data.sets import catalogue, missing
+from ..data.stl10 import read_unlabelled
+from .pictures import fitted, images_as, read_inputs
 from .registries import tasks
 
 __all__ = ["Maker", "unlabelled_sets"]
@@ -132,6 +135,26 @@ def folder(*, path: Annotated[str, "a directory of images, or an .npz or .npy fi
         shape, whole = tuple(like.shape[1:]), not like.is_floating_point()
         x = read_inputs(Path(path).expanduser(), shape, lambda n: _chosen(n, samples, seed), whole=whole, flag=flag)
         return x.to(like)
+
+    return make
+
+
+@unlabelled_sets.register("stl10")
+def stl10(*, samples: Taken = 2000) -> Maker:
+    """The unlabelled part of STL-10: 100,000 photographs, scaled to the task's size and colours, then normalised.
+
+    unlabeled_X.bin of stl10_binary in TARRY_DATA, a folder or the archive as it is distributed.
+    """
+    _check_samples(samples)
+
+    def make(task: Task, seed: int) -> Tensor:
+        like, known = _inputs(task), catalogue()["stl10"]
+        found = known.find([form for form in known.forms if any("binary" in at for at in form.at)])
+        if found is None:
+            raise BadInput(f"--unlabelled stl10: {missing(known)}")
+        flag = f"--unlabelled stl10: {found[0]}"
+        pixels = read_unlabelled(found[0], flag, lambda n: _chosen(n, samples, seed))
+        return images_as(pixels, tuple(like.shape[1:]), whole=not like.is_floating_point(), flag=flag).to(like)
 
     return make
 

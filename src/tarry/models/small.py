@@ -1,4 +1,4 @@
-"""Small models, ordinary modules all of them.
+"""Small models.
 
 mlp         one hidden layer
 lenet5      LeCun et al. 1998 as OrthoFL trains it: no biases, average pooling, ReLU, no padding; 44,190 weights
@@ -9,17 +9,16 @@ cnn         McMahan et al. 2017, also FedSOL's: two padded 5×5 convolutions wit
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from math import prod
+from typing import Annotated
 
 from torch import Tensor, nn
 
-from ..core.errors import BadInput, near
+from .fit import at_least, of_images
+from .registry import Build, Shape, models
 
-__all__ = ["LeNet5", "McMahanCNN", "mlp", "model_for"]
-
-Shape = tuple[int, ...]
+__all__ = ["LeNet5", "McMahanCNN", "mlp"]
 
 
 def mlp(in_features: int, hidden: int, classes: int) -> nn.Sequential:
@@ -82,22 +81,20 @@ class McMahanCNN(nn.Module):
         return out
 
 
-_CONVOLUTIONAL: dict[str, type[LeNet5] | type[McMahanCNN]] = {"lenet5": LeNet5, "cnn": McMahanCNN}
+@models.register("mlp")
+def _mlp(shape: Shape, classes: int, *, hidden: Annotated[int, "units of the hidden layer"] = 64) -> Build:
+    """One hidden layer, for examples of any shape."""
+    at_least("hidden", hidden, 1)
+    return partial(mlp, prod(shape), hidden, classes)
 
 
-def model_for(name: str, shape: Shape, classes: int, *, hidden: int = 64) -> Callable[[], nn.Module]:
-    """A factory (it pickles) of the model `name` for examples of `shape`; `hidden` is the mlp's layer."""
-    if name == "mlp":
-        if hidden < 1:
-            raise BadInput(f"--task.hidden {hidden}: must be 1 or more")
-        return partial(mlp, prod(shape), hidden, classes)
-    if name not in _CONVOLUTIONAL:
-        raise BadInput(f"--task.model {name}: there is no such model.{near(name, ['mlp', *_CONVOLUTIONAL])}")
-    model = _CONVOLUTIONAL[name]
-    if len(shape) != 3 or min(shape[1:]) < model.smallest:
-        side = model.smallest
-        raise BadInput(
-            f"--task.model {name}: wants images, channels × height × width, of at least {side}×{side} pixels;"
-            f" an example here is {'×'.join(map(str, shape))}. Use --task.model mlp."
-        )
-    return partial(model, shape, classes)
+@models.register("lenet5", paper="LeCun et al. 1998, Gradient-Based Learning Applied to Document Recognition")
+def _lenet5(shape: Shape, classes: int) -> Build:
+    """LeNet5 without biases, as OrthoFL trains it on MNIST."""
+    return partial(LeNet5, of_images("lenet5", shape, LeNet5.smallest), classes)
+
+
+@models.register("cnn", paper="McMahan et al. 2017, Communication-Efficient Learning from Decentralized Data")
+def _cnn(shape: Shape, classes: int) -> Build:
+    """FedAvg's convolutional network: two convolutions, two fully connected layers."""
+    return partial(McMahanCNN, of_images("cnn", shape, McMahanCNN.smallest), classes)

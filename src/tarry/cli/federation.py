@@ -1,0 +1,220 @@
+"""`tarry federation up|down|status`: a whole federation on this machine, and how one does, wherever it is."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from ..core.errors import BadInput
+from ..deploy.local import Local
+from ..deploy.settings import read
+from ..record.result import Result
+from ..report.words import duration, number_of, size
+from ..spec import Choice
+from . import show
+from .flags import HELP, PASS_ON, gather, with_settings
+
+__all__ = ["federation"]
+
+federation = typer.Typer(
+    name="federation",
+    help="A real federation by Flower: on this machine (up, down), or anywhere (status).",
+    context_settings=HELP,
+    no_args_is_help=True,
+)
+Folder = Annotated[Path, typer.Argument(metavar="DIR", help="the --out of the federation")]
+_NOT_HERE = (
+    "server", "executor", "workers", "address", "gpus", "precision", "compile", "lookahead", "strict", "personalise",
+    "diagnose", "failure_rate", "presence", "device",
+)  # fmt: skip
+_LATE = 30.0  # seconds without a word from the server
+
+
+@federation.command(context_settings=PASS_ON)
+@with_settings(leave_out=_NOT_HERE)
+def up(
+    context: typer.Context,
+    given: dict[str, Any],
+    out: Annotated[Path, typer.Option("--out", help="folder of the federation; one that is there is taken up again")],
+    spec: Annotated[Path | None, typer.Option("--spec", help="TOML file with settings; flags win")] = None,
+    tls: Annotated[bool, typer.Option("--tls", help="encrypt, and have nodes prove who they are")] = False,
+    deadline: Annotated[float, typer.Option("--deadline", help="the most seconds that a visit may take")] = 3600.0,
+    in_flight: Annotated[
+        str, typer.Option("--in-flight", help="tickets that a client may hold: auto, 1 or 2")
+    ] = "auto",
+    ask_every: Annotated[
+        float | None, typer.Option("--ask-every", help="seconds between evaluations on clients")
+    ] = None,
+    app: Annotated[Path | None, typer.Option("--app", help="a Flower app of your own, to run with these nodes")] = None,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="stay, start what is killed, and take it down at the end")
+    ] = False,
+) -> None:
+    """Start a federation on this machine, or what is missing of one. --delay makes clients sleep, to try slow ones."""
+    local = Local(out, lambda line: show.lines([line]))
+    if local.is_set_up:
+        if given or spec is not None or context.args:
+            raise BadInput(f"--out {out}: it holds a federation, which goes on with its own settings; leave out others")
+    elif app is not None:
+        _claim(out)
+        local.prepare(_clients_of(app, given, context), {}, tls=tls, app=app)
+    else:
+        merged = {"clients": 4, **{k: v for k, v in gather(given, context, spec).items() if v is not None}}
+        options = {"deadline": deadline, "in-flight": in_flight, "ask-every": ask_every}
+        config = {**_flat(merged), **{k: v for k, v in options.items() if v is not None}}
+        config["clients"] = read(config).spec.clients  # what is wrong is told here, not in a log
+        _claim(out)
+        local.prepare(config["clients"], config, tls=tls)
+    local.up()
+    if not wait:
+        show.lines([f"`tarry federation status {out}` shows how it does, `tarry federation down {out}` ends it"])
+        return
+    _stay(local, out)
+
+
+def _clients_of(app: Path, given: dict[str, Any], context: typer.Context) -> int:
+    """How many nodes an app of the user's own is started with: as many as it says, or the flag."""
+    path = app / "pyproject.toml"
+    if not path.is_file():
+        raise BadInput(f"--app {app}: there is no Flower app (no pyproject.toml)")
+    if others := [f"--{k.replace('_', '-')}" for k in given if k != "clients"] + context.args[:1]:
+        raise BadInput(f"{others[0]}: with --app, settings are those of {path}")
+    config = tomllib.loads(path.read_text()).get("tool", {}).get("flwr", {}).get("app", {}).get("config", {})
+    n = given.get("clients") or config.get("clients")
+    if n is None or not str(n).isdigit() or int(n) < 1:
+        raise BadInput(f"--clients {n}: how many nodes should there be? {path} does not say")
+    if "out" not in config:
+        raise BadInput(f"--app {app}: its run config needs out = ..., the folder of the server's record")
+    return int(n)
+
+
+def _stay(local: Local, out: Path) -> None:
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with show.stoppable(f"`tarry federation up --out {out}` takes it up again"):
+        try:
+            said: list[str] = []
+            while not (out / "result.json").is_file():
+                time.sleep(2.0)
+                local.up()
+                if (line := _line(out)) != said:
+                    said = line
+                    show.lines(line)
+        except KeyboardInterrupt:
+            local.down()
+            raise
+    local.down()
+    show.result_lines(Result.read(out))
+
+
+def _line(out: Path) -> list[str]:
+    status = _status(out)
+    if status is None:
+        return []
+    accuracy = "" if status["accuracy"] is None else f", accuracy {status['accuracy']:.3f}"
+    return [f"{number_of(status['updates'], 'update')}{accuracy} after {duration(status['time'] // 10 * 10)}"]
+
+
+@federation.command(context_settings=HELP)
+def down(
+    folder: Folder,
+    within: Annotated[float, typer.Option("--within", help="seconds for what is under way to come in")] = 70.0,
+) -> None:
+    """End the processes that `up` started, and nothing else; what is under way may come in first."""
+    local = Local(folder)
+    assert local.setup
+    ended = local.down(within=within)
+    show.lines([f"ended: {', '.join(ended)}" if ended else "nothing of it was running"])
+    if not (folder / "result.json").is_file():
+        show.lines([f"`tarry federation up --out {folder}` takes it up again"])
+
+
+@federation.command(context_settings=HELP)
+def status(
+    folder: Folder,
+    as_json: Annotated[bool, typer.Option("--json", help="print everything there is to know")] = False,
+) -> None:
+    """Who is late, lost or refused; staleness, bytes, and what an update costs beside training."""
+    s = _status(folder)
+    if s is None:
+        raise BadInput(f"{folder}: no federation has been at work here (no status.json)")
+    if as_json:
+        show.console.print_json(json.dumps(s))
+        return
+    old = time.time() - s["at"]
+    state = f"ended ({s['ended']})" if s["ended"] else "at work" if old < _LATE else f"silent for {duration(old)}"
+    accuracy = "" if s["accuracy"] is None else f", accuracy {s['accuracy']:.4f}"
+    again = f", taken up {s['starts'] - 1} times" if s["starts"] > 1 else ""
+    show.lines(
+        [
+            f"{s['method']}: {state} after {duration(s['time'])}{again}; {number_of(s['updates'], 'update')}, "
+            f"{number_of(s['rounds'], 'server step')}{accuracy}",
+            f"  staleness mean {s['staleness']:.1f}; {size(s['bytes_up'])} up, {size(s['bytes_down'])} down; "
+            f"{s['lost']} lost, {s['not_finite']} not finite; {s['nodes']} nodes, {len(s['here'])} clients here",
+        ]
+    )
+    show.console.print(_table(s))
+    for why, count in s["refused"].items():
+        show.lines([f"  refused {count} times: {why}"])
+
+
+def _table(s: dict[str, Any]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for name in ("client", "now", "updates", "visit", "overhead", "stale", "up", "lost"):
+        table.add_column(name, justify="left" if name in ("client", "now", "lost") else "right", no_wrap=name != "lost")
+    for c in s["clients"]:
+        n = max(1, c["updates"])
+        out = s["working"].get(str(c["client"]))
+        here = c["client"] in s["here"]
+        now = f"at work {duration(max(out))}" if out else "idle" if here else "away"
+        if out and max(out) > s["deadlines"].get(str(c["client"]), float("inf")):
+            now = f"late {duration(max(out))}"
+        failed = ", ".join(f"{count} {why}" for why, count in c["failed"].items())
+        late = f"; {c['late']} came late" if c["late"] else ""
+        worked = c["worked"] > 0
+        table.add_row(
+            f"{c['client']} {show.plain(c['name'][:14])}",
+            now,
+            str(c["updates"]),
+            duration(c["seconds"] / n) if c["updates"] else "–",
+            duration((c["seconds"] - c["worked"]) / n) if c["updates"] and worked else "–",
+            f"{c['staleness'] / n:.1f}" if c["updates"] else "–",
+            size(c["bytes_up"]),
+            show.plain(failed + late) or "0",
+        )
+    return table
+
+
+def _status(folder: Path) -> dict[str, Any] | None:
+    path = folder / "status.json"
+    found: dict[str, Any] | None = json.loads(path.read_text()) if path.is_file() else None
+    return found
+
+
+def _flat(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings as a run config: flat, with text and numbers alone."""
+    out: dict[str, Any] = {}
+    for name, value in settings.items():
+        key = name.replace("_", "-")
+        if isinstance(value, Choice) or (isinstance(value, dict) and "name" in value):
+            choice = Choice.of(value).resolved()
+            out[f"{key}.name"] = choice.name
+            out.update({f"{key}.{k}": json.dumps(v) if isinstance(v, list) else v for k, v in choice.params.items()})
+        else:
+            out[key] = value
+    return out
+
+
+def _claim(out: Path) -> None:
+    try:
+        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise BadInput(f"--out {out}: it is not an empty folder; name another one")
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise BadInput(f"--out {out}: it cannot be made ({e}); name another folder") from e

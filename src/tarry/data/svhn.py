@@ -1,0 +1,52 @@
+"""Street View House Numbers, cropped digits (Netzer et al. 2011): X is 32×32×3×N in a MATLAB file, zero is 10 in y."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from math import prod
+from pathlib import Path
+
+import numpy as np
+
+from ..core.errors import BadInput
+from .arrays import Array, Arrays, split
+
+__all__ = ["FILES", "read_svhn"]
+
+FILES = ("train_32x32.mat", "test_32x32.mat")
+_MOST_IMAGES = 1_000_000  # the extra part, the largest, has 531,131
+
+
+def read_svhn(path: Path, flag: str) -> Arrays:
+    """train_32x32.mat and test_32x32.mat of a folder."""
+    train, test = (_part(path / name, f"{flag}: {name}") for name in FILES)
+    return split(train, test, flag, ("training X", "training y", "test X", "test y"))
+
+
+def _part(path: Path, where: str) -> tuple[Array, Array]:
+    if not path.is_file():
+        raise BadInput(f"{where}: is not there; both {' and '.join(FILES)} are wanted")
+    x, y = _variables(path, where)
+    if x.dtype != np.uint8 or y.dtype.kind not in "uif" or not np.isfinite(y).all():
+        raise BadInput(f"{where}: X is {x.dtype} and y {y.dtype}; wants bytes and numbers")
+    labels = y.ravel().astype(np.int64)
+    if labels.min() < 0 or labels.max() > 10:
+        raise BadInput(f"{where}: y holds {labels.min()} … {labels.max()}; digits are 1 … 9, and 10 for zero")
+    return np.ascontiguousarray(x.transpose(3, 0, 1, 2)), labels % 10
+
+
+def _variables(path: Path, where: str) -> tuple[Array, Array]:
+    try:
+        mat = import_module("scipy.io")
+    except ImportError as e:
+        raise BadInput(f"{where}: reading it needs scipy, which cannot be imported ({e}): pip install scipy") from e
+    try:
+        shapes = {name: shape for name, shape, _ in mat.whosmat(path)}  # headers alone: nothing large is made yet
+        x, y = shapes.get("X", ()), shapes.get("y", ())
+        if len(x) == 4 and x[:3] == (32, 32, 3) and 0 < x[3] <= _MOST_IMAGES and prod(y) == x[3]:
+            found = mat.loadmat(path, variable_names=("X", "y"))
+            return found["X"], found["y"]
+    except Exception as e:  # whatever scipy raises on a torn file
+        raise BadInput(f"{where}: is no MATLAB file of version 5 to 7 ({type(e).__name__}: {e})") from e
+    told = ", ".join(f"{name} {'×'.join(map(str, shape))}" for name, shape in shapes.items()) or "nothing"
+    raise BadInput(f"{where}: wants X, 32×32×3×N, and N numbers y; it has {told}")

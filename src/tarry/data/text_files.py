@@ -1,0 +1,235 @@
+"""Texts in the formats they are distributed in: JSON lines, tables with a header, newsgroup folders.
+
+<name>.jsonl                          one object a line with its split; every set
+20news-bydate-train/GROUP/NUMBER      a post a file (Latin-1); 20news-bydate.tar.gz holds the same
+ag_news_csv/train.csv                 class from 1, title, description; no header
+msr_paraphrase_train.txt              Quality, #1 ID, #2 ID, #1 String, #2 String by tabs; nothing is quoted
+MRPC/train.tsv, SST-2/train.tsv       GLUE; dev.tsv is tested on, test.tsv has no labels
+banking77/train.csv                   text, category
+gsm8k/train.jsonl                     question, answer
+MathInstruct.json                     a list of instruction, output, source
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import BadInput
+from .places import files
+from .posts import body
+from .texts import Row, Text, Texts, gathered
+
+__all__ = ["ag_csv", "banking_csv", "glue_tsv", "jsonl", "math_json", "msr_txt", "newsgroups"]
+__all__ += ["answer_of", "news_of", "pair_of", "post_of", "question_jsonl", "text_of"]
+
+Found = dict[str, Any]
+Reader = Callable[[Path, str], Texts]
+_MOST = 1 << 30  # bytes a file
+_CSV_LIMIT = 10_000_000  # characters a field; the module's own is 131,072
+
+
+def text_of(row: Found) -> Text:
+    return str(row["text"])
+
+
+def post_of(row: Found) -> Text:
+    return body(str(row["text"]))
+
+
+def news_of(row: Found) -> Text:
+    """Title, where there is one, and description; a backslash in them stands for a line's end."""
+    return " ".join(str(part) for part in (row.get("title"), row["text"]) if part).replace("\\", " ")
+
+
+def pair_of(row: Found) -> Text:
+    return str(row["s1"]), str(row["s2"])
+
+
+def answer_of(row: Found) -> Text:
+    return str(row["question"]), str(row["answer"])
+
+
+def jsonl(text: Callable[[Found], Text], classes: Sequence[str] = (), *, label: Any = "y") -> Reader:
+    """A reader of one object a line: `split`, what `text` makes a text of, and the field `label` (a number: always)."""
+
+    def read(path: Path, flag: str) -> Texts:
+        return gathered(
+            (_row(i, row, flag) for i, row in _lines(_decoded(path.read_bytes(), flag), flag)), flag, classes
+        )
+
+    def _row(i: int, row: Found, flag: str) -> Row:
+        try:
+            return Row(row["split"], text(row), row[label] if isinstance(label, str) else label)
+        except KeyError as e:
+            raise BadInput(f"{flag}: line {i} has no field {e.args[0]!r}; it has {', '.join(row)}") from None
+
+    return read
+
+
+def question_jsonl(path: Path, flag: str) -> Texts:
+    """GSM8K's own train.jsonl and test.jsonl."""
+    rows = []
+    for name, text in _texts(path, ("train.jsonl", "test.jsonl"), flag).items():
+        for i, row in _lines(text, f"{flag}: {name}"):
+            if not {"question", "answer"} <= row.keys():
+                raise BadInput(f"{flag}: {name}: line {i} wants the fields question and answer")
+            rows.append(Row(name.removesuffix(".jsonl"), answer_of(row), 0))
+    return gathered(rows, flag, ["grade school mathematics"])
+
+
+def _lines(text: str, flag: str) -> Iterator[tuple[int, Found]]:
+    for i, line in enumerate(io.StringIO(text), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError as e:
+            raise BadInput(f"{flag}: line {i} is no JSON ({e})") from e
+        if not isinstance(row, dict):
+            raise BadInput(f"{flag}: line {i} is no object but {type(row).__name__}")
+        yield i, row
+
+
+def _texts(path: Path, names: Sequence[str], flag: str, perhaps: Sequence[str] = ()) -> dict[str, str]:
+    """These files of a folder (not of its sub-folders) or of an archive; those of `perhaps` where they are there."""
+    wanted = (*names, *perhaps)
+    if path.is_dir():
+        found = {name: (path / name).read_bytes() for name in wanted if (path / name).is_file()}
+    else:
+        there = files(path, lambda n: n.rpartition("/")[2] in wanted, flag, most=_MOST)
+        found = {name.rpartition("/")[2]: content for name, content in there}
+    if missing := [name for name in names if name not in found]:
+        raise BadInput(f"{flag}: lacks {', '.join(missing)}")
+    return {name: _decoded(content, f"{flag}: {name}") for name, content in found.items()}
+
+
+def _decoded(content: bytes, flag: str) -> str:
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as e:
+        raise BadInput(f"{flag}: is no UTF-8 text ({e})") from e
+
+
+def math_json(path: Path, flag: str) -> Texts:
+    """MathInstruct: a question's class is the collection it was taken from. There is no test set."""
+    try:
+        rows = json.loads(_decoded(path.read_bytes(), flag))
+    except ValueError as e:
+        raise BadInput(f"{flag}: is no JSON ({e})") from e
+    wanted = {"instruction", "output", "source"}
+    if not isinstance(rows, list) or any(not isinstance(r, dict) or not wanted <= r.keys() for r in rows):
+        raise BadInput(f"{flag}: wants a list of objects with the fields {', '.join(sorted(wanted))}")
+    return gathered((Row("train", (str(r["instruction"]), str(r["output"])), str(r["source"])) for r in rows), flag)
+
+
+def newsgroups(path: Path, flag: str) -> Texts:
+    """20news-bydate-train and 20news-bydate-test, in a folder or a tar archive."""
+    places = [path / part for part in _BYDATE] if path.is_dir() else [path]
+    posts = sorted(
+        (_group(place, name), content.decode("latin-1"))
+        for place in places
+        for name, content in files(place, _is_post, flag, most=_MOST)
+    )
+    return gathered((Row(split, body(post), group) for (split, group, _), post in posts), flag)
+
+
+_BYDATE = ("20news-bydate-train", "20news-bydate-test")
+
+
+def _is_post(name: str) -> bool:
+    *folders, number = name.split("/")
+    return number.isdigit() and (len(folders) == 1 or (len(folders) > 1 and folders[-2] in _BYDATE))
+
+
+def _group(place: Path, name: str) -> tuple[str, str, str]:
+    """Split, newsgroup and number of a post."""
+    folder, group, number = f"{place.name}/{name}".split("/")[-3:]
+    return folder.rpartition("-")[2], group, number
+
+
+def ag_csv(classes: Sequence[str]) -> Reader:
+    """train.csv and test.csv of a folder: the class from 1 up, title, description."""
+
+    def read(path: Path, flag: str) -> Texts:
+        rows, found = [], _texts(path, ("train.csv", "test.csv"), flag)
+        for split in ("train", "test"):
+            for i, row in enumerate(_csv(found[f"{split}.csv"]), 1):
+                if len(row) < 3 or not row[0].isdigit():
+                    raise BadInput(
+                        f"{flag}: line {i} of {split}.csv wants a class from 1 up, a title and a description"
+                    )
+                rows.append(Row(split, news_of({"title": row[1], "text": row[2]}), int(row[0]) - 1))
+        return gathered(rows, flag, classes)
+
+    return read
+
+
+def banking_csv(path: Path, flag: str) -> Texts:
+    """train.csv and test.csv of a folder, with the columns text and category."""
+    found = _texts(path, ("train.csv", "test.csv"), flag)
+    rows = []
+    for split in ("train", "test"):
+        header, *lines = list(_csv(found[f"{split}.csv"])) or [[]]
+        if header != ["text", "category"]:
+            raise BadInput(f"{flag}: {split}.csv begins with {', '.join(header)}; wants the columns text, category")
+        rows += [Row(split, line[0], line[1]) for line in lines if len(line) == 2]
+    return gathered(rows, flag)
+
+
+def _csv(text: str) -> Iterator[list[str]]:
+    csv.field_size_limit(_CSV_LIMIT)
+    return csv.reader(io.StringIO(text, newline=""))
+
+
+def msr_txt(path: Path, flag: str) -> Texts:
+    """msr_paraphrase_train.txt and msr_paraphrase_test.txt of a folder."""
+    names = {f"msr_paraphrase_{split}.txt": split for split in ("train", "test")}
+    tables = {names[name]: text for name, text in _texts(path, tuple(names), flag).items()}
+    return gathered(_paraphrases(tables, flag), flag, ["different", "paraphrase"])
+
+
+def glue_tsv(kind: str, classes: Sequence[str]) -> Reader:
+    """train.tsv, dev.tsv and, where it is there, test.tsv of a folder: `kind` mrpc or sst2."""
+
+    def read(path: Path, flag: str) -> Texts:
+        names = {"train.tsv": "train", "dev.tsv": "validation", "test.tsv": "test"}
+        found = _texts(path, ("train.tsv", "dev.tsv"), flag, perhaps=("test.tsv",))
+        tables = {names[name]: text for name, text in found.items()}
+        rows = _paraphrases(tables, flag) if kind == "mrpc" else _sentences(tables, flag)
+        return gathered(rows, flag, classes)
+
+    return read
+
+
+def _paraphrases(tables: dict[str, str], flag: str) -> Iterator[Row]:
+    for split, table in tables.items():
+        for row in _tabs(table, ("#1 String", "#2 String"), f"{flag}: the {split} table"):
+            yield Row(split, (row["#1 String"], row["#2 String"]), _digit(row.get("Quality")))
+
+
+def _sentences(tables: dict[str, str], flag: str) -> Iterator[Row]:
+    for split, table in tables.items():
+        for row in _tabs(table, ("sentence",), f"{flag}: the {split} table"):
+            yield Row(split, row["sentence"].strip(), _digit(row.get("label")))
+
+
+def _digit(text: str | None) -> int | None:
+    return int(text) if text in ("0", "1") else None
+
+
+def _tabs(text: str, wanted: Sequence[str], flag: str) -> Iterator[dict[str, str]]:
+    """The lines of a table by its header; quotes are letters like others."""
+    header, *lines = text.rstrip("\n").split("\n")
+    names = header.rstrip("\r").split("\t")
+    if missing := [name for name in wanted if name not in names]:
+        raise BadInput(f"{flag} has no column {missing[0]!r}; it has {', '.join(names)}")
+    for i, line in enumerate(lines, 2):
+        cells = line.rstrip("\r").split("\t")
+        if len(cells) != len(names):
+            raise BadInput(f"{flag} has {len(cells)} columns in line {i}, and {len(names)} in its header")
+        yield dict(zip(names, cells, strict=True))

@@ -1,0 +1,104 @@
+"""A data set of texts, and how rows that a reader found become one.
+
+A text is a string, or a pair of strings: two sentences to compare, or a question and its answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from ..core.errors import BadInput
+from .arrays import Labels, hold_out
+from .sets import fetch
+
+__all__ = ["Row", "Text", "Texts", "gathered", "load_text", "with_test"]
+
+Text = str | tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Texts and their classes: a label is a place in `classes`. `unlabelled` are texts the set gives no labels for."""
+
+    train: tuple[Text, ...]
+    y_train: Labels
+    test: tuple[Text, ...]
+    y_test: Labels
+    classes: tuple[str, ...]
+    unlabelled: tuple[Text, ...] = ()
+
+
+class Row(NamedTuple):
+    """One example as a reader finds it: its split, its text, and its class by number or by name (None: not told)."""
+
+    split: str
+    text: Text
+    label: int | str | None = None
+
+
+def gathered(rows: Iterable[Row], flag: str, classes: Sequence[str] = ()) -> Texts:
+    """Rows of the splits train, test and validation as one set.
+
+    Where there is a validation set it is what is tested on, and the test set's texts go without labels, as in GLUE.
+    Labels that are names are numbered in alphabetical order where `classes` does not say how.
+    """
+    by: dict[str, list[Row]] = {"train": [], "validation": [], "test": []}
+    for row in rows:
+        if row.split not in by:
+            raise BadInput(f"{flag}: has the split {row.split!r}; wants {', '.join(by)}")
+        by[row.split].append(row)
+    train, test = by["train"], by["validation"] or by["test"]
+    if not train:
+        raise BadInput(f"{flag}: has no training examples (split 'train')")
+    if not classes:
+        classes = sorted({str(r.label) for r in (*train, *test)})
+    place = {name: i for i, name in enumerate(classes)}
+    return Texts(
+        train=tuple(r.text for r in train),
+        y_train=_labels(train, place, flag),
+        test=tuple(r.text for r in test),
+        y_test=_labels(test, place, flag),
+        classes=tuple(classes),
+        unlabelled=tuple(r.text for r in by["test"]) if by["validation"] else (),
+    )
+
+
+def _labels(rows: Sequence[Row], place: dict[str, int], flag: str) -> Labels:
+    found = np.empty(len(rows), np.int64)
+    for i, row in enumerate(rows):
+        label = place.get(row.label, -1) if isinstance(row.label, str) else row.label
+        if label is None or not 0 <= label < len(place):
+            raise BadInput(
+                f"{flag}: a {row.split} example has the label {row.label!r}; its classes are {len(place)}, from 0:"
+                f" {', '.join(list(place)[:5])}{', …' if len(place) > 5 else ''}"
+            )
+        found[i] = label
+    return found
+
+
+def with_test(texts: Texts, n: int) -> Texts:
+    """With `n` training examples held out to test on, each class in proportion, the same for every seed.
+
+    The texts that were to be tested on go without labels.
+    """
+    marked = hold_out(texts.y_train, n)
+    kept, held = np.flatnonzero(~marked), np.flatnonzero(marked)
+    return Texts(
+        train=tuple(texts.train[i] for i in kept),
+        y_train=texts.y_train[kept],
+        test=tuple(texts.train[i] for i in held),
+        y_test=texts.y_train[held],
+        classes=texts.classes,
+        unlabelled=texts.unlabelled or texts.test,
+    )
+
+
+def load_text(name: str, *, hub: bool = False) -> Texts:
+    """The texts of that name: from TARRY_DATA, else from the hub if that is wanted, else BadInput."""
+    texts = fetch(name, hub=hub)
+    assert isinstance(texts, Texts), f"{name} is no set of texts"
+    return texts

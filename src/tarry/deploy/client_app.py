@@ -1,0 +1,99 @@
+"""A client as a Flower app: `clientapp = "tarry.deploy.client_app:app"` in a pyproject.toml; settings: its run config.
+
+What a node may be told by its SuperNode (--node-config):
+
+    partition-id=3           the client's place; else it is given the first that is free
+    name="st-mary"           who it is; else its place, or its machine
+    home="/var/lib/tarry"    folder of its key and of what its method keeps; else ~/.tarry/NAME
+
+A message is a process of its own, so little is imported before it is known what is asked.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+
+if TYPE_CHECKING:
+    from .home import Home
+    from .worker import Worker
+
+__all__ = ["app"]
+
+app = ClientApp()
+
+
+@app.query("hello")
+def hello(message: Message, context: Context) -> Message:
+    """Say who this is."""
+    from .flower import packed, words_of
+    from .worker import hello as said
+
+    place = context.node_config.get("partition-id")
+    told = said(
+        _home(context),
+        words_of(message.content),
+        node=context.node_id,
+        name=_name(context),
+        place=None if place is None else int(place),
+    )
+    return Message(packed(told, {}), reply_to=message)
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    """A visit."""
+    from .flower import packed, words_of
+
+    words, arrays = _worker(context).train(words_of(message.content), _arrays(message))
+    return Message(packed(words, arrays), reply_to=message)
+
+
+@app.evaluate()
+def evaluate(message: Message, context: Context) -> Message:
+    """How the weights do on this client's own examples."""
+    from .flower import packed, words_of
+
+    words = _worker(context).evaluate(words_of(message.content), _arrays(message))
+    return Message(packed(words, {}), reply_to=message)
+
+
+def _arrays(message: Message) -> dict[str, Any]:
+    records = message.content.array_records.values()
+    return {name: array.numpy() for record in records for name, array in record.items()}
+
+
+def _name(context: Context) -> str:
+    place = context.node_config.get("partition-id")
+    given = context.node_config.get("name", socket.gethostname() if place is None else f"client {place}")
+    return str(given)
+
+
+def _home(context: Context) -> Home:
+    from .home import Home
+
+    own = re.sub(r"[^A-Za-z0-9.-]+", "-", _name(context))
+    return Home(Path(str(context.node_config.get("home", Path.home() / ".tarry" / own))))
+
+
+def _worker(context: Context) -> Worker:
+    import torch
+
+    from ..build import plan
+    from .own import with_own_data
+    from .settings import read
+    from .worker import Worker
+
+    torch.set_num_threads(1)
+    if "data" in context.node_config:  # where this machine's examples are
+        os.environ["TARRY_DATA"] = str(context.node_config["data"])
+    setting = read(context.run_config)
+    made = with_own_data(setting) if setting.options.data == "own" else plan(setting.spec)
+    sleeps = made.delay if setting.sleeps else None
+    return Worker(made.bound(), made.method.local, made.work, setting.spec.seed, _home(context), sleeps)

@@ -1,0 +1,212 @@
+"""The server as a Flower app (`serverapp = "tarry.deploy.server_app:app"` in a pyproject.toml).
+
+A federation that the folder holds is taken up again; SIGTERM, Ctrl-C and a file `stop` in the folder end it when what
+is under way is in.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import sys
+import time
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flwr.serverapp import ServerApp
+
+if TYPE_CHECKING:
+    from flwr.app import Context
+    from flwr.serverapp import Grid
+
+    from ..build import Plan
+    from .driver import Driver
+    from .settings import Setting
+    from .speech import Speech
+
+__all__ = ["app", "serve"]
+
+app = ServerApp()
+log = logging.getLogger("tarry")
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Drive the method that the run config names."""
+    from ..core.errors import TarryError
+    from .flower import FlowerGrid
+    from .settings import read
+
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s tarry %(message)s")
+    try:
+        serve(FlowerGrid(grid, str(context.run_id)), read(context.run_config))
+    except TarryError as e:
+        for line in str(e).splitlines():
+            log.error("error: %s", line)
+        raise
+
+
+def serve(grid: Any, setting: Setting) -> str:
+    """Set a driver up in the folder of the settings and run it; says how it ended."""
+    import torch
+
+    from ..core.errors import BadInput
+    from ..record.result import write_atomic
+    from .processes import began
+
+    torch.set_num_threads(1)
+    folder = Path(setting.options.out)
+    folder.mkdir(parents=True, exist_ok=True)
+    if (folder / "result.json").is_file():
+        raise BadInput(f"out = {folder}: the federation in this folder is over; name another one")
+    plan = _plan(setting)
+    spec = folder / "spec.toml"
+    if spec.is_file() and spec.read_text() != plan.spec.to_toml():
+        raise BadInput(f"out = {folder}: it holds a federation with other settings; name another folder")
+    write_atomic(spec, plan.spec.to_toml().encode())
+    (folder / "stop").unlink(missing_ok=True)
+    driver = _driver(grid, setting, plan, folder)
+    write_atomic(
+        folder / "server.json", json.dumps({"pid": os.getpid(), "began": began(os.getpid()), "run": grid.run}).encode()
+    )
+    try:
+        return _driven(driver, plan, folder)
+    finally:
+        driver.close()
+
+
+def _driven(driver: Driver, plan: Plan, folder: Path) -> str:
+    from ..record.result import write_atomic
+    from .outcome import PROGRESS, so_far, write
+
+    asked = _asked_to_stop(folder / "stop")
+    shown = [-1, 0.0]
+
+    def told(d: Driver) -> None:
+        d.health.write(folder / "status.json", status(d))
+        if d.course.updates != shown[0] and (time.time() - shown[1] > 5 or d.ended):
+            shown[:] = [d.course.updates, time.time()]
+            write_atomic(folder / PROGRESS, so_far(d, plan).to_json().encode())
+            score = d.course.curve[-1][2] if d.course.curve else None
+            accuracy = "" if score is None else f", accuracy {score:.3f}"
+            log.info("%.0f s: %d updates, %d out%s", d.now(), d.course.updates, len(d.book), accuracy)
+
+    why = driver.run(asked, told=told)
+    log.info("ended: %s after %d updates", why, driver.course.updates)
+    if why != "stopped":
+        write(driver, plan, folder)
+    return why
+
+
+def status(d: Driver) -> dict[str, Any]:
+    """What `tarry federation status` shows beside the clients."""
+    course, now = d.course, d.now()
+    score = course.curve[-1] if course.curve else (None, None, None, None)
+    out: dict[int, list[float]] = {}
+    for h in d.book:
+        out.setdefault(h.client, []).append(now - h.time)
+    return {
+        "at": time.time(),
+        "time": now,
+        "ended": d.ended,
+        "pid": os.getpid(),
+        "run": d.grid.run,
+        "starts": d.keeper.starts,
+        "method": course.server.method.name,
+        "updates": course.updates,
+        "rounds": course.server.version,
+        "lost": course.lost,
+        "not_finite": course.refused,
+        "accuracy": score[2],
+        "loss": score[3],
+        "staleness": sum(s * n for s, n in course.staleness.items()) / max(1, course.updates),
+        "bytes_up": course.bytes_up,
+        "bytes_down": course.bytes_down,
+        "nodes": len(d.nodes),
+        "here": sorted(c for n in d.nodes if (c := d.clients.at(n)) is not None),
+        "working": {str(c): seconds for c, seconds in sorted(out.items())},
+        "deadlines": {str(c): d.pace.deadline(c) for c in out},
+    }
+
+
+def _asked_to_stop(file: Path) -> Callable[[], bool]:
+    signals: list[int] = []
+
+    def handler(number: int, _: Any) -> None:
+        signals.append(number)
+        if len(signals) > 1:
+            raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, handler)
+    signal.signal(signal.SIGINT, handler)
+    return lambda: bool(signals) or file.exists()
+
+
+def _plan(setting: Setting) -> Plan:
+    from ..build import plan
+    from .own import shaped
+    from .speech import check_plain
+
+    made = shaped(setting) if _apart(setting) else plan(setting.spec)
+    if setting.options.client == "plain":
+        check_plain(made.method, made.spec.label)
+    return made
+
+
+def _apart(setting: Setting) -> bool:
+    """Whether clients hold examples that are not here."""
+    return setting.options.data == "own" or setting.options.client == "plain"
+
+
+def _driver(grid: Any, setting: Setting, plan: Plan, folder: Path) -> Driver:
+    from ..core.method import Horizon
+    from .course import most_in_flight
+    from .driver import Driver, Terms
+
+    s, o = setting.spec, setting.options
+    known = tomllib.loads(Path(o.known).read_text()) if o.known is not None else None
+    most = most_in_flight(plan.method)
+    terms = Terms(
+        deadline=o.deadline,
+        concurrency=s.concurrency,
+        per_client=most if o.in_flight == "auto" else min(most, o.in_flight),
+        stop_within=o.stop_within,
+        eval_every=plan.eval_every,
+        ask_every=o.ask_every or float("inf"),
+        checkpoint_every=s.checkpoint_every,
+    )
+    budget = plan.budget
+    return Driver(
+        grid,
+        folder,
+        plan.server(folder / "cache", n_clients=s.clients if _apart(setting) else None),
+        lambda federation: _speech(setting, plan, federation),
+        terms=terms,
+        horizon=Horizon(budget.time, budget.updates, budget.rounds),
+        target=budget.target,
+        evaluate=plan.evaluator(),
+        known=known,
+    )
+
+
+def _speech(setting: Setting, plan: Plan, federation: str) -> Speech:
+    from .speech import Own, Plain
+
+    dtype = plan.bound().flat.dtype
+    if setting.options.client == "tarry":
+        clients, work = plan.task.clients, plan.work
+
+        def knows(client: int) -> tuple[int, int]:
+            n = len(clients[client][0])
+            return n, work.n_steps(n)
+
+        split = setting.options.data == "split"
+        return Own(plan.layout, plan.method.local, dtype=dtype, federation=federation, knows=knows if split else None)
+    state = plan.module.state_dict()
+    mine = {b.name for b in plan.layout.blocks}
+    rest = {name: t.cpu().numpy() for name, t in state.items() if name not in mine}
+    return Plain(plan.layout, list(state), rest, dtype=dtype, lr=plan.spec.lr)

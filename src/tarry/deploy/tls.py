@@ -1,0 +1,92 @@
+"""Throw-away certificates and node keys, for a federation on one machine. For others, use those of your own authority.
+
+FOLDER/ca.crt, ca.key            an authority of this federation alone
+FOLDER/server.crt, server.key    for localhost and 127.0.0.1
+FOLDER/node-N, node-N.pub        P-384 keys by which SuperNodes prove who they are
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+__all__ = ["authority", "node_key"]
+
+_LASTS = timedelta(days=30)
+
+
+def authority(folder: Path) -> None:
+    """An authority and a server's certificate."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import NameOID
+
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    now = datetime.now(UTC) - timedelta(minutes=5)
+    keys = {who: ec.generate_private_key(ec.SECP256R1()) for who in ("ca", "server")}
+    names = {who: x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"tarry {who}")]) for who in keys}
+    for who, key in keys.items():
+        made: Any = (
+            x509.CertificateBuilder()
+            .subject_name(names[who])
+            .issuer_name(names["ca"])
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now)
+            .not_valid_after(now + _LASTS)
+            .add_extension(x509.BasicConstraints(ca=who == "ca", path_length=None), critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(keys["ca"].public_key()), critical=False)
+        )
+        if who == "ca":
+            made = made.add_extension(_signs(x509), critical=True)
+        else:
+            here = [x509.DNSName("localhost"), x509.IPAddress(ip_address("127.0.0.1"))]
+            made = made.add_extension(x509.SubjectAlternativeName(here), critical=False)
+        _write(folder / f"{who}.key", _private(key))
+        certificate = made.sign(keys["ca"], hashes.SHA256())
+        (folder / f"{who}.crt").write_bytes(certificate.public_bytes(_pem()))
+
+
+def node_key(folder: Path, node: int) -> tuple[Path, Path]:
+    """A key for a SuperNode: its private and its public half, as Flower reads them."""
+    from cryptography.hazmat.primitives import serialization as s
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    private, public = folder / f"node-{node}", folder / f"node-{node}.pub"
+    if not private.exists():
+        key = ec.generate_private_key(ec.SECP384R1())
+        ssh = key.private_bytes(s.Encoding.PEM, s.PrivateFormat.OpenSSH, s.NoEncryption())
+        _write(private, ssh)
+        public.write_bytes(key.public_key().public_bytes(s.Encoding.OpenSSH, s.PublicFormat.OpenSSH) + b"\n")
+    return private, public
+
+
+def _signs(x509: Any) -> Any:
+    uses = dict.fromkeys(
+        ("digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement",
+         "encipher_only", "decipher_only"), False,
+    )  # fmt: skip
+    return x509.KeyUsage(**uses, key_cert_sign=True, crl_sign=True)
+
+
+def _pem() -> Any:
+    from cryptography.hazmat.primitives.serialization import Encoding
+
+    return Encoding.PEM
+
+
+def _private(key: Any) -> bytes:
+    from cryptography.hazmat.primitives import serialization as s
+
+    return bytes(key.private_bytes(s.Encoding.PEM, s.PrivateFormat.PKCS8, s.NoEncryption()))
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Readable by its owner alone, from the first byte on."""
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as f:
+        f.write(data)

@@ -1,0 +1,26 @@
+"""The models by name, ordinary modules all of them: `model_for("resnet18", (3, 32, 32), 10)()`."""
+
+from .mobilenet import MobileNetV2
+from .registry import Build, Shape, model_for, models
+from .resnet import ResNet
+from .resnet1d import ResNet1D
+from .slvit import SLViT
+from .small import LeNet5, McMahanCNN, mlp
+from .textcnn import TextCNN
+from .vgg import VGG11
+
+__all__ = [
+    "Build",
+    "LeNet5",
+    "McMahanCNN",
+    "MobileNetV2",
+    "ResNet",
+    "ResNet1D",
+    "SLViT",
+    "Shape",
+    "TextCNN",
+    "VGG11",
+    "mlp",
+    "model_for",
+    "models",
+]

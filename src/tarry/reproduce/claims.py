@@ -1,0 +1,155 @@
+"""A paper's claims held against our numbers, and what comes of it in plain words.
+
+    best             better than every one of `than` in each column
+    above, below     larger (smaller) than every one of `than`, or than `value`, by at least `by`
+    near             no further than `by` from every one of `than`, or from `value`
+    rises, falls     from each column (or row, along = "rows") to the next, in the order given; a step back of up to
+                     `slack` is forgiven, and from the first to the last it must be more than `by`
+
+All are about means over seeds, of two rows over the seeds that both have. A claim is judged on what has been run, and
+says what has not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import hypot
+
+from .measures import Stat, stat
+from .plan import Claim
+from .tables import Findings, Grid
+
+__all__ = ["Verdict", "judge", "verdicts"]
+
+_MOST = 3  # counterexamples that are told
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`holds` is None where nothing has been run that it could be seen on."""
+
+    claim: Claim
+    holds: bool | None
+    words: str
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """One comparison: whether it is as claimed, in words, and whether seeds differ by more than the two sides do."""
+
+    holds: bool
+    words: str
+    close: bool = False
+
+
+def verdicts(found: Findings) -> list[Verdict]:
+    return [judge(claim, found) for claim in found.experiment.claims]
+
+
+def judge(claim: Claim, found: Findings) -> Verdict:
+    """What our numbers say of a claim."""
+    grid = found.grids[claim.measure]
+    columns = claim.columns or tuple(found.columns)
+    there = [c for c in columns if any(grid.stat(row, c) is not None for row in claim.rows)]
+    seen = list(_seen(claim, found, grid, there))
+    if not seen:
+        return Verdict(claim, None, "not run yet.")
+    missing = [found.columns.get(c, c) for c in columns if c not in there]
+    so_far = f" Not run: {_list(missing)}." if missing else ""
+    against = [s for s in seen if not s.holds]
+    if against:
+        more = f"; and {len(against) - _MOST} more" if len(against) > _MOST else ""
+        told = "; ".join(s.words for s in against[:_MOST])
+        part = f" ({len(against)} of {len(seen)} comparisons)" if len(against) < len(seen) else ""
+        return Verdict(claim, False, f"does not show here{part}: {told}{more}.{so_far}")
+    close = [s for s in seen if s.close]
+    doubt = f" By less than the spread between seeds: {'; '.join(s.words for s in close[:_MOST])}." if close else ""
+    return Verdict(claim, True, f"shows {'so far' if missing else 'here'}.{doubt}{so_far}")
+
+
+def _seen(claim: Claim, found: Findings, grid: Grid, columns: Sequence[str]) -> Iterator[_Seen]:
+    if claim.check in ("rises", "falls"):
+        yield from _trends(claim, found, grid, columns)
+        return
+    for column in columns:
+        for row in claim.rows:
+            if grid.stat(row, column) is None:
+                continue
+            if claim.value is not None:
+                yield _with_number(claim, found, grid, (row, column))
+                continue
+            others = claim.than or [r for r in found.rows if r not in claim.rows]
+            for other in others:
+                if other != row and grid.stat(other, column) is not None:
+                    yield _pair(claim, found, grid, (row, other, column))
+
+
+def _pair(claim: Claim, found: Findings, grid: Grid, where: tuple[str, str, str]) -> _Seen:
+    row, other, column = where
+    a, b = _of_both(grid, where)
+    place = found.columns.get(column, column)
+    if a.mean is None or b.mean is None:  # a target that was not reached by all seeds
+        lacking = row if a.mean is None else other
+        holds = a.mean is not None and claim.check in ("best", "below") and grid.measure.better == "low"
+        return _Seen(holds, f"{place}: {found.rows.get(lacking, lacking)} does not reach the target with every seed")
+    texts = [f"{found.rows.get(r, r)} {grid.measure.text(m)}" for r, m in ((row, a.mean), (other, b.mean))]
+    words = f"{place}: {texts[0]}, {texts[1]}"
+    spread = hypot(a.sd or 0.0, b.sd or 0.0)
+    return _Seen(_holds(claim, grid, a.mean, b.mean), words, claim.check != "near" and abs(a.mean - b.mean) < spread)
+
+
+def _of_both(grid: Grid, where: tuple[str, str, str]) -> tuple[Stat, Stat]:
+    """Over the seeds that both have, if there are any."""
+    row, other, column = where
+    first, second = (grid.values[r][column] for r in (row, other))
+    both = first.keys() & second.keys()
+    a, b = (stat({s: v for s, v in side.items() if s in both or not both}) for side in (first, second))
+    return a, b
+
+
+def _with_number(claim: Claim, found: Findings, grid: Grid, where: tuple[str, str]) -> _Seen:
+    row, column = where
+    place, name = found.columns.get(column, column), found.rows.get(row, row)
+    mean = grid.mean(row, column)
+    assert claim.value is not None
+    if mean is None:
+        return _Seen(False, f"{place}: {name} does not reach the target with every seed")
+    words = f"{place}: {name} {grid.measure.text(mean)} against {grid.measure.text(claim.value)}"
+    return _Seen(_holds(claim, grid, mean, claim.value), words)
+
+
+def _holds(claim: Claim, grid: Grid, a: float, b: float) -> bool:
+    if claim.check == "near":
+        return abs(a - b) <= claim.by
+    up = grid.measure.better != "low" if claim.check == "best" else claim.check == "above"
+    ahead = a - b if up else b - a
+    return ahead >= claim.by if claim.by else ahead > 0
+
+
+def _trends(claim: Claim, found: Findings, grid: Grid, columns: Sequence[str]) -> Iterator[_Seen]:
+    if claim.along == "rows":
+        for column in columns:
+            means = [(found.rows.get(r, r), grid.mean(r, column)) for r in claim.rows]
+            yield from _trend(claim, grid, found.columns.get(column, column), means)
+        return
+    for row in claim.rows:
+        means = [(found.columns.get(c, c), grid.mean(row, c)) for c in columns]
+        yield from _trend(claim, grid, found.rows.get(row, row), means)
+
+
+def _trend(claim: Claim, grid: Grid, whose: str, means: Sequence[tuple[str, float | None]]) -> Iterator[_Seen]:
+    """Of one line; nothing where it has fewer than two points."""
+    there = [(name, m) for name, m in means if m is not None]
+    if len(there) < 2:
+        return
+    sign = 1.0 if claim.check == "rises" else -1.0
+    steps = [sign * (b - a) for (_, a), (_, b) in pairwise(there)]
+    whole = sign * (there[-1][1] - there[0][1])
+    words = f"{whose}: " + ", ".join(f"{name} {grid.measure.text(m)}" for name, m in there)
+    yield _Seen(whole > claim.by and min(steps) >= -claim.slack, words)
+
+
+def _list(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -1,0 +1,233 @@
+"""The command without its looks: flags to what is asked for, running, and what is printed afterwards.
+
+`tarry reproduce` draws bars and `python -m tarry.reproduce` prints lines; both do this.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+import time as clock
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+from ..core.errors import BadInput, TarryError, near
+from ..core.process import keep_memory
+from . import listing, shelf
+from .plan import SIZES, Experiment
+from .running import Asked, Report, Show, Tell, default_device, run_experiment
+from .tables import findings, plain_table
+
+__all__ = ["asked", "chosen", "duration", "main", "plain_show", "reproduce_all", "seed_numbers", "told"]
+
+_EVERY = 30.0  # seconds between lines that say how far it is
+
+
+def seed_numbers(text: str) -> tuple[int, ...]:
+    """'3' → 0, 1, 2; '5-7' → 5, 6, 7; '0,4' → 0, 4."""
+    try:
+        if text.isdigit():
+            numbers = list(range(int(text)))
+        else:
+            numbers = []
+            for part in text.split(","):
+                first, dash, last = part.partition("-")
+                numbers += range(int(first), int(last) + 1) if dash else [int(first)]
+    except ValueError:
+        numbers = []
+    if not numbers:
+        raise BadInput(f"--seeds {text}: wants how many (3), or which (5-7 or 0,4)")
+    return tuple(dict.fromkeys(numbers))
+
+
+def chosen(names: Sequence[str]) -> list[Experiment]:
+    """The experiments of names; a paper's name stands for all of its."""
+    known = shelf.names()
+    papers = {n.partition("/")[0] for n in known}
+    wanted = [n for name in names for n in (known if name == "all" else [name])]
+    wanted = [
+        n for name in wanted for n in ([k for k in known if k.startswith(f"{name}/")] if name in papers else [name])
+    ]
+    problems, out = list[str](), list[Experiment]()
+    for name in dict.fromkeys(wanted):
+        try:
+            out.append(shelf.find(name))
+        except BadInput as e:
+            problems += e.problems
+    if problems:
+        raise BadInput(problems)
+    return out
+
+
+def asked(
+    experiments: Sequence[Experiment],
+    *,
+    size: str | None = None,
+    quick: bool = False,
+    only: str | None = None,
+    rows: str | None = None,
+    seeds: str | None = None,
+    workers: int = 1,
+    device: str | None = None,
+    executor: str | None = None,
+    out: Path = Path("runs"),
+    results: Path | None = None,
+    keep: bool = False,
+    command: str = "",
+) -> Asked:
+    """What the flags say, checked against the experiments; all problems at once."""
+    problems = []
+    if size is not None and size not in SIZES:
+        problems.append(f"--size {size}: wants one of {', '.join(SIZES)}")
+    if quick and size not in (None, "quick"):
+        problems.append(f"--quick --size {size}: give one of the two")
+    if workers < 1:
+        problems.append(f"--workers {workers}: must be 1 or more")
+    numbers = None
+    try:
+        numbers = None if seeds is None else seed_numbers(seeds)
+    except BadInput as e:
+        problems += e.problems
+    columns = _names("--only", only, "column", {c for e in experiments for c in e.columns}, problems)
+    wanted = _names("--rows", rows, "row", {r for e in experiments for r in e.rows}, problems)
+    here = default_device()
+    if device not in (None, "cpu", here):
+        problems.append(f"--device {device}: there is no such device here; cpu always is")
+    if problems:
+        raise BadInput(problems)
+    return Asked(
+        size="quick" if quick else size or "full",
+        columns=columns,
+        rows=wanted,
+        seeds=numbers,
+        workers=workers,
+        device=device or here,
+        executor=executor,
+        out=out,
+        results=results,
+        keep=keep,
+        command=command,
+    )
+
+
+def _names(flag: str, text: str | None, what: str, known: Collection[str], problems: list[str]) -> tuple[str, ...]:
+    names = tuple(n.strip() for n in text.split(",")) if text else ()
+    problems += [f"{flag} {n}: there is no such {what}.{near(n, known)}" for n in names if n not in known]
+    return names
+
+
+def reproduce_all(experiments: Sequence[Experiment], what: Asked, show: Show, tell: Tell) -> list[str]:
+    """Run them one after the other; after each its tables are told. What failed comes back."""
+    failed = []
+    for experiment in experiments:
+        failed += run_experiment(experiment, what, show, tell)
+        for line in told(experiment, what):
+            tell(line)
+    return failed
+
+
+def told(experiment: Experiment, what: Asked) -> list[str]:
+    """The tables of an experiment's results, the paper's numbers in brackets."""
+    quick = what.size == "quick"
+    store = shelf.results(experiment.runs_of, quick=quick, folder=what.results)
+    found = findings(experiment, store, quick=quick)
+    if not found.there:
+        return [f"{experiment.name}: no results yet"]
+    lines = [f"{experiment.where}: {experiment.title} (the paper's numbers in brackets)"]
+    for name in experiment.measures:
+        lines += ["", *plain_table(found, name)]
+    lines += [""]
+    lines += [f"{found.heading(c)}: {changed}" for c, (_, changed) in found.sizes.items() if changed]
+    return [*lines, f"results: {store.path}"]
+
+
+def duration(seconds: float) -> str:
+    minutes = seconds / 60
+    return f"{seconds:.0f} s" if minutes < 2 else f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:.1f} h"
+
+
+def plain_show() -> Show:
+    """Lines on standard error: one for every run that ends, and now and then how far it is."""
+    last = clock.monotonic()
+
+    def show(report: Report) -> None:
+        nonlocal last
+        if not report.text and clock.monotonic() - last < _EVERY:
+            return
+        last = clock.monotonic()
+        left = "" if report.left is None else f"; about {duration(report.left)} left"
+        text = report.text or f"{report.share:.0%} ({report.now})"
+        _say(f"[{report.done}/{report.total}] {text}{left}", sys.stderr)
+
+    return show
+
+
+def _say(text: str, where: TextIO | None = None) -> None:
+    print(text, file=where or sys.stdout, flush=True)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m tarry.reproduce", description="The papers' tables and figures, from our runs."
+    )
+    add = parser.add_argument
+    add("names", nargs="*", metavar="NAME", help="paper/table (orthofl/table2), a paper, or all")
+    add("--list", action="store_true", help="show all, with what each needs and whether results are in")
+    add("--page", action="store_true", help="write docs/results.md and its pictures from the results")
+    add("--show", action="store_true", help="print the tables of the results that are there; run nothing")
+    add("--quick", action="store_true", help="a minute or so on two cores, one seed; kept apart")
+    add("--size", choices=SIZES, help="the paper's, the reduced one where that takes too long, or quick")
+    add("--only", metavar="COLUMNS", help="these columns alone: mnist,cifar10")
+    add("--rows", metavar="ROWS", help="these rows alone: fedavg,orthofl")
+    add("--seeds", metavar="SEEDS", help="how many (3), or which (5-7 or 0,4)")
+    add("--workers", type=int, default=1, help="runs at a time, on a GPU too")
+    add("--device", choices=("cpu", "cuda"), help="cuda if it is there")
+    add("--executor", choices=("inline", "batched", "auto"), help="how a run trains its clients; auto on a GPU")
+    add("--out", type=Path, default=Path("runs"), help="where runs work, and go on from when interrupted")
+    add("--results", type=Path, help="a folder for results in place of the experiments' own")
+    add("--keep", action="store_true", help="keep the folders of runs that are done")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """`python -m tarry.reproduce`: torch and numpy are enough. 0: done; 1: some runs failed; 2: a mistake."""
+    keep_memory()
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        failed = _do(vars(_parser().parse_args(words)), shlex.join(["python", "-m", "tarry.reproduce", *words]))
+    except TarryError as e:
+        for line in str(e).splitlines():
+            _say(f"error: {line}", sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        _say("interrupted; the same command goes on", sys.stderr)
+        return 130
+    for text in failed:
+        _say(f"failed: {text}", sys.stderr)
+    return 1 if failed else 0
+
+
+def _do(given: dict[str, Any], command: str) -> list[str]:
+    """What the flags ask for; what failed comes back."""
+    names, listed, page, only_show = (given.pop(k) for k in ("names", "list", "page", "show"))
+    if listed or not (names or page):
+        for line in listing.lines(results=given["results"]):
+            _say(line)
+        return []
+    failed = list[str]()
+    if names:
+        experiments = chosen(names)
+        what = asked(experiments, **given, command=command)
+        if only_show:
+            for experiment in experiments:
+                for line in told(experiment, what):
+                    _say(line)
+        else:
+            failed = reproduce_all(experiments, what, plain_show(), _say)
+    if page:
+        from .page import write_page  # matplotlib
+
+        _say(f"page: {write_page(results=given['results'])}")
+    return failed

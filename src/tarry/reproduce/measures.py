@@ -1,0 +1,222 @@
+"""What is measured: a few numbers and a thin curve are kept of every run, and what a table shows is made of those.
+
+    accuracy, tail, best    final; mean of the last tenth of the virtual time; highest (per cent)
+    swing                   mean absolute change of the accuracy between evaluations in the last half of the time
+    time                    time to the target over the baseline's, seed by seed
+    time_to, updates_to, rounds_to, bytes_to        what it took until the target, whatever others took
+    variance                ½ (|a₁ − a|² + |a₂ − a|²) of Fed-OGD; a run needs `diagnose = true` for it
+
+The target is, per column and seed, 95 % of the lowest final accuracy among the rows (OrthoFL, 5.1), of those for which
+this lies above what needs no learning; [target] asks for another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import isfinite
+from statistics import fmean, stdev
+from typing import TYPE_CHECKING
+
+from ..record.result import Result
+
+if TYPE_CHECKING:
+    from .plan import Experiment, Target
+
+__all__ = ["MEASURES", "TO_TARGET", "Entry", "Measure", "Stat", "by_seed", "kept", "measure_of", "stat"]
+
+
+@dataclass(frozen=True)
+class Measure:
+    """How a number is called, written and judged."""
+
+    title: str
+    unit: str = ""
+    digits: int = 1
+    better: str = "high"  # high | low | none
+    scientific: bool = False
+
+    def text(self, value: float, sd: float | None = None) -> str:
+        """92.2 ± 1.1"""
+        tiny = self.scientific or 0 < abs(value) < 0.5 * 10**-self.digits
+        texts = [f"{v:.2e}" if tiny and v else f"{v:,.{self.digits}f}" for v in (value, sd) if v is not None]
+        return " ± ".join(texts) + (self.unit if self.unit == "×" else "")
+
+    @property
+    def heading(self) -> str:
+        return f"{self.title} ({self.unit})" if self.unit not in ("", "×") else self.title
+
+
+MEASURES: Mapping[str, Measure] = {
+    "accuracy": Measure("accuracy", "%"),
+    "tail": Measure("accuracy, mean of the last tenth", "%"),
+    "best": Measure("best accuracy", "%"),
+    "swing": Measure("mean change between evaluations, last half", "points", better="low"),
+    "loss": Measure("loss", digits=3, better="low"),
+    "personal": Measure("personal accuracy", "%"),
+    "personal_before": Measure("personal accuracy before tuning", "%"),
+    "active": Measure("accuracy on active clients' examples", "%"),
+    "stragglers": Measure("accuracy on stragglers' examples", "%"),
+    "variance": Measure("accuracy variance", digits=2, better="low", scientific=True),
+    "time": Measure("time to target", "×", digits=2, better="low"),
+    "time_to": Measure("time to target", "virtual s", digits=0, better="low"),
+    "updates_to": Measure("updates to target", digits=0, better="low"),
+    "rounds_to": Measure("server steps to target", digits=0, better="low"),
+    "bytes_to": Measure("sent up to target", "MB", better="low"),
+    "staleness": Measure("staleness", better="none"),
+    "updates": Measure("updates", digits=0, better="none"),
+    "rounds": Measure("server steps", digits=0, better="none"),
+    "bytes": Measure("sent up", "MB", better="low"),
+    "wall": Measure("computing time", "s", better="none"),
+}
+TO_TARGET = ("time", "time_to", "updates_to", "rounds_to", "bytes_to")
+_TAIL = 0.9  # of the virtual time: where the last tenth begins
+
+
+def measure_of(experiment: Experiment, name: str) -> Measure:
+    """A measure's own declaration, or the one known here."""
+    own = experiment.own_measures.get(name)
+    if own is None:
+        return MEASURES[name]
+    return Measure(
+        own.get("title", name), own.get("unit", ""), own.get("digits", 2), own.get("better", "high"), scientific=False
+    )
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What is kept of a run; `curve` holds columns of equal length: time, updates, accuracy (per cent), loss."""
+
+    numbers: Mapping[str, float | None]
+    curve: Mapping[str, Sequence[float | None]]
+    weights_sha256: str
+    made: Mapping[str, str]  # tarry, commit, torch, device, date, command
+    remarks: tuple[str, ...] = ()
+
+
+def kept(result: Result, points: int, made: Mapping[str, str]) -> Entry:
+    """The numbers and the curve of a result."""
+    accuracies = [(t, 100 * a) for t, _, a, _ in result.curve if _real(a) is not None and a is not None]
+    last = [a for t, a in accuracies if t >= _TAIL * result.virtual_time] or [a for _, a in accuracies[-1:]]
+    personal, speed = result.personal or {}, (result.diagnostics or {}).get("by_speed") or {}
+    numbers: dict[str, float | None] = {
+        "accuracy": _times(100, result.final_accuracy),
+        "loss": _real(result.final_loss),
+        "tail": fmean(last) if last else None,
+        "swing": _swing([a for t, a in accuracies if t >= result.virtual_time / 2]),
+        "best": max((a for _, a in accuracies), default=None),
+        "chance": _times(100, result.chance),
+        "updates": result.updates,
+        "rounds": result.rounds,
+        "virtual_time": result.virtual_time,
+        "staleness": result.staleness["mean"],
+        "bytes": result.bytes_up / 1e6,
+        "wall": result.wall_s,
+    }
+    if personal:
+        numbers["personal"] = _times(100, personal["after"]["mean"])
+        numbers["personal_before"] = _times(100, personal["before"]["mean"])
+    if speed:
+        numbers["variance"] = _real(speed["variance"])
+        numbers |= {g: _times(100, speed[g]["accuracy"]) for g in ("active", "stragglers")}
+    short = {k: None if v is None else _short(v, 6) for k, v in numbers.items()}
+    return Entry(short, _thinned(result, points), result.weights_sha256, made, tuple(result.remarks))
+
+
+def _swing(accuracies: Sequence[float]) -> float | None:
+    return fmean(abs(b - a) for a, b in pairwise(accuracies)) if len(accuracies) > 1 else None
+
+
+def _thinned(result: Result, points: int) -> dict[str, list[float | None]]:
+    """At most so many points, evenly chosen, first and last among them."""
+    n = len(result.curve)
+    chosen = range(n) if n <= points else sorted({round(i * (n - 1) / (points - 1)) for i in range(points)})
+    rows = [result.curve[i] for i in chosen]
+    return {
+        "time": [_short(r[0], 6) for r in rows],
+        "updates": [r[1] for r in rows],
+        "accuracy": [None if (a := _times(100, r[2])) is None else round(a, 3) for r in rows],
+        "loss": [None if (x := _real(r[3])) is None else _short(x, 4) for r in rows],
+    }
+
+
+def _real(x: float | None) -> float | None:
+    return x if x is not None and isfinite(x) else None
+
+
+def _times(factor: float, x: float | None) -> float | None:
+    real = _real(x)
+    return None if real is None else factor * real
+
+
+def _short(x: float, digits: int) -> float:
+    """So many significant digits, and no point where there is nothing behind it."""
+    y = float(f"{x:.{digits}g}")
+    return int(y) if y == int(y) and abs(y) < 1e15 else y
+
+
+def by_seed(
+    experiment: Experiment, name: str, column: Mapping[str, Mapping[int, Entry]]
+) -> dict[str, dict[int, float | None]]:
+    """A measure of a column's runs: row, seed → number, None where there is none (a target that was not reached)."""
+    if name not in TO_TARGET:
+        return {row: {seed: e.numbers.get(name) for seed, e in runs.items()} for row, runs in column.items()}
+    seeds = sorted({seed for runs in column.values() for seed in runs})
+    out: dict[str, dict[int, float | None]] = {row: {} for row in column}
+    for seed in seeds:
+        runs = {row: entries[seed] for row, entries in column.items() if seed in entries}
+        aim = _aim(experiment.target, runs)
+        took = {row: _until(aim, e, "time" if name == "time" else name[:-3]) for row, e in runs.items()}
+        if name == "time":
+            base = took.get(experiment.baseline or "")
+            took = {row: t / base if t is not None and base else None for row, t in took.items()}
+        for row, value in took.items():
+            out[row][seed] = value
+    return out
+
+
+def _aim(target: Target, runs: Mapping[str, Entry]) -> tuple[str, float] | None:
+    """(accuracy, at least) or (loss, at most)."""
+    if target.accuracy is not None or target.loss is not None:
+        return ("accuracy", target.accuracy) if target.accuracy is not None else ("loss", target.loss or 0.0)
+    compared = runs if target.row is None else {target.row: runs[target.row]} if target.row in runs else {}
+    unlearnt = max((e.numbers.get("chance") or 0.0 for e in runs.values()), default=0.0)
+    aims = [target.share * a for e in compared.values() if (a := e.numbers.get("accuracy")) is not None]
+    return min((("accuracy", a) for a in aims if a > unlearnt), default=None)
+
+
+def _until(aim: tuple[str, float] | None, entry: Entry, what: str) -> float | None:
+    """What it took until the first evaluation that meets the aim."""
+    if aim is None:
+        return None
+    kind, wanted = aim
+    sign = 1.0 if kind == "accuracy" else -1.0
+    at = next((i for i, v in enumerate(entry.curve[kind]) if v is not None and sign * (v - wanted) >= 0), None)
+    if at is None:
+        return None
+    if what == "time":
+        return entry.curve["time"][at]
+    updates, whole = entry.curve["updates"][at], entry.numbers["updates"]
+    if what == "updates" or updates is None:
+        return updates
+    total = entry.numbers[what]  # in proportion to the updates: each is as large, and each buffer as long
+    return None if total is None else total * updates / whole if whole else 0.0
+
+
+@dataclass(frozen=True)
+class Stat:
+    """Over seeds. `mean` is None where a seed has no number, `sd` where there is but one seed."""
+
+    mean: float | None
+    sd: float | None
+    seeds: int
+    there: int
+
+
+def stat(values: Mapping[int, float | None]) -> Stat:
+    there = [v for v in values.values() if v is not None]
+    whole = len(there) == len(values) > 0
+    return Stat(
+        fmean(there) if whole else None, stdev(there) if whole and len(there) > 1 else None, len(values), len(there)
+    )

@@ -1,0 +1,243 @@
+"""docs/results.md: every experiment's numbers beside the paper's, its tests, claims and picture, made from the results.
+
+Nothing is written that no run produced: a cell without a run is a dash, an experiment without any is listed as not run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from ..core.errors import BadInput
+from ..record.result import write_atomic
+from . import shelf
+from .claims import Verdict, verdicts
+from .figures import draw
+from .measures import TO_TARGET
+from .plan import Experiment
+from .significance import LEVEL, tests
+from .tables import NONE, Findings, difference, findings, ours
+
+__all__ = ["PAPERS", "markdown", "write_page"]
+
+#: in the order of the page, with what they are called
+PAPERS = {
+    "orthofl": "OrthoFL: Orthogonal Calibration for Asynchronous Federated Learning",
+    "asyncmanifold": "AsyncManifold: Aggregation on Learnable Manifolds for Asynchronous Federated Optimization",
+    "fedsol": "FedSOL: Stabilized Orthogonal Learning with Proximal Restrictions in Federated Learning",
+    "fedogd": "Fed-OGD: Mitigating Straggler Effects in Federated Learning via Orthogonal Gradient Descent",
+    "fedecho": "FedEcho",
+}
+_INTRO = """# Results
+
+The tables and figures of the papers, run with tarry. This page is made from `experiments/<paper>/results/*.json` by
+`tarry reproduce --page`; `tarry reproduce NAME` runs one of them, `tarry reproduce --list` shows all. The settings and
+the paper's numbers are in `experiments/<paper>/<table>.toml`.
+
+In a cell stands what our runs gave (mean ± standard deviation over seeds), below it what the paper printed and how far
+ours is from it. The best of our means in a column is bold. A dash: not run.
+"""
+
+
+def write_page(*, results: Path | None = None, folder: Path | None = None) -> Path:
+    """Write results.md and results/*.svg into a folder; the checkout's docs."""
+    docs = shelf.page_folder() if folder is None else folder
+    pictures = docs / "results"
+    pictures.mkdir(parents=True, exist_ok=True)
+    found = list(_all(results))
+    drawn: dict[str, str] = {}
+    for f in found:
+        name = f.experiment.name.replace("/", "-")
+        picture = draw(f, pictures / f"{name}.svg") if f.there else None
+        if picture is not None:
+            drawn[f.experiment.name] = f"results/{picture.name}"
+    for old in pictures.glob("*.svg"):
+        if f"results/{old.name}" not in drawn.values():
+            old.unlink()
+    path = docs / "results.md"
+    write_atomic(path, markdown(found, drawn).encode())
+    return path
+
+
+def _all(results: Path | None) -> Iterator[Findings]:
+    experiments, problems = [], list[str]()
+    for name in shelf.names():
+        try:
+            experiments.append(shelf.find(name))
+        except BadInput as e:
+            problems += e.problems
+    if problems:
+        raise BadInput(problems)
+    order = list(PAPERS)
+    experiments.sort(key=lambda e: order.index(_paper(e)) if _paper(e) in order else len(order))
+    for experiment in experiments:
+        yield findings(experiment, shelf.results(experiment.runs_of, folder=results))
+
+
+def _paper(experiment: Experiment) -> str:
+    return experiment.name.partition("/")[0]
+
+
+def markdown(found: Sequence[Findings], pictures: Mapping[str, str]) -> str:
+    """The whole page; `pictures` are by experiment."""
+    judged = {f.experiment.name: verdicts(f) for f in found if f.there}
+    parts = [_INTRO, _overview(found, judged)]
+    paper = ""
+    for f in found:
+        if _paper(f.experiment) != paper:
+            paper = _paper(f.experiment)
+            parts.append(f"## {PAPERS.get(paper, paper)}\n")
+        parts += _section(f, judged.get(f.experiment.name, []), pictures.get(f.experiment.name))
+    return "\n".join(parts)
+
+
+def _overview(found: Sequence[Findings], judged: Mapping[str, Sequence[Verdict]]) -> str:
+    lines = ["| experiment | | run | claims that show | that do not |", "|---|---|---|---:|---:|"]
+    for f in found:
+        e = f.experiment
+        about = judged.get(e.name, [])
+        yes, no = (sum(v.holds is which for v in about) for which in (True, False))
+        run = _how_much(f) if f.there else "not run"
+        link = f"[{e.name}](#{_anchor(_heading(e))})"
+        lines.append(
+            f"| {link} | {escaped(e.title)} | {run} | {yes if f.there else NONE} | {no if f.there else NONE} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _how_much(f: Findings) -> str:
+    sizes = " and ".join(sorted({size for size, _ in f.sizes.values()}))
+    if f.study is not None:
+        return sizes
+    cells = sum(len(rows) for rows in f.runs.values())
+    wanted = sum(1 for _ in f.experiment.grid())
+    return f"{sizes}, {'all' if cells == wanted else f'{cells} of {wanted}'} cells"
+
+
+def _heading(experiment: Experiment) -> str:
+    return f"{experiment.where}: {experiment.title}"
+
+
+def _anchor(heading: str) -> str:
+    """As GitHub makes them."""
+    kept = "".join(c for c in heading.lower() if c.isalnum() or c in " -_")
+    return kept.replace(" ", "-")
+
+
+def _section(f: Findings, judged: Sequence[Verdict], picture: str | None) -> list[str]:
+    e = f.experiment
+    parts = [f"### {escaped(_heading(e))}\n", f"`tarry reproduce {e.name}`\n", f"{escaped(e.words)}\n"]
+    if e.deviations:
+        parts.append("Where our setting is not the paper's:\n")
+        parts.append("\n".join(f"- {escaped(d)}" for d in e.deviations) + "\n")
+    if not f.there:
+        return [*parts, "**Not run.**\n"]
+    parts += [_smaller(f)] if _smaller(f) else []
+    parts += [_table(f, name) for name in e.measures]
+    parts += [_target(e)] if any(m in TO_TARGET and m not in e.own_measures for m in e.measures) else []
+    parts += [_tests(f)] if e.test is not None else []
+    if judged:
+        parts.append("What the paper claims:\n")
+        parts.append("\n".join(f"- {escaped(v.claim.say)}: {_mark(v)}" for v in judged) + "\n")
+    if picture is not None:
+        parts.append(f"![{escaped(e.title)}]({picture})\n")
+    notes = f.study.get("notes", []) if f.study is not None else []
+    parts += [f"- {escaped(str(n))}" for n in notes] + ([""] if notes else [])  # type: ignore[attr-defined]
+    return [*parts, _made(f)]
+
+
+def _mark(verdict: Verdict) -> str:
+    words = escaped(verdict.words)
+    for said in ("shows here", "shows so far", "does not show here", "not run yet"):
+        if words.startswith(said):
+            return f"**{said}**{words[len(said) :]}"
+    return words
+
+
+def _smaller(f: Findings) -> str:
+    """Columns that were not run at the paper's size."""
+    said = [f"- {escaped(f.columns[c])}: {escaped(changed)}" for c, (_, changed) in f.sizes.items() if changed]
+    return "Run at a reduced size:\n\n" + "\n".join(dict.fromkeys(said)) + "\n" if said else ""
+
+
+def _table(f: Findings, name: str) -> str:
+    grid = f.grids[name]
+    columns = [
+        c
+        for c in f.columns
+        if any(c in there for there in grid.values.values()) or any(f.paper(name, r, c) is not None for r in f.rows)
+    ]
+    if not columns:
+        return ""
+    lines = [f"| {escaped(grid.measure.heading)} | " + " | ".join(escaped(f.heading(c)) for c in columns) + " |"]
+    lines.append("|---|" + "---:|" * len(columns))
+    for row, title in f.rows.items():
+        cells = [_cell(f, name, row, c) for c in columns]
+        if any(c != NONE for c in cells):
+            lines.append(f"| {escaped(title)} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _cell(f: Findings, name: str, row: str, column: str) -> str:
+    grid = f.grids[name]
+    text, mean = ours(grid, row, column), grid.mean(row, column)
+    if mean is not None and mean == grid.best(column):
+        text = f"**{text}**"
+    found = grid.stat(row, column)
+    most = max((s.seeds for r in f.rows if (s := grid.stat(r, column)) is not None), default=0)
+    if found is not None and found.seeds < most:
+        text += f" ({found.seeds} of {most} seeds)"
+    printed = f.paper(name, row, column)
+    if printed is None:
+        return text
+    paper = grid.measure.text(printed, f.paper_sd(name, row, column))
+    far = difference(grid, row, column, printed)
+    return f"{text}<br>paper {paper}" + (f", {far}" if far else "")
+
+
+def _target(experiment: Experiment) -> str:
+    """What the times are times to."""
+    target = experiment.target
+    if target.accuracy is not None:
+        aim = f"{target.accuracy:g} % accuracy"
+    elif target.loss is not None:
+        aim = f"a loss of {target.loss:g}"
+    else:
+        whose = "the lowest final accuracy" if target.row is None else f"{experiment.rows[target.row].title}'s"
+        aim = f"{target.share:.0%} of {whose}, of the same column and seed"
+    base = experiment.rows.get(experiment.baseline or "")
+    relative = f"; times are relative to {escaped(base.title)}'s with the same seed" if base is not None else ""
+    return f"The target is {aim}: what counts is the first evaluation that meets it{relative}.\n"
+
+
+def _tests(f: Findings) -> str:
+    outcomes = tests(f)
+    if not outcomes:
+        return ""
+    lines = ["| one-sided signed-rank test | pairs | p | p, Holm | |", "|---|---:|---:|---:|---|"]
+    for o in outcomes:
+        said = f"significant at {LEVEL:.0%}" if o.significant else "not significant"
+        least = 2.0**-o.pairs
+        said += f" (so few pairs cannot give less than {least:.2g})" if least >= LEVEL and not o.significant else ""
+        names = f"{escaped(f.rows[o.hero])} above {escaped(f.rows[o.rival])}"
+        lines.append(f"| {names} | {o.pairs} | {o.p:.2g} | {o.corrected:.2g} | {said} |")
+    return "\n".join(lines) + "\n"
+
+
+def _made(f: Findings) -> str:
+    seeds = sorted({seed for rows in f.runs.values() for runs in rows.values() for seed in runs})
+    machines = dict.fromkeys(f"{m['device']} (torch {m['torch']})" for m in f.made)
+    dates = sorted({m["date"] for m in f.made})
+    when = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}" if dates else ""
+    which = f"Seeds {', '.join(map(str, seeds))}; " if seeds else ""
+    seconds = sum(
+        e.numbers.get("wall") or 0.0 for rows in f.runs.values() for runs in rows.values() for e in runs.values()
+    )
+    hours = f", {seconds / 3600:.2g} h of computing" if seconds else ""
+    return f"{which}{escaped(', '.join(machines))}, {when}{hours}.\n"
+
+
+def escaped(text: str) -> str:
+    """Characters that would end a cell or mark it up."""
+    marked = "".join(f"\\{c}" if c in "\\|*`<>[]_" else c for c in text)
+    return " ".join(marked.split())

@@ -1,0 +1,216 @@
+"""Results on disk: experiments/<paper>/results/<table>.json, and <table>-quick.json for quick runs.
+
+    {"experiment": ..., "made": [{tarry, commit, torch, device, date, command}, ...],
+     "cells": {"ROW/COLUMN": {SIZE: {"fingerprint": ..., "changed": ..., "settings": {...},
+                                     "seeds": {"0": {"numbers": ..., "curve": ..., "weights": ..., "made": 0}}}}},
+     "study": {SIZE: {"fingerprint": ..., "made": 0, "result": {...}}}}
+
+A line a run. Every run is added as soon as it is done, by whichever command did it; one whose settings are no longer
+those of the experiment is dropped.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import Damaged
+from ..record.result import write_atomic
+from .measures import Entry
+from .plan import Cell, Experiment, fingerprint
+
+__all__ = ["Column", "Store", "known_runs", "shown"]
+
+#: row → seed → what is kept of the run
+Column = dict[str, dict[int, Entry]]
+
+
+class Store:
+    """The results of one experiment, or of its quick runs; as long as `path` is not there, those of `base`."""
+
+    def __init__(self, path: Path, name: str, base: Path | None = None):
+        self.path, self.name, self.base = path, name, base
+        self._data = self._read()
+
+    # What is there
+
+    def entries(self, cell: Cell) -> dict[int, Entry]:
+        """The runs of a cell by seed; those of other settings are not of this cell."""
+        there = self._data["cells"].get(cell.key, {}).get(cell.size)
+        if there is None or there["fingerprint"] != cell.fingerprint:
+            return {}
+        return {int(seed): self._entry(raw) for seed, raw in there["seeds"].items()}
+
+    def study(self, experiment: Experiment, size: str) -> dict[str, Any] | None:
+        """What a study found."""
+        there = self._data["study"].get(size)
+        if there is None or there["fingerprint"] != fingerprint(experiment.study_options(size)):
+            return None
+        result: dict[str, Any] = there["result"]
+        return {**result, "made": self._data["made"][there["made"]]}
+
+    def made(self) -> list[Mapping[str, str]]:
+        """By which commands, on what."""
+        return list(self._data["made"])
+
+    def runs(self) -> Iterator[tuple[str, int, Entry]]:
+        """(fingerprint, seed, entry) of all."""
+        for sizes in self._data["cells"].values():
+            for there in sizes.values():
+                for seed, raw in there["seeds"].items():
+                    yield there["fingerprint"], int(seed), self._entry(raw)
+
+    def _entry(self, raw: Mapping[str, Any]) -> Entry:
+        made = self._data["made"][raw["made"]]
+        return Entry(raw["numbers"], raw["curve"], raw["weights"], made, tuple(raw.get("remarks", ())))
+
+    # What is added
+
+    def add(self, cell: Cell, seed: int, entry: Entry) -> None:
+        """One more run, or a new one in its place."""
+        with self._changing():
+            sizes = self._data["cells"].setdefault(cell.key, {})
+            there = sizes.get(cell.size)
+            if there is None or there["fingerprint"] != cell.fingerprint:
+                about = {"fingerprint": cell.fingerprint, "changed": cell.changed, "settings": dict(cell.settings)}
+                there = sizes[cell.size] = {**about, "seeds": {}}
+            raw = {"numbers": dict(entry.numbers), "curve": dict(entry.curve), "weights": entry.weights_sha256}
+            raw |= {"made": self._made(entry.made)} | ({"remarks": list(entry.remarks)} if entry.remarks else {})
+            there["seeds"][str(seed)] = raw
+
+    def add_study(self, experiment: Experiment, size: str, result: Mapping[str, Any], made: Mapping[str, str]) -> None:
+        """What a study found; numbers of other seeds stay."""
+        with self._changing():
+            mark = fingerprint(experiment.study_options(size))
+            before = self._data["study"].get(size, {})
+            numbers = dict(result.get("numbers", {}))
+            if before.get("fingerprint") == mark:
+                numbers = _joined(before["result"].get("numbers", {}), numbers)
+            found = {**result, "numbers": numbers}
+            self._data["study"][size] = {"fingerprint": mark, "made": self._made(made), "result": found}
+
+    def drop_stale(self, experiment: Experiment) -> list[str]:
+        """Drop the runs of other settings than the experiment has now; a line for each."""
+        wanted = {
+            (cell.key, cell.size): cell.fingerprint
+            for row, column in experiment.grid()
+            for size in ("full", "reduced", "quick")
+            for cell in [experiment.cell(row, column, size)]
+        }
+        dropped = []
+        for key, sizes in self._data["cells"].items():
+            for size, there in sizes.items():
+                if wanted.get((key, size)) != there["fingerprint"]:
+                    why = "its settings are other ones now" if (key, size) in wanted else "there is no such cell now"
+                    dropped.append((key, size, f"{self.name}, {key} ({size}): {why}; its results are dropped"))
+        if dropped:
+            with self._changing():
+                for key, size, _ in dropped:
+                    there = self._data["cells"].get(key, {}).get(size)
+                    if there is not None and wanted.get((key, size)) != there["fingerprint"]:
+                        del self._data["cells"][key][size]
+        return [said for *_, said in dropped]
+
+    def _made(self, made: Mapping[str, str]) -> int:
+        """Where in the list it stands."""
+        if made not in self._data["made"]:
+            self._data["made"].append(dict(made))
+        place: int = self._data["made"].index(made)
+        return place
+
+    # The file
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Nobody else writes meanwhile, and what others wrote is not lost."""
+        folder = self.path.parent
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = os.open(folder, os.O_RDONLY)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            self._data = self._read()
+            yield
+            self._tidy()
+            write_atomic(self.path, _text(self._data).encode())
+        finally:
+            os.close(lock)
+
+    def _tidy(self) -> None:
+        """Leave out empty cells, and makers of nothing that is there any more."""
+        data = self._data
+        data["cells"] = {
+            k: kept for k, s in data["cells"].items() if (kept := {n: t for n, t in s.items() if t["seeds"]})
+        }
+        users = [raw for s in data["cells"].values() for there in s.values() for raw in there["seeds"].values()]
+        users += data["study"].values()
+        needed = sorted({raw["made"] for raw in users})
+        for raw in users:
+            raw["made"] = needed.index(raw["made"])
+        data["made"] = [data["made"][i] for i in needed]
+
+    def _read(self) -> dict[str, Any]:
+        empty: dict[str, Any] = {"experiment": self.name, "made": [], "cells": {}, "study": {}}
+        path = self.base if self.base is not None and not self.path.is_file() else self.path
+        if not path.is_file():
+            return empty
+        try:
+            raw = json.loads(path.read_text())
+            return {**empty, **raw}
+        except (ValueError, TypeError) as e:
+            raise Damaged(f"{path} cannot be read: {e}; delete it to begin anew") from e
+
+
+def _joined(a: Any, b: Any) -> Any:
+    """Tables within tables; the second wins."""
+    if isinstance(a, Mapping) and isinstance(b, Mapping):
+        return {k: _joined(a[k], b[k]) if k in a and k in b else a.get(k, b.get(k)) for k in {**a, **b}}
+    return b
+
+
+def _text(data: Mapping[str, Any], depth: int = 0) -> str:
+    """JSON with a line for each run: of one changed run one line changes."""
+    if not isinstance(data, Mapping) or "numbers" in data or "curve" in data or not data or "device" in data:
+        return json.dumps(data, separators=(",", ":"), ensure_ascii=False)
+    pad = " " * (depth + 1)
+    parts = []
+    for key, value in data.items():
+        if isinstance(value, list) and key == "made":
+            text = "[\n" + ",\n".join(f"{pad} {_text(v)}" for v in value) + f"\n{pad}]" if value else "[]"
+        elif key == "settings":
+            text = json.dumps(value, ensure_ascii=False)
+        else:
+            text = _text(value, depth + 1)
+        parts.append(f"{pad}{json.dumps(key, ensure_ascii=False)}: {text}")
+    body = "{\n" + ",\n".join(parts) + "\n" + " " * depth + "}"
+    return body + "\n" if depth == 0 else body
+
+
+def known_runs(*folders: Path) -> dict[tuple[str, int], Entry]:
+    """All runs of a paper by settings and seed: what two tables share is run once."""
+    out: dict[tuple[str, int], Entry] = {}
+    for path in [p for folder in folders for p in sorted(folder.glob("*.json"))]:
+        store = Store(path, path.stem)
+        out |= {(mark, seed): entry for mark, seed, entry in store.runs()}
+    return out
+
+
+def shown(experiment: Experiment, store: Store, *, quick: bool = False) -> dict[str, tuple[str, str, Column]]:
+    """What a column shows: (size, in words what is smaller, runs). One size for all rows: the one with most of them."""
+    out = {}
+    for column in experiment.columns:
+        rows = [r for r, c in experiment.grid() if c == column]
+        found = []
+        for size in ("quick",) if quick else ("full", "reduced"):
+            cells = [experiment.cell(row, column, size) for row in rows]
+            runs = {cell.row: entries for cell in cells if (entries := store.entries(cell))}
+            changed = next((c.changed for c in cells if c.changed and c.row in runs), "")
+            found.append(("full" if not changed else size, changed, runs))
+        best = max(found, key=lambda f: len(f[2]))
+        if best[2]:
+            out[column] = best
+    return out

@@ -1,0 +1,155 @@
+"""AsyncManifold, Fig. 1: what each delay correction makes of the same late updates.
+
+    a run is recorded      FedAsync, and AsyncCurve without delay correction
+    at every server round  Θ̂ = Θ^τ + δ̂ by every correction from the same (Θ^t, Θ_i, Θ^τ); its loss on the test set
+    what is shown          losses smoothed over rounds (σ = 100, cut off at 2σ), then (x − best)/(worst − best) of the
+                           corrections at every round, then the mean over the recorded algorithms
+
+A correction's memory (DC-ASGD's mean square) runs over all updates of the recorded run. `share` = η looks at the server
+step Θ^τ + η δ̂ in the endpoint's place. The paper names 8 clients with examples in proportion to their number, LeNet-5,
+FEMNIST, and Adam's rates (Fig. 3); visits as long as there are examples, the batch and the number of rounds are ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...build import Plan
+from ...choice import Choice
+from ...core.method import Method, Now
+from ...core.ticket import Update
+from ...methods import methods
+from .series import Series, line, mean_of, relative, short, smoothed, thirds
+from .study import Study, Tell, begin
+from .watch import loss_on, model_of, recorded, some_of
+
+__all__ = ["PAPER", "QUICK", "Sweep", "run", "summary"]
+
+PAPER: dict[str, Any] = {
+    "settings": {
+        "task": {"name": "femnist", "model": "lenet5"},
+        "clients": 8,
+        "partition": "proportional",
+        "delay": "bandwidth",
+        "updates": 2000,
+        "epochs": 5,
+        "batch": 128,
+        "optimiser": "adam",
+        "lr": 1e-3,
+    },
+    "stand_ins": [{"name": "mnist", "model": "lenet5"}],
+    "algorithms": {
+        "fedasync": {"method": "fedasync"},
+        "asynccurve": {"method": {"name": "asynccurve", "correction": "asgd"}},
+    },
+    "corrections": {
+        "asgd": "asgd",
+        "fedasync": "fedasync",
+        "dc-asgd": {"name": "dc-asgd", "form": "adaptive", "lam": 5.0},  # 2.5 times the published 2
+        "orthograd": "orthograd",
+        "orthopos": "orthopos",
+        "orthostrict": "orthostrict",
+    },
+    "share": 1.0,
+    "every": 1,
+    "examples": None,
+    "sigma": 100.0,
+    "truncate": 2.0,
+}
+QUICK: dict[str, Any] = {
+    "settings": {"task": {"name": "mnist", "model": "lenet5", "limit": 1200}, "updates": 120, "epochs": 1},
+    "stand_ins": [{"name": "digits", "model": "mlp"}],
+    "every": 2,
+    "examples": 400,
+    "sigma": 10.0,
+}
+
+
+class Sweep:
+    """Every correction's endpoint of every update: rows of [round, loss, loss, ...]."""
+
+    def __init__(self, made: Plan, corrections: Mapping[str, Method], *, share: float, every: int, most: int | None):
+        assert made.task.test is not None
+        self._parts = [m.correct if m.correction is None else m.correction for m in corrections.values()]
+        self._states: list[Any] | None = None
+        self._share, self._every = share, every
+        self._loss = loss_on(model_of(made), some_of(made.task.test, most))
+        self.rows: list[list[float]] = []
+
+    def endpoints(self, update: Update, now: Now) -> list[Tensor]:
+        """Θ^τ + share · δ̂ by each correction."""
+        states = [p.init(now.weights) for p in self._parts] if self._states is None else self._states
+        done = [part(update, state, now) for part, state in zip(self._parts, states, strict=True)]
+        self._states = [state for _, state in done]
+        return [torch.add(now.weights, now.moved(new), alpha=self._share) for new, _ in done]
+
+    def __call__(self, update: Update, now: Now) -> None:
+        ends = self.endpoints(update, now)
+        if now.version % self._every == 0:
+            self.rows.append([now.version, *(self._loss(end) for end in ends)])
+
+
+def run(
+    options: Mapping[str, Any], *, quick: bool, seeds: Sequence[int], device: str, folder: Path, tell: Tell
+) -> dict[str, Any]:
+    """Rows: corrections. Columns: early, late (the first and the last third). Measures: relative, test_loss."""
+    study = begin(PAPER, QUICK, options, quick=quick, seeds=seeds, device=device, folder=folder, tell=tell)
+    o, names = study.options, list(study.choices("corrections"))
+    tables = {}
+    for seed in seeds:
+        for label, changes in study.choices("algorithms").items():
+            rows = _piece(study, seed, label, changes)
+            tables[seed, label] = {name: np.array([r[1 + i] for r in rows]) for i, name in enumerate(names)}
+    rounds = [r[0] for r in rows]
+    return summary(study, tables, rounds, sigma=o["sigma"] / o["every"], truncate=o["truncate"])
+
+
+def _piece(study: Study, seed: int, label: str, changes: Mapping[str, Any]) -> list[list[float]]:
+    o, chosen = study.options, {n: Choice.of(c) for n, c in study.choices("corrections").items()}
+
+    def make() -> list[list[float]]:
+        made = study.plan(seed, changes)
+        parts = {name: methods.build(c.name, c.params) for name, c in chosen.items()}
+        sweep = Sweep(made, parts, share=o["share"], every=o["every"], most=o["examples"])
+        recorded(made, sweep, tell=study.tell, what=f"{label}, seed {seed}")
+        return sweep.rows
+
+    asked = [study.settings(changes), seed, study.choices("corrections"), o["share"], o["every"], o["examples"]]
+    rows: list[list[float]] = study.piece(f"{label}-{seed}", asked, make)
+    return rows
+
+
+def summary(
+    study: Study,
+    tables: Mapping[tuple[int, str], Mapping[str, Series]],
+    rounds: Sequence[float],
+    *,
+    sigma: float,
+    truncate: float,
+) -> dict[str, Any]:
+    """From losses by (seed, algorithm) and name to numbers and curves."""
+    smooth = {
+        key: {name: smoothed(values, sigma, truncate) for name, values in table.items()}
+        for key, table in tables.items()
+    }
+    numbers: dict[str, Any] = {}
+    for seed in study.seeds:
+        mine = [table for (s, _), table in smooth.items() if s == seed]
+        shown, plain = mean_of([relative(table) for table in mine]), mean_of(mine)
+        for name, values in shown.items():
+            for column, r, loss in zip(("early", "late"), thirds(values), thirds(plain[name]), strict=True):
+                found = {"relative": short(r), "test_loss": short(loss)}
+                numbers.setdefault(name, {}).setdefault(column, {})[str(seed)] = found
+    over_all = mean_of([relative(table) for table in smooth.values()])
+    panels = {"relative": {name: line(rounds, y) for name, y in over_all.items()}}
+    for label in dict.fromkeys(label for _, label in smooth):
+        own = mean_of([table for (_, other), table in smooth.items() if other == label])
+        panels[f"loss, {label}"] = {name: line(rounds, y) for name, y in own.items()}
+    axes = {"x": "server round", "y": "test loss (relative: 0 the lowest, 1 the highest at that round)"}
+    return {"numbers": numbers, "curves": panels, "axes": axes, "notes": study.notes}

@@ -1,0 +1,108 @@
+"""FedSOL, Table 13: how long a local step takes, relative to FedAvg's. A measurement: numbers are this machine's.
+
+A visit of `steps` steps is timed whole, in the one training loop of the library, and divided by them. Inputs are noise,
+on which the time does not depend; every example comes once, so what a received model says of it is worked out in every
+step. FedSOL has the l2 proximal loss and perturbs the head, as in the paper. Its ResNet-18 sees ImageNet-100 on an
+A6000; the one here is the form for small images, on 64×64. Only ratios can be compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from ...choice import Choice
+from ...core import rng
+from ...core.client import Bound, Job, Work, build_module, train
+from ...core.layout import Layout
+from ...core.local import LocalRule
+from ...core.optim import optimiser
+from ...core.rng import Stream
+from ...core.task import Task
+from ...methods import methods
+from ...models import model_for
+from .series import short
+from .study import Study, Tell, begin
+from .timing import machine, seconds
+from .watch import calm
+
+__all__ = ["PAPER", "QUICK", "run"]
+
+PAPER: dict[str, Any] = {
+    "model": {"name": "resnet18"},
+    "shape": [3, 64, 64],
+    "classes": 100,
+    "batch": 64,
+    "steps": 10,
+    "repeats": 20,
+    "methods": {
+        "fedavg": "fedavg",
+        "fedprox": {"name": "fedprox", "mu": 1.0},
+        "fedntd": "fedntd",
+        "fedsam": {"name": "fedsam", "rho": 0.1},
+        "fedsol": {"name": "fedsol", "rho": 2.0, "proximal": "l2"},
+    },
+}
+QUICK: dict[str, Any] = {
+    "model": {"name": "cnn"},
+    "shape": [1, 28, 28],
+    "classes": 10,
+    "batch": 32,
+    "steps": 3,
+    "repeats": 3,
+}
+
+
+def run(
+    options: Mapping[str, Any], *, quick: bool, seeds: Sequence[int], device: str, folder: Path, tell: Tell
+) -> dict[str, Any]:
+    """Rows: methods. One column, step. Measures: seconds, relative (to fedavg, or the first row)."""
+    study = begin(PAPER, QUICK, options, quick=quick, seeds=seeds, device=device, folder=folder, tell=tell)
+    o = study.options
+    with calm():
+        return _told(study, o, machine(device))
+
+
+def _told(study: Study, o: Mapping[str, Any], where: str) -> dict[str, Any]:
+    numbers: dict[str, Any] = {}
+    for seed in study.seeds:
+        asked = [where, seed, {name: o[name] for name in PAPER}]
+        took = study.piece(f"latency-{seed}", asked, partial(_measured, o, seed, study.device))
+        base = took.get("fedavg", next(iter(took.values())))
+        for name, value in took.items():
+            found = {"seconds": short(value), "relative": short(value / base)}
+            numbers.setdefault(name, {}).setdefault("step", {})[str(seed)] = found
+    model = f"{Choice.of(o['model'])}, {'×'.join(map(str, o['shape']))}, batch {o['batch']}"
+    return {"numbers": numbers, "notes": [*study.notes, f"Measured on {where}: {model}."]}
+
+
+def _measured(o: Mapping[str, Any], seed: int, device: str) -> dict[str, float]:
+    bound, work, sent = _bench(o, seed, device)
+    chosen = {name: Choice.of(c) for name, c in o["methods"].items() if c != "none"}
+    rules = {name: methods.build(c.name, c.params).local for name, c in chosen.items()}
+    took = seconds({name: _visit(rule, bound, work, sent, seed) for name, rule in rules.items()}, o["repeats"], device)
+    return {name: value / o["steps"] for name, value in took.items()}
+
+
+def _visit(rule: LocalRule, bound: Bound, work: Work, sent: Tensor, seed: int) -> Callable[[], object]:
+    return lambda: train(Job(0, 0, 0, sent), bound, rule=rule, work=work, seed=seed)
+
+
+def _bench(o: Mapping[str, Any], seed: int, device: str) -> tuple[Bound, Work, Tensor]:
+    """A model on one client's noise, as many batches as there are steps."""
+    model = Choice.of(o["model"])
+    build = model_for(model.name, o["shape"], o["classes"], **model.params)
+    draws, n = rng.generator(rng.key(seed, Stream.DATA, 3)), o["batch"] * o["steps"]
+    x = torch.from_numpy(draws.standard_normal((n, *o["shape"]), dtype="float32"))
+    y = torch.from_numpy(draws.integers(o["classes"], size=n))
+    task = Task("noise", model=build, loss=cross_entropy, clients=[(x, y)]).to(torch.float32, device)
+    module = build_module(task, seed=seed, dtype=torch.float32).to(device)
+    layout = Layout.of(module, task.clients[0][0][:2])
+    work = Work(optimiser("sgd", lr=0.01, momentum=0.9, weight_decay=1e-5), epochs=1, batch=o["batch"])
+    return Bound(module, layout, task, work.optimiser), work, layout.read(module, torch.float32)

@@ -1,0 +1,177 @@
+"""A measure over rows and columns: ours, the paper's and the difference, from what the results hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from .measures import Entry, Measure, Stat, by_seed, measure_of, stat
+from .plan import Experiment, Side, changes
+from .store import Store, shown
+
+__all__ = ["NONE", "Findings", "Grid", "difference", "findings", "ours", "plain_table"]
+
+NONE = "–"
+
+
+@dataclass(frozen=True)
+class Grid:
+    """One measure: row → column → seed → number."""
+
+    name: str
+    measure: Measure
+    values: Mapping[str, Mapping[str, Mapping[int, float | None]]]
+
+    def stat(self, row: str, column: str) -> Stat | None:
+        there = self.values.get(row, {}).get(column)
+        return stat(there) if there else None
+
+    def mean(self, row: str, column: str) -> float | None:
+        found = self.stat(row, column)
+        return None if found is None else found.mean
+
+    def best(self, column: str) -> float | None:
+        """The best mean of a column; None where nothing is better than anything, or there is one row alone."""
+        means = [m for row in self.values if (m := self.mean(row, column)) is not None]
+        if self.measure.better == "none" or len(means) < 2:
+            return None
+        return max(means) if self.measure.better == "high" else min(means)
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What an experiment's results say: a grid a measure, curves, and of each column which size it was run at."""
+
+    experiment: Experiment
+    rows: Mapping[str, str]  # titles
+    columns: Mapping[str, str]
+    grids: Mapping[str, Grid]
+    runs: Mapping[str, Mapping[str, Mapping[int, Entry]]]  # column → row → seed
+    sizes: Mapping[str, tuple[str, str]]  # column → size, in words what is smaller
+    study: Mapping[str, object] | None = None
+    made: tuple[Mapping[str, str], ...] = ()
+
+    @property
+    def there(self) -> bool:
+        return any(columns for grid in self.grids.values() for columns in grid.values.values())
+
+    def heading(self, column: str) -> str:
+        """A column's title, with the size it was run at where that is not the paper's."""
+        size = self.sizes.get(column, ("full", ""))[0]
+        return self.columns[column] + ("" if size == "full" else f" ({size})")
+
+    def paper(self, measure: str, row: str, column: str) -> float | None:
+        return self.experiment.paper.get(measure, {}).get(row, {}).get(column)
+
+    def paper_sd(self, measure: str, row: str, column: str) -> float | None:
+        return self.experiment.paper_sd.get(measure, {}).get(row, {}).get(column)
+
+
+def findings(experiment: Experiment, store: Store, *, quick: bool = False) -> Findings:
+    """From the results on disk; `store` is that of the experiment whose runs are shown."""
+    if experiment.study is not None:
+        return _of_study(experiment, store, quick=quick)
+    found = shown(experiment, store, quick=quick)
+    grids = {}
+    for name in experiment.measures:
+        values: dict[str, dict[str, Mapping[int, float | None]]] = {row: {} for row in experiment.rows}
+        for column, (_, _, runs) in found.items():
+            for row, numbers in by_seed(experiment, name, runs).items():
+                values[row][column] = numbers
+        grids[name] = Grid(name, measure_of(experiment, name), values)
+    entries = [e for _, _, runs in found.values() for seeds in runs.values() for e in seeds.values()]
+    return Findings(
+        experiment,
+        _titles(experiment.rows, experiment.rows),
+        _titles(experiment.columns, experiment.columns),
+        grids,
+        {column: runs for column, (_, _, runs) in found.items()},
+        {column: (size, changed) for column, (size, changed, _) in found.items()},
+        made=_distinct(e.made for e in entries),
+    )
+
+
+def _of_study(experiment: Experiment, store: Store, *, quick: bool) -> Findings:
+    sizes = ("quick",) if quick else ("full", "reduced")
+    size, result = next(((s, r) for s in sizes if (r := store.study(experiment, s)) is not None), ("full", None))
+    numbers = {} if result is None else result.get("numbers", {})
+    names = experiment.measures
+    rows = dict.fromkeys([*experiment.rows, *numbers])
+    columns = dict.fromkeys([*experiment.columns, *(c for cells in numbers.values() for c in cells)])
+    grids = {}
+    for name in names:
+        values = {
+            row: {
+                column: {int(seed): _part(value, name, first=name == names[0]) for seed, value in seeds.items()}
+                for column, seeds in numbers.get(row, {}).items()
+            }
+            for row in rows
+        }
+        grids[name] = Grid(name, measure_of(experiment, name), values)
+    changed = changes(experiment.study_options("full"), experiment.study_options(size))
+    made = () if result is None else (result["made"],)
+    return Findings(
+        experiment,
+        _titles(rows, experiment.rows),
+        _titles(columns, experiment.columns),
+        grids,
+        {},
+        dict.fromkeys(columns, (size, changed)),
+        result,
+        made,
+    )
+
+
+def _titles(names: Iterable[str], sides: Mapping[str, Side]) -> dict[str, str]:
+    return {name: sides[name].title if name in sides else name for name in names}
+
+
+def _part(value: object, name: str, *, first: bool) -> float | None:
+    found = value.get(name) if isinstance(value, Mapping) else value if first else None
+    return None if found is None else float(found)  # type: ignore[arg-type]
+
+
+def _distinct(all_made: Iterable[Mapping[str, str]]) -> tuple[Mapping[str, str], ...]:
+    """Each once, whatever the command."""
+    out: list[dict[str, str]] = []
+    for made in all_made:
+        if (short := {k: v for k, v in made.items() if k != "command"}) not in out:
+            out.append(short)
+    return tuple(out)
+
+
+def ours(grid: Grid, row: str, column: str) -> str:
+    """92.2 ± 1.1, or how many seeds reach a target that not all reach."""
+    found = grid.stat(row, column)
+    if found is None:
+        return NONE
+    if found.mean is None:
+        return "not reached" if found.there == 0 else f"{found.there} of {found.seeds} reach it"
+    return grid.measure.text(found.mean, None if found.sd == 0 and grid.name == "time" else found.sd)
+
+
+def difference(grid: Grid, row: str, column: str, printed: float | None) -> str:
+    """Ours less the paper's."""
+    mean = grid.mean(row, column)
+    if mean is None or printed is None:
+        return ""
+    text = grid.measure.text(abs(mean - printed))
+    return f"{'+' if mean >= printed else '−'}{text}"
+
+
+def plain_table(found: Findings, name: str) -> list[str]:
+    """Lines for a terminal: ours, and the paper's in brackets."""
+    grid = found.grids[name]
+    columns = [c for c in found.columns if any(c in there for there in grid.values.values())]
+    rows = [[f"{grid.measure.heading}", *(found.heading(c) for c in columns)]]
+    for row, title in found.rows.items():
+        if not any(grid.stat(row, c) for c in columns):
+            continue
+        cells = []
+        for column in columns:
+            printed = found.paper(name, row, column)
+            aside = "" if printed is None else f" ({grid.measure.text(printed)})"
+            cells.append(ours(grid, row, column) + aside)
+        rows.append([title, *cells])
+    widths = [max(len(r[i]) for r in rows) for i in range(len(rows[0]))]
+    return ["  ".join(text.ljust(width) for text, width in zip(r, widths, strict=True)).rstrip() for r in rows]

@@ -1,0 +1,89 @@
+"""Arrays made into a task: inputs normalised by the training set, channels first."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.nn.functional import cross_entropy
+
+from ..core.errors import BadInput
+from ..core.task import Task
+from ..data.arrays import Array, Arrays, hold_out
+from ..models import model_for
+
+__all__ = ["first", "images", "task_of"]
+
+_AT_A_TIME = 64  # images that pass through the cache together
+
+
+def task_of(name: str, a: Arrays, *, model: str, classes: int, **options: Any) -> Task:
+    """The task of these arrays as they are; `options` are the model's."""
+    return Task(
+        name,
+        model=model_for(model, a.x_train.shape[1:], classes, **options),
+        loss=cross_entropy,
+        train=(torch.from_numpy(a.x_train), torch.from_numpy(a.y_train)),
+        test=(torch.from_numpy(a.x_test), torch.from_numpy(a.y_test)),
+        groups=None if a.groups is None else torch.from_numpy(a.groups),
+    )
+
+
+def images(a: Arrays, limit: int | None) -> tuple[Arrays, tuple[float, ...]]:
+    """uint8 images, each channel with mean 0 and deviation 1 over the training set, N×C×H×W; and a black pixel.
+
+    `limit` training images are kept, and normalised as all of them are.
+    """
+    table = _pixel_values(a.x_train)
+    kept = first(a, limit)
+    x, xt = _channels_first(kept.x_train, table), _channels_first(kept.x_test, table)
+    return replace(kept, x_train=x, x_test=xt), tuple(table[:, 0].tolist())
+
+
+def first(a: Arrays, limit: int | None) -> Arrays:
+    """The first `limit` training examples; where they lie sorted by class, a fixed sample, each class in proportion."""
+    if limit is None:
+        return a
+    if limit < 1:
+        raise BadInput(f"--task.limit {limit}: must be 1 or more")
+    y = a.y_train
+    keep: slice | Array = slice(limit)
+    if limit < len(y) and y[0] != y[-1] and (np.diff(y) >= 0).all():
+        keep = hold_out(y, limit)
+    return replace(a, x_train=a.x_train[keep], y_train=y[keep], groups=None if a.groups is None else a.groups[keep])
+
+
+def _channels(pixels: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """N×H×W×C, with one channel where there was no such axis."""
+    return pixels if pixels.ndim == 4 else pixels[..., None]
+
+
+def _pixel_values(pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
+    """For each channel what a pixel 0 … 255 becomes: (v/255 − mean) / std over these images (std 1 where it is 0)."""
+    pixels = _channels(pixels)
+    counts = np.zeros((pixels.shape[3], 256), np.int64)
+    for at in range(0, len(pixels), _AT_A_TIME):
+        for c, count in enumerate(counts):
+            count += np.bincount(pixels[at : at + _AT_A_TIME, ..., c].ravel(), minlength=256)
+    v = np.arange(256) / 255
+    rows = []
+    for count in counts:
+        share = count / count.sum()
+        mean = share @ v
+        std = np.sqrt(share @ (v - mean) ** 2)
+        rows.append((v - mean) / (std if std > 1e-9 else 1.0))
+    return np.array(rows, np.float32)
+
+
+def _channels_first(pixels: npt.NDArray[np.uint8], table: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    pixels = _channels(pixels)
+    n, h, w, channels = pixels.shape
+    out = np.empty((n, channels, h, w), np.float32)
+    for at in range(0, n, _AT_A_TIME):
+        for c in range(channels):
+            rows = slice(at, at + _AT_A_TIME)
+            table[c].take(pixels[rows, ..., c], out=out[rows, c], mode="clip")
+    return out

@@ -1,0 +1,40 @@
+"""Tasks on series of readings, channels × time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ..core.task import Task
+from ..data import Arrays, catalogue, load
+from .arrays import first, task_of
+from .images import FromHub, Limit, Model
+from .registries import tasks
+
+__all__ = ["har"]
+
+_CLASSES = 6
+
+
+def har(*, model: Model = "resnet18-1d", limit: Limit = None, hub: FromHub = False, **options: Any) -> Task:
+    arrays = first(_normalised(load("har", hub=hub)), limit)
+    return task_of("har", arrays, model=model, classes=_CLASSES, **options)
+
+
+har.__doc__ = f"""Human activity: {catalogue()["har"].what}.
+
+Channels × 128 readings: 9 channels of `UCI HAR Dataset` (body acceleration, angular velocity, total acceleration), or
+those of har.npz; each normalised by the training set. The person is the natural group: `--partition groups`.
+"""
+tasks.register("har")(har)
+
+
+def _normalised(a: Arrays) -> Arrays:
+    """Every channel with mean 0 and deviation 1 over the training set (deviation 1 where it is constant)."""
+    mean = a.x_train.mean((0, 2), np.float64, keepdims=True)
+    std = a.x_train.std((0, 2), np.float64, keepdims=True)
+    std[std <= 1e-9] = 1.0
+    x, xt = (((x - mean) / std).astype(np.float32) for x in (a.x_train, a.x_test))
+    return replace(a, x_train=x, x_test=xt)

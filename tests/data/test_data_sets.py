@@ -1,0 +1,280 @@
+"""The catalogue: where sets are looked for, what is said when one is missing, and the hub."""
+
+from __future__ import annotations
+
+import builtins
+import io
+import sys
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tarry.core.errors import BadInput
+from tarry.data import catalogue, load
+from tarry.data import places as places_module
+from tarry.data.places import Told
+from tarry.tasks import tasks
+from tarry.tasks.unlabelled import unlabelled_sets
+
+from .made import Made, made, picture, stl10, write, write_tar
+
+IMAGES = {
+    "mnist": 10,
+    "fashion_mnist": 10,
+    "cifar10": 10,
+    "cifar100": 100,
+    "svhn": 10,
+    "cinic10": 10,
+    "pathmnist": 9,
+    "tissuemnist": 8,
+    "femnist": 62,
+    "stl10": 10,
+    "tiny_imagenet": 200,
+}
+SETS = {**IMAGES, "har": 6}
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_a_missing_set_is_told_in_one_message_with_files_place_source_and_stand_in(folder: Path, name: str) -> None:
+    with pytest.raises(BadInput) as e:
+        tasks.build(name)
+    said, known = str(e.value), catalogue()[name]
+    assert len(e.value.problems) == 1
+    assert said.startswith(f"--task {name}: the data set is not there. TARRY_DATA={folder} holds nothing.")
+    assert f"{name}.npz" in said
+    for form in known.forms:
+        assert form.words in said
+    assert f"Get it: {known.get}." in said
+    assert f"What stands in: {known.stand_in}." in said
+    if known.hub is not None:
+        assert f"TARRY_HUB=1 or --task.hub true fetches {known.hub.id} from the Hugging Face hub." in said
+
+
+def test_the_data_folder_is_told_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TARRY_DATA", raising=False)
+    with pytest.raises(BadInput, match=r"--task mnist: .*TARRY_DATA is unset: set it to a folder of data sets"):
+        load("mnist")
+    monkeypatch.setenv("TARRY_DATA", str(tmp_path / "nowhere"))
+    with pytest.raises(BadInput, match=r"TARRY_DATA=.*nowhere is not a folder"):
+        load("mnist")
+    monkeypatch.setenv("TARRY_DATA", str(tmp_path))
+    write(tmp_path, {"other.npz": b"", "some/thing": b"", ".hidden": b""})
+    with pytest.raises(BadInput, match=rf"TARRY_DATA={tmp_path} holds other.npz, some/\. Put there"):
+        load("mnist")
+    write(tmp_path, {f"f{i:02}": b"" for i in range(20)})
+    with pytest.raises(BadInput, match=r"holds f00, f01, .* f11 and 10 more\."):
+        load("mnist")
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_every_set_is_a_task_of_its_name_that_says_what_it_is(name: str) -> None:
+    entry = tasks.entry(name)
+    assert catalogue()[name].what in entry.summary
+    params = {p.name for p in entry.params}
+    assert params >= {"model", "limit", "hub"}
+    assert ("augment" in params) == (name in IMAGES)
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_a_label_beyond_a_sets_classes_is_refused_and_its_last_class_is_not(folder: Path, name: str) -> None:
+    m = made(32, 32)
+    arrays = {"x_train": m.x_train, "x_test": m.x_test, "y_test": m.y_test % 2}
+    last = np.full(len(m.x_train), IMAGES[name] - 1)
+    np.savez(folder / f"{name}.npz", y_train=last, **arrays)
+    assert load(name).y_train.max() == IMAGES[name] - 1
+    np.savez(folder / f"{name}.npz", y_train=last + 1, **arrays)
+    with pytest.raises(BadInput, match=rf"{name}.npz has the label {IMAGES[name]}; {name} has the classes 0 … "):
+        load(name)
+
+
+class Rows:
+    """As much of `datasets.Dataset` as a loader needs: a column by name, a row by turn."""
+
+    def __init__(self, columns: dict[str, list[Any]]):
+        self.columns, self.column_names = columns, list(columns)
+
+    def __getitem__(self, name: str) -> list[Any]:
+        return self.columns[name]
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        keys = list(self.columns)
+        return (dict(zip(keys, row, strict=True)) for row in zip(*self.columns.values(), strict=True))
+
+
+def pictures(images: Any) -> list[Any]:
+    from PIL import Image
+
+    return [Image.open(io.BytesIO(picture(image, "png"))) for image in images]
+
+
+@dataclass
+class Asked:
+    """What the hub was asked for, and what it holds."""
+
+    calls: list[tuple[str, ...]]
+    colour: Made
+    grey: Made
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
+    """A `datasets` that knows CIFAR-100, MNIST and FEMNIST; what it was asked for."""
+    colour, grey = made(32, 32, 3, classes=100), made(28, 28)
+    writers = ["w9", "w9", "w1", "w1", "w9", "w2", "w2", "w2", "w1", "w9", "w9", "w1"]
+    known = {
+        "uoft-cs/cifar100": {
+            "train": Rows({"img": pictures(colour.x_train), "fine_label": colour.y_train.tolist()}),
+            "test": Rows({"img": pictures(colour.x_test), "fine_label": colour.y_test.tolist()}),
+        },
+        "ylecun/mnist": {"train": Rows({"image": pictures(grey.x_train), "label": grey.y_train.tolist()})},
+        "zalando-datasets/fashion_mnist": {"train": Rows({"picture": []}), "test": Rows({"picture": []})},
+        "flwrlabs/femnist": {
+            "train": Rows(
+                {"image": pictures(grey.x_train), "writer_id": writers, "character": [0, 1] * 6, "hsf_id": [0] * 12}
+            )
+        },
+    }
+    calls = list[tuple[str, ...]]()
+
+    def load_dataset(*args: str) -> Any:
+        calls.append(args)
+        if args[0] not in known:
+            raise ConnectionError("no route to host")
+        return known[args[0]]
+
+    fake = types.ModuleType("datasets")
+    fake.load_dataset = load_dataset  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "datasets", fake)
+    return Asked(calls, colour, grey)
+
+
+def test_the_hub_is_not_asked_unless_wanted(folder: Path, asked: Asked) -> None:
+    with pytest.raises(BadInput, match="the data set is not there"):
+        tasks.build("cifar100")
+    assert asked.calls == []
+
+
+@pytest.mark.parametrize("how", ["flag", "environment"])
+def test_a_set_comes_from_the_hub_when_wanted(
+    folder: Path, asked: Asked, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    if how == "environment":
+        monkeypatch.setenv("TARRY_HUB", "1")
+    arrays = load("cifar100", hub=how == "flag")
+    colour = asked.colour
+    assert np.array_equal(arrays.x_train, colour.x_train)
+    assert np.array_equal(arrays.x_test, colour.x_test)
+    assert arrays.y_train.tolist() == colour.y_train.tolist()
+    assert asked.calls == [("uoft-cs/cifar100",)]
+    task = tasks.build("cifar100", {"hub": "true"})
+    assert task.train is not None
+    assert task.train[0].shape == (12, 3, 32, 32)
+
+
+def test_a_file_in_the_folder_comes_before_the_hub(folder: Path, asked: Asked) -> None:
+    m = made(32, 32, 3)
+    np.savez(folder / "cifar100.npz", x_train=m.x_train, y_train=m.y_train, x_test=m.x_test, y_test=m.y_test)
+    assert np.array_equal(load("cifar100", hub=True).x_train, m.x_train)
+    assert asked.calls == []
+
+
+def test_femnist_from_the_hub_has_its_writers_and_a_held_out_fifth(folder: Path, asked: Asked) -> None:
+    arrays = load("femnist", hub=True)
+    grey = asked.grey
+    assert (len(arrays.x_train), len(arrays.x_test)) == (10, 2)
+    assert arrays.groups is not None
+    writer = [0, 0, 1, 1, 0, 2, 2, 2, 1, 0, 0, 1]
+    places = [next(i for i, x in enumerate(grey.x_train) if np.array_equal(x, image)) for image in arrays.x_train]
+    assert arrays.groups.tolist() == [writer[i] for i in places]
+
+
+def test_what_goes_wrong_at_the_hub_is_told(folder: Path, asked: Asked) -> None:
+    with pytest.raises(BadInput, match=r"--task svhn: .* hub: could not be fetched \(ConnectionError: no route"):
+        load("svhn", hub=True)
+    assert asked.calls[-1] == ("ufldl-stanford/svhn", "cropped_digits")
+    with pytest.raises(BadInput, match=r"ylecun/mnist of the Hugging Face hub: has no part test; it has train"):
+        load("mnist", hub=True)
+    with pytest.raises(BadInput, match=r"has no column image, label; it has picture"):
+        load("fashion_mnist", hub=True)
+    with pytest.raises(BadInput, match=r"--task har: the data set is not there"):
+        load("har", hub=True)
+
+
+def without(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    real = builtins.__import__
+
+    def fail(wanted: str, *args: Any) -> Any:
+        if wanted.partition(".")[0] == name:
+            raise ImportError(f"no {name}")
+        return real(wanted, *args)
+
+    monkeypatch.setattr(builtins, "__import__", fail)
+
+
+def test_packages_that_are_not_installed_are_named_with_the_extra(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(folder / "tiny-imagenet-200" / "train", {"a.JPEG": b""})
+    with monkeypatch.context() as m:
+        without(m, "PIL")
+        with pytest.raises(BadInput, match=r'needs Pillow: pip install "tarry\[pictures\]"'):
+            load("tiny_imagenet")
+    without(monkeypatch, "datasets")
+    with pytest.raises(BadInput, match=r'needs the package datasets: pip install "tarry\[hub\]"'):
+        load("mnist", hub=True)
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_the_unlabelled_part_of_stl10_is_an_unlabelled_set(folder: Path, packed: bool) -> None:
+    m = made(96, 96, 3, n=5, tested=2)
+    m.x_train[:] = np.arange(5, dtype=np.uint8)[:, None, None, None] * 50
+    m.x_train[:, :48, :, 0] = 255  # upright: red above
+    parts = stl10(m)
+    contents = {**parts, "unlabeled_X.bin": parts["train_X.bin"]}
+    if packed:
+        write_tar(folder / "stl10_binary.tar.gz", contents, under="stl10_binary/")
+    else:
+        write(folder / "stl10_binary", contents)
+    x, y = torch.zeros(4, 3, 32, 32), torch.zeros(4, dtype=torch.int64)
+    task = tasks.build("digits")
+    task = type(task)("mine", model=task.model, loss=task.loss, clients=[(x, y)])
+    got = unlabelled_sets.build("stl10", {"samples": 3})(task, 0)
+    assert got.shape == (3, 3, 32, 32)
+    assert torch.allclose(got.mean((0, 2, 3)), torch.zeros(3), atol=1e-5)
+    red = got[:, 0].mean(2)
+    assert (red[:, :15] > red[:, 17:].max()).all()
+    assert len(unlabelled_sets.build("stl10")(task, 0)) == 5
+
+
+def test_stl10_without_its_unlabelled_part_is_told(folder: Path) -> None:
+    task = tasks.build("digits")
+    np.savez(folder / "stl10.npz", x=np.zeros((10, 96, 96, 3), np.uint8), y=np.arange(10))
+    with pytest.raises(BadInput, match=r"--unlabelled stl10: the data set is not there.*stl10_binary.tar.gz"):
+        unlabelled_sets.build("stl10")(task, 0)
+    write(folder / "stl10_binary", {"train_X.bin": b""})
+    with pytest.raises(BadInput, match=r"--unlabelled stl10: .*stl10_binary: lacks unlabeled_X.bin"):
+        unlabelled_sets.build("stl10")(task, 0)
+    write(folder / "stl10_binary", {"unlabeled_X.bin": bytes(5)})
+    with pytest.raises(BadInput, match=r"unlabeled_X.bin: holds 5 bytes; wants images of 27,648"):
+        unlabelled_sets.build("stl10")(task, 0)
+
+
+def test_a_long_read_tells_how_far_it_has_come_and_a_short_one_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(places_module.time, "monotonic", lambda: now)
+    told = Told("--task x: file")
+    for done in range(60):
+        now = 100.0 + done / 10
+        told(done)
+    assert capsys.readouterr().err == "--task x: file: 21 read, 2 s\n"
+    now = 107.2
+    told(1234)
+    assert capsys.readouterr().err == "--task x: file: 1,234 read, 7 s\n"

@@ -1,0 +1,210 @@
+"""Real federations over Flower that take minutes: slow nodes, kills, certificates, other people's apps. -m federation"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from tarry.deploy.journal import read
+from tarry.deploy.local import Local
+from tarry.deploy.tls import node_key
+from tarry.record.result import Result
+from tarry.replay import Record, replay
+
+pytestmark = pytest.mark.federation
+SMALL = {"task": "digits:limit=400,hidden=16", "epochs": 1, "eval-every": 5.0, "stop-within": 5.0}
+EXAMPLES = Path(__file__).parents[2] / "examples" / "flower"
+
+
+@pytest.fixture
+def local(tmp_path):
+    made = Local(tmp_path / "out", lambda line: sys.stderr.write(line + "\n"))
+    yield made
+    made.down(within=10.0)
+
+
+def over(local: Local, *, within: float, repair: bool = False) -> Result:
+    until = time.monotonic() + within
+    while not (local.folder / "result.json").is_file():
+        assert time.monotonic() < until, (local.folder / "status.json").read_text()
+        time.sleep(1.0)
+        if repair:
+            local.up()
+    return Result.read(local.folder)
+
+
+def updates(local: Local) -> int:
+    path = local.folder / "journal.jsonl"
+    return sum(r["op"] == "update" for r in read(path)) if path.is_file() else 0
+
+
+def reach(local: Local, count: int, *, within: float = 240.0) -> None:
+    until = time.monotonic() + within
+    while updates(local) < count:
+        assert time.monotonic() < until
+        time.sleep(0.2)
+
+
+def kill(local: Local, name: str) -> None:
+    if name == "app":
+        os.kill(json.loads((local.folder / "server.json").read_text())["pid"], signal.SIGKILL)
+        return
+    process = local.processes[name]
+    assert process is not None
+    assert process.alive
+    os.kill(process.pid, signal.SIGKILL)
+
+
+def honest(local: Local, result: Result) -> None:
+    """Every update once, and the weights are what a simulator makes of the record."""
+    numbers = [r["number"] for r in read(local.folder / "journal.jsonl") if r["op"] == "update"]
+    assert len(numbers) == len(set(numbers)) == result.updates
+    told = replay(local.folder)
+    assert told.apart is None
+    assert told.weights_sha256 == result.weights_sha256
+
+
+def test_eight_nodes_from_one_second_to_sixty(local):
+    delays = json.dumps([1, 2, 4, 8, 15, 25, 40, 60])
+    config = {**SMALL, "method": "orthofl", "delay.name": "scripted", "delay.durations": delays, "time": 200.0}
+    local.prepare(8, {**config, "clients": 8}, tls=False)
+    local.up()
+    result = over(local, within=420.0)
+    came = [
+        sum(w.end is not None for (c, _), w in Record.read(local.folder).visits.items() if c == k) for k in range(8)
+    ]
+    assert came[0] >= 4 * came[6] > 0
+    assert came == sorted(came, reverse=True)
+    assert came[7] >= 2
+    honest(local, result)
+    assert result.final_accuracy is not None
+    assert result.final_accuracy > 0.5
+
+
+@pytest.mark.parametrize("victims", [["app"], ["link"], ["app", "link"], ["node-1"], ["warm"]])
+def test_whatever_is_killed_the_run_goes_on(local, victims):
+    local.prepare(2, {**SMALL, "method": "orthofl:placement=client", "clients": 2, "updates": 24, "deadline": 60.0},
+                  tls=True)  # fmt: skip
+    local.up()
+    reach(local, 5)
+    before = [r["number"] for r in read(local.folder / "journal.jsonl") if r["op"] == "update"]
+    for victim in victims:
+        kill(local, victim)
+    result = over(local, within=400.0, repair=True)
+    after = [r["number"] for r in read(local.folder / "journal.jsonl") if r["op"] == "update"]
+    assert after[: len(before)] == before
+    honest(local, result)
+
+
+def test_a_stop_leaves_a_federation_that_is_taken_up_again(local):
+    local.prepare(2, {**SMALL, "method": "fedasync", "clients": 2, "updates": 20}, tls=False)
+    local.up()
+    reach(local, 4)
+    local.down(within=60.0)
+    assert not (local.folder / "result.json").is_file()
+    count = updates(local)
+    assert json.loads((local.folder / "status.json").read_text())["ended"] == "stopped"
+    local.up()
+    result = over(local, within=240.0)
+    assert result.updates == 20 > count
+    honest(local, result)
+
+
+def test_a_node_whose_key_is_not_registered_is_refused(local, tmp_path):
+    local.prepare(2, {**SMALL, "method": "fedasync", "clients": 3, "updates": 10}, tls=True)
+    local.up()
+    reach(local, 2)
+    key, _ = node_key(tmp_path, 9)
+    ca, port = local.room / "tls" / "ca.crt", local.setup.ports[0]
+    done = subprocess.run(
+        ["flower-supernode", "--root-certificates", str(ca), "--superlink", f"localhost:{port}", "--max-retries", "1",
+         "--auth-supernode-private-key", str(key), "--port", "0", "--node-config", "partition-id=2"],
+        env={**os.environ, **local._environment}, capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode != 0
+    result = over(local, within=240.0)
+    assert {r["place"] for r in read(local.folder / "journal.jsonl") if r["op"] == "client"} == {0, 1}
+    honest(local, result)
+
+
+def test_an_app_that_knows_nothing_of_us_is_trained_asynchronously(local):
+    local.prepare(3, {}, tls=False, app=EXAMPLES / "own_client")
+    local.up()
+    result = over(local, within=400.0)
+    assert result.updates == 24
+    assert result.final_accuracy is not None
+    assert result.final_accuracy > 0.5
+
+
+def test_the_example_of_an_app_of_ours_runs(local):
+    local.prepare(3, {}, tls=False, app=EXAMPLES / "digits")
+    local.up()
+    result = over(local, within=400.0)
+    assert result.updates == 30
+    rows = [json.loads(line) for line in (local.folder / "events.jsonl").read_text().splitlines()]
+    assert any(r["kind"] == "evaluate" and "client" in r for r in rows), "clients were asked, too"
+    honest(local, result)
+
+
+HOSTILE = '''
+    """Client 1 lies, in another way every time."""
+    import numpy as np
+    from flwr.app import Array, Message
+    from flwr.clientapp import ClientApp
+    from tarry.deploy import client_app as ours
+
+    app = ClientApp()
+    app.query("hello")(ours.hello)
+    app.evaluate()(ours.evaluate)
+
+    @app.train()
+    def train(message, context):
+        reply = ours.train(message, context)
+        if context.node_config["partition-id"] != 1:
+            return reply
+        words, arrays = reply.content["config"], reply.content["arrays"]
+        how = int(message.content["config"]["visit"]) % 5
+        delta = arrays["delta"].numpy()
+        if how == 0:
+            words["token"] = "0" * 32
+        elif how == 1:
+            words["number"] = 0
+            words["num-examples"] = 10**9
+        elif how == 2:
+            arrays["delta"] = Array(np.zeros(50_000_000 // 8, np.float64))
+        elif how == 3:
+            arrays["extra.more"] = Array(np.zeros(3, np.float32))
+        else:
+            arrays["delta"] = Array(np.full_like(delta, np.nan))
+        return reply
+'''
+
+
+def test_a_hostile_client_changes_nothing(local, tmp_path):
+    app = tmp_path / "hostile"
+    (app / "hostile").mkdir(parents=True)
+    (app / "hostile" / "__init__.py").touch()
+    (app / "hostile" / "client.py").write_text(dedent(HOSTILE).lstrip())
+    local.prepare(3, {**SMALL, "method": "fedasync", "clients": 3, "updates": 40}, tls=False)
+    text = (local.room / "app" / "pyproject.toml").read_text()
+    (app / "pyproject.toml").write_text(text.replace("tarry.deploy.client_app:app", "hostile.client:app"))
+    ours = json.loads((local.room / "setup.json").read_text())
+    (local.room / "setup.json").write_text(
+        json.dumps({**ours, "app": str(app), "config": {"out": ours["config"]["out"]}})
+    )
+    local.up()
+    result = over(local, within=300.0)
+    rows = list(read(local.folder / "journal.jsonl"))
+    who = {h[0]: h[1] for r in rows if r["op"] == "close" for h in r["handed"]}
+    assert {who[r["number"]] for r in rows if r["op"] == "update"} == {0, 2}
+    refused = json.loads((local.folder / "status.json").read_text())["refused"]
+    assert sum(refused.values()) >= 2
+    honest(local, result)

@@ -1,0 +1,84 @@
+"""Models train in stacks as they do one by one; statistics of batches travel and are averaged."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import tarry
+from tarry import Layout
+from tarry.core.client import Bound, Job, Trained, Work, build_module, train
+from tarry.core.local import LocalRule
+from tarry.core.optim import optimiser
+from tarry.sim.batched import Trainer
+
+from .small import CASES, NORMED, Case, label, slim
+
+pytestmark = pytest.mark.usefixtures("slim")
+__all__ = ["slim"]
+
+
+def bound(case: Case, sizes: tuple[int, ...]) -> Bound:
+    task, how = case.task(sizes), optimiser("sgd", lr=0.05)
+    module = build_module(task, seed=3, dtype=torch.float64)
+    return Bound(module, Layout.of(module, task.clients[0][0]), task, how)
+
+
+def far(a: Trained, b: Trained) -> float:
+    return ((a.delta - b.delta).norm() / a.delta.norm()).item()
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c.name != "resnet34" and 64 not in c.shape], ids=label)
+def test_a_stack_comes_to_what_each_comes_to_alone(case: Case) -> None:
+    """Batches of unequal length are among them: the padding counts for nothing."""
+    b = bound(case, (4, 7, 3))
+    work, rule, sent = Work(optimiser("sgd", lr=0.05), epochs=None, steps=3, batch=4), LocalRule(), b.flat.clone()
+    jobs = [Job(i, i, 0, sent) for i in range(3)]
+    alone = [train(j, b, rule=rule, work=work, seed=1) for j in jobs]
+    trainer = Trainer(b, rule=rule, work=work, seed=1, size=3)
+    together = trainer.train(jobs)
+    trainer.close()
+    assert all(a.delta.norm() > 0 for a in alone)
+    assert max(map(far, alone, together)) < 1e-9
+
+
+SETTINGS: dict[str, Any] = {"delay": [[1.0], [2.0]], "dtype": "float64", "steps": 2, "lr": 0.05, "time": 2.0, "seed": 1}
+
+
+@pytest.mark.parametrize("name", ["vgg11", "textcnn"])
+def test_the_batched_executor_takes_them(name: str) -> None:
+    case = next(c for c in CASES if c.name == name)
+    ways = {e: tarry.run("fedasync", case.task((6, 6)), executor=e, batch=3, **SETTINGS) for e in ("inline", "batched")}
+    a, b = (ways[e].weights for e in ("inline", "batched"))
+    assert ways["batched"].trained.startswith("clients are trained together"), ways["batched"].trained
+    assert a is not None
+    assert b is not None
+    assert (a - b).norm() <= 1e-9 * a.norm()
+
+
+@pytest.mark.parametrize("case", NORMED, ids=label)
+def test_statistics_of_batches_travel_and_are_averaged(case: Case) -> None:
+    """FedAvg of two clients of equal size: the global's statistics are the mean of theirs, and have moved."""
+    task = case.task((6, 6), norm="batch")
+    result = tarry.run("fedavg", task, executor="inline", batch=3, **SETTINGS)
+    module = build_module(task, seed=1, dtype=torch.float64)
+    layout = Layout.of(module, task.clients[0][0])
+    assert layout.stats
+    assert result.weights is not None
+    assert result.weights.numel() == layout.size
+    b = Bound(module, layout, task, optimiser("sgd", lr=0.05))
+    first = b.flat.clone()
+    work = Work(optimiser("sgd", lr=0.05), epochs=None, steps=2, batch=3)
+    own = [train(Job(i, i, 0, first), b, rule=LocalRule(), work=work, seed=1) for i in range(2)]
+    mean = first + (own[0].delta + own[1].delta) / 2
+    torch.testing.assert_close(result.weights, mean, rtol=1e-9, atol=1e-12)
+    moved = (result.weights - first)[layout.n_params :]
+    assert all(moved[s.start - layout.n_params : s.stop - layout.n_params].abs().sum() > 0 for s in layout.stats)
+
+
+def test_batch_normalisation_is_told_and_trained_one_by_one() -> None:
+    case = next(c for c in NORMED if c.name == "resnet18")
+    result = tarry.run("fedasync", case.task((6, 6), norm="batch"), executor="batched", batch=3, **SETTINGS)
+    assert result.trained == "clients are not trained together: the model keeps running statistics of its batches"

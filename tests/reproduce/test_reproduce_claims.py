@@ -1,0 +1,97 @@
+"""Claims are held against our means, and both outcomes are said in words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tarry.reproduce.claims import Verdict, judge
+from tarry.reproduce.measures import MEASURES
+from tarry.reproduce.plan import Claim, Experiment
+from tarry.reproduce.tables import Findings, Grid
+
+Table = Callable[..., Experiment]
+Seeds = dict[int, float | None]
+NUMBERS: dict[str, dict[str, Seeds]] = {
+    "fedavg": {"a": {0: 80.0, 1: 82.0}, "b": {0: 90.0, 1: 90.0}},
+    "orthofl": {"a": {0: 85.0, 1: 87.0}, "b": {0: 89.0, 1: 89.0}},
+    "other": {"a": {0: 81.0, 1: 81.0}},
+}
+
+
+def verdict(e: Experiment, claim: Claim, numbers: dict[str, dict[str, Seeds]] = NUMBERS) -> Verdict:
+    grids = {m: Grid(m, MEASURES[m], numbers) for m in ("accuracy", "time")}
+    rows = {"fedavg": "FedAvg", "orthofl": "OrthoFL", "other": "Other"}
+    return judge(claim, Findings(e, rows, {"a": "A", "b": "B"}, grids, {}, {}))
+
+
+def test_a_claim_that_shows_and_one_that_does_not(table: Table) -> None:
+    holds = verdict(table(), Claim("x", "best", "accuracy", ("orthofl",), columns=("a",)))
+    assert holds.holds is True
+    assert holds.words == "shows here."
+    fails = verdict(table(), Claim("x", "best", "accuracy", ("orthofl",)))
+    assert fails.holds is False
+    assert fails.words == "does not show here (1 of 3 comparisons): B: OrthoFL 89.0, FedAvg 90.0."
+
+
+def test_lower_is_better_for_times(table: Table) -> None:
+    found = verdict(table(), Claim("x", "best", "time", ("fedavg",), than=("orthofl",), columns=("a",)))
+    assert found.holds is True
+
+
+def test_above_by_so_much_and_than_a_number(table: Table) -> None:
+    e = table()
+    assert verdict(e, Claim("x", "above", "accuracy", ("orthofl",), ("fedavg",), ("a",), by=5.0)).holds is True
+    assert verdict(e, Claim("x", "above", "accuracy", ("orthofl",), ("fedavg",), ("a",), by=5.1)).holds is False
+    assert verdict(e, Claim("x", "below", "accuracy", ("fedavg",), (), ("a",), value=82.0)).holds is True
+    found = verdict(e, Claim("x", "above", "accuracy", ("fedavg",), (), ("a",), value=82.0))
+    assert found.words == "does not show here: A: FedAvg 81.0 against 82.0."
+
+
+def test_near(table: Table) -> None:
+    e = table()
+    assert verdict(e, Claim("x", "near", "accuracy", ("fedavg",), ("other",), ("a",), by=0.5)).holds is True
+    assert verdict(e, Claim("x", "near", "accuracy", ("fedavg",), ("orthofl",), by=2.0)).holds is False
+
+
+@pytest.mark.parametrize(("check", "slack", "holds"), [("rises", 0.0, True), ("falls", 0.0, False)])
+def test_trends_along_columns(table: Table, check: str, slack: float, holds: bool) -> None:
+    assert verdict(table(), Claim("x", check, "accuracy", ("fedavg",), slack=slack)).holds is holds
+
+
+def test_trends_along_rows_with_slack(table: Table) -> None:
+    e, rows = table(), ("fedavg", "other", "orthofl")  # 81, 81, 86
+    assert verdict(e, Claim("x", "rises", "accuracy", rows, columns=("a",), along="rows")).holds is True
+    back = ("orthofl", "fedavg")
+    assert verdict(e, Claim("x", "rises", "accuracy", back, columns=("b",), along="rows", slack=0.0)).holds is True
+    assert verdict(e, Claim("x", "rises", "accuracy", back, columns=("b",), along="rows", by=2.0)).holds is False
+
+
+def test_what_has_not_been_run_is_said(table: Table) -> None:
+    e = table()
+    assert verdict(e, Claim("x", "best", "accuracy", ("orthofl",)), {}).holds is None
+    part = {row: {"a": columns["a"]} for row, columns in NUMBERS.items()}
+    assert verdict(e, Claim("x", "best", "accuracy", ("orthofl",)), part).words == "shows so far. Not run: B."
+
+
+def test_a_difference_within_the_spread_is_said(table: Table) -> None:
+    numbers: dict[str, dict[str, Seeds]] = {"orthofl": {"a": {0: 80.0, 1: 90.0}}, "fedavg": {"a": {0: 84.0, 1: 84.0}}}
+    found = verdict(table(), Claim("x", "best", "accuracy", ("orthofl",), columns=("a",)), numbers)
+    assert found.holds is True
+    assert "By less than the spread between seeds: A: OrthoFL 85.0, FedAvg 84.0." in found.words
+
+
+def test_a_target_that_is_not_reached_is_no_better(table: Table) -> None:
+    numbers: dict[str, dict[str, Seeds]] = {"orthofl": {"a": {0: 0.5, 1: None}}, "fedavg": {"a": {0: 1.0, 1: 1.0}}}
+    e = table()
+    found = verdict(e, Claim("x", "best", "time", ("orthofl",), ("fedavg",), ("a",)), numbers)
+    assert found.holds is False
+    assert "OrthoFL does not reach the target with every seed" in found.words
+    assert verdict(e, Claim("x", "best", "time", ("fedavg",), ("orthofl",), ("a",)), numbers).holds is True
+
+
+def test_two_rows_are_compared_over_the_seeds_that_both_have(table: Table) -> None:
+    numbers: dict[str, dict[str, Seeds]] = {"orthofl": {"a": {0: 80.0}}, "fedavg": {"a": {0: 79.0, 1: 99.0}}}
+    found = verdict(table(), Claim("x", "best", "accuracy", ("orthofl",), columns=("a",)), numbers)
+    assert found.holds is True

@@ -1,0 +1,87 @@
+"""`python -m tarry.reproduce` and `tarry reproduce` take the same flags and do the same."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tarry.cli.app import app
+from tarry.cli.reproduce import reproduce
+from tarry.core.errors import BadInput
+from tarry.reproduce import command, shelf
+from tarry.reproduce.command import main, seed_numbers
+
+FLAGS = ["toy/table1", "--only", "a", "--rows", "fedavg", "--seeds", "1", "--device", "cpu"]
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"), [("3", (0, 1, 2)), ("5-7", (5, 6, 7)), ("0,4", (0, 4)), ("1,3-4,3", (1, 3, 4))]
+)
+def test_seeds_are_how_many_or_which(text: str, wanted: tuple[int, ...]) -> None:
+    assert seed_numbers(text) == wanted
+
+
+@pytest.mark.parametrize("text", ["0", "x", "3-1", ""])
+def test_seeds_that_are_none_are_refused(text: str) -> None:
+    with pytest.raises(BadInput, match="wants how many"):
+        seed_numbers(text)
+
+
+def test_the_plain_command_runs_and_prints_ours_and_the_papers(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*FLAGS[:3], *FLAGS[5:]]) == 0
+    out = capsys.readouterr()
+    assert "[2/2] orthofl, a, seed 0: accuracy (%)" in out.err
+    assert "(98.2)" in out.out
+    main(["toy/table1", "--show"])
+    assert "(98.2)" in capsys.readouterr().out
+
+
+def test_mistakes_are_said_together(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["toy/table1", "--only", "c", "--rows", "fedavgg", "--seeds", "x", "--workers", "0"]
+    assert main(words) == 2
+    said = capsys.readouterr().err
+    for part in ("--only c: there is no such column", "Did you mean 'fedavg'?", "--seeds x", "--workers 0"):
+        assert part in said
+    assert main(["toi/table1"]) == 2
+    assert main(["toy/table1", "--quick", "--size", "full"]) == 2
+
+
+def test_a_papers_name_stands_for_all_of_its_tables(folder: Path) -> None:
+    assert [e.name for e in command.chosen(["toy"])] == ["toy/table1"]
+    assert [e.name for e in command.chosen(["all", "toy/table1"])] == ["toy/table1"]
+
+
+def test_tarry_reproduce_does_the_same(folder: Path) -> None:
+    done = CliRunner().invoke(app, ["reproduce", *FLAGS])
+    assert done.exit_code == 0, done.output
+    first = json.loads(shelf.results("toy/table1").path.read_text())["cells"]
+    assert main([*FLAGS, "--results", "other"]) == 0
+    second = json.loads(Path("other/toy/results/table1.json").read_text())["cells"]
+    digest = [cells["fedavg/a"]["full"]["seeds"]["0"]["weights"] for cells in (first, second)]
+    assert digest[0] == digest[1]
+    assert "toy/table1" in CliRunner().invoke(app, ["reproduce", "--list"]).output
+
+
+def test_both_commands_have_the_same_flags() -> None:
+    plain = {a.dest for a in command._parser()._actions} - {"help"}
+    own = {"listed": "list", "only_show": "show"}
+    assert {own.get(n, n) for n in inspect.signature(reproduce).parameters} == plain
+
+
+def test_nothing_but_torch_numpy_and_safetensors_is_needed_to_run(folder: Path) -> None:
+    names = ("typer", "rich", "matplotlib", "scipy", "transformers", "PIL", "sklearn")
+    hidden = f"import sys\nfor n in {names}:\n    sys.modules[n] = None\n"
+    code = (
+        f"{hidden}from tarry.reproduce.command import main\nsys.exit(main({[*FLAGS, '--quick']!r}) or main(['--list']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert shelf.results("toy/table1", quick=True).path.is_file()

@@ -1,0 +1,157 @@
+"""Numbers that are kept of runs, and what tables make of them; tests of significance by hand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from tarry.record.result import Result
+from tarry.reproduce.measures import MEASURES, Entry, by_seed, kept, stat
+from tarry.reproduce.plan import Experiment
+from tarry.reproduce.significance import holm, signed_rank
+
+Table = Callable[..., Experiment]
+Point = tuple[float, int, float | None, float | None]
+
+
+def result(curve: Sequence[Point], **more: object) -> Result:
+    last = curve[-1]
+    fields = {
+        "method": "m", "label": "m", "task": "t", "seed": 0, "n_clients": 2, "virtual_time": last[0],
+        "updates": last[1], "rounds": last[1] // 2, "final_accuracy": last[2], "final_loss": last[3],
+        "curve": list(curve), "staleness": {"mean": 1.5, "p95": 3, "max": 4}, "lost": 0, "refused": 0,
+        "weights_sha256": "ab", "wall_s": 2.0, "bytes_up": 4_000_000, "bytes_down": 0, "peak_server_bytes": 0,
+        "tarry": "0", "chance": 0.1,
+    }  # fmt: skip
+    return Result(**{**fields, **more})  # type: ignore[arg-type]
+
+
+def entry(accuracies: Sequence[float], step: float = 10.0) -> Entry:
+    """Evaluated every `step` seconds, a update a second."""
+    curve: list[Point] = [(i * step, int(i * step), a, 1 - a) for i, a in enumerate(accuracies)]
+    return kept(result(curve), 60, {})
+
+
+def test_numbers_of_a_run_are_final_tail_best_and_swing() -> None:
+    e = entry([0.1, 0.9, 0.5, 0.7, 0.8, 0.7, 0.9, 0.8, 0.7, 0.6, 0.8])
+    assert e.numbers["accuracy"] == 80
+    assert e.numbers["tail"] == pytest.approx(70)  # of the evaluations at 90 and 100 s
+    assert e.numbers["best"] == 90
+    assert e.numbers["swing"] == pytest.approx((20 + 10 + 10 + 10 + 20) / 5)
+    assert e.numbers["bytes"] == 4
+    assert (e.numbers["staleness"], e.numbers["rounds"], e.numbers["chance"]) == (1.5, 50, 10)
+
+
+def test_what_is_no_number_is_none() -> None:
+    e = kept(result([(0.0, 0, 0.1, 2.0), (10.0, 5, math.nan, math.inf)]), 60, {})
+    assert e.numbers["accuracy"] is None
+    assert e.numbers["loss"] is None
+    assert e.curve["accuracy"] == [10.0, None]
+    assert e.curve["loss"] == [2, None]
+
+
+def test_personal_and_variance_are_kept_where_the_run_has_them() -> None:
+    e = kept(
+        result(
+            [(0.0, 0, 0.5, 1.0)],
+            personal={"after": {"mean": 0.9}, "before": {"mean": 0.6}},
+            diagnostics={"by_speed": {"variance": 1e-4, "active": {"accuracy": 0.7}, "stragglers": {"accuracy": 0.6}}},
+        ),
+        60,
+        {},
+    )
+    assert (e.numbers["personal"], e.numbers["personal_before"]) == (90, 60)
+    assert (e.numbers["variance"], e.numbers["active"], e.numbers["stragglers"]) == (1e-4, 70, 60)
+
+
+def test_a_curve_is_thinned_evenly_with_both_ends() -> None:
+    e = kept(result([(float(i), i, i / 1000, 1.0) for i in range(1001)]), 11, {})
+    assert e.curve["time"] == [0, 100, 200, 300, 400, 500, 600, 700, 800, 900, 1000]
+    assert e.curve["accuracy"][3] == 30.0
+
+
+def test_time_is_until_95_per_cent_of_the_lowest_over_the_baselines(table: Table) -> None:
+    e = table()
+    runs = {"fedavg": {0: entry([0.1, 0.3, 0.5, 0.77, 0.8])}, "orthofl": {0: entry([0.1, 0.8, 0.9, 0.9, 0.9])}}
+    # target 0.95 · 80 = 76: at 30 s and at 10 s
+    assert by_seed(e, "time", runs) == {"fedavg": {0: 1.0}, "orthofl": {0: pytest.approx(1 / 3)}}
+    assert by_seed(e, "time_to", runs)["fedavg"] == {0: 30}
+    assert by_seed(e, "updates_to", runs)["orthofl"] == {0: 10}
+    assert by_seed(e, "bytes_to", runs)["orthofl"] == {0: pytest.approx(1.0)}  # a quarter of 4 MB
+    assert by_seed(e, "rounds_to", runs)["orthofl"] == {0: pytest.approx(5.0)}
+
+
+def test_a_row_that_learnt_nothing_sets_no_target(table: Table) -> None:
+    runs = {"fedavg": {0: entry([0.1, 0.5, 0.8])}, "orthofl": {0: entry([0.1, 0.1, 0.1])}}
+    found = by_seed(table(), "time_to", runs)  # chance is 10 %
+    assert found == {"fedavg": {0: 20}, "orthofl": {0: None}}
+
+
+@pytest.mark.parametrize(
+    ("target", "took"), [("accuracy = 55.0", 10), ("loss = 0.25", 20), ('row = "orthofl"\nshare = 0.5', 10)]
+)
+def test_other_targets(table: Table, target: str, took: float) -> None:
+    e = table(("[settings]\n", f"[target]\n{target}\n[settings]\n"))
+    runs = {"fedavg": {0: entry([0.1, 0.6, 0.8])}, "orthofl": {0: entry([0.9, 0.9, 0.9])}}
+    assert by_seed(e, "time_to", runs)["fedavg"] == {0: took}
+
+
+def test_seeds_are_compared_with_the_same_seed(table: Table) -> None:
+    runs = {
+        "fedavg": {0: entry([0.1, 0.1, 0.8]), 1: entry([0.1, 0.8, 0.8])},
+        "orthofl": {0: entry([0.1, 0.8, 0.8]), 2: entry([0.1, 0.8, 0.8])},
+    }
+    assert by_seed(table(), "time", runs)["orthofl"] == {0: 0.5, 2: None}  # no baseline with seed 2
+
+
+def test_mean_and_sample_deviation_over_seeds() -> None:
+    s = stat({0: 1.0, 1: 2.0, 2: 6.0})
+    assert (s.mean, s.sd, s.seeds) == (3.0, pytest.approx(math.sqrt(7)), 3)
+    assert stat({0: 1.0}).sd is None
+    assert stat({0: 1.0, 1: None}).mean is None
+    assert stat({0: 1.0, 1: None}).there == 1
+
+
+def test_numbers_are_written_as_people_read_them() -> None:
+    assert MEASURES["accuracy"].text(92.24, 1.06) == "92.2 ± 1.1"
+    assert MEASURES["time"].text(0.184) == "0.18×"
+    assert MEASURES["variance"].text(9.552e-5) == "9.55e-05"
+    assert MEASURES["updates"].text(1234.0) == "1,234"
+    assert MEASURES["accuracy"].text(91.0, 0.02) == "91.0 ± 0.0"
+    assert MEASURES["accuracy"].text(0.02, 0.01) == "2.00e-02 ± 1.00e-02"
+
+
+# Wilcoxon: all of n pairs positive → 2⁻ⁿ. Of 4 pairs with ranks 1..4, W = 9 (rank 1 negative): sums ≥ 9 are 10, 9.
+
+
+@pytest.mark.parametrize(
+    ("differences", "p"),
+    [
+        ([1.0, 2.0, 3.0, 4.0, 5.0], 1 / 32),
+        ([-1.0, 2.0, 3.0, 4.0], 2 / 16),
+        ([1.0, -2.0], 3 / 4),  # W = 1: of 0, 1, 2, 3 all but 0
+        ([0.0, 0.0, 3.0], 1 / 2),  # zeros are left out
+        ([1.0, 1.0, -1.0], 4 / 8),  # ties: ranks 2, 2, 2, W = 4; two or three of three signs
+        ([], 1.0),
+    ],
+)
+def test_signed_rank_by_hand(differences: list[float], p: float) -> None:
+    assert signed_rank(differences) == pytest.approx(p)
+
+
+def test_signed_rank_is_scipys() -> None:
+    for seed in range(5):
+        d = np.random.default_rng(seed).normal(0.3, 1.0, 15)
+        wanted = scipy.stats.wilcoxon(d, alternative="greater", method="exact").pvalue
+        assert signed_rank(d.tolist()) == pytest.approx(wanted)
+
+
+def test_holm_by_hand() -> None:
+    # sorted 0.01, 0.02, 0.04 of three: 0.03, 0.04, 0.04
+    found = holm({"a": 0.04, "b": 0.01, "c": 0.02})
+    assert found == {"a": pytest.approx(0.04), "b": pytest.approx(0.03), "c": pytest.approx(0.04)}
+    assert holm({"a": 0.6, "b": 0.7}) == {"a": 1.0, "b": 1.0}

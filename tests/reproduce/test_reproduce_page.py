@@ -1,0 +1,96 @@
+"""The page says what the results hold, no more, and what has not been run."""
+
+from __future__ import annotations
+
+import json
+import xml.dom.minidom
+from collections.abc import Callable
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+import pytest
+
+from tarry.reproduce import shelf
+from tarry.reproduce.command import main
+from tarry.reproduce.page import write_page
+from tarry.reproduce.plan import Experiment
+
+Table = Callable[..., Experiment]
+Do = Callable[..., list[str]]
+
+
+def numbers(key: str) -> list[float]:
+    raw: dict[str, Any] = json.loads(shelf.results("toy/table1").path.read_text())
+    return [seed["numbers"]["accuracy"] for seed in raw["cells"][key]["full"]["seeds"].values()]
+
+
+@pytest.fixture
+def page(table: Table, do: Do, tmp_path: Path) -> Callable[..., str]:
+    def make(**flags: object) -> str:
+        do(table(), **flags)
+        (tmp_path / "docs").mkdir(exist_ok=True)
+        return write_page().read_text()
+
+    return make
+
+
+def test_numbers_are_those_of_the_results_beside_the_papers(page: Callable[..., str]) -> None:
+    text = page()
+    for row, key in (("fedavg", "fedavg/a"), ("OrthoFL", "orthofl/a")):
+        ours = f"{fmean(numbers(key)):.1f} ± {stdev(numbers(key)):.1f}"
+        assert any(line.startswith(f"| {row} |") and ours in line for line in text.splitlines())
+    far = fmean(numbers("orthofl/a")) - 98.2
+    assert f"<br>paper 98.2 ± 0.3, {'+' if far >= 0 else '−'}{abs(far):.1f}" in text
+    assert "<br>paper 0.18×" in text
+    assert "95% of the lowest final accuracy" in text
+    assert "one-sided signed-rank test" in text
+    assert "| OrthoFL above fedavg | 4 |" in text
+    assert "OrthoFL is best: **" in text
+    assert "Nothing is as in a paper" in text
+
+
+def test_what_is_not_run_is_a_dash_and_said(page: Callable[..., str], folder: Path) -> None:
+    (folder / "toy" / "table2.toml").write_text(
+        (folder / "toy" / "table1.toml").read_text().replace("Table 1", "Table 2")
+    )
+    text = page(only="a", rows="fedavg", seeds="1")
+    assert "| [toy/table1](#toy-table-1-toy) | Toy | full, 1 of 4 cells | 0 | 0 |" in text
+    assert "| [toy/table2](#toy-table-2-toy) | Toy | not run | – | – |" in text
+    assert "**Not run.**" in text
+    assert "OrthoFL is best: **not run yet**." in text
+    assert "| OrthoFL | –<br>paper 98.2 ± 0.3 |" in text
+
+
+def test_a_reduced_size_is_said(page: Callable[..., str]) -> None:
+    text = page(size="reduced", seeds="1")
+    assert "Run at a reduced size:\n\n- α = 0.1: 900 of 1,500 virtual seconds" in text
+    assert "| α = 0.1 (reduced) | b |" in text
+
+
+def test_quick_runs_are_not_on_the_page(page: Callable[..., str]) -> None:
+    assert "not run" in page(quick=True)
+
+
+@pytest.mark.parametrize("figure", ['"curves"', '"bars"', '{ kind = "sweep", along = "rows" }', '"sweep"'])
+def test_pictures_are_svg_with_a_name_for_every_row(table: Table, do: Do, tmp_path: Path, figure: str) -> None:
+    do(table(('figure = "curves"', f"figure = {figure}")), seeds="1")
+    (tmp_path / "docs" / "results").mkdir(parents=True)
+    (tmp_path / "docs" / "results" / "old.svg").write_text("")
+    write_page()
+    (picture,) = (tmp_path / "docs" / "results").iterdir()  # and none of what is no longer shown
+    svg = picture.read_text()
+    xml.dom.minidom.parseString(svg)
+    wanted = ("α = 0.1", "b") if "rows" in figure else ("fedavg", "OrthoFL")
+    assert all(f">{name}</text>" in svg for name in wanted)
+    assert "![Toy](results/toy-table1.svg)" in (tmp_path / "docs" / "results.md").read_text()
+
+
+def test_the_list_says_what_is_needed_and_what_is_in(table: Table, do: Do, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--list"]) == 0
+    out = capsys.readouterr().out
+    assert "toy/table1  Toy, Table 1: Toy" in out
+    assert "8 runs on digits, about 0.5 GPU hours; no results yet" in out
+    do(table(), only="a")
+    main(["--list"])
+    assert "results: 2 of 4 cells" in capsys.readouterr().out

@@ -1,0 +1,198 @@
+"""What is there is not run again, what was begun goes on, what changed is dropped, what fails stops nobody."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tarry import run
+from tarry.reproduce import running, shelf
+from tarry.reproduce.plan import Experiment
+
+Table = Callable[..., Experiment]
+Do = Callable[..., list[str]]
+
+
+def results(quick: bool = False) -> dict[str, Any]:
+    raw: dict[str, Any] = json.loads(shelf.results("toy/table1", quick=quick).path.read_text())
+    return raw
+
+
+def digests(data: dict[str, Any]) -> dict[str, str]:
+    return {
+        f"{key} {size} {seed}": raw["weights"]
+        for key, sizes in data["cells"].items()
+        for size, there in sizes.items()
+        for seed, raw in there["seeds"].items()
+    }
+
+
+def test_results_are_those_of_tarry_run(table: Table, do: Do, tmp_path: Path) -> None:
+    e = table()
+    do(e, rows="orthofl", only="b", seeds="1")
+    cell = results()["cells"]["orthofl/b"]["full"]
+    alone = run(**{**cell["settings"], "seed": 0})
+    assert alone.final_accuracy is not None
+    found = cell["seeds"]["0"]
+    assert found["weights"] == alone.weights_sha256
+    assert found["numbers"]["accuracy"] == pytest.approx(100 * alone.final_accuracy, abs=1e-3)
+    assert found["curve"]["updates"] == [p[1] for p in alone.curve]
+    assert not list((tmp_path / "runs").rglob("spec.toml"))  # what is in the results needs no folder
+
+
+def test_a_second_run_adds_what_is_missing_and_repeats_nothing(table: Table, do: Do) -> None:
+    e = table()
+    do(e, only="a", seeds="1")
+    before = digests(results())
+    assert set(before) == {"fedavg/a full 0", "orthofl/a full 0"}
+    said = do(e, seeds="0,3")
+    assert any("6 runs to do" in s for s in said)
+    after = digests(results())
+    assert len(after) == 8
+    assert {k: after[k] for k in before} == before
+    assert any("8 of 8 runs are there" in s for s in do(e, seeds="0,3"))
+
+
+def test_sizes_are_kept_apart(table: Table, do: Do) -> None:
+    e = table()
+    do(e, size="reduced", rows="fedavg", seeds="1")
+    do(e, quick=True)
+    assert {k: list(v) for k, v in results()["cells"].items()} == {"fedavg/a": ["reduced"], "fedavg/b": ["full"]}
+    assert results()["cells"]["fedavg/a"]["reduced"]["changed"] == "900 of 1,500 virtual seconds"
+    quick = results(quick=True)["cells"]
+    assert {size for sizes in quick.values() for size in sizes} == {"quick"}
+    assert {seed for s in quick.values() for seed in s["quick"]["seeds"]} == {"0"}  # one seed for a quick look
+
+
+def test_cells_whose_settings_changed_are_dropped(table: Table, do: Do) -> None:
+    do(table(), seeds="1", rows="fedavg")
+    old = digests(results())
+    e = table(("alpha = 10.0", "alpha = 5.0"))
+    assert shelf.results(e.name).entries(e.cell("fedavg", "b", "full")) == {}
+    said = do(e, seeds="1", rows="fedavg", only="a")
+    assert any("fedavg/b (full): its settings are other ones now" in s for s in said)
+    assert digests(results()) == {"fedavg/a full 0": old["fedavg/a full 0"]}
+
+
+def test_a_cell_of_another_table_with_the_same_settings_is_not_run_again(table: Table, do: Do) -> None:
+    do(table(), rows="fedavg", only="a", seeds="1")
+    other = table(("[columns.b]", "[columns.c]"), ("[cells.orthofl.b]", "[cells.orthofl.c]"), name="table2")
+    said = do(other, rows="fedavg", seeds="1")
+    assert any("1 of 2 runs are there, 1 of them from other tables" in s for s in said)
+    copied = json.loads(shelf.results("toy/table2").path.read_text())
+    assert digests(copied)["fedavg/a full 0"] == digests(results())["fedavg/a full 0"]
+
+
+def test_workers_change_no_result(table: Table, do: Do, tmp_path: Path) -> None:
+    e = table()
+    do(e, seeds="1")
+    alone = digests(results())
+    do(e, seeds="1", workers=2, results=tmp_path / "other")
+    assert digests(json.loads((tmp_path / "other" / "toy" / "results" / "table1.json").read_text())) == alone
+
+
+def test_a_run_that_fails_does_not_stop_the_others(table: Table, do: Do) -> None:
+    e = table(
+        ('method = "fedavg"', 'method = "fedavg"\nconcurrency = 5\ndelay = { name = "trace", path = "none.csv" }')
+    )
+    said = do(e, fine=False, seeds="1", only="a")
+    assert any("fedavg, a, seed 0: failed" in s for s in said)
+    assert set(results()["cells"]) == {"orthofl/a"}
+
+
+def test_a_worker_that_dies_is_told_and_the_rest_is_run(table: Table, do: Do, monkeypatch: pytest.MonkeyPatch) -> None:
+    killer = "import os, sys\ndef make():\n    '''Die.'''\n    os._exit(7)\n"
+    Path("killer.py").write_text(killer)
+    e = table(('method = "fedavg"', f'method = "{Path("killer.py").resolve()}:make"'))
+    monkeypatch.setattr(Experiment, "problems", lambda *_: [])  # it would die here, as it is built
+    said = do(e, fine=False, seeds="1", workers=2)
+    assert sum("ended with code 7" in s for s in said) >= 2
+    assert set(results()["cells"]) == {"orthofl/a", "orthofl/b"}
+
+
+def test_a_killed_run_goes_on_from_its_checkpoint_to_the_same_weights(table: Table, do: Do, tmp_path: Path) -> None:
+    long = ("time = 1500", "time = 10000\ncheckpoint_every = 0.1")
+    e = table(long)
+    words = ["toy/table1", "--only", "a", "--rows", "orthofl", "--seeds", "1", "--device", "cpu", "--out", "killed"]
+    process = subprocess.Popen([sys.executable, "-m", "tarry.reproduce", *words], env={**os.environ})
+    try:
+        began = time.monotonic()
+        while not (there := list(Path("killed").rglob("checkpoints/*.safetensors"))):
+            assert process.poll() is None, "it ended before it could be killed"
+            assert time.monotonic() - began < 200
+            time.sleep(0.02)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert not shelf.results("toy/table1").path.exists()
+    do(e, only="a", rows="orthofl", seeds="1", out=Path("killed"), keep=True)
+    kept = sorted(p.name for p in Path("killed").rglob("checkpoints/*.safetensors"))
+    assert kept[-1] > there[0].name  # it counted on
+    do(e, only="a", rows="orthofl", seeds="1", results=tmp_path / "fresh")
+    fresh = json.loads((tmp_path / "fresh" / "toy" / "results" / "table1.json").read_text())
+    assert digests(results()) == digests(fresh)
+
+
+def test_results_say_by_what_they_were_made(table: Table, do: Do) -> None:
+    do(table(), only="a", rows="fedavg", seeds="1", command="tarry reproduce toy/table1 --out x --results=y")
+    (made,) = results()["made"]
+    assert set(made) == {"tarry", "commit", "torch", "device", "date", "command"}
+    assert made["command"] == "tarry reproduce toy/table1"
+
+
+def test_a_study_gets_its_options_and_its_numbers_are_kept(
+    folder: Path, do: Do, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "toy" / "fig2.toml").write_text(
+        'study = "made_up"\ntitle = "t"\nwhere = "w"\nwords = "w"\nmeasures = ["seconds"]\nseeds = 2\n'
+        '[measure.seconds]\nunit = "s"\n[study_options]\nn = 5\n[study_options.quick]\nn = 1\n'
+    )
+    seen: list[Any] = []
+
+    class Study:
+        @staticmethod
+        def run(options: Any, *, quick: bool, seeds: Any, device: str, folder: Path, tell: Any) -> dict[str, Any]:
+            seen.append((dict(options), quick, list(seeds), folder.is_dir()))
+            return {"numbers": {"r": {"c": {str(s): options["n"] + s for s in seeds}}}, "notes": ["n"]}
+
+    monkeypatch.setattr(running, "import_module", lambda name: Study)
+    e = shelf.find("toy/fig2")
+    do(e)
+    do(e, seeds="5-5")
+    do(e, quick=True)
+    assert seen == [({"n": 5}, False, [0, 1], True), ({"n": 5}, False, [5], True), ({"n": 1}, True, [0], True)]
+    found = shelf.results(e.name).study(e, "full")
+    assert found is not None
+    assert found["numbers"] == {"r": {"c": {"0": 5, "1": 6, "5": 10}}}
+
+
+def test_of_packed_experiments_results_go_beside_us_on_top_of_those_that_came_along(
+    table: Table, do: Do, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    e = table()
+    do(e, only="a", seeds="1")
+    packed = folder / "toy" / "results" / "table1.json"
+    before = packed.read_bytes()
+    monkeypatch.delenv("TARRY_EXPERIMENTS")
+    monkeypatch.setattr(shelf, "_PACKED", folder)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert shelf.root() == folder
+    assert len(list(shelf.results("toy/table1").runs())) == 2
+    do(e, only="b", seeds="1")
+    assert packed.read_bytes() == before
+    assert set(json.loads(Path("experiments/toy/results/table1.json").read_text())["cells"]) == {
+        "fedavg/a",
+        "orthofl/a",
+        "fedavg/b",
+        "orthofl/b",
+    }

@@ -1,0 +1,39 @@
+"""Every experiment that is shipped can be run, and every result that is shipped is of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tarry.reproduce import shelf
+from tarry.reproduce.plan import SIZES
+
+NAMES = shelf.names()
+MOST_BYTES = 250_000
+
+
+def test_there_are_all_tables_of_orthofl() -> None:
+    wanted = {
+        f"orthofl/{t}" for t in ("fig1", "table2", "fig3", "fig4", "fig5", "fig6", "table3", "table4", "fig9", "fig10")
+    }
+    assert wanted <= set(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_cell_is_a_spec_at_every_size(name: str) -> None:
+    experiment = shelf.find(name)  # names of the paper's numbers, of claims and of cells are checked here
+    assert [p for size in SIZES for p in experiment.problems(size)] == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_results_are_of_the_settings_as_they_are_now_and_small(name: str) -> None:
+    experiment = shelf.find(name)
+    store = shelf.results(name)
+    path = store.path
+    if experiment.uses is not None or not path.is_file():
+        return
+    if experiment.study is not None:
+        assert any(store.study(experiment, size) is not None for size in SIZES)
+    else:
+        wanted = {experiment.cell(r, c, size).fingerprint for r, c in experiment.grid() for size in SIZES}
+        assert {mark for mark, _, _ in store.runs()} <= wanted
+    assert path.stat().st_size < MOST_BYTES

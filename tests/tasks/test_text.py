@@ -1,0 +1,187 @@
+"""Text classification: texts as token numbers, by words or by a model's own tokenizer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny_language import films, lines, pairs, save
+from torch import Tensor
+
+from tarry.core.errors import BadInput
+from tarry.core.task import Task
+from tarry.models import TextCNN
+from tarry.models.language import Classifier, tokenizer_of
+from tarry.tasks import tasks
+from tarry.tasks.text import _tokens
+from tarry.tasks.tokens import Words, chosen, padded
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("TARRY_DATA", str(tmp_path))
+    return tmp_path
+
+
+def build(name: str, **params: Any) -> Task:
+    return tasks.build(name, params)
+
+
+def train_of(task: Task) -> tuple[Tensor, Tensor]:
+    assert task.train is not None
+    return task.train
+
+
+def test_words_are_numbered_by_how_often_they_occur_and_ties_by_the_alphabet() -> None:
+    words = Words(["B a, b!", "c B"], 10, 100)
+    assert words.rows(["b ! , a c new"]) == [[3, 4, 5, 6, 7, 1]]
+    assert len(words) == 8
+    few = Words(["B a, b!", "c B"], 10, 5)
+    assert len(few) == 5
+    assert few.rows(["b ! a"]) == [[3, 4, 1]]
+
+
+def test_words_are_cut_and_a_pair_shares_the_room() -> None:
+    words = Words(["a b c d e"], 3, 100)
+    assert words.rows(["a b c d"]) == [[3, 4, 5]]
+    both = Words([("a b", "c d e f g"), ("a", "b")], 5, 100)
+    assert both.rows([("a b", "c d e"), ("b", "a")]) == [[3, 4, 2, 5, 6], [4, 2, 3]]
+
+
+def test_an_apostrophe_is_part_of_a_word() -> None:
+    words = Words(["don't stop"], 10, 100)
+    assert words.rows(["Don't"]) == [[3]]
+
+
+def test_rows_are_padded_to_the_longest() -> None:
+    assert padded([[1, 2, 3], [4], []], 9).tolist() == [[1, 2, 3], [4, 9, 9], [9, 9, 9]]
+
+
+def test_a_limit_draws_the_same_examples_always_and_in_order() -> None:
+    some = chosen(100, 10)
+    assert some.tolist() == chosen(100, 10).tolist() == sorted(set(some.tolist()))
+    assert some.tolist() != list(range(10))
+    assert chosen(5, 10).tolist() == chosen(5, None).tolist() == [0, 1, 2, 3, 4]
+
+
+def test_textcnn_reads_words(folder: Path) -> None:
+    films(folder / "sst2.jsonl")
+    task = build("sst2")
+    x, y = train_of(task)
+    assert x.shape == (60, 8), "the longest phrase has 8 words"
+    assert y.tolist() == [0, 1] * 30
+    model = task.model()
+    assert isinstance(model, TextCNN)
+    assert model(x[:3]).shape == (3, 2)
+    assert int(x.max()) < model.embedding.num_embeddings
+    assert task.test is not None
+    assert len(task.test[0]) == 30
+    assert task.distil_lr == 1e-4
+
+
+def test_limits_are_of_training_and_of_test_examples(folder: Path) -> None:
+    films(folder / "sst2.jsonl")
+    task = build("sst2", limit=7, test=5)
+    assert task.test is not None
+    assert (len(train_of(task)[0]), len(task.test[0])) == (7, 5)
+
+
+def test_an_encoder_reads_its_own_tokens(folder: Path) -> None:
+    films(folder / "sst2.jsonl")
+    task = build("sst2", model=save(folder / "bert", "bert"), length=6)
+    x, _ = train_of(task)
+    tokens = tokenizer_of(str(folder / "bert"))
+    assert x.shape == (60, 6)
+    assert tokens.decode(x[0]) == "[CLS] the film 0 is [SEP]"
+    model = task.model()
+    assert isinstance(model, Classifier)
+    assert model(x[:3]).shape == (3, 2)
+    assert task.distil_lr == 3e-7
+
+
+def test_short_texts_make_short_rows(folder: Path) -> None:
+    films(folder / "sst2.jsonl")
+    task = build("sst2", model=save(folder / "bert", "bert"))
+    assert train_of(task)[0].shape == (60, 10), "8 words, one before and one after"
+
+
+def test_a_pair_has_a_separator_between_and_token_types_are_those_of_the_tokenizer(folder: Path) -> None:
+    pairs(folder / "mrpc.jsonl")
+    task = build("mrpc", model=save(folder / "bert", "bert"), length=32, validation=10, unlabelled=7)
+    x, y = train_of(task)
+    assert len(x) == 50
+    assert task.test is not None
+    assert len(task.test[0]) == 10
+    assert task.unlabelled is not None
+    assert task.unlabelled.shape == (7, x.shape[1])
+    model, tokens = task.model(), tokenizer_of(str(folder / "bert"))
+    assert isinstance(model, Classifier)
+    for row, label in zip(x[:6], y[:6], strict=True):
+        one, other = tokens.decode(row).split("[SEP]")[:2]
+        assert (one.removeprefix("[CLS]").strip() == other.strip()) == bool(label)
+        said = tokens(one.removeprefix("[CLS]").strip(), other.strip(), return_token_type_ids=True)
+        assert row[row != 0].tolist() == said["input_ids"]
+        assert model._second(row[None], row[None] != 0)[0, row != 0].tolist() == said["token_type_ids"]
+
+
+def test_mrpc_may_be_tested_on_its_test_pairs(folder: Path) -> None:
+    pairs(folder / "mrpc.jsonl")
+    task = build("mrpc", validation=0)
+    assert task.test is not None
+    assert (len(train_of(task)[0]), len(task.test[0]), task.unlabelled) == (60, 30, None)
+
+
+def test_long_texts_are_cut_as_if_they_were_read_to_their_end(folder: Path) -> None:
+    tokens = tokenizer_of(save(folder / "bert", "bert"))
+    texts = ["good " * 400, "bad" + " " * 500 + "film " * 9, "the film is good", "film? " * 3 + " " * 300 + "not"]
+    whole = [[*row[:6], 3] if len(row) > 7 else row for row in tokens(texts)["input_ids"]]
+    assert _tokens(tokens, list(texts), 7) == whole
+
+
+def test_every_set_makes_a_task(folder: Path) -> None:
+    for name, classes in (("20newsgroups", 20), ("ag_news", 4)):
+        rows = [
+            {"split": s, "y": i % classes, "text": f"H: 1\n\n{i} good"} for s in ("train", "test") for i in range(40)
+        ]
+        lines(folder / f"{name}.jsonl", rows)
+        task = build(name)
+        assert task.model()(train_of(task)[0][:2]).shape == (2, classes)
+    rows = [{"split": s, "y": f"intent {i % 3}", "text": "why ?"} for s in ("train", "test") for i in range(9)]
+    lines(folder / "banking77.jsonl", rows)
+    task = build("banking77")
+    assert task.model()(train_of(task)[0][:2]).shape == (2, 3)
+
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"limit": 0}, "--task.limit 0: must be 1 or more"),
+    ({"test": 0}, "--task.test 0: must be 1 or more"),
+    ({"length": 0}, "--task.length 0: must be 1 or more"),
+    ({"unlabelled": 0}, "--task.unlabelled 0: must be 1 or more"),
+    ({"model": "tiny", "length": 65}, "--task.length 65: --task.model tiny reads at most 64 tokens"),
+    ({"model": "tiny", "lora": -1}, "--task.lora -1: must be 0"),
+    ({"model": "tiny", "dropout": 1.0}, r"--task.dropout 1\.0: must be 0 or more"),
+    ({"dropout": 1.0}, r"--task.dropout 1\.0"),
+    ({"model": "lenet"}, "--task.model lenet: there is no such folder"),
+    ({"validation": 60}, "--task.validation 60: must be from 0 to 59"),
+]
+
+
+@pytest.mark.parametrize(("params", "words"), BAD, ids=lambda p: str(p) if isinstance(p, dict) else "")
+def test_what_cannot_be_done_is_said(
+    params: dict[str, Any], words: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    pairs(folder / "mrpc.jsonl")
+    if params.get("model") == "tiny":
+        save(folder / "tiny", "bert")
+    with pytest.raises(BadInput, match=words):
+        build("mrpc", **{"validation": 10, **params})
+
+
+def test_numbers_are_whole_and_labels_too(folder: Path) -> None:
+    films(folder / "sst2.jsonl")
+    x, y = train_of(build("sst2"))
+    assert (x.dtype, y.dtype) == (torch.int64, torch.int64)
