@@ -50,6 +50,10 @@ def reproduce(
         Literal["inline", "batched", "auto"] | None,
         typer.Option("--executor", help="how a run trains its clients; auto on a GPU", show_default=False),
     ] = None,
+    precision: Annotated[
+        Literal["float32", "tf32", "bf16"] | None,
+        typer.Option("--precision", help="of products on a GPU; float32", show_default=False),
+    ] = None,
     out: Annotated[Path, typer.Option("--out", help="where runs work, and go on from when interrupted")] = Path("runs"),
     results: Annotated[
         Path | None, typer.Option("--results", help="a folder for results in place of the experiments' own")
@@ -77,6 +81,7 @@ def reproduce(
             workers=workers,
             device=device,
             executor=executor,
+            precision=precision,
             out=out,
             results=results,
             keep=keep,

@@ -72,6 +72,7 @@ def asked(
     workers: int = 1,
     device: str | None = None,
     executor: str | None = None,
+    precision: str | None = None,
     out: Path = Path("runs"),
     results: Path | None = None,
     keep: bool = False,
@@ -105,6 +106,7 @@ def asked(
         workers=workers,
         device=device or here,
         executor=executor,
+        precision=precision,
         out=out,
         results=results,
         keep=keep,
@@ -185,6 +187,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--workers", type=int, default=1, help="runs at a time, on a GPU too")
     add("--device", choices=("cpu", "cuda"), help="cuda if it is there")
     add("--executor", choices=("inline", "batched", "auto"), help="how a run trains its clients; auto on a GPU")
+    add("--precision", choices=("float32", "tf32", "bf16"), help="of products on a GPU; float32")
     add("--out", type=Path, default=Path("runs"), help="where runs work, and go on from when interrupted")
     add("--results", type=Path, help="a folder for results in place of the experiments' own")
     add("--keep", action="store_true", help="keep the folders of runs that are done")

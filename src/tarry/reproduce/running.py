@@ -53,6 +53,7 @@ class Asked:
     workers: int = 1
     device: str = "cpu"
     executor: str | None = None
+    precision: str | None = None  # of products, on a GPU
     out: Path = Path("runs")
     results: Path | None = None  # where results go in place of the experiments' own folder
     keep: bool = False  # the runs' folders
@@ -222,8 +223,8 @@ def _machine(cell: Cell, asked: Asked) -> dict[str, Any]:
     """Where and how: as asked, else as the cell says, else what is usual."""
     usual: dict[str, Any] = {"checkpoint_every": _CHECKPOINT}
     usual |= {"executor": "auto"} if asked.device == "cuda" else {}
-    asked_for = {"device": asked.device} | ({"executor": asked.executor} if asked.executor else {})
-    return {k: v for k, v in usual.items() if k not in cell.settings} | asked_for
+    asked_for = {"device": asked.device, "executor": asked.executor, "precision": asked.precision}
+    return {k: v for k, v in usual.items() if k not in cell.settings} | {k: v for k, v in asked_for.items() if v}
 
 
 def _run(job: _Job, points: int, asked: Asked, progress: Callable[[Progress], None]) -> Entry | str:
@@ -273,15 +274,15 @@ def _processor() -> str:
 
 
 def _commit() -> str:
-    """Of the checkout that this is; empty where it is none, or cannot be asked."""
+    """Of the checkout that this is, with a + where sources differ from it; empty where it is none."""
     here = Path(__file__).resolve().parents[3]
     if not (here / ".git").exists():
         return ""
+    git = ["git", "-C", str(here)]
     with contextlib.suppress(OSError, subprocess.SubprocessError):
-        asked = subprocess.run(
-            ["git", "-C", str(here), "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, timeout=10
-        )
-        return asked.stdout.strip()
+        head = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, timeout=10)
+        changed = subprocess.run([*git, "status", "--porcelain", "--", "src"], capture_output=True, timeout=10)
+        return head.stdout.strip() + ("+" if changed.stdout.strip() else "")
     return ""
 
 
