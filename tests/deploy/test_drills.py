@@ -1,4 +1,4 @@
-"""Real federations over Flower that take minutes: slow nodes, kills, certificates, other people's apps. -m federation"""
+"""Real federations that take minutes: slow nodes, kills, certificates, other people's apps. Run by -m federation."""
 
 from __future__ import annotations
 

@@ -265,6 +265,25 @@ def test_a_federation_with_other_settings_is_not_taken_up(tmp_path):
         _served(grid, read({"method": "fedbuff", **out}))
 
 
+def test_a_federation_that_is_not_over_is_reported(tmp_path, cli):
+    made = small_plan(method="fedasync")
+    grid = FakeGrid(Clock(), nodes(made, tmp_path / "homes"))
+    config = {"method": "fedasync", "task": "digits:limit=200,hidden=8", "clients": 4, "epochs": 1, "updates": 400}
+    out = tmp_path / "out"
+
+    def stop_soon(seconds, plain=grid.clock.sleep):
+        plain(seconds)
+        if (out / "journal.jsonl").read_text().count('"op":"update"') > 5:
+            (out / "stop").touch()
+
+    grid.clock.sleep = stop_soon
+    assert _served(grid, read({**config, "out": str(out)})) == "stopped"
+    assert not (out / "result.json").exists()
+    code, said = cli("report", out)
+    assert code == 0
+    assert "not over yet" in said
+
+
 def test_each_client_may_hold_its_own_examples(tmp_path):
     config = {"data": "own", "method": "orthofl", "task": "digits:limit=200,hidden=8", "clients": 3, "epochs": 1}
     server, client = shaped(read(config)), with_own_data(read(config))

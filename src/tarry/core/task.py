@@ -79,6 +79,7 @@ class Task:
     #: (inputs, numbers in [0, 1), a row of `draws` an input) → inputs as they are trained on, fresh every epoch
     augment: Callable[[Tensor, Tensor], Tensor] | None = None
     draws: int = 0
+    chunk: int = 1000  # test examples that are looked at at once
 
     def split(self, partitioner: Partitioner, n_clients: int, rng: np.random.Generator) -> Task:
         """The same task with its training examples dealt out to `n_clients` clients."""

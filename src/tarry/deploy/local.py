@@ -14,7 +14,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import time
 import urllib.error
@@ -26,14 +25,14 @@ from typing import Any
 
 from ..core.errors import BadInput, TarryError
 from ..record.result import write_atomic
-from .processes import Processes, began, free_ports
+from .processes import Processes, free_ports
+from .submit import Submission
 from .tls import authority, node_key
 
 __all__ = ["Local", "Setup"]
 
 _ENVIRONMENT = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "OMP_NUM_THREADS": "1",
                 "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5"}  # fmt: skip
-_PATIENCE = 30.0  # seconds for an app to begin
 _NAME = "here"  # of this SuperLink, in Flower's configuration
 _APP = """\
 [build-system]
@@ -117,15 +116,21 @@ class Local:
     def up(self) -> None:
         """Start what does not run: everything, or what was killed."""
         s = self.setup
-        self._start_link(s)
-        for i in range(s.clients):
-            self._start_node(s, i)
+        fresh = self._start_link(s)
+        if fresh and s.tls:
+            self._reached(s)  # an unregistered node is sent away
         if not self.processes.alive("warm"):
             self._warm(s)
-        if not (self.folder / "result.json").is_file() and not self.serving():
-            self._submit(s)
+        for i in range(s.clients):
+            self._start_node(s, i)
+        if fresh and not s.tls:
+            self._reached(s)
+        submission = self.submission()
+        if not submission.over and not submission.serving():
+            self._say(f"run {submission.submit()}")
 
-    def _start_link(self, s: Setup) -> None:
+    def _start_link(self, s: Setup) -> bool:
+        """The SuperLink, and what starts its apps; whether it had to be started."""
         safe = ["--insecure"]
         if s.tls:
             safe = ["--ssl-certfile", str(self._tls / "server.crt"), "--ssl-keyfile", str(self._tls / "server.key"),
@@ -137,15 +142,19 @@ class Local:
                 ["flower-superlink", *safe, "--host", "127.0.0.1", "--port", str(s.ports[0]), "--isolation", "process",
                  "--database", str(self.room / "link.db"), "--disable-runtime-dependency-installation"],
             )  # fmt: skip
-            self._wait_for("link", s.ports[0])
-            self._say(f"SuperLink at 127.0.0.1:{s.ports[0]}{', with TLS' if s.tls else ''}")
         if not self.processes.alive("exec"):
             trust = ["--root-certificates", str(self._tls / "ca.crt")] if s.tls else ["--insecure"]
             where = f"{'localhost' if s.tls else '127.0.0.1'}:{s.ports[0]}"
             self.processes.start("exec", ["flower-superexec", *trust, "--runtime-api-address", where])
-        if s.tls and fresh and not (self._tls / "registered").exists():
+        return fresh
+
+    def _reached(self, s: Setup) -> None:
+        """Wait for the SuperLink; let it know the nodes' keys."""
+        self._wait_for("link", s.ports[0])
+        self._say(f"SuperLink at 127.0.0.1:{s.ports[0]}{', with TLS' if s.tls else ''}")
+        if s.tls and not (self._tls / "registered").exists():
             for i in range(s.clients):
-                self._flwr("supernode", "register", str(self._tls / f"node-{i}.pub"), _NAME)
+                self.submission().flwr("supernode", "register", str(self._tls / f"node-{i}.pub"), _NAME)
             (self._tls / "registered").touch()
             self._say(f"{s.clients} node keys registered")
 
@@ -171,36 +180,12 @@ class Local:
         at = [w for p in s.ports[1:] for w in ("--runtime-api-address", f"127.0.0.1:{p}")]
         self.processes.start("warm", [sys.executable, "-m", "tarry.deploy.warm", *at])
 
-    def _submit(self, s: Setup) -> None:
+    def submission(self) -> Submission:
+        """The app, as it is handed to the SuperLink of this folder."""
+        s = self.setup
         app = self.room / "app" if s.app is None else Path(s.app)
-        override = [] if s.app is None else ["--run-config", " ".join(f"{k}={_value(v)}" for k, v in s.config.items())]
-        said = self._flwr("run", str(app), _NAME, *override)
-        run = re.search(r"run (\d+)", said)
-        if run is None:
-            raise TarryError(f"Flower did not start the app: {said.strip()[-300:]}")
-        write_atomic(self.room / "run.json", json.dumps({"run": run[1], "at": time.time()}).encode())
-        self._say(f"run {run[1]}")
-
-    def serving(self) -> bool:
-        """Whether the app is at work, or about to be."""
-        asked, server = _json(self.room / "run.json"), _json(self.folder / "server.json")
-        if asked is None:
-            return False
-        if server is not None and server["run"] == asked["run"]:
-            return began(server["pid"]) is not None and began(server["pid"]) == server["began"]
-        if time.time() - asked["at"] < _PATIENCE:
-            return True
-        told = self._flwr("list", _NAME, "--run-id", asked["run"], "--format", "json")
-        return "finished" not in told  # it may well wait for its turn
-
-    def _flwr(self, *words: str) -> str:
-        done = subprocess.run(
-            ["flwr", *words], env={**os.environ, **self._environment, "COLUMNS": "500"}, capture_output=True,
-            text=True, check=False, timeout=120,
-        )  # fmt: skip
-        if done.returncode:
-            raise TarryError(f"flwr {words[0]} failed: {(done.stderr + done.stdout).strip()[-500:]}")
-        return done.stdout + done.stderr
+        override = [] if s.app is None else [f"{k}={_value(v)}" for k, v in s.config.items()]
+        return Submission(self.folder, app, _NAME, override, self._environment)
 
     def _wait_for(self, name: str, port: int) -> None:
         until = time.monotonic() + 60
@@ -220,20 +205,10 @@ class Local:
             time.sleep(0.1)
         raise TarryError(f"{name} does not answer; see {self.room / 'logs' / f'{name}.log'}")
 
-    def stop_app(self, within: float) -> bool:
-        """Ask the app to end when what is under way is in; whether it has."""
-        if not self.serving():
-            return True
-        (self.folder / "stop").touch()
-        until = time.monotonic() + within
-        while self.serving() and time.monotonic() < until:
-            time.sleep(0.1)
-        return not self.serving()
-
     def down(self, *, within: float = 70.0) -> list[str]:
         """End what was started here, and nothing else; the names of those that still ran."""
-        self.stop_app(within)
-        (self.folder / "stop").unlink(missing_ok=True)
+        if self.is_set_up:
+            self.submission().stop(within)
         names = self.processes.names()
         order = sorted(names, key=lambda n: ("warm", "exec", "node", "link").index(n.partition("-")[0]))
         return self.processes.end(order)
@@ -241,10 +216,6 @@ class Local:
     def clear(self) -> None:
         """Nothing of Flower's is needed any more; the record stays."""
         shutil.rmtree(self.room, ignore_errors=True)
-
-
-def _json(path: Path) -> Any:
-    return json.loads(path.read_text()) if path.is_file() else None
 
 
 def _key(name: str) -> str:

@@ -13,16 +13,14 @@ from ..record.result import Result, sha256, staleness_summary, write_atomic
 from ..version import __version__
 from .driver import Driver
 
-__all__ = ["PROGRESS", "so_far", "write"]
-
-PROGRESS = "progress.json"
+__all__ = ["so_far", "write"]
 
 
 def so_far(driver: Driver, plan: Plan) -> Result:
     """The numbers of a run, as they are now."""
     course, spec = driver.course, plan.spec
     accuracy, loss = course.curve[-1][2:] if course.curve else (None, None)
-    server = course.server
+    server, over = course.server, driver.ended not in ("", "stopped")
     return Result(
         method=plan.method.name,
         label=spec.label,
@@ -45,7 +43,7 @@ def so_far(driver: Driver, plan: Plan) -> Result:
         peak_server_bytes=server.ledger.peak,
         tarry=__version__,
         chance=best_constant(plan.task),
-        remarks=[*plan.remarks, "a real federation: time is the wall clock's"],
+        remarks=[*plan.remarks, f"a real federation{'' if over else ', not over yet'}: time is the wall clock's"],
         trained="trained by clients over Flower",
         weights=server.answer,
         out=driver.folder,

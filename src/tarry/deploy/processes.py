@@ -9,9 +9,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import socket
-import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -54,7 +54,7 @@ class Processes:
         self._folder, self._file = folder, folder / "processes.json"
         self._environment = {**os.environ, **environment}
         self._known: dict[str, Process] = {}
-        self._children: list[subprocess.Popen[bytes]] = []  # those of this very process: somebody has to ask for them
+        self._children: set[int] = set()  # those of this very process: somebody has to ask for them
         if self._file.is_file():
             self._known = {p["name"]: Process(**p) for p in json.loads(self._file.read_text())}
 
@@ -71,22 +71,23 @@ class Processes:
         """Start it, with its output in logs/NAME.log."""
         logs = self._folder / "logs"
         logs.mkdir(parents=True, exist_ok=True)
-        try:
-            with open(logs / f"{name}.log", "ab") as out:
-                child = subprocess.Popen(
-                    command, stdout=out, stderr=out, stdin=subprocess.DEVNULL, env=self._environment,
-                    start_new_session=True, cwd=self._folder,
-                )  # fmt: skip
-        except FileNotFoundError as e:
-            raise BadInput(f"{command[0]}: there is no such program; pip install 'tarry[flower]'") from e
-        self._children.append(child)
-        self._known[name] = Process(name, child.pid, began(child.pid) or "", list(command))
+        program = shutil.which(command[0], path=self._environment.get("PATH"))
+        if program is None:
+            raise BadInput(f"{command[0]}: there is no such program; pip install 'tarry[flower]'")
+        flags, log = os.O_WRONLY | os.O_CREAT | os.O_APPEND, str(logs / f"{name}.log")
+        files = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0), (os.POSIX_SPAWN_OPEN, 1, log, flags, 0o644),
+                 (os.POSIX_SPAWN_DUP2, 1, 2)]  # fmt: skip
+        pid = os.posix_spawn(program, list(command), self._environment, file_actions=files, setsid=True)
+        self._children.add(pid)
+        self._known[name] = Process(name, pid, began(pid) or "", list(command))
         self._save()
         return self._known[name]
 
     def end(self, names: Sequence[str], *, within: float = 10.0) -> list[str]:
         """Ask them to end, and their children with them; those that have not within so many seconds are killed."""
         ours = [self._known[n] for n in names if n in self._known]
+        if not ours:
+            return []
         ended = [p.name for p in ours if p.alive]
         for number in (signal.SIGTERM, signal.SIGKILL):
             for p in ours:
@@ -109,7 +110,9 @@ class Processes:
             os.killpg(p.pid, number)  # the group's id is not given away while a member lives
 
     def _reap(self) -> None:
-        self._children = [c for c in self._children if c.poll() is None]
+        for pid in list(self._children):
+            if os.waitpid(pid, os.WNOHANG)[0]:
+                self._children.discard(pid)
 
     def _save(self) -> None:
         write_atomic(self._file, json.dumps([asdict(p) for p in self._known.values()], indent=1).encode())

@@ -39,8 +39,10 @@ def main(grid: Grid, context: Context) -> None:
     """Drive the method that the run config names."""
     from ..core.errors import TarryError
     from .flower import FlowerGrid
+    from .haste import hasten
     from .settings import read
 
+    hasten()
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s tarry %(message)s")
     try:
         serve(FlowerGrid(grid, str(context.run_id)), read(context.run_config))
@@ -80,8 +82,8 @@ def serve(grid: Any, setting: Setting) -> str:
 
 
 def _driven(driver: Driver, plan: Plan, folder: Path) -> str:
-    from ..record.result import write_atomic
-    from .outcome import PROGRESS, so_far, write
+    from ..record.result import PROGRESS, write_atomic
+    from .outcome import so_far, write
 
     asked = _asked_to_stop(folder / "stop")
     shown = [-1, 0.0]

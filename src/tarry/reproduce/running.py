@@ -54,6 +54,7 @@ class Asked:
     device: str = "cpu"
     executor: str | None = None
     precision: str | None = None  # of products, on a GPU
+    compile: bool = False
     out: Path = Path("runs")
     results: Path | None = None  # where results go in place of the experiments' own folder
     keep: bool = False  # the runs' folders
@@ -223,7 +224,9 @@ def _machine(cell: Cell, asked: Asked) -> dict[str, Any]:
     """Where and how: as asked, else as the cell says, else what is usual."""
     usual: dict[str, Any] = {"checkpoint_every": _CHECKPOINT}
     usual |= {"executor": "auto"} if asked.device == "cuda" else {}
-    asked_for = {"device": asked.device, "executor": asked.executor, "precision": asked.precision}
+    asked_for: dict[str, Any] = {"device": asked.device, "executor": asked.executor, "precision": asked.precision}
+    if asked.compile:
+        asked_for |= {"compile": True, "executor": asked.executor or "batched"}
     return {k: v for k, v in usual.items() if k not in cell.settings} | {k: v for k, v in asked_for.items() if v}
 
 

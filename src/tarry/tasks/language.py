@@ -153,6 +153,7 @@ def _task(name: str, texts: Texts, how: _How) -> Task:
         unlabelled=padded(prompts, _padding(tokenizer)),
         unlabelled_mask=padded([[1] * len(row) for row in prompts], 0).bool(),
         distil_lr=PAPERS_LR,
+        chunk=8,  # a number for every word of the vocabulary, at every place
     )
 
 

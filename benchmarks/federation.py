@@ -1,0 +1,104 @@
+"""What an update costs over Flower beside training, and how many nodes one server holds: light clients on one machine.
+
+    python benchmarks/federation.py [--nodes 2,8,20] [--seconds 60]
+
+Clients train a tiny model for milliseconds, so that what is measured is the way of a message: SuperLink, SuperNode, a
+process of its own, and back. With one ticket in flight a client waits for all of it; with two, half is hidden.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from record import write
+from tarry.deploy.journal import read
+from tarry.deploy.local import Local
+
+LIGHT = {"task": "digits:limit=400,hidden=8", "epochs": 1, "eval-every": 30.0, "stop-within": 2.0}
+METHODS = {"orthofl": 1, "fedasync": 2}  # tickets in flight
+
+
+def measured(nodes: int, method: str, seconds: float) -> dict[str, Any]:
+    """A federation of so many nodes, for so long once all are at work."""
+    folder = Path(tempfile.mkdtemp(prefix="tarry-bench-"))
+    local = Local(folder / "out")
+    local.prepare(nodes, {**LIGHT, "method": method, "clients": nodes, "time": 36000.0}, tls=False)
+    began = time.monotonic()
+    try:
+        local.up()
+        while len(_clients(local)) < nodes:
+            time.sleep(0.5)
+            if time.monotonic() - began > 600:
+                break
+        ready = time.monotonic() - began
+        first = _last(local)
+        time.sleep(seconds)
+        return {"method": method, "nodes": nodes, "ready_s": ready, **_summary(local, first)}
+    finally:
+        local.down(within=10.0)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _rows(local: Local) -> list[dict[str, Any]]:
+    path = local.folder / "journal.jsonl"
+    return list(read(path)) if path.is_file() else []
+
+
+def _clients(local: Local) -> set[int]:
+    """Those who have brought an update."""
+    who = {h[0]: h[1] for r in _rows(local) if r["op"] == "close" for h in r["handed"]}
+    return {who[r["number"]] for r in _rows(local) if r["op"] == "update"}
+
+
+def _last(local: Local) -> float:
+    return max((r["t"] for r in _rows(local) if r["op"] == "update"), default=0.0)
+
+
+def _summary(local: Local, first: float) -> dict[str, Any]:
+    rows = _rows(local)
+    sent = {h[0]: (r["t"], h[1]) for r in rows if r["op"] == "close" for h in r["handed"]}
+    came = [r for r in rows if r["op"] == "update" and r["t"] > first]
+    visits = [r["t"] - sent[r["number"]][0] for r in came]
+    status = json.loads((local.folder / "status.json").read_text())
+    if not came:
+        return {"updates": 0, "clients": 0}
+    span = came[-1]["t"] - first
+    clients = len({sent[r["number"]][1] for r in came})
+    return {
+        "clients": clients,
+        "updates": len(came),
+        "updates_per_s": len(came) / span,
+        "visit_s": median(visits),
+        "training_s": median(r["took"] for r in came),
+        "overhead_s": clients * span / len(came) - median(r["took"] for r in came),
+        "lost": status["lost"],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nodes", default="2,8,20", type=lambda s: [int(v) for v in s.split(",")])
+    parser.add_argument("--seconds", type=float, default=60.0)
+    o = parser.parse_args()
+    rows = []
+    for nodes in o.nodes:
+        for method, tickets in METHODS.items():
+            row = {"tickets": tickets, **measured(nodes, method, o.seconds)}
+            rows.append(row)
+            print(json.dumps(row), flush=True)
+    write(
+        "federation",
+        "Updates over Flower, light clients on one machine: a client's time an update beside training",
+        rows,
+    )
+
+
+if __name__ == "__main__":
+    main()
