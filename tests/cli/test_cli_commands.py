@@ -202,7 +202,7 @@ REGISTRIES = {"methods": methods, "tasks": tasks, "delays": delays, "partitions"
 
 
 @pytest.mark.parametrize("command", REGISTRIES)
-def test_a_listing_shows_every_entry_with_parameters_defaults_and_papers(cli, command):
+def test_a_listing_shows_every_entry_in_a_few_lines_with_paper_and_parameters(cli, command):
     registry = REGISTRIES[command]
     said = cli(command)
     assert said.code == 0
@@ -211,11 +211,8 @@ def test_a_listing_shows_every_entry_with_parameters_defaults_and_papers(cli, co
         assert re.search(rf"^{re.escape(name)}  {re.escape(entry.summary)}$", said.out, re.M), name
         assert entry.paper in said.out
         assert entry.use in said.out
-        for p in entry.params:
-            line = next(x for x in said.out.splitlines() if re.match(rf"\s+--{registry.kind}.{p.name}\s", x))
-            assert p.type_name in said.out
-            assert p.help in said.out
-            assert line
+        flags = "  ".join(f"--{registry.kind}.{p.name}" for p in entry.params)
+        assert not flags or f"\n    {flags}\n" in said.out
 
 
 @pytest.mark.parametrize("command", REGISTRIES)
@@ -229,6 +226,7 @@ def test_one_entry_is_shown_in_full(cli, command):
             assert line.strip() in said.out
         for p in entry.params:
             assert f"--{registry.kind}.{p.name}  {p.type_name}, " in said.out
+            assert p.help in said.out
             assert ("needed" if p.required else f"default {p.default}") in said.out
         others = [n for n in registry.names() if n != name]
         assert not any(re.search(rf"^{re.escape(n)}  ", said.out, re.M) for n in others)

@@ -73,15 +73,16 @@ class FakeGrid:
     there: dict[int, Node] = field(default_factory=dict)
     run: str = "1"
     down: bool = False
+    began: dict[int, str] = field(default_factory=dict)  # when a node began, where it did so anew
     log: list[Letter] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._ids = itertools.count()
         self._due: dict[str, tuple[float, Letter, Return]] = {}
 
-    def nodes(self) -> set[int]:
+    def nodes(self) -> dict[int, str]:
         self._reachable()
-        return set(self.there)
+        return {n: self.began.get(n, "") for n in self.there}
 
     def push(self, letters: Sequence[Letter]) -> list[str | None]:
         self._reachable()

@@ -201,6 +201,17 @@ def test_newcomers_are_handed_work_and_those_who_left_are_not(tmp_path):
     assert d2.count("leave") >= 1
 
 
+def test_a_node_that_begins_anew_is_not_waited_for(tmp_path):
+    made = small_plan(method="orthofl", updates=30)
+    grid, d = federation(tmp_path, plan=made, seconds=lambda c, k: 1e5 if (c, k) == (2, 1) else 3.0, deadline=1e6)
+    until(d, grid, lambda: d.health[2].handed == 2)
+    grid.began[102], grid.there[102].free = "later", 0.0
+    until(d, grid, lambda: bool(d.health[2].failed))
+    assert d.health[2].failed == {"its node began anew": 1}
+    finished(d, grid)
+    assert d.health[2].updates >= 3
+
+
 def test_a_stop_waits_for_what_is_under_way_and_hands_out_nothing_more(tmp_path):
     made = small_plan(method="fedasync", updates=1000)
     grid, d = federation(tmp_path, plan=made)

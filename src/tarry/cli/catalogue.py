@@ -55,6 +55,7 @@ def unlabelled(name: Name = None) -> None:
 
 
 def _show(registry: Registry[Any], name: str | None) -> None:
+    """All in a few lines each, or one in full."""
     for entry in [registry.entry(n) for n in (registry.names() if name is None else [name])]:
         _line(f"[bold]{entry.name}[/]  {show.plain(entry.summary)}")
         if entry.paper:
@@ -67,6 +68,9 @@ def _show(registry: Registry[Any], name: str | None) -> None:
             _line(f"\n{show.plain(rest)}\n")
         if registry is task_registry and entry.name in data_sets():
             _line(f"    [dim]data:[/] {show.plain(_data(data_sets()[entry.name], whole=name is not None))}")
+        if name is None and entry.params:
+            _line(f"    [dim]{show.plain('  '.join(f'--{registry.kind}.{p.name}' for p in entry.params))}[/]")
+            continue
         for p in entry.params:
             default = "needed" if p.required else f"default {p.default}"
             _line(f"    --{registry.kind}.{p.name}  [dim]{show.plain(p.type_name)}, {default}[/]")

@@ -1,4 +1,4 @@
-"""`tarry federation up|down|status|keep`: a whole federation on this machine, and how one does, wherever it is."""
+"""`tarry federation up|down|status|keep|key`: a whole federation on this machine, and how one does, wherever it is."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import typer
 from rich.table import Table
 
 from ..core.errors import BadInput
+from ..deploy.home import Home
 from ..deploy.local import Local
 from ..deploy.settings import read
 from ..deploy.submit import Submission
@@ -141,6 +142,12 @@ def keep(
             submission.stop(70.0)
             raise
     show.result_lines(Result.read(out))
+
+
+@federation.command(context_settings=HELP)
+def key(home: Annotated[Path, typer.Argument(metavar="HOME", help="the folder that a client keeps")]) -> None:
+    """Print the public key of a client, for the server's list of known ones; it is made when there is none."""
+    show.lines([Home(home).sign(b"")[0]])
 
 
 @federation.command(context_settings=HELP)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import secrets
 import time as wall
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -23,12 +22,12 @@ from torch import Tensor
 from ..core.event import Event
 from ..core.method import Horizon
 from ..core.server import Server
-from .clients import proves, statement
+from .door import Door
 from .journal import Row
 from .keeper import Keeper
 from .speech import Answer, Speech
 from .tickets import Held
-from .wire import Grid, Letter, Over, Refused, Return, Unreachable, said
+from .wire import Grid, Over, Refused, Return, Unreachable
 
 __all__ = ["Driver", "Terms"]
 
@@ -99,11 +98,10 @@ class Driver:
         self.course, self.clients, self.book = keeper.course, keeper.clients, keeper.book
         self.health, self.pace = keeper.health, keeper.pace
         self.speech = speech(keeper.federation)
-        self.nodes: set[int] = set()
+        self.door = Door(grid, keeper, greets=self.speech.greets, patience=terms.deadline, note=self.note)
+        self._forgotten: set[str] = set()  # letters of nodes that began anew since
         self._pause: dict[int, float] = {}  # clients that are left alone, until when
         self._late: dict[str, Held] = {}  # letters whose ticket is lost, and whose answer may still come
-        self._hellos: dict[str, tuple[int, str]] = {}  # letter → node, nonce
-        self._greeted: dict[int, tuple[float, int]] = {}  # node → when to greet it again, how often it was
         self._asked: dict[str, int] = {}  # letters that ask for an evaluation → client
         self._looked = -inf
         self._ticked = self.now()  # when the last look began
@@ -174,8 +172,9 @@ class Driver:
             self.ended = self.keeper.ended
             return
         if now - self._looked >= _LOOK:
-            self.nodes, self._looked = self.grid.nodes(), now
-        self._greet(now)
+            self._look()
+            self._looked = now
+        self.door.greet(now)
         self._send([h for h in self.book if h.letter is None])
         came = self._pulled(now)
         if (wakes := self.course.wakes()) <= now and not self.keeper.ended:
@@ -197,68 +196,21 @@ class Driver:
         if self._stopping is not None:
             return set()
         busy = {h.client for h in self._late.values()}
-        here = {c for n in self.nodes if (c := self.clients.at(n)) is not None}
+        here = {c for n in self.door.nodes if (c := self.clients.at(n)) is not None}
         return {c for c in here if c not in busy and self._pause.get(c, 0.0) <= now}
 
-    def _greet(self, now: float) -> None:
-        """Ask nodes that nobody knows who they are."""
-        met = {node for node, _ in self._hellos.values()}
-        strangers = [n for n in sorted(self.nodes) if self.clients.at(n) is None and n not in met]
-        strangers = [n for n in strangers if self._greeted.get(n, (0.0, 0))[0] <= now]
-        if not self.speech.greets:
-            for node in strangers:
-                self._meet(now, node, (f"node {node}", "", None))
-            return
-        nonces = [secrets.token_hex(16) for _ in strangers]
-        letters = [
-            Letter(node, "query.hello", {"federation": self.keeper.federation, "nonce": nonce}, {}, self.terms.deadline)
-            for node, nonce in zip(strangers, nonces, strict=True)
-        ]
-        ids = self.grid.push(letters) if letters else []
-        for node, nonce, letter in zip(strangers, nonces, ids, strict=True):
-            if letter is None:
-                self._greet_later(now, node)
-            else:
-                self._hellos[letter] = (node, nonce)
-
-    def _introduced(self, now: float, back: Return, node: int, nonce: str) -> None:
-        if back.error is not None:
-            self.note("it did not say who it is", why=back.error, node=node)
-            self._greet_later(now, node)
-            return
-        try:
-            w = said(back.words, name=str, key=str, signature=str, place=int)
-            if back.node != node:
-                raise Refused("another node than was greeted")
-            if not proves(w["key"], w["signature"], statement(self.keeper.federation, nonce, node, w["name"])):
-                raise Refused(f"{w['name']!r} does not hold the key it shows")
-        except Refused as e:
-            self.note("a greeting was refused", why=str(e), node=node)
-            self._greet_later(now, node)
-            return
-        self._meet(now, node, (w["name"], w["key"], None if w["place"] < 0 else w["place"]))
-
-    def _meet(self, now: float, node: int, who: tuple[str, str, int | None]) -> None:
-        name, key, wanted = who
-        try:
-            place = self.clients.place(name, key, node, wanted=wanted, here=self.nodes)
-        except Refused as e:
-            self.note("a client was refused", why=str(e), node=node)
-            self._greet_later(now, node)
-            return
-        self.keeper.do({"op": "client", "t": now, "name": name, "key": key, "place": place, "node": node})
-        log.info("client %d is %r at node %d", place, name, node)
-
-    def _greet_later(self, now: float, node: int) -> None:
-        tries = self._greeted.get(node, (0.0, 0))[1] + 1
-        self._greeted[node] = (now + min(300.0, 5.0 * 2.0 ** min(tries - 1, 10)), tries)
+    def _look(self) -> None:
+        anew = self.door.look()
+        if anew:
+            self._forgotten.update(h.letter for h in self.book if h.letter and h.node in anew)
+            self._late = {i: h for i, h in self._late.items() if h.node not in anew}
 
     # -- what comes
 
     def _pulled(self, now: float) -> list[_Came]:
         """What is in for tickets, by their number; everything else is dealt with here."""
         waiting = [h.letter for h in self.book if h.letter and h.run == self.grid.run]
-        ids = [*waiting, *self._late, *self._hellos, *self._asked]
+        ids = [*waiting, *self._late, *self.door.waiting, *self._asked]
         came = [c for back in (self.grid.pull(ids) if ids else []) if (c := self._sorted(back, now)) is not None]
         answered = {c.held.number for c in came}
         came += [c for h in self.book if h.number not in answered and (c := self._overdue(h, now)) is not None]
@@ -271,16 +223,17 @@ class Driver:
             return _Came(held, why=_UNSENT)
         if held.run != self.grid.run:
             return _Came(held, why=_TAKEN_UP)
-        if self.clients.node(held.client) != held.node:
-            return _Came(held, why="it came back as another node")
+        if self.clients.node(held.client) != held.node or held.letter in self._forgotten:
+            self._forgotten.discard(held.letter)
+            return _Came(held, why="its node began anew")
         if now <= held.due:
             return None
         self._late[held.letter] = held
         return _Came(held, why="deadline")
 
     def _sorted(self, back: Return, now: float) -> _Came | None:
-        if back.letter in self._hellos:
-            self._introduced(now, back, *self._hellos.pop(back.letter))
+        if back.letter in self.door.waiting:
+            self.door.introduced(now, back)
         elif back.letter in self._asked:
             client = self._asked.pop(back.letter)
             numbers = {k: float(v) for k, v in list(back.words.items())[:16] if isinstance(v, int | float)}

@@ -59,9 +59,11 @@ class FlowerGrid:
     def __init__(self, grid: Grid, run: str):
         self._grid, self.run = grid, run
 
-    def nodes(self) -> set[int]:
+    def nodes(self) -> dict[int, str]:
         with _told():
-            return set(self._grid.get_node_ids())
+            if not hasattr(self._grid, "get_nodes"):
+                return dict.fromkeys(self._grid.get_node_ids(), "")
+            return {n.node_id: n.last_activated_at for n in self._grid.get_nodes()}
 
     def push(self, letters: Sequence[Letter]) -> list[str | None]:
         from flwr.app import Message

@@ -128,8 +128,8 @@ def status(d: Driver) -> dict[str, Any]:
         "staleness": sum(s * n for s, n in course.staleness.items()) / max(1, course.updates),
         "bytes_up": course.bytes_up,
         "bytes_down": course.bytes_down,
-        "nodes": len(d.nodes),
-        "here": sorted(c for n in d.nodes if (c := d.clients.at(n)) is not None),
+        "nodes": len(d.door.nodes),
+        "here": sorted(c for n in d.door.nodes if (c := d.clients.at(n)) is not None),
         "working": {str(c): seconds for c, seconds in sorted(out.items())},
         "deadlines": {str(c): d.pace.deadline(c) for c in out},
     }

@@ -82,8 +82,8 @@ class Grid(Protocol):
 
     run: str  # letters of another run are not answered
 
-    def nodes(self) -> set[int]:
-        """Who is there."""
+    def nodes(self) -> dict[int, str]:
+        """Who is there, and since when: a node that began anew has forgotten what it was sent."""
 
     def push(self, letters: Sequence[Letter]) -> list[str | None]:
         """Send; an id for each, None for one that could not be sent."""
