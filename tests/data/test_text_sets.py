@@ -238,6 +238,16 @@ BROKEN: list[tuple[str, str, str, str]] = [
     ("sst2", "sst2.jsonl", '{"split": "train", "y": 1}', "line 1 has no field 'text'; it has split, y"),
     ("sst2", "sst2.jsonl", '{"split": "train", "y": 2, "text": "a"}', r"label 2; its classes are 2, from 0: negative"),
     ("sst2", "sst2.jsonl", '{"split": "train", "y": null, "text": "a"}', "a train example has the label None"),
+    ("sst2", "sst2.jsonl", '{"split": "train", "y": 0.5, "text": "a"}', r"a train example has the label 0\.5"),
+    ("sst2", "sst2.jsonl", '{"split": "train", "y": [1], "text": "a"}', r"a train example has the label \[1\]"),
+    (
+        "sst2",
+        "sst2.jsonl",
+        '{"split": "train", "y": 1, "text": null}',
+        "line 1: the field 'text' holds no text but None",
+    ),
+    ("sst2", "sst2.jsonl", '{"split": ["train"], "y": 1, "text": "a"}', r"has the split \['train'\]; wants train"),
+    ("sst2", "sst2.jsonl", "[" * 100_000, "line 1 is no JSON"),
     ("sst2", "sst2.jsonl", '{"split": "extra", "y": 1, "text": "a"}', "has the split 'extra'; wants train"),
     ("sst2", "sst2.jsonl", '{"split": "test", "y": 1, "text": "a"}', "has no training examples"),
     ("sst2", "sst2.jsonl", "\udcff", "is no UTF-8 text"),
@@ -248,6 +258,8 @@ BROKEN: list[tuple[str, str, str, str]] = [
     ("gsm8k", "gsm8k/train.jsonl", "{}", r"lacks test\.jsonl"),
     ("mathinstruct", "MathInstruct.json", "{}", "wants a list of objects with the fields instruction, output, source"),
     ("mathinstruct", "MathInstruct.json", "[", "is no JSON"),
+    ("mathinstruct", "MathInstruct.json", "[" * 100_000, "is no JSON"),
+    ("mathinstruct", "MathInstruct.json", '[{"instruction": "a", "output": null, "source": "b"}]', "source, all texts"),
 ]
 
 
@@ -264,6 +276,7 @@ def test_what_is_broken_is_said(name: str, file: str, text: str, words: str, fol
     ("text", "words"),
     [
         ("Quality\t#1 String\n1\ta\n", "the train table has no column '#2 String'; it has Quality, #1 String"),
+        ("Quality\t#1 String\t#2 String\n2\ta\tb\n", "a train example has the label '2'"),
         ("#1 String\t#2 String\na\n", "the train table has 1 columns in line 2, and 2 in its header"),
     ],
 )

@@ -127,6 +127,16 @@ def test_a_pair_has_a_separator_between_and_token_types_are_those_of_the_tokeniz
         assert model._second(row[None], row[None] != 0)[0, row != 0].tolist() == said["token_type_ids"]
 
 
+def test_mrpc_with_a_validation_set_of_its_own_holds_nothing_out(folder: Path) -> None:
+    table = "Quality\t#1 String\t#2 String\n" + "".join(f"{i % 2}\ta {i}\tb {i}\n" for i in range(6))
+    (folder / "MRPC").mkdir()
+    for part in ("train", "dev"):  # GLUE's, without its test.tsv
+        (folder / "MRPC" / f"{part}.tsv").write_text(table)
+    task = build("mrpc")
+    assert task.test is not None
+    assert (len(train_of(task)[0]), len(task.test[0]), task.unlabelled) == (6, 6, None)
+
+
 def test_mrpc_may_be_tested_on_its_test_pairs(folder: Path) -> None:
     pairs(folder / "mrpc.jsonl")
     task = build("mrpc", validation=0)

@@ -55,8 +55,9 @@ class _Part:
         for folder, file in self.of:
             name = folder or told_by.get(file, "")
             if name not in classes:
+                told = "" if folder else f"; {_ANNOTATIONS} says {name or 'nothing'} of it"
                 raise BadInput(
-                    f"{flag}: the class of {folder}/{file} is not among the {len(classes)} of the training part"
+                    f"{flag}: the class of {folder}/{file} is not among the {len(classes)} of the training part{told}"
                 )
             named.append((name, file))
         order = sorted(range(len(named)), key=named.__getitem__)

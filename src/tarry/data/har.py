@@ -68,7 +68,8 @@ def _contents(path: Path, flag: str) -> dict[str, bytes]:
 def _part(found: dict[str, bytes], part: str, flag: str) -> tuple[Array, Array, Array]:
     signals, told, read = dict[str, Array](), Told(f"{flag}: {part}, windows"), 0
     for s in _SIGNALS:
-        signals[s] = _numbers(found, f"{s}_{part}.txt", flag, _WINDOW).astype(np.float32)
+        with np.errstate(over="ignore"):  # what is too large becomes infinite, and is refused as such
+            signals[s] = _numbers(found, f"{s}_{part}.txt", flag, _WINDOW).astype(np.float32)
         told(read := read + len(signals[s]))
     y, who = (_numbers(found, f"{name}_{part}.txt", flag, 1)[:, 0] for name in ("y", "subject"))
     lengths = {s: len(rows) for s, rows in signals.items()} | {"y": len(y), "subject": len(who)}

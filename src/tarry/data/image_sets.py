@@ -13,7 +13,7 @@ from .har import read_har, read_har_npz
 from .hub import pictures
 from .idx import MARKS, read_idx
 from .leaf import read_femnist
-from .npz import read_npz
+from .npz import read_pictures
 from .sets import DataSet, Form, Hub, add
 from .stl10 import read_stl10
 from .svhn import FILES as SVHN_FILES
@@ -37,7 +37,7 @@ def _add(
     stand_in: str,
     folders: tuple[str, ...] = (),
     hub: Hub | None = None,
-    npz: Read = read_npz,
+    npz: Read = read_pictures,
 ) -> None:
     every = (Form((f"{name}.npz",), npz), *forms)
     checked = tuple(Form(f.at, _checked(f.read, name, classes), f.marks) for f in every)

@@ -11,6 +11,7 @@ Nothing is unpickled, and no more is allocated than the archive says it holds, a
 from __future__ import annotations
 
 import lzma
+import tokenize
 import zipfile
 import zlib
 from math import prod
@@ -22,7 +23,7 @@ from numpy.lib import format as npy
 from ..core.errors import BadInput
 from .arrays import Array, Arrays, form, hold_out, inputs, labels, split, whole
 
-__all__ = ["UNREADABLE", "read_npz"]
+__all__ = ["UNREADABLE", "read_npz", "read_pictures"]
 
 _SPLIT = ("x_train", "y_train", "x_test", "y_test")
 _MED = ("train_images", "train_labels", "test_images", "test_labels")
@@ -39,11 +40,12 @@ UNREADABLE = (
     zlib.error,
     lzma.LZMAError,
 )
+_ODD_HEADER = (TypeError, SyntaxError, tokenize.TokenError)  # what numpy may raise on one besides
 
 
 def read_npz(path: Path, flag: str) -> Arrays:
     """The arrays of a file, or BadInput that begins with `flag` and says what is wrong with it."""
-    arrays = _load(path, flag)
+    arrays, names = _load(path, flag)
     if all(k in arrays for k in _SPLIT):
         a, b, c, d = (arrays[k] for k in _SPLIT)
         return split((a, b), (c, d), flag, _SPLIT)
@@ -51,10 +53,11 @@ def read_npz(path: Path, flag: str) -> Arrays:
         return _medmnist(arrays, flag)
     if "x" in arrays and "y" in arrays:
         return _from_table(arrays, flag)
-    raise BadInput(f"{flag}: wants the arrays {', '.join(_SPLIT)}, or x and y; it has {', '.join(arrays) or 'none'}")
+    raise BadInput(f"{flag}: wants the arrays {', '.join(_SPLIT)}, or x and y; it has {', '.join(names) or 'none'}")
 
 
-def _load(path: Path, flag: str) -> dict[str, Array]:
+def _load(path: Path, flag: str) -> tuple[dict[str, Array], list[str]]:
+    """The arrays that are read of it, and the names of all."""
     if not path.is_file():
         raise BadInput(f"{flag}: there is no such file. Task 'digits' needs no download.")
     try:
@@ -63,8 +66,8 @@ def _load(path: Path, flag: str) -> dict[str, Array]:
                 raise BadInput(f"{flag}: holds a single array; wants an .npz archive of named ones")
             with zipfile.ZipFile(file) as z:
                 members = {i.filename.removesuffix(".npy"): i for i in z.infolist()}
-                return {k: _array(z, i) for k, i in members.items() if k in _WANTED}
-    except UNREADABLE as e:
+                return {k: _array(z, i) for k, i in members.items() if k in _WANTED}, list(members)
+    except (*UNREADABLE, *_ODD_HEADER) as e:
         raise BadInput(f"{flag}: is not a plain .npz archive of numbers ({type(e).__name__}: {e})") from e
 
 
@@ -90,6 +93,17 @@ def _array(z: zipfile.ZipFile, info: zipfile.ZipInfo) -> Array:
         return array
 
 
+def read_pictures(path: Path, flag: str) -> Arrays:
+    """As read_npz, of a set that is made of images."""
+    arrays = read_npz(path, flag)
+    if arrays.x_train.dtype != np.uint8:
+        raise BadInput(
+            f"{flag}: its inputs are {form(arrays.x_train)}; wants images as uint8 (0 … 255), N×H×W or N×H×W×C."
+            f" Other inputs are read as they are by --task npz --task.path {path}"
+        )
+    return arrays
+
+
 def _medmnist(arrays: dict[str, Array], flag: str) -> Arrays:
     names = [*_MED, *(["val_images", "val_labels"] if {"val_images", "val_labels"} <= arrays.keys() else [])]
     flat = {}
@@ -97,13 +111,14 @@ def _medmnist(arrays: dict[str, Array], flag: str) -> Arrays:
         y = arrays[name]
         if y.ndim == 2 and y.shape[1] > 1:
             raise BadInput(f"{flag}: {name} is {form(y)}: several labels an image, and a task wants one")
-        flat[name] = y[:, 0] if y.ndim == 2 else y
+        flat[name] = y.reshape(-1) if y.ndim == 2 else y
     x, y = arrays["train_images"], flat["train_labels"]
     if "val_images" in names:
-        val = arrays["val_images"]
+        # each before they are joined, so that the right one is named
+        x, val = (inputs(arrays[name], f"{flag}: {name}") for name in ("train_images", "val_images"))
         if x.shape[1:] != val.shape[1:] or x.dtype != val.dtype:
             raise BadInput(f"{flag}: train_images is {form(x)} and val_images {form(val)}; they must be alike")
-        labels(y, len(x), f"{flag}: train_labels")  # before they are joined, so that the right one is named
+        labels(y, len(x), f"{flag}: train_labels")
         labels(flat["val_labels"], len(val), f"{flag}: val_labels")
         x, y = np.concatenate([x, val]), np.concatenate([y, flat["val_labels"]])
     return split((x, y), (arrays["test_images"], flat["test_labels"]), flag, _MED)

@@ -3,8 +3,9 @@
     for name, content in files(path, wanted, flag, most=1 << 20): ...
 
 An archive (.zip; .tar, plain or packed by gzip, bzip2 or xz) is read from beginning to end and nothing is ever written,
-so no name in it can lead anywhere; links and devices in it are passed over. What a file claims to hold is checked
-before it is read: a wanted file of more than `most` bytes, or an archive of more than 16 GiB in all, is refused.
+so no name in it can lead anywhere; links and devices in it are passed over. Links in a folder are followed. What a file
+claims to hold is checked before it is read: a wanted file of more than `most` bytes, or an archive of more than 16 GiB
+in all, is refused.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Self
 
 from ..core.errors import BadInput
 from .npz import UNREADABLE
@@ -62,11 +63,23 @@ def only(path: Path, names: tuple[str, ...], flag: str, *, most: int) -> dict[st
 
 
 def _folder(path: Path, wanted: Callable[[str], bool], flag: str, most: int) -> Iterator[File]:
-    for file in sorted(path.rglob("*")):
+    for file in _below(path):
         name = file.relative_to(path).as_posix()
         if wanted(name) and file.is_file():
             _check(file.stat().st_size, most, name, flag)
             yield name, file.read_bytes()
+
+
+def _below(folder: Path, above: tuple[Path, ...] = ()) -> Iterator[Path]:
+    """All that lies below a folder, sorted, in linked folders too, but for a link that leads back up."""
+    here = folder.resolve()
+    if here in above:
+        return
+    for path in sorted(folder.iterdir()):
+        if path.is_dir():
+            yield from _below(path, (*above, here))
+        else:
+            yield path
 
 
 def zip_files(file: IO[bytes], wanted: Callable[[str], bool], flag: str, *, most: int) -> Iterator[File]:
@@ -74,14 +87,27 @@ def zip_files(file: IO[bytes], wanted: Callable[[str], bool], flag: str, *, most
     with _reading(flag), zipfile.ZipFile(file) as z:
         _check(sum(i.file_size for i in z.infolist()), MOST_ARCHIVE, "the archive", flag)
         for info in z.infolist():
-            if not info.is_dir() and wanted(info.filename):
+            if wanted(info.filename) and not info.is_dir():  # in this order: a member may have an empty name
                 _check(info.file_size, most, info.filename, flag)
                 yield info.filename, z.read(info)  # no more than it claims: zipfile stops there
 
 
+class _Member(tarfile.TarInfo):
+    """A header that must be there: the module takes an archive that breaks off between two files for a whole one."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        try:
+            return super().frombuf(buf, encoding, errors)
+        except tarfile.HeaderError as e:
+            if len(buf) == tarfile.BLOCKSIZE and not any(buf):
+                raise  # zeros: the end of an archive
+            raise tarfile.ReadError(f"it is torn, or no archive: {e}") from None
+
+
 def _tar(path: Path, wanted: Callable[[str], bool], flag: str, most: int) -> Iterator[File]:
     total = 0
-    with tarfile.open(path, "r|*") as tar:  # a stream: going back would unpack it again
+    with tarfile.open(path, "r|*", tarinfo=_Member) as tar:  # a stream: going back would unpack it again
         while (info := tar.next()) is not None:
             total += info.size
             _check(total, MOST_ARCHIVE, "the archive", flag)

@@ -23,6 +23,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from os.path import exists  # Path's own raises in a folder that may not be read
 from pathlib import Path
 from typing import Any
 
@@ -70,9 +71,9 @@ class Form:
         for at in (spelling for name in self.at for spelling in _spellings(name)):
             path = folder / at
             if at.endswith("/"):
-                if any((path / mark).exists() for mark in self.marks):
+                if any(exists(path / mark) for mark in self.marks):
                     return path
-            elif path.exists():
+            elif exists(path):
                 return path
         return None
 
@@ -142,9 +143,15 @@ def where_data_is() -> str:
         return "TARRY_DATA is unset: set it to a folder of data sets."
     if not folder.is_dir():
         return f"TARRY_DATA={folder} is not a folder: set it to a folder of data sets."
-    names = sorted(p.name + "/" * p.is_dir() for p in folder.iterdir() if not p.name.startswith("."))
+    if not os.access(folder, os.R_OK | os.X_OK):
+        return f"TARRY_DATA={folder} may not be read: change its permissions."
+    names = sorted(_shown(p) for p in folder.iterdir() if not p.name.startswith("."))
     shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
     return f"TARRY_DATA={folder} holds {shown or 'nothing'}."
+
+
+def _shown(path: Path) -> str:
+    return path.name + "/" * path.is_dir() + (" (may not be read)" if not os.access(path, os.R_OK) else "")
 
 
 def loose_files() -> dict[str, Path]:

@@ -29,6 +29,8 @@ def _part(path: Path, where: str) -> tuple[Array, Array]:
     x, y = _variables(path, where)
     if x.dtype != np.uint8 or y.dtype.kind not in "uif" or not np.isfinite(y).all():
         raise BadInput(f"{where}: X is {x.dtype} and y {y.dtype}; wants bytes and numbers")
+    if (y != np.floor(y)).any():
+        raise BadInput(f"{where}: y must hold whole numbers")
     labels = y.ravel().astype(np.int64)
     if labels.min() < 0 or labels.max() > 10:
         raise BadInput(f"{where}: y holds {labels.min()} … {labels.max()}; digits are 1 … 9, and 10 for zero")

@@ -16,6 +16,8 @@ import csv
 import io
 import json
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from os.path import isfile
 from pathlib import Path
 from typing import Any
 
@@ -33,42 +35,56 @@ _MOST = 1 << 30  # bytes a file
 _CSV_LIMIT = 10_000_000  # characters a field; the module's own is 131,072
 
 
+def _said(row: Found, field: str) -> str:
+    value = row[field]
+    if not isinstance(value, str):
+        raise TypeError(f"the field {field!r} holds no text but {type(value).__name__}")
+    return value
+
+
 def text_of(row: Found) -> Text:
-    return str(row["text"])
+    return _said(row, "text")
 
 
 def post_of(row: Found) -> Text:
-    return body(str(row["text"]))
+    return body(_said(row, "text"))
 
 
 def news_of(row: Found) -> Text:
     """Title, where there is one, and description; a backslash in them stands for a line's end."""
-    return " ".join(str(part) for part in (row.get("title"), row["text"]) if part).replace("\\", " ")
+    return " ".join(str(part) for part in (row.get("title"), _said(row, "text")) if part).replace("\\", " ")
 
 
 def pair_of(row: Found) -> Text:
-    return str(row["s1"]), str(row["s2"])
+    return _said(row, "s1"), _said(row, "s2")
 
 
 def answer_of(row: Found) -> Text:
-    return str(row["question"]), str(row["answer"])
+    return _said(row, "question"), _said(row, "answer")
 
 
 def jsonl(text: Callable[[Found], Text], classes: Sequence[str] = (), *, label: Any = "y") -> Reader:
     """A reader of one object a line: `split`, what `text` makes a text of, and the field `label` (a number: always)."""
 
     def read(path: Path, flag: str) -> Texts:
-        return gathered(
-            (_row(i, row, flag) for i, row in _lines(_decoded(path.read_bytes(), flag), flag)), flag, classes
-        )
+        return gathered((_row(i, row, flag) for i, row in _lines(_content(path, flag), flag)), flag, classes)
 
     def _row(i: int, row: Found, flag: str) -> Row:
-        try:
+        with _line(i, row, flag):
             return Row(row["split"], text(row), row[label] if isinstance(label, str) else label)
-        except KeyError as e:
-            raise BadInput(f"{flag}: line {i} has no field {e.args[0]!r}; it has {', '.join(row)}") from None
 
     return read
+
+
+@contextmanager
+def _line(i: int, row: Found, flag: str) -> Iterator[None]:
+    """What is wrong with a line is said of it."""
+    try:
+        yield
+    except KeyError as e:
+        raise BadInput(f"{flag}: line {i} has no field {e.args[0]!r}; it has {', '.join(row)}") from None
+    except TypeError as e:
+        raise BadInput(f"{flag}: line {i}: {e}") from None
 
 
 def question_jsonl(path: Path, flag: str) -> Texts:
@@ -76,9 +92,8 @@ def question_jsonl(path: Path, flag: str) -> Texts:
     rows = []
     for name, text in _texts(path, ("train.jsonl", "test.jsonl"), flag).items():
         for i, row in _lines(text, f"{flag}: {name}"):
-            if not {"question", "answer"} <= row.keys():
-                raise BadInput(f"{flag}: {name}: line {i} wants the fields question and answer")
-            rows.append(Row(name.removesuffix(".jsonl"), answer_of(row), 0))
+            with _line(i, row, f"{flag}: {name}"):
+                rows.append(Row(name.removesuffix(".jsonl"), answer_of(row), 0))
     return gathered(rows, flag, ["grade school mathematics"])
 
 
@@ -88,7 +103,7 @@ def _lines(text: str, flag: str) -> Iterator[tuple[int, Found]]:
             continue
         try:
             row = json.loads(line)
-        except ValueError as e:
+        except (ValueError, RecursionError) as e:
             raise BadInput(f"{flag}: line {i} is no JSON ({e})") from e
         if not isinstance(row, dict):
             raise BadInput(f"{flag}: line {i} is no object but {type(row).__name__}")
@@ -99,13 +114,24 @@ def _texts(path: Path, names: Sequence[str], flag: str, perhaps: Sequence[str] =
     """These files of a folder (not of its sub-folders) or of an archive; those of `perhaps` where they are there."""
     wanted = (*names, *perhaps)
     if path.is_dir():
-        found = {name: (path / name).read_bytes() for name in wanted if (path / name).is_file()}
+        found = {name: _bytes(path / name, flag) for name in wanted if isfile(path / name)}
     else:
         there = files(path, lambda n: n.rpartition("/")[2] in wanted, flag, most=_MOST)
         found = {name.rpartition("/")[2]: content for name, content in there}
     if missing := [name for name in names if name not in found]:
         raise BadInput(f"{flag}: lacks {', '.join(missing)}")
     return {name: _decoded(content, f"{flag}: {name}") for name, content in found.items()}
+
+
+def _bytes(path: Path, flag: str) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as e:
+        raise BadInput(f"{flag}: cannot be read ({type(e).__name__}: {e})") from e
+
+
+def _content(path: Path, flag: str) -> str:
+    return _decoded(_bytes(path, flag), flag)
 
 
 def _decoded(content: bytes, flag: str) -> str:
@@ -118,13 +144,15 @@ def _decoded(content: bytes, flag: str) -> str:
 def math_json(path: Path, flag: str) -> Texts:
     """MathInstruct: a question's class is the collection it was taken from. There is no test set."""
     try:
-        rows = json.loads(_decoded(path.read_bytes(), flag))
-    except ValueError as e:
+        rows = json.loads(_content(path, flag))
+    except (ValueError, RecursionError) as e:
         raise BadInput(f"{flag}: is no JSON ({e})") from e
-    wanted = {"instruction", "output", "source"}
-    if not isinstance(rows, list) or any(not isinstance(r, dict) or not wanted <= r.keys() for r in rows):
-        raise BadInput(f"{flag}: wants a list of objects with the fields {', '.join(sorted(wanted))}")
-    return gathered((Row("train", (str(r["instruction"]), str(r["output"])), str(r["source"])) for r in rows), flag)
+    wanted = ("instruction", "output", "source")
+    if not isinstance(rows, list) or any(
+        not isinstance(r, dict) or any(not isinstance(r.get(field), str) for field in wanted) for r in rows
+    ):
+        raise BadInput(f"{flag}: wants a list of objects with the fields {', '.join(wanted)}, all texts")
+    return gathered((Row("train", (r["instruction"], r["output"]), r["source"]) for r in rows), flag)
 
 
 def newsgroups(path: Path, flag: str) -> Texts:
@@ -157,13 +185,15 @@ def ag_csv(classes: Sequence[str]) -> Reader:
 
     def read(path: Path, flag: str) -> Texts:
         rows, found = [], _texts(path, ("train.csv", "test.csv"), flag)
+        numbers = {str(i + 1): i for i in range(len(classes))}
         for split in ("train", "test"):
-            for i, row in enumerate(_csv(found[f"{split}.csv"]), 1):
-                if len(row) < 3 or not row[0].isdigit():
+            for i, row in _csv(found[f"{split}.csv"], f"{flag}: {split}.csv"):
+                if len(row) < 3 or row[0] not in numbers:
                     raise BadInput(
-                        f"{flag}: line {i} of {split}.csv wants a class from 1 up, a title and a description"
+                        f"{flag}: line {i} of {split}.csv wants a class from 1 to {len(classes)}, a title and a"
+                        " description"
                     )
-                rows.append(Row(split, news_of({"title": row[1], "text": row[2]}), int(row[0]) - 1))
+                rows.append(Row(split, news_of({"title": row[1], "text": row[2]}), numbers[row[0]]))
         return gathered(rows, flag, classes)
 
     return read
@@ -174,16 +204,25 @@ def banking_csv(path: Path, flag: str) -> Texts:
     found = _texts(path, ("train.csv", "test.csv"), flag)
     rows = []
     for split in ("train", "test"):
-        header, *lines = list(_csv(found[f"{split}.csv"])) or [[]]
+        (_, header), *lines = list(_csv(found[f"{split}.csv"], f"{flag}: {split}.csv")) or [(1, [])]
         if header != ["text", "category"]:
-            raise BadInput(f"{flag}: {split}.csv begins with {', '.join(header)}; wants the columns text, category")
-        rows += [Row(split, line[0], line[1]) for line in lines if len(line) == 2]
+            begins = ", ".join(header)
+            raise BadInput(f"{flag}: {split}.csv begins with {begins!r}; wants the columns text, category")
+        for i, line in lines:
+            if len(line) != 2:
+                raise BadInput(f"{flag}: line {i} of {split}.csv has {len(line)} columns; wants text, category")
+            rows.append(Row(split, line[0], line[1]))
     return gathered(rows, flag)
 
 
-def _csv(text: str) -> Iterator[list[str]]:
+def _csv(text: str, flag: str) -> Iterator[tuple[int, list[str]]]:
+    """The rows of a table that are not blank, each with the number of its last line."""
     csv.field_size_limit(_CSV_LIMIT)
-    return csv.reader(io.StringIO(text, newline=""))
+    rows = csv.reader(io.StringIO(text, newline=""))
+    try:
+        yield from ((rows.line_num, row) for row in rows if row)
+    except csv.Error as e:
+        raise BadInput(f"{flag}: line {rows.line_num}: {e}; is a quote left open?") from e
 
 
 def msr_txt(path: Path, flag: str) -> Texts:
@@ -218,8 +257,8 @@ def _sentences(tables: dict[str, str], flag: str) -> Iterator[Row]:
             yield Row(split, row["sentence"].strip(), _digit(row.get("label")))
 
 
-def _digit(text: str | None) -> int | None:
-    return int(text) if text in ("0", "1") else None
+def _digit(text: str | None) -> int | str | None:
+    return int(text) if text in ("0", "1") else text
 
 
 def _tabs(text: str, wanted: Sequence[str], flag: str) -> Iterator[dict[str, str]]:

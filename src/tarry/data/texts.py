@@ -22,7 +22,10 @@ Text = str | tuple[str, str]
 
 @dataclass(frozen=True)
 class Texts:
-    """Texts and their classes: a label is a place in `classes`. `unlabelled` are texts the set gives no labels for."""
+    """Texts and their classes: a label is a place in `classes`. `unlabelled` are texts the set gives no labels for.
+
+    `validated`: what is tested on is the set's own validation part.
+    """
 
     train: tuple[Text, ...]
     y_train: Labels
@@ -30,6 +33,7 @@ class Texts:
     y_test: Labels
     classes: tuple[str, ...]
     unlabelled: tuple[Text, ...] = ()
+    validated: bool = False
 
 
 class Row(NamedTuple):
@@ -48,7 +52,7 @@ def gathered(rows: Iterable[Row], flag: str, classes: Sequence[str] = ()) -> Tex
     """
     by: dict[str, list[Row]] = {"train": [], "validation": [], "test": []}
     for row in rows:
-        if row.split not in by:
+        if not isinstance(row.split, str) or row.split not in by:
             raise BadInput(f"{flag}: has the split {row.split!r}; wants {', '.join(by)}")
         by[row.split].append(row)
     train, test = by["train"], by["validation"] or by["test"]
@@ -64,6 +68,7 @@ def gathered(rows: Iterable[Row], flag: str, classes: Sequence[str] = ()) -> Tex
         y_test=_labels(test, place, flag),
         classes=tuple(classes),
         unlabelled=tuple(r.text for r in by["test"]) if by["validation"] else (),
+        validated=bool(by["validation"]),
     )
 
 
@@ -71,7 +76,7 @@ def _labels(rows: Sequence[Row], place: dict[str, int], flag: str) -> Labels:
     found = np.empty(len(rows), np.int64)
     for i, row in enumerate(rows):
         label = place.get(row.label, -1) if isinstance(row.label, str) else row.label
-        if label is None or not 0 <= label < len(place):
+        if not isinstance(label, int) or not 0 <= label < len(place):
             raise BadInput(
                 f"{flag}: a {row.split} example has the label {row.label!r}; its classes are {len(place)}, from 0:"
                 f" {', '.join(list(place)[:5])}{', …' if len(place) > 5 else ''}"

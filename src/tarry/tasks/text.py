@@ -124,9 +124,9 @@ def mrpc(
     pairs unlabelled. Its model is --task.model bert --task.lora 0.
     """
     texts = load_text("mrpc", hub=hub)
-    if not 0 <= validation < len(texts.train):
+    if not texts.validated and not 0 <= validation < len(texts.train):
         raise BadInput(f"--task.validation {validation}: must be from 0 to {len(texts.train) - 1}")
-    if not texts.unlabelled and validation:
+    if not texts.validated and validation:
         texts = with_test(texts, validation)
     return _task("mrpc", texts, _How(model, length, lora, alpha, dropout, vocabulary, limit, test, unlabelled))
 
@@ -171,7 +171,7 @@ def banking77(
 def _task(name: str, texts: Texts, how: _How) -> Task:
     train, test = chosen(len(texts.train), how.limit), chosen(len(texts.test), how.test)
     if not len(test):
-        raise BadInput(f"--task {name}: the set has no test examples")
+        raise BadInput(f"--task {name}: the set has no test examples (split 'test' or 'validation')")
     others = chosen(len(texts.unlabelled), how.unlabelled, 1)
     sets = [[texts.train[i] for i in train], [texts.test[i] for i in test], [texts.unlabelled[i] for i in others]]
     classes, small = len(texts.classes), how.model == "textcnn"
