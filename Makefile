@@ -10,11 +10,15 @@ demo: $(STAMP)
 	$(BIN)/tarry demo
 
 test: $(STAMP)
-	$(BIN)/pytest -n 2 -m "not data"
+	$(BIN)/pytest -n 2 -m "not data and not federation"
 
 # Checks on real data sets; TARRY_DATA names the folder that holds them.
 test-data: $(STAMP)
 	$(BIN)/pytest -m data
+
+# Federations whose parts are killed; minutes.
+test-federation: $(STAMP)
+	$(BIN)/pytest -m federation
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .
