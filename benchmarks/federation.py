@@ -29,7 +29,7 @@ def measured(nodes: int, method: str, seconds: float) -> dict[str, Any]:
     """A federation of so many nodes, for so long once all are at work."""
     folder = Path(tempfile.mkdtemp(prefix="tarry-bench-"))
     local = Local(folder / "out")
-    local.prepare(nodes, {**LIGHT, "method": method, "clients": nodes, "time": 36000.0}, tls=False)
+    local.prepare(nodes, {**LIGHT, "method": method, "clients": nodes, "time": 36000.0}, tls=False, memory=True)
     began = time.monotonic()
     try:
         local.up()

@@ -63,7 +63,7 @@ class Record:
                     visits[client, visit] = Went(r["t"], None)
             elif r["op"] in ("update", "lost", "refused"):
                 at = who[r["number"]]
-                visits[at] = Went(visits[at].start, r["t"], r["op"] == "lost")
+                visits[at] = Went(visits[at].start, r["t"], r["op"] != "update")
         end = max((r["t"] for r in rows if r["op"] in ("update", "lost", "refused", "close", "end")), default=0.0)
         digests = {r["number"]: r["digest"] for r in rows if r["op"] == "update"}
         return cls(begun["clients"], begun["per_client"], visits, changes, digests, len(digests), end, ended)

@@ -136,6 +136,7 @@ def test_weights_that_are_not_finite_are_refused_and_counted(tmp_path):
     assert d.course.refused >= 1
     assert {r["client"] for r in rows(tmp_path, "refused")} == {2}
     assert np.isfinite(d.course.server.weights.numpy()).all()
+    assert replay(tmp_path / "out").weights_sha256 == sha256(d.course.server.answer)
 
 
 def test_a_client_that_is_late_loses_its_ticket_and_is_waited_for_longer(tmp_path):

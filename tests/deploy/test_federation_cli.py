@@ -6,6 +6,8 @@ import json
 
 import pytest
 
+from tarry.deploy.local import Local
+
 from .fake import Clock, FakeGrid, driver, finished, nodes, small_plan
 
 
@@ -61,6 +63,20 @@ def test_mistakes_are_told_before_anything_is_started(cli, words, why, tmp_path)
     assert code == 2
     assert why in " ".join(said.split())
     assert not (tmp_path / "x" / "flower").exists()
+
+
+def test_a_federation_goes_on_with_its_own_settings_alone(cli, tmp_path):
+    Local(tmp_path / "fed").prepare(2, {"method": "fedasync", "clients": 2}, tls=False)
+    code, said = cli("federation", "up", "--out", "fed", "--method", "orthofl")
+    assert code == 2
+    assert "goes on with its own settings" in said
+
+
+def test_the_key_of_a_client_is_shown(cli, tmp_path):
+    _, first = cli("federation", "key", "home")
+    _, second = cli("federation", "key", "home")
+    assert first == second
+    assert len(first.strip()) == 64
 
 
 def test_delay_models_are_still_listed(cli):

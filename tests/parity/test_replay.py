@@ -96,6 +96,8 @@ def test_two_tickets_a_client_are_replayed(tmp_path):
         grid.clock.sleep(0.1)
     d.close()
     assert most == 2
+    first = [e["client"] for e in read_rows(tmp_path / "out" / "events.jsonl") if e["kind"] == "hand_out"][:8]
+    assert sorted(first) == [0, 0, 1, 1, 2, 2, 3, 3], "at once"
     assert replay(tmp_path / "out").weights_sha256 == sha256(d.course.server.answer)
 
 

@@ -55,25 +55,30 @@ def up(
         float | None, typer.Option("--ask-every", help="seconds between evaluations on clients")
     ] = None,
     app: Annotated[Path | None, typer.Option("--app", help="a Flower app of your own, to run with these nodes")] = None,
+    memory: Annotated[
+        bool, typer.Option("--memory", help="a SuperLink without a database: faster; killed, it forgets what is out")
+    ] = False,
     wait: Annotated[
         bool, typer.Option("--wait", help="stay, start what is killed, and take it down at the end")
     ] = False,
 ) -> None:
     """Start a federation on this machine, or what is missing of one. --delay makes clients sleep, to try slow ones."""
     local = Local(out, lambda line: show.lines([line]))
+    if (out / "result.json").is_file():
+        raise BadInput(f"--out {out}: the federation there is over; `tarry report {out}` shows it")
     if local.is_set_up:
         if given or spec is not None or context.args:
             raise BadInput(f"--out {out}: it holds a federation, which goes on with its own settings; leave out others")
     elif app is not None:
         _claim(out)
-        local.prepare(_clients_of(app, given, context), {}, tls=tls, app=app)
+        local.prepare(_clients_of(app, given, context), {}, tls=tls, app=app, memory=memory)
     else:
         merged = {"clients": 4, **{k: v for k, v in gather(given, context, spec).items() if v is not None}}
         options = {"deadline": deadline, "in-flight": in_flight, "ask-every": ask_every}
         config = {**_flat(merged), **{k: v for k, v in options.items() if v is not None}}
         config["clients"] = read(config).spec.clients  # what is wrong is told here, not in a log
         _claim(out)
-        local.prepare(config["clients"], config, tls=tls)
+        local.prepare(config["clients"], config, tls=tls, memory=memory)
     local.up()
     if not wait:
         show.lines([f"`tarry federation status {out}` shows how it does, `tarry federation down {out}` ends it"])

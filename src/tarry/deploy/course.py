@@ -142,7 +142,12 @@ class Course:
             else:
                 self.roster.remove(client)
             self._tell("join" if comes else "leave", client=client)
-        return [self._hand_out(client, time) for client in self.server.pick(self.roster, time)]
+        handed: list[Ticket] = []
+        while picked := self.server.pick(self.roster, time):
+            handed += [self._hand_out(client, time) for client in picked]
+            if self.per_client == 1:
+                break
+        return handed
 
     def _hand_out(self, client: int, time: float) -> Ticket:
         ticket = self.server.hand_out(client, time)

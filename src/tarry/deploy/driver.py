@@ -13,7 +13,7 @@ import logging
 import time as wall
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from math import inf
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any
 
@@ -131,9 +131,10 @@ class Driver:
             if stop() and self._stopping is None:
                 self._stopping = self.now()
                 log.info("stopping: %d tickets are under way", len(self.book))
+            began = wall.monotonic()
             try:
                 self.tick()
-                pause = self.terms.poll
+                pause = max(self.terms.poll, wall.monotonic() - began)  # a link that is slow is not asked more often
             except Unreachable as e:
                 pause = min(2 * pause + 0.5, 10.0)
                 log.warning("the link does not answer (%s); again in %.1f s", e, pause)
@@ -236,7 +237,8 @@ class Driver:
             self.door.introduced(now, back)
         elif back.letter in self._asked:
             client = self._asked.pop(back.letter)
-            numbers = {k: float(v) for k, v in list(back.words.items())[:16] if isinstance(v, int | float)}
+            words = [(k[:40], v) for k, v in list(back.words.items())[:16] if isinstance(v, int | float)]
+            numbers = {k: float(v) for k, v in words if isfinite(v)}
             if back.error is None:
                 self.keeper.do({"op": "heard", "t": now, "client": client, "metrics": numbers})
         elif back.letter in self._late:
@@ -284,7 +286,8 @@ class Driver:
         digest = hashlib.blake2b(answer.trained.delta.numpy().tobytes(), digest_size=8).hexdigest()
         if answer.forgot:
             self.note("a client has forgotten what it kept", client=held.client, ticket=held.number)
-        told = {"took": answer.took, "keeps": answer.keeps, "forgot": answer.forgot, "digest": digest}
+        took = answer.took if answer.took is not None and 0 <= answer.took <= time - held.time else None
+        told = {"took": took, "keeps": answer.keeps, "forgot": answer.forgot, "digest": digest}
         self.keeper.accept({**row, **told}, answer)
 
     def _send(self, tickets: list[Held]) -> None:

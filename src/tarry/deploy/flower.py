@@ -84,6 +84,8 @@ def _returned(message: Message) -> Return:
         error = message.error
         why = _ERRORS.get(error.code, f"error {error.code}")
         return Return(about.reply_to_message_id, about.src_node_id, {}, {}, error=why)
+    if not message.has_content():
+        return Return(about.reply_to_message_id, about.src_node_id, {}, {}, error="an answer without content")
     content = message.content
     return Return(about.reply_to_message_id, about.src_node_id, words_of(content), arrays_of(content))
 
@@ -102,3 +104,5 @@ class _told:
             raise Over("Flower has ended the run") from error
         if isinstance(error, httpx.HTTPError | ConnectionError):
             raise Unreachable(str(error) or type(error).__name__) from error
+        if isinstance(error, ValueError | KeyError | TypeError):  # one node's nonsense must not end it for all
+            raise Unreachable(f"a message cannot be read: {error}") from error

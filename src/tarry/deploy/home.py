@@ -69,5 +69,6 @@ class Home:
         checkpoint.write(folder / f"{visit}.safetensors", dict(memory))
 
     def _of(self, federation: str) -> Path:
-        assert re.fullmatch(r"[0-9a-f]{1,64}", federation), "the server names a federation in hex"
+        if not re.fullmatch(r"[0-9a-f]{1,64}", federation):  # it becomes the name of a folder
+            raise ValueError("a federation is named in hex")
         return self.folder / federation

@@ -104,6 +104,7 @@ class Keeper:
         handed = [[t.number, t.client, t.visit, Book.token()] for t in tickets]
         row = {"op": "close", "t": time, "changes": [list(c) for c in changes], "handed": handed}
         self.journal.append(row)
+        self._recorder.flush()
         self._hold(row)
         if self.course.done:
             self._end()

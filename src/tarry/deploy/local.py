@@ -69,6 +69,7 @@ class Setup:
     ports: list[int]  # of the SuperLink, then of each SuperNode
     config: dict[str, Any]
     app: str | None = None
+    memory: bool = False  # the SuperLink writes nothing down
 
 
 class Local:
@@ -93,12 +94,16 @@ class Local:
     def is_set_up(self) -> bool:
         return (self.room / "setup.json").is_file()
 
-    def prepare(self, clients: int, config: Mapping[str, Any], *, tls: bool, app: Path | None = None) -> None:
+    def prepare(
+        self, clients: int, config: Mapping[str, Any], *, tls: bool, app: Path | None = None, memory: bool = False
+    ) -> None:
         """Write everything down that the processes need."""
         self.room.mkdir(parents=True, exist_ok=True)
         (self.room / "home").mkdir(exist_ok=True)
         config = {**config, "out": str(self.folder)}
-        setup = Setup(clients, tls, free_ports(1 + clients), config, None if app is None else str(app.resolve()))
+        setup = Setup(
+            clients, tls, free_ports(1 + clients), config, None if app is None else str(app.resolve()), memory
+        )
         if app is None:
             (self.room / "app").mkdir(exist_ok=True)
             lines = [f"{_key(k)} = {_value(v)}" for k, v in config.items()]
@@ -136,11 +141,14 @@ class Local:
             safe = ["--ssl-certfile", str(self._tls / "server.crt"), "--ssl-keyfile", str(self._tls / "server.key"),
                     "--ssl-ca-certfile", str(self._tls / "ca.crt"), "--enable-supernode-auth"]  # fmt: skip
         fresh = not self.processes.alive("link")
+        if fresh and s.memory:  # it knows its nodes no more, and they would not ask again
+            self.processes.end([n for n in self.processes.names() if n != "warm"])
+        kept = [] if s.memory else ["--database", str(self.room / "link.db")]
         if fresh:
             self.processes.start(
                 "link",
                 ["flower-superlink", *safe, "--host", "127.0.0.1", "--port", str(s.ports[0]), "--isolation", "process",
-                 "--database", str(self.room / "link.db"), "--disable-runtime-dependency-installation"],
+                 *kept, "--disable-runtime-dependency-installation"],
             )  # fmt: skip
         if not self.processes.alive("exec"):
             trust = ["--root-certificates", str(self._tls / "ca.crt")] if s.tls else ["--insecure"]
@@ -171,8 +179,8 @@ class Local:
         told = f'partition-id={i} num-partitions={s.clients} home="{home}"'
         self.processes.start(
             name,
-            [sys.executable, "-m", "tarry.deploy.node", *safe, "--isolation", "process", "--host", "127.0.0.1",
-             "--port", str(s.ports[1 + i]), "--node-config", told],
+            [sys.executable, str(Path(__file__).with_name("node.py")), *safe, "--isolation", "process",
+             "--host", "127.0.0.1", "--port", str(s.ports[1 + i]), "--node-config", told],
         )  # fmt: skip
         self._say(f"SuperNode of client {i}")
 

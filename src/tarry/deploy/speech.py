@@ -7,7 +7,7 @@ Plain   the model's tensors by name; back come the same tensors and `num-example
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from math import isfinite
+from math import isfinite, nan
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -128,7 +128,8 @@ class Plain:
             [torch.from_numpy(np.ascontiguousarray(found[b.name])).reshape(-1) for b in self._layout.blocks]
         )
         losses = [v for k in ("train_loss", "train-loss", "loss") if isinstance(v := back.words.get(k), float)]
-        return Answer(_trained(local - ticket.sent.cpu(), n, 1, losses[0] if losses else 0.0, {}))
+        made = _trained(local - ticket.sent.cpu(), n, 1, 0.0, {})
+        return Answer(made._replace(loss=losses[0] if losses else nan))
 
 
 def _trained(delta: torch.Tensor, n: int, steps: int, loss: float, extras: dict[str, Any]) -> Trained:

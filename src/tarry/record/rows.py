@@ -44,6 +44,10 @@ class Recorder:
             row[name] = None if isinstance(value, float) and not isfinite(value) else value
         self._file.write(json.dumps(row, separators=(",", ":")).encode() + b"\n")
 
+    def flush(self) -> None:
+        """For whoever reads along."""
+        self._file.flush()
+
     def position(self) -> int:
         """How far the log is safely on disk."""
         self._file.flush()

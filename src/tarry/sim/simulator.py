@@ -227,16 +227,17 @@ class Simulator:
             self._tell("join" if arrives else "leave", client=client)
 
     def _dispatch(self) -> None:
-        gone = True
-        while gone:  # a client that left for good gives its place to another
-            gone = False
+        again = True
+        while again:  # a client that left for good gives its place to another; one that may hold two tickets gets both
+            again = False
             for client in self.server.pick(self.roster, self.time):
                 seconds = self.delay(client, self.server.visits[client])
                 if seconds is None:
-                    gone = True
+                    again = True
                     self._tell("leave", client=client)
                 elif 0 < seconds < inf:
                     self._hand_out(client, seconds)
+                    again = again or self.per_client > 1
                 else:
                     visit = self.server.visits[client]
                     raise BadInput(f"--delay: client {client}, visit {visit}: {seconds}: must be finite and above 0 s")
