@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import tarry
+from tarry.cli.watch import _Told as watching
 from tarry.methods import methods
 from tarry.record.result import Result
 from tarry.sim.fleet import delays
@@ -377,3 +378,34 @@ def test_all_methods_are_compared_but_those_that_do_not_fit(cli, here, quick, mo
     assert told == ["fednova", "scaffold"]
     assert [p.name for p in (here / "c").iterdir() if p.is_dir()] == ["fedasync"]
     assert "fednova is left out" in (here / "c" / "report.html").read_text()
+
+
+def test_watch_tells_every_evaluation_and_how_it_ended(cli, here, quick):
+    assert cli("run", "--method", "fedasync", *quick, "--out", "r").code == 0
+    said = cli("watch", "r")
+    assert said.code == 0
+    rows = [json.loads(line) for line in (here / "r/events.jsonl").read_text().splitlines()]
+    scores = [r for r in rows if r["kind"] == "evaluate"]
+    assert len(scores) > 1
+    assert sum(f"accuracy {r['accuracy']:.4f}" in said.out for r in scores) == len(scores)
+    result = json.loads((here / "r/result.json").read_text())
+    assert f"it is over: {result['updates']} updates" in said.out
+
+
+def test_watch_goes_on_from_where_it_read_and_begins_again_where_a_run_was_taken_up(tmp_path):
+    log, told = tmp_path / "events.jsonl", watching()
+    row = '{"kind":"evaluate","time":%d.0,"version":0,"updates":%d,"accuracy":0.5}\n'
+    log.write_text(row % (1, 1))
+    assert len(told.news(log)) == 1
+    assert told.news(log) == []
+    log.write_text(row % (1, 1) + row % (2, 2) + row % (3, 3))
+    assert [line.split()[0] for line in told.news(log)] == ["2", "3"]
+    log.write_text(row % (1, 1) + row % (2, 2))
+    assert len(told.news(log)) == 2
+    assert told.kinds["evaluate"] == 2
+
+
+def test_watch_says_where_nothing_is_at_work(cli):
+    said = cli("watch", ".")
+    assert said.code == 2
+    assert "events.jsonl" in said.err

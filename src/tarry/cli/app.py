@@ -21,6 +21,7 @@ from .report import report
 from .reproduce import reproduce
 from .resume import resume
 from .run import run
+from .watch import watch
 
 __all__ = ["app", "main"]
 
@@ -39,6 +40,7 @@ for command in (
     resume,
     replay,
     report,
+    watch,
     reproduce,
     demo,
     catalogue.methods,
