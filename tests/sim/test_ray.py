@@ -60,14 +60,14 @@ def running(pids: set[int]) -> set[int]:
 @pytest.fixture(autouse=True, scope="module")
 def cluster() -> Iterator[str]:
     """Ray on this machine, with a GPU as far as it is told, and nothing of it left when the tests are over."""
-    threads, term = torch.get_num_threads(), signal.getsignal(signal.SIGTERM)
+    threads, term, before = torch.get_num_threads(), signal.getsignal(signal.SIGTERM), below(HERE)
     torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("RAY_ADDRESS", raising=False)
         patch.setattr(ray, "init", partial(ray.init, num_gpus=1, object_store_memory=200_000_000))
         leave = ray_cluster.connect(None, cpus=2)
         yield ray.get_runtime_context().gcs_address
-        of_ray = below(HERE)
+        of_ray = below(HERE) - before  # other tests leave multiprocessing's own tracker
         leave()
     assert len(of_ray) >= 3
     assert not ray.is_initialized()
