@@ -104,6 +104,17 @@ def test_whatever_is_killed_the_run_goes_on(local, victims):
     honest(local, result)
 
 
+def test_a_link_that_wrote_nothing_down_loses_tickets_and_no_update(local):
+    local.prepare(2, {**SMALL, "method": "fedasync", "clients": 2, "updates": 20, "deadline": 30.0}, tls=False,
+                  memory=True)  # fmt: skip
+    local.up()
+    reach(local, 5)
+    kill(local, "link")
+    result = over(local, within=400.0, repair=True)
+    assert result.updates == 20
+    honest(local, result)
+
+
 def test_a_stop_leaves_a_federation_that_is_taken_up_again(local):
     local.prepare(2, {**SMALL, "method": "fedasync", "clients": 2, "updates": 20}, tls=False)
     local.up()

@@ -1,0 +1,160 @@
+"""The commands of docs/deploy.md, one after the other, as people type them: certificates, node keys, known clients."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tarry.deploy.journal import read
+from tarry.deploy.processes import free_ports
+from tarry.deploy.tls import authority, node_key
+from tarry.record.result import Result
+from tarry.replay import replay
+
+pytestmark = pytest.mark.federation
+BIN = Path(sys.executable).parent
+
+
+class Machine:
+    """A folder, Flower's home in it, and processes that are ended with it."""
+
+    def __init__(self, folder: Path):
+        self.folder, self.started = folder, list[subprocess.Popen[bytes]]()
+        home = folder / "flwr"
+        home.mkdir()
+        self.env = {**os.environ, "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "FLWR_HOME": str(home),
+                    "OMP_NUM_THREADS": "1", "PATH": f"{BIN}{os.pathsep}{os.environ.get('PATH', '')}"}  # fmt: skip
+
+    def start(self, *words: object) -> subprocess.Popen[bytes]:
+        with (self.folder / f"{len(self.started)}.log").open("wb") as log:
+            self.started.append(
+                subprocess.Popen([str(w) for w in words], env=self.env, stdout=log, stderr=log, start_new_session=True)
+            )
+        return self.started[-1]
+
+    def says(self, *words: object) -> str:
+        return subprocess.run(
+            [str(w) for w in words], env=self.env, capture_output=True, text=True, check=True, timeout=120
+        ).stdout.strip()
+
+    def end(self) -> None:
+        for process in reversed(self.started):
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGTERM)
+        for process in self.started:
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+
+@pytest.fixture
+def machine(tmp_path):
+    made = Machine(tmp_path)
+    yield made
+    made.end()
+
+
+def wait_until(true, *, within: float) -> None:
+    until = time.monotonic() + within
+    while not true():
+        assert time.monotonic() < until
+        time.sleep(0.5)
+
+
+APP = """\
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+[project]
+name = "book"
+version = "1.0.0"
+license = "Apache-2.0"
+[tool.hatch.build.targets.wheel]
+packages = ["."]
+[tool.flwr.app]
+publisher = "us"
+[tool.flwr.app.components]
+serverapp = "tarry.deploy.server_app:app"
+clientapp = "tarry.deploy.client_app:app"
+[tool.flwr.app.config]
+out = "federation"
+method.name = "orthofl"
+task = "digits:limit=400,hidden=16"
+clients = 3
+updates = 16
+epochs = 1
+eval-every = 5.0
+deadline = 60.0
+known = "{known}"
+"""
+
+
+def test_a_server_that_is_kept_and_clients_that_are_known(machine):
+    """Three nodes are registered; the third client's own key is not on the list. The app is killed on the way."""
+    here, out = machine.folder, machine.folder / "federation"
+    authority(here / "tls")
+    link, *ports = free_ports(4)
+    (here / "flwr" / "config.toml").write_text(
+        f'[superlink.here]\naddress = "localhost:{link}"\nroot-certificates = "{here}/tls/ca.crt"\n'
+    )
+    names = ["st-mary", "st-john", "stranger"]
+    keys = {name: machine.says("tarry", "federation", "key", here / name) for name in names}
+    (here / "known.toml").write_text("".join(f'{name} = "{keys[name]}"\n' for name in names[:2]))
+    (here / "app").mkdir()
+    (here / "app" / "pyproject.toml").write_text(APP.format(known=here / "known.toml"))
+
+    machine.start(
+        "flower-superlink", "--host", "127.0.0.1", "--port", link, "--isolation", "process", "--database",
+        here / "link.db", "--ssl-certfile", here / "tls/server.crt", "--ssl-keyfile", here / "tls/server.key",
+        "--ssl-ca-certfile", here / "tls/ca.crt", "--enable-supernode-auth", "--disable-runtime-dependency-installation",
+    )  # fmt: skip
+    machine.start(
+        "flower-superexec", "--runtime-api-address", f"localhost:{link}", "--root-certificates", here / "tls/ca.crt"
+    )
+    registered = [node_key(here / "tls", i) for i in range(3)]
+    wait_until(lambda: _registered(machine, registered[0][1]), within=60)
+    for _, public in registered[1:]:
+        machine.says("flwr", "supernode", "register", public, "here")
+    for name, port, (private, _) in zip(names, ports, registered, strict=True):
+        machine.start(
+            sys.executable, "-m", "tarry.deploy.node", "--superlink", f"localhost:{link}", "--root-certificates",
+            here / "tls/ca.crt", "--auth-supernode-private-key", private, "--isolation", "process", "--host",
+            "127.0.0.1", "--port", port, "--node-config", f"name='{name}' home='{here / name}'",
+        )  # fmt: skip
+        machine.start(sys.executable, "-m", "tarry.deploy.warm", "--runtime-api-address", f"127.0.0.1:{port}")
+    keep = machine.start("tarry", "federation", "keep", here / "app", "here", "--out", out)
+
+    wait_until(lambda: _updates(out) >= 5, within=240)
+    first = json.loads((out / "run.json").read_text())["run"]
+    os.kill(json.loads((out / "server.json").read_text())["pid"], signal.SIGKILL)
+    assert keep.wait(300) == 0, (here / f"{len(machine.started) - 1}.log").read_text()
+
+    assert json.loads((out / "run.json").read_text())["run"] != first
+    result = Result.read(out)
+    assert result.updates == 16
+    clients = {r["name"] for r in read(out / "journal.jsonl") if r["op"] == "client"}
+    assert clients == {"st-mary", "st-john"}
+    assert "stranger" in (out / "log.jsonl").read_text()
+    assert replay(out).weights_sha256 == result.weights_sha256
+
+
+def _registered(machine: Machine, public: Path) -> bool:
+    try:
+        machine.says("flwr", "supernode", "register", public, "here")
+    except subprocess.CalledProcessError:
+        return False
+    return True
+
+
+def _updates(out: Path) -> int:
+    path = out / "journal.jsonl"
+    return sum(r["op"] == "update" for r in read(path)) if path.is_file() else 0
