@@ -29,8 +29,9 @@ class Machine:
         self.folder, self.started = folder, list[subprocess.Popen[bytes]]()
         home = folder / "flwr"
         home.mkdir()
-        self.env = {**os.environ, "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "FLWR_HOME": str(home),
-                    "OMP_NUM_THREADS": "1", "PATH": f"{BIN}{os.pathsep}{os.environ.get('PATH', '')}"}  # fmt: skip
+        quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "OMP_NUM_THREADS": "1"}
+        path = f"{BIN}{os.pathsep}{os.environ.get('PATH', '')}"
+        self.env = {**os.environ, **quiet, "FLWR_HOME": str(home), "PATH": path}
 
     def start(self, *words: object) -> subprocess.Popen[bytes]:
         with (self.folder / f"{len(self.started)}.log").open("wb") as log:
@@ -115,7 +116,8 @@ def test_a_server_that_is_kept_and_clients_that_are_known(machine):
     machine.start(
         "flower-superlink", "--host", "127.0.0.1", "--port", link, "--isolation", "process", "--database",
         here / "link.db", "--ssl-certfile", here / "tls/server.crt", "--ssl-keyfile", here / "tls/server.key",
-        "--ssl-ca-certfile", here / "tls/ca.crt", "--enable-supernode-auth", "--disable-runtime-dependency-installation",
+        "--ssl-ca-certfile", here / "tls/ca.crt", "--enable-supernode-auth",
+        "--disable-runtime-dependency-installation",
     )  # fmt: skip
     machine.start(
         "flower-superexec", "--runtime-api-address", f"localhost:{link}", "--root-certificates", here / "tls/ca.crt"
