@@ -20,8 +20,8 @@ pytestmark = pytest.mark.usefixtures("slim")
 __all__ = ["slim"]
 
 
-def bound(case: Case, sizes: tuple[int, ...]) -> Bound:
-    task, how = case.task(sizes), optimiser("sgd", lr=0.05)
+def bound(case: Case, sizes: tuple[int, ...], **more: Any) -> Bound:
+    task, how = case.task(sizes, **more), optimiser("sgd", lr=0.05)
     module = build_module(task, seed=3, dtype=torch.float64)
     return Bound(module, Layout.of(module, task.clients[0][0]), task, how)
 
@@ -30,10 +30,7 @@ def far(a: Trained, b: Trained) -> float:
     return ((a.delta - b.delta).norm() / a.delta.norm()).item()
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if c.name != "resnet34" and 64 not in c.shape], ids=label)
-def test_a_stack_comes_to_what_each_comes_to_alone(case: Case) -> None:
-    """Batches of unequal length are among them: the padding counts for nothing."""
-    b = bound(case, (4, 7, 3))
+def stacks_as_alone(b: Bound) -> None:
     work, rule, sent = Work(optimiser("sgd", lr=0.05), epochs=None, steps=3, batch=4), LocalRule(), b.flat.clone()
     jobs = [Job(i, i, 0, sent) for i in range(3)]
     alone = [train(j, b, rule=rule, work=work, seed=1) for j in jobs]
@@ -44,13 +41,28 @@ def test_a_stack_comes_to_what_each_comes_to_alone(case: Case) -> None:
     assert max(map(far, alone, together)) < 1e-9
 
 
+@pytest.mark.parametrize("case", [c for c in CASES if c.name != "resnet34" and 64 not in c.shape], ids=label)
+def test_a_stack_comes_to_what_each_comes_to_alone(case: Case) -> None:
+    """Batches of unequal length are among them: the padding counts for nothing."""
+    stacks_as_alone(bound(case, (4, 7, 3)))
+
+
+@pytest.mark.parametrize("case", [c for c in NORMED if c.name != "resnet34" and c.shape[1:] != (64, 64)], ids=label)
+def test_a_stack_with_batch_normalisation_comes_to_what_each_comes_to_alone(case: Case) -> None:
+    """Weights and running statistics."""
+    stacks_as_alone(bound(case, (4, 7, 3), norm="batch"))
+
+
 SETTINGS: dict[str, Any] = {"delay": [[1.0], [2.0]], "dtype": "float64", "steps": 2, "lr": 0.05, "time": 2.0, "seed": 1}
 
 
-@pytest.mark.parametrize("name", ["vgg11", "textcnn"])
-def test_the_batched_executor_takes_them(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "more"), [("vgg11", {}), ("textcnn", {}), ("resnet18-1d", {"norm": "batch"})], ids=str
+)
+def test_the_batched_executor_takes_them(name: str, more: dict[str, Any]) -> None:
     case = next(c for c in CASES if c.name == name)
-    ways = {e: tarry.run("fedasync", case.task((6, 6)), executor=e, batch=3, **SETTINGS) for e in ("inline", "batched")}
+    task = case.task((6, 6), **more)
+    ways = {e: tarry.run("fedasync", task, executor=e, batch=3, **SETTINGS) for e in ("inline", "batched")}
     a, b = (ways[e].weights for e in ("inline", "batched"))
     assert ways["batched"].trained.startswith("clients are trained together"), ways["batched"].trained
     assert a is not None
@@ -76,9 +88,3 @@ def test_statistics_of_batches_travel_and_are_averaged(case: Case) -> None:
     torch.testing.assert_close(result.weights, mean, rtol=1e-9, atol=1e-12)
     moved = (result.weights - first)[layout.n_params :]
     assert all(moved[s.start - layout.n_params : s.stop - layout.n_params].abs().sum() > 0 for s in layout.stats)
-
-
-def test_batch_normalisation_is_told_and_trained_one_by_one() -> None:
-    case = next(c for c in NORMED if c.name == "resnet18")
-    result = tarry.run("fedasync", case.task((6, 6), norm="batch"), executor="batched", batch=3, **SETTINGS)
-    assert result.trained == "clients are not trained together: the model keeps running statistics of its batches"

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from tarry.reproduce.command import asked
+from tarry.reproduce.jobs import Asked
 from tarry.reproduce.plan import Experiment
 from tarry.reproduce.reading import read
-from tarry.reproduce.running import Asked, run_experiment
+from tarry.reproduce.running import run_all
 
 TABLE = """
 title = "Toy"
@@ -98,12 +99,12 @@ def table(folder: Path) -> Callable[..., Experiment]:
 
 @pytest.fixture
 def do() -> Callable[..., list[str]]:
-    """Run an experiment on the CPU; what was told."""
+    """Run experiments on the CPU; what was told."""
 
-    def run(experiment: Experiment, fine: bool = True, **flags: object) -> list[str]:
-        what: Asked = asked([experiment], **{"device": "cpu", **flags})  # type: ignore[arg-type]
+    def run(*experiments: Experiment, fine: bool = True, **flags: object) -> list[str]:
+        what: Asked = asked(experiments, **{"device": "cpu", **flags})  # type: ignore[arg-type]
         said: list[str] = []
-        failed = run_experiment(experiment, what, lambda report: said.append(report.text), said.append)
+        failed = run_all(experiments, what, lambda report: said.append(report.text), said.append)
         assert (failed == []) is fine, failed
         return [*(s for s in said if s), *failed]
 

@@ -38,17 +38,18 @@ def test_the_plain_command_runs_and_prints_ours_and_the_papers(
 ) -> None:
     assert main([*FLAGS[:3], *FLAGS[5:]]) == 0
     out = capsys.readouterr()
-    assert "[2/2] orthofl, a, seed 0: accuracy (%)" in out.err
+    assert "[2/2] toy/table1: orthofl, a, seed 0: accuracy (%)" in out.err
     assert "(98.2)" in out.out
     main(["toy/table1", "--show"])
     assert "(98.2)" in capsys.readouterr().out
 
 
 def test_mistakes_are_said_together(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["toy/table1", "--only", "c", "--rows", "fedavgg", "--seeds", "x", "--workers", "0"]
+    words = ["toy/table1", "--only", "c", "--rows", "fedavgg", "--seeds", "x", "--workers", "0", "--within", "0"]
     assert main(words) == 2
     said = capsys.readouterr().err
-    for part in ("--only c: there is no such column", "Did you mean 'fedavg'?", "--seeds x", "--workers 0"):
+    parts = ("--only c: there is no such column", "Did you mean 'fedavg'?", "--seeds x", "--workers 0", "--within 0")
+    for part in parts:
         assert part in said
     assert main(["toi/table1"]) == 2
     assert main(["toy/table1", "--quick", "--size", "full"]) == 2

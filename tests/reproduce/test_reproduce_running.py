@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from tarry import run
-from tarry.reproduce import running, shelf
+from tarry.reproduce import shelf
 from tarry.reproduce.plan import Experiment
+from tarry.reproduce.studies import STUDIES
 
 Table = Callable[..., Experiment]
 Do = Callable[..., list[str]]
@@ -143,7 +144,7 @@ def test_a_killed_run_goes_on_from_its_checkpoint_to_the_same_weights(table: Tab
 
 
 def test_results_say_by_what_they_were_made(table: Table, do: Do) -> None:
-    do(table(), only="a", rows="fedavg", seeds="1", command="tarry reproduce toy/table1 --out x --results=y")
+    do(table(), only="a", rows="fedavg", seeds="1", command="tarry reproduce toy/table1 --out x --results=y --within 8")
     (made,) = results()["made"]
     assert set(made) == {"tarry", "commit", "torch", "device", "date", "command"}
     assert made["command"] == "tarry reproduce toy/table1"
@@ -164,7 +165,8 @@ def test_a_study_gets_its_options_and_its_numbers_are_kept(
             seen.append((dict(options), quick, list(seeds), folder.is_dir()))
             return {"numbers": {"r": {"c": {str(s): options["n"] + s for s in seeds}}}, "notes": ["n"]}
 
-    monkeypatch.setattr(running, "import_module", lambda name: Study)
+    monkeypatch.setitem(STUDIES, "made_up", "made_up_study")
+    monkeypatch.setitem(sys.modules, "made_up_study", Study)  # type: ignore[arg-type]
     e = shelf.find("toy/fig2")
     do(e)
     do(e, seeds="5-5")

@@ -43,6 +43,12 @@ def reproduce(
     rows: Annotated[str | None, typer.Option("--rows", help="these rows alone: fedavg,orthofl")] = None,
     seeds: Annotated[str | None, typer.Option("--seeds", help="how many (3), or which (5-7 or 0,4)")] = None,
     workers: Annotated[int, typer.Option("--workers", help="runs at a time, on a GPU too")] = 1,
+    within: Annotated[
+        float | None,
+        typer.Option(
+            "--within", metavar="MINUTES", help="begin no run after so many minutes; the same command goes on"
+        ),
+    ] = None,
     device: Annotated[
         Literal["cpu", "cuda"] | None, typer.Option("--device", help="cuda if it is there", show_default=False)
     ] = None,
@@ -82,6 +88,7 @@ def reproduce(
             rows=rows,
             seeds=seeds,
             workers=workers,
+            within=within,
             device=device,
             executor=executor,
             precision=precision,

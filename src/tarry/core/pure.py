@@ -5,11 +5,15 @@ of any weights handed in, so that a step of a rule becomes a plain function of t
 for many clients at a time. Statistics that a training pass moves are a vector that goes in and comes out.
 
 Batches of unequal length are padded to one length; `mask` then says which rows count, and a mean over the batch is a
-mean over these. For the task's own loss that takes the loss of single examples: it must be the mean of these.
+mean over these, and so are those of batch normalisation (core.norms). For the task's own loss that takes the loss of
+single examples: it must be the mean of these.
+
+With `channels_last` all vectors are in inner order (core.channels), and so are gradients; images are turned round.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -17,9 +21,11 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.utils.hooks import RemovableHandle
 
+from . import channels
 from .errors import BadInput
-from .layout import Kind, Layout
+from .layout import Block, Kind, Layout
 from .local import DeepObjective, Objective, Split
+from .norms import Norms
 from .optim import Optimiser
 from .stack import NotStackable
 from .task import Examples, Task
@@ -45,7 +51,12 @@ class Pure:
         self._bf16, self._channels_last = bf16, channels_last
         self.steady = not layout.stats
         self._sizes = [b.stop - b.start for b in layout.layers]
-        self._counters = {n: b for n, b in module.named_buffers() if not b.is_floating_point()}
+        self.norms, whole = Norms(module), {n: b for n, b in module.named_buffers() if not b.is_floating_point()}
+        counters = self.norms.counters
+        self._stats = [(b.name, b.shape) for b in layout.stats] + [(n, tuple(b.shape)) for n, b in counters.items()]
+        self._stat_sizes = [b.stop - b.start for b in layout.stats] + [b.numel() for b in counters.values()]
+        self.counts = torch.tensor([float(b) for b in counters.values()])  # what statistics have behind them, at first
+        self._counters = {n: b for n, b in whole.items() if n not in counters}
         self.use(optimiser)
         self._sent = self.stats = torch.empty(0)
         self._mask: Tensor | None = None
@@ -81,7 +92,7 @@ class Pure:
             params = self._leaves(w)
             loss = (objective or self.task_loss)(self._run(params, x, still=still), y)
             grads = torch.autograd.grad(loss, params, materialize_grads=True)
-        return _flat(grads), loss.detach()
+        return self._flat(grads), loss.detach()
 
     def deep_grad(
         self, w: Tensor, batch: tuple[Tensor, Any], objective: DeepObjective, /, *, still: bool = False
@@ -106,7 +117,7 @@ class Pure:
     def outputs(self, vec: Tensor, x: Tensor, /) -> Tensor:
         self.module.eval()
         n = self.layout.n_params
-        out = self._call(self._views(vec[:n]), vec[n:], x)
+        out, _ = self._call(self._views(vec[:n]), nn.functional.pad(vec[n:], (0, len(self.counts))), x)
         self.module.train()
         return out
 
@@ -119,32 +130,39 @@ class Pure:
     # How
 
     def _views(self, w: Tensor) -> list[Tensor]:
-        return [part.view(b.shape) for part, b in zip(torch.split(w, self._sizes), self.layout.layers, strict=True)]
+        shaped = channels.view if self._channels_last else _view
+        return [shaped(part, b) for part, b in zip(torch.split(w, self._sizes), self.layout.layers, strict=True)]
+
+    def _flat(self, grads: Sequence[Tensor]) -> Tensor:
+        return torch.cat([channels.flat(g) if self._channels_last else g.reshape(-1) for g in grads])
 
     def _leaves(self, w: Tensor) -> list[Tensor]:
         return [v.detach().requires_grad_() for v in self._views(w)]
 
     def _run(self, params: list[Tensor], x: Tensor, *, still: bool) -> Tensor:
         """A training pass; statistics move unless they are to be still."""
-        if not self.layout.stats:
-            return self._call(params, self.stats, x)
-        moved = self.stats.clone()
-        out = self._call(params, moved, x)
+        out, moved = self._call(params, self.stats, x)
         if not still:
             self.stats = moved
         return out
 
-    def _call(self, params: list[Tensor], stats: Tensor, x: Tensor) -> Tensor:
-        n = self.layout.n_params
-        named = {b.name: p for b, p in zip(self.layout.layers, params, strict=True)}
-        named |= {b.name: stats[b.start - n : b.stop - n].view(b.shape) for b in self.layout.stats}
+    def _call(self, params: list[Tensor], stats: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Outputs, and the statistics after it."""
+        held = stats.clone()  # a layer may write to it
+        parts = zip(self._stats, torch.split(held, self._stat_sizes), strict=True) if self._stats else ()
+        given, version = {name: part.view(shape) for (name, shape), part in parts}, held._version
+        named = {b.name: p for b, p in zip(self.layout.layers, params, strict=True)} | given
         named |= {name: b.clone() for name, b in self._counters.items()}
         if self._channels_last and x.ndim == 4:
-            x = x.contiguous(memory_format=torch.channels_last)
-            named = {k: t.contiguous(memory_format=torch.channels_last) if t.ndim == 4 else t for k, t in named.items()}
-        with torch.autocast(x.device.type, torch.bfloat16, enabled=self._bf16, cache_enabled=False):
+            x = x.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
+        bf16 = torch.autocast(x.device.type, torch.bfloat16, enabled=self._bf16, cache_enabled=False)
+        with bf16, self.norms.over(self._mask):
             out: Tensor = functional_call(self.module, named, (x,))
-        return out.to(params[0].dtype) if self._bf16 else out
+        others = [name for name in given if named[name] is not given[name] and name not in self.norms.moved]
+        if self._mask is not None and (others or held._version != version):
+            raise NotStackable("the model keeps statistics of its batches in a layer of its own, and they are padded")
+        moved = torch.cat([named[name].reshape(-1) for name in given]) if given else stats
+        return (out.to(params[0].dtype) if self._bf16 else out), moved
 
     def _overheard(self, seen: list[Tensor]) -> RemovableHandle:
         if self.head is None:
@@ -190,7 +208,7 @@ class _PureSplit:
                 whole, _ = self._pure.grad(w, (self._x, targets), objective, still=True)
                 parts = tuple(whole[self._pure.layout.layers[i].at] for i in self._at)
         for i, part in zip(self._at, parts, strict=True):
-            g[self._pure.layout.layers[i].at] = part.reshape(-1)
+            g[self._pure.layout.layers[i].at] = self._pure._flat([part])
         return g
 
     def grad(self, w: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -203,7 +221,7 @@ class _PureSplit:
             body = [p for i, p in enumerate(self._params) if i not in self._at]
             grads = torch.autograd.grad(loss, [*own, *body], materialize_grads=True)
         whole = dict(zip([*self._at, *(i for i in range(len(views)) if i not in self._at)], grads, strict=True))
-        return _flat([whole[i] for i in range(len(views))]), loss.detach()
+        return self._pure._flat([whole[i] for i in range(len(views))]), loss.detach()
 
     def _again(self, own: list[Tensor], features: Tensor) -> Tensor:
         assert self._pure.head is not None
@@ -211,8 +229,8 @@ class _PureSplit:
         return out
 
 
-def _flat(grads: Any) -> Tensor:
-    return torch.cat([g.reshape(-1) for g in grads])
+def _view(part: Tensor, block: Block) -> Tensor:
+    return part.view(block.shape)
 
 
 def _only(seen: list[Tensor]) -> Tensor:

@@ -161,6 +161,8 @@ def tidied(gm: GraphModule) -> GraphModule:
         if node.op == "call_function" and (same := _same_as(node)) is not None:
             node.replace_all_uses_with(same)
             graph.erase_node(node)
+        elif node.target is _aten.view.default:  # in a stack it may lie otherwise in memory
+            node.target = _aten.reshape.default
     graph.eliminate_dead_code()
     _made_once(gm)
     graph.eliminate_dead_code()

@@ -1,8 +1,7 @@
 """Normalisation layers.
 
-GroupNorm (Wu & He 2018) looks at one example at a time: nothing but weights has to travel, and clients' updates can be
-computed in stacks. BatchNorm (Ioffe & Szegedy 2015) keeps running statistics, which travel and are averaged with the
-weights but are no direction (core.layout).
+GroupNorm (Wu & He 2018) looks at one example at a time: nothing but weights has to travel. BatchNorm (Ioffe & Szegedy
+2015) keeps running statistics, which travel and are averaged with the weights but are no direction (core.layout).
 """
 
 from __future__ import annotations

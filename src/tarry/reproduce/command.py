@@ -16,8 +16,9 @@ from typing import Any, TextIO
 from ..core.errors import BadInput, TarryError, near
 from ..core.process import keep_memory
 from . import listing, shelf
+from .jobs import Asked, Tell
 from .plan import SIZES, Experiment
-from .running import Asked, Report, Show, Tell, default_device, run_experiment
+from .running import Report, Show, default_device, run_all
 from .tables import findings, plain_table
 
 __all__ = ["asked", "chosen", "duration", "main", "plain_show", "reproduce_all", "seed_numbers", "told"]
@@ -70,6 +71,7 @@ def asked(
     rows: str | None = None,
     seeds: str | None = None,
     workers: int = 1,
+    within: float | None = None,
     device: str | None = None,
     executor: str | None = None,
     precision: str | None = None,
@@ -87,6 +89,8 @@ def asked(
         problems.append(f"--quick --size {size}: give one of the two")
     if workers < 1:
         problems.append(f"--workers {workers}: must be 1 or more")
+    if within is not None and not within > 0:
+        problems.append(f"--within {within:g}: wants minutes, above 0")
     numbers = None
     try:
         numbers = None if seeds is None else seed_numbers(seeds)
@@ -105,6 +109,7 @@ def asked(
         rows=wanted,
         seeds=numbers,
         workers=workers,
+        within=within,
         device=device or here,
         executor=executor,
         precision=precision,
@@ -123,13 +128,13 @@ def _names(flag: str, text: str | None, what: str, known: Collection[str], probl
 
 
 def reproduce_all(experiments: Sequence[Experiment], what: Asked, show: Show, tell: Tell) -> list[str]:
-    """Run them one after the other; after each its tables are told. What failed comes back."""
-    failed = []
-    for experiment in experiments:
-        failed += run_experiment(experiment, what, show, tell)
+    """Run them together; the tables of each are told when nothing is left to run for it. What failed comes back."""
+
+    def ended(experiment: Experiment) -> None:
         for line in told(experiment, what):
             tell(line)
-    return failed
+
+    return run_all(experiments, what, show, tell, ended)
 
 
 def told(experiment: Experiment, what: Asked) -> list[str]:
@@ -187,6 +192,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--rows", metavar="ROWS", help="these rows alone: fedavg,orthofl")
     add("--seeds", metavar="SEEDS", help="how many (3), or which (5-7 or 0,4)")
     add("--workers", type=int, default=1, help="runs at a time, on a GPU too")
+    add("--within", type=float, metavar="MINUTES", help="begin no run after so many minutes; the same command goes on")
     add("--device", choices=("cpu", "cuda"), help="cuda if it is there")
     add("--executor", choices=("inline", "batched", "auto"), help="how a run trains its clients; auto on a GPU")
     add("--precision", choices=("float32", "tf32", "bf16"), help="of products on a GPU; float32")

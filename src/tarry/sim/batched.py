@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from ..core import rng
+from ..core.channels import Inner
 from ..core.client import Bound, Job, Trained, Work
 from ..core.local import Brief, Context, LocalRule
 from ..core.optim import Optimiser
@@ -74,15 +75,17 @@ class Trainer:
         if (why := _unfit(bound, work)) is not None:
             raise NotStackable(why)
         self._bound, self._rule, self._work, self._seed = bound, rule, work, seed
+        bound.load(bound.flat)  # counters as built, which is where visits begin
         self.lanes, self.size, self.most_lanes = lanes, size, lanes
         self._device = bound.flat.device
+        self._inner = Inner(bound.layout, self._device) if channels_last else None
         self._most: dict[Hashable, int] = {}
         self._padding = 0
         x, y, self._offsets = _everybodys(bound.task)
-        pure = Pure(
+        self._pure = Pure(
             bound.module, bound.layout, bound.task, work.optimiser, bound.head, bf16=bf16, channels_last=channels_last
         )
-        self._steps = Steps(pure, rule, work.optimiser, x, y, rated=work.later is not None, compiled=compiled)
+        self._steps = Steps(self._pure, rule, work.optimiser, x, y, rated=work.later is not None, compiled=compiled)
         cuda = self._device.type == "cuda"
         self._lanes = [GraphLane(self._steps, self._device) if cuda else PlainLane(self._steps) for _ in range(lanes)]
         self._threads = ThreadPoolExecutor(lanes) if lanes > 1 and not cuda else None
@@ -106,6 +109,8 @@ class Trainer:
             groups = list(self._groups(visits))
             stacks = [self._stack(members, width) for members, width in groups]
             self._run(stacks)
+            if self._pure.norms.pairs and any(s.schedule.single for s in stacks):
+                raise NotStackable("a client has a batch of one example, and the model has batch normalisation")
             done: dict[int, Trained] = {}
             for (members, _), stack in zip(groups, stacks, strict=True):
                 done |= zip((v.job.number for v in members), self._finished(members, stack), strict=True)
@@ -155,16 +160,20 @@ class Trainer:
 
     def _stack(self, members: Sequence[Visit], width: int) -> Stack:
         n, filled = self._bound.layout.n_params, [*members, *[members[0]] * (padded(len(members)) - len(members))]
-        starts = torch.stack([v.start for v in filled])
-        stays = [torch.stack([v.brief.weights for v in filled])]
+        starts = self._there(torch.stack([v.start for v in filled]))
+        stays = [self._there(torch.stack([v.brief.weights for v in filled]))]
         if self._work.later is not None:
             stays.append(starts.new_tensor([v.optimiser.lr for v in filled]))
-        stays += [torch.stack(column) for column in zip(*(v.tensors for v in filled), strict=True)]
-        changes = [starts[:, :n].contiguous(), starts[:, n:].contiguous(), starts.new_zeros(len(filled))]
+        stays += [self._there(torch.stack(column)) for column in zip(*(v.tensors for v in filled), strict=True)]
+        stats = torch.cat([starts[:, n:], self._pure.counts.to(starts).expand(len(filled), -1)], 1)
+        changes = [starts[:, :n].contiguous(), stats, starts.new_zeros(len(filled))]
         examples = [v.examples for v in members]
         n_draws = self._bound.task.draws if self._bound.task.augment is not None else 0
         plan = schedule(examples, self._work, laps=len(self._rule.laps), width=width, like=starts, n_draws=n_draws)
         return Stack(plan, gathered([v.form for v in members]), stays, changes, width)
+
+    def _there(self, stack: Tensor) -> Tensor:
+        return stack if self._inner is None else self._inner.there(stack)
 
     def _run(self, stacks: Sequence[Stack]) -> None:
         by_lane = [stacks[i :: self.lanes] for i in range(self.lanes)]
@@ -185,7 +194,10 @@ class Trainer:
     def _finished(self, members: Sequence[Visit], stack: Stack) -> Iterator[Trained]:
         assert stack.state is not None
         w, stats, totals, *state = stack.changes
-        ends = torch.cat([w, stats], 1) if self._bound.layout.stats else w
+        layout = self._bound.layout
+        ends = torch.cat([w, stats[:, : layout.size - layout.n_params]], 1) if layout.stats else w
+        if self._inner is not None:
+            ends, state = self._inner.back(ends), [self._inner.back(t) for t in state]
         losses = totals.tolist()
         found = []
         for c, v in enumerate(members):
@@ -205,8 +217,6 @@ def _unfit(bound: Bound, work: Work) -> str | None:
     for m in bound.module.modules():
         if "Dropout" in type(m).__name__ and getattr(m, "p", 1) > 0:
             return "the model has dropout, whose draws are each client's own"
-    if bound.layout.stats:
-        return "the model keeps running statistics of its batches"
     given = bound.task.clients
     shapes = set() if isinstance(given, Shards) else {(x.shape[1:], y.shape[1:], x.dtype, y.dtype) for x, y in given}
     if len(shapes) > 1:

@@ -34,6 +34,7 @@ class Schedule:
     active: Tensor | None
     laps: list[tuple[int, int, int]]  # lap, first column, how many
     cuts: dict[int, int]  # from this column on the stack is so many clients
+    single: bool  # whether there is a batch of one example
 
     @property
     def ragged(self) -> bool:
@@ -91,6 +92,7 @@ def schedule(
         None if counts is None else torch.from_numpy(counts.any(-1)).to(like.device),
         sequence,
         cuts,
+        bool((rows.sum(-1) == 1).any()),
     )
 
 

@@ -2,13 +2,13 @@
 
 Before it trains anybody it tries a few steps: two clients one by one and stacked, which must agree; then, timed, one by
 one and each way to stack (how many clients a stack, how many lanes). What it found is in `told`. What cannot be stacked
-(dropout, running statistics, a rule that thinks in Python) is trained by another executor, and `told` says why.
+(dropout, a rule that thinks in Python) is trained by another executor, and `told` says why.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -28,6 +28,7 @@ _MOST = 32  # clients of a trial
 _ALIKE = {torch.float64: 1e-6, torch.float32: 2e-2}  # of a delta's norm, after a few steps: a ReLU may flip
 _ROUGHLY = 0.1  # with reduced precision
 _WORTH = 1.1  # times as fast: less is not worth other roundings
+_FOUND: dict[Hashable, tuple[tuple[int, int | None], float]] = {}  # by kind of run, in this process
 
 
 class Together:
@@ -52,7 +53,7 @@ class Together:
     ):
         self._bound, self._rule, self._work, self._seed, self._forced = bound, rule, work, seed, forced
         self._otherwise, self._at_a_time = otherwise, at_a_time
-        self._rough = precision != "float32"
+        self._rough, self._how = precision != "float32", (precision, compiled)
         self._waiting: dict[int, tuple[float, Ticket, Mapping[str, Tensor]]] = {}
         self._done: dict[int, Trained] = {}
         self._chosen = False
@@ -119,18 +120,10 @@ class Together:
         self._must_agree(alone, trial.train(two))
         if trainer.masks:  # the two may have nothing left out, and others may
             self._must_agree(alone, trainer.shortened(_STEPS, padding=1).train(two))
-        one_by_one = (
-            _seconds(lambda: [train(two[0], self._bound, rule=self._rule, work=work, seed=self._seed)]) / _STEPS
-        )
-        best, how = None, (trainer.lanes, trainer.size)
-        for lanes, size in self._ways(len(few)):
-            trial.lanes, trial.size = lanes, size
-            trial.train(few)  # what is traced is traced now
-            took = _seconds(lambda: trial.train(few)) / (_STEPS * len(few))
-            if best is None or took < best:
-                best, how = took, (lanes, size)
-        assert best is not None
-        faster = one_by_one / best
+        kind = self._kind(few)
+        if kind not in _FOUND:
+            _FOUND[kind] = self._tried(trial, few, two[0], work)
+        how, faster = _FOUND[kind]
         if not self._forced and faster < _WORTH * self._at_a_time:
             others = "one by one" if self._at_a_time == 1 else f"one, and {self._at_a_time} processes train"
             raise NotStackable(f"a step of a stack is {faster:.1f} times as fast as {others} here")
@@ -138,6 +131,25 @@ class Together:
         stack = "one client a stack" if how[1] == 1 else "all who wait in a stack" if how[0] == 1 else "a stack a lane"
         lanes_ = "" if how[0] == 1 else f", {how[0]} lanes"
         self.told = f"clients are trained together ({stack}{lanes_}): a step is {faster:.1f} times as fast as alone"
+
+    def _kind(self, few: Sequence[Job]) -> Hashable:
+        """Runs of one kind in one process are tried once: a table's runs differ in seeds and settings alone."""
+        bound, work = self._bound, self._work
+        trainer = self._trainer
+        assert trainer is not None
+        model = (type(bound.module), bound.layout.n_params, str(bound.flat.device), bound.flat.dtype, bound.task.name)
+        return (*model, type(self._rule), type(work.optimiser), work.batch, len(few), trainer.most_lanes, *self._how)
+
+    def _tried(self, trial: Trainer, few: Sequence[Job], one: Job, work: Work) -> tuple[tuple[int, int | None], float]:
+        """Lanes and clients a stack of the fastest way, and how many times as fast as one by one it is."""
+        alone = _seconds(lambda: [train(one, self._bound, rule=self._rule, work=work, seed=self._seed)]) / _STEPS
+        took = {}
+        for how in self._ways(len(few)):
+            trial.lanes, trial.size = how
+            trial.train(few)  # what is traced is traced now
+            took[how] = _seconds(lambda: trial.train(few)) / (_STEPS * len(few))
+        best = min(took, key=lambda how: took[how])
+        return best, alone / took[best]
 
     def _ways(self, n: int) -> Iterator[tuple[int, int | None]]:
         """Lanes and clients a stack at most (None: as memory allows)."""

@@ -1,0 +1,269 @@
+"""What there is to do of several experiments: one list of runs and studies, each with where its result goes.
+
+order       first seeds of all tables, then second ones, ...; within them the longest first, so that the end is not
+            one long run alone; studies that measure seconds come last, with nothing beside them
+cells       with the same settings and seed in several tables of a paper are one run; what any of them has is taken
+studies     are one run each; with several workers a run a seed, which leaves its pieces to a last one that has all
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import time as clock
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import inf
+from pathlib import Path
+from statistics import median
+from typing import Any, ClassVar
+
+from ..core.errors import BadInput, near
+from . import shelf
+from .measures import Entry
+from .plan import Cell, Experiment
+from .store import Store, known_runs
+from .studies import STUDIES
+
+__all__ = ["Asked", "CellRun", "Job", "Queue", "StudyRun", "Table", "Tell", "planned"]
+
+_TIMED = ("calibration", "latency")  # studies of seconds: others at work beside them would be measured too
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the command line says."""
+
+    size: str = "full"
+    columns: tuple[str, ...] = ()
+    rows: tuple[str, ...] = ()
+    seeds: tuple[int, ...] | None = None
+    workers: int = 1
+    within: float | None = None  # minutes in which runs may begin
+    device: str = "cpu"
+    executor: str | None = None
+    precision: str | None = None  # of products, on a GPU
+    compile: bool = False
+    out: Path = Path("runs")
+    results: Path | None = None  # where results go in place of the experiments' own folder
+    keep: bool = False  # the runs' folders
+    command: str = ""
+
+    def seeds_of(self, experiment: Experiment) -> tuple[int, ...]:
+        """As asked; one for a quick look, else as many as the experiment has."""
+        return tuple(range(1 if self.size == "quick" else experiment.seeds)) if self.seeds is None else self.seeds
+
+
+@dataclass(frozen=True)
+class CellRun:
+    """A run, and the cells of all tables that it is for."""
+
+    cells: tuple[tuple[str, Cell], ...]  # (table, cell); they differ in their names alone
+    seed: int
+    points: int
+    folder: Path | None
+    rank: int  # of the seed among those that are asked for
+    weight: float  # hours, or what stands for them
+    alone: ClassVar[bool] = False
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(name for name, _ in self.cells))
+
+    @property
+    def label(self) -> str:
+        cell = self.cells[0][1]
+        return f"{_whose(self.tables)}: {cell.row}, {cell.column}, seed {self.seed}"
+
+
+@dataclass(frozen=True)
+class StudyRun:
+    """A study for some seeds; where it is not `whole`, for its pieces only."""
+
+    table: str
+    study: str
+    options: Mapping[str, Any]
+    size: str
+    seeds: tuple[int, ...]
+    folder: Path
+    rank: int
+    weight: float
+    alone: bool
+    whole: bool
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        return (self.table,)
+
+    @property
+    def label(self) -> str:
+        return f"{self.table}: {self.study}, seed{'s' * (len(self.seeds) > 1)} {', '.join(map(str, self.seeds))}"
+
+
+Job = CellRun | StudyRun
+
+
+def _whose(tables: Sequence[str]) -> str:
+    return tables[0] + (f" (and {', '.join(tables[1:])})" if tables[1:] else "")
+
+
+class Queue:
+    """Jobs in the order in which they are begun, as long as any may be begun."""
+
+    def __init__(self, jobs: Iterable[Job], minutes: float | None = None):
+        self.waiting = deque(sorted(jobs, key=lambda j: (j.alone, j.rank, -j.weight)))
+        self._until = inf if minutes is None else clock.monotonic() + 60 * minutes
+
+    def take(self, busy: Collection[Job] = ()) -> Job | None:
+        """The next, where it may be begun beside those that are being done."""
+        if not self.waiting or clock.monotonic() >= self._until:
+            return None
+        if busy and (self.waiting[0].alone or any(job.alone for job in busy)):
+            return None
+        return self.waiting.popleft()
+
+    def first(self, job: Job) -> None:
+        self.waiting.appendleft(job)
+
+
+@dataclass
+class Table:
+    """An experiment that is run, and what is left of it."""
+
+    experiment: Experiment
+    store: Store
+    left: int = 0
+    pieces: dict[int, bool] = field(default_factory=dict)  # seeds of a study that ended, each by itself: well or not
+    joined: StudyRun | None = None  # what follows when all have
+
+
+def planned(experiments: Sequence[Experiment], asked: Asked, tell: Tell) -> tuple[dict[str, Table], list[Job]]:
+    """All tables that have runs of their own, and what is missing of them; mistakes of all are raised together."""
+    own: dict[str, Experiment] = {}
+    for experiment in experiments:
+        if experiment.uses is not None:
+            tell(f"{experiment.name} shows the runs of {experiment.uses}")
+        own.setdefault(experiment.runs_of, shelf.find(experiment.uses) if experiment.uses else experiment)
+    if problems := [problem for e in own.values() for problem in _problems(e, asked)]:
+        raise BadInput(problems)
+    tables = {
+        name: Table(e, shelf.results(name, quick=asked.size == "quick", folder=asked.results))
+        for name, e in own.items()
+    }
+    usual = median([h for e in own.values() for h in _hours(e).values()] or [1.0])
+    missing, jobs = _Missing(asked, usual, tell), list[Job]()
+    for table in tables.values():
+        if table.experiment.study is not None:
+            jobs += _study_runs(table, asked, usual, tell)
+        else:
+            missing.look_at(table)
+    jobs += missing.runs.values()
+    for job in jobs:
+        for name in job.tables:
+            tables[name].left += 1
+    return tables, jobs
+
+
+def _wanted(experiment: Experiment, asked: Asked) -> list[tuple[str, str]]:
+    return [
+        (row, column)
+        for row, column in experiment.grid()
+        if column in (asked.columns or (column,)) and row in (asked.rows or (row,))
+    ]
+
+
+def _problems(experiment: Experiment, asked: Asked) -> list[str]:
+    name = experiment.study
+    if name is None:
+        return experiment.problems(asked.size, _wanted(experiment, asked))
+    return [] if name in STUDIES else [f"{experiment.path}: study: there is no {name!r}.{near(name, STUDIES)}"]
+
+
+def _hours(experiment: Experiment) -> dict[str, float]:
+    """Of one run in each column; of a study, for one seed."""
+    if experiment.study is not None:
+        whole = sum(experiment.gpu_hours.values())
+        return {experiment.study: whole / experiment.seeds} if experiment.gpu_hours else {}
+    runs = max(1, len(experiment.rows)) * experiment.seeds
+    return {column: hours / runs for column, hours in experiment.gpu_hours.items()}
+
+
+class _Missing:
+    """The runs that are to be done, by paper, settings and seed."""
+
+    def __init__(self, asked: Asked, usual: float, tell: Tell):
+        self.runs: dict[tuple[str, str, int], CellRun] = {}
+        self._asked, self._usual, self._tell = asked, usual, tell
+        self._known: dict[tuple[Path, ...], dict[tuple[str, int], Entry]] = {}
+        self._resumes = importlib.util.find_spec("safetensors") is not None
+
+    def look_at(self, table: Table) -> None:
+        """Add what a table lacks; take what other tables of the paper have."""
+        experiment, store, seeds = table.experiment, table.store, self._asked.seeds_of(table.experiment)
+        for said in store.drop_stale(experiment):
+            self._tell(said)
+        cells = [experiment.cell(row, column, self._asked.size) for row, column in _wanted(experiment, self._asked)]
+        there = {(c.key, seed) for c in cells for seed in store.entries(c)}
+        known, taken, lacking = self._known_beside(store), 0, 0
+        for rank, seed in enumerate(seeds):
+            for cell in [c for c in cells if (c.key, seed) not in there]:
+                if (entry := known.get((cell.fingerprint, seed))) is not None:
+                    store.add(cell, seed, entry)
+                    taken += 1
+                else:
+                    self._add(experiment, cell, seed, rank)
+                    lacking += 1
+        if there or taken:
+            n, more = len(cells) * len(seeds), f", {taken} of them from other tables" if taken else ""
+            self._tell(f"{experiment.name}: {n - lacking} of {n} runs are there{more}")
+
+    def _known_beside(self, store: Store) -> dict[tuple[str, int], Entry]:
+        folders = (store.path.parent, *(() if store.base is None else (store.base.parent,)))
+        if folders not in self._known:
+            self._known[folders] = known_runs(*folders)
+        return self._known[folders]
+
+    def _add(self, experiment: Experiment, cell: Cell, seed: int, rank: int) -> None:
+        key = (experiment.name.partition("/")[0], cell.fingerprint, seed)
+        weight = _hours(experiment).get(cell.column, self._usual)
+        mine = (experiment.name, cell)
+        if (run := self.runs.get(key)) is not None:
+            points, weight = max(run.points, experiment.points), max(run.weight, weight)
+            more = replace(run, cells=(*run.cells, mine), points=points, rank=min(run.rank, rank), weight=weight)
+            self.runs[key] = more
+            return
+        name = f"{cell.row}-{cell.column}-seed-{seed}-{cell.fingerprint[:8]}-{self._asked.device}"
+        folder = self._asked.out / experiment.name / name if self._resumes else None
+        if folder is None and not self.runs:
+            self._tell("safetensors is not installed: a run that is interrupted begins again")
+        self.runs[key] = CellRun((mine,), seed, experiment.points, folder, rank, weight)
+
+
+def _study_runs(table: Table, asked: Asked, usual: float, tell: Tell) -> list[StudyRun]:
+    """Where the reduced size changes nothing, it is the paper's own."""
+    experiment, seeds = table.experiment, asked.seeds_of(table.experiment)
+    assert experiment.study is not None
+    same = experiment.study_options(asked.size) == experiment.study_options("full")
+    size = "full" if asked.size == "reduced" and same else asked.size
+    found = table.store.study(experiment, size)
+    if found is not None and set(seeds) <= set(found.get("seeds", ())):
+        tell(f"{experiment.name}: its results are there")
+        return []
+    whole = StudyRun(
+        experiment.name,
+        experiment.study,
+        experiment.study_options(size),
+        size,
+        seeds,
+        asked.out / experiment.name / f"study-{size}-{asked.device}",
+        rank=0,
+        weight=_hours(experiment).get(experiment.study, usual) * len(seeds),
+        alone=experiment.study in _TIMED,
+        whole=True,
+    )
+    if asked.workers == 1 or len(seeds) == 1 or whole.alone:
+        return [whole]
+    table.joined = replace(whole, weight=0.0)
+    share = whole.weight / len(seeds)
+    return [replace(whole, seeds=(s,), rank=i, weight=share, whole=False) for i, s in enumerate(seeds)]
