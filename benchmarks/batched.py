@@ -1,12 +1,14 @@
 """Clients in flight trained together, as a multiple of a bare PyTorch loop that trains them one after the other.
 
-    python benchmarks/batched.py [--device cuda] [--only lenet5] [--lanes 1,4] [--size 0,1] [--compile] [--rounds 3]
+    python benchmarks/batched.py [--device cuda] [--only lenet5] [--lanes 1,4] [--size 0,1] [--compile]
+                                 [--channels-last] [--rounds 3]
 
 The bare loop is what one would write: a module, torch.optim.SGD, a client after the other, examples on the device; for
 FedSOL, Fed-OGD and AsyncCurve it is the project's own loop (core.client.train), one client after the other. Both do the
 same visits on the same batches, in turns; a ratio is of client-steps a second within a round, and the median over
 rounds is told. `differs`: how far an update is from the same trained alone, after 3 steps. `--size 0` stacks as many
-as memory allows; a GPU's products are in float32 for both, but for rows that say tf32 or bf16.
+as memory allows; `--channels-last` keeps convolutions as tensor cores take them; a GPU's products are in float32 for
+both, but for rows that say tf32 or bf16.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from tarry.core.layout import Layout
 from tarry.core.local import LocalRule
 from tarry.core.optim import optimiser
 from tarry.methods import methods
-from tarry.models import LeNet5, McMahanCNN, mlp
+from tarry.models import LeNet5, McMahanCNN, ResNet, mlp
 from tarry.sim.batched import Trainer
 
 
@@ -66,6 +68,11 @@ class ResNet18(nn.Module):
         return out
 
 
+def batch_normed() -> nn.Module:
+    """ResNet18 with batch normalisation."""
+    return ResNet((2, 2, 2, 2), norm="batch")
+
+
 @dataclass(frozen=True)
 class Row:
     name: str
@@ -94,6 +101,8 @@ GPU = [
     Row("cnn-25-asynccurve", McMahanCNN, (1, 28, 28), 50, 25, 7.5, "asynccurve"),
     Row("resnet18-25-tf32", ResNet18, (3, 32, 32), 50, 25, 4, precision="tf32", steps=10),
     Row("resnet18-25-bf16", ResNet18, (3, 32, 32), 50, 25, 6, precision="bf16", steps=10),
+    Row("batchnorm-25-tf32", batch_normed, (3, 32, 32), 50, 25, precision="tf32", steps=10),
+    Row("batchnorm-25-tf32-unequal", batch_normed, (3, 32, 32), 50, 25, precision="tf32", unequal=True),
 ]
 CPU = [
     Row("mlp-10", lambda: mlp(64, 64, 10), (64,), 32, 10, 8, steps=60),
@@ -206,9 +215,9 @@ def measure(row: Row, o: Any) -> list[dict[str, Any]]:
                 plain.append(base)
             trainer.close()
             out.append({
-                "row": row.name, "lanes": lanes, "size": size, "compiled": o.compile, "ratio": round(median(ratios), 2),
-                "bar": row.bar, "steps_per_s": round(median(rates)), "bare_per_s": round(median(plain)),
-                "first_s": round(first, 1), "differs": far,
+                "row": row.name, "lanes": lanes, "size": size, "compiled": o.compile, "channels_last": o.channels_last,
+                "ratio": round(median(ratios), 2), "bar": row.bar, "steps_per_s": round(median(rates)),
+                "bare_per_s": round(median(plain)), "first_s": round(first, 1), "differs": far,
             })  # fmt: skip
             print(json.dumps(out[-1]), flush=True)
             del trainer

@@ -177,13 +177,15 @@ def test_programs_that_have_become_quick(monkeypatch: pytest.MonkeyPatch) -> Non
     alike(bound, *both(bound, work()))
 
 
-def test_single_precision_and_bfloat16_are_as_close_as_they_can_be() -> None:
-    for bf16, within in ((False, 1e-4), (True, 0.1)):
-        bound = bound_of(*NETS["2d"], optimiser("sgd", lr=0.1), torch.float32)
-        bound._bf16 = bf16
-        alone, together = both(bound, work(), bf16=bf16)
-        for a, b in zip(alone, together, strict=True):
-            assert (a.delta - b.delta).norm() <= within * a.delta.norm()
+@pytest.mark.parametrize(("bf16", "within"), [(False, 1e-4), (True, 0.1)])
+@pytest.mark.parametrize("sizes", [ALL, (8, 8)], ids=["padded", "whole"])
+def test_single_precision_and_bfloat16(bf16: bool, within: float, sizes: tuple[int, ...]) -> None:
+    """FedNTD asks the received model, too, as in use."""
+    bound = bound_of(NETS["2d"][0], sizes, optimiser("sgd", lr=0.1), torch.float32)
+    bound._bf16 = bf16
+    alone, together = both(bound, work(), tarry.methods.build("fedntd").local, bf16=bf16)
+    for a, b in zip(alone, together, strict=True):
+        assert (a.delta - b.delta).norm() <= within * a.delta.norm()
 
 
 def test_a_batch_of_one_is_told_as_it_is_one_by_one() -> None:

@@ -14,6 +14,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from ..core.channels import pays
 from ..core.client import Bound, Job, Trained, Work, train
 from ..core.local import LocalRule
 from ..core.stack import NotStackable
@@ -62,8 +63,9 @@ class Together:
         self.told = ""
         try:
             self._trainer = Trainer(
-                bound, rule=rule, work=work, seed=seed, lanes=lanes, compiled=compiled, bf16=precision == "bf16"
-            )
+                bound, rule=rule, work=work, seed=seed, lanes=lanes, compiled=compiled, bf16=precision == "bf16",
+                channels_last=compiled and self._rough and bound.flat.is_cuda and pays(bound.layout),
+            )  # fmt: skip
         except NotStackable as e:
             self._give_up(str(e))
 
@@ -137,7 +139,7 @@ class Together:
         bound, work = self._bound, self._work
         trainer = self._trainer
         assert trainer is not None
-        model = (type(bound.module), bound.layout.n_params, str(bound.flat.device), bound.flat.dtype, bound.task.name)
+        model = (type(bound.module), bound.layout.size, str(bound.flat.device), bound.flat.dtype, bound.task.name)
         return (*model, type(self._rule), type(work.optimiser), work.batch, len(few), trainer.most_lanes, *self._how)
 
     def _tried(self, trial: Trainer, few: Sequence[Job], one: Job, work: Work) -> tuple[tuple[int, int | None], float]:
