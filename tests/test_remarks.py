@@ -40,8 +40,9 @@ def test_a_parameter_with_effect_is_not(method: str) -> None:
     assert tarry.run(method, "digits", **SHORT).remarks == []
 
 
-def test_a_default_given_in_so_many_words_is_not_told() -> None:
-    assert tarry.run("fedsol:proximal=l2,temperature=3", "digits", **SHORT).remarks == []
+@pytest.mark.parametrize("method", ["fedsol:proximal=l2,temperature=3", "fadas:eta=0.0001"])
+def test_a_default_given_in_so_many_words_is_not_told(method: str) -> None:
+    assert tarry.run(method, "digits", **SHORT).remarks == []
 
 
 def test_inputs_without_labels_are_told_when_nobody_chose_them_and_when_nobody_needs_them() -> None:

@@ -83,11 +83,14 @@ def _idle(spec: Spec, group: str) -> Iterator[str]:
     for name, value in values.items():
         if value == defaults[name]:
             continue
+        others = [{k: v for k, v in values.items() if k != name}]
+        if defaults[name] is None and isinstance(value, float):
+            others.append({**values, name: value / 2})  # it may be what none stands for, said aloud
         try:
-            without = registry.build(choice.name, {k: v for k, v in values.items() if k != name})
+            builds = [_taken(registry.build(choice.name, other), group, gone) for other in others]
         except BadInput:
             continue  # it holds another one up
-        if alike(made, _taken(without, group, gone)):
+        if all(alike(made, build) for build in builds):
             flag = "server" if group == "method" and spec.server is not None else group
             yield f"--{flag}.{name} {value} changes nothing here"
 

@@ -24,6 +24,7 @@ from .steps import Program, Steps
 __all__ = ["GraphLane", "PlainLane", "Stack"]
 
 _UNROLLED = 8  # columns in one CUDA graph
+_SPARE = 0.1  # of a GPU's memory: with less left than this, nothing more is kept
 
 
 @dataclass
@@ -158,8 +159,19 @@ class GraphLane:
         kinds = tuple((tuple(t.shape), t.dtype) for t in (*stack.stays, *stack.changes))
         key = (stack.context.key, kinds, columns, stack.width, stack.schedule.ragged)
         if key not in self._desks:
+            self._make_room()
             self._desks[key] = Desk.like(stack, columns)
         return self._desks[key]
+
+    def _make_room(self) -> None:
+        """Kinds of stacks are many, and others may be on this GPU: where little is left, forget what was captured."""
+        free, total = torch.cuda.mem_get_info(self._device)
+        if self._desks and free < _SPARE * total:
+            self._stream.synchronize()
+            self._desks.clear()
+            self._pool = None
+            gc.collect()
+            torch.cuda.empty_cache()
 
     def _launch(self, stack: Stack, desk: Desk, lap: int, c: int, most: int) -> int:
         """Up to `most` columns; returns how many."""
