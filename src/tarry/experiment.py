@@ -4,8 +4,7 @@ OUT/spec.toml            the spec as resolved
 OUT/events.jsonl         one row an event
 OUT/arrivals.csv         every visit's duration and fate: --delay trace --delay.path OUT/arrivals.csv replays them
 OUT/checkpoints/         the last two; `resume` goes on from the newest
-OUT/model.safetensors    the final global weights by name
-OUT/result.json          written last: a run with a result is finished
+and what a finished run leaves (outcome)
 """
 
 from __future__ import annotations
@@ -25,15 +24,14 @@ from .core.errors import BadInput
 from .core.event import Event
 from .core.method import Method
 from .core.task import Task
-from .personal import best_constant
+from .outcome import finish, summed_up
 from .record import checkpoint
-from .record.result import Result, sha256, staleness_summary, write_atomic
+from .record.result import Result, write_atomic
 from .record.rows import Recorder, read_rows
 from .remarks import diverged, in_vain
 from .sim.measured_delays import TraceRow, write_trace
 from .sim.simulator import Simulator
 from .spec import Spec
-from .version import __version__
 
 __all__ = ["CHANGE_NO_RESULT", "Progress", "resume", "run", "run_spec"]
 
@@ -200,54 +198,28 @@ class _Session:
         checkpoint.save(self.folder / "checkpoints", self.count, state)
 
     def _finish(self, sim: Simulator) -> Result:
-        spec, server = self.plan.spec, sim.server
-        accuracy, loss = (sim.curve[-1][2], sim.curve[-1][3]) if sim.curve else (None, None)
-        result = Result(
-            method=self.plan.method.name,
-            label=spec.label,
-            task=self.plan.task.name,
-            seed=spec.seed,
-            n_clients=len(self.plan.task.clients),
-            virtual_time=sim.time,
-            updates=sim.updates,
-            rounds=server.version,
-            final_accuracy=accuracy,
-            final_loss=loss,
-            curve=sim.curve,
-            staleness=staleness_summary(sim.staleness),
-            lost=sim.lost,
-            refused=sim.refused,
-            weights_sha256=sha256(server.answer),
+        result = summed_up(
+            self.plan,
+            sim,
             wall_s=self._wall(),
-            bytes_up=sim.bytes_up,
-            bytes_down=sim.bytes_down,
-            peak_server_bytes=server.ledger.peak,
-            tarry=__version__,
-            chance=best_constant(self.plan.task),
             remarks=[*self.plan.remarks, *in_vain(sim), *diverged(sim)],
             trained=sim.executor.told,
             diagnostics=self.plan.diagnostics(sim),
             personal=self.plan.personal(sim, lambda done: self._personalised(sim, done)),
-            weights=server.answer,
             out=self.folder,
         )
         if self.folder is not None:
             self._write(result)
         if self.progress is not None:
-            self.progress(Progress(1.0, sim.time, sim.updates, accuracy))
+            self.progress(replace(_how_far(sim), fraction=1.0))
         return result
 
     def _write(self, result: Result) -> None:
-        from safetensors.numpy import save
-
         assert self.folder is not None
         assert self.recorder is not None
-        assert result.weights is not None
         self.recorder.position()
         write_trace(self.folder / "arrivals.csv", _trace(self.folder / "events.jsonl"))
-        named = self.plan.layout.views(result.weights.cpu())
-        write_atomic(self.folder / "model.safetensors", save({k: v.numpy() for k, v in named.items()}))
-        write_atomic(self.folder / "result.json", result.to_json().encode())
+        finish(self.folder, self.plan.layout, result)
 
 
 def _how_far(sim: Simulator) -> Progress:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..core.errors import BadInput, Damaged
 
-__all__ = ["PROGRESS", "Result", "sha256", "staleness_summary", "write_atomic"]
+__all__ = ["PROGRESS", "Point", "Result", "sha256", "staleness_summary", "write_atomic"]
 
 PROGRESS = "progress.json"  # a result so far
 Point = tuple[float, int, float | None, float | None]
