@@ -189,6 +189,16 @@ def test_a_loss_that_is_no_mean_is_found_though_those_who_are_tried_have_whole_b
     assert "differs by" in together.trained
 
 
+def test_rounding_is_told_from_another_result_by_what_a_change_in_the_last_digits_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tarry.sim.together._ALIKE", {torch.float32: 0.0, torch.float64: 0.0})
+    sizes = (6, 7, 9, 10, 11, 15)
+    assert run("fedasync", "batched", task=unequal(sizes)).trained.startswith("clients are trained together")
+    other = run("fedasync", "batched", task=replace(unequal(sizes), loss=total), lr=0.02)
+    assert "differs by" in other.trained
+
+
 def test_where_nothing_is_masked_any_loss_is_stacked() -> None:
     task = replace(unequal((8,) * 6), loss=total)
     alone, together = (run("fedasync", e, task=task, lr=0.02) for e in ("inline", "batched"))

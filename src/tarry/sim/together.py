@@ -1,8 +1,9 @@
 """An executor that trains all who wait at once, if that gives the same numbers, in the way that is fastest here.
 
-Before it trains anybody it tries a few steps: two clients one by one and stacked, which must agree; then, timed, one by
-one and each way to stack (how many clients a stack, how many lanes). What it found is in `told`. What cannot be stacked
-(dropout, a rule that thinks in Python) is trained by another executor, and `told` says why.
+Before it trains anybody it tries a few steps: two clients one by one and stacked, which must agree as far as rounding
+lets them; then, timed, one by one and each way to stack (how many clients a stack, how many lanes), once for each kind
+of run in a process. What it found is in `told`. What cannot be stacked (dropout, a rule that thinks in Python) is
+trained by another executor, and `told` says why.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from ..core import rng
 from ..core.channels import pays
 from ..core.client import Bound, Job, Trained, Work, train
 from ..core.local import LocalRule
+from ..core.rng import Stream
 from ..core.stack import NotStackable
 from ..core.ticket import Ticket
 from .batched import Trainer
@@ -28,6 +31,7 @@ _STEPS = 4  # of a trial
 _MOST = 32  # clients of a trial
 _ALIKE = {torch.float64: 1e-6, torch.float32: 2e-2}  # of a delta's norm, after a few steps: a ReLU may flip
 _ROUGHLY = 0.1  # with reduced precision
+_TIMES, _MOST_APART = 4, 0.5  # as far as a client is from itself after a change in the last digits, but no further
 _WORTH = 1.1  # times as fast: less is not worth other roundings
 _FOUND: dict[Hashable, tuple[tuple[int, int | None], float]] = {}  # by kind of run, in this process
 
@@ -119,9 +123,9 @@ class Together:
         sizes = {j.number: len(self._bound.task.clients[j.client][0]) for j in few}
         two = [few[0], min(few, key=lambda j: sizes[j.number])][: len(few)]
         alone = [train(j, self._bound, rule=self._rule, work=work, seed=self._seed) for j in two]
-        self._must_agree(alone, trial.train(two))
+        self._must_agree(two, alone, trial.train(two), work)
         if trainer.masks:  # the two may have nothing left out, and others may
-            self._must_agree(alone, trainer.shortened(_STEPS, padding=1).train(two))
+            self._must_agree(two, alone, trainer.shortened(_STEPS, padding=1).train(two), work)
         kind = self._kind(few)
         if kind not in _FOUND:
             _FOUND[kind] = self._tried(trial, few, two[0], work)
@@ -165,14 +169,26 @@ class Together:
         if most == 1:
             yield 1, 1
 
-    def _must_agree(self, alone: Sequence[Trained], stacked: Sequence[Trained]) -> None:
-        for a, b in zip(alone, stacked, strict=True):
-            far = ((a.delta - b.delta).norm() / a.delta.norm().clamp_min(1e-30)).item()
-            if a.finite and not far <= (_ROUGHLY if self._rough else _ALIKE[a.delta.dtype]):
+    def _must_agree(
+        self, jobs: Sequence[Job], alone: Sequence[Trained], stacked: Sequence[Trained], work: Work
+    ) -> None:
+        for job, a, b in zip(jobs, alone, stacked, strict=True):
+            far, limit = _apart(a, b), _ROUGHLY if self._rough else _ALIKE[a.delta.dtype]
+            if not a.finite or far <= limit:
+                continue
+            if not far <= min(_MOST_APART, _TIMES * self._shaken(job, a, work)):
                 raise NotStackable(
                     f"a client's update differs by {far:.1g} of its size when trained with others; is the loss the mean"
                     " of the examples' losses, and does each example's output depend on it alone?"
                 )
+
+    def _shaken(self, job: Job, trained: Trained, work: Work) -> float:
+        """How far the client comes from itself when what it is sent changes in the last digits: what rounding does."""
+        key, sent = rng.key(self._seed, Stream.LOCAL, job.client), job.sent
+        way = torch.from_numpy(rng.uniforms(key, len(sent), 1)[:, 0]).to(sent) - 0.5
+        shaken = sent * (1 + 32 * torch.finfo(sent.dtype).eps * way)
+        other = train(job._replace(sent=shaken), self._bound, rule=self._rule, work=work, seed=self._seed)
+        return _apart(trained, other)
 
     def close(self) -> None:
         self._waiting.clear()
@@ -184,6 +200,11 @@ class Together:
 
 def _job(t: Ticket, memory: Mapping[str, Tensor]) -> Job:
     return Job(t.number, t.client, t.visit, t.sent, t.payload, memory, t.version)
+
+
+def _apart(a: Trained, b: Trained) -> float:
+    """The distance of two updates, in lengths of the first."""
+    return float((a.delta - b.delta).norm() / a.delta.norm().clamp_min(1e-30))
 
 
 def _seconds(work: Callable[[], Sequence[Trained]]) -> float:
