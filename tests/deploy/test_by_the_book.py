@@ -71,22 +71,8 @@ def wait_until(true, *, within: float) -> None:
         time.sleep(0.5)
 
 
-APP = """\
-[build-system]
-requires = ["hatchling"]
-build-backend = "hatchling.build"
-[project]
-name = "book"
-version = "1.0.0"
-license = "Apache-2.0"
-[tool.hatch.build.targets.wheel]
-packages = ["."]
-[tool.flwr.app]
-publisher = "us"
-[tool.flwr.app.components]
-serverapp = "tarry.deploy.server_app:app"
-clientapp = "tarry.deploy.client_app:app"
-[tool.flwr.app.config]
+EXAMPLE = Path(__file__).parents[2] / "examples" / "flower" / "digits" / "pyproject.toml"
+CONFIG = """\
 out = "federation"
 method.name = "orthofl"
 task = "digits:limit=400,hidden=16"
@@ -111,7 +97,8 @@ def test_a_server_that_is_kept_and_clients_that_are_known(machine):
     keys = {name: machine.says("tarry", "federation", "key", here / name) for name in names}
     (here / "known.toml").write_text("".join(f'{name} = "{keys[name]}"\n' for name in names[:2]))
     (here / "app").mkdir()
-    (here / "app" / "pyproject.toml").write_text(APP.format(known=here / "known.toml"))
+    example, header, _ = EXAMPLE.read_text().partition("[tool.flwr.app.config]\n")
+    (here / "app" / "pyproject.toml").write_text(example + header + CONFIG.format(known=here / "known.toml"))
 
     machine.start(
         "flower-superlink", "--host", "127.0.0.1", "--port", link, "--isolation", "process", "--database",

@@ -19,15 +19,8 @@ from tarry.core.task import Examples
 from tarry.models import mlp
 from tarry.sim.batched import Trainer
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 SIZES = (5, 8, 16, 16, 24, 40, 41, 64, 8)
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Any:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def bound_of(sizes: tuple[int, ...] = SIZES, how: Optimiser | None = None) -> Bound:

@@ -17,16 +17,9 @@ from tarry.core.optim import optimiser
 from tarry.core.task import Examples
 from tarry.sim.batched import Trainer
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 F64 = torch.float64
 SIZES = (3, 4, 9)
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Any:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def net() -> nn.Module:
