@@ -213,7 +213,6 @@ def measure(row: Row, o: Any) -> list[dict[str, Any]]:
                 ratios.append(rate / base)
                 rates.append(rate)
                 plain.append(base)
-            trainer.close()
             out.append({
                 "row": row.name, "lanes": lanes, "size": size, "compiled": o.compile, "channels_last": o.channels_last,
                 "ratio": round(median(ratios), 2), "bar": row.bar, "steps_per_s": round(median(rates)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from typing import Any
 
@@ -38,10 +39,7 @@ def jobs_of(bound: Bound) -> list[Job]:
 
 
 def stacked(bound: Bound, work: Work, rule: LocalRule | None = None, **how: Any) -> list[Trained]:
-    trainer = Trainer(bound, rule=rule or LocalRule(), work=work, seed=1, **how)
-    out = trainer.train(jobs_of(bound))
-    trainer.close()
-    return out
+    return Trainer(bound, rule=rule or LocalRule(), work=work, seed=1, **how).train(jobs_of(bound))
 
 
 def work(**how: Any) -> Work:
@@ -149,3 +147,16 @@ def test_a_form_is_a_record_taken_apart_and_what_differs_varies() -> None:
     assert isinstance(both.filled(tensors)["n"], Varies)
     assert both.filled(tensors)["at"] == slice(0, 2)
     assert both.key == gathered([two]).key, "a plain number always varies, so that nobody is traced for one"
+
+
+def test_threads_of_lanes_outlive_their_stacks() -> None:
+    """One that ends may hold a lock of the algebra library's, and a process forked just then would wait for ever."""
+
+    def lanes() -> set[threading.Thread]:
+        return {t for t in threading.enumerate() if t.name.startswith("lane")}
+
+    stacked(bound_of(), work(), lanes=2)
+    first = lanes()
+    assert len(first) >= 2
+    stacked(bound_of(), work(), lanes=2)
+    assert lanes() == first

@@ -45,10 +45,7 @@ def bound_of(module: nn.Module) -> Bound:
 
 
 def trained(bound: Bound, rule: LocalRule, how: Work, jobs: list[Job], **ways: Any) -> list[Trained]:
-    trainer = Trainer(bound, rule=rule, work=how, seed=1, **ways)
-    out = trainer.train(jobs)
-    trainer.close()
-    return out
+    return Trainer(bound, rule=rule, work=how, seed=1, **ways).train(jobs)
 
 
 CASES: list[tuple[Any, str, dict[str, Any]]] = [

@@ -99,10 +99,7 @@ def jobs_of(bound: Bound) -> list[Job]:
 def both(bound: Bound, work: Work, rule: LocalRule | None = None, **how: Any) -> tuple[list[Trained], list[Trained]]:
     rule, jobs = rule or LocalRule(), jobs_of(bound)
     alone = [train(j, bound, rule=rule, work=work, seed=1) for j in jobs]
-    trainer = Trainer(bound, rule=rule, work=work, seed=1, **how)
-    together = trainer.train(jobs)
-    trainer.close()
-    return alone, together
+    return alone, Trainer(bound, rule=rule, work=work, seed=1, **how).train(jobs)
 
 
 def alike(bound: Bound, alone: list[Trained], together: list[Trained], within: float = 1e-9) -> None:

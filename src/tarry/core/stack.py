@@ -10,9 +10,9 @@ tracing; where it changes, another trace is made.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -22,8 +22,9 @@ import torch
 from torch import Tensor
 from torch.func import functionalize, vmap
 from torch.fx import GraphModule, Node
-from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+
+from .recorder import LooksAtValues, recorded
 
 __all__ = ["Form", "NotStackable", "Varies", "bytes_of", "form_of", "gathered", "no_loops", "stacked", "traced"]
 
@@ -104,7 +105,7 @@ def traced(fn: Operations, args: Sequence[Tensor]) -> GraphModule:
     """The operations that a function does with such tensors; nothing is written to its arguments."""
     try:
         once = _trace(fn, args)
-        return tidied(_trace(functionalize(once), args))
+        return tidied(_trace(functionalize(once), args) if _writes(once) else once)
     except NotStackable:
         raise
     except Exception as e:  # whatever a model or a rule does that cannot be traced
@@ -117,7 +118,7 @@ def stacked(one: GraphModule, args: Sequence[Tensor]) -> GraphModule:
         return tidied(_trace(vmap(one), args))
 
 
-@contextmanager
+@contextlib.contextmanager
 def no_loops() -> Iterator[None]:
     """An operation without a stacked form is told, not looped over client by client."""
     functorch: Any = torch._C._functorch
@@ -132,6 +133,15 @@ def no_loops() -> Iterator[None]:
 
 
 def _trace(fn: Operations, args: Sequence[Tensor]) -> GraphModule:
+    """By our own recorder; by torch's tracer, which takes a while to import, where that one cannot.
+
+    Torch's hands out tensors without values: a model may notice, and do without what it would read off them.
+    """
+    if all(a.device.type == "cpu" for a in args):
+        with contextlib.suppress(LooksAtValues):
+            return recorded(fn, args)
+    from torch.fx.experimental.proxy_tensor import make_fx
+
     noisy = logging.getLogger("torch._subclasses.fake_tensor")  # it logs what is raised anyhow
     before, noisy.disabled = noisy.disabled, True
     try:
@@ -139,6 +149,11 @@ def _trace(fn: Operations, args: Sequence[Tensor]) -> GraphModule:
     finally:
         noisy.disabled = before
     return made
+
+
+def _writes(gm: GraphModule) -> bool:
+    """Whether an operation writes to a tensor that is there already."""
+    return any(getattr(getattr(node.target, "_schema", None), "is_mutable", False) for node in gm.graph.nodes)
 
 
 def _first_line(e: Any) -> str:

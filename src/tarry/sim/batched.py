@@ -15,9 +15,11 @@ single client.
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import cache
 from itertools import pairwise, zip_longest
 from math import ceil, isfinite
 from typing import Any, NamedTuple
@@ -56,6 +58,16 @@ class Visit(NamedTuple):
     optimiser: Optimiser
 
 
+@cache
+def _threads(lanes: int, process: int) -> ThreadPoolExecutor:  # noqa: ARG001 - a forked one has none of its parent's
+    """Threads for lanes, as long as the process lives.
+
+    A thread that ends takes leave of the algebra library under a lock, a moment after Python has counted it as ended. A
+    worker forked in that moment would wait for that lock for ever.
+    """
+    return ThreadPoolExecutor(lanes, thread_name_prefix="lane")
+
+
 class Trainer:
     """Trains lists of jobs in stacks of `size` clients at most (None: as memory allows), on `lanes` at a time."""
 
@@ -88,13 +100,17 @@ class Trainer:
         self._steps = Steps(self._pure, rule, work.optimiser, x, y, rated=work.later is not None, compiled=compiled)
         cuda = self._device.type == "cuda"
         self._lanes = [GraphLane(self._steps, self._device) if cuda else PlainLane(self._steps) for _ in range(lanes)]
-        self._threads = ThreadPoolExecutor(lanes) if lanes > 1 and not cuda else None
+        self._threads = _threads(lanes, os.getpid()) if lanes > 1 and not cuda else None
 
     def shortened(self, steps: int, *, padding: int = 0) -> Trainer:
         """The same for visits of a few steps, with the same programs; every batch has so many rows of padding more."""
         other = copy.copy(self)
         other._work, other._padding = replace(self._work, epochs=None, steps=steps), padding
         return other
+
+    def hurry(self) -> None:
+        """Make now what is otherwise made when a program has been called many times."""
+        self._steps.hurry()
 
     @property
     def masks(self) -> bool:
@@ -115,10 +131,6 @@ class Trainer:
             for (members, _), stack in zip(groups, stacks, strict=True):
                 done |= zip((v.job.number for v in members), self._finished(members, stack), strict=True)
         return [done[j.number] for j in jobs]
-
-    def close(self) -> None:
-        if self._threads is not None:
-            self._threads.shutdown()
 
     def _visit(self, job: Job) -> Visit:
         work, offset = self._work, self._offsets[job.client]

@@ -1,0 +1,103 @@
+"""The tensor operations of a function, written down while it runs: what torch's own tracer does, without the second and
+a half and the hundred megabytes that its compiler takes to be imported.
+
+    recorded(fn, args) → GraphModule          or LooksAtValues
+
+The function runs on tensors with values, copies of its arguments. A graph must not depend on these, so whoever asks for
+one, or for a shape that follows from them, is stopped.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.fx import Graph, GraphModule, Node
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
+
+__all__ = ["LooksAtValues", "recorded"]
+
+_VALUES = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+_READS = {Tensor.tolist, Tensor.numpy, Tensor.__array__, Tensor.__dlpack__, Tensor.data_ptr, Tensor.untyped_storage}
+
+
+class LooksAtValues(Exception):
+    """The function asked for the values of a tensor."""
+
+
+def recorded(fn: Callable[..., Any], args: Sequence[Tensor]) -> GraphModule:
+    """A graph of all operations, in order; each node's `val` is its result. Tensors from elsewhere are attributes."""
+    given = [a.detach().clone() for a in args]
+    devices = {a.device.index for a in given if a.is_cuda}
+    recorder = _Recorder(given)
+    with torch.random.fork_rng(devices), recorder, _NoReading():
+        out = fn(*given)
+    return recorder.finished(out)
+
+
+class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Sees an operation after autograd and batching have made of it what is really computed."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # to skip it, torch would import it
+
+    def __init__(self, args: Sequence[Tensor]):
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._graph, self._root = Graph(), nn.Module()
+        self._nodes: dict[int, Node] = {}  # by the tensor's identity
+        self._held: list[Tensor] = []  # so that no identity is used twice
+        for i, arg in enumerate(args):
+            self._is(arg, self._graph.placeholder(f"arg{i}"))
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not _VALUES.isdisjoint(func.tags):
+            raise LooksAtValues(str(func))
+        kwargs = kwargs or {}
+        named, words = tree_map_only(Tensor, self._node, (args, kwargs))
+        out = func(*args, **kwargs)
+        node = self._graph.call_function(func, named, words)
+        node.meta["val"] = out
+        if isinstance(out, Tensor):
+            self._is(out, node)
+        elif isinstance(out, (tuple, list)):
+            self._taken_apart(out, node)
+        return out
+
+    def _taken_apart(self, out: Sequence[Any], node: Node) -> None:
+        for i, part in enumerate(out):
+            if isinstance(part, Tensor):
+                self._is(part, self._graph.call_function(operator.getitem, (node, i)))
+
+    def _is(self, tensor: Tensor, node: Node) -> None:
+        self._nodes[id(tensor)] = node
+        self._held.append(tensor)
+        node.meta.setdefault("val", tensor)
+
+    def _node(self, tensor: Tensor) -> Node:
+        if (known := self._nodes.get(id(tensor))) is not None:
+            return known
+        name = f"constant{len(self._held)}"
+        self._root.register_buffer(name, tensor.detach())
+        self._is(tensor, node := self._graph.get_attr(name))
+        return node
+
+    def finished(self, out: Any) -> GraphModule:
+        self._graph.output(tree_map_only(Tensor, self._node, out))
+        for node in self._graph.nodes:
+            node.meta["val"] = tree_map_only(Tensor, lambda t: t.detach().to("meta"), node.meta.get("val"))
+        return GraphModule(self._root, self._graph)
+
+
+class _NoReading(TorchFunctionMode):
+    """Tensors handed to Python or to others without an operation."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in _READS:
+            raise LooksAtValues(str(func))
+        return func(*args, **(kwargs or {}))
