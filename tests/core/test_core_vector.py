@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tarry.core import vector
+from tarry.core import fused, vector
 from tarry.core.client import Trained
 from tarry.core.layout import Block, Kind, Layout
 from tarry.core.server import Server
@@ -184,6 +184,19 @@ def test_no_vector_that_was_ever_seen_changes(name: str, parameters: dict[str, A
         assert torch.equal(held, then)
 
 
+@pytest.fixture(params=["whole", "in stretches", "compiled"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """How a server goes over a vector: all at once, in stretches of torch's operations, or by compiled loops."""
+    if request.param != "whole":
+        monkeypatch.setattr(vector, "_STRETCH", 10_007)
+    if request.param == "compiled":
+        assert fused._kernels() is not None, "the tests need numba"
+    else:
+        monkeypatch.setattr(fused, "_kernels", lambda: None)
+    return str(request.param)
+
+
+@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize(("name", "parameters"), CASES)
 def test_memory_used_again_leaves_no_trace(
     name: str, parameters: dict[str, Any], monkeypatch: pytest.MonkeyPatch
@@ -201,13 +214,14 @@ def test_memory_used_again_leaves_no_trace(
     assert spare > 0
 
 
+@pytest.mark.parametrize("way", ["in stretches", "compiled"], indirect=True)
 @pytest.mark.parametrize(("name", "parameters"), CASES)
-def test_stretches_give_what_the_whole_does(
-    name: str, parameters: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+def test_every_way_gives_what_the_whole_does(
+    name: str, parameters: dict[str, Any], way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = Drive(name, parameters).run()
-    monkeypatch.setattr(vector, "_STRETCH", 10_007)
-    torch.testing.assert_close(Drive(name, parameters).run(), whole, rtol=2e-5, atol=2e-6)
+    got = Drive(name, parameters).run()
+    monkeypatch.setattr(vector, "_STRETCH", 1 << 19)
+    torch.testing.assert_close(got, Drive(name, parameters).run(), rtol=2e-5, atol=2e-6)
 
 
 def test_a_server_that_is_closed_keeps_no_memory() -> None:

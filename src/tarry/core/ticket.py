@@ -58,6 +58,11 @@ class Update(_Update):
         """The client's weights at the end of its training."""
         return self.ticket.sent + self.delta
 
+    @cached_property
+    def aside(self) -> dict[str, Tensor]:
+        """What one part of a method came by on its way, and a later one of this arrival need not work out again."""
+        return {}
+
     def but(self, **changes: Any) -> Update:
         """The same update with some fields changed."""
         return Update(*self._replace(**changes))

@@ -16,14 +16,15 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["back", "cut", "forget", "fresh", "swept"]
+__all__ = ["back", "cut", "forget", "fresh", "large", "steps", "swept"]
 
 _LARGE = 1 << 20  # bytes; smaller ones the C library keeps
 _SPARE = 8  # so many of a size are kept: a step that remembers much makes that many before it drops the old ones
-_STRETCH = 1 << 20  # numbers: shorter ones cost more calls than they save memory
+_STRETCH = 1 << 19  # numbers: shorter ones cost more calls than they save memory
 
 _spare: dict[int, list[Tensor]] = {}  # memory that nobody uses, by its size
 
@@ -35,7 +36,7 @@ def fresh(like: Tensor) -> Tensor:
     try:
         memory = _spare[like.nbytes].pop()
     except LookupError:
-        memory = torch.empty(like.nbytes, dtype=torch.uint8)
+        memory = torch.from_numpy(np.empty(like.nbytes, dtype=np.uint8))  # numpy asks for large pages, torch does not
     numbers: Any = memory.numpy()
     lease = memoryview(numbers)  # the tensor holds on to it, and so does whatever shares the tensor's memory
     weakref.finalize(lease, _back, memory).atexit = False
@@ -54,9 +55,20 @@ def forget() -> None:
     _spare.clear()
 
 
+def large(vec: Tensor) -> bool:
+    """Whether it pays to go through it in stretches; an accelerator has no such cache."""
+    return vec.device.type == "cpu" and len(vec) > _STRETCH
+
+
 def cut(vec: Tensor) -> tuple[Tensor, ...]:
-    """The vector's stretches; on an accelerator, which has no such cache, all of it."""
-    return (vec,) if vec.device.type != "cpu" or len(vec) <= _STRETCH else torch.split(vec, _STRETCH)
+    """The vector's stretches, or all of it at once."""
+    return torch.split(vec, _STRETCH) if large(vec) else (vec,)
+
+
+def steps(vec: Tensor, at: slice) -> list[slice]:
+    """A part of a vector in stretches."""
+    size = _STRETCH if large(vec) else max(at.stop - at.start, 1)
+    return [slice(i, min(i + size, at.stop)) for i in range(at.start, at.stop, size)]
 
 
 def swept(*vectors: Tensor) -> list[tuple[Tensor, ...]]:

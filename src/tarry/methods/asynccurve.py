@@ -30,6 +30,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import BadInput
+from ..core.fused import combined
 from ..core.method import Geodesic, Method, Now, Part
 from ..core.table import Marks
 from ..core.ticket import Offer, Update
@@ -83,7 +84,7 @@ def curve_step(
         if periodic and mean is not None and now.version % periodic == 0:
             new = mean
         here, there = now.layout.params(now.weights), now.layout.params(new)
-        shift = torch.sub(here, there, out=fresh(here)) if moments else None
+        shift = combined(here, there, -1.0, out=fresh(here)) if moments else None
         return new, {"counts": counts, "total": total, "shift": shift, "swa": mean, "models": models}
 
     def init(_: Tensor) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from ..core.layout import Kind
 from ..core.local import Brief, Context, LocalRule, Outcome
 from ..core.method import Method, Now, Part, stateless
 from ..core.ticket import Offer, Start, Update
+from ..core.vector import large
 from ..parts.project import Projection, complement, reject, shifted_beside
 from ..parts.staleness import Decay, polynomial
 from ..parts.step import mix
@@ -32,18 +33,39 @@ from .registry import methods
 __all__ = ["orthofl"]
 
 BETA = frozenset({"beta"})
+START = "start"  # of a client, laid aside by the step
 Placement = Literal["server", "client", "hybrid"]
 Ablation = Literal["none", "no-calibration", "no-average", "pairwise"]
 
 
 def calibrated(update: Update, now: Now, by: Projection) -> Tensor:
     """Eq. 5–7: the client's weights plus what the others did, less what of it lies along the client's own way."""
-    return shifted_beside(update, now.weights, layout=now.layout, by=by)
+    return shifted_beside(update, now.weights, layout=now.layout, by=by)[0]
 
 
 def on_server(by: Projection) -> Part[Update, Start | None]:
     """Algorithm 1: the server calibrates and sends W_m(t+)."""
-    return stateless(lambda update, now: Start(calibrated(update, now, by)))
+
+    def apply(update: Update, now: Now) -> Start:
+        made = update.aside.pop(START, None)
+        return Start(calibrated(update, now, by) if made is None else made)
+
+    return stateless(apply)
+
+
+def averaged(beta: float, s: Decay, by: Projection) -> Part[Update, Tensor]:
+    """Eq. 3; for a large model in one sweep with Eq. 5–7, which read the same vectors: the start is laid aside."""
+    alone = mix(beta, s)
+
+    def apply(update: Update, state: Any, now: Now) -> tuple[Tensor, Any]:
+        t = beta * s(update.staleness) * update.weight
+        if t > 1 or not large(now.weights) or "local" in update.__dict__:
+            return alone(update, state, now)
+        update.aside[START], new = shifted_beside(update, now.weights, layout=now.layout, by=by, mixing=t)
+        assert new is not None
+        return new, state
+
+    return replace(alone, apply=apply)
 
 
 def by_placement(
@@ -122,10 +144,10 @@ def reference_reply() -> Part[Update, Start | None]:
 
 def reference_step(beta: float, s: Decay) -> Part[Update, Tensor]:
     """The released code's moving average: the very first arrival replaces W."""
-    averaged = mix(beta, s)
+    later = mix(beta, s)
 
     def apply(update: Update, state: Any, now: Now) -> tuple[Tensor, Any]:
-        return (update.local, state) if now.version == 0 else averaged(update, state, now)
+        return (update.local, state) if now.version == 0 else later(update, state, now)
 
     return Part(apply)
 
@@ -170,7 +192,7 @@ def orthofl(
     if ablation == "pairwise":
         return Method(name, staleness=words, step=step, reply=pairwise(projection))
     if placement == "server":
-        return Method(name, staleness=words, step=step, reply=on_server(projection))
+        return Method(name, staleness=words, step=averaged(beta, s, projection), reply=on_server(projection))
     reply = by_placement(placement, share, projection, beta, s)
     return Method(name, staleness=words, local=SelfCalibrating(projection), step=step, reply=reply)
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..core.fused import compiled, pieces
 from ..core.method import Now
 from ..core.table import Table
 from ..core.ticket import Ticket, Update
@@ -32,10 +33,13 @@ def nothing_kept(weights: Tensor) -> Kept:
 def keep(kept: Kept, client: int, row: Tensor, *, mass: float = 1.0) -> Kept:
     """The record with this row in the place of the client's last; the table is written to."""
     old, total = kept["rows"].get(client), fresh(kept["sum"])
-    for before, new, gone, out in swept(kept["sum"], row, row if old is None else old, total):
-        torch.add(before, new, alpha=mass, out=out)
-        if old is not None:
-            out.sub_(gone, alpha=mass)
+    if old is not None and (kernels := compiled(row, old)) is not None:
+        pieces((0, len(row))).run(kernels.replaced, kept["sum"], row, old, mass, total)
+    else:
+        for before, new, gone, out in swept(kept["sum"], row, row if old is None else old, total):
+            torch.add(before, new, alpha=mass, out=out)
+            if old is not None:
+                out.sub_(gone, alpha=mass)
     kept["rows"].put(client, row)
     return {**kept, "sum": total}
 

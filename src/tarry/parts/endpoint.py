@@ -16,14 +16,16 @@ state), and the value above which position is trusted unless one is asked for. F
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import ceil
 from typing import Annotated, Any, Literal, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..core.errors import BadInput
+from ..core.fused import combined, compiled, pieces
 from ..core.method import Now, Part
 from ..core.registry import Registry
 from ..core.table import Table
@@ -54,6 +56,7 @@ class Late(NamedTuple):
     drift: Tensor  # G
     update: Update
     now: Now
+    products: Sequence[Tensor] | None = None  # δ·G, G·G and δ·δ, where they are known already
 
 
 #: late, state → δ̂, state
@@ -70,7 +73,7 @@ def corrected(rule: Rule, init: Callable[[Tensor], Any] = _no_state) -> Part[Upd
     def apply(update: Update, state: Any, now: Now) -> tuple[Update, Any]:
         params, moved = now.layout.params, now.moved(update)
         w, sent = params(now.weights), params(update.ticket.sent)
-        late = Late(params(moved), torch.sub(w, sent, out=fresh(w)), update, now)
+        late = _late(params(moved), w, sent, update, now)
         new, state = rule(late, state)
         extras = update.extras
         if CONTROL in extras:
@@ -81,6 +84,14 @@ def corrected(rule: Rule, init: Callable[[Tensor], Any] = _no_state) -> Part[Upd
         return update.but(ticket=here, delta=new, extras=extras), state
 
     return Part(apply, init)
+
+
+def _late(delta: Tensor, w: Tensor, sent: Tensor, update: Update, now: Now) -> Late:
+    drift = fresh(w)
+    if (kernels := compiled(w, sent, delta)) is None:
+        return Late(delta, torch.sub(w, sent, out=drift), update, now)
+    sums = pieces((0, len(w))).sums(kernels.drifted, 3, w, sent, delta, drift)
+    return Late(delta, drift, update, now, torch.from_numpy(np.concatenate(sums)).to(w.dtype).unbind())
 
 
 def positioned() -> Part[Update, Update]:
@@ -115,13 +126,15 @@ def orthogonal(alpha: float, theta: float, conflict: Conflict = "start") -> Rule
 
     def rule(late: Late, state: Any) -> tuple[Tensor, Any]:
         delta, drift = late.delta, late.drift
-        along, size, own = _products(delta, drift, whole=theta != 0)
+        along, size, own = late.products or _products(delta, drift, whole=theta != 0)
         limit = size if conflict == "endpoint" else theta * torch.sqrt(own * size)
         conflicts = along < limit if conflict == "endpoint" else along <= limit
         if theta >= 1 and conflict == "start":  # always: rounding must not let parallel vectors by
             conflicts = torch.ones_like(conflicts)
         projection = along / size.clamp_min(torch.finfo(size.dtype).tiny)
         share, new = torch.where(conflicts, projection, alpha), fresh(delta)
+        if late.products is not None:
+            return combined(delta, drift, -share.item(), out=new), state
         for d, g, out in back(delta, drift, new):
             torch.addcmul(d, g, share, value=-1, out=out)
         return new, state
@@ -129,14 +142,14 @@ def orthogonal(alpha: float, theta: float, conflict: Conflict = "start") -> Rule
     return rule
 
 
-def _products(delta: Tensor, drift: Tensor, *, whole: bool) -> Tensor:
+def _products(delta: Tensor, drift: Tensor, *, whole: bool) -> Sequence[Tensor]:
     """δ·G, G·G, and δ·δ where it is asked for, else 0."""
     none = drift.new_zeros(())
     sums = [
         torch.stack([torch.dot(d, g), torch.dot(g, g), torch.dot(d, d) if whole else none])
         for d, g in swept(delta, drift)
     ]
-    return sums[0] if len(sums) == 1 else torch.stack(sums).sum(0)
+    return (sums[0] if len(sums) == 1 else torch.stack(sums).sum(0)).unbind()
 
 
 class Statistic(NamedTuple):

@@ -11,11 +11,14 @@ one. It sees the trained weights; running statistics always go straight.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import sqrt
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..core.errors import BadInput
+from ..core.fused import combined, compiled, number, pieces
 from ..core.method import Geodesic, Now
 from ..core.registry import Registry
 from ..core.ticket import Update
@@ -97,10 +100,7 @@ def onward(along: Geodesic, now: Now, t: float, update: Update) -> Tensor:
     if along not in (line, bezier):
         return travel(along, now, torch.add(w, moved, out=fresh(w)), t, update)
     new, d = fresh(w), update.extras.get(CONTROL) if along is bezier else None
-    for x, m, o, *bend in swept(w[:n], moved[:n], new[:n], *([] if d is None else [d])):
-        torch.add(x, m, alpha=t, out=o)
-        for z in bend:
-            o.add_(z, alpha=2 * t * (1 - t))
+    combined(w[:n], moved[:n], t, d, 2 * t * (1 - t), out=new[:n])
     torch.add(w[n:], moved[n:], alpha=min(t, 1.0), out=new[n:])
     return new
 
@@ -112,6 +112,8 @@ def rotated(d: Tensor, a: Tensor, b: Tensor) -> Tensor:
     u and n turns by the angle between u and v, the rest stays. Parallel vectors (or a zero one) turn nothing. For
     antiparallel ones the plane is open; the half turn is made in the plane of u and d, which turns d into −d.
     """
+    if (kernels := compiled(d, a, b)) is not None:
+        return _rotated(kernels, d, a, b)
     aa, bb, ab = _summed([(torch.dot(x, x), torch.dot(y, y), torch.dot(x, y)) for x, y in swept(a, b)])
     if aa == 0 or bb == 0:
         return d
@@ -131,6 +133,25 @@ def rotated(d: Tensor, a: Tensor, b: Tensor) -> Tensor:
         n = (y / nb).addcmul_(x, -c / na).addcmul_(x, -e / na)
         torch.addcmul(z, x, by_u, out=out).addcmul_(n, by_n)
     return turned
+
+
+def _rotated(kernels: Any, d: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """The same in three passes over memory, with n as a combination of a and b."""
+    whole = pieces((0, len(d)))
+    aa, bb, ab = (float(s[0]) for s in whole.sums(kernels.products, 3, a, b))
+    if aa == 0 or bb == 0:
+        return d
+    na, nb = sqrt(aa), sqrt(bb)
+    c = min(max(ab / na / nb, -1.0), 1.0)
+    n = number(-c / na, d), number(1 / nb, d)
+    nn, ea, da, dn = (float(s[0]) for s in whole.sums(kernels.side_products, 4, a, b, d, *n))
+    e, du = ea / na, da / na
+    s = sqrt(max(nn - e * e, 0.0))
+    if s <= 8 * torch.finfo(d.dtype).eps:
+        return d if c > 0 else -d
+    dn = (dn - e * du) / s
+    by_u, by_n = (du * (c - 1) - dn * s) / na, (du * s + dn * (c - 1)) / s
+    return combined(d, a, by_u - by_n * (c + e) / na, b, by_n / nb, out=fresh(d))
 
 
 def _summed(terms: Sequence[tuple[Tensor, ...]]) -> Tensor:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from ..core.fused import Pieces, compiled, number, pieces
 from ..core.layout import Layout
 from ..core.ticket import Update
-from ..core.vector import back, fresh, swept
+from ..core.vector import back, fresh, steps, swept
+from .step import mixed
 
 __all__ = ["Projection", "complement", "reject", "shifted_beside"]
 
@@ -34,32 +37,70 @@ def reject(a: Tensor, b: Tensor, *, layout: Layout, by: Projection = "layer") ->
     return out
 
 
-def shifted_beside(own: Update, here: Tensor, *, layout: Layout, by: Projection = "layer") -> Tensor:
+def shifted_beside(
+    own: Update, here: Tensor, *, layout: Layout, by: Projection = "layer", mixing: float | None = None
+) -> tuple[Tensor, Tensor | None]:
     """own.local + reject(here − own.ticket.anchor; own.delta), with no vector in between.
 
-    The shift waits in the answer's place until a layer's products are known. Layers are gone through from the last: the
-    end of the vectors is what a step over all of them has just left in the cache.
+    With `mixing` also here + mixing (own.local − here), for which the same vectors are read.
     """
-    ticket, n, out = own.ticket, layout.n_params, fresh(here)
-    torch.add(ticket.sent[n:], own.delta[n:], out=out[n:])
-    if by == "none":
-        for x, anchor, y, sent, o in swept(*map(layout.params, (here, ticket.anchor, own.delta, ticket.sent, out))):
-            torch.sub(x, anchor, out=o).add_(y).add_(sent)
-        return out
-    for at in reversed(_stretches(layout, by)):
-        sums = []
-        for x, anchor, y, o in swept(here[at], ticket.anchor[at], own.delta[at], out[at]):
-            torch.sub(x, anchor, out=o)
-            sums.append((torch.dot(o, y), torch.dot(y, y)))
-        rest = 1 - _share(sums)
-        for y, sent, o in back(own.delta[at], ticket.sent[at], out[at]):
+    ticket, delta, n = own.ticket, own.delta, layout.n_params
+    start, new = fresh(here), None if mixing is None else fresh(here)
+    stretches = _stretches(layout, by)
+    if by != "none" and (kernels := compiled(here, delta, ticket.sent, ticket.anchor)) is not None:
+        _in_two_passes(kernels, own, here, pieces(*((s.start, s.stop) for s in stretches)), start, mixing, new)
+    else:
+        _in_stretches(own, here, stretches, by, start, mixing, new)
+    torch.add(ticket.sent[n:], delta[n:], out=start[n:])
+    if new is not None and mixing is not None:
+        mixed(here[n:], ticket.sent[n:], delta[n:], new[n:], mixing)
+    return start, new
+
+
+def _in_two_passes(
+    kernels: Any, own: Update, here: Tensor, whole: Pieces, start: Tensor, mixing: float | None, new: Tensor | None
+) -> None:
+    """The shift, on top of what was sent, waits in the answer's place until a layer's products are known."""
+    read = (here, own.ticket.anchor, own.delta, own.ticket.sent, start)
+    if new is None or mixing is None:
+        along, size = whole.sums(kernels.shifted, 2, *read)
+    else:
+        along, size = whole.sums(kernels.shifted_and_mixed, 2, *read, number(mixing, here), new)
+    rest = 1 - np.divide(along, size, out=np.zeros_like(along), where=size > 0)
+    whole.run(kernels.added, start, own.delta, whole.each(rest, here))
+
+
+def _in_stretches(
+    own: Update,
+    here: Tensor,
+    stretches: Sequence[slice],
+    by: Projection,
+    start: Tensor,
+    mixing: float | None,
+    new: Tensor | None,
+) -> None:
+    """The shift waits in the answer's place until a layer's products are known."""
+    ticket, delta = own.ticket, own.delta
+    for whole in stretches:
+        seen, sums = [], []
+        for at in steps(here, whole):
+            o, y, sent = torch.sub(here[at], ticket.anchor[at], out=start[at]), delta[at], ticket.sent[at]
+            seen.append((o, y, sent))
+            if by != "none":
+                sums.append((torch.dot(o, y), torch.dot(y, y)))
+            if new is not None and mixing is not None:
+                mixed(here[at], sent, y, new[at], mixing)
+        rest = 1 - _share(sums) if sums else here.new_ones(())
+        for o, y, sent in reversed(seen):
             o.addcmul_(y, rest).add_(sent)
-    return out
 
 
 def _share(sums: list[tuple[Tensor, Tensor]]) -> Tensor:
     """a·b / b·b from the products of stretches; 0 where b is 0."""
     along, size = (torch.stack(s).sum() if len(s) > 1 else s[0] for s in zip(*sums, strict=True))
+    if size.device.type == "cpu":  # numbers cost less than tensors of one number
+        a, b = along.item(), size.item()
+        return torch.tensor(a / b if b > 0 else 0.0, dtype=size.dtype)
     return torch.where(size > 0, along / size.clamp_min(_tiny(size)), 0.0)
 
 
@@ -77,7 +118,7 @@ def complement(a: Tensor, others: Sequence[Tensor], *, layout: Layout, by: Proje
 
 
 def _stretches(layout: Layout, by: Projection) -> list[slice]:
-    return [slice(0, layout.n_params)] if by == "full" else [b.at for b in layout.layers]
+    return [b.at for b in layout.layers] if by == "layer" else [slice(0, layout.n_params)]
 
 
 def _tiny(t: Tensor) -> float:

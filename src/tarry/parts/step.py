@@ -19,7 +19,7 @@ from ..core.vector import fresh, swept
 from .manifold import line, onward, travel
 from .staleness import Decay
 
-__all__ = ["add", "mix"]
+__all__ = ["add", "mix", "mixed"]
 
 
 def add(eta: float = 1.0, *, along: Geodesic = line) -> Part[Update, Tensor]:
@@ -43,9 +43,14 @@ def mix(beta: float, s: Decay, *, flag: str = "beta", along: Geodesic = line) ->
         if along is not line or t > 1 or "local" in update.__dict__:
             return travel(along, now, update.local, t, update), state
         new = fresh(now.weights)
-        for w, sent, delta, o in swept(now.weights, update.ticket.sent, update.delta, new):
-            torch.lerp(w, torch.add(sent, delta, out=o), t, out=o)
+        for w, sent, delta, out in swept(now.weights, update.ticket.sent, update.delta, new):
+            mixed(w, sent, delta, out, t)
         return new, state
 
     way = None if along is not line else ("mix", beta, s)
     return Part(apply, along=lambda geodesic: mix(beta, s, flag=flag, along=geodesic), formula=way)
+
+
+def mixed(w: Tensor, sent: Tensor, delta: Tensor, out: Tensor, t: float) -> None:
+    """out = w + t (sent + delta − w)."""
+    torch.lerp(w, torch.add(sent, delta, out=out), t, out=out)

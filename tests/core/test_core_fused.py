@@ -1,0 +1,189 @@
+"""Compiled loops: what they compute, on how many threads ever, and what happens without them."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tarry.core import fused, vector
+from tarry.core.fused import Pieces, combined, compiled, number, pieces
+from tarry.parts.manifold import rotated
+
+N = 200_003
+STRETCHES = ((0, 70_000), (70_000, 70_001), (70_001, 150_000), (150_000, N))
+TYPES = [torch.float32, torch.float64]
+
+
+@pytest.fixture(autouse=True)
+def _everything_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vector, "_STRETCH", 1000)
+
+
+@pytest.fixture(params=[1, 2, 5])
+def threads(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
+def drawn(n: int, dtype: torch.dtype) -> list[Tensor]:
+    g = torch.Generator().manual_seed(7)
+    return [torch.randn(N, generator=g, dtype=torch.float64).to(dtype) for _ in range(n)]
+
+
+def by_stretch(x: Tensor, y: Tensor) -> Tensor:
+    return torch.stack([torch.dot(x[a:b].double(), y[a:b].double()) for a, b in STRETCHES])
+
+
+def close(got: Any, expected: Tensor, dtype: torch.dtype) -> None:
+    exact = dtype == torch.float64
+    torch.testing.assert_close(
+        torch.as_tensor(got).double(), expected, rtol=1e-12 if exact else 1e-6, atol=1e-9 if exact else 2e-3
+    )
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.usefixtures("threads")
+def test_a_shift_beside_an_update_and_the_mean(dtype: torch.dtype) -> None:
+    w, anchor, delta, sent = drawn(4, dtype)
+    out, new = torch.empty_like(w), torch.empty_like(w)
+    whole, k = pieces(*STRETCHES), compiled(w, anchor, delta, sent)
+    assert k is not None
+    along, size = whole.sums(k.shifted_and_mixed, 2, w, anchor, delta, sent, out, number(0.3, w), new)
+    shift = w - anchor
+    close(along, by_stretch(shift, delta), dtype)
+    close(size, by_stretch(delta, delta), dtype)
+    torch.testing.assert_close(new, torch.lerp(w, sent + delta, 0.3))
+    torch.testing.assert_close(out, sent + shift)
+    again = torch.empty_like(w)
+    for got, expected in zip(whole.sums(k.shifted, 2, w, anchor, delta, sent, again), (along, size), strict=True):
+        close(got, torch.from_numpy(expected), dtype)
+    assert torch.equal(again, out)
+    whole.run(k.added, out, delta, whole.each(along / size, w))
+    rest = torch.cat([torch.full((b - a,), (along / size)[i]) for i, (a, b) in enumerate(STRETCHES)]).to(dtype)
+    torch.testing.assert_close(out, sent + shift + rest * delta)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.usefixtures("threads")
+def test_products(dtype: torch.dtype) -> None:
+    a, b, d = drawn(3, dtype)
+    whole, k = pieces(*STRETCHES), compiled(a, b, d)
+    assert k is not None
+    for got, expected in zip(whole.sums(k.products, 3, a, b), ((a, a), (b, b), (a, b)), strict=True):
+        close(got, by_stretch(*expected), dtype)
+    out, n = torch.empty_like(a), 0.5 * a - 2 * b
+    sums = whole.sums(k.drifted, 3, a, b, d, out)
+    assert torch.equal(out, a - b)
+    for got, expected in zip(sums, ((out, d), (out, out), (d, d)), strict=True):
+        close(got, by_stretch(*expected), dtype)
+    sums = whole.sums(k.side_products, 4, a, b, d, number(0.5, a), number(-2.0, a))
+    for got, expected in zip(sums, ((n, n), (n, a), (d, a), (d, n)), strict=True):
+        close(got, by_stretch(*expected), dtype)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.usefixtures("threads")
+def test_a_sum_in_double_precision_forgets_what_is_replaced(dtype: torch.dtype) -> None:
+    new, old = drawn(2, dtype)
+    total, out = old.double() * 0.7, torch.empty(N, dtype=torch.float64)
+    k = compiled(new, old)
+    assert k is not None
+    pieces((0, N)).run(k.replaced, total, new, old, 0.7, out)
+    torch.testing.assert_close(out, new.double() * 0.7, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_a_combination_with_one_and_with_two(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    d, a, b = drawn(3, dtype)
+    for _ in range(2):
+        torch.testing.assert_close(combined(d, a, 0.25, out=torch.empty_like(d)), d + 0.25 * a)
+        torch.testing.assert_close(combined(d, a, 0.25, None, 9.0, out=torch.empty_like(d)), d + 0.25 * a)
+        torch.testing.assert_close(combined(d, a, 0.25, b, -3.0, out=torch.empty_like(d)), d + 0.25 * a - 3 * b)
+        monkeypatch.setattr(fused, "_kernels", lambda: None)
+
+
+def test_sums_do_not_depend_on_the_number_of_threads() -> None:
+    a, b = drawn(2, torch.float32)
+    before, k, found = torch.get_num_threads(), compiled(a, b), []
+    assert k is not None
+    for n in (1, 2, 3, 8):
+        torch.set_num_threads(n)
+        found.append([s.tolist() for s in pieces(*STRETCHES).sums(k.products, 3, a, b)])
+    torch.set_num_threads(before)
+    assert found[1:] == found[:-1]
+
+
+@pytest.mark.parametrize("angle", [1e-7, 1e-3, 1.0, math.pi / 2, 3.0, math.pi])
+def test_rotations_are_those_of_whole_vectors(angle: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, side, d = drawn(3, torch.float64)
+    side -= (side @ a) / (a @ a) * a
+    b = 3 * (math.cos(angle) * a / a.norm() + math.sin(angle) * side / side.norm())
+    got = rotated(d, a, b)
+    assert got.norm().item() == pytest.approx(d.norm().item(), rel=1e-9)
+    monkeypatch.setattr(fused, "_kernels", lambda: None)
+    torch.testing.assert_close(got, rotated(d, a, b), rtol=1e-6, atol=1e-7)
+
+
+def test_nothing_turns_from_or_to_nowhere() -> None:
+    a, d = drawn(2, torch.float32)
+    assert rotated(d, torch.zeros_like(a), a) is d
+    assert rotated(d, a, torch.zeros_like(a)) is d
+
+
+@pytest.mark.parametrize(
+    "vectors",
+    [
+        [torch.zeros(1000)],
+        [torch.zeros(5000, dtype=torch.bfloat16)],
+        [torch.zeros(5000), torch.zeros(5000, dtype=torch.float64)],
+    ],
+    ids=["small", "of another type", "of two types"],
+)
+def test_what_is_not_compiled(vectors: list[Tensor]) -> None:
+    assert compiled(torch.zeros(5000)) is not None
+    assert compiled(*vectors) is None
+
+
+def test_pieces_cover_their_stretches_once_and_threads_share_them_evenly() -> None:
+    seen = torch.zeros(N)
+    whole = Pieces((0, 70_000), (70_001, N))
+
+    def kernel(first: int, last: int, starts: Any, stops: Any, out: Any) -> None:
+        for p in range(first, last):
+            out[starts[p] : stops[p]] += 1
+
+    whole.run(kernel, seen)
+    assert seen[70_000] == 0
+    assert (torch.cat([seen[:70_000], seen[70_001:]]) == 1).all()
+    for n in (1, 2, 3):
+        cuts = whole._cuts(n)
+        assert [a for a, _ in cuts[1:]] == [b for _, b in cuts[:-1]]
+        shares = [sum(whole._stops[a:b] - whole._starts[a:b]) for a, b in cuts]
+        assert sum(shares) == N - 1
+        assert max(shares) - min(shares) <= 2 * fused._PIECE
+
+
+@pytest.mark.parametrize("reason", ["asked not to", "not installed"])
+def test_without_numba_torch_does_it(reason: str) -> None:
+    """In a process of its own: what was found out is kept."""
+    program = (
+        "import sys\n" + ("sys.modules['numba'] = None\n" if reason == "not installed" else "") + "import torch\n"
+        "from tarry.core import fused\n"
+        "big = torch.ones(600_000)\n"
+        "print(fused.compiled(big), fused.combined(big, big, 2.0, out=torch.empty_like(big)).sum().item())\n"
+    )
+    env = {**os.environ, **({"TARRY_NUMBA": "0"} if reason == "asked not to" else {})}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env=env, timeout=120, check=False
+    )
+    assert done.stdout.split() == ["None", "1800000.0"], done.stderr
