@@ -28,9 +28,10 @@ from .executor import Executor
 __all__ = ["Together"]
 
 _STEPS = 4  # of a trial
-_MOST = 32  # clients of a trial
+_FEWEST, _MOST = 4, 32  # clients of a trial; on a processor as many as take _SHORT seconds one by one
 _TRIES = 3  # one by one, before and after the others
 _CLOSE, _SHORT, _AGAIN = 1.3, 0.05, 5  # a way so close to the best is tried again; more often if it takes few seconds
+_TINY = 0.005  # seconds: a visit of a small model
 _ALIKE = {torch.float64: 1e-6, torch.float32: 2e-2}  # of a delta's norm, after a few steps: a ReLU may flip
 _ROUGHLY = 0.1  # with reduced precision
 _TIMES, _MOST_APART = 4, 0.5  # as far as a client is from itself after a change in the last digits, but no further
@@ -153,6 +154,8 @@ class Together:
             return _seconds(lambda: [train(one, self._bound, rule=self._rule, work=work, seed=self._seed)])
 
         one_by_one, took = [alone() for _ in range(_TRIES)], dict[tuple[int, int | None], float]()
+        if not self._bound.flat.is_cuda:
+            few = few[: max(_FEWEST, int(_SHORT / min(one_by_one)))]
         for how in self._ways(len(few)):
             trial.lanes, trial.size = how
             if self._bound.flat.is_cuda:
@@ -163,7 +166,7 @@ class Together:
                     took[how] = min(took[how], _seconds(lambda: trial.train(few)))
         one_by_one += [alone() for _ in range(_TRIES)]
         best = min(took, key=lambda how: took[how])
-        if not self._bound.flat.is_cuda and took[best] < _SHORT:  # the calls are what takes time, and they get quicker
+        if not self._bound.flat.is_cuda and min(one_by_one) < _TINY:  # calls are what takes time, and they get quicker
             trial.lanes, trial.size = best
             trial.hurry()
             took[best] = min(_seconds(lambda: trial.train(few)) for _ in range(_AGAIN))
