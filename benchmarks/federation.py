@@ -11,6 +11,8 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import signal
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -83,6 +85,7 @@ def _summary(local: Local, first: float) -> dict[str, Any]:
 
 
 def main() -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the federation is taken down
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", default="2,8,20", type=lambda s: [int(v) for v in s.split(",")])
     parser.add_argument("--seconds", type=float, default=60.0)

@@ -31,7 +31,7 @@ NOTES = {
     "peers": "LeNet5 (44,190 weights), 100 clients, batch 20, one local epoch of SGD, 10 clients a round or in flight,"
     " torch on one thread a process. The bare loop is the same training in plain PyTorch, in the same process, turn"
     " about with the peer; what trains in two processes may be faster. Start-up: from the start of the process to the"
-    " first update, or round. Memory: the most that the process and its children hold, what they share counted in each."
+    " first update, or round. Memory: the most that the process and its children hold, what they share counted once."
 }
 
 

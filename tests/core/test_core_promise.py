@@ -12,6 +12,7 @@ from torch import nn
 import tarry
 from tarry import Method
 from tarry.core.errors import BadInput
+from tarry.core.local import Brief, LocalRule
 from tarry.core.method import Part, stateless
 from tarry.core.promise import looked_at
 from tarry.core.ticket import Start
@@ -48,6 +49,39 @@ def test_a_slip_is_told_by_method_and_part(what: str) -> None:
         tarry.run(Method("mine", **parts), task(), **RUN)  # type: ignore[arg-type]
     (problem,) = e.value.problems
     assert problem.startswith(f"method 'mine': {said}")
+
+
+class Slips(LocalRule):
+    """A rule of one's own, with a return forgotten."""
+
+    def __init__(self, what: str):
+        self.what = what
+
+    def begin(self, brief: Brief) -> Any:
+        return brief.weights if self.what == "begin" else super().begin(brief)
+
+    def step(self, *args: Any) -> Any:
+        done = super().step(*args)
+        return {"step": None, "loss": done[:2]}.get(self.what, done)
+
+    def finish(self, *args: Any) -> Any:
+        return None if self.what == "finish" else super().finish(*args)
+
+
+@pytest.mark.parametrize("executor", ["inline", "batched"])
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("begin", "its begin returned a tensor of 10; it should return (start, context)"),
+        ("step", "its step returned None; it should return (weights, state, loss)"),
+        ("loss", "its step returned 2 things; it should return (weights, state, loss)"),
+        ("finish", "its finish returned None; it should return an Outcome"),
+    ],
+)
+def test_a_slip_of_a_local_rule_is_told_too(what: str, said: str, executor: str) -> None:
+    with pytest.raises(BadInput) as e:
+        tarry.run(Method("mine", local=Slips(what)), task(), executor=executor, **RUN)
+    assert e.value.problems == (f"local rule Slips: {said}",)
 
 
 def test_a_part_is_looked_at_until_it_has_returned_something() -> None:

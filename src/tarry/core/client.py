@@ -22,6 +22,7 @@ from .errors import BadInput
 from .layout import Layout
 from .local import Brief, DeepObjective, LocalRule, Objective, Split
 from .optim import Optimiser
+from .promise import checked
 from .rng import Stream
 from .task import Examples, Task
 from .ticket import NOTHING
@@ -295,7 +296,7 @@ def train(job: Job, bound: Bound, *, rule: LocalRule, work: Work, seed: int) -> 
     brief = Brief(job.sent, job.payload, job.memory, layout, key, work.n_steps(n), work.n_batches(n))
     if work.later is not None:
         bound.use(work.later(job.version))
-    start, context = rule.begin(brief)
+    start, context = checked(rule, "begin", rule.begin(brief), 2)
     bound.load(start)
     w = layout.params(start)
     state, total, laps = rule.init(w, context, bound), torch.zeros((), dtype=w.dtype, device=w.device), rule.laps
@@ -306,7 +307,7 @@ def train(job: Job, bound: Bound, *, rule: LocalRule, work: Work, seed: int) -> 
                 if len(laps) > 1:
                     state = rule.turn(lap, state, bound)
                 for batch in epoch:
-                    w, state, loss = step(w, batch, context, state, bound)
+                    w, state, loss = checked(rule, "step", step(w, batch, context, state, bound), 3)
                     if lap == 0:
                         total = total + loss
     except ValueError as e:
@@ -319,7 +320,7 @@ def train(job: Job, bound: Bound, *, rule: LocalRule, work: Work, seed: int) -> 
     finally:
         bound.visit = None
     final = torch.cat([w, bound.flat[layout.n_params :]]) if layout.stats else w
-    out = rule.finish(final, context, state)
+    out = checked(rule, "finish", rule.finish(final, context, state))
     delta = final - job.sent if out.delta is None else out.delta
     mean_loss = total.item() / brief.n_steps
     finite = isfinite(mean_loss) and isfinite(delta.sum().item())

@@ -2,6 +2,10 @@
 
 correct    an Update                 aggregate   an Update, or None to wait      step       the new global weights
 reply      a Start, or None          dispatch    a list of clients               and each   its state, second
+
+and of a local rule, which is looked at every time:
+
+begin      (start, context)          step        (weights, state, loss)          finish     an Outcome
 """
 
 from __future__ import annotations
@@ -12,10 +16,11 @@ from typing import Any
 from torch import Tensor
 
 from .errors import BadInput
+from .local import LocalRule, Outcome
 from .method import Method, Now
 from .ticket import Start, Update
 
-__all__ = ["Apply", "looked_at"]
+__all__ = ["Apply", "checked", "looked_at"]
 
 Apply = Callable[[Any, Any, Now], tuple[Any, Any]]
 _PROMISED = {
@@ -65,6 +70,17 @@ def _wrong(part: str, made: Any, weights: Tensor) -> str | None:
     if isinstance(vector, Tensor) and vector.shape == weights.shape:
         return None
     return _named(vector) if part == "step" else f"{_named(out)} with {_named(vector)}"
+
+
+_OF_A_RULE = {"begin": "(start, context)", "step": "(weights, state, loss)", "finish": "an Outcome"}
+
+
+def checked(rule: LocalRule, what: str, made: Any, n: int | None = None) -> Any:
+    """What a function of a rule returned: n things, or an Outcome."""
+    if type(made) is tuple and len(made) == n if n is not None else isinstance(made, Outcome):
+        return made
+    got = f"{len(made)} things" if type(made) is tuple else _named(made)
+    raise BadInput(f"local rule {type(rule).__name__}: its {what} returned {got}; it should return {_OF_A_RULE[what]}")
 
 
 def _named(x: Any) -> str:

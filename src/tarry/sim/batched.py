@@ -32,6 +32,7 @@ from ..core.channels import Inner
 from ..core.client import Bound, Job, Trained, Work
 from ..core.local import Brief, Context, LocalRule
 from ..core.optim import Optimiser
+from ..core.promise import checked
 from ..core.pure import Pure
 from ..core.rng import Stream
 from ..core.stack import Form, NotStackable, form_of, gathered
@@ -137,7 +138,7 @@ class Trainer:
         n, who = self._offsets[job.client + 1] - offset, (job.client, job.visit)
         key = rng.key(self._seed, Stream.LOCAL, *who)
         brief = Brief(job.sent, job.payload, job.memory, self._bound.layout, key, work.n_steps(n), work.n_batches(n))
-        start, context = self._rule.begin(brief)
+        start, context = checked(self._rule, "begin", self._rule.begin(brief), 2)
         form, tensors = form_of(context)
         optimiser = work.optimiser if work.later is None else work.later(job.version)
         examples = (n, offset, rng.key(self._seed, Stream.ORDER, *who))
@@ -214,7 +215,7 @@ class Trainer:
         found = []
         for c, v in enumerate(members):
             own = stack.state.filled([t[c] for t in state], instead={Optimiser: v.optimiser})
-            out = self._rule.finish(ends[c], v.context, own)
+            out = checked(self._rule, "finish", self._rule.finish(ends[c], v.context, own))
             delta = ends[c] - v.brief.weights if out.delta is None else _own(out.delta)
             found.append((delta, out))
         sums = torch.stack([delta.sum() for delta, _ in found]).tolist() if found else []
