@@ -34,9 +34,7 @@ def stacks_as_alone(b: Bound) -> None:
     work, rule, sent = Work(optimiser("sgd", lr=0.05), epochs=None, steps=3, batch=4), LocalRule(), b.flat.clone()
     jobs = [Job(i, i, 0, sent) for i in range(3)]
     alone = [train(j, b, rule=rule, work=work, seed=1) for j in jobs]
-    trainer = Trainer(b, rule=rule, work=work, seed=1, size=3)
-    together = trainer.train(jobs)
-    trainer.close()
+    together = Trainer(b, rule=rule, work=work, seed=1, size=3).train(jobs)
     assert all(a.delta.norm() > 0 for a in alone)
     assert max(map(far, alone, together)) < 1e-9
 
