@@ -106,7 +106,7 @@ def test_a_model_that_can_do_without_values_is_traced_without_them() -> None:
 
 
 def test_stacks_do_not_wait_for_the_compiler_to_be_imported() -> None:
-    """It takes as long as torch itself, and a hundred megabytes."""
+    """It takes about as long as torch itself, and seventy megabytes."""
     program = (
         "import sys, tarry\n"
         "tarry.run('fedasync', 'digits', updates=6, concurrency=3, executor='batched')\n"

@@ -1,5 +1,5 @@
 """The tensor operations of a function, written down while it runs: what torch's own tracer does, without the second and
-a half and the hundred megabytes that its compiler takes to be imported.
+a half and the seventy megabytes that its compiler takes to be imported.
 
     recorded(fn, args) → GraphModule          or LooksAtValues
 
