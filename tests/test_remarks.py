@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -162,6 +163,28 @@ def test_a_run_that_learnt_nothing_says_why(what: str) -> None:
     (said,) = result.remarks
     assert said.startswith("nothing was learnt, the server made no step: ")
     assert why in said
+
+
+def test_a_run_whose_updates_are_none_any_more_ends_with_what_it_had_and_says_so() -> None:
+    class Once:
+        """A loss that is a number for the first visits alone."""
+
+        calls = 0
+
+        def __call__(self, output: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            self.calls += 1
+            return nn.functional.cross_entropy(output, y) * (1.0 if self.calls <= 3 else float("nan"))
+
+    task = replace(two_clients(), loss=Once())
+    for budget in ({"rounds": 50}, {"time": 200.0}):
+        task.loss.calls = 0  # type: ignore[attr-defined]
+        result = tarry.run("asgd", task, delay=[1.0, 1.0], steps=1, **budget)  # type: ignore[arg-type]
+        assert result.updates == 3
+        assert result.weights is not None
+        assert result.weights.isfinite().all()
+        (said,) = result.remarks
+        assert said.startswith(f"diverged: the last {result.refused:,} updates, up to ")
+        assert result.refused == (100 if "rounds" in budget else 397)
 
 
 def test_a_target_that_the_first_weights_reach_is_told() -> None:

@@ -62,10 +62,16 @@ def in_vain(sim: Simulator) -> list[str]:
 
 
 def diverged(sim: Simulator) -> list[str]:
-    """That the answer is no longer made of numbers, or has no loss any more, and since when that has been seen."""
+    """That the answer is no longer made of numbers, or has no loss any more, and since when that has been seen; or
+
+    that clients' updates are none any more, and the answer is what was before.
+    """
     since = next((t for t, _, _, loss in sim.curve if loss is not None and not isfinite(loss)), None)
     if since is None and isfinite(sim.server.answer.sum().item()):
-        return []
+        if not sim.hopeless or sim.server.version == 0:
+            return []
+        why = "were all refused because they were not finite: a smaller --lr may help"
+        return [f"diverged: the last {sim.in_vain:,} updates, up to {sim.time:g} s, {why}"]
     when = "" if since is None else f" (seen first at {since:g} s)"
     return [f"the global model's loss is no number any more{when}: a smaller --lr or server rate may help"]
 

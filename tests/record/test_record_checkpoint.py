@@ -171,7 +171,7 @@ def test_another_format_is_refused(tmp_path):
     array = torch.zeros(2).numpy()
     for metadata in (None, {"format": "tarry-checkpoint-0", "record": "{}", "sha256": ""}):
         path.write_bytes(serialise({"t0": array}, metadata=metadata))
-        with pytest.raises(Damaged, match="it is not a tarry-checkpoint-1 file"):
+        with pytest.raises(Damaged, match="it is not a tarry-checkpoint-2 file"):
             checkpoint.load(path)
     path.write_text("not at all")
     with pytest.raises(Damaged):

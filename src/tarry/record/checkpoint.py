@@ -21,7 +21,7 @@ from .result import write_atomic
 
 __all__ = ["latest", "load", "save", "write"]
 
-_FORMAT = "tarry-checkpoint-1"
+_FORMAT = "tarry-checkpoint-2"
 _KEEP = 2
 
 

@@ -87,7 +87,7 @@ class Simulator:
         self._memories: dict[str, Table] = {}  # what each client keeps for itself, by name
         self._room = room
         self._score: tuple[int, tuple[float | None, float | None]] = (-1, (None, None))  # of which version
-        self._in_vain = 0  # updates refused since the last one accepted
+        self.in_vain = 0  # updates refused since the last one accepted
         self._next_score = 0.0 if evaluate is not None else inf
         self._evaluations = 0
         self._model_bytes = server.weights.nbytes
@@ -138,6 +138,9 @@ class Simulator:
             if self.updates >= self._most[0] or self.server.version >= self._most[1]:
                 self.done = True
                 return
+            if self._end == inf and self.hopeless:  # --updates or --rounds would never be reached
+                self.done = True
+                return
         if self._settles and self.server.settle(time):
             self._tell("step", stepped=True)
             if self.diary is not None:
@@ -164,7 +167,7 @@ class Simulator:
             kind = "arrival" if receipt.accepted else "refused"
             if receipt.accepted:
                 self.updates += 1
-                self._in_vain = 0
+                self.in_vain = 0
                 self.staleness[receipt.staleness] += 1
                 self.bytes_up += self._model_bytes
                 if trained.extras:
@@ -201,19 +204,19 @@ class Simulator:
         for table in self._memories.values():
             table.close()
 
+    @property
+    def hopeless(self) -> bool:
+        """Whether nothing has been accepted any more for long: clients' updates are not finite."""
+        return self.in_vain >= max(100, 10 * self.server.n_clients)
+
     def _refuse(self, receipt: Receipt, loss: float) -> None:
         self.refused += 1
-        self._in_vain += 1
+        self.in_vain += 1
         t = receipt.ticket
         if self._strict:
             raise Diverged(
                 f"client {t.client} came back at {self.time:g} s with weights that are not finite (loss {loss:g}, "
                 f"visit {t.visit}); a smaller learning rate (--lr) may help, or go on without --strict"
-            )
-        if self.budget.time is None and self._in_vain >= max(100, 10 * self.server.n_clients):
-            raise Diverged(
-                f"the last {self._in_vain} updates were all refused because they were not finite, so that --updates or "
-                "--rounds would never be reached; a smaller learning rate may help"
             )
 
     def _come_and_go(self) -> None:
@@ -356,7 +359,7 @@ _SAVED = (
     "_change",
     "_evaluations",
     "_next_score",
-    "_in_vain",
+    "in_vain",
 )
 
 
