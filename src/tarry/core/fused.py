@@ -13,7 +13,6 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache, cached_property
 from itertools import pairwise
 from types import ModuleType
@@ -23,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .threads import threads
 from .vector import large, swept
 
 __all__ = ["Pieces", "combined", "compiled", "number", "pieces"]
@@ -76,7 +76,8 @@ class Pieces:
         """On as many threads as torch has."""
         given = [a.detach().numpy() if isinstance(a, Tensor) else a for a in args]
         first, *others = self._cuts(min(torch.get_num_threads(), len(self._owner)))
-        at_work = [_threads(os.getpid()).submit(kernel, *cut, self._starts, self._stops, *given) for cut in others]
+        helpers = threads("sweep", max(len(others), 1))
+        at_work = [helpers.submit(kernel, *cut, self._starts, self._stops, *given) for cut in others]
         kernel(*first, self._starts, self._stops, *given)
         for thread in at_work:
             thread.result()
@@ -109,8 +110,3 @@ def combined(d: Tensor, a: Tensor, by_a: float, b: Tensor | None = None, by_b: f
 def pieces(*stretches: tuple[int, int]) -> Pieces:
     """Cut once."""
     return Pieces(*stretches)
-
-
-@cache
-def _threads(process: int) -> ThreadPoolExecutor:  # noqa: ARG001 - a forked one has none of its parent's
-    return ThreadPoolExecutor(max(torch.get_num_threads() - 1, 1), thread_name_prefix="sweep")

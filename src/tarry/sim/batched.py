@@ -15,11 +15,8 @@ single client.
 from __future__ import annotations
 
 import copy
-import os
 from collections.abc import Hashable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import cache
 from itertools import pairwise, zip_longest
 from math import ceil, isfinite
 from typing import Any, NamedTuple
@@ -37,6 +34,7 @@ from ..core.pure import Pure
 from ..core.rng import Stream
 from ..core.stack import Form, NotStackable, form_of, gathered
 from ..core.task import Shards, Task
+from ..core.threads import threads
 from .lane import GraphLane, PlainLane, Stack
 from .schedule import padded, schedule
 from .steps import Steps
@@ -57,16 +55,6 @@ class Visit(NamedTuple):
     tensors: list[Tensor]
     examples: tuple[int, int, int]  # how many, where they begin, the key of their order
     optimiser: Optimiser
-
-
-@cache
-def _threads(lanes: int, process: int) -> ThreadPoolExecutor:  # noqa: ARG001 - a forked one has none of its parent's
-    """Threads for lanes, as long as the process lives.
-
-    A thread that ends takes leave of the algebra library under a lock, a moment after Python has counted it as ended. A
-    worker forked in that moment would wait for that lock for ever.
-    """
-    return ThreadPoolExecutor(lanes, thread_name_prefix="lane")
 
 
 class Trainer:
@@ -101,7 +89,7 @@ class Trainer:
         self._steps = Steps(self._pure, rule, work.optimiser, x, y, rated=work.later is not None, compiled=compiled)
         cuda = self._device.type == "cuda"
         self._lanes = [GraphLane(self._steps, self._device) if cuda else PlainLane(self._steps) for _ in range(lanes)]
-        self._threads = _threads(lanes, os.getpid()) if lanes > 1 and not cuda else None
+        self._threads = threads("lane", lanes) if lanes > 1 and not cuda else None
 
     def shortened(self, steps: int, *, padding: int = 0) -> Trainer:
         """The same for visits of a few steps, with the same programs; every batch has so many rows of padding more."""
