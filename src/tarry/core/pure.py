@@ -48,7 +48,7 @@ class Pure:
         channels_last: bool = False,
     ):
         self.module, self.layout, self.task, self.head = module.train(), layout, task, head
-        self._bf16, self._channels_last = bf16, channels_last
+        self._bf16, self.channels_last = bf16, channels_last
         self.steady = not layout.stats
         self._sizes = [b.stop - b.start for b in layout.layers]
         self.norms, whole = Norms(module), {n: b for n, b in module.named_buffers() if not b.is_floating_point()}
@@ -130,11 +130,11 @@ class Pure:
     # How
 
     def _views(self, w: Tensor) -> list[Tensor]:
-        shaped = channels.view if self._channels_last else _view
+        shaped = channels.view if self.channels_last else _view
         return [shaped(part, b) for part, b in zip(torch.split(w, self._sizes), self.layout.layers, strict=True)]
 
     def _flat(self, grads: Sequence[Tensor]) -> Tensor:
-        return torch.cat([channels.flat(g) if self._channels_last else g.reshape(-1) for g in grads])
+        return torch.cat([channels.flat(g) if self.channels_last else g.reshape(-1) for g in grads])
 
     def _leaves(self, w: Tensor) -> list[Tensor]:
         return [v.detach().requires_grad_() for v in self._views(w)]
@@ -153,7 +153,7 @@ class Pure:
         given, version = {name: part.view(shape) for (name, shape), part in parts}, held._version
         named = {b.name: p for b, p in zip(self.layout.layers, params, strict=True)} | given
         named |= {name: b.clone() for name, b in self._counters.items()}
-        if self._channels_last and x.ndim == 4:
+        if self.channels_last and x.ndim == 4:
             x = x.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
         bf16 = torch.autocast(x.device.type, torch.bfloat16, enabled=self._bf16, cache_enabled=False)
         with bf16, self.norms.over(self._mask):

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.func import vmap
 from torch.fx import GraphModule
 
+from ..core.lasting import lasting
 from ..core.local import LocalRule
 from ..core.optim import Optimiser
 from ..core.pure import Pure
@@ -179,7 +180,10 @@ class Steps:
             return _scripted(wrap(stack), args)
 
     def _compile(self, one: GraphModule, c: int, alone: Sequence[Tensor]) -> Callable[..., Any]:
-        graph = one if c == 1 else stacked(one, _repeated(alone, c))
+        if c > 1:
+            graph = stacked(one, _repeated(alone, c))
+        else:
+            graph = lasting(one, alone) if self._pure.channels_last else one
         made = torch.compile(graph, fullgraph=True, dynamic=False)
         return _alone(made) if c == 1 else made
 
