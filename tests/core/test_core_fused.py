@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tarry.core import fused, vector
 from tarry.core.fused import Pieces, combined, compiled, number, pieces
-from tarry.parts.manifold import rotated
+from tarry.parts.manifold import rotated, turning
 
 N = 200_003
 STRETCHES = ((0, 70_000), (70_000, 70_001), (70_001, 150_000), (150_000, N))
@@ -86,6 +86,17 @@ def test_products(dtype: torch.dtype) -> None:
     assert torch.equal(out, a - b)
     for got, expected in zip(sums, ((out, d), (out, out), (d, d)), strict=True):
         close(got, by_stretch(*expected), dtype)
+    beside = torch.empty_like(a)
+    *same, along, across = whole.sums(k.drifted_beside, 5, a, b, d, n, beside)
+    assert torch.equal(beside, out)
+    for got, before in zip(same, sums, strict=True):
+        close(got, torch.from_numpy(before), dtype)
+    close(along, by_stretch(n, d), dtype)
+    close(across, by_stretch(n, out), dtype)
+    new, turned = torch.empty_like(a), torch.empty_like(a)
+    whole.run(k.corrected_beside, a, b, d, *(number(x, a) for x in (0.5, -2.0, 3.0)), new, turned)
+    torch.testing.assert_close(new, a - 0.5 * b)
+    torch.testing.assert_close(turned, d - 2 * a + 3 * b)
     sums = whole.sums(k.side_products, 4, a, b, d, number(0.5, a), number(-2.0, a))
     for got, expected in zip(sums, ((n, n), (n, a), (d, a), (d, n)), strict=True):
         close(got, by_stretch(*expected), dtype)
@@ -109,6 +120,11 @@ def test_a_combination_with_one_and_with_two(dtype: torch.dtype, monkeypatch: py
         torch.testing.assert_close(combined(d, a, 0.25, out=torch.empty_like(d)), d + 0.25 * a)
         torch.testing.assert_close(combined(d, a, 0.25, None, 9.0, out=torch.empty_like(d)), d + 0.25 * a)
         torch.testing.assert_close(combined(d, a, 0.25, b, -3.0, out=torch.empty_like(d)), d + 0.25 * a - 3 * b)
+        for second in (None, b):
+            out, left = torch.empty_like(d), torch.empty_like(d)
+            combined(d, a, 0.25, second, -3.0, out=out, left=left)
+            assert torch.equal(left, d - out)
+            torch.testing.assert_close(out, d + 0.25 * a - (0 if second is None else 3) * b)
         monkeypatch.setattr(fused, "_kernels", lambda: None)
 
 
@@ -132,6 +148,23 @@ def test_rotations_are_those_of_whole_vectors(angle: float, monkeypatch: pytest.
     assert got.norm().item() == pytest.approx(d.norm().item(), rel=1e-9)
     monkeypatch.setattr(fused, "_kernels", lambda: None)
     torch.testing.assert_close(got, rotated(d, a, b), rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("lam", [1e-7, -1e-3, 0.5, -2.0, 40.0])
+@pytest.mark.parametrize("lean", [-0.9, 0.0, 0.4])
+def test_a_turn_by_products_is_that_of_the_vectors(lam: float, lean: float) -> None:
+    a, g, d = drawn(3, torch.float64)
+    g += lean * a * g.norm() / a.norm()
+    turn = turning(float(a @ g), float(g @ g), float(a @ a), (float(d @ a), float(d @ g)), lam)
+    assert turn is not None
+    torch.testing.assert_close(d + turn[0] * a + turn[1] * g, rotated(d, a, a - lam * g), rtol=1e-9, atol=1e-9)
+
+
+def test_where_products_tell_no_turn() -> None:
+    a, d = drawn(2, torch.float64)
+    for g, own in ((2 * a, a), (a + 1e-3 * d, a), (d, 0 * a)):
+        given = float(own @ g), float(g @ g), float(own @ own), (float(d @ own), float(d @ g))
+        assert turning(*given, 0.5) is None
 
 
 def test_nothing_turns_from_or_to_nowhere() -> None:

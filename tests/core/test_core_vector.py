@@ -40,6 +40,8 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("orthocorrect", {"alpha": 0.3, "theta": 0.2}),
     ("orthodyn", {}),
     ("asynccurve", {"correction": "orthostrict"}),
+    ("asynccurve", {"correction": "fedasync"}),
+    ("asynccurve", {"correction": "asgd", "moments": False}),
     ("asynccurve", {"curve": "printed", "periodic": 3, "swa": 0.0}),
 ]
 

@@ -93,16 +93,31 @@ class Pieces:
         return np.cumsum(self._stops - self._starts)
 
 
-def combined(d: Tensor, a: Tensor, by_a: float, b: Tensor | None = None, by_b: float = 0.0, *, out: Tensor) -> Tensor:
-    """out = d + by_a a + by_b b, or d + by_a a where there is no b."""
+def combined(
+    d: Tensor,
+    a: Tensor,
+    by_a: float,
+    b: Tensor | None = None,
+    by_b: float = 0.0,
+    *,
+    out: Tensor,
+    left: Tensor | None = None,
+) -> Tensor:
+    """out = d + by_a a + by_b b, or d + by_a a where there is no b; and left = d − out, where one is given."""
     second, by_b = (a, 0.0) if b is None else (b, by_b)
     if (kernels := compiled(d, a, second)) is not None:
-        pieces((0, len(d))).run(kernels.combined, d, a, second, number(by_a, d), number(by_b, d), out)
+        given = d, a, second, number(by_a, d), number(by_b, d), out
+        if left is None:
+            pieces((0, len(d))).run(kernels.combined, *given)
+        else:
+            pieces((0, len(d))).run(kernels.combined_and_left, *given, left)
         return out
-    for x, y, o, *more in swept(d, a, out, *([] if b is None else [b])):
+    for x, y, z, o, *rest in swept(d, a, second, out, *([] if left is None else [left])):
         torch.add(x, y, alpha=by_a, out=o)
-        for z in more:
+        if b is not None:
             o.add_(z, alpha=by_b)
+        for r in rest:
+            torch.sub(x, o, out=r)
     return out
 
 

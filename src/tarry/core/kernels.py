@@ -73,6 +73,36 @@ def drifted(first, last, starts, stops, w, sent, delta, out, along, size, own):
 
 
 @njit(**_HOW)
+def drifted_beside(first, last, starts, stops, w, sent, delta, bend, out, along, size, own, bend_delta, bend_drift):
+    """The same, and by piece bend·delta and bend·out."""
+    for p in range(first, last):
+        i, j = starts[p], stops[p]
+        W, S, D, B, Y = w[i:j], sent[i:j], delta[i:j], bend[i:j], out[i:j]
+        a = b = c = x = y = w.dtype.type(0)
+        for k in range(len(W)):
+            g, d, e = W[k] - S[k], D[k], B[k]
+            Y[k] = g
+            a += g * d
+            b += g * g
+            c += d * d
+            x += e * d
+            y += e * g
+        along[p], size[p], own[p], bend_delta[p], bend_drift[p] = a, b, c, x, y
+
+
+@njit(**_HOW)
+def corrected_beside(first, last, starts, stops, delta, drift, bend, lam, by_delta, by_drift, new, turned):
+    """new = delta − lam drift and turned = bend + by_delta delta + by_drift drift; from the last."""
+    for p in range(last - 1, first - 1, -1):
+        i, j = starts[p], stops[p]
+        D, G, B, N, Y = delta[i:j], drift[i:j], bend[i:j], new[i:j], turned[i:j]
+        for k in range(len(D)):
+            d, g = D[k], G[k]
+            N[k] = d - lam * g
+            Y[k] = B[k] + by_delta * d + by_drift * g
+
+
+@njit(**_HOW)
 def products(first, last, starts, stops, a, b, aa, bb, ab):
     """By piece a·a, b·b and a·b."""
     for p in range(first, last):
@@ -112,6 +142,19 @@ def combined(first, last, starts, stops, d, a, b, by_a, by_b, out):
         D, A, B, Y = d[i:j], a[i:j], b[i:j], out[i:j]
         for k in range(len(D)):
             Y[k] = D[k] + by_a * A[k] + by_b * B[k]
+
+
+@njit(**_HOW)
+def combined_and_left(first, last, starts, stops, d, a, b, by_a, by_b, out, left):
+    """The same, and left = d − out."""
+    for p in range(first, last):
+        i, j = starts[p], stops[p]
+        D, A, B, Y, L = d[i:j], a[i:j], b[i:j], out[i:j], left[i:j]
+        for k in range(len(D)):
+            x = D[k]
+            y = x + by_a * A[k] + by_b * B[k]
+            Y[k] = y
+            L[k] = x - y
 
 
 @njit(**_HOW)

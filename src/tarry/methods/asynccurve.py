@@ -30,7 +30,6 @@ import torch
 from torch import Tensor
 
 from ..core.errors import BadInput
-from ..core.fused import combined
 from ..core.method import Geodesic, Method, Now, Part
 from ..core.table import Marks
 from ..core.ticket import Offer, Update
@@ -77,14 +76,15 @@ def curve_step(
         if me >= 0:  # else it stands for several: nobody dominates
             counts[me], total = counts.get(me, 0) + 1, total + 1
             t = t * total / (now.n_clients * counts[me]) if penalty else t
-        new = onward(along, now, min(t, 1.0), update)
+        here = now.layout.params(now.weights)
+        shift = fresh(here) if moments else None
+        new = onward(along, now, min(t, 1.0), update, left=shift)
         mean, models = state["swa"], state["models"]
         if swa < 1 and now.progress >= swa and now.version % cycle == 0:
             mean, models = (new if mean is None else torch.lerp(mean, new, 1 / (models + 1))), models + 1
         if periodic and mean is not None and now.version % periodic == 0:
             new = mean
-        here, there = now.layout.params(now.weights), now.layout.params(new)
-        shift = combined(here, there, -1.0, out=fresh(here)) if moments else None
+            shift = here - now.layout.params(new) if moments else None
         return new, {"counts": counts, "total": total, "shift": shift, "swa": mean, "models": models}
 
     def init(_: Tensor) -> dict[str, Any]:

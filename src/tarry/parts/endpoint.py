@@ -25,13 +25,13 @@ import torch
 from torch import Tensor
 
 from ..core.errors import BadInput
-from ..core.fused import combined, compiled, pieces
+from ..core.fused import combined, compiled, number, pieces
 from ..core.method import Now, Part
 from ..core.registry import Registry
 from ..core.table import Table
 from ..core.ticket import Update
 from ..core.vector import back, fresh, swept
-from .manifold import CONTROL, inner, rotated
+from .manifold import CONTROL, inner, rotated, turning
 
 __all__ = [
     "Conflict",
@@ -59,8 +59,8 @@ class Late(NamedTuple):
     products: Sequence[Tensor] | None = None  # δ·G, G·G and δ·δ, where they are known already
 
 
-#: late, state → δ̂, state
-Rule = Callable[[Late, Any], tuple[Tensor, Any]]
+#: late, state → δ̂, state; in the place of a δ̂ that is δ − λ G, the number λ will do, as one or as a tensor
+Rule = Callable[[Late, Any], tuple[Tensor | float, Any]]
 
 
 def _no_state(_: Tensor) -> None:
@@ -73,11 +73,16 @@ def corrected(rule: Rule, init: Callable[[Tensor], Any] = _no_state) -> Part[Upd
     def apply(update: Update, state: Any, now: Now) -> tuple[Update, Any]:
         params, moved = now.layout.params, now.moved(update)
         w, sent = params(now.weights), params(update.ticket.sent)
-        late = _late(params(moved), w, sent, update, now)
-        new, state = rule(late, state)
-        extras = update.extras
-        if CONTROL in extras:
-            extras = {**extras, CONTROL: rotated(extras[CONTROL], late.delta, new)}
+        late, bend = _late(params(moved), w, sent, update, now)
+        found, state = rule(late, state)
+        extras, control = update.extras, update.extras.get(CONTROL)
+        if isinstance(found, Tensor) and found.ndim:
+            new = found
+            turned = None if control is None else rotated(control, late.delta, new)
+        else:
+            new, turned = _straight(late, found, control, bend)
+        if turned is not None:
+            extras = {**extras, CONTROL: turned}
         if now.layout.stats:
             new = torch.cat([new, moved[now.layout.n_params :]])
         here = update.ticket._replace(sent=now.weights, anchor=now.weights, version=now.version)
@@ -86,12 +91,45 @@ def corrected(rule: Rule, init: Callable[[Tensor], Any] = _no_state) -> Part[Upd
     return Part(apply, init)
 
 
-def _late(delta: Tensor, w: Tensor, sent: Tensor, update: Update, now: Now) -> Late:
-    drift = fresh(w)
+def _late(delta: Tensor, w: Tensor, sent: Tensor, update: Update, now: Now) -> tuple[Late, tuple[float, float] | None]:
+    """And a control point's products with δ and G, where there is one and they cost nothing."""
+    drift, control = fresh(w), update.extras.get(CONTROL)
     if (kernels := compiled(w, sent, delta)) is None:
-        return Late(delta, torch.sub(w, sent, out=drift), update, now)
-    sums = pieces((0, len(w))).sums(kernels.drifted, 3, w, sent, delta, drift)
-    return Late(delta, drift, update, now, torch.from_numpy(np.concatenate(sums)).to(w.dtype).unbind())
+        return Late(delta, torch.sub(w, sent, out=drift), update, now), None
+    whole, bend = pieces((0, len(w))), None
+    if control is not None and compiled(w, control) is not None:
+        *sums, x, y = whole.sums(kernels.drifted_beside, 5, w, sent, delta, control, drift)
+        bend = float(x[0]), float(y[0])
+    else:
+        sums = whole.sums(kernels.drifted, 3, w, sent, delta, drift)
+    return Late(delta, drift, update, now, torch.from_numpy(np.concatenate(sums)).unbind()), bend
+
+
+def _straight(
+    late: Late, lam: Tensor | float, control: Tensor | None, bend: tuple[float, float] | None
+) -> tuple[Tensor, Tensor | None]:
+    """δ − λ G, and the control point turned with it."""
+    delta, drift = late.delta, late.drift
+    if isinstance(lam, float) and lam == 0:
+        return delta, control
+    new = fresh(delta)
+    if bend is not None and late.products is not None and control is not None:
+        share, (along, size, own) = float(lam), (float(p) for p in late.products)
+        turn = turning(along, size, own, bend, share) if share else (0.0, 0.0)
+        if turn is not None:
+            kernels, turned = compiled(delta), fresh(delta)
+            assert kernels is not None
+            numbers = [number(x, delta) for x in (share, *turn)]
+            pieces((0, len(delta))).run(kernels.corrected_beside, delta, drift, control, *numbers, new, turned)
+            return new, turned
+    if late.products is not None:
+        combined(delta, drift, -float(lam), out=new)
+    elif isinstance(lam, Tensor):
+        for d, g, out in back(delta, drift, new):
+            torch.addcmul(d, g, lam, value=-1, out=out)
+    else:
+        torch.sub(delta, drift, alpha=lam, out=new)
+    return new, None if control is None else rotated(control, delta, new)
 
 
 def positioned() -> Part[Update, Update]:
@@ -113,9 +151,8 @@ def positioned() -> Part[Update, Update]:
 def shifted(lam: float) -> Rule:
     """δ − λ G."""
 
-    def rule(late: Late, state: Any) -> tuple[Tensor, Any]:
-        new = torch.sub(late.delta, late.drift, alpha=lam, out=fresh(late.delta)) if lam else late.delta
-        return new, state
+    def rule(_: Late, state: Any) -> tuple[float, Any]:
+        return lam, state
 
     return rule
 
@@ -125,19 +162,13 @@ def orthogonal(alpha: float, theta: float, conflict: Conflict = "start") -> Rule
     theta = 0.0 if conflict == "endpoint" else theta
 
     def rule(late: Late, state: Any) -> tuple[Tensor, Any]:
-        delta, drift = late.delta, late.drift
-        along, size, own = late.products or _products(delta, drift, whole=theta != 0)
+        along, size, own = late.products or _products(late.delta, late.drift, whole=theta != 0)
         limit = size if conflict == "endpoint" else theta * torch.sqrt(own * size)
         conflicts = along < limit if conflict == "endpoint" else along <= limit
         if theta >= 1 and conflict == "start":  # always: rounding must not let parallel vectors by
             conflicts = torch.ones_like(conflicts)
         projection = along / size.clamp_min(torch.finfo(size.dtype).tiny)
-        share, new = torch.where(conflicts, projection, alpha), fresh(delta)
-        if late.products is not None:
-            return combined(delta, drift, -share.item(), out=new), state
-        for d, g, out in back(delta, drift, new):
-            torch.addcmul(d, g, share, value=-1, out=out)
-        return new, state
+        return torch.where(conflicts, projection, alpha), state
 
     return rule
 
@@ -234,7 +265,7 @@ def dynamic(
     _check(limit, middle, smooth)
     phases = (orthogonal(0.0, 0.0), shifted(0.0), orthogonal(1.0, 0.0))
 
-    def rule(late: Late, state: Any) -> tuple[Tensor, Any]:
+    def rule(late: Late, state: Any) -> tuple[Tensor | float, Any]:
         value, state = chosen.measure(late, state)
         phase = 2 if value > limit else 1 if value > limit - middle else 0
         if late.now.notes is not None:

@@ -11,7 +11,7 @@ one. It sees the trained weights; running statistics always go straight.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import sqrt
+from math import hypot, sqrt
 from typing import Any
 
 import torch
@@ -24,7 +24,7 @@ from ..core.registry import Registry
 from ..core.ticket import Update
 from ..core.vector import back, fresh, swept
 
-__all__ = ["CONTROL", "bezier", "inner", "line", "manifolds", "onward", "printed", "rotated", "travel"]
+__all__ = ["CONTROL", "bezier", "inner", "line", "manifolds", "onward", "printed", "rotated", "travel", "turning"]
 
 #: the extra that carries a control point's displacement from the midpoint, φ − (Θ + Θ_i)/2
 CONTROL = "control"
@@ -94,13 +94,19 @@ def travel(along: Geodesic, now: Now, end: Tensor, t: float, update: Update) -> 
     return torch.cat([new, torch.lerp(now.weights[n:], end[n:], min(t, 1.0))]) if now.layout.stats else new
 
 
-def onward(along: Geodesic, now: Now, t: float, update: Update) -> Tensor:
-    """Travel to W + Δ: the update's own way, for which a control point that came along needs no turning."""
+def onward(along: Geodesic, now: Now, t: float, update: Update, *, left: Tensor | None = None) -> Tensor:
+    """Travel to W + Δ: the update's own way, for which a control point that came along needs no turning.
+
+    `left` is filled with what the trained weights leave behind: the old less the new.
+    """
     moved, w, n = now.moved(update), now.weights, now.layout.n_params
     if along not in (line, bezier):
-        return travel(along, now, torch.add(w, moved, out=fresh(w)), t, update)
+        new = travel(along, now, torch.add(w, moved, out=fresh(w)), t, update)
+        if left is not None:
+            torch.sub(w[:n], new[:n], out=left)
+        return new
     new, d = fresh(w), update.extras.get(CONTROL) if along is bezier else None
-    combined(w[:n], moved[:n], t, d, 2 * t * (1 - t), out=new[:n])
+    combined(w[:n], moved[:n], t, d, 2 * t * (1 - t), out=new[:n], left=left)
     torch.add(w[n:], moved[n:], alpha=min(t, 1.0), out=new[n:])
     return new
 
@@ -152,6 +158,29 @@ def _rotated(kernels: Any, d: Tensor, a: Tensor, b: Tensor) -> Tensor:
     dn = (dn - e * du) / s
     by_u, by_n = (du * (c - 1) - dn * s) / na, (du * s + dn * (c - 1)) / s
     return combined(d, a, by_u - by_n * (c + e) / na, b, by_n / nb, out=fresh(d))
+
+
+def turning(along: float, size: float, own: float, bend: tuple[float, float], lam: float) -> tuple[float, float] | None:
+    """What of a and of g is to be added to d for the rotation that takes a onto a − λ g, λ not 0.
+
+    `along`, `size` and `own` are a·g, g·g and a·a, `bend` is d·a and d·g. The plane of the two is that of a and g: the
+    side of g orthogonal to a, which does not shrink with λ, tells the angle, however small. None where g has hardly a
+    side, or a no length: the vectors themselves must be looked at.
+    """
+    if not own > 0 or not (side := size - along * along / own) > _SIDE * size:
+        return None
+    na, side, k = sqrt(own), sqrt(side), along / own
+    sign = -1.0 if lam > 0 else 1.0  # of the way to a − λ g along g's side
+    forth, across = na - lam * along / na, abs(lam) * side
+    length = hypot(forth, across)
+    c, s = forth / length, across / length
+    less = -s * s / (1 + c) if c > 0 else c - 1  # c − 1
+    du, dn = bend[0] / na, sign * (bend[1] - k * bend[0]) / side
+    by_n = sign * (du * s + dn * less) / side
+    return (du * less - dn * s) / na - by_n * k, by_n
+
+
+_SIDE = 1e-3  # of g's square: with less of it the sums' rounding shows
 
 
 def _summed(terms: Sequence[tuple[Tensor, ...]]) -> Tensor:
