@@ -72,6 +72,25 @@ def test_gradients_are_the_same(affine: bool) -> None:
             torch.testing.assert_close(other, one, rtol=1e-9, atol=1e-12)
 
 
+def test_less_precise_images_stay_so() -> None:
+    torch.manual_seed(0)
+    fn, args = stepped(net())
+    given = [a.float() for a in args]
+
+    def less(*a: Tensor) -> list[Tensor]:
+        with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
+            return list(fn(*a))
+
+    graph = traced(less, given)
+    kinds = [n.meta["val"].dtype for n in graph.graph.nodes if n.target is aten.convolution.default]
+    assert kinds == [torch.bfloat16] * 3
+    turned = lasting(graph, given)
+    assert [n.meta["val"].dtype for n in turned.graph.nodes if n.target is aten.convolution.default] == kinds
+    for one, other in zip(graph(*given), turned(*given), strict=True):
+        assert other.dtype == one.dtype
+        torch.testing.assert_close(other, one, rtol=0.05, atol=2e-3)
+
+
 def test_convolutions_read_channels_last_and_only_what_comes_from_elsewhere_is_turned() -> None:
     torch.manual_seed(0)
     fn, args = stepped(net())

@@ -50,7 +50,7 @@ def _normed(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, n: int, c: int, _: int, groups: int, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """What torch's gives, with means and reciprocal deviations of every example's groups."""
-    parted = x.reshape(n, groups, c // groups, *x.shape[2:])
+    parted = _wide(x).reshape(n, groups, c // groups, *x.shape[2:])
     var, mean = torch.var_mean(parted, dim=tuple(range(2, parted.ndim)), correction=0, keepdim=True)
     rstd = torch.rsqrt(var + eps)
     out = ((parted - mean) * rstd).reshape(x.shape)
@@ -58,7 +58,7 @@ def _normed(
         out = out * _along(weight, x)
     if bias is not None:
         out = out + _along(bias, x)
-    return out, mean.reshape(n, groups), rstd.reshape(n, groups)
+    return out.to(x.dtype), mean.reshape(n, groups), rstd.reshape(n, groups)
 
 
 def _normed_backward(
@@ -66,7 +66,7 @@ def _normed_backward(
     n: int, c: int, hw: int, groups: int, wanted: Sequence[bool],
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
     """Images are looked at twice: for two sums a channel, of which all else is made, and to put dx together."""
-    over = tuple(range(2, x.ndim))
+    over, narrow, grad, x = tuple(range(2, x.ndim)), x.dtype, _wide(grad), _wide(x)
     of_grad, of_both = grad.sum(over).view(n, groups, -1), (grad * x).sum(over).view(n, groups, -1)
     m, r = mean.unsqueeze(2), rstd.unsqueeze(2)
     dx = dw = db = None
@@ -77,12 +77,16 @@ def _normed_backward(
         shift = -slope * m - a * r * each
         shape = (n, c, *[1] * len(over))
         one, two, three = (t.expand_as(of_grad).reshape(shape) for t in (r * gain, slope, shift))
-        dx = grad * one + x * two + three
+        dx = (grad * one + x * two + three).to(narrow)
     if wanted[1]:
         dw = ((of_both - of_grad * m) * r).sum(0).view(c)
     if wanted[2]:
         db = of_grad.sum(0).view(c)
     return dx, dw, db
+
+
+def _wide(t: Tensor) -> Tensor:
+    return t.float() if t.dtype in (torch.bfloat16, torch.float16) else t
 
 
 def _along(t: Tensor, x: Tensor) -> Tensor:
