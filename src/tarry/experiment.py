@@ -85,7 +85,8 @@ def resume(
     """Finish the run in a folder, with the very weights it would have reached uninterrupted.
 
     A run that was given Python objects (a Task, a Method, a delay function) needs the same ones again, by keyword.
-    `workers`, `executor`, `lookahead` and `checkpoint_every` may differ: they change no result.
+    Where clients are trained may differ (`workers`, `executor`, `address`, `gpus`, `lookahead`, `checkpoint_every`,
+    `cache_limit`): it changes no result, but for rounding from where on they are trained together or no longer so.
     """
     folder = Path(out)
     path = folder / "spec.toml"
@@ -102,7 +103,10 @@ def resume(
         raise BadInput(f"{folder}: {fixed[0]} is part of what is being resumed and cannot change")
     if (folder / "result.json").is_file():
         return Result.read(folder)
-    spec = Spec.of({**Spec.read(path), **objects})
+    before = Spec.read(path)
+    if objects.get("executor", "ray") != "ray":  # what only that one knows
+        before = {k: v for k, v in before.items() if k not in ("address", "gpus")}
+    spec = Spec.of({**before, **objects})
     return _Session(plan(spec), folder, callbacks, progress).go()
 
 

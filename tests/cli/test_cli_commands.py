@@ -321,6 +321,27 @@ def test_resuming_a_finished_run_tells_its_result_again(cli, here, quick):
     assert (here / "r" / "result.json").read_bytes() == result
 
 
+def test_a_run_goes_on_with_another_executor(cli, here, quick):
+    """It began on a cluster that is no longer there."""
+    cli("run", *quick, "--out", "r")
+    result = here / "r" / "result.json"
+    weights = json.loads(result.read_text())["weights_sha256"]
+    result.unlink()
+    spec = here / "r" / "spec.toml"
+    spec.write_text('executor = "ray"\naddress = "10.0.0.9:6379"\n' + spec.read_text())
+    for flags in (["--executor", "inline"], ["--executor", "pool", "--workers", "2"]):
+        said = cli("resume", "r", *flags)
+        assert said.code == 0
+        assert json.loads(result.read_text())["weights_sha256"] == weights
+        result.unlink()
+    said = cli("resume", "r", "--executor", "inlin")
+    assert said.code == 2
+    assert "--executor inlin" in said.err
+    said = cli("resume", "r", "--executor", "inline", "--address", "auto")
+    assert said.code == 2
+    assert "--address" in said.err
+
+
 def test_the_demo_compares_four_methods(cli, here, monkeypatch):
     from tarry.cli import demo
 

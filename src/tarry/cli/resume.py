@@ -18,12 +18,21 @@ __all__ = ["resume"]
 def resume(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="the --out of the run")],
     workers: Annotated[int | None, typer.Option("--workers", help="training processes; changes no result")] = None,
+    executor: Annotated[
+        str | None,
+        typer.Option("--executor", help="how clients are trained from here on: inline, pool, batched, ray, auto"),
+    ] = None,
+    address: Annotated[str | None, typer.Option("--address", help="of the Ray cluster, HOST:PORT or auto")] = None,
 ) -> None:
-    """Finish an interrupted run, with the very weights it would have reached."""
+    """Finish an interrupted run, with the very weights it would have reached.
+
+    Clients may be trained elsewhere than before. Trained together (batched, auto) their updates differ by rounding.
+    """
     if not (folder / "spec.toml").is_file() and any(folder.glob("*/seed-*/spec.toml")):
         raise BadInput(f"{folder}: it holds a comparison; the same `tarry compare` with --out {folder} goes on with it")
     go_on = f"`tarry resume {quote(str(folder))}` goes on"
     with show.stoppable(go_on), show.one(str(folder)) as progress:
-        changed: dict[str, Any] = {} if workers is None else {"workers": workers}
+        asked = {"workers": workers, "executor": executor, "address": address}
+        changed: dict[str, Any] = {k: v for k, v in asked.items() if v is not None}
         result = resume_run(folder, progress=progress, **changed)
     show.result_lines(result)
