@@ -68,6 +68,19 @@ def test_a_reduced_size_is_said(page: Callable[..., str]) -> None:
     assert "| α = 0.1 (reduced) | b |" in text
 
 
+def test_a_run_that_diverges_is_in_the_table_and_said(
+    table: Table, do: Do, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    steep = table(("lr = 0.1\n", "lr = 1e20\n"), ("time = 1500\n", "rounds = 30\n"))
+    do(steep, only="a", rows="orthofl", seeds="1")
+    (tmp_path / "docs").mkdir()
+    text = write_page().read_text()
+    assert "| OrthoFL | –" not in text
+    assert "Said by runs:\n\n- OrthoFL, α = 0.1, seed 0: " in text
+    main(["toy/table1", "--show", "--only", "a"])
+    assert "OrthoFL, α = 0.1, seed 0: " in capsys.readouterr().out
+
+
 def test_quick_runs_are_not_on_the_page(page: Callable[..., str]) -> None:
     assert "not run" in page(quick=True)
 

@@ -19,7 +19,7 @@ from . import listing, shelf
 from .jobs import Asked, Tell
 from .plan import SIZES, Experiment
 from .running import Report, Show, default_device, run_all
-from .tables import findings, plain_table
+from .tables import findings, plain_table, said_by_runs
 
 __all__ = ["asked", "chosen", "duration", "main", "plain_show", "reproduce_all", "seed_numbers", "told"]
 
@@ -149,7 +149,7 @@ def told(experiment: Experiment, what: Asked) -> list[str]:
         lines += ["", *plain_table(found, name)]
     lines += [""]
     lines += [f"{found.heading(c)}: {changed}" for c, (_, changed) in found.sizes.items() if changed]
-    return [*lines, f"results: {store.path}"]
+    return [*lines, *said_by_runs(found), f"results: {store.path}"]
 
 
 def duration(seconds: float) -> str:

@@ -16,7 +16,7 @@ from .figures import draw
 from .measures import TO_TARGET
 from .plan import Experiment
 from .significance import LEVEL, tests
-from .tables import NONE, Findings, difference, findings, ours
+from .tables import NONE, Findings, difference, findings, ours, said_by_runs
 
 __all__ = ["PAPERS", "markdown", "write_page"]
 
@@ -134,6 +134,8 @@ def _section(f: Findings, judged: Sequence[Verdict], picture: str | None) -> lis
         return [*parts, "**Not run.**\n"]
     parts += [_smaller(f)] if _smaller(f) else []
     parts += [_table(f, name) for name in e.measures]
+    if said := said_by_runs(f):
+        parts.append("Said by runs:\n\n" + "\n".join(f"- {escaped(line)}" for line in said) + "\n")
     parts += [_target(e)] if any(m in TO_TARGET and m not in e.own_measures for m in e.measures) else []
     parts += [_tests(f)] if e.test is not None else []
     if judged:

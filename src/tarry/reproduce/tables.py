@@ -9,7 +9,7 @@ from .measures import Entry, Measure, Stat, by_seed, measure_of, stat
 from .plan import Experiment, Side, changes
 from .store import Store, shown
 
-__all__ = ["NONE", "Findings", "Grid", "difference", "findings", "ours", "plain_table"]
+__all__ = ["NONE", "Findings", "Grid", "difference", "findings", "ours", "plain_table", "said_by_runs"]
 
 NONE = "–"
 
@@ -175,3 +175,15 @@ def plain_table(found: Findings, name: str) -> list[str]:
         rows.append([title, *cells])
     widths = [max(len(r[i]) for r in rows) for i in range(len(rows[0]))]
     return ["  ".join(text.ljust(width) for text, width in zip(r, widths, strict=True)).rstrip() for r in rows]
+
+
+def said_by_runs(found: Findings) -> list[str]:
+    """What runs themselves had to say of how they went, such as that one diverged."""
+    return [
+        f"{found.rows.get(row, row)}, {found.columns.get(column, column)}, seed {seed}: {remark}"
+        for column, rows in found.runs.items()
+        for row, seeds in rows.items()
+        for seed, entry in sorted(seeds.items())
+        for remark in entry.remarks
+        if not remark.startswith("--")  # that a parameter changes nothing
+    ]
