@@ -49,16 +49,18 @@ def _turned(t: Tensor) -> Tensor:
 def _normed(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, n: int, c: int, _: int, groups: int, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """What torch's gives, with means and reciprocal deviations of every example's groups."""
-    parted = _wide(x).reshape(n, groups, c // groups, *x.shape[2:])
-    var, mean = torch.var_mean(parted, dim=tuple(range(2, parted.ndim)), correction=0, keepdim=True)
-    rstd = torch.rsqrt(var + eps)
-    out = ((parted - mean) * rstd).reshape(x.shape)
-    if weight is not None:
-        out = out * _along(weight, x)
-    if bias is not None:
-        out = out + _along(bias, x)
-    return out.to(x.dtype), mean.reshape(n, groups), rstd.reshape(n, groups)
+    """What torch's gives, with means and reciprocal deviations of every example's groups.
+
+    A channel's mean and variance come first, over places that lie a row of channels apart; a group's are made of these.
+    """
+    over = tuple(range(2, x.ndim))
+    var, mean = (t.view(n, groups, -1) for t in torch.var_mean(_wide(x), dim=over, correction=0))
+    middle = mean.mean(2, keepdim=True)
+    rstd = torch.rsqrt((var + (mean - middle) ** 2).mean(2, keepdim=True) + eps)
+    gain = rstd.expand_as(mean) if weight is None else rstd * weight.view(1, groups, -1)
+    offset = -middle * gain if bias is None else bias.view(1, groups, -1) - middle * gain
+    scale, shift = (t.reshape(n, c, *[1] * len(over)) for t in (gain, offset))
+    return (_wide(x) * scale + shift).to(x.dtype), middle.reshape(n, groups), rstd.reshape(n, groups)
 
 
 def _normed_backward(
@@ -87,7 +89,3 @@ def _normed_backward(
 
 def _wide(t: Tensor) -> Tensor:
     return t.float() if t.dtype in (torch.bfloat16, torch.float16) else t
-
-
-def _along(t: Tensor, x: Tensor) -> Tensor:
-    return t.view(1, -1, *[1] * (x.ndim - 2))
