@@ -41,14 +41,21 @@ class Family:
             return None
 
     def _look(self) -> None:
+        """Where somebody came or went meanwhile, what was shared might be counted twice: that look does not count."""
+        before = self._find()
+        bytes_ = sum(map(_resident, before))
+        if self._find() == before:
+            self.peak_mb = max(self.peak_mb, bytes_ // 10**6)
+
+    def _find(self) -> dict[int, str]:
         alive = _processes()
-        self.members = {p: began for p, began in self.members.items() if p in alive and alive[p][1] == began}
-        known, grew = {self.process.pid, *self.members}, True
+        known = {self.process.pid, *(p for p, began in self.members.items() if alive.get(p, (0, ""))[1] == began)}
+        grew = True
         while grew:
             new = {p for p, (parent, _) in alive.items() if parent in known and p not in known}
             known, grew = known | new, bool(new)
         self.members = {p: alive[p][1] for p in known if p in alive}
-        self.peak_mb = max(self.peak_mb, sum(map(_resident, self.members)) // 10**6)
+        return self.members
 
     def _end(self) -> None:
         if self.process.poll() is None:

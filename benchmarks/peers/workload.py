@@ -47,15 +47,29 @@ class LeNet5(nn.Module):
 Shard = tuple[Tensor, Tensor]
 
 
-@cache
-def shard(client: int, samples: int) -> Shard:
-    """One client's examples; the same in every process, made once in each."""
-    g = torch.Generator().manual_seed(client)
-    return torch.randn(samples, 1, 28, 28, generator=g), torch.randint(0, 10, (samples,), generator=g)
+_DEALT: dict[int, list[Shard]] = {}
 
 
 def clients(samples: int) -> list[Shard]:
-    return [shard(c, samples) for c in range(CLIENTS)]
+    """Everybody's examples, one after the other in one tensor each, as a data set is dealt out."""
+    if samples not in _DEALT:
+        x, y = (t.new_empty(CLIENTS * samples, *t.shape[1:]) for t in _drawn(0, samples))
+        _DEALT[samples] = list(zip(x.split(samples), y.split(samples), strict=True))
+        for c, place in enumerate(_DEALT[samples]):
+            for there, own in zip(place, _drawn(c, samples), strict=True):
+                there.copy_(own)
+    return _DEALT[samples]
+
+
+@cache
+def shard(client: int, samples: int) -> Shard:
+    """One client's examples; the same in every process, made once in each."""
+    return _DEALT[samples][client] if samples in _DEALT else _drawn(client, samples)
+
+
+def _drawn(client: int, samples: int) -> Shard:
+    g = torch.Generator().manual_seed(client)
+    return torch.randn(samples, 1, 28, 28, generator=g), torch.randint(0, 10, (samples,), generator=g)
 
 
 def train(model: nn.Module, x: Tensor, y: Tensor) -> None:

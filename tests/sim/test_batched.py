@@ -18,7 +18,7 @@ from tarry.core.optim import Optimiser, optimiser
 from tarry.core.stack import NotStackable, Varies, form_of, gathered
 from tarry.core.task import Examples
 from tarry.models import mlp
-from tarry.sim.batched import Trainer
+from tarry.sim.batched import Trainer, _joined
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SIZES = (5, 8, 16, 16, 24, 40, 41, 64, 8)
@@ -147,6 +147,24 @@ def test_a_form_is_a_record_taken_apart_and_what_differs_varies() -> None:
     assert isinstance(both.filled(tensors)["n"], Varies)
     assert both.filled(tensors)["at"] == slice(0, 2)
     assert both.key == gathered([two]).key, "a plain number always varies, so that nobody is traced for one"
+
+
+def test_examples_that_lie_side_by_side_are_not_copied() -> None:
+    whole = torch.arange(60.0).view(10, 2, 3)
+    a, b, c = whole[1:].split([4, 0, 5])
+    joined = _joined([a, b, c])
+    assert torch.equal(joined, whole[1:])
+    assert joined.data_ptr() == whole[1:].data_ptr()
+    for parts in (
+        [a, c.clone()],
+        [c, a],
+        [a, a],
+        [whole[:2], a],
+        [whole.transpose(1, 2)[:4], whole.transpose(1, 2)[4:]],
+    ):
+        copied = _joined(parts)
+        assert torch.equal(copied, torch.cat(parts))
+        assert copied.data_ptr() not in {p.data_ptr() for p in parts}
 
 
 def test_threads_of_lanes_outlive_their_stacks() -> None:

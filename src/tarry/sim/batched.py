@@ -235,7 +235,18 @@ def _everybodys(task: Task) -> tuple[Tensor, Tensor, list[int]]:
     ends = [0]
     for x, _ in clients:
         ends.append(ends[-1] + len(x))
-    return torch.cat([x for x, _ in clients]), torch.cat([y for _, y in clients]), ends
+    return _joined([x for x, _ in clients]), _joined([y for _, y in clients]), ends
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    """All in one tensor, and no copy where they are slices of one, each next to the one before."""
+    first, end = parts[0], parts[0].storage_offset()
+    for part in parts:
+        same = part.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
+        if not (same and part.is_contiguous() and part.storage_offset() == end):
+            return torch.cat(list(parts))
+        end += part.numel()
+    return first.as_strided((sum(map(len, parts)), *first.shape[1:]), first.stride())
 
 
 def _doubling(n: int) -> int:
