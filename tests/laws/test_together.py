@@ -14,8 +14,8 @@ import tarry
 from .small import Small
 
 SIZES = (1, 3, 4, 9, 10, 17)  # batches of 4: whole ones, rests of every length, a single example
-#: rules that think in Python from step to step, tell clients apart by plain numbers, or take batches apart
-ALONE = {"flanp", "gradma", "perfedavg"}
+#: a rule that takes batches apart
+ALONE = {"perfedavg"}
 
 
 def unequal(sizes: tuple[int, ...] = SIZES, model: Any = None) -> tarry.Task:

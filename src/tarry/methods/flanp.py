@@ -71,17 +71,18 @@ class Rated(LocalRule):
     def begin(self, brief: Brief) -> tuple[Tensor, Context]:
         return brief.weights, {"n_steps": brief.n_steps}
 
-    def init(self, w: Tensor, context: Context, f: Functions) -> Any:
-        return f.init(w), f.optimiser.lr * reach(f.optimiser, context["n_steps"])
+    def init(self, w: Tensor, context: Context, f: Functions) -> Any:  # noqa: ARG002
+        return f.init(w), f.optimiser
 
     def step(
         self, w: Tensor, batch: Examples, context: Context, state: Any, f: Functions
     ) -> tuple[Tensor, Any, Tensor]:
-        w, optimiser, loss = super().step(w, batch, context, state[0], f)
-        return w, (optimiser, state[1]), loss
+        w, inner, loss = super().step(w, batch, context, state[0], f)
+        return w, (inner, state[1]), loss
 
     def finish(self, w: Tensor, context: Context, state: Any) -> Outcome:  # noqa: ARG002
-        return Outcome({RATE: torch.tensor(state[1], dtype=torch.float64)})
+        rate = state[1].lr * reach(state[1], context["n_steps"])
+        return Outcome({RATE: torch.tensor(rate, dtype=torch.float64)})
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,7 @@ class Mindful(LocalRule):
             g, conflict = within(g, rows, context["stretches"])
             conflicts = conflicts + conflict if self.watch else conflicts
         new, inner = f.descend(w, g, inner)
-        return new, (inner, tau + 1, w, conflicts), loss
+        return new, (inner, min(tau + 1, 2), w, conflicts), loss  # from the third step on all are alike
 
     def finish(self, w: Tensor, context: Context, state: Any) -> Outcome:
         notes = {"corrected": state[3] / context["steps"]} if self.watch else {}

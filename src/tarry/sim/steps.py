@@ -167,16 +167,16 @@ class Steps:
                 run, quicker = around(self._compile(one.graph, c, alone)), None
             else:
                 run = around(_alone(one.graph) if c == 1 else _by_rules(one.graph))
-                quicker = partial(self._quicker, one.graph, c, around, rows) if kind[0] == "step" else None
+                quicker = partial(self._quicker, one.graph, c, around, _blank(alone)) if kind[0] == "step" else None
             made = Program(run, state, one.after, bytes_of(one.graph), quicker)
             self._programs[key, c, wrap is None] = made
             return made
 
     def _quicker(
-        self, one: GraphModule, c: int, wrap: Callable[..., Any], rows: Rows, args: Sequence[Tensor]
+        self, one: GraphModule, c: int, wrap: Callable[..., Any], blank: Rows, args: Sequence[Tensor]
     ) -> Callable[..., Any]:
         with self._lock:
-            stack = _alone(one) if c == 1 else stacked(one, _repeated(rows(), c))
+            stack = _alone(one) if c == 1 else stacked(one, _repeated(blank(), c))
             return _scripted(wrap(stack), args)
 
     def _compile(self, one: GraphModule, c: int, alone: Sequence[Tensor]) -> Callable[..., Any]:
@@ -250,6 +250,12 @@ def _masking(run: Callable[..., Any]) -> Callable[..., Any]:
 
 def _as_is(run: Callable[..., Any]) -> Callable[..., Any]:
     return run
+
+
+def _blank(alone: Sequence[Tensor]) -> Rows:
+    """Tensors of the same kinds, made when asked for: by then those who were stacked first may be elsewhere."""
+    kinds = [(r.shape, r.dtype, r.device) for r in alone]
+    return lambda: [torch.zeros(shape, dtype=dtype, device=device) for shape, dtype, device in kinds]
 
 
 def _repeated(alone: Sequence[Tensor], c: int) -> list[Tensor]:
