@@ -72,6 +72,28 @@ def test_gradients_are_the_same(affine: bool) -> None:
             torch.testing.assert_close(other, one, rtol=1e-9, atol=1e-12)
 
 
+class Mixed(nn.Module):
+    """Places become rows, which takes a copy that must stay."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm, self.head = nn.Conv2d(3, 6, 3), nn.GroupNorm(2, 6), nn.Linear(6, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = self.norm(self.conv(x)).permute(0, 3, 2, 1).reshape(-1, 6)
+        out: Tensor = self.head(rows)
+        return out
+
+
+def test_a_copy_that_others_need_stays() -> None:
+    torch.manual_seed(0)
+    fn, args = stepped(Mixed().to(F64))
+    graph = traced(fn, args)
+    assert any(n.target is aten._unsafe_view.default for n in graph.graph.nodes)
+    for one, other in zip(graph(*args), lasting(graph, args)(*args), strict=True):
+        torch.testing.assert_close(other, one, rtol=1e-9, atol=1e-12)
+
+
 def test_less_precise_images_stay_so() -> None:
     torch.manual_seed(0)
     fn, args = stepped(net())

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import GraphModule, Interpreter
+from torch.fx import GraphModule, Interpreter, Node
 
 from .stack import traced
 
@@ -21,6 +21,7 @@ __all__ = ["lasting"]
 
 _aten = torch.ops.aten
 _READS = {_aten.convolution.default: 1, _aten.convolution_backward.default: 2}  # how many images come first
+_NORMS = {_aten.native_group_norm.default, _aten.native_group_norm_backward.default}
 
 
 def lasting(graph: GraphModule, args: Sequence[Tensor]) -> GraphModule:
@@ -29,6 +30,11 @@ def lasting(graph: GraphModule, args: Sequence[Tensor]) -> GraphModule:
 
 
 class _Lasting(Interpreter):
+    def run_node(self, n: Node) -> Any:
+        if n.target is _aten.clone.default and all(user.target in _NORMS for user in n.users):
+            return self.fetch_args_kwargs_from_env(n)[0][0]  # turned to channels first for them
+        return super().run_node(n)
+
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         if target in _READS:
             n = _READS[target]
@@ -37,8 +43,6 @@ class _Lasting(Interpreter):
             return _normed(*args, **kwargs)
         elif target is _aten.native_group_norm_backward.default:
             return _normed_backward(*args, **kwargs)
-        elif target is _aten.clone.default and kwargs.get("memory_format") is torch.contiguous_format:
-            return args[0]
         return super().call_function(target, args, kwargs)
 
 
