@@ -30,6 +30,7 @@ __all__ = ["CONTROL", "bezier", "inner", "line", "manifolds", "onward", "printed
 CONTROL = "control"
 
 manifolds: Registry[Geodesic] = Registry("manifold", Callable)
+_SIDE = 1e-3  # of a square: with less of it the rounding of sums shows
 
 
 def line(start: Tensor, end: Tensor, t: float, update: Update) -> Tensor:  # noqa: ARG001 - what a geodesic may read
@@ -178,9 +179,6 @@ def turning(along: float, size: float, own: float, bend: tuple[float, float], la
     du, dn = bend[0] / na, sign * (bend[1] - k * bend[0]) / side
     by_n = sign * (du * s + dn * less) / side
     return (du * less - dn * s) / na - by_n * k, by_n
-
-
-_SIDE = 1e-3  # of g's square: with less of it the sums' rounding shows
 
 
 def _summed(terms: Sequence[tuple[Tensor, ...]]) -> Tensor:
