@@ -62,7 +62,7 @@ def in_vain(sim: Simulator) -> list[str]:
 
 
 def diverged(sim: Simulator) -> list[str]:
-    """That the answer has no loss any more, and since when that is seen; or that no update is made of numbers any more."""
+    """That the answer has no loss any more, and since when that is seen; or that updates are no numbers any more."""
     since = next((t for t, _, _, loss in sim.curve if loss is not None and not isfinite(loss)), None)
     if since is None and isfinite(sim.server.answer.sum().item()):
         if not sim.hopeless or sim.server.version == 0:
