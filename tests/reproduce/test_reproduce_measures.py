@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from tarry.record.result import Result
 from tarry.reproduce.measures import MEASURES, Entry, by_seed, kept, stat
 from tarry.reproduce.plan import Experiment
 from tarry.reproduce.significance import holm, signed_rank
+from tarry.reproduce.tables import difference
 
 Table = Callable[..., Experiment]
 Point = tuple[float, int, float | None, float | None]
@@ -34,6 +36,14 @@ def entry(accuracies: Sequence[float], step: float = 10.0) -> Entry:
     """Evaluated every `step` seconds, a update a second."""
     curve: list[Point] = [(i * step, int(i * step), a, 1 - a) for i, a in enumerate(accuracies)]
     return kept(result(curve), 60, {})
+
+
+@pytest.mark.parametrize(
+    ("mean", "said"), [(0.2992, "+0.00×"), (0.3002, "+0.00×"), (0.24, "−0.06×"), (0.36, "+0.06×"), (None, "")]
+)
+def test_a_difference_has_the_digits_of_its_measure(mean: float | None, said: str) -> None:
+    grid = SimpleNamespace(measure=MEASURES["time"], mean=lambda *_: mean)
+    assert difference(grid, "a", "b", 0.3) == said  # type: ignore[arg-type]
 
 
 def test_numbers_of_a_run_are_final_tail_best_and_swing() -> None:

@@ -195,6 +195,7 @@ def test_what_fails_in_a_study_or_lacks_its_data_stops_no_other_table(
     said = do(lacking, away, good, fine=False, seeds="1", rows="fedavg", workers=2)
     assert any(s.startswith("toy/fig2: two_clients, seed 0: failed: ") and "mnist" in s for s in said)
     assert sum(s.startswith("toy/table1: fedavg, ") and ": failed: " in s and "mnist" in s for s in said) == 2
+    assert [s.count(", seed 0") for s in said if s.count(", seed 0") > 1] == [3], "a mistake of many is told once"
     assert stored("toy/fig3")["study"]["full"]["result"]["numbers"]
 
 

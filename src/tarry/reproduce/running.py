@@ -103,6 +103,11 @@ def run_all(
     return work.failed
 
 
+def _some(labels: Sequence[str]) -> str:
+    few = labels if len(labels) <= _NAMED + 1 else [*labels[:_NAMED], f"{len(labels) - _NAMED} more"]
+    return "; ".join(few)
+
+
 def _runs(n: int) -> str:
     return f"{n} run{'' if n == 1 else 's'}"
 
@@ -111,9 +116,14 @@ class _Work:
     """The queue while it is worked on: results go to their tables as they come."""
 
     def __init__(self, tables: dict[str, Table], queue: Queue, asked: Asked, show: Show, tell: Tell):
-        self.queue, self.failed = queue, list[str]()
+        self.queue, self._failed = queue, dict[str, list[str]]()
         self._tables, self._asked, self._show, self._tell = tables, asked, show, tell
         self._meter = _Meter(sum(job.weight for job in queue.waiting), len(queue.waiting))
+
+    @property
+    def failed(self) -> list[str]:
+        """Each mistake once, after those who met it."""
+        return [f"{_some(labels)}: {text}" for text, labels in self._failed.items()]
 
     def do(self, close: Callable[[str], None]) -> None:
         """Until nothing is left that may be begun; `close` is told of every table that is done."""
@@ -139,7 +149,7 @@ class _Work:
         self._meter.finished += job.weight
         self._meter.done += 1
         if isinstance(outcome, Failed):
-            self.failed.append(f"{job.label}: {outcome.text}")
+            self._failed.setdefault(outcome.text, []).append(job.label)
             said = f"failed: {outcome.text.splitlines()[0]}"
         else:
             said = self._kept(job, outcome)

@@ -155,8 +155,8 @@ def difference(grid: Grid, row: str, column: str, printed: float | None) -> str:
     mean = grid.mean(row, column)
     if mean is None or printed is None:
         return ""
-    text = grid.measure.text(abs(mean - printed))
-    return f"{'+' if mean >= printed else '−'}{text}"
+    far = mean - printed if grid.measure.scientific else round(mean - printed, grid.measure.digits)
+    return f"{'+' if far >= 0 else '−'}{grid.measure.text(abs(far))}"
 
 
 def plain_table(found: Findings, name: str) -> list[str]:
