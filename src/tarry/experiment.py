@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from .build import Plan, plan
+from .core.calm import calm
 from .core.errors import BadInput
 from .core.event import Event
 from .core.method import Method
@@ -156,7 +157,8 @@ class _Session:
 
     def go(self) -> Result:
         with contextlib.ExitStack() as stack:
-            stack.enter_context(_alone_and_repeatable(exact=self.plan.spec.precision == "float32"))
+            stack.enter_context(calm(exact=self.plan.spec.precision == "float32"))
+            stack.enter_context(torch.random.fork_rng(devices=[]))
             saved: Any = None
             if self.folder is not None:
                 stack.enter_context(_locked(self.folder))
@@ -244,24 +246,6 @@ def _trace(log: Path) -> list[TraceRow]:
             fate = "lost" if (r["client"], r["visit"]) in lost else "came"
             rows.append(TraceRow(r["client"], r["visit"], r["time"], r["seconds"], fate))
     return rows
-
-
-@contextlib.contextmanager
-def _alone_and_repeatable(*, exact: bool) -> Iterator[None]:
-    """One thread (sums depend on how they are split), a random state of our own, and on a GPU products in float32
-
-    unless less is asked for; what was before comes back after.
-    """
-    threads, products, maps = torch.get_num_threads(), torch.backends.cuda.matmul, torch.backends.cudnn
-    before = products.allow_tf32, maps.allow_tf32
-    torch.set_num_threads(1)
-    products.allow_tf32 = maps.allow_tf32 = not exact
-    try:
-        with torch.random.fork_rng(devices=[]):
-            yield
-    finally:
-        torch.set_num_threads(threads)
-        products.allow_tf32, maps.allow_tf32 = before
 
 
 @contextlib.contextmanager

@@ -13,12 +13,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from .build import plan
+from .core.calm import calm
 from .core.client import Trained
 from .core.errors import BadInput
 from .core.event import Event
 from .deploy.journal import NAME, read
-from .experiment import _alone_and_repeatable
 from .record.result import Result, sha256
 from .sim.executor import Executor
 from .sim.measured_delays import TraceRow
@@ -128,7 +130,8 @@ def replay(folder: Path, *, callbacks: tuple[Callable[[Event], None], ...] = ())
         budget=replace(budget, updates=record.updates) if record.ended == "updates" else budget,
     )
     with ExitStack() as stack:
-        stack.enter_context(_alone_and_repeatable(exact=True))
+        stack.enter_context(calm())
+        stack.enter_context(torch.random.fork_rng(devices=[]))
         executor = _Compared(made.executor(), record.digests)
         stack.callback(executor.close)
         sim = made.simulator(executor, list(callbacks))

@@ -8,13 +8,18 @@ import subprocess
 import sys
 import time
 import tomllib
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import tarry
+from tarry.core.client import Trained
 from tarry.core.errors import BadInput
+from tarry.deploy import worker as worker_module
+from tarry.deploy.client_app import _worker
 from tarry.deploy.course import most_in_flight
 from tarry.deploy.home import Home
 from tarry.deploy.local import Local
@@ -296,6 +301,38 @@ def test_each_client_may_hold_its_own_examples(tmp_path):
     assert arrays["delta"].shape == (server.layout.size,)
     with pytest.raises(BadInput, match="how many"):
         shaped(read({"data": "own", "task": "digits"}))
+
+
+def test_a_machine_says_what_it_trains_on(tmp_path):
+    context = SimpleNamespace(
+        node_config={"device": "tpu", "home": str(tmp_path), "partition-id": 0}, run_config={"task": "digits"}
+    )
+    with pytest.raises(BadInput, match="--device tpu: there is no such device here"):
+        _worker(context)
+    context.node_config["device"] = "cpu"
+    assert _worker(context).bound.flat.device == torch.device("cpu")
+
+
+def test_what_comes_is_put_where_it_is_trained(tmp_path, monkeypatch):
+    seen = []
+
+    def look(job, bound, **_):
+        seen.extend([job.sent, *job.payload.values(), *job.memory.values()])
+        made = torch.ones(2)
+        return Trained(made, 5, 1, 0.5, True, {"more": made}, {"own": made}, {})
+
+    monkeypatch.setattr(worker_module, "train", look)
+    elsewhere = SimpleNamespace(flat=torch.empty(0, device="meta"))
+    home = Home(tmp_path)
+    worker = Worker(elsewhere, None, None, 0, home)
+    words = {"federation": "ab", "number": 0, "token": "t", "client": 2, "version": 0}
+    given = {"weights": np.zeros(2, np.float32), "payload.c": np.ones(2, np.float32)}
+    worker.train({**words, "visit": 0, "kept": -1}, given)
+    assert [t.device.type for t in seen] == ["meta"] * 2
+    told, arrays = worker.train({**words, "visit": 1, "kept": 0}, given)
+    assert [t.device.type for t in seen[2:]] == ["meta"] * 3, "what the visit before left, too"
+    assert not told["forgot"]
+    assert all(isinstance(a, np.ndarray) for a in arrays.values())
 
 
 def test_the_driver_of_a_plan_holds_two_tickets_where_it_may(tmp_path):

@@ -24,10 +24,11 @@ import tarry
 from tarry.build import plan
 from tarry.cluster import _run, spread
 from tarry.compare import _one, specs_of
+from tarry.core.calm import calm
 from tarry.core.errors import BadInput, TarryError, WorkerDied
 from tarry.core.event import Event
 from tarry.core.ticket import NOTHING, Ticket
-from tarry.experiment import Progress, _alone_and_repeatable
+from tarry.experiment import Progress
 from tarry.sim import ray as module
 from tarry.sim import ray_cluster
 from tarry.sim.executor import Executor
@@ -238,7 +239,7 @@ def test_an_exception_in_a_worker_reaches_the_caller_with_its_text():
     made = plan(Spec.of({"task": task(worm), **SMALL}))
     setup = _setup(made.module, made.layout, made.task, made.method.local, made.work, 0)
     weights = made.layout.read(made.module, torch.float32).numpy()
-    with _alone_and_repeatable(exact=True):  # a worker's habits are its own process's
+    with calm():  # a worker's habits are its own process's
         said = _Trainer(setup).train((0, 1, 0), None, {}, (), weights)
     with pytest.raises(TarryError, match=r"(?s)in a Ray worker: ZeroDivisionError: there is a worm.*in worm"):
         Ray.__new__(Ray)._take(0, said)

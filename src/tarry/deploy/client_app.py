@@ -5,6 +5,8 @@ What a node may be told by its SuperNode (--node-config):
     partition-id=3           the client's place; else it is given the first that is free
     name="st-mary"           who it is; else its place, or its machine
     home="/var/lib/tarry"    folder of its key and of what its method keeps; else ~/.tarry/NAME
+    data="/srv/tarry"        where its examples are (TARRY_DATA)
+    device="cuda"            what it trains on; else cpu
 
 A message is a process of its own, so little is imported before it is known what is asked.
 """
@@ -93,7 +95,8 @@ def _worker(context: Context) -> Worker:
     torch.set_num_threads(1)
     if "data" in context.node_config:  # where this machine's examples are
         os.environ["TARRY_DATA"] = str(context.node_config["data"])
-    setting = read(context.run_config)
+    own = {"device": str(context.node_config["device"])} if "device" in context.node_config else {}
+    setting = read({**context.run_config, **own})
     made = with_own_data(setting) if setting.options.data == "own" else plan(setting.spec)
     sleeps = made.delay if setting.sleeps else None
     return Worker(made.bound(), made.method.local, made.work, setting.spec.seed, _home(context), sleeps)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..core.calm import calm
 from ..core.client import Bound, Job, Work, train
 from ..core.local import LocalRule
 from ..core.ticket import NOTHING
@@ -47,27 +48,24 @@ class Worker:
 
     def train(self, words: Mapping[str, Any], arrays: Mapping[str, Array]) -> tuple[Words, Arrays]:
         """A visit."""
-        began, torch_threads = time.perf_counter(), torch.get_num_threads()
+        began = time.perf_counter()
         client, visit, kept = int(words["client"]), int(words["visit"]), int(words["kept"])
         federation = str(words["federation"])
         memory = self.home.recall(federation, kept)
-        payload = {k.removeprefix(PAYLOAD): _tensor(a) for k, a in arrays.items() if k.startswith(PAYLOAD)}
+        payload = {k.removeprefix(PAYLOAD): self._there(a) for k, a in arrays.items() if k.startswith(PAYLOAD)}
         job = Job(
             int(words["number"]),
             client,
             visit,
-            _tensor(arrays["weights"]),
+            self._there(arrays["weights"]),
             payload,
-            NOTHING if memory is None else memory,
+            NOTHING if memory is None else {k: t.to(self.bound.flat.device) for k, t in memory.items()},
             int(words["version"]),
         )
-        torch.set_num_threads(1)  # sums depend on how they are split
-        try:
+        with calm():
             trained = train(job, self.bound, rule=self.rule, work=self.work, seed=self.seed)
-        finally:
-            torch.set_num_threads(torch_threads)
         if trained.memory:
-            self.home.keep(federation, visit, trained.memory)
+            self.home.keep(federation, visit, {k: t.cpu() for k, t in trained.memory.items()})
         seconds = self.sleeps(client, visit) if self.sleeps is not None else None
         if seconds is not None:
             time.sleep(max(0.0, seconds - (time.perf_counter() - began)))
@@ -81,16 +79,16 @@ class Worker:
             "keeps": bool(trained.memory),
             "forgot": kept >= 0 and memory is None,
         }
-        extras = {EXTRA + k: v.numpy() for k, v in trained.extras.items()}
-        return back, {"delta": trained.delta.numpy(), **extras}
+        extras = {EXTRA + k: v.cpu().numpy() for k, v in trained.extras.items()}
+        return back, {"delta": trained.delta.cpu().numpy(), **extras}
 
     def evaluate(self, words: Mapping[str, Any], arrays: Mapping[str, Array]) -> Words:
         """How the weights do on this client's own examples."""
         examples = self.bound.task.clients[int(words["client"])]
-        accuracy, loss = self.bound.evaluate(_tensor(arrays["weights"]), examples)
+        accuracy, loss = self.bound.evaluate(self._there(arrays["weights"]), examples)
         told: Words = {"num-examples": len(examples[0]), "loss": loss}
         return told if accuracy is None else {**told, "accuracy": accuracy}
 
-
-def _tensor(array: Array) -> Tensor:
-    return torch.from_numpy(array.copy())
+    def _there(self, array: Array) -> Tensor:
+        """On the device that trains."""
+        return torch.tensor(array, device=self.bound.flat.device)

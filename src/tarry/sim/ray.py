@@ -26,6 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..core.calm import calm
 from ..core.client import Bound, Job, Trained, Work, train
 from ..core.errors import BadInput, TarryError, WorkerDied
 from ..core.layout import Layout
@@ -73,7 +74,6 @@ class _Trainer:
     def __init__(self, setup: _Setup):
         torch.set_num_threads(1)
         keep_memory()
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = setup.precision != "float32"
         self._setup = setup
         pairs = [(self._stored(x), self._stored(y)) for x, y in setup.clients]
         clients = pairs if setup.sizes is None else Shards(*pairs[0], setup.sizes)
@@ -101,7 +101,8 @@ class _Trainer:
             self._bound.use(optimiser)
         try:
             job = Job(number, client, visit, weights, given, kept)
-            out = train(job, self._bound, rule=setup.rule, work=setup.work, seed=setup.seed)
+            with calm(exact=setup.precision == "float32"):
+                out = train(job, self._bound, rule=setup.rule, work=setup.work, seed=setup.seed)
         except Exception as e:
             return f"{type(e).__name__}: {e}\n{traceback.format_exc()}"
         return (out.delta.cpu().numpy(), *out[1:5], *map(_arrays, out[5:]))

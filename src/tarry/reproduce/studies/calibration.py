@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ...core import rng
+from ...core.calm import calm
 from ...core.layout import Block, Kind, Layout
 from ...core.method import Now
 from ...core.rng import Stream
@@ -25,7 +26,6 @@ from ...models import model_for
 from .series import short
 from .study import Study, Tell, begin
 from .timing import machine, seconds
-from .watch import calm
 
 __all__ = ["PAPER", "QUICK", "arrival", "distilbert_lora", "layout_of", "run"]
 

@@ -22,6 +22,7 @@ from torch.func import functional_call
 
 from ...build import Plan
 from ...core import rng
+from ...core.calm import calm
 from ...core.client import Bound
 from ...core.errors import BadInput
 from ...core.rng import Stream
@@ -31,7 +32,7 @@ from .fedsol_setting import SETTINGS, SMALL
 from .series import short
 from .study import Study, Tell, begin
 from .surface import grid, random_directions
-from .watch import calm, loss_on, model_of, recorded, some_of
+from .watch import loss_on, model_of, recorded, some_of
 
 __all__ = ["PAPER", "QUICK", "Spectrum", "draw", "lanczos", "product", "run"]
 

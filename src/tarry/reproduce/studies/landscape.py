@@ -24,6 +24,7 @@ from torch import Tensor
 
 from ...build import Plan
 from ...choice import Choice
+from ...core.calm import calm
 from ...core.client import Job, train
 from ...core.errors import BadInput
 from ...methods import methods
@@ -34,7 +35,7 @@ from .control_corrections import along, places
 from .series import short
 from .study import Study, Tell, begin
 from .surface import grid
-from .watch import calm, loss_on, model_of, recorded, some_of
+from .watch import loss_on, model_of, recorded, some_of
 
 __all__ = ["PAPER", "QUICK", "Arc", "draw", "run"]
 

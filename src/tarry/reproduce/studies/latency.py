@@ -19,6 +19,7 @@ from torch.nn.functional import cross_entropy
 
 from ...choice import Choice
 from ...core import rng
+from ...core.calm import calm
 from ...core.client import Bound, Job, Work, build_module, train
 from ...core.layout import Layout
 from ...core.local import LocalRule
@@ -30,7 +31,6 @@ from ...models import model_for
 from .series import short
 from .study import Study, Tell, begin
 from .timing import machine, seconds
-from .watch import calm
 
 __all__ = ["PAPER", "QUICK", "run"]
 

@@ -6,14 +6,12 @@ has the global Θ^τ before the update changes it. Looking changes no result.
 
 from __future__ import annotations
 
-import contextlib
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import inf
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ...build import Plan
@@ -27,7 +25,7 @@ from ...record.result import Result
 from ...spec import CROSSES
 from .study import Tell
 
-__all__ = ["See", "calm", "loss_on", "model_of", "recorded", "some_of", "watched"]
+__all__ = ["See", "loss_on", "model_of", "recorded", "some_of", "watched"]
 
 See = Callable[[Update, Now], None]
 _CHUNK = {"cpu": 1000, "cuda": 5000}  # examples that a model is asked about at once
@@ -83,17 +81,3 @@ def some_of(examples: Examples, most: int | None) -> Examples:
     x, y = examples
     stride = 1 if most is None else max(1, -(-len(x) // most))
     return x[::stride], y[::stride]
-
-
-@contextlib.contextmanager
-def calm() -> Iterator[None]:
-    """One thread, and on a GPU products in float32, as in runs."""
-    threads, products, maps = torch.get_num_threads(), torch.backends.cuda.matmul, torch.backends.cudnn
-    before = products.allow_tf32, maps.allow_tf32
-    torch.set_num_threads(1)
-    products.allow_tf32 = maps.allow_tf32 = False
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-        products.allow_tf32, maps.allow_tf32 = before
