@@ -230,7 +230,7 @@ def _allow_tf32(allowed: bool) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--only", default="")
+    parser.add_argument("--only", default="", help="a row, or those whose names begin so")
     parser.add_argument("--lanes", default="1", type=lambda s: [int(v) for v in s.split(",")])
     parser.add_argument("--size", default="0", type=lambda s: [int(v) for v in s.split(",")])
     parser.add_argument("--compile", action="store_true")
@@ -242,13 +242,13 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.backends.cudnn.benchmark = o.cudnn_benchmark
     rows: list[dict[str, Any]] = []
-    for row in GPU if o.device == "cuda" else CPU:
-        if row.name.startswith(o.only):
-            try:
-                rows += measure(row, o)
-            except Exception as e:  # the others are measured all the same
-                rows.append({"row": row.name, "error": f"{type(e).__name__}: {e}"[:300]})
-                print(json.dumps(rows[-1]), flush=True)
+    known = GPU if o.device == "cuda" else CPU
+    for row in [r for r in known if r.name == o.only] or [r for r in known if r.name.startswith(o.only)]:
+        try:
+            rows += measure(row, o)
+        except Exception as e:  # the others are measured all the same
+            rows.append({"row": row.name, "error": f"{type(e).__name__}: {e}"[:300]})
+            print(json.dumps(rows[-1]), flush=True)
     if o.name:
         write(o.name, "Clients in flight trained together, beside a bare PyTorch loop", rows)
 

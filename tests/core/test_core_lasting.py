@@ -131,6 +131,36 @@ def test_convolutions_read_channels_last_and_only_what_comes_from_elsewhere_is_t
     assert turned == [(5, 6, 5, 4)] * 2, "to the flat layers, and back"
 
 
+def test_a_step_is_made_part_by_part() -> None:
+    torch.manual_seed(0)
+    args = [torch.randn(n, dtype=F64) for n in (10, 4, 6)]
+
+    def step(w: Tensor, a: Tensor, b: Tensor) -> list[Tensor]:
+        return [torch.add(w, torch.cat([a * 2, b]), alpha=-0.1), torch.cat([a, b]) + 1.0]
+
+    graph = traced(step, args)
+    turned = lasting(graph, args)
+    for one, other in zip(graph(*args), turned(*args), strict=True):
+        assert torch.equal(one, other)
+    (out,) = (n for n in turned.graph.nodes if n.op == "output")
+    assert [n.target for n in out.args[0]] == [aten.cat.default, aten.add.Tensor]
+
+
+def test_what_else_needs_a_gradient_has_it_whole() -> None:
+    torch.manual_seed(0)
+    args = [torch.randn(n, dtype=F64) for n in (10, 4, 6, 1)]
+
+    def step(w: Tensor, a: Tensor, b: Tensor, c: Tensor) -> list[Tensor]:
+        g = torch.cat([a, b])
+        return [w + g, g.norm(), c + torch.cat([b, a])]
+
+    graph = traced(step, args)
+    turned = lasting(graph, args)
+    for one, other in zip(graph(*args), turned(*args), strict=True):
+        assert torch.equal(one, other)
+    assert sum(n.target is aten.cat.default for n in turned.graph.nodes) == 2
+
+
 def test_other_operations_are_left_alone() -> None:
     torch.manual_seed(0)
     module = nn.Sequential(nn.Conv1d(2, 3, 2), nn.Tanh(), nn.Flatten(), nn.Linear(9, 2)).to(F64)

@@ -3,7 +3,8 @@
 Tensor cores read images with their channels last. A group normalisation of torch's on a GPU turns what it reads to
 channels first and leaves it so, and every convolution and its backward pass turn that round again, each by a kernel of
 its own that a compiler does not see into (an eighth of a ResNet18's step). Here the normalisation is spelt out in
-operations that leave the order as it is, and what a convolution reads is told to have its channels last.
+operations that leave the order as it is, and what a convolution reads is told to have its channels last. What is added
+to a gradient is added to its parts, before they are put together: the vector is written once and not read again.
 """
 
 from __future__ import annotations
@@ -30,9 +31,22 @@ def lasting(graph: GraphModule, args: Sequence[Tensor]) -> GraphModule:
 
 
 class _Lasting(Interpreter):
+    def __init__(self, graph: GraphModule):
+        super().__init__(graph)
+        self._joined: dict[Any, Sequence[Tensor]] = {}  # vectors that were put together, by their nodes
+
     def run_node(self, n: Node) -> Any:
         if n.target is _aten.clone.default and all(user.target in _NORMS for user in n.users):
             return self.fetch_args_kwargs_from_env(n)[0][0]  # turned to channels first for them
+        if n.target is _aten.cat.default and len(n.args) == len(n.users) == 1:
+            parts = self.fetch_args_kwargs_from_env(n)[0][0]
+            self._joined |= {n: parts} if all(t.ndim == 1 for t in parts) else {}
+        if n.target is _aten.add.Tensor and n.args[1] in self._joined:
+            (to, whole), how = self.fetch_args_kwargs_from_env(n)
+            if to.shape == whole.shape:
+                parts = self._joined[n.args[1]]
+                pairs = zip(to.split([len(b) for b in parts]), parts, strict=True)
+                return torch.cat([a.add(b, **how) for a, b in pairs])
         return super().run_node(n)
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:

@@ -162,7 +162,8 @@ class Trainer:
     def _stack(self, members: Sequence[Visit], width: int) -> Stack:
         n, filled = self._bound.layout.n_params, [*members, *[members[0]] * (padded(len(members)) - len(members))]
         starts = self._there(torch.stack([v.start for v in filled]))
-        stays = [self._there(torch.stack([v.brief.weights for v in filled]))]
+        as_received = all(v.start is v.brief.weights for v in filled)
+        stays = [starts if as_received else self._there(torch.stack([v.brief.weights for v in filled]))]
         if self._work.later is not None:
             stays.append(starts.new_tensor([v.optimiser.lr for v in filled]))
         stays += [self._there(torch.stack(column)) for column in zip(*(v.tensors for v in filled), strict=True)]

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..core.calm import free
 from ..core.stack import Form, NotStackable
 from .schedule import Schedule
 from .steps import Program, Steps
@@ -187,6 +188,13 @@ class GraphLane:
 
     def _captured(self, program: Program, desk: Desk, c: int, n: int) -> Any:
         saved = [t.clone() for t in (*desk.changes, desk.column)]
+        with free():
+            graph = self._recorded(program, desk, c, n)
+        for mine, was in zip((*desk.changes, desk.column), saved, strict=True):
+            mine.copy_(was)
+        return graph
+
+    def _recorded(self, program: Program, desk: Desk, c: int, n: int) -> Any:
         for _ in range(2):  # libraries set themselves up at first use, which a capture must not see
             desk.column.zero_()
             self._body(program, desk, c)
@@ -194,18 +202,18 @@ class GraphLane:
         graph = torch.cuda.CUDAGraph()
         self._pool = self._pool or torch.cuda.graph_pool_handle()
         with _nothing_collected(), torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
-            for _ in range(n):
-                self._body(program, desk, c)
-        for mine, was in zip((*desk.changes, desk.column), saved, strict=True):
-            mine.copy_(was)
+            self._body(program, desk, c, n)
         return graph
 
-    def _body(self, program: Program, desk: Desk, c: int) -> None:
-        where = [t[:c].index_select(1, desk.column).squeeze(1) for t in desk.parts]
-        changes = [t[:c] for t in desk.changes]
-        new = program.run(*(t[:c] for t in desk.stays), *changes, *where)
-        _put(changes, new)
-        desk.column.add_(1)
+    def _body(self, program: Program, desk: Desk, c: int, n: int = 1) -> None:
+        """Columns, each from what the one before gave; the last one's is put on the desk."""
+        stays, own = [t[:c] for t in desk.stays], [t[:c] for t in desk.changes]
+        changes: Sequence[Tensor] = own
+        for _ in range(n):
+            where = [t[:c].index_select(1, desk.column).squeeze(1) for t in desk.parts]
+            changes = program.run(*stays, *changes, *where)
+            desk.column.add_(1)
+        _put(own, changes)
 
 
 def _put(own: Sequence[Tensor], new: Sequence[Tensor]) -> None:
