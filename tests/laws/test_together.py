@@ -49,6 +49,35 @@ def test_every_method(name: str) -> None:
     )
 
 
+class Forgetful(nn.Sequential):
+    """Units, whole channels, and units that are not set to 0."""
+
+    def __init__(self, p: float = 0.4) -> None:
+        first = nn.Conv1d(1, 4, 2), nn.Dropout1d(p), nn.Tanh(), nn.Flatten(), nn.Dropout(p), nn.Linear(8, 5)
+        super().__init__(nn.Unflatten(1, (1, 3)), *first, nn.Tanh(), nn.AlphaDropout(p), nn.Linear(5, 3))
+
+
+@pytest.mark.parametrize("name", tarry.methods.names())
+def test_every_method_with_dropout(name: str) -> None:
+    torch.manual_seed(6)
+    task = unequal(model=Forgetful())
+    alone, together = run(name, "inline", task=task), run(name, "batched", task=task)
+    assert together.trained.startswith("clients are not" if name in ALONE else "clients are trained together"), (
+        together.trained
+    )
+    alike(alone, together)
+
+
+def test_dropout_is_something_else_than_none() -> None:
+    torch.manual_seed(6)
+    first, second = Forgetful(0.4), Forgetful(0.0)
+    second.load_state_dict(first.state_dict())
+    with_it, without = (run("fedasync", "inline", task=unequal(model=m)) for m in (first, second))
+    assert with_it.weights is not None
+    assert without.weights is not None
+    assert (with_it.weights - without.weights).norm() > 1e-2 * without.weights.norm()
+
+
 class Normed(nn.Sequential):
     """No bias before the normalisation: its gradient would be 0 but for rounding, which Adam blows up."""
 
@@ -153,17 +182,11 @@ class Undecided(nn.Module):
         return out
 
 
-class Forgetful(nn.Sequential):
-    def __init__(self) -> None:
-        super().__init__(nn.Linear(3, 4), nn.Dropout(0.5), nn.Linear(4, 3))
-
-
 @pytest.mark.parametrize(
     ("model", "why"),
     [
         (Weighted, "differs by"),
         (Undecided, "cannot be traced"),
-        (Forgetful, "dropout"),
     ],
 )
 def test_what_cannot_be_stacked_is_trained_one_by_one_to_the_bit_and_the_reason_told(model: Any, why: str) -> None:

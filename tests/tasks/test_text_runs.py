@@ -84,11 +84,15 @@ def test_clients_train_in_stacks_as_they_do_one_by_one(kind: str, method: str, f
     torch.testing.assert_close(together.weights, alone.weights, rtol=1e-6, atol=1e-9)
 
 
-@pytest.mark.parametrize("kind", ["bert", "llama"])
-def test_with_dropout_clients_train_one_by_one_and_that_is_told(kind: str, folder: Path) -> None:
-    inline, batched = (run(folder, kind, "fedasync", executor, dropout=0.1) for executor in ("inline", "batched"))
-    assert "not trained together: the model has dropout" in batched.trained
-    assert batched.weights_sha256 == inline.weights_sha256
+@pytest.mark.parametrize(("kind", "method"), [("textcnn", "orthofl"), ("bert", "fedasync"), ("llama", "fedecho")])
+def test_dropout_leaves_out_the_same_in_stacks_as_one_by_one(kind: str, method: str, folder: Path) -> None:
+    alone, together, without = (
+        run(folder, kind, method, executor, dropout=dropout, dtype="float64")
+        for executor, dropout in (("inline", 0.1), ("batched", 0.1), ("inline", 0.0))
+    )
+    assert together.trained.startswith("clients are trained together"), together.trained
+    torch.testing.assert_close(together.weights, alone.weights, rtol=1e-6, atol=1e-9)
+    assert not torch.allclose(without.weights, alone.weights, rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.parametrize("kind", ["bert", "llama"])

@@ -7,7 +7,8 @@ ordinary module runs at its ordinary speed and the optimiser's arithmetic is a h
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from math import ceil, isfinite
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ from torch.utils.hooks import RemovableHandle
 
 from . import rng
 from .cut import Cut, head_of
+from .drops import Drops, drops
 from .errors import BadInput
 from .layout import Layout
 from .local import Brief, DeepObjective, LocalRule, Objective, Split
@@ -109,7 +111,8 @@ class Bound:
             named[block.name].data = views[block.name]
         self.params = [named[b.name] for b in layout.layers]
         self.head = head_of(module, layout)
-        self.steady = not layout.stats and not any("Dropout" in type(m).__name__ for m in module.modules())
+        self.drops = Drops() if drops(module) else None
+        self.steady = not layout.stats and self.drops is None
         self.visit: Visit | None = None  # the one under way
         for block in layout.stats:
             owner, _, leaf = block.name.rpartition(".")
@@ -128,8 +131,17 @@ class Bound:
         """Descend by this optimiser from now on."""
         self.optimiser, self.init, self.descend = optimiser, optimiser.init, optimiser.descend
 
+    def begin_step(self, noise: int | None, step: int = 0, lap: int = 0) -> None:
+        """Which step of a visit it is: what is left out at random is a function of that."""
+        if self.drops is not None:
+            self.drops.begin(None if noise is None else rng.extend(noise, step), lap)
+
     def run(self, x: Tensor) -> Tensor:
         """The module on inputs, in bfloat16 where that is asked for; outputs are of the weights' type."""
+        with nullcontext() if self.drops is None or not self.module.training else self.drops:
+            return self._run(x)
+
+    def _run(self, x: Tensor) -> Tensor:
         if not self._bf16:
             out: Tensor = self.module(x)
             return out
@@ -171,7 +183,8 @@ class Bound:
     def loss(self, w: Tensor, batch: Examples, /) -> Tensor:
         self._trained.copy_(w)
         kept = self._statistics()
-        with torch.random.fork_rng(devices=[w.device] if w.is_cuda else []):  # dropout draws nothing of the run's
+        aside = nullcontext() if self.drops is None else self.drops.aside()
+        with aside, torch.random.fork_rng(devices=[w.device] if w.is_cuda else []):  # nothing of the run's is drawn
             loss = self.task.loss(self.run(batch[0]), batch[1])
         self._put_back(kept)
         return loss
@@ -254,7 +267,7 @@ class Visit:
         more = work.n_steps(len(self.x)) > work.n_batches(len(self.x))
         self.again = more and self._augment is None  # the same examples come more than once
 
-    def epochs(self) -> Iterator[Iterable[Examples]]:
+    def epochs(self) -> Iterator[_Lap]:
         """A fresh order every epoch; a batch of everything keeps the stored order. Batches are cut when asked for."""
         n = len(self.x)
         for epoch, (order, count) in enumerate(orders(n, self._work, self._key)):
@@ -282,6 +295,9 @@ class _Lap:
     def __init__(self, visit: Visit, parts: Sequence[Tensor | None], drawn: Tensor | None):
         self._visit, self._parts, self._drawn = visit, parts, drawn
 
+    def __len__(self) -> int:
+        return len(self._parts)
+
     def __iter__(self) -> Iterator[Examples]:
         return (self._visit.batch(at, self._drawn) for at in self._parts)
 
@@ -301,15 +317,19 @@ def train(job: Job, bound: Bound, *, rule: LocalRule, work: Work, seed: int) -> 
     w = layout.params(start)
     state, total, laps = rule.init(w, context, bound), torch.zeros((), dtype=w.dtype, device=w.device), rule.laps
     bound.visit = Visit(job.sent, data, work, rng.key(seed, Stream.ORDER, job.client, job.visit), like=task)
+    noise, done = rng.key(seed, Stream.DROPOUT, job.client, job.visit), 0
     try:
         for epoch in bound.visit.epochs():
             for lap, step in enumerate(laps):
+                bound.begin_step(None)
                 if len(laps) > 1:
                     state = rule.turn(lap, state, bound)
-                for batch in epoch:
+                for i, batch in enumerate(epoch):
+                    bound.begin_step(noise, done + i, lap)
                     w, state, loss = checked(rule, "step", step(w, batch, context, state, bound), 3)
                     if lap == 0:
                         total = total + loss
+            done += len(epoch)
     except ValueError as e:
         if "more than 1 value per channel" not in str(e):
             raise
@@ -319,6 +339,7 @@ def train(job: Job, bound: Bound, *, rule: LocalRule, work: Work, seed: int) -> 
         ) from e
     finally:
         bound.visit = None
+        bound.begin_step(None)
     final = torch.cat([w, bound.flat[layout.n_params :]]) if layout.stats else w
     out = checked(rule, "finish", rule.finish(final, context, state))
     delta = final - job.sent if out.delta is None else out.delta

@@ -14,6 +14,7 @@ With `channels_last` all vectors are in inner order (core.channels), and so are 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from torch.func import functional_call, vmap
 from torch.utils.hooks import RemovableHandle
 
 from . import channels
+from .drops import Drops, drops
 from .errors import BadInput
 from .layout import Block, Kind, Layout
 from .local import DeepObjective, Objective, Split
@@ -49,7 +51,8 @@ class Pure:
     ):
         self.module, self.layout, self.task, self.head = module.train(), layout, task, head
         self._bf16, self.channels_last = bf16, channels_last
-        self.steady = not layout.stats
+        self.drops = Drops() if drops(module) else None
+        self.steady = not layout.stats and self.drops is None
         self._sizes = [b.stop - b.start for b in layout.layers]
         self.norms, whole = Norms(module), {n: b for n, b in module.named_buffers() if not b.is_floating_point()}
         counters = self.norms.counters
@@ -65,9 +68,16 @@ class Pure:
         """Descend by this optimiser from now on."""
         self.optimiser, self.init, self.descend = optimiser, optimiser.init, optimiser.descend
 
-    def begin_step(self, sent: Tensor, stats: Tensor, mask: Tensor | None) -> None:
-        """The received vector, running statistics (a step moves them: read them off after it), the rows that count."""
+    def begin_step(
+        self, sent: Tensor, stats: Tensor, mask: Tensor | None = None, key: Tensor | None = None, lap: int = 0
+    ) -> None:
+        """The received vector, running statistics (a step moves them: read them off after it), the rows that count;
+
+        the key and the lap of a step, of which a model's dropout is a function.
+        """
         self._sent, self.stats, self._mask = sent, stats, mask
+        if self.drops is not None:
+            self.drops.begin(key, lap)
 
     # What a rule calls
 
@@ -111,7 +121,8 @@ class Pure:
 
     @torch.no_grad()
     def loss(self, w: Tensor, batch: Examples, /) -> Tensor:
-        return self.task_loss(self._run(self._views(w), batch[0], still=True), batch[1])
+        with nullcontext() if self.drops is None else self.drops.aside():
+            return self.task_loss(self._run(self._views(w), batch[0], still=True), batch[1])
 
     @torch.no_grad()
     def outputs(self, vec: Tensor, x: Tensor, /) -> Tensor:
@@ -156,13 +167,20 @@ class Pure:
         if self.channels_last and x.ndim == 4:
             x = x.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
         bf16 = torch.autocast(x.device.type, torch.bfloat16, enabled=self._bf16, cache_enabled=False)
-        with bf16, self.norms.over(self._mask):
+        with bf16, self.norms.over(self._mask), self._dropping():
             out: Tensor = functional_call(self.module, named, (x,))
         others = [name for name in given if named[name] is not given[name] and name not in self.norms.moved]
         if self._mask is not None and (others or held._version != version):
             raise NotStackable("the model keeps statistics of its batches in a layer of its own, and they are padded")
         moved = torch.cat([named[name].reshape(-1) for name in given]) if given else stats
         return (out.to(params[0].dtype) if self._bf16 else out), moved
+
+    def _dropping(self) -> AbstractContextManager[Any]:
+        if self.drops is None or not self.module.training:
+            return nullcontext()
+        if self.drops.key is None:
+            raise NotStackable("it runs a model with dropout before its first step, or between epochs")
+        return self.drops
 
     def _overheard(self, seen: list[Tensor]) -> RemovableHandle:
         if self.head is None:

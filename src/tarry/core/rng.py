@@ -13,10 +13,10 @@ from statistics import NormalDist
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Stream", "below", "extend", "generator", "key", "normal", "permutation", "uniform", "uniforms"]
+__all__ = ["GOLDEN", "Stream", "below", "extend", "generator", "key", "normal", "permutation", "uniform", "uniforms"]
 
 _MASK = (1 << 64) - 1
-_GOLDEN = 0x9E3779B97F4A7C15
+GOLDEN = 0x9E3779B97F4A7C15
 _inverse_normal = NormalDist().inv_cdf
 
 
@@ -30,8 +30,9 @@ class Stream(IntEnum):
     FAILURE = 5  # whether a visit is lost
     DISPATCH = 6  # whom the server picks
     ORDER = 7  # a client's sample order
-    LOCAL = 8  # dropout and other noise in local training
+    LOCAL = 8  # noise in local training
     DATA = 9  # splits and synthetic data
+    DROPOUT = 10  # which units a step leaves out
 
 
 def _mix(z: int) -> int:
@@ -42,7 +43,7 @@ def _mix(z: int) -> int:
 
 def key(seed: int, *parts: int) -> int:
     """A 64-bit key from a seed and any number of counters; every argument and its place matter."""
-    k = _mix((seed + _GOLDEN) & _MASK)
+    k = _mix((seed + GOLDEN) & _MASK)
     for part in parts:
         k = extend(k, part)
     return k
@@ -50,7 +51,7 @@ def key(seed: int, *parts: int) -> int:
 
 def extend(k: int, part: int) -> int:
     """key(..., part) from key(...): for loops whose first parts stay the same."""
-    z = (k + part * _GOLDEN + _GOLDEN) & _MASK  # _mix written out: this is the event loop's innermost call
+    z = (k + part * GOLDEN + GOLDEN) & _MASK  # _mix written out: this is the event loop's innermost call
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
     return z ^ (z >> 31)
@@ -84,7 +85,7 @@ def uniforms(k: int, n: int, width: int) -> npt.NDArray[np.float32]:
 
 def _mixed(k: int, n: int) -> npt.NDArray[np.uint64]:
     """n mixed counters."""
-    z = np.arange(n, dtype=np.uint64) * np.uint64(_GOLDEN) + np.uint64(k)
+    z = np.arange(n, dtype=np.uint64) * np.uint64(GOLDEN) + np.uint64(k)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return z ^ (z >> np.uint64(31))

@@ -27,6 +27,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from ..core.drops import drops
 from ..core.errors import BadInput, near
 
 __all__ = [
@@ -278,6 +279,7 @@ class _Sharing(nn.Module):
     def __init__(self, model: nn.Module):
         super().__init__()
         self.model = model
+        self._noisy = drops(model)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Sharing:
         memo.update((id(p), p) for p in self.parameters() if not p.requires_grad)
@@ -298,8 +300,11 @@ class _Sharing(nn.Module):
         return self
 
     def scores(self, x: Tensor, inputs: dict[str, Any]) -> Tensor:
-        """What the model says. A traced pass spells attention out: fused kernels cannot be stacked."""
-        with sdpa_kernel(SDPBackend.MATH) if _traced(x) else nullcontext():
+        """What the model says. Attention is spelt out where a pass is traced or leaves something out at random: fused
+
+        kernels cannot be stacked, and draw by themselves.
+        """
+        with sdpa_kernel(SDPBackend.MATH) if _traced(x) or (self.training and self._noisy) else nullcontext():
             out: Tensor = self.model(**inputs).logits
         return out
 

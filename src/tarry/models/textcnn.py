@@ -4,8 +4,7 @@
 
 An embedding of its own, trained with the rest (the paper's CNN-rand). Token 0 is padding: its vector is 0 and stays so.
 The paper has vectors of 300 and dropout 0.5 before the last map. Fed-OGD says the model's size only, 9.92 MB (of 2^20
-bytes): that many it has at vectors of 100 and 24,790 words. Dropout is 0 unless asked for: with it clients cannot be
-trained in stacks.
+bytes): that many it has at vectors of 100 and 24,790 words. Dropout is 0 unless asked for.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ def _textcnn(
     vocabulary: Annotated[int, "how many tokens there are, with 0, the padding"],
     embedding: Annotated[int, "features of a token"] = 100,
     maps: Annotated[int, "convolutions of each of the widths 3, 4 and 5"] = 100,
-    dropout: Annotated[float, "share of features left out in training; above 0, clients train one by one"] = 0.0,
+    dropout: Annotated[float, "share of features left out in training"] = 0.0,
 ) -> Build:
     """Convolutions of three widths over word vectors: Fed-OGD's on AG_NEWS."""
     of_tokens("textcnn", shape, TextCNN.shortest)

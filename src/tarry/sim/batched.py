@@ -54,6 +54,7 @@ class Visit(NamedTuple):
     form: Form
     tensors: list[Tensor]
     examples: tuple[int, int, int]  # how many, where they begin, the key of their order
+    noise: int  # the key of what is left out at random
     optimiser: Optimiser
 
 
@@ -130,7 +131,8 @@ class Trainer:
         form, tensors = form_of(context)
         optimiser = work.optimiser if work.later is None else work.later(job.version)
         examples = (n, offset, rng.key(self._seed, Stream.ORDER, *who))
-        return Visit(job, brief, start, context, form, tensors, examples, optimiser)
+        noise = rng.key(self._seed, Stream.DROPOUT, *who)
+        return Visit(job, brief, start, context, form, tensors, examples, noise, optimiser)
 
     def _groups(self, visits: Sequence[Visit]) -> Iterator[tuple[list[Visit], int]]:
         """Visits that go together and the width of their batches, those of many steps first, dealt out to lanes."""
@@ -171,7 +173,9 @@ class Trainer:
         changes = [starts[:, :n].contiguous(), stats, starts.new_zeros(len(filled))]
         examples = [v.examples for v in members]
         n_draws = self._bound.task.draws if self._bound.task.augment is not None else 0
-        plan = schedule(examples, self._work, laps=len(self._rule.laps), width=width, like=starts, n_draws=n_draws)
+        noise = [v.noise for v in members] if self._pure.drops is not None else None
+        laps = len(self._rule.laps)
+        plan = schedule(examples, self._work, laps=laps, width=width, like=starts, n_draws=n_draws, noise=noise)
         return Stack(plan, gathered([v.form for v in members]), stays, changes, width)
 
     def _there(self, stack: Tensor) -> Tensor:
@@ -216,9 +220,6 @@ class Trainer:
 
 def _unfit(bound: Bound, work: Work) -> str | None:
     """What makes stacking impossible, as far as can be seen beforehand."""
-    for m in bound.module.modules():
-        if "Dropout" in type(m).__name__ and getattr(m, "p", 1) > 0:
-            return "the model has dropout, whose draws are each client's own"
     given = bound.task.clients
     shapes = set() if isinstance(given, Shards) else {(x.shape[1:], y.shape[1:], x.dtype, y.dtype) for x, y in given}
     if len(shapes) > 1:

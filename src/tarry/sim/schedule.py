@@ -15,6 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from ..core import rng
 from ..core.client import Work
 from ..core.visits import draws, orders
 
@@ -23,13 +24,14 @@ __all__ = ["Schedule", "padded", "schedule"]
 
 @dataclass(frozen=True)
 class Schedule:
-    """`at` [clients, columns, width]: examples; `drawn`: numbers to augment them by; `rows`: which count (None: all);
+    """`at` [clients, columns, width]: examples; `drawn`: numbers to augment them by; `keys` [clients, columns]: of what
 
-    `active`: whose step counts.
+    is left out at random; `rows`: which examples count (None: all); `active`: whose step counts.
     """
 
     at: Tensor
     drawn: Tensor | None
+    keys: Tensor | None
     rows: Tensor | None
     active: Tensor | None
     laps: list[tuple[int, int, int]]  # lap, first column, how many
@@ -43,7 +45,7 @@ class Schedule:
     @property
     def parts(self) -> list[Tensor]:
         """What a step is told about its batch."""
-        return [t for t in (self.at, self.drawn, self.rows, self.active) if t is not None]
+        return [t for t in (self.at, self.drawn, self.keys, self.rows, self.active) if t is not None]
 
 
 def padded(n: int) -> int:
@@ -53,11 +55,19 @@ def padded(n: int) -> int:
 
 
 def schedule(
-    clients: Sequence[tuple[int, int, int]], work: Work, *, laps: int, width: int, like: Tensor, n_draws: int = 0
+    clients: Sequence[tuple[int, int, int]],
+    work: Work,
+    *,
+    laps: int,
+    width: int,
+    like: Tensor,
+    n_draws: int = 0,
+    noise: Sequence[int] | None = None,
 ) -> Schedule:
     """Of clients (number of examples, offset of the first, key of their order), those of most steps first.
 
-    `like`: on which device, and of which type numbers are drawn, `n_draws` an example.
+    `like`: on which device, and of which type numbers are drawn, `n_draws` an example. `noise`: each client's key of
+    what is left out at random, where a model does that.
     """
     size = work.batch or width
     plans = [list(orders(n, work, key)) for n, _, key in clients]
@@ -68,7 +78,7 @@ def schedule(
     n_columns = begins[-1] if aligned else max(sum(count for _, count in p) for p in plans)
     at = np.zeros((padded(len(clients)), n_columns, width), np.int64)
     rows = np.zeros(at.shape, bool)
-    drawn = np.zeros((*at.shape, n_draws), np.float32)
+    drawn, keys = np.zeros((*at.shape, n_draws), np.float32), np.zeros(at.shape[:2], np.uint64)
     for c, ((n, offset, key), plan) in enumerate(zip(clients, plans, strict=True)):
         column = 0
         for e, (order, count) in enumerate(plan):
@@ -76,9 +86,12 @@ def schedule(
             _fill(at[c], rows[c], first, order, n, count, size)
             if n_draws:
                 drawn[c, first : first + count] = draws(n, n_draws, key, e)[at[c, first : first + count]]
+            if noise is not None:
+                keys[c, first : first + count] = [rng.extend(noise[c], column + i) for i in range(count)]
             column += count
         at[c] += offset
-    at[len(clients) :], rows[len(clients) :], drawn[len(clients) :] = at[0], rows[0], drawn[0]
+    for part in (at, rows, drawn, keys):
+        part[len(clients) :] = part[0]
     if aligned:
         sequence = [(lap, begins[e], longest[e]) for e in range(n_epochs) for lap in range(laps)]
     else:
@@ -88,6 +101,7 @@ def schedule(
     return Schedule(
         torch.from_numpy(at).to(like.device),
         torch.from_numpy(drawn).to(like) if n_draws else None,
+        None if noise is None else torch.from_numpy(keys.view(np.int64)).to(like.device),
         None if counts is None else torch.from_numpy(counts).to(like.device),
         None if counts is None else torch.from_numpy(counts.any(-1)).to(like.device),
         sequence,

@@ -87,7 +87,7 @@ class Steps:
 
         def fn(*args: Tensor) -> tuple[Any, list[Tensor]]:
             *stays, w, stats = args
-            self._pure.begin_step(stays[0], stats, None)
+            self._pure.begin_step(stays[0], stats)
             state = self._rule.init(w, self._context(context, stays), self._pure)
             form, tensors = form_of(state)
             return form, tensors
@@ -99,7 +99,7 @@ class Steps:
 
         def fn(*args: Tensor) -> tuple[Any, list[Tensor]]:
             stays, (_, stats, *tensors) = args[: self._stays(context)], args[self._stays(context) :]
-            self._pure.begin_step(stays[0], stats, None)
+            self._pure.begin_step(stays[0], stats)
             after = self._rule.turn(lap, state.filled(tensors), self._pure)
             return form_of(after)
 
@@ -108,14 +108,16 @@ class Steps:
     def step(self, lap: int, c: int, context: Form, state: Form, rows: Rows, *, ragged: bool, width: int) -> Program:
         """A mini-batch."""
         k, task = self._stays(context), self._pure.task
-        n_batch = 2 + (task.augment is not None) + ragged
+        augmented, noisy = task.augment is not None, self._pure.drops is not None
+        n_batch = 2 + augmented + noisy + ragged
 
         def fn(*args: Tensor) -> tuple[Any, list[Tensor]]:
             stays, rest = args[:k], args[k:]
             (w, stats, *tensors), (x, y, *more) = rest[:-n_batch], rest[-n_batch:]
             if task.augment is not None:
                 x = task.augment(x, more[0])
-            self._pure.begin_step(stays[0], stats, more[-1] if ragged else None)
+            key = more[augmented] if noisy else None
+            self._pure.begin_step(stays[0], stats, more[-1] if ragged else None, key, lap)
             made = self._rule.laps[lap](w, (x, y), self._context(context, stays), state.filled(tensors), self._pure)
             form, moved = form_of(made[1])
             return form, [made[0], self._pure.stats, *moved, made[2]]
@@ -124,6 +126,8 @@ class Steps:
             batch = [t[:1].expand(width, *t.shape[1:]).contiguous() for t in (self._x, self._y)]
             if task.augment is not None:
                 batch.append(rows()[0].new_full((width, task.draws), 0.5))
+            if noisy:
+                batch.append(torch.zeros((), dtype=torch.int64, device=self._x.device))
             mask = [torch.ones(width, dtype=torch.bool, device=self._x.device)] if ragged else []
             return [*rows(), *batch, *mask]
 
@@ -211,7 +215,7 @@ class Steps:
     def _gathering(self, k: int, ragged: bool, *, counts: bool) -> Callable[..., Any]:
         """Around a stacked step: look up the batch, and let nothing change for who does not step."""
         x, y = self._x, self._y
-        told = 1 + (self._pure.task.augment is not None) + 2 * ragged  # about the batch
+        told = 1 + (self._pure.task.augment is not None) + (self._pure.drops is not None) + 2 * ragged  # of the batch
 
         def wrap(run: Callable[..., Any]) -> Callable[..., tuple[Tensor, ...]]:
             def whole(*args: Tensor) -> tuple[Tensor, ...]:

@@ -2,8 +2,8 @@
 
 Before it trains anybody it tries a few steps: two clients one by one and stacked, which must agree as far as rounding
 lets them; then, timed, one by one and each way to stack (how many clients a stack, how many lanes), once for each kind
-of run in a process. What it found is in `told`. What cannot be stacked (dropout, a rule that thinks in Python) is
-trained by another executor, and `told` says why.
+of run in a process. What it found is in `told`. What cannot be stacked (a model that looks at values, a rule that
+thinks in Python) is trained by another executor, and `told` says why.
 """
 
 from __future__ import annotations
