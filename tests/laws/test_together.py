@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import tarry
+from tarry.sim.together import Together
 
 from .small import Small
 
@@ -76,6 +77,36 @@ def test_dropout_is_something_else_than_none() -> None:
     assert with_it.weights is not None
     assert without.weights is not None
     assert (with_it.weights - without.weights).norm() > 1e-2 * without.weights.norm()
+
+
+class Seeing(nn.Sequential):
+    def __init__(self) -> None:
+        first = nn.Unflatten(1, (1, 1, 3)), nn.Conv2d(1, 3, (1, 2), padding=1), nn.Tanh(), nn.Conv2d(3, 2, (3, 2))
+        super().__init__(*first, nn.Tanh(), nn.Flatten(), nn.Linear(6, 3))
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedsol", "fedogd", "asynccurve", "scaffold", "fedsam"])
+def test_convolutions_as_products(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tarry.sim.together._FOUND", {})
+    monkeypatch.setattr(Together, "_may_unfold", lambda _: True)
+    monkeypatch.setattr(Together, "_ways", lambda *_: ())  # no other
+    torch.manual_seed(6)
+    task = unequal(model=Seeing())
+    alone, *together = (run(name, e, task=task) for e in ("inline", "batched", "batched"))
+    for found in together:  # the second knows of the first's choice
+        alike(alone, found)
+        assert "all who wait in a stack, convolutions as products" in found.trained
+
+
+def test_products_that_disagree_are_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tarry.sim.together._FOUND", {})
+    monkeypatch.setattr(Together, "_may_unfold", lambda _: True)
+    monkeypatch.setattr("tarry.core.unfold._filters", lambda w: 1.01 * w.permute(0, 2, 3, 1).reshape(len(w), -1))
+    torch.manual_seed(6)
+    task = unequal(model=Seeing())
+    found = run("fedavg", "batched", task=task)
+    alike(run("fedavg", "inline", task=task), found)
+    assert "products" not in found.trained
 
 
 class Normed(nn.Sequential):

@@ -73,6 +73,7 @@ class Trainer:
         compiled: bool = False,
         bf16: bool = False,
         channels_last: bool = False,
+        unfolds: bool = False,
     ):
         if (why := _unfit(bound, work)) is not None:
             raise NotStackable(why)
@@ -87,7 +88,9 @@ class Trainer:
         self._pure = Pure(
             bound.module, bound.layout, bound.task, work.optimiser, bound.head, bf16=bf16, channels_last=channels_last
         )
-        self._steps = Steps(self._pure, rule, work.optimiser, x, y, rated=work.later is not None, compiled=compiled)
+        self._steps = Steps(
+            self._pure, rule, work.optimiser, x, y, rated=work.later is not None, compiled=compiled, unfolds=unfolds
+        )
         cuda = self._device.type == "cuda"
         self._lanes = [GraphLane(self._steps, self._device) if cuda else PlainLane(self._steps) for _ in range(lanes)]
         self._threads = threads("lane", lanes) if lanes > 1 and not cuda else None

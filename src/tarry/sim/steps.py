@@ -23,6 +23,7 @@ from ..core.local import LocalRule
 from ..core.optim import Optimiser
 from ..core.pure import Pure
 from ..core.stack import Form, NotStackable, bytes_of, form_of, no_loops, stacked, traced
+from ..core.unfold import unfolded
 
 __all__ = ["Program", "Steps"]
 
@@ -75,10 +76,12 @@ class Steps:
         *,
         rated: bool = False,  # clients' learning rates differ
         compiled: bool = False,
+        unfolds: bool = False,  # stacks have their convolutions as products of matrices
     ):
         self._pure, self._rule, self._optimiser, self._x, self._y = pure, rule, optimiser, x, y
-        self._rated, self._compiled = rated, compiled
+        self._rated, self._compiled, self._unfolds = rated, compiled, unfolds
         self._ones: dict[Hashable, One] = {}
+        self._for_many: dict[Hashable, GraphModule] = {}
         self._programs: dict[Hashable, Program] = {}
         self._lock = RLock()
 
@@ -166,15 +169,22 @@ class Steps:
         with self._lock:
             alone = rows()
             one = self._ones.get(key) or self._traced(key, fn, alone, state)
-            around = wrap or _as_is
+            around, many = wrap or _as_is, self._of_many(key, one, alone)
+            graph = one.graph if c == 1 else many
             if self._compiled and kind[0] == "step":
-                run, quicker = around(self._compile(one.graph, c, alone)), None
+                run, quicker = around(self._compile(graph, c, alone)), None
             else:
-                run = around(_alone(one.graph) if c == 1 else _by_rules(one.graph))
-                quicker = partial(self._quicker, one.graph, c, around, _blank(alone)) if kind[0] == "step" else None
-            made = Program(run, state, one.after, bytes_of(one.graph), quicker)
+                run = around(_alone(graph) if c == 1 else _by_rules(graph))
+                quicker = partial(self._quicker, graph, c, around, _blank(alone)) if kind[0] == "step" else None
+            made = Program(run, state, one.after, bytes_of(many), quicker)
             self._programs[key, c, wrap is None] = made
             return made
+
+    def _of_many(self, key: Hashable, one: One, alone: Sequence[Tensor]) -> GraphModule:
+        """The graph that is stacked."""
+        if self._unfolds and key not in self._for_many:
+            self._for_many[key] = unfolded(one.graph, alone)
+        return self._for_many.get(key, one.graph)
 
     def _quicker(
         self, one: GraphModule, c: int, wrap: Callable[..., Any], blank: Rows, args: Sequence[Tensor]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,6 +28,15 @@ from .executor import Executor
 
 __all__ = ["Together"]
 
+
+class Way(NamedTuple):
+    """How clients may be stacked: lanes, clients a stack at most (None: as memory allows), convolutions as products."""
+
+    lanes: int
+    size: int | None
+    unfolds: bool = False
+
+
 _STEPS = 4  # of a trial
 _FEWEST, _MOST = 4, 32  # clients of a trial; on a processor as many as take _SHORT seconds one by one
 _TRIES = 3  # one by one, before and after the others
@@ -36,7 +46,7 @@ _ALIKE = {torch.float64: 1e-6, torch.float32: 2e-2}  # of a delta's norm, after 
 _ROUGHLY = 0.1  # with reduced precision
 _TIMES, _MOST_APART = 4, 0.5  # as far as a client is from itself after a change in the last digits, but no further
 _WORTH = 1.1  # times as fast: less is not worth other roundings
-_FOUND: dict[Hashable, tuple[tuple[int, int | None], float]] = {}  # by kind of run, in this process
+_FOUND: dict[Hashable, tuple[Way, float]] = {}  # by kind of run, in this process
 
 
 class Together:
@@ -61,7 +71,7 @@ class Together:
     ):
         self._bound, self._rule, self._work, self._seed, self._forced = bound, rule, work, seed, forced
         self._otherwise, self._at_a_time = otherwise, at_a_time
-        self._rough, self._how = precision != "float32", (precision, compiled)
+        self._rough, self._how, self._lanes = precision != "float32", (precision, compiled), lanes
         self._waiting: dict[int, tuple[float, Ticket, Mapping[str, Tensor]]] = {}
         self._done: dict[int, Trained] = {}
         self._chosen = False
@@ -69,12 +79,17 @@ class Together:
         self._other: Executor | None = None
         self.told = ""
         try:
-            self._trainer = Trainer(
-                bound, rule=rule, work=work, seed=seed, lanes=lanes, compiled=compiled, bf16=precision == "bf16",
-                channels_last=compiled and self._rough and bound.flat.is_cuda and pays(bound.layout),
-            )  # fmt: skip
+            self._trainer = self._made()
         except NotStackable as e:
             self._give_up(str(e))
+
+    def _made(self, *, unfolds: bool = False) -> Trainer:
+        bound, (precision, compiled) = self._bound, self._how
+        return Trainer(
+            bound, rule=self._rule, work=self._work, seed=self._seed, lanes=self._lanes, compiled=compiled,
+            bf16=precision == "bf16", unfolds=unfolds,
+            channels_last=compiled and self._rough and bound.flat.is_cuda and pays(bound.layout),
+        )  # fmt: skip
 
     def submit(self, ticket: Ticket, memory: Mapping[str, Tensor], due: float) -> None:
         if self._other is not None:
@@ -115,26 +130,37 @@ class Together:
 
     def _choose(self, jobs: Sequence[Job]) -> None:
         assert self._trainer is not None
-        trainer, few = self._trainer, jobs[:_MOST]
-        work = replace(self._work, epochs=None, steps=_STEPS)
-        trial = trainer.shortened(_STEPS)
+        few, work = jobs[:_MOST], replace(self._work, epochs=None, steps=_STEPS)
         sizes = {j.number: len(self._bound.task.clients[j.client][0]) for j in few}
         two = [few[0], min(few, key=lambda j: sizes[j.number])][: len(few)]
         alone = [train(j, self._bound, rule=self._rule, work=work, seed=self._seed) for j in two]
-        self._must_agree(two, alone, trial.train(two), work)
-        if trainer.masks:  # the two may have nothing left out, and others may
-            self._must_agree(two, alone, trainer.shortened(_STEPS, padding=1).train(two), work)
-        kind = self._kind(few)
+        self._must_agree(two, alone, self._trainer, work)
+        kind, trainers = self._kind(few), {False: self._trainer}
+        if self._may_unfold() and (kind not in _FOUND or _FOUND[kind][0].unfolds):
+            trainers[True] = self._made(unfolds=True)
+            try:
+                self._must_agree(two, alone, trainers[True], work)
+            except NotStackable:
+                del trainers[True]
         if kind not in _FOUND:
-            _FOUND[kind] = self._tried(trial, few, two[0], work)
+            _FOUND[kind] = self._tried(trainers, few, two[0], work)
         how, faster = _FOUND[kind]
         if not self._forced and faster < _WORTH * self._at_a_time:
             others = "one by one" if self._at_a_time == 1 else f"one, and {self._at_a_time} processes train"
             raise NotStackable(f"a step of a stack is {faster:.1f} times as fast as {others} here")
-        trainer.lanes, trainer.size = how
-        stack = "one client a stack" if how[1] == 1 else "all who wait in a stack" if how[0] == 1 else "a stack a lane"
-        lanes_ = "" if how[0] == 1 else f", {how[0]} lanes"
-        self.told = f"clients are trained together ({stack}{lanes_}): a step is {faster:.1f} times as fast as alone"
+        self._trainer = trainer = trainers.get(how.unfolds, self._trainer)
+        trainer.lanes, trainer.size = how.lanes, how.size
+        stack = (
+            "one client a stack" if how.size == 1 else "all who wait in a stack" if how.lanes == 1 else "a stack a lane"
+        )
+        more = ("" if how.lanes == 1 else f", {how.lanes} lanes") + (
+            ", convolutions as products" if how.unfolds else ""
+        )
+        self.told = f"clients are trained together ({stack}{more}): a step is {faster:.1f} times as fast as alone"
+
+    def _may_unfold(self) -> bool:
+        """Whether there are convolutions, on a GPU: on a processor they are the faster way."""
+        return self._bound.flat.is_cuda and any(len(b.shape) == 4 for b in self._bound.layout.layers)
 
     def _kind(self, few: Sequence[Job]) -> Hashable:
         """Runs of one kind in one process are tried once: a table's runs differ in seeds and settings alone."""
@@ -144,8 +170,8 @@ class Together:
         model = (type(bound.module), bound.layout.size, str(bound.flat.device), bound.flat.dtype, bound.task.name)
         return (*model, type(self._rule), type(work.optimiser), work.batch, len(few), trainer.most_lanes, *self._how)
 
-    def _tried(self, trial: Trainer, few: Sequence[Job], one: Job, work: Work) -> tuple[tuple[int, int | None], float]:
-        """Lanes and clients a stack of the fastest way, and how many times as fast as one by one it is.
+    def _tried(self, trainers: Mapping[bool, Trainer], few: Sequence[Job], one: Job, work: Work) -> tuple[Way, float]:
+        """The fastest way, and how many times as fast as one by one it is.
 
         What else the machine does only adds to a time: the shortest of a few counts.
         """
@@ -153,40 +179,52 @@ class Together:
         def alone() -> float:
             return _seconds(lambda: [train(one, self._bound, rule=self._rule, work=work, seed=self._seed)])
 
-        one_by_one, took = [alone() for _ in range(_TRIES)], dict[tuple[int, int | None], float]()
+        trials = {unfolds: trainer.shortened(_STEPS) for unfolds, trainer in trainers.items()}
+
+        def together(how: Way) -> float:
+            trial = trials[how.unfolds]
+            trial.lanes, trial.size = how.lanes, how.size
+            return _seconds(lambda: trial.train(few))
+
+        one_by_one, took = [alone() for _ in range(_TRIES)], dict[Way, float]()
         if not self._bound.flat.is_cuda:
             few = few[: max(_FEWEST, int(_SHORT / min(one_by_one)))]
-        for how in self._ways(len(few)):
-            trial.lanes, trial.size = how
-            if self._bound.flat.is_cuda:
-                trial.train(few)  # what is compiled and captured is so now
-            took[how] = _seconds(lambda: trial.train(few))
+        for how in [*self._ways(len(few)), *(Way(1, None, unfolds=True) for unfolds in trials if unfolds)]:
+            try:
+                if self._bound.flat.is_cuda:
+                    together(how)  # what is compiled and captured is so now
+                took[how] = together(how)
+            except torch.OutOfMemoryError:
+                if not how.unfolds:
+                    raise
+                continue
             for _ in range(_AGAIN if took[how] < _SHORT else 1):
                 if took[how] < _CLOSE * min(took.values()):
-                    took[how] = min(took[how], _seconds(lambda: trial.train(few)))
+                    took[how] = min(took[how], together(how))
         one_by_one += [alone() for _ in range(_TRIES)]
         best = min(took, key=lambda how: took[how])
         if not self._bound.flat.is_cuda and min(one_by_one) < _TINY:  # calls are what takes time, and they get quicker
-            trial.lanes, trial.size = best
-            trial.hurry()
-            took[best] = min(_seconds(lambda: trial.train(few)) for _ in range(_AGAIN))
+            trials[best.unfolds].hurry()
+            took[best] = min(together(best) for _ in range(_AGAIN))
         return best, min(one_by_one) * len(few) / took[best]
 
-    def _ways(self, n: int) -> Iterator[tuple[int, int | None]]:
-        """Lanes and clients a stack at most (None: as memory allows)."""
+    def _ways(self, n: int) -> Iterator[Way]:
         assert self._trainer is not None
         most = self._trainer.most_lanes
-        yield 1, None
+        yield Way(1, None)
         for lanes in {2, 4, most}:
             if 1 < lanes <= min(most, n):
-                yield lanes, None
-                yield lanes, 1
+                yield Way(lanes, None)
+                yield Way(lanes, 1)
         if most == 1:
-            yield 1, 1
+            yield Way(1, 1)
 
-    def _must_agree(
-        self, jobs: Sequence[Job], alone: Sequence[Trained], stacked: Sequence[Trained], work: Work
-    ) -> None:
+    def _must_agree(self, jobs: Sequence[Job], alone: Sequence[Trained], trainer: Trainer, work: Work) -> None:
+        """A few steps of each, stacked; and padded, where others may be though these are not."""
+        for padding in (0, 1) if trainer.masks else (0,):
+            self._compared(jobs, alone, trainer.shortened(_STEPS, padding=padding).train(jobs), work)
+
+    def _compared(self, jobs: Sequence[Job], alone: Sequence[Trained], stacked: Sequence[Trained], work: Work) -> None:
         for job, a, b in zip(jobs, alone, stacked, strict=True):
             far, limit = _apart(a, b), _ROUGHLY if self._rough else _ALIKE[a.delta.dtype]
             if not a.finite or far <= limit:
