@@ -10,12 +10,13 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tarry import run
-from tarry.reproduce import shelf
+from tarry.reproduce import running, shelf
 from tarry.reproduce.plan import Experiment
 from tarry.reproduce.studies import STUDIES
 
@@ -99,6 +100,40 @@ def test_workers_change_no_result(table: Table, do: Do, tmp_path: Path) -> None:
     alone = digests(results())
     do(e, seeds="1", workers=2, results=tmp_path / "other")
     assert digests(json.loads((tmp_path / "other" / "toy" / "results" / "table1.json").read_text())) == alone
+
+
+def job(column: str, seed: int, weight: float) -> Any:
+    name = f"{column}, seed {seed}"
+    return SimpleNamespace(kind=column, label=name, weight=weight)
+
+
+def test_how_long_is_left_is_learnt_from_runs_of_the_same_column(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(running.clock, "monotonic", lambda: now[0])
+    jobs = [job("a", 0, 9.0), job("a", 1, 9.0), job("b", 0, 1.0), job("b", 1, 1.0)]
+    meter = running._Meter(jobs, at_a_time=2)
+    assert meter.report().left is None
+    meter.hear(jobs[0], 0.0)
+    meter.hear(jobs[2], 0.0)
+    now[0] += 30
+    meter.hear(jobs[0], 0.5)  # a minute a run
+    meter.hear(jobs[2], 0.25)  # two, though it was thought to weigh less
+    report = meter.report("half")
+    # a: 30 s and a run of 60, b: 90 s and a run of 120, two at a time
+    assert report.left == pytest.approx((30 + 60 + 90 + 120) / 2)
+    assert report.share == pytest.approx(60 / (60 + 300))
+    now[0] += 30
+    meter.end(jobs[0])
+    assert meter.report().left == pytest.approx((60 + 180 + 240) / 2), "b had no progress in that time"
+    meter.hear(jobs[1], 0.4)  # it goes on from a checkpoint
+    now[0] += 30
+    meter.hear(jobs[1], 0.9)
+    meter.end(jobs[2])
+    meter.end(jobs[3])
+    assert meter.report().left == pytest.approx(0.1 * 60)
+    meter.end(jobs[1])
+    report = meter.report()
+    assert (report.left, report.share, report.done) == (0.0, 1.0, 4)
 
 
 def test_a_run_that_fails_does_not_stop_the_others(table: Table, do: Do) -> None:

@@ -72,6 +72,12 @@ class CellRun:
         return tuple(dict.fromkeys(name for name, _ in self.cells))
 
     @property
+    def kind(self) -> str:
+        """Runs of one kind take about as long as each other."""
+        table, cell = self.cells[0]
+        return f"{table}, {cell.column}"
+
+    @property
     def label(self) -> str:
         cell = self.cells[0][1]
         return f"{_whose(self.tables)}: {cell.row}, {cell.column}, seed {self.seed}"
@@ -95,6 +101,10 @@ class StudyRun:
     @property
     def tables(self) -> tuple[str, ...]:
         return (self.table,)
+
+    @property
+    def kind(self) -> str:
+        return self.table
 
     @property
     def label(self) -> str:

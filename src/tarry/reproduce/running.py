@@ -10,8 +10,8 @@ import contextlib
 import os
 import shutil
 import time as clock
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -24,6 +24,7 @@ from .worker import Failed, Found, Outcome
 __all__ = ["Report", "Show", "default_device", "run_all"]
 
 _NAMED = 3  # of what there may be many of at a time
+_SOON = 5.0  # seconds of work before which it is not said how long all takes
 
 
 @dataclass(frozen=True)
@@ -42,23 +43,62 @@ Show = Callable[[Report], None]
 
 
 @dataclass
-class _Meter:
-    """Work done and to do, in units that make runs of different columns comparable."""
+class _Going:
+    """A run under way: what it weighs, how far it is, and how far it was when it was first heard of."""
 
-    total: float
-    runs: int
-    began: float = field(default_factory=clock.monotonic)
-    finished: float = 0.0
-    done: int = 0
-    going: dict[str, tuple[float, float]] = field(default_factory=dict)  # label → weight, fraction
+    job: Job
+    first: float
+    since: float
+    fraction: float
+
+    @property
+    def done(self) -> float:
+        return self.job.weight * (self.fraction - self.first)
+
+
+class _Meter:
+    """Work done and to do. What runs weigh is a guess: how long that takes is learnt, for each table and column."""
+
+    def __init__(self, jobs: Sequence[Job], at_a_time: int):
+        self.runs, self.done, self._at_a_time = len(jobs), 0, at_a_time
+        self._ahead, self._took = dict[str, float](), dict[str, tuple[float, float]]()  # weight; seconds and weight
+        self._going: dict[str, _Going] = {}
+        for job in jobs:
+            self._ahead[job.kind] = self._ahead.get(job.kind, 0.0) + job.weight
+
+    def hear(self, job: Job, fraction: float) -> None:
+        going = self._going.setdefault(job.label, _Going(job, fraction, clock.monotonic(), fraction))
+        going.fraction = fraction
+
+    def end(self, job: Job) -> None:
+        self.done += 1
+        self._ahead[job.kind] -= job.weight
+        if (going := self._going.pop(job.label, None)) is not None:
+            going.fraction = 1.0
+            self._took[job.kind] = self._with(job.kind, [going])
+
+    def _with(self, kind: str, going: Iterable[_Going]) -> tuple[float, float]:
+        """Seconds and weight of what is done of a kind."""
+        now, (seconds, weight) = clock.monotonic(), self._took.get(kind, (0.0, 0.0))
+        mine = [g for g in going if g.job.kind == kind]
+        return seconds + sum(now - g.since for g in mine), weight + sum(g.done for g in mine)
 
     def report(self, text: str = "") -> Report:
-        share = (self.finished + sum(w * f for w, f in self.going.values())) / self.total if self.total else 1.0
-        elapsed = clock.monotonic() - self.began
-        left = elapsed * (1 - share) / share if share > 0.01 and elapsed > 5 else None
-        named = [f"{label} {fraction:.0%}" for label, (_, fraction) in self.going.items()]
-        more = [f"{len(named) - _NAMED} more"] if len(named) > _NAMED else []
-        return Report(min(share, 1.0), self.done, self.runs, left, text, "; ".join(named[:_NAMED] + more))
+        going = list(self._going.values())
+        took = {kind: self._with(kind, going) for kind in self._ahead}
+        seconds, weight = (sum(part) for part in zip(*took.values(), strict=True)) if took else (0.0, 0.0)
+        left: float | None = None
+        share = float(self.done == self.runs)
+        if weight > 0:
+            ahead = 0.0
+            for kind, more in self._ahead.items():
+                rate = took[kind][0] / took[kind][1] if took[kind][1] > 0 else seconds / weight
+                ahead += rate * (more - sum(g.job.weight * g.fraction for g in going if g.job.kind == kind))
+            share = seconds / (seconds + ahead) if seconds + ahead > 0 else share
+            left = ahead / max(1, min(self._at_a_time, self.runs - self.done)) if seconds > _SOON else None
+        named = [f"{g.job.label} {g.fraction:.0%}" for g in going]
+        others = [f"{len(named) - _NAMED} more"] if len(named) > _NAMED else []
+        return Report(min(share, 1.0), self.done, self.runs, left, text, "; ".join(named[:_NAMED] + others))
 
 
 def default_device() -> str:
@@ -118,7 +158,7 @@ class _Work:
     def __init__(self, tables: dict[str, Table], queue: Queue, asked: Asked, show: Show, tell: Tell):
         self.queue, self._failed = queue, dict[str, list[str]]()
         self._tables, self._asked, self._show, self._tell = tables, asked, show, tell
-        self._meter = _Meter(sum(job.weight for job in queue.waiting), len(queue.waiting))
+        self._meter = _Meter(queue.waiting, asked.workers)
 
     @property
     def failed(self) -> list[str]:
@@ -141,13 +181,11 @@ class _Work:
         if isinstance(said, str):
             self._tell(f"{job.tables[0]}: {said}")
         else:
-            self._meter.going[job.label] = (job.weight, float(said))
+            self._meter.hear(job, float(said))
             self._show(self._meter.report())
 
     def _end(self, job: Job, outcome: Outcome) -> None:
-        self._meter.going.pop(job.label, None)
-        self._meter.finished += job.weight
-        self._meter.done += 1
+        self._meter.end(job)
         if isinstance(outcome, Failed):
             self._failed.setdefault(outcome.text, []).append(job.label)
             said = f"failed: {outcome.text.splitlines()[0]}"
