@@ -110,6 +110,9 @@ class DropPath(nn.Module):
         (nn.Dropout2d(0.5), True),
         (DropPath(), True),
         (nn.ReLU(), False),
+        (nn.LSTM(2, 2, 2, dropout=0.1), True),
+        (nn.LSTM(2, 2, 2), False),
+        (nn.MultiheadAttention(2, 1, dropout=0.2), True),
     ],
 )
 def test_who_leaves_something_out(module: nn.Module, said: bool) -> None:

@@ -31,8 +31,10 @@ _ROUNDS = ((15, 0x2C1B3C6D), (12, 0x297A2D39))  # of C. Wellons' lowbias32, with
 def drops(module: nn.Module) -> bool:
     """Whether a layer leaves something out at random."""
     for m in module.modules():
-        name = type(m).__name__
+        name, share = type(m).__name__, getattr(m, "dropout", 0)
         if ("Drop" in name or "StochasticDepth" in name) and getattr(m, "p", getattr(m, "drop_prob", 1)) != 0:
+            return True
+        if isinstance(share, float) and share > 0:  # of a recurrent layer, of attention
             return True
     return False
 
