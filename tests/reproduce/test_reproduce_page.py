@@ -106,4 +106,7 @@ def test_the_list_says_what_is_needed_and_what_is_in(table: Table, do: Do, capsy
     assert "8 runs on digits, about 0.5 GPU hours; no results yet" in out
     do(table(), only="a")
     main(["--list"])
-    assert "results: 2 of 4 cells" in capsys.readouterr().out
+    assert "GPU hours; results: 2 of 4 cells, 2 seeds\n" in capsys.readouterr().out
+    do(table(), seeds="1")
+    main(["--list"])
+    assert "GPU hours; results: all cells, 1 to 2 seeds\n" in capsys.readouterr().out

@@ -10,7 +10,7 @@ from . import shelf
 from .plan import Experiment
 from .store import shown
 
-__all__ = ["lines", "progress_of"]
+__all__ = ["lines"]
 
 
 def lines(*, results: Path | None = None) -> list[str]:
@@ -46,22 +46,21 @@ def _needs(experiment: Experiment) -> str:
 
 
 def _in(experiment: Experiment, results: Path | None) -> str:
-    done, wanted, sizes = progress_of(experiment, results)
-    if done == 0:
-        return "no results yet"
-    size = "" if sizes <= {"full"} else f", {' and '.join(sorted(sizes))} size"
-    if experiment.study is not None:
-        return f"results are in{size}"
-    return f"results: {'all' if done >= wanted else f'{done} of {wanted}'} cells{size}"
-
-
-def progress_of(experiment: Experiment, results: Path | None) -> tuple[int, int, set[str]]:
-    """Cells with all of their seeds, cells in all, and the sizes they were run at; quick runs do not count."""
+    """What has been run, at which sizes and with how many seeds; quick runs do not count."""
     store = shelf.results(experiment.runs_of, folder=results)
     if experiment.study is not None:
         sizes = {size for size in ("full", "reduced") if store.study(experiment, size) is not None}
-        return len(sizes), 1, sizes
-    columns = shown(experiment, store)
-    done = sum(len(seeds) >= experiment.seeds for _, _, runs in columns.values() for seeds in runs.values())
-    sizes = {size for size, _, _ in columns.values()}
-    return done, sum(1 for _ in experiment.grid()), sizes
+        return f"results are in{_at(sizes)}" if sizes else "no results yet"
+    columns = shown(experiment, store).values()
+    seeds = [len(found) for _, _, runs in columns for found in runs.values()]
+    if not seeds:
+        return "no results yet"
+    wanted = sum(1 for _ in experiment.grid())
+    cells = "all" if len(seeds) == wanted else f"{len(seeds)} of {wanted}"
+    few, many = min(seeds), max(seeds)
+    how_many = f"{few} seed{'s' * (few > 1)}" if few == many else f"{few} to {many} seeds"
+    return f"results: {cells} cells, {how_many}{_at({size for size, _, _ in columns})}"
+
+
+def _at(sizes: set[str]) -> str:
+    return "" if sizes <= {"full"} else f", {' and '.join(sorted(sizes))} size"
