@@ -76,7 +76,7 @@ class Steps:
         *,
         rated: bool = False,  # clients' learning rates differ
         compiled: bool = False,
-        unfolds: bool = False,  # stacks have their convolutions as products of matrices
+        unfolds: bool = False,  # convolutions are products of matrices
     ):
         self._pure, self._rule, self._optimiser, self._x, self._y = pure, rule, optimiser, x, y
         self._rated, self._compiled, self._unfolds = rated, compiled, unfolds
@@ -170,7 +170,7 @@ class Steps:
             alone = rows()
             one = self._ones.get(key) or self._traced(key, fn, alone, state)
             around, many = wrap or _as_is, self._of_many(key, one, alone)
-            graph = one.graph if c == 1 else many
+            graph = one.graph if c == 1 and not self._unfolds else many
             if self._compiled and kind[0] == "step":
                 run, quicker = around(self._compile(graph, c, alone)), None
             else:
@@ -181,7 +181,7 @@ class Steps:
             return made
 
     def _of_many(self, key: Hashable, one: One, alone: Sequence[Tensor]) -> GraphModule:
-        """The graph that is stacked."""
+        """The graph that is stacked, with products in the place of convolutions where these are wanted."""
         if self._unfolds and key not in self._for_many:
             self._for_many[key] = unfolded(one.graph, alone)
         return self._for_many.get(key, one.graph)

@@ -159,8 +159,9 @@ class Together:
         self.told = f"clients are trained together ({stack}{more}): a step is {faster:.1f} times as fast as alone"
 
     def _may_unfold(self) -> bool:
-        """Whether there are convolutions, on a GPU: on a processor they are the faster way."""
-        return self._bound.flat.is_cuda and any(len(b.shape) == 4 for b in self._bound.layout.layers)
+        """Whether there are convolutions, compiled for a GPU: else they are the faster way."""
+        compiled, layers = self._how[1], self._bound.layout.layers
+        return compiled and self._bound.flat.is_cuda and any(len(b.shape) == 4 for b in layers)
 
     def _kind(self, few: Sequence[Job]) -> Hashable:
         """Runs of one kind in one process are tried once: a table's runs differ in seeds and settings alone."""
@@ -189,7 +190,10 @@ class Together:
         one_by_one, took = [alone() for _ in range(_TRIES)], dict[Way, float]()
         if not self._bound.flat.is_cuda:
             few = few[: max(_FEWEST, int(_SHORT / min(one_by_one)))]
-        for how in [*self._ways(len(few)), *(Way(1, None, unfolds=True) for unfolds in trials if unfolds)]:
+        ways = list(self._ways(len(few)))
+        if True in trials:
+            ways += [Way(1, None, unfolds=True), *(w._replace(unfolds=True) for w in ways[-1:] if w.size == 1)]
+        for how in ways:
             try:
                 if self._bound.flat.is_cuda:
                     together(how)  # what is compiled and captured is so now
