@@ -4,7 +4,6 @@ import json
 import multiprocessing as mp
 import os
 import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,14 +32,6 @@ SETTINGS: dict[str, Any] = {
     "epochs": 1,
     "failure_rate": 0.2,
 }
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def listened(method: str, seed: int) -> list[Event]:

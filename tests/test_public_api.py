@@ -6,23 +6,12 @@ import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
 import pytest
-import torch
 
 import tarry
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
 
 PUBLIC = [
     "BadInput",

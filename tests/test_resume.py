@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -40,14 +40,6 @@ PYTHON: dict[str, Any] = {
     "epochs": 6,
 }
 PATIENCE = 120.0  # seconds until a process that does not do what it should is given up
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def start(*args: str) -> subprocess.Popen[str]:

@@ -11,8 +11,6 @@ from torch import Tensor, nn
 from tarry.core import rng
 from tarry.core.drops import Drops, drops
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 def kept(key: int, shape: tuple[int, ...], share: float = 0.5, *, lap: int = 0, skip: int = 0) -> Tensor:
     made = Drops()

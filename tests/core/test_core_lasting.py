@@ -12,7 +12,6 @@ from torch.func import functional_call
 from tarry.core.lasting import lasting
 from tarry.core.stack import traced
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 F64 = torch.float64
 aten = torch.ops.aten
 READS = {aten.convolution.default: 1, aten.convolution_backward.default: 2}

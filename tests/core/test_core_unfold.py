@@ -12,7 +12,6 @@ from torch.func import functional_call
 from tarry.core.stack import stacked, traced
 from tarry.core.unfold import unfolded
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 F64 = torch.float64
 aten = torch.ops.aten
 CONVOLUTIONS = {aten.convolution.default, aten.convolution_backward.default}

@@ -6,21 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
 
 from deploy.fake import Clock, FakeGrid, driver, finished, nodes, small_plan
 from tarry.record.result import sha256
 from tarry.record.rows import read_rows
 from tarry.replay import Record, replay
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
 
 METHODS = [
     "fedasync",

@@ -7,7 +7,6 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-import torch
 
 import tarry
 from tarry.cli.show import result_lines
@@ -469,12 +468,7 @@ def test_a_run_without_notes_says_nothing_of_them(make: Make) -> None:
 
 
 def test_a_diagnosed_run_has_all_pictures() -> None:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        r = tarry.run("orthodyn", "digits", clients=4, epochs=1, updates=40, diagnose=True)
-    finally:
-        torch.set_num_threads(threads)
+    r = tarry.run("orthodyn", "digits", clients=4, epochs=1, updates=40, diagnose=True)
     shown = pictures([r])
     assert [p.title for p in shown] == TITLES
     assert {"1.w", "1.b", "3.w", "3.b"} <= set(words(shown[1].svg))

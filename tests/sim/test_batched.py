@@ -20,7 +20,6 @@ from tarry.core.task import Examples
 from tarry.models import mlp
 from tarry.sim.batched import Trainer, _joined
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 SIZES = (5, 8, 16, 16, 24, 40, 41, 64, 8)
 
 

@@ -17,7 +17,6 @@ from tarry.core.optim import optimiser
 from tarry.core.task import Examples
 from tarry.sim.batched import Trainer
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 F64 = torch.float64
 SIZES = (3, 4, 9)
 

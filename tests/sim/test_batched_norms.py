@@ -18,7 +18,6 @@ from tarry.core.optim import Optimiser, optimiser
 from tarry.core.stack import NotStackable
 from tarry.sim.batched import Trainer
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 F64 = torch.float64
 PAIRS = (3, 4, 6, 11)  # batches of 4: rests of 2 and 3, a client smaller than a batch
 ALL = (3, 9, 4, 6, 13)  # and of a single example

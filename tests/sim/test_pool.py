@@ -24,14 +24,6 @@ from tarry.spec import Spec
 HERE = os.getpid()
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(autouse=True)
 def nobody_left_behind() -> Iterator[None]:
     yield

@@ -61,8 +61,7 @@ def running(pids: set[int]) -> set[int]:
 @pytest.fixture(autouse=True, scope="module")
 def cluster() -> Iterator[str]:
     """Ray on this machine, with a GPU as far as it is told, and nothing of it left when the tests are over."""
-    threads, term, before = torch.get_num_threads(), signal.getsignal(signal.SIGTERM), below(HERE)
-    torch.set_num_threads(1)
+    term, before = signal.getsignal(signal.SIGTERM), below(HERE)
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("RAY_ADDRESS", raising=False)
         patch.setattr(ray, "init", partial(ray.init, num_gpus=1, object_store_memory=200_000_000))
@@ -78,7 +77,6 @@ def cluster() -> Iterator[str]:
             break
         time.sleep(0.1)
     assert not running(of_ray)
-    torch.set_num_threads(threads)
 
 
 def task(loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy) -> tarry.Task:

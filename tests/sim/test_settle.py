@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor, nn
 
@@ -21,14 +20,6 @@ from tarry.core.ticket import Offer, Ticket, Update
 from tarry.parts.epochs import at_epoch_ends, by_epochs, entry
 from tarry.record.rows import read_rows
 from tarry.spec import Spec
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 class Scalar(nn.Module):

@@ -40,15 +40,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     path: Path = tmp_path_factory.mktemp("data")
     films(path / "sst2.jsonl", 36)
     sums(path / "gsm8k.jsonl", 48)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as m:
         m.setenv("HF_HUB_OFFLINE", "1")
         m.setenv("TARRY_DATA", str(path))
         save(path / "bert", "bert")
         save(path / "llama", "llama")
         yield path
-    torch.set_num_threads(threads)
 
 
 def choice(folder: Path, kind: str, **more: Any) -> dict[str, Any]:

@@ -8,8 +8,9 @@ import torch
 
 @pytest.fixture(autouse=True, scope="session")
 def one_thread() -> Iterator[None]:
-    """The tensors here are tiny: threads would only get in each other's way."""
+    """Tensors here are tiny, so that threads get in each other's way; and sums depend on how many there are."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
-    yield
+    with torch.random.fork_rng(devices=[]):
+        yield
     torch.set_num_threads(before)
