@@ -11,6 +11,7 @@ import pytest
 import tarry
 from tarry.cli.watch import _Told as watching
 from tarry.methods import methods
+from tarry.models import models
 from tarry.record.result import Result
 from tarry.sim.fleet import delays
 from tarry.spec import settings
@@ -199,7 +200,11 @@ def test_a_method_of_ones_own_goes_into_a_comparison(cli, here, quick):
     assert {p.parent.parent.name for p in (here / "c").rglob("result.json")} == {"timid-share=0.9", "fedavg"}
 
 
-REGISTRIES = {"methods": methods, "tasks": tasks, "delays": delays, "partitions": partitions}
+REGISTRIES = {"methods": methods, "tasks": tasks, "models": models, "delays": delays, "partitions": partitions}
+
+
+def flag(registry, p):
+    return f"--{'task' if registry is models else registry.kind}.{p.name}"
 
 
 @pytest.mark.parametrize("command", REGISTRIES)
@@ -212,7 +217,7 @@ def test_a_listing_shows_every_entry_in_a_few_lines_with_paper_and_parameters(cl
         assert re.search(rf"^{re.escape(name)}  {re.escape(entry.summary)}$", said.out, re.M), name
         assert entry.paper in said.out
         assert entry.use in said.out
-        flags = "  ".join(f"--{registry.kind}.{p.name}" for p in entry.params)
+        flags = "  ".join(flag(registry, p) for p in entry.params)
         assert not flags or f"\n    {flags}\n" in said.out
 
 
@@ -226,7 +231,7 @@ def test_one_entry_is_shown_in_full(cli, command):
         for line in entry.doc.splitlines():
             assert line.strip() in said.out
         for p in entry.params:
-            assert f"--{registry.kind}.{p.name}  {p.type_name}, " in said.out
+            assert f"{flag(registry, p)}  {p.type_name}, " in said.out
             assert p.help in said.out
             assert ("needed" if p.required else f"default {p.default}") in said.out
         others = [n for n in registry.names() if n != name]

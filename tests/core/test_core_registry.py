@@ -161,6 +161,8 @@ def test_an_unknown_name_gets_a_near_one_or_the_list(gadgets):
 
 def test_near_names():
     assert near("orthofk", ["fedavg", "orthofl"]) == " Did you mean 'orthofl'?"
+    assert near("CIFAR-10", ["cifar10", "mnist"]) == " Did you mean 'cifar10'?"
+    assert near("fedgia", ["FedGiA"]) == " Did you mean 'FedGiA'?"
     assert near("q", ["b", "a"]) == " Known: a, b."
     assert near("q", []) == ""
 

@@ -45,6 +45,7 @@ for command in (
     demo,
     catalogue.methods,
     catalogue.tasks,
+    catalogue.models,
     delays,
     catalogue.partitions,
     catalogue.manifolds,

@@ -1,4 +1,4 @@
-"""`tarry methods|tasks|delays|partitions|manifolds|unlabelled`: what there is, with parameters, defaults and papers."""
+"""What there is, with parameters, defaults and papers: `tarry methods`, `tasks`, `models`, `delays` and so on."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from ..core.registry import Registry
 from ..data.sets import DataSet, loose_files, missing
 from ..data.sets import catalogue as data_sets
 from ..methods import methods as method_registry
+from ..models import models as model_registry
 from ..parts.manifold import manifolds as manifold_registry
 from ..sim.fleet import delays as delay_registry
 from ..tasks import partitions as partition_registry
@@ -17,7 +18,7 @@ from ..tasks import tasks as task_registry
 from ..tasks.unlabelled import unlabelled_sets
 from . import show
 
-__all__ = ["delays", "manifolds", "methods", "partitions", "tasks", "unlabelled"]
+__all__ = ["delays", "manifolds", "methods", "models", "partitions", "tasks", "unlabelled"]
 
 Name = Annotated[str | None, typer.Argument(help="show one in full")]
 
@@ -32,6 +33,13 @@ def tasks(name: Name = None) -> None:
     _show(task_registry, name)
     if name is None and (loose := loose_files()):
         _line(f"[bold]and in TARRY_DATA[/]  {show.plain(', '.join(f'--task {n}' for n in loose))}")
+
+
+def models(name: Name = None) -> None:
+    """List the models for images, series and words, with their options."""
+    _show(model_registry, name)
+    if name is None:
+        _line("and for texts whatever of transformers' lies in a folder or at the hub, by --task.model: docs/text.md")
 
 
 def delays(name: Name = None) -> None:
@@ -56,6 +64,7 @@ def unlabelled(name: Name = None) -> None:
 
 def _show(registry: Registry[Any], name: str | None) -> None:
     """All in a few lines each, or one in full."""
+    of = "task" if registry is model_registry else registry.kind
     for entry in [registry.entry(n) for n in (registry.names() if name is None else [name])]:
         _line(f"[bold]{entry.name}[/]  {show.plain(entry.summary)}")
         if entry.paper:
@@ -69,11 +78,11 @@ def _show(registry: Registry[Any], name: str | None) -> None:
         if registry is task_registry and entry.name in data_sets():
             _line(f"    [dim]data:[/] {show.plain(_data(data_sets()[entry.name], whole=name is not None))}")
         if name is None and entry.params:
-            _line(f"    [dim]{show.plain('  '.join(f'--{registry.kind}.{p.name}' for p in entry.params))}[/]")
+            _line(f"    [dim]{show.plain('  '.join(f'--{of}.{p.name}' for p in entry.params))}[/]")
             continue
         for p in entry.params:
             default = "needed" if p.required else f"default {p.default}"
-            _line(f"    --{registry.kind}.{p.name}  [dim]{show.plain(p.type_name)}, {default}[/]")
+            _line(f"    --{of}.{p.name}  [dim]{show.plain(p.type_name)}, {default}[/]")
             _line(f"        {show.plain(p.help)}")
 
 

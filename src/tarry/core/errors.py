@@ -47,8 +47,8 @@ class WorkerDied(TarryError):
 
 
 def near(name: str, known: Iterable[str]) -> str:
-    """' Did you mean x?' when a known name resembles `name`, else the list of known names."""
-    known = sorted(known)
-    if close := difflib.get_close_matches(name, known, n=1, cutoff=0.6):
-        return f" Did you mean {close[0]!r}?"
-    return f" Known: {', '.join(known)}." if known else ""
+    """' Did you mean x?' when a known name resembles `name`, in letters of any size, else the list of known names."""
+    names = {k.casefold(): k for k in sorted(known)}
+    if close := difflib.get_close_matches(name.casefold(), names, n=1, cutoff=0.6):
+        return f" Did you mean {names[close[0]]!r}?"
+    return f" Known: {', '.join(names.values())}." if names else ""

@@ -22,6 +22,7 @@ __all__ = ["alone", "several"]
 
 #: a job, and how far it is or what it tells
 HearOf = Callable[[Job, float | str], None]
+_PATIENCE = 5  # seconds for a process to end by itself
 _GONE = (EOFError, BrokenPipeError, ConnectionResetError)
 
 
@@ -84,9 +85,14 @@ class _Pool:
         return said
 
     def close(self) -> None:
+        """Who has nothing to do ends by itself, and leaves nothing behind; others are told to."""
+        for conn, process in self._processes.items():
+            if conn in self.busy:
+                process.terminate()
+            conn.close()
         for process in self._processes.values():
+            process.join(_PATIENCE)
             process.terminate()
-        for process in self._processes.values():
             process.join()
 
     def _start(self) -> Connection:
