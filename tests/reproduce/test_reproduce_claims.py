@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -73,6 +74,27 @@ def test_what_has_not_been_run_is_said(table: Table) -> None:
     assert verdict(e, Claim("x", "best", "accuracy", ("orthofl",)), {}).holds is None
     part = {row: {"a": columns["a"]} for row, columns in NUMBERS.items()}
     assert verdict(e, Claim("x", "best", "accuracy", ("orthofl",)), part).words == "shows so far. Not run: B."
+
+
+def test_rows_that_have_not_been_run_are_said(table: Table) -> None:
+    e, claim = table(), Claim("x", "best", "accuracy", ("orthofl",))
+    without = {"orthofl": {"a": {0: 85.0}, "b": {0: 85.0}}, "fedavg": {"a": {0: 80.0}}}
+    found = verdict(e, claim, without)
+    assert found.words == "shows so far. Not run: FedAvg (B)."
+    assert found.whole is False
+    two = Claim("x", "above", "accuracy", ("orthofl", "fedavg"), ("other",), ("a",))
+    numbers = {"orthofl": {"a": {0: 85.0}}, "other": {"a": {0: 80.0}}}
+    assert verdict(e, two, numbers).words == "shows so far. Not run: FedAvg."
+    assert verdict(e, replace(two, rows=("orthofl",)), numbers).words == "shows here."
+
+
+def test_above_by_more_than_a_margin(table: Table) -> None:
+    claim = Claim("x", "above", "accuracy", ("fedavg",), columns=("a",), value=80.0)
+    assert verdict(table(), claim).holds is True
+    found = verdict(table(), replace(claim, beyond="time"))  # 81 is the margin there
+    assert found.holds is False
+    assert found.words == "does not show here: A: FedAvg 81.0 against 80.0, time to target 81.00×."
+    assert verdict(table(), replace(claim, value=-1.0, beyond="time")).holds is True
 
 
 def test_a_difference_within_the_spread_is_said(table: Table) -> None:

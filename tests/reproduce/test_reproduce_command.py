@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -39,9 +40,26 @@ def test_the_plain_command_runs_and_prints_ours_and_the_papers(
     assert main([*FLAGS[:3], *FLAGS[5:]]) == 0
     out = capsys.readouterr()
     assert "[2/2] toy/table1: orthofl, a, seed 0: accuracy (%)" in out.err
-    assert "(98.2)" in out.out
+    assert re.search(r"OrthoFL +\d\d\.\d \(98\.2, −\d+\.\d\)", out.out)
     main(["toy/table1", "--show"])
-    assert "(98.2)" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert said == out.out[out.out.index("Toy, Table 1: Toy") :]
+    assert "OrthoFL above fedavg: signed-rank test over 1 pairs, p " in said
+    assert re.search(r"the paper: OrthoFL is best: (shows so far|does not show here).* Not run: b\.\n", said)
+    (picture,) = re.findall(r"^picture: (.*)$", said, re.M)
+    assert Path(picture).read_text().startswith("<svg")
+
+
+def test_a_page_of_other_results_is_written_beside_them(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    docs = shelf.page_folder()
+    (docs / "results").mkdir(parents=True)
+    (docs / "results" / "own.svg").touch()
+    (docs / "results.md").write_text("mine")
+    assert main([*FLAGS, "--results", "other", "--page"]) == 0
+    assert "page: other/results.md" in capsys.readouterr().out
+    assert "toy/table1" in Path("other/results.md").read_text()
+    assert (docs / "results.md").read_text() == "mine"
+    assert (docs / "results" / "own.svg").exists()
 
 
 def test_mistakes_are_said_together(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -115,7 +115,18 @@ def test_seeds_are_compared_with_the_same_seed(table: Table) -> None:
         "fedavg": {0: entry([0.1, 0.1, 0.8]), 1: entry([0.1, 0.8, 0.8])},
         "orthofl": {0: entry([0.1, 0.8, 0.8]), 2: entry([0.1, 0.8, 0.8])},
     }
-    assert by_seed(table(), "time", runs)["orthofl"] == {0: 0.5, 2: None}  # no baseline with seed 2
+    assert by_seed(table(), "time", runs)["orthofl"] == {0: 0.5}
+    assert by_seed(table(), "updates_to", runs)["fedavg"].keys() == {0}  # the target would be another one's with seed 1
+    own = table(("[rows.fedavg]", "[target]\naccuracy = 50.0\n[rows.fedavg]"))
+    assert by_seed(own, "updates_to", runs)["fedavg"].keys() == {0, 1}
+
+
+def test_a_size_may_have_a_target_of_its_own(table: Table) -> None:
+    runs = {"fedavg": {0: entry([0.1, 0.3, 0.8])}, "orthofl": {0: entry([0.1, 0.8, 0.8])}}
+    own = table(("[rows.fedavg]", "[target]\naccuracy = 50.0\n[target.reduced]\naccuracy = 20.0\n[rows.fedavg]"))
+    at = {size: by_seed(own, "time_to", runs, size)["fedavg"][0] for size in ("full", "reduced")}
+    assert at["reduced"] < at["full"]  # type: ignore[operator]
+    assert by_seed(own, "time_to", runs)["fedavg"][0] == at["full"]
 
 
 def test_mean_and_sample_deviation_over_seeds() -> None:

@@ -55,7 +55,7 @@ def test_what_is_not_run_is_a_dash_and_said(page: Callable[..., str], folder: Pa
         (folder / "toy" / "table1.toml").read_text().replace("Table 1", "Table 2")
     )
     text = page(only="a", rows="fedavg", seeds="1")
-    assert "| [toy/table1](#toy-table-1-toy) | Toy | full, 1 of 4 cells | 0 | 0 |" in text
+    assert "| [toy/table1](#toy-table-1-toy) | Toy | full, 1 of 4 cells, 1 seed | 0 | 0 |" in text
     assert "| [toy/table2](#toy-table-2-toy) | Toy | not run | – | – |" in text
     assert "**Not run.**" in text
     assert "OrthoFL is best: **not run yet**." in text
@@ -65,7 +65,14 @@ def test_what_is_not_run_is_a_dash_and_said(page: Callable[..., str], folder: Pa
 def test_a_reduced_size_is_said(page: Callable[..., str]) -> None:
     text = page(size="reduced", seeds="1")
     assert "Run at a reduced size:\n\n- α = 0.1: 900 of 1,500 virtual seconds" in text
-    assert "| α = 0.1 (reduced) | b |" in text
+    assert "| α = 0.1 (reduced, 1 seed) | b (1 seed) |" in text
+
+
+def test_what_is_smaller_in_some_rows_alone_is_said_of_them(table: Table, do: Do, tmp_path: Path) -> None:
+    e = table(("[columns.a]", "[rows.orthofl.reduced]\nlr = 0.05\n[columns.a]"))
+    do(e, size="reduced", seeds="1", only="a")
+    (tmp_path / "docs").mkdir()
+    assert "- α = 0.1: 900 of 1,500 virtual seconds; OrthoFL: lr 0.05 for 0.1\n" in write_page().read_text()
 
 
 def test_a_run_that_diverges_is_in_the_table_and_said(

@@ -124,12 +124,16 @@ def test_a_study_gives_the_rows_columns_and_measures_it_promises(name: str, tmp_
     assert all(isinstance(note, str) for note in found["notes"])
 
 
-@pytest.mark.parametrize("name", ["hessian", "landscape", "toy", "two_clients"])
-def test_pictures_are_drawn_and_the_same_every_time(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "scale"),
+    [("hessian", "loss"), ("landscape", "log loss"), ("toy", "v"), ("two_clients", "change of the weights")],
+)
+def test_pictures_are_drawn_with_their_scale_and_the_same_every_time(name: str, scale: str, tmp_path: Path) -> None:
     found, module = _run(name, tmp_path), importlib.import_module(STUDIES[name])
     for path in (tmp_path / "a.svg", tmp_path / "b.svg"):
         module.draw(found, path)
     assert (tmp_path / "a.svg").read_text().count("<svg") == 1
+    assert f">{scale}</text>" in (tmp_path / "a.svg").read_text()
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
 
 

@@ -34,7 +34,7 @@ def reproduce(
     only_show: Annotated[
         bool, typer.Option("--show", help="print the tables of the results that are there; run nothing")
     ] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="a minute or so on two cores, one seed; kept apart")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="minutes on two cores, one seed; kept apart")] = False,
     size: Annotated[
         Literal["full", "reduced", "quick"] | None,
         typer.Option("--size", help="the paper's, the reduced one where that takes too long, or quick"),

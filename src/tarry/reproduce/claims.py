@@ -1,7 +1,8 @@
 """A paper's claims held against our numbers, and what comes of it in plain words.
 
     best             better than every one of `than` in each column
-    above, below     larger (smaller) than every one of `than`, or than `value`, by at least `by`
+    above, below     larger (smaller) than every one of `than`, or than `value`, by at least `by`; than a value also by
+                     more than the measure `beyond` is, such as half an interval
     near             no further than `by` from every one of `than`, or from `value`
     rises, falls     from each column (or row, along = "rows") to the next, in the order given; a step back of up to
                      `slack` is forgiven, and from the first to the last it must be more than `by`
@@ -28,11 +29,12 @@ _MOST = 3  # counterexamples that are told
 
 @dataclass(frozen=True)
 class Verdict:
-    """`holds` is None where nothing has been run that it could be seen on."""
+    """`holds` is None where nothing has been run that it could be seen on; `whole`: all that it is about has been."""
 
     claim: Claim
     holds: bool | None
     words: str
+    whole: bool = True
 
 
 @dataclass(frozen=True)
@@ -56,17 +58,35 @@ def judge(claim: Claim, found: Findings) -> Verdict:
     seen = list(_seen(claim, found, grid, there))
     if not seen:
         return Verdict(claim, None, "not run yet.")
-    missing = [found.columns.get(c, c) for c in columns if c not in there]
+    missing = [found.columns.get(c, c) for c in columns if c not in there] + _rows_missing(claim, found, grid, there)
     so_far = f" Not run: {_list(missing)}." if missing else ""
     against = [s for s in seen if not s.holds]
     if against:
         more = f"; and {len(against) - _MOST} more" if len(against) > _MOST else ""
         told = "; ".join(s.words for s in against[:_MOST])
         part = f" ({len(against)} of {len(seen)} comparisons)" if len(against) < len(seen) else ""
-        return Verdict(claim, False, f"does not show here{part}: {told}{more}.{so_far}")
+        return Verdict(claim, False, f"does not show here{part}: {told}{more}.{so_far}", not missing)
     close = [s for s in seen if s.close]
     doubt = f" By less than the spread between seeds: {'; '.join(s.words for s in close[:_MOST])}." if close else ""
-    return Verdict(claim, True, f"shows {'so far' if missing else 'here'}.{doubt}{so_far}")
+    return Verdict(claim, True, f"shows {'so far' if missing else 'here'}.{doubt}{so_far}", not missing)
+
+
+def _rows_missing(claim: Claim, found: Findings, grid: Grid, columns: Sequence[str]) -> list[str]:
+    """Rows that the claim is about and that some of the columns do not have."""
+    wanted, out = set(found.experiment.grid()), []
+    for row in (*claim.rows, *_others(claim, found)):
+        lacking = [c for c in columns if grid.stat(row, c) is None and (row, c) in wanted]
+        if lacking:
+            where = "" if len(lacking) == len(columns) else f" ({_list([found.columns.get(c, c) for c in lacking])})"
+            out.append(found.rows.get(row, row) + where)
+    return out
+
+
+def _others(claim: Claim, found: Findings) -> Sequence[str]:
+    """Whom a claim is against: those it names, or else everybody else."""
+    if claim.value is not None or claim.check in ("rises", "falls"):
+        return ()
+    return claim.than or [r for r in found.rows if r not in claim.rows]
 
 
 def _seen(claim: Claim, found: Findings, grid: Grid, columns: Sequence[str]) -> Iterator[_Seen]:
@@ -80,8 +100,7 @@ def _seen(claim: Claim, found: Findings, grid: Grid, columns: Sequence[str]) -> 
             if claim.value is not None:
                 yield _with_number(claim, found, grid, (row, column))
                 continue
-            others = claim.than or [r for r in found.rows if r not in claim.rows]
-            for other in others:
+            for other in _others(claim, found):
                 if other != row and grid.stat(other, column) is not None:
                     yield _pair(claim, found, grid, (row, other, column))
 
@@ -117,7 +136,13 @@ def _with_number(claim: Claim, found: Findings, grid: Grid, where: tuple[str, st
     if mean is None:
         return _Seen(False, f"{place}: {name} does not reach the target with every seed")
     words = f"{place}: {name} {grid.measure.text(mean)} against {grid.measure.text(claim.value)}"
-    return _Seen(_holds(claim, grid, mean, claim.value), words)
+    holds = _holds(claim, grid, mean, claim.value)
+    if claim.beyond is not None:
+        other = found.grids[claim.beyond]
+        margin = other.mean(row, column)
+        holds = holds and margin is not None and abs(mean - claim.value) > margin
+        words += "" if margin is None else f", {other.measure.title} {other.measure.text(margin)}"
+    return _Seen(holds, words)
 
 
 def _holds(claim: Claim, grid: Grid, a: float, b: float) -> bool:

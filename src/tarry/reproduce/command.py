@@ -16,10 +16,13 @@ from typing import Any, TextIO
 from ..core.errors import BadInput, TarryError, near
 from ..core.process import keep_memory
 from . import listing, shelf
+from .claims import verdicts
+from .figures import draw
 from .jobs import Asked, Tell
 from .plan import SIZES, Experiment
 from .running import Report, Show, default_device, run_all
-from .tables import findings, plain_table, said_by_runs
+from .significance import tests
+from .tables import Findings, findings, plain_table, said_by_runs
 
 __all__ = ["asked", "chosen", "duration", "main", "plain_show", "reproduce_all", "seed_numbers", "told"]
 
@@ -138,18 +141,36 @@ def reproduce_all(experiments: Sequence[Experiment], what: Asked, show: Show, te
 
 
 def told(experiment: Experiment, what: Asked) -> list[str]:
-    """The tables of an experiment's results, the paper's numbers in brackets."""
+    """The tables of an experiment's results beside the paper's numbers, tests, what its claims come to, a picture."""
     quick = what.size == "quick"
     store = shelf.results(experiment.runs_of, quick=quick, folder=what.results)
     found = findings(experiment, store, quick=quick)
     if not found.there:
         return [f"{experiment.name}: no results yet"]
-    lines = [f"{experiment.where}: {experiment.title} (the paper's numbers in brackets)"]
+    lines = [f"{experiment.where}: {experiment.title} (in brackets the paper's, and how far ours is from it)"]
     for name in experiment.measures:
         lines += ["", *plain_table(found, name)]
     lines += [""]
     lines += [f"{found.heading(c)}: {changed}" for c, (_, changed) in found.sizes.items() if changed]
-    return [*lines, *said_by_runs(found), f"results: {store.path}"]
+    lines += said_by_runs(found)
+    lines += [
+        f"{found.rows[o.hero]} above {found.rows[o.rival]}: signed-rank test over {o.pairs} pairs, "
+        f"p {o.p:.2g}, {o.corrected:.2g} by Holm: {o.words}"
+        for o in tests(found)
+    ]
+    lines += [f"the paper: {v.claim.say}: {v.words}" for v in verdicts(found)]
+    lines += [str(note) for note in (found.study or {}).get("notes", [])]  # type: ignore[attr-defined]
+    return [*lines, *_picture(found, what.out), f"results: {store.path}"]
+
+
+def _picture(found: Findings, folder: Path) -> list[str]:
+    """Where it was drawn, if the experiment has one and there is something to draw with."""
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        path = draw(found, folder / f"{found.experiment.name.replace('/', '-')}.svg")
+    except BadInput as e:
+        return [f"no picture: {e}"]
+    return [] if path is None else [f"picture: {path}"]
 
 
 def duration(seconds: float) -> str:
@@ -186,7 +207,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--list", action="store_true", help="show all, with what each needs and whether results are in")
     add("--page", action="store_true", help="write docs/results.md and its pictures from the results")
     add("--show", action="store_true", help="print the tables of the results that are there; run nothing")
-    add("--quick", action="store_true", help="a minute or so on two cores, one seed; kept apart")
+    add("--quick", action="store_true", help="minutes on two cores, one seed; kept apart")
     add("--size", choices=SIZES, help="the paper's, the reduced one where that takes too long, or quick")
     add("--only", metavar="COLUMNS", help="these columns alone: mnist,cifar10")
     add("--rows", metavar="ROWS", help="these rows alone: fedavg,orthofl")

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from math import ceil
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,11 +27,12 @@ __all__ = ["draw", "mean_curve"]
 _GREY = "#768390"  # legible on a light and on a dark page: an <img> does not hear of the page's colour
 _BANDS = 4  # lines up to which bands of one standard deviation are drawn
 _SMALL = TEXT - 1
+_WRAP = 24  # characters of a name along a panel's height
 Panels = Mapping[str, Mapping[str, Curve]]
 
 
 def draw(found: Findings, path: Path) -> Path | None:
-    """The experiment's picture as SVG; None where it has none."""
+    """The experiment's picture as SVG; None where it has none, or nothing to draw a line or a bar of."""
     kind, title = found.experiment.figure, f"{found.experiment.where}: {found.experiment.title}"
     if found.study is not None and found.experiment.study is not None:
         module = import_module(f"{__package__}.studies.{found.experiment.study}")
@@ -74,7 +76,7 @@ def mean_curve(entries: Sequence[Entry], over: str, of: str) -> Curve:
 
 
 def _curves(found: Findings, kind: Kind) -> Panels:
-    unit = _clock(found)[1] if kind.over == "time" else 1.0
+    unit = _clock(found)[1] if kind.over == "time" and not kind.x else 1.0
     panels = {}
     for column, rows in found.runs.items():
         lines = {}
@@ -93,7 +95,7 @@ def _clock(found: Findings) -> tuple[str, float]:
 
 def _axes_of(found: Findings, kind: Kind) -> tuple[str, str]:
     x = f"virtual time ({_clock(found)[0]})" if kind.over == "time" else "updates received"
-    return x, "test accuracy (%)" if kind.of == "accuracy" else "test loss"
+    return kind.x or x, "test accuracy (%)" if kind.of == "accuracy" else "test loss"
 
 
 def _of_study(found: Findings, name: str, title: str) -> str | None:
@@ -112,14 +114,14 @@ def _of_study(found: Findings, name: str, title: str) -> str | None:
 def _in_panels(
     panels: Panels, name: str, title: str, x: str, y: str, *, order: Sequence[str] = (), log: bool = False
 ) -> str | None:
-    """A panel each with one legend for all; a line has its look by its place in `order`."""
+    """A panel each where there is a line to draw, one legend for all; a line has its look by its place in `order`."""
     filled = {k: {n: c for n, c in lines.items() if c.x} for k, lines in panels.items()}
-    filled = {k: lines for k, lines in filled.items() if lines}
+    filled = {k: lines for k, lines in filled.items() if any(len(c.x) > 1 for c in lines.values())}
     names = list(dict.fromkeys([*order, *(n for lines in filled.values() for n in lines)]))
     there = [n for n in names if any(n in lines for lines in filled.values())]
     if not there:
         return None
-    wide = min(3, len(filled)) if len(filled) != 4 else 2
+    wide = {4: 2, 8: 4}.get(len(filled), min(3, len(filled)))
 
     def paint(figure: Figure) -> None:
         every = _grid(figure, len(filled), wide)
@@ -131,9 +133,9 @@ def _in_panels(
                 marks: Any = {"marker": "o", "markersize": 3} if len(c.x) <= 12 else {}
                 draw_curve(axes, band, names.index(line), **marks)
             if log:
-                axes.set_xscale("log")
+                _log_scale(axes, sorted({at for c in lines.values() for at in c.x}))
             if i % wide == 0:
-                axes.set_ylabel(y, fontsize=_SMALL)
+                axes.set_ylabel(fill(y, _WRAP), fontsize=_SMALL)
             if i >= len(filled) - wide:
                 axes.set_xlabel(x, fontsize=_SMALL)
         _legend(figure, there, names)
@@ -152,6 +154,12 @@ def _grid(figure: Figure, n: int, wide: int) -> list[Axes]:
         axes.tick_params(labelsize=_SMALL)
         every.append(axes)
     return every
+
+
+def _log_scale(axes: Axes, places: Sequence[float]) -> None:
+    axes.set_xscale("log")
+    axes.set_xticks(places, [f"{at:g}" for at in places])  # its own are in mathematical markup, which is not read
+    axes.minorticks_off()
 
 
 def _legend(figure: Figure, there: Sequence[str], names: Sequence[str]) -> None:
@@ -193,7 +201,7 @@ def _sweep(found: Findings, kind: Kind, name: str, title: str) -> str | None:
                     sds.append(s.sd or 0.0)
             if xs:
                 panels.setdefault(panel, {})[label] = Curve(xs, ys, sds if any(sds) else None)
-    return _in_panels(panels, name, title, "", grid.measure.heading, order=list(others.values()), log=kind.log)
+    return _in_panels(panels, name, title, kind.x, grid.measure.heading, order=list(others.values()), log=kind.log)
 
 
 def _bars(found: Findings, kind: Kind, name: str, title: str) -> str | None:
@@ -208,7 +216,6 @@ def _bars(found: Findings, kind: Kind, name: str, title: str) -> str | None:
     def paint(figure: Figure) -> None:
         (axes,) = _grid(figure, 1, 1)
         width = 0.8 / len(rows)
-        lowest = min(m for r in rows for c in columns if (m := grid.mean(r, c)) is not None)
         for k, row in enumerate(rows):
             for i, column in enumerate(columns):
                 s = grid.stat(row, column)
@@ -219,10 +226,9 @@ def _bars(found: Findings, kind: Kind, name: str, title: str) -> str | None:
                 if s.sd is not None:
                     axes.errorbar(at, s.mean, yerr=s.sd, fmt="none", ecolor=INK, elinewidth=0.8)
         axes.set_xticks(range(len(columns)), [found.columns[c] for c in columns], fontsize=_SMALL)
-        axes.set_ylabel(grid.measure.heading, fontsize=_SMALL)
+        axes.set_xlabel(kind.x, fontsize=_SMALL)
+        axes.set_ylabel(fill(grid.measure.heading, _WRAP), fontsize=_SMALL)
         axes.grid(False, axis="x")
-        if lowest > 0 and grid.measure.unit == "%":
-            axes.set_ylim(bottom=max(0.0, lowest - 15.0))
         _patches(figure, [found.rows[r] for r in rows], names)
 
     return render(name, title, paint)

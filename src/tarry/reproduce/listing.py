@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
-from ..choice import Choice
 from ..core.errors import BadInput
+from ..data.sets import catalogue
 from . import shelf
 from .plan import Experiment
 from .store import shown
+from .tables import counted
 
 __all__ = ["lines"]
 
@@ -36,13 +39,25 @@ def _needs(experiment: Experiment) -> str:
     hours = sum(experiment.gpu_hours.values())
     cost = f", about {hours:.2g} GPU hours" if hours else ""
     if experiment.study is not None:
-        return f"a study ({experiment.study}){cost}"
-    tasks = {
-        Choice.of(experiment.cell(row, column, "full").settings.get("task", "digits")).name: None
-        for row, column in experiment.grid()
-    }
-    runs = sum(1 for _ in experiment.grid()) * experiment.seeds
-    return f"{runs} runs on {', '.join(tasks)}{cost}"
+        sets = _sets([experiment.study_options("full")])
+        return f"a study ({experiment.study}){f' on {sets}' if sets else ''}{cost}"
+    cells = [experiment.cell(row, column, "full").settings for row, column in experiment.grid()]
+    return f"{len(cells) * experiment.seeds} runs on {_sets(cells) or 'digits'}{cost}"
+
+
+def _sets(tables: Iterable[Any]) -> str:
+    """The data sets that are named anywhere in them, with those that are not here."""
+    known = catalogue()
+    names = [n for n in dict.fromkeys(n for table in tables for n in _texts(table)) if n in known]
+    return ", ".join(n if known[n].find() is not None else f"{n} (not here)" for n in names)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    for v in value.values() if isinstance(value, Mapping) else [value]:
+        if isinstance(v, Mapping):
+            yield from _texts(v)
+        elif isinstance(v, str):
+            yield v
 
 
 def _in(experiment: Experiment, results: Path | None) -> str:
@@ -58,7 +73,7 @@ def _in(experiment: Experiment, results: Path | None) -> str:
     wanted = sum(1 for _ in experiment.grid())
     cells = "all" if len(seeds) == wanted else f"{len(seeds)} of {wanted}"
     few, many = min(seeds), max(seeds)
-    how_many = f"{few} seed{'s' * (few > 1)}" if few == many else f"{few} to {many} seeds"
+    how_many = counted(many) if few == many else f"{few} to {counted(many)}"
     return f"results: {cells} cells, {how_many}{_at({size for size, _, _ in columns})}"
 
 

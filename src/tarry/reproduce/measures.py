@@ -7,7 +7,7 @@
     variance                ½ (|a₁ − a|² + |a₂ − a|²) of Fed-OGD; a run needs `diagnose = true` for it
 
 The target is, per column and seed, 95 % of the lowest final accuracy among the rows (OrthoFL, 5.1), of those for which
-this lies above what needs no learning; [target] asks for another.
+this lies above what needs no learning, over the seeds that all rows of the column have; [target] asks for another.
 """
 
 from __future__ import annotations
@@ -68,6 +68,7 @@ MEASURES: Mapping[str, Measure] = {
     "updates": Measure("updates", digits=0, better="none"),
     "rounds": Measure("server steps", digits=0, better="none"),
     "bytes": Measure("sent up", "MB", better="low"),
+    "bytes_down": Measure("sent down", "MB", better="low"),
     "wall": Measure("computing time", "s", better="none"),
 }
 TO_TARGET = ("time", "time_to", "updates_to", "rounds_to", "bytes_to")
@@ -93,6 +94,7 @@ class Entry:
     weights_sha256: str
     made: Mapping[str, str]  # tarry, commit, torch, device, date, command
     remarks: tuple[str, ...] = ()
+    trained: str = ""  # how, where clients were or might have been trained together
 
 
 def kept(result: Result, points: int, made: Mapping[str, str]) -> Entry:
@@ -112,6 +114,7 @@ def kept(result: Result, points: int, made: Mapping[str, str]) -> Entry:
         "virtual_time": result.virtual_time,
         "staleness": result.staleness["mean"],
         "bytes": result.bytes_up / 1e6,
+        "bytes_down": result.bytes_down / 1e6,
         "wall": result.wall_s,
     }
     if personal:
@@ -121,7 +124,8 @@ def kept(result: Result, points: int, made: Mapping[str, str]) -> Entry:
         numbers["variance"] = _real(speed["variance"])
         numbers |= {g: _times(100, speed[g]["accuracy"]) for g in ("active", "stragglers")}
     short = {k: None if v is None else _short(v, 6) for k, v in numbers.items()}
-    return Entry(short, _thinned(result, points), result.weights_sha256, made, tuple(result.remarks))
+    curve = _thinned(result, points)
+    return Entry(short, curve, result.weights_sha256, made, tuple(result.remarks), result.trained)
 
 
 def _swing(accuracies: Sequence[float]) -> float | None:
@@ -157,16 +161,19 @@ def _short(x: float, digits: int) -> float:
 
 
 def by_seed(
-    experiment: Experiment, name: str, column: Mapping[str, Mapping[int, Entry]]
+    experiment: Experiment, name: str, column: Mapping[str, Mapping[int, Entry]], size: str = "full"
 ) -> dict[str, dict[int, float | None]]:
     """A measure of a column's runs: row, seed → number, None where there is none (a target that was not reached)."""
     if name not in TO_TARGET:
         return {row: {seed: e.numbers.get(name) for seed, e in runs.items()} for row, runs in column.items()}
-    seeds = sorted({seed for runs in column.values() for seed in runs})
+    target = experiment.target_at(size)
+    of_each = [runs.keys() for runs in column.values()]
+    relative = name == "time" or (target.accuracy is None and target.loss is None)
+    seeds = sorted(set[int]().union(*of_each) if not relative else set[int](of_each[0]).intersection(*of_each))
     out: dict[str, dict[int, float | None]] = {row: {} for row in column}
     for seed in seeds:
         runs = {row: entries[seed] for row, entries in column.items() if seed in entries}
-        aim = _aim(experiment.target, runs)
+        aim = _aim(target, runs)
         took = {row: _until(aim, e, "time" if name == "time" else name[:-3]) for row, e in runs.items()}
         if name == "time":
             base = took.get(experiment.baseline or "")

@@ -14,9 +14,9 @@ from . import shelf
 from .claims import Verdict, verdicts
 from .figures import draw
 from .measures import TO_TARGET
-from .plan import Experiment
-from .significance import LEVEL, tests
-from .tables import NONE, Findings, difference, findings, ours, said_by_runs
+from .plan import Experiment, Target
+from .significance import tests
+from .tables import NONE, Findings, counted, difference, findings, ours, said_by_runs
 
 __all__ = ["PAPERS", "markdown", "write_page"]
 
@@ -26,7 +26,7 @@ PAPERS = {
     "asyncmanifold": "AsyncManifold: Aggregation on Learnable Manifolds for Asynchronous Federated Optimization",
     "fedsol": "FedSOL: Stabilized Orthogonal Learning with Proximal Restrictions in Federated Learning",
     "fedogd": "Fed-OGD: Mitigating Straggler Effects in Federated Learning via Orthogonal Gradient Descent",
-    "fedecho": "FedEcho",
+    "fedecho": "FedEcho: Stragglers Can Contribute More: Uncertainty-Aware Distillation for Asynchronous FL",
 }
 _INTRO = """# Results
 
@@ -35,13 +35,16 @@ The tables and figures of the papers, run with tarry. This page is made from `ex
 the paper's numbers are in `experiments/<paper>/<table>.toml`.
 
 In a cell stands what our runs gave (mean ± standard deviation over seeds), below it what the paper printed and how far
-ours is from it. The best of our means in a column is bold. A dash: not run.
+ours is from it. The best of our means in a column is bold. A dash: not run. What is said of a claim is about means over
+the seeds that were run, as many as a column's heading says: with one seed it is one run against another. A run that is
+repeated on another kind of machine, or with clients trained together that were trained one by one, differs in rounding,
+and rounding grows: expect a few tenths of a point at the end of a run that swings little, and more where it swings.
 """
 
 
 def write_page(*, results: Path | None = None, folder: Path | None = None) -> Path:
-    """Write results.md and results/*.svg into a folder; the checkout's docs."""
-    docs = shelf.page_folder() if folder is None else folder
+    """Write results.md and results/*.svg into a folder: where the results are, or the checkout's docs for its own."""
+    docs = folder or results or shelf.page_folder()
     pictures = docs / "results"
     pictures.mkdir(parents=True, exist_ok=True)
     found = list(_all(results))
@@ -96,7 +99,7 @@ def _overview(found: Sequence[Findings], judged: Mapping[str, Sequence[Verdict]]
     for f in found:
         e = f.experiment
         about = judged.get(e.name, [])
-        yes, no = (sum(v.holds is which for v in about) for which in (True, False))
+        yes, no = (_number([v for v in about if v.holds is which]) for which in (True, False))
         run = _how_much(f) if f.there else "not run"
         link = f"[{e.name}](#{_anchor(_heading(e))})"
         lines.append(
@@ -105,13 +108,22 @@ def _overview(found: Sequence[Findings], judged: Mapping[str, Sequence[Verdict]]
     return "\n".join(lines) + "\n"
 
 
+def _number(verdicts: Sequence[Verdict]) -> str:
+    """3, of which 1 so far."""
+    so_far = sum(not v.whole for v in verdicts)
+    return f"{len(verdicts)}" + (f" ({so_far} so far)" if so_far else "")
+
+
 def _how_much(f: Findings) -> str:
     sizes = " and ".join(sorted({size for size, _ in f.sizes.values()}))
+    seeds = [n for c in f.columns for n in f.seeds(c)]
+    few, many = min(seeds, default=0), max(seeds, default=0)
+    how_many = counted(many) if few == many else f"{few} to {counted(many)}"
     if f.study is not None:
-        return sizes
+        return f"{sizes}, {how_many}"
     cells = sum(len(rows) for rows in f.runs.values())
     wanted = sum(1 for _ in f.experiment.grid())
-    return f"{sizes}, {'all' if cells == wanted else f'{cells} of {wanted}'} cells"
+    return f"{sizes}, {'all' if cells == wanted else f'{cells} of {wanted}'} cells, {how_many}"
 
 
 def _heading(experiment: Experiment) -> str:
@@ -127,6 +139,9 @@ def _anchor(heading: str) -> str:
 def _section(f: Findings, judged: Sequence[Verdict], picture: str | None) -> list[str]:
     e = f.experiment
     parts = [f"### {escaped(_heading(e))}\n", f"`tarry reproduce {e.name}`\n", f"{escaped(e.words)}\n"]
+    if e.uses is not None:
+        other = shelf.find(e.uses)
+        parts.append(f"Settings, and where they are not the paper's: [{e.uses}](#{_anchor(_heading(other))}).\n")
     if e.deviations:
         parts.append("Where our setting is not the paper's:\n")
         parts.append("\n".join(f"- {escaped(d)}" for d in e.deviations) + "\n")
@@ -136,7 +151,9 @@ def _section(f: Findings, judged: Sequence[Verdict], picture: str | None) -> lis
     parts += [_table(f, name) for name in e.measures]
     if said := said_by_runs(f):
         parts.append("Said by runs:\n\n" + "\n".join(f"- {escaped(line)}" for line in said) + "\n")
-    parts += [_target(e)] if any(m in TO_TARGET and m not in e.own_measures for m in e.measures) else []
+    if any(m in TO_TARGET and m not in e.own_measures for m in e.measures):
+        aims = dict.fromkeys(_target(e, e.target_at(size)) for size, _ in f.sizes.values())
+        parts += [*aims] if len(aims) < 2 else [_target(e, e.target_at(size), size) for size in ("full", "reduced")]
     parts += [_tests(f)] if e.test is not None else []
     if judged:
         parts.append("What the paper claims:\n")
@@ -177,7 +194,7 @@ def _table(f: Findings, name: str) -> str:
         cells = [_cell(f, name, row, c) for c in columns]
         if any(c != NONE for c in cells):
             lines.append(f"| {escaped(title)} | " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines) + "\n" if len(lines) > 2 else ""
 
 
 def _cell(f: Findings, name: str, row: str, column: str) -> str:
@@ -197,19 +214,21 @@ def _cell(f: Findings, name: str, row: str, column: str) -> str:
     return f"{text}<br>paper {paper}" + (f", {far}" if far else "")
 
 
-def _target(experiment: Experiment) -> str:
+def _target(experiment: Experiment, target: Target, size: str = "") -> str:
     """What the times are times to."""
-    target = experiment.target
     if target.accuracy is not None:
         aim = f"{target.accuracy:g} % accuracy"
     elif target.loss is not None:
         aim = f"a loss of {target.loss:g}"
     else:
         whose = "the lowest final accuracy" if target.row is None else f"{experiment.rows[target.row].title}'s"
-        aim = f"{target.share:.0%} of {whose}, of the same column and seed"
+        aim = f"{target.share:.0%} of {whose}, of the same column and seed, where all rows have that seed"
+        if target.row is None:
+            aim += " (rows for which this is not above what needs no learning are left out)"
     base = experiment.rows.get(experiment.baseline or "")
     relative = f"; times are relative to {escaped(base.title)}'s with the same seed" if base is not None else ""
-    return f"The target is {aim}: what counts is the first evaluation that meets it{relative}.\n"
+    at = f" at the {size} size" if size else ""
+    return f"The target{at} is {aim}: what counts is the first evaluation that meets it{relative}.\n"
 
 
 def _tests(f: Findings) -> str:
@@ -218,11 +237,8 @@ def _tests(f: Findings) -> str:
         return ""
     lines = ["| one-sided signed-rank test | pairs | p | p, Holm | |", "|---|---:|---:|---:|---|"]
     for o in outcomes:
-        said = f"significant at {LEVEL:.0%}" if o.significant else "not significant"
-        least = 2.0**-o.pairs
-        said += f" (so few pairs cannot give less than {least:.2g})" if least >= LEVEL and not o.significant else ""
         names = f"{escaped(f.rows[o.hero])} above {escaped(f.rows[o.rival])}"
-        lines.append(f"| {names} | {o.pairs} | {o.p:.2g} | {o.corrected:.2g} | {said} |")
+        lines.append(f"| {names} | {o.pairs} | {o.p:.2g} | {o.corrected:.2g} | {o.words} |")
     return "\n".join(lines) + "\n"
 
 

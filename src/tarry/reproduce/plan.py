@@ -73,6 +73,7 @@ class Figure:
     along: str = "columns"  # sweep: what lies along the axis
     measure: str = ""  # bars and sweeps: the first of the measures
     log: bool = False
+    x: str = ""  # the axis's name; over time it is then in virtual seconds, whatever they stand for
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,7 @@ class Claim:
     by: float = 0.0
     slack: float = 0.0
     value: float | None = None
+    beyond: str | None = None  # a measure: the margin that counts
 
 
 @dataclass(frozen=True)
@@ -146,6 +148,7 @@ class Experiment:
     heroes: tuple[str, ...] = ()
     figure: Figure | None = None
     target: Target = field(default_factory=Target)
+    targets: Mapping[str, Target] = field(default_factory=dict)  # of sizes that have their own
     own_measures: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     gpu_hours: Mapping[str, float] = field(default_factory=dict)
     paper: Mapping[str, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)  # measure, row, column
@@ -174,6 +177,9 @@ class Experiment:
         if fingerprint(settings) == fingerprint(full):
             return Cell(row, column, "full", settings)
         return Cell(row, column, size, settings, changes(full, settings))
+
+    def target_at(self, size: str) -> Target:
+        return self.targets.get(size, self.target)
 
     def study_options(self, size: str) -> dict[str, Any]:
         return merged(self.options.full, self.options.at(size))

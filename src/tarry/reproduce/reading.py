@@ -5,8 +5,8 @@ deviations              where our setting is not the paper's
 measures                what a cell shows, the main one first (`measures`; others are declared in [measure.NAME])
 seeds, points           how many seeds; how many points of a curve are kept
 baseline, hero, test    the row that times are relative to; the row (or rows) tested against each other one
-figure                  "curves", "bars", "sweep", or a table with `kind` and how to draw it
-[target]                what `time` waits for: share, accuracy, loss, row
+figure                  "curves", "bars", "sweep", or a table with `kind` and how to draw it (`plan.Figure`)
+[target]                what `time` waits for: share, accuracy, loss, row; [target.quick] and [target.reduced] another
 [settings]              of every run, as for `tarry run`; [settings.quick] and [settings.reduced] change them
 [rows.R] [columns.C]    the same for a row or a column, with title, at, panel
 [cells.R.C]             the same for one cell; skip = true where the paper has none
@@ -45,7 +45,10 @@ _FIGURE = {
     "of": ("accuracy", "loss"),
     "along": ("columns", "rows"),
 }
-_CLAIM = ("say", "check", "measure", "row", "rows", "than", "column", "columns", "along", "by", "slack", "value")
+_CLAIM = (
+    *("say", "check", "measure", "row", "rows", "than", "column", "columns", "along"),
+    *("by", "slack", "value", "beyond"),
+)
 _MEASURE = {"title": str, "unit": str, "digits": int, "better": str}
 _MOST_POINTS = 400
 _OF_THE_COMMAND = {"seed": "--seeds", "device": "--device", "workers": "--workers"}
@@ -110,7 +113,12 @@ class _Reader:
             test=self._one_of("test", self._text("test"), ("wilcoxon",)) or None,
             heroes=self._heroes(rows),
             figure=self._figure(measures),
-            target=self._target(rows),
+            target=self._target("target", self.raw.get("target", {}), rows),
+            targets={
+                size: self._target(f"target.{size}", table, rows)
+                for size in _SIZES
+                if isinstance(table := self.raw.get("target", {}).get(size), dict)
+            },
             own_measures=own,
             gpu_hours=self._gpu_hours(columns, study is not None),
             paper=self._paper("paper", paper, measures, sides),
@@ -280,21 +288,23 @@ class _Reader:
         if not isinstance(table, dict) or "kind" not in table:
             self.problems.append(f"figure {given!r}: wants a kind")
             return None
-        self._known("figure.", table, (*_FIGURE, "measure", "log"))
+        self._known("figure.", table, (*_FIGURE, "measure", "log", "x"))
         for key, known in _FIGURE.items():
             self._one_of(f"figure.{key}", str(table.get(key, known[0])), known)
         measure = str(table.get("measure", measures[0]))
         self._one_of("figure.measure", measure, measures)
-        texts = {k: str(table[k]) for k in ("over", "of", "along") if k in table}
+        if not isinstance(table.get("x", ""), str):
+            self.problems.append(f"figure.x {table['x']!r}: wants text")
+        texts = {k: str(table[k]) for k in ("over", "of", "along", "x") if k in table}
         return Figure(str(table["kind"]), **texts, measure=measure, log=table.get("log") is True)
 
-    def _target(self, rows: Mapping[str, Side]) -> Target:
-        table = self.raw.get("target", {})
-        self._known("target.", table, ("share", "accuracy", "loss", "row"))
-        numbers = {k: self._number(f"target.{k}", table[k]) for k in ("share", "accuracy", "loss") if k in table}
+    def _target(self, where: str, table: Mapping[str, Any], rows: Mapping[str, Side]) -> Target:
+        sizes = _SIZES if where == "target" else ()
+        self._known(f"{where}.", table, ("share", "accuracy", "loss", "row", *sizes))
+        numbers = {k: self._number(f"{where}.{k}", table[k]) for k in ("share", "accuracy", "loss") if k in table}
         row = table.get("row")
         if row is not None:
-            self._exists("target.row", row, rows)
+            self._exists(f"{where}.row", row, rows)
         return Target(
             share=numbers.get("share") or 0.95, accuracy=numbers.get("accuracy"), loss=numbers.get("loss"), row=row
         )
@@ -363,7 +373,10 @@ class _Reader:
         if check in ("above", "below", "near") and not than and value is None:
             self.problems.append(f"{where}: {check} wants `than` (rows) or `value`")
         by, slack = numbers.get("by") or 0.0, numbers.get("slack") or 0.0
-        return Claim(table["say"], check, measure, rows, than, columns, along, by, slack, value)
+        beyond = self._one_of(f"{where}.beyond", str(table["beyond"]), measures) if "beyond" in table else None
+        if beyond is not None and (value is None or check == "near"):
+            self.problems.append(f"{where}: beyond wants above or below, and `value`")
+        return Claim(table["say"], check, measure, rows, than, columns, along, by, slack, value, beyond)
 
     def _names(self, where: str, table: Mapping[str, Any], key: str, known: Collection[str] | None) -> tuple[str, ...]:
         given = table.get(key, table.get(f"{key}s", []))

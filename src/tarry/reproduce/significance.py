@@ -31,6 +31,13 @@ class Outcome:
     def significant(self) -> bool:
         return self.corrected < LEVEL
 
+    @property
+    def words(self) -> str:
+        least = 2.0**-self.pairs
+        if self.significant:
+            return f"significant at {LEVEL:.0%}"
+        return "not significant" + (f" (so few pairs cannot give less than {least:.2g})" if least >= LEVEL else "")
+
 
 def signed_rank(differences: Sequence[float]) -> float:
     """The chance of a rank sum at least as large if neither side were better."""

@@ -67,7 +67,8 @@ class Store:
 
     def _entry(self, raw: Mapping[str, Any]) -> Entry:
         made = self._data["made"][raw["made"]]
-        return Entry(raw["numbers"], raw["curve"], raw["weights"], made, tuple(raw.get("remarks", ())))
+        remarks, trained = tuple(raw.get("remarks", ())), raw.get("trained", "")
+        return Entry(raw["numbers"], raw["curve"], raw["weights"], made, remarks, trained)
 
     # What is added
 
@@ -81,6 +82,7 @@ class Store:
                 there = sizes[cell.size] = {**about, "seeds": {}}
             raw = {"numbers": dict(entry.numbers), "curve": dict(entry.curve), "weights": entry.weights_sha256}
             raw |= {"made": self._made(entry.made)} | ({"remarks": list(entry.remarks)} if entry.remarks else {})
+            raw |= {"trained": entry.trained} if entry.trained else {}
             there["seeds"][str(seed)] = raw
 
     def add_study(self, experiment: Experiment, size: str, result: Mapping[str, Any], made: Mapping[str, str]) -> None:
@@ -199,6 +201,18 @@ def known_runs(*folders: Path) -> dict[tuple[str, int], Entry]:
     return out
 
 
+def _changes(by_row: Mapping[str, str]) -> str:
+    """What is smaller in all rows, and then what in some alone."""
+    parts = {row: changed.split(", ") for row, changed in by_row.items() if changed}
+    first = next(iter(parts.values()), [])
+    common = [p for p in first if all(p in mine for mine in parts.values())]
+    own = dict[str, list[str]]()
+    for row, mine in parts.items():
+        if rest := ", ".join(p for p in mine if p not in common):
+            own.setdefault(rest, []).append(row)
+    return "; ".join([", ".join(common)] * bool(common) + [f"{', '.join(rows)}: {rest}" for rest, rows in own.items()])
+
+
 def shown(experiment: Experiment, store: Store, *, quick: bool = False) -> dict[str, tuple[str, str, Column]]:
     """What a column shows: (size, in words what is smaller, runs). One size for all rows: the one with most of them."""
     out = {}
@@ -208,7 +222,7 @@ def shown(experiment: Experiment, store: Store, *, quick: bool = False) -> dict[
         for size in ("quick",) if quick else ("full", "reduced"):
             cells = [experiment.cell(row, column, size) for row in rows]
             runs = {cell.row: entries for cell in cells if (entries := store.entries(cell))}
-            changed = next((c.changed for c in cells if c.changed and c.row in runs), "")
+            changed = _changes({experiment.rows[c.row].title: c.changed for c in cells if c.row in runs})
             found.append(("full" if not changed else size, changed, runs))
         best = max(found, key=lambda f: len(f[2]))
         if best[2]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from .measures import Entry, Measure, Stat, by_seed, measure_of, stat
+from .measures import TO_TARGET, Entry, Measure, Stat, by_seed, measure_of, stat
 from .plan import Experiment, Side, changes
 from .store import Store, shown
 
-__all__ = ["NONE", "Findings", "Grid", "difference", "findings", "ours", "plain_table", "said_by_runs"]
+__all__ = ["NONE", "Findings", "Grid", "counted", "difference", "findings", "ours", "plain_table", "said_by_runs"]
 
 NONE = "–"
 
@@ -56,15 +56,25 @@ class Findings:
         return any(columns for grid in self.grids.values() for columns in grid.values.values())
 
     def heading(self, column: str) -> str:
-        """A column's title, with the size it was run at where that is not the paper's."""
-        size = self.sizes.get(column, ("full", ""))[0]
-        return self.columns[column] + ("" if size == "full" else f" ({size})")
+        """A column's title, with the size it was run at where that is not the paper's, and with how many seeds."""
+        size, seeds = self.sizes.get(column, ("full", ""))[0], max(self.seeds(column), default=0)
+        about = [size] * (size != "full") + [counted(seeds)] * (seeds > 0)
+        return self.columns[column] + (f" ({', '.join(about)})" if about else "")
+
+    def seeds(self, column: str) -> list[int]:
+        """How many each row has there."""
+        rows = self.grids[self.experiment.measures[0]].values.values()
+        return [n for columns in rows if (n := len(columns.get(column, ())))]
 
     def paper(self, measure: str, row: str, column: str) -> float | None:
         return self.experiment.paper.get(measure, {}).get(row, {}).get(column)
 
     def paper_sd(self, measure: str, row: str, column: str) -> float | None:
         return self.experiment.paper_sd.get(measure, {}).get(row, {}).get(column)
+
+
+def counted(seeds: int) -> str:
+    return f"{seeds} seed{'s' * (seeds > 1)}"
 
 
 def findings(experiment: Experiment, store: Store, *, quick: bool = False) -> Findings:
@@ -75,8 +85,8 @@ def findings(experiment: Experiment, store: Store, *, quick: bool = False) -> Fi
     grids = {}
     for name in experiment.measures:
         values: dict[str, dict[str, Mapping[int, float | None]]] = {row: {} for row in experiment.rows}
-        for column, (_, _, runs) in found.items():
-            for row, numbers in by_seed(experiment, name, runs).items():
+        for column, (size, _, runs) in found.items():
+            for row, numbers in by_seed(experiment, name, runs, size).items():
                 values[row][column] = numbers
         grids[name] = Grid(name, measure_of(experiment, name), values)
     entries = [e for _, _, runs in found.values() for seeds in runs.values() for e in seeds.values()]
@@ -146,6 +156,8 @@ def ours(grid: Grid, row: str, column: str) -> str:
     if found is None:
         return NONE
     if found.mean is None:
+        if grid.name not in TO_TARGET:  # a number that was not kept of older runs
+            return NONE
         return "not reached" if found.there == 0 else f"{found.there} of {found.seeds} reach it"
     return grid.measure.text(found.mean, None if found.sd == 0 and grid.name == "time" else found.sd)
 
@@ -160,7 +172,7 @@ def difference(grid: Grid, row: str, column: str, printed: float | None) -> str:
 
 
 def plain_table(found: Findings, name: str) -> list[str]:
-    """Lines for a terminal: ours, and the paper's in brackets."""
+    """Lines for a terminal: ours, and in brackets the paper's and how far ours is from it."""
     grid = found.grids[name]
     columns = [c for c in found.columns if any(c in there for there in grid.values.values())]
     rows = [[f"{grid.measure.heading}", *(found.heading(c) for c in columns)]]
@@ -170,8 +182,9 @@ def plain_table(found: Findings, name: str) -> list[str]:
         cells = []
         for column in columns:
             printed = found.paper(name, row, column)
-            aside = "" if printed is None else f" ({grid.measure.text(printed)})"
-            cells.append(ours(grid, row, column) + aside)
+            far = difference(grid, row, column, printed)
+            paper = "" if printed is None else f" ({grid.measure.text(printed)}{f', {far}' if far else ''})"
+            cells.append(ours(grid, row, column) + paper)
         rows.append([title, *cells])
     widths = [max(len(r[i]) for r in rows) for i in range(len(rows[0]))]
     return ["  ".join(text.ljust(width) for text, width in zip(r, widths, strict=True)).rstrip() for r in rows]

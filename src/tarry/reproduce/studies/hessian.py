@@ -174,7 +174,8 @@ def draw(result: Mapping[str, Any], path: Path) -> None:
     high = max(max(map(max, s["z"])) for s in surfaces.values())
     with panels(path, 1, len(surfaces)) as axes:
         for ax, (name, s) in zip(axes[0], surfaces.items(), strict=True):
-            ax.contourf(s["x"], s["y"], s["z"], levels=np.linspace(0, high, 21).tolist(), cmap="viridis")
+            drawn = ax.contourf(s["x"], s["y"], s["z"], levels=np.linspace(0, high, 21).tolist(), cmap="viridis")
             ax.plot(0, 0, "w+")
             first = next(iter(numbers[name]["global"].values()))
             ax.set(title=f"{name}: λ1 {first['lambda1']:.3g}, λ1/λ5 {first['ratio']:.3g}")
+        axes[0][0].figure.colorbar(drawn, ax=list(axes[0]), label="loss")

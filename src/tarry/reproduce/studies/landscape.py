@@ -164,9 +164,10 @@ def draw(result: Mapping[str, Any], path: Path) -> None:
     with panels(path, -(-len(surfaces) // 2), 2) as axes:
         for ax, (name, s) in zip(axes.flat, surfaces.items(), strict=False):
             z = np.log(np.clip(s["z"], 1e-8, inf))
-            ax.contourf(s["x"], s["y"], z, levels=20, cmap="viridis")
+            drawn = ax.contourf(s["x"], s["y"], z, levels=20, cmap="viridis")
+            ax.figure.colorbar(drawn, ax=ax, label="log loss")
             ax.plot([0, s["length"]], [0, 0], "w--", linewidth=1)
             ax.plot(s["path"]["x"], s["path"]["y"], "w-")
             ax.plot(0, 0, "wo")
             ax.plot(s["length"], 0, "wx")
-            ax.set(title=f"{name}: log loss")
+            ax.set(title=name, xlabel="from global (dot) to client (cross)", ylabel="towards the control point")

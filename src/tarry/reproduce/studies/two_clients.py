@@ -132,6 +132,7 @@ def draw(result: Mapping[str, Any], path: Path) -> None:
     limit = float(z.abs().quantile(0.99))
     with panels(path, 1, 1, width=6.5, height=3.2) as axes:
         ax = axes[0][0]
-        ax.imshow(z.numpy(), cmap="RdBu_r", vmin=-limit, vmax=limit, aspect="auto", interpolation="nearest")
+        drawn = ax.imshow(z.numpy(), cmap="RdBu_r", vmin=-limit, vmax=limit, aspect="auto", interpolation="nearest")
+        ax.figure.colorbar(drawn, ax=ax, label="change of the weights")
         ax.set(xlabel="update (marked: the slow client's)", ylabel="neuron")
         ax.set_xticks(result["heat"]["slow"])
