@@ -26,6 +26,7 @@ from .core.server import Server
 from .core.table import Room
 from .core.task import Task
 from .cross import PARTS, crossed
+from .data.sets import catalogue, remarked
 from .diagnose import by_speed, validator
 from .personal import Told, check, personalise
 from .remarks import remarks
@@ -211,7 +212,8 @@ def plan(spec: Spec) -> Plan:
     if spec.executor == "ray":
         check_ray(spec.address)
     method = _method(spec)
-    task = _task(spec)
+    with remarked(_limit(spec)) as of_data:
+        task = _task(spec)
     chosen: str | None = None
     if method.unlabelled:
         task, chosen = _with_unlabelled(task, spec)
@@ -235,7 +237,7 @@ def plan(spec: Spec) -> Plan:
         raise BadInput(f"--target {spec.target}: task {task.name!r} has no {missing}; leave out --target")
     delay = _delay(spec, fleet)
     every, presence = _eval_every(spec, delay, n), _presence(spec, n)
-    said = (*remarks(spec, method, unlabelled=chosen), *_unscored(spec, method), *_replaced(spec, method))
+    said = (*of_data, *remarks(spec, method, unlabelled=chosen), *_unscored(spec, method), *_replaced(spec, method))
     made = Plan(spec, method, task, module, layout, work, delay, presence, budget, every, said)
     if spec.personalise is not None:
         with under_flag("local" if spec.local is not None else _flag(spec, "method")):
@@ -329,6 +331,14 @@ def _task(spec: Spec) -> Task:
         if len(x) == 0 or len(x) != len(y):
             raise BadInput(f"task {task.name!r}: client {client} has {len(x)} examples and {len(y)} targets")
     return task.to(_dtype(spec), spec.device)
+
+
+def _limit(spec: Spec) -> int | None:
+    """How many training examples of a data set are asked for."""
+    if not isinstance(spec.task, Choice) or spec.task.name not in catalogue():
+        return None
+    limit = tasks.check(spec.task.name, spec.task.params)[1].get("limit")
+    return limit if isinstance(limit, int) else None
 
 
 def _epochs(work: Work, samples: list[int]) -> float:

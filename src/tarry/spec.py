@@ -51,7 +51,7 @@ class Spec:
     manifold: Annotated[
         Choice | Callable[..., Any] | None, "the way the global travels: line, bezier, or file.py:factory"
     ] = None
-    task: Annotated[Choice | Task, "what is learnt: `tarry tasks`, NAME of TARRY_DATA/NAME.npz, or file.py:factory"] = (
+    task: Annotated[Choice | Task, "what is learnt: `tarry tasks`, NAME of a file in TARRY_DATA or file.py:factory"] = (
         _DIGITS
     )
     partition: Annotated[Choice | Callable[..., Any], "who holds which examples: `tarry partitions`"] = _DIRICHLET

@@ -23,6 +23,19 @@ from tarry.core.errors import BadInput
 from tarry.data import load
 
 RNG = np.random.default_rng(7)
+SHAPES: dict[str, tuple[int, ...]] = {
+    "mnist": (28, 28),
+    "fashion_mnist": (28, 28),
+    "cifar10": (32, 32, 3),
+    "cifar100": (32, 32, 3),
+    "svhn": (32, 32, 3),
+    "cinic10": (32, 32, 3),
+    "pathmnist": (28, 28, 3),
+    "tissuemnist": (28, 28),
+    "femnist": (28, 28),
+    "stl10": (96, 96, 3),
+    "tiny_imagenet": (64, 64, 3),
+}
 SIGNALS = [f"{kind}_{axis}" for kind in ("body_acc", "body_gyro", "total_acc") for axis in "xyz"]
 
 
@@ -40,6 +53,14 @@ class Made:
 def made(*shape: int, classes: int = 10, n: int = 12, tested: int = 5) -> Made:
     y, yt = RNG.permutation(np.arange(n) % classes), RNG.permutation(np.arange(tested) % classes)
     return Made(RNG.integers(0, 256, (n, *shape), np.uint8), y, RNG.integers(0, 256, (tested, *shape), np.uint8), yt)
+
+
+def save(folder: Path, name: str, m: Made, **more: Any) -> Path:
+    """NAME.npz with its split."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}.npz"
+    np.savez(path, x_train=m.x_train, y_train=m.y_train, x_test=m.x_test, y_test=m.y_test, **more)
+    return path
 
 
 def refused(name: str, message: str) -> None:

@@ -60,9 +60,10 @@ def naive(a: Augment, image: Any, u: list[float]) -> Any:
     return image
 
 
-@pytest.mark.parametrize("a", EVERY)
-def test_every_augmentation_does_what_a_naive_one_does(a: Augment) -> None:
-    x, u = batch(40), draws(40, a.draws)
+@pytest.mark.parametrize("a", [*EVERY, Augment(pad=5, mirror=True)])
+@pytest.mark.parametrize("side", [1, 2, 4, 9])  # also of an image smaller than what lies around it
+def test_every_augmentation_does_what_a_naive_one_does(a: Augment, side: int) -> None:
+    x, u = batch(40, side), draws(40, a.draws)
     got = a(x, u)
     for image, numbers, result in zip(x, u, got, strict=True):
         assert np.array_equal(naive(a, image.numpy(), numbers.tolist()), result.numpy())

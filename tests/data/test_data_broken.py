@@ -194,6 +194,13 @@ def test_a_broken_svhn_is_refused_with_what_is_wrong(folder: Path) -> None:
     refused("svhn", "train_32x32.mat: X is float64 and y float64; wants bytes and numbers")
     savemat(file, {"X": np.zeros((32, 32, 3, 4), np.uint8), "y": np.full((4, 1), 11)})
     refused("svhn", "y holds 11 … 11; digits are 1 … 9, and 10 for zero")
+    write_svhn(folder, made(32, 32, 3))
+    whole = file.read_bytes()
+    for n in (2000, len(whole) - 40, len(whole) - 3):
+        file.write_bytes(whole[:n])
+        refused("svhn", "train_32x32.mat: is torn, it ends in the middle of a variable; get it again")
+    file.write_bytes(b"MATLAB 7.3 MAT-file".ljust(124) + b"\0\2IM" + bytes(300))
+    refused("svhn", "train_32x32.mat: is no MATLAB file of version 5 to 7")
     file.write_bytes(b"MATLAB no more" + bytes(300))
     refused("svhn", "train_32x32.mat: is no MATLAB file")
     file.write_bytes(b"")

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 from tarry.data import Arrays, catalogue, load
+from tarry.data.sets import remarked
 
 from .made import (
+    SHAPES,
     Made,
     batches,
     binary,
@@ -19,6 +21,8 @@ from .made import (
     leaf,
     made,
     picture,
+    refused,
+    save,
     stl10,
     write,
     write_idx,
@@ -214,11 +218,11 @@ def test_jpeg_and_grey_pictures_become_colour(folder: Path) -> None:
 @pytest.mark.parametrize("how", ["CINIC-10", "cinic10", "CINIC-10.tar.gz"])
 def test_cinic10_takes_train_and_test_and_leaves_valid(folder: Path, how: str) -> None:
     m = made(32, 32, 3, classes=2, n=4, tested=2)
-    m.y_train, m.y_test = np.array([0, 0, 1, 1]), np.array([0, 1])
+    m.y_train, m.y_test = np.array([0, 0, 9, 9]), np.array([0, 9])
     contents = {"valid/airplane/x.png": picture(m.x_test[0], "png"), "README": b"text"}
     for part, x, y in (("train", m.x_train, m.y_train), ("test", m.x_test, m.y_test)):
         for i, (image, label) in enumerate(zip(x, y, strict=True)):
-            contents[f"{part}/{['airplane', 'truck'][label]}/cifar10-{part}-{i}.png"] = picture(image, "png")
+            contents[f"{part}/{'truck' if label else 'airplane'}/cifar10-{part}-{i}.png"] = picture(image, "png")
     if how.endswith("gz"):
         write_tar(folder / how, contents, under="./")  # as its authors packed it: no folder around
     else:
@@ -284,9 +288,135 @@ def test_medmnist_files_are_read_and_validation_joins_training(
     same(load(name), both)
 
 
-@pytest.mark.parametrize("name", [n for n in catalogue() if f"{n}.npz" in catalogue()[n].forms[0].at and n != "har"])
+@pytest.mark.parametrize("name", SHAPES)
 def test_the_npz_form_comes_before_every_other(folder: Path, name: str) -> None:
-    m = made(8, 8, classes=8)
-    np.savez(folder / f"{name}.npz", x_train=m.x_train, y_train=m.y_train, x_test=m.x_test, y_test=m.y_test)
+    m = made(*SHAPES[name], classes=8)
+    save(folder, name, m)
     write(folder / "cifar-10-batches-py", {"data_batch_1": b"broken"})
     same(load(name), m)
+
+
+COPIES: dict[str, tuple[str, Callable[[], tuple[dict[str, bytes], Made]]]] = {
+    "cifar10": ("cifar-10-batches-py", lambda: (lambda m: (batches(m, fine=False), m))(made(32, 32, 3))),
+    "stl10": ("stl10_binary", lambda: (lambda m: (stl10(m), m))(made(96, 96, 3, n=2, tested=1))),
+    "har": ("UCI HAR Dataset", lambda: (lambda m: (har(m), m))(activities())),
+    "femnist": ("femnist", femnist),
+    "tiny_imagenet": ("tiny-imagenet-200", tiny),
+}
+
+
+@pytest.mark.parametrize("name", COPIES)
+@pytest.mark.parametrize("below", ["a copy", "zz"])
+def test_a_copy_in_a_sub_folder_is_passed_over(folder: Path, name: str, below: str) -> None:
+    at, make = COPIES[name]
+    (contents, m), (others, _) = make(), make()
+    write(folder / at, contents)
+    write(folder / at / below, others)
+    a = load(name)
+    assert np.allclose(a.x_train, m.x_train, atol=1e-6)
+    assert np.allclose(a.x_test, m.x_test, atol=1e-6)
+    assert a.y_train.tolist() == m.y_train.tolist()
+
+
+@pytest.mark.parametrize("name", [n for n in COPIES if n != "femnist"])  # its train/ must lie at the top
+def test_two_copies_side_by_side_are_refused(folder: Path, name: str) -> None:
+    at, make = COPIES[name]
+    for below in ("one", "two"):
+        write(folder / at / below, make()[0])
+    refused(name, rf"{at}: its files lie in one/ and in two/ as well; leave one of these copies$")
+
+
+def test_batches_that_are_missing_are_not_taken_from_a_copy(folder: Path) -> None:
+    contents = batches(made(32, 32, 3), fine=False)
+    write(folder / "cifar-10-batches-py" / "old", contents)
+    del contents["data_batch_4"]
+    write(folder / "cifar-10-batches-py", contents)
+    refused("cifar10", r"cifar-10-batches-py: lacks data_batch_4$")
+
+
+@pytest.mark.parametrize("below", ["a copy", "zz"])
+def test_a_copy_in_an_archive_is_passed_over_or_refused_where_it_comes_first(folder: Path, below: str) -> None:
+    (contents, m), (others, _) = tiny(), tiny()
+    both = {**contents, **{f"{below}/{name}": content for name, content in others.items()}}
+    (folder / "tiny-imagenet-200.zip").write_bytes(zipped(dict(sorted(both.items())), under="tiny-imagenet-200/"))
+    same(load("tiny_imagenet"), m)
+    m = made(32, 32, 3)
+    files = batches(m, fine=False)
+    both = {**files, **{f"{below}/{name}": c for name, c in batches(made(32, 32, 3), fine=False).items()}}
+    write_tar(folder / "cifar-10-python.tar.gz", dict(sorted(both.items())), under="cifar-10-batches-py/")
+    if below == "zz":
+        same(load("cifar10"), m)
+    else:
+        refused("cifar10", "lie in cifar-10-batches-py/ and in cifar-10-batches-py/a copy/ as well; leave one")
+
+
+def test_femnist_at_the_top_comes_before_femnist_further_down(folder: Path) -> None:
+    (contents, m), (others, _) = femnist(), femnist()
+    write(folder / "femnist", contents)
+    write(folder / "femnist" / "data", others)
+    same(load("femnist"), m)
+
+
+def test_what_macos_leaves_beside_a_file_is_passed_over(folder: Path) -> None:
+    contents, m = femnist()
+    write(folder / "femnist", {**contents, "train/._all_data_0.json": b"\0\5\26\7", "test/._x.json": b""})
+    same(load("femnist"), m)
+
+
+def pictures_of(names: list[str], side: int, kind: str = "{part}/{name}/{i}.png") -> dict[str, bytes]:
+    black = picture(np.zeros((side, side, 3), np.uint8), "png")
+    parts = ("train", "test") if side == 32 else ("train", "val")
+    return {kind.format(part=part, name=name, i=i): black for part in parts for i, name in enumerate(names)}
+
+
+def test_a_class_of_cinic10_keeps_its_number_where_others_are_missing(folder: Path) -> None:
+    write(folder / "CINIC-10", pictures_of(["bird", "truck"], 32))
+    (folder / "CINIC-10" / "train" / "airplane").mkdir()
+    with remarked() as said:
+        a = load("cinic10")
+    assert (a.y_train.tolist(), a.y_test.tolist()) == ([2, 9], [2, 9])
+    gone = "airplane, automobile, cat, deer, dog, frog, horse, ship"
+    assert said[:2] == [f"CINIC-10: train/ has no images of {gone}", f"CINIC-10: test/ has no images of {gone}"]
+    write(folder / "CINIC-10", pictures_of(["zebra"], 32))
+    refused("cinic10", r"the class of zebra/0.png is not among the 10: airplane, automobile, .*, truck$")
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_the_classes_of_tiny_imagenet_are_those_of_its_list(folder: Path, listed: bool) -> None:
+    contents = pictures_of(["n2", "n5"], 64)
+    write(folder / "tiny-imagenet-200", {**contents, **({"wnids.txt": b"n5\nn1\nn2\n"} if listed else {})})
+    with remarked() as said:
+        assert load("tiny_imagenet").y_train.tolist() == ([1, 2] if listed else [0, 1])
+    assert ("tiny-imagenet-200: train/ has no images of n1" in said) == listed
+    write(folder / "tiny-imagenet-200", pictures_of(["n9"], 64))
+    if listed:
+        refused("tiny_imagenet", r"the class of n9/0.png is not among the 3: n1, n2, n5$")
+    else:
+        assert load("tiny_imagenet").y_train.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("where", ["cifar10", "CIFAR10"])
+@pytest.mark.parametrize("form", [batches, binary])
+def test_cifar_is_read_where_it_lies_in_the_sets_folder_itself(
+    folder: Path, where: str, form: Callable[..., dict[str, bytes]]
+) -> None:
+    for name, fine in ((where, False), (f"{where}0", True)):
+        m = made(32, 32, 3)
+        write(folder / name, form(m, fine=fine))
+        same(load(name.lower()), m)
+
+
+@pytest.mark.parametrize(("name", "where"), [("stl10", "stl10"), ("tiny_imagenet", "tiny_imagenet"), ("har", "HAR")])
+def test_a_set_is_read_where_it_lies_in_its_folder_itself(folder: Path, name: str, where: str) -> None:
+    contents, m = COPIES[name][1]()
+    write(folder / where, contents)
+    assert np.allclose(load(name).x_train, m.x_train, atol=1e-6)
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_an_idx_file_is_unpacked_by_what_is_in_it_whatever_its_name(folder: Path, packed: bool) -> None:
+    m = made(28, 28)
+    write_idx(folder, m, packed=packed)
+    for path in list(folder.iterdir()):
+        path.rename(path.with_suffix("") if packed else f"{path}.gz")
+    same(load("mnist"), m)

@@ -27,6 +27,16 @@ def test_the_list_says_of_every_set_where_it_is_or_that_it_is_not(
     assert "and in TARRY_DATA  --task gait\n" in out
 
 
+def test_a_file_with_the_name_of_another_task_is_not_listed_as_one(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.savez(folder / "digits.npz", x=np.zeros(1))
+    listing()
+    out = capsys.readouterr().out
+    assert "and in TARRY_DATA" not in out
+    assert f"{folder / 'digits.npz'} is not --task digits, which is another: --task npz --task.path reads it\n" in out
+
+
 def test_a_missing_set_shown_alone_says_how_to_get_it(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     listing("svhn")
     out = capsys.readouterr().out

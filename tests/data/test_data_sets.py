@@ -15,14 +15,16 @@ import numpy as np
 import pytest
 import torch
 
+import tarry
 from tarry.core.errors import BadInput
-from tarry.data import catalogue, load
+from tarry.data import DataSet, Texts, catalogue, fetch, load
 from tarry.data import places as places_module
 from tarry.data.places import Told
+from tarry.data.sets import remarked
 from tarry.tasks import tasks
 from tarry.tasks.unlabelled import unlabelled_sets
 
-from .made import Made, made, picture, stl10, write, write_tar
+from .made import SHAPES, Made, made, picture, save, stl10, write, write_svhn, write_tar
 
 IMAGES = {
     "mnist": 10,
@@ -83,7 +85,7 @@ def test_every_set_is_a_task_of_its_name_that_says_what_it_is(name: str) -> None
 
 @pytest.mark.parametrize("name", IMAGES)
 def test_a_label_beyond_a_sets_classes_is_refused_and_its_last_class_is_not(folder: Path, name: str) -> None:
-    m = made(32, 32)
+    m = made(*SHAPES[name])
     arrays = {"x_train": m.x_train, "x_test": m.x_test, "y_test": m.y_test % 2}
     last = np.full(len(m.x_train), IMAGES[name] - 1)
     np.savez(folder / f"{name}.npz", y_train=last, **arrays)
@@ -91,6 +93,117 @@ def test_a_label_beyond_a_sets_classes_is_refused_and_its_last_class_is_not(fold
     np.savez(folder / f"{name}.npz", y_train=last + 1, **arrays)
     with pytest.raises(BadInput, match=rf"{name}.npz has the label {IMAGES[name]}; {name} has the classes 0 … "):
         load(name)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_images_of_another_size_or_colour_are_no_named_set(folder: Path, name: str) -> None:
+    height, width, *colour = SHAPES[name]
+    others = [(height, width, 4), (height, width + 1, *colour), (height, width) if colour else (height, width, 3)]
+    wants = f"{height}×{width}{'×3' if colour else ', grey'}"
+    for shape in others:
+        path = save(folder, name, made(*shape, classes=2))
+        has = "×".join(map(str, shape))
+        with pytest.raises(BadInput, match=rf"{path} has images of {has}; those of {name} are {wants}\..* --task NAME"):
+            load(name)
+    save(folder, name, made(*SHAPES[name], *([] if colour else [1]), classes=2))
+    load(name)
+
+
+@pytest.mark.parametrize("name", catalogue())
+def test_a_set_is_looked_for_in_a_folder_of_its_name(folder: Path, name: str) -> None:
+    made_of = catalogue()[name]
+    file = made_of.forms[0].at[0]
+    write(folder / name, {file: b""})
+    found = made_of.find()
+    assert found is not None
+    assert found[0] == folder / name / file
+
+
+def test_a_folder_with_something_else_in_it_is_told_from_one_with_the_set(folder: Path) -> None:
+    write(folder / "cifar10", {"readme.html": b""})
+    with pytest.raises(BadInput, match=r"holds cifar10/\. Put there .* or cifar10/data_batch_1 or CIFAR10/"):
+        load("cifar10")
+
+
+@pytest.mark.parametrize("name", [n for n, s in catalogue().items() if s.sizes])
+def test_the_sizes_of_a_set_are_those_it_is_described_with(name: str) -> None:
+    known = catalogue()[name]
+    assert all(f"{n:,}" in known.what for size in known.sizes for n in size if n)
+    assert all(known.short(*size) is None for size in known.sizes)
+
+
+def test_images_have_their_sizes_but_for_femnist() -> None:
+    assert {name for name in SETS if not catalogue()[name].sizes} == {"femnist"}
+
+
+PAIRS = DataSet("pairs", "", (), "", "", sizes=((4076, 1725), (3668, 408)))
+
+
+@pytest.mark.parametrize(
+    ("known", "have", "limit", "said"),
+    [
+        ("cifar100", (20_000, 10_000), None, "20,000 of 50,000 training examples"),
+        ("cifar100", (20_000, 10_000), 20_000, None),
+        ("cifar100", (20_000, 10_000), 30_000, "20,000 of 30,000 training examples"),
+        ("cifar100", (20_000, 10_000), 90_000, "20,000 of 50,000 training examples"),
+        ("cifar100", (50_000, 10_000), 90_000, None),
+        ("cifar100", (50_000, 300), 10, "300 of 10,000 test examples"),
+        (
+            "mnist",
+            (56_000, 14_000),
+            None,
+            "56,000 of 60,000 training examples and 14,000 in place of 10,000 test examples",
+        ),
+        ("mnist", (70_000, 10_000), None, "70,000 in place of 60,000 training examples"),
+        ("mnist", (70_000, 10_000), 100, None),
+        ("femnist", (3, 2), None, None),
+        (PAIRS, (3668, 408), None, None),
+        (PAIRS, (3000, 408), None, "3,000 of 3,668 training examples"),
+        (PAIRS, (4076, 5), None, "5 of 1,725 test examples"),
+        (PAIRS, (3000, 1725), None, "3,000 of 4,076 training examples"),
+    ],
+)
+def test_other_numbers_of_examples_than_a_set_has_are_said(
+    known: str | DataSet, have: tuple[int, int], limit: int | None, said: str | None
+) -> None:
+    assert (catalogue()[known] if isinstance(known, str) else known).short(*have, limit) == said
+
+
+SHORT: dict[str, Any] = {"time": 40.0, "clients": 3, "epochs": 1, "delay": "constant:seconds=30"}
+
+
+def test_a_run_on_a_part_of_a_set_says_so(folder: Path) -> None:
+    save(folder, "mnist", made(28, 28, n=12, tested=5))
+    train, test = "12 of 60,000 training examples", "5 of 10,000 test examples"
+    assert tarry.run("fedavg", "mnist:model=mlp", **SHORT).remarks == [f"mnist.npz: {train} and {test}"]
+    assert tarry.run("fedavg", "mnist:model=mlp,limit=9", **SHORT).remarks == [f"mnist.npz: {test}"]
+    assert tarry.run("fedavg", "digits", **SHORT).remarks == []
+
+
+@pytest.mark.parametrize(("where", "said"), [(".", "svhn"), ("SVHN", "SVHN")])
+def test_where_a_part_of_a_set_lies_is_said_from_the_data_folder_on(folder: Path, where: str, said: str) -> None:
+    write_svhn(folder / where, made(32, 32, 3))
+    with remarked(3) as heard:
+        load("svhn")
+    assert heard == [f"{said}: 5 of 26,032 test examples"]
+    load("svhn")  # nobody listens
+    assert len(heard) == 1
+
+
+def test_a_set_that_is_none_is_refused_with_the_nearest_name(folder: Path) -> None:
+    with pytest.raises(BadInput, match=r"--task MNIST: there is no such data set. Did you mean 'mnist'\?"):
+        load("MNIST")
+    with pytest.raises(BadInput, match=r"there is no such data set. Did you mean 'ag_news'"):
+        fetch("agnews")
+
+
+def test_any_set_is_fetched_and_one_of_texts_is_not_loaded_as_arrays(folder: Path) -> None:
+    write(folder, {"sst2.jsonl": b'{"split": "train", "y": 1, "text": "fine"}\n'})
+    texts = fetch("sst2")
+    assert isinstance(texts, Texts)
+    assert texts.train == ("fine",)
+    with pytest.raises(BadInput, match=r"--task sst2: is no set of images or series but of texts; tarry.data.fetch"):
+        load("sst2")
 
 
 class Rows:
@@ -120,6 +233,7 @@ class Asked:
     calls: list[tuple[str, ...]]
     colour: Made
     grey: Made
+    known: dict[str, Any]
 
 
 @pytest.fixture
@@ -127,7 +241,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     """A `datasets` that knows CIFAR-100, MNIST and FEMNIST; what it was asked for."""
     colour, grey = made(32, 32, 3, classes=100), made(28, 28)
     writers = ["w9", "w9", "w1", "w1", "w9", "w2", "w2", "w2", "w1", "w9", "w9", "w1"]
-    known = {
+    known: dict[str, Any] = {
         "uoft-cs/cifar100": {
             "train": Rows({"img": pictures(colour.x_train), "fine_label": colour.y_train.tolist()}),
             "test": Rows({"img": pictures(colour.x_test), "fine_label": colour.y_test.tolist()}),
@@ -151,7 +265,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     fake = types.ModuleType("datasets")
     fake.load_dataset = load_dataset  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "datasets", fake)
-    return Asked(calls, colour, grey)
+    return Asked(calls, colour, grey, known)
 
 
 def test_the_hub_is_not_asked_unless_wanted(folder: Path, asked: Asked) -> None:
@@ -202,8 +316,32 @@ def test_what_goes_wrong_at_the_hub_is_told(folder: Path, asked: Asked) -> None:
         load("mnist", hub=True)
     with pytest.raises(BadInput, match=r"has no column image, label; it has picture"):
         load("fashion_mnist", hub=True)
-    with pytest.raises(BadInput, match=r"--task har: the data set is not there"):
+    with pytest.raises(BadInput, match=r"--task har: the data set is not there.*The Hugging Face hub is not asked"):
         load("har", hub=True)
+
+
+def test_images_of_several_sizes_at_the_hub_are_refused(folder: Path, asked: Asked) -> None:
+    mixed = [*pictures(asked.grey.x_train[:1]), *pictures(asked.colour.x_train[:1])]
+    asked.known["ylecun/mnist"] = dict.fromkeys(("train", "test"), Rows({"image": mixed, "label": [0, 1]}))
+    with pytest.raises(BadInput, match=r"ylecun/mnist of .*: its images are of several sizes, 28×28, 32×32; a task"):
+        load("mnist", hub=True)
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_what_is_not_to_be_had_from_the_hub_is_told_with_place_source_and_stand_in(
+    folder: Path, asked: Asked, monkeypatch: pytest.MonkeyPatch, installed: bool
+) -> None:
+    monkeypatch.setenv("TARRY_HUB", "1")
+    if not installed:
+        without(monkeypatch, "datasets")
+    with pytest.raises(BadInput) as e:
+        tasks.build("svhn")
+    said, known = str(e.value), catalogue()["svhn"]
+    assert "no route to host" in said if installed else 'pip install "tarry[hub]"' in said
+    for part in (str(folder), known.forms[1].words, known.get, known.stand_in):
+        assert part in said
+    assert "fetches" not in said
+    assert len(e.value.problems) == 1
 
 
 def without(monkeypatch: pytest.MonkeyPatch, name: str) -> None:

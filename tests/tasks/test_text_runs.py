@@ -143,3 +143,20 @@ def test_the_command_line_runs_it(
     with pytest.raises(SystemExit) as end:
         main()
     assert end.value.code == 0, capsys.readouterr().err
+
+
+def test_the_command_line_lists_and_runs_a_file_that_nobody_knows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from tarry.cli.app import main
+
+    monkeypatch.setenv("TARRY_DATA", str(tmp_path))
+    films(tmp_path / "reviews.jsonl")
+    few = ["--task.limit", "30", "--clients", "3", "--updates", "3", "--partition", "iid"]
+    for words, said in (["tasks"], "--task reviews"), (["run", "--task", "reviews", *few], "on reviews"):
+        monkeypatch.setattr(sys, "argv", ["tarry", *words])
+        with pytest.raises(SystemExit) as end:
+            main()
+        out = capsys.readouterr()
+        assert end.value.code == 0, out.err
+        assert said in out.out

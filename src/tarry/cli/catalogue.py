@@ -31,8 +31,12 @@ def methods(name: Name = None) -> None:
 def tasks(name: Name = None) -> None:
     """List the tasks, with their parameters and whether their data is there."""
     _show(task_registry, name)
-    if name is None and (loose := loose_files()):
+    files = {} if name is not None else loose_files()
+    if loose := [n for n in files if n not in task_registry.names()]:
         _line(f"[bold]and in TARRY_DATA[/]  {show.plain(', '.join(f'--task {n}' for n in loose))}")
+    for hidden in sorted(files.keys() - loose):
+        reader = f"--task {files[hidden].suffix[1:]} --task.path"
+        _line(show.plain(f"{files[hidden]} is not --task {hidden}, which is another: {reader} reads it"))
 
 
 def models(name: Name = None) -> None:

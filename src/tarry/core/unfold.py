@@ -102,8 +102,8 @@ def _folded(rows: Tensor, x: Tensor, weight: Tensor, padding: Sequence[int]) -> 
     """What came to each place of the images from all the rows that it is in."""
     (_, inputs, height, width), (down, across), (up, left) = weight.shape, x.shape[2:], padding
     at = rows.view(len(x), *_places(x, weight, padding), height, width, inputs)
-    total: Any = 0
-    for i in range(height):
-        for j in range(width):
-            total = total + pad(at[:, :, :, i, j], (0, 0, j, width - 1 - j, i, height - 1 - i))
+    parts = [
+        pad(at[:, :, :, i, j], (0, 0, j, width - 1 - j, i, height - 1 - i)) for i in range(height) for j in range(width)
+    ]
+    total: Tensor = sum(parts[1:], parts[0])
     return total[:, up : up + down, left : left + across].permute(0, 3, 1, 2)

@@ -1,11 +1,14 @@
 """Data sets by name, each by one loader, from the folder that TARRY_DATA names.
 
+fetch("mrpc")           what the set is made of: Arrays of images or series, or Texts
 load("cifar10")         Arrays: training and test inputs and labels, checked
 catalogue()             every set there is, with where it is looked for, how to get it, and what stands in
 """
 
-from . import image_sets as image_sets  # fills the catalogue, as other modules of this room may
+from . import image_sets as image_sets  # these two fill the catalogue
+from . import text_sets as text_sets
 from .arrays import Arrays, hold_out
-from .sets import DataSet, Form, Hub, add, catalogue, load
+from .sets import DataSet, Form, Hub, add, catalogue, fetch, load
+from .texts import Texts
 
-__all__ = ["Arrays", "DataSet", "Form", "Hub", "add", "catalogue", "hold_out", "load"]
+__all__ = ["Arrays", "DataSet", "Form", "Hub", "Texts", "add", "catalogue", "fetch", "hold_out", "load"]

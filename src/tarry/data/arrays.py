@@ -15,7 +15,19 @@ from ..core.errors import BadInput
 from ..core.rng import Stream, key, permutation
 from .apportion import apportion
 
-__all__ = ["Array", "Arrays", "Labels", "check_classes", "form", "hold_out", "inputs", "labels", "split", "whole"]
+__all__ = [
+    "Array",
+    "Arrays",
+    "Labels",
+    "check_classes",
+    "check_shape",
+    "form",
+    "hold_out",
+    "inputs",
+    "labels",
+    "split",
+    "whole",
+]
 
 _MOST_CLASSES = 100_000  # a larger label is an identifier or a measurement, and its output layer would fill the memory
 _MOST_CHANNELS = 4
@@ -62,6 +74,18 @@ def check_classes(arrays: Arrays, classes: int, flag: str, name: str) -> Arrays:
     return arrays
 
 
+def check_shape(arrays: Arrays, shape: tuple[int, int, int], flag: str, name: str) -> Arrays:
+    """The same arrays, or BadInput where its images have not the set's height, width and channels (1 may go unsaid)."""
+    found = arrays.x_train.shape[1:]
+    if found not in (shape, shape if shape[2] > 1 else shape[:2]):
+        wants = "×".join(map(str, shape)) if shape[2] > 1 else f"{shape[0]}×{shape[1]}, grey"
+        raise BadInput(
+            f"{flag} has images of {'×'.join(map(str, found))}; those of {name} are {wants}. Other images are a task of"
+            " their own: call the file otherwise, any NAME.npz in TARRY_DATA is --task NAME"
+        )
+    return arrays
+
+
 def form(x: Array) -> str:
     return f"{x.dtype} {'×'.join(map(str, x.shape))}"
 
@@ -93,13 +117,14 @@ def labels(y: Array, n: int, where: str) -> Labels:
 
 
 def whole(a: Array, n: int, where: str) -> Labels:
-    """One whole number from 0 up for each of `n` examples."""
+    """One whole number from 0 up for each of `n` examples; N×1 is as good as N."""
+    a = a[:, 0] if a.shape == (n, 1) else a
     if a.shape != (n,):
         raise BadInput(f"{where} is {form(a)}; wants one number for each of the {n} examples")
     # beyond 2^53 a float stands for many whole numbers
     if a.dtype.kind not in "biuf" or (a.dtype.kind == "f" and not ((a == np.floor(a)) & (np.abs(a) < 2.0**53)).all()):
         raise BadInput(f"{where} ({a.dtype}) must hold whole numbers")
-    out = a.astype(np.int64)
-    if out.min() < 0:
-        raise BadInput(f"{where} holds {out.min()}; wants whole numbers from 0 up")
-    return out
+    least, most = int(a.min()), int(a.max())
+    if least < 0 or most >= 2**63:
+        raise BadInput(f"{where} holds {least if least < 0 else most}; wants whole numbers from 0 up, below 2^63")
+    return a.astype(np.int64)

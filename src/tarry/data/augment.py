@@ -91,8 +91,10 @@ def _beyond(at: Tensor, n: int) -> Tensor:
 
 
 def _inside(at: Tensor, n: int) -> Tensor:
-    """Places mirrored at the edge pixel: −1 is 1, n is n − 2."""
-    return torch.where(at >= n, 2 * (n - 1) - at, at.abs())
+    """Places mirrored at the edge pixels as often as it takes: −1 is 1, n is n − 2."""
+    there_and_back = max(2 * (n - 1), 1)
+    at = at % there_and_back
+    return torch.where(at >= n, there_and_back - at, at)
 
 
 def _cut(x: Tensor, row: Tensor, column: Tensor, side: int) -> Tensor:

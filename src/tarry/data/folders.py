@@ -4,14 +4,15 @@
                         (or val/<class>/…, as many scripts sort it); the unlabelled test/ is passed over
     CINIC-10/           train/<class>/*.png, test/<class>/*.png; valid/ is passed over                10 classes, 32×32
 
-A class's number is its place among the sorted names. Images lie in the order of class and file name.
+A class's number is its place among the sorted names: the ten of CINIC-10, those of Tiny-ImageNet's wnids.txt (where it
+is not there, those of the folders in train/). Images lie in the order of class and file name.
 """
 
 from __future__ import annotations
 
 import io
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,19 +21,22 @@ from ..core.errors import BadInput
 from .arrays import Array, Arrays, split
 from .npz import UNREADABLE
 from .places import Told, files
+from .sets import remark
 
 __all__ = ["read_cinic10", "read_tiny_imagenet"]
 
 _MOST_BYTES = 8 << 20  # of one image file
+_PARTS = ("train", "val", "valid", "test")
 _PICTURES = (".jpeg", ".jpg", ".png")
-_ANNOTATIONS = "val_annotations.txt"
+_ANNOTATIONS, _CLASSES = "val_annotations.txt", "wnids.txt"
+_CINIC10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 Decode = Callable[[bytes, str], bytes]
 
 
 def read_cinic10(path: Path, flag: str) -> Arrays:
     """CINIC-10 as folder or archive."""
-    return _read(path, flag, side=32, parts=("train", "test"))
+    return _read(path, flag, side=32, parts=("train", "test"), classes=_CINIC10)
 
 
 def read_tiny_imagenet(path: Path, flag: str) -> Arrays:
@@ -56,42 +60,52 @@ class _Part:
             name = folder or told_by.get(file, "")
             if name not in classes:
                 told = "" if folder else f"; {_ANNOTATIONS} says {name or 'nothing'} of it"
-                raise BadInput(
-                    f"{flag}: the class of {folder}/{file} is not among the {len(classes)} of the training part{told}"
-                )
+                shown = ", ".join(list(classes)[:10]) + (", …" if len(classes) > 10 else "")
+                raise BadInput(f"{flag}: the class of {folder}/{file} is not among the {len(classes)}: {shown}{told}")
             named.append((name, file))
         order = sorted(range(len(named)), key=named.__getitem__)
         x = np.frombuffer(self.pixels, np.uint8).reshape(-1, side, side, 3)
         return x[order], np.array([classes[named[i][0]] for i in order], np.int64)
 
 
-def _read(path: Path, flag: str, *, side: int, parts: tuple[str, str]) -> Arrays:
-    found, annotations = {part: _Part() for part in parts}, ""
+def _read(path: Path, flag: str, *, side: int, parts: tuple[str, str], classes: Sequence[str] = ()) -> Arrays:
+    found, tables = {part: _Part() for part in parts}, dict.fromkeys((_ANNOTATIONS, _CLASSES), "")
     decode, told, done = _decoder(side, flag), Told(flag), 0
 
     def wanted(name: str) -> bool:
-        return name.endswith(_ANNOTATIONS) or (
-            name.lower().endswith(_PICTURES) and _place(name, parts) is not None and "/._" not in name
-        )
+        is_table = not classes and name.rpartition("/")[2] in tables
+        return is_table or (name.lower().endswith(_PICTURES) and _place(name, parts) is not None)
 
-    for name, content in files(path, wanted, flag, most=_MOST_BYTES):
-        if name.endswith(_ANNOTATIONS):
-            annotations = content.decode("utf-8", "replace")
+    for name, content in files(path, wanted, flag, most=_MOST_BYTES, home=_home):
+        file = name.rpartition("/")[2]
+        if file in tables:
+            tables[file] = content.decode("utf-8", "replace")
             continue
         place = _place(name, parts)
         assert place is not None
         part, folder = place
-        found[part].add(folder, name.rpartition("/")[2], decode(content, name))
+        found[part].add(folder, file, decode(content, name))
         told(done := done + 1)
     train, test = (found[part] for part in parts)
     if not train.of or not test.of:
         raise BadInput(f"{flag}: has {len(train.of):,} images in {parts[0]}/ and {len(test.of):,} in {parts[1]}/")
-    classes = {name: i for i, name in enumerate(sorted({folder for folder, _ in train.of}))}
-    told_by = dict(line.split("\t")[:2] for line in annotations.splitlines() if line.count("\t"))
-    x, y = train.arrays(classes, side, told_by, flag)
-    xt, yt = test.arrays(classes, side, told_by, flag)
+    known = classes or tables[_CLASSES].split() or {folder for folder, _ in train.of if folder}
+    numbers = {name: i for i, name in enumerate(sorted(known))}
+    told_by = dict(line.split("\t")[:2] for line in tables[_ANNOTATIONS].splitlines() if line.count("\t"))
+    x, y = train.arrays(numbers, side, told_by, flag)
+    xt, yt = test.arrays(numbers, side, told_by, flag)
+    for part, there in zip(parts, (y, yt), strict=True):
+        if gone := [name for name, i in numbers.items() if i not in there]:
+            more = f" and {len(gone) - 10} more" if len(gone) > 10 else ""
+            remark(f"{path.name}: {part}/ has no images of {', '.join(gone[:10])}{more}")
     names = (f"{parts[0]} images", f"{parts[0]} labels", f"{parts[1]} images", f"{parts[1]} labels")
     return split((x, y), (xt, yt), flag, names)
+
+
+def _home(name: str) -> str:
+    """What the folders of the parts lie in; so do the tables, or in one of them."""
+    steps = name.split("/")[:-1]
+    return "/".join(steps[: next((i for i, step in enumerate(steps) if step in _PARTS), len(steps))])
 
 
 def _place(name: str, parts: tuple[str, str]) -> tuple[str, str] | None:
@@ -101,7 +115,7 @@ def _place(name: str, parts: tuple[str, str]) -> tuple[str, str] | None:
         if step in parts:
             below = [s for s in steps[i + 1 :] if s != "images"]
             return (step, below[0] if below else "") if len(below) <= 1 else None
-        if step in ("train", "val", "valid", "test"):
+        if step in _PARTS:
             return None
     return None
 

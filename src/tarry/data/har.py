@@ -17,7 +17,7 @@ import numpy as np
 from ..core.errors import BadInput
 from .arrays import Array, Arrays, split, whole
 from .npz import read_npz
-from .places import Told, files, zip_files
+from .places import Told, beside, files, zip_files
 
 __all__ = ["read_har", "read_har_npz"]
 
@@ -52,17 +52,25 @@ def _contents(path: Path, flag: str) -> dict[str, bytes]:
     }  # X_*.txt, the features, is not among them
 
     def wanted(name: str) -> bool:
-        return name.rpartition("/")[2] in names and "__MACOSX" not in name
+        return name.rpartition("/")[2] in names
 
-    found = {n.rpartition("/")[2]: c for n, c in files(path, wanted, flag, most=_MOST_BYTES)}
+    found = {n.rpartition("/")[2]: c for n, c in files(path, wanted, flag, most=_MOST_BYTES, home=_home)}
     if not found and path.is_file():  # a .zip inside a .zip
-        for _, inner in files(path, lambda n: n.endswith("UCI HAR Dataset.zip"), flag, most=_MOST_BYTES):
-            inside = zip_files(io.BytesIO(inner), wanted, flag, most=_MOST_BYTES)
+        for _, inner in files(path, lambda n: n.endswith("UCI HAR Dataset.zip"), flag, most=_MOST_BYTES, home=beside):
+            inside = zip_files(io.BytesIO(inner), wanted, flag, most=_MOST_BYTES, home=_home)
             found = {n.rpartition("/")[2]: c for n, c in inside}
     if missing := sorted(names - found.keys()):
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
         raise BadInput(f"{flag}: lacks {', '.join(missing[:3])}{more}")
     return found
+
+
+def _home(name: str) -> str:
+    """What train/ and test/ lie in."""
+    steps = name.split("/")[:-1]
+    while steps and steps[-1] in ("Inertial Signals", "train", "test"):
+        steps.pop()
+    return "/".join(steps)
 
 
 def _part(found: dict[str, bytes], part: str, flag: str) -> tuple[Array, Array, Array]:

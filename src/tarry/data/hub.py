@@ -66,6 +66,9 @@ def _part(rows: Any, x: str, y: str, group: str | None, rgb: bool, flag: str) ->
     for done, row in enumerate(rows):
         images.append(np.asarray(row[x].convert("RGB" if rgb else "L"), np.uint8))
         told(done)
+    if len(shapes := sorted({image.shape[:2] for image in images})) > 1:
+        sizes = ", ".join(f"{height}×{width}" for height, width in shapes[:3]) + (", …" if len(shapes) > 3 else "")
+        raise BadInput(f"{flag}: its images are of several sizes, {sizes}; a task wants one")
     names: dict[Any, int] = {}
     groups = [names.setdefault(g, len(names)) for g in rows[group]] if group else [0] * len(images)
     return np.stack(images), np.array(rows[y], np.int64), np.array(groups, np.int64)

@@ -24,10 +24,11 @@ _FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx
 MARKS = (f"{_FILES[0]}.gz", _FILES[0], _FILES[0].replace("-idx", ".idx"))
 _MOST_BYTES = 4 << 30
 _CHUNK = 1 << 24
+_GZIP = b"\x1f\x8b"
 
 
 def read_idx(path: Path, flag: str) -> Arrays:
-    """The four files of a folder, each packed by gzip or not."""
+    """The four files of a folder, each packed by gzip or not, whatever its name says."""
     a, b, c, d = (_file(path, name, axes, flag) for name, axes in zip(_FILES, (3, 1, 3, 1), strict=True))
     return split((a, b), (c, d), flag, _FILES)
 
@@ -38,8 +39,9 @@ def _file(folder: Path, name: str, axes: int, flag: str) -> Array:
     if path is None:
         raise BadInput(f"{flag}: lacks {name}.gz (the four files belong together: {', '.join(_FILES)})")
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            return _array(file, axes)
+        with path.open("rb") as raw:
+            packed = raw.peek(len(_GZIP)).startswith(_GZIP)
+            return _array(gzip.GzipFile(fileobj=raw) if packed else raw, axes)
     except UNREADABLE as e:
         raise BadInput(f"{flag}: {path.name} is no idx file of bytes ({type(e).__name__}: {e})") from e
 

@@ -27,7 +27,7 @@ Part = tuple[Array, Labels, Labels]  # images, labels, writers
 
 
 def read_femnist(path: Path, flag: str) -> Arrays:
-    """train/*.json and test/*.json below a folder, or all_data/*.json, writers as groups."""
+    """train/*.json and test/*.json of a folder, or all_data/*.json, writers as groups."""
     writers: dict[str, int] = {}
     train, test = _part(path, "train", writers, flag), _part(path, "test", writers, flag)
     if train is not None and test is not None:
@@ -44,7 +44,7 @@ def read_femnist(path: Path, flag: str) -> Arrays:
 
 def _part(path: Path, part: str, writers: dict[str, int], flag: str) -> Part | None:
     def wanted(name: str) -> bool:
-        return name.endswith(".json") and part in name.split("/")[:-1]
+        return name.endswith(".json") and name.startswith(f"{part}/")
 
     rows: list[Part] = []
     told, done = Told(flag), 0

@@ -1,7 +1,8 @@
 """Arrays from .npz files, checked before anything is trained on them.
 
 Three forms are read:
-    x_train, y_train, x_test, y_test      the split is given
+    x_train, y_train, x_test, y_test [, subject or group]
+                                           the split is given; subject or group is that of the training examples
     x, y [, subject or group] [, is_test]  one table; without is_test a fixed stratified fifth is the test set
     train_images, train_labels, test_images, test_labels [, val_images, val_labels]
                                            MedMNIST's own (Yang et al. 2023); labels N×1; validation joins training
@@ -14,6 +15,7 @@ import lzma
 import tokenize
 import zipfile
 import zlib
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 
@@ -21,7 +23,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 from ..core.errors import BadInput
-from .arrays import Array, Arrays, form, hold_out, inputs, labels, split, whole
+from .arrays import Array, Arrays, Labels, form, hold_out, inputs, labels, split, whole
 
 __all__ = ["UNREADABLE", "read_npz", "read_pictures"]
 
@@ -48,12 +50,22 @@ def read_npz(path: Path, flag: str) -> Arrays:
     arrays, names = _load(path, flag)
     if all(k in arrays for k in _SPLIT):
         a, b, c, d = (arrays[k] for k in _SPLIT)
-        return split((a, b), (c, d), flag, _SPLIT)
+        return _grouped(split((a, b), (c, d), flag, _SPLIT), arrays, flag)
     if all(k in arrays for k in _MED):
-        return _medmnist(arrays, flag)
+        return _grouped(_medmnist(arrays, flag), arrays, flag)
     if "x" in arrays and "y" in arrays:
         return _from_table(arrays, flag)
     raise BadInput(f"{flag}: wants the arrays {', '.join(_SPLIT)}, or x and y; it has {', '.join(names) or 'none'}")
+
+
+def _grouped(a: Arrays, arrays: dict[str, Array], flag: str) -> Arrays:
+    """With the natural groups of the training examples, where the file has them."""
+    return replace(a, groups=_groups(arrays, len(a.x_train), f"{flag}: training examples'"))
+
+
+def _groups(arrays: dict[str, Array], n: int, where: str) -> Labels | None:
+    name = next((k for k in ("group", "subject") if k in arrays), None)
+    return None if name is None else whole(arrays[name], n, f"{where} {name}")
 
 
 def _load(path: Path, flag: str) -> tuple[dict[str, Array], list[str]]:
@@ -127,8 +139,7 @@ def _medmnist(arrays: dict[str, Array], flag: str) -> Arrays:
 def _from_table(arrays: dict[str, Array], flag: str) -> Arrays:
     x = inputs(arrays["x"], f"{flag}: x")
     y = labels(arrays["y"], len(x), f"{flag}: y")
-    group = next((k for k in ("group", "subject") if k in arrays), None)
-    groups = None if group is None else whole(arrays[group], len(x), f"{flag}: {group}")
+    groups = _groups(arrays, len(x), f"{flag}:")
     if "is_test" in arrays:
         marks = whole(arrays["is_test"], len(x), f"{flag}: is_test")
         if set(marks.tolist()) != {0, 1}:

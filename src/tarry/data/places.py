@@ -2,6 +2,10 @@
 
     for name, content in files(path, wanted, flag, most=1 << 20): ...
 
+Where `home` says which folder a file belongs to, only the files of one folder are given: the one nearest to the top. A
+copy further down is passed over, two as near as each other are refused. A .tar is a stream, so there a copy further
+down may not come first. What macOS leaves beside a file (`._name`, `__MACOSX/`) is never given.
+
 An archive (.zip; .tar, plain or packed by gzip, bzip2 or xz) is read from beginning to end and nothing is ever written,
 so no name in it can lead anywhere; links and devices in it are passed over. Links in a folder are followed. What a file
 claims to hold is checked before it is read: a wanted file of more than `most` bytes, or an archive of more than 16 GiB
@@ -22,24 +26,55 @@ from typing import IO, Self
 from ..core.errors import BadInput
 from .npz import UNREADABLE
 
-__all__ = ["Told", "files", "only", "zip_files"]
+__all__ = ["Told", "beside", "files", "only", "zip_files"]
 
 MOST_ARCHIVE = 16 << 30
 _QUIET = 2.0  # seconds of reading before anything is said
 
 File = tuple[str, bytes]  # name with / between folders, content
+Home = Callable[[str], str]  # a file's name → the folder of the set it belongs to
 
 
-def files(path: Path, wanted: Callable[[str], bool], flag: str, *, most: int) -> Iterator[File]:
+def files(
+    path: Path, wanted: Callable[[str], bool], flag: str, *, most: int, home: Home | None = None
+) -> Iterator[File]:
     """Name and content of every file below `path` whose name is wanted, in the order they lie there."""
     with _reading(flag):
         if path.is_dir():
-            yield from _folder(path, wanted, flag, most)
+            yield from _folder(path, wanted, flag, most, home)
         elif zipfile.is_zipfile(path):
             with path.open("rb") as file:
-                yield from zip_files(file, wanted, flag, most=most)
+                yield from zip_files(file, wanted, flag, most=most, home=home)
         else:
-            yield from _tar(path, wanted, flag, most)
+            yield from _tar(path, wanted, flag, most, home)
+
+
+def beside(name: str) -> str:
+    """The home of a file whose set lies in one folder."""
+    return name.rpartition("/")[0]
+
+
+def _is_ours(name: str) -> bool:
+    return not name.rpartition("/")[2].startswith("._") and "__MACOSX" not in name.split("/")
+
+
+def _nearest(names: list[str], home: Home | None, flag: str) -> list[str]:
+    """Those of the names whose home is nearest to the top; all of them where nobody asks for one."""
+    if home is None or not names:
+        return names
+    homes = sorted({home(name) for name in names}, key=_depth)
+    if len(homes) > 1 and _depth(homes[0]) == _depth(homes[1]):
+        raise _twice(homes[0], homes[1], flag)
+    return [name for name in names if home(name) == homes[0]]
+
+
+def _depth(home: str) -> int:
+    return len(home.split("/")) if home else 0
+
+
+def _twice(one: str, other: str, flag: str) -> BadInput:
+    a, b = sorted(f"{home}/" if home else "the top" for home in (one, other))
+    return BadInput(f"{flag}: its files lie in {a} and in {b} as well; leave one of these copies")
 
 
 @contextmanager
@@ -51,23 +86,23 @@ def _reading(flag: str) -> Iterator[None]:
 
 
 def only(path: Path, names: tuple[str, ...], flag: str, *, most: int) -> dict[str, bytes]:
-    """The files of these names (last part), all of which must be there."""
+    """The files of these names (last part), all of which must be there, in one folder."""
     found = dict[str, bytes]()
-    for name, content in files(path, lambda n: n.rpartition("/")[2] in names, flag, most=most):
-        found.setdefault(name.rpartition("/")[2], content)
-        if len(found) == len(names):
-            break  # an archive may go on for gigabytes
+    for name, content in files(path, lambda n: n.rpartition("/")[2] in names, flag, most=most, home=beside):
+        found[name.rpartition("/")[2]] = content
+        if len(found) == len(names) and _depth(beside(name)) < 2:
+            break  # an archive may go on for gigabytes, and nothing nearer to the top is to come
     if missing := [name for name in names if name not in found]:
         raise BadInput(f"{flag}: lacks {', '.join(missing)}")
     return found
 
 
-def _folder(path: Path, wanted: Callable[[str], bool], flag: str, most: int) -> Iterator[File]:
-    for file in _below(path):
-        name = file.relative_to(path).as_posix()
-        if wanted(name) and file.is_file():
-            _check(file.stat().st_size, most, name, flag)
-            yield name, file.read_bytes()
+def _folder(path: Path, wanted: Callable[[str], bool], flag: str, most: int, home: Home | None) -> Iterator[File]:
+    names = (file.relative_to(path).as_posix() for file in _below(path))
+    there = [n for n in names if wanted(n) and _is_ours(n) and (path / n).is_file()]
+    for name in _nearest(there, home, flag):
+        _check((path / name).stat().st_size, most, name, flag)
+        yield name, (path / name).read_bytes()
 
 
 def _below(folder: Path, above: tuple[Path, ...] = ()) -> Iterator[Path]:
@@ -82,14 +117,20 @@ def _below(folder: Path, above: tuple[Path, ...] = ()) -> Iterator[Path]:
             yield path
 
 
-def zip_files(file: IO[bytes], wanted: Callable[[str], bool], flag: str, *, most: int) -> Iterator[File]:
+def zip_files(
+    file: IO[bytes], wanted: Callable[[str], bool], flag: str, *, most: int, home: Home | None = None
+) -> Iterator[File]:
     """As `files`, of an open .zip."""
     with _reading(flag), zipfile.ZipFile(file) as z:
         _check(sum(i.file_size for i in z.infolist()), MOST_ARCHIVE, "the archive", flag)
-        for info in z.infolist():
-            if wanted(info.filename) and not info.is_dir():  # in this order: a member may have an empty name
-                _check(info.file_size, most, info.filename, flag)
-                yield info.filename, z.read(info)  # no more than it claims: zipfile stops there
+        members = {
+            i.filename: i  # of two of one name the last, as everybody unpacks it
+            for i in z.infolist()
+            if wanted(i.filename) and _is_ours(i.filename) and not i.is_dir()  # in this order: a name may be empty
+        }
+        for name in _nearest(list(members), home, flag):
+            _check(members[name].file_size, most, name, flag)
+            yield name, z.read(members[name])  # no more than it claims: zipfile stops there
 
 
 class _Member(tarfile.TarInfo):
@@ -105,14 +146,21 @@ class _Member(tarfile.TarInfo):
             raise tarfile.ReadError(f"it is torn, or no archive: {e}") from None
 
 
-def _tar(path: Path, wanted: Callable[[str], bool], flag: str, most: int) -> Iterator[File]:
-    total = 0
+def _tar(path: Path, wanted: Callable[[str], bool], flag: str, most: int, home: Home | None) -> Iterator[File]:
+    total, first = 0, None
     with tarfile.open(path, "r|*", tarinfo=_Member) as tar:  # a stream: going back would unpack it again
         while (info := tar.next()) is not None:
             total += info.size
             _check(total, MOST_ARCHIVE, "the archive", flag)
             name = info.name.removeprefix("./")
-            if info.isreg() and wanted(name):
+            taken = info.isreg() and wanted(name) and _is_ours(name)
+            if taken and home is not None:
+                here = home(name)
+                first = here if first is None else first
+                taken = here == first
+                if not taken and _depth(here) <= _depth(first):
+                    raise _twice(first, here, flag)
+            if taken:
                 _check(info.size, most, name, flag)
                 member = tar.extractfile(info)
                 assert member is not None

@@ -6,28 +6,37 @@ A module of this room describes its sets and adds them:
         name="mnist",                                   # of the set and of its task
         what="handwritten digits, 28×28 grey, 10 classes: 60,000 / 10,000",
         forms=(Form(("mnist.npz",), read_npz), Form(("train-images-idx3-ubyte.gz", ...), read_idx)),
-        folders=("mnist", "MNIST/raw"),                 # sub-folders of TARRY_DATA that are also looked in
+        folders=("MNIST/raw", "MNIST"),                 # sub-folders of TARRY_DATA that are also looked in
         get="the four *-ubyte.gz files of yann.lecun.com/exdb/mnist",
         stand_in="--task digits, bundled",
         hub=Hub("ylecun/mnist", read_hub),              # None where the hub has none
+        sizes=((60_000, 10_000),),                      # training and test examples: each pair is a whole set
     ))
 
-Forms are tried in order, each in TARRY_DATA itself and then in `folders`; the first whose path exists is read. A reader
-gets that path (a file, a folder or an archive) and the words a complaint begins with; it returns what the set is made
-of (Arrays for images and series, a record of their own for texts) or raises BadInput. The hub is asked only when
-nothing lies in TARRY_DATA and somebody wants it: TARRY_HUB=1, or `hub=True` (--task.hub true).
+Forms are tried in order, each in TARRY_DATA itself, in its folder of the set's name and in `folders`; the first whose
+path exists is read. A reader gets that path (a file, a folder or an archive) and the words a complaint begins with; it
+returns what the set is made of (Arrays for images and series, a record of their own for texts) or raises BadInput. The
+hub is asked only when nothing lies in TARRY_DATA and somebody wants it: TARRY_HUB=1, or `hub=True` (--task.hub true).
+
+What is read and is not wrong, but should be known (a set that is not whole), is heard by whoever listens:
+
+    with remarked(limit) as said:
+        tasks.build("mnist")
+    said                                                # ["mnist.npz: 1,000 of 60,000 training examples"]
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from os.path import exists  # Path's own raises in a folder that may not be read
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import BadInput
+from ..core.errors import BadInput, near
 from .arrays import Arrays
 
 __all__ = [
@@ -41,6 +50,8 @@ __all__ = [
     "load",
     "loose_files",
     "missing",
+    "remark",
+    "remarked",
     "where_data_is",
 ]
 
@@ -80,7 +91,8 @@ class Form:
     @property
     def words(self) -> str:
         """What a person may put there."""
-        return " or ".join(self.marks[0] if at == "./" else at for at in self.at)
+        named = (at.removeprefix("./") for at in self.at)
+        return " or ".join(f"{at}{self.marks[0]}" if at.endswith("/") or not at else at for at in named)
 
 
 @dataclass(frozen=True)
@@ -102,6 +114,12 @@ class DataSet:
     stand_in: str
     folders: tuple[str, ...] = ()
     hub: Hub | None = None
+    sizes: tuple[tuple[int, int], ...] = ()  # of a whole set: training and test examples; empty where that varies
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """The sub-folders of TARRY_DATA that are also looked in."""
+        return tuple(dict.fromkeys((self.name, *self.folders)))
 
     def find(self, forms: Sequence[Form] | None = None) -> tuple[Path, Form] | None:
         """Where it lies and in which form (of all, or of those given), or None."""
@@ -109,10 +127,25 @@ class DataSet:
         if folder is None:
             return None
         for form in self.forms if forms is None else forms:
-            for sub in ("", *self.folders):
+            for sub in ("", *self.places):
                 if (path := form.find(folder / sub)) is not None:
                     return path, form
         return None
+
+    def short(self, train: int, test: int, limit: int | None = None) -> str | None:
+        """How many examples of how many these are, where they are no whole set; `limit` training ones are asked for."""
+        if not self.sizes:
+            return None
+
+        def unlike(size: tuple[int, int]) -> tuple[int, int]:
+            apart = (abs(size[0] - train), abs(size[1] - test))
+            return sum(n > 0 for n in apart), sum(apart)
+
+        whole = min(self.sizes, key=unlike)
+        most = train + whole[0] if limit is None else limit
+        parts = (("training", min(train, most), min(whole[0], most)), ("test", test, whole[1]))
+        told = (f"{n:,} {'of' if n < of else 'in place of'} {of:,} {kind} examples" for kind, n, of in parts if n != of)
+        return " and ".join(told) or None
 
 
 _sets: dict[str, DataSet] = {}
@@ -155,36 +188,80 @@ def _shown(path: Path) -> str:
 
 
 def loose_files() -> dict[str, Path]:
-    """The .npz files of TARRY_DATA by name, sets of the catalogue left out; none when it is unset or no folder."""
+    """The .npz and .jsonl files of TARRY_DATA by name, an .npz before a .jsonl and sets of the catalogue left out.
+
+    None when it is unset or no folder.
+    """
     folder = data_folder()
-    return {} if folder is None else {p.stem: p for p in sorted(folder.glob("*.npz")) if p.stem not in _sets}
+    found = [] if folder is None else [*folder.glob("*.jsonl"), *folder.glob("*.npz")]
+    return {p.stem: p for p in sorted(found, key=lambda p: p.stem) if p.stem not in _sets}
 
 
 def fetch(name: str, *, hub: bool = False) -> Any:
     """What the set of that name is made of: from TARRY_DATA, else from the hub if that is wanted, else BadInput."""
+    if name not in _sets:
+        raise BadInput(f"--task {name}: there is no such data set.{near(name, _sets)}")
     made = _sets[name]
-    found = made.find()
-    if found is not None:
+    if (found := made.find()) is not None:
         path, form = found
-        return form.read(path, f"--task {name}: {path}")
-    if made.hub is not None and (hub or os.environ.get("TARRY_HUB", "").lower() in ("1", "true", "yes", "on")):
-        return made.hub.read(f"--task {name}: {made.hub.id} of the Hugging Face hub")
-    raise BadInput(f"--task {name}: {missing(made)}")
+        where = os.path.relpath(path, data_folder())
+        return _counted(made, name if where == "." else where, form.read(path, f"--task {name}: {path}"))
+    asked = hub or os.environ.get("TARRY_HUB", "").lower() in ("1", "true", "yes", "on")
+    if made.hub is None or not asked:
+        raise BadInput(f"--task {name}: {missing(made, asked=asked)}")
+    try:
+        return _counted(made, made.hub.id, made.hub.read(f"--task {name}: {made.hub.id} of the Hugging Face hub"))
+    except BadInput as e:
+        raise BadInput(f"{e}. And {missing(made, asked=True)}") from e
 
 
 def load(name: str, *, hub: bool = False) -> Arrays:
     """The images or series of that name, checked."""
     arrays = fetch(name, hub=hub)
-    assert isinstance(arrays, Arrays), f"{name} is no set of images or series"
+    if not isinstance(arrays, Arrays):
+        raise BadInput(f"--task {name}: is no set of images or series but of texts; tarry.data.fetch reads it")
     return arrays
 
 
-def missing(made: DataSet) -> str:
-    """One message: which files are looked for and where, how to get them, what stands in."""
+_heard: ContextVar[tuple[list[str], int | None] | None] = ContextVar("heard", default=None)
+
+
+@contextmanager
+def remarked(limit: int | None = None) -> Iterator[list[str]]:
+    """What is remarked on the sets that are read meanwhile, of which `limit` training examples are asked for."""
+    said: list[str] = []
+    token = _heard.set((said, limit))
+    try:
+        yield said
+    finally:
+        _heard.reset(token)
+
+
+def remark(sentence: str) -> None:
+    """Say something of a set that is not wrong, to whoever listens."""
+    if (heard := _heard.get()) is not None:
+        heard[0].append(sentence)
+
+
+def _counted(made: DataSet, where: str, found: Any) -> Any:
+    """What was found, Arrays or a record of texts; that it is not the whole set is remarked."""
+    if not made.sizes or (heard := _heard.get()) is None:
+        return found
+    train, test = (found.y_train, found.y_test) if isinstance(found, Arrays) else (found.train, found.test)
+    if (told := made.short(len(train), len(test), heard[1])) is not None:
+        remark(f"{where}: {told}")
+    return found
+
+
+def missing(made: DataSet, *, asked: bool = False) -> str:
+    """One message: which files are looked for and where, how to get them, what stands in; `asked`: the hub was."""
     forms = "; or ".join(form.words for form in made.forms)
-    also = f" (or in its folder {' or '.join(made.folders)})" if made.folders else ""
-    hub = f" Or TARRY_HUB=1 or --task.hub true fetches {made.hub.id} from the Hugging Face hub." if made.hub else ""
+    hub = ""
+    if made.hub is None and asked:
+        hub = " The Hugging Face hub is not asked for it: no copy is known there."
+    elif made.hub is not None and not asked:
+        hub = f" Or TARRY_HUB=1 or --task.hub true fetches {made.hub.id} from the Hugging Face hub."
     return (
-        f"the data set is not there. {where_data_is()} Put there{also}: {forms}. Get it: {made.get}.{hub}"
-        f" What stands in: {made.stand_in}."
+        f"the data set is not there. {where_data_is()} Put there (or in its folder {' or '.join(made.places)}):"
+        f" {forms}. Get it: {made.get}.{hub} What stands in: {made.stand_in}."
     )

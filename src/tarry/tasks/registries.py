@@ -1,4 +1,7 @@
-"""The tasks and the partitions by name. A task may also be a file: `--task gait` reads gait.npz from TARRY_DATA."""
+"""The tasks and the partitions by name. A task may also be a file: `--task gait` reads gait.npz from TARRY_DATA.
+
+A file gait.jsonl is one of texts.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ __all__ = ["find_task", "partitions", "tasks"]
 
 
 class _Tasks(Registry[Task]):
-    """Task factories; a name nobody registered is looked for among the .npz files of TARRY_DATA.
+    """Task factories; a name nobody registered is looked for among the .npz and .jsonl files of TARRY_DATA.
 
     A factory that takes `model` and `**options` also takes the options of that model: --task.norm, --task.width.
     """
@@ -44,12 +47,12 @@ class _Tasks(Registry[Task]):
             close = near(name, {*registered, *files})
             raise BadInput(
                 f"--task {name}: there is no such task.{close if 'Did you mean' in close else ''}"
-                f" Tasks: {', '.join(registered)}. {where_data_is()} A file NAME.npz there is --task NAME,"
-                " one elsewhere --task npz --task.path FILE."
+                f" Tasks: {', '.join(registered)}. {where_data_is()} A file NAME.npz or, of texts, NAME.jsonl"
+                " there is --task NAME, one elsewhere --task npz --task.path FILE or --task jsonl --task.path FILE."
             )
-        npz = super().entry("npz")
-        factory = update_wrapper(partial(npz.factory, path=str(files[name])), npz.factory)
-        return replace(npz, name=name, factory=factory, params=tuple(p for p in npz.params if p.name != "path"))
+        kind = super().entry(files[name].suffix[1:])
+        factory = update_wrapper(partial(kind.factory, path=str(files[name])), kind.factory)
+        return replace(kind, name=name, factory=factory, params=tuple(p for p in kind.params if p.name != "path"))
 
 
 class _One(Registry[Task]):
@@ -78,5 +81,5 @@ partitions: Registry[Partitioner] = Registry("partition", Callable)
 
 
 def find_task(name: str) -> Entry[Task]:
-    """The task of that name: registered, `file.py:factory`, or `<name>.npz` in the folder TARRY_DATA."""
+    """The task of that name: registered, `file.py:factory`, or a file NAME.npz or NAME.jsonl in TARRY_DATA."""
     return tasks.entry(name)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any
 
 import torch
@@ -18,13 +19,14 @@ from torch.nn.functional import cross_entropy
 from ..core.errors import BadInput
 from ..core.task import Task
 from ..data import text_sets as text_sets  # fills the catalogue
+from ..data.text_files import loose_jsonl
 from ..data.texts import Text, Texts, load_text, with_test
 from ..models import Build, model_for
 from ..models.language import Adapter, classifier, longest, tokenizer_of
 from .registries import tasks
 from .tokens import Words, check_counts, chosen, padded
 
-__all__ = ["ag_news", "banking77", "mrpc", "newsgroups", "sst2"]
+__all__ = ["ag_news", "banking77", "jsonl", "mrpc", "newsgroups", "sst2"]
 
 MRPC_VALIDATION = 408  # GLUE's
 SMALL_LR, BERT_LR = 1e-4, 3e-7  # at which FedEcho distils: TextCNN from scratch (as small image models); the paper's
@@ -166,6 +168,29 @@ def banking77(
     """Banking77: which of 77 things a bank's customer wants."""
     how = _How(model, length, lora, alpha, dropout, vocabulary, limit, test)
     return _task("banking77", load_text("banking77", hub=hub), how)
+
+
+@tasks.register("jsonl")
+def jsonl(
+    *,
+    path: Annotated[str, "the .jsonl file"],
+    model: Model = "textcnn",
+    length: Length = 128,
+    lora: Lora = 8,
+    alpha: Alpha = 16.0,
+    dropout: Dropout = None,
+    vocabulary: Vocabulary = 24790,
+    limit: Limit = None,
+    test: Tested = None,
+    unlabelled: Unlabelled = 100,
+) -> Task:
+    """Any .jsonl file of texts: an object a line with split (train, test, validation), y, and text, or s1 and s2.
+
+    Classes are names, or numbers from 0 up. Where there is a validation part it is what is tested on, and the texts of
+    the test part, whose y may be null, are without labels, as in GLUE.
+    """
+    file, how = Path(path).expanduser(), _How(model, length, lora, alpha, dropout, vocabulary, limit, test, unlabelled)
+    return _task(file.stem, loose_jsonl(file, f"--task.path {path}"), how)
 
 
 def _task(name: str, texts: Texts, how: _How) -> Task:
