@@ -14,7 +14,7 @@ from tarry.record.result import Result
 from tarry.reproduce.measures import MEASURES, Entry, by_seed, kept, stat
 from tarry.reproduce.plan import Experiment
 from tarry.reproduce.significance import holm, signed_rank
-from tarry.reproduce.tables import difference
+from tarry.reproduce.tables import difference, said_by_runs
 
 Table = Callable[..., Experiment]
 Point = tuple[float, int, float | None, float | None]
@@ -176,3 +176,10 @@ def test_holm_by_hand() -> None:
     found = holm({"a": 0.04, "b": 0.01, "c": 0.02})
     assert found == {"a": pytest.approx(0.04), "b": pytest.approx(0.03), "c": pytest.approx(0.04)}
     assert holm({"a": 0.6, "b": 0.7}) == {"a": 1.0, "b": 1.0}
+
+
+def test_what_many_runs_say_is_said_once() -> None:
+    few, many = ("odd",), ("cifar100.npz: 20,000 of 50,000 training examples", "--beta changes nothing")
+    runs = {"a": {"x": {s: SimpleNamespace(remarks=many if s else (*many, *few)) for s in range(4)}}}
+    found = SimpleNamespace(rows={"x": "X"}, columns={"a": "A"}, runs=runs)
+    assert said_by_runs(found) == [f"4 runs: {many[0]}", "X, A, seed 0: odd"]  # type: ignore[arg-type]

@@ -12,6 +12,7 @@ from .store import Store, shown
 __all__ = ["NONE", "Findings", "Grid", "counted", "difference", "findings", "ours", "plain_table", "said_by_runs"]
 
 NONE = "–"
+_FEW = 3  # runs that are named
 
 
 @dataclass(frozen=True)
@@ -191,12 +192,13 @@ def plain_table(found: Findings, name: str) -> list[str]:
 
 
 def said_by_runs(found: Findings) -> list[str]:
-    """What runs themselves had to say of how they went, such as that one diverged."""
-    return [
-        f"{found.rows.get(row, row)}, {found.columns.get(column, column)}, seed {seed}: {remark}"
-        for column, rows in found.runs.items()
-        for row, seeds in rows.items()
-        for seed, entry in sorted(seeds.items())
-        for remark in entry.remarks
-        if not remark.startswith("--")  # that a parameter changes nothing
-    ]
+    """What runs themselves had to say of how they went, such as that one diverged; what many say is said once."""
+    who: dict[str, list[str]] = {}
+    for column, rows in found.runs.items():
+        for row, seeds in rows.items():
+            for seed, entry in sorted(seeds.items()):
+                run = f"{found.rows.get(row, row)}, {found.columns.get(column, column)}, seed {seed}"
+                for remark in entry.remarks:
+                    if not remark.startswith("--"):  # that a parameter changes nothing
+                        who.setdefault(remark, []).append(run)
+    return [f"{run}: {r}" for r, runs in who.items() for run in (runs if len(runs) <= _FEW else [f"{len(runs)} runs"])]
