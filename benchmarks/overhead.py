@@ -108,7 +108,7 @@ def main() -> None:
     rows = []
     pool = ProcessPoolExecutor(2, mp_context=get_context("spawn"))
     for samples in o.samples:
-        task, updates = make_task(samples), max(40, o.updates * 60 // samples)
+        task, updates = make_task(samples), max(100, o.updates * 60 // samples)
         bare(task, 10)
         seconds = dict.fromkeys([_BARE, _TWO, *WAYS], 0.0)
         list(pool.map(_alone, [samples] * 2, [10] * 2))  # both are up
