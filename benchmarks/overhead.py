@@ -2,10 +2,10 @@
 
     python benchmarks/overhead.py [--samples 60,600] [--rounds 7] [--updates 300]
 
-Each round times the bare loop and each way to train its clients one after the other, one thread a process, so that what
-else the machine does falls on all alike; a row divides the total times. Start-up, which tracing is a part of, is not in
-them: the first tenth of the updates is not timed. `two bare loops at once` is what two processes can come to on the
-machine: less than 2, where its cores share what they have.
+Each round times each way to train its clients, one thread a process, and the bare loop right before and after it, so
+that what else the machine does falls on both alike; a row has the median of the rounds' ratios. Start-up, which tracing
+is a part of, is not in them: the first tenth of the updates is not timed. `two bare loops at once` is what two
+processes can come to on the machine: less than 2, where its cores share what they have.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import argparse
 import time
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
+from statistics import median
 from typing import Any
 
 import torch
@@ -110,15 +111,23 @@ def main() -> None:
     for samples in o.samples:
         task, updates = make_task(samples), max(100, o.updates * 60 // samples)
         bare(task, 10)
-        seconds = dict.fromkeys([_BARE, _TWO, *WAYS], 0.0)
         list(pool.map(_alone, [samples] * 2, [10] * 2))  # both are up
+        seconds: dict[str, list[float]] = {name: [] for name in (_BARE, _TWO, *WAYS)}
+        ratios: dict[str, list[float]] = {name: [] for name in seconds}
         for _ in range(o.rounds):
-            seconds[_BARE] += bare(task, updates)
-            seconds[_TWO] += sum(pool.map(_alone, [samples] * 2, [updates] * 2)) / 4
-            for name, way in WAYS.items():
-                seconds[name] += ours(task, updates, way)
-        for name, total in seconds.items():
-            ratio, rate = seconds[_BARE] / total, o.rounds / total
+            before = bare(task, updates // 2)
+            for name in (_TWO, *WAYS):
+                if name == _TWO:
+                    took = sum(pool.map(_alone, [samples] * 2, [updates] * 2)) / 4
+                else:
+                    took = ours(task, updates, WAYS[name])
+                after = bare(task, updates // 2)
+                seconds[name].append(took)
+                ratios[name].append((before + after) / 2 / took)
+                seconds[_BARE].append(before)
+                before = after
+        for name, times in seconds.items():
+            ratio, rate = median(ratios[name]) if ratios[name] else 1.0, 1 / median(times)
             rows.append(
                 {
                     "trained": name,
