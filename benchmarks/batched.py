@@ -1,19 +1,20 @@
 """Clients in flight trained together, as a multiple of a bare PyTorch loop that trains them one after the other.
 
     python benchmarks/batched.py [--device cuda] [--only lenet5] [--lanes 1,4] [--size 0,1] [--compile]
-                                 [--channels-last] [--unfold] [--rounds 3]
+                                 [--channels-last] [--own-conv] [--rounds 3]
 
 The bare loop is what one would write: a module, torch.optim.SGD, a client after the other, examples on the device; for
 FedSOL, Fed-OGD and AsyncCurve it is the project's own loop (core.client.train), one client after the other. Both do the
 same visits on the same batches, in turns; a ratio is of client-steps a second within a round, and the median over
 rounds is told. `differs`: how far an update is from the same trained alone, after 3 steps. `--size 0` stacks as many
-as memory allows; `--channels-last` keeps convolutions as tensor cores take them; `--unfold` makes products of matrices
-of a stack's; a GPU's products are in float32 for both, but for rows that say tf32 or bf16.
+as memory allows; `--channels-last` keeps convolutions as tensor cores take them; `--own-conv` has convolutions by
+kernels of our own (core.conv_kernels); a GPU's products are in float32 for both, but for rows that say tf32 or bf16.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import time
 from collections.abc import Callable, Sequence
@@ -191,7 +192,7 @@ def measure(row: Row, o: Any) -> list[dict[str, Any]]:
             trainer = Trainer(
                 bound, rule=rule, work=work, seed=0, lanes=lanes, size=size or None, compiled=o.compile,
                 bf16=row.precision == "bf16", channels_last=o.channels_last,
-                unfolds=o.unfold,
+                own_conv=o.own_conv,
             )  # fmt: skip
             began = time.perf_counter()
             for _ in range(
@@ -201,6 +202,8 @@ def measure(row: Row, o: Any) -> list[dict[str, Any]]:
             _sync(o.device)
             first = time.perf_counter() - began
             far = differs(trainer, jobs, bound, rule, work)
+            gc.collect()
+            gc.freeze()  # what was made for the one is not gone through over and over by the other's garbage collection
             ratios, rates, plain = [], [], []
             for _ in range(o.rounds):
                 _allow_tf32(not exact)
@@ -216,12 +219,13 @@ def measure(row: Row, o: Any) -> list[dict[str, Any]]:
                 plain.append(base)
             out.append({
                 "row": row.name, "lanes": lanes, "size": size, "compiled": o.compile, "channels_last": o.channels_last,
-                "unfolds": o.unfold, "ratio": round(median(ratios), 2), "bar": row.bar,
+                "own_conv": o.own_conv, "ratio": round(median(ratios), 2), "bar": row.bar,
                 "steps_per_s": round(median(rates)), "bare_per_s": round(median(plain)),
                 "first_s": round(first, 1), "differs": far,
             })  # fmt: skip
             print(json.dumps(out[-1]), flush=True)
             del trainer
+            gc.unfreeze()
     return out
 
 
@@ -238,7 +242,7 @@ def main() -> None:
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--name", default="", help="of benchmarks/results/NAME.json")
     parser.add_argument("--channels-last", action="store_true")
-    parser.add_argument("--unfold", action="store_true", help="stacks have their convolutions as products")
+    parser.add_argument("--own-conv", action="store_true", help="convolutions by kernels of our own")
     parser.add_argument("--cudnn-benchmark", action="store_true")
     parser.add_argument("--rounds", type=int, default=3)
     o = parser.parse_args()

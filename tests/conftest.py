@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
 import torch
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # kernels for a GPU are tried without one; read when they are imported
 
 
 @pytest.fixture(autouse=True, scope="session")

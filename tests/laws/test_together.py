@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import tarry
-from tarry.sim.together import Together
+from tarry.sim.together import Together, Way
 
 from .small import Small
 
@@ -85,28 +85,41 @@ class Seeing(nn.Sequential):
         super().__init__(*first, nn.Tanh(), nn.Flatten(), nn.Linear(6, 3))
 
 
-@pytest.mark.parametrize("name", ["fedavg", "fedsol", "fedogd", "asynccurve", "scaffold", "fedsam"])
-def test_convolutions_as_products(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def own_conv(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels of our own, interpreted, and nothing else to choose from."""
+    pytest.importorskip("triton", reason="for Linux alone")
     monkeypatch.setattr("tarry.sim.together._FOUND", {})
-    monkeypatch.setattr(Together, "_may_unfold", lambda _: True)
-    monkeypatch.setattr(Together, "_ways", lambda *_: ())  # no other
+    monkeypatch.setattr(Together, "_may_have_own_conv", lambda _: True)
+    monkeypatch.setattr(Together, "_ways", lambda *_, own_conv: [Way(1, None, own_conv)])
     torch.manual_seed(6)
-    task = unequal(model=Seeing())
-    alone, *together = (run(name, e, task=task) for e in ("inline", "batched", "batched"))
+
+
+@pytest.mark.parametrize("name", ["fedsol", "asynccurve"])
+def test_own_convolutions(name: str, own_conv: None) -> None:
+    few = {"task": unequal((3, 4, 9, 1, 4, 5), model=Seeing()), "dtype": "float32", "epochs": 1, "time": 2.0}
+    alone, *together = (run(name, e, **few) for e in ("inline", "batched", "batched"))
     for found in together:  # the second knows of the first's choice
-        alike(alone, found)
-        assert "all who wait in a stack, convolutions as products" in found.trained
+        alike(alone, found, within=1e-5)
+        assert "all who wait in a stack, convolutions by Triton" in found.trained
 
 
-def test_products_that_disagree_are_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_own_convolutions_that_disagree_are_not_taken(own_conv: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tarry.core import conv_kernels
+
+    right = conv_kernels.correlate
+    few = {"task": unequal((3, 4, 9, 1, 4, 5), model=Seeing()), "dtype": "float32", "epochs": 1, "time": 2.0}
+    alone = run("fedavg", "inline", **few)
+    monkeypatch.setattr(conv_kernels, "correlate", lambda *args: 1.1 * right(*args))
+    found = run("fedavg", "batched", **few)
+    alike(alone, found, within=1e-5)
+    assert "Triton" not in found.trained
+    # wrong for stacks of more than the two that are tried first
     monkeypatch.setattr("tarry.sim.together._FOUND", {})
-    monkeypatch.setattr(Together, "_may_unfold", lambda _: True)
-    monkeypatch.setattr("tarry.core.unfold._filters", lambda w: 1.01 * w.permute(0, 2, 3, 1).reshape(len(w), -1))
-    torch.manual_seed(6)
-    task = unequal(model=Seeing())
-    found = run("fedavg", "batched", task=task)
-    alike(run("fedavg", "inline", task=task), found)
-    assert "products" not in found.trained
+    monkeypatch.setattr(conv_kernels, "correlate", lambda x, *args: (1.1 if len(x) > 2 else 1.0) * right(x, *args))
+    found = run("fedavg", "batched", **few)
+    alike(alone, found, within=0.0)
+    assert "a client's update differs by" in found.trained
 
 
 class Normed(nn.Sequential):

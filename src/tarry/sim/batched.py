@@ -73,7 +73,7 @@ class Trainer:
         compiled: bool = False,
         bf16: bool = False,
         channels_last: bool = False,
-        unfolds: bool = False,
+        own_conv: bool = False,
     ):
         if (why := _unfit(bound, work)) is not None:
             raise NotStackable(why)
@@ -89,7 +89,7 @@ class Trainer:
             bound.module, bound.layout, bound.task, work.optimiser, bound.head, bf16=bf16, channels_last=channels_last
         )
         self._steps = Steps(
-            self._pure, rule, work.optimiser, x, y, rated=work.later is not None, compiled=compiled, unfolds=unfolds
+            self._pure, rule, work.optimiser, x, y, rated=work.later is not None, compiled=compiled, own_conv=own_conv
         )
         cuda = self._device.type == "cuda"
         self._lanes = [GraphLane(self._steps, self._device) if cuda else PlainLane(self._steps) for _ in range(lanes)]

@@ -23,12 +23,14 @@ from ..core.local import LocalRule
 from ..core.optim import Optimiser
 from ..core.pure import Pure
 from ..core.stack import Form, NotStackable, bytes_of, form_of, no_loops, stacked, traced
-from ..core.unfold import unfolded
 
 __all__ = ["Program", "Steps"]
 
 Rows = Callable[[], Sequence[Tensor]]  # of one client: asked for when there is something to trace
 _OFTEN = 200
+# torch 2.11 lays a tensor out with room between its rows and then reads it as if it were laid out otherwise, where an
+# operation of ours is what reads it: gradients were wrong
+_HOW: dict[str, str | int | bool | Callable[..., Any]] = {"comprehensive_padding": False}
 _MOST_FORMS = 5  # a state that takes more of them from step to step changes with every one
 
 
@@ -76,10 +78,10 @@ class Steps:
         *,
         rated: bool = False,  # clients' learning rates differ
         compiled: bool = False,
-        unfolds: bool = False,  # convolutions are products of matrices
+        own_conv: bool = False,  # convolutions by kernels of our own
     ):
         self._pure, self._rule, self._optimiser, self._x, self._y = pure, rule, optimiser, x, y
-        self._rated, self._compiled, self._unfolds = rated, compiled, unfolds
+        self._rated, self._compiled, self._own_conv = rated, compiled, own_conv
         self._ones: dict[Hashable, One] = {}
         self._for_many: dict[Hashable, GraphModule] = {}
         self._programs: dict[Hashable, Program] = {}
@@ -170,7 +172,7 @@ class Steps:
             alone = rows()
             one = self._ones.get(key) or self._traced(key, fn, alone, state)
             around, many = wrap or _as_is, self._of_many(key, one, alone)
-            graph = one.graph if c == 1 and not self._unfolds else many
+            graph = one.graph if c == 1 and not self._own_conv else many
             if self._compiled and kind[0] == "step":
                 run, quicker = around(self._compile(graph, c, alone)), None
             else:
@@ -181,9 +183,11 @@ class Steps:
             return made
 
     def _of_many(self, key: Hashable, one: One, alone: Sequence[Tensor]) -> GraphModule:
-        """The graph that is stacked, with products in the place of convolutions where these are wanted."""
-        if self._unfolds and key not in self._for_many:
-            self._for_many[key] = unfolded(one.graph, alone)
+        """The graph that is stacked, with convolutions of our own where these are wanted."""
+        if self._own_conv and key not in self._for_many:
+            from ..core.own_conv import with_own_convolutions  # torch's registry of operations takes a while to import
+
+            self._for_many[key] = with_own_convolutions(one.graph, alone)
         return self._for_many.get(key, one.graph)
 
     def _quicker(
@@ -198,7 +202,7 @@ class Steps:
             graph = stacked(one, _repeated(alone, c))
         else:
             graph = lasting(one, alone) if self._pure.channels_last else one
-        made = torch.compile(graph, fullgraph=True, dynamic=False)
+        made = torch.compile(graph, fullgraph=True, dynamic=False, options=_HOW)
         return _alone(made) if c == 1 else made
 
     def _traced(

@@ -1,9 +1,9 @@
 """An executor that trains all who wait at once, if that gives the same numbers, in the way that is fastest here.
 
 Before it trains anybody it tries a few steps: two clients one by one and stacked, which must agree as far as rounding
-lets them; then, timed, one by one and each way to stack (how many clients a stack, how many lanes), once for each kind
-of run in a process. What it found is in `told`. What cannot be stacked (a model that looks at values, a rule that
-thinks in Python) is trained by another executor, and `told` says why.
+lets them; then, timed, one by one and each way to stack (how many clients a stack, how many lanes, whose kernels), once
+for each kind of run in a process, where the two must agree again. What it found is in `told`. What cannot be stacked (a
+model that looks at values, a rule that thinks in Python) is trained by another executor, and `told` says why.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from importlib.util import find_spec
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -30,11 +31,11 @@ __all__ = ["Together"]
 
 
 class Way(NamedTuple):
-    """How clients may be stacked: lanes, clients a stack at most (None: as memory allows), convolutions as products."""
+    """How clients may be stacked: lanes, clients a stack at most (None: as memory allows), whose convolutions."""
 
     lanes: int
     size: int | None
-    unfolds: bool = False
+    own_conv: bool = False
 
 
 _STEPS = 4  # of a trial
@@ -83,11 +84,11 @@ class Together:
         except NotStackable as e:
             self._give_up(str(e))
 
-    def _made(self, *, unfolds: bool = False) -> Trainer:
+    def _made(self, *, own_conv: bool = False) -> Trainer:
         bound, (precision, compiled) = self._bound, self._how
         return Trainer(
             bound, rule=self._rule, work=self._work, seed=self._seed, lanes=self._lanes, compiled=compiled,
-            bf16=precision == "bf16", unfolds=unfolds,
+            bf16=precision == "bf16", own_conv=own_conv,
             channels_last=compiled and self._rough and bound.flat.is_cuda and pays(bound.layout),
         )  # fmt: skip
 
@@ -136,32 +137,31 @@ class Together:
         alone = [train(j, self._bound, rule=self._rule, work=work, seed=self._seed) for j in two]
         self._must_agree(two, alone, self._trainer, work)
         kind, trainers = self._kind(few), {False: self._trainer}
-        if self._may_unfold() and (kind not in _FOUND or _FOUND[kind][0].unfolds):
-            trainers[True] = self._made(unfolds=True)
+        if self._may_have_own_conv() and (kind not in _FOUND or _FOUND[kind][0].own_conv):
+            trainers[True] = self._made(own_conv=True)
             try:
                 self._must_agree(two, alone, trainers[True], work)
             except NotStackable:
                 del trainers[True]
         if kind not in _FOUND:
-            _FOUND[kind] = self._tried(trainers, few, two[0], work)
+            _FOUND[kind] = self._tried(trainers, few, work)
         how, faster = _FOUND[kind]
         if not self._forced and faster < _WORTH * self._at_a_time:
             others = "one by one" if self._at_a_time == 1 else f"one, and {self._at_a_time} processes train"
             raise NotStackable(f"a step of a stack is {faster:.1f} times as fast as {others} here")
-        self._trainer = trainer = trainers.get(how.unfolds, self._trainer)
+        self._trainer = trainer = trainers.get(how.own_conv, self._trainer)
         trainer.lanes, trainer.size = how.lanes, how.size
         stack = (
             "one client a stack" if how.size == 1 else "all who wait in a stack" if how.lanes == 1 else "a stack a lane"
         )
-        more = ("" if how.lanes == 1 else f", {how.lanes} lanes") + (
-            ", convolutions as products" if how.unfolds else ""
-        )
+        more = ("" if how.lanes == 1 else f", {how.lanes} lanes") + (", convolutions by Triton" if how.own_conv else "")
         self.told = f"clients are trained together ({stack}{more}): a step is {faster:.1f} times as fast as alone"
 
-    def _may_unfold(self) -> bool:
-        """Whether there are convolutions, compiled for a GPU: else they are the faster way."""
-        compiled, layers = self._how[1], self._bound.layout.layers
-        return compiled and self._bound.flat.is_cuda and any(len(b.shape) == 4 for b in layers)
+    def _may_have_own_conv(self) -> bool:
+        """Whether there are convolutions on a GPU, and what our kernels for them are written in."""
+        flat, layers = self._bound.flat, self._bound.layout.layers
+        there = flat.is_cuda and flat.dtype == torch.float32 and any(len(b.shape) == 4 for b in layers)
+        return there and find_spec("triton") is not None
 
     def _kind(self, few: Sequence[Job]) -> Hashable:
         """Runs of one kind in one process are tried once: a table's runs differ in seeds and settings alone."""
@@ -171,57 +171,67 @@ class Together:
         model = (type(bound.module), bound.layout.size, str(bound.flat.device), bound.flat.dtype, bound.task.name)
         return (*model, type(self._rule), type(work.optimiser), work.batch, len(few), trainer.most_lanes, *self._how)
 
-    def _tried(self, trainers: Mapping[bool, Trainer], few: Sequence[Job], one: Job, work: Work) -> tuple[Way, float]:
+    def _tried(self, trainers: Mapping[bool, Trainer], few: Sequence[Job], work: Work) -> tuple[Way, float]:
         """The fastest way, and how many times as fast as one by one it is.
 
         What else the machine does only adds to a time: the shortest of a few counts.
         """
 
-        def alone() -> float:
-            return _seconds(lambda: [train(one, self._bound, rule=self._rule, work=work, seed=self._seed)])
+        def alone(job: Job) -> Trained:
+            return train(job, self._bound, rule=self._rule, work=work, seed=self._seed)
 
-        trials = {unfolds: trainer.shortened(_STEPS) for unfolds, trainer in trainers.items()}
+        trials = {own: trainer.shortened(_STEPS) for own, trainer in trainers.items()}
 
-        def together(how: Way) -> float:
-            trial = trials[how.unfolds]
+        def together(how: Way) -> Sequence[Trained]:
+            trial = trials[how.own_conv]
             trial.lanes, trial.size = how.lanes, how.size
-            return _seconds(lambda: trial.train(few))
+            return trial.train(few)
 
-        one_by_one, took = [alone() for _ in range(_TRIES)], dict[Way, float]()
-        if not self._bound.flat.is_cuda:
+        on_gpu, one_by_one, took = self._bound.flat.is_cuda, list[float](), dict[Way, float]()
+        one_by_one += [_seconds(alone, few[0]) for _ in range(_TRIES)]
+        if not on_gpu:
             few = few[: max(_FEWEST, int(_SHORT / min(one_by_one)))]
-        ways = list(self._ways(len(few)))
-        if True in trials:
-            ways += [Way(1, None, unfolds=True), *(w._replace(unfolds=True) for w in ways[-1:] if w.size == 1)]
-        for how in ways:
+        ends = [few[0], few[-1]]
+        theirs, refused = [alone(job) for job in ends], ""
+        for how in self._ways(len(few), own_conv=True in trials):
             try:
-                if self._bound.flat.is_cuda:
-                    together(how)  # what is compiled and captured is so now
-                took[how] = together(how)
+                began = time.perf_counter()
+                found = together(how)
+                first = time.perf_counter() - began
+                self._compared(ends, theirs, [found[0], found[-1]], work)  # a program is made for each size
+                took[how] = _seconds(together, how) if on_gpu else first  # what is compiled and captured is so now
             except torch.OutOfMemoryError:
-                if not how.unfolds:
+                if not how.own_conv:
                     raise
+                continue
+            except NotStackable as e:
+                refused = str(e)
                 continue
             for _ in range(_AGAIN if took[how] < _SHORT else 1):
                 if took[how] < _CLOSE * min(took.values()):
-                    took[how] = min(took[how], together(how))
-        one_by_one += [alone() for _ in range(_TRIES)]
+                    took[how] = min(took[how], _seconds(together, how))
+        if not took:
+            raise NotStackable(refused)
+        one_by_one += [_seconds(alone, few[0]) for _ in range(_TRIES)]
         best = min(took, key=lambda how: took[how])
-        if not self._bound.flat.is_cuda and min(one_by_one) < _TINY:  # calls are what takes time, and they get quicker
-            trials[best.unfolds].hurry()
-            took[best] = min(together(best) for _ in range(_AGAIN))
+        if not on_gpu and min(one_by_one) < _TINY:  # calls are what takes time, and they get quicker
+            trials[best.own_conv].hurry()
+            took[best] = min(_seconds(together, best) for _ in range(_AGAIN))
         return best, min(one_by_one) * len(few) / took[best]
 
-    def _ways(self, n: int) -> Iterator[Way]:
+    def _ways(self, n: int, *, own_conv: bool) -> Iterator[Way]:
+        """With fewer stacks of other people's convolutions where there are ours and each has to be compiled."""
         assert self._trainer is not None
         most = self._trainer.most_lanes
+        lanes = [k for k in sorted({2, 4, most}) if 1 < k <= min(most, n)]
         yield Way(1, None)
-        for lanes in {2, 4, most}:
-            if 1 < lanes <= min(most, n):
-                yield Way(lanes, None)
-                yield Way(lanes, 1)
+        for k in lanes[-1:] if own_conv and self._how[1] else lanes:
+            yield Way(k, None)
+            yield Way(k, 1)
         if most == 1:
             yield Way(1, 1)
+        if own_conv:
+            yield from (Way(k, None, own_conv=True) for k in (1, *lanes[-1:]))
 
     def _must_agree(self, jobs: Sequence[Job], alone: Sequence[Trained], trainer: Trainer, work: Work) -> None:
         """A few steps of each, stacked; and padded, where others may be though these are not."""
@@ -264,8 +274,8 @@ def _apart(a: Trained, b: Trained) -> float:
     return float((a.delta - b.delta).norm() / a.delta.norm().clamp_min(1e-30))
 
 
-def _seconds(work: Callable[[], Sequence[Trained]]) -> float:
+def _seconds(work: Callable[[Any], object], what: Any) -> float:
     """Until its numbers are there: a Trained holds a loss that was asked for."""
     began = time.perf_counter()
-    work()
+    work(what)
     return time.perf_counter() - began
