@@ -1,8 +1,8 @@
 """Convolutions of a stack of clients, each with filters of its own, on a GPU; in Triton, which comes with torch there.
 
 A convolution with weights of everybody's own is one of many groups to cuDNN, which has slow kernels for these. Here
-what a filter sees at a place is a row, as if written out (height, width and channels of the filter, channels innermost);
-a tile of such rows is read from where the images lie, and multiplied on the spot:
+what a filter sees at a place is a row, as if written out, channels innermost; a tile of such rows is read from where
+the images lie, and multiplied on the spot:
 
     correlate            [places, row] × [row, outputs]
     correlate_filters    [row, places] × [places, outputs]     by stretches of places, which are summed then

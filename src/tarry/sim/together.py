@@ -8,6 +8,7 @@ model that looks at values, a rule that thinks in Python) is trained by another 
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -84,8 +85,8 @@ class Together:
         except NotStackable as e:
             self._give_up(str(e))
 
-    def _made(self, *, own_conv: bool = False) -> Trainer:
-        bound, (precision, compiled) = self._bound, self._how
+    def _made(self, *, own_conv: bool = False, compiled: bool = True) -> Trainer:
+        bound, precision, compiled = self._bound, self._how[0], compiled and self._how[1]
         return Trainer(
             bound, rule=self._rule, work=self._work, seed=self._seed, lanes=self._lanes, compiled=compiled,
             bf16=precision == "bf16", own_conv=own_conv,
@@ -135,14 +136,13 @@ class Together:
         sizes = {j.number: len(self._bound.task.clients[j.client][0]) for j in few}
         two = [few[0], min(few, key=lambda j: sizes[j.number])][: len(few)]
         alone = [train(j, self._bound, rule=self._rule, work=work, seed=self._seed) for j in two]
-        self._must_agree(two, alone, self._trainer, work)
+        self._must_agree(two, alone, work, self._trainer)
         kind, trainers = self._kind(few), {False: self._trainer}
         if self._may_have_own_conv() and (kind not in _FOUND or _FOUND[kind][0].own_conv):
-            trainers[True] = self._made(own_conv=True)
-            try:
-                self._must_agree(two, alone, trainers[True], work)
-            except NotStackable:
-                del trainers[True]
+            ours = self._made(own_conv=True)
+            with contextlib.suppress(NotStackable):
+                self._must_agree(two, alone, work, ours, own_conv=True)
+                trainers[True] = ours
         if kind not in _FOUND:
             _FOUND[kind] = self._tried(trainers, few, work)
         how, faster = _FOUND[kind]
@@ -220,21 +220,24 @@ class Together:
         return best, min(one_by_one) * len(few) / took[best]
 
     def _ways(self, n: int, *, own_conv: bool) -> Iterator[Way]:
-        """With fewer stacks of other people's convolutions where there are ours and each has to be compiled."""
+        """Where each has to be compiled, with convolutions, for stacks of many: only of ours, which are the faster."""
         assert self._trainer is not None
         most = self._trainer.most_lanes
         lanes = [k for k in sorted({2, 4, most}) if 1 < k <= min(most, n)]
-        yield Way(1, None)
-        for k in lanes[-1:] if own_conv and self._how[1] else lanes:
-            yield Way(k, None)
-            yield Way(k, 1)
-        if most == 1:
-            yield Way(1, 1)
+        if own_conv and self._how[1]:
+            yield Way(lanes[-1] if lanes else 1, 1)
+        else:
+            yield Way(1, None)
+            yield from (Way(k, size) for k in lanes for size in (None, 1))
+            yield from [Way(1, 1)] if most == 1 else []
         if own_conv:
             yield from (Way(k, None, own_conv=True) for k in (1, *lanes[-1:]))
 
-    def _must_agree(self, jobs: Sequence[Job], alone: Sequence[Trained], trainer: Trainer, work: Work) -> None:
-        """A few steps of each, stacked; and padded, where others may be though these are not."""
+    def _must_agree(
+        self, jobs: Sequence[Job], alone: Sequence[Trained], work: Work, trainer: Trainer, *, own_conv: bool = False
+    ) -> None:
+        """A few steps of each, stacked; and padded, where others may be though these are not. None is compiled yet."""
+        trainer = self._made(own_conv=own_conv, compiled=False) if self._how[1] else trainer
         for padding in (0, 1) if trainer.masks else (0,):
             self._compared(jobs, alone, trainer.shortened(_STEPS, padding=padding).train(jobs), work)
 
