@@ -14,7 +14,7 @@ pytest.importorskip("triton", reason="for Linux alone")
 
 from tarry.core.conv_kernels import Tile, correlate, correlate_filters
 from tarry.core.own_conv import with_own_convolutions
-from tarry.core.stack import stacked, traced
+from tarry.core.stack import NotStackable, stacked, traced
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 F32, F64 = torch.float32, torch.float64
@@ -91,6 +91,20 @@ def test_places_side_by_side(side: int) -> None:
     wide = torch.stack([pad(w, (0, 0, i, side - 1 - i)) for i in range(side)], 1).reshape(2, side * 4, -1)
     found = correlate(x, wide, (3, 3 + side - 1), side, "ieee").reshape(2, 3, 3, 8, 4)
     torch.testing.assert_close(found, correlate(x, w.reshape(2, 4, -1), (3, 3), 1, "ieee"), **CLOSE)
+
+
+def test_operations_are_what_they_say() -> None:
+    x, w = torch.randn(2, 3, 5, 8, 2, device=DEVICE), torch.randn(2, 6, 24, device=DEVICE)
+    told = ("test_schema", "test_faketensor")
+    torch.library.opcheck(torch.ops.tarry.correlate.default, (x, w, 3, 4, 1, "ieee"), test_utils=told)
+    grad = torch.randn(2, 6, 1, 6, 2, device=DEVICE)
+    torch.library.opcheck(torch.ops.tarry.correlate_filters.default, (x, grad, 3, 3, "ieee"), test_utils=told)
+
+
+def test_what_a_gpu_cannot_do_is_said() -> None:
+    x, w = torch.randn(1, 2, 4, 4, 2, device=DEVICE), torch.randn(1, 3, 18, device=DEVICE)
+    with pytest.raises(NotStackable, match="Triton has no such kernel here"):
+        correlate(x, w, (3, 3), 1, "ieee", Tile(48, 16, 16))  # no power of two
 
 
 def stepped(module: nn.Module, shape: tuple[int, ...], dtype: torch.dtype = F32) -> tuple[Any, list[Tensor]]:

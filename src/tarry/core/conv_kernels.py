@@ -16,10 +16,11 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from .stack import NotStackable
 
 __all__ = ["Tile", "correlate", "correlate_filters"]
 
@@ -62,7 +63,7 @@ def _correlate(
         b = tl.load(ws + k[:, None], mask=(k < K)[:, None] & (o < O)[None, :], other=0.0)
         total = tl.dot(a, b, total, input_precision=HOW)
     ys = out + who * n_places * O + p[:, None] * O + o[None, :]
-    tl.store(ys, total.to(out.dtype.element_ty), mask=here[:, None] & (o < O)[None, :])
+    tl.store(ys, total, mask=here[:, None] & (o < O)[None, :])
 
 
 @triton.jit
@@ -122,15 +123,18 @@ def correlate_filters(x: Tensor, grad: Tensor, size: tuple[int, int], how: str, 
     parts = max(1, min(places // _SHORTEST, _ENOUGH // (tiles * clients)))
     steps = triton.cdiv(places, parts * tile.places)
     parts = triton.cdiv(places, steps * tile.places)
-    out = torch.empty(parts, clients, outputs, row, dtype=torch.float32, device=x.device)
+    out = x.new_empty(parts, clients, outputs, row)
     sizes = (n, down * across, across, h, width, inputs, outputs, size[1], row, steps)
     _launched(_correlate_filters, (tiles, parts, clients), tile, how, x.contiguous(), grad.contiguous(), out, *sizes)
-    return (out[0] if parts == 1 else out.sum(0)).to(x.dtype)
+    return out[0] if parts == 1 else out.sum(0)
 
 
 def _launched(kernel: Any, grid: tuple[int, int, int], tile: Tile, how: str, *args: Any) -> None:
     blocks = (tile.places, tile.outputs, tile.row)
-    kernel[grid](*args, *blocks, how, num_warps=tile.warps, num_stages=tile.stages)
+    try:
+        kernel[grid](*args, *blocks, how, num_warps=tile.warps, num_stages=tile.stages)
+    except Exception as e:  # a GPU with less memory for a tile, or without such products
+        raise NotStackable(f"Triton has no such kernel here ({type(e).__name__}: {str(e)[:160]})") from e
 
 
 def _power(n: int, least: int, most: int) -> int:

@@ -1,14 +1,15 @@
 """A traced step whose convolutions are ours (core.conv_kernels), for stacks of clients on a GPU.
 
 The step of one client is written anew with two operations that know of stacks: under vmap the clients come to lie in
-their first dimension, and one kernel serves all of them. Images are padded once, for both passes; an image's gradient
-is a convolution of the outputs' with the filters turned round. What is not plain (strides, dilation, groups) stays as
-it is.
+their first dimension, and one kernel serves all of them. Before that images are padded and laid out as the kernel reads
+them, which a compiler joins with what made them. An image's gradient is a convolution of the outputs' with the filters
+turned round. What is not plain (strides, dilation, groups) or not in single precision stays as it is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import torch
@@ -22,8 +23,8 @@ __all__ = ["with_own_convolutions"]
 
 _aten = torch.ops.aten
 _STRIDE = {_aten.convolution.default: 3, _aten.convolution_backward.default: 4}  # its place among the arguments
+_MOST = 2**31  # numbers of a client's: kernels count them in 32 bits
 _OUTPUTS = 64  # of a place, for a GPU to be at its best
-_TYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def with_own_convolutions(graph: GraphModule, args: Sequence[Tensor]) -> GraphModule:
@@ -125,8 +126,11 @@ class _Own(Interpreter):
 
 def _plain(x: Tensor, weight: Tensor, how: Sequence[Any]) -> bool:
     stride, padding, dilation, transposed, _, groups = how[:6]
-    small = x.ndim == 4 and all(p < k for p, k in zip(padding, weight.shape[2:], strict=True))
-    return small and x.dtype in _TYPES and {*stride, *dilation, groups} == {1} and not transposed
+    if x.ndim != 4 or x.dtype != torch.float32 or transposed or {*stride, *dilation, groups} != {1}:
+        return False
+    reach = all(p < k for p, k in zip(padding, weight.shape[2:], strict=True))
+    most = len(x) * prod(n + 2 * k for n, k in zip(x.shape[2:], weight.shape[2:], strict=True)) * max(weight.shape[:2])
+    return reach and most < _MOST
 
 
 def _in_places(x: Tensor, padding: Sequence[int]) -> Tensor:
@@ -138,4 +142,4 @@ def _in_places(x: Tensor, padding: Sequence[int]) -> Tensor:
 def _in_planes(x: Tensor, padding: Sequence[int]) -> Tensor:
     """[channels, height, width, examples], of these so many that reads do not straddle."""
     up, left = padding
-    return pad(x.permute(1, 2, 3, 0), (0, -len(x) % (16 // x.element_size()), left, left, up, up)).contiguous()
+    return pad(x.permute(1, 2, 3, 0), (0, -len(x) % 4, left, left, up, up)).contiguous()

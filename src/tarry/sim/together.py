@@ -160,8 +160,8 @@ class Together:
     def _may_have_own_conv(self) -> bool:
         """Whether there are convolutions on a GPU, and what our kernels for them are written in."""
         flat, layers = self._bound.flat, self._bound.layout.layers
-        there = flat.is_cuda and flat.dtype == torch.float32 and any(len(b.shape) == 4 for b in layers)
-        return there and find_spec("triton") is not None
+        single = flat.dtype == torch.float32 and self._how[0] != "bf16"
+        return flat.is_cuda and single and any(len(b.shape) == 4 for b in layers) and find_spec("triton") is not None
 
     def _kind(self, few: Sequence[Job]) -> Hashable:
         """Runs of one kind in one process are tried once: a table's runs differ in seeds and settings alone."""
