@@ -72,7 +72,7 @@ def cluster() -> Iterator[str]:
     assert len(of_ray) >= 3
     assert not ray.is_initialized()
     assert signal.getsignal(signal.SIGTERM) is term
-    for _ in range(100):
+    for _ in range(600):
         if not running(of_ray):
             break
         time.sleep(0.1)
