@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import inf
@@ -78,7 +79,7 @@ class Plan:
                 lanes=lanes,
                 forced=s.executor == "batched",
                 otherwise=plain,
-                at_a_time=s.workers if s.device == "cpu" else 1,
+                at_a_time=min(s.workers, _cores()) if s.device == "cpu" else 1,
                 precision=s.precision,
                 compiled=s.compile,
             )
@@ -381,3 +382,8 @@ def _eval_every(spec: Spec, delay: Delay, n: int) -> float:
         return spec.time / 50
     first = [d for c in range(min(n, 101)) if (d := delay(c, 0)) is not None]
     return median(first) if first else inf
+
+
+def _cores() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

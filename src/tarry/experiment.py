@@ -105,8 +105,10 @@ def resume(
     if (folder / "result.json").is_file():
         return Result.read(folder)
     before = Spec.read(path)
-    if objects.get("executor", "ray") != "ray":  # what only that one knows
-        before = {k: v for k, v in before.items() if k not in ("address", "gpus")}
+    executor = objects.get("executor")
+    unknown = [] if executor in (None, "ray") else ["address", "gpus"]  # to others
+    unknown += [] if executor in (None, "batched", "auto") else ["compile"]
+    before = {k: v for k, v in before.items() if k not in unknown}
     spec = Spec.of({**before, **objects})
     return _Session(plan(spec), folder, callbacks, progress).go()
 

@@ -80,24 +80,34 @@ def form_of(record: Any) -> tuple[Form, list[Tensor]]:
 
 
 def gathered(forms: Sequence[Form]) -> Form:
-    """One form for records of the same tensors. What else differs in them varies, and so do plain numbers: who is
-    stacked next may have others, and a trace for each would be one too many.
+    """One form for records of the same tensors. What else differs in them varies, and so do plain numbers and what has
+    no value to tell it by, such as an array: who is stacked next may have others, and a trace for each would be one too
+    many.
     """
     first, columns = forms[0], zip(*(f.rest for f in forms), strict=True)
-    same = [type(column[0]) not in (int, float) and len({_key(x) for x in column}) == 1 for column in columns]
+    same = [type(column[0]) not in (int, float) and _one_value(column) for column in columns]
     return replace(first, rest=tuple(x if s else Varies() for x, s in zip(first.rest, same, strict=True)))
 
 
+def _one_value(column: Sequence[Any]) -> bool:
+    try:
+        return len({_key(x) for x in column}) == 1
+    except NotStackable:
+        return False
+
+
 def _key(x: Any) -> Hashable:
-    """Equal for what is the same to a trace: by value where it has one, else by identity."""
+    """Equal for what is the same to a trace."""
     if isinstance(x, Varies):
         return "varies"
     if isinstance(x, slice):
         return ("slice", x.start, x.stop, x.step)
     try:
         hash(x)
-    except TypeError:
-        return ("object", id(x))
+    except TypeError:  # where it lies says nothing: the next one may lie there
+        raise NotStackable(
+            f"its rule keeps {type(x).__name__} where a tensor, or something hashable, would do"
+        ) from None
     return (type(x).__name__, x)
 
 

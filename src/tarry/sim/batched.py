@@ -6,7 +6,8 @@ When an outcome is asked for, all jobs that wait are trained: in stacks of up to
     batches     shorter ones are padded to the stack's width, and the padding counts for nothing. Clients are stacked
                 with others whose batches are at least half as long
     steps       clients are sorted by how many they make, and a stack is cut down when half of it is done: at most two
-                steps are computed for one that counts, and a third more where a stack is filled up (sim.schedule)
+                steps are computed for one that counts, and a third more where a stack is filled up (sim.schedule).
+                Those that make more than 16 times as many go elsewhere
 
 The numbers are those of one client at a time up to rounding: a kernel for many may add in another order than one for a
 single client.
@@ -42,6 +43,9 @@ from .steps import Steps
 __all__ = ["Trainer"]
 
 _SHARE, _MEMORY = 0.4, 256e6  # of a GPU's free memory, or bytes of a processor's, that stacks may take
+_PLACE = 9  # bytes: which example it is, and whether it counts
+_MOST_STEPS = 16  # times as many as another client of a stack makes
+_SOME = 64  # examples, to try a loss on
 
 
 class Visit(NamedTuple):
@@ -79,19 +83,20 @@ class Trainer:
             raise NotStackable(why)
         self._bound, self._rule, self._work, self._seed = bound, rule, work, seed
         bound.load(bound.flat)  # counters as built, which is where visits begin
-        self.lanes, self.size, self.most_lanes = lanes, size, lanes
         self._device = bound.flat.device
+        cuda = self._device.type == "cuda"
+        lanes = lanes if cuda or not compiled else 1  # threads get into each other's way in torch.compile
+        self.lanes, self.size, self.most_lanes, self.own_conv = lanes, size, lanes, own_conv
         self._inner = Inner(bound.layout, self._device) if channels_last else None
-        self._most: dict[Hashable, int] = {}
+        self._bytes: dict[Hashable, int] = {}
         self._padding = 0
-        x, y, self._offsets = _everybodys(bound.task)
+        x, y, self._offsets = self._examples = _everybodys(bound.task)
         self._pure = Pure(
             bound.module, bound.layout, bound.task, work.optimiser, bound.head, bf16=bf16, channels_last=channels_last
         )
         self._steps = Steps(
             self._pure, rule, work.optimiser, x, y, rated=work.later is not None, compiled=compiled, own_conv=own_conv
         )
-        cuda = self._device.type == "cuda"
         self._lanes = [GraphLane(self._steps, self._device) if cuda else PlainLane(self._steps) for _ in range(lanes)]
         self._threads = threads("lane", lanes) if lanes > 1 and not cuda else None
 
@@ -111,18 +116,33 @@ class Trainer:
         first, *others = {b - a for a, b in pairwise(self._offsets)}
         return bool(others) or bool(first % self._work.batch if self._work.batch else first != _doubling(first))
 
+    @torch.no_grad()
+    def means(self) -> bool:
+        """Whether the task's loss is the mean of its examples' losses: tried on some of everybody's."""
+        x, y, ends = self._examples
+        at = torch.linspace(0, ends[-1] - 1, min(ends[-1], _SOME), device=x.device).long()
+        z, y, loss = self._bound.outputs(self._bound.flat, x[at]), y[at], self._bound.task.loss
+        z = z + torch.arange(z.numel(), device=z.device).view_as(z).sin()  # else all of them may be about the same
+        for dtype, within in ((torch.float64, 1e-9), (z.dtype, 1e-4)):
+            try:
+                whole, each = loss(z.to(dtype), y), [loss(z[i, None].to(dtype), y[i, None]) for i in range(len(z))]
+            except Exception:  # it has tensors of another type in it, or wants more than one: told when it is traced
+                continue
+            return bool(torch.isclose(whole, torch.stack(each).mean(), rtol=within, atol=within))
+        return True
+
+    @torch.no_grad()
     def train(self, jobs: Sequence[Job]) -> list[Trained]:
         """In the jobs' order."""
-        with torch.no_grad():
-            visits = [self._visit(job) for job in jobs]
-            groups = list(self._groups(visits))
-            stacks = [self._stack(members, width) for members, width in groups]
-            self._run(stacks)
-            if self._pure.norms.pairs and any(s.schedule.single for s in stacks):
-                raise NotStackable("a client has a batch of one example, and the model has batch normalisation")
-            done: dict[int, Trained] = {}
-            for (members, _), stack in zip(groups, stacks, strict=True):
-                done |= zip((v.job.number for v in members), self._finished(members, stack), strict=True)
+        groups, done = list(self._groups([self._visit(job) for job in jobs])), dict[int, Trained]()
+        if self._device.type == "cuda":
+            stacks = [(members, self._stack(members, width)) for members, width in groups]
+            self._run([self._course(lane, stacks[i :: self.lanes]) for i, lane in enumerate(self._lanes)])
+            torch.cuda.synchronize(self._device)
+            for members, stack in stacks:
+                done |= self._finished(members, stack)
+        else:
+            self._run([self._whole_course(lane, groups[i :: self.lanes], done) for i, lane in enumerate(self._lanes)])
         return [done[j.number] for j in jobs]
 
     def _visit(self, job: Job) -> Visit:
@@ -149,20 +169,23 @@ class Trainer:
         for key, members in together.items():
             width = key[0]  # type: ignore[index]
             members.sort(key=lambda v: -v.brief.n_steps)
-            most = self.size or self._fitting(members[0], width, key)
-            n = max(min(self.lanes, len(members)), ceil(len(members) / most))
-            yield from ((members[i::n], width) for i in range(n))
+            while members:
+                here = [v for v in members if v.brief.n_steps * _MOST_STEPS >= members[0].brief.n_steps]
+                members = members[len(here) :]
+                most = self.size or self._fitting(here[0], width, key)
+                n = max(min(self.lanes, len(here)), ceil(len(here) / most))
+                yield from ((here[i::n], width) for i in range(n))
 
     def _fitting(self, visit: Visit, width: int, key: Hashable) -> int:
-        """How many clients of a kind fit into memory at a time; found out once."""
-        if key not in self._most:
+        """How many clients of a kind fit into memory at a time, with the numbers of the examples of all their steps."""
+        cuda = self._device.type == "cuda"
+        if key not in self._bytes:
             stack = self._stack([visit], width)
             stack.begin(self._steps)
-            need = stack.program(self._steps, 0, 1).bytes_a_client * self.most_lanes
-            cuda = self._device.type == "cuda"
-            room = _SHARE * torch.cuda.mem_get_info(self._device)[0] if cuda else _MEMORY
-            self._most[key] = max(1, int(room / need))
-        return self._most[key]
+            self._bytes[key] = stack.program(self._steps, 0, 1).bytes_a_client
+        need = (self._bytes[key] + visit.brief.n_steps * width * _PLACE) * self.most_lanes
+        room = _SHARE * torch.cuda.mem_get_info(self._device)[0] if cuda else _MEMORY
+        return max(1, int(room / need))
 
     def _stack(self, members: Sequence[Visit], width: int) -> Stack:
         n, filled = self._bound.layout.n_params, [*members, *[members[0]] * (padded(len(members)) - len(members))]
@@ -184,23 +207,33 @@ class Trainer:
     def _there(self, stack: Tensor) -> Tensor:
         return stack if self._inner is None else self._inner.there(stack)
 
-    def _run(self, stacks: Sequence[Stack]) -> None:
-        by_lane = [stacks[i :: self.lanes] for i in range(self.lanes)]
-        courses = [self._course(lane, mine) for lane, mine in zip(self._lanes, by_lane, strict=False) if mine]
-        if self._threads is not None and len(courses) > 1:
-            for done in [self._threads.submit(_through, course) for course in courses]:
+    def _run(self, courses: Sequence[Iterator[None]]) -> None:
+        if self._threads is not None and self.lanes > 1:
+            for done in [self._threads.submit(_through, course) for course in courses[: self.lanes]]:
                 done.result()
         else:
-            for _ in zip_longest(*courses):
+            for _ in zip_longest(*courses[: self.lanes]):
                 pass
-            if self._device.type == "cuda":
-                torch.cuda.synchronize(self._device)
 
-    def _course(self, lane: Any, stacks: Sequence[Stack]) -> Iterator[None]:
-        for stack in stacks:
+    def _course(self, lane: Any, stacks: Sequence[tuple[Sequence[Visit], Stack]]) -> Iterator[None]:
+        for _, stack in stacks:
             yield from lane.run(stack)
 
-    def _finished(self, members: Sequence[Visit], stack: Stack) -> Iterator[Trained]:
+    def _whole_course(
+        self, lane: Any, groups: Sequence[tuple[Sequence[Visit], int]], done: dict[int, Trained]
+    ) -> Iterator[None]:
+        """A stack is made when its turn comes, and taken apart when it is through: two of them never take up memory."""
+        for members, width in groups:
+            stack = self._stack(members, width)
+            yield from lane.run(stack)
+            done |= self._finished(members, stack)
+
+    def _finished(self, members: Sequence[Visit], stack: Stack) -> dict[int, Trained]:
+        if self._pure.norms.pairs and stack.schedule.single:
+            raise NotStackable("a client has a batch of one example, and the model has batch normalisation")
+        return dict(zip((v.job.number for v in members), self._outcomes(members, stack), strict=True))
+
+    def _outcomes(self, members: Sequence[Visit], stack: Stack) -> Iterator[Trained]:
         assert stack.state is not None
         w, stats, totals, *state = stack.changes
         layout = self._bound.layout

@@ -202,7 +202,7 @@ class Steps:
             graph = stacked(one, _repeated(alone, c))
         else:
             graph = lasting(one, alone) if self._pure.channels_last else one
-        made = torch.compile(graph, fullgraph=True, dynamic=False, options=_HOW)
+        made = _told(torch.compile(graph, fullgraph=True, dynamic=False, options=_HOW))
         return _alone(made) if c == 1 else made
 
     def _traced(
@@ -302,6 +302,21 @@ def _alone(graph: Callable[..., Any]) -> Callable[..., Any]:
 
     def run(*args: Tensor) -> list[Tensor]:
         return [t.unsqueeze(0) for t in graph(*(a.squeeze(0) for a in args))]
+
+    return run
+
+
+def _told(made: Callable[..., Any]) -> Callable[..., Any]:
+    """What is compiled is so when it is first called: there may be no compiler, or it fails."""
+
+    def run(*args: Tensor) -> Any:
+        try:
+            return made(*args)
+        except (NotStackable, torch.OutOfMemoryError):
+            raise
+        except Exception as e:
+            line = next(iter(str(e).strip().splitlines()), "")[:160]
+            raise NotStackable(f"--compile: torch cannot compile its step ({type(e).__name__}: {line})") from e
 
     return run
 

@@ -105,6 +105,8 @@ class Together:
                 self._train()
             except NotStackable as e:
                 self._give_up(str(e))
+            except torch.OutOfMemoryError:
+                self._give_up("the device has not the memory for it")
         if number in self._done:
             return self._done.pop(number)
         assert self._other is not None
@@ -117,8 +119,23 @@ class Together:
         if not self._chosen:
             self._choose(jobs)
             self._chosen = True
-        self._done |= zip((j.number for j in jobs), self._trainer.train(jobs), strict=True)
+        self._done |= zip((j.number for j in jobs), self._trained(jobs), strict=True)
         self._waiting.clear()
+
+    def _trained(self, jobs: Sequence[Job]) -> Sequence[Trained]:
+        """In smaller stacks, and in memory that is asked for anew, where there is too little: others may take of it."""
+        assert self._trainer is not None
+        while True:
+            try:
+                return self._trainer.train(jobs)
+            except torch.OutOfMemoryError:
+                before = self._trainer
+                if before.size == 1:
+                    raise
+            self._trainer = self._made(own_conv=before.own_conv)
+            self._trainer.lanes, self._trainer.size = before.lanes, max(1, (before.size or len(jobs)) // 2)
+            del before
+            torch.cuda.empty_cache()
 
     def _give_up(self, why: str) -> None:
         self.told = f"clients are not trained together: {why}"
@@ -136,20 +153,22 @@ class Together:
         sizes = {j.number: len(self._bound.task.clients[j.client][0]) for j in few}
         two = [few[0], min(few, key=lambda j: sizes[j.number])][: len(few)]
         alone = [train(j, self._bound, rule=self._rule, work=work, seed=self._seed) for j in two]
+        if self._trainer.masks and not self._trainer.means():
+            raise NotStackable("its loss is not the mean of the examples' losses, and clients differ in size")
         self._must_agree(two, alone, work, self._trainer)
-        kind, trainers = self._kind(few), {False: self._trainer}
+        kind, trainers = self._kind(few, sizes), {False: self._trainer}
         if self._may_have_own_conv() and (kind not in _FOUND or _FOUND[kind][0].own_conv):
             ours = self._made(own_conv=True)
             with contextlib.suppress(NotStackable):
                 self._must_agree(two, alone, work, ours, own_conv=True)
                 trainers[True] = ours
-        if kind not in _FOUND:
+        if kind not in _FOUND or _FOUND[kind][0].own_conv not in trainers:
             _FOUND[kind] = self._tried(trainers, few, work)
         how, faster = _FOUND[kind]
         if not self._forced and faster < _WORTH * self._at_a_time:
             others = "one by one" if self._at_a_time == 1 else f"one, and {self._at_a_time} processes train"
             raise NotStackable(f"a step of a stack is {faster:.1f} times as fast as {others} here")
-        self._trainer = trainer = trainers.get(how.own_conv, self._trainer)
+        self._trainer = trainer = trainers[how.own_conv]
         trainer.lanes, trainer.size = how.lanes, how.size
         stack = (
             "one client a stack" if how.size == 1 else "all who wait in a stack" if how.lanes == 1 else "a stack a lane"
@@ -163,13 +182,18 @@ class Together:
         single = flat.dtype == torch.float32 and self._how[0] != "bf16"
         return flat.is_cuda and single and any(len(b.shape) == 4 for b in layers) and find_spec("triton") is not None
 
-    def _kind(self, few: Sequence[Job]) -> Hashable:
+    def _kind(self, few: Sequence[Job], sizes: Mapping[int, int]) -> Hashable:
         """Runs of one kind in one process are tried once: a table's runs differ in seeds and settings alone."""
-        bound, work = self._bound, self._work
-        trainer = self._trainer
+        bound, work, trainer = self._bound, self._work, self._trainer
         assert trainer is not None
-        model = (type(bound.module), bound.layout.size, str(bound.flat.device), bound.flat.dtype, bound.task.name)
-        return (*model, type(self._rule), type(work.optimiser), work.batch, len(few), trainer.most_lanes, *self._how)
+        shapes = (tuple(b.shape for b in bound.layout.layers), tuple(bound.task.clients[few[0].client][0].shape[1:]))
+        model = (type(bound.module), shapes, str(bound.flat.device), bound.flat.dtype, bound.task.name)
+        about = tuple(sorted({n.bit_length() for n in sizes.values()}))
+        try:
+            rule: Any = hash(self._rule)
+        except TypeError:
+            rule = type(self._rule)
+        return (*model, rule, type(work.optimiser), work.batch, about, len(few), trainer.most_lanes, *self._how)
 
     def _tried(self, trainers: Mapping[bool, Trainer], few: Sequence[Job], work: Work) -> tuple[Way, float]:
         """The fastest way, and how many times as fast as one by one it is.
@@ -199,12 +223,9 @@ class Together:
                 found = together(how)
                 first = time.perf_counter() - began
                 self._compared(ends, theirs, [found[0], found[-1]], work)  # a program is made for each size
-                took[how] = _seconds(together, how) if on_gpu else first  # what is compiled and captured is so now
-            except torch.OutOfMemoryError:
-                if not how.own_conv:
-                    raise
-                continue
-            except NotStackable as e:
+                again = on_gpu or self._how[1]  # what is compiled and captured is so now
+                took[how] = _seconds(together, how) if again else first
+            except (NotStackable, torch.OutOfMemoryError) as e:
                 refused = str(e)
                 continue
             for _ in range(_AGAIN if took[how] < _SHORT else 1):
