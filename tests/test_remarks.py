@@ -167,13 +167,13 @@ def test_a_run_that_learnt_nothing_says_why(what: str) -> None:
 
 def test_a_run_whose_updates_are_none_any_more_ends_with_what_it_had_and_says_so() -> None:
     class Once:
-        """A loss that is a number for the first visits alone."""
+        """A loss that is a number when it is tried and for the first three visits alone."""
 
         calls = 0
 
         def __call__(self, output: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
             self.calls += 1
-            return nn.functional.cross_entropy(output, y) * (1.0 if self.calls <= 3 else float("nan"))
+            return nn.functional.cross_entropy(output, y) * (1.0 if self.calls <= 4 else float("nan"))
 
     task = replace(two_clients(), loss=Once())
     for budget in ({"rounds": 50}, {"time": 200.0}):
@@ -207,3 +207,48 @@ def test_a_global_that_has_left_all_bounds_is_told() -> None:
     assert any("the global model's loss is no number any more (seen first at" in said for said in result.remarks)
     fine = tarry.run("asgd", "digits", clients=3, time=200.0, steps=1)
     assert not any("no number" in said for said in fine.remarks)
+
+
+def test_a_client_that_is_always_refused_is_named() -> None:
+    task = two_clients()
+    (x, y), other = task.clients
+    task = replace(task, clients=[(torch.full_like(x, float("nan")), y), other])
+    result = tarry.run("asgd", task, delay=[1.0, 1.0], updates=20)
+    (said,) = result.remarks
+    assert said.startswith("client 0: every update was refused because it was not finite")
+    assert result.refused > 10
+
+
+def test_test_data_that_hold_no_numbers_are_told_from_a_rate_too_high() -> None:
+    task = two_clients(test=(torch.full((4, 4), float("nan")), torch.zeros(4, dtype=torch.int64)))
+    (said,) = tarry.run("asgd", task, delay=[1.0, 1.0], updates=5).remarks
+    assert said == "the loss of the first weights on the test set is no number: look at the test data"
+
+
+def test_a_target_that_is_missed_is_told() -> None:
+    result = tarry.run("fedasync", "digits", time=300.0, target=0.999)
+    assert any(r.startswith("--target 0.999 was not reached: the best score was 0.") for r in result.remarks)
+
+
+@pytest.mark.parametrize(
+    ("loss", "said"),
+    [
+        (lambda z, y: nn.functional.cross_entropy(z, y, reduction="none"), r"its loss returned a tensor of \(2,\)"),
+        (lambda z, y: nn.functional.cross_entropy(z, y).item(), "its loss returned float"),
+        (
+            lambda z, y: nn.functional.cross_entropy(z, y.float()),
+            "its model or loss fails on client 0's first 2 examples",
+        ),
+    ],
+)
+def test_a_loss_that_is_no_loss_is_told_before_anything_is_written(loss: Any, said: str, tmp_path: Any) -> None:
+    with pytest.raises(BadInput, match=said):
+        tarry.run("asgd", replace(two_clients(), loss=loss), delay=[1.0, 1.0], updates=5, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_examples_that_are_no_tensors_are_told() -> None:
+    task = two_clients()
+    clients: Any = [(x.numpy(), y.numpy()) for x, y in task.clients]
+    with pytest.raises(BadInput, match=r"client 0 has ndarray and ndarray; torch\.as_tensor makes tensors of them"):
+        tarry.run("asgd", replace(task, clients=clients), delay=[1.0, 1.0], updates=5)

@@ -225,6 +225,7 @@ def plan(spec: Spec) -> Plan:
     later = None if spec.lr_decay == 1 else spec.client_optimiser
     work = Work(spec.client_optimiser(), epochs=spec.epochs, steps=spec.steps, batch=batch, later=later)
     module = build_module(task, seed=spec.seed, dtype=_dtype(spec)).to(spec.device)
+    _tried(task, module)
     layout = Layout.of(module, task.clients[0][0][:2])
     with under_flag("local" if spec.local is not None else _flag(spec, "method")):
         method.local.check(layout, work.optimiser)
@@ -239,6 +240,7 @@ def plan(spec: Spec) -> Plan:
     delay = _delay(spec, fleet)
     every, presence = _eval_every(spec, delay, n), _presence(spec, n)
     said = (*of_data, *remarks(spec, method, unlabelled=chosen), *_unscored(spec, method), *_replaced(spec, method))
+    said += tuple(_absent(delay, n))
     made = Plan(spec, method, task, module, layout, work, delay, presence, budget, every, said)
     if spec.personalise is not None:
         with under_flag("local" if spec.local is not None else _flag(spec, "method")):
@@ -328,10 +330,36 @@ def _task(spec: Spec) -> Task:
         raise BadInput(f"--task {task.name}: it has neither clients nor training examples to deal out")
     elif spec.clients is not None and spec.clients != len(task.clients):
         raise BadInput(f"--clients {spec.clients}: task {task.name!r} comes with {len(task.clients)} clients")
-    for client, (x, y) in enumerate(task.clients):
+    given: Any = enumerate(task.clients)
+    for client, (x, y) in given:
+        if not isinstance(x, Tensor) or not isinstance(y, Tensor):
+            kinds = " and ".join(type(t).__name__ for t in (x, y))
+            raise BadInput(f"task {task.name!r}: client {client} has {kinds}; torch.as_tensor makes tensors of them")
         if len(x) == 0 or len(x) != len(y):
             raise BadInput(f"task {task.name!r}: client {client} has {len(x)} examples and {len(y)} targets")
     return task.to(_dtype(spec), spec.device)
+
+
+def _tried(task: Task, module: nn.Module) -> None:
+    """The model and the loss on two examples, before anything is written: what is wrong with them is told by name."""
+    x, y = (t[:2] for t in task.clients[0])
+    module.eval()
+    try:
+        with torch.no_grad():
+            loss: Any = task.loss(module(x), y)
+    except Exception as e:
+        line = next(iter(str(e).strip().splitlines()), "")
+        raise BadInput(
+            f"task {task.name!r}: its model or loss fails on client 0's first {len(x)} examples, inputs of"
+            f" {tuple(x.shape)} {x.dtype} and targets of {tuple(y.shape)} {y.dtype} ({type(e).__name__}: {line})"
+        ) from e
+    finally:
+        module.train()
+    if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.is_floating_point():
+        what = f"a tensor of {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
+        raise BadInput(
+            f"task {task.name!r}: its loss returned {what}; it should return one number, a mean over the batch"
+        )
 
 
 def _limit(spec: Spec) -> int | None:
@@ -382,6 +410,12 @@ def _eval_every(spec: Spec, delay: Delay, n: int) -> float:
         return spec.time / 50
     first = [d for c in range(min(n, 101)) if (d := delay(c, 0)) is not None]
     return median(first) if first else inf
+
+
+def _absent(delay: Delay, n: int) -> list[str]:
+    """That some clients have no visit in a record and take no part."""
+    missing = getattr(delay, "absent", 0)
+    return [f"--delay.path: {missing:,} of {n:,} clients are not in the record and take no part"] if missing else []
 
 
 def _cores() -> int:

@@ -29,7 +29,7 @@ from .outcome import finish, summed_up
 from .record import checkpoint
 from .record.result import Result, write_atomic
 from .record.rows import Recorder, read_rows
-from .remarks import diverged, in_vain
+from .remarks import diverged, in_vain, missed, shut_out
 from .sim.measured_delays import TraceRow, write_trace
 from .sim.simulator import Simulator
 from .spec import Spec
@@ -210,7 +210,7 @@ class _Session:
             self.plan,
             sim,
             wall_s=self._wall(),
-            remarks=[*self.plan.remarks, *in_vain(sim), *diverged(sim)],
+            remarks=[*self.plan.remarks, *in_vain(sim), *diverged(sim), *shut_out(sim), *missed(sim)],
             trained=sim.executor.told,
             diagnostics=self.plan.diagnostics(sim),
             personal=self.plan.personal(sim, lambda done: self._personalised(sim, done)),

@@ -18,7 +18,7 @@ from .cross import PARTS
 from .sim.simulator import Simulator
 from .spec import Spec
 
-__all__ = ["alike", "diverged", "in_vain", "remarks"]
+__all__ = ["alike", "diverged", "in_vain", "missed", "remarks", "shut_out"]
 
 _OPTIMISER = ("optimiser", "lr", "lr_decay", "momentum", "weight_decay")
 _METHODS = ("method", *PARTS, "distil")
@@ -64,6 +64,8 @@ def in_vain(sim: Simulator) -> list[str]:
 def diverged(sim: Simulator) -> list[str]:
     """That the answer has no loss any more, and since when that is seen; or that updates are no numbers any more."""
     since = next((t for t, _, _, loss in sim.curve if loss is not None and not isfinite(loss)), None)
+    if since is not None and since == sim.curve[0][0] and sim.curve[0][1] == 0:
+        return ["the loss of the first weights on the test set is no number: look at the test data"]
     if since is None and isfinite(sim.server.answer.sum().item()):
         if not sim.hopeless or sim.server.version == 0:
             return []
@@ -71,6 +73,25 @@ def diverged(sim: Simulator) -> list[str]:
         return [f"diverged: the last {sim.in_vain:,} updates, up to {sim.time:g} s, {why}"]
     when = "" if since is None else f" (seen first at {since:g} s)"
     return [f"the global model's loss is no number any more{when}: a smaller --lr or server rate may help"]
+
+
+def shut_out(sim: Simulator) -> list[str]:
+    """Who was refused every time, while others were not."""
+    server, out = sim.server, {t.client for t in sim.server.tickets.values()}
+    never = sorted(c for c, n in sim.refusals.items() if n >= server.visits[c] - (c in out))
+    if not never or server.version == 0 or sim.hopeless:
+        return []
+    who = ", ".join(map(str, never[:5])) + (", …" if len(never) > 5 else "")
+    clients = f"client {who}" if len(never) == 1 else f"{len(never):,} of {server.n_clients:,} clients ({who})"
+    return [f"{clients}: every update was refused because it was not finite; do their data hold NaN or infinity?"]
+
+
+def missed(sim: Simulator) -> list[str]:
+    """That the target was not reached."""
+    target, scores = sim.budget.target, [accuracy for _, _, accuracy, _ in sim.curve if accuracy is not None]
+    if target is None or not scores or max(scores) >= target:
+        return []
+    return [f"--target {target:g} was not reached: the best score was {max(scores):.4g}"]
 
 
 def _idle(spec: Spec, group: str) -> Iterator[str]:

@@ -109,3 +109,29 @@ def test_a_part_that_keeps_its_promise_is_itself_again_and_plain_parts_are_never
     made, _ = apply["step"](Answer, None, Moment)  # type: ignore[arg-type]
     assert made.tolist() == [0.5] * 3
     assert apply["step"] is method.step.apply
+
+
+@pytest.mark.parametrize("part", ["step", "correct"])
+def test_a_part_that_writes_to_what_it_is_given_is_told(part: str) -> None:
+    def step(update: Any, now: Any) -> Any:
+        return now.weights.add_(update.delta)
+
+    def correct(update: Any, now: Any) -> Any:
+        update.delta.mul_(0.5)
+        return update
+
+    method = Method("mine", **{part: stateless({"step": step, "correct": correct}[part])})
+    what = {"step": "the global weights", "correct": "the update's delta"}[part]
+    with pytest.raises(BadInput, match=f"method 'mine': its {part} wrote to {what}; a part never writes"):
+        tarry.run(method, task(), delay=[1.0, 2.0], updates=4)
+
+
+def test_a_rule_that_writes_to_what_it_was_sent_is_told() -> None:
+    class Hasty(LocalRule):
+        def step(self, w: Any, batch: Any, context: Any, state: Any, fns: Any) -> Any:
+            grad, loss = fns.grad(w, batch)
+            return w.sub_(0.1 * grad), state, loss
+
+    for executor in ("inline", "batched"):
+        with pytest.raises(BadInput, match="local rule Hasty: it wrote to the weights that the client was sent"):
+            tarry.run(Method("mine", local=Hasty()), task(), delay=[1.0, 2.0], updates=4, executor=executor)

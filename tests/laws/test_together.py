@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import tarry
+from tarry.core.local import Brief, LocalRule
+from tarry.sim.batched import Trainer
 from tarry.sim.together import Together, Way
 
 from .small import Small
@@ -114,6 +117,12 @@ def test_own_convolutions_that_disagree_are_not_taken(own_conv: None, monkeypatc
     found = run("fedavg", "batched", **few)
     alike(alone, found, within=1e-5)
     assert "Triton" not in found.trained
+    # what an earlier run found is not said of one whose kernels are refused
+    monkeypatch.setattr("tarry.sim.together._FOUND", {})
+    monkeypatch.setattr(conv_kernels, "correlate", right)
+    assert "Triton" in run("fedavg", "batched", **few).trained
+    monkeypatch.setattr(conv_kernels, "correlate", lambda *args: 1.1 * right(*args))
+    assert "Triton" not in run("fedavg", "batched", **few).trained
     # wrong for stacks of more than the two that are tried first
     monkeypatch.setattr("tarry.sim.together._FOUND", {})
     monkeypatch.setattr(conv_kernels, "correlate", lambda x, *args: (1.1 if len(x) > 2 else 1.0) * right(x, *args))
@@ -253,7 +262,64 @@ def test_a_loss_that_is_no_mean_is_found_though_those_who_are_tried_have_whole_b
     task = replace(unequal(sizes), loss=total)
     alone, together = (run("fedasync", e, task=task, lr=0.02) for e in ("inline", "batched"))
     assert together.weights_sha256 == alone.weights_sha256
-    assert "differs by" in together.trained
+    assert "not the mean of the examples' losses" in together.trained
+
+
+def test_a_weighted_loss_is_found_though_those_who_are_tried_have_one_class() -> None:
+    """Of one class the weights cancel out."""
+    task = unequal((5, 3, 9, 10, 17, 4))
+    clients = [(x, y if c > 1 else torch.ones_like(y)) for c, (x, y) in enumerate(task.clients)]
+    weights = torch.tensor([1.0, 10.0, 3.0])
+    task = replace(task, clients=clients, loss=lambda z, y: nn.functional.cross_entropy(z, y, weight=weights.to(z)))
+    alone, together = (run("fedasync", e, task=task) for e in ("inline", "batched"))
+    assert together.weights_sha256 == alone.weights_sha256
+    assert "not the mean of the examples' losses" in together.trained
+
+
+class Scaled(LocalRule):
+    """Keeps an array where a tensor belongs: the next visit's may lie where this one's lay."""
+
+    def begin(self, brief: Brief) -> Any:
+        return brief.weights, {"scale": np.random.default_rng(brief.key % 2**32).random(1)}
+
+    def step(self, w: torch.Tensor, batch: Any, context: Any, state: Any, fns: Any) -> Any:
+        grad, loss = fns.grad(w, batch)
+        return w - 0.1 * float(context["scale"][0]) * grad, state, loss
+
+
+def test_an_array_in_a_context_is_no_constant_of_a_trace() -> None:
+    method = replace(tarry.methods.build("fedasync"), name="scaled", local=Scaled())
+    alone, together = (run(method, e, concurrency=1) for e in ("inline", "batched"))
+    assert together.weights_sha256 == alone.weights_sha256
+    assert "a tensor, or a field of the rule, would do" in together.trained
+
+
+def test_where_memory_runs_out_stacks_are_halved(monkeypatch: pytest.MonkeyPatch) -> None:
+    inner, sizes = Trainer.train, list[Any]()
+
+    def train(self: Trainer, jobs: Any) -> Any:
+        if self._work.steps is None:  # no trial
+            sizes.append(self.size)
+            if self.size is None or self.size > 1:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+        return inner(self, jobs)
+
+    monkeypatch.setattr(Trainer, "train", train)
+    monkeypatch.setattr(Together, "_ways", lambda *_, own_conv: [Way(1, None, own_conv)])
+    monkeypatch.setattr("tarry.sim.together._FOUND", {})
+    alike(run("fedasync", "inline"), run("fedasync", "batched"))
+    assert sizes[:3] == [None, 3, 1]
+    assert set(sizes[2:]) == {1}
+
+
+def test_where_there_is_no_memory_for_one_clients_train_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def train(self: Trainer, jobs: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(Trainer, "train", train)
+    found = run("fedasync", "batched")
+    alike(run("fedasync", "inline"), found, within=0.0)
+    assert found.trained == "clients are not trained together: the device has not the memory for it"
 
 
 def test_rounding_is_told_from_another_result_by_what_a_change_in_the_last_digits_does(
@@ -262,6 +328,7 @@ def test_rounding_is_told_from_another_result_by_what_a_change_in_the_last_digit
     monkeypatch.setattr("tarry.sim.together._ALIKE", {torch.float32: 0.0, torch.float64: 0.0})
     sizes = (6, 7, 9, 10, 11, 15)
     assert run("fedasync", "batched", task=unequal(sizes)).trained.startswith("clients are trained together")
+    monkeypatch.setattr(Trainer, "means", lambda _: True)  # not by asking the loss itself
     other = run("fedasync", "batched", task=replace(unequal(sizes), loss=total), lr=0.02)
     assert "differs by" in other.trained
 

@@ -82,10 +82,9 @@ def test_stacks_are_as_large_as_memory_allows(monkeypatch: pytest.MonkeyPatch) -
     trainer.train(jobs_of(bound))
     assert seen == [1, 12]  # of one it is read how much memory a client takes
     seen.clear()
-    trainer._most.clear()
     monkeypatch.setattr("tarry.sim.batched._MEMORY", 1.0)
     trainer.train(jobs_of(bound))
-    assert seen == [1] * 13
+    assert seen == [1] * 12
 
 
 def test_rates_that_differ_are_each_clients_own() -> None:
@@ -177,3 +176,59 @@ def test_threads_of_lanes_outlive_their_stacks() -> None:
     assert len(first) >= 2
     stacked(bound_of(), work(), lanes=2)
     assert lanes() == first
+
+
+def test_who_makes_many_times_the_steps_is_stacked_with_others_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    bound, how = bound_of((8, 16, 8 * 300, 8 * 40, 8, 24)), work(epochs=1)
+    trainer, made = Trainer(bound, rule=LocalRule(), work=how, seed=1), list[tuple[int, ...]]()
+    inner = trainer._stack
+
+    def stack(members: Any, width: int) -> Any:
+        out = inner(members, width)
+        made.append((len(members), out.schedule.at.numel()))
+        return out
+
+    monkeypatch.setattr(trainer, "_stack", stack)
+    found = trainer.train(jobs_of(bound))
+    assert made[1:] == [(2, 2 * 300 * 8), (4, 4 * 3 * 8)]  # the first is looked at alone, for its memory
+    for a, b in zip(found, alone(bound, how), strict=True):
+        torch.testing.assert_close(a.delta, b.delta, rtol=1e-4, atol=1e-6)
+
+
+def test_a_stack_is_made_when_its_turn_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    bound, seen = bound_of((16,) * 4), list[str]()
+    trainer = Trainer(bound, rule=LocalRule(), work=work(), seed=1, size=1)
+    stack, finished = trainer._stack, trainer._finished
+    monkeypatch.setattr(trainer, "_stack", lambda *args: seen.append("made") or stack(*args))
+    monkeypatch.setattr(trainer, "_finished", lambda *args: seen.append("done") or finished(*args))
+    trainer.train(jobs_of(bound))
+    assert seen == ["made", "done"] * 4
+
+
+def test_what_cannot_be_compiled_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def compiled(*_: Any, **__: Any) -> Any:
+        def run(*_: Any) -> Any:
+            raise RuntimeError("InvalidCxxCompiler: No working C++ compiler found\nat length")
+
+        return run
+
+    monkeypatch.setattr(torch, "compile", compiled)
+    with pytest.raises(NotStackable, match=r"--compile: torch cannot compile .*No working C\+\+ compiler found\)"):
+        stacked(bound_of(), work(), compiled=True)
+
+
+def test_compiled_on_a_processor_there_is_one_lane() -> None:
+    assert Trainer(bound_of(), rule=LocalRule(), work=work(), seed=1, lanes=3, compiled=True).lanes == 1
+
+
+def test_a_loss_is_a_mean_or_not() -> None:
+    def trainer(loss: Any) -> Trainer:
+        bound = bound_of()
+        bound.task = replace(bound.task, loss=loss)
+        return Trainer(bound, rule=LocalRule(), work=work(), seed=1)
+
+    weights = torch.tensor([1.0, 1.0, 1.0, 1.01])
+    assert trainer(nn.functional.cross_entropy).means()
+    assert trainer(lambda z, y: nn.functional.cross_entropy(z, y, label_smoothing=0.1)).means()
+    assert not trainer(lambda z, y: nn.functional.cross_entropy(z, y, reduction="sum")).means()
+    assert not trainer(lambda z, y: nn.functional.cross_entropy(z, y, weight=weights)).means()

@@ -304,7 +304,7 @@ class _Lap:
 
 def train(job: Job, bound: Bound, *, rule: LocalRule, work: Work, seed: int) -> Trained:
     """Train one visit: a function of the job and the seed alone, whoever runs it and when."""
-    data, layout, task = bound.task.clients[job.client], bound.layout, bound.task
+    data, layout, task, untouched = bound.task.clients[job.client], bound.layout, bound.task, job.sent._version
     n, key = len(data[0]), rng.key(seed, Stream.LOCAL, job.client, job.visit)
     torch.default_generator.manual_seed(key >> 1)
     if job.sent.is_cuda:
@@ -342,6 +342,11 @@ def train(job: Job, bound: Bound, *, rule: LocalRule, work: Work, seed: int) -> 
         bound.begin_step(None)
     final = torch.cat([w, bound.flat[layout.n_params :]]) if layout.stats else w
     out = checked(rule, "finish", rule.finish(final, context, state))
+    if job.sent._version != untouched:
+        raise BadInput(
+            f"local rule {type(rule).__name__}: it wrote to the weights that the client was sent; a rule never writes"
+            " to what it is given: `w + step`, not `w.add_(step)`"
+        )
     delta = final - job.sent if out.delta is None else out.delta
     mean_loss = total.item() / brief.n_steps
     finite = isfinite(mean_loss) and isfinite(delta.sum().item())

@@ -1,4 +1,5 @@
-"""What the parts of a method promise to return, looked at the first time: a slip in one's own is told by name.
+"""What the parts of a method promise to return, looked at the first time: a slip in one's own is told by name, and so
+is one that writes to what it is given.
 
 correct    an Update                 aggregate   an Update, or None to wait      step       the new global weights
 reply      a Start, or None          dispatch    a list of clients               and each   its state, second
@@ -38,7 +39,16 @@ def looked_at(method: Method) -> dict[str, Apply]:
 
     def guard(part: str, own: Apply) -> Apply:
         def guarded(x: Any, state: Any, now: Now) -> tuple[Any, Any]:
+            given = {"the global weights": now.weights}
+            if isinstance(x, Update):
+                given |= {"the update's delta": x.delta, "the weights that were sent": x.ticket.sent}
+            before = {name: t._version for name, t in given.items()}
             made = own(x, state, now)
+            if written := [name for name, t in given.items() if t._version != before[name]]:
+                raise BadInput(
+                    f"method {method.name!r}: its {part} wrote to {written[0]}; a part never writes to what it is"
+                    " given: `weights + delta`, not `weights.add_(delta)`"
+                )
             if wrong := _wrong(part, made, now.weights):
                 promised = f"{_PROMISED[part]} (the model has {now.weights.numel():,} numbers) and its state"
                 raise BadInput(f"method {method.name!r}: its {part} returned {wrong}; it should return {promised}")

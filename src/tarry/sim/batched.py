@@ -123,7 +123,7 @@ class Trainer:
         at = torch.linspace(0, ends[-1] - 1, min(ends[-1], _SOME), device=x.device).long()
         z, y, loss = self._bound.outputs(self._bound.flat, x[at]), y[at], self._bound.task.loss
         z = z + torch.arange(z.numel(), device=z.device).view_as(z).sin()  # else all of them may be about the same
-        for dtype, within in ((torch.float64, 1e-9), (z.dtype, 1e-4)):
+        for dtype, within in ((torch.float64, 1e-9), (z.dtype, 1e-5)):
             try:
                 whole, each = loss(z.to(dtype), y), [loss(z[i, None].to(dtype), y[i, None]) for i in range(len(z))]
             except Exception:  # it has tensors of another type in it, or wants more than one: told when it is traced

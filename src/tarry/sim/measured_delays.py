@@ -11,6 +11,7 @@ import lzma
 import math
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import IO, Annotated, Literal, NamedTuple, cast
 
@@ -188,6 +189,11 @@ class Replay:
     def __call__(self, client: int, visit: int, /) -> float | None:
         place = self._place(client, visit)
         return None if place is None else self._seconds[place]
+
+    @property
+    def absent(self) -> int:
+        """How many clients were never handed work."""
+        return sum(a == b for a, b in pairwise(self._starts))
 
     def lost(self, client: int, visit: int) -> bool:
         """Whether that visit brought nothing in the recorded run."""

@@ -88,6 +88,7 @@ class Simulator:
         self._room = room
         self._score: tuple[int, tuple[float | None, float | None]] = (-1, (None, None))  # of which version
         self.in_vain = 0  # updates refused since the last one accepted
+        self.refusals = Counter[int]()  # by client
         self._next_score = 0.0 if evaluate is not None else inf
         self._evaluations = 0
         self._model_bytes = server.weights.nbytes
@@ -213,6 +214,7 @@ class Simulator:
         self.refused += 1
         self.in_vain += 1
         t = receipt.ticket
+        self.refusals[t.client] += 1
         if self._strict:
             raise Diverged(
                 f"client {t.client} came back at {self.time:g} s with weights that are not finite (loss {loss:g}, "
@@ -320,6 +322,7 @@ class Simulator:
             "doomed": sorted(self._doomed),
             "memories": copied(self._memories),
             "staleness": dict(self.staleness),
+            "refusals": dict(self.refusals),
             "curve": [list(p) for p in self.curve],
             "scored": self._score[0],
             "diary": None if self.diary is None else self.diary.save(),
@@ -337,6 +340,7 @@ class Simulator:
         for name, table in tables(self._memories, "client"):
             table.move_in(self._room, name, self.server.weights.device)
         self.staleness = Counter(saved["staleness"])
+        self.refusals = Counter(saved.get("refusals", {}))
         self.curve = [(t, u, a, loss) for t, u, a, loss in saved["curve"]]
         if self.curve:
             self._score = (saved["scored"], (self.curve[-1][2], self.curve[-1][3]))
