@@ -31,8 +31,10 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/batched.py --lanes 1,2 --size 0,1 --name cpu-batched
 	$(BIN)/python benchmarks/server.py
+	TARRY_NUMBA=0 $(BIN)/python benchmarks/server.py --only orthofl --name server-without-numba
 	$(BIN)/python benchmarks/engine.py
 	$(BIN)/python benchmarks/scale.py
+	$(BIN)/python benchmarks/cache.py --updates 400
 	$(BIN)/python benchmarks/local_rules.py
 	$(BIN)/python benchmarks/peers/run.py --out benchmarks/results/peers.json --seconds 20
 	$(BIN)/python benchmarks/page.py

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 import tarry
+from record import write
 
 TOUCHED = 8
 
@@ -89,6 +90,9 @@ def main() -> None:
     print(f"  server      {result.peak_server_bytes / model:8.0f} models at most, past globals in use among them")
     print(f"  process     {rss / 1e9:8.1f} GB at most")
     print(f"  updates     {watch.rate:8.1f} a second, once every client has come")
+    row = {"method": "ca2fl", "clients": o.clients, "parameters": o.parameters, "cache_gb": o.clients * model / 1e9}
+    row |= {"kept": where, "process_gb": rss / 1e9, "updates_per_s": watch.rate}
+    write("cache", "A model kept of every client", [row])
 
 
 if __name__ == "__main__":

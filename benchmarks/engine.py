@@ -3,8 +3,8 @@
     python benchmarks/engine.py [--visits 150000]
 
 Each visit is two events: an arrival (received by the server, counted) and a hand-out (somebody drawn, ticket written,
-duration drawn); rates are medians of three runs. Clients in flight share one global vector, so memory must not grow
-with clients × model size.
+duration drawn); rates are medians of three runs, in a process of their own, whose memory is looked at. Clients in
+flight share one global vector, so memory must not grow with clients × model size.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from statistics import median
 
 import torch
 
-from record import write
+from record import apart, write
 from tarry.core.client import Trained
 from tarry.core.layout import Block, Kind, Layout
 from tarry.core.method import Method, stateless
@@ -29,6 +29,15 @@ from tarry.core.ticket import Ticket
 from tarry.methods import methods
 from tarry.sim.fleet import Fleet, delays
 from tarry.sim.simulator import Budget, Simulator
+
+LENET5, MILLION = 44_190, 1_000_000
+ROWS = [  # whether FedBuff, clients, in flight, weights
+    ("engine alone, 1,000 in flight of 1,000", False, 1_000, 1_000, 1),
+    ("engine alone, 1,000 in flight of 1,000,000", False, MILLION, 1_000, 1),
+    ("engine alone, 1,000,000 in flight of 1,000,000", False, MILLION, MILLION, 1),
+    ("engine alone, LeNet5-sized, 1,000 in flight of 1,000,000", False, MILLION, 1_000, LENET5),
+    ("FedBuff, LeNet5-sized, 1,000 in flight of 1,000,000", True, MILLION, 1_000, LENET5),
+]
 
 
 class Nothing:
@@ -69,6 +78,13 @@ def simulate(method: Method, clients: int, in_flight: int, size: int, visits: in
     return 2 * visits / (ended - filled), filled - began, grown / 1024
 
 
+def three(fedbuff: bool, clients: int, in_flight: int, size: int, visits: int) -> list[tuple[float, float, float]]:
+    torch.set_num_threads(1)
+    waiting = Method("engine alone", aggregate=stateless(lambda _, __: None))
+    method, n = (methods.build("fedbuff"), visits // 10) if fedbuff else (waiting, visits)
+    return [simulate(method, clients, in_flight, size, n) for _ in range(3)]
+
+
 def bare_heap(visits: int) -> float:
     """Events a second of a loop that does nothing but keep a heap of 1,000 due times."""
     heap = [(random(), n) for n in range(1000)]
@@ -84,22 +100,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--visits", type=int, default=150_000)
     visits = parser.parse_args().visits
-    torch.set_num_threads(1)
-    waiting = Method("engine alone", aggregate=stateless(lambda _, __: None))
-    lenet = 44_190
-    fedbuff = methods.build("fedbuff")
-    million = 1_000_000
-    rows = [
-        ("engine alone, 1,000 in flight of 1,000", waiting, 1_000, 1_000, 1, visits),
-        ("engine alone, 1,000 in flight of 1,000,000", waiting, million, 1_000, 1, visits),
-        ("engine alone, 1,000,000 in flight of 1,000,000", waiting, million, million, 1, visits),
-        ("engine alone, LeNet5-sized, 1,000 in flight of 1,000,000", waiting, million, 1_000, lenet, visits),
-        ("FedBuff, LeNet5-sized, 1,000 in flight of 1,000,000", fedbuff, million, 1_000, lenet, visits // 10),
-    ]
     told = []
     print(f"{'':58}{'events/s':>10}{'first fill s':>14}{'MB grown':>10}")
-    for name, method, clients, in_flight, size, n in rows:
-        runs = [simulate(method, clients, in_flight, size, n) for _ in range(3)]
+    for name, *row in ROWS:
+        runs = apart(three, *row, visits)
         rate, fill = (median(column) for column in list(zip(*runs, strict=True))[:2])
         print(f"{name:58}{rate:10,.0f}{fill:14.2f}{runs[0][2]:10.0f}")
         told.append({"what": name, "events_per_s": rate, "first_fill_s": fill, "MB grown": runs[0][2]})

@@ -7,7 +7,10 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from datetime import date
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +32,12 @@ def write(name: str, what: str, rows: list[dict[str, Any]], *, args: list[str] |
     path = RESULTS / f"{name}.json"
     path.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
     return path
+
+
+def apart(measure: Callable[..., Any], *args: Any) -> Any:
+    """In a process of its own: what one took of memory is not counted to the next."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(measure, *args).result()
 
 
 def machine() -> dict[str, Any]:

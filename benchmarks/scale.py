@@ -3,8 +3,8 @@
     python benchmarks/scale.py [--updates 2000] [--quick]
 
 Each client holds 20 digits, drawn with replacement from the embedded set; a visit is an epoch in batches of 10, delays
-are exponential, the server is FedBuff(10). One setting is changed at a time. `µs a step and weight` is flat where cost
-is linear in the model.
+are exponential, the server is FedBuff(10). One setting is changed at a time; each run has a process of its own. `µs a
+step and weight` is flat where cost is linear in the model.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 import tarry
-from record import write
+from record import apart, write
 from tarry.core.process import keep_memory
 from tarry.models import mlp
 from tarry.tasks import tasks
@@ -48,6 +48,8 @@ class Watch:
 
 
 def measure(clients: int, hidden: int, in_flight: int, executor: str, updates: int) -> dict[str, Any]:
+    torch.set_num_threads(1)
+    keep_memory()
     task, watch = digits(clients, hidden), Watch(updates)
     size = 64 * hidden + hidden + 10 * hidden + 10
     tarry.run(
@@ -69,14 +71,12 @@ def main() -> None:
     parser.add_argument("--updates", type=int, default=2000)
     parser.add_argument("--quick", action="store_true", help="without the run of 10,000 clients")
     o = parser.parse_args()
-    torch.set_num_threads(1)
-    keep_memory()
-    rows = [measure(c, 64, 100, "inline", o.updates) for c in (100, 1_000, 10_000)]
-    rows += [measure(1_000, h, 100, "inline", o.updates // 2) for h in (256, 1024)]
-    rows += [measure(1_000, 64, f, "inline", o.updates) for f in (10, 1_000)]
-    rows += [measure(1_000, 64, f, "batched", o.updates) for f in (10, 100, 1_000)]
-    if not o.quick:
-        rows.append(measure(10_000, 64, 1_000, "batched", 50_000))
+    wanted = [(c, 64, 100, "inline", o.updates) for c in (100, 1_000, 10_000)]
+    wanted += [(1_000, h, 100, "inline", o.updates // 2) for h in (256, 1024)]
+    wanted += [(1_000, 64, f, "inline", o.updates) for f in (10, 1_000)]
+    wanted += [(1_000, 64, f, "batched", o.updates) for f in (10, 100, 1_000)]
+    wanted += [] if o.quick else [(10_000, 64, 1_000, "batched", 50_000)]
+    rows = [apart(measure, *row) for row in wanted]
     write("scale", "Cost as clients, parameters and concurrency grow: digits, an MLP, FedBuff(10)", rows)
 
 

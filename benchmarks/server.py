@@ -29,6 +29,7 @@ from torch import Tensor
 
 from record import write
 from tarry.core.client import Trained
+from tarry.core.fused import compiled
 from tarry.core.layout import Block, Kind, Layout
 from tarry.core.process import keep_memory
 from tarry.core.server import Server
@@ -162,6 +163,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--only", nargs="+", default=[case.name for case in CASES])
     parser.add_argument("--plain", action="store_true", help="leave the C library's habits alone")
+    parser.add_argument("--name", default="server", help="of benchmarks/results/NAME.json")
     options = parser.parse_args()
     if not options.plain:
         keep_memory()
@@ -176,7 +178,8 @@ def main() -> None:
                 f"{row['milliseconds']:13.1f}{row['ratio']:8.2f}  ({low:.2f} to {high:.2f})  {row['ratio_strict']:8.2f}"
             )
     kept = "" if options.plain else ", the C library keeping freed memory"
-    write("server", f"An arrival at the server, 9.2M weights, in copies of the bytes it must move{kept}", rows)
+    kept += "" if compiled(torch.empty(9_200_000)) else ", without numba (TARRY_NUMBA=0)"
+    write(options.name, f"An arrival at the server, 9.2M weights, in copies of the bytes it must move{kept}", rows)
 
 
 if __name__ == "__main__":
