@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tarry import run
+from tarry.data import fetch
 from tarry.reproduce import running, shelf
 from tarry.reproduce.plan import Experiment
 from tarry.reproduce.studies import STUDIES
@@ -143,6 +144,39 @@ def test_a_run_that_fails_does_not_stop_the_others(table: Table, do: Do) -> None
     said = do(e, fine=False, seeds="1", only="a")
     assert any("fedavg, a, seed 0: failed" in s for s in said)
     assert set(results()["cells"]) == {"orthofl/a"}
+
+
+def test_a_data_set_that_is_not_here_is_said_once_with_what_helps(
+    table: Table, do: Do, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TARRY_DATA", str(tmp_path))
+    monkeypatch.delenv("TARRY_HUB", raising=False)
+    e = table(("[columns.b]", '[columns.b]\ntask = "mnist"'))
+    said = do(e, fine=False, seeds="2", workers=2)
+    assert "toy/table1: mnist is not here: 4 runs left out" in said
+    (told,) = [s for s in said if "Get it: " in s]
+    assert told.startswith("toy/table1: fedavg, b, seed 0; ")
+    assert "--task mnist: the data set is not there" in told
+    assert "TARRY_HUB=1 fetches" in told
+    assert "--task.hub" not in told
+    assert "--task digits" not in told
+    assert set(results()["cells"]) == {"fedavg/a", "orthofl/a"}
+
+
+def test_a_study_that_lacks_data_is_told_no_flags_of_tarry_run(
+    folder: Path, do: Do, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "toy" / "fig2.toml").write_text(
+        'study = "made_up"\ntitle = "t"\nwhere = "w"\nwords = "w"\nmeasures = ["seconds"]\nseeds = 1\n'
+        '[measure.seconds]\nunit = "s"\n'
+    )
+    monkeypatch.setenv("TARRY_DATA", str(tmp_path))
+    monkeypatch.delenv("TARRY_HUB", raising=False)
+    monkeypatch.setitem(STUDIES, "made_up", "made_up_study")
+    monkeypatch.setitem(sys.modules, "made_up_study", SimpleNamespace(run=lambda *_, **__: fetch("mnist")))  # type: ignore[arg-type]
+    told = do(shelf.find("toy/fig2"), fine=False)[-1]
+    assert "TARRY_HUB=1 fetches" in told
+    assert "--task.hub" not in told
 
 
 def test_a_worker_that_dies_is_told_and_the_rest_is_run(table: Table, do: Do, monkeypatch: pytest.MonkeyPatch) -> None:

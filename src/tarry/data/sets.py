@@ -43,6 +43,7 @@ __all__ = [
     "DataSet",
     "Form",
     "Hub",
+    "absent",
     "add",
     "catalogue",
     "data_folder",
@@ -53,6 +54,7 @@ __all__ = [
     "remark",
     "remarked",
     "where_data_is",
+    "without_flags",
 ]
 
 _SHOWN = 12  # names of a folder in a message
@@ -206,13 +208,25 @@ def fetch(name: str, *, hub: bool = False) -> Any:
         path, form = found
         where = os.path.relpath(path, data_folder())
         return _counted(made, name if where == "." else where, form.read(path, f"--task {name}: {path}"))
-    asked = hub or os.environ.get("TARRY_HUB", "").lower() in ("1", "true", "yes", "on")
+    asked = hub or _hub_asked()
     if made.hub is None or not asked:
         raise BadInput(f"--task {name}: {missing(made, asked=asked)}")
     try:
         return _counted(made, made.hub.id, made.hub.read(f"--task {name}: {made.hub.id} of the Hugging Face hub"))
     except BadInput as e:
         raise BadInput(f"{e}. And {missing(made, asked=True)}") from e
+
+
+def _hub_asked() -> bool:
+    return os.environ.get("TARRY_HUB", "").lower() in ("1", "true", "yes", "on")
+
+
+def absent(name: str, *, hub: bool = False) -> str | None:
+    """What `missing` says of a set that is not here and not asked for at the hub; None of all others. Reads nothing."""
+    made, asked = _sets.get(name), hub or _hub_asked()
+    if made is None or made.find() is not None or (made.hub is not None and asked):
+        return None
+    return missing(made, asked=asked)
 
 
 def load(name: str, *, hub: bool = False) -> Arrays:
@@ -253,15 +267,31 @@ def _counted(made: DataSet, where: str, found: Any) -> Any:
     return found
 
 
+_flags: ContextVar[bool] = ContextVar("flags", default=True)
+
+
+@contextmanager
+def without_flags() -> Iterator[None]:
+    """Meanwhile `missing` advises no flags of `tarry run`: whoever reads it gave another command."""
+    token = _flags.set(False)
+    try:
+        yield
+    finally:
+        _flags.reset(token)
+
+
 def missing(made: DataSet, *, asked: bool = False) -> str:
     """One message: which files are looked for and where, how to get them, what stands in; `asked`: the hub was."""
+    flags = _flags.get()
     forms = "; or ".join(form.words for form in made.forms)
     hub = ""
     if made.hub is None and asked:
         hub = " The Hugging Face hub is not asked for it: no copy is known there."
     elif made.hub is not None and not asked:
-        hub = f" Or TARRY_HUB=1 or --task.hub true fetches {made.hub.id} from the Hugging Face hub."
+        how = "TARRY_HUB=1 or --task.hub true" if flags else "TARRY_HUB=1"
+        hub = f" Or {how} fetches {made.hub.id} from the Hugging Face hub."
+    stand_in = f" What stands in: {made.stand_in}." if flags else ""
     return (
         f"the data set is not there. {where_data_is()} Put there (or in its folder {' or '.join(made.places)}):"
-        f" {forms}. Get it: {made.get}.{hub} What stands in: {made.stand_in}."
+        f" {forms}. Get it: {made.get}.{hub}{stand_in}"
     )

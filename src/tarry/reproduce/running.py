@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from . import pool
+from . import needs, pool
 from .jobs import Asked, CellRun, Job, Queue, StudyRun, Table, Tell, planned
 from .measures import Entry, measure_of
 from .plan import Experiment
@@ -118,7 +118,8 @@ def run_all(
 
     `ended` is called with each experiment, as soon as nothing is left to do for it, at the latest in the end.
     """
-    tables, jobs = planned(experiments, asked, tell)
+    tables, wanted = planned(experiments, asked, tell)
+    jobs, left_out = _possible(tables, wanted, tell)
     showing: dict[str, list[Experiment]] = {}
     for experiment in experiments:
         showing.setdefault(experiment.runs_of, []).append(experiment)
@@ -129,11 +130,10 @@ def run_all(
 
     for name in [name for name, table in tables.items() if table.left == 0]:
         close(name)
-    work = _Work(tables, Queue(jobs, asked.within), asked, show, tell)
+    work = _Work(tables, Queue(jobs, asked.within), asked, show, tell, left_out)
     if jobs:
         many = "" if asked.workers == 1 else f", {min(asked.workers, len(jobs))} at a time"
-        names = [name for name, table in tables.items() if table.left]
-        of = ", ".join(names) if len(names) <= _NAMED else f"{len(names)} tables"
+        of = _names(name for name, table in tables.items() if table.left)
         tell(f"{of}, {asked.size} size: {_runs(len(jobs))} to do on {asked.device}{many}")
         work.do(close)
     for name in list(showing):
@@ -141,6 +141,23 @@ def run_all(
     if not_begun := len(work.queue.waiting):
         tell(f"{_runs(not_begun)} not begun: --within {asked.within:g} is over; the same command goes on")
     return work.failed
+
+
+def _possible(tables: dict[str, Table], wanted: Sequence[Job], tell: Tell) -> tuple[list[Job], dict[str, list[str]]]:
+    """The jobs whose data sets are here; and of each set that is not, what is said of it and who needs it."""
+    lacking = needs.lacking(wanted)
+    for name, out in lacking.items():
+        tell(f"{_names(n for job in out for n in job.tables)}: {name} is not here: {_runs(len(out))} left out")
+    left_out = {job.label for out in lacking.values() for job in out}
+    for table in (tables[name] for job in wanted if job.label in left_out for name in job.tables):
+        table.left -= 1
+    said = {needs.said(name): [job.label for job in out] for name, out in lacking.items()}
+    return [job for job in wanted if job.label not in left_out], said
+
+
+def _names(tables: Iterable[str]) -> str:
+    names = list(dict.fromkeys(tables))
+    return ", ".join(names) if len(names) <= _NAMED else f"{len(names)} tables"
 
 
 def _some(labels: Sequence[str]) -> str:
@@ -155,8 +172,16 @@ def _runs(n: int) -> str:
 class _Work:
     """The queue while it is worked on: results go to their tables as they come."""
 
-    def __init__(self, tables: dict[str, Table], queue: Queue, asked: Asked, show: Show, tell: Tell):
-        self.queue, self._failed = queue, dict[str, list[str]]()
+    def __init__(
+        self,
+        tables: dict[str, Table],
+        queue: Queue,
+        asked: Asked,
+        show: Show,
+        tell: Tell,
+        failed: dict[str, list[str]],  # a mistake, and who is known to meet it
+    ):
+        self.queue, self._failed = queue, failed
         self._tables, self._asked, self._show, self._tell = tables, asked, show, tell
         self._meter = _Meter(queue.waiting, asked.workers)
 

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from ..core.errors import BadInput, Damaged, TarryError
+from ..data.sets import without_flags
 from ..experiment import resume, run_spec
 from ..version import __version__
 from .jobs import Asked, CellRun, Job, StudyRun
@@ -52,7 +53,8 @@ Outcome = Entry | Found | Failed
 def do(job: Job, asked: Asked, hear: Hear) -> Outcome:
     """Nothing that goes wrong in it gets out, but for Ctrl-C."""
     try:
-        return _study(job, asked, hear) if isinstance(job, StudyRun) else _run(job, asked, hear)
+        with without_flags():
+            return _study(job, asked, hear) if isinstance(job, StudyRun) else _run(job, asked, hear)
     except TarryError as e:
         return Failed(str(e))
     except Exception as e:
