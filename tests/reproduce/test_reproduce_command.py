@@ -62,6 +62,33 @@ def test_a_page_of_other_results_is_written_beside_them(folder: Path, capsys: py
     assert (docs / "results" / "own.svg").exists()
 
 
+@pytest.mark.parametrize("plain", [True, False])
+def test_quick_results_are_named_and_shown(folder: Path, capsys: pytest.CaptureFixture[str], plain: bool) -> None:
+    def said(*words: str) -> str:
+        if plain:
+            assert main(words) == 0
+            return capsys.readouterr().out
+        done = CliRunner().invoke(app, ["reproduce", *words])
+        assert done.exit_code == 0, done.output
+        return done.output
+
+    other = ("--results", "other")
+    assert said("--show", *other) == "no results yet; `--list` shows what can be run\n"
+    said(*FLAGS, *other, "--quick")
+    assert "; no results yet; quick ones: --show --quick\n" in said("--list", *other)
+    assert said("--show", *other) == "toy/table1: no results yet; quick ones: --show --quick\n"
+    for words in (["--quick"], ["--size", "quick"], ["toy/table1", "--quick"]):
+        assert re.search(r"α = 0\.1 \(quick, 1 seed\).*\nfedavg +\d", said("--show", *words, *other))
+    assert "page: other/results.md" in said("--page", *other)
+    assert "| Toy | not run |" in Path("other/results.md").read_text()
+    assert "page: other/results-quick.md" in said("--page", "--quick", *other)
+    page = Path("other/results-quick.md").read_text()
+    assert "| Toy | quick, 1 of 4 cells, 1 seed |" in page
+    assert "Run at a quick size:" in page
+    assert "](results-quick/toy-table1.svg)" in page
+    assert Path("other/results-quick/toy-table1.svg").exists()
+
+
 def test_mistakes_are_said_together(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["toy/table1", "--only", "c", "--rows", "fedavgg", "--seeds", "x", "--workers", "0", "--within", "0"]
     assert main(words) == 2

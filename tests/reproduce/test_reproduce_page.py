@@ -114,6 +114,11 @@ def test_the_list_says_what_is_needed_and_what_is_in(table: Table, do: Do, capsy
     do(table(), only="a")
     main(["--list"])
     assert "GPU hours; results: 2 of 4 cells, 2 seeds\n" in capsys.readouterr().out
+    do(table(), only="a", rows="fedavg", quick=True)
+    assert main(["toy/table1", "--show"]) == 0
+    assert "quick" not in capsys.readouterr().out
+    main(["--list"])
+    assert "2 of 4 cells, 2 seeds; quick ones: --show --quick\n" in capsys.readouterr().out
     do(table(), seeds="1")
     main(["--list"])
-    assert "GPU hours; results: all cells, 1 to 2 seeds\n" in capsys.readouterr().out
+    assert "GPU hours; results: all cells, 1 to 2 seeds; quick" in capsys.readouterr().out

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 import typer
 from rich.progress import Progress
 
-from ..reproduce.command import asked, chosen, duration, plain_show, reproduce_all, told
+from ..reproduce.command import asked, chosen, duration, plain_show, reproduce_all, told_all
 from ..reproduce.listing import lines
 from ..reproduce.page import write_page
 from ..reproduce.running import Report, Show
@@ -29,12 +29,15 @@ def reproduce(
         bool, typer.Option("--list", help="show all, with what each needs and whether results are in")
     ] = False,
     page: Annotated[
-        bool, typer.Option("--page", help="write docs/results.md and its pictures from the results")
+        bool, typer.Option("--page", help="write docs/results.md and its pictures; --quick: results-quick.md")
     ] = False,
     only_show: Annotated[
-        bool, typer.Option("--show", help="print the tables of the results that are there; run nothing")
+        bool,
+        typer.Option("--show", help="print the tables of the results that are there, of all or NAMEs; run nothing"),
     ] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="minutes on two cores, one seed; kept apart")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="minutes on two cores, one seed; kept apart, with --show and --page too")
+    ] = False,
     size: Annotated[
         Literal["full", "reduced", "quick"] | None,
         typer.Option("--size", help="the paper's, the reduced one where that takes too long, or quick"),
@@ -73,12 +76,12 @@ def reproduce(
 
     Runs that are done are not repeated, and one that was interrupted goes on.
     """
-    if listed or not (names or page):
+    if listed or not (names or page or only_show):
         show.lines(lines(results=results))
         return
     failed: list[str] = []
-    if names:
-        experiments = chosen(names)
+    if names or only_show:
+        experiments = chosen(names or ["all"])
         command = shlex.join(["tarry", *sys.argv[1:]])
         what = asked(
             experiments,
@@ -99,12 +102,12 @@ def reproduce(
             command=command,
         )
         if only_show:
-            show.lines(line for experiment in experiments for line in told(experiment, what))
+            show.lines(told_all(names or [], experiments, what))
         else:
             with show.stoppable(f"the same command goes on: {command}"), _progress() as progress:
                 failed = reproduce_all(experiments, what, progress, lambda text: show.lines([text]))
     if page:
-        show.lines([f"page: {write_page(results=results)}"])
+        show.lines([f"page: {write_page(results=results, quick=quick or size == 'quick')}"])
     for text in failed:
         show.complaint(text)
     if failed:

@@ -24,7 +24,7 @@ from .running import Report, Show, default_device, run_all
 from .significance import tests
 from .tables import Findings, findings, plain_table, said_by_runs
 
-__all__ = ["asked", "chosen", "duration", "main", "plain_show", "reproduce_all", "seed_numbers", "told"]
+__all__ = ["asked", "chosen", "duration", "main", "plain_show", "reproduce_all", "seed_numbers", "told", "told_all"]
 
 _EVERY = 30.0  # seconds between lines that say how far it is
 
@@ -140,13 +140,26 @@ def reproduce_all(experiments: Sequence[Experiment], what: Asked, show: Show, te
     return run_all(experiments, what, show, tell, ended)
 
 
+def told_all(names: Sequence[str], experiments: Sequence[Experiment], what: Asked) -> list[str]:
+    """The tables of the experiments; where none is named, those of which nothing is there are left out."""
+    kinds = (True,) if what.size == "quick" else (False, True)
+
+    def there(e: Experiment) -> bool:
+        return any(listing.any_results(e, quick=quick, results=what.results) for quick in kinds)
+
+    lines = [line for e in experiments if names or there(e) for line in told(e, what)]
+    return lines or ["no results yet; `--list` shows what can be run"]
+
+
 def told(experiment: Experiment, what: Asked) -> list[str]:
     """The tables of an experiment's results beside the paper's numbers, tests, what its claims come to, a picture."""
     quick = what.size == "quick"
     store = shelf.results(experiment.runs_of, quick=quick, folder=what.results)
     found = findings(experiment, store, quick=quick)
     if not found.there:
-        return [f"{experiment.name}: no results yet"]
+        others = listing.any_results(experiment, quick=not quick, results=what.results)
+        where = "others: --show without --quick" if quick else "quick ones: --show --quick"
+        return [f"{experiment.name}: no {'quick ' * quick}results yet" + (f"; {where}" if others else "")]
     lines = [f"{experiment.where}: {experiment.title} (in brackets the paper's, and how far ours is from it)"]
     for name in experiment.measures:
         lines += ["", *plain_table(found, name)]
@@ -205,9 +218,13 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("names", nargs="*", metavar="NAME", help="paper/table (orthofl/table2), a paper, or all")
     add("--list", action="store_true", help="show all, with what each needs and whether results are in")
-    add("--page", action="store_true", help="write docs/results.md and its pictures from the results")
-    add("--show", action="store_true", help="print the tables of the results that are there; run nothing")
-    add("--quick", action="store_true", help="minutes on two cores, one seed; kept apart")
+    add("--page", action="store_true", help="write docs/results.md and its pictures; --quick: results-quick.md")
+    add(
+        "--show",
+        action="store_true",
+        help="print the tables of the results that are there, of all or NAMEs; run nothing",
+    )
+    add("--quick", action="store_true", help="minutes on two cores, one seed; kept apart, with --show and --page too")
     add("--size", choices=SIZES, help="the paper's, the reduced one where that takes too long, or quick")
     add("--only", metavar="COLUMNS", help="these columns alone: mnist,cifar10")
     add("--rows", metavar="ROWS", help="these rows alone: fedavg,orthofl")
@@ -245,22 +262,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _do(given: dict[str, Any], command: str) -> list[str]:
     """What the flags ask for; what failed comes back."""
     names, listed, page, only_show = (given.pop(k) for k in ("names", "list", "page", "show"))
-    if listed or not (names or page):
+    if listed or not (names or page or only_show):
         for line in listing.lines(results=given["results"]):
             _say(line)
         return []
     failed = list[str]()
-    if names:
-        experiments = chosen(names)
+    if names or only_show:
+        experiments = chosen(names or ["all"])
         what = asked(experiments, **given, command=command)
         if only_show:
-            for experiment in experiments:
-                for line in told(experiment, what):
-                    _say(line)
+            for line in told_all(names, experiments, what):
+                _say(line)
         else:
             failed = reproduce_all(experiments, what, plain_show(), _say)
     if page:
         from .page import write_page  # matplotlib
 
-        _say(f"page: {write_page(results=given['results'])}")
+        quick = given["quick"] or given["size"] == "quick"
+        _say(f"page: {write_page(results=given['results'], quick=quick)}")
     return failed

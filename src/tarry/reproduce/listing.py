@@ -11,9 +11,9 @@ from ..data.sets import catalogue
 from . import shelf
 from .plan import Experiment
 from .store import shown
-from .tables import counted
+from .tables import counted, findings
 
-__all__ = ["lines"]
+__all__ = ["any_results", "lines"]
 
 
 def lines(*, results: Path | None = None) -> list[str]:
@@ -61,7 +61,17 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _in(experiment: Experiment, results: Path | None) -> str:
-    """What has been run, at which sizes and with how many seeds; quick runs do not count."""
+    """What has been run, at which sizes and with how many seeds; quick runs are named and do not count."""
+    quick = any_results(experiment, quick=True, results=results)
+    return _counted(experiment, results) + ("; quick ones: --show --quick" if quick else "")
+
+
+def any_results(experiment: Experiment, *, quick: bool, results: Path | None) -> bool:
+    """Whether there is something to show, of quick runs or of the others."""
+    return findings(experiment, shelf.results(experiment.runs_of, quick=quick, folder=results), quick=quick).there
+
+
+def _counted(experiment: Experiment, results: Path | None) -> str:
     store = shelf.results(experiment.runs_of, folder=results)
     if experiment.study is not None:
         sizes = {size for size in ("full", "reduced") if store.study(experiment, size) is not None}

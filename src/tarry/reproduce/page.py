@@ -42,27 +42,31 @@ and rounding grows: expect a few tenths of a point at the end of a run that swin
 """
 
 
-def write_page(*, results: Path | None = None, folder: Path | None = None) -> Path:
-    """Write results.md and results/*.svg into a folder: where the results are, or the checkout's docs for its own."""
+def write_page(*, results: Path | None = None, folder: Path | None = None, quick: bool = False) -> Path:
+    """Write results.md and results/*.svg into a folder: where the results are, or the checkout's docs for its own.
+
+    Of quick runs results-quick.md and results-quick/*.svg.
+    """
     docs = folder or results or shelf.page_folder()
-    pictures = docs / "results"
+    called = "results-quick" if quick else "results"
+    pictures = docs / called
     pictures.mkdir(parents=True, exist_ok=True)
-    found = list(_all(results))
+    found = list(_all(results, quick=quick))
     drawn: dict[str, str] = {}
     for f in found:
         name = f.experiment.name.replace("/", "-")
         picture = draw(f, pictures / f"{name}.svg") if f.there else None
         if picture is not None:
-            drawn[f.experiment.name] = f"results/{picture.name}"
+            drawn[f.experiment.name] = f"{called}/{picture.name}"
     for old in pictures.glob("*.svg"):
-        if f"results/{old.name}" not in drawn.values():
+        if f"{called}/{old.name}" not in drawn.values():
             old.unlink()
-    path = docs / "results.md"
+    path = docs / f"{called}.md"
     write_atomic(path, markdown(found, drawn).encode())
     return path
 
 
-def _all(results: Path | None) -> Iterator[Findings]:
+def _all(results: Path | None, *, quick: bool) -> Iterator[Findings]:
     experiments, problems = [], list[str]()
     for name in shelf.names():
         try:
@@ -74,7 +78,7 @@ def _all(results: Path | None) -> Iterator[Findings]:
     order = list(PAPERS)
     experiments.sort(key=lambda e: order.index(_paper(e)) if _paper(e) in order else len(order))
     for experiment in experiments:
-        yield findings(experiment, shelf.results(experiment.runs_of, folder=results))
+        yield findings(experiment, shelf.results(experiment.runs_of, quick=quick, folder=results), quick=quick)
 
 
 def _paper(experiment: Experiment) -> str:
@@ -153,7 +157,11 @@ def _section(f: Findings, judged: Sequence[Verdict], picture: str | None) -> lis
         parts.append("Said by runs:\n\n" + "\n".join(f"- {escaped(line)}" for line in said) + "\n")
     if any(m in TO_TARGET and m not in e.own_measures for m in e.measures):
         aims = dict.fromkeys(_target(e, e.target_at(size)) for size, _ in f.sizes.values())
-        parts += [*aims] if len(aims) < 2 else [_target(e, e.target_at(size), size) for size in ("full", "reduced")]
+        parts += (
+            [*aims]
+            if len(aims) < 2
+            else [_target(e, e.target_at(size), size) for size in sorted({s for s, _ in f.sizes.values()})]
+        )
     parts += [_tests(f)] if e.test is not None else []
     if judged:
         parts.append("What the paper claims:\n")
@@ -175,8 +183,9 @@ def _mark(verdict: Verdict) -> str:
 
 def _smaller(f: Findings) -> str:
     """Columns that were not run at the paper's size."""
+    size = "quick" if any(size == "quick" for size, _ in f.sizes.values()) else "reduced"
     said = [f"- {escaped(f.columns[c])}: {escaped(changed)}" for c, (_, changed) in f.sizes.items() if changed]
-    return "Run at a reduced size:\n\n" + "\n".join(dict.fromkeys(said)) + "\n" if said else ""
+    return f"Run at a {size} size:\n\n" + "\n".join(dict.fromkeys(said)) + "\n" if said else ""
 
 
 def _table(f: Findings, name: str) -> str:
