@@ -55,11 +55,45 @@ def test_what_is_not_run_is_a_dash_and_said(page: Callable[..., str], folder: Pa
         (folder / "toy" / "table1.toml").read_text().replace("Table 1", "Table 2")
     )
     text = page(only="a", rows="fedavg", seeds="1")
-    assert "| [toy/table1](#toy-table-1-toy) | Toy | full, 1 of 4 cells, 1 seed | 0 | 0 |" in text
-    assert "| [toy/table2](#toy-table-2-toy) | Toy | not run | – | – |" in text
+    assert "| [toy/table1](#toy-table-1-toy) | Toy | full, 1 of 4 cells, 1 seed | 0 | 0 | 1 |" in text
+    assert "| [toy/table2](#toy-table-2-toy) | Toy | not run | – | – | – |" in text
     assert "**Not run.**" in text
     assert "OrthoFL is best: **not run yet**." in text
     assert "| OrthoFL | –<br>paper 98.2 ± 0.3 |" in text
+
+
+def test_commands_are_those_that_make_what_is_shown(
+    page: Callable[..., str], table: Table, do: Do, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "```\ntarry reproduce toy/table1 --only a --rows orthofl --size full --seeds 4-4\n```" in page(
+        only="a", rows="orthofl", seeds="4-4"
+    )
+    do(table(), size="reduced", seeds="1", command="tarry reproduce toy/table1 --precision tf32 --seeds 1")
+    do(table(), size="reduced", seeds="2-2", only="b", rows="fedavg", command="tarry reproduce --precision=bf16")
+    text = page(size="reduced", seeds="0,2", only="b")
+    assert "--only a --size reduced --seeds 1 --precision tf32\n" in text
+    commands = [line for line in text.splitlines() if line.startswith("tarry reproduce toy/table1 ")]
+    assert sorted(c.partition("table1 ")[2] for c in commands) == [
+        "--only a --size reduced --seeds 1 --precision tf32",
+        "--only b --rows fedavg --size full --seeds 2-2 --precision bf16",
+        "--only b --rows orthofl --size full --seeds 2-2",
+        "--only b --size full --seeds 1 --precision tf32",
+    ]
+    for command in commands:  # each is understood, and nothing is left to run for it
+        assert main([*command.split()[2:], "--device", "cpu"]) == 0
+        assert " to do on " not in capsys.readouterr().out
+
+
+def test_the_counts_of_claims_and_where_results_lie_are_explained(page: Callable[..., str], tmp_path: Path) -> None:
+    text = page(only="a", seeds="1")
+    assert " (1 so far) | 0 | 0 |" in text or "| 0 | 1 (1 so far) | 0 |" in text
+    assert "5 (1 so far): for 1 of these 5, some of what it is about has not been run yet." in text
+    assert "made from `experiments/<paper>/results/*.json` by\n`tarry reproduce --page`;" in text
+    other = tmp_path / "other"
+    text = write_page(results=other).read_text()
+    assert f"made from `{other}/<paper>/results/*.json` by\n`tarry reproduce --page --results {other}`;" in text
+    text = write_page(results=other, quick=True).read_text()
+    assert f"made from `{other}/<paper>/results/*-quick.json` by\n`tarry reproduce --page --quick --res" in text
 
 
 def test_a_reduced_size_is_said(page: Callable[..., str]) -> None:

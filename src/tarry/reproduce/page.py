@@ -5,6 +5,7 @@ Nothing is written that no run produced: a cell without a run is a dash, an expe
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from .claims import Verdict, verdicts
 from .figures import draw
 from .measures import TO_TARGET
 from .plan import Experiment, Target
+from .recipe import commands
 from .significance import tests
 from .tables import NONE, Findings, counted, difference, findings, ours, said_by_runs
 
@@ -30,15 +32,19 @@ PAPERS = {
 }
 _INTRO = """# Results
 
-The tables and figures of the papers, run with tarry. This page is made from `experiments/<paper>/results/*.json` by
-`tarry reproduce --page`; `tarry reproduce NAME` runs one of them, `tarry reproduce --list` shows all. The settings and
-the paper's numbers are in `experiments/<paper>/<table>.toml`.
+The tables and figures of the papers, run with tarry. This page is made from `{files}` by
+`{command}`; `tarry reproduce NAME` runs one of them, `tarry reproduce --list` shows all. The settings and
+the paper's numbers are in `experiments/<paper>/<table>.toml`. Under each heading stand the commands that make what is
+shown there; with nothing but a name, all of it is run at the paper's size and with all of its seeds.
 
 In a cell stands what our runs gave (mean ± standard deviation over seeds), below it what the paper printed and how far
 ours is from it. The best of our means in a column is bold. A dash: not run. What is said of a claim is about means over
 the seeds that were run, as many as a column's heading says: with one seed it is one run against another. A run that is
 repeated on another kind of machine, or with clients trained together that were trained one by one, differs in rounding,
 and rounding grows: expect a few tenths of a point at the end of a run that swings little, and more where it swings.
+
+Claims are counted in this table. 5 (1 so far): for 1 of these 5, some of what it is about has not been run yet. Open:
+nothing has been run that it could be seen on.
 """
 
 
@@ -62,7 +68,7 @@ def write_page(*, results: Path | None = None, folder: Path | None = None, quick
         if f"{called}/{old.name}" not in drawn.values():
             old.unlink()
     path = docs / f"{called}.md"
-    write_atomic(path, markdown(found, drawn).encode())
+    write_atomic(path, (_intro(results, quick=quick) + markdown(found, drawn)).encode())
     return path
 
 
@@ -85,10 +91,16 @@ def _paper(experiment: Experiment) -> str:
     return experiment.name.partition("/")[0]
 
 
+def _intro(results: Path | None, *, quick: bool) -> str:
+    files = f"{results or 'experiments'}/<paper>/results/*{'-quick' if quick else ''}.json"
+    where = "" if results is None else f" --results {shlex.quote(str(results))}"
+    return _INTRO.format(files=files, command=f"tarry reproduce --page{' --quick' if quick else ''}{where}") + "\n"
+
+
 def markdown(found: Sequence[Findings], pictures: Mapping[str, str]) -> str:
-    """The whole page; `pictures` are by experiment."""
+    """The page after its first words; `pictures` are by experiment."""
     judged = {f.experiment.name: verdicts(f) for f in found if f.there}
-    parts = [_INTRO, _overview(found, judged)]
+    parts = [_overview(found, judged)]
     paper = ""
     for f in found:
         if _paper(f.experiment) != paper:
@@ -99,16 +111,14 @@ def markdown(found: Sequence[Findings], pictures: Mapping[str, str]) -> str:
 
 
 def _overview(found: Sequence[Findings], judged: Mapping[str, Sequence[Verdict]]) -> str:
-    lines = ["| experiment | | run | claims that show | that do not |", "|---|---|---|---:|---:|"]
+    lines = ["| experiment | | run | claims that show | that do not | open |", "|---|---|---|---:|---:|---:|"]
     for f in found:
         e = f.experiment
         about = judged.get(e.name, [])
-        yes, no = (_number([v for v in about if v.holds is which]) for which in (True, False))
+        counts = [_number([v for v in about if v.holds is which]) if f.there else NONE for which in (True, False, None)]
         run = _how_much(f) if f.there else "not run"
         link = f"[{e.name}](#{_anchor(_heading(e))})"
-        lines.append(
-            f"| {link} | {escaped(e.title)} | {run} | {yes if f.there else NONE} | {no if f.there else NONE} |"
-        )
+        lines.append(f"| {link} | {escaped(e.title)} | {run} | {' | '.join(counts)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -142,7 +152,8 @@ def _anchor(heading: str) -> str:
 
 def _section(f: Findings, judged: Sequence[Verdict], picture: str | None) -> list[str]:
     e = f.experiment
-    parts = [f"### {escaped(_heading(e))}\n", f"`tarry reproduce {e.name}`\n", f"{escaped(e.words)}\n"]
+    how = "\n".join(["```", *commands(f), "```"])
+    parts = [f"### {escaped(_heading(e))}\n", f"{how}\n", f"{escaped(e.words)}\n"]
     if e.uses is not None:
         other = shelf.find(e.uses)
         parts.append(f"Settings, and where they are not the paper's: [{e.uses}](#{_anchor(_heading(other))}).\n")

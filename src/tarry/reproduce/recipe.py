@@ -1,0 +1,81 @@
+"""The commands that make what is shown: size, seeds and precision as they were, columns and rows where not all were."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+from .tables import Findings
+
+__all__ = ["commands"]
+
+
+@dataclass(frozen=True)
+class _How:
+    """What is the same in all runs that one command makes."""
+
+    size: str
+    seeds: tuple[int, ...]
+    precision: str
+
+
+def commands(found: Findings) -> list[str]:
+    """Together they make the runs that are there; one that makes all where nothing is."""
+    e = found.experiment
+    name = f"tarry reproduce {e.name}"
+    if not found.there:
+        return [name]
+    if found.study is not None:
+        seeds = {seed for grid in found.grids.values() for c in grid.values.values() for v in c.values() for seed in v}
+        return [name + _flags(_How(_size(found, next(iter(found.sizes))), tuple(sorted(seeds)), ""))]
+    by_how: dict[_How, dict[str, list[str]]] = {}
+    for how, row, column in _cells(found):
+        by_how.setdefault(how, {}).setdefault(column, []).append(row)
+    said = []
+    for how, by_column in by_how.items():
+        alike: dict[tuple[str, ...], list[str]] = {}
+        for column, rows in by_column.items():
+            whole = set(rows) == {r for r, c in e.grid() if c == column}
+            alike.setdefault(() if whole else tuple(rows), []).append(column)
+        for some, columns in alike.items():
+            only = "" if set(columns) == set(e.columns) else f" --only {shlex.quote(','.join(columns))}"
+            only += f" --rows {shlex.quote(','.join(some))}" if some else ""
+            said.append(name + only + _flags(how))
+    return said
+
+
+def _cells(found: Findings) -> Iterator[tuple[_How, str, str]]:
+    """(how, row, column) of all runs; twice of a cell whose seeds were not run with the same precision."""
+    for column, rows in found.runs.items():
+        for row, seeds in rows.items():
+            by_precision: dict[str, list[int]] = {}
+            for seed, entry in sorted(seeds.items()):
+                by_precision.setdefault(_precision(entry.made), []).append(seed)
+            for precision, mine in by_precision.items():
+                yield _How(_size(found, column), tuple(mine), precision), row, column
+
+
+def _size(found: Findings, column: str) -> str:
+    """Where quick changes nothing a column is at the paper's size, and yet kept with quick runs."""
+    return "quick" if any(size == "quick" for size, _ in found.sizes.values()) else found.sizes[column][0]
+
+
+def _precision(made: Mapping[str, str]) -> str:
+    """That its command asked for, if any."""
+    words = shlex.split(made.get("command", ""))
+    for word, after in pairwise([*words, ""]):
+        if word == "--precision":
+            return after
+        if word.startswith("--precision="):
+            return word.partition("=")[2]
+    return ""
+
+
+def _flags(how: _How) -> str:
+    many = len(how.seeds)
+    seeds = str(many) if how.seeds == tuple(range(many)) else ",".join(map(str, how.seeds))
+    seeds = f"{seeds}-{seeds}" if many == 1 and how.seeds != (0,) else seeds
+    precision = f" --precision {how.precision}" if how.precision else ""
+    return f" --size {how.size} --seeds {seeds}{precision}"
