@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import sys
+import time
 
 import pytest
 
+from tarry.cli.watch import watch
 from tarry.deploy.local import Local
+from tarry.deploy.processes import began
 
 from .fake import Clock, FakeGrid, driver, finished, nodes, small_plan
 
@@ -83,3 +89,111 @@ def test_delay_models_are_still_listed(cli):
     code, said = cli("delays", "normal")
     assert code == 0
     assert "--delay.mean" in said
+
+
+SLEEPER = [sys.executable, "-c", "import time; time.sleep(60)"]
+STATUS = {
+    "at": 0.0, "time": 7.74, "ended": "", "pid": 0, "run": "1", "starts": 1, "method": "fedasync", "updates": 9,
+    "rounds": 9, "lost": 0, "not_finite": 0, "accuracy": None, "loss": None, "staleness": 0.0, "bytes_up": 0,
+    "bytes_down": 0, "nodes": 2, "here": [0, 1], "working": {"0": [0.7]}, "deadlines": {}, "refused": {},
+    "clients": [{"client": 0, "name": "client 0", "updates": 9, "seconds": 9.0, "worked": 1.0, "staleness": 0,
+                 "bytes_up": 0, "late": 0, "failed": {}}],
+}  # fmt: skip
+AGAIN = "`tarry federation up --out fed` takes it up again"
+
+
+@pytest.fixture
+def sleepers(tmp_path):
+    """The folder of a federation whose processes, the server too, do nothing but live."""
+    local = Local(tmp_path / "fed")
+    local.prepare(1, {"clients": 1}, tls=False)
+    for name in ("link", "exec", "node-0"):
+        local.processes.start(name, SLEEPER)
+    server = local.processes["exec"]
+    told = {"pid": server.pid, "began": server.began, "run": "1"}
+    (tmp_path / "fed" / "server.json").write_text(json.dumps(told))
+    (tmp_path / "fed" / "run.json").write_text(json.dumps({"run": "1", "at": time.time()}))
+    (tmp_path / "fed" / "status.json").write_text(json.dumps({**STATUS, "at": time.time()}))
+    (tmp_path / "fed" / "events.jsonl").write_text("")
+    yield local
+    local.processes.end(local.processes.names())
+
+
+def kill(local, name):
+    pid = local.processes[name].pid
+    os.kill(pid, signal.SIGKILL)
+    while began(pid) is not None:
+        time.sleep(0.01)
+
+
+def test_status_tells_of_what_is_there(cli, sleepers):
+    code, said = cli("federation", "status", "fed")
+    assert code == 0
+    assert "fedasync: at work after 7.74 s" in said
+    assert "2 nodes, 2 clients here" in said
+    assert "gone" not in said
+
+
+def test_status_names_a_node_whose_process_is_gone(cli, sleepers):
+    kill(sleepers, "node-0")
+    _, said = cli("federation", "status", "fed")
+    assert "fedasync: at work" in said
+    assert "node-0's process is gone: `tarry federation up --out fed` starts it again" in said
+
+
+def test_status_says_that_the_server_is_gone_and_describes_nothing_that_is_not_there(cli, sleepers):
+    kill(sleepers, "exec")
+    code, said = cli("federation", "status", "fed")
+    assert code == 0
+    assert "fedasync: cut off after 7.74 s; 9 updates" in said
+    assert "the server's process is gone" in said
+    assert AGAIN in said
+    assert not [w for w in ("at work", "idle", "2 nodes", "clients here") if w in said]
+    _, said = cli("federation", "status", "fed", "--json")
+    assert json.loads(said)["state"] == "cut off"
+
+
+@pytest.mark.parametrize("ended", ["", "stopped"])
+def test_status_says_that_a_federation_was_taken_down(cli, sleepers, tmp_path, ended):
+    (tmp_path / "fed" / "status.json").write_text(json.dumps({**STATUS, "ended": ended, "at": time.time()}))
+    sleepers.processes.end(sleepers.processes.names())
+    _, said = cli("federation", "status", "fed")
+    assert "fedasync: taken down after 7.74 s" in said
+    assert AGAIN in said
+    assert not [w for w in ("at work", "idle", "2 nodes", "clients here") if w in said]
+
+
+def test_a_server_that_was_just_submitted_is_about_to_begin(cli, sleepers, tmp_path):
+    kill(sleepers, "exec")
+    (tmp_path / "fed" / "run.json").write_text(json.dumps({"run": "2", "at": time.time()}))
+    _, said = cli("federation", "status", "fed")
+    assert "fedasync: about to begin" in said
+    (tmp_path / "fed" / "run.json").write_text(json.dumps({"run": "2", "at": time.time() - 60}))
+    _, said = cli("federation", "status", "fed")
+    assert "the server's process is gone" in said
+
+
+def test_a_silent_federation_of_another_machine_says_how_it_goes_on(cli, tmp_path):
+    (tmp_path / "fed").mkdir()
+    (tmp_path / "fed" / "status.json").write_text(json.dumps({**STATUS, "at": time.time() - 48}))
+    _, said = cli("federation", "status", "fed")
+    assert "fedasync: silent for 48" in said
+    assert "`tarry federation keep APP SUPERLINK --out fed` submits it again" in said
+    assert "2 nodes" not in said
+
+
+def test_watch_ends_when_the_server_was_killed_and_nobody_starts_it(cli, sleepers, monkeypatch):
+    monkeypatch.setattr(sys.modules[watch.__module__], "_PATIENCE", 0.3)
+    kill(sleepers, "exec")
+    code, said = cli("watch", "fed", "--every", "0.1")
+    assert code == 1
+    assert "the server's process is gone" in said
+    assert "(watched for 0.3 s more)" in said
+    assert said.rstrip().endswith(AGAIN)
+
+
+def test_watch_ends_when_a_federation_was_taken_down(cli, sleepers):
+    sleepers.processes.end(sleepers.processes.names())
+    code, said = cli("watch", "fed")
+    assert code == 1
+    assert f"taken down: {AGAIN}" in said

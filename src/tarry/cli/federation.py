@@ -23,7 +23,7 @@ from ..spec import Choice
 from . import show
 from .flags import HELP, PASS_ON, gather, with_settings
 
-__all__ = ["federation"]
+__all__ = ["absence", "federation"]
 
 federation = typer.Typer(
     name="federation",
@@ -37,6 +37,7 @@ _NOT_HERE = (
     "diagnose", "failure_rate", "presence", "device",
 )  # fmt: skip
 _LATE = 30.0  # seconds without a word from the server
+_WHOSE = {"server": "the server", "link": "the SuperLink", "exec": "the SuperExec"}
 
 
 @federation.command(context_settings=PASS_ON)
@@ -178,11 +179,11 @@ def status(
     s = _status(folder)
     if s is None:
         raise BadInput(f"{folder}: no federation has been at work here (no status.json)")
+    state, told = _state(s, folder)
     if as_json:
-        show.console.print_json(json.dumps(s))
+        show.console.print_json(json.dumps({**s, "state": state, "told": told}))
         return
-    old = time.time() - s["at"]
-    state = f"ended ({s['ended']})" if s["ended"] else "at work" if old < _LATE else f"silent for {duration(old)}"
+    live = state == "at work"
     accuracy = "" if s["accuracy"] is None else f", accuracy {s['accuracy']:.4f}"
     again = f", taken up {s['starts'] - 1} times" if s["starts"] > 1 else ""
     show.lines(
@@ -190,15 +191,53 @@ def status(
             f"{s['method']}: {state} after {duration(s['time'])}{again}; {number_of(s['updates'], 'update')}, "
             f"{number_of(s['rounds'], 'server step')}{accuracy}",
             f"  staleness mean {s['staleness']:.1f}; {size(s['bytes_up'])} up, {size(s['bytes_down'])} down; "
-            f"{s['lost']} lost, {s['not_finite']} not finite; {s['nodes']} nodes, {len(s['here'])} clients here",
+            f"{s['lost']} lost, {s['not_finite']} not finite"
+            + (f"; {number_of(s['nodes'], 'node')}, {number_of(len(s['here']), 'client')} here" if live else ""),
+            *([f"  {told}"] if told else []),
         ]
     )
-    show.console.print(_table(s))
+    show.console.print(_table(s, live=live))
     for why, count in s["refused"].items():
         show.lines([f"  refused {count} times: {why}"])
 
 
-def _table(s: dict[str, Any]) -> Table:
+def _state(s: dict[str, Any], folder: Path) -> tuple[str, str]:
+    """What a federation does now, and what to know or do about it."""
+    state, told = absence(folder)
+    if state:
+        return state, told
+    old = time.time() - s["at"]
+    if s["ended"]:
+        return f"ended ({s['ended']})", told
+    if old < _LATE:
+        return "at work", told
+    if Local(folder).is_set_up:
+        return f"silent for {duration(old)}", told or f"the logs are in {folder / 'flower' / 'logs'}"
+    again = f"`tarry federation keep APP SUPERLINK --out {folder}` submits it again, if its process was killed"
+    return f"silent for {duration(old)}", again
+
+
+def absence(folder: Path) -> tuple[str, str]:
+    """Why no server of this machine is at work on a federation that is not over, or "", and what to do about it."""
+    local = Local(folder)
+    if not local.is_set_up:
+        return "", ""
+    fate = local.submission().fate()
+    gone = [*(["server"] if fate == "gone" else []), *local.gone()]
+    if (folder / "result.json").is_file():  # asked last: a server that has written it may go
+        return "", ""
+    again = f"`tarry federation up --out {folder}` takes it up again"
+    if local.is_down:
+        return "taken down", f"taken down: {again}"
+    told = ", ".join(f"{_WHOSE.get(name, name)}'s process is gone" for name in gone)
+    if fate == "gone":
+        stopped = (_status(folder) or {}).get("ended") == "stopped"
+        return ("stopped", f"stopped: {again}") if stopped else ("cut off", f"{told}: {again}")
+    way = f"{told}: `tarry federation up --out {folder}` starts it again" if told else ""
+    return "" if fate == "at work" else fate, way
+
+
+def _table(s: dict[str, Any], *, live: bool) -> Table:
     table = Table(box=None, pad_edge=False)
     for name in ("client", "now", "updates", "visit", "overhead", "stale", "up", "lost"):
         table.add_column(name, justify="left" if name in ("client", "now", "lost") else "right", no_wrap=name != "lost")
@@ -209,6 +248,7 @@ def _table(s: dict[str, Any]) -> Table:
         now = f"at work {duration(max(out))}" if out else "idle" if here else "away"
         if out and max(out) > s["deadlines"].get(str(c["client"]), float("inf")):
             now = f"late {duration(max(out))}"
+        now = now if live else "–"
         failed = ", ".join(f"{count} {why}" for why, count in c["failed"].items())
         late = f"; {c['late']} came late" if c["late"] else ""
         worked = c["worked"] > 0

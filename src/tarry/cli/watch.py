@@ -13,10 +13,12 @@ from ..core.errors import BadInput
 from ..record.rows import read_rows
 from ..report.words import duration, number_of
 from . import show
+from .federation import absence
 
 __all__ = ["watch"]
 
 _BUSIEST = 5  # clients that are named
+_PATIENCE = 20.0  # seconds for `up --wait` to start a server that was killed
 
 
 def watch(
@@ -30,17 +32,38 @@ def watch(
         raise BadInput(f"{folder}: nothing is at work here (no events.jsonl); name the --out of a run or a federation")
     if not every > 0:
         raise BadInput(f"--every {every}: must be above 0")
-    told = _Told()
+    told, missed = _Told(), _Missed(folder)
     try:
         while True:
             over = (folder / "result.json").is_file()  # asked first: what is read then is all of it
             show.lines(told.news(log))
-            if over or once:
+            if over or once or missed.for_good():
                 break
             time.sleep(every)
     except KeyboardInterrupt:
         return
     show.lines([f"{'it is over' if over else 'so far'}: {told.summary()}"])
+    if not over and (why := absence(folder)[1]):
+        show.lines([why])
+        if not once:
+            raise typer.Exit(1)
+
+
+class _Missed:
+    """A federation's server, where it is not there."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._since = folder, float("inf")
+
+    def for_good(self) -> bool:
+        """Whether it was taken down, or killed and started by nobody since."""
+        state, why = absence(self._folder)
+        if state not in ("cut off", "stopped"):
+            self._since = float("inf")
+        elif self._since == float("inf"):
+            self._since = time.monotonic()
+            show.lines([f"{why} (watched for {duration(_PATIENCE)} more)"])
+        return state == "taken down" or time.monotonic() - self._since >= _PATIENCE
 
 
 class _Told:

@@ -94,6 +94,15 @@ class Local:
     def is_set_up(self) -> bool:
         return (self.room / "setup.json").is_file()
 
+    @property
+    def is_down(self) -> bool:
+        """Whether there is nothing that `up` started and `down` has not ended."""
+        return not self.processes.names()
+
+    def gone(self) -> list[str]:
+        """What `up` started and nobody took down, though its process is no more."""
+        return [n for n in self.processes.names() if not self.processes.alive(n)]
+
     def prepare(
         self, clients: int, config: Mapping[str, Any], *, tls: bool, app: Path | None = None, memory: bool = False
     ) -> None:

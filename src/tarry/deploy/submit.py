@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ..core.errors import BadInput, TarryError
 from ..record.result import write_atomic
@@ -45,11 +45,19 @@ class Submission:
         if asked is None:
             return False
         if server is not None and server["run"] == asked["run"]:
-            return began(server["pid"]) is not None and began(server["pid"]) == server["began"]
+            return _runs(server)
         if time.time() - asked["at"] < _PATIENCE:
             return True
         told = self.flwr("list", self.link, "--run-id", asked["run"], "--format", "json")
         return "finished" not in told  # it may well wait for its turn
+
+    def fate(self) -> Literal["at work", "about to begin", "gone"]:
+        """What the app's process does, by what is on disk here; nobody is asked."""
+        asked, server = _json(self.folder / "run.json"), _json(self.folder / "server.json")
+        if server is not None and _runs(server):
+            return "at work"
+        begun = asked is None or (server is not None and server["run"] == asked["run"])
+        return "gone" if begun or time.time() - asked["at"] >= _PATIENCE else "about to begin"
 
     def submit(self) -> str:
         """`flwr run`; the number of the run."""
@@ -83,6 +91,10 @@ class Submission:
         if done.returncode:
             raise TarryError(f"flwr {words[0]} failed: {(done.stderr + done.stdout).strip()[-500:]}")
         return done.stdout + done.stderr
+
+
+def _runs(server: Mapping[str, Any]) -> bool:
+    return began(server["pid"]) is not None and began(server["pid"]) == server["began"]
 
 
 def _json(path: Path) -> Any:
