@@ -197,3 +197,26 @@ def test_watch_ends_when_a_federation_was_taken_down(cli, sleepers):
     code, said = cli("watch", "fed")
     assert code == 1
     assert f"taken down: {AGAIN}" in said
+
+
+@pytest.mark.parametrize("killed", ["link", "exec"])
+def test_down_waits_for_nothing_where_the_link_or_the_server_is_gone(cli, sleepers, killed):
+    kill(sleepers, killed)
+    begun = time.monotonic()
+    code, said = cli("federation", "down", "fed", "--within", "30")
+    assert code == 0
+    assert time.monotonic() - begun < 15
+    assert "waiting" not in said
+    assert "ended: " in said
+    assert all(began(p) is None for p in pids(sleepers))
+
+
+def test_down_says_what_it_waits_for_and_for_how_long(cli, sleepers):
+    code, said = cli("federation", "down", "fed", "--within", "0.5")
+    assert code == 0
+    assert said.startswith("waiting for what is under way to come in, 0.5 s at most\nended: ")
+    assert all(began(p) is None for p in pids(sleepers))
+
+
+def pids(local):
+    return [local.processes[name].pid for name in local.processes.names()]

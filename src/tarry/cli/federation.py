@@ -162,7 +162,7 @@ def down(
     within: Annotated[float, typer.Option("--within", help="seconds for what is under way to come in")] = 70.0,
 ) -> None:
     """End the processes that `up` started, and nothing else; what is under way may come in first."""
-    local = Local(folder)
+    local = Local(folder, lambda line: show.lines([line]))
     assert local.setup
     ended = local.down(within=within)
     show.lines([f"ended: {', '.join(ended)}" if ended else "nothing of it was running"])

@@ -224,8 +224,11 @@ class Local:
 
     def down(self, *, within: float = 70.0) -> list[str]:
         """End what was started here, and nothing else; the names of those that still ran."""
-        if self.is_set_up:
-            self.submission().stop(within)
+        if self.is_set_up and self.processes.alive("link"):  # without it nothing comes in
+            submission = self.submission()
+            if not submission.over and submission.serving():
+                self._say(f"waiting for what is under way to come in, {within:g} s at most")
+            submission.stop(within)
         names = self.processes.names()
         order = sorted(names, key=lambda n: ("warm", "exec", "node", "link").index(n.partition("-")[0]))
         return self.processes.end(order)
