@@ -218,5 +218,23 @@ def test_down_says_what_it_waits_for_and_for_how_long(cli, sleepers):
     assert all(began(p) is None for p in pids(sleepers))
 
 
+def test_down_stops_a_server_that_has_just_begun(cli, sleepers, tmp_path):
+    """It takes an old `stop` away at first."""
+    code = """if True:
+        import pathlib, sys, time
+        for _ in range(2):
+            while not pathlib.Path(sys.argv[1]).exists():
+                time.sleep(0.01)
+            pathlib.Path(sys.argv[1]).unlink()
+    """
+    server = sleepers.processes.start("warm", [sys.executable, "-c", code, str(tmp_path / "fed" / "stop")])
+    told = {"pid": server.pid, "began": server.began, "run": "1"}
+    (tmp_path / "fed" / "server.json").write_text(json.dumps(told))
+    begun = time.monotonic()
+    cli("federation", "down", "fed", "--within", "30")
+    assert time.monotonic() - begun < 15
+    assert not (tmp_path / "fed" / "stop").exists()
+
+
 def pids(local):
     return [local.processes[name].pid for name in local.processes.names()]

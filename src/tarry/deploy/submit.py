@@ -71,11 +71,10 @@ class Submission:
 
     def stop(self, within: float) -> bool:
         """Ask the app to end when what is under way is in; whether it has."""
-        if self.serving():
-            (self.folder / "stop").touch()
-            until = time.monotonic() + within
-            while self.serving() and time.monotonic() < until:
-                time.sleep(0.1)
+        until = time.monotonic() + within
+        while self.serving() and time.monotonic() < until:
+            (self.folder / "stop").touch()  # again and again: one that begins takes the file away
+            time.sleep(0.1)
         (self.folder / "stop").unlink(missing_ok=True)
         return not self.serving()
 
