@@ -12,6 +12,7 @@ import pytest
 
 from tarry.cli.watch import watch
 from tarry.deploy.local import Local
+from tarry.deploy.outcome import write
 from tarry.deploy.processes import began
 
 from .fake import Clock, FakeGrid, driver, finished, nodes, small_plan
@@ -238,3 +239,28 @@ def test_down_stops_a_server_that_has_just_begun(cli, sleepers, tmp_path):
 
 def pids(local):
     return [local.processes[name].pid for name in local.processes.names()]
+
+
+def test_a_federation_that_is_waited_for_tells_the_seconds_of_the_wall_clock(cli, tmp_path, monkeypatch):
+    made, fed = small_plan(method="fedasync"), tmp_path / "fed"
+    grid = FakeGrid(Clock(), nodes(made, tmp_path / "homes"))
+    d = driver(made, grid, fed)
+    finished(d, grid)
+    Local(fed).prepare(2, {"clients": 2}, tls=False)
+    told = [8.9, 8.9, 9.9, 12.3]
+
+    def up(_):
+        seconds = told.pop(0)
+        (fed / "status.json").write_text(json.dumps({**STATUS, "time": seconds, "accuracy": 0.536}))
+        if not told:
+            write(d, made, fed)
+
+    monkeypatch.setattr(Local, "up", up)
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    code, said = cli("federation", "up", "--out", "fed", "--wait")
+    assert code == 0
+    lines = said.splitlines()
+    assert lines[:2] == ["9 updates, accuracy 0.536 after 8.9 s", "9 updates, accuracy 0.536 after 12.3 s"]
+    assert f"after {d.course.time:,.6g} s, 12 updates" in lines[2]
+    assert "virtual" not in said

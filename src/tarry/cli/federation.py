@@ -107,26 +107,25 @@ def _stay(local: Local, out: Path) -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with show.stoppable(f"`tarry federation up --out {out}` takes it up again"):
         try:
-            said: list[str] = []
+            said = None
             while not (out / "result.json").is_file():
                 time.sleep(2.0)
                 local.up()
-                if (line := _line(out)) != said:
-                    said = line
-                    show.lines(line)
+                s = _status(out)
+                news = None if s is None else (s["updates"], s["accuracy"], s["time"] // 10)
+                if s is not None and news != said:
+                    said = news
+                    show.lines([_line(s)])
         except KeyboardInterrupt:
             local.down()
             raise
     local.down()
-    show.result_lines(Result.read(out))
+    show.result_lines(Result.read(out), clock="s")
 
 
-def _line(out: Path) -> list[str]:
-    status = _status(out)
-    if status is None:
-        return []
-    accuracy = "" if status["accuracy"] is None else f", accuracy {status['accuracy']:.3f}"
-    return [f"{number_of(status['updates'], 'update')}{accuracy} after {duration(status['time'] // 10 * 10)}"]
+def _line(s: dict[str, Any]) -> str:
+    accuracy = "" if s["accuracy"] is None else f", accuracy {s['accuracy']:.3f}"
+    return f"{number_of(s['updates'], 'update')}{accuracy} after {duration(s['time'])}"
 
 
 @federation.command(context_settings=HELP)
@@ -147,7 +146,7 @@ def keep(
         except KeyboardInterrupt:
             submission.stop(70.0)
             raise
-    show.result_lines(Result.read(out))
+    show.result_lines(Result.read(out), clock="s")
 
 
 @federation.command(context_settings=HELP)

@@ -129,13 +129,13 @@ def _personal(result: Result) -> list[str]:
     return [f"personal accuracy {after['mean']:.4f} ± {after['sd']:.4f} {tuned} ({over}), {before:.4f} before{refused}"]
 
 
-def result_lines(result: Result) -> None:
-    """One run's outcome in a few lines."""
+def result_lines(result: Result, *, clock: str = "virtual s") -> None:
+    """One run's outcome in a few lines; `clock`: what its time is in."""
     accuracy = "no score" if result.final_accuracy is None else f"accuracy {result.final_accuracy:.4f}"
     s = result.staleness
     console.print(
         f"[bold]{plain(result.label)}[/] on {result.task}, seed {result.seed}: {accuracy} after "
-        f"{result.virtual_time:,.6g} virtual s, {number_of(result.updates, 'update')}, "
+        f"{result.virtual_time:,.6g} {clock}, {number_of(result.updates, 'update')}, "
         f"{number_of(result.rounds, 'server step')}",
         highlight=False,
         soft_wrap=True,
