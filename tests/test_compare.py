@@ -3,11 +3,13 @@ from __future__ import annotations
 import json
 import multiprocessing as mp
 import os
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -172,6 +174,85 @@ def test_other_settings_in_the_same_folder_are_refused_before_anything_runs(tmp_
     assert not (tmp_path / "orthofl").exists()
 
 
+TRACE = "client,visit,start,seconds,fate\n" + "".join(f"{c},{v},{9 * v},9,came\n" for c in range(5) for v in range(60))
+OWN_METHOD = """
+from tarry import Method, stateless
+def timid():
+    return Method("timid", step=stateless(lambda update, now: now.weights + 0.5 * update.delta))
+"""
+
+
+def named_file(what: str, folder: Path) -> tuple[Path, dict[str, Any], str, str]:
+    """A file that the settings name, those settings, and a piece of it with what it is edited to."""
+    settings: dict[str, Any] = {**SETTINGS, "method": "fedasync"}
+    if what == "method":
+        path = folder / "mine.py"
+        path.write_text(OWN_METHOD)
+        return path, {**settings, "method": f"{path}:timid"}, "0.5", "0.9"
+    path = folder / f"{what}.csv"
+    if what == "presence":
+        path.write_text("client,start,end\n0,0,100\n0,200,400\n")
+        return path, {**settings, "presence": str(path)}, "100", "150"
+    path.write_text(TRACE)
+    return path, {**settings, "delay": {"name": "trace", "path": str(path)}, "failure_rate": 0.0}, "9,came", "8,came"
+
+
+@pytest.mark.parametrize("what", ["method", "presence", "delay"])
+def test_an_edited_file_gives_no_old_result(tmp_path, what):
+    path, settings, old, new = named_file(what, tmp_path)
+    method, out = settings.pop("method"), tmp_path / "c"
+    first = tarry.compare([method], seeds=[0], out=out, **settings)
+    assert first.found == ()
+    again = tarry.compare([method], seeds=[0], out=out, **settings)
+    (told,) = again.found
+    assert re.fullmatch(rf"1 of 1 run was there already \({out}\), made 20\d\d-\d\d-\d\d \d\d:\d\d", told)
+    path.write_text(path.read_text().replace(old, new))
+    before = stamps(out)
+    with pytest.raises(BadInput, match=rf"--out {out}: --\S+ {path} is not what it was .*another --out, or remove"):
+        tarry.compare([method], seeds=[0], out=out, **settings)
+    assert stamps(out) == before
+
+
+def test_an_edited_data_file_of_tarry_data_gives_no_old_result(tmp_path, monkeypatch):
+    monkeypatch.setenv("TARRY_DATA", str(tmp_path))
+    for sign in (1, -1):
+        x = sign * np.linspace(0, 1, 180, dtype=np.float32).reshape(60, 3)
+        np.savez(tmp_path / "mine.npz", x=x, y=np.arange(60) % 2)
+        args: dict[str, Any] = {"seeds": [0], "out": tmp_path / "c", "updates": 4, "clients": 3}
+        if sign == 1:
+            tarry.compare(["fedavg"], "mine", **args)
+    with pytest.raises(BadInput, match=r"--task .*mine\.npz is not what it was"):
+        tarry.compare(["fedavg"], "mine", **args)
+
+
+def test_a_run_whose_file_was_edited_half_way_is_not_resumed_and_one_with_the_file_back_is(tmp_path):
+    path, settings, old, new = named_file("method", tmp_path)
+    text, stopped = path.read_text(), []
+
+    def stop(e: Event) -> None:
+        if e.updates == 8 and not stopped.append(e):
+            raise LookupError("pulled the plug")
+
+    with pytest.raises(LookupError):
+        tarry.run(out=tmp_path / "r", callbacks=[stop], checkpoint_every=1e-9, **settings)
+    path.write_text(text.replace(old, new))
+    with pytest.raises(BadInput, match=r"r: --method .*mine\.py is not what it was when this run began; put that back"):
+        tarry.resume(tmp_path / "r")
+    path.write_text(text)
+    assert tarry.resume(tmp_path / "r").weights_sha256 == tarry.run(**settings).weights_sha256
+
+
+def test_a_folder_of_before_there_were_digests_is_taken_up_and_that_is_said(tmp_path):
+    path, settings, old, new = named_file("method", tmp_path)
+    method = settings.pop("method")
+    tarry.compare([method], seeds=[0], out=tmp_path / "c", **settings)
+    (tmp_path / "c" / "timid" / "seed-0" / "files.json").unlink()
+    path.write_text(path.read_text().replace(old, new))
+    count, unsure = tarry.compare([method], seeds=[0], out=tmp_path / "c", **settings).found
+    assert count.startswith("1 of 1 run was there already")
+    assert unsure.startswith(f"whether {path} changed since then cannot be told")
+
+
 def test_the_folder_of_a_run_is_not_used_for_a_comparison(tmp_path):
     tarry.run("fedavg", out=tmp_path / "r", **SETTINGS)
     before = stamps(tmp_path)
@@ -262,7 +343,8 @@ def test_objects_of_ones_own_are_compared_and_taken_up_again(tmp_path):
     args: dict[str, Any] = {"seeds": [0, 1], "out": tmp_path, "delay": delay, **OWN}
     first = compare_function([timid, "fedasync"], own_task(), workers=2, **args)
     before = stamps(tmp_path)
-    again = compare_function([timid, "fedasync"], own_task(), **args)
+    with pytest.warns(UserWarning, match=r"4 of 4 runs were there already .* whether .*method timid .*cannot be told"):
+        again = compare_function([timid, "fedasync"], own_task(), **args)
     assert [facts(r) for r in again.results] == [facts(r) for r in first.results]
     assert stamps(tmp_path) == before
 
@@ -273,7 +355,8 @@ def test_a_delay_function_made_anew_as_after_a_restart_goes_on_in_the_same_folde
 
     keep = [made(), made()]
     first = compare_function(["fedasync"], own_task(), seeds=[0], out=tmp_path, delay=keep[0], **OWN)
-    again = compare_function(["fedasync"], own_task(), seeds=[0], out=tmp_path, delay=keep[1], **OWN)
+    with pytest.warns(UserWarning, match="there already"):
+        again = compare_function(["fedasync"], own_task(), seeds=[0], out=tmp_path, delay=keep[1], **OWN)
     assert [facts(r) for r in again.results] == [facts(r) for r in first.results]
 
 

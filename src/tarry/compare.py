@@ -10,8 +10,10 @@ import multiprocessing as mp
 import re
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -24,10 +26,12 @@ from .core.errors import BadInput, TarryError, WorkerDied
 from .core.method import Method
 from .core.process import keep_memory
 from .core.task import Task
-from .experiment import CHANGE_NO_RESULT, Progress, resume, run_spec
+from .experiment import CHANGE_NO_RESULT, Progress, files_of, resume, run_spec
 from .methods import methods as registered
+from .record.files import FILES, changed
 from .record.result import Result, write_atomic
 from .report.tables import Summary, summarise, to_json
+from .report.words import number_of
 from .spec import Spec
 
 __all__ = ["Comparison", "compare", "compare_specs", "specs_of"]
@@ -43,6 +47,7 @@ class Comparison:
     summary: Summary
     out: Path | None = None
     left_out: tuple[str, ...] = ()  # with `all`: the methods that the settings do not fit, and why
+    found: tuple[str, ...] = ()  # what was in the folder already, and what of it cannot be vouched for
 
 
 def compare(
@@ -117,11 +122,12 @@ def compare_specs(
         raise BadInput(f"--out {out}: it holds a run; name another folder")
     folders = [None if out is None else out / _folder_name(s.label) / f"seed-{s.seed}" for s in specs]
     for i, (spec, folder) in enumerate(zip(specs, folders, strict=True)):
-        _check_folder(spec, folder)
+        _check_folder(spec, folder, out)
         if folder is not None and folder in folders[:i]:
             raise BadInput(f"--method {spec.label}: another method of this comparison would share the folder {folder}")
     show: Show = progress or (lambda *_: None)
     jobs = list(zip(specs, folders, strict=True))
+    found = _found(jobs, out)
     if specs[0].executor == "ray":
         results = _on_ray(jobs, workers, show)
     elif workers == 1 or len(jobs) == 1 or not sys.platform.startswith("linux"):
@@ -131,18 +137,42 @@ def compare_specs(
     summary = summarise(results)
     if out is not None:
         write_atomic(out / "compare.json", to_json(summary).encode())
-    return Comparison(tuple(results), summary, out)
+    return Comparison(tuple(results), summary, out, found=found)
 
 
 def _folder_name(label: str) -> str:
     return re.sub(r"[^A-Za-z0-9.=_-]+", "-", label)
 
 
-def _check_folder(spec: Spec, folder: Path | None) -> None:
+def _found(jobs: Sequence[tuple[Spec, Path | None]], out: Path | None) -> tuple[str, ...]:
+    """How many runs are done already and since when; where what they were made of cannot be compared, that too."""
+    done = [(s, f) for s, f in jobs if f is not None and (f / "result.json").is_file()]
+    if not done:
+        return ()
+    made = sorted(datetime.fromtimestamp((f / "result.json").stat().st_mtime) for _, f in done)
+    days = list(dict.fromkeys(f"{t:%Y-%m-%d %H:%M}" for t in (made[0], made[-1])))
+    were = "was" if len(done) == 1 else "were"
+    told = [f"{len(done)} of {number_of(len(jobs), 'run')} {were} there already ({out}), made {' to '.join(days)}"]
+    objects = sorted({f"{group} {s.name_of(group)} (a Python object)" for s, _ in done for group in s.objects()})
+    undigested = sorted({str(file) for s, f in done if not (f / FILES).is_file() for file in files_of(s).values()})
+    if unsure := objects + undigested:
+        told.append(
+            f"whether {', '.join(unsure)} changed since then cannot be told; if so, name another --out or remove {out}"
+        )
+    if objects:
+        warnings.warn("; ".join(told), stacklevel=4)
+    return tuple(told)
+
+
+def _check_folder(spec: Spec, folder: Path | None, out: Path | None) -> None:
     if folder is None or not (folder / "spec.toml").is_file():
         return
     if _what_matters((folder / "spec.toml").read_text()) != _what_matters(spec.to_toml()):
         raise BadInput(f"--out {folder}: it holds a run with other settings; name another folder")
+    if edited := changed(folder, files_of(spec)):
+        there = f"is not what it was when {spec.label}, seed {spec.seed}, was run there"
+        way_out = f"name another --out, or remove {out} to run all anew"
+        raise BadInput([f"--out {out}: --{s} {file} {there}; {way_out}" for s, file in edited.items()])
 
 
 def _what_matters(toml: str) -> list[str]:

@@ -1,6 +1,7 @@
 """One run, from a spec to a result; recorded, resumable to the bit.
 
 OUT/spec.toml            the spec as resolved
+OUT/files.json           digests of the files that it names
 OUT/events.jsonl         one row an event
 OUT/arrivals.csv         every visit's duration and fate: --delay trace --delay.path OUT/arrivals.csv replays them
 OUT/checkpoints/         the last two; `resume` goes on from the newest
@@ -12,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import time as clock
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,16 +26,19 @@ from .core.errors import BadInput
 from .core.event import Event
 from .core.method import Method
 from .core.task import Task
+from .data.sets import loose_files
 from .outcome import finish, summed_up
 from .record import checkpoint
+from .record.files import FILES, changed, digests, write_digests
 from .record.result import Result, write_atomic
 from .record.rows import Recorder, read_rows
 from .remarks import diverged, in_vain, missed, shut_out
 from .sim.measured_delays import TraceRow, write_trace
 from .sim.simulator import Simulator
-from .spec import Spec
+from .spec import REGISTRIES, Choice, Spec
+from .tasks import tasks
 
-__all__ = ["CHANGE_NO_RESULT", "Progress", "resume", "run", "run_spec"]
+__all__ = ["CHANGE_NO_RESULT", "Progress", "files_of", "resume", "run", "run_spec"]
 
 Callback = Callable[[Event], None]
 #: settings that may differ when a run is taken up again
@@ -110,6 +114,11 @@ def resume(
     unknown += [] if executor in (None, "batched", "auto") else ["compile"]
     before = {k: v for k, v in before.items() if k not in unknown}
     spec = Spec.of({**before, **objects})
+    if edited := changed(folder, files_of(spec)):
+        way_out = "put that back, or begin anew in another --out"
+        raise BadInput(
+            [f"{folder}: --{s} {file} is not what it was when this run began; {way_out}" for s, file in edited.items()]
+        )
     return _Session(plan(spec), folder, callbacks, progress).go()
 
 
@@ -121,23 +130,43 @@ def run_spec(
     progress: Callable[[Progress], None] | None = None,
 ) -> Result:
     """Run a spec; with `out`, in a folder of its own."""
+    found = {} if out is None else digests(files_of(spec))  # before they are read, so that no edit goes unseen
     made = plan(spec)
     if out is not None:
-        _claim(out, spec)
+        _claim(out, spec, found)
     return _Session(made, out, callbacks, progress).go()
 
 
-def _claim(folder: Path, spec: Spec) -> None:
+def files_of(spec: Spec) -> dict[str, Path]:
+    """The files that the settings name, by setting: `file.py:factory`, paths, and NAME.npz of TARRY_DATA."""
+    named = {} if not isinstance(spec.presence, str) else {"presence": spec.presence}
+    for group in REGISTRIES:
+        choice = getattr(spec, group)
+        if isinstance(choice, Choice) and group != "server":  # it is the method
+            texts = {group: choice.name, **{f"{group}.{k}": v for k, v in choice.params.items()}}
+            named |= {k: v for k, v in texts.items() if k.endswith((".path", ".speeds")) or ".py:" in str(v)}
+            if group == "task" and choice.name not in tasks.names() and choice.name in (loose := loose_files()):
+                named["task"] = str(loose[choice.name])
+    return {k: Path(_file(v)).expanduser().resolve() for k, v in named.items() if isinstance(v, str)}
+
+
+def _file(text: str) -> str:
+    file, colon, _ = text.rpartition(".py:")
+    return f"{file}.py" if colon else text
+
+
+def _claim(folder: Path, spec: Spec, found: Mapping[str, str]) -> None:
     if (folder / "spec.toml").exists():
         raise BadInput(
             f"--out {folder}: it holds another run; `tarry resume {folder}` goes on with it, or name another folder"
         )
     try:
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        if folder.exists() and (not folder.is_dir() or any(p.name != FILES for p in folder.iterdir())):
             raise BadInput(f"--out {folder}: it is not an empty folder; name another one")
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as e:
         raise BadInput(f"--out {folder}: it cannot be made ({e}); name another folder") from e
+    write_digests(folder, found)
     write_atomic(folder / "spec.toml", spec.to_toml().encode())
 
 

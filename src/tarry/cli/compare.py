@@ -58,6 +58,7 @@ def run_and_show(specs: list[Spec], *, out: Path, workers: int, title: str, rema
     with show.stoppable(f"the same command goes on with what is in {out}: {command}"), show.many(specs) as progress:
         comparison = compare_specs(specs, out=out, workers=workers, progress=progress)
     results, summary, path = comparison.results, comparison.summary, out / "report.html"
+    show.lines(comparison.found)
     show.console.print(table(summary))
     show.lines(remarked(results))
     settings = _settings(specs)

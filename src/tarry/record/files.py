@@ -1,0 +1,51 @@
+"""The files that a run's settings name, as they were when it began: OUT/files.json holds a digest of each.
+
+A run without such files has none, nor has one of an older version.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from ..core.errors import Damaged
+from .result import write_atomic
+
+__all__ = ["FILES", "changed", "digests", "write_digests"]
+
+FILES = "files.json"
+
+
+def digests(files: Mapping[str, Path]) -> dict[str, str]:
+    """The sha256 of the file, or of the folder of files, that each setting names; one that is not there is left out."""
+    return {setting: _sha256(path) for setting, path in files.items() if path.exists()}
+
+
+def write_digests(folder: Path, found: Mapping[str, str]) -> None:
+    """Keep them with the run; nothing is written where there are none."""
+    if found:
+        write_atomic(folder / FILES, (json.dumps(found, indent=1) + "\n").encode())
+
+
+def changed(folder: Path, files: Mapping[str, Path]) -> dict[str, Path]:
+    """Those of the files that are not what they were when the run in the folder began."""
+    path = folder / FILES
+    if not path.is_file():
+        return {}
+    try:
+        before = dict(json.loads(path.read_text()))
+    except (ValueError, TypeError) as e:
+        raise Damaged(f"{path} cannot be read: {e}") from e
+    return {s: files[s] for s, digest in digests(files).items() if before.get(s, digest) != digest}
+
+
+def _sha256(path: Path) -> str:
+    if not path.is_dir():
+        with path.open("rb") as f:
+            return hashlib.file_digest(f, "sha256").hexdigest()
+    h = hashlib.sha256()
+    for file in sorted(p for p in path.rglob("*") if p.is_file()):
+        h.update(f"{file.relative_to(path)} {_sha256(file)}\n".encode())
+    return h.hexdigest()
