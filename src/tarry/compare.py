@@ -183,7 +183,7 @@ def _one(spec: Spec, folder: Path | None, progress: Callable[[Progress], None]) 
     if folder is None or not (folder / "spec.toml").is_file():
         return run_spec(spec, out=folder, progress=progress)
     objects = {name: getattr(spec, name) for name in spec.objects()}
-    result = resume(folder, progress=progress, **objects)
+    result = replace(resume(folder, progress=progress, **objects), target=spec.target)  # an older version kept none
     progress(Progress(1.0, result.virtual_time, result.updates, result.final_accuracy))
     return result
 

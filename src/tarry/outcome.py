@@ -59,6 +59,7 @@ def summed_up(made: Plan, tally: Tally, **more: Any) -> Result:
         peak_server_bytes=server.ledger.peak,
         tarry=__version__,
         chance=best_constant(made.task),
+        target=spec.target,
         weights=server.answer,
         **more,
     )

@@ -86,6 +86,23 @@ def test_a_method_that_learnt_nothing_sets_no_target(make: Make) -> None:
     assert [r.reached for r in s.rows] == [0, 0, 1, 1]
 
 
+def test_a_target_that_the_runs_were_given_is_the_target(make: Make) -> None:
+    curves: dict[str, dict[float, float | None]] = {"fedavg": {0: 0.1, 10: 0.4, 20: 0.7}, "slow": {0: 0.1, 30: 0.6}}
+    s = summarise([make(label, 0, curve, target=0.7) for label, curve in curves.items()])
+    assert (s.target, s.asked) == (0.7, True)
+    assert [(r.reached, r.time_to_target) for r in s.rows] == [(1, 20), (0, None)]
+    text = markdown(s)
+    assert "Target: 70.0 % accuracy, as asked for (--target)." in text
+    assert "lowest final accuracy" not in text
+    assert "not reached" in text
+
+
+@pytest.mark.parametrize("targets", [(0.7, 0.5), (0.7, None)])
+def test_runs_without_a_common_target_get_the_usual_one(make: Make, targets: tuple[float | None, ...]) -> None:
+    s = summarise([make(str(i), 0, {0: 0.1, 10: 0.6}, target=t) for i, t in enumerate(targets)])
+    assert (s.target, s.asked) == (pytest.approx(0.57), False)
+
+
 def test_where_nothing_was_learnt_there_is_no_target(make: Make) -> None:
     s = summarise([make("fedavg", 0, {0: 0.5, 10: 0.4}), make("other", 0, {0: 0.3, 10: 0.5})])
     assert (s.unlearnt, s.target) == (0.5, None)

@@ -1,6 +1,7 @@
 """Runs side by side, as plain data: a row per method label, over its seeds.
 
-    target         fraction × the lowest final accuracy (mean over seeds) among the methods      OrthoFL, Sec. 5.1
+    target         the --target of all the runs; where they have none in common,
+                   fraction × the lowest final accuracy (mean over seeds) among the methods      OrthoFL, Sec. 5.1
                    for which this lies above what needs no learning: the best of the untrained models and of answers
                    that are always the same. So a method that learnt nothing sets no target
     time to it     virtual time of a run's first evaluation at or above the target
@@ -71,6 +72,7 @@ class Summary:
     unlearnt: float  # the accuracy that needs no learning; 0 where that is not known
     target: float | None
     rows: tuple[Row, ...]
+    asked: bool = False  # whether the target is the runs' own, --target
     personal_epochs: tuple[int, ...] = ()  # --personalise: what was asked for; () where nobody asked
 
     @property
@@ -98,7 +100,10 @@ def summarise(results: Sequence[Result], *, baseline: str | None = None, fractio
     groups = by_label(results)
     unlearnt = max((_unlearnt(r) for r in results), default=0.0)
     finals = [_mean([known(r.final_accuracy) for r in runs]) for runs in groups.values()]
-    target = min((fraction * a for a in finals if a is not None and fraction * a > unlearnt), default=None)
+    own = {r.target for r in results}
+    asked = results[0].target if len(own) == 1 else None
+    usual = min((fraction * a for a in finals if a is not None and fraction * a > unlearnt), default=None)
+    target = usual if asked is None else asked
     rows = [_row(label, runs, target) for label, runs in groups.items()]
     base = _base(rows, baseline)
     return Summary(
@@ -109,6 +114,7 @@ def summarise(results: Sequence[Result], *, baseline: str | None = None, fractio
         unlearnt=unlearnt,
         target=target,
         rows=tuple(replace(r, relative_time=_relative(r, base)) for r in rows),
+        asked=asked is not None,
         personal_epochs=tuple(sorted({r.personal["epochs"] for r in results if r.personal})),
     )
 

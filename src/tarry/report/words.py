@@ -114,17 +114,22 @@ def target_in_words(summary: Summary) -> str:
     share, floor = f"{100 * summary.fraction:g} %", f"{percent(summary.unlearnt)}, which needs no learning"
     if summary.target is None:
         return f"No target: no method ended with an accuracy of which {share} lies above {floor}."
-    lowest = min(summary.learnt, key=lambda r: r.accuracy or 0.0)
-    others = [r.label for r in summary.rows if r.accuracy is not None and r not in summary.learnt]
-    where = "of a method that learnt" if others else "here"
-    not_so = f" {_and(others)} did not: {share} of the accuracy is no more than {floor}." if others else ""
+    what = "as asked for (--target)." if summary.asked else _lowest_in_words(summary, share, floor)
     text = (
-        f"Target: {percent(summary.target)} accuracy, {share} of the lowest final accuracy {where} ({lowest.label})."
-        f"{not_so} Time to target: virtual time until the first evaluation at or above it"
+        f"Target: {percent(summary.target)} accuracy, {what}"
+        " Time to target: virtual time until the first evaluation at or above it"
     )
     if any(r.relative_time is not None for r in summary.rows):
         return f"{text}, relative to {summary.baseline} (1×)."
     return f"{text}."
+
+
+def _lowest_in_words(summary: Summary, share: str, floor: str) -> str:
+    lowest = min(summary.learnt, key=lambda r: r.accuracy or 0.0)
+    others = [r.label for r in summary.rows if r.accuracy is not None and r not in summary.learnt]
+    where = "of a method that learnt" if others else "here"
+    not_so = f" {_and(others)} did not: {share} of the accuracy is no more than {floor}." if others else ""
+    return f"{share} of the lowest final accuracy {where} ({lowest.label}).{not_so}"
 
 
 def legend(summary: Summary) -> str:
