@@ -235,8 +235,8 @@ def test_a_page_that_cannot_be_written_is_said(cli, here, finished):
 COMPARE = {
     "unknown method": (["--method", "fedavgg"], ["--method fedavgg", "Did you mean 'fedavg'"]),
     "twice the same": (["--method", "fedavg", "--method", "fedavg"], ["--method fedavg", "there twice"]),
-    "seeds that are none": (["--seeds", "a-b"], ["--seeds a-b", "0-2 or 0,1,5"]),
-    "no seeds": (["--seeds", "3-1"], ["--seeds"]),
+    "seeds that are none": (["--seeds", "a-b"], ["--seeds a-b", "how many (3), or which (5-7 or 0,4)"]),
+    "seeds that run backwards": (["--seeds", "2-0"], ["--seeds 2-0: 2-0 runs backwards; say 0-2"]),
     "no workers": (["--workers", "0"], ["--workers 0", "1 or more"]),
     "parameter of which method": (["--method", "orthofl", "--method.beta", "1"], ["--method.beta", "which method?"]),
     "unknown flag": (["--epoch", "3"], ["--epoch", "3", "no such flag"]),

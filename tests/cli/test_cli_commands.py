@@ -293,6 +293,14 @@ def test_a_comparison_leaves_a_table_a_page_and_a_record(cli, here, quick, monke
     assert {p: p.stat().st_mtime_ns for p in (here / "c").rglob("result.json")} == before
 
 
+@pytest.mark.parametrize(
+    ("text", "wanted"), [("0", {0}), ("2", {0, 1}), ("2-2", {2}), ("2,", {2}), ("1-2", {1, 2}), ("0,4", {0, 4})]
+)
+def test_seeds_of_a_comparison_are_how_many_or_which(cli, here, quick, text, wanted):
+    assert cli("compare", "--method", "fedavg", "--seeds", text, *quick, "--workers", "1", "--out", "c").code == 0
+    assert {Result.read(p.parent).seed for p in (here / "c").rglob("result.json")} == wanted
+
+
 def test_a_comparison_from_toml_with_methods_and_flags_over_it(cli, here):
     (here / "c.toml").write_text('methods = ["fedavg", "orthofl"]\n' + SPEC.replace('method = "orthofl"\n', ""))
     assert cli("compare", "--spec", "c.toml", "--seeds", "0", "--updates", "4", "--out", "c").code == 0

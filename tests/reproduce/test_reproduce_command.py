@@ -22,16 +22,21 @@ FLAGS = ["toy/table1", "--only", "a", "--rows", "fedavg", "--seeds", "1", "--dev
 
 
 @pytest.mark.parametrize(
-    ("text", "wanted"), [("3", (0, 1, 2)), ("5-7", (5, 6, 7)), ("0,4", (0, 4)), ("1,3-4,3", (1, 3, 4))]
+    ("text", "wanted"), [("3", (0, 1, 2)), ("5-7", (5, 6, 7)), ("0,4", (0, 4)), ("1,3-4,3", (1, 3, 4)), ("2,", (2,))]
 )
 def test_seeds_are_how_many_or_which(text: str, wanted: tuple[int, ...]) -> None:
     assert seed_numbers(text) == wanted
 
 
-@pytest.mark.parametrize("text", ["0", "x", "3-1", ""])
+@pytest.mark.parametrize("text", ["0", "x", "", ",", "1-"])
 def test_seeds_that_are_none_are_refused(text: str) -> None:
     with pytest.raises(BadInput, match="wants how many"):
         seed_numbers(text)
+
+
+def test_seeds_that_run_backwards_are_refused_by_that_name() -> None:
+    with pytest.raises(BadInput, match="--seeds 5,3-1: 3-1 runs backwards; say 1-3"):
+        seed_numbers("5,3-1")
 
 
 def test_the_plain_command_runs_and_prints_ours_and_the_papers(

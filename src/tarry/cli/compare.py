@@ -15,6 +15,7 @@ from ..core.errors import BadInput
 from ..report.page import write_page
 from ..report.terminal import table
 from ..report.words import remarked
+from ..reproduce.command import seed_numbers
 from ..spec import Spec
 from . import show
 from .flags import gather, with_settings
@@ -32,7 +33,7 @@ def compare(
         list[str] | None,
         typer.Option("--method", help="once for each: all, fedbuff:buffer=3, orthofl+local=fedsol, file.py:factory"),
     ] = None,
-    seeds: Annotated[str, typer.Option("--seeds", help="numbers and ranges: 0-2 or 0,1,5")] = "0-2",
+    seeds: Annotated[str, typer.Option("--seeds", help="how many (3), or which (0, 5-7 or 0,4)")] = "0-2",
     spec: Annotated[
         Path | None, typer.Option("--spec", help="TOML file with settings and methods = [...]; flags win")
     ] = None,
@@ -47,7 +48,8 @@ def compare(
     merged = gather(given, context, spec)
     written = merged.pop("methods", None) or [merged.pop("method", None)]
     left_out: list[str] = []
-    specs = specs_of(method or [m for m in written if m] or DEFAULT, _numbers(seeds), merged, left_out)
+    numbers = (0,) if seeds == "0" else seed_numbers(seeds)
+    specs = specs_of(method or [m for m in written if m] or DEFAULT, numbers, merged, left_out)
     show.lines(left_out)
     run_and_show(specs, out=out, workers=workers, title="Comparison", remarks=left_out)
 
@@ -71,14 +73,3 @@ def _settings(specs: list[Spec]) -> dict[str, str]:
     """What is the same for all of them."""
     first, *others = ({k: str(v) for k, v in vars(s).items() if v is not None} for s in specs)
     return {k: v for k, v in first.items() if k not in ("method", "seed") and all(o.get(k) == v for o in others)}
-
-
-def _numbers(text: str) -> list[int]:
-    out: list[int] = []
-    for part in text.split(","):
-        first, dash, last = part.partition("-")
-        try:
-            out += range(int(first), int(last) + 1) if dash else [int(first)]
-        except ValueError:
-            raise BadInput(f"--seeds {text}: wants numbers and ranges, as in 0-2 or 0,1,5") from None
-    return out

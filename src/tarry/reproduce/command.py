@@ -30,14 +30,16 @@ _EVERY = 30.0  # seconds between lines that say how far it is
 
 
 def seed_numbers(text: str) -> tuple[int, ...]:
-    """'3' → 0, 1, 2; '5-7' → 5, 6, 7; '0,4' → 0, 4."""
+    """'3' → 0, 1, 2; '5-7' → 5, 6, 7; '0,4' → 0, 4; '2,' → 2."""
     try:
         if text.isdigit():
             numbers = list(range(int(text)))
         else:
             numbers = []
-            for part in text.split(","):
+            for part in text.removesuffix(",").split(","):
                 first, dash, last = part.partition("-")
+                if dash and int(last) < int(first):
+                    raise BadInput(f"--seeds {text}: {part} runs backwards; say {last}-{first}")
                 numbers += range(int(first), int(last) + 1) if dash else [int(first)]
     except ValueError:
         numbers = []
