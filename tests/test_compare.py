@@ -18,7 +18,7 @@ from torch.nn.functional import cross_entropy
 import tarry
 from tarry import compare as compare_function
 from tarry.compare import compare_specs, specs_of
-from tarry.core.errors import BadInput, TarryError, WorkerDied
+from tarry.core.errors import BadInput, Damaged, TarryError, WorkerDied
 from tarry.core.event import Event
 from tarry.experiment import run_spec
 from tarry.record.result import Result
@@ -168,7 +168,7 @@ def test_more_methods_and_seeds_may_be_added_to_a_comparison(tmp_path):
 def test_other_settings_in_the_same_folder_are_refused_before_anything_runs(tmp_path):
     tarry.compare(["fedavg"], seeds=[0], out=tmp_path, **SETTINGS)
     before = stamps(tmp_path)
-    with pytest.raises(BadInput, match=r"--out .*fedavg/seed-0: it holds a run with other settings"):
+    with pytest.raises(BadInput, match=rf"--out {tmp_path}: it holds fedavg, seed 0, with other .*lr 0.05 there, 0.5"):
         tarry.compare(["orthofl", "fedavg"], seeds=[0], out=tmp_path, **{**SETTINGS, "lr": 0.5})
     assert stamps(tmp_path) == before
     assert not (tmp_path / "orthofl").exists()
@@ -259,6 +259,31 @@ def test_the_folder_of_a_run_is_not_used_for_a_comparison(tmp_path):
     with pytest.raises(BadInput, match=r"--out .*r: it holds a run; name another folder"):
         tarry.compare(["fedavg"], seeds=[0], out=tmp_path / "r", **SETTINGS)
     assert stamps(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        ({"task": {"name": "digits", "limit": 200, "hidden": 8}}, r"\(task.limit 300 there, 200 here\)"),
+        ({"task": "digits"}, r"\(task.limit 300 there, none here; task.hidden 8 there, none here\)"),
+        ({"delay": "constant", "lr": 0.1}, r"\(delay lognormal there, constant here; lr 0.05 there, 0.1 here\)"),
+        (
+            {"delay": lambda client, visit: 1.0 + client},
+            r"\(delay lognormal there, a Python object \(<lambda>\) here\)",
+        ),
+    ],
+)
+def test_the_settings_that_differ_from_those_in_the_folder_are_named(tmp_path, other, words):
+    tarry.compare(["fedavg"], seeds=[0], out=tmp_path, **SETTINGS)
+    with pytest.raises(BadInput, match=words):
+        tarry.compare(["fedavg"], seeds=[0], out=tmp_path, **{**SETTINGS, **other})
+
+
+def test_a_record_of_settings_that_is_torn_is_told(tmp_path):
+    tarry.compare(["fedavg"], seeds=[0], out=tmp_path, **SETTINGS)
+    (tmp_path / "fedavg" / "seed-0" / "spec.toml").write_text("lr = ")
+    with pytest.raises(Damaged, match=r"spec\.toml cannot be read: .*remove .*seed-0 to run it anew"):
+        tarry.compare(["fedavg"], seeds=[0], out=tmp_path, **SETTINGS)
 
 
 def test_settings_that_change_no_result_do_not_make_a_comparison_another_one(tmp_path):

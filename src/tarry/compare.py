@@ -9,6 +9,7 @@ from __future__ import annotations
 import multiprocessing as mp
 import re
 import sys
+import tomllib
 import traceback
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -22,7 +23,7 @@ import torch
 
 from .build import plan
 from .cluster import spread
-from .core.errors import BadInput, TarryError, WorkerDied
+from .core.errors import BadInput, Damaged, TarryError, WorkerDied
 from .core.method import Method
 from .core.process import keep_memory
 from .core.task import Task
@@ -167,16 +168,36 @@ def _found(jobs: Sequence[tuple[Spec, Path | None]], out: Path | None) -> tuple[
 def _check_folder(spec: Spec, folder: Path | None, out: Path | None) -> None:
     if folder is None or not (folder / "spec.toml").is_file():
         return
-    if _what_matters((folder / "spec.toml").read_text()) != _what_matters(spec.to_toml()):
-        raise BadInput(f"--out {folder}: it holds a run with other settings; name another folder")
+    try:
+        there, here = _what_matters((folder / "spec.toml").read_text()), _what_matters(spec.to_toml())
+    except ValueError as e:
+        raise Damaged(f"{folder / 'spec.toml'} cannot be read: {e}; remove {folder} to run it anew") from e
+    if differ := [k for k in there | here if there.get(k) != here.get(k)]:
+        told = "; ".join(f"{k} {_shown(there.get(k))} there, {_shown(here.get(k))} here" for k in differ)
+        raise BadInput(
+            f"--out {out}: it holds {spec.label}, seed {spec.seed}, with other settings ({told});"
+            " name another folder with --out"
+        )
     if edited := changed(folder, files_of(spec)):
-        there = f"is not what it was when {spec.label}, seed {spec.seed}, was run there"
+        since = f"is not what it was when {spec.label}, seed {spec.seed}, was run there"
         way_out = f"name another --out, or remove {out} to run all anew"
-        raise BadInput([f"--out {out}: --{s} {file} {there}; {way_out}" for s, file in edited.items()])
+        raise BadInput([f"--out {out}: --{s} {file} {since}; {way_out}" for s, file in edited.items()])
 
 
-def _what_matters(toml: str) -> list[str]:
-    return [line for line in toml.splitlines() if line.partition(" =")[0] not in CHANGE_NO_RESULT]
+def _what_matters(toml: str) -> dict[str, Any]:
+    """The settings that change results, by name; a Python object by what is said of it."""
+    out: dict[str, Any] = {}
+    for name, value in tomllib.loads(toml).items():
+        table = value if isinstance(value, dict) else {"name": value}
+        out |= {name if k == "name" else f"{name}.{k}": v for k, v in table.items()}
+    objects = (line[2:].partition(": ") for line in toml.splitlines() if line.startswith("# "))
+    out |= {name: said for name, _, said in objects}
+    return {k: v for k, v in out.items() if k not in CHANGE_NO_RESULT}
+
+
+def _shown(value: Any) -> str:
+    text = "none" if value is None else str(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def _one(spec: Spec, folder: Path | None, progress: Callable[[Progress], None]) -> Result:

@@ -314,8 +314,11 @@ def test_a_comparison_in_a_folder_with_other_settings_is_refused_and_changes_not
     before = (here / "c" / "fedavg" / "seed-0" / "result.json").read_bytes()
     said = cli(*args, "--lr", "0.5")
     assert said.code == 2
-    assert said.complaints == ["--out c/fedavg/seed-0: it holds a run with other settings; name another folder"]
+    other = "it holds fedavg, seed 0, with other settings (lr 0.05 there, 0.5 here); name another folder with --out"
+    assert said.complaints == [f"--out c: {other}"]
     assert (here / "c" / "fedavg" / "seed-0" / "result.json").read_bytes() == before
+    assert cli(*args[:-2]).code == 0
+    assert cli(*args[:-2], "--lr", "0.5").complaints == [f"--out tarry-compare (the default folder): {other}"]
 
 
 def test_one_method_that_hardly_moves_makes_a_page_too(cli, here, quick):

@@ -23,6 +23,7 @@ from .flags import gather, with_settings
 __all__ = ["compare", "run_and_show"]
 
 DEFAULT = ("fedavg", "fedasync", "fedbuff", "orthofl")
+FOLDER = Path("tarry-compare")
 
 
 @with_settings(leave_out=("method", "server", "seed", "workers"))
@@ -37,9 +38,7 @@ def compare(
     spec: Annotated[
         Path | None, typer.Option("--spec", help="TOML file with settings and methods = [...]; flags win")
     ] = None,
-    out: Annotated[Path, typer.Option("--out", help="folder; a comparison begun there goes on")] = Path(
-        "tarry-compare"
-    ),
+    out: Annotated[Path, typer.Option("--out", help="folder; a comparison begun there goes on")] = FOLDER,
     workers: Annotated[int, typer.Option("--workers", help="runs at a time")] = 2,
 ) -> None:
     """Compare methods fairly: same data, same first weights, same delays; a table and a page with pictures."""
@@ -51,7 +50,13 @@ def compare(
     numbers = (0,) if seeds == "0" else seed_numbers(seeds)
     specs = specs_of(method or [m for m in written if m] or DEFAULT, numbers, merged, left_out)
     show.lines(left_out)
-    run_and_show(specs, out=out, workers=workers, title="Comparison", remarks=left_out)
+    try:
+        run_and_show(specs, out=out, workers=workers, title="Comparison", remarks=left_out)
+    except BadInput as e:
+        if out != FOLDER:
+            raise
+        flag = f"--out {out}"
+        raise BadInput([p.replace(f"{flag}:", f"{flag} (the default folder):", 1) for p in e.problems]) from e
 
 
 def run_and_show(specs: list[Spec], *, out: Path, workers: int, title: str, remarks: Sequence[str] = ()) -> Comparison:
