@@ -296,10 +296,14 @@ def test_settings_that_change_no_result_do_not_make_a_comparison_another_one(tmp
 @pytest.mark.parametrize(
     ("methods", "seeds", "words"),
     [
-        (["fedavg", "orthofl", "fedavg"], [0], "--method fedavg: it is there twice with seed 0"),
-        (["fedavg"], [3, 3], "--method fedavg: it is there twice with seed 3"),
+        (["fedavg", "orthofl", "fedavg"], [0], "--method fedavg: it is there twice with seed 0; leave one out"),
+        (["fedavg"], [3, 3], "--method fedavg: it is there twice with seed 3; name every seed once"),
         (["fedbuff:buffer=3", {"name": "fedbuff", "buffer": 3}], [0], "--method fedbuff:buffer=3: it is there twice"),
-        ([tarry.Method("mine"), tarry.Method("mine")], [0], "--method mine: it is there twice"),
+        (
+            [tarry.Method("mine"), tarry.Method("mine")],
+            [0],
+            r"mine: it is there twice .*replace\(method, name=\.\.\.\)",
+        ),
         ([], [0], "at least one --method"),
         (["fedavg"], [], "one of --seeds"),
     ],
@@ -307,6 +311,14 @@ def test_settings_that_change_no_result_do_not_make_a_comparison_another_one(tmp
 def test_the_same_thing_twice_or_nothing_is_refused(methods, seeds, words):
     with pytest.raises(BadInput, match=words):
         tarry.compare(methods, seeds=seeds, **SETTINGS)
+
+
+def test_the_ways_out_of_a_name_that_is_there_twice_are_ways_out(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "from tarry import Method\ndef mine(*, share: float = 0.5) -> Method:\n    return Method('mine')\n"
+    )
+    named = [tarry.Method("mine"), replace(tarry.Method("mine"), name="other"), f"{tmp_path}/mine.py:mine:share=0.2"]
+    assert [s.label for s in specs_of(named, [0], SETTINGS)] == ["mine", "other", "mine:share=0.2"]
 
 
 def test_labels_that_would_share_a_folder_are_refused_or_kept_apart(tmp_path):

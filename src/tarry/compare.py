@@ -98,9 +98,22 @@ def specs_of(
     if left_out is not None:
         left_out += [f"{method} is left out: {' '.join(problems)}" for method, problems in misfits]
     keys = [(s.label, s.seed) for s in specs]
-    if twice := next((k for k in keys if keys.count(k) > 1), None):
-        raise BadInput(f"--method {twice[0]}: it is there twice with seed {twice[1]}")
+    if twice := next((i for i, k in enumerate(keys) if k in keys[:i]), None):
+        way_out = _apart(specs[twice]) if len(set(seeds)) == len(seeds) else "name every seed once"
+        raise BadInput(f"--method {keys[twice][0]}: it is there twice with seed {keys[twice][1]}; {way_out}")
     return specs
+
+
+def _apart(spec: Spec) -> str:
+    """How a method gets a name of its own."""
+    if isinstance(spec.method, Method):
+        return (
+            "give one another name, dataclasses.replace(method, name=...), or name its factory:"
+            " 'FILE.py:FACTORY:PARAMETER=VALUE' is called by its parameters too"
+        )
+    if ".py:" in spec.method.name:
+        return "leave one out, or call its factory otherwise"
+    return "leave one out"
 
 
 def _told_once(misfits: list[tuple[Any, tuple[str, ...]]], wanted: int) -> list[str]:
