@@ -1,7 +1,8 @@
 """Several methods, several seeds, the same everything else: tasks, partitions, first weights and delays.
 
 Durations are a function of (seed, client, visit), so every method of a seed meets the same ones. Runs are independent
-and go `workers` at a time; a comparison in a folder picks up what is there already.
+and go `workers` at a time; a comparison in a folder picks up what is there already. OUT/command.txt is what the
+command line began it with.
 """
 
 from __future__ import annotations
@@ -35,8 +36,9 @@ from .report.tables import Summary, summarise, to_json
 from .report.words import number_of
 from .spec import Spec
 
-__all__ = ["Comparison", "compare", "compare_specs", "specs_of"]
+__all__ = ["COMMAND", "Comparison", "compare", "compare_specs", "specs_of"]
 
+COMMAND = "command.txt"
 Show = Callable[[int, Spec, Progress], None]
 
 
@@ -127,9 +129,14 @@ def _told_once(misfits: list[tuple[Any, tuple[str, ...]]], wanted: int) -> list[
 
 
 def compare_specs(
-    specs: Sequence[Spec], *, out: Path | None = None, workers: int = 1, progress: Show | None = None
+    specs: Sequence[Spec],
+    *,
+    out: Path | None = None,
+    workers: int = 1,
+    progress: Show | None = None,
+    command: str | None = None,
 ) -> Comparison:
-    """Run the specs, `workers` at a time."""
+    """Run the specs, `workers` at a time; `command` is what goes on with them when they are interrupted."""
     if workers < 1:
         raise BadInput(f"--workers {workers}: must be 1 or more")
     if out is not None and (out / "spec.toml").is_file():
@@ -142,6 +149,8 @@ def compare_specs(
     show: Show = progress or (lambda *_: None)
     jobs = list(zip(specs, folders, strict=True))
     found = _found(jobs, out)
+    if out is not None and command is not None:
+        _keep(out, command)
     if specs[0].executor == "ray":
         results = _on_ray(jobs, workers, show)
     elif workers == 1 or len(jobs) == 1 or not sys.platform.startswith("linux"):
@@ -152,6 +161,14 @@ def compare_specs(
     if out is not None:
         write_atomic(out / "compare.json", to_json(summary).encode())
     return Comparison(tuple(results), summary, out, found=found)
+
+
+def _keep(out: Path, command: str) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        write_atomic(out / COMMAND, f"{command}\n".encode())
+    except OSError as e:
+        raise BadInput(f"--out {out}: it cannot be made ({e}); name another folder") from e
 
 
 def _folder_name(label: str) -> str:

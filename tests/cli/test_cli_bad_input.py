@@ -158,8 +158,12 @@ def test_resuming_a_comparison_says_how(cli, here, quick):
     before = everything(here)
     said = cli("resume", "c")
     assert said.code == 2
-    assert said.complaints == ["c: it holds a comparison; the same `tarry compare` with --out c goes on with it"]
+    command = f"cd {here} && tarry compare --method fedavg --seeds 0 {' '.join(quick)} --out c"
+    assert said.complaints == [f"c: it holds a comparison; this goes on with it: {command}"]
     assert everything(here) == before
+    (here / "c" / "command.txt").unlink()  # as in a folder of an older version
+    said = cli("resume", "c")
+    assert said.complaints == ["c: it holds a comparison; the same `tarry compare` with --out c goes on with it"]
 
 
 def test_resuming_from_a_damaged_checkpoint_changes_nothing(cli, here, quick):

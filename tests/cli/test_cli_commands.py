@@ -400,6 +400,7 @@ def test_ctrl_c_in_a_comparison_advises_the_same_command_which_really_goes_on(cl
     (advice,) = said.complaints
     command = advice.partition(": ")[2]
     assert command == "tarry " + " ".join([*args, "--out", "c"])
+    assert cli("resume", "c").complaints[0].endswith(f": cd {here} && {command}")
     before = (here / "c" / "fedavg" / "seed-0" / "result.json").stat().st_mtime_ns
     monkeypatch.setattr(room, "run_spec", whole)
     assert cli(*command.split()[1:]).code == 0

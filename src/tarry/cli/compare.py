@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -63,7 +64,8 @@ def run_and_show(specs: list[Spec], *, out: Path, workers: int, title: str, rema
     """Run the specs, print the table, leave the page; `remarks` stand on it beside the runs' own."""
     command = shlex.join(["tarry", *sys.argv[1:]])
     with show.stoppable(f"the same command goes on with what is in {out}: {command}"), show.many(specs) as progress:
-        comparison = compare_specs(specs, out=out, workers=workers, progress=progress)
+        from_here = f"cd {shlex.quote(os.getcwd())} && {command}"
+        comparison = compare_specs(specs, out=out, workers=workers, progress=progress, command=from_here)
     results, summary, path = comparison.results, comparison.summary, out / "report.html"
     show.lines(comparison.found)
     show.console.print(table(summary))

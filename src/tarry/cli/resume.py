@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ..compare import COMMAND
 from ..core.errors import BadInput
 from ..experiment import resume as resume_run
 from . import show
@@ -28,11 +29,19 @@ def resume(
 
     Clients may be trained elsewhere than before. Trained together (batched, auto) their updates differ by rounding.
     """
-    if not (folder / "spec.toml").is_file() and any(folder.glob("*/seed-*/spec.toml")):
-        raise BadInput(f"{folder}: it holds a comparison; the same `tarry compare` with --out {folder} goes on with it")
+    if not (folder / "spec.toml").is_file():
+        _no_comparison(folder)
     go_on = f"`tarry resume {quote(str(folder))}` goes on"
     with show.stoppable(go_on), show.one(str(folder)) as progress:
         asked = {"workers": workers, "executor": executor, "address": address}
         changed: dict[str, Any] = {k: v for k, v in asked.items() if v is not None}
         result = resume_run(folder, progress=progress, **changed)
     show.result_lines(result)
+
+
+def _no_comparison(folder: Path) -> None:
+    command = folder / COMMAND
+    if command.is_file():
+        raise BadInput(f"{folder}: it holds a comparison; this goes on with it: {command.read_text().strip()}")
+    if any(folder.glob("*/seed-*/spec.toml")):
+        raise BadInput(f"{folder}: it holds a comparison; the same `tarry compare` with --out {folder} goes on with it")
