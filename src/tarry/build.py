@@ -343,6 +343,7 @@ def _task(spec: Spec) -> Task:
 def _tried(task: Task, module: nn.Module) -> None:
     """The model and the loss on two examples, before anything is written: what is wrong with them is told by name."""
     x, y = (t[:2] for t in task.clients[0])
+    modes = [(part, part.training) for part in module.modules()]
     module.eval()
     try:
         with torch.no_grad():
@@ -354,7 +355,8 @@ def _tried(task: Task, module: nn.Module) -> None:
             f" {tuple(x.shape)} {x.dtype} and targets of {tuple(y.shape)} {y.dtype} ({type(e).__name__}: {line})"
         ) from e
     finally:
-        module.train()
+        for part, mode in modes:
+            part.training = mode
     if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.is_floating_point():
         what = f"a tensor of {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
         raise BadInput(
