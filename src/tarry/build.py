@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from .core import rng
 from .core.client import Bound, Work, build_module
-from .core.errors import BadInput
+from .core.errors import BadInput, first_line
 from .core.event import Event
 from .core.lab import ModelLab
 from .core.layout import Layout
@@ -349,10 +349,10 @@ def _tried(task: Task, module: nn.Module) -> None:
         with torch.no_grad():
             loss: Any = task.loss(module(x), y)
     except Exception as e:
-        line = next(iter(str(e).strip().splitlines()), "")
         raise BadInput(
             f"task {task.name!r}: its model or loss fails on client 0's first {len(x)} examples, inputs of"
-            f" {tuple(x.shape)} {x.dtype} and targets of {tuple(y.shape)} {y.dtype} ({type(e).__name__}: {line})"
+            f" {tuple(x.shape)} {x.dtype} and targets of {tuple(y.shape)} {y.dtype}"
+            f" ({type(e).__name__}: {first_line(e)})"
         ) from e
     finally:
         for part, mode in modes:

@@ -92,7 +92,7 @@ class Spec:
     precision: Annotated[
         Literal["float32", "tf32", "bf16"], "of matrix products in training: exact, or faster on a GPU"
     ] = "float32"
-    compile: Annotated[bool, "batched: have torch.compile make the steps; about a minute, for long runs"] = False
+    compile: Annotated[bool, "batched: have torch.compile make the steps; takes a while, for long runs"] = False
     lookahead: Annotated[int, "visits trained ahead of need; changes no result"] = 0
     strict: Annotated[bool, "stop at the first update that is not finite, instead of refusing it"] = False
     personalise: Annotated[

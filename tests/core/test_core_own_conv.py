@@ -50,26 +50,15 @@ TILES = [None, Tile(16, 16, 16), Tile(32, 64, 128, 8)]
 
 @pytest.mark.parametrize("tile", TILES, ids=str)
 @pytest.mark.parametrize("size", SIZES, ids=str)
-def test_outputs(size: tuple[int, ...], tile: Tile | None) -> None:
-    clients, n, inputs, outputs, h, width, down, across = size
-    x, w = (
-        torch.randn(s, device=DEVICE)
-        for s in ((clients, n, inputs, h, width), (clients, outputs, inputs, down, across))
-    )
+def test_outputs_and_gradients_of_filters(size: tuple[int, ...], tile: Tile | None) -> None:
+    clients, n, inputs, outputs, h, width, *filters = size
+    down, across = filters
+    x = torch.randn(clients, n, inputs, h, width, device=DEVICE)
+    w = torch.randn(clients, outputs, inputs, down, across, device=DEVICE)
     rows = w.permute(0, 1, 3, 4, 2).reshape(clients, outputs, -1)
-    found = correlate(x.permute(0, 1, 3, 4, 2), rows, (down, across), 1, "ieee", tile)
-    torch.testing.assert_close(found.permute(0, 1, 4, 2, 3), torch.stack(by_torch(x, w)).float(), **CLOSE)
-
-
-@pytest.mark.parametrize("tile", TILES, ids=str)
-@pytest.mark.parametrize("size", SIZES, ids=str)
-def test_gradients_of_filters(size: tuple[int, ...], tile: Tile | None) -> None:
-    clients, n, inputs, outputs, h, width, down, across = size
-    x, w = (
-        torch.randn(s, device=DEVICE)
-        for s in ((clients, n, inputs, h, width), (clients, outputs, inputs, down, across))
-    )
-    grad = torch.randn(clients, n, outputs, h - down + 1, width - across + 1, device=DEVICE)
+    found = correlate(x.permute(0, 1, 3, 4, 2), rows, (down, across), 1, "ieee", tile).permute(0, 1, 4, 2, 3)
+    torch.testing.assert_close(found, torch.stack(by_torch(x, w)).float(), **CLOSE)
+    grad = torch.randn_like(found)
     found = correlate_filters(x.permute(0, 2, 3, 4, 1), grad.permute(0, 2, 3, 4, 1), (down, across), "ieee", tile)
     found = found.view(clients, outputs, down, across, inputs).permute(0, 1, 4, 2, 3)
     torch.testing.assert_close(found, torch.stack(by_torch(x, w, grad)).float(), **CLOSE)

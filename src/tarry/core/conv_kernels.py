@@ -20,6 +20,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .errors import first_line
 from .stack import NotStackable
 
 __all__ = ["Tile", "correlate", "correlate_filters"]
@@ -134,7 +135,7 @@ def _launched(kernel: Any, grid: tuple[int, int, int], tile: Tile, how: str, *ar
     try:
         kernel[grid](*args, *blocks, how, num_warps=tile.warps, num_stages=tile.stages)
     except Exception as e:  # a GPU with less memory for a tile, or without such products
-        raise NotStackable(f"Triton has no such kernel here ({type(e).__name__}: {str(e)[:160]})") from e
+        raise NotStackable(f"Triton has no such kernel here ({type(e).__name__}: {first_line(e)})") from e
 
 
 def _power(n: int, least: int, most: int) -> int:

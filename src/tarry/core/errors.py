@@ -15,7 +15,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 
-__all__ = ["BadInput", "Damaged", "Diverged", "SolverFailed", "TarryError", "WorkerDied", "near"]
+__all__ = ["BadInput", "Damaged", "Diverged", "SolverFailed", "TarryError", "WorkerDied", "first_line", "near"]
 
 
 class TarryError(Exception):
@@ -52,3 +52,8 @@ def near(name: str, known: Iterable[str]) -> str:
     if close := difflib.get_close_matches(name.casefold(), names, n=1, cutoff=0.6):
         return f" Did you mean {names[close[0]]!r}?"
     return f" Known: {', '.join(names.values())}." if names else ""
+
+
+def first_line(e: BaseException) -> str:
+    """Of what an exception says, in brief."""
+    return next(iter(str(e).strip().splitlines()), "")[:160]

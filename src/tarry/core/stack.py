@@ -24,6 +24,7 @@ from torch.func import functionalize, vmap
 from torch.fx import GraphModule, Node
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
+from .errors import first_line
 from .recorder import LooksAtValues, recorded
 
 __all__ = ["Form", "NotStackable", "Varies", "bytes_of", "form_of", "gathered", "no_loops", "stacked", "traced"]
@@ -119,7 +120,7 @@ def traced(fn: Operations, args: Sequence[Tensor]) -> GraphModule:
     except NotStackable:
         raise
     except Exception as e:  # whatever a model or a rule does that cannot be traced
-        raise NotStackable(f"its step cannot be traced ({type(e).__name__}: {_first_line(e)})") from e
+        raise NotStackable(f"its step cannot be traced ({type(e).__name__}: {first_line(e)})") from e
 
 
 def stacked(one: GraphModule, args: Sequence[Tensor]) -> GraphModule:
@@ -137,7 +138,7 @@ def no_loops() -> Iterator[None]:
     try:
         yield
     except Exception as e:
-        raise NotStackable(f"its step cannot be stacked ({type(e).__name__}: {_first_line(e)})") from e
+        raise NotStackable(f"its step cannot be stacked ({type(e).__name__}: {first_line(e)})") from e
     finally:
         functorch._set_vmap_fallback_enabled(before)
 
@@ -164,11 +165,6 @@ def _trace(fn: Operations, args: Sequence[Tensor]) -> GraphModule:
 def _writes(gm: GraphModule) -> bool:
     """Whether an operation writes to a tensor that is there already."""
     return any(getattr(getattr(node.target, "_schema", None), "is_mutable", False) for node in gm.graph.nodes)
-
-
-def _first_line(e: Any) -> str:
-    lines = str(e).strip().splitlines() or [""]
-    return lines[0][:160]
 
 
 # Tidying: tracing leaves behind operations that do nothing, and the same one several times

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.func import vmap
 from torch.fx import GraphModule
 
+from ..core.errors import first_line
 from ..core.lasting import lasting
 from ..core.local import LocalRule
 from ..core.optim import Optimiser
@@ -315,8 +316,8 @@ def _told(made: Callable[..., Any]) -> Callable[..., Any]:
         except (NotStackable, torch.OutOfMemoryError):
             raise
         except Exception as e:
-            line = next(iter(str(e).strip().splitlines()), "")[:160]
-            raise NotStackable(f"--compile: torch cannot compile its step ({type(e).__name__}: {line})") from e
+            why = f"{type(e).__name__}: {first_line(e)}"
+            raise NotStackable(f"--compile: torch cannot compile its step ({why})") from e
 
     return run
 
