@@ -5,10 +5,11 @@
 
 The bare loop is what one would write: a module, torch.optim.SGD, a client after the other, examples on the device; for
 FedSOL, Fed-OGD and AsyncCurve it is the project's own loop (core.client.train), one client after the other. Both do the
-same visits on the same batches, in turns; a ratio is of client-steps a second within a round, and the median over
-rounds is told. `differs`: how far an update is from the same trained alone, after 3 steps. `--size 0` stacks as many
-as memory allows; `--channels-last` keeps convolutions as tensor cores take them; `--own-conv` has convolutions by
-kernels of our own (core.conv_kernels); a GPU's products are in float32 for both, but for rows that say tf32 or bf16.
+same visits on the same batches, in turns of a fifth of a second or more; a ratio is of client-steps a second within a
+round, and the median over rounds is told. `differs`: how far an update is from the same trained alone, after 3 steps.
+`--size 0` stacks as many as memory allows; `--channels-last` keeps convolutions as tensor cores take them; `--own-conv`
+has convolutions by kernels of our own (core.conv_kernels); a GPU's products are in float32 for both, but for rows that
+say tf32 or bf16.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ from tarry.core.optim import optimiser
 from tarry.methods import methods
 from tarry.models import LeNet5, McMahanCNN, ResNet, mlp
 from tarry.sim.batched import Trainer
+
+_TURN = 0.2  # seconds at least: what was idle takes a while to be at its best
 
 
 class Block(nn.Module):
@@ -134,13 +137,11 @@ def setting(row: Row, device: str) -> tuple[tarry.Task, Bound, LocalRule, Work, 
     return task, bound, rule, work, [Job(i, i, 0, sent, payload) for i in range(row.in_flight)]
 
 
-def bare(row: Row, task: tarry.Task, work: Work, device: str) -> float:
-    """Client-steps a second of plain training, one client after the other."""
+def bare(row: Row, task: tarry.Task, work: Work, device: str) -> int:
+    """Plain training, some clients one after the other: how many steps."""
     module = row.model().to(device)
     first = {k: v.clone() for k, v in module.state_dict().items()}
-    every = max(1, row.in_flight // 4)
-    _sync(device)
-    began, done = time.perf_counter(), 0
+    every, done = max(1, row.in_flight // 4), 0
     for x, y in list(task.clients)[every - 1 :: every]:
         module.load_state_dict(first)
         opt = torch.optim.SGD(module.parameters(), lr=0.01)
@@ -151,16 +152,23 @@ def bare(row: Row, task: tarry.Task, work: Work, device: str) -> float:
                 nn.functional.cross_entropy(module(x[at]), y[at]).backward()
                 opt.step()
                 done, left = done + 1, left - 1
-    _sync(device)
-    return done / (time.perf_counter() - began)
+    return done
 
 
-def eager(jobs: Sequence[Job], bound: Bound, rule: LocalRule, work: Work, device: str) -> float:
-    """Client-steps a second of a rule that is not plain training: the project's own loop, one by one."""
+def eager(jobs: Sequence[Job], bound: Bound, rule: LocalRule, work: Work) -> int:
+    """A rule that is not plain training, by the project's own loop, one by one."""
+    return sum(train(j, bound, rule=rule, work=work, seed=0).n_steps for j in jobs[:: max(1, len(jobs) // 4)])
+
+
+def rate(turn: Callable[[], int], device: str) -> float:
+    """Client-steps a second, over and over for a while."""
     _sync(device)
-    began = time.perf_counter()
-    done = sum(train(j, bound, rule=rule, work=work, seed=0).n_steps for j in jobs[:: max(1, len(jobs) // 4)])
-    return done / (time.perf_counter() - began)
+    began, done, took = time.perf_counter(), 0, 0.0
+    while took < _TURN:
+        done += turn()
+        _sync(device)
+        took = time.perf_counter() - began
+    return done / took
 
 
 def differs(trainer: Trainer, jobs: Sequence[Job], bound: Bound, rule: LocalRule, work: Work) -> float:
@@ -207,16 +215,13 @@ def measure(row: Row, o: Any) -> list[dict[str, Any]]:
             ratios, rates, plain = [], [], []
             for _ in range(o.rounds):
                 _allow_tf32(not exact)
-                plainly = row.method == "fedavg"
-                base = bare(row, task, work, o.device) if plainly else eager(jobs, bound, rule, work, o.device)
+                if row.method == "fedavg":
+                    plain.append(rate(lambda: bare(row, task, work, o.device), o.device))
+                else:
+                    plain.append(rate(lambda: eager(jobs, bound, rule, work), o.device))
                 _allow_tf32(not exact)
-                began = time.perf_counter()
-                done = sum(t.n_steps for t in trainer.train(jobs))
-                _sync(o.device)
-                rate = done / (time.perf_counter() - began)
-                ratios.append(rate / base)
-                rates.append(rate)
-                plain.append(base)
+                rates.append(rate(lambda t=trainer: sum(v.n_steps for v in t.train(jobs)), o.device))  # type: ignore[misc]
+                ratios.append(rates[-1] / plain[-1])
             out.append({
                 "row": row.name, "lanes": lanes, "size": size, "compiled": o.compile, "channels_last": o.channels_last,
                 "own_conv": o.own_conv, "ratio": round(median(ratios), 2), "bar": row.bar,

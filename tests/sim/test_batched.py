@@ -69,6 +69,30 @@ def test_padded_batches_come_to_the_same_bits_in_stacks_of_any_size_and_on_any_l
         torch.testing.assert_close(a.delta, b.delta, rtol=1e-4, atol=1e-6)
 
 
+def test_targets_to_be_ignored_are_so_in_padded_batches() -> None:
+    bound = bound_of((6, 8, 16, 20, 24, 45))
+    clients = [(x, torch.where(torch.arange(len(y)) % 5 == 3, -100, y)) for x, y in bound.task.clients]
+    bound.task = replace(bound.task, clients=clients)
+    for a, b in zip(alone(bound, work()), stacked(bound, work()), strict=True):
+        assert a.finite
+        torch.testing.assert_close(a.delta, b.delta, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("in_a_row", [1, 3, 16])
+def test_steps_in_a_row_without_python_come_to_the_same_bits(in_a_row: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many, with stacks that are cut down on the way and clients that are done."""
+    bound, how = bound_of(), work(epochs=3)
+    slowly = stacked(bound, how)
+    monkeypatch.setattr("tarry.sim.lane._IN_A_ROW", in_a_row)
+    trainer = Trainer(bound, rule=LocalRule(), work=how, seed=1)
+    trainer.train(jobs_of(bound))
+    trainer.hurry()
+    for a, b in zip(slowly, trainer.train(jobs_of(bound)), strict=True):
+        assert torch.equal(a.delta, b.delta)
+        assert a.loss == b.loss
+    assert sum(p.columns is not None for p in trainer._steps._programs.values()) > 3  # of several sizes
+
+
 def test_an_update_holds_no_memory_of_its_stack() -> None:
     for t in stacked(bound_of(), work()):
         assert t.delta.untyped_storage().nbytes() == t.delta.nbytes

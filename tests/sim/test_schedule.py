@@ -62,19 +62,19 @@ def test_nothing_is_masked_where_all_batches_are_whole() -> None:
 
 def test_places_left_over_repeat_the_first_client() -> None:
     plan = schedule([(8, 8 * i, i) for i in range(9)], work(epochs=1, batch=4), laps=1, width=4, like=HERE)
-    assert len(plan.at) == 12
+    assert len(plan.at) == 10
     assert torch.equal(plan.at[9], plan.at[0])
     assert not plan.ragged
 
 
 @pytest.mark.parametrize("n", range(1, 200))
-def test_at_most_a_third_more_clients_are_computed_than_there_are(n: int) -> None:
-    assert n <= padded(n) <= max(n, 4 / 3 * n)
+def test_at_most_a_quarter_more_clients_are_computed_than_there_are(n: int) -> None:
+    assert n <= padded(n) <= max(n, 5 / 4 * n)
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_no_more_than_two_steps_are_computed_for_one_that_counts(seed: int) -> None:
-    """And a third more for places left over."""
+    """And a quarter more for places left over."""
     draw = np.random.default_rng(seed)
     sizes = sorted((int(4 * 2 ** draw.uniform(0, 8)) for _ in range(int(draw.integers(1, 60)))), reverse=True)
     how = work(epochs=1, batch=4)
@@ -86,4 +86,4 @@ def test_no_more_than_two_steps_are_computed_for_one_that_counts(seed: int) -> N
         alive = sum(how.n_steps(n) > s for n in sizes)
         assert alive <= now
         computed += now
-    assert computed <= 2 * 4 / 3 * counted
+    assert computed <= 2 * 5 / 4 * counted

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
+from torch.nn.functional import cross_entropy
 from torch.utils.hooks import RemovableHandle
 
 from . import channels
@@ -33,6 +34,8 @@ from .stack import NotStackable
 from .task import Examples, Task
 
 __all__ = ["Pure"]
+
+_IGNORED = -100  # a target that cross_entropy leaves out
 
 
 class Pure:
@@ -84,6 +87,10 @@ class Pure:
     def task_loss(self, outputs: Tensor, targets: Any) -> Tensor:
         if self._mask is None:
             return self.task.loss(outputs, targets)
+        if self.task.loss is cross_entropy and outputs.ndim == 2 and targets.ndim == 1:
+            counts: Tensor = (self._mask & (targets != _IGNORED)).to(outputs.dtype)
+            sums = torch.dot(cross_entropy(outputs, targets, reduction="none"), counts)
+            return sums / counts.sum()
         return self.mean(vmap(lambda z, y: self.task.loss(z[None], y[None]))(outputs, targets))
 
     def mean(self, values: Tensor) -> Tensor:

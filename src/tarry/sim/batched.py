@@ -6,7 +6,7 @@ When an outcome is asked for, all jobs that wait are trained: in stacks of up to
     batches     shorter ones are padded to the stack's width, and the padding counts for nothing. Clients are stacked
                 with others whose batches are at least half as long
     steps       clients are sorted by how many they make, and a stack is cut down when half of it is done: at most two
-                steps are computed for one that counts, and a third more where a stack is filled up (sim.schedule).
+                steps are computed for one that counts, and a quarter more where a stack is filled up (sim.schedule).
                 Those that make more than 16 times as many go elsewhere
 
 The numbers are those of one client at a time up to rounding: a kernel for many may add in another order than one for a

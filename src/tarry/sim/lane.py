@@ -25,6 +25,7 @@ from .steps import Program, Steps
 __all__ = ["GraphLane", "PlainLane", "Stack"]
 
 _UNROLLED = 8  # columns in one CUDA graph
+_IN_A_ROW = 16  # columns without a look at the keyboard, on a processor
 _SPARE = 0.1  # of a GPU's memory: with less left than this, nothing more is kept
 
 
@@ -81,16 +82,18 @@ class PlainLane:
         for lap, first, count in plan.laps:
             if len(plan.laps) > 1:
                 stack.turn(self._steps, lap, first)
-            program: Program | None = None
-            for s in range(first, first + count):
+            s = first
+            while s < first + count:
                 if s in plan.cuts:
-                    c, program = plan.cuts[s], None
+                    c = plan.cuts[s]
                     tails.append([t[c:] for t in stack.changes])
                     stack.changes, stays = [t[:c] for t in stack.changes], [t[:c] for t in stays]
-                if program is None or program.before is not stack.state:
-                    program = stack.program(self._steps, lap, c)
-                args = [*stays, *stack.changes, *(t[:c, s] for t in plan.parts)]
-                stack.changes, stack.state = list(program(*args)), program.after
+                program = stack.program(self._steps, lap, c)
+                most = min([cut for cut in plan.cuts if cut > s] + [first + count]) - s
+                n = min(most, _IN_A_ROW) if program.after is stack.state else 1
+                stack.changes = program.over(stays, stack.changes, [t[:c] for t in plan.parts], s, n)
+                stack.state = program.after
+                s += n
                 yield
         for tail in reversed(tails):
             stack.changes = [torch.cat(pair) for pair in zip(stack.changes, tail, strict=True)]

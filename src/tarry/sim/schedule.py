@@ -49,8 +49,8 @@ class Schedule:
 
 
 def padded(n: int) -> int:
-    """How many clients are stacked for n: few different numbers, since each has to be traced; at most a third more."""
-    step = 1 if n <= 8 else 4 if n <= 24 else 8 if n <= 48 else 16
+    """How many clients are stacked for n: few different numbers, since each is to be traced; at most a quarter more."""
+    step = 1 if n <= 8 else 2 if n <= 16 else 4 if n <= 32 else 8 if n <= 64 else 16
     return -(-n // step) * step
 
 

@@ -23,12 +23,14 @@ from ..core.lasting import lasting
 from ..core.local import LocalRule
 from ..core.optim import Optimiser
 from ..core.pure import Pure
+from ..core.quick import quick
 from ..core.stack import Form, NotStackable, bytes_of, form_of, no_loops, stacked, traced
 
 __all__ = ["Program", "Steps"]
 
 Rows = Callable[[], Sequence[Tensor]]  # of one client: asked for when there is something to trace
-_OFTEN = 200
+Columns = Callable[[list[Tensor], list[Tensor], list[Tensor], int, int], list[Tensor]]
+_OFTEN = 60
 # torch 2.11 lays a tensor out with room between its rows and then reads it as if it were laid out otherwise, where an
 # operation of ours is what reads it: gradients were wrong
 _HOW: dict[str, str | int | bool | Callable[..., Any]] = {"comprehensive_padding": False}
@@ -39,23 +41,31 @@ _MOST_FORMS = 5  # a state that takes more of them from step to step changes wit
 class Program:
     """What is run for a stack, and the form of the state before and after it.
 
-    At first it is worked out operation by operation. A list of operations without Python between them takes a third of
-    a second to make, as long as some hundred steps: it is made when the program has been called that often.
+    At first it is worked out operation by operation. A list of operations without Python between them, or between one
+    step and the next, takes as long to make as it saves in some sixty steps: it is made when there have been that many.
     """
 
     run: Callable[..., Sequence[Tensor]]
     before: Form | None
     after: Form
     bytes_a_client: int  # a bound on the memory that it takes
-    quicker: Callable[[Sequence[Tensor]], Callable[..., Sequence[Tensor]]] | None = None
+    quicker: Callable[[list[Tensor], list[Tensor], list[Tensor]], Columns | None] | None = None
     calls: int = 0
+    columns: Columns | None = None
 
-    def __call__(self, *args: Tensor) -> Sequence[Tensor]:
-        self.calls += 1
+    def over(
+        self, stays: list[Tensor], changes: list[Tensor], parts: list[Tensor], first: int, count: int
+    ) -> list[Tensor]:
+        """What changes, after so many columns from the first on; more than one where the state keeps its form."""
+        self.calls += count
         if self.quicker is not None and self.calls > _OFTEN:
             make, self.quicker = self.quicker, None
-            self.run = make(args)
-        return self.run(*args)
+            self.columns = make(stays, changes, [p[:, first] for p in parts])
+        if self.columns is not None:
+            return self.columns(stays, changes, parts, first, count)
+        for s in range(first, first + count):
+            changes = list(self.run(*stays, *changes, *(p[:, s] for p in parts)))
+        return changes
 
 
 @dataclass(frozen=True)
@@ -138,7 +148,8 @@ class Steps:
             return [*rows(), *batch, *mask]
 
         kind = ("step", lap, width, ragged)
-        return self._program(kind, c, context, state, fn, with_batch, self._gathering(k, ragged, counts=lap == 0))
+        around = self._gathering(k, ragged, counts=lap == 0)
+        return self._program(kind, c, context, state, fn, with_batch, around, y=1 - n_batch)
 
     def hurry(self) -> None:
         """Let every program be made quicker the next time it is called."""
@@ -165,6 +176,7 @@ class Steps:
         fn: Callable[..., tuple[Any, list[Tensor]]],
         rows: Rows,
         wrap: Callable[..., Any] | None,
+        y: int | None = None,
     ) -> Program:
         key = (kind, context.key, None if state is None else state.key)
         if (known := self._programs.get((key, c, wrap is None))) is not None:
@@ -172,7 +184,7 @@ class Steps:
         with self._lock:
             alone = rows()
             one = self._ones.get(key) or self._traced(key, fn, alone, state)
-            around, many = wrap or _as_is, self._of_many(key, one, alone)
+            around, many = wrap or _as_is, self._of_many(key, one, alone, y)
             graph = one.graph if c == 1 and not self._own_conv else many
             if self._compiled and kind[0] == "step":
                 run, quicker = around(self._compile(graph, c, alone)), None
@@ -183,20 +195,23 @@ class Steps:
             self._programs[key, c, wrap is None] = made
             return made
 
-    def _of_many(self, key: Hashable, one: One, alone: Sequence[Tensor]) -> GraphModule:
-        """The graph that is stacked, with convolutions of our own where these are wanted."""
-        if self._own_conv and key not in self._for_many:
-            from ..core.own_conv import with_own_convolutions  # torch's registry of operations takes a while to import
+    def _of_many(self, key: Hashable, one: One, alone: Sequence[Tensor], y: int | None) -> GraphModule:
+        """The graph that is stacked, with convolutions of our own if these are wanted. `y`: which one targets are."""
+        if key not in self._for_many:
+            graph = one.graph if y is None else quick(one.graph, alone, y=y, targets=self._y)
+            if self._own_conv:
+                from ..core.own_conv import with_own_convolutions  # torch's registry of operations is slow to import
 
-            self._for_many[key] = with_own_convolutions(one.graph, alone)
-        return self._for_many.get(key, one.graph)
+                graph = with_own_convolutions(graph, alone)
+            self._for_many[key] = graph
+        return self._for_many[key]
 
     def _quicker(
-        self, one: GraphModule, c: int, wrap: Callable[..., Any], blank: Rows, args: Sequence[Tensor]
-    ) -> Callable[..., Any]:
+        self, graph: GraphModule, c: int, wrap: Callable[..., Any], blank: Rows, *args: list[Tensor]
+    ) -> Columns | None:
         with self._lock:
-            stack = _alone(one) if c == 1 else stacked(one, _repeated(blank(), c))
-            return _scripted(wrap(stack), args)
+            stack = _alone(graph) if c == 1 else stacked(graph, _repeated(blank(), c))
+            return _scripted(wrap(stack), *args)
 
     def _compile(self, one: GraphModule, c: int, alone: Sequence[Tensor]) -> Callable[..., Any]:
         if c > 1:
@@ -322,13 +337,27 @@ def _told(made: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def _scripted(run: Callable[..., Any], args: Sequence[Tensor]) -> Callable[..., Any]:
+def _scripted(
+    run: Callable[..., Any], stays: list[Tensor], changes: list[Tensor], parts: list[Tensor]
+) -> Columns | None:
+    """Steps in a row without Python, if torch's scripts can say them."""
+
+    def one(stays: list[Tensor], changes: list[Tensor], parts: list[Tensor]) -> list[Tensor]:
+        return list(run(*stays, *changes, *parts))
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            made: Callable[..., Any] = torch.jit.trace(  # type: ignore[no-untyped-call]
-                lambda *a: tuple(run(*a)), tuple(args), check_trace=False
-            )
+            step: Any = torch.jit.trace(one, (stays, changes, parts), check_trace=False, strict=False)  # type: ignore[no-untyped-call]
         except Exception:  # an operation whose arguments it does not know, such as a convolution's backward pass
-            return run
+            return None
+
+        def columns(
+            stays: list[Tensor], changes: list[Tensor], parts: list[Tensor], first: int, count: int
+        ) -> list[Tensor]:
+            for s in range(first, first + count):
+                changes = step(stays, changes, [p.select(1, s) for p in parts])
+            return changes
+
+        made: Columns = torch.jit.script(columns)
     return made
