@@ -12,6 +12,7 @@ from torch import nn
 
 import tarry
 from tarry.core.local import Brief, LocalRule
+from tarry.core.stack import no_loops, traced
 from tarry.sim.batched import Trainer
 from tarry.sim.together import Together, Way
 
@@ -206,6 +207,58 @@ def test_programs_that_have_become_quick(name: str, monkeypatch: pytest.MonkeyPa
     alike(run(name, "inline"), run(name, "batched"), 1e-7)
 
 
+@pytest.fixture
+def compiler(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """One that leaves everything as it is, when it is first called, and takes no time; what it was given."""
+    given: list[Any] = []
+
+    def made(graph: Any, **_: Any) -> Any:
+        def run(*args: torch.Tensor) -> Any:
+            if graph not in given:
+                given.append(graph)
+            return graph(*args)
+
+        return run
+
+    monkeypatch.setattr(torch, "compile", made)
+    monkeypatch.setattr("tarry.sim.together._FOUND", {})
+    monkeypatch.setattr(Together, "_tried", lambda *_: (Way(1, None), 7.0))
+    monkeypatch.setattr("tarry.sim.together._seconds", lambda work, what: work(what) and 1.0)
+    return given
+
+
+@pytest.mark.parametrize("name", ["fedasync", "fedsol", "asynccurve"])
+def test_compiled_steps_are_few_and_come_to_the_same(name: str, compiler: list[Any]) -> None:
+    """Whatever the lengths of batches, and however many wait."""
+    alone, together = run(name, "inline", time=12.0), run(name, "batched", compile=True, time=12.0)
+    alike(alone, together, 1e-7)
+    assert ", compiled)" in together.trained
+    assert 0 < len(compiler) <= (4 if name == "asynccurve" else 2)
+
+
+def test_what_is_slower_compiled_is_not(compiler: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = iter([1.0] * 3 + [2.0] * 3)
+    monkeypatch.setattr("tarry.sim.together._seconds", lambda *_: next(slow))
+    plain, asked = run("fedasync", "batched"), run("fedasync", "batched", compile=True)
+    assert plain.weights_sha256 == asked.weights_sha256
+    assert "not compiled, which would be 0.5 times as fast): a step is 7.0 times" in asked.trained
+
+
+def test_what_cannot_be_compiled_is_stacked_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any, **__: Any) -> Any:
+        def run(*_: Any) -> Any:
+            raise RuntimeError("no compiler\nand so on")
+
+        return run
+
+    monkeypatch.setattr(torch, "compile", fails)
+    monkeypatch.setattr("tarry.sim.together._FOUND", {})
+    monkeypatch.setattr(Together, "_tried", lambda *_: (Way(1, None), 7.0))
+    plain, asked = run("fedasync", "batched"), run("fedasync", "batched", compile=True)
+    assert plain.weights_sha256 == asked.weights_sha256
+    assert "not compiled: --compile: torch cannot compile its step (RuntimeError: no compiler)" in asked.trained
+
+
 def test_clients_that_keep_something_bring_it_along() -> None:
     for name in ("moon", "scaffold", {"name": "fedogd", "privacy": True}):
         alike(run(name, "inline", time=12.0), run(name, "batched", time=12.0))
@@ -310,6 +363,16 @@ def test_where_memory_runs_out_stacks_are_halved(monkeypatch: pytest.MonkeyPatch
     alike(run("fedasync", "inline"), run("fedasync", "batched"))
     assert sizes[:3] == [None, 3, 1]
     assert set(sizes[2:]) == {1}
+
+
+def test_too_little_memory_is_not_taken_for_what_cannot_be_stacked() -> None:
+    def much(*_: torch.Tensor) -> torch.Tensor:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with pytest.raises(torch.OutOfMemoryError):
+        traced(much, [torch.ones(1)])
+    with pytest.raises(torch.OutOfMemoryError), no_loops():
+        much()
 
 
 def test_where_there_is_no_memory_for_one_clients_train_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -102,7 +102,9 @@ def test_stacks_are_as_large_as_memory_allows(monkeypatch: pytest.MonkeyPatch) -
     bound, seen = bound_of((16,) * 12), list[int]()
     trainer = Trainer(bound, rule=LocalRule(), work=work(), seed=1)
     inner = trainer._stack
-    monkeypatch.setattr(trainer, "_stack", lambda members, width: seen.append(len(members)) or inner(members, width))
+    monkeypatch.setattr(
+        trainer, "_stack", lambda members, width, **how: seen.append(len(members)) or inner(members, width, **how)
+    )
     trainer.train(jobs_of(bound))
     assert seen == [1, 12]  # of one it is read how much memory a client takes
     seen.clear()
@@ -207,8 +209,8 @@ def test_who_makes_many_times_the_steps_is_stacked_with_others_alike(monkeypatch
     trainer, made = Trainer(bound, rule=LocalRule(), work=how, seed=1), list[tuple[int, ...]]()
     inner = trainer._stack
 
-    def stack(members: Any, width: int) -> Any:
-        out = inner(members, width)
+    def stack(members: Any, width: int, **more: Any) -> Any:
+        out = inner(members, width, **more)
         made.append((len(members), out.schedule.at.numel()))
         return out
 

@@ -9,7 +9,7 @@ import torch
 from tarry.core.client import Work
 from tarry.core.optim import optimiser
 from tarry.core.visits import orders
-from tarry.sim.schedule import padded, schedule
+from tarry.sim.schedule import Few, padded, schedule
 
 HERE = torch.zeros(0)
 
@@ -87,3 +87,21 @@ def test_no_more_than_two_steps_are_computed_for_one_that_counts(seed: int) -> N
         assert alive <= now
         computed += now
     assert computed <= 2 * 5 / 4 * counted
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_where_sizes_are_compiled_a_handful_is_enough(seed: int) -> None:
+    draw, few = np.random.default_rng(seed), Few()
+    asked = [int(n) for n in np.exp(draw.uniform(0, np.log(300), 200))]
+    made = {n: few(n) for n in asked}
+    assert all(n <= made[n] <= max(8, 4 * n) for n in asked)
+    assert len(set(made.values())) <= 8
+    assert Few()(1) == 1  # a client a stack stays that
+
+
+def test_examples_may_be_told_to_count_though_all_do() -> None:
+    how, clients = work(epochs=1, batch=4), [(8, 0, 7), (8, 8, 8)]
+    plan = schedule(clients, how, laps=1, width=4, like=HERE, masked=True)
+    assert plan.ragged
+    assert plan.rows is not None
+    assert bool(plan.rows.all())

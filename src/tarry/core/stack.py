@@ -117,7 +117,7 @@ def traced(fn: Operations, args: Sequence[Tensor]) -> GraphModule:
     try:
         once = _trace(fn, args)
         return tidied(_trace(functionalize(once), args) if _writes(once) else once)
-    except NotStackable:
+    except (NotStackable, torch.OutOfMemoryError):
         raise
     except Exception as e:  # whatever a model or a rule does that cannot be traced
         raise NotStackable(f"its step cannot be traced ({type(e).__name__}: {first_line(e)})") from e
@@ -137,6 +137,8 @@ def no_loops() -> Iterator[None]:
     functorch._set_vmap_fallback_enabled(False)
     try:
         yield
+    except torch.OutOfMemoryError:
+        raise
     except Exception as e:
         raise NotStackable(f"its step cannot be stacked ({type(e).__name__}: {first_line(e)})") from e
     finally:

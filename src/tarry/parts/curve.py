@@ -43,6 +43,7 @@ Shape = Literal["bezier", "printed", "line"]
 #: the payload Θ^τ − Θ^(τ+1), over the trained weights: the global's last step, uphill, for Adam's first moments
 SHIFT = "shift"
 _LAMBDA = 1  # the part of a visit's key that λ is drawn from
+_ROOM = 64  # for so many λ at least
 _STEEP = 20.0  # the largest exponent of the Lorentz term: beyond it float32 would overflow
 _FLOOR = 0.01  # ASAM's η: how far a weight of 0 may still be moved
 
@@ -116,6 +117,7 @@ class CurveLearning(LocalRule):
     def begin(self, brief: Brief) -> tuple[Tensor, Context]:
         w, key = brief.weights.clone(), rng.extend(brief.key, _LAMBDA)  # a copy: dot's last bit tells where it lies
         lam = [rng.uniform(rng.extend(key, k)) for k in range(brief.n_steps)]
+        lam += [0.0] * (max(_ROOM, 1 << (len(lam) - 1).bit_length()) - len(lam))  # whoever is stacked has as many
         context = {"start": brief.layout.params(w), "lam": torch.tensor(lam, dtype=w.dtype, device=w.device)}
         if SHIFT in brief.payload:
             context["first"] = brief.payload[SHIFT] / brief.n_batches

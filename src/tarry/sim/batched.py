@@ -8,6 +8,8 @@ When an outcome is asked for, all jobs that wait are trained: in stacks of up to
     steps       clients are sorted by how many they make, and a stack is cut down when half of it is done: at most two
                 steps are computed for one that counts, and a quarter more where a stack is filled up (sim.schedule).
                 Those that make more than 16 times as many go elsewhere
+    compiled    each kind of stack takes a while: batches are all padded to one width, and stacks may be filled up to
+                four times as many clients, so that few kinds are enough
 
 The numbers are those of one client at a time up to rounding: a kernel for many may add in another order than one for a
 single client.
@@ -16,7 +18,7 @@ single client.
 from __future__ import annotations
 
 import copy
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise, zip_longest
 from math import ceil, isfinite
@@ -37,7 +39,7 @@ from ..core.stack import Form, NotStackable, form_of, gathered
 from ..core.task import Shards, Task
 from ..core.threads import threads
 from .lane import GraphLane, PlainLane, Stack
-from .schedule import padded, schedule
+from .schedule import Few, padded, schedule
 from .steps import Steps
 
 __all__ = ["Trainer"]
@@ -86,18 +88,23 @@ class Trainer:
         self._device = bound.flat.device
         cuda = self._device.type == "cuda"
         lanes = lanes if cuda or not compiled else 1  # threads get into each other's way in torch.compile
-        self.lanes, self.size, self.most_lanes, self.own_conv = lanes, size, lanes, own_conv
+        self.lanes, self.size, self.most_lanes, self.own_conv, self.compiled = lanes, size, lanes, own_conv, compiled
+        self._fill: Callable[[int], int] = Few() if compiled else padded
         self._inner = Inner(bound.layout, self._device) if channels_last else None
         self._bytes: dict[Hashable, int] = {}
         self._padding = 0
         x, y, self._offsets = self._examples = _everybodys(bound.task)
+        self._longest = max(b - a for a, b in pairwise(self._offsets))
+        self._masked = compiled and self.masks
         self._pure = Pure(
             bound.module, bound.layout, bound.task, work.optimiser, bound.head, bf16=bf16, channels_last=channels_last
         )
         self._steps = Steps(
             self._pure, rule, work.optimiser, x, y, rated=work.later is not None, compiled=compiled, own_conv=own_conv
         )
-        self._lanes = [GraphLane(self._steps, self._device) if cuda else PlainLane(self._steps) for _ in range(lanes)]
+        self._lanes = [
+            GraphLane(self._steps, self._device, i) if cuda else PlainLane(self._steps) for i in range(lanes)
+        ]
         self._threads = threads("lane", lanes) if lanes > 1 and not cuda else None
 
     def shortened(self, steps: int, *, padding: int = 0) -> Trainer:
@@ -160,10 +167,9 @@ class Trainer:
     def _groups(self, visits: Sequence[Visit]) -> Iterator[tuple[list[Visit], int]]:
         """Visits that go together and the width of their batches, those of many steps first, dealt out to lanes."""
         together: dict[Hashable, list[Visit]] = {}
-        batch, aligned = self._work.batch, len(self._rule.laps) > 1
+        aligned = len(self._rule.laps) > 1
         for v in visits:
-            width = _doubling(v.examples[0])
-            width = (width if batch is None else min(batch, width)) + self._padding
+            width = self._width(v.examples[0])
             alike = (str(v.form.spec), v.form.kinds, _doubling(v.brief.n_batches) if aligned else 0)
             together.setdefault((width, alike), []).append(v)
         for key, members in together.items():
@@ -176,19 +182,25 @@ class Trainer:
                 n = max(min(self.lanes, len(here)), ceil(len(here) / most))
                 yield from ((here[i::n], width) for i in range(n))
 
+    def _width(self, n: int) -> int:
+        """Of the batches of who has n examples; where each has to be compiled, one for all."""
+        most = _doubling(self._longest if self.compiled else n)
+        return (most if self._work.batch is None else min(self._work.batch, most)) + self._padding
+
     def _fitting(self, visit: Visit, width: int, key: Hashable) -> int:
         """How many clients of a kind fit into memory at a time, with the numbers of the examples of all their steps."""
         cuda = self._device.type == "cuda"
         if key not in self._bytes:
-            stack = self._stack([visit], width)
+            stack = self._stack([visit], width, fill=padded)
             stack.begin(self._steps)
             self._bytes[key] = stack.program(self._steps, 0, 1).bytes_a_client
         need = (self._bytes[key] + visit.brief.n_steps * width * _PLACE) * self.most_lanes
         room = _SHARE * torch.cuda.mem_get_info(self._device)[0] if cuda else _MEMORY
         return max(1, int(room / need))
 
-    def _stack(self, members: Sequence[Visit], width: int) -> Stack:
-        n, filled = self._bound.layout.n_params, [*members, *[members[0]] * (padded(len(members)) - len(members))]
+    def _stack(self, members: Sequence[Visit], width: int, fill: Callable[[int], int] | None = None) -> Stack:
+        n, fill = self._bound.layout.n_params, fill or self._fill
+        filled = [*members, *[members[0]] * (fill(len(members)) - len(members))]
         starts = self._there(torch.stack([v.start for v in filled]))
         as_received = all(v.start is v.brief.weights for v in filled)
         stays = [starts if as_received else self._there(torch.stack([v.brief.weights for v in filled]))]
@@ -201,7 +213,10 @@ class Trainer:
         n_draws = self._bound.task.draws if self._bound.task.augment is not None else 0
         noise = [v.noise for v in members] if self._pure.drops is not None else None
         laps = len(self._rule.laps)
-        plan = schedule(examples, self._work, laps=laps, width=width, like=starts, n_draws=n_draws, noise=noise)
+        plan = schedule(
+            examples, self._work, laps=laps, width=width, like=starts, n_draws=n_draws, noise=noise,
+            fill=fill, masked=self._masked,
+        )  # fmt: skip
         return Stack(plan, gathered([v.form for v in members]), stays, changes, width)
 
     def _there(self, stack: Tensor) -> Tensor:

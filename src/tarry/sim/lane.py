@@ -11,7 +11,7 @@ import gc
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -123,12 +123,17 @@ class Desk:
             places[:, : read.shape[1]].copy_(read)
 
 
+@cache
+def _stream(device: torch.device, number: int) -> torch.cuda.Stream:  # noqa: ARG001 - each has its own
+    """The same for all lanes of a number: libraries keep tens of megabytes for each stream, for as long as they run."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
 class GraphLane:
     """A stream of a GPU: a step is captured once for each kind of stack, and launched from then on."""
 
-    def __init__(self, steps: Steps, device: torch.device):
-        self._steps, self._device = steps, device
-        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    def __init__(self, steps: Steps, device: torch.device, number: int):
+        self._steps, self._device, self._stream = steps, device, _stream(device, number)
         self._desks: dict[Hashable, Desk] = {}
         self._pool: Any = None
 

@@ -6,7 +6,7 @@ epoch begins in one column for all, so that all turn to the next lap together.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,9 @@ from ..core import rng
 from ..core.client import Work
 from ..core.visits import draws, orders
 
-__all__ = ["Schedule", "padded", "schedule"]
+__all__ = ["Few", "Schedule", "padded", "schedule"]
+
+_ANYHOW = 8  # clients: a stack of fewer takes about as long
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,21 @@ def padded(n: int) -> int:
     return -(-n // step) * step
 
 
+class Few:
+    """The same where each size has to be compiled: one that there is, of up to four times as many, before another."""
+
+    def __init__(self) -> None:
+        self._made: list[int] = []
+
+    def __call__(self, n: int) -> int:
+        fitting = [s for s in self._made if n <= s <= max(_ANYHOW, 4 * n)]
+        if fitting:
+            return min(fitting)
+        below = max((s for s in self._made if s < n), default=0)
+        self._made.append(max(padded(n), 2 * below, _ANYHOW if self._made else 1))
+        return self._made[-1]
+
+
 def schedule(
     clients: Sequence[tuple[int, int, int]],
     work: Work,
@@ -63,11 +80,14 @@ def schedule(
     like: Tensor,
     n_draws: int = 0,
     noise: Sequence[int] | None = None,
+    fill: Callable[[int], int] = padded,
+    masked: bool = False,
 ) -> Schedule:
     """Of clients (number of examples, offset of the first, key of their order), those of most steps first.
 
     `like`: on which device, and of which type numbers are drawn, `n_draws` an example. `noise`: each client's key of
-    what is left out at random, where a model does that.
+    what is left out at random, where a model does that. `fill`: how many are stacked for so many. `masked`: say which
+    examples count, though all do.
     """
     size = work.batch or width
     plans = [list(orders(n, work, key)) for n, _, key in clients]
@@ -76,7 +96,7 @@ def schedule(
     begins = np.concatenate([[0], np.cumsum(longest)]).tolist()
     aligned = laps > 1
     n_columns = begins[-1] if aligned else max(sum(count for _, count in p) for p in plans)
-    at = np.zeros((padded(len(clients)), n_columns, width), np.int64)
+    at = np.zeros((fill(len(clients)), n_columns, width), np.int64)
     rows = np.zeros(at.shape, bool)
     drawn, keys = np.zeros((*at.shape, n_draws), np.float32), np.zeros(at.shape[:2], np.uint64)
     for c, ((n, offset, key), plan) in enumerate(zip(clients, plans, strict=True)):
@@ -96,8 +116,8 @@ def schedule(
         sequence = [(lap, begins[e], longest[e]) for e in range(n_epochs) for lap in range(laps)]
     else:
         sequence = [(0, 0, n_columns)]
-    counts: Any = rows if not rows.all() else None
-    cuts = {} if aligned or counts is None else _cuts(np.any(rows[: len(clients)], axis=-1))
+    counts: Any = rows if masked or not rows.all() else None
+    cuts = {} if aligned or counts is None else _cuts(np.any(rows[: len(clients)], axis=-1), fill)
     return Schedule(
         torch.from_numpy(at).to(like.device),
         torch.from_numpy(drawn).to(like) if n_draws else None,
@@ -131,11 +151,11 @@ def _fill(
         rows[first + whole, : len(rest)] = True
 
 
-def _cuts(active: npt.NDArray[np.bool_]) -> dict[int, int]:
+def _cuts(active: npt.NDArray[np.bool_], fill: Callable[[int], int]) -> dict[int, int]:
     """Columns from which on half of the stack or less is at work, and what is left of it."""
-    now, cuts = padded(len(active)), {}
+    now, cuts = fill(len(active)), {}
     for s, alive in enumerate(active.sum(0).tolist()):
-        if alive > 0 and padded(alive) <= now / 2:
-            now = padded(alive)
+        if alive > 0 and fill(alive) <= now / 2:
+            now = fill(alive)
             cuts[s] = now
     return cuts

@@ -9,6 +9,7 @@ model that looks at values, a rule that thinks in Python) is trained by another 
 from __future__ import annotations
 
 import contextlib
+import gc
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -21,6 +22,7 @@ from torch import Tensor
 from ..core import rng
 from ..core.channels import pays
 from ..core.client import Bound, Job, Trained, Work, train
+from ..core.errors import first_line
 from ..core.local import LocalRule
 from ..core.rng import Stream
 from ..core.stack import NotStackable
@@ -73,7 +75,7 @@ class Together:
     ):
         self._bound, self._rule, self._work, self._seed, self._forced = bound, rule, work, seed, forced
         self._otherwise, self._at_a_time = otherwise, at_a_time
-        self._rough, self._how, self._lanes = precision != "float32", (precision, compiled), lanes
+        self._rough, self._precision, self._compile, self._lanes = precision != "float32", precision, compiled, lanes
         self._waiting: dict[int, tuple[float, Ticket, Mapping[str, Tensor]]] = {}
         self._done: dict[int, Trained] = {}
         self._chosen = False
@@ -85,8 +87,8 @@ class Together:
         except NotStackable as e:
             self._give_up(str(e))
 
-    def _made(self, *, own_conv: bool = False, compiled: bool = True) -> Trainer:
-        bound, precision, compiled = self._bound, self._how[0], compiled and self._how[1]
+    def _made(self, *, own_conv: bool = False, compiled: bool = False) -> Trainer:
+        bound, precision = self._bound, self._precision
         return Trainer(
             bound, rule=self._rule, work=self._work, seed=self._seed, lanes=self._lanes, compiled=compiled,
             bf16=precision == "bf16", own_conv=own_conv,
@@ -132,9 +134,10 @@ class Together:
                 before = self._trainer
                 if before.size == 1:
                     raise
-            self._trainer = self._made(own_conv=before.own_conv)
+            self._trainer = self._made(own_conv=before.own_conv, compiled=before.compiled)
             self._trainer.lanes, self._trainer.size = before.lanes, max(1, (before.size or len(jobs)) // 2)
             del before
+            gc.collect()
             torch.cuda.empty_cache()
 
     def _give_up(self, why: str) -> None:
@@ -160,26 +163,49 @@ class Together:
         if self._may_have_own_conv() and (kind not in _FOUND or _FOUND[kind][0].own_conv):
             ours = self._made(own_conv=True)
             with contextlib.suppress(NotStackable):
-                self._must_agree(two, alone, work, ours, own_conv=True)
+                self._must_agree(two, alone, work, ours)
                 trainers[True] = ours
         if kind not in _FOUND or _FOUND[kind][0].own_conv not in trainers:
             _FOUND[kind] = self._tried(trainers, few, work)
         how, faster = _FOUND[kind]
+        self._trainer = trainer = trainers[how.own_conv]
+        trainer.lanes, trainer.size = how.lanes, how.size
+        more = ("" if how.lanes == 1 else f", {how.lanes} lanes") + (", convolutions by Triton" if how.own_conv else "")
+        if self._compile:
+            self._trainer, times, told = self._compiled(trainer, jobs, work)
+            faster, more = faster * times, more + told
         if not self._forced and faster < _WORTH * self._at_a_time:
             others = "one by one" if self._at_a_time == 1 else f"one, and {self._at_a_time} processes train"
             raise NotStackable(f"a step of a stack is {faster:.1f} times as fast as {others} here")
-        self._trainer = trainer = trainers[how.own_conv]
-        trainer.lanes, trainer.size = how.lanes, how.size
         stack = (
             "one client a stack" if how.size == 1 else "all who wait in a stack" if how.lanes == 1 else "a stack a lane"
         )
-        more = ("" if how.lanes == 1 else f", {how.lanes} lanes") + (", convolutions by Triton" if how.own_conv else "")
         self.told = f"clients are trained together ({stack}{more}): a step is {faster:.1f} times as fast as alone"
+
+    def _compiled(self, plain: Trainer, jobs: Sequence[Job], work: Work) -> tuple[Trainer, float, str]:
+        """The way that was found, compiled, how many times as fast it is, and what to tell; where it is no faster, or
+
+        cannot be had, as it was. Other ways are not compiled: each takes as long again.
+        """
+        made = self._made(own_conv=plain.own_conv, compiled=True)
+        made.lanes, made.size = min(plain.lanes, made.most_lanes), plain.size
+        ends, short = [jobs[0], jobs[-1]], [t.shortened(_STEPS) for t in (plain, made)]
+        try:
+            found = [trainer.train(jobs) for trainer in short][1]
+            theirs = [train(j, self._bound, rule=self._rule, work=work, seed=self._seed) for j in ends]
+            self._compared(ends, theirs, [found[0], found[-1]], work)
+        except (NotStackable, torch.OutOfMemoryError) as e:
+            return plain, 1.0, f", not compiled: {first_line(e)}"
+        took = [min(_seconds(trainer.train, jobs) for _ in range(_TRIES)) for trainer in short]
+        times = took[0] / took[1]
+        if times < 1:
+            return plain, 1.0, f", not compiled, which would be {times:.1f} times as fast"
+        return made, times, ", compiled"
 
     def _may_have_own_conv(self) -> bool:
         """Whether there are convolutions on a GPU, and what our kernels for them are written in."""
         flat, layers = self._bound.flat, self._bound.layout.layers
-        single = flat.dtype == torch.float32 and self._how[0] != "bf16"
+        single = flat.dtype == torch.float32 and self._precision != "bf16"
         return flat.is_cuda and single and any(len(b.shape) == 4 for b in layers) and find_spec("triton") is not None
 
     def _kind(self, few: Sequence[Job], sizes: Mapping[int, int]) -> Hashable:
@@ -193,7 +219,7 @@ class Together:
             rule: Any = hash(self._rule)
         except TypeError:
             rule = type(self._rule)
-        return (*model, rule, type(work.optimiser), work.batch, about, len(few), trainer.most_lanes, *self._how)
+        return (*model, rule, type(work.optimiser), work.batch, about, len(few), trainer.most_lanes, self._precision)
 
     def _tried(self, trainers: Mapping[bool, Trainer], few: Sequence[Job], work: Work) -> tuple[Way, float]:
         """The fastest way, and how many times as fast as one by one it is.
@@ -223,8 +249,7 @@ class Together:
                 found = together(how)
                 first = time.perf_counter() - began
                 self._compared(ends, theirs, [found[0], found[-1]], work)  # a program is made for each size
-                again = on_gpu or self._how[1]  # what is compiled and captured is so now
-                took[how] = _seconds(together, how) if again else first
+                took[how] = _seconds(together, how) if on_gpu else first  # what is captured is so now
             except (NotStackable, torch.OutOfMemoryError) as e:
                 refused = str(e)
                 continue
@@ -241,24 +266,17 @@ class Together:
         return best, min(one_by_one) * len(few) / took[best]
 
     def _ways(self, n: int, *, own_conv: bool) -> Iterator[Way]:
-        """Where each has to be compiled, with convolutions, for stacks of many: only of ours, which are the faster."""
         assert self._trainer is not None
         most = self._trainer.most_lanes
         lanes = [k for k in sorted({2, 4, most}) if 1 < k <= min(most, n)]
-        if own_conv and self._how[1]:
-            yield Way(lanes[-1] if lanes else 1, 1)
-        else:
-            yield Way(1, None)
-            yield from (Way(k, size) for k in lanes for size in (None, 1))
-            yield from [Way(1, 1)] if most == 1 else []
+        yield Way(1, None)
+        yield from (Way(k, size) for k in lanes for size in (None, 1))
+        yield from [Way(1, 1)] if most == 1 else []
         if own_conv:
             yield from (Way(k, None, own_conv=True) for k in (1, *lanes[-1:]))
 
-    def _must_agree(
-        self, jobs: Sequence[Job], alone: Sequence[Trained], work: Work, trainer: Trainer, *, own_conv: bool = False
-    ) -> None:
-        """A few steps of each, stacked; and padded, where others may be though these are not. None is compiled yet."""
-        trainer = self._made(own_conv=own_conv, compiled=False) if self._how[1] else trainer
+    def _must_agree(self, jobs: Sequence[Job], alone: Sequence[Trained], work: Work, trainer: Trainer) -> None:
+        """A few steps of each, stacked; and padded, where others may be though these are not."""
         for padding in (0, 1) if trainer.masks else (0,):
             self._compared(jobs, alone, trainer.shortened(_STEPS, padding=padding).train(jobs), work)
 
