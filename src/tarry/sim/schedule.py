@@ -52,7 +52,7 @@ class Schedule:
 
 def padded(n: int) -> int:
     """How many clients are stacked for n: few different numbers, since each is to be traced; at most a quarter more."""
-    step = 1 if n <= 8 else 2 if n <= 16 else 4 if n <= 32 else 8 if n <= 64 else 16
+    step = 1 << max(0, (n - 1).bit_length() - 3)
     return -(-n // step) * step
 
 

@@ -22,6 +22,7 @@ from ..core.errors import first_line
 from ..core.lasting import lasting
 from ..core.local import LocalRule
 from ..core.optim import Optimiser
+from ..core.process import trim_memory
 from ..core.pure import Pure
 from ..core.quick import quick
 from ..core.stack import Form, NotStackable, bytes_of, form_of, no_loops, stacked, traced
@@ -211,7 +212,9 @@ class Steps:
     ) -> Columns | None:
         with self._lock:
             stack = _alone(graph) if c == 1 else stacked(graph, _repeated(blank(), c))
-            return _scripted(wrap(stack), *args)
+            made = _scripted(wrap(stack), *args)
+            trim_memory()
+            return made
 
     def _compile(self, one: GraphModule, c: int, alone: Sequence[Tensor]) -> Callable[..., Any]:
         if c > 1:
