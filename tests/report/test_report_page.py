@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -172,3 +173,15 @@ def test_a_missing_number_is_a_dash(make: Make, bad: float | None) -> None:
     html = made(runs)
     assert '<th scope="row">b</th><td>0</td><td>–</td><td>–</td>' in html
     assert "nan" not in html.partition("</style>")[2]
+
+
+def test_a_federations_time_is_the_wall_clocks(two_methods: list[Result]) -> None:
+    real = [replace(r, clock="wall", virtual_time=40.0 if r.method == "fedavg" else 30.0) for r in two_methods]
+    html = page(real, summarise(real), title="a federation", settings={})
+    assert "<h2>Accuracy over wall-clock time</h2>" in html
+    assert "wall-clock time until the first evaluation at or above it" in html
+    assert "virtual" not in html
+    assert "simulated" not in html
+    all_runs = two_methods + [replace(r, seed=r.seed + 2) for r in real]
+    both = page(all_runs, summarise(all_runs), title="both", settings={})
+    assert "<h2>Accuracy over time</h2>" in both

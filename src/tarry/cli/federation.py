@@ -120,7 +120,7 @@ def _stay(local: Local, out: Path) -> None:
             local.down()
             raise
     local.down()
-    show.result_lines(Result.read(out), clock="s")
+    show.result_lines(Result.read(out))
 
 
 def _line(s: dict[str, Any]) -> str:
@@ -146,7 +146,7 @@ def keep(
         except KeyboardInterrupt:
             submission.stop(70.0)
             raise
-    show.result_lines(Result.read(out), clock="s")
+    show.result_lines(Result.read(out))
 
 
 @federation.command(context_settings=HELP)

@@ -129,8 +129,9 @@ def _personal(result: Result) -> list[str]:
     return [f"personal accuracy {after['mean']:.4f} ± {after['sd']:.4f} {tuned} ({over}), {before:.4f} before{refused}"]
 
 
-def result_lines(result: Result, *, clock: str = "virtual s") -> None:
-    """One run's outcome in a few lines; `clock`: what its time is in."""
+def result_lines(result: Result) -> None:
+    """One run's outcome in a few lines."""
+    clock = "virtual s" if result.clock == "virtual" else "s"
     accuracy = "no score" if result.final_accuracy is None else f"accuracy {result.final_accuracy:.4f}"
     s = result.staleness
     console.print(

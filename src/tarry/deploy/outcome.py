@@ -21,6 +21,7 @@ def so_far(driver: Driver, plan: Plan) -> Result:
         driver.course,
         wall_s=max(0.0, time.time() - driver.keeper.began),
         remarks=[*plan.remarks, f"a real federation{'' if over else ', not over yet'}: time is the wall clock's"],
+        clock="wall",
         trained="trained by clients over Flower",
         out=driver.folder,
     )

@@ -48,6 +48,7 @@ class Result:
     tarry: str  # the version that ran it
     chance: float | None = None  # the accuracy of the best answer that is always the same
     target: float | None = None  # the accuracy it was to stop at, where that was asked for
+    clock: str = "virtual"  # whose time it is; "wall" in a federation
     trained: str = ""  # how clients were trained, where that was chosen by measuring
     remarks: list[str] = field(default_factory=list)  # what changed nothing, and what was chosen unasked
     diagnostics: dict[str, Any] | None = None  # --diagnose: what was noted on the way

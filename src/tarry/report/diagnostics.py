@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..record.result import Result
 from .notes import diagnosed, mean_of, names, over_time, participation, points, spread, stretch, validation, visit_time
 from .plots import INK, TEXT, draw_curve, legend, look, render, scaled
-from .tables import Curve, by_label
+from .tables import Curve, by_label, clock
 from .words import count, duration, time_unit
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def _alignment(book: _Book) -> Picture | None:
         panels,
         name="alignment",
         title="Updates and what the others did meanwhile",
-        x=f"virtual time ({book.clock[0]})",
+        x=f"{clock(book.all)} ({book.clock[0]})",
         after=book.whole_time,
         reading="Above the zero line an update goes the way the others went while its client was at work, on it the "
         "two have nothing in common, and below it they oppose each other, as often as the second panel says.",
@@ -203,7 +203,7 @@ def _series(book: _Book) -> Picture | None:
         panels,
         name="series",
         title="Other measurements over time",
-        x=f"virtual time ({book.clock[0]})",
+        x=f"{clock(book.all)} ({book.clock[0]})",
         after=book.whole_time,
         reading="Each panel shows one thing that was measured at the arrivals of updates, in the unit of its title, "
         "for the methods that have it.",

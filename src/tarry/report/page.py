@@ -11,7 +11,7 @@ from ..record.result import Result, write_atomic
 from .diagnostics import pictures
 from .notes import sentences, speed_grid, stretch
 from .plots import accuracy_over_time, accuracy_over_updates, staleness_bars
-from .tables import Summary, known
+from .tables import Summary, clock, known
 from .words import NONE, Cell, duration, findings, grid, legend, number_of, percent, remarked
 
 __all__ = ["page", "write_page"]
@@ -153,12 +153,13 @@ def _pictures(results: Sequence[Result], summary: Summary) -> list[str]:
     what, better = ("accuracy", "higher") if summary.scored else ("loss", "lower")
     band = " The band is one standard deviation over seeds on either side." if len(summary.seeds) > 1 else ""
     target = " The dashed line is the target." if summary.target is not None else ""
+    simulated = " of the simulated clock (not of this computer)" if summary.clock == "virtual time" else ""
     return [
-        f"<h2>{what.capitalize()} over virtual time</h2>",
+        f"<h2>{what.capitalize()} over {summary.clock}</h2>",
         _picture(
             accuracy_over_time(results, summary),
-            f"Further left and {better} is better: the line shows the {what} that had been reached at each moment of "
-            f"the simulated clock (not of this computer).{band}{target}",
+            f"Further left and {better} is better: the line shows the {what} that had been reached at each moment"
+            f"{simulated}.{band}{target}",
         ),
         f"<h2>{what.capitalize()} over updates</h2>",
         _picture(
@@ -185,7 +186,7 @@ def _on_the_way(results: Sequence[Result]) -> list[str]:
     notes = [
         "Noted with --diagnose, which changes no result.",
         "Lines are means over seeds, bands and thin bars one standard deviation." if several else "",
-        f"A point over time is a mean over {duration(each)} of virtual time." if each else "",
+        f"A point over time is a mean over {duration(each)} of {clock(results)}." if each else "",
     ]
     sections = [
         "<h2>What happened on the way</h2>",
@@ -204,7 +205,7 @@ def _picture(svg: str, reading: str) -> str:
 
 
 def _run_table(results: Sequence[Result]) -> str:
-    headings = ("run", "seed", "accuracy", "loss", "updates", "virtual time", "wall seconds", "weights (SHA-256)")
+    headings = ("run", "seed", "accuracy", "loss", "updates", clock(results), "wall seconds", "weights (SHA-256)")
     rows = [
         (
             Cell(r.label),

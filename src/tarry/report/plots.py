@@ -65,12 +65,12 @@ _STYLE: Any = {
 
 
 def accuracy_over_time(results: Sequence[Result], summary: Summary) -> str:
-    """Test accuracy (or the loss, where a task has no accuracy) over virtual time: mean and ± one sd over seeds."""
+    """Test accuracy (or the loss, where a task has no accuracy) over time: mean and ± one sd over seeds."""
     unit, length = time_unit(max((p[0] for r in results for p in r.curve), default=0.0))
     return render(
         "over-time",
-        f"{_what(summary).capitalize()} over virtual time",
-        lambda figure: _curves(figure, results, summary, over="time", scale=length, xlabel=f"virtual time ({unit})"),
+        f"{_what(summary).capitalize()} over {summary.clock}",
+        lambda figure: _curves(figure, results, summary, over="time", scale=length, xlabel=f"{summary.clock} ({unit})"),
     )
 
 

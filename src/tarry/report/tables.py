@@ -26,7 +26,7 @@ from ..core.errors import BadInput, near
 from ..record.result import Result
 from .words import grid, legend
 
-__all__ = ["Curve", "Row", "Summary", "by_label", "known", "markdown", "mean_curve", "summarise", "to_json"]
+__all__ = ["Curve", "Row", "Summary", "by_label", "clock", "known", "markdown", "mean_curve", "summarise", "to_json"]
 
 _MB = 1e6
 
@@ -74,6 +74,7 @@ class Summary:
     rows: tuple[Row, ...]
     asked: bool = False  # whether the target is the runs' own, --target
     personal_epochs: tuple[int, ...] = ()  # --personalise: what was asked for; () where nobody asked
+    clock: str = "virtual time"
 
     @property
     def learnt(self) -> list[Row]:
@@ -116,7 +117,14 @@ def summarise(results: Sequence[Result], *, baseline: str | None = None, fractio
         rows=tuple(replace(r, relative_time=_relative(r, base)) for r in rows),
         asked=asked is not None,
         personal_epochs=tuple(sorted({r.personal["epochs"] for r in results if r.personal})),
+        clock=clock(results),
     )
+
+
+def clock(results: Sequence[Result]) -> str:
+    """What time these runs are told in."""
+    kinds = {r.clock for r in results}
+    return {"virtual": "virtual time", "wall": "wall-clock time"}[kinds.pop()] if len(kinds) == 1 else "time"
 
 
 def _unlearnt(run: Result) -> float:

@@ -117,7 +117,7 @@ def target_in_words(summary: Summary) -> str:
     what = "as asked for (--target)." if summary.asked else _lowest_in_words(summary, share, floor)
     text = (
         f"Target: {percent(summary.target)} accuracy, {what}"
-        " Time to target: virtual time until the first evaluation at or above it"
+        f" Time to target: {summary.clock} until the first evaluation at or above it"
     )
     if any(r.relative_time is not None for r in summary.rows):
         return f"{text}, relative to {summary.baseline} (1×)."
@@ -198,7 +198,7 @@ def _first(summary: Summary) -> str:
         return f"No method reached {target} in all of its runs."
     time = first[0].time_to_target
     assert time is not None
-    after = f"after {duration(time)} of virtual time" + (" (mean over seeds)" if first[0].runs > 1 else "")
+    after = f"after {duration(time)} of {summary.clock}" + (" (mean over seeds)" if first[0].runs > 1 else "")
     if len(first) == len(summary.rows) > 1:
         return f"All methods reached {target} equally fast, {after}."
     names = _and([r.label for r in first])
@@ -226,7 +226,7 @@ def _unequal(summary: Summary) -> str:
     if max(lengths) <= 1.01 * min(lengths):
         return ""
     return (
-        f"The methods did not run for the same virtual time ({duration(min(lengths))} to {duration(max(lengths))}): "
+        f"The methods did not run for the same {summary.clock} ({duration(min(lengths))} to {duration(max(lengths))}): "
         "the final values are not taken at the same moment."
     )
 
