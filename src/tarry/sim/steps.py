@@ -59,9 +59,10 @@ class Program:
     ) -> list[Tensor]:
         """What changes, after so many columns from the first on; more than one where the state keeps its form."""
         self.calls += count
-        if self.quicker is not None and self.calls > _OFTEN:
+        if self.calls > _OFTEN:
             make, self.quicker = self.quicker, None
-            self.columns = make(stays, changes, [p[:, first] for p in parts])
+            if make is not None:  # else it is done, or another lane is about it
+                self.columns = make(stays, changes, [p[:, first] for p in parts])
         if self.columns is not None:
             return self.columns(stays, changes, parts, first, count)
         for s in range(first, first + count):
