@@ -12,7 +12,7 @@ from torch import nn
 
 import tarry
 from tarry.core.local import Brief, LocalRule
-from tarry.core.stack import no_loops, traced
+from tarry.core.stack import NotStackable, no_loops, traced
 from tarry.sim.batched import Trainer
 from tarry.sim.together import Together, Way
 
@@ -52,6 +52,10 @@ def test_every_method(name: str) -> None:
     assert together.trained.startswith("clients are not" if name in ALONE else "clients are trained together"), (
         together.trained
     )
+
+
+def test_a_rule_that_takes_batches_apart_is_told() -> None:
+    assert "it takes batches apart, and they are padded" in run("perfedavg", "batched").trained
 
 
 class Forgetful(nn.Sequential):
@@ -257,6 +261,54 @@ def test_what_cannot_be_compiled_is_stacked_all_the_same(monkeypatch: pytest.Mon
     plain, asked = run("fedasync", "batched"), run("fedasync", "batched", compile=True)
     assert plain.weights_sha256 == asked.weights_sha256
     assert "not compiled: --compile: torch cannot compile its step (RuntimeError: no compiler)" in asked.trained
+
+
+def test_what_cannot_be_compiled_on_the_way_goes_on_as_it_was_traced(
+    compiler: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, inner = run("fedasync", "batched"), Trainer.train
+
+    def train(self: Trainer, jobs: Any) -> Any:
+        if self.compiled and self._work.steps is None:  # no trial
+            raise NotStackable("--compile: too many kinds")
+        return inner(self, jobs)
+
+    monkeypatch.setattr(Trainer, "train", train)
+    asked = run("fedasync", "batched", compile=True)
+    assert plain.weights_sha256 == asked.weights_sha256
+    assert "no longer compiled: --compile: too many kinds)" in asked.trained
+
+
+class TwoLaps(LocalRule):
+    """Its state takes another form at the first step of a lap."""
+
+    @property
+    def own_optimiser(self) -> bool:
+        return True
+
+    @property
+    def laps(self) -> Any:
+        return (self.step, self.step)
+
+    def init(self, w: torch.Tensor, context: Any, f: Any) -> Any:
+        return {"mean": None}
+
+    def turn(self, lap: int, state: Any, f: Any) -> Any:
+        return {"mean": None}
+
+    def step(self, w: torch.Tensor, batch: Any, context: Any, state: Any, f: Any) -> Any:
+        g, loss = f.grad(w, batch)
+        mean = g if state["mean"] is None else 0.5 * state["mean"] + g
+        return w - 0.1 * mean, {"mean": mean}, loss
+
+
+@pytest.mark.parametrize("steps", [5, 8, 12])
+def test_who_is_done_stays_so_while_the_state_of_others_takes_another_form(steps: int) -> None:
+    method = replace(tarry.methods.build("fedasync"), name="two", local=TwoLaps())
+    how: dict[str, Any] = {"task": unequal((12, 16, 9, 13, 16, 12)), "steps": steps, "epochs": None}
+    alone, together = (run(method, e, **how) for e in ("inline", "batched"))
+    alike(alone, together)
+    assert together.trained.startswith("clients are trained together"), together.trained
 
 
 def test_clients_that_keep_something_bring_it_along() -> None:

@@ -84,13 +84,63 @@ def test_steps_in_a_row_without_python_come_to_the_same_bits(in_a_row: int, monk
     bound, how = bound_of(), work(epochs=3)
     slowly = stacked(bound, how)
     monkeypatch.setattr("tarry.sim.lane._IN_A_ROW", in_a_row)
-    trainer = Trainer(bound, rule=LocalRule(), work=how, seed=1)
-    trainer.train(jobs_of(bound))
-    trainer.hurry()
-    for a, b in zip(slowly, trainer.train(jobs_of(bound)), strict=True):
+    trainer, quickly = hurried(bound, how)
+    for a, b in zip(slowly, quickly, strict=True):
         assert torch.equal(a.delta, b.delta)
         assert a.loss == b.loss
     assert sum(p.columns is not None for p in trainer._steps._programs.values()) > 3  # of several sizes
+
+
+def hurried(bound: Bound, how: Work) -> tuple[Trainer, list[Trained]]:
+    trainer = Trainer(bound, rule=LocalRule(), work=how, seed=1)
+    trainer.train(jobs_of(bound))
+    trainer.hurry()
+    return trainer, trainer.train(jobs_of(bound))
+
+
+def test_what_torch_keeps_of_a_script_has_no_examples_in_it() -> None:
+    trainer, _ = hurried(bound_of(), work())
+    made: list[Any] = [p.columns for p in trainer._steps._programs.values() if p.columns is not None]
+    assert made
+    assert not any("value=<Tensor>" in str(columns.inlined_graph) for columns in made)
+
+
+def test_what_cannot_be_scripted_is_run_as_it_was_stacked(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_source(*_: Any) -> Any:
+        raise OSError("could not get source code")
+
+    bound, how = bound_of(), work()
+    slowly = stacked(bound, how)
+    monkeypatch.setattr(torch.jit, "script", no_source)
+    before = Trainer(bound, rule=LocalRule(), work=how, seed=1)
+    before.train(jobs_of(bound))
+    runs = {k: p.run for k, p in before._steps._programs.items()}
+    before.hurry()
+    for a, b in zip(slowly, before.train(jobs_of(bound)), strict=True):
+        assert torch.equal(a.delta, b.delta)
+    after = before._steps._programs
+    assert all(p.columns is None for p in after.values())
+    assert sum(after[k].run is not run for k, run in runs.items()) > 3
+
+
+def test_compiled_stacks_are_filled_up_to_what_fits_and_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "compile", lambda graph, **_: graph)
+    bound, seen = bound_of((16,) * 5), list[int]()
+    for size, most in ((2, 2), (None, 5)):
+        trainer = Trainer(bound, rule=LocalRule(), work=work(), seed=1, size=size, compiled=True)
+        trainer._sizes(1)  # whoever comes next would be stacked as 8
+        inner = trainer._stack
+        monkeypatch.setattr(trainer, "_stack", lambda *a, inner=inner, **k: _noted(inner(*a, **k), seen))
+        monkeypatch.setattr(trainer, "_fitting", lambda *_: 5)
+        for a, b in zip(trainer.train(jobs_of(bound)), alone(bound, work()), strict=True):
+            assert torch.equal(a.delta, b.delta)
+        assert max(seen) == most
+        seen.clear()
+
+
+def _noted(stack: Any, seen: list[int]) -> Any:
+    seen.append(stack.size)
+    return stack
 
 
 def test_an_update_holds_no_memory_of_its_stack() -> None:

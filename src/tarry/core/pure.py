@@ -87,10 +87,11 @@ class Pure:
     def task_loss(self, outputs: Tensor, targets: Any) -> Tensor:
         if self._mask is None:
             return self.task.loss(outputs, targets)
-        if self.task.loss is cross_entropy and outputs.ndim == 2 and targets.ndim == 1:
+        rows = outputs.ndim == 2 and targets.ndim == 1 and len(outputs) == len(self._mask)
+        if self.task.loss is cross_entropy and rows:
             counts: Tensor = (self._mask & (targets != _IGNORED)).to(outputs.dtype)
             sums = torch.dot(cross_entropy(outputs, targets, reduction="none"), counts)
-            return sums / counts.sum()
+            return sums / torch.where(self._mask.any(), counts.sum(), 1.0)  # whoever is done has none
         return self.mean(vmap(lambda z, y: self.task.loss(z[None], y[None]))(outputs, targets))
 
     def mean(self, values: Tensor) -> Tensor:

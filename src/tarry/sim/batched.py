@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from ..core import rng
 from ..core.channels import Inner
@@ -89,7 +90,7 @@ class Trainer:
         cuda = self._device.type == "cuda"
         lanes = lanes if cuda or not compiled else 1  # threads get into each other's way in torch.compile
         self.lanes, self.size, self.most_lanes, self.own_conv, self.compiled = lanes, size, lanes, own_conv, compiled
-        self._fill: Callable[[int], int] = Few() if compiled else padded
+        self._sizes, self._room = Few(), 1 << 62  # what is compiled; how many fit into memory
         self._inner = Inner(bound.layout, self._device) if channels_last else None
         self._bytes: dict[Hashable, int] = {}
         self._padding = 0
@@ -127,6 +128,8 @@ class Trainer:
     def means(self) -> bool:
         """Whether the task's loss is the mean of its examples' losses: tried on some of everybody's."""
         x, y, ends = self._examples
+        if self._bound.task.loss is cross_entropy and y.ndim == 1:  # it is, of those that are not ignored
+            return True
         at = torch.linspace(0, ends[-1] - 1, min(ends[-1], _SOME), device=x.device).long()
         z, y, loss = self._bound.outputs(self._bound.flat, x[at]), y[at], self._bound.task.loss
         z = z + torch.arange(z.numel(), device=z.device).view_as(z).sin()  # else all of them may be about the same
@@ -179,6 +182,7 @@ class Trainer:
                 here = [v for v in members if v.brief.n_steps * _MOST_STEPS >= members[0].brief.n_steps]
                 members = members[len(here) :]
                 most = self.size or self._fitting(here[0], width, key)
+                self._room = min(self._room, most)
                 n = max(min(self.lanes, len(here)), ceil(len(here) / most))
                 yield from ((here[i::n], width) for i in range(n))
 
@@ -186,6 +190,10 @@ class Trainer:
         """Of the batches of who has n examples; where each has to be compiled, one for all."""
         most = _doubling(self._longest if self.compiled else n)
         return (most if self._work.batch is None else min(self._work.batch, most)) + self._padding
+
+    def _filled(self, n: int) -> int:
+        """How many are stacked for n."""
+        return min(self._sizes(n), max(n, self.size or self._room)) if self.compiled else padded(n)
 
     def _fitting(self, visit: Visit, width: int, key: Hashable) -> int:
         """How many clients of a kind fit into memory at a time, with the numbers of the examples of all their steps."""
@@ -199,7 +207,7 @@ class Trainer:
         return max(1, int(room / need))
 
     def _stack(self, members: Sequence[Visit], width: int, fill: Callable[[int], int] | None = None) -> Stack:
-        n, fill = self._bound.layout.n_params, fill or self._fill
+        n, fill = self._bound.layout.n_params, fill or self._filled
         filled = [*members, *[members[0]] * (fill(len(members)) - len(members))]
         starts = self._there(torch.stack([v.start for v in filled]))
         as_received = all(v.start is v.brief.weights for v in filled)

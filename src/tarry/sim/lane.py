@@ -52,7 +52,7 @@ class Stack:
     def begin(self, steps: Steps) -> None:
         """The state before the first step."""
         program = steps.init(self.size, self.context, self.one)
-        self.changes += program.run(*self.stays, *self.changes[:2])
+        self.changes += [t.contiguous() for t in program.run(*self.stays, *self.changes[:2])]
         self.state = program.after
 
     def program(self, steps: Steps, lap: int, c: int) -> Program:

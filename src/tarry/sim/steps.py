@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from threading import RLock
 from typing import Any
@@ -30,7 +30,8 @@ from ..core.stack import Form, NotStackable, bytes_of, form_of, no_loops, stacke
 __all__ = ["Program", "Steps"]
 
 Rows = Callable[[], Sequence[Tensor]]  # of one client: asked for when there is something to trace
-Columns = Callable[[list[Tensor], list[Tensor], list[Tensor], int, int], list[Tensor]]
+Columns = Callable[[list[Tensor], list[Tensor], list[Tensor], list[Tensor], int, int], list[Tensor]]
+Step = Callable[..., Sequence[Tensor]]
 _OFTEN = 60
 # torch 2.11 lays a tensor out with room between its rows and then reads it as if it were laid out otherwise, where an
 # operation of ours is what reads it: gradients were wrong
@@ -46,11 +47,12 @@ class Program:
     step and the next, takes as long to make as it saves in some sixty steps: it is made when there have been that many.
     """
 
-    run: Callable[..., Sequence[Tensor]]
+    run: Step
     before: Form | None
     after: Form
     bytes_a_client: int  # a bound on the memory that it takes
-    quicker: Callable[[list[Tensor], list[Tensor], list[Tensor]], Columns | None] | None = None
+    quicker: Callable[[list[Tensor], list[Tensor], list[Tensor]], tuple[Step, Columns | None]] | None = None
+    data: list[Tensor] = field(default_factory=list)  # everybody's examples
     calls: int = 0
     columns: Columns | None = None
 
@@ -62,11 +64,11 @@ class Program:
         if self.calls > _OFTEN:
             make, self.quicker = self.quicker, None
             if make is not None:  # else it is done, or another lane is about it
-                self.columns = make(stays, changes, [p[:, first] for p in parts])
+                self.run, self.columns = make(stays, changes, [p[:, first] for p in parts])
         if self.columns is not None:
-            return self.columns(stays, changes, parts, first, count)
-        for s in range(first, first + count):
-            changes = list(self.run(*stays, *changes, *(p[:, s] for p in parts)))
+            return self.columns(stays, changes, parts, self.data, first, count)
+        for s in range(first, first + count):  # what is compiled is so for numbers that lie as they did
+            changes = list(self.run(*stays, *changes, *(p[:, s].contiguous() for p in parts)))
         return changes
 
 
@@ -193,7 +195,7 @@ class Steps:
             else:
                 run = around(_alone(graph) if c == 1 else _by_rules(graph))
                 quicker = partial(self._quicker, graph, c, around, _blank(alone)) if kind[0] == "step" else None
-            made = Program(run, state, one.after, bytes_of(many), quicker)
+            made = Program(run, state, one.after, bytes_of(many), quicker, [self._x, self._y])
             self._programs[key, c, wrap is None] = made
             return made
 
@@ -209,13 +211,20 @@ class Steps:
         return self._for_many[key]
 
     def _quicker(
-        self, graph: GraphModule, c: int, wrap: Callable[..., Any], blank: Rows, *args: list[Tensor]
-    ) -> Columns | None:
+        self,
+        graph: GraphModule,
+        c: int,
+        wrap: Callable[..., Any],
+        blank: Rows,
+        stays: list[Tensor],
+        changes: list[Tensor],
+        parts: list[Tensor],
+    ) -> tuple[Step, Columns | None]:
         with self._lock:
-            stack = _alone(graph) if c == 1 else stacked(graph, _repeated(blank(), c))
-            made = _scripted(wrap(stack), *args)
+            run = wrap(_alone(graph) if c == 1 else stacked(graph, _repeated(blank(), c)))
+            columns = _scripted(run, stays, changes, parts, [self._x, self._y])
             trim_memory()
-            return made
+            return run, columns
 
     def _compile(self, one: GraphModule, c: int, alone: Sequence[Tensor]) -> Callable[..., Any]:
         if c > 1:
@@ -252,16 +261,16 @@ class Steps:
         told = 1 + (self._pure.task.augment is not None) + (self._pure.drops is not None) + 2 * ragged  # of the batch
 
         def wrap(run: Callable[..., Any]) -> Callable[..., tuple[Tensor, ...]]:
-            def whole(*args: Tensor) -> tuple[Tensor, ...]:
+            def whole(*args: Tensor, data: Sequence[Tensor] = (x, y)) -> tuple[Tensor, ...]:
                 stays, (w, stats, total, *state), (at, *more) = args[:k], args[k:-told], args[-told:]
                 flat = at.reshape(-1)
-                batch = [t.index_select(0, flat).view(*at.shape, *t.shape[1:]) for t in (x, y)]
+                batch = [t.index_select(0, flat).view(*at.shape, *t.shape[1:]) for t in data]
                 moved = run(*stays, w, stats, *state, *batch, *(more[:-1] if ragged else more))
                 new, sums = moved[:-1], total + moved[-1] if counts else total  # losses of the first lap are told
                 if not ragged:
                     return (new[0], new[1], sums, *new[2:])
-                kept = _kept(new, [w, stats, *state], args[-1])
-                return (kept[0], kept[1], torch.where(args[-1], sums, total), *kept[2:])
+                own, moved = _kept(new[:2], [w, stats], args[-1]), _kept(new[2:], state, args[-1])
+                return (*own, torch.where(args[-1], sums, total), *moved)
 
             return whole
 
@@ -342,26 +351,29 @@ def _told(made: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _scripted(
-    run: Callable[..., Any], stays: list[Tensor], changes: list[Tensor], parts: list[Tensor]
+    run: Callable[..., Any], stays: list[Tensor], changes: list[Tensor], parts: list[Tensor], data: list[Tensor]
 ) -> Columns | None:
-    """Steps in a row without Python, if torch's scripts can say them."""
+    """Steps in a row without Python, if torch's scripts can say them.
 
-    def one(stays: list[Tensor], changes: list[Tensor], parts: list[Tensor]) -> list[Tensor]:
-        return list(run(*stays, *changes, *parts))
+    Torch keeps these for as long as it runs, and with them whatever tensor is not given to them.
+    """
+
+    def one(stays: list[Tensor], changes: list[Tensor], parts: list[Tensor], data: list[Tensor]) -> list[Tensor]:
+        return list(run(*stays, *changes, *parts, data=data))
+
+    def columns(
+        stays: list[Tensor], changes: list[Tensor], parts: list[Tensor], data: list[Tensor], first: int, count: int
+    ) -> list[Tensor]:
+        for s in range(first, first + count):
+            changes = step(stays, changes, [p.select(1, s) for p in parts], data)
+        return changes
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            step: Any = torch.jit.trace(one, (stays, changes, parts), check_trace=False, strict=False)  # type: ignore[no-untyped-call]
-        except Exception:  # an operation whose arguments it does not know, such as a convolution's backward pass
+            given = (stays, changes, parts, data)
+            step: Any = torch.jit.trace(one, given, check_trace=False, strict=False)  # type: ignore[no-untyped-call]
+            made: Columns = torch.jit.script(columns)
+        except Exception:  # an operation whose arguments it does not know, as of a convolution's backward; no source
             return None
-
-        def columns(
-            stays: list[Tensor], changes: list[Tensor], parts: list[Tensor], first: int, count: int
-        ) -> list[Tensor]:
-            for s in range(first, first + count):
-                changes = step(stays, changes, [p.select(1, s) for p in parts])
-            return changes
-
-        made: Columns = torch.jit.script(columns)
     return made

@@ -49,6 +49,7 @@ _TINY = 0.005  # seconds: a visit of a small model
 _ALIKE = {torch.float64: 1e-6, torch.float32: 2e-2}  # of a delta's norm, after a few steps: a ReLU may flip
 _ROUGHLY = 0.1  # with reduced precision
 _TIMES, _MOST_APART = 4, 0.5  # as far as a client is from itself after a change in the last digits, but no further
+_COMPILED = ", compiled"
 _WORTH = 1.1  # times as fast: less is not worth other roundings
 _FOUND: dict[Hashable, tuple[Way, float]] = {}  # by kind of run, in this process
 
@@ -121,12 +122,18 @@ class Together:
         if not self._chosen:
             self._choose(jobs)
             self._chosen = True
+            if self._bound.flat.is_cuda:
+                gc.collect()  # what was tried takes up memory
         self._done |= zip((j.number for j in jobs), self._trained(jobs), strict=True)
         self._waiting.clear()
 
     def _trained(self, jobs: Sequence[Job]) -> Sequence[Trained]:
-        """In smaller stacks, and in memory that is asked for anew, where there is too little: others may take of it."""
+        """In smaller stacks, and in memory that is asked for anew, where there is too little: others may take of it.
+
+        What cannot be compiled after all is trained as it was traced.
+        """
         assert self._trainer is not None
+        size: int | None
         while True:
             try:
                 return self._trainer.train(jobs)
@@ -134,8 +141,15 @@ class Together:
                 before = self._trainer
                 if before.size == 1:
                     raise
-            self._trainer = self._made(own_conv=before.own_conv, compiled=before.compiled)
-            self._trainer.lanes, self._trainer.size = before.lanes, max(1, (before.size or len(jobs)) // 2)
+                compiled, size = before.compiled, max(1, (before.size or len(jobs)) // 2)
+            except NotStackable as e:
+                before = self._trainer
+                if not before.compiled:
+                    raise
+                compiled, size = False, before.size
+                self.told = self.told.replace(_COMPILED, f", no longer compiled: {first_line(e)}")
+            self._trainer = self._made(own_conv=before.own_conv, compiled=compiled)
+            self._trainer.lanes, self._trainer.size = before.lanes, size
             del before
             gc.collect()
             torch.cuda.empty_cache()
@@ -170,16 +184,16 @@ class Together:
         how, faster = _FOUND[kind]
         self._trainer = trainer = trainers[how.own_conv]
         trainer.lanes, trainer.size = how.lanes, how.size
-        more = ("" if how.lanes == 1 else f", {how.lanes} lanes") + (", convolutions by Triton" if how.own_conv else "")
+        more = ", convolutions by Triton" if how.own_conv else ""
         if self._compile:
             self._trainer, times, told = self._compiled(trainer, jobs, work)
             faster, more = faster * times, more + told
+        lanes = self._trainer.lanes
         if not self._forced and faster < _WORTH * self._at_a_time:
             others = "one by one" if self._at_a_time == 1 else f"one, and {self._at_a_time} processes train"
             raise NotStackable(f"a step of a stack is {faster:.1f} times as fast as {others} here")
-        stack = (
-            "one client a stack" if how.size == 1 else "all who wait in a stack" if how.lanes == 1 else "a stack a lane"
-        )
+        stack = "one client a stack" if how.size == 1 else "all who wait in a stack" if lanes == 1 else "a stack a lane"
+        more = ("" if lanes == 1 else f", {lanes} lanes") + more
         self.told = f"clients are trained together ({stack}{more}): a step is {faster:.1f} times as fast as alone"
 
     def _compiled(self, plain: Trainer, jobs: Sequence[Job], work: Work) -> tuple[Trainer, float, str]:
@@ -200,7 +214,7 @@ class Together:
         times = took[0] / took[1]
         if times < 1:
             return plain, 1.0, f", not compiled, which would be {times:.1f} times as fast"
-        return made, times, ", compiled"
+        return made, times, _COMPILED
 
     def _may_have_own_conv(self) -> bool:
         """Whether there are convolutions on a GPU, and what our kernels for them are written in."""
