@@ -91,7 +91,7 @@ class Pure:
         if self.task.loss is cross_entropy and rows:
             counts: Tensor = (self._mask & (targets != _IGNORED)).to(outputs.dtype)
             sums = torch.dot(cross_entropy(outputs, targets, reduction="none"), counts)
-            return sums / torch.where(self._mask.any(), counts.sum(), 1.0)  # whoever is done has none
+            return sums / (counts.sum() + ~self._mask.any())  # whoever is done has none
         return self.mean(vmap(lambda z, y: self.task.loss(z[None], y[None]))(outputs, targets))
 
     def mean(self, values: Tensor) -> Tensor:
