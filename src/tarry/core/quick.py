@@ -24,13 +24,15 @@ _aten = torch.ops.aten
 _LANES = {"AVX512": 16, "AVX2": 8}  # numbers in single precision that a processor takes at a time
 _FULL = 16  # rows: a multiple of what any takes, so that all are worked out alike
 _NONE, _MEAN = 0, 1  # how torch numbers reductions
+_CLASSES = [torch.arange(n)[:, None] for n in range(max(_LANES.values()) * 2 + 1)]  # by how many there are
+_TYPES = torch.float16, torch.bfloat16, torch.float32, torch.float64
 
 
 def quick(graph: GraphModule, args: Sequence[Tensor], *, y: int, targets: Tensor) -> GraphModule:
     """A step of one client, to be stacked. Its argument number `y` is a batch of `targets`."""
     batch = [n for n in graph.graph.nodes if n.op == "placeholder"][y]
     ignorable = {n.args[4] for n in graph.graph.nodes if n.target is _aten.nll_loss_forward.default}
-    made = _Quick(graph, batch, {i for i in ignorable if not bool((targets == i).any())})
+    made = _Quick(graph, batch, {i for i in ignorable if not bool((targets == i).any())}, args[y])
     other = traced(made.run, args)
     return other if made.any else graph
 
@@ -40,9 +42,13 @@ class _Quick(Interpreter):
 
     any = False
 
-    def __init__(self, graph: GraphModule, y: Node, absent: Collection[Any]):
+    def __init__(self, graph: GraphModule, y: Node, absent: Collection[Any], batch: Tensor):
         super().__init__(graph)
         self._y, self._absent = y, absent
+        numbers, cpu = (0.0, -float(len(batch)), -1 / len(batch)), batch.device.type == "cpu"
+        self._zero, self._less, self._share = (  # a processor would make tensors of them at every step
+            {t: torch.tensor(value, dtype=t) if cpu else value for t in _TYPES} for value in numbers
+        )
 
     def run_node(self, n: Node) -> Any:
         if (form := _FORMS.get(n.target)) is not None:
@@ -59,8 +65,8 @@ class _Quick(Interpreter):
     ) -> tuple[Tensor, Tensor] | None:
         if not self._all_count(n.args[1], x, y, weight, reduction, ignored):
             return None
-        each = -x.gather(1, y[:, None]).squeeze(1)
-        return each.mean() if reduction == _MEAN else each, x.new_full((), len(x))
+        each = x.gather(1, y[:, None]).squeeze(1)
+        return each.sum() / self._less[x.dtype] if reduction == _MEAN else -each, x.new_full((), len(x))
 
     def _nll_backward(
         self,
@@ -75,12 +81,12 @@ class _Quick(Interpreter):
     ) -> Tensor | None:
         if not self._all_count(n.args[2], x, y, weight, reduction, ignored):
             return None
-        nothing, at, n_rows = torch.zeros_like(x), y[:, None], len(x)
-        if reduction == _NONE:
-            return nothing.scatter(1, at, -grad[:, None])
-        if isinstance(n.args[0], Node) and n.args[0].target is _aten.ones_like.default:
-            return nothing.scatter(1, at, -1 / n_rows)
-        return nothing.scatter(1, at, (grad / -n_rows).expand(n_rows, 1))
+        alike = reduction == _MEAN and isinstance(n.args[0], Node) and n.args[0].target is _aten.ones_like.default
+        each = -grad if reduction == _NONE else self._share[x.dtype] if alike else grad / self._less[x.dtype]
+        if _few(x, 1):  # as log-softmax wants it
+            return torch.where(y == _CLASSES[x.shape[1]], each, self._zero[x.dtype]).t()
+        nothing, at = torch.zeros_like(x), y[:, None]
+        return nothing.scatter(1, at, -1 / len(x) if alike else each.view(-1, 1).expand(len(x), 1))
 
     def _all_count(self, node: Any, x: Tensor, y: Tensor, weight: Tensor | None, reduction: int, ignored: int) -> bool:
         """Whether every row counts, and as much as any other."""
@@ -119,4 +125,5 @@ def _few(x: Tensor, dim: int) -> bool:
 
 def _classes_first(x: Tensor) -> Tensor:
     """[classes, rows], and rows to fill up."""
-    return pad(x.t(), (0, -len(x) % _FULL)).contiguous()
+    rows = x.t() if len(x) % _FULL == 0 else pad(x.t(), (0, -len(x) % _FULL))
+    return rows.contiguous()

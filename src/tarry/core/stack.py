@@ -173,7 +173,9 @@ def _writes(gm: GraphModule) -> bool:
 
 
 _SAME = {_aten.detach.default, _aten.alias.default}
-_RESHAPES = {_aten.view.default, _aten._unsafe_view.default, _aten.expand.default, _aten.reshape.default}
+_RESHAPES = {
+    _aten.view.default, _aten._unsafe_view.default, _aten.expand.default, _aten.reshape.default, _aten.slice.Tensor,
+}  # fmt: skip
 _IMPURE = ("rand", "dropout", "bernoulli", "normal", "uniform", "copy_", "empty")
 
 
