@@ -82,7 +82,7 @@ class _Quick(Interpreter):
         if not self._all_count(n.args[2], x, y, weight, reduction, ignored):
             return None
         alike = reduction == _MEAN and isinstance(n.args[0], Node) and n.args[0].target is _aten.ones_like.default
-        each = -grad if reduction == _NONE else self._share[x.dtype] if alike else grad / self._less[x.dtype]
+        each: Any = -grad if reduction == _NONE else self._share[x.dtype] if alike else grad / self._less[x.dtype]
         if _few(x, 1):  # as log-softmax wants it
             return torch.where(y == _CLASSES[x.shape[1]], each, self._zero[x.dtype]).t()
         nothing, at = torch.zeros_like(x), y[:, None]
