@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-data test-federation check bench docs results wheel clean
+.PHONY: demo test test-data test-federation check bench bench-gpu docs results wheel clean
 
 demo: $(STAMP)
 	$(BIN)/tarry demo
@@ -36,8 +36,21 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/scale.py
 	$(BIN)/python benchmarks/cache.py --updates 400
 	$(BIN)/python benchmarks/local_rules.py
+	$(BIN)/python benchmarks/ray_scale.py
 	$(BIN)/python benchmarks/peers/run.py --out benchmarks/results/peers.json --seconds 20
 	$(BIN)/python benchmarks/page.py
+
+# On a machine with a GPU, with the torch that is there (PYTHON=...): a quarter of an hour, most of it for compiling.
+TOGETHER = PYTHONPATH=src $(PYTHON) benchmarks/batched.py --device cuda
+bench-gpu:
+	$(TOGETHER) --own-conv --only lenet5 --rounds 4 --name gpu-lenet5
+	$(TOGETHER) --only lenet5 --rounds 3 --name gpu-lenet5-cudnn
+	$(TOGETHER) --own-conv --compile --only lenet5-100 --rounds 4 --name gpu-lenet5-100-compiled
+	$(TOGETHER) --own-conv --lanes 4 --only cnn-25 --rounds 3 --name gpu-cnn
+	$(TOGETHER) --own-conv --compile --lanes 4 --only cnn --rounds 4 --name gpu-cnn-compiled
+	$(TOGETHER) --channels-last --compile --lanes 4 --size 1 --only resnet18-25 --rounds 4 \
+	  --name gpu-resnet18-channels-last
+	$(PYTHON) benchmarks/page.py
 
 # The pages of docs/methods, from the registry.
 docs: $(STAMP)

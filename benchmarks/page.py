@@ -1,15 +1,18 @@
-"""docs/benchmarks.md from benchmarks/results/*.json: a table for each file, with the machine and the command.
+"""docs/benchmarks.md from benchmarks/results/*.json: what was aimed at and reached, then a table for each file.
 
     python benchmarks/page.py [--results benchmarks/results] [--out docs/benchmarks.md]
 
 A results file is an object: "what" was measured, the "command", the machine and versions, and "rows", each an object of
-column → value; a row with an "error" was left out of the measurement, and the page says why.
+column → value; a row with an "error" was left out of the measurement, and the page says why. A row's "bar" is the least
+that its ratio is to come to, "at_most" the most. What is the same in all rows of a file, and says yes or no, is told
+once.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +24,24 @@ HEADINGS = {
     "start_up_s": "start-up, s",
     "peak_mb": "memory, MB",
     "samples": "samples a client",
+    "copies": "in copies",
+    "copies_quartiles": "quartiles",
+    "copies_strict": "no second reading counted",
 }
 HEAD = """# Benchmarks
 
 Written by `make bench` (`benchmarks/page.py`) from `benchmarks/results/`; not by hand. Ratios are within one run on one
 machine, so that they can be compared with those of another machine; speeds cannot.
 """
+ORDER = ("overhead", "cpu", "gpu", "peers", "server", "local", "scale", "engine", "cache", "ray", "federation")
+RATIOS = ("ratio", "copies", "of plain SGD")  # what a bar is for
+MODELS = {"mlp": "digits' MLP, batch 32", "lenet5": "LeNet5", "cnn": "McMahan's CNN, batch 50", "resnet18": "ResNet18"}
 NOTES = {
     "peers": "LeNet5 (44,190 weights), 100 clients, batch 20, one local epoch of SGD, 10 clients a round or in flight,"
     " torch on one thread a process. The bare loop is the same training in plain PyTorch, in the same process, turn"
     " about with the peer; what trains in two processes may be faster. Start-up: from the start of the process to the"
-    " first update, or round. Memory: the most that the process and its children hold, what they share counted once."
+    " first update, or round, the shorter one of two runs. Memory: the most that the process and its children hold,"
+    " what they share counted once, in a run without the bare loop."
 }
 
 
@@ -67,25 +77,85 @@ def left_out(row: dict[str, Any]) -> str:
     return f"- Left out: {who}: {text(row['error'])}"
 
 
+def title(name: str, found: dict[str, Any]) -> str:
+    """What was measured; where files of the same kind stand side by side, on what, and the way."""
+    what = found.get("what", name)
+    models = dict.fromkeys(row["row"].partition("-")[0] for row in found["rows"] if "row" in row)
+    if not models:
+        return str(what)
+    told = [name for name, yes in same(found["rows"]).items() if yes]
+    return (
+        f"{what}: {', '.join(models)} on a {'GPU' if 'gpu' in found else 'processor'}{''.join(', ' + t for t in told)}"
+    )
+
+
+def same(rows: list[dict[str, Any]]) -> dict[str, bool]:
+    """Questions that all rows answer alike."""
+    asked = dict.fromkeys(k for row in rows for k, v in row.items() if isinstance(v, bool))
+    answers = {k: {row.get(k) for row in rows if "error" not in row} for k in asked}
+    return {k.replace("_", " "): next(iter(values)) for k, values in answers.items() if len(values) == 1}
+
+
 def section(name: str, found: dict[str, Any]) -> list[str]:
     """What one results file says."""
-    rows = found["rows"]
+    rows, alike = found["rows"], same(found["rows"])
     about = {k: v for k, v in found.items() if k not in ("what", "command", "rows") and not isinstance(v, dict | list)}
-    lines = [f"## {found.get('what', name)}", ""]
+    lines = [f"## {title(name, found)}", ""]
     if "command" in found:
         lines += [f"    {found['command']}", ""]
-    lines += ["; ".join(f"{k.replace('_', ' ')}: {text(v)}" for k, v in about.items()) + ".", ""] if about else []
+    told = {**about, **alike}
+    lines += ["; ".join(f"{k.replace('_', ' ')}: {text(v)}" for k, v in told.items()) + ".", ""] if told else []
     lines += [NOTES[name], ""] if name in NOTES else []
-    measured = [row for row in rows if "error" not in row]
+    shown = [{k: v for k, v in row.items() if k.replace("_", " ") not in alike} for row in rows]
+    measured = [row for row in shown if "error" not in row]
     lines += [*table(measured), ""] if measured else []
-    failed = [left_out(row) for row in rows if "error" in row]
+    failed = [left_out(row) for row in shown if "error" in row]
     return [*lines, *failed, ""] if failed else lines
 
 
+def called(name: str, row: dict[str, Any]) -> str:
+    """What a row with a bar is of."""
+    if "row" not in row:
+        key = next(k for k, v in row.items() if isinstance(v, str))
+        more = [f"{row[k]} {HEADINGS.get(k, k)}" for k in ("threads", "samples") if k in row]
+        return ", ".join([f"{name}: {row[key]}", *more])
+    model, n, *rest = row["row"].split("-")
+    return ", ".join([MODELS.get(model, model), f"{n} in flight", *rest])
+
+
+def goals(files: dict[str, dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Every bar and the best that was reached, whatever the way."""
+    best: dict[tuple[str, str], dict[str, Any]] = {}
+    for name, found in files.items():
+        for row in found["rows"]:
+            least, most = row.get("bar"), row.get("at_most")
+            if "error" in row or (least is None and most is None):
+                continue
+            reached = next(row[k] for k in RATIOS if k in row)
+            where = found.get("gpu") or found.get("cpu") or found.get("machine")
+            goal = {
+                "what": called(name, row), "on": where, "reached": float(reached),
+                "wanted": f"≥ {text(least)}" if least is not None else f"≤ {text(most)}",
+                "met": reached >= least if least is not None else reached <= most,
+            }  # fmt: skip
+            before = best.setdefault((goal["what"], str(where)), goal)
+            if (before["reached"] < reached) is (least is not None):
+                best[goal["what"], str(where)] = goal
+    yield from best.values()
+
+
 def page(results: Path) -> str:
+    def place(path: Path) -> tuple[int, str]:
+        kind = path.stem.partition("-")[0]
+        return ORDER.index(kind) if kind in ORDER else len(ORDER), path.stem
+
+    paths = sorted(results.glob("*.json"), key=place)
+    files = {path.stem: json.loads(path.read_text()) for path in paths}
     lines = [HEAD]
-    for path in sorted(results.glob("*.json")):
-        lines += section(path.stem, json.loads(path.read_text()))
+    if reached := list(goals(files)):
+        lines += ["## What was aimed at, and the best that is reached", "", *table(reached), ""]
+    for name, found in files.items():
+        lines += section(name, found)
     return "\n".join(lines).rstrip() + "\n"
 
 

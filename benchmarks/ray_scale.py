@@ -12,6 +12,7 @@ import time
 
 import torch
 
+from record import write
 from tarry.build import plan
 from tarry.sim.executor import Executor
 from tarry.sim.ray import Ray
@@ -53,11 +54,14 @@ def main() -> None:
     parser.add_argument("--hidden", type=int, default=32)
     args = parser.parse_args()
     torch.set_num_threads(1)
+    rows = []
     for steps in (1, 10):
         here, weights = measure(args, steps, ray=False)
         there, same = measure(args, steps, ray=True)
         assert torch.equal(weights, same)
         print(f"{len(weights):,} weights, {steps} steps: {here:.2f} ms here, {there:.2f} ms on {args.workers} workers")
+        rows.append({"weights": len(weights), "steps": steps, "ms here": here, f"ms on {args.workers} workers": there})
+    write("ray", "An update of digits by one process, and on a Ray cluster of this machine: to the same bits", rows)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
     python benchmarks/peers/run.py --out benchmarks/results/peers.json [--only flower,fluke] [--seconds 20]
 
-What is run, and how it is timed: workload.py. Environments are made with venv and pip in --envs and kept there for the
+What is run, and how it is timed: workload.py. Memory is that of a second, short run without the bare loop; start-up is
+the shorter one of the two. Environments are made with venv and pip in --envs and kept there for the
 next time (some 8 GB for all). A peer that does not install or does not run has its row too, with the reason.
 """
 
@@ -26,6 +27,7 @@ from family import Family
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 SAMPLES = (60, 600)
+SHORT = 5.0  # seconds
 
 
 @dataclass(frozen=True)
@@ -111,10 +113,20 @@ def last_words(text: str, most: int = 3) -> str:
 
 
 def measure(python: str, peer: Peer, samples: int, setting: str, seconds: float, limit: float) -> dict[str, Any]:
-    """The row that the script prints, with the memory of the script and all its children."""
+    """The row that the script prints; start-up and memory from a run in which it is alone."""
+    row = _row(python, peer, samples, setting, seconds, limit, {})
+    alone = _row(python, peer, samples, setting, min(seconds, SHORT), limit, {"PEER_ALONE": "1"})
+    starts = [s for s in (row["start_up_s"], alone["start_up_s"]) if s is not None]
+    return {**row, "start_up_s": min(starts, default=None), "peak_mb": alone["peak_mb"]}
+
+
+def _row(
+    python: str, peer: Peer, samples: int, setting: str, seconds: float, limit: float, more: dict[str, str]
+) -> dict[str, Any]:
+    """What a run prints, with the memory of the script and all its children."""
     command = [python, str(HERE / peer.script), "--samples", str(samples), "--seconds", str(seconds)]
     command += ["--setting", setting] if setting else []
-    calm = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    calm = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", **more}
     with tempfile.TemporaryFile("w+") as log, tempfile.TemporaryDirectory() as folder:
         calm["FLWR_HOME"] = folder  # Flower's, else it leaves one at home
         family = Family(command, stdout=log, cwd=folder, env={**os.environ, **calm, "PEER_STARTED": str(time.time())})

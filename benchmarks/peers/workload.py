@@ -2,7 +2,8 @@
 
 A script builds the clients with `clients()`, trains them through its framework and tells a `Meter` of every round (or
 of every stretch of updates). The meter lets the bare loop run in between, in the same process, so that what else the
-machine does falls on both alike, and prints the row at the end. Imports nothing but torch: each script runs in an
+machine does falls on both alike, and prints the row at the end. With PEER_ALONE it does not: what torch's optimisers
+take of memory is then the framework's only where it uses them. Imports nothing but torch: each script runs in an
 environment of its own.
 """
 
@@ -23,6 +24,7 @@ from torch import Tensor, nn
 CLIENTS, COHORT, BATCH, LR = 100, 10, 20, 0.05
 STRETCH, BARE = 2.0, 0.5  # seconds of the peer at a time; of the bare loop for each of them
 STARTED = float(os.environ.get("PEER_STARTED", time.time()))
+ALONE = "PEER_ALONE" in os.environ
 
 torch.set_num_threads(1)
 
@@ -154,12 +156,13 @@ class Meter:
             self.pause()
 
     def pause(self) -> None:
-        self.bare.run(BARE * max(self.stretch, STRETCH))
+        if not ALONE:
+            self.bare.run(BARE * max(self.stretch, STRETCH))
         self.stretch = 0.0
 
     def report(self) -> None:
         """The row, as the last line of stdout."""
-        rate, bare = self.updates / self.seconds, self.bare.updates / self.bare.seconds
+        rate, bare = self.updates / self.seconds, 0.0 if ALONE else self.bare.updates / self.bare.seconds
         row = {
             "peer": self.peer,
             "version": self.version,
@@ -167,7 +170,7 @@ class Meter:
             "samples": self.samples,
             "updates_per_s": round(rate, 2),
             "bare_updates_per_s": round(bare, 2),
-            "ratio": round(rate / bare, 3),
+            "ratio": None if ALONE else round(rate / bare, 3),
             "start_up_s": None if self.start_up is None else round(self.start_up, 2),
             "peak_mb": _own_peak(),
         }

@@ -74,6 +74,41 @@ def test_every_results_file_has_its_section_in_the_order_of_names(tmp_path: Path
     assert [line for line in text.splitlines() if line.startswith("## ")] == ["## first", "## second", "## c"]
 
 
+def test_files_stand_in_the_order_of_what_they_measure(tmp_path: Path) -> None:
+    plain = {"rows": [{"size": 3}]}
+    text = written(tmp_path, **{"cache": plain, "gpu-b": plain, "gpu-a": plain, "overhead": plain})
+    assert [line[3:] for line in text.splitlines() if line.startswith("## ")] == ["overhead", "gpu-a", "gpu-b", "cache"]
+
+
+def test_bars_come_first_each_with_the_best_that_was_reached(tmp_path: Path) -> None:
+    cpu = [{"row": "mlp-10", "ratio": 7.5, "bar": 8}, {"row": "mlp-10", "ratio": 9.25, "bar": 8}, {"row": "mlp-50"}]
+    one = [{"row": "cnn-25-tf32", "ratio": 14.0, "bar": 15}]
+    server = [
+        {"method": "orthofl", "threads": 2, "copies": 1.7, "at_most": 1.5},
+        {"method": "fedbuff", "threads": 2, "copies": 9.0, "at_most": None},
+    ]
+    files = {"cpu-one": {**ABOUT, "rows": cpu}, "gpu-one": {**ABOUT, "gpu": "a gpu", "rows": one}}
+    lines = written(tmp_path, **files, server={**ABOUT, "rows": server}).splitlines()
+    start = lines.index("| what | on | reached | wanted | met |")
+    assert lines[start + 2 : start + 6] == [
+        "| digits' MLP, batch 32, 10 in flight | a cpu | 9.25 | ≥ 8 | yes |",
+        "| McMahan's CNN, batch 50, 25 in flight, tf32 | a gpu | 14 | ≥ 15 | no |",
+        "| server: orthofl, 2 threads | a cpu | 1.7 | ≤ 1.5 | no |",
+        "",
+    ]
+
+
+def test_what_all_rows_answer_alike_is_told_once(tmp_path: Path) -> None:
+    rows = [
+        {"row": "cnn-25", "compiled": True, "own_conv": False},
+        {"row": "cnn-5", "compiled": True, "own_conv": True},
+    ]
+    text = written(tmp_path, x={**ABOUT, "rows": rows})
+    assert "## Peers: how fast: cnn on a processor, compiled" in text
+    assert "compiled: yes." in text
+    assert "| row | own conv |" in text
+
+
 @pytest.mark.parametrize("script", sorted(BENCHMARKS.glob("peers/*.py")), ids=lambda p: p.name)
 def test_a_script_of_the_peers_compiles(script: Path, tmp_path: Path) -> None:
     py_compile.compile(str(script), cfile=str(tmp_path / "compiled"), doraise=True)
