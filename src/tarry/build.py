@@ -14,9 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .build_task import dtype_of, limit_of, task_of, tried, with_unlabelled
 from .core import rng
 from .core.client import Bound, Work, build_module
-from .core.errors import BadInput, first_line
+from .core.errors import BadInput
 from .core.event import Event
 from .core.lab import ModelLab
 from .core.layout import Layout
@@ -27,7 +28,7 @@ from .core.server import Server
 from .core.table import Room
 from .core.task import Task
 from .cross import PARTS, crossed
-from .data.sets import catalogue, remarked
+from .data.sets import remarked
 from .diagnose import by_speed, validator
 from .personal import Told, check, personalise
 from .remarks import remarks
@@ -41,12 +42,9 @@ from .sim.ray_cluster import check as check_ray
 from .sim.simulator import Budget, Score, Simulator
 from .sim.together import Together
 from .spec import CROSSES, REGISTRIES, Choice, Spec, under_flag
-from .tasks import at_least, partitions, tasks
-from .tasks.unlabelled import unlabelled_sets
 
 __all__ = ["Plan", "plan"]
 
-DEFAULT_CLIENTS = 10
 _STREAMS = 4  # of a GPU, that stacks may be spread over
 
 
@@ -213,25 +211,25 @@ def plan(spec: Spec) -> Plan:
     if spec.executor == "ray":
         check_ray(spec.address)
     method = _method(spec)
-    with remarked(_limit(spec)) as of_data:
-        task = _task(spec)
+    with remarked(limit_of(spec)) as of_data:
+        task = task_of(spec)
     chosen: str | None = None
     if method.unlabelled:
-        task, chosen = _with_unlabelled(task, spec)
+        task, chosen = with_unlabelled(task, spec)
     n = len(task.clients)
     if spec.concurrency is not None and spec.concurrency > n:
         raise BadInput(f"--concurrency {spec.concurrency}: there are only {n} clients; ask for at most that many")
     batch = None if spec.batch == "all" else spec.batch
     later = None if spec.lr_decay == 1 else spec.client_optimiser
     work = Work(spec.client_optimiser(), epochs=spec.epochs, steps=spec.steps, batch=batch, later=later)
-    module = build_module(task, seed=spec.seed, dtype=_dtype(spec)).to(spec.device)
-    _tried(task, module)
+    module = build_module(task, seed=spec.seed, dtype=dtype_of(spec)).to(spec.device)
+    tried(task, module)
     layout = Layout.of(module, task.clients[0][0][:2])
     with under_flag("local" if spec.local is not None else _flag(spec, "method")):
         method.local.check(layout, work.optimiser)
     _suited(spec, method, task)
     samples = [len(x) for x, _ in task.clients]
-    size = layout.size * torch.finfo(_dtype(spec)).bits // 8
+    size = layout.size * torch.finfo(dtype_of(spec)).bits // 8
     fleet = Fleet(n, samples, size, spec.seed, _epochs(work, samples))
     budget = Budget(spec.time, spec.updates, spec.rounds, spec.target)
     if spec.target is not None and (task.test is None or task.score is None):
@@ -276,10 +274,6 @@ def _replaced(spec: Spec, method: Method) -> list[str]:
     return [f"--local {spec.name_of('local')} takes the place of {name}'s own clients: its server alone is left of it"]
 
 
-def _dtype(spec: Spec) -> torch.dtype:
-    return torch.float64 if spec.dtype == "float64" else torch.float32
-
-
 def _method(spec: Spec) -> Method:
     """The method a spec names, crossed as it says, taking notes if it says so."""
 
@@ -301,75 +295,6 @@ def _method(spec: Spec) -> Method:
 
 def _flag(spec: Spec, group: str) -> str:
     return "server" if group == "method" and spec.server is not None else group
-
-
-def _with_unlabelled(task: Task, spec: Spec) -> tuple[Task, str | None]:
-    """The task with the server's inputs without labels: those asked for, its own, or noise; and what was not asked."""
-    choice, told = spec.unlabelled, None
-    if choice is None and task.unlabelled is not None:
-        return task, f"the task's own, {len(task.unlabelled):,}"
-    if choice is None:
-        choice, told = Choice("noise"), "noise, which teaches little"
-    with under_flag("unlabelled"):
-        inputs = unlabelled_sets.build(choice.name, choice.params)(task, spec.seed)
-    return replace(task, unlabelled=inputs, unlabelled_mask=None).to(_dtype(spec), spec.device), told
-
-
-def _task(spec: Spec) -> Task:
-    task = spec.task
-    if isinstance(task, Choice):
-        task = tasks.build(task.name, task.params)
-    if task.train is not None:
-        cut = spec.partition
-        if isinstance(cut, Choice):
-            cut = partitions.build(cut.name, cut.params)
-        partitioner = at_least(cut, spec.min_samples)
-        generator = rng.generator(rng.key(spec.seed, Stream.PARTITION))
-        task = task.split(partitioner, spec.clients or DEFAULT_CLIENTS, generator)
-    elif not task.clients:
-        raise BadInput(f"--task {task.name}: it has neither clients nor training examples to deal out")
-    elif spec.clients is not None and spec.clients != len(task.clients):
-        raise BadInput(f"--clients {spec.clients}: task {task.name!r} comes with {len(task.clients)} clients")
-    given: Any = enumerate(task.clients)
-    for client, (x, y) in given:
-        if not isinstance(x, Tensor) or not isinstance(y, Tensor):
-            kinds = " and ".join(type(t).__name__ for t in (x, y))
-            raise BadInput(f"task {task.name!r}: client {client} has {kinds}; torch.as_tensor makes tensors of them")
-        if len(x) == 0 or len(x) != len(y):
-            raise BadInput(f"task {task.name!r}: client {client} has {len(x)} examples and {len(y)} targets")
-    return task.to(_dtype(spec), spec.device)
-
-
-def _tried(task: Task, module: nn.Module) -> None:
-    """The model and the loss on two examples, before anything is written: what is wrong with them is told by name."""
-    x, y = (t[:2] for t in task.clients[0])
-    modes = [(part, part.training) for part in module.modules()]
-    module.eval()
-    try:
-        with torch.no_grad():
-            loss: Any = task.loss(module(x), y)
-    except Exception as e:
-        raise BadInput(
-            f"task {task.name!r}: its model or loss fails on client 0's first {len(x)} examples, inputs of"
-            f" {tuple(x.shape)} {x.dtype} and targets of {tuple(y.shape)} {y.dtype}"
-            f" ({type(e).__name__}: {first_line(e)})"
-        ) from e
-    finally:
-        for part, mode in modes:
-            part.training = mode
-    if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.is_floating_point():
-        what = f"a tensor of {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
-        raise BadInput(
-            f"task {task.name!r}: its loss returned {what}; it should return one number, a mean over the batch"
-        )
-
-
-def _limit(spec: Spec) -> int | None:
-    """How many training examples of a data set are asked for."""
-    if not isinstance(spec.task, Choice) or spec.task.name not in catalogue():
-        return None
-    limit = tasks.check(spec.task.name, spec.task.params)[1].get("limit")
-    return limit if isinstance(limit, int) else None
 
 
 def _epochs(work: Work, samples: list[int]) -> float:
