@@ -14,7 +14,11 @@ import torch
 from torch import Tensor
 
 from tarry.core import fused, vector
+from tarry.core.client import Trained
 from tarry.core.fused import Pieces, combined, compiled, number, pieces
+from tarry.core.layout import Block, Kind, Layout
+from tarry.core.server import Server
+from tarry.methods import methods
 from tarry.parts.manifold import rotated, turning
 
 N = 200_003
@@ -111,6 +115,61 @@ def test_a_sum_in_double_precision_forgets_what_is_replaced(dtype: torch.dtype) 
     assert k is not None
     pieces((0, N)).run(k.replaced, total, new, old, 0.7, out)
     torch.testing.assert_close(out, new.double() * 0.7, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.usefixtures("threads")
+def test_the_last_of_a_buffer_makes_the_mean(dtype: torch.dtype) -> None:
+    total, new = drawn(2, dtype)
+    k, out = compiled(total, new), torch.empty_like(new)
+    assert k is not None
+    pieces((0, N)).run(k.averaged, total, new, number(0.3, new), number(7.0, new), out)
+    torch.testing.assert_close(out, (total + 0.3 * new) / 7)
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.usefixtures("threads")
+def test_adams_step_in_one_pass(dtype: torch.dtype, keeps: bool) -> None:
+    d, w, m, v, top = drawn(5, dtype)
+    v, top = v.square(), top.square()
+    new_m, new_v, new_top, out = (torch.full_like(w, torch.nan) for _ in range(4))
+    k = compiled(d, w, m, v, top)
+    assert k is not None
+    numbers = (number(x, d) for x in (0.1, 0.99, 0.01, 0.5, 1e-3))
+    pieces((0, N)).run(k.adapted, d, w, m, v, top, *numbers, keeps, new_m, new_v, new_top, out)
+    second = 0.99 * v + 0.01 * d * d
+    most = torch.maximum(top, second) if keeps else second
+    torch.testing.assert_close(new_m, 0.9 * m + 0.1 * d)
+    torch.testing.assert_close(new_v, second)
+    torch.testing.assert_close(new_top, most if keeps else torch.full_like(w, torch.nan), equal_nan=True)
+    torch.testing.assert_close(out, w + 0.5 * new_m / (most.sqrt() + 1e-3))
+
+
+@pytest.mark.parametrize(
+    "method",
+    ["fadas:eta=0.1,buffer=2", "fadas:eta=0.1,beta1=0", "fedadam:eta=0.1", "fedyogi:eta=0.1", "fedbuff:buffer=3"],
+)
+def test_adaptive_methods_make_the_same_steps_without_it(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, _, given = method.partition(":")
+    layout, deltas = Layout((Block("t", 0, N, (N,), Kind.PARAM),)), drawn(6, torch.float64)
+
+    def run() -> Tensor:
+        server = Server(
+            methods.build(name, dict(p.split("=") for p in given.split(","))),
+            deltas[0],
+            layout=layout,
+            n_clients=1,
+            seed=0,
+        )
+        for i, delta in enumerate(deltas * 2):
+            server.receive(server.hand_out(0, i).number, Trained(delta, 1, 1, 0.0), i)
+        return server.weights
+
+    ours = run()
+    monkeypatch.setattr(fused, "_kernels", lambda: None)
+    torch.testing.assert_close(ours, run(), rtol=1e-9, atol=1e-9)
+    assert not torch.equal(ours, deltas[0])
 
 
 @pytest.mark.parametrize("dtype", TYPES)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from numba import njit
 
 _HOW: Any = {"nogil": True, "cache": True, "error_model": "numpy", "fastmath": {"reassoc", "contract", "nsz"}}
@@ -158,6 +159,16 @@ def combined_and_left(first, last, starts, stops, d, a, b, by_a, by_b, out, left
 
 
 @njit(**_HOW)
+def averaged(first, last, starts, stops, total, new, scale, mass, out):
+    """out = (total + scale new) / mass."""
+    for p in range(first, last):
+        i, j = starts[p], stops[p]
+        T, N, Y = total[i:j], new[i:j], out[i:j]
+        for k in range(len(T)):
+            Y[k] = (T[k] + scale * N[k]) / mass
+
+
+@njit(**_HOW)
 def replaced(first, last, starts, stops, total, new, old, mass, out):
     """out = total + mass (new − old), in the type of the total."""
     for p in range(first, last):
@@ -165,3 +176,22 @@ def replaced(first, last, starts, stops, total, new, old, mass, out):
         T, N, G, Y = total[i:j], new[i:j], old[i:j], out[i:j]
         for k in range(len(T)):
             Y[k] = T[k] + mass * N[k] - mass * G[k]
+
+
+@njit(**_HOW)
+def adapted(first, last, starts, stops, d, w, m, v, top, t, beta2, rest, eta, eps, keeps, new_m, new_v, new_top, out):
+    """m to d by t, v to d² by rest = 1 − beta2; out = w + eta m / (√v + eps). `keeps`: by the largest v so far."""
+    for p in range(first, last):
+        i, j = starts[p], stops[p]
+        D, W, M, V, T = d[i:j], w[i:j], m[i:j], v[i:j], top[i:j]
+        NM, NV, NT, Y = new_m[i:j], new_v[i:j], new_top[i:j], out[i:j]
+        for k in range(len(D)):
+            x = D[k]
+            a = M[k] + t * (x - M[k])
+            b = beta2 * V[k] + rest * x * x
+            NM[k] = a
+            NV[k] = b
+            if keeps:
+                b = max(T[k], b)
+                NT[k] = b
+            Y[k] = W[k] + eta * a / (np.sqrt(b) + eps)

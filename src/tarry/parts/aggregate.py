@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 from ..core.errors import BadInput
+from ..core.fused import compiled, number, pieces
 from ..core.method import Now, Part
 from ..core.ticket import NOTHING, Ticket, Update
-from ..core.vector import fresh
+from ..core.vector import fresh, swept
 from .manifold import CONTROL
 
 __all__ = ["Weighting", "buffer", "gather", "nothing_yet", "pooled", "round_mean"]
@@ -34,8 +35,9 @@ def buffer(size: int, *, carries: frozenset[str] = _CARRIED) -> Aggregate:
     def apply(update: Update | None, state: dict[str, Any], now: Now) -> tuple[Update | None, dict[str, Any]]:
         if update is None:
             return None, state
-        state = gather(state, update, now, 1.0, carries=carries)
-        return (pooled(state, now, ours=True), nothing_yet(now.weights)) if state["count"] == size else (None, state)
+        last = state["count"] + 1 == size
+        state = gather(state, update, now, 1.0, carries=carries, last=last)
+        return (pooled(state, now), nothing_yet(now.weights)) if last else (None, state)
 
     return Part(apply, nothing_yet)
 
@@ -49,10 +51,10 @@ def round_mean(weighting: Weighting = "examples", *, carries: frozenset[str] = _
     def apply(update: Update | None, state: dict[str, Any], now: Now) -> tuple[Update | None, dict[str, Any]]:
         if update is not None:
             mass = update.n_examples if weighting == "examples" else 1
-            state = gather(state, update, now, mass, carries=carries)
+            state = gather(state, update, now, mass, carries=carries, last=not now.in_flight)
         if now.in_flight or not state["count"]:
             return None, state
-        return pooled(state, now, ours=update is not None), nothing_yet(now.weights)
+        return pooled(state, now), nothing_yet(now.weights)
 
     return Part(apply, nothing_yet)
 
@@ -63,26 +65,48 @@ def nothing_yet(weights: Tensor) -> dict[str, Any]:
 
 
 def gather(
-    state: dict[str, Any], update: Update, now: Now, mass: float, *, carries: frozenset[str] = _CARRIED
+    state: dict[str, Any],
+    update: Update,
+    now: Now,
+    mass: float,
+    *,
+    carries: frozenset[str] = _CARRIED,
+    last: bool = False,
 ) -> dict[str, Any]:
-    """The sums with one update more: mass · weight · Δ, and so its carried extras."""
-    scale, extras = mass * update.weight, dict(state["extras"])
+    """The sums with one update more: mass · weight · Δ, and so its carried extras.
+
+    `last`: nothing more comes before they are passed on. They are made means while they are at hand.
+    """
+    scale, extras, moved = mass * update.weight, dict(state["extras"]), now.moved(update)
     for name in update.extras.keys() & carries:
         extra = update.extras[name]
         extras[name] = torch.add(extras[name], extra, alpha=scale) if name in extras else extra * scale
+    mass, total = state["mass"] + mass, state["sum"]
     return {
-        "sum": torch.add(state["sum"], now.moved(update), alpha=scale, out=fresh(now.weights)),
-        "extras": extras,
-        "mass": state["mass"] + mass,
+        "sum": _averaged(total, moved, scale, mass) if last else torch.add(total, moved, alpha=scale, out=fresh(moved)),
+        "extras": {name: extra / mass for name, extra in extras.items()} if last else extras,
+        "mass": 1.0 if last else mass,
         "count": state["count"] + 1,
         "examples": state["examples"] + update.n_examples,
         "steps": state["steps"] + update.n_steps,
     }
 
 
-def pooled(state: dict[str, Any], now: Now, *, ours: bool = False) -> Update:
-    """What was gathered, as one update: sums over the mass. `ours`: the sum was made now, and may be written to."""
+def _averaged(total: Tensor, new: Tensor, scale: float, mass: float) -> Tensor:
+    """(total + scale new) / mass, in one pass over memory."""
+    out = fresh(new)
+    if total.ndim and (kernels := compiled(total, new)) is not None:
+        pieces((0, len(new))).run(kernels.averaged, total, new, number(scale, new), number(mass, new), out)
+        return out
+    for before, more, mean in swept(total.expand_as(new), new, out):
+        torch.add(before, more, alpha=scale, out=mean).div_(mass)
+    return out
+
+
+def pooled(state: dict[str, Any], now: Now) -> Update:
+    """What was gathered, as one update: sums over the mass."""
     ticket, mass = Ticket(-1, -1, -1, now.version, now.time, now.weights, now.weights), state["mass"]
-    extras = {name: total / mass for name, total in state["extras"].items()} or NOTHING
-    mean = torch.div(state["sum"], mass, out=state["sum"] if ours else fresh(state["sum"]))
-    return Update(ticket, mean, state["examples"], state["steps"], staleness=0, extras=extras)
+    mean, extras = state["sum"], state["extras"]
+    if mass != 1:
+        mean, extras = torch.div(mean, mass, out=fresh(mean)), {name: total / mass for name, total in extras.items()}
+    return Update(ticket, mean, state["examples"], state["steps"], staleness=0, extras=extras or NOTHING)

@@ -16,12 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import inf
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from ..core.errors import BadInput
+from ..core.fused import compiled, number, pieces
 from ..core.method import Now, Part
 from ..core.ticket import Update
 from ..core.vector import fresh, swept
@@ -35,14 +36,19 @@ class Second(Protocol):
     def __call__(self, v: Tensor, delta: Tensor, out: Tensor | None = None, /) -> Tensor: ...
 
 
+class Adam(NamedTuple):
+    """A mean of squares that forgets."""
+
+    beta2: float
+
+    def __call__(self, v: Tensor, delta: Tensor, out: Tensor | None = None, /) -> Tensor:
+        return torch.addcmul(torch.mul(v, self.beta2, out=out), delta, delta, value=1 - self.beta2, out=out)
+
+
 def adam(beta2: float) -> Second:
     """A mean of squares that forgets."""
     _decay("beta2", beta2)
-
-    def second(v: Tensor, delta: Tensor, out: Tensor | None = None) -> Tensor:
-        return torch.addcmul(torch.mul(v, beta2, out=out), delta, delta, value=1 - beta2, out=out)
-
-    return second
+    return Adam(beta2)
 
 
 def yogi(beta2: float) -> Second:
@@ -87,6 +93,8 @@ def adaptive(
         old = {name: x.expand_as(delta) for name, x in state.items()}
         kept = {name: fresh(delta) for name in state if name != "m" or beta1}
         new, names = fresh(w), list(kept)
+        if isinstance(second, Adam) and _in_one_pass(delta, w, state, kept, new, 1 - beta1, second, eta_t, eps):
+            return _with_statistics(new, moved, update.weight, now), {**state, **kept}
         for d, w_, out, *both in swept(delta, w, new, *(old[k] for k in names), *kept.values()):
             was, to = dict(zip(names, both, strict=False)), dict(zip(names, both[len(names) :], strict=True))
             m = torch.lerp(was["m"], d, 1 - beta1, out=to["m"]) if beta1 else d
@@ -97,6 +105,28 @@ def adaptive(
         return _with_statistics(new, moved, update.weight, now), {**state, **kept}
 
     return Part(apply, init)
+
+
+def _in_one_pass(
+    d: Tensor,
+    w: Tensor,
+    old: dict[str, Tensor],
+    new: dict[str, Tensor],
+    out: Tensor,
+    t: float,
+    second: Adam,
+    eta: float,
+    eps: float,
+) -> bool:
+    """Adam's step over memory once, where that is worth while: whether it was made."""
+    kernels = compiled(d, w, *old.values()) if len(new) == len(old) and all(x.ndim for x in old.values()) else None
+    if kernels is None:
+        return False
+    top = "largest" if "largest" in old else "v"
+    numbers = [number(x, d) for x in (t, second.beta2, 1 - second.beta2, eta, eps)]
+    given = (d, w, old["m"], old["v"], old[top], *numbers, top != "v", new["m"], new["v"], new[top], out)
+    pieces((0, len(d))).run(kernels.adapted, *given)
+    return True
 
 
 def momentum(eta: float, beta: float, *, nesterov: bool = False) -> Part[Update, Tensor]:
