@@ -13,6 +13,8 @@ already, is the unit; it is timed shortly before and after, in the same process,
 ratio counts no second reading as a must. Between the two is a rest: torch's threads go on for a while on their cores
 when their work is done, waiting for more, and a server's would have to share them.
 
+A server's torch has one thread, as in every run; loops of our own (core.fused) have as many as the copies.
+
 Like the command line's, this process asks the C library to keep freed memory (core.process); `--plain` does not.
 """
 
@@ -30,7 +32,7 @@ from torch import Tensor
 
 from record import write
 from tarry.core.client import Trained
-from tarry.core.fused import compiled
+from tarry.core.fused import compiled, use_threads
 from tarry.core.layout import Block, Kind, Layout
 from tarry.core.process import keep_memory
 from tarry.core.server import Server
@@ -110,7 +112,9 @@ class Bench:
             self._arrival()
 
 
-def seconds(work: Callable[[], None]) -> float:
+def seconds(work: Callable[[], None], threads: int) -> float:
+    """With so many of torch's threads."""
+    torch.set_num_threads(threads)
     time.sleep(REST)
     began = time.perf_counter()
     work()
@@ -132,7 +136,7 @@ def copies(vectors: float, source: Tensor, target: Tensor) -> Callable[[], None]
 
 
 def measure(cases: list[Case], threads: int, rounds: int) -> list[dict[str, Any]]:
-    torch.set_num_threads(threads)
+    use_threads(threads)
     layout, g = vgg11(), torch.Generator().manual_seed(0)
     vectors = [torch.randn(layout.size, generator=g).mul_(0.01) for _ in range(DELTAS + 4)]
     weights, control, source, target, *deltas = vectors
@@ -142,7 +146,7 @@ def measure(cases: list[Case], threads: int, rounds: int) -> list[dict[str, Any]
         for bench in benches:
             case = bench.case
             unit = copies(case.reads + case.writes + case.again, source, target)
-            before, spent, after = seconds(unit), seconds(bench.cycle), seconds(unit)
+            before, spent, after = seconds(unit, threads), seconds(bench.cycle, 1), seconds(unit, threads)
             ratios[case.name].append((spent, 2 * spent / (before + after)))
     return [_row(case, threads, ratios[case.name]) for case in cases]
 

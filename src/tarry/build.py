@@ -224,7 +224,7 @@ def plan(spec: Spec) -> Plan:
     work = Work(spec.client_optimiser(), epochs=spec.epochs, steps=spec.steps, batch=batch, later=later)
     module = build_module(task, seed=spec.seed, dtype=dtype_of(spec)).to(spec.device)
     tried(task, module)
-    layout = Layout.of(module, task.clients[0][0][:2])
+    layout = Layout.of(module, task.clients[0][0][:2].clone())
     with under_flag("local" if spec.local is not None else _flag(spec, "method")):
         method.local.check(layout, work.optimiser)
     _suited(spec, method, task)

@@ -70,7 +70,7 @@ def with_unlabelled(task: Task, spec: Spec) -> tuple[Task, str | None]:
 
 def tried(task: Task, module: nn.Module) -> None:
     """The model and the loss on two examples, before anything is written: what is wrong with them is told by name."""
-    x, y = (t[:2] for t in task.clients[0])
+    x, y = (t[:2].clone() for t in task.clients[0])  # a model may write to what it is given
     modes = [(part, part.training) for part in module.modules()]
     module.eval()
     try:

@@ -33,7 +33,7 @@ def validator(task: Task, bound: Bound, seed: int) -> Validate | None:
     if task.test is None or task.score is None or not has_classes(task.test):
         return None
     test_x, test_y = task.test
-    labels = test_y.cpu().numpy()
+    labels = test_y.cpu().long().numpy()
 
     @cache
     def examples(client: int) -> Examples:

@@ -51,7 +51,7 @@ def has_classes(examples: Examples) -> bool:
 
 def class_shares(task: Task, client: int, n_classes: int) -> npt.NDArray[np.float64]:
     """What of a client's own examples is of each of the first classes."""
-    own = task.clients[client][1].cpu().numpy()
+    own = task.clients[client][1].cpu().long().numpy()
     shares: npt.NDArray[np.float64] = np.bincount(own, minlength=n_classes)[:n_classes] / len(own)
     return shares
 
@@ -60,7 +60,7 @@ def best_constant(task: Task) -> float | None:
     """The accuracy of whoever always answers with the commonest class; None where that is not what is scored."""
     if task.test is None or task.score is not accuracy or not has_classes(task.test):
         return None
-    return float(torch.bincount(task.test[1]).max()) / len(task.test[1])
+    return float(torch.bincount(task.test[1].long()).max()) / len(task.test[1])
 
 
 class Exam:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tarry.core import fused, vector
 from tarry.core.client import Trained
-from tarry.core.fused import Pieces, combined, compiled, number, pieces
+from tarry.core.fused import Pieces, combined, compiled, number, pieces, use_threads
 from tarry.core.layout import Block, Kind, Layout
 from tarry.core.server import Server
 from tarry.methods import methods
@@ -33,10 +33,10 @@ def _everything_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(params=[1, 2, 5])
 def threads(request: pytest.FixtureRequest) -> Iterator[int]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
+    (before,) = fused._at_once
+    use_threads(request.param)
     yield request.param
-    torch.set_num_threads(before)
+    use_threads(before)
 
 
 def drawn(n: int, dtype: torch.dtype) -> list[Tensor]:
@@ -189,12 +189,12 @@ def test_a_combination_with_one_and_with_two(dtype: torch.dtype, monkeypatch: py
 
 def test_sums_do_not_depend_on_the_number_of_threads() -> None:
     a, b = drawn(2, torch.float32)
-    before, k, found = torch.get_num_threads(), compiled(a, b), []
+    (before,), k, found = fused._at_once, compiled(a, b), []
     assert k is not None
     for n in (1, 2, 3, 8):
-        torch.set_num_threads(n)
+        use_threads(n)
         found.append([s.tolist() for s in pieces(*STRETCHES).sums(k.products, 3, a, b)])
-    torch.set_num_threads(before)
+    use_threads(before)
     assert found[1:] == found[:-1]
 
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.utils.hooks import RemovableHandle
 
 from . import rng
@@ -88,11 +89,15 @@ class Trained(NamedTuple):
 
 def build_module(task: Task, *, seed: int, dtype: torch.dtype) -> nn.Module:
     """The task's model with its first weights: drawn from the seed, or those of the module the task was given."""
-    if isinstance(task.model, nn.Module):
-        return copy.deepcopy(task.model).to(dtype)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(rng.key(seed, Stream.INIT) >> 1)
-        return task.model().to(dtype)
+        module = copy.deepcopy(task.model) if isinstance(task.model, nn.Module) else task.model()
+        if any(is_lazy(p) for p in (*module.parameters(), *module.buffers())):  # it is made when it sees an example
+            x = task.clients[0][0][:2].cpu()
+            with torch.no_grad():
+                module.eval()(x.to(torch.get_default_dtype()) if x.is_floating_point() else x)
+            module.train()
+        return module.to(dtype)
 
 
 class Bound:
@@ -105,7 +110,7 @@ class Bound:
         first = next(p for p in module.parameters() if p.requires_grad)
         self.flat = layout.read(module, first.dtype)
         self._trained = self.flat[: layout.n_params]
-        self._counters = [(b, b.clone()) for b in module.buffers() if not b.is_floating_point()]
+        self.counters = [(b, b.clone()) for b in module.buffers() if not b.is_floating_point()]
         views, named = layout.views(self.flat), dict(module.named_parameters())
         for block in layout.layers:
             named[block.name].data = views[block.name]
@@ -114,17 +119,33 @@ class Bound:
         self.drops = Drops() if drops(module) else None
         self.steady = not layout.stats and self.drops is None
         self.visit: Visit | None = None  # the one under way
-        for block in layout.stats:
-            owner, _, leaf = block.name.rpartition(".")
-            module.get_submodule(owner)._buffers[leaf] = views[block.name]
+        self._writes: bool | None = None  # whether the module writes to its inputs, when it is known
+        owners = [block.name.rpartition(".") for block in layout.stats]
+        places = [(module.get_submodule(owner)._buffers, leaf) for owner, _, leaf in owners]
+        self._places = [(*place, views[b.name]) for place, b in zip(places, layout.stats, strict=True)]
+        self._bind()
 
     def mean(self, values: Tensor, /) -> Tensor:
         return values.mean()
 
+    def _bind(self) -> None:
+        """Make the statistics the module's."""
+        for buffers, leaf, view in self._places:
+            buffers[leaf] = view
+
+    def statistics(self) -> Tensor:
+        """The running statistics, also where the module has put others in their place."""
+        for buffers, leaf, view in self._places:
+            if (own := buffers[leaf]) is not view and own is not None:
+                view.copy_(own.detach())
+        self._bind()
+        return self.flat[self.layout.n_params :]
+
     def load(self, weights: Tensor) -> None:
         """Begin from these weights: trained tensors and running statistics; counters as built."""
         self.flat.copy_(weights)
-        for buffer, first in self._counters:
+        self._bind()
+        for buffer, first in self.counters:
             buffer.copy_(first)
 
     def use(self, optimiser: Optimiser) -> None:
@@ -211,7 +232,7 @@ class Bound:
         kept = self._statistics()
         self.flat.copy_(vec)
         self.module.eval()
-        out = self.run(x)
+        out = self._harmless(self.run, x)
         self.module.train()
         self._put_back(kept)
         return out
@@ -224,12 +245,12 @@ class Bound:
         """A copy of what a training pass moves beside weights, where there is anything."""
         if not self.layout.stats:
             return None
-        return [self.flat[self.layout.n_params :].clone(), *(b.clone() for b, _ in self._counters)]
+        return [self.statistics().clone(), *(b.clone() for b, _ in self.counters)]
 
     def _put_back(self, kept: list[Tensor] | None) -> None:
         if kept is not None:
-            self.flat[self.layout.n_params :].copy_(kept[0])
-            for (buffer, _), value in zip(self._counters, kept[1:], strict=True):
+            self.statistics().copy_(kept[0])
+            for (buffer, _), value in zip(self.counters, kept[1:], strict=True):
                 buffer.copy_(value)
 
     @torch.no_grad()
@@ -239,13 +260,23 @@ class Bound:
         self.module.eval()
         right, total, size = 0.0, 0.0, chunk or self.task.chunk
         for x, y in zip(torch.split(examples[0], size), torch.split(examples[1], size), strict=True):
-            out = self.module(x)
+            out = self._harmless(self.module, x)
             total += self.task.loss(out, y).item() * len(x)
             if self.task.score is not None:
                 right += float(self.task.score(out, y))
         self.module.train()
         n = len(examples[0])
         return (None if self.task.score is None else right / n), total / n
+
+    def _harmless(self, ask: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        """Asked of inputs that are somebody's own: a model may write to what it is given."""
+        if self._writes is False:
+            return ask(x)
+        given = x.clone()
+        before = given._version
+        out = ask(given)
+        self._writes = given._version != before
+        return out
 
 
 def _flat(seen: list[Tensor]) -> Tensor:
@@ -273,7 +304,7 @@ class Visit:
         for epoch, (order, count) in enumerate(orders(n, self._work, self._key)):
             drawn: Tensor | None = None
             if self._augment is not None:
-                drawn = torch.from_numpy(draws(n, self._draws, self._key, epoch)).to(self.x)
+                drawn = torch.from_numpy(draws(n, self._draws, self._key, epoch)).to(self.sent)
             if order is None:
                 yield _Lap(self, [None], drawn)
             else:
@@ -282,7 +313,7 @@ class Visit:
 
     def batch(self, at: Tensor | None, drawn: Tensor | None) -> Examples:
         self.at = at
-        x, y = self._data if at is None else (self._data[0][at], self._data[1][at])
+        x, y = (t.clone() if at is None else t[at] for t in self._data)  # a model may write to what it is given
         if drawn is not None:
             assert self._augment is not None
             x = self._augment(x, drawn if at is None else drawn[at])
@@ -340,7 +371,7 @@ def train(job: Job, bound: Bound, *, rule: LocalRule, work: Work, seed: int) -> 
     finally:
         bound.visit = None
         bound.begin_step(None)
-    final = torch.cat([w, bound.flat[layout.n_params :]]) if layout.stats else w
+    final = torch.cat([w, bound.statistics()]) if layout.stats else w
     out = checked(rule, "finish", rule.finish(final, context, state))
     if job.sent._version != untouched:
         raise BadInput(

@@ -1,7 +1,7 @@
 """Arithmetic on large model vectors in as few passes over memory as it takes, where numba is installed (tarry[fast]).
 
     compiled(a, b, …)                  → the kernels (core.kernels), or None: no numba, small vectors, an accelerator
-    pieces((0, n)).run(kernel, …)        on as many threads as torch has
+    pieces((0, n)).run(kernel, …)        on several threads: by default as many as torch had when this was imported
     pieces(layer, layer, …).sums(…)      the same, and what it adds up, by stretch
 
 Whoever asks has its own way where the answer is None. TARRY_NUMBA=0 makes it so everywhere: with and without numba the
@@ -25,11 +25,18 @@ from torch import Tensor
 from .threads import threads
 from .vector import large, swept
 
-__all__ = ["Pieces", "combined", "compiled", "number", "pieces"]
+__all__ = ["Pieces", "combined", "compiled", "number", "pieces", "use_threads"]
 
 _PIECE = 1 << 16  # numbers: their sum in single precision loses nothing that counts
 _TYPES: dict[torch.dtype, Any] = {torch.float32: np.float32, torch.float64: np.float64}
 Numbers = np.ndarray[Any, Any]
+_MOST_THREADS = 8  # by then memory is what is waited for
+_at_once = [min(torch.get_num_threads(), _MOST_THREADS)]  # runs give torch one thread, for its sums depend on that
+
+
+def use_threads(n: int) -> None:
+    """How many threads of this process go over vectors; what they come to is the same."""
+    _at_once[0] = n
 
 
 @cache
@@ -73,9 +80,9 @@ class Pieces:
         return [np.bincount(self._owner, s, minlength=self._n) for s in sums]
 
     def run(self, kernel: Callable[..., None], *args: Any) -> None:
-        """On as many threads as torch has."""
+        """On several threads."""
         given = [a.detach().numpy() if isinstance(a, Tensor) else a for a in args]
-        first, *others = self._cuts(min(torch.get_num_threads(), len(self._owner)))
+        first, *others = self._cuts(min(_at_once[0], len(self._owner)))
         helpers = threads("sweep", max(len(others), 1))
         at_work = [helpers.submit(kernel, *cut, self._starts, self._stops, *given) for cut in others]
         kernel(*first, self._starts, self._stops, *given)

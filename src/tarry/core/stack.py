@@ -116,6 +116,10 @@ def traced(fn: Operations, args: Sequence[Tensor]) -> GraphModule:
     """The operations that a function does with such tensors; nothing is written to its arguments."""
     try:
         once = _trace(fn, args)
+        if any(_name(node) in _RANDOM for node in once.graph.nodes):
+            raise NotStackable(
+                "it draws random numbers by itself; dropout by torch's layers, or a client's key, would do"
+            )
         return tidied(_trace(functionalize(once), args) if _writes(once) else once)
     except (NotStackable, torch.OutOfMemoryError):
         raise
@@ -161,7 +165,15 @@ def _trace(fn: Operations, args: Sequence[Tensor]) -> GraphModule:
         made: GraphModule = make_fx(fn, tracing_mode="fake", _allow_non_fake_inputs=True)(*args)
     finally:
         noisy.disabled = before
+    if any(torch.Tag.dynamic_output_shape in getattr(node.target, "tags", ()) for node in made.graph.nodes):
+        raise NotStackable("how large a tensor in its step is depends on values")
     return made
+
+
+def _name(node: Node) -> str:
+    """Of an operation, whichever of its forms it is."""
+    schema = getattr(node.target, "_schema", None)
+    return "" if schema is None else str(schema.name).partition("::")[2].rstrip("_")
 
 
 def _writes(gm: GraphModule) -> bool:
@@ -176,6 +188,11 @@ _SAME = {_aten.detach.default, _aten.alias.default}
 _RESHAPES = {
     _aten.view.default, _aten._unsafe_view.default, _aten.expand.default, _aten.reshape.default, _aten.slice.Tensor,
 }  # fmt: skip
+_RANDOM = {
+    "rand", "randn", "randint", "randperm", "rand_like", "randn_like", "randint_like", "random", "bernoulli", "normal",
+    "uniform", "exponential", "multinomial", "poisson", "binomial", "cauchy", "geometric", "log_normal",
+    "native_dropout", "rrelu_with_noise",
+}  # fmt: skip
 _IMPURE = ("rand", "dropout", "bernoulli", "normal", "uniform", "copy_", "empty")
 
 
@@ -188,6 +205,8 @@ def tidied(gm: GraphModule) -> GraphModule:
             graph.erase_node(node)
         elif node.target is _aten.view.default:  # in a stack it may lie otherwise in memory
             node.target = _aten.reshape.default
+        elif node.target is _aten.fill.Scalar:  # which has no stacked form
+            node.target = _aten.full_like.default
     graph.eliminate_dead_code()
     _made_once(gm)
     graph.eliminate_dead_code()

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import BadInput
-from ..core.fused import compiled, number, pieces
+from ..core.fused import combined, compiled, number, pieces
 from ..core.method import Now, Part
 from ..core.ticket import NOTHING, Ticket, Update
 from ..core.vector import fresh, swept
@@ -83,13 +83,18 @@ def gather(
         extras[name] = torch.add(extras[name], extra, alpha=scale) if name in extras else extra * scale
     mass, total = state["mass"] + mass, state["sum"]
     return {
-        "sum": _averaged(total, moved, scale, mass) if last else torch.add(total, moved, alpha=scale, out=fresh(moved)),
+        "sum": _averaged(total, moved, scale, mass) if last else _added(total, moved, scale),
         "extras": {name: extra / mass for name, extra in extras.items()} if last else extras,
         "mass": 1.0 if last else mass,
         "count": state["count"] + 1,
         "examples": state["examples"] + update.n_examples,
         "steps": state["steps"] + update.n_steps,
     }
+
+
+def _added(total: Tensor, new: Tensor, scale: float) -> Tensor:
+    out = fresh(new)
+    return combined(total, new, scale, out=out) if total.ndim else torch.add(total, new, alpha=scale, out=out)
 
 
 def _averaged(total: Tensor, new: Tensor, scale: float, mass: float) -> Tensor:

@@ -20,10 +20,11 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
-from itertools import pairwise, zip_longest
+from itertools import pairwise, product, zip_longest
 from math import ceil, isfinite
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
@@ -48,7 +49,7 @@ __all__ = ["Trainer"]
 _SHARE, _MEMORY = 0.4, 256e6  # of a GPU's free memory, or bytes of a processor's, that stacks may take
 _PLACE = 9  # bytes: which example it is, and whether it counts
 _MOST_STEPS = 16  # times as many as another client of a stack makes
-_SOME = 64  # examples, to try a loss on
+_SOME, _MOST_CLASSES = 64, 1024  # examples, to try a loss on; at most so many more
 
 
 class Visit(NamedTuple):
@@ -95,6 +96,7 @@ class Trainer:
         self._bytes: dict[Hashable, int] = {}
         self._padding = 0
         x, y, self._offsets = self._examples = _everybodys(bound.task)
+        self._n_draws = bound.task.draws if bound.task.augment is not None else 0
         self._longest = max(b - a for a, b in pairwise(self._offsets))
         self._masked = compiled and self.masks
         self._pure = Pure(
@@ -130,16 +132,27 @@ class Trainer:
         x, y, ends = self._examples
         if self._bound.task.loss is cross_entropy and y.ndim == 1:  # it is, of those that are not ignored
             return True
-        at = torch.linspace(0, ends[-1] - 1, min(ends[-1], _SOME), device=x.device).long()
-        z, y, loss = self._bound.outputs(self._bound.flat, x[at]), y[at], self._bound.task.loss
-        z = z + torch.arange(z.numel(), device=z.device).view_as(z).sin()  # else all of them may be about the same
-        for dtype, within in ((torch.float64, 1e-9), (z.dtype, 1e-5)):
-            try:
-                whole, each = loss(z.to(dtype), y), [loss(z[i, None].to(dtype), y[i, None]) for i in range(len(z))]
-            except Exception:  # it has tensors of another type in it, or wants more than one: told when it is traced
-                continue
-            return bool(torch.isclose(whole, torch.stack(each).mean(), rtol=within, atol=within))
+        at = _some(y, ends[-1])
+        z: Any = self._bound.outputs(self._bound.flat, x[at])
+        y = y[at]
+        if not isinstance(z, Tensor):
+            return True  # told when it is tried
+        wave = torch.arange(z.numel(), device=z.device).view_as(z).sin()  # else all of them may be about the same
+        for spread, dtype in product((z + wave, z * (1.5 + wave)), (torch.float64, z.dtype)):
+            found = self._is_mean(spread.to(dtype), y.to(dtype) if y.is_floating_point() else y)
+            if found is not None:
+                return found
         return True
+
+    def _is_mean(self, z: Tensor, y: Tensor) -> bool | None:
+        """None where it cannot be told: it has tensors of another type in it, or makes no number of these outputs."""
+        loss = self._bound.task.loss
+        try:
+            whole, each = loss(z, y), torch.stack([loss(z[i, None], y[i, None]) for i in range(len(z))]).mean()
+        except Exception:
+            return None
+        within = 1e-9 if whole.dtype == torch.float64 else 1e-5
+        return bool(torch.isclose(whole, each, rtol=within, atol=within)) if whole.isfinite() else None
 
     @torch.no_grad()
     def train(self, jobs: Sequence[Job]) -> list[Trained]:
@@ -202,7 +215,8 @@ class Trainer:
             stack = self._stack([visit], width, fill=padded)
             stack.begin(self._steps)
             self._bytes[key] = stack.program(self._steps, 0, 1).bytes_a_client
-        need = (self._bytes[key] + visit.brief.n_steps * width * _PLACE) * self.most_lanes
+        place = _PLACE + self._n_draws * visit.start.element_size()
+        need = (self._bytes[key] + visit.brief.n_steps * width * place) * self.most_lanes
         room = _SHARE * torch.cuda.mem_get_info(self._device)[0] if cuda else _MEMORY
         return max(1, int(room / need))
 
@@ -218,11 +232,10 @@ class Trainer:
         stats = torch.cat([starts[:, n:], self._pure.counts.to(starts).expand(len(filled), -1)], 1)
         changes = [starts[:, :n].contiguous(), stats, starts.new_zeros(len(filled))]
         examples = [v.examples for v in members]
-        n_draws = self._bound.task.draws if self._bound.task.augment is not None else 0
         noise = [v.noise for v in members] if self._pure.drops is not None else None
         laps = len(self._rule.laps)
         plan = schedule(
-            examples, self._work, laps=laps, width=width, like=starts, n_draws=n_draws, noise=noise,
+            examples, self._work, laps=laps, width=width, like=starts, n_draws=self._n_draws, noise=noise,
             fill=fill, masked=self._masked,
         )  # fmt: skip
         return Stack(plan, gathered([v.form for v in members]), stays, changes, width)
@@ -250,6 +263,7 @@ class Trainer:
             stack = self._stack(members, width)
             yield from lane.run(stack)
             done |= self._finished(members, stack)
+            del stack  # before the next one is made
 
     def _finished(self, members: Sequence[Visit], stack: Stack) -> dict[int, Trained]:
         if self._pure.norms.pairs and stack.schedule.single:
@@ -288,6 +302,15 @@ def _unfit(bound: Bound, work: Work) -> str | None:
     return None
 
 
+def _some(y: Tensor, n: int) -> Tensor:
+    """Where some examples are: of everywhere, and one of every class that there is."""
+    at = torch.linspace(0, n - 1, min(n, _SOME), device=y.device).long()
+    if y.ndim != 1 or y.is_floating_point():
+        return at
+    first = torch.from_numpy(np.unique(y.cpu().numpy(), return_index=True)[1][:_MOST_CLASSES]).to(at)
+    return torch.cat([at, first])
+
+
 def _everybodys(task: Task) -> tuple[Tensor, Tensor, list[int]]:
     """All clients' examples in two tensors, and where each one's begin."""
     clients = task.clients
@@ -307,7 +330,10 @@ def _joined(parts: Sequence[Tensor]) -> Tensor:
         if not (same and part.is_contiguous() and part.storage_offset() == end):
             return torch.cat(list(parts))
         end += part.numel()
-    return first.as_strided((sum(map(len, parts)), *first.shape[1:]), first.stride())
+    shape, strides = (sum(map(len, parts)), *first.shape[1:]), [1]
+    for size in reversed(shape[1:]):  # the first may be one row of something else
+        strides.insert(0, strides[0] * size)
+    return first.as_strided(shape, strides)
 
 
 def _doubling(n: int) -> int:

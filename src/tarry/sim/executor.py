@@ -3,16 +3,18 @@ trained, and how many are trained ahead of need, changes nothing."""
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Mapping
-from typing import Protocol
+from typing import NamedTuple, NoReturn, Protocol
 
 from torch import Tensor
 
 from ..core.client import Bound, Job, Trained, Work, train
+from ..core.errors import BadInput, TarryError
 from ..core.local import LocalRule
 from ..core.ticket import Ticket
 
-__all__ = ["Executor", "Inline"]
+__all__ = ["Executor", "Failed", "Inline"]
 
 
 class Executor(Protocol):
@@ -25,6 +27,24 @@ class Executor(Protocol):
     def collect(self, number: int) -> Trained: ...
 
     def close(self) -> None: ...
+
+
+class Failed(NamedTuple):
+    """What a worker sends back in the place of an outcome."""
+
+    text: str
+    problems: tuple[str, ...] = ()  # of a person's doing, as it would be told without workers
+
+    @classmethod
+    def by(cls, e: Exception) -> Failed:
+        """To be called where it is caught."""
+        problems = e.problems if isinstance(e, BadInput) else ()
+        return cls(f"{type(e).__name__}: {e}\n{traceback.format_exc()}", problems)
+
+    def tell(self, where: str) -> NoReturn:
+        if self.problems:
+            raise BadInput(self.problems)
+        raise TarryError(f"training failed in {where}: {self.text}")
 
 
 class Inline:

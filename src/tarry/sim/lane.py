@@ -55,9 +55,14 @@ class Stack:
         self.changes += [t.contiguous() for t in program.run(*self.stays, *self.changes[:2])]
         self.state = program.after
 
-    def program(self, steps: Steps, lap: int, c: int) -> Program:
+    def program(self, steps: Steps, lap: int, c: int, column: int = 0) -> Program:
+        """For a column's step of the first c clients."""
         assert self.state is not None
-        return steps.step(lap, c, self.context, self.state, self.one, ragged=self.schedule.ragged, width=self.width)
+        ragged, active = self.schedule.ragged, self.schedule.active
+        made = steps.step(lap, c, self.context, self.state, self.one, ragged=ragged, width=self.width)
+        if made.after is not self.state and active is not None and not bool(active[:, column].all()):
+            raise NotStackable("its state takes another form on the way, when others are done already")
+        return made
 
     def turn(self, steps: Steps, lap: int, first: int) -> None:
         """To the next lap, which begins in a column."""
@@ -88,7 +93,7 @@ class PlainLane:
                     c = plan.cuts[s]
                     tails.append([t[c:] for t in stack.changes])
                     stack.changes, stays = [t[:c] for t in stack.changes], [t[:c] for t in stays]
-                program = stack.program(self._steps, lap, c)
+                program = stack.program(self._steps, lap, c, s)
                 most = min([cut for cut in plan.cuts if cut > s] + [first + count]) - s
                 n = min(most, _IN_A_ROW) if program.after is stack.state else 1
                 stack.changes = program.over(stays, stack.changes, [t[:c] for t in plan.parts], s, n)
@@ -158,7 +163,7 @@ class GraphLane:
                 most = min([cut for cut in plan.cuts if cut > s] + [first + count]) - s
                 with on():
                     stack.changes = [t[:c] for t in desk.changes]
-                    s += self._launch(stack, desk, lap, c, most)
+                    s += self._launch(stack, desk, lap, c, s, most)
                 yield
         with on():  # the desk is for the next one
             stack.changes = [t.clone() for t in desk.changes]
@@ -182,9 +187,9 @@ class GraphLane:
             gc.collect()
             torch.cuda.empty_cache()
 
-    def _launch(self, stack: Stack, desk: Desk, lap: int, c: int, most: int) -> int:
+    def _launch(self, stack: Stack, desk: Desk, lap: int, c: int, column: int, most: int) -> int:
         """Up to `most` columns; returns how many."""
-        program = stack.program(self._steps, lap, c)
+        program = stack.program(self._steps, lap, c, column)
         steady = program.after is stack.state
         n = _UNROLLED if steady and most >= _UNROLLED else 1
         key = (lap, c, n, stack.state.key if stack.state is not None else None)

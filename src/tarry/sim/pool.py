@@ -14,7 +14,6 @@ import queue
 import signal
 import sys
 import threading
-import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -25,12 +24,13 @@ import torch
 from torch import Tensor, nn
 
 from ..core.client import Bound, Job, Trained, Work, train
-from ..core.errors import TarryError, WorkerDied
+from ..core.errors import WorkerDied
 from ..core.layout import Layout
 from ..core.local import LocalRule
 from ..core.process import keep_memory
 from ..core.task import Shards, Task
 from ..core.ticket import Ticket
+from .executor import Failed
 
 __all__ = ["Pool"]
 
@@ -92,7 +92,7 @@ def _serve(conn: Connection, others: list[Connection], setup: _Setup) -> None:
             try:
                 out = train(job, bound, rule=setup.rule, work=setup.work, seed=setup.seed)
             except Exception as e:
-                conn.send((slot, number, f"{type(e).__name__}: {e}\n{traceback.format_exc()}"))
+                conn.send((slot, number, Failed.by(e)))
                 continue
             setup.outbox[slot].copy_(out.delta)
             conn.send((slot, number, (*out[1:5], _plain(out.extras), _plain(out.memory), _plain(out.notes))))
@@ -182,8 +182,8 @@ class Pool:
                 slot, number, answer = self._conns[worker].recv()
             except (EOFError, ConnectionResetError):
                 raise self._dead(worker) from None
-            if isinstance(answer, str):
-                raise TarryError(f"training failed in a worker: {answer}")
+            if isinstance(answer, Failed):
+                answer.tell("a worker")
             carried = (_tensors(tensors) for tensors in answer[4:])
             self._done[number] = Trained(self._outbox[slot].clone(), *answer[:4], *carried)
             self._free[worker].append(slot)

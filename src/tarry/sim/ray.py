@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import heapq
-import traceback
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -36,6 +35,7 @@ from ..core.process import keep_memory
 from ..core.task import Shards, Task
 from ..core.ticket import Ticket
 from ..version import __version__
+from .executor import Failed
 from .ray_cluster import connect, has_room, load, told, travels
 
 __all__ = ["Ray"]
@@ -93,7 +93,7 @@ class _Trainer:
         sent: Array,
         *payload: Array,
     ) -> Any:
-        """What a job came to, as plain arrays, or the text of what went wrong. `optimiser`: where it changes."""
+        """What a job came to, as plain arrays, or what went wrong. `optimiser`: where it changes."""
         number, client, visit = who
         setup, along = self._setup, dict(zip(names, payload, strict=True))
         weights, (given, kept) = torch.tensor(sent, device=setup.device), map(self._tensors, (along, memory))
@@ -104,7 +104,7 @@ class _Trainer:
             with calm(exact=setup.precision == "float32"):
                 out = train(job, self._bound, rule=setup.rule, work=setup.work, seed=setup.seed)
         except Exception as e:
-            return f"{type(e).__name__}: {e}\n{traceback.format_exc()}"
+            return Failed.by(e)
         return (out.delta.cpu().numpy(), *out[1:5], *map(_arrays, out[5:]))
 
     def _tensors(self, arrays: Mapping[str, Array]) -> dict[str, Tensor]:
@@ -286,8 +286,8 @@ class Ray:
         worker.starting, self._stillborn = None, 0
 
     def _take(self, number: int, answer: Any) -> None:
-        if isinstance(answer, str):
-            raise TarryError(f"training failed in a Ray worker: {answer}")
+        if isinstance(answer, Failed):
+            answer.tell("a Ray worker")
         delta, *numbers, extras, memory, notes = answer
         carried = [{k: torch.tensor(v, device=self._device) for k, v in a.items()} for a in (extras, memory, notes)]
         self._done[number] = Trained(torch.tensor(delta, device=self._device), *numbers, *carried)

@@ -88,7 +88,14 @@ def _try(address: str) -> None:
     except subprocess.TimeoutExpired:
         raise _nobody(address, f"no answer in {_PATIENCE} s") from None
     if tried.returncode != 0:
-        raise _nobody(address, (tried.stderr.strip().splitlines() or ["no reason given"])[-1])
+        raise _nobody(address, _reason(tried.stderr))
+
+
+def _reason(said: str) -> str:
+    """The last line, and of those before it the last one that speaks of tokens: without its own Ray lets nobody in."""
+    lines = [line.strip() for line in said.strip().splitlines()] or ["no reason given"]
+    tokens = [line[-300:] for line in lines[:-1] if "token" in line.lower()]
+    return "; ".join([*tokens[-1:], lines[-1]])
 
 
 def _nobody(address: str, why: str) -> BadInput:

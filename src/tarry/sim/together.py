@@ -1,9 +1,10 @@
 """An executor that trains all who wait at once, if that gives the same numbers, in the way that is fastest here.
 
-Before it trains anybody it tries a few steps: two clients one by one and stacked, which must agree as far as rounding
-lets them; then, timed, one by one and each way to stack (how many clients a stack, how many lanes, whose kernels), once
-for each kind of run in a process, where the two must agree again. What it found is in `told`. What cannot be stacked (a
-model that looks at values, a rule that thinks in Python) is trained by another executor, and `told` says why.
+Before it trains anybody it tries a few steps: in double precision, where rounding explains nothing (sim.proof); two
+clients one by one and stacked, which must agree as far as rounding lets them; then, timed, one by one and each way to
+stack (how many clients a stack, how many lanes, whose kernels), once for each kind of run in a process, where the two
+must agree again. What it found is in `told`. What cannot be stacked (a model that looks at values, a rule that thinks
+in Python) is trained by another executor, and `told` says why.
 """
 
 from __future__ import annotations
@@ -19,16 +20,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..core import rng
 from ..core.channels import pays
 from ..core.client import Bound, Job, Trained, Work, train
 from ..core.errors import first_line
 from ..core.local import LocalRule
-from ..core.rng import Stream
 from ..core.stack import NotStackable
 from ..core.ticket import Ticket
 from .batched import Trainer
 from .executor import Executor
+from .proof import apart, proven, shaken
 
 __all__ = ["Together"]
 
@@ -172,6 +172,8 @@ class Together:
         alone = [train(j, self._bound, rule=self._rule, work=work, seed=self._seed) for j in two]
         if self._trainer.masks and not self._trainer.means():
             raise NotStackable("its loss is not the mean of the examples' losses, and clients differ in size")
+        given: dict[str, Any] = {"rule": self._rule, "work": self._work, "seed": self._seed}
+        proven(self._bound, few, ragged=self._trainer.masks, **given)
         self._must_agree(two, alone, work, self._trainer)
         kind, trainers = self._kind(few, sizes), {False: self._trainer}
         if self._may_have_own_conv() and (kind not in _FOUND or _FOUND[kind][0].own_conv):
@@ -227,7 +229,8 @@ class Together:
         bound, work, trainer = self._bound, self._work, self._trainer
         assert trainer is not None
         shapes = (tuple(b.shape for b in bound.layout.layers), tuple(bound.task.clients[few[0].client][0].shape[1:]))
-        model = (type(bound.module), shapes, str(bound.flat.device), bound.flat.dtype, bound.task.name)
+        kinds, loss = tuple(type(m) for m in bound.module.modules()), getattr(bound.task.loss, "__qualname__", "")
+        model = (kinds, shapes, str(bound.flat.device), bound.flat.dtype, bound.task.name, loss, bound.task.draws)
         about = tuple(sorted({n.bit_length() for n in sizes.values()}))
         try:
             rule: Any = hash(self._rule)
@@ -290,13 +293,15 @@ class Together:
             yield from (Way(k, None, own_conv=True) for k in (1, *lanes[-1:]))
 
     def _must_agree(self, jobs: Sequence[Job], alone: Sequence[Trained], work: Work, trainer: Trainer) -> None:
-        """A few steps of each, stacked; and padded, where others may be though these are not."""
+        """A few steps of each, in one stack; and padded, where others may be though these are not."""
         for padding in (0, 1) if trainer.masks else (0,):
-            self._compared(jobs, alone, trainer.shortened(_STEPS, padding=padding).train(jobs), work)
+            short = trainer.shortened(_STEPS, padding=padding)
+            short.lanes = 1
+            self._compared(jobs, alone, short.train(jobs), work)
 
     def _compared(self, jobs: Sequence[Job], alone: Sequence[Trained], stacked: Sequence[Trained], work: Work) -> None:
         for job, a, b in zip(jobs, alone, stacked, strict=True):
-            far, limit = _apart(a, b), _ROUGHLY if self._rough else _ALIKE[a.delta.dtype]
+            far, limit = apart(a.delta, b.delta), _ROUGHLY if self._rough else _ALIKE.get(a.delta.dtype, _ROUGHLY)
             if not a.finite or far <= limit:
                 continue
             if not far <= min(_MOST_APART, _TIMES * self._shaken(job, a, work)):
@@ -307,11 +312,8 @@ class Together:
 
     def _shaken(self, job: Job, trained: Trained, work: Work) -> float:
         """How far the client comes from itself when what it is sent changes in the last digits: what rounding does."""
-        key, sent = rng.key(self._seed, Stream.LOCAL, job.client), job.sent
-        way = torch.from_numpy(rng.uniforms(key, len(sent), 1)[:, 0]).to(sent) - 0.5
-        shaken = sent * (1 + 32 * torch.finfo(sent.dtype).eps * way)
-        other = train(job._replace(sent=shaken), self._bound, rule=self._rule, work=work, seed=self._seed)
-        return _apart(trained, other)
+        other = train(shaken(job, self._seed), self._bound, rule=self._rule, work=work, seed=self._seed)
+        return apart(trained.delta, other.delta)
 
     def close(self) -> None:
         self._waiting.clear()
@@ -323,11 +325,6 @@ class Together:
 
 def _job(t: Ticket, memory: Mapping[str, Tensor]) -> Job:
     return Job(t.number, t.client, t.visit, t.sent, t.payload, memory, t.version)
-
-
-def _apart(a: Trained, b: Trained) -> float:
-    """The distance of two updates, in lengths of the first."""
-    return float((a.delta - b.delta).norm() / a.delta.norm().clamp_min(1e-30))
 
 
 def _seconds(work: Callable[[Any], object], what: Any) -> float:

@@ -1,0 +1,159 @@
+"""Whether clients come to the same when they are trained together: tried in double precision, where a difference is no
+rounding.
+
+A few visits of a few clients, cut short but with batches as ragged as everybody's, are trained alone, again, and
+together. What a model, a loss or a rule does that a traced and stacked step does not is told here: a batch whose
+examples know of each other, statistics kept in a way of its own, numbers drawn from a generator, a count in Python.
+
+On a processor, whatever the run is on. Where that takes long, or cannot be had (a loss with numbers of single precision
+in it), nothing is proven, and the rougher trial in the run's own precision is all there is (sim.together).
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..core import rng
+from ..core.client import Bound, Job, Trained, Work, train
+from ..core.local import LocalRule
+from ..core.norms import Norms
+from ..core.rng import Stream
+from ..core.stack import NotStackable
+from ..core.task import Examples
+from .batched import Trainer
+
+__all__ = ["apart", "proven", "shaken"]
+
+_EXACT = torch.float64
+_ALIKE = 1e-6  # of a number's own size, after a few steps
+_TIMES, _MOST = 4, 0.5  # as far as a client is from itself after a change in the last digits, but no further
+_LONG = 3.0  # seconds of a visit of a few steps
+_FEW, _STEPS, _EPOCHS, _VISITS = 64, 4, 2, 2  # examples of a batch of all; of a visit; of each client
+_NO_MEAN = "is the loss the mean of the examples' losses, and does each example's output depend on it alone?"
+
+
+def proven(bound: Bound, jobs: Sequence[Job], *, rule: LocalRule, work: Work, seed: int, ragged: bool) -> bool:
+    """Whether it was tried; raises NotStackable where the numbers are others. `ragged`: batches differ in length."""
+    short, shards = _short(work), [_exact(s) for s in _shards(bound, jobs, work, ragged=ragged)]
+    task = replace(bound.task, clients=shards, train=None, test=None, unlabelled=None, unlabelled_mask=None)
+    visits = [(c, v) for c in range(len(shards)) for v in range(_VISITS)]
+    given = [_visit(jobs[c % len(jobs)], number=i, client=c, visit=v) for i, (c, v) in enumerate(visits)]
+    try:
+        module = copy.deepcopy(bound.module).to("cpu", _EXACT)
+        own = Bound(module, bound.layout, task, work.optimiser)
+        began = time.perf_counter()
+        alone = [_alone(given[0], own, rule, short, seed)]
+        if time.perf_counter() - began > _LONG:
+            return False
+        again = train(given[0], own, rule=rule, work=short, seed=seed)
+        alone += [_alone(job, own, rule, short, seed) for job in given[1:]]
+    except NotStackable:
+        raise
+    except Exception:  # it is not made for double precision, or for a processor
+        return False
+    if not all(t.finite for t in alone):
+        return False
+    if _far(alone[0], again, bound) > 0:
+        raise NotStackable(
+            "the same visit does not come to the same twice: its model or loss keeps something in Python"
+        )
+    trainer = Trainer(own, rule=rule, work=short, seed=seed)
+    if trainer.masks and not trainer.means():
+        raise NotStackable("its loss is not the mean of the examples' losses, and clients differ in size")
+    for job, a, b in zip(given, alone, trainer.train(given), strict=True):
+        if (far := _far(a, b, bound)) > _ALIKE:
+            near = train(shaken(job, seed), own, rule=rule, work=short, seed=seed)
+            if far > min(_MOST, _TIMES * _far(a, near, bound)):
+                raise NotStackable(
+                    f"a client's update differs by {far:.1g} of its size when trained with others; {_NO_MEAN}"
+                )
+    return True
+
+
+def _short(work: Work) -> Work:
+    if work.steps is not None:
+        return replace(work, steps=min(work.steps, _STEPS))
+    return replace(work, epochs=min(work.epochs or 1, _EPOCHS))
+
+
+def _shards(bound: Bound, jobs: Sequence[Job], work: Work, *, ragged: bool) -> Iterator[Examples]:
+    """The first client's examples and the smallest one's, up to a whole batch and the rest of them.
+
+    Where clients differ in size, the first one's are there once more with a batch less, and so make fewer steps.
+    """
+    clients, size = bound.task.clients, work.batch or _FEW
+    smallest = min((j.client for j in jobs), key=lambda c: len(clients[c][0]))
+    for client in dict.fromkeys((jobs[0].client, smallest)):
+        x, y = clients[client]
+        n = min(len(x), size + (len(x) % size or size)) if work.batch is not None else min(len(x), size)
+        yield x[:n], y[:n]
+        if ragged and client == jobs[0].client and n > 2:
+            less = size if n > size else n - 1
+            yield x[:less], y[:less]
+
+
+def _exact(examples: Examples) -> Examples:
+    x, y = (t.detach().to("cpu", _EXACT if t.is_floating_point() else t.dtype) for t in examples)
+    return x, y
+
+
+def _visit(job: Job, **where: int) -> Job:
+    def exact(given: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {k: t.to("cpu", _EXACT) if t.is_floating_point() else t.to("cpu") for k, t in given.items()}
+
+    sent = job.sent.to("cpu", _EXACT)
+    return job._replace(sent=sent, payload=exact(job.payload), memory=exact(job.memory), **where)
+
+
+def _alone(job: Job, bound: Bound, rule: LocalRule, work: Work, seed: int) -> Trained:
+    """By itself; what a stack cannot do as it does is found on the way."""
+    before = _dice(job, seed)
+    made = train(job, bound, rule=rule, work=work, seed=seed)
+    if before != _dice(job, None):
+        raise NotStackable("it draws random numbers by itself; dropout by torch's layers, or a client's key, would do")
+    counted = {id(b) for m in bound.module.modules() if (b := getattr(m, "num_batches_tracked", None)) is not None}
+    counted |= {id(b) for b in Norms(bound.module).counters.values()}
+    if any(id(b) not in counted and not torch.equal(b, first) for b, first in bound.counters):
+        raise NotStackable("its model counts in whole numbers of its own")
+    return made
+
+
+def _dice(job: Job, seed: int | None) -> tuple[Any, ...]:
+    """What generators would draw next; `seed`: when a visit begins, which is where torch's is set."""
+    if seed is not None:
+        torch.default_generator.manual_seed(rng.key(seed, Stream.LOCAL, job.client, job.visit) >> 1)
+    numpys: Any = np.random.get_state(legacy=True)  # noqa: NPY002 - somebody else's
+    return random.getstate(), numpys[1].tobytes(), numpys[2], torch.default_generator.get_state().numpy().tobytes()
+
+
+def shaken(job: Job, seed: int) -> Job:
+    """What is sent, changed in the last digits: how far it leads is what rounding may do."""
+    key, sent = rng.key(seed, Stream.LOCAL, job.client), job.sent
+    way = torch.from_numpy(rng.uniforms(key, len(sent), 1)[:, 0]).to(sent) - 0.5
+    return job._replace(sent=sent * (1 + 32 * torch.finfo(sent.dtype).eps * way))
+
+
+def _far(a: Trained, b: Trained, bound: Bound) -> float:
+    """The largest of the distances of weights, statistics and of what travels beside them, each in its own size."""
+    n = bound.layout.n_params
+    pairs = [(a.delta[:n], b.delta[:n]), (a.delta[n:], b.delta[n:])]
+    pairs += [(torch.tensor([a.loss]), torch.tensor([b.loss]))]
+    for mine, other in ((a.extras, b.extras), (a.memory, b.memory)):
+        if mine.keys() != other.keys():
+            return 1.0
+        pairs += [(mine[k], other[k]) for k in mine]
+    return max(apart(x.double(), y.double()) for x, y in pairs)
+
+
+def apart(a: Tensor, b: Tensor) -> float:
+    """The distance of two, in lengths of the first."""
+    return float((a - b).norm() / a.norm().clamp_min(1e-30)) if a.numel() and not torch.equal(a, b) else 0.0
