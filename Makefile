@@ -29,7 +29,7 @@ check: $(STAMP)
 # An hour; other frameworks are installed for comparison, into environments of their own (8 GB in the cache folder).
 bench: $(STAMP)
 	$(BIN)/python benchmarks/overhead.py
-	$(BIN)/python benchmarks/batched.py --lanes 1,2 --size 0,1 --name cpu-batched
+	$(BIN)/python benchmarks/batched.py --lanes 1,2 --size 0,1 --rounds 9 --name cpu-batched
 	$(BIN)/python benchmarks/server.py
 	TARRY_NUMBA=0 $(BIN)/python benchmarks/server.py --only orthofl --name server-without-numba
 	$(BIN)/python benchmarks/engine.py
@@ -37,6 +37,7 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/cache.py --updates 400
 	$(BIN)/python benchmarks/local_rules.py
 	$(BIN)/python benchmarks/ray_scale.py
+	$(BIN)/python benchmarks/federation.py
 	$(BIN)/python benchmarks/peers/run.py --out benchmarks/results/peers.json --seconds 20
 	$(BIN)/python benchmarks/page.py
 

@@ -30,8 +30,9 @@ HEADINGS = {
 }
 HEAD = """# Benchmarks
 
-Written by `make bench` (`benchmarks/page.py`) from `benchmarks/results/`; not by hand. Ratios are within one run on one
-machine, so that they can be compared with those of another machine; speeds cannot.
+Written by `benchmarks/page.py` from `benchmarks/results/`, which `make bench` and, with a GPU, `make bench-gpu` fill;
+not by hand. Ratios are within one run on one machine, so that they can be compared with those of another machine;
+speeds cannot.
 """
 ORDER = ("overhead", "cpu", "gpu", "peers", "server", "local", "scale", "engine", "cache", "ray", "federation")
 RATIOS = ("ratio", "copies", "of plain SGD")  # what a bar is for
@@ -103,6 +104,7 @@ def section(name: str, found: dict[str, Any]) -> list[str]:
     lines = [f"## {title(name, found)}", ""]
     if "command" in found:
         lines += [f"    {found['command']}", ""]
+    about = {"file": f"{name}.json", **about}
     told = {**about, **alike}
     lines += ["; ".join(f"{k.replace('_', ' ')}: {text(v)}" for k, v in told.items()) + ".", ""] if told else []
     lines += [NOTES[name], ""] if name in NOTES else []

@@ -3,7 +3,8 @@
     python benchmarks/scale.py [--updates 2000] [--quick]
 
 Each client holds 20 digits, drawn with replacement from the embedded set; a visit is an epoch in batches of 10, delays
-are exponential, the server is FedBuff(10). One setting is changed at a time; each run has a process of its own. `µs a
+are exponential, the server is FedBuff(10). One setting is changed at a time; each run has a process of its own.
+Updates are counted from the first tenth on, when ways to train have been tried; `seconds` are of the whole run. `µs a
 step and weight` is flat where cost is linear in the model.
 """
 

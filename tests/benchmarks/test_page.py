@@ -52,7 +52,7 @@ def test_a_file_is_a_section_with_its_command_machine_and_a_table_of_its_rows(tm
     lines = written(tmp_path, peers={**ABOUT, "rows": rows}).splitlines()
     assert lines.count("## Peers: how fast") == 1
     assert "    python run.py --seconds 20" in lines
-    assert "cpu: a cpu; cores: 2; torch: 2.13.0." in lines
+    assert "file: peers.json; cpu: a cpu; cores: 2; torch: 2.13.0." in lines
     start = lines.index("| peer | samples a client | of the bare loop | start-up, s | memory, MB |")
     assert lines[start + 1 : start + 4] == [
         "|---|---:|---:|---:|---:|",

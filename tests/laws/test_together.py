@@ -403,7 +403,7 @@ def test_where_memory_runs_out_stacks_are_halved(monkeypatch: pytest.MonkeyPatch
     inner, sizes = Trainer.train, list[Any]()
 
     def train(self: Trainer, jobs: Any) -> Any:
-        if self._work.steps is None:  # no trial
+        if self._work.steps is None and jobs[0].sent.dtype == torch.float32:  # no trial, no proof
             sizes.append(self.size)
             if self.size is None or self.size > 1:
                 raise torch.OutOfMemoryError("CUDA out of memory")

@@ -165,7 +165,7 @@ def _trace(fn: Operations, args: Sequence[Tensor]) -> GraphModule:
         made: GraphModule = make_fx(fn, tracing_mode="fake", _allow_non_fake_inputs=True)(*args)
     finally:
         noisy.disabled = before
-    if any(torch.Tag.dynamic_output_shape in getattr(node.target, "tags", ()) for node in made.graph.nodes):
+    if any(not isinstance(n, int) for node in made.graph.nodes for n in getattr(node.meta.get("val"), "shape", ())):
         raise NotStackable("how large a tensor in its step is depends on values")
     return made
 
