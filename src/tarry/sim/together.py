@@ -24,6 +24,7 @@ from ..core.channels import pays
 from ..core.client import Bound, Job, Trained, Work, train
 from ..core.errors import first_line
 from ..core.local import LocalRule
+from ..core.process import trim_memory
 from ..core.stack import NotStackable
 from ..core.ticket import Ticket
 from .batched import Trainer
@@ -174,6 +175,7 @@ class Together:
             raise NotStackable("its loss is not the mean of the examples' losses, and clients differ in size")
         given: dict[str, Any] = {"rule": self._rule, "work": self._work, "seed": self._seed}
         proven(self._bound, few, ragged=self._trainer.masks, **given)
+        trim_memory()
         self._must_agree(two, alone, work, self._trainer)
         kind, trainers = self._kind(few, sizes), {False: self._trainer}
         if self._may_have_own_conv() and (kind not in _FOUND or _FOUND[kind][0].own_conv):
