@@ -148,7 +148,14 @@ def test_adams_step_in_one_pass(dtype: torch.dtype, keeps: bool) -> None:
 
 @pytest.mark.parametrize(
     "method",
-    ["fadas:eta=0.1,buffer=2", "fadas:eta=0.1,beta1=0", "fedadam:eta=0.1", "fedyogi:eta=0.1", "fedbuff:buffer=3"],
+    [
+        "fadas:eta=0.1,buffer=2",
+        "fadas:eta=0.1,beta1=0",
+        "fedadam:eta=0.1",
+        "fedyogi:eta=0.1",
+        "fedbuff:buffer=3",
+        "ca2fl:buffer=3",
+    ],
 )
 def test_adaptive_methods_make_the_same_steps_without_it(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     name, _, given = method.partition(":")

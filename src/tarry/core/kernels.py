@@ -179,6 +179,16 @@ def replaced(first, last, starts, stops, total, new, old, mass, out):
 
 
 @njit(**_HOW)
+def weighed(first, last, starts, stops, a, b, by_a, by_b, out):
+    """out = by_a a + by_b b, which may be of less precision."""
+    for p in range(first, last):
+        i, j = starts[p], stops[p]
+        A, B, Y = a[i:j], b[i:j], out[i:j]
+        for k in range(len(A)):
+            Y[k] = by_a * A[k] + by_b * B[k]
+
+
+@njit(**_HOW)
 def adapted(first, last, starts, stops, d, w, m, v, top, t, beta2, rest, eta, eps, keeps, new_m, new_v, new_top, out):
     """m to d by t, v to d² by rest = 1 − beta2; out = w + eta m / (√v + eps). `keeps`: by the largest v so far."""
     for p in range(first, last):

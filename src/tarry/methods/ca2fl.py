@@ -29,6 +29,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import BadInput
+from ..core.fused import compiled, pieces
 from ..core.method import Method, Now, Part
 from ..core.table import Marks
 from ..core.ticket import Update
@@ -74,9 +75,13 @@ def _empty() -> dict[str, Any]:
 
 def _v(state: dict[str, Any], now: Now) -> Tensor:
     """then/N + (sum − then)/|S|; for running statistics the way to the mean of everybody's latest."""
-    n, total, s, v = now.layout.n_params, state["sum"], len(state["S"]), fresh(now.weights)
-    for now_, then, out in swept(total, state["then"], v):
-        out.copy_(torch.div(now_, s).add_(then, alpha=1 / now.n_clients - 1 / s))
+    n, total, then, s, v = now.layout.n_params, state["sum"], state["then"], len(state["S"]), fresh(now.weights)
+    rest = 1 / now.n_clients - 1 / s
+    if (kernels := compiled(total, then)) is not None:
+        pieces((0, len(total))).run(kernels.weighed, total, then, 1 / s, rest, v)
+    else:
+        for now_, before, out in swept(total, then, v):
+            out.copy_(torch.div(now_, s).add_(before, alpha=rest))
     if now.layout.stats:
         v[n:] = total[n:] / len(state["rows"]) - now.weights[n:]
     return v
