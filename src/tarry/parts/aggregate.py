@@ -17,7 +17,7 @@ from ..core.errors import BadInput
 from ..core.fused import combined, compiled, number, pieces
 from ..core.method import Now, Part
 from ..core.ticket import NOTHING, Ticket, Update
-from ..core.vector import fresh, swept
+from ..core.vector import fresh, large, swept
 from .manifold import CONTROL
 
 __all__ = ["Weighting", "buffer", "gather", "nothing_yet", "pooled", "round_mean"]
@@ -94,12 +94,16 @@ def gather(
 
 def _added(total: Tensor, new: Tensor, scale: float) -> Tensor:
     out = fresh(new)
-    return combined(total, new, scale, out=out) if total.ndim else torch.add(total, new, alpha=scale, out=out)
+    if total.ndim and large(new):
+        return combined(total, new, scale, out=out)
+    return torch.add(total, new, alpha=scale, out=out)
 
 
 def _averaged(total: Tensor, new: Tensor, scale: float, mass: float) -> Tensor:
     """(total + scale new) / mass, in one pass over memory."""
     out = fresh(new)
+    if not large(new):
+        return torch.add(total, new, alpha=scale, out=out).div_(mass)
     if total.ndim and (kernels := compiled(total, new)) is not None:
         pieces((0, len(new))).run(kernels.averaged, total, new, number(scale, new), number(mass, new), out)
         return out
