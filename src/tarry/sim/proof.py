@@ -1,12 +1,13 @@
 """Whether clients come to the same when they are trained together: tried in double precision, where a difference is no
 rounding.
 
-A few visits of a few clients, cut short but with batches as ragged as everybody's, are trained alone, again, and
-together. What a model, a loss or a rule does that a traced and stacked step does not is told here: a batch whose
-examples know of each other, statistics kept in a way of its own, numbers drawn from a generator, a count in Python.
+A few visits of a few clients, cut short, in batches of a few examples as ragged as everybody's, are trained alone,
+again, and together. What a model, a loss or a rule does that a traced and stacked step does not is told here: a batch
+whose examples know of each other, statistics kept in a way of its own, numbers drawn from a generator, a count in
+Python.
 
-On a processor, whatever the run is on. Where that takes long, or cannot be had (a loss with numbers of single precision
-in it), nothing is proven, and the rougher trial in the run's own precision is all there is (sim.together).
+On a processor, whatever the run is on. Where that would take long, or cannot be had (a loss with numbers of single
+precision in it), nothing is proven, and the rougher trial in the run's own precision is all there is (sim.together).
 """
 
 from __future__ import annotations
@@ -36,13 +37,15 @@ __all__ = ["apart", "proven", "shaken"]
 _EXACT = torch.float64
 _ALIKE = 1e-6  # of a number's own size, after a few steps
 _TIMES, _MOST = 4, 0.5  # as far as a client is from itself after a change in the last digits, but no further
-_LONG = 1.0  # seconds of a step
-_FEW, _STEPS, _EPOCHS, _VISITS = 64, 4, 2, 2  # examples of a batch of all; of a visit; of each client
+_LONG, _BACK, _LARGE = 0.2, 3, 50_000_000  # seconds of a step; passes forth that one back and forth takes; weights
+_BATCH, _FULLER, _STEPS, _EPOCHS, _VISITS = 8, 3, 4, 2, 2  # examples, and so many more than in a short batch; of each
 _NO_MEAN = "is the loss the mean of the examples' losses, and does each example's output depend on it alone?"
 
 
 def proven(bound: Bound, jobs: Sequence[Job], *, rule: LocalRule, work: Work, seed: int, ragged: bool) -> bool:
     """Whether it was tried; raises NotStackable where the numbers are others. `ragged`: batches differ in length."""
+    if sum(p.numel() for p in bound.module.parameters()) > _LARGE:
+        return False
     short, shards = _short(work), [_exact(s) for s in _shards(bound, jobs, work, ragged=ragged)]
     task = replace(bound.task, clients=shards, train=None, test=None, unlabelled=None, unlabelled_mask=None)
     visits = [(c, v) for c in range(len(shards)) for v in range(_VISITS)]
@@ -50,9 +53,7 @@ def proven(bound: Bound, jobs: Sequence[Job], *, rule: LocalRule, work: Work, se
     try:
         module = copy.deepcopy(bound.module).to("cpu", _EXACT)
         own = Bound(module, bound.layout, task, work.optimiser)
-        began = time.perf_counter()
-        train(given[0], own, rule=rule, work=replace(work, epochs=None, steps=1), seed=seed)
-        if time.perf_counter() - began > _LONG:
+        if _BACK * _BATCH * _seconds(own, shards[0][0][:1]) > _LONG:
             return False
         alone = [_alone(job, own, rule, short, seed) for job in given]
         again = train(given[0], own, rule=rule, work=short, seed=seed)
@@ -79,26 +80,44 @@ def proven(bound: Bound, jobs: Sequence[Job], *, rule: LocalRule, work: Work, se
     return True
 
 
+def _seconds(bound: Bound, x: Tensor) -> float:
+    """Of a pass forth; the first one sets things up."""
+    for _ in range(2):
+        began = time.perf_counter()
+        bound.outputs(bound.flat, x)
+    return time.perf_counter() - began
+
+
 def _short(work: Work) -> Work:
+    work = replace(work, batch=None if work.batch is None else min(work.batch, _BATCH))
     if work.steps is not None:
         return replace(work, steps=min(work.steps, _STEPS))
     return replace(work, epochs=min(work.epochs or 1, _EPOCHS))
 
 
 def _shards(bound: Bound, jobs: Sequence[Job], work: Work, *, ragged: bool) -> Iterator[Examples]:
-    """The first client's examples and the smallest one's, up to a whole batch and the rest of them.
+    """Some of the first client's examples and of the smallest one's: a whole batch and what is left, if anything is.
 
     Where clients differ in size, the first one's are there once more with a batch less, and so make fewer steps.
     """
-    clients, size = bound.task.clients, work.batch or _FEW
+    clients = bound.task.clients
     smallest = min((j.client for j in jobs), key=lambda c: len(clients[c][0]))
     for client in dict.fromkeys((jobs[0].client, smallest)):
         x, y = clients[client]
-        n = min(len(x), size + (len(x) % size or size)) if work.batch is not None else min(len(x), size)
+        n = _cut(len(x), work.batch)
         yield x[:n], y[:n]
         if ragged and client == jobs[0].client and n > 2:
-            less = size if n > size else n - 1
+            less = _BATCH if n > _BATCH else n - 1
             yield x[:less], y[:less]
+
+
+def _cut(n: int, batch: int | None) -> int:
+    """So many examples have a whole batch, if n have, and a short one, if n have."""
+    if batch is None or batch <= _BATCH:
+        size = batch or _BATCH
+        return min(n, size + (n % size or size)) if batch is not None else min(n, size)
+    short = min(n % batch, _BATCH - _FULLER)
+    return (_BATCH if n >= batch else 0) + (short or (_BATCH if n > batch else 0))
 
 
 def _exact(examples: Examples) -> Examples:
