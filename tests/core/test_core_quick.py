@@ -77,6 +77,22 @@ def test_a_stack_comes_to_the_bits_of_one_after_the_other(
         assert torch.allclose(told, exact[1], rtol=1e-6)
 
 
+@pytest.mark.parametrize("loss", [mean, of_some, scaled])
+@pytest.mark.parametrize("classes", [2, 10, 40])
+def test_elsewhere_than_on_a_processor_it_comes_to_the_same(
+    classes: int, loss: Loss, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tarry.core.quick._on_cpu", lambda _: False)
+    args = batches(20, classes, torch.float32)
+    one, made = both(loss, args)
+    assert NLL not in operations(made)
+    grads, losses = vmap(made)(*args)
+    for i, (grad, told) in enumerate(zip(grads, losses, strict=True)):
+        exact = one(*(a[i] for a in args))
+        torch.testing.assert_close(grad, exact[0])
+        torch.testing.assert_close(told, exact[1])
+
+
 def test_a_stacks_cross_entropy_is_a_few_operations() -> None:
     args = batches(32, 10, torch.float32)
     one, made = both(mean, args)

@@ -45,7 +45,7 @@ class _Quick(Interpreter):
     def __init__(self, graph: GraphModule, y: Node, absent: Collection[Any], batch: Tensor):
         super().__init__(graph)
         self._y, self._absent = y, absent
-        numbers, cpu = (0.0, -float(len(batch)), -1 / len(batch)), batch.device.type == "cpu"
+        numbers, cpu = (0.0, -float(len(batch)), -1 / len(batch)), _on_cpu(batch)
         self._zero, self._less, self._share = (  # a processor would make tensors of them at every step
             {t: torch.tensor(value, dtype=t) if cpu else value for t in _TYPES} for value in numbers
         )
@@ -117,10 +117,14 @@ _FORMS: dict[Any, Any] = {
 
 def _few(x: Tensor, dim: int) -> bool:
     """Whether a row is shorter than what is taken at a time."""
-    if x.ndim != 2 or dim not in (1, -1) or x.device.type != "cpu":
+    if x.ndim != 2 or dim not in (1, -1) or not _on_cpu(x):
         return False
     at_a_time = _LANES.get(torch.backends.cpu.get_cpu_capability(), 4) * 4 // x.element_size()
     return x.shape[1] < at_a_time
+
+
+def _on_cpu(x: Tensor) -> bool:
+    return x.device.type == "cpu"
 
 
 def _classes_first(x: Tensor) -> Tensor:
