@@ -8,8 +8,8 @@ FedSOL, Fed-OGD and AsyncCurve it is the project's own loop (core.client.train),
 same visits on the same batches, in turns of a fifth of a second or more; a ratio is of client-steps a second within a
 round, and the median over rounds is told. `differs`: how far an update is from the same trained alone, after 3 steps.
 `--size 0` stacks as many as memory allows; `--channels-last` keeps convolutions as tensor cores take them; `--own-conv`
-has convolutions by kernels of our own (core.conv_kernels); a GPU's products are in float32 for both, but for rows that
-say tf32 or bf16.
+has convolutions by kernels of our own (core.conv_kernels on a GPU, core.plane_kernels elsewhere); a GPU's products are
+in float32 for both, but for rows that say tf32 or bf16.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ def measure(row: Row, o: Any) -> list[dict[str, Any]]:
             trainer = Trainer(
                 bound, rule=rule, work=work, seed=0, lanes=lanes, size=size or None, compiled=o.compile,
                 bf16=row.precision == "bf16", channels_last=o.channels_last,
-                own_conv=o.own_conv,
+                own_conv=("numba" if on_cpu else "Triton") if o.own_conv else "",
             )  # fmt: skip
             began = time.perf_counter()
             for _ in range(1 + 240 // row.steps if on_cpu else 1):  # until its programs are as quick as they get

@@ -174,7 +174,7 @@ def test_adaptive_methods_make_the_same_steps_without_it(method: str, monkeypatc
         return server.weights
 
     ours = run()
-    monkeypatch.setattr(fused, "_kernels", lambda: None)
+    monkeypatch.setattr(fused, "numba", lambda _: None)
     torch.testing.assert_close(ours, run(), rtol=1e-9, atol=1e-9)
     assert not torch.equal(ours, deltas[0])
 
@@ -191,7 +191,7 @@ def test_a_combination_with_one_and_with_two(dtype: torch.dtype, monkeypatch: py
             combined(d, a, 0.25, second, -3.0, out=out, left=left)
             assert torch.equal(left, d - out)
             torch.testing.assert_close(out, d + 0.25 * a - (0 if second is None else 3) * b)
-        monkeypatch.setattr(fused, "_kernels", lambda: None)
+        monkeypatch.setattr(fused, "numba", lambda _: None)
 
 
 def test_sums_do_not_depend_on_the_number_of_threads() -> None:
@@ -212,7 +212,7 @@ def test_rotations_are_those_of_whole_vectors(angle: float, monkeypatch: pytest.
     b = 3 * (math.cos(angle) * a / a.norm() + math.sin(angle) * side / side.norm())
     got = rotated(d, a, b)
     assert got.norm().item() == pytest.approx(d.norm().item(), rel=1e-9)
-    monkeypatch.setattr(fused, "_kernels", lambda: None)
+    monkeypatch.setattr(fused, "numba", lambda _: None)
     torch.testing.assert_close(got, rotated(d, a, b), rtol=1e-6, atol=1e-7)
 
 

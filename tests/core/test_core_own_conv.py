@@ -170,7 +170,7 @@ def test_others_are_left_as_they_are(layer: nn.Module, dtype: torch.dtype) -> No
 def test_more_numbers_than_kernels_count_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
     fn, args = stepped(nn.Conv2d(2, 3, 3).to(DEVICE), (5, 2, 6, 7))
     graph = traced(fn, args)
-    monkeypatch.setattr("tarry.core.own_conv._MOST", 5 * 3 * (6 + 6) * (7 + 6))
+    monkeypatch.setattr("tarry.core.plain_conv._MOST", 5 * 3 * (6 + 6) * (7 + 6))
     assert with_own_convolutions(graph, args) is graph
-    monkeypatch.setattr("tarry.core.own_conv._MOST", 5 * 3 * (6 + 6) * (7 + 6) + 1)
+    monkeypatch.setattr("tarry.core.plain_conv._MOST", 5 * 3 * (6 + 6) * (7 + 6) + 1)
     assert with_own_convolutions(graph, args) is not graph

@@ -192,9 +192,9 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param != "whole":
         monkeypatch.setattr(vector, "_STRETCH", 10_007)
     if request.param == "compiled":
-        assert fused._kernels() is not None, "the tests need numba"
+        assert fused.numba("kernels") is not None, "the tests need numba"
     else:
-        monkeypatch.setattr(fused, "_kernels", lambda: None)
+        monkeypatch.setattr(fused, "numba", lambda _: None)
     return str(request.param)
 
 

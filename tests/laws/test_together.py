@@ -98,8 +98,8 @@ def own_conv(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels of our own, interpreted, and nothing else to choose from."""
     pytest.importorskip("triton", reason="for Linux alone")
     monkeypatch.setattr("tarry.sim.together._FOUND", {})
-    monkeypatch.setattr(Together, "_may_have_own_conv", lambda _: True)
-    monkeypatch.setattr(Together, "_ways", lambda *_, own_conv: [Way(1, None, own_conv)])
+    monkeypatch.setattr(Together, "_own_conv", lambda _: "Triton")
+    monkeypatch.setattr(Together, "_ways", lambda *_, own_conv: [Way(1, None, whose) for whose in own_conv or [""]])
     torch.manual_seed(6)
 
 
@@ -410,7 +410,7 @@ def test_where_memory_runs_out_stacks_are_halved(monkeypatch: pytest.MonkeyPatch
         return inner(self, jobs)
 
     monkeypatch.setattr(Trainer, "train", train)
-    monkeypatch.setattr(Together, "_ways", lambda *_, own_conv: [Way(1, None, own_conv)])
+    monkeypatch.setattr(Together, "_ways", lambda *_, own_conv: [Way(1, None)])
     monkeypatch.setattr("tarry.sim.together._FOUND", {})
     monkeypatch.setattr("tarry.sim.together.proven", lambda *_, **__: True)
     alike(run("fedasync", "inline"), run("fedasync", "batched"))

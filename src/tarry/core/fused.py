@@ -14,6 +14,7 @@ import importlib
 import os
 from collections.abc import Callable
 from functools import cache, cached_property
+from importlib.util import find_spec
 from itertools import pairwise
 from types import ModuleType
 from typing import Any
@@ -25,7 +26,7 @@ from torch import Tensor
 from .threads import threads
 from .vector import large, swept
 
-__all__ = ["Pieces", "combined", "compiled", "number", "pieces", "use_threads"]
+__all__ = ["Pieces", "combined", "compiled", "has_numba", "numba", "number", "pieces", "use_threads"]
 
 _PIECE = 1 << 16  # numbers: their sum in single precision loses nothing that counts
 _TYPES: dict[torch.dtype, Any] = {torch.float32: np.float32, torch.float64: np.float64}
@@ -39,12 +40,18 @@ def use_threads(n: int) -> None:
     _at_once[0] = n
 
 
+def has_numba() -> bool:
+    """Whether it is there and wanted, without a look at whether it works."""
+    return os.environ.get("TARRY_NUMBA") != "0" and find_spec("numba") is not None
+
+
 @cache
-def _kernels() -> ModuleType | None:
-    if os.environ.get("TARRY_NUMBA") == "0":
+def numba(name: str) -> ModuleType | None:
+    """A module of kernels of this folder, where numba is there and wanted."""
+    if not has_numba():
         return None
     try:
-        return importlib.import_module("tarry.core.kernels")
+        return importlib.import_module(f"tarry.core.{name}")
     except (ImportError, RuntimeError):  # RuntimeError: numba finds no folder for what it compiles
         return None
 
@@ -53,7 +60,7 @@ def compiled(vec: Tensor, *others: Tensor) -> ModuleType | None:
     """The kernels, where they are worth while for such vectors."""
     if not large(vec) or vec.dtype not in _TYPES or any(o.dtype != vec.dtype or o.is_cuda for o in others):
         return None
-    return _kernels()
+    return numba("kernels")
 
 
 def number(value: float, like: Tensor) -> Any:

@@ -2,28 +2,23 @@
 
 The step of one client is written anew with two operations that know of stacks: under vmap the clients come to lie in
 their first dimension, and one kernel serves all of them. Before that images are padded and laid out as the kernel reads
-them, which a compiler joins with what made them. An image's gradient is a convolution of the outputs' with the filters
-turned round. What is not plain (strides, dilation, groups) or not in single precision stays as it is.
+them, which a compiler joins with what made them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import GraphModule, Interpreter
+from torch.fx import GraphModule
 from torch.nn.functional import pad
 
+from .plain_conv import PlainConvolutions, of_stack
 from .stack import traced
 
 __all__ = ["with_own_convolutions"]
 
-_aten = torch.ops.aten
-_STRIDE = {_aten.convolution.default: 3, _aten.convolution_backward.default: 4}  # its place among the arguments
-_MOST = 2**31  # numbers of a client's: kernels count them in 32 bits
 _OUTPUTS = 64  # of a place, for a GPU to be at its best
 
 
@@ -58,61 +53,20 @@ def _(x: Tensor, grad: Tensor, height: int, width: int, how: str) -> Tensor:  # 
     return x.new_empty(*grad.shape[:2], height * width * x.shape[1])
 
 
-def _of_stack(op: Any) -> Any:
-    """A stack of stacks is one stack."""
-
-    def rule(info: Any, dims: tuple[int | None, ...], a: Tensor, b: Tensor, *how: Any) -> tuple[Tensor, int]:
-        size = info.batch_size
-        both = (t.expand(size, *t.shape) if d is None else t.movedim(d, 0) for t, d in zip((a, b), dims, strict=False))
-        out = op(*(t.reshape(-1, *t.shape[2:]).contiguous() for t in both), *how)
-        return out.view(size, -1, *out.shape[1:]), 0
-
-    return rule
+_correlate.register_vmap(of_stack(_correlate))
+_correlate_filters.register_vmap(of_stack(_correlate_filters))
 
 
-_correlate.register_vmap(_of_stack(_correlate))
-_correlate_filters.register_vmap(_of_stack(_correlate_filters))
-
-
-class _Own(Interpreter):
-    any = False
-
+class _Own(PlainConvolutions):
     def __init__(self, graph: GraphModule, how: str):
         super().__init__(graph)
         self._how = how
 
-    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
-        if target not in _STRIDE:
-            return super().call_function(target, args, kwargs)
-        x, weight = args[0:2] if target is _aten.convolution.default else args[1:3]
-        if not _plain(x, weight, args[_STRIDE[target] :]):
-            return super().call_function(target, args, kwargs)
-        self.any = True
-        padding = args[_STRIDE[target] + 1]
-        if target is _aten.convolution.default:
-            return self._forward(x, weight, args[2], padding)
-        return self._backward(args[0], x, weight, padding, args[3], args[-1])
+    def filters(self, x: Tensor, grad: Tensor, size: tuple[int, int], padding: Sequence[int]) -> Tensor:
+        dw: Tensor = _correlate_filters(_in_planes(x, padding)[None], _in_planes(grad, (0, 0))[None], *size, self._how)
+        return dw.view(grad.shape[1], *size, x.shape[1]).permute(0, 3, 1, 2)
 
-    def _forward(self, x: Tensor, weight: Tensor, bias: Tensor | None, padding: Sequence[int]) -> Tensor:
-        out = self._correlated(x, weight, padding)
-        return out if bias is None else out + bias.view(-1, 1, 1)
-
-    def _backward(
-        self, grad: Tensor, x: Tensor, weight: Tensor, padding: Sequence[int], sizes: Any, wanted: Sequence[bool]
-    ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        outputs, inputs, height, width = weight.shape
-        dx = dw = None
-        if wanted[0]:
-            margin = [height - 1 - padding[0], width - 1 - padding[1]]
-            dx = self._correlated(grad, weight.flip(2, 3).transpose(0, 1), margin)
-        if wanted[1]:
-            dw = _correlate_filters(
-                _in_planes(x, padding)[None], _in_planes(grad, (0, 0))[None], height, width, self._how
-            )
-            dw = dw.view(outputs, height, width, inputs).permute(0, 3, 1, 2)
-        return dx, dw, grad.sum((0, 2, 3)) if wanted[2] and sizes is not None else None
-
-    def _correlated(self, x: Tensor, weight: Tensor, padding: Sequence[int]) -> Tensor:
+    def correlated(self, x: Tensor, weight: Tensor, padding: Sequence[int]) -> Tensor:
         """Places next to each other are taken as one where filters are few: what they see is mostly the same."""
         outputs, _, height, width = weight.shape
         across = x.shape[3] + 2 * padding[1] - width + 1
@@ -122,15 +76,6 @@ class _Own(Interpreter):
         rows = torch.stack([pad(each, (0, 0, i, side - 1 - i)) for i in range(side)]).reshape(side * outputs, -1)
         out: Tensor = _correlate(images[None], rows.contiguous()[None], height, width + side - 1, side, self._how)
         return out.view(len(x), -1, across, outputs).permute(0, 3, 1, 2)
-
-
-def _plain(x: Tensor, weight: Tensor, how: Sequence[Any]) -> bool:
-    stride, padding, dilation, transposed, _, groups = how[:6]
-    if x.ndim != 4 or x.dtype != torch.float32 or transposed or {*stride, *dilation, groups} != {1}:
-        return False
-    reach = all(p < k for p, k in zip(padding, weight.shape[2:], strict=True))
-    most = len(x) * prod(n + 2 * k for n, k in zip(x.shape[2:], weight.shape[2:], strict=True)) * max(weight.shape[:2])
-    return reach and most < _MOST
 
 
 def _in_places(x: Tensor, padding: Sequence[int]) -> Tensor:

@@ -81,7 +81,7 @@ class Trainer:
         compiled: bool = False,
         bf16: bool = False,
         channels_last: bool = False,
-        own_conv: bool = False,
+        own_conv: str = "",
     ):
         if (why := _unfit(bound, work)) is not None:
             raise NotStackable(why)

@@ -22,6 +22,7 @@ from ..core.errors import first_line
 from ..core.lasting import lasting
 from ..core.local import LocalRule
 from ..core.optim import Optimiser
+from ..core.plane_conv import with_plane_convolutions
 from ..core.process import trim_memory
 from ..core.pure import Pure
 from ..core.quick import quick
@@ -93,7 +94,7 @@ class Steps:
         *,
         rated: bool = False,  # clients' learning rates differ
         compiled: bool = False,
-        own_conv: bool = False,  # convolutions by kernels of our own
+        own_conv: str = "",  # what kernels of our own for convolutions are written in: Triton, numba
     ):
         self._pure, self._rule, self._optimiser, self._x, self._y = pure, rule, optimiser, x, y
         self._rated, self._compiled, self._own_conv = rated, compiled, own_conv
@@ -203,10 +204,12 @@ class Steps:
         """The graph that is stacked, with convolutions of our own if these are wanted. `y`: which one targets are."""
         if key not in self._for_many:
             graph = one.graph if y is None else quick(one.graph, alone, y=y, targets=self._y)
-            if self._own_conv:
+            if self._own_conv == "Triton":
                 from ..core.own_conv import with_own_convolutions  # torch's registry of operations is slow to import
 
                 graph = with_own_convolutions(graph, alone)
+            elif self._own_conv == "numba":
+                graph = with_plane_convolutions(graph, alone)
             self._for_many[key] = graph
         return self._for_many[key]
 

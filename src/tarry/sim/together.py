@@ -23,7 +23,9 @@ from torch import Tensor
 from ..core.channels import pays
 from ..core.client import Bound, Job, Trained, Work, train
 from ..core.errors import first_line
+from ..core.fused import has_numba
 from ..core.local import LocalRule
+from ..core.plane_conv import few_channels
 from ..core.process import trim_memory
 from ..core.stack import NotStackable
 from ..core.ticket import Ticket
@@ -39,7 +41,7 @@ class Way(NamedTuple):
 
     lanes: int
     size: int | None
-    own_conv: bool = False
+    own_conv: str = ""
 
 
 _STEPS = 4  # of a trial
@@ -51,6 +53,7 @@ _ALIKE = {torch.float64: 1e-6, torch.float32: 2e-2}  # of a delta's norm, after 
 _ROUGHLY = 0.1  # with reduced precision
 _TIMES, _MOST_APART = 4, 0.5  # as far as a client is from itself after a change in the last digits, but no further
 _COMPILED = ", compiled"
+_CACHED = 8  # clients whose images a processor's cache holds
 _WORTH = 1.1  # times as fast: less is not worth other roundings
 _FOUND: dict[Hashable, tuple[Way, float]] = {}  # by kind of run, in this process
 
@@ -89,7 +92,7 @@ class Together:
         except NotStackable as e:
             self._give_up(str(e))
 
-    def _made(self, *, own_conv: bool = False, compiled: bool = False) -> Trainer:
+    def _made(self, *, own_conv: str = "", compiled: bool = False) -> Trainer:
         bound, precision = self._bound, self._precision
         return Trainer(
             bound, rule=self._rule, work=self._work, seed=self._seed, lanes=self._lanes, compiled=compiled,
@@ -177,18 +180,18 @@ class Together:
         proven(self._bound, few, ragged=self._trainer.masks, **given)
         trim_memory()
         self._must_agree(two, alone, work, self._trainer)
-        kind, trainers = self._kind(few, sizes), {False: self._trainer}
-        if self._may_have_own_conv() and (kind not in _FOUND or _FOUND[kind][0].own_conv):
-            ours = self._made(own_conv=True)
+        kind, trainers = self._kind(few, sizes), {"": self._trainer}
+        if (whose := self._own_conv()) and (kind not in _FOUND or _FOUND[kind][0].own_conv):
+            ours = self._made(own_conv=whose)
             with contextlib.suppress(NotStackable):
                 self._must_agree(two, alone, work, ours)
-                trainers[True] = ours
+                trainers[whose] = ours
         if kind not in _FOUND or _FOUND[kind][0].own_conv not in trainers:
             _FOUND[kind] = self._tried(trainers, few, work)
         how, faster = _FOUND[kind]
         self._trainer = trainer = trainers[how.own_conv]
         trainer.lanes, trainer.size = how.lanes, how.size
-        more = ", convolutions by Triton" if how.own_conv else ""
+        more = f", convolutions by {how.own_conv}" if how.own_conv else ""
         if self._compile:
             self._trainer, times, told = self._compiled(trainer, jobs, work)
             faster, more = faster * times, more + told
@@ -196,7 +199,9 @@ class Together:
         if not self._forced and faster < _WORTH * self._at_a_time:
             others = "one by one" if self._at_a_time == 1 else f"one, and {self._at_a_time} processes train"
             raise NotStackable(f"a step of a stack is {faster:.1f} times as fast as {others} here")
-        stack = "one client a stack" if how.size == 1 else "all who wait in a stack" if lanes == 1 else "a stack a lane"
+        stack = "all who wait in a stack" if lanes == 1 else "a stack a lane"
+        if how.size is not None:
+            stack = "one client a stack" if how.size == 1 else f"up to {how.size} a stack"
         more = ("" if lanes == 1 else f", {lanes} lanes") + more
         self.told = f"clients are trained together ({stack}{more}): a step is {faster:.1f} times as fast as alone"
 
@@ -220,11 +225,14 @@ class Together:
             return plain, 1.0, f", not compiled, which would be {times:.1f} times as fast"
         return made, times, _COMPILED
 
-    def _may_have_own_conv(self) -> bool:
-        """Whether there are convolutions on a GPU, and what our kernels for them are written in."""
-        flat, layers = self._bound.flat, self._bound.layout.layers
-        single = flat.dtype == torch.float32 and self._precision != "bf16"
-        return flat.is_cuda and single and any(len(b.shape) == 4 for b in layers) and find_spec("triton") is not None
+    def _own_conv(self) -> str:
+        """What our kernels for its convolutions are written in, where there are such convolutions, and that is here."""
+        flat, filters = self._bound.flat, [b.shape for b in self._bound.layout.layers if len(b.shape) == 4]
+        if flat.dtype != torch.float32 or self._precision == "bf16":
+            return ""
+        if flat.is_cuda:
+            return "Triton" if filters and find_spec("triton") is not None else ""
+        return "numba" if any(few_channels(shape) for shape in filters) and has_numba() else ""
 
     def _kind(self, few: Sequence[Job], sizes: Mapping[int, int]) -> Hashable:
         """Runs of one kind in one process are tried once: a table's runs differ in seeds and settings alone."""
@@ -240,7 +248,7 @@ class Together:
             rule = type(self._rule)
         return (*model, rule, type(work.optimiser), work.batch, about, len(few), trainer.most_lanes, self._precision)
 
-    def _tried(self, trainers: Mapping[bool, Trainer], few: Sequence[Job], work: Work) -> tuple[Way, float]:
+    def _tried(self, trainers: Mapping[str, Trainer], few: Sequence[Job], work: Work) -> tuple[Way, float]:
         """The fastest way, and how many times as fast as one by one it is.
 
         What else the machine does only adds to a time: the shortest of a few counts.
@@ -262,7 +270,7 @@ class Together:
             few = few[: max(_FEWEST, int(_SHORT / min(one_by_one)))]
         ends = [few[0], few[-1]]
         theirs, refused = [alone(job) for job in ends], ""
-        for how in self._ways(len(few), own_conv=True in trials):
+        for how in self._ways(len(few), own_conv=[whose for whose in trials if whose]):
             try:
                 began = time.perf_counter()
                 found = together(how)
@@ -284,15 +292,16 @@ class Together:
             took[best] = min(_seconds(together, best) for _ in range(_AGAIN))
         return best, min(one_by_one) * len(few) / took[best]
 
-    def _ways(self, n: int, *, own_conv: bool) -> Iterator[Way]:
+    def _ways(self, n: int, *, own_conv: Sequence[str]) -> Iterator[Way]:
         assert self._trainer is not None
         most = self._trainer.most_lanes
         lanes = [k for k in sorted({2, 4, most}) if 1 < k <= min(most, n)]
         yield Way(1, None)
         yield from (Way(k, size) for k in lanes for size in (None, 1))
         yield from [Way(1, 1)] if most == 1 else []
-        if own_conv:
-            yield from (Way(k, None, own_conv=True) for k in (1, *lanes[-1:]))
+        sizes = (None,) if self._bound.flat.is_cuda or n <= _CACHED else (None, _CACHED)
+        for whose in own_conv:
+            yield from (Way(k, size, whose) for k in (1, *lanes[-1:]) for size in sizes)
 
     def _must_agree(self, jobs: Sequence[Job], alone: Sequence[Trained], work: Work, trainer: Trainer) -> None:
         """A few steps of each, in one stack; and padded, where others may be though these are not."""
