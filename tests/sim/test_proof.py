@@ -172,6 +172,62 @@ def test_whoever_draws_numbers_of_his_own_is_trained_one_by_one() -> None:
     assert "draws random numbers" in run(task(lambda: Noisy("python"), drawn(*EVEN)), "batched").trained
 
 
+class Waking(nn.Sequential):
+    """Does otherwise from its third training pass on, for good."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
+        self.passes = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.passes += self.training
+        out: Tensor = super().forward(x)
+        return 2 * out if self.passes > 3 else out
+
+
+def test_a_model_that_changes_early_in_python_is_trained_one_by_one() -> None:
+    told = run(task(Waking, drawn(20, 20, 20)), "batched").trained
+    assert "keeps something in Python" in told
+
+
+class Twice(nn.Sequential):
+    """One layer by two names."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(4)
+        inner = nn.Linear(6, 6)
+        super().__init__(inner, nn.Tanh(), nn.BatchNorm1d(6), inner, nn.Tanh(), nn.Linear(6, 3))
+
+
+class Attending(nn.Module):
+    def __init__(self) -> None:
+        torch.manual_seed(4)
+        super().__init__()
+        self.inner = nn.TransformerEncoderLayer(6, 2, 8, dropout=0.0, batch_first=True)
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.inner(x[:, None].expand(-1, 3, -1).cumsum(1))[:, -1])
+        return out
+
+
+@pytest.mark.parametrize("model", [Twice, Attending])
+@pytest.mark.parametrize("sizes", [(20, 20, 20), (20, 34, 48)], ids=["equal", "unequal"])
+def test_a_layer_by_two_names_and_attention_are_stacked(model: Callable[[], nn.Module], sizes: tuple[int, ...]) -> None:
+    told = compared(lambda: task(model, drawn(*sizes)), batch=8)
+    assert told.startswith("clients are trained together"), told
+
+
+def test_programs_of_runs_that_are_over_are_let_go() -> None:
+    """Torch keeps what torch.jit.trace makes for as long as a process runs."""
+    import torch.jit._state as state
+
+    before = len(state._python_cu.get_functions())  # type: ignore[attr-defined]
+    told = run(task(lambda: nn.Linear(6, 3), drawn(20, 20, 20)), "batched", updates=200).trained
+    assert told.startswith("clients are trained together"), told
+    assert len(state._python_cu.get_functions()) == before  # type: ignore[attr-defined]
+
+
 def test_a_loss_that_keeps_something_in_python_is_trained_with_one_by_one() -> None:
     calls = [0]
 

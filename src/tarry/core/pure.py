@@ -13,8 +13,9 @@ With `channels_last` all vectors are in inner order (core.channels), and so are 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -56,7 +57,7 @@ class Pure:
         self._bf16, self.channels_last = bf16, channels_last
         self.drops = Drops() if drops(module) else None
         self.steady = not layout.stats and self.drops is None
-        self._sizes = [b.stop - b.start for b in layout.layers]
+        self._sizes, self._shared = [b.stop - b.start for b in layout.layers], _shared(module)
         self.norms, whole = Norms(module), {n: b for n, b in module.named_buffers() if not b.is_floating_point()}
         counters = self.norms.counters
         self._stats = [(b.name, b.shape) for b in layout.stats] + [(n, tuple(b.shape)) for n, b in counters.items()]
@@ -175,7 +176,7 @@ class Pure:
         if self.channels_last and x.ndim == 4:
             x = x.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
         bf16 = torch.autocast(x.device.type, torch.bfloat16, enabled=self._bf16, cache_enabled=False)
-        with bf16, self.norms.over(self._mask), self._dropping():
+        with bf16, self.norms.over(self._mask), self._dropping(), _put_back(self._shared):
             out: Tensor = functional_call(self.module, named, (x,))
         others = [name for name in given if named[name] is not given[name] and name not in self.norms.moved]
         if self._mask is not None and (others or held._version != version):
@@ -253,6 +254,24 @@ class _PureSplit:
         assert self._pure.head is not None
         out: Tensor = functional_call(self._pure.head, dict(zip(self._names, own, strict=True)), (features,))
         return out
+
+
+def _shared(module: nn.Module) -> list[nn.Module]:
+    """Modules that are in it by more than one name."""
+    names = Counter(id(m) for _, m in module.named_modules(remove_duplicate=False))
+    return [m for m in module.modules() if names[id(m)] > 1]
+
+
+@contextmanager
+def _put_back(modules: Sequence[nn.Module]) -> Iterator[None]:
+    """Torch exchanges a module's tensors for a call name by name, and leaves those in it that it exchanged twice."""
+    tensors: list[dict[str, Any]] = [held for m in modules for held in (m._parameters, m._buffers)]
+    kept = [(held, dict(held)) for held in tensors]
+    try:
+        yield
+    finally:
+        for held, was in kept:
+            held.update(was)
 
 
 def _view(part: Tensor, block: Block) -> Tensor:

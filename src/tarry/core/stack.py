@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 from torch.func import functionalize, vmap
 from torch.fx import GraphModule, Node
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from .errors import first_line
@@ -115,7 +116,8 @@ def _key(x: Any) -> Hashable:
 def traced(fn: Operations, args: Sequence[Tensor]) -> GraphModule:
     """The operations that a function does with such tensors; nothing is written to its arguments."""
     try:
-        once = _trace(fn, args)
+        with sdpa_kernel(SDPBackend.MATH):  # of operations that can be stacked, which its quicker forms are not
+            once = _trace(fn, args)
         if any(_name(node) in _RANDOM for node in once.graph.nodes):
             raise NotStackable(
                 "it draws random numbers by itself; dropout by torch's layers, or a client's key, would do"

@@ -15,7 +15,7 @@ from __future__ import annotations
 import copy
 import random
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -48,13 +48,12 @@ def proven(bound: Bound, jobs: Sequence[Job], *, rule: LocalRule, work: Work, se
         return False
     short, shards = _short(work), [_exact(s) for s in _shards(bound, jobs, work, ragged=ragged)]
     task = replace(bound.task, clients=shards, train=None, test=None, unlabelled=None, unlabelled_mask=None)
-    visits = [(c, v) for c in range(len(shards)) for v in range(_VISITS)]
-    given = [_visit(jobs[c % len(jobs)], number=i, client=c, visit=v) for i, (c, v) in enumerate(visits)]
     try:
         module = copy.deepcopy(bound.module).to("cpu", _EXACT)
         own = Bound(module, bound.layout, task, work.optimiser)
         if _BACK * _BATCH * _seconds(own, shards[0][0][:1]) > _LONG:
             return False
+        given = list(_visits(jobs, len(shards)))
         alone = [_alone(job, own, rule, short, seed) for job in given]
         again = train(given[0], own, rule=rule, work=short, seed=seed)
     except NotStackable:
@@ -125,12 +124,20 @@ def _exact(examples: Examples) -> Examples:
     return x, y
 
 
-def _visit(job: Job, **where: int) -> Job:
-    def exact(given: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return {k: t.to("cpu", _EXACT) if t.is_floating_point() else t.to("cpu") for k, t in given.items()}
+def _visits(jobs: Sequence[Job], clients: int) -> Iterator[Job]:
+    """A few of each, from what the first jobs were sent; copied once each, however many were sent the same."""
+    copies: dict[int, Tensor] = {}
 
-    sent = job.sent.to("cpu", _EXACT)
-    return job._replace(sent=sent, payload=exact(job.payload), memory=exact(job.memory), **where)
+    def exact(t: Tensor) -> Tensor:
+        if id(t) not in copies:
+            copies[id(t)] = t.to("cpu", _EXACT) if t.is_floating_point() else t.to("cpu")
+        return copies[id(t)]
+
+    for i in range(clients * _VISITS):
+        c, v = divmod(i, _VISITS)
+        job = jobs[c % len(jobs)]
+        payload, memory = ({k: exact(t) for k, t in given.items()} for given in (job.payload, job.memory))
+        yield job._replace(number=i, client=c, visit=v, sent=exact(job.sent), payload=payload, memory=memory)
 
 
 def _alone(job: Job, bound: Bound, rule: LocalRule, work: Work, seed: int) -> Trained:

@@ -353,30 +353,40 @@ def _told(made: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
+# In torch's own dialect, which it reads from text
+_COLUMNS = """
+def columns(
+    stays: List[Tensor], changes: List[Tensor], parts: List[Tensor], data: List[Tensor], first: int, count: int
+):
+    for s in range(first, first + count):
+        changes = step(stays, changes, [p.select(1, s) for p in parts], data)
+    return changes
+"""
+
+
 def _scripted(
     run: Callable[..., Any], stays: list[Tensor], changes: list[Tensor], parts: list[Tensor], data: list[Tensor]
 ) -> Columns | None:
     """Steps in a row without Python, if torch's scripts can say them.
 
-    Torch keeps these for as long as it runs, and with them whatever tensor is not given to them.
+    What torch.jit.trace makes stays for as long as the process runs, some megabytes a run: this is let go when it is
+    not needed any more. It keeps whatever tensor is not given to it.
     """
 
     def one(stays: list[Tensor], changes: list[Tensor], parts: list[Tensor], data: list[Tensor]) -> list[Tensor]:
         return list(run(*stays, *changes, *parts, data=data))
 
-    def columns(
-        stays: list[Tensor], changes: list[Tensor], parts: list[Tensor], data: list[Tensor], first: int, count: int
-    ) -> list[Tensor]:
-        for s in range(first, first + count):
-            changes = step(stays, changes, [p.select(1, s) for p in parts], data)
-        return changes
-
+    torch_c: Any = torch._C
+    names = ["stays", "changes", "parts", "data"]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            given = (stays, changes, parts, data)
-            step: Any = torch.jit.trace(one, given, check_trace=False, strict=False)  # type: ignore[no-untyped-call]
-            made: Columns = torch.jit.script(columns)
-        except Exception:  # an operation whose arguments it does not know, as of a convolution's backward; no source
+            graph, _ = torch_c._create_graph_by_tracing(
+                one, (stays, changes, parts, data), lambda _: "", False, False, None, names
+            )
+            unit = torch_c.CompilationUnit()
+            unit.define(_COLUMNS, {"step": unit.create_function("step", graph, False)}.get)
+            made: Columns = unit.find_function("columns")
+        except Exception:  # an operation whose arguments it does not know, as of a convolution's backward
             return None
     return made

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
+from itertools import count
 from typing import Any, NamedTuple
 
 import torch
@@ -56,6 +57,8 @@ _COMPILED = ", compiled"
 _CACHED = 8  # clients whose images a processor's cache holds
 _WORTH = 1.1  # times as fast: less is not worth other roundings
 _FOUND: dict[Hashable, tuple[Way, float]] = {}  # by kind of run, in this process
+_SOMETIMES = 8  # runs: what was traced is garbage then, which Python is slow to look for in a process of many of them
+_over = count(1)
 
 
 class Together:
@@ -173,12 +176,12 @@ class Together:
         few, work = jobs[:_MOST], replace(self._work, epochs=None, steps=_STEPS)
         sizes = {j.number: len(self._bound.task.clients[j.client][0]) for j in few}
         two = [few[0], min(few, key=lambda j: sizes[j.number])][: len(few)]
+        given: dict[str, Any] = {"rule": self._rule, "work": self._work, "seed": self._seed}
+        proven(self._bound, few, ragged=self._trainer.masks, **given)  # first: what a model remembers is as it was made
+        trim_memory()
         alone = [train(j, self._bound, rule=self._rule, work=work, seed=self._seed) for j in two]
         if self._trainer.masks and not self._trainer.means():
             raise NotStackable("its loss is not the mean of the examples' losses, and clients differ in size")
-        given: dict[str, Any] = {"rule": self._rule, "work": self._work, "seed": self._seed}
-        proven(self._bound, few, ragged=self._trainer.masks, **given)
-        trim_memory()
         self._must_agree(two, alone, work, self._trainer)
         kind, trainers = self._kind(few, sizes), {"": self._trainer}
         if (whose := self._own_conv()) and (kind not in _FOUND or _FOUND[kind][0].own_conv):
@@ -329,7 +332,10 @@ class Together:
     def close(self) -> None:
         self._waiting.clear()
         self._done.clear()
-        self._trainer = None
+        if self._trainer is not None:
+            self._trainer = None
+            if next(_over) % _SOMETIMES == 0:
+                gc.collect()
         if self._other is not None:
             self._other.close()
 
