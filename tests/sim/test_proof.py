@@ -146,7 +146,6 @@ EVEN, UNEVEN = (64, 64, 64, 64), (64, 16, 32, 48, 16)
         (lambda: task(Checkpointed, drawn(*EVEN)), {"lr": 0.02}, "differs by"),
         (lambda: task(Centred, drawn(805, 830, 1009)), {"batch": 200, "epochs": 1}, "differs by"),
         (lambda: task(lambda: Bag(scale_grad_by_freq=True), words(258, 259, 321)), {"batch": 64}, "differs by"),
-        (lambda: task(lambda: Bag(max_norm=4.6), words(*EVEN)), {"lr": 2.0}, "cannot be stacked"),
     ],
     ids=[
         "norm of one's own",
@@ -155,7 +154,6 @@ EVEN, UNEVEN = (64, 64, 64, 64), (64, 16, 32, 48, 16)
         "checkpoint",
         "batch's mean",
         "frequencies",
-        "norms",
     ],
 )
 def test_a_model_that_does_what_a_stack_does_not_is_trained_one_by_one(
@@ -170,6 +168,25 @@ def test_whoever_draws_numbers_of_his_own_is_trained_one_by_one() -> None:
     assert {r.weights_sha256 for r in found} == {run(given, "inline").weights_sha256}
     assert all("draws random numbers" in r.trained for r in found)
     assert "draws random numbers" in run(task(lambda: Noisy("python"), drawn(*EVEN)), "batched").trained
+
+
+class Bags(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.e, self.o = nn.EmbeddingBag(50, 8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.o(self.e(x))
+        return out
+
+
+@pytest.mark.parametrize("model", [lambda: Bag(max_norm=4.6), Bags], ids=["norms", "bags"])
+def test_what_has_no_form_for_a_stack_is_traced_one_client_a_stack(
+    model: Callable[[], nn.Module], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(together, "_FOUND", {})
+    told = compared(lambda: task(model, words(*EVEN)), lr=2.0)
+    assert told.startswith("clients are trained together (one client a stack"), told
 
 
 class Waking(nn.Sequential):

@@ -28,7 +28,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 from .errors import first_line
 from .recorder import LooksAtValues, recorded
 
-__all__ = ["Form", "NotStackable", "Varies", "bytes_of", "form_of", "gathered", "no_loops", "stacked", "traced"]
+__all__ = ["Form", "NoRule", "NotStackable", "Varies", "bytes_of", "form_of", "gathered", "no_loops", "stacked", "traced"]
 
 Operations = Callable[..., Any]
 _aten = torch.ops.aten
@@ -37,6 +37,10 @@ _KEYS: dict[Hashable, int] = {}
 
 class NotStackable(Exception):
     """Why something cannot be traced or stacked."""
+
+
+class NoRule(NotStackable):
+    """An operation has no form for a stack: clients can be traced, one a stack."""
 
 
 class Varies:
@@ -146,7 +150,7 @@ def no_loops() -> Iterator[None]:
     except torch.OutOfMemoryError:
         raise
     except Exception as e:
-        raise NotStackable(f"its step cannot be stacked ({type(e).__name__}: {first_line(e)})") from e
+        raise NoRule(f"its step cannot be stacked ({type(e).__name__}: {first_line(e)})") from e
     finally:
         functorch._set_vmap_fallback_enabled(before)
 

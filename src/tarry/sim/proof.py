@@ -28,7 +28,7 @@ from ..core.client import Bound, Job, Trained, Work, train
 from ..core.local import LocalRule
 from ..core.norms import Norms
 from ..core.rng import Stream
-from ..core.stack import NotStackable
+from ..core.stack import NoRule, NotStackable
 from ..core.task import Examples
 from .batched import Trainer
 
@@ -69,7 +69,12 @@ def proven(bound: Bound, jobs: Sequence[Job], *, rule: LocalRule, work: Work, se
     trainer = Trainer(own, rule=rule, work=short, seed=seed)
     if trainer.masks and not trainer.means():
         raise NotStackable("its loss is not the mean of the examples' losses, and clients differ in size")
-    for job, a, b in zip(given, alone, trainer.train(given), strict=True):
+    try:
+        together = trainer.train(given)
+    except NoRule:
+        trainer.size = 1
+        together = trainer.train(given)
+    for job, a, b in zip(given, alone, together, strict=True):
         if (far := _far(a, b, bound)) > _ALIKE:
             near = train(shaken(job, seed), own, rule=rule, work=short, seed=seed)
             if far > min(_MOST, _TIMES * _far(a, near, bound)):

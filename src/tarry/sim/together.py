@@ -28,7 +28,7 @@ from ..core.fused import has_numba
 from ..core.local import LocalRule
 from ..core.plane_conv import few_channels
 from ..core.process import trim_memory
-from ..core.stack import NotStackable
+from ..core.stack import NoRule, NotStackable
 from ..core.ticket import Ticket
 from .batched import Trainer
 from .executor import Executor
@@ -86,7 +86,7 @@ class Together:
         self._rough, self._precision, self._compile, self._lanes = precision != "float32", precision, compiled, lanes
         self._waiting: dict[int, tuple[float, Ticket, Mapping[str, Tensor]]] = {}
         self._done: dict[int, Trained] = {}
-        self._chosen = False
+        self._chosen = self._singly = False  # an operation has no form for stacks of more than one
         self._trainer: Trainer | None = None
         self._other: Executor | None = None
         self.told = ""
@@ -182,9 +182,13 @@ class Together:
         alone = [train(j, self._bound, rule=self._rule, work=work, seed=self._seed) for j in two]
         if self._trainer.masks and not self._trainer.means():
             raise NotStackable("its loss is not the mean of the examples' losses, and clients differ in size")
-        self._must_agree(two, alone, work, self._trainer)
+        try:
+            self._must_agree(two, alone, work, self._trainer)
+        except NoRule:
+            self._singly = True
+            self._must_agree(two, alone, work, self._trainer)
         kind, trainers = self._kind(few, sizes), {"": self._trainer}
-        if (whose := self._own_conv()) and (kind not in _FOUND or _FOUND[kind][0].own_conv):
+        if not self._singly and (whose := self._own_conv()) and (kind not in _FOUND or _FOUND[kind][0].own_conv):
             ours = self._made(own_conv=whose)
             with contextlib.suppress(NotStackable):
                 self._must_agree(two, alone, work, ours)
@@ -299,6 +303,9 @@ class Together:
         assert self._trainer is not None
         most = self._trainer.most_lanes
         lanes = [k for k in sorted({2, 4, most}) if 1 < k <= min(most, n)]
+        if self._singly:
+            yield from (Way(k, 1) for k in (1, *lanes))
+            return
         yield Way(1, None)
         yield from (Way(k, size) for k in lanes for size in (None, 1))
         yield from [Way(1, 1)] if most == 1 else []
@@ -310,7 +317,7 @@ class Together:
         """A few steps of each, in one stack; and padded, where others may be though these are not."""
         for padding in (0, 1) if trainer.masks else (0,):
             short = trainer.shortened(_STEPS, padding=padding)
-            short.lanes = 1
+            short.lanes, short.size = 1, 1 if self._singly else None
             self._compared(jobs, alone, short.train(jobs), work)
 
     def _compared(self, jobs: Sequence[Job], alone: Sequence[Trained], stacked: Sequence[Trained], work: Work) -> None:
