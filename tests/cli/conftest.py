@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -43,8 +44,12 @@ def cli(here, monkeypatch, capsys) -> Cli:
     def call(*args: str) -> Said:
         monkeypatch.setattr(sys, "argv", ["tarry", *(str(a) for a in args)])
         capsys.readouterr()
-        with pytest.raises(SystemExit) as e:
-            main()
+        ctrl_c = signal.getsignal(signal.SIGINT)
+        try:
+            with pytest.raises(SystemExit) as e:
+                main()
+        finally:
+            signal.signal(signal.SIGINT, ctrl_c)  # a command that was interrupted leaves it to the system
         out, err = capsys.readouterr()
         code = e.value.code
         return Said(0 if code is None else int(code), out, err)

@@ -2,7 +2,11 @@ from __future__ import annotations
 
 import json
 import re
+import signal
+import subprocess
+import sys
 import tomllib
+from html import escape
 from importlib import import_module
 from pathlib import Path
 
@@ -384,6 +388,61 @@ def test_ctrl_c_ends_with_130_and_says_how_to_go_on(cli, quick, monkeypatch):
     assert cli("run", *quick).complaints == ["interrupted; nothing is left of it: it had no --out"]
 
 
+POISON = """
+import os, signal, torch, tarry
+
+HERE = os.getpid()
+
+def loss(out, y):
+    if os.getpid() != HERE:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return torch.nn.functional.cross_entropy(out, y)
+
+def mine():
+    clients = [(torch.zeros(4, 2), torch.zeros(4, dtype=torch.long))] * 3
+    return tarry.Task("mine", lambda: torch.nn.Linear(2, 2), loss, clients, clients[0])
+"""
+
+
+def test_a_run_whose_training_processes_die_again_and_again_says_how_to_go_on(cli, here):
+    (here / "mine.py").write_text(POISON)
+    said = cli("run", "--task", "mine.py:mine", "--workers", "2", "--updates", "6", "--out", "my run")
+    assert said.code == 2
+    (told,) = said.complaints
+    assert told.startswith("3 training processes in a row were lost (code -9) while they trained client ")
+    assert told.endswith("Fewer --workers take less of it; `tarry resume 'my run'` goes on")
+    said = cli("resume", "my run", "--executor", "inline", "--workers", "1")
+    assert said.code == 0
+
+
+INTERRUPTED = """
+import atexit, os, signal, sys, time
+from tarry.cli import run
+from tarry.cli.app import main
+
+def interrupted(*_, **__):
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(60)
+
+def at_the_end():
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(60)
+
+atexit.register(at_the_end)
+run.run_spec = interrupted
+sys.argv = ["tarry", "run", "--out", "r"]
+main()
+"""
+
+
+def test_a_second_ctrl_c_ends_at_once_and_says_nothing(here):
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, check=False, timeout=50, cwd=here
+    )
+    assert done.stderr == "error: interrupted; `tarry resume r` goes on\n"
+    assert done.returncode == -signal.SIGINT
+
+
 def test_ctrl_c_in_a_comparison_advises_the_same_command_which_really_goes_on(cli, here, quick, monkeypatch):
     room = import_module("tarry.compare")
     whole = room.run_spec
@@ -406,6 +465,20 @@ def test_ctrl_c_in_a_comparison_advises_the_same_command_which_really_goes_on(cl
     assert cli(*command.split()[1:]).code == 0
     assert (here / "c" / "fedasync" / "seed-0" / "result.json").is_file()
     assert (here / "c" / "fedavg" / "seed-0" / "result.json").stat().st_mtime_ns == before
+
+
+def test_why_clients_of_a_comparison_are_not_trained_together_is_told_under_the_table_and_on_the_page(cli, here, quick):
+    (here / "mine.py").write_text(POISON.replace("os.getpid() != HERE", "float(out.detach().sum()) > 1e9"))
+    args = ["--method", "fedavg", "--method", "fedasync", "--seeds", "0", "--updates", "4", "--executor", "batched"]
+    said = cli("compare", *args, "--task", "mine.py:mine", "--out", "c")
+    assert said.code == 0
+    (line,) = [line for line in said.out.splitlines() if "not trained together" in line]
+    assert line.startswith("fedavg, fedasync: clients are not trained together: ")
+    told = Result.read(here / "c" / "fedavg" / "seed-0").trained
+    assert line == f"fedavg, fedasync: {told}"
+    assert escape(line) in (here / "c" / "report.html").read_text()
+    assert cli("compare", *args[:-2], *quick, "--out", "d").code == 0
+    assert "trained together" not in (here / "d" / "report.html").read_text()
 
 
 def test_all_methods_are_compared_but_those_that_do_not_fit(cli, here, quick, monkeypatch):

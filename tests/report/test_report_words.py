@@ -148,6 +148,23 @@ def test_a_remark_is_told_once_with_the_methods_it_is_about(make: Make) -> None:
     assert remarked(runs) == ["a, b: so", "a: thus"]
 
 
+def test_how_clients_were_trained_where_there_was_a_choice_is_told_once_for_all_it_holds_for(make: Make) -> None:
+    no, yes = "clients are not trained together: {}", "clients are trained together (a stack): a step is {}"
+    told = {
+        "a": [no.format("dropout"), no.format("dropout")],
+        "b": [yes.format("3.1 times as fast as alone"), yes.format("10.0 times as fast as alone")],
+        "c": [yes.format("4.2 times as fast as alone"), no.format("dropout")],
+        "d": ["", ""],
+        "e": [no.format("a client's update differs by 3e-05 of its size"), ""],
+    }
+    runs = [make(label, seed, {9: 0.6}, trained=told[label][seed]) for label in told for seed in (0, 1)]
+    assert remarked(runs) == [
+        "a, c: clients are not trained together: dropout",
+        "b, c: clients are trained together (a stack): a step is 3.1 to 10.0 times as fast as alone",
+        "e: clients are not trained together: a client's update differs by 3e-05 of its size",
+    ]
+
+
 @pytest.mark.parametrize(("seconds", "said"), [(3, "0.03×"), (39, "0.39×"), (109, "1.09×"), (1234, "12.3×")])
 def test_relative_times_read_as_in_the_paper(make: Make, seconds: float, said: str) -> None:
     runs = [make("fedavg", 0, {100: 0.6}), make("b", 0, {seconds: 0.6})]

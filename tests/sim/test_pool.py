@@ -2,9 +2,13 @@ from __future__ import annotations
 
 import multiprocessing as mp
 import os
+import re
 import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -162,37 +166,132 @@ def test_an_update_that_is_not_finite_is_refused_in_processes_too():
     assert result.updates == 6 + 2
 
 
-def test_a_worker_that_is_killed_at_work_is_noticed_and_the_others_are_ended():
-    pids: list[int] = []
+def test_clients_of_a_worker_that_was_killed_at_work_are_trained_again_to_the_same_bits(tmp_path, caplog):
+    flag = tmp_path / "killed"
 
     def loss(out: Tensor, y: Tensor) -> Tensor:
-        if os.getpid() != HERE and (y == 2).sum() > 2:
+        if os.getpid() != HERE and not flag.exists():
+            flag.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return cross_entropy(out, y)
+
+    inline, _ = story(task=noisy_task(), method="orthofl", **SMALL)
+    for workers in (1, 2):
+        flag.unlink(missing_ok=True)
+        caplog.clear()
+        pooled, _ = story(task=noisy_task(loss), method="orthofl", executor="pool", workers=workers, **SMALL)
+        assert pooled == inline
+        assert flag.exists()
+        assert re.fullmatch(
+            r"training process \d+ was lost \(code -9\); another takes its place, and trains again what it had",
+            caplog.messages[0],
+        )
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+def test_workers_that_are_killed_all_at_once_and_again_are_replaced_to_the_same_bits(workers):
+    inline, _ = story(task=noisy_task(), **SMALL)
+    events, pids = list[Any](), set[int]()
+
+    def listen(e: Event) -> None:
+        events.append(e._replace(weights=e.weights.numpy().tobytes()))  # type: ignore[arg-type]
+        if e.kind == "arrival" and e.updates in (2, 6):
+            for p in mp.active_children():
+                pids.add(p.pid or 0)
+                os.kill(p.pid or 0, signal.SIGKILL)
+
+    tarry.run(task=noisy_task(), workers=workers, executor="pool", callbacks=[listen], **SMALL)
+    assert events == inline
+    assert len(pids) > workers
+    assert all(ended(p) for p in pids)
+
+
+def test_an_answer_that_a_killed_worker_did_not_finish_is_asked_for_again():
+    pool = made_pool()
+    mine, theirs = mp.Pipe()
+    try:
+        for p in mp.active_children():
+            os.kill(p.pid or 0, signal.SIGKILL)
+            p.join()
+        whole, pool._conns[0] = pool._conns[0], mine
+        os.write(theirs.fileno(), b"\0\0\1\0and no more")
+        theirs.close()
+        whole.close()
+        assert all(pool.collect(number).finite for number in range(3))
+    finally:
+        pool.close()
+
+
+def test_a_client_that_kills_its_workers_again_and_again_is_named_and_the_others_are_ended():
+    pids: set[int] = set()
+
+    def loss(out: Tensor, y: Tensor) -> Tensor:
+        if os.getpid() != HERE and y.shape[0] == 7:
             os.kill(os.getpid(), signal.SIGKILL)
         return cross_entropy(out, y)
 
     def listen(_: Event) -> None:
-        pids.extend(p.pid for p in mp.active_children() if p.pid is not None)
+        pids.update(p.pid for p in mp.active_children() if p.pid is not None)
 
-    with pytest.raises(WorkerDied, match=r"training process \d+ ended with code -9") as e:
-        tarry.run(task=noisy_task(loss), workers=2, callbacks=[listen], **SMALL)
-    assert len(set(pids)) == 2
-    assert str(e.value).split()[2] in {str(p) for p in pids}
+    poisoned = noisy_task(loss)
+    x, y = poisoned.clients[1]
+    clients = [poisoned.clients[0], (x[:7], y[:7]), poisoned.clients[2]]
+    words = r"3 training processes in a row were lost \(code -9\) while they trained client 1 \(visit 0\): "
+    for workers, way_out in ((2, " Fewer --workers take less of it"), (1, "")):
+        with pytest.raises(WorkerDied, match=f"^{words}killed, or out of memory\\?{way_out}$"):
+            tarry.run(
+                task=replace(poisoned, clients=clients), workers=workers, executor="pool", callbacks=[listen],
+                **{**SMALL, "batch": "all"},
+            )  # fmt: skip
+    assert len(pids) >= 3
     assert all(ended(p) for p in pids)
 
 
-def test_a_worker_that_is_killed_while_it_waits_is_noticed_too():
-    pids: set[int] = set()
+def test_workers_that_never_get_to_work_are_given_up():
+    class Unlucky(nn.Linear):
+        def train(self, mode: bool = True) -> Unlucky:
+            if os.getpid() != HERE:
+                os._exit(3)
+            return super().train(mode)
 
-    def listen(e: Event) -> None:
-        if e.kind == "arrival" and e.updates == 2:
-            children = mp.active_children()
-            pids.update(p.pid for p in children if p.pid is not None)
-            for p in children:
-                os.kill(p.pid or 0, signal.SIGKILL)
+    unlucky = replace(noisy_task(), model=lambda: nn.Sequential(Unlucky(4, 3)))
+    with pytest.raises(WorkerDied, match=r"3 training processes in a row were lost \(code 3\)"):
+        tarry.run(task=unlucky, workers=2, **SMALL)
 
-    with pytest.raises(WorkerDied, match="killed or out of memory"):
-        tarry.run(task=noisy_task(), workers=2, callbacks=[listen], **SMALL)
-    assert len(pids) == 2
+
+ORPHANS = """
+import multiprocessing as mp, os, signal
+import torch
+import tarry
+from torch.nn.functional import cross_entropy
+
+pids = set()
+
+def listen(e):
+    if e.kind != "arrival":
+        return
+    pids.update(p.pid for p in mp.active_children())
+    if len(pids) == 2:
+        os.kill(min(pids), signal.SIGKILL)
+    else:
+        print(*pids, flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+clients = [(torch.zeros(4, 2), torch.zeros(4, dtype=torch.long))] * 3
+task = tarry.Task("zeros", lambda: torch.nn.Linear(2, 2), cross_entropy, clients, clients[0])
+tarry.run(task=task, delay=[1, 2, 3], updates=1000, workers=2, callbacks=[listen])
+"""
+
+
+def test_workers_end_when_their_parent_is_killed_and_so_do_those_that_took_anothers_place():
+    done = subprocess.run([sys.executable, "-c", ORPHANS], capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    pids = [int(p) for p in done.stdout.split()]
+    assert len(pids) == 3
+    for _ in range(100):
+        if all(ended(p) for p in pids):
+            break
+        time.sleep(0.1)
     assert all(ended(p) for p in pids)
 
 

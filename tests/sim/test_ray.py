@@ -200,7 +200,7 @@ def test_what_tickets_share_is_put_once_and_let_go_with_the_last_of_them():
     assert [h.tensor for h in store._held.values()] == [second]
 
 
-def test_clients_of_a_worker_that_was_killed_at_work_are_trained_again_to_the_same_bits(tmp_path):
+def test_clients_of_a_worker_that_was_killed_at_work_are_trained_again_to_the_same_bits(tmp_path, caplog):
     flag = tmp_path / "killed"
 
     def loss(out: Tensor, y: Tensor) -> Tensor:
@@ -211,6 +211,8 @@ def test_clients_of_a_worker_that_was_killed_at_work_are_trained_again_to_the_sa
 
     assert story(on_ray, method="orthofl", task=task(loss)) == story(method="orthofl")
     assert flag.exists()
+    (line,) = [r.getMessage() for r in caplog.records if r.name == "tarry"]
+    assert line == "a Ray worker was lost; another takes its place, and what it had is trained again"
 
 
 def test_a_client_that_kills_its_workers_again_and_again_is_named(monkeypatch):
@@ -292,6 +294,19 @@ def test_workers_hold_their_share_of_a_gpu_and_no_more_of_them_come_up_than_ther
     assert seen.endswith(" sees 0")
     with pytest.raises(BadInput, match=r"a worker takes 1 CPU and 2 GPU \(--gpus\), and the whole cluster has 2 and 1"):
         story(partial(on_ray, gpus=2.0))
+
+
+def test_a_process_on_a_cluster_is_ended_by_a_signal_as_any_other(cluster):
+    script = f"""
+import os, signal, time
+from tarry.sim.ray_cluster import connect
+leave = connect({cluster!r}, cpus=1)
+os.kill(os.getpid(), signal.SIGTERM)
+time.sleep(60)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGTERM
+    assert done.stderr == ""
 
 
 def test_leaving_a_cluster_that_was_there_leaves_it_there(cluster):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -68,8 +69,7 @@ def gather(given: Mapping[str, Any], context: typer.Context, spec: Path | None) 
     merged, problems = uncrossed({**merged, **given})
     if problems:
         raise BadInput(problems)
-    flags = [flag.removeprefix("--") for p in context.command.params for flag in p.opts]
-    for group, parameter, value in _dotted(context.args, flags):
+    for group, parameter, value in _dotted(context.args, lambda flag: _hint(flag, context, merged)):
         group = "server" if group == "method" and merged.get("server") is not None else group
         base = merged.get(group, settings()[group].default)
         if base is None:
@@ -84,10 +84,36 @@ def gather(given: Mapping[str, Any], context: typer.Context, spec: Path | None) 
     return merged
 
 
-def _dotted(extra: Sequence[str], flags: Sequence[str]) -> list[tuple[str, str, str]]:
+def _hint(flag: str, context: typer.Context, merged: Mapping[str, Any]) -> str:
+    """' Did you mean x?' of a flag that is none: a parameter of what is chosen, else a flag like it, or of others."""
+    params, name = context.command.params, flag.replace("-", "_")
+    several = any(p.name == "method" and getattr(p, "multiple", False) for p in params)  # each with its own
+    own, others = _whose(name, {**merged, "method": None} if several else merged)
+    ways = {g: f"--{g}.{name.replace('_', '-')}" for g in own or others}
+    if several and "method" in ways:
+        ways["method"] = f"--method NAME:{name}=VALUE"
+    like = "" if own else near(flag, [o.removeprefix("--") for p in params for o in p.opts])
+    meant = [like.partition(" Did you mean ")[2].rstrip("?"), " or ".join(ways.values())]
+    return f" Did you mean {', or '.join(m for m in meant if m)}?" if any(meant) else ""
+
+
+def _whose(parameter: str, merged: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """The groups in which what is chosen has that parameter, and those in which anything has it."""
+    own, others = list[str](), list[str]()
+    for group in ("method", "task", "delay", "partition"):
+        registry, chosen = REGISTRIES[group], merged.get(group, settings()[group].default)
+        with suppress(BadInput, ValueError):  # of a name that is none, or a table without one: told elsewhere
+            if parameter in (p.name for p in registry.entry(Choice.of(chosen).name).params):
+                own.append(group)
+        if any(parameter == p.name for name in registry.names() for p in registry.entry(name).params):
+            others.append(group)
+    return own, others
+
+
+def _dotted(extra: Sequence[str], hint: Callable[[str], str]) -> list[tuple[str, str, str]]:
     """The (group, parameter, value) of each `--group.parameter value` or `--group.parameter=value`.
 
-    `flags` are those there are, to suggest one in the place of one that is not.
+    `hint` is what to say of a flag that is none.
     """
     out, problems, rest = [], [], list(extra)
     while rest:
@@ -97,10 +123,9 @@ def _dotted(extra: Sequence[str], flags: Sequence[str]) -> list[tuple[str, str, 
         if not word.startswith("--") or not dot or group not in REGISTRIES:
             if word.startswith("--") and not equals and rest and not rest[0].startswith("--"):
                 word += f" {rest.pop(0)}"
-            hint = near(flag.removeprefix("--"), flags)
             problems.append(
-                f"{word}: there is no such flag.{hint if 'Did you mean' in hint else ''} `--help` lists them, and "
-                "parameters go as --method.NAME value"
+                f"{word}: there is no such flag.{hint(flag.removeprefix('--'))} `--help` lists them, and parameters go "
+                "as --method.NAME value"
             )
         elif not equals and not rest:
             problems.append(f"{word}: a value is missing")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from ..core.errors import WorkerDied
 from ..experiment import Progress as Step
 from ..record.result import Result
 from ..report.notes import in_short
@@ -38,12 +40,15 @@ def lines(texts: Iterable[str]) -> None:
 
 @contextmanager
 def stoppable(go_on: str) -> Iterator[None]:
-    """Around work that Ctrl-C may end: it says how to go on with it."""
+    """Around work that Ctrl-C may end, or the loss of its processes: it says how to go on with it."""
     try:
         yield
     except KeyboardInterrupt:
         complaint(f"interrupted; {go_on}")
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second one finds nothing to tell: it ends us, without a word
         raise
+    except WorkerDied as e:
+        raise WorkerDied(f"{e}; {go_on}") from e
 
 
 def is_terminal() -> bool:

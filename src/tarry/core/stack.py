@@ -28,7 +28,18 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 from .errors import first_line
 from .recorder import LooksAtValues, recorded
 
-__all__ = ["Form", "NoRule", "NotStackable", "Varies", "bytes_of", "form_of", "gathered", "no_loops", "stacked", "traced"]
+__all__ = [
+    "Form",
+    "NoRule",
+    "NotStackable",
+    "Varies",
+    "bytes_of",
+    "form_of",
+    "gathered",
+    "no_loops",
+    "stacked",
+    "traced",
+]
 
 Operations = Callable[..., Any]
 _aten = torch.ops.aten

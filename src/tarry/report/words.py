@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -26,6 +27,7 @@ __all__ = [
 ]
 
 NONE = "–"
+_MEASURED = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?(?= times as fast| of its size)")  # it differs from run to run
 
 
 @dataclass(frozen=True)
@@ -149,12 +151,26 @@ def _personal_in_words(summary: Summary) -> str:
 
 
 def remarked(results: Sequence[Result]) -> list[str]:
-    """What the runs remark, each remark once, after the methods it is about."""
-    about: dict[str, dict[str, None]] = {}
-    for r in results:
-        for remark in r.remarks:
-            about.setdefault(remark, {})[r.label] = None
-    return [f"{', '.join(labels)}: {remark}" for remark, labels in about.items()]
+    """How clients were trained where there was a choice, and what runs remark; each once, after whom it is about."""
+    said = [(r.label, r.trained) for r in results if r.trained] + [(r.label, s) for r in results for s in r.remarks]
+    about: dict[tuple[str, ...], dict[str, None]] = {}
+    measured: dict[tuple[str, ...], list[list[str]]] = {}
+    for label, text in said:
+        words = tuple(_MEASURED.split(text))
+        about.setdefault(words, {})[label] = None
+        measured.setdefault(words, []).append(_MEASURED.findall(text))
+    lines = []
+    for words, labels in about.items():
+        spans = [_span(found) for found in zip(*measured[words], strict=True)]
+        text = "".join(word + span for word, span in zip(words, [*spans, ""], strict=True))
+        lines.append(f"{', '.join(labels)}: {text}")
+    return lines
+
+
+def _span(found: Sequence[str]) -> str:
+    """From the least to the most."""
+    least, most = min(found, key=float), max(found, key=float)
+    return least if least == most else f"{least} to {most}"
 
 
 def findings(summary: Summary) -> list[str]:

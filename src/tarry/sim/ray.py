@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import heapq
+import logging
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -39,6 +40,8 @@ from .executor import Failed
 from .ray_cluster import connect, has_room, load, told, travels
 
 __all__ = ["Ray"]
+
+log = logging.getLogger("tarry")
 
 _DEPTH = 2  # jobs a worker has at hand: one in work, one waiting, so that it never idles
 _AHEAD = 6  # jobs a worker may be ahead of need, so that one that waits for its neighbour's result never idles either
@@ -318,6 +321,7 @@ class Ray:
                     f"{_LIVES} Ray workers were lost in a row while they trained client {t.client} (visit {t.visit}): "
                     f"killed, or out of memory? {told(why)}"
                 )
+        log.warning("a Ray worker was lost; another takes its place, and what it had is trained again")
         self._workers.append(self._hired())
 
     def _kill(self, worker: _Worker) -> None:

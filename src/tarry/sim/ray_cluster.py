@@ -60,20 +60,30 @@ def connect(address: str | None, *, cpus: int) -> Callable[[], None]:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     else:
         _try(address)
-    before = signal.getsignal(signal.SIGTERM)  # Ray sets its own
+    before = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **ours)
     except Exception as e:
         if not ours:
             raise _nobody(address, told(e)) from e
         raise BadInput(f"--executor ray: Ray does not start here: {told(e)}") from e
+    finally:
+        _handled(before)
 
     def leave() -> None:
         ray.shutdown()
-        if before is not None and threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, before)
+        _handled(before)
 
     return leave
+
+
+def _handled(before: Any) -> None:
+    """SIGTERM as it was: Ray's handler would end us with a stack on standard error, and Ray takes ours away at its end.
+
+    A cluster of our own ends with us in any case: Ray has a process that sees to that.
+    """
+    if before is not None and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, before)
 
 
 def _meant(address: str | None) -> str:
