@@ -30,6 +30,7 @@ check: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/batched.py --lanes 1,2 --size 0,1 --rounds 9 --name cpu-batched
+	$(BIN)/python benchmarks/batched.py --own-conv --lanes 1,2 --only lenet5 --rounds 9 --name cpu-lenet5-own-conv
 	$(BIN)/python benchmarks/server.py
 	TARRY_NUMBA=0 $(BIN)/python benchmarks/server.py --only orthofl --name server-without-numba
 	$(BIN)/python benchmarks/engine.py

@@ -9,7 +9,8 @@ same visits on the same batches, in turns of a fifth of a second or more; a rati
 round, and the median over rounds is told. `differs`: how far an update is from the same trained alone, after 3 steps.
 `--size 0` stacks as many as memory allows; `--channels-last` keeps convolutions as tensor cores take them; `--own-conv`
 has convolutions by kernels of our own (core.conv_kernels on a GPU, core.plane_kernels elsewhere); a GPU's products are
-in float32 for both, but for rows that say tf32 or bf16.
+in float32 for both, but for rows that say tf32 or bf16. Memory that is freed is kept for both, as the command line does
+(core.process.keep_memory): what it takes to fetch it anew from the system would be measured otherwise.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import argparse
 import gc
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
@@ -33,6 +34,7 @@ from tarry.core.client import Bound, Job, Work, train
 from tarry.core.layout import Layout
 from tarry.core.local import LocalRule
 from tarry.core.optim import optimiser
+from tarry.core.process import keep_memory
 from tarry.methods import methods
 from tarry.models import LeNet5, McMahanCNN, ResNet, mlp
 from tarry.sim.batched import Trainer
@@ -137,10 +139,8 @@ def setting(row: Row, device: str) -> tuple[tarry.Task, Bound, LocalRule, Work, 
     return task, bound, rule, work, [Job(i, i, 0, sent, payload) for i in range(row.in_flight)]
 
 
-def bare(row: Row, task: tarry.Task, work: Work, device: str) -> int:
-    """Plain training, some clients one after the other: how many steps."""
-    module = row.model().to(device)
-    first = {k: v.clone() for k, v in module.state_dict().items()}
+def bare(row: Row, module: nn.Module, first: Mapping[str, Tensor], task: tarry.Task, work: Work, device: str) -> int:
+    """Plain training, some clients one after the other, each from the first state on: how many steps."""
     every, done = max(1, row.in_flight // 4), 0
     for x, y in list(task.clients)[every - 1 :: every]:
         module.load_state_dict(first)
@@ -190,10 +190,40 @@ def _sync(device: str) -> None:
         torch.cuda.synchronize()
 
 
+def in_turns(
+    one: Callable[[], int], other: Callable[[], int], o: Any, *, exact: bool
+) -> tuple[list[float], list[float]]:
+    """Rates of both, round by round; neither's first turn counts, in which torch imports what an optimiser asks for."""
+    one(), other()
+    gc.collect()
+    gc.freeze()  # what was made for the one is not gone through over and over by the other's garbage collection
+    rates: tuple[list[float], list[float]] = ([], [])
+    try:
+        for _ in range(o.rounds):
+            for turn, found in zip((one, other), rates, strict=True):
+                _allow_tf32(not exact)
+                found.append(rate(turn, o.device))
+    finally:
+        gc.unfreeze()
+    return rates
+
+
+def _steps(trainer: Trainer, jobs: Sequence[Job]) -> int:
+    return sum(t.n_steps for t in trainer.train(jobs))
+
+
 def measure(row: Row, o: Any) -> list[dict[str, Any]]:
     exact, on_cpu = row.precision == "float32", o.device == "cpu"
     task, bound, rule, work, jobs = setting(row, o.device)
+    module = row.model().to(o.device)
+    first_state = {k: v.clone() for k, v in module.state_dict().items()}
     out = []
+
+    def one_by_one() -> int:
+        if row.method == "fedavg":
+            return bare(row, module, first_state, task, work, o.device)
+        return eager(jobs, bound, rule, work)
+
     for lanes in o.lanes:
         for size in o.size:
             _allow_tf32(not exact)
@@ -208,18 +238,8 @@ def measure(row: Row, o: Any) -> list[dict[str, Any]]:
             _sync(o.device)
             first = time.perf_counter() - began
             far = differs(trainer, jobs, bound, rule, work)
-            gc.collect()
-            gc.freeze()  # what was made for the one is not gone through over and over by the other's garbage collection
-            ratios, rates, plain = [], [], []
-            for _ in range(o.rounds):
-                _allow_tf32(not exact)
-                if row.method == "fedavg":
-                    plain.append(rate(lambda: bare(row, task, work, o.device), o.device))
-                else:
-                    plain.append(rate(lambda: eager(jobs, bound, rule, work), o.device))
-                _allow_tf32(not exact)
-                rates.append(rate(lambda t=trainer: sum(v.n_steps for v in t.train(jobs)), o.device))  # type: ignore[misc]
-                ratios.append(rates[-1] / plain[-1])
+            plain, rates = in_turns(one_by_one, lambda t=trainer: _steps(t, jobs), o, exact=exact)  # type: ignore[misc]
+            ratios = [ours / theirs for ours, theirs in zip(rates, plain, strict=True)]
             out.append({
                 "row": row.name, "lanes": lanes, "size": size, "compiled": o.compile, "channels_last": o.channels_last,
                 "own_conv": o.own_conv, "ratio": round(median(ratios), 2), "bar": None if on_cpu and size else row.bar,
@@ -228,7 +248,6 @@ def measure(row: Row, o: Any) -> list[dict[str, Any]]:
             })  # fmt: skip
             print(json.dumps(out[-1]), flush=True)
             del trainer
-            gc.unfreeze()
     return out
 
 
@@ -249,6 +268,7 @@ def main() -> None:
     parser.add_argument("--cudnn-benchmark", action="store_true")
     parser.add_argument("--rounds", type=int, default=3)
     o = parser.parse_args()
+    keep_memory()
     torch.set_num_threads(1)
     torch.backends.cudnn.benchmark = o.cudnn_benchmark
     rows: list[dict[str, Any]] = []

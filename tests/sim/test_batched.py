@@ -106,12 +106,12 @@ def test_what_torch_keeps_of_a_script_has_no_examples_in_it() -> None:
 
 
 def test_what_cannot_be_scripted_is_run_as_it_was_stacked(monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_source(*_: Any) -> Any:
-        raise OSError("could not get source code")
+    def unknown(*_: Any) -> Any:
+        raise RuntimeError("an operation whose arguments it does not know")
 
     bound, how = bound_of(), work()
     slowly = stacked(bound, how)
-    monkeypatch.setattr(torch.jit, "script", no_source)
+    monkeypatch.setattr(torch._C, "_create_graph_by_tracing", unknown)
     before = Trainer(bound, rule=LocalRule(), work=how, seed=1)
     before.train(jobs_of(bound))
     runs = {k: p.run for k, p in before._steps._programs.items()}
@@ -128,7 +128,8 @@ def test_compiled_stacks_are_filled_up_to_what_fits_and_no_further(monkeypatch: 
     bound, seen = bound_of((16,) * 5), list[int]()
     for size, most in ((2, 2), (None, 5)):
         trainer = Trainer(bound, rule=LocalRule(), work=work(), seed=1, size=size, compiled=True)
-        trainer._sizes(1)  # whoever comes next would be stacked as 8
+        for n in range(10, 16):
+            trainer._sizes(10 * n)  # a handful: whoever comes next would be stacked as 8
         inner = trainer._stack
         monkeypatch.setattr(trainer, "_stack", lambda *a, inner=inner, **k: _noted(inner(*a, **k), seen))
         monkeypatch.setattr(trainer, "_fitting", lambda *_: 5)
@@ -152,13 +153,15 @@ def test_stacks_are_as_large_as_memory_allows(monkeypatch: pytest.MonkeyPatch) -
     bound, seen = bound_of((16,) * 12), list[int]()
     trainer = Trainer(bound, rule=LocalRule(), work=work(), seed=1)
     inner = trainer._stack
-    monkeypatch.setattr(
-        trainer, "_stack", lambda members, width, **how: seen.append(len(members)) or inner(members, width, **how)
-    )
+    monkeypatch.setattr(trainer, "_stack", lambda members, *how: seen.append(len(members)) or inner(members, *how))
     trainer.train(jobs_of(bound))
     assert seen == [1, 12]  # of one it is read how much memory a client takes
     seen.clear()
     monkeypatch.setattr("tarry.sim.batched._MEMORY", 1.0)
+    trainer.train(jobs_of(bound))
+    assert seen == [12], "how many fit is found once: what drifts would be a size to compile every time"
+    seen.clear()
+    trainer._fit.clear()
     trainer.train(jobs_of(bound))
     assert seen == [1] * 12
 
@@ -263,8 +266,8 @@ def test_who_makes_many_times_the_steps_is_stacked_with_others_alike(monkeypatch
     trainer, made = Trainer(bound, rule=LocalRule(), work=how, seed=1), list[tuple[int, ...]]()
     inner = trainer._stack
 
-    def stack(members: Any, width: int, **more: Any) -> Any:
-        out = inner(members, width, **more)
+    def stack(members: Any, *how: Any) -> Any:
+        out = inner(members, *how)
         made.append((len(members), out.schedule.at.numel()))
         return out
 
@@ -312,3 +315,108 @@ def test_a_loss_is_a_mean_or_not() -> None:
     assert trainer(lambda z, y: nn.functional.cross_entropy(z, y, label_smoothing=0.1)).means()
     assert not trainer(lambda z, y: nn.functional.cross_entropy(z, y, reduction="sum")).means()
     assert not trainer(lambda z, y: nn.functional.cross_entropy(z, y, weight=weights)).means()
+
+
+def trainer_of(model: nn.Module, loss: Any, clients: list[Examples]) -> Trainer:
+    task = tarry.Task("loss", model=model, loss=loss, clients=clients)
+    bound = Bound(model, Layout.of(model), task, optimiser("sgd", lr=0.1))
+    return Trainer(bound, rule=LocalRule(), work=work(), seed=1)
+
+
+def normal(*sizes: int, outputs: int = 1) -> list[Examples]:
+    g = torch.Generator().manual_seed(3)
+    return [(torch.randn(n, 3, generator=g), torch.randn(n, outputs, generator=g)) for n in sizes]
+
+
+class Tokens(nn.Module):
+    """Outputs [texts, 7, tokens]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Embedding(7, 7)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.inner(x).transpose(1, 2)
+        return out
+
+
+def own_cross_entropy(z: Tensor, y: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(z, y)
+
+
+@pytest.mark.parametrize("loss", [nn.functional.cross_entropy, own_cross_entropy], ids=["torch's", "own"])
+def test_a_single_text_with_other_tokens_to_ignore_is_enough_to_tell_that_a_loss_is_no_mean(loss: Any) -> None:
+    g = torch.Generator().manual_seed(3)
+    texts = [(torch.randint(7, (n, 6), generator=g), torch.randint(7, (n, 6), generator=g)) for n in (41, 90, 300)]
+    assert trainer_of(Tokens(), loss, texts).means()
+    for _, y in texts:
+        y[:, -1] = -100  # there is no next token
+    assert trainer_of(Tokens(), loss, texts).means()
+    texts[2][1][100, :2] = -100  # between those that are looked at in any case
+    assert not trainer_of(Tokens(), loss, texts).means()
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["floats", "whole numbers"])
+@pytest.mark.parametrize("column", [1, 2])
+def test_a_single_example_of_another_weight_is_enough_to_tell_that_a_loss_is_no_mean(column: int, whole: bool) -> None:
+    def weighed(z: Tensor, y: Tensor) -> Tensor:
+        return ((z[:, 0] - y[:, 0]) ** 2 * y[:, column]).sum() / y[:, column].sum()
+
+    clients = [(x, 5 * y.round()) for x, y in normal(41, 90, 300, outputs=3)]
+    for _, y in clients:
+        y[:, column] = 1
+    given = [(x, y.long() if whole else y) for x, y in clients]
+    assert trainer_of(nn.Linear(3, 1), weighed, given).means()
+    given[2][1][100, column] = 5  # which is a target's value, too
+    assert not trainer_of(nn.Linear(3, 1), weighed, given).means()
+
+
+def test_the_lowest_and_the_highest_target_are_among_those_that_a_loss_is_tried_on() -> None:
+    def robust(z: Tensor, y: Tensor) -> Tensor:
+        near = ((y < 9) & (y > -9)).to(z.dtype)
+        return ((z - y) ** 2 * near).sum() / near.sum().clamp_min(1)
+
+    clients = normal(41, 90, 300)
+    assert trainer_of(nn.Linear(3, 1), robust, clients).means()
+    for far in (-10.0, 10.0):
+        clients[2][1][100] = far
+        assert not trainer_of(nn.Linear(3, 1), robust, clients).means()
+        clients[2][1][100] = 0
+
+
+def probability() -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 1), nn.Sigmoid())
+
+
+def weighed_entropy(z: Tensor, y: Tensor) -> Tensor:
+    weight = 1 + y
+    return (nn.functional.binary_cross_entropy(z, y, reduction="none") * weight).sum() / weight.sum()
+
+
+def test_a_loss_of_probabilities_is_tried_on_probabilities() -> None:
+    clients = [(x, (y > 0).to(y.dtype)) for x, y in normal(41, 90)]
+    assert trainer_of(probability(), nn.functional.binary_cross_entropy, clients).means()
+    assert not trainer_of(probability(), weighed_entropy, clients).means()
+
+
+def test_on_a_gpu_a_loss_is_given_no_output_larger_than_the_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would end the process, where it refuses them; elsewhere it may."""
+
+    class Elsewhere(Tensor):
+        pass
+
+    seen = dict[bool, list[float]]()
+
+    def loss(z: Tensor, y: Tensor) -> Tensor:
+        seen.setdefault(isinstance(z, Elsewhere), []).append(z.max().item())
+        if isinstance(z, Elsewhere):
+            raise RuntimeError("there are tensors of a GPU in it")
+        return nn.functional.binary_cross_entropy(z, y)
+
+    monkeypatch.setattr(Tensor, "cpu", lambda t: t.as_subclass(Elsewhere))
+    clients = [(x, (y > 0).to(y.dtype)) for x, y in normal(41, 90)]
+    trainer = trainer_of(probability(), loss, clients)
+    trainer._device = torch.device("cuda")
+    assert trainer.means()
+    assert max(seen[True]) > 1
+    assert 0.4 < max(seen[False]) < 1

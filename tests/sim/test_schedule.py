@@ -90,13 +90,54 @@ def test_no_more_than_two_steps_are_computed_for_one_that_counts(seed: int) -> N
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_where_sizes_are_compiled_a_handful_is_enough(seed: int) -> None:
+def test_where_sizes_are_compiled_there_are_few_of_them_however_many_wait(seed: int) -> None:
     draw, few = np.random.default_rng(seed), Few()
-    asked = [int(n) for n in np.exp(draw.uniform(0, np.log(300), 200))]
-    made = {n: few(n) for n in asked}
-    assert all(n <= made[n] <= max(8, 4 * n) for n in asked)
-    assert len(set(made.values())) <= 8
+    asked = [int(n) for n in np.exp(draw.uniform(0, np.log(300), 400))]
+    made = set[int]()
+    for i, n in enumerate(asked):
+        size = few(n) if i % 2 else few.left(n)
+        assert n <= size <= max(8, 4 * n)
+        made.add(size)
+    assert len(made) <= 6 + 4
+    assert {few(n) for n in asked} <= made
     assert Few()(1) == 1  # a client a stack stays that
+
+
+@pytest.mark.parametrize(("clients", "lanes"), [(25, 4), (10, 4), (50, 8), (100, 1), (112, 4), (101, 4)])
+def test_a_compiled_stack_is_filled_up_by_a_tenth_at_most_while_there_are_few_sizes(clients: int, lanes: int) -> None:
+    few, dealt = Few(), [len(range(i, clients, lanes)) for i in range(lanes)]
+    few(112)  # earlier there were more
+    for _ in range(2):
+        sizes = [few(n, lanes=lanes) for n in dealt]
+        assert all(n <= size <= 1.1 * n for n, size in zip(dealt, sizes, strict=True))
+        assert len(set(sizes)) <= 2
+
+
+def test_a_compiled_stack_is_filled_up_to_what_fits_and_that_is_a_size_like_others() -> None:
+    few = Few()
+    assert [few(n, lanes=8) for n in (10, 9, 8, 7, 6, 5, 4)] == [10, 9, 8, 7, 6, 5, 5]  # a handful; then one of those
+    assert few(30, most=37) == 32
+    assert few(33, most=37) == 37, "twice as many as the next below would be more than fits"
+    assert few(35, most=37) == 37
+    assert few(35, most=35) == 35
+
+
+def test_a_few_clients_take_as_long_as_some_more_and_no_size_of_their_own() -> None:
+    few = Few()
+    assert [few(n) for n in (5, 3, 1, 7, 5, 8)] == [5, 5, 5, 8, 5, 8]
+    assert few(6, most=7) == 7
+    together = Few()
+    assert [together(n, lanes=4) for n in (3, 3, 2, 2, 1)] == [3, 3, 2, 2, 2], "those of all lanes are some more"
+
+
+def test_what_is_left_of_a_compiled_stack_takes_no_size_for_each_time_it_is_halved() -> None:
+    how, few = work(epochs=1, batch=4), Few()
+    clients = [(4 * (i + 1), 0, i) for i in reversed(range(100))]  # one is done in every column
+    plan = schedule(clients, how, laps=1, width=4, like=HERE, fill=few, left=few.left)
+    assert list(plan.cuts.values()) == [24, 8]
+    for column, size in plan.cuts.items():
+        assert 100 - column <= size
+    assert [few(n) for n in (100, 24, 8)] == [100, 24, 8]
 
 
 def test_examples_may_be_told_to_count_though_all_do() -> None:

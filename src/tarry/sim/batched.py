@@ -8,8 +8,8 @@ When an outcome is asked for, all jobs that wait are trained: in stacks of up to
     steps       clients are sorted by how many they make, and a stack is cut down when half of it is done: at most two
                 steps are computed for one that counts, and a quarter more where a stack is filled up (sim.schedule).
                 Those that make more than 16 times as many go elsewhere
-    compiled    each kind of stack takes a while: batches are all padded to one width, and stacks may be filled up to
-                four times as many clients, so that few kinds are enough
+    compiled    each kind of stack takes a while: batches are all padded to one width, and stacks of other than a
+                handful of sizes may be filled up to four times as many clients (sim.schedule)
 
 The numbers are those of one client at a time up to rounding: a kernel for many may add in another order than one for a
 single client.
@@ -20,14 +20,13 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
-from itertools import pairwise, product, zip_longest
+from functools import partial
+from itertools import pairwise, zip_longest
 from math import ceil, isfinite
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from ..core import rng
 from ..core.channels import Inner
@@ -41,6 +40,7 @@ from ..core.stack import Form, NotStackable, form_of, gathered
 from ..core.task import Shards, Task
 from ..core.threads import threads
 from .lane import GraphLane, PlainLane, Stack
+from .mean import is_mean
 from .schedule import Few, padded, schedule
 from .steps import Steps
 
@@ -49,7 +49,6 @@ __all__ = ["Trainer"]
 _SHARE, _MEMORY = 0.4, 256e6  # of a GPU's free memory, or bytes of a processor's, that stacks may take
 _PLACE = 9  # bytes: which example it is, and whether it counts
 _MOST_STEPS = 16  # times as many as another client of a stack makes
-_SOME, _MOST_CLASSES = 64, 1024  # examples, to try a loss on; at most so many more
 
 
 class Visit(NamedTuple):
@@ -64,6 +63,14 @@ class Visit(NamedTuple):
     examples: tuple[int, int, int]  # how many, where they begin, the key of their order
     noise: int  # the key of what is left out at random
     optimiser: Optimiser
+
+
+class Group(NamedTuple):
+    """Visits to be stacked, the width of their batches, and how many at most would fit."""
+
+    members: list[Visit]
+    width: int
+    most: int
 
 
 class Trainer:
@@ -91,9 +98,10 @@ class Trainer:
         cuda = self._device.type == "cuda"
         lanes = lanes if cuda or not compiled else 1  # threads get into each other's way in torch.compile
         self.lanes, self.size, self.most_lanes, self.own_conv, self.compiled = lanes, size, lanes, own_conv, compiled
-        self._sizes, self._room = Few(), 1 << 62  # what is compiled; how many fit into memory
+        self._sizes = Few()  # what is compiled
         self._inner = Inner(bound.layout, self._device) if channels_last else None
         self._bytes: dict[Hashable, int] = {}
+        self._fit: dict[Hashable, int] = {}
         self._padding = 0
         x, y, self._offsets = self._examples = _everybodys(bound.task)
         self._n_draws = bound.task.draws if bound.task.augment is not None else 0
@@ -130,36 +138,18 @@ class Trainer:
     def means(self) -> bool:
         """Whether the task's loss is the mean of its examples' losses: tried on some of everybody's."""
         x, y, ends = self._examples
-        if self._bound.task.loss is cross_entropy and y.ndim == 1:  # it is, of those that are not ignored
-            return True
-        at = _some(y, ends[-1])
-        z: Any = self._bound.outputs(self._bound.flat, x[at])
-        y = y[at]
-        if not isinstance(z, Tensor):
-            return True  # told when it is tried
-        wave = torch.arange(z.numel(), device=z.device).view_as(z).sin()  # else all of them may be about the same
-        for spread, dtype in product((z + wave, z * (1.5 + wave)), (torch.float64, z.dtype)):
-            found = self._is_mean(spread.to(dtype), y.to(dtype) if y.is_floating_point() else y)
-            if found is not None:
-                return found
-        return True
 
-    def _is_mean(self, z: Tensor, y: Tensor) -> bool | None:
-        """None where it cannot be told: it has tensors of another type in it, or makes no number of these outputs."""
-        loss = self._bound.task.loss
-        try:
-            whole, each = loss(z, y), torch.stack([loss(z[i, None], y[i, None]) for i in range(len(z))]).mean()
-        except Exception:
-            return None
-        within = 1e-9 if whole.dtype == torch.float64 else 1e-5
-        return bool(torch.isclose(whole, each, rtol=within, atol=within)) if whole.isfinite() else None
+        def outputs(at: Tensor) -> Any:
+            return self._bound.outputs(self._bound.flat, x[at])
+
+        return is_mean(self._bound.task.loss, outputs, y[: ends[-1]], cuda=self._device.type == "cuda")
 
     @torch.no_grad()
     def train(self, jobs: Sequence[Job]) -> list[Trained]:
         """In the jobs' order."""
         groups, done = list(self._groups([self._visit(job) for job in jobs])), dict[int, Trained]()
         if self._device.type == "cuda":
-            stacks = [(members, self._stack(members, width)) for members, width in groups]
+            stacks = [(members, self._stack(members, width, most)) for members, width, most in groups]
             self._run([self._course(lane, stacks[i :: self.lanes]) for i, lane in enumerate(self._lanes)])
             torch.cuda.synchronize(self._device)
             for members, stack in stacks:
@@ -180,8 +170,8 @@ class Trainer:
         noise = rng.key(self._seed, Stream.DROPOUT, *who)
         return Visit(job, brief, start, context, form, tensors, examples, noise, optimiser)
 
-    def _groups(self, visits: Sequence[Visit]) -> Iterator[tuple[list[Visit], int]]:
-        """Visits that go together and the width of their batches, those of many steps first, dealt out to lanes."""
+    def _groups(self, visits: Sequence[Visit]) -> Iterator[Group]:
+        """Visits that go together, those of many steps first, dealt out to lanes."""
         together: dict[Hashable, list[Visit]] = {}
         aligned = len(self._rule.laps) > 1
         for v in visits:
@@ -195,33 +185,40 @@ class Trainer:
                 here = [v for v in members if v.brief.n_steps * _MOST_STEPS >= members[0].brief.n_steps]
                 members = members[len(here) :]
                 most = self.size or self._fitting(here[0], width, key)
-                self._room = min(self._room, most)
                 n = max(min(self.lanes, len(here)), ceil(len(here) / most))
-                yield from ((here[i::n], width) for i in range(n))
+                yield from (Group(here[i::n], width, most) for i in range(n))
 
     def _width(self, n: int) -> int:
         """Of the batches of who has n examples; where each has to be compiled, one for all."""
         most = _doubling(self._longest if self.compiled else n)
         return (most if self._work.batch is None else min(self._work.batch, most)) + self._padding
 
-    def _filled(self, n: int) -> int:
-        """How many are stacked for n."""
-        return min(self._sizes(n), max(n, self.size or self._room)) if self.compiled else padded(n)
-
     def _fitting(self, visit: Visit, width: int, key: Hashable) -> int:
-        """How many clients of a kind fit into memory at a time, with the numbers of the examples of all their steps."""
-        cuda = self._device.type == "cuda"
-        if key not in self._bytes:
-            stack = self._stack([visit], width, fill=padded)
-            stack.begin(self._steps)
-            self._bytes[key] = stack.program(self._steps, 0, 1).bytes_a_client
-        place = _PLACE + self._n_draws * visit.start.element_size()
-        need = (self._bytes[key] + visit.brief.n_steps * width * place) * self.most_lanes
-        room = _SHARE * torch.cuda.mem_get_info(self._device)[0] if cuda else _MEMORY
-        return max(1, int(room / need))
+        """How many clients of a kind fit into memory at a time, with the numbers of the examples of all their steps.
 
-    def _stack(self, members: Sequence[Visit], width: int, fill: Callable[[int], int] | None = None) -> Stack:
-        n, fill = self._bound.layout.n_params, fill or self._filled
+        Found once: what is free later is without what stacks of that kind have taken, and a number that drifts would be
+        another size to compile every time.
+        """
+        steps = _doubling(visit.brief.n_steps)
+        if (key, steps) not in self._fit:
+            if key not in self._bytes:
+                stack = self._stack([visit], width)
+                stack.begin(self._steps)
+                self._bytes[key] = stack.program(self._steps, 0, 1).bytes_a_client
+            place = _PLACE + self._n_draws * visit.start.element_size()
+            need = (self._bytes[key] + steps * width * place) * self.most_lanes
+            cuda = self._device.type == "cuda"
+            room = _SHARE * torch.cuda.mem_get_info(self._device)[0] if cuda else _MEMORY
+            self._fit[key, steps] = max(1, int(room / need))
+        return self._fit[key, steps]
+
+    def _stack(self, members: Sequence[Visit], width: int, most: int | None = None) -> Stack:
+        """`most`: it may be filled up to so many; None: it is looked at, not trained."""
+        fill: Callable[[int], int] = padded
+        left: Callable[[int], int] = padded
+        if self.compiled and most is not None:
+            fill, left = partial(self._sizes, most=most, lanes=self.lanes), partial(self._sizes.left, most=most)
+        n = self._bound.layout.n_params
         filled = [*members, *[members[0]] * (fill(len(members)) - len(members))]
         starts = self._there(torch.stack([v.start for v in filled]))
         as_received = all(v.start is v.brief.weights for v in filled)
@@ -236,7 +233,7 @@ class Trainer:
         laps = len(self._rule.laps)
         plan = schedule(
             examples, self._work, laps=laps, width=width, like=starts, n_draws=self._n_draws, noise=noise,
-            fill=fill, masked=self._masked,
+            fill=fill, left=left, masked=self._masked,
         )  # fmt: skip
         return Stack(plan, gathered([v.form for v in members]), stays, changes, width)
 
@@ -255,12 +252,10 @@ class Trainer:
         for _, stack in stacks:
             yield from lane.run(stack)
 
-    def _whole_course(
-        self, lane: Any, groups: Sequence[tuple[Sequence[Visit], int]], done: dict[int, Trained]
-    ) -> Iterator[None]:
+    def _whole_course(self, lane: Any, groups: Sequence[Group], done: dict[int, Trained]) -> Iterator[None]:
         """A stack is made when its turn comes, and taken apart when it is through: two of them never take up memory."""
-        for members, width in groups:
-            stack = self._stack(members, width)
+        for members, width, most in groups:
+            stack = self._stack(members, width, most)
             yield from lane.run(stack)
             done |= self._finished(members, stack)
             del stack  # before the next one is made
@@ -300,15 +295,6 @@ def _unfit(bound: Bound, work: Work) -> str | None:
     if work.later is not None and work.optimiser.at is None:
         return "the optimiser's rate cannot be a tensor"
     return None
-
-
-def _some(y: Tensor, n: int) -> Tensor:
-    """Where some examples are: of everywhere, and one of every class that there is."""
-    at = torch.linspace(0, n - 1, min(n, _SOME), device=y.device).long()
-    if y.ndim != 1 or y.is_floating_point():
-        return at
-    first = torch.from_numpy(np.unique(y.cpu().numpy(), return_index=True)[1][:_MOST_CLASSES]).to(at)
-    return torch.cat([at, first])
 
 
 def _everybodys(task: Task) -> tuple[Tensor, Tensor, list[int]]:

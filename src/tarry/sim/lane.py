@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from ..core.calm import free
+from ..core.errors import first_line
 from ..core.stack import Form, NotStackable
 from .schedule import Schedule
 from .steps import Program, Steps
@@ -214,8 +215,20 @@ class GraphLane:
         self._stream.synchronize()
         graph = torch.cuda.CUDAGraph()
         self._pool = self._pool or torch.cuda.graph_pool_handle()
-        with _nothing_collected(), torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
-            self._body(program, desk, c, n)
+        why: Exception | None = None
+        try:
+            with _nothing_collected(), torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+                try:
+                    self._body(program, desk, c, n)
+                except Exception as e:
+                    why = e  # a capture in which something failed cannot be ended without another error
+                    raise
+        except Exception as e:
+            why = why or e
+            if isinstance(why, (NotStackable, torch.OutOfMemoryError)):
+                raise why from None
+            told = f"its step cannot be captured in a CUDA graph ({type(why).__name__}: {first_line(why)})"
+            raise NotStackable(told) from why
         return graph
 
     def _body(self, program: Program, desk: Desk, c: int, n: int = 1) -> None:

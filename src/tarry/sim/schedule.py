@@ -22,6 +22,8 @@ from ..core.visits import draws, orders
 __all__ = ["Few", "Schedule", "padded", "schedule"]
 
 _ANYHOW = 8  # clients: a stack of fewer takes about as long
+_HANDFUL = 6  # sizes that are made for stacks as they come
+_LITTLE, _MUCH = 1.1, 4  # times as many as there are: filled up so far before another size is made, and after it
 
 
 @dataclass(frozen=True)
@@ -57,18 +59,35 @@ def padded(n: int) -> int:
 
 
 class Few:
-    """The same where each size has to be compiled: one that there is, of up to four times as many, before another."""
+    """The same where each size has to be compiled, which takes longer than many steps of clients that do not count.
+
+    A stack is filled up to a size that there is, if that is little work more, and has its own otherwise; when there is
+    a handful of them, up to four times as many will do before another one is made, of twice as many as the one below.
+    """
 
     def __init__(self) -> None:
         self._made: list[int] = []
 
-    def __call__(self, n: int) -> int:
-        fitting = [s for s in self._made if n <= s <= max(_ANYHOW, 4 * n)]
-        if fitting:
-            return min(fitting)
-        below = max((s for s in self._made if s < n), default=0)
-        self._made.append(max(padded(n), 2 * below, _ANYHOW if self._made else 1))
+    def __call__(self, n: int, most: int = 1 << 62, lanes: int = 1) -> int:
+        """For n clients who wait; `most`: what fits, n at least; `lanes`: stacks that share a device's time."""
+        anyhow = _ANYHOW // lanes
+        if (known := self._known(n, min(most, max(anyhow, int(_LITTLE * n))))) is not None:
+            return known
+        if len(self._made) >= _HANDFUL:
+            return self.left(n, most)
+        self._made.append(min(most, max(n, anyhow)) if self._made else n)
         return self._made[-1]
+
+    def left(self, n: int, most: int = 1 << 62) -> int:
+        """For n who are left of a stack: what halves time and again would need more sizes than a handful."""
+        if (known := self._known(n, min(most, max(_ANYHOW, _MUCH * n)))) is not None:
+            return known
+        below = max((s for s in self._made if s < n), default=0)
+        self._made.append(min(most, max(padded(n), 2 * below, _ANYHOW)))
+        return self._made[-1]
+
+    def _known(self, n: int, most: int) -> int | None:
+        return min((s for s in self._made if n <= s <= most), default=None)
 
 
 def schedule(
@@ -81,13 +100,14 @@ def schedule(
     n_draws: int = 0,
     noise: Sequence[int] | None = None,
     fill: Callable[[int], int] = padded,
+    left: Callable[[int], int] = padded,
     masked: bool = False,
 ) -> Schedule:
     """Of clients (number of examples, offset of the first, key of their order), those of most steps first.
 
     `like`: on which device, and of which type numbers are drawn, `n_draws` an example. `noise`: each client's key of
-    what is left out at random, where a model does that. `fill`: how many are stacked for so many. `masked`: say which
-    examples count, though all do.
+    what is left out at random, where a model does that. `fill`: how many are stacked for so many; `left`: for so many
+    who are not done yet. `masked`: say which examples count, though all do.
     """
     size = work.batch or width
     plans = [list(orders(n, work, key)) for n, _, key in clients]
@@ -117,7 +137,7 @@ def schedule(
     else:
         sequence = [(0, 0, n_columns)]
     counts: Any = rows if masked or not rows.all() else None
-    cuts = {} if aligned or counts is None else _cuts(np.any(rows[: len(clients)], axis=-1), fill)
+    cuts = {} if aligned or counts is None else _cuts(np.any(rows[: len(clients)], axis=-1), len(at), left)
     return Schedule(
         torch.from_numpy(at).to(like.device),
         torch.from_numpy(drawn).to(like) if n_draws else None,
@@ -151,11 +171,10 @@ def _fill(
         rows[first + whole, : len(rest)] = True
 
 
-def _cuts(active: npt.NDArray[np.bool_], fill: Callable[[int], int]) -> dict[int, int]:
-    """Columns from which on half of the stack or less is at work, and what is left of it."""
-    now, cuts = fill(len(active)), {}
+def _cuts(active: npt.NDArray[np.bool_], now: int, left: Callable[[int], int]) -> dict[int, int]:
+    """Columns from which on half of a stack of `now` or less is at work, and what is left of it."""
+    cuts = {}
     for s, alive in enumerate(active.sum(0).tolist()):
-        if alive > 0 and fill(alive) <= now / 2:
-            now = fill(alive)
-            cuts[s] = now
+        if 0 < alive <= now / 2 and left(alive) <= now / 2:
+            now = cuts[s] = left(alive)
     return cuts
