@@ -137,7 +137,7 @@ def test_killed_before_its_first_checkpoint_a_run_begins_again(tmp_path, whole):
 
 def test_killed_twice_a_run_ends_in_the_same_bits(tmp_path, whole):
     out = tmp_path / "r"
-    process = start("run", *FLAGS, "--checkpoint-every", "0.2", "--out", str(out))
+    process = start("run", *FLAGS, "--checkpoint-every", "0.02", "--out", str(out))
     until(lambda: count(out) >= 2, process)
     kill(process)
     first = count(out)
@@ -152,7 +152,7 @@ def test_killed_twice_a_run_ends_in_the_same_bits(tmp_path, whole):
 
 def test_killed_with_workers_a_run_leaves_no_orphans_and_ends_in_the_same_bits(tmp_path, whole):
     out = tmp_path / "r"
-    process = start("run", *FLAGS, "--workers", "2", "--checkpoint-every", "0.2", "--out", str(out))
+    process = start("run", *FLAGS, "--workers", "2", "--checkpoint-every", "0.02", "--out", str(out))
     until(lambda: count(out) >= 2, process)
     workers = children(process.pid)
     assert len(workers) == 2
@@ -168,7 +168,7 @@ def test_killed_with_workers_a_run_leaves_no_orphans_and_ends_in_the_same_bits(t
 
 def test_interrupted_from_the_keyboard_a_run_stops_with_130_and_goes_on_later(tmp_path, whole):
     out = tmp_path / "r"
-    process = start("run", *FLAGS, "--workers", "2", "--checkpoint-every", "0.2", "--out", str(out))
+    process = start("run", *FLAGS, "--workers", "2", "--checkpoint-every", "0.02", "--out", str(out))
     until(lambda: count(out) >= 1, process)
     workers = children(process.pid)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the workers too
@@ -183,7 +183,7 @@ def test_interrupted_from_the_keyboard_a_run_stops_with_130_and_goes_on_later(tm
 
 def test_a_second_process_on_the_same_folder_is_refused_while_the_first_goes_on(tmp_path):
     out = tmp_path / "r"
-    process = start("run", *FLAGS, "--checkpoint-every", "0.2", "--out", str(out))
+    process = start("run", *FLAGS, "--checkpoint-every", "0.02", "--out", str(out))
     until(lambda: count(out) >= 1, process)
     with pytest.raises(BadInput, match="another process is at work on this run"):
         tarry.resume(out)
