@@ -73,8 +73,8 @@ def below(k: int, n: int) -> int:
 
 
 def permutation(k: int, n: int) -> npt.NDArray[np.int64]:
-    """An order of 0 … n−1: the ranks of n mixed counters."""
-    return np.argsort(_mixed(k, n), kind="stable")
+    """An order of 0 … n−1: that of n mixed counters, which are all different, so any way to sort them comes to it."""
+    return np.argsort(_mixed(k, n))
 
 
 def uniforms(k: int, n: int, width: int) -> npt.NDArray[np.float32]:
