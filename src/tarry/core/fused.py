@@ -14,7 +14,6 @@ import importlib
 import os
 from collections.abc import Callable
 from functools import cache, cached_property
-from importlib.util import find_spec
 from itertools import pairwise
 from types import ModuleType
 from typing import Any
@@ -26,7 +25,7 @@ from torch import Tensor
 from .threads import threads
 from .vector import large, swept
 
-__all__ = ["Pieces", "combined", "compiled", "has_numba", "numba", "number", "pieces", "use_threads"]
+__all__ = ["Pieces", "combined", "compiled", "numba", "number", "pieces", "use_threads"]
 
 _PIECE = 1 << 16  # numbers: their sum in single precision loses nothing that counts
 _TYPES: dict[torch.dtype, Any] = {torch.float32: np.float32, torch.float64: np.float64}
@@ -40,15 +39,10 @@ def use_threads(n: int) -> None:
     _at_once[0] = n
 
 
-def has_numba() -> bool:
-    """Whether it is there and wanted, without a look at whether it works."""
-    return os.environ.get("TARRY_NUMBA") != "0" and find_spec("numba") is not None
-
-
 @cache
 def numba(name: str) -> ModuleType | None:
     """A module of kernels of this folder, where numba is there and wanted."""
-    if not has_numba():
+    if os.environ.get("TARRY_NUMBA") == "0":
         return None
     try:
         return importlib.import_module(f"tarry.core.{name}")

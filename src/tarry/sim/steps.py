@@ -33,7 +33,7 @@ __all__ = ["Program", "Steps"]
 Rows = Callable[[], Sequence[Tensor]]  # of one client: asked for when there is something to trace
 Columns = Callable[[list[Tensor], list[Tensor], list[Tensor], list[Tensor], int, int], list[Tensor]]
 Step = Callable[..., Sequence[Tensor]]
-_OFTEN = 60
+_OFTEN, _OFTEN_OWN = 60, 10  # calls; of operations of ours, whose batching rules are Python's
 # torch 2.11 lays a tensor out with room between its rows and then reads it as if it were laid out otherwise, where an
 # operation of ours is what reads it: gradients were wrong
 _HOW: dict[str, str | int | bool | Callable[..., Any]] = {"comprehensive_padding": False}
@@ -45,7 +45,7 @@ class Program:
     """What is run for a stack, and the form of the state before and after it.
 
     At first it is worked out operation by operation. A list of operations without Python between them, or between one
-    step and the next, takes as long to make as it saves in some sixty steps: it is made when there have been that many.
+    step and the next, takes as long to make as it saves in some steps: it is made when there have been `often` many.
     """
 
     run: Step
@@ -54,6 +54,7 @@ class Program:
     bytes_a_client: int  # a bound on the memory that it takes
     quicker: Callable[[list[Tensor], list[Tensor], list[Tensor]], tuple[Step, Columns | None]] | None = None
     data: list[Tensor] = field(default_factory=list)  # everybody's examples
+    often: int = _OFTEN
     calls: int = 0
     columns: Columns | None = None
 
@@ -62,7 +63,7 @@ class Program:
     ) -> list[Tensor]:
         """What changes, after so many columns from the first on; more than one where the state keeps its form."""
         self.calls += count
-        if self.calls > _OFTEN:
+        if self.calls > self.often:
             make, self.quicker = self.quicker, None
             if make is not None:  # else it is done, or another lane is about it
                 self.run, self.columns = make(stays, changes, [p[:, first] for p in parts])
@@ -159,7 +160,7 @@ class Steps:
     def hurry(self) -> None:
         """Let every program be made quicker the next time it is called."""
         for program in self._programs.values():
-            program.calls = _OFTEN
+            program.calls = program.often
 
     # How
 
@@ -196,7 +197,8 @@ class Steps:
             else:
                 run = around(_alone(graph) if c == 1 else _by_rules(graph))
                 quicker = partial(self._quicker, graph, c, around, _blank(alone)) if kind[0] == "step" else None
-            made = Program(run, state, one.after, bytes_of(many), quicker, [self._x, self._y])
+            often = _OFTEN_OWN if self._own_conv else _OFTEN
+            made = Program(run, state, one.after, bytes_of(many), quicker, [self._x, self._y], often)
             self._programs[key, c, wrap is None] = made
             return made
 

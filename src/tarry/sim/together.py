@@ -24,7 +24,7 @@ from torch import Tensor
 from ..core.channels import pays
 from ..core.client import Bound, Job, Trained, Work, train
 from ..core.errors import first_line
-from ..core.fused import has_numba
+from ..core.fused import numba
 from ..core.local import LocalRule
 from ..core.plane_conv import few_channels
 from ..core.process import trim_memory
@@ -49,7 +49,7 @@ _STEPS = 4  # of a trial
 _FEWEST, _MOST = 4, 32  # clients of a trial; on a processor as many as take _SHORT seconds one by one
 _TRIES = 3  # one by one, before and after the others
 _CLOSE, _SHORT, _AGAIN = 1.3, 0.05, 5  # a way so close to the best is tried again; more often if it takes few seconds
-_TINY = 0.005  # seconds: a visit of a small model
+_TINY, _QUICK = 0.005, 0.5  # seconds: a visit of a small model; a trial that making programs is a large part of
 _ALIKE = {torch.float64: 1e-6, torch.float32: 2e-2}  # of a delta's norm, after a few steps: a ReLU may flip
 _ROUGHLY = 0.1  # with reduced precision
 _TIMES, _MOST_APART = 4, 0.5  # as far as a client is from itself after a change in the last digits, but no further
@@ -239,7 +239,8 @@ class Together:
             return ""
         if flat.is_cuda:
             return "Triton" if filters and find_spec("triton") is not None else ""
-        return "numba" if any(few_channels(shape) for shape in filters) and has_numba() else ""
+        few = any(few_channels(shape) for shape in filters)
+        return "numba" if few and numba("plane_kernels") is not None else ""
 
     def _kind(self, few: Sequence[Job], sizes: Mapping[int, int]) -> Hashable:
         """Runs of one kind in one process are tried once: a table's runs differ in seeds and settings alone."""
@@ -283,7 +284,7 @@ class Together:
                 found = together(how)
                 first = time.perf_counter() - began
                 self._compared(ends, theirs, [found[0], found[-1]], work)  # a program is made for each size
-                took[how] = _seconds(together, how) if on_gpu else first  # what is captured is so now
+                took[how] = _seconds(together, how) if on_gpu or first < _QUICK else first  # what is made is so now
             except (NotStackable, torch.OutOfMemoryError) as e:
                 refused = str(e)
                 continue
@@ -309,9 +310,9 @@ class Together:
         yield Way(1, None)
         yield from (Way(k, size) for k in lanes for size in (None, 1))
         yield from [Way(1, 1)] if most == 1 else []
-        sizes = (None,) if self._bound.flat.is_cuda or n <= _CACHED else (None, _CACHED)
+        size = None if self._bound.flat.is_cuda else _CACHED
         for whose in own_conv:
-            yield from (Way(k, size, whose) for k in (1, *lanes[-1:]) for size in sizes)
+            yield from (Way(k, size, whose) for k in (1, *lanes[-1:]))
 
     def _must_agree(self, jobs: Sequence[Job], alone: Sequence[Trained], work: Work, trainer: Trainer) -> None:
         """A few steps of each, in one stack; and padded, where others may be though these are not."""
