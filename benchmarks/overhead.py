@@ -5,8 +5,8 @@
 Each round times each way to train its clients, one thread a process, and the bare loop right before and after it, so
 that what else the machine does falls on both alike; a row has the median of the rounds' ratios. Start-up, which tracing
 is a part of, is not in them: the first tenth of the updates is not timed. `two bare loops at once` is what two
-processes can come to on the machine: less than 2, where its cores share what they have. Runs with `auto` are ten times as
-long, for programs to have been made for stacks of all sizes.
+processes can come to on the machine: less than 2, where its cores share what they have. Runs with `auto` are ten times
+as long, for programs to have been made for stacks of all sizes.
 """
 
 from __future__ import annotations
