@@ -103,13 +103,32 @@ def own_conv(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(6)
 
 
+@pytest.mark.parametrize("whose", ["Triton", "numba"])
 @pytest.mark.parametrize("name", ["fedsol", "asynccurve"])
-def test_own_convolutions(name: str, own_conv: None) -> None:
+def test_own_convolutions(name: str, whose: str, own_conv: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Together, "_own_conv", lambda _: whose)
     few = {"task": unequal((3, 4, 9, 1, 4, 5), model=Seeing()), "dtype": "float32", "epochs": 1, "time": 2.0}
     alone, *together = (run(name, e, **few) for e in ("inline", "batched", "batched"))
     for found in together:  # the second knows of the first's choice
         alike(alone, found, within=1e-5)
-        assert "all who wait in a stack, convolutions by Triton" in found.trained
+        assert f"all who wait in a stack, convolutions by {whose}" in found.trained
+
+
+def test_whose_convolutions_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a processor ours, where channels are few and numba is there; timing decides, which is left out here."""
+    seen: list[Any] = []
+
+    def tried(_: Together, trainers: Any, *__: Any) -> tuple[Way, float]:
+        seen.append(set(trainers))
+        return Way(1, None), 1.0
+
+    monkeypatch.setattr(Together, "_tried", tried)
+    for numba, dtype in (("1", "float32"), ("1", "float64"), ("0", "float32")):
+        monkeypatch.setattr("tarry.sim.together._FOUND", {})
+        with monkeypatch.context() as m:
+            m.setattr("tarry.sim.together.numba", lambda _, here=numba: object() if here == "1" else None)
+            run("fedasync", "batched", task=unequal(model=Seeing()), dtype=dtype)
+    assert seen == [{"", "numba"}, {""}, {""}]
 
 
 def test_own_convolutions_that_disagree_are_not_taken(own_conv: None, monkeypatch: pytest.MonkeyPatch) -> None:

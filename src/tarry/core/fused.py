@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .threads import threads
+from .threads import elsewhere, threads
 from .vector import large, swept
 
 __all__ = ["Pieces", "combined", "compiled", "numba", "number", "pieces", "use_threads"]
@@ -85,6 +85,8 @@ class Pieces:
         given = [a.detach().numpy() if isinstance(a, Tensor) else a for a in args]
         first, *others = self._cuts(min(_at_once[0], len(self._owner)))
         helpers = threads("sweep", max(len(others), 1))
+        if others:
+            elsewhere("sweep", len(others))
         at_work = [helpers.submit(kernel, *cut, self._starts, self._stops, *given) for cut in others]
         kernel(*first, self._starts, self._stops, *given)
         for thread in at_work:
