@@ -57,7 +57,7 @@ _COMPILED = ", compiled"
 _CACHED = 8  # clients whose images a processor's cache holds
 _WORTH = 1.1  # times as fast: less is not worth other roundings
 _FOUND: dict[Hashable, tuple[Way, float]] = {}  # by kind of run, in this process
-_SOMETIMES = 8  # runs: what was traced is garbage then, which Python is slow to look for in a process of many of them
+_SOMETIMES, _WHILE = 8, 2.0  # runs, seconds of one: what was traced is garbage then, which Python is slow to look for
 _over = count(1)
 
 
@@ -86,6 +86,7 @@ class Together:
         self._rough, self._precision, self._compile, self._lanes = precision != "float32", precision, compiled, lanes
         self._waiting: dict[int, tuple[float, Ticket, Mapping[str, Tensor]]] = {}
         self._done: dict[int, Trained] = {}
+        self._began = time.perf_counter()
         self._chosen = self._singly = False  # an operation has no form for stacks of more than one
         self._trainer: Trainer | None = None
         self._other: Executor | None = None
@@ -342,7 +343,7 @@ class Together:
         self._done.clear()
         if self._trainer is not None:
             self._trainer = None
-            if next(_over) % _SOMETIMES == 0:
+            if next(_over) % _SOMETIMES == 0 or time.perf_counter() - self._began > _WHILE:
                 gc.collect()
         if self._other is not None:
             self._other.close()
