@@ -39,7 +39,7 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/local_rules.py
 	$(BIN)/python benchmarks/ray_scale.py
 	$(BIN)/python benchmarks/federation.py
-	$(BIN)/python benchmarks/peers/run.py --out benchmarks/results/peers.json --seconds 20
+	$(BIN)/python benchmarks/peers/run.py --out benchmarks/results/peers.json --seconds 10
 	$(BIN)/python benchmarks/page.py
 
 # On a machine with a GPU, with the torch that is there (PYTHON=...): a quarter of an hour, most of it for compiling.
