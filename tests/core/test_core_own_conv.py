@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch.func import vmap
 from torch.nn.functional import conv2d, pad
+from traced_steps import stepped as stepped_on
 
 pytest.importorskip("triton", reason="for Linux alone")
 
@@ -21,6 +23,7 @@ F32, F64 = torch.float32, torch.float64
 aten = torch.ops.aten
 CONVOLUTIONS = {aten.convolution.default, aten.convolution_backward.default}
 CLOSE = {"rtol": 2e-5, "atol": 2e-5}
+stepped = partial(stepped_on, device=DEVICE)
 
 
 @pytest.fixture(autouse=True)
@@ -94,18 +97,6 @@ def test_what_a_gpu_cannot_do_is_said() -> None:
     x, w = torch.randn(1, 2, 4, 4, 2, device=DEVICE), torch.randn(1, 3, 18, device=DEVICE)
     with pytest.raises(NotStackable, match="Triton has no such kernel here"):
         correlate(x, w, (3, 3), 1, "ieee", Tile(48, 16, 16))  # no power of two
-
-
-def stepped(module: nn.Module, shape: tuple[int, ...], dtype: torch.dtype = F32) -> tuple[Any, list[Tensor]]:
-    """Outputs, gradients of weights and of images, and arguments for it."""
-    names = [n for n, _ in module.named_parameters()]
-
-    def fn(*args: Tensor) -> list[Tensor]:
-        leaves = [a.detach().requires_grad_() for a in args]
-        out = functional_call(module, dict(zip(names, leaves[:-1], strict=True)), (leaves[-1],))
-        return [out.detach(), *torch.autograd.grad((out**2).mean(), leaves)]
-
-    return fn, [*(p.detach() for p in module.parameters()), torch.randn(shape, dtype=dtype, device=DEVICE)]
 
 
 @pytest.mark.parametrize("padding", [0, 1, (1, 0)], ids=str)

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch import nn
+from torch.func import vmap
 from torch.nn.functional import conv2d, pad
+from traced_steps import stepped
 
 from tarry.core import fused
 from tarry.core.plane_conv import few_channels, with_plane_convolutions
@@ -47,18 +48,6 @@ def test_kernels(inputs: int, outputs: int, n: int, width: int, up: int) -> None
     pairs = zip(padded, grad, strict=True)
     right = torch.stack([torch.nn.grad.conv2d_weight(a, w.shape[1:], g) for a, g in pairs])
     torch.testing.assert_close(found.double(), right, rtol=1e-4, atol=1e-4)
-
-
-def stepped(module: nn.Module, shape: tuple[int, ...], dtype: torch.dtype = F32) -> tuple[Any, list[Tensor]]:
-    """Outputs, gradients of weights and of images, and arguments for it."""
-    names = [n for n, _ in module.named_parameters()]
-
-    def fn(*args: Tensor) -> list[Tensor]:
-        leaves = [a.detach().requires_grad_() for a in args]
-        out = functional_call(module, dict(zip(names, leaves[:-1], strict=True)), (leaves[-1],))
-        return [out.detach(), *torch.autograd.grad((out**2).mean(), leaves)]
-
-    return fn, [*(p.detach() for p in module.parameters()), torch.randn(shape, dtype=dtype)]
 
 
 def agrees(module: nn.Module, shape: tuple[int, ...]) -> set[Any]:
