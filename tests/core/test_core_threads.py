@@ -29,6 +29,9 @@ def test_they_stay_away_from_the_callers_core_as_long_as_there_is_another(monkey
 
 
 def test_where_cores_are_not_told_nothing_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    placed: list[object] = []
     monkeypatch.setattr(module, "_asked", lambda: None)
+    monkeypatch.setattr(os, "sched_setaffinity", lambda *given: placed.append(given), raising=False)
     threads("anywhere", 1).submit(int).result()
     elsewhere("anywhere", 1)
+    assert not placed
