@@ -101,6 +101,21 @@ def test_shards_are_equal_and_span_few_labels(problem: tuple[Indices, int, int],
 
 
 @thorough
+@given(problems(), st.sampled_from([0.05, 0.5, 5.0]))
+def test_lda_with_a_cap_gives_later_classes_to_clients_below_the_mean(
+    problem: tuple[Indices, int, int], alpha: float
+) -> None:
+    labels, k, seed = problem
+    parts = cut("lda", labels, k, seed, alpha=alpha, cap=True)
+    assert_disjoint(parts, len(labels), used=len(labels))
+    held = np.zeros(k)
+    for c in np.unique(labels):
+        got = np.array([(labels[part] == c).sum() for part in parts])
+        assert (got[held >= len(labels) / k] == 0).all(), "a client that has its mean share gets no later class"
+        held += got
+
+
+@thorough
 @given(problems(), st.integers(1, 3), st.floats(0.01, 1))
 def test_main_class_without_a_size_takes_the_largest_that_fits(
     problem: tuple[Indices, int, int], main: int, share: float

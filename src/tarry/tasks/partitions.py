@@ -111,22 +111,30 @@ def _draw(q: Floats, places: Indices, rng: Rng) -> Indices:
     "lda", paper="FedSOL: Stabilized Orthogonal Learning with Proximal Restrictions in Federated Learning (4.1)"
 )
 def lda(
-    *, alpha: Annotated[float, "concentration of each class's shares over the clients; small is skewed"] = 0.1
+    *,
+    alpha: Annotated[float, "concentration of each class's shares over the clients; small is skewed"] = 0.1,
+    cap: Annotated[bool, "give no more classes to a client that has n / clients examples"] = False,
 ) -> Partitioner:
     """Each class is cut over the clients in proportions drawn from Dir(α); sizes differ, all examples are used.
 
         p_c ~ Dir(α, …, α) over the clients          one for each class c; client k gets the share p_c[k] of class c
+        p_c[k] ← 0, p_c ← p_c / Σ p_c                with `cap`, where k has n / clients examples or more already
 
-    A client may end with no examples: see --min-samples. FedSOL's code also stops giving to a client that has its
-    average share and redraws until everybody has 10; the paper does not say so, and we do not.
+    The cap is in FedSOL's code, not in the text of the paper. Classes are dealt in order of label, so the last ones
+    go to the fewest clients. A client may end with no examples: see --min-samples.
     """
     _check_alpha(alpha)
 
     def cut(labels: Indices, _groups: Indices | None, n_clients: int, rng: Rng) -> list[Indices]:
         _enough(n_clients, len(labels))
         hands: list[list[Indices]] = [[] for _ in range(n_clients)]
+        sizes = np.zeros(n_clients)
         for pool in _pools(labels, rng):
-            counts = apportion(rng.dirichlet(np.full(n_clients, alpha)), len(pool))
+            share = rng.dirichlet(np.full(n_clients, alpha))
+            if cap:  # never empty: while examples are left, some client has fewer than the mean
+                share = np.where(sizes < len(labels) / n_clients, np.maximum(share, _TINY), 0.0)
+            counts = apportion(share, len(pool))
+            sizes += counts
             for hand, piece in zip(hands, np.split(pool, np.cumsum(counts)[:-1]), strict=True):
                 hand.append(piece)
         return [np.concatenate(hand) for hand in hands]
