@@ -8,9 +8,9 @@ FedSOL, Fed-OGD and AsyncCurve it is the project's own loop (core.client.train),
 same visits on the same batches, in turns of a fifth of a second or more; a ratio is of client-steps a second within a
 round, and the median over rounds is told. `differs`: how far an update is from the same trained alone, after 3 steps.
 `--size 0` stacks as many as memory allows; `--channels-last` keeps convolutions as tensor cores take them; `--own-conv`
-has convolutions by kernels of our own (core.conv_kernels on a GPU, core.plane_kernels elsewhere); a GPU's products are
+has convolutions by kernels of our own (executors/batched/conv: Triton on a GPU, numba elsewhere); a GPU's products are
 in float32 for both, but for rows that say tf32 or bf16. Memory that is freed is kept for both, as the command line does
-(core.process.keep_memory): what it takes to fetch it anew from the system would be measured otherwise.
+(tarry.vector.process): what it takes to fetch it anew from the system would be measured otherwise.
 """
 
 from __future__ import annotations
@@ -30,14 +30,16 @@ from torch import Tensor, nn
 
 import tarry
 from record import write
-from tarry.core.client import Bound, Job, Work, train
 from tarry.core.layout import Layout
-from tarry.core.local import LocalRule
+from tarry.core.local_rule import LocalRule
 from tarry.core.optim import optimiser
-from tarry.core.process import keep_memory
+from tarry.core.tickets import Job
+from tarry.executors.batched.trainer import Trainer
 from tarry.methods import methods
-from tarry.models import LeNet5, McMahanCNN, ResNet, mlp
-from tarry.sim.batched import Trainer
+from tarry.tasks.models import LeNet5, McMahanCNN, ResNet, mlp
+from tarry.training.flat_model import Bound
+from tarry.training.visit import Work, train
+from tarry.vector.process import keep_memory
 
 _TURN = 0.2  # seconds at least: what was idle takes a while to be at its best
 

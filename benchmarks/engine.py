@@ -20,14 +20,13 @@ from statistics import median
 import torch
 
 from record import apart, write
-from tarry.core.client import Trained
+from tarry.core.idle_clients import Roster
 from tarry.core.layout import Block, Kind, Layout
 from tarry.core.method import Method, stateless
-from tarry.core.roster import Roster
 from tarry.core.server import Server
-from tarry.core.ticket import Ticket
+from tarry.core.tickets import Ticket, Trained
+from tarry.delays.base import Fleet, delays
 from tarry.methods import methods
-from tarry.sim.fleet import Fleet, delays
 from tarry.sim.simulator import Budget, Simulator
 
 LENET5, MILLION = 44_190, 1_000_000

@@ -20,8 +20,8 @@ from statistics import median
 from typing import Any
 
 from record import write
-from tarry.deploy.journal import read
-from tarry.deploy.local import Local
+from tarry.deploy.local.local_federation import Local
+from tarry.record.journal import read
 
 LIGHT = {"task": "digits:limit=400,hidden=8", "epochs": 1, "eval-every": 30.0, "stop-within": 2.0}
 METHODS = {"orthofl": 1, "fedasync": 2}  # tickets in flight

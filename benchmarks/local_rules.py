@@ -21,12 +21,13 @@ from torch import nn
 
 import tarry
 from record import write
-from tarry.core.client import Bound, Job, Work, train
 from tarry.core.layout import Layout
 from tarry.core.optim import optimiser
-from tarry.core.process import keep_memory
-from tarry.core.ticket import NOTHING
-from tarry.models import McMahanCNN
+from tarry.core.tickets import NOTHING, Job
+from tarry.tasks.models import McMahanCNN
+from tarry.training.flat_model import Bound
+from tarry.training.visit import Work, train
+from tarry.vector.process import keep_memory
 
 BATCH = 50
 

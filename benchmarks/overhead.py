@@ -23,8 +23,8 @@ from torch import nn
 
 import tarry
 from record import write
-from tarry.core.process import keep_memory
-from tarry.models import LeNet5
+from tarry.tasks.models import LeNet5
+from tarry.vector.process import keep_memory
 
 CLIENTS, BATCH, LR = 100, 20, 0.01
 WAYS: dict[str, dict[str, Any]] = {

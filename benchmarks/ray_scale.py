@@ -13,10 +13,10 @@ import time
 import torch
 
 from record import write
-from tarry.build import plan
-from tarry.sim.executor import Executor
-from tarry.sim.ray import Ray
-from tarry.spec import Spec
+from tarry.config.spec import Spec
+from tarry.executors.inline import Executor
+from tarry.executors.ray import Ray
+from tarry.runs.build import plan
 
 
 def measure(args: argparse.Namespace, steps: int, *, ray: bool) -> tuple[float, torch.Tensor]:

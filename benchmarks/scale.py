@@ -20,9 +20,9 @@ from torch import nn
 
 import tarry
 from record import apart, write
-from tarry.core.process import keep_memory
-from tarry.models import mlp
 from tarry.tasks import tasks
+from tarry.tasks.models import mlp
+from tarry.vector.process import keep_memory
 
 EACH, BATCH = 20, 10
 

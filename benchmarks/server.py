@@ -31,13 +31,13 @@ import torch
 from torch import Tensor
 
 from record import write
-from tarry.core.client import Trained
-from tarry.core.fused import compiled, use_threads
 from tarry.core.layout import Block, Kind, Layout
-from tarry.core.process import keep_memory
 from tarry.core.server import Server
+from tarry.core.tickets import Trained
 from tarry.methods import methods
 from tarry.parts.manifold import CONTROL
+from tarry.vector.fused import compiled, use_threads
+from tarry.vector.process import keep_memory
 
 IN_FLIGHT, BUFFER, DELTAS = 5, 4, 7
 REST = 0.01  # seconds

@@ -16,12 +16,12 @@ from torch import Tensor, nn
 
 import tarry
 from tarry import Layout
+from tarry.config.compose import crossed
 from tarry.core import rng
 from tarry.core.errors import BadInput
 from tarry.core.method import Personal
 from tarry.core.rng import Stream
-from tarry.cross import crossed
-from tarry.personal import best_constant
+from tarry.runs.personalize import best_constant
 
 
 def net() -> nn.Module:
@@ -334,7 +334,7 @@ def test_a_method_about_own_models_says_how_they_are_scored() -> None:
 
 def test_progress_tells_how_many_clients_are_done(monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = iter(range(100_000))
-    monkeypatch.setattr("tarry.experiment.clock.perf_counter", lambda: float(next(ticks)))
+    monkeypatch.setattr("tarry.runs.run.clock.perf_counter", lambda: float(next(ticks)))
     seen: list[tarry.Progress] = []
     tarry.run("fedavg", task(), personalise=1, progress=seen.append, **RUN)
     assert [p.personalised for p in seen if p.personalised is not None] == [0.25, 0.5, 0.75, 1.0]

@@ -75,7 +75,7 @@ def test_the_registries_hold_what_the_readme_speaks_of():
     assert {"constant", "orthofl-rpi", "trace", "scripted"} <= set(tarry.delays.names())
 
 
-@pytest.mark.parametrize("name", ["tarry.experiment", "tarry.compare"])
+@pytest.mark.parametrize("name", ["tarry.runs.run", "tarry.runs.compare"])
 def test_the_examples_in_the_docstrings_run(name):
     module = import_module(name)
     failed, tried = doctest.testmod(module)
@@ -99,7 +99,7 @@ import tarry
 
 result = tarry.run("orthofl", {{"name": "digits", "limit": 100}}, clients=3, epochs=1, delay=[1, 2, 3], updates=4)
 assert result.updates == 4
-c = tarry.compare(["fedavg", "fedasync"], {{"name": "digits", "limit": 100}}, seeds=[0], clients=3, epochs=1,
+c = tarry.runs.compare(["fedavg", "fedasync"], {{"name": "digits", "limit": 100}}, seeds=[0], clients=3, epochs=1,
                   delay=[1, 2, 3], updates=4)
 assert [row.label for row in c.summary.rows] == ["fedavg", "fedasync"]
 """

@@ -12,7 +12,7 @@ from torch import nn
 
 import tarry
 from tarry.core.errors import BadInput
-from tarry.remarks import alike
+from tarry.runs.notices import alike
 
 SHORT = {"time": 100.0, "clients": 3, "epochs": 1, "delay": "constant:seconds=30"}
 

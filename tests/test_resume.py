@@ -21,7 +21,7 @@ from torch.nn.functional import cross_entropy
 
 import tarry
 from tarry.core.errors import BadInput, Damaged
-from tarry.core.event import Event
+from tarry.core.events import Event
 from tarry.record import checkpoint
 from tarry.record.result import Result
 

@@ -12,10 +12,10 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import tarry
-from tarry.build import plan
+from tarry.config.spec import Choice, Spec, settings
 from tarry.core.errors import BadInput
 from tarry.methods import methods
-from tarry.spec import Choice, Spec, settings
+from tarry.runs.build import plan
 
 
 def refused(given: dict[str, Any]) -> tuple[str, ...]:

@@ -2,37 +2,37 @@
 
     import tarry
     result = tarry.run("orthofl", "digits", time=10_000, seed=1)
-    comparison = tarry.compare(["fedavg", "fedasync", "orthofl"], "digits", seeds=[0, 1, 2])
+    comparison = tarry.runs.compare(["fedavg", "fedasync", "orthofl"], "digits", seeds=[0, 1, 2])
 
 A task of your own is a `Task`; a method of your own a `Method` made of `Part`s and a `LocalRule`.
 """
 
-from .compare import Comparison as Comparison
-from .compare import compare as compare
 from .core.errors import BadInput as BadInput
 from .core.errors import TarryError as TarryError
-from .core.event import Event as Event
+from .core.events import Event as Event
 from .core.layout import Layout as Layout
-from .core.local import Brief as Brief
-from .core.local import Functions as Functions
-from .core.local import LocalRule as LocalRule
-from .core.local import Outcome as Outcome
+from .core.local_rule import Brief as Brief
+from .core.local_rule import Functions as Functions
+from .core.local_rule import LocalRule as LocalRule
+from .core.local_rule import Outcome as Outcome
 from .core.method import Method as Method
 from .core.method import Now as Now
 from .core.method import Part as Part
 from .core.method import stateless as stateless
 from .core.task import Task as Task
-from .core.ticket import Offer as Offer
-from .core.ticket import Start as Start
-from .core.ticket import Ticket as Ticket
-from .core.ticket import Update as Update
-from .experiment import Progress as Progress
-from .experiment import resume as resume
-from .experiment import run as run
+from .core.tickets import Offer as Offer
+from .core.tickets import Start as Start
+from .core.tickets import Ticket as Ticket
+from .core.tickets import Update as Update
+from .delays.base import delays as delays
 from .methods import methods as methods
 from .parts.manifold import manifolds as manifolds
 from .record.result import Result as Result
-from .sim.fleet import delays as delays
+from .runs.compare import Comparison as Comparison
+from .runs.compare import compare as compare
+from .runs.run import Progress as Progress
+from .runs.run import resume as resume
+from .runs.run import run as run
 from .tasks import partitions as partitions
 from .tasks import tasks as tasks
 from .tasks.unlabelled import unlabelled_sets as unlabelled_sets

@@ -115,7 +115,7 @@ def test_a_script_of_the_peers_compiles(script: Path, tmp_path: Path) -> None:
 
 
 def test_every_peer_has_its_script_and_its_model_is_tarrys_lenet5(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tarry.models import LeNet5
+    from tarry.tasks.models import LeNet5
 
     run = loaded(BENCHMARKS / "peers" / "run.py", monkeypatch)
     assert [p.script for p in run.PEERS.values() if not (BENCHMARKS / "peers" / p.script).is_file()] == []

@@ -14,12 +14,12 @@ import pytest
 
 import tarry
 from tarry.cli.watch import _Told as watching
+from tarry.config.spec import settings
+from tarry.delays.base import delays
 from tarry.methods import methods
-from tarry.models import models
 from tarry.record.result import Result
-from tarry.sim.fleet import delays
-from tarry.spec import settings
 from tarry.tasks import partitions, tasks
+from tarry.tasks.models import models
 
 
 def test_the_version(cli):
@@ -444,7 +444,7 @@ def test_a_second_ctrl_c_ends_at_once_and_says_nothing(here):
 
 
 def test_ctrl_c_in_a_comparison_advises_the_same_command_which_really_goes_on(cli, here, quick, monkeypatch):
-    room = import_module("tarry.compare")
+    room = import_module("tarry.runs.compare")
     whole = room.run_spec
 
     def only_fedavg(spec, **how):

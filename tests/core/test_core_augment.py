@@ -8,9 +8,9 @@ from torch import Tensor, nn
 
 import tarry
 from tarry.core import rng
-from tarry.core.client import Visit, Work
 from tarry.core.optim import optimiser
-from tarry.core.visits import draws
+from tarry.training.batch_order import draws
+from tarry.training.visit import Visit, Work
 
 
 def shaken(x: Tensor, u: Tensor) -> Tensor:

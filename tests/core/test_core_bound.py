@@ -10,11 +10,13 @@ from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 import tarry
-from tarry.core.client import Bound, Job, Work, build_module, train
 from tarry.core.layout import Layout
-from tarry.core.local import LocalRule
+from tarry.core.local_rule import LocalRule
 from tarry.core.optim import optimiser
 from tarry.core.task import Task
+from tarry.core.tickets import Job
+from tarry.training.flat_model import Bound, build_module
+from tarry.training.visit import Work, train
 
 F64 = torch.float64
 

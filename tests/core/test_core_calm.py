@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from tarry.core.calm import calm, free
+from tarry.training.determinism import calm, free
 
 
 def settings() -> tuple[int, bool, bool, bool]:

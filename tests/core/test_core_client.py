@@ -9,13 +9,15 @@ from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 from tarry.core import rng
-from tarry.core.client import Bound, Job, Trained, Visit, Work, train
 from tarry.core.errors import BadInput
 from tarry.core.layout import Layout
-from tarry.core.local import LocalRule, Outcome
+from tarry.core.local_rule import LocalRule, Outcome
 from tarry.core.optim import optimiser
 from tarry.core.rng import Stream
 from tarry.core.task import Task
+from tarry.core.tickets import Job, Trained
+from tarry.training.flat_model import Bound
+from tarry.training.visit import Visit, Work, train
 
 SGD = optimiser("sgd", lr=0.1)
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from tarry.core import rng
-from tarry.core.drops import Drops, drops
+from tarry.training.keyed_dropout import Drops, drops
 
 
 def kept(key: int, shape: tuple[int, ...], share: float = 0.5, *, lap: int = 0, skip: int = 0) -> Tensor:

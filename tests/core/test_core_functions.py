@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
-from tarry.core.client import Bound
 from tarry.core.errors import BadInput
 from tarry.core.layout import Kind, Layout
 from tarry.core.optim import optimiser
 from tarry.core.task import Task
+from tarry.training.flat_model import Bound
 
 F64 = torch.float64
 

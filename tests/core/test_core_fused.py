@@ -13,13 +13,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from tarry.core import fused, vector
-from tarry.core.client import Trained
-from tarry.core.fused import Pieces, combined, compiled, number, pieces, use_threads
 from tarry.core.layout import Block, Kind, Layout
 from tarry.core.server import Server
+from tarry.core.tickets import Trained
 from tarry.methods import methods
 from tarry.parts.manifold import rotated, turning
+from tarry.vector import fused
+from tarry.vector import pool as vector
+from tarry.vector.fused import Pieces, combined, compiled, number, pieces, use_threads
 
 N = 200_003
 STRETCHES = ((0, 70_000), (70_000, 70_001), (70_001, 150_000), (150_000, N))
@@ -277,7 +278,7 @@ def test_without_numba_torch_does_it(reason: str) -> None:
     """In a process of its own: what was found out is kept."""
     program = (
         "import sys\n" + ("sys.modules['numba'] = None\n" if reason == "not installed" else "") + "import torch\n"
-        "from tarry.core import fused\n"
+        "from tarry.vector import fused\n"
         "big = torch.ones(600_000)\n"
         "print(fused.compiled(big), fused.combined(big, big, 2.0, out=torch.empty_like(big)).sum().item())\n"
     )

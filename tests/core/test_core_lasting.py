@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from tarry.core.lasting import lasting
-from tarry.core.stack import traced
+from tarry.executors.batched.rewrite_channels_last import lasting
+from tarry.executors.batched.trace import traced
 
 F64 = torch.float64
 aten = torch.ops.aten

@@ -14,9 +14,9 @@ from traced_steps import stepped as stepped_on
 
 pytest.importorskip("triton", reason="for Linux alone")
 
-from tarry.core.conv_kernels import Tile, correlate, correlate_filters
-from tarry.core.own_conv import with_own_convolutions
-from tarry.core.stack import NotStackable, stacked, traced
+from tarry.executors.batched.conv.triton import with_own_convolutions
+from tarry.executors.batched.conv.triton_kernels import Tile, correlate, correlate_filters
+from tarry.executors.batched.trace import NotStackable, stacked, traced
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 F32, F64 = torch.float32, torch.float64
@@ -161,7 +161,7 @@ def test_others_are_left_as_they_are(layer: nn.Module, dtype: torch.dtype) -> No
 def test_more_numbers_than_kernels_count_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
     fn, args = stepped(nn.Conv2d(2, 3, 3).to(DEVICE), (5, 2, 6, 7))
     graph = traced(fn, args)
-    monkeypatch.setattr("tarry.core.plain_conv._MOST", 5 * 3 * (6 + 6) * (7 + 6))
+    monkeypatch.setattr("tarry.executors.batched.conv.rewrite._MOST", 5 * 3 * (6 + 6) * (7 + 6))
     assert with_own_convolutions(graph, args) is graph
-    monkeypatch.setattr("tarry.core.plain_conv._MOST", 5 * 3 * (6 + 6) * (7 + 6) + 1)
+    monkeypatch.setattr("tarry.executors.batched.conv.rewrite._MOST", 5 * 3 * (6 + 6) * (7 + 6) + 1)
     assert with_own_convolutions(graph, args) is not graph

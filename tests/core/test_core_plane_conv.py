@@ -11,9 +11,9 @@ from torch.func import vmap
 from torch.nn.functional import conv2d, pad
 from traced_steps import stepped
 
-from tarry.core import fused
-from tarry.core.plane_conv import few_channels, with_plane_convolutions
-from tarry.core.stack import stacked, traced
+from tarry.executors.batched.conv.numba import few_channels, with_plane_convolutions
+from tarry.executors.batched.trace import stacked, traced
+from tarry.vector import fused
 
 F32, F64 = torch.float32, torch.float64
 aten = torch.ops.aten
@@ -32,7 +32,7 @@ def _seeded() -> None:
 @pytest.mark.parametrize(("inputs", "outputs", "n"), [(1, 1, 1), (2, 5, 7), (3, 4, 16)])
 def test_kernels(inputs: int, outputs: int, n: int, width: int, up: int) -> None:
     """Every number of taps at a time, an output that has no second one, lines above and below."""
-    kernels = fused.numba("plane_kernels")
+    kernels = fused.numba("tarry.executors.batched.conv.numba_kernels")
     assert kernels is not None
     clients, height, lines, places = 2, 3, 4, 13
     x = torch.randn(clients, inputs, lines, places, n)
@@ -143,7 +143,7 @@ def test_few_channels_of_images_or_of_outputs() -> None:
 def test_without_numba_all_is_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
     fn, args = stepped(nn.Conv2d(2, 3, 3), (3, 2, 7, 7))
     graph = traced(fn, args)
-    monkeypatch.setattr("tarry.core.plane_conv.numba", lambda _: None)
+    monkeypatch.setattr("tarry.executors.batched.conv.numba.numba", lambda _: None)
     assert with_plane_convolutions(graph, args) is graph
 
 

@@ -10,7 +10,7 @@ import pytest
 
 HELD = """
 from pathlib import Path
-from tarry.core.process import trim_memory
+from tarry.vector.process import trim_memory
 
 def megabytes():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 1e6

@@ -11,11 +11,11 @@ from torch import nn
 
 import tarry
 from tarry import Method
+from tarry.core.contracts import looked_at
 from tarry.core.errors import BadInput
-from tarry.core.local import Brief, LocalRule
+from tarry.core.local_rule import Brief, LocalRule
 from tarry.core.method import Part, stateless
-from tarry.core.promise import looked_at
-from tarry.core.ticket import Start
+from tarry.core.tickets import Start
 
 
 def task() -> tarry.Task:

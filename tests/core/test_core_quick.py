@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.func import vmap
 from torch.nn.functional import cross_entropy
 
-from tarry.core.quick import quick
-from tarry.core.stack import traced
+from tarry.executors.batched.rewrite_losses import quick
+from tarry.executors.batched.trace import traced
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 NLL, LOG_SOFTMAX = torch.ops.aten.nll_loss_forward.default, torch.ops.aten._log_softmax.default
@@ -82,7 +82,7 @@ def test_a_stack_comes_to_the_bits_of_one_after_the_other(
 def test_elsewhere_than_on_a_processor_it_comes_to_the_same(
     classes: int, loss: Loss, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tarry.core.quick._on_cpu", lambda _: False)
+    monkeypatch.setattr("tarry.executors.batched.rewrite_losses._on_cpu", lambda _: False)
     args = batches(20, classes, torch.float32)
     one, made = both(loss, args)
     assert NLL not in operations(made)

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.func import functionalize, vmap
 from torch.utils._pytree import tree_leaves
 
-from tarry.core.recorder import LooksAtValues, recorded
-from tarry.core.stack import NotStackable, stacked, traced
+from tarry.executors.batched.trace import NotStackable, stacked, traced
+from tarry.executors.batched.tracer import LooksAtValues, recorded
 
 G = torch.Generator().manual_seed(3)
 W, X = torch.randn(5, 4, generator=G), torch.randn(7, 4, generator=G)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tarry.core import rng
-from tarry.core.roster import Roster
+from tarry.core.idle_clients import Roster
 
 
 @dataclass

@@ -6,13 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from tarry.core.client import Trained
+from tarry.core.idle_clients import Roster
 from tarry.core.layout import Block, Kind, Layout
 from tarry.core.method import Method, Part, stateless
-from tarry.core.roster import Roster
 from tarry.core.server import Server
-from tarry.core.ticket import Start, Ticket, Update
-from tarry.core.tree import Ledger, tensors
+from tarry.core.state_tree import Ledger, tensors
+from tarry.core.tickets import Start, Ticket, Trained, Update
 from tarry.methods import methods
 
 LAYOUT = Layout((Block("w", 0, 2, (2,), Kind.PARAM),))

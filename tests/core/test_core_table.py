@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 import tarry
+from tarry.core.client_table import Marks, Room, Table
 from tarry.core.errors import Damaged
-from tarry.core.table import Marks, Room, Table
-from tarry.core.tree import Ledger, copied, tables, tensors
+from tarry.core.state_tree import Ledger, copied, tables, tensors
 from tarry.record import checkpoint
 
 

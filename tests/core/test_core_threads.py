@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from tarry.core import threads as module
-from tarry.core.threads import elsewhere, threads
+from tarry.vector import threads as module
+from tarry.vector.threads import elsewhere, threads
 
 
 def test_the_same_ones_whenever_asked() -> None:

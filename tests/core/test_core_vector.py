@@ -12,14 +12,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from tarry.core import fused, vector
-from tarry.core.client import Trained
 from tarry.core.layout import Block, Kind, Layout
 from tarry.core.server import Server
-from tarry.core.tree import tensors
-from tarry.core.vector import back, forget, fresh, swept
+from tarry.core.state_tree import tensors
+from tarry.core.tickets import Trained
 from tarry.methods import methods
 from tarry.parts.manifold import CONTROL
+from tarry.vector import fused
+from tarry.vector import pool as vector
+from tarry.vector.pool import back, forget, fresh, swept
 
 LARGE = torch.zeros(300_000)  # above the limit for reuse
 SIZES = (270_000, 64, 29_000, 700, 236)  # the last are running statistics
@@ -192,7 +193,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param != "whole":
         monkeypatch.setattr(vector, "_STRETCH", 10_007)
     if request.param == "compiled":
-        assert fused.numba("kernels") is not None, "the tests need numba"
+        assert fused.numba("tarry.vector.kernels") is not None, "the tests need numba"
     else:
         monkeypatch.setattr(fused, "numba", lambda _: None)
     return str(request.param)
@@ -224,11 +225,3 @@ def test_every_way_gives_what_the_whole_does(
     got = Drive(name, parameters).run()
     monkeypatch.setattr(vector, "_STRETCH", 1 << 19)
     torch.testing.assert_close(got, Drive(name, parameters).run(), rtol=2e-5, atol=2e-6)
-
-
-def test_a_server_that_is_closed_keeps_no_memory() -> None:
-    drive = Drive("orthofl", {})
-    drive.run()
-    assert vector._spare
-    drive.server.close()
-    assert not vector._spare

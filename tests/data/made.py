@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from tarry.core.errors import BadInput
-from tarry.data import load
+from tarry.tasks.data import load
 
 RNG = np.random.default_rng(7)
 SHAPES: dict[str, tuple[int, ...]] = {

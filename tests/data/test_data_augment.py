@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tarry.data.augment import Augment, fedsol
 from tarry.tasks import tasks
+from tarry.tasks.data.augment import Augment, fedsol
 
 from .made import made
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tarry.data import Arrays, catalogue, load
-from tarry.data.sets import remarked
+from tarry.tasks.data import Arrays, catalogue, load
+from tarry.tasks.data.sets import remarked
 
 from .made import (
     SHAPES,

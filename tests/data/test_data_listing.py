@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tarry.cli.catalogue import tasks as listing
-from tarry.data import catalogue
+from tarry.tasks.data import catalogue
 
 
 def test_the_list_says_of_every_set_where_it_is_or_that_it_is_not(

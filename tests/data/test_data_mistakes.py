@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from tarry.core.errors import BadInput
-from tarry.data import catalogue, load
-from tarry.data.npz import read_npz
-from tarry.data.sets import where_data_is
-from tarry.data.text_sets import NEWSGROUPS
-from tarry.data.texts import load_text
+from tarry.tasks.data import catalogue, load
+from tarry.tasks.data.npz import read_npz
+from tarry.tasks.data.sets import where_data_is
+from tarry.tasks.data.text_sets import NEWSGROUPS
+from tarry.tasks.data.texts import load_text
 
 from .made import har, made, picture, refused, write, write_svhn
 from .test_data_formats import activities

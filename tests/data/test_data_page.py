@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tarry.data import catalogue
 from tarry.tasks import tasks
+from tarry.tasks.data import catalogue
 
 PAGE = (Path(__file__).parents[2] / "docs" / "data.md").read_text()
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tarry.data.pickled import Refused, plain
+from tarry.tasks.data.pickled import Refused, plain
 
 from .made import batches, made, python_2_pickle, refused, write
 

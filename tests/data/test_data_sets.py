@@ -17,11 +17,11 @@ import torch
 
 import tarry
 from tarry.core.errors import BadInput
-from tarry.data import DataSet, Texts, catalogue, fetch, load
-from tarry.data import places as places_module
-from tarry.data.places import Told
-from tarry.data.sets import remarked
 from tarry.tasks import tasks
+from tarry.tasks.data import DataSet, Texts, catalogue, fetch, load
+from tarry.tasks.data import places as places_module
+from tarry.tasks.data.places import Told
+from tarry.tasks.data.sets import remarked
 from tarry.tasks.unlabelled import unlabelled_sets
 
 from .made import SHAPES, Made, made, picture, save, stl10, write, write_svhn, write_tar
@@ -202,7 +202,9 @@ def test_any_set_is_fetched_and_one_of_texts_is_not_loaded_as_arrays(folder: Pat
     texts = fetch("sst2")
     assert isinstance(texts, Texts)
     assert texts.train == ("fine",)
-    with pytest.raises(BadInput, match=r"--task sst2: is no set of images or series but of texts; tarry.data.fetch"):
+    with pytest.raises(
+        BadInput, match=r"--task sst2: is no set of images or series but of texts; tarry.tasks.data.fetch"
+    ):
         load("sst2")
 
 

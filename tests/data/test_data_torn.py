@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tarry.core.errors import BadInput
-from tarry.data import load
+from tarry.tasks.data import load
 
 from .made import batches, binary, har, made, save, stl10, write, write_idx, write_svhn, write_tar, zipped
 from .test_data_formats import activities, femnist, tiny

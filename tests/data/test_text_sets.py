@@ -18,9 +18,9 @@ import pytest
 from sklearn.datasets import _twenty_newsgroups as theirs
 
 from tarry.core.errors import BadInput
-from tarry.data import catalogue, text_sets
-from tarry.data.posts import body
-from tarry.data.texts import Row, Texts, gathered, load_text, with_test
+from tarry.tasks.data import catalogue, text_sets
+from tarry.tasks.data.posts import body
+from tarry.tasks.data.texts import Row, Texts, gathered, load_text, with_test
 
 
 def lines(path: Path, *rows: dict[str, Any]) -> None:

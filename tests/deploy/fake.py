@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from tarry.build import Plan, plan
-from tarry.deploy.course import most_in_flight
-from tarry.deploy.driver import Driver, Terms
-from tarry.deploy.home import Home
-from tarry.deploy.speech import Own
+from tarry.config.spec import Spec
+from tarry.deploy.client.client_store import Home
+from tarry.deploy.client.worker import Worker, hello
+from tarry.deploy.protocol import Own
+from tarry.deploy.server.course import most_in_flight
+from tarry.deploy.server.driver import Driver, Terms
 from tarry.deploy.wire import Blob, Letter, Return, Unreachable
-from tarry.deploy.worker import Worker, hello
-from tarry.spec import Spec
+from tarry.runs.build import Plan, plan
 
 SMALL = {"task": "digits:limit=200,hidden=8", "clients": 4, "epochs": 1, "delay": "constant", "updates": 12}
 

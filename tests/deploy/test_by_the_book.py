@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from tarry.deploy.journal import read
-from tarry.deploy.processes import free_ports
-from tarry.deploy.tls import authority, node_key
+from tarry.deploy.local.processes import free_ports
+from tarry.deploy.local.tls import authority, node_key
+from tarry.record.journal import read
 from tarry.record.result import Result
-from tarry.replay import replay
+from tarry.runs.replay import replay
 
 pytestmark = pytest.mark.federation
 BIN = Path(sys.executable).parent
@@ -119,7 +119,7 @@ def test_a_server_that_is_kept_and_clients_that_are_known(machine):
             here / "tls/ca.crt", "--auth-supernode-private-key", private, "--isolation", "process", "--host",
             "127.0.0.1", "--port", port, "--node-config", f"name='{name}' home='{here / name}'",
         )  # fmt: skip
-        machine.start(sys.executable, "-m", "tarry.deploy.warm", "--runtime-api-address", f"127.0.0.1:{port}")
+        machine.start(sys.executable, "-m", "tarry.deploy.fork_server", "--runtime-api-address", f"127.0.0.1:{port}")
     keep = machine.start("tarry", "federation", "keep", here / "app", "here", "--out", out)
 
     wait_until(lambda: _updates(out) >= 5, within=240)

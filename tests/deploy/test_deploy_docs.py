@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tarry.deploy.settings import Options, read
+from tarry.deploy.config import Options, read
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "deploy.md").read_text()
@@ -29,7 +29,7 @@ def flags():
     }
     found = {p: set(re.findall(r"--[a-z][a-z-]+", text)) for p, text in told.items()}
     return {**found, "tarry.deploy.node": found["flower-supernode"],
-            "tarry.deploy.warm": {"--runtime-api-address", "--root-certificates"}}  # fmt: skip
+            "tarry.deploy.fork_server": {"--runtime-api-address", "--root-certificates"}}  # fmt: skip
 
 
 def commands(text: str) -> list[str]:

@@ -13,11 +13,11 @@ from textwrap import dedent
 
 import pytest
 
-from tarry.deploy.journal import read
-from tarry.deploy.local import Local
-from tarry.deploy.tls import node_key
+from tarry.deploy.local.local_federation import Local
+from tarry.deploy.local.tls import node_key
+from tarry.record.journal import read
 from tarry.record.result import Result
-from tarry.replay import Record, replay
+from tarry.runs.replay import Record, replay
 
 pytestmark = pytest.mark.federation
 SMALL = {"task": "digits:limit=400,hidden=16", "epochs": 1, "eval-every": 5.0, "stop-within": 5.0}

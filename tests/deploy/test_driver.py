@@ -7,11 +7,11 @@ import json
 import numpy as np
 import pytest
 
-from tarry.deploy.course import most_in_flight
+from tarry.deploy.server.course import most_in_flight
 from tarry.deploy.wire import Return
 from tarry.record.result import sha256
 from tarry.record.rows import read_rows
-from tarry.replay import replay
+from tarry.runs.replay import replay
 
 from .fake import Clock, FakeGrid, driver, finished, nodes, npy, small_plan
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tarry.deploy.processes import began
+from tarry.deploy.local.processes import began
 from tarry.record.result import Result
 from tarry.record.rows import read_rows
-from tarry.replay import replay
+from tarry.runs.replay import replay
 
 ENVIRONMENT = {**os.environ, "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "OMP_NUM_THREADS": "1",
                "COLUMNS": "200"}  # fmt: skip

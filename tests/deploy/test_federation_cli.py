@@ -11,9 +11,9 @@ import time
 import pytest
 
 from tarry.cli.watch import watch
-from tarry.deploy.local import Local
-from tarry.deploy.outcome import write
-from tarry.deploy.processes import began
+from tarry.deploy.local.local_federation import Local
+from tarry.deploy.local.processes import began
+from tarry.deploy.server.result import write
 
 from .fake import Clock, FakeGrid, driver, finished, nodes, small_plan
 

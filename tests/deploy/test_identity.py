@@ -7,10 +7,10 @@ import stat
 import pytest
 import torch
 
-from tarry.deploy.clients import Clients, proves, statement
-from tarry.deploy.home import Home
-from tarry.deploy.pace import Pace
-from tarry.deploy.tickets import Book, Held
+from tarry.deploy.client.client_store import Home
+from tarry.deploy.server.deadlines import Pace
+from tarry.deploy.server.identities import Clients, proves, statement
+from tarry.deploy.server.open_tickets import Book, Held
 from tarry.deploy.wire import Refused
 
 

@@ -16,22 +16,22 @@ import torch
 from torch import nn
 
 import tarry
-from tarry.core.client import Trained
 from tarry.core.errors import BadInput
-from tarry.deploy import worker as worker_module
+from tarry.core.tickets import Trained
+from tarry.deploy.client import worker as worker_module
+from tarry.deploy.client.client_store import Home
+from tarry.deploy.client.worker import Worker
 from tarry.deploy.client_app import _worker
-from tarry.deploy.course import most_in_flight
-from tarry.deploy.home import Home
-from tarry.deploy.local import Local
-from tarry.deploy.own import shaped, with_own_data
-from tarry.deploy.processes import Processes, began, free_ports
+from tarry.deploy.config import read
+from tarry.deploy.local.local_federation import Local
+from tarry.deploy.local.processes import Processes, began, free_ports
+from tarry.deploy.local.tls import authority, node_key
+from tarry.deploy.private_data import shaped, with_own_data
+from tarry.deploy.protocol import Plain, check_plain
+from tarry.deploy.server.course import most_in_flight
+from tarry.deploy.server.open_tickets import Held
 from tarry.deploy.server_app import serve
-from tarry.deploy.settings import read
-from tarry.deploy.speech import Plain, check_plain
-from tarry.deploy.tickets import Held
-from tarry.deploy.tls import authority, node_key
 from tarry.deploy.wire import Refused, Return
-from tarry.deploy.worker import Worker
 
 from .fake import Clock, FakeGrid, driver, finished, nodes, npy, small_plan
 
@@ -191,7 +191,7 @@ class Normed(nn.Module):
 def test_a_plain_client_gets_the_whole_model_and_its_answer_is_a_difference():
     module = Normed()
     from tarry.core.layout import Layout
-    from tarry.core.ticket import Ticket
+    from tarry.core.tickets import Ticket
 
     layout = Layout.of(module)
     vec = layout.read(module, torch.float32)
@@ -240,7 +240,7 @@ def _served(grid, setting):
     """`serve` with the driver on the grid's clock."""
     import signal
 
-    from tarry.deploy import driver as module
+    from tarry.deploy.server import driver as module
 
     plain, before = module.Driver.__init__, [signal.getsignal(s) for s in (signal.SIGTERM, signal.SIGINT)]
 

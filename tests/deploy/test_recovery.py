@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from tarry.core.errors import BadInput, Damaged
-from tarry.deploy.journal import Journal, read
-from tarry.deploy.keeper import Keeper
+from tarry.deploy.server.journaled_state import Keeper
+from tarry.record.journal import Journal, read
 from tarry.record.result import sha256
-from tarry.replay import replay
+from tarry.runs.replay import replay
 
 from .fake import Clock, FakeGrid, driver, finished, nodes, small_plan
 

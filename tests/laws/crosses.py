@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 import tarry
-from tarry.build import Plan, plan
+from tarry.config.compose import PARTS
+from tarry.config.spec import Spec
 from tarry.core.method import Method, Part
-from tarry.cross import PARTS
-from tarry.spec import Spec
+from tarry.runs.build import Plan, plan
 
 from .small import small_task
 from .variants import Row, row

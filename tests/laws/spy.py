@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from tarry.core.local import Brief, Context, Functions, LocalRule, Outcome, Step
+from tarry.core.local_rule import Brief, Context, Functions, LocalRule, Outcome, Step
 from tarry.core.method import Method
 from tarry.core.task import Examples
 

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 import tarry
+from tarry.config.compose import PARTS, crossed
 from tarry.core.errors import BadInput
-from tarry.cross import PARTS, crossed
 from tarry.record import checkpoint
 
 from .crosses import NAMES, PAIRS, SHORT, Ran, alike_in, built, kinds, own, planned, ran

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 import tarry
-from tarry.build import plan
+from tarry.config.spec import Spec
 from tarry.core.layout import Kind, Layout
-from tarry.spec import Spec
+from tarry.runs.build import plan
 
 F64 = torch.float64
 

@@ -11,14 +11,13 @@ import torch
 from torch import Tensor, nn
 
 import tarry
-from tarry.core.client import Trained
 from tarry.core.errors import BadInput
 from tarry.core.layout import Layout
-from tarry.core.local import Brief, Context, Functions, LocalRule, Outcome, Step
+from tarry.core.local_rule import Brief, Context, Functions, LocalRule, Outcome, Step
 from tarry.core.method import Method, Now, Part
 from tarry.core.optim import Optimiser
 from tarry.core.task import Examples
-from tarry.core.ticket import Offer, Update
+from tarry.core.tickets import Offer, Trained, Update
 
 from .small import flat_loss, small_task
 from .spy import spied

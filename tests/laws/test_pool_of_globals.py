@@ -13,14 +13,15 @@ import torch
 from torch.nn.functional import cross_entropy
 
 import tarry
-from tarry.core.client import Bound, Trained
-from tarry.core.lab import ModelLab
 from tarry.core.layout import Layout
 from tarry.core.optim import optimiser
 from tarry.core.server import Server
 from tarry.core.task import Task
+from tarry.core.tickets import Trained
 from tarry.record import checkpoint
 from tarry.sim.simulator import Simulator
+from tarry.training.flat_model import Bound
+from tarry.training.server_model import ModelLab
 
 from .variants import Choice, built, label, planned
 

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 import tarry
-from tarry.build import plan
+from tarry.config.spec import Spec
 from tarry.core.errors import BadInput
 from tarry.core.task import accuracy
-from tarry.spec import Spec
+from tarry.runs.build import plan
 
 G = torch.Generator().manual_seed(1)
 X = [torch.randn(6, 3, generator=G) for _ in range(3)]

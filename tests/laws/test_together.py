@@ -11,10 +11,10 @@ import torch
 from torch import nn
 
 import tarry
-from tarry.core.local import Brief, LocalRule
-from tarry.core.stack import NotStackable, no_loops, traced
-from tarry.sim.batched import Trainer
-from tarry.sim.together import Together, Way
+from tarry.core.local_rule import Brief, LocalRule
+from tarry.executors.auto import Together, Way
+from tarry.executors.batched.trace import NotStackable, no_loops, traced
+from tarry.executors.batched.trainer import Trainer
 
 from .small import Small
 
@@ -97,7 +97,7 @@ class Seeing(nn.Sequential):
 def own_conv(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels of our own, interpreted, and nothing else to choose from."""
     pytest.importorskip("triton", reason="for Linux alone")
-    monkeypatch.setattr("tarry.sim.together._FOUND", {})
+    monkeypatch.setattr("tarry.executors.auto._FOUND", {})
     monkeypatch.setattr(Together, "_own_conv", lambda _: "Triton")
     monkeypatch.setattr(Together, "_ways", lambda *_, own_conv: [Way(1, None, whose) for whose in own_conv or [""]])
     torch.manual_seed(6)
@@ -124,32 +124,32 @@ def test_whose_convolutions_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Together, "_tried", tried)
     for numba, dtype in (("1", "float32"), ("1", "float64"), ("0", "float32")):
-        monkeypatch.setattr("tarry.sim.together._FOUND", {})
+        monkeypatch.setattr("tarry.executors.auto._FOUND", {})
         with monkeypatch.context() as m:
-            m.setattr("tarry.sim.together.numba", lambda _, here=numba: object() if here == "1" else None)
+            m.setattr("tarry.executors.auto.numba", lambda _, here=numba: object() if here == "1" else None)
             run("fedasync", "batched", task=unequal(model=Seeing()), dtype=dtype)
     assert seen == [{"", "numba"}, {""}, {""}]
 
 
 def test_own_convolutions_that_disagree_are_not_taken(own_conv: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tarry.core import conv_kernels
+    from tarry.executors.batched.conv import triton_kernels
 
-    right = conv_kernels.correlate
+    right = triton_kernels.correlate
     few = {"task": unequal((3, 4, 9, 1, 4, 5), model=Seeing()), "dtype": "float32", "epochs": 1, "time": 2.0}
     alone = run("fedavg", "inline", **few)
-    monkeypatch.setattr(conv_kernels, "correlate", lambda *args: 1.1 * right(*args))
+    monkeypatch.setattr(triton_kernels, "correlate", lambda *args: 1.1 * right(*args))
     found = run("fedavg", "batched", **few)
     alike(alone, found, within=1e-5)
     assert "Triton" not in found.trained
     # what an earlier run found is not said of one whose kernels are refused
-    monkeypatch.setattr("tarry.sim.together._FOUND", {})
-    monkeypatch.setattr(conv_kernels, "correlate", right)
+    monkeypatch.setattr("tarry.executors.auto._FOUND", {})
+    monkeypatch.setattr(triton_kernels, "correlate", right)
     assert "Triton" in run("fedavg", "batched", **few).trained
-    monkeypatch.setattr(conv_kernels, "correlate", lambda *args: 1.1 * right(*args))
+    monkeypatch.setattr(triton_kernels, "correlate", lambda *args: 1.1 * right(*args))
     assert "Triton" not in run("fedavg", "batched", **few).trained
     # wrong for stacks of more than the two that are tried first
-    monkeypatch.setattr("tarry.sim.together._FOUND", {})
-    monkeypatch.setattr(conv_kernels, "correlate", lambda x, *args: (1.1 if len(x) > 2 else 1.0) * right(x, *args))
+    monkeypatch.setattr("tarry.executors.auto._FOUND", {})
+    monkeypatch.setattr(triton_kernels, "correlate", lambda x, *args: (1.1 if len(x) > 2 else 1.0) * right(x, *args))
     found = run("fedavg", "batched", **few)
     alike(alone, found, within=0.0)
     assert "a client's update differs by" in found.trained
@@ -226,7 +226,7 @@ def test_fedsols_losses(params: dict[str, Any]) -> None:
 @pytest.mark.parametrize("name", ["fedasync", "fedsol", "asynccurve"])
 def test_programs_that_have_become_quick(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """After some hundred calls a program is made anew, without Python; here after two."""
-    monkeypatch.setattr("tarry.sim.steps._OFTEN", 2)
+    monkeypatch.setattr("tarry.executors.batched.programs._OFTEN", 2)
     alike(run(name, "inline"), run(name, "batched"), 1e-7)
 
 
@@ -244,9 +244,9 @@ def compiler(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         return run
 
     monkeypatch.setattr(torch, "compile", made)
-    monkeypatch.setattr("tarry.sim.together._FOUND", {})
+    monkeypatch.setattr("tarry.executors.auto._FOUND", {})
     monkeypatch.setattr(Together, "_tried", lambda *_: (Way(1, None), 7.0))
-    monkeypatch.setattr("tarry.sim.together._seconds", lambda work, what: work(what) and 1.0)
+    monkeypatch.setattr("tarry.executors.auto._seconds", lambda work, what: work(what) and 1.0)
     return given
 
 
@@ -261,7 +261,7 @@ def test_compiled_steps_are_few_and_come_to_the_same(name: str, compiler: list[A
 
 def test_what_is_slower_compiled_is_not(compiler: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     slow = iter([1.0] * 3 + [2.0] * 3)
-    monkeypatch.setattr("tarry.sim.together._seconds", lambda *_: next(slow))
+    monkeypatch.setattr("tarry.executors.auto._seconds", lambda *_: next(slow))
     plain, asked = run("fedasync", "batched"), run("fedasync", "batched", compile=True)
     assert plain.weights_sha256 == asked.weights_sha256
     assert "not compiled, which would be 0.5 times as fast): a step is 7.0 times" in asked.trained
@@ -275,7 +275,7 @@ def test_what_cannot_be_compiled_is_stacked_all_the_same(monkeypatch: pytest.Mon
         return run
 
     monkeypatch.setattr(torch, "compile", fails)
-    monkeypatch.setattr("tarry.sim.together._FOUND", {})
+    monkeypatch.setattr("tarry.executors.auto._FOUND", {})
     monkeypatch.setattr(Together, "_tried", lambda *_: (Way(1, None), 7.0))
     plain, asked = run("fedasync", "batched"), run("fedasync", "batched", compile=True)
     assert plain.weights_sha256 == asked.weights_sha256
@@ -430,8 +430,8 @@ def test_where_memory_runs_out_stacks_are_halved(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(Trainer, "train", train)
     monkeypatch.setattr(Together, "_ways", lambda *_, own_conv: [Way(1, None)])
-    monkeypatch.setattr("tarry.sim.together._FOUND", {})
-    monkeypatch.setattr("tarry.sim.together.proven", lambda *_, **__: True)
+    monkeypatch.setattr("tarry.executors.auto._FOUND", {})
+    monkeypatch.setattr("tarry.executors.auto.proven", lambda *_, **__: True)
     alike(run("fedasync", "inline"), run("fedasync", "batched"))
     assert sizes[:3] == [None, 3, 1]
     assert set(sizes[2:]) == {1}
@@ -460,7 +460,7 @@ def test_where_there_is_no_memory_for_one_clients_train_alone(monkeypatch: pytes
 def test_rounding_is_told_from_another_result_by_what_a_change_in_the_last_digits_does(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tarry.sim.together._ALIKE", {torch.float32: 0.0, torch.float64: 0.0})
+    monkeypatch.setattr("tarry.executors.auto._ALIKE", {torch.float32: 0.0, torch.float64: 0.0})
     sizes = (6, 7, 9, 10, 11, 15)
     assert run("fedasync", "batched", task=unequal(sizes)).trained.startswith("clients are trained together")
     monkeypatch.setattr(Trainer, "means", lambda _: True)  # not by asking the loss itself

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 import tarry
-from tarry.build import Plan, plan
+from tarry.config.spec import Spec
 from tarry.core.method import Method
 from tarry.record.result import sha256
-from tarry.spec import Spec
+from tarry.runs.build import Plan, plan
 
 Choice = dict[str, Any]
 

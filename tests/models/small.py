@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import tarry
-from tarry.models import Build, mobilenet, model_for, vgg
+from tarry.tasks.models import Build, mobilenet, model_for, vgg
 
 CLASSES, TOKENS = 3, 11
 

@@ -14,12 +14,22 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tarry.core.client import build_module
 from tarry.core.errors import BadInput
 from tarry.core.layout import Kind, Layout
 from tarry.core.task import Task
-from tarry.models import language
-from tarry.models.language import Adapter, Causal, Classifier, Source, causal, classifier, find, longest, tokenizer_of
+from tarry.tasks.models import language
+from tarry.tasks.models.language import (
+    Adapter,
+    Causal,
+    Classifier,
+    Source,
+    causal,
+    classifier,
+    find,
+    longest,
+    tokenizer_of,
+)
+from tarry.training.flat_model import build_module
 
 
 @pytest.fixture(autouse=True)

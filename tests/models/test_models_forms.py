@@ -13,11 +13,11 @@ from torch.func import functional_call, stack_module_state, vmap
 
 import tarry
 from tarry import BadInput, Layout
-from tarry.core.client import build_module
 from tarry.core.layout import Kind
-from tarry.models import LeNet5, McMahanCNN, ResNet, ResNet1D, SLViT, TextCNN, mlp, model_for, models
-from tarry.models.fit import Enlarged
-from tarry.models.norm import norm_layer
+from tarry.tasks.models import LeNet5, McMahanCNN, ResNet, ResNet1D, SLViT, TextCNN, mlp, model_for, models
+from tarry.tasks.models.fit import Enlarged
+from tarry.tasks.models.norm import norm_layer
+from tarry.training.flat_model import build_module
 
 from .small import CASES, CLASSES, Case, every_model, slim
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from tarry.models import model_for, models
+from tarry.tasks.models import model_for, models
 
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"
 

@@ -9,10 +9,12 @@ import torch
 
 import tarry
 from tarry import Layout
-from tarry.core.client import Bound, Job, Trained, Work, build_module, train
-from tarry.core.local import LocalRule
+from tarry.core.local_rule import LocalRule
 from tarry.core.optim import optimiser
-from tarry.sim.batched import Trainer
+from tarry.core.tickets import Job, Trained
+from tarry.executors.batched.trainer import Trainer
+from tarry.training.flat_model import Bound, build_module
+from tarry.training.visit import Work, train
 
 from .small import CASES, NORMED, Case, label, slim
 

@@ -10,7 +10,7 @@ import pytest
 from deploy.fake import Clock, FakeGrid, driver, finished, nodes, small_plan
 from tarry.record.result import sha256
 from tarry.record.rows import read_rows
-from tarry.replay import Record, replay
+from tarry.runs.replay import Record, replay
 
 METHODS = [
     "fedasync",

@@ -13,17 +13,17 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, kl_div
 
 import tarry
-from tarry.core.client import Bound
-from tarry.core.lab import ModelLab
 from tarry.core.layout import Layout
 from tarry.core.method import Method, Now, Part, stateless
 from tarry.core.optim import optimiser
 from tarry.core.task import Task
-from tarry.core.ticket import Offer, Ticket, Update
+from tarry.core.tickets import Offer, Ticket, Update
 from tarry.parts.aggregate import buffer
 from tarry.parts.distil import Distillation, clipped, distilled, echoing
 from tarry.parts.manifold import line
 from tarry.parts.step import add
+from tarry.training.flat_model import Bound
+from tarry.training.server_model import ModelLab
 
 F64 = torch.float64
 HOW = Distillation(lr=0.01, q=3, batch=4, clip=0.5)

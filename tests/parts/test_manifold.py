@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tarry.core.layout import Block, Kind, Layout
 from tarry.core.method import Geodesic, Now
-from tarry.core.ticket import Ticket, Update
+from tarry.core.tickets import Ticket, Update
 from tarry.parts.endpoint import corrected, orthogonal, shifted
 from tarry.parts.manifold import CONTROL, bezier, line, manifolds, printed, rotated, travel
 from tarry.parts.staleness import constant

@@ -18,9 +18,9 @@ from torch.nn.functional import cross_entropy
 
 import tarry
 from tarry.core.errors import BadInput, Damaged
+from tarry.delays.measured import read_trace
 from tarry.record.result import Result, sha256, staleness_summary, write_atomic
 from tarry.record.rows import read_rows
-from tarry.sim.measured_delays import read_trace
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tarry.core.errors import Damaged
-from tarry.core.event import Event
+from tarry.core.events import Event
 from tarry.record.rows import Recorder, read_rows
 
 W = torch.zeros(2)

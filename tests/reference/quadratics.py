@@ -56,8 +56,8 @@ def globals_of(method: Any, task: tarry.Task, **setup: Any) -> list[Vec]:
 
 def memories(method: Any, task: tarry.Task, look: Any, **setup: Any) -> Any:
     """Run to the end, and `look` at the simulator whenever the server has closed a round."""
-    from tarry.build import plan
-    from tarry.spec import Spec
+    from tarry.config.spec import Spec
+    from tarry.runs.build import plan
 
     plain: dict[str, Any] = {"dtype": "float64", "batch": "all", "delay": [1.0] * len(task.clients)}
     made = plan(Spec.of({"method": method, "task": task, **plain, **setup}))

@@ -13,15 +13,16 @@ from torch import Tensor
 
 import tarry
 from tarry.core import rng
-from tarry.core.client import Bound, Job, Trained, Work, train
 from tarry.core.errors import BadInput
 from tarry.core.layout import Block, Kind, Layout
-from tarry.core.local import Brief, LocalRule
+from tarry.core.local_rule import Brief, LocalRule
 from tarry.core.method import Now
 from tarry.core.optim import optimiser
-from tarry.core.ticket import Offer, Ticket, Update
+from tarry.core.tickets import Job, Offer, Ticket, Trained, Update
 from tarry.parts.curve import CurveLearning
 from tarry.parts.manifold import line
+from tarry.training.flat_model import Bound
+from tarry.training.visit import Work, train
 
 from .asynccurve import lorentz_gradient, lorentz_term
 from .problem import Problem

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 import tarry
 from tarry import Now, Update, stateless
-from tarry.core.client import Trained
 from tarry.core.errors import BadInput
 from tarry.core.layout import Layout
 from tarry.core.server import Server
+from tarry.core.tickets import Trained
 
 from .ca2fl import CA2FL
 from .match import Case, cases, check, events_of, few

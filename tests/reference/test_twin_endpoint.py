@@ -13,7 +13,7 @@ import tarry
 from tarry.core.errors import BadInput
 from tarry.core.layout import Block, Kind, Layout
 from tarry.core.method import Now
-from tarry.core.ticket import Ticket, Update
+from tarry.core.tickets import Ticket, Update
 
 from .endpoint import Corrected, Correction, asgd, dc_asgd, dc_asgd_adaptive, orthocorrect
 from .fedasync import FedAsync, constant

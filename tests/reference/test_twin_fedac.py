@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tarry
-from tarry.build import plan
+from tarry.config.spec import Spec
 from tarry.core.errors import BadInput
 from tarry.core.layout import Block, Kind, Layout
 from tarry.core.method import Now
-from tarry.core.ticket import Ticket, Update
-from tarry.spec import Spec
+from tarry.core.tickets import Ticket, Update
+from tarry.runs.build import plan
 
 from .fedac import FedAC
 from .fedbuff import FedBuff

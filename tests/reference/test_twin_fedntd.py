@@ -14,12 +14,13 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, kl_div, log_softmax, softmax
 
 import tarry
-from tarry.core.client import Bound, Visit, Work
 from tarry.core.errors import BadInput
 from tarry.core.layout import Layout
-from tarry.core.local import Brief
+from tarry.core.local_rule import Brief
 from tarry.core.optim import optimiser
 from tarry.parts.proximal import NTD
+from tarry.training.flat_model import Bound
+from tarry.training.visit import Visit, Work
 
 from .fedasync import FedAsync, polynomial
 from .fedavg import FedAvg

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import tarry
-from tarry.build import plan
+from tarry.config.spec import Spec
 from tarry.core.errors import BadInput
-from tarry.core.tree import tensors
-from tarry.spec import Spec
+from tarry.core.state_tree import tensors
+from tarry.runs.build import plan
 
 from .clock import agree, following, play
 from .fedogd import FedOGD, algorithm_1, client_update

@@ -15,12 +15,14 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import tarry
-from tarry.core.client import Bound, Job, Visit, Work, train
 from tarry.core.errors import BadInput
 from tarry.core.layout import Layout
-from tarry.core.local import Brief, LocalRule
+from tarry.core.local_rule import Brief, LocalRule
 from tarry.core.optim import Optimiser, optimiser
+from tarry.core.tickets import Job
 from tarry.methods.fedsol import Progress
+from tarry.training.flat_model import Bound
+from tarry.training.visit import Visit, Work, train
 
 from .fedasync import FedAsync, polynomial
 from .fedavg import FedAvg

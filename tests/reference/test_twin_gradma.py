@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import tarry
-from tarry.core.client import Trained
 from tarry.core.errors import BadInput, SolverFailed
 from tarry.core.layout import Layout
 from tarry.core.server import Server
+from tarry.core.tickets import Trained
 from tarry.parts import cone
 
 from .fedavg import FedAvg, descend

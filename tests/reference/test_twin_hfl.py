@@ -15,7 +15,7 @@ import tarry
 from tarry.core.errors import BadInput
 from tarry.core.layout import Block, Kind, Layout
 from tarry.core.method import Now
-from tarry.core.ticket import Ticket, Update
+from tarry.core.tickets import Ticket, Update
 
 from .clock import agree, following, play
 from .fedavg import FedAvg, descend
@@ -150,7 +150,9 @@ def test_as_a_correction_on_arrival_it_is_asgd_but_for_the_late(case: Case, h: f
         def lose(self, m: int) -> None:
             raise AssertionError("nothing is lost here")
 
-    crossed = tarry.cross.crossed(tarry.methods.build("asgd"), {"correct": tarry.methods.build("hfl", {"h": h})})
+    crossed = tarry.config.compose.crossed(
+        tarry.methods.build("asgd"), {"correct": tarry.methods.build("hfl", {"h": h})}
+    )
     check(crossed, case, OnArrival())
 
 

@@ -13,9 +13,9 @@ from hypothesis import given
 from torch import nn
 
 import tarry
-from tarry.build import plan
+from tarry.config.spec import Spec
 from tarry.core.errors import BadInput
-from tarry.spec import Spec
+from tarry.runs.build import plan
 
 from .fedavg import descend
 from .localonly import LocalOnly

@@ -15,13 +15,15 @@ from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, cross_entropy
 
 import tarry
-from tarry.build import plan
-from tarry.core.client import Bound, Job, Work, train
+from tarry.config.spec import Spec
 from tarry.core.errors import BadInput
 from tarry.core.layout import Layout
 from tarry.core.optim import optimiser
+from tarry.core.tickets import Job
 from tarry.parts.proximal import MOON
-from tarry.spec import Spec
+from tarry.runs.build import plan
+from tarry.training.flat_model import Bound
+from tarry.training.visit import Work, train
 
 from .fedasync import FedAsync, polynomial
 from .fedavg import FedAvg

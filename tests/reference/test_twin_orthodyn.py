@@ -15,7 +15,7 @@ import tarry
 from tarry.core.errors import BadInput
 from tarry.core.layout import Block, Kind, Layout
 from tarry.core.method import Horizon, Now
-from tarry.core.ticket import Ticket, Update
+from tarry.core.tickets import Ticket, Update
 from tarry.parts.endpoint import Late, statistics
 
 from .fedavg import descend

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import tarry
-from tarry.core.client import Trained
 from tarry.core.errors import BadInput
 from tarry.core.layout import Layout
 from tarry.core.server import Server
+from tarry.core.tickets import Trained
 
 from .clock import agree, following
 from .fedavg import descend

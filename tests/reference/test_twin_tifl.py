@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 import tarry
 from tarry.core.errors import BadInput
+from tarry.core.idle_clients import Roster
 from tarry.core.layout import Block, Kind, Layout
 from tarry.core.method import Now
-from tarry.core.roster import Roster
-from tarry.core.ticket import Ticket, Update
+from tarry.core.tickets import Ticket, Update
 
 from .fedavg import FedAvg
 from .match import Case, cases, check, events_of, few

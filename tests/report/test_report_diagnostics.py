@@ -9,11 +9,11 @@ from xml.etree import ElementTree
 import pytest
 
 import tarry
-from tarry.cli.show import result_lines
+from tarry.cli.console import result_lines
 from tarry.record.result import Result
 from tarry.report import diagnostics, page, summarise
 from tarry.report.diagnostics import Picture, pictures
-from tarry.report.notes import (
+from tarry.report.diagnostics_data import (
     in_short,
     mean_of,
     names,

@@ -7,8 +7,8 @@ import pytest
 
 from tarry.record.result import Result
 from tarry.report import markdown, summarise
+from tarry.report.formatting import Cell, grid, legend
 from tarry.report.page import page
-from tarry.report.words import Cell, grid, legend
 
 Make = Callable[..., Result]
 

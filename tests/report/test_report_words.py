@@ -6,7 +6,7 @@ import pytest
 
 from tarry.record.result import Result
 from tarry.report import findings, summarise
-from tarry.report.words import Cell, duration, grid, remarked, size, target_in_words
+from tarry.report.formatting import Cell, duration, grid, remarked, size, target_in_words
 
 Make = Callable[..., Result]
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tarry.reproduce.command import asked
+from tarry.reproduce.experiment import Experiment
 from tarry.reproduce.jobs import Asked
-from tarry.reproduce.plan import Experiment
-from tarry.reproduce.reading import read
+from tarry.reproduce.parser import read
 from tarry.reproduce.running import run_all
 
 TABLE = """

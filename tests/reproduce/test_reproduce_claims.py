@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from tarry.reproduce.claims import Verdict, judge
+from tarry.reproduce.experiment import Claim, Experiment
 from tarry.reproduce.measures import MEASURES
-from tarry.reproduce.plan import Claim, Experiment
 from tarry.reproduce.tables import Findings, Grid
 
 Table = Callable[..., Experiment]

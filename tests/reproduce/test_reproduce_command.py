@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 from tarry.cli.app import app
 from tarry.cli.reproduce import reproduce
 from tarry.core.errors import BadInput
-from tarry.reproduce import command, shelf
+from tarry.reproduce import catalog as shelf
+from tarry.reproduce import command
 from tarry.reproduce.command import main, seed_numbers
 
 FLAGS = ["toy/table1", "--only", "a", "--rows", "fedavg", "--seeds", "1", "--device", "cpu"]

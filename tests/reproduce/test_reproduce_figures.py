@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tarry.core.errors import BadInput
+from tarry.reproduce.experiment import Experiment
 from tarry.reproduce.figures import draw
 from tarry.reproduce.measures import Entry, measure_of
-from tarry.reproduce.plan import Experiment
 from tarry.reproduce.tables import Findings, Grid
 
 Table = Callable[..., Experiment]

@@ -11,8 +11,8 @@ import pytest
 import scipy.stats
 
 from tarry.record.result import Result
+from tarry.reproduce.experiment import Experiment
 from tarry.reproduce.measures import MEASURES, Entry, by_seed, kept, stat
-from tarry.reproduce.plan import Experiment
 from tarry.reproduce.significance import holm, signed_rank
 from tarry.reproduce.tables import difference, said_by_runs
 

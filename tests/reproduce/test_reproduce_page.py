@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from tarry.reproduce import shelf
+from tarry.reproduce import catalog as shelf
 from tarry.reproduce.command import main
+from tarry.reproduce.experiment import Experiment
 from tarry.reproduce.page import write_page
-from tarry.reproduce.plan import Experiment
 
 Table = Callable[..., Experiment]
 Do = Callable[..., list[str]]

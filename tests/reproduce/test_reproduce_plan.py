@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from tarry.config.spec import Choice
 from tarry.core.errors import BadInput
-from tarry.reproduce import shelf
-from tarry.reproduce.plan import Experiment, changes, fingerprint, merged
-from tarry.reproduce.reading import read
-from tarry.spec import Choice
+from tarry.reproduce import catalog as shelf
+from tarry.reproduce.experiment import Experiment, changes, fingerprint, merged
+from tarry.reproduce.parser import read
 
 Table = Callable[..., Experiment]
 

@@ -15,11 +15,12 @@ from typer.testing import CliRunner
 
 from tarry.cli.app import app
 from tarry.core.errors import BadInput
-from tarry.reproduce import jobs, pool, shelf
+from tarry.reproduce import catalog as shelf
+from tarry.reproduce import jobs, pool
 from tarry.reproduce.command import asked, main
+from tarry.reproduce.experiment import Experiment
 from tarry.reproduce.jobs import Asked, Queue, StudyRun, planned
-from tarry.reproduce.plan import Experiment
-from tarry.reproduce.reading import read
+from tarry.reproduce.parser import read
 from tarry.reproduce.running import run_all
 from tarry.reproduce.studies import STUDIES
 from tarry.reproduce.worker import Failed

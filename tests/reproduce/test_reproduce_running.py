@@ -16,10 +16,11 @@ from typing import Any
 import pytest
 
 from tarry import run
-from tarry.data import fetch
-from tarry.reproduce import running, shelf
-from tarry.reproduce.plan import Experiment
+from tarry.reproduce import catalog as shelf
+from tarry.reproduce import running
+from tarry.reproduce.experiment import Experiment
 from tarry.reproduce.studies import STUDIES
+from tarry.tasks.data import fetch
 
 Table = Callable[..., Experiment]
 Do = Callable[..., list[str]]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tarry.reproduce import shelf
-from tarry.reproduce.plan import SIZES
+from tarry.reproduce import catalog as shelf
+from tarry.reproduce.experiment import SIZES
 
 NAMES = shelf.names()
 MOST_BYTES = 250_000

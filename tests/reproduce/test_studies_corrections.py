@@ -11,18 +11,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from tarry.build import plan
-from tarry.core.event import Event
+from tarry.config.spec import Spec
+from tarry.core.events import Event
 from tarry.core.layout import Block, Kind, Layout
 from tarry.core.method import Now
-from tarry.core.ticket import Ticket, Update
+from tarry.core.tickets import Ticket, Update
 from tarry.methods import methods
 from tarry.parts.manifold import CONTROL
 from tarry.reproduce.studies.control_corrections import after_delay, along, places
 from tarry.reproduce.studies.endpoint_corrections import PAPER, Sweep
 from tarry.reproduce.studies.manifold_quality import quality, with_own
 from tarry.reproduce.studies.watch import recorded
-from tarry.spec import Spec
+from tarry.runs.build import plan
 
 Vec = npt.NDArray[np.float64]
 N = 6

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 import torch
 
-from tarry.build import plan
+from tarry.config.spec import Spec
 from tarry.core.layout import Block, Kind, Layout
 from tarry.methods import methods
 from tarry.reproduce.studies import toy
 from tarry.reproduce.studies.adaptive_strength import strengths
 from tarry.reproduce.studies.local_effects import PAPER, Rounds
 from tarry.reproduce.studies.watch import recorded
-from tarry.spec import Spec
+from tarry.runs.build import plan
 
 
 @pytest.mark.parametrize(("rho", "optimum"), [(0.5, (1.0, 1.0)), (1.2, (2.0, 0.5))])

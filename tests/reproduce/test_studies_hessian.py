@@ -9,12 +9,12 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
-from tarry.core.client import Bound
 from tarry.core.layout import Layout
 from tarry.core.optim import optimiser
 from tarry.core.task import Task
 from tarry.reproduce.studies.hessian import lanczos, product
 from tarry.reproduce.studies.surface import filter_normalised, grid, random_directions
+from tarry.training.flat_model import Bound
 
 
 def _model(*middle: nn.Module) -> tuple[Bound, Tensor, tuple[Tensor, Tensor]]:

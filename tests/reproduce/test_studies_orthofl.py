@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from tarry.build import plan
+from tarry.config.spec import Spec
 from tarry.core.errors import BadInput
 from tarry.core.layout import Block, Kind, Layout
 from tarry.methods import methods
@@ -16,7 +16,7 @@ from tarry.reproduce.studies.calibration import PAPER, arrival, distilbert_lora,
 from tarry.reproduce.studies.client_curves import Visits, held_out
 from tarry.reproduce.studies.two_clients import cosines, hidden_layer
 from tarry.reproduce.studies.watch import recorded
-from tarry.spec import Spec
+from tarry.runs.build import plan
 
 
 def test_layouts_have_the_papers_sizes() -> None:

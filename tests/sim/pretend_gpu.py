@@ -20,10 +20,11 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from tarry.core import quick, stack
-from tarry.core.client import Bound
-from tarry.core.recorder import LooksAtValues
-from tarry.sim import lane
+from tarry.executors.batched import lanes as lane
+from tarry.executors.batched import rewrite_losses as quick
+from tarry.executors.batched import trace as stack
+from tarry.executors.batched.tracer import LooksAtValues
+from tarry.training.flat_model import Bound
 
 _FORBIDDEN = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 _COPIES = {torch.ops.aten.lift_fresh.default, torch.ops.aten.lift_fresh_copy.default}

@@ -11,14 +11,16 @@ import torch
 from torch import Tensor, nn
 
 import tarry
-from tarry.core.client import Bound, Job, Trained, Work, train
 from tarry.core.layout import Layout
-from tarry.core.local import Context, Functions, LocalRule
+from tarry.core.local_rule import Context, Functions, LocalRule
 from tarry.core.optim import Optimiser, optimiser
-from tarry.core.stack import NotStackable, Varies, form_of, gathered
 from tarry.core.task import Examples
-from tarry.models import mlp
-from tarry.sim.batched import Trainer, _joined
+from tarry.core.tickets import Job, Trained
+from tarry.executors.batched.trace import NotStackable, Varies, form_of, gathered
+from tarry.executors.batched.trainer import Trainer, _joined
+from tarry.tasks.models import mlp
+from tarry.training.flat_model import Bound
+from tarry.training.visit import Work, train
 
 SIZES = (5, 8, 16, 16, 24, 40, 41, 64, 8)
 
@@ -83,7 +85,7 @@ def test_steps_in_a_row_without_python_come_to_the_same_bits(in_a_row: int, monk
     """However many, with stacks that are cut down on the way and clients that are done."""
     bound, how = bound_of(), work(epochs=3)
     slowly = stacked(bound, how)
-    monkeypatch.setattr("tarry.sim.lane._IN_A_ROW", in_a_row)
+    monkeypatch.setattr("tarry.executors.batched.lanes._IN_A_ROW", in_a_row)
     trainer, quickly = hurried(bound, how)
     for a, b in zip(slowly, quickly, strict=True):
         assert torch.equal(a.delta, b.delta)
@@ -157,7 +159,7 @@ def test_stacks_are_as_large_as_memory_allows(monkeypatch: pytest.MonkeyPatch) -
     trainer.train(jobs_of(bound))
     assert seen == [1, 12]  # of one it is read how much memory a client takes
     seen.clear()
-    monkeypatch.setattr("tarry.sim.batched._MEMORY", 1.0)
+    monkeypatch.setattr("tarry.executors.batched.trainer._MEMORY", 1.0)
     trainer.train(jobs_of(bound))
     assert seen == [12], "how many fit is found once: what drifts would be a size to compile every time"
     seen.clear()

@@ -9,13 +9,15 @@ import torch
 from torch import Tensor, nn
 
 import tarry
-from tarry.core.channels import Inner, flat, pays, view
-from tarry.core.client import Bound, Job, Trained, Work, train
 from tarry.core.layout import Layout
-from tarry.core.local import Context, Functions, LocalRule
+from tarry.core.local_rule import Context, Functions, LocalRule
 from tarry.core.optim import optimiser
 from tarry.core.task import Examples
-from tarry.sim.batched import Trainer
+from tarry.core.tickets import Job, Trained
+from tarry.executors.batched.channels_last import Inner, flat, pays, view
+from tarry.executors.batched.trainer import Trainer
+from tarry.training.flat_model import Bound
+from tarry.training.visit import Work, train
 
 F64 = torch.float64
 SIZES = (3, 4, 9)

@@ -10,13 +10,15 @@ import torch
 from torch import Tensor, nn
 
 import tarry
-from tarry.core.client import Bound, Job, Trained, Work, train
 from tarry.core.errors import BadInput
 from tarry.core.layout import Layout
-from tarry.core.local import LocalRule
+from tarry.core.local_rule import LocalRule
 from tarry.core.optim import Optimiser, optimiser
-from tarry.core.stack import NotStackable
-from tarry.sim.batched import Trainer
+from tarry.core.tickets import Job, Trained
+from tarry.executors.batched.trace import NotStackable
+from tarry.executors.batched.trainer import Trainer
+from tarry.training.flat_model import Bound
+from tarry.training.visit import Work, train
 
 F64 = torch.float64
 PAIRS = (3, 4, 6, 11)  # batches of 4: rests of 2 and 3, a client smaller than a batch
@@ -161,7 +163,7 @@ def test_rates_that_differ() -> None:
 
 
 def test_programs_that_have_become_quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tarry.sim.steps._OFTEN", 2)
+    monkeypatch.setattr("tarry.executors.batched.programs._OFTEN", 2)
     bound = bound_of(*NETS["2d"], optimiser("sgd", lr=0.1))
     alike(bound, *both(bound, work()))
 

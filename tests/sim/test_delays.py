@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from tarry.core import rng
 from tarry.core.errors import BadInput
 from tarry.core.rng import Stream
-from tarry.sim import paper_delays  # noqa: F401  (registers its delays)
-from tarry.sim.delays import bandwidth, normal, scripted
-from tarry.sim.fleet import Delay, Fleet, deal, delays, visit_keys
+from tarry.delays import distributions
+from tarry.delays import papers as paper_delays  # noqa: F401  (registers its delays)
+from tarry.delays.base import Delay, Fleet, deal, delays, visit_keys
+from tarry.delays.distributions import bandwidth, normal, scripted
 
 GENERIC = ["constant", "normal", "lognormal", "half-normal", "uniform", "exponential", "pareto", "bandwidth"]
 RANDOM = ["normal", "lognormal", "half-normal", "uniform", "exponential", "pareto"]
@@ -207,7 +208,7 @@ def test_every_duration_is_above_0_and_finite(mean, sd, spread, shape, seed, cli
 @pytest.mark.parametrize("u", [2.0**-53, 1 - 2.0**-53])
 @pytest.mark.parametrize("name", RANDOM)
 def test_the_rarest_draws_are_durations_too(name, u, monkeypatch):
-    monkeypatch.setattr("tarry.sim.delays.uniform", lambda _key: u)
+    monkeypatch.setattr(distributions, "uniform", lambda _key: u)
     hardest = {"pareto": {"shape": 0.1}, "uniform": {"low": 0}, "lognormal": {"mean": 1e-9, "sd": 1e15}}
     assert 0 < build(name, **hardest.get(name, {}))(0, 0) < math.inf
 

@@ -11,19 +11,20 @@ from pretend_gpu import Graph, on_gpu, pretend
 from torch import Tensor, nn
 
 import tarry
-from tarry.core.calm import calm
-from tarry.core.client import Bound, Job, Trained, Work, train
 from tarry.core.layout import Layout
-from tarry.core.local import LocalRule
+from tarry.core.local_rule import LocalRule
 from tarry.core.optim import optimiser
-from tarry.core.stack import NotStackable
-from tarry.core.ticket import Ticket
+from tarry.core.tickets import Job, Ticket, Trained
+from tarry.executors import auto as together
+from tarry.executors.auto import Together
+from tarry.executors.batched.trace import NotStackable
+from tarry.executors.batched.trainer import Trainer
+from tarry.executors.inline import Inline
 from tarry.methods import methods
-from tarry.models import mlp
-from tarry.sim import together
-from tarry.sim.batched import Trainer
-from tarry.sim.executor import Inline
-from tarry.sim.together import Together
+from tarry.tasks.models import mlp
+from tarry.training.determinism import calm
+from tarry.training.flat_model import Bound
+from tarry.training.visit import Work, train
 
 EQUAL, UNEQUAL = (24,) * 5, (6, 8, 16, 24, 62)
 

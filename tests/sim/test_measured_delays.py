@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tarry.core import rng
 from tarry.core.errors import BadInput
 from tarry.core.rng import Stream
-from tarry.sim.fleet import Fleet, delays
-from tarry.sim.measured_delays import TraceRow, empirical, read_trace, trace, write_trace
+from tarry.delays.base import Fleet, delays
+from tarry.delays.measured import TraceRow, empirical, read_trace, trace, write_trace
 
 ROUNDS = {"37": [9.5, 11.25, 8.0], "15": [97.5, 100.0], "2": [700.0, 800.0, 650.0, 905.5]}
 

@@ -11,8 +11,8 @@ import scipy.stats
 from tarry.core import rng
 from tarry.core.errors import BadInput
 from tarry.core.rng import Stream
-from tarry.sim.fleet import Delay, Fleet, delays
-from tarry.sim.paper_delays import PROFILES, Groups, fadas, fedecho_large, fedogd_l1, rpi_moments, rpi_percentile
+from tarry.delays.base import Delay, Fleet, delays
+from tarry.delays.papers import PROFILES, Groups, fadas, fedecho_large, fedogd_l1, rpi_moments, rpi_percentile
 
 
 def a_fleet(n: int, seed: int = 7, samples: list[int] | None = None) -> Fleet:

@@ -18,12 +18,12 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import tarry
-from tarry.build import plan
+from tarry.config.spec import Spec
 from tarry.core.errors import TarryError, WorkerDied
-from tarry.core.event import Event
-from tarry.core.local import Outcome
-from tarry.sim.pool import Pool
-from tarry.spec import Spec
+from tarry.core.events import Event
+from tarry.core.local_rule import Outcome
+from tarry.executors.pool import Pool
+from tarry.runs.build import plan
 
 HERE = os.getpid()
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tarry.core.errors import BadInput
-from tarry.sim.presence import Presence
+from tarry.delays.availability import Presence
 
 INF = math.inf
 

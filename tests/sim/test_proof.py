@@ -14,10 +14,10 @@ from torch.nn.functional import batch_norm, binary_cross_entropy_with_logits, cr
 from torch.utils.checkpoint import checkpoint
 
 import tarry
-from tarry.core.local import LocalRule, Outcome
+from tarry.core.local_rule import LocalRule, Outcome
+from tarry.executors import auto as together
+from tarry.executors.batched.schedule import schedule
 from tarry.record.result import Result
-from tarry.sim import together
-from tarry.sim.schedule import schedule
 
 Examples = tuple[Tensor, Tensor]
 
@@ -406,8 +406,8 @@ def test_numbers_that_examples_are_augmented_by_count_as_memory(monkeypatch: pyt
         return schedule(clients, *args, **more)
 
     monkeypatch.setattr(together.Together, "_ways", lambda *_, **__: iter([together.Way(1, None)]))
-    monkeypatch.setattr("tarry.sim.batched.schedule", noted)
-    monkeypatch.setattr("tarry.sim.batched._MEMORY", 5e6)
+    monkeypatch.setattr("tarry.executors.batched.trainer.schedule", noted)
+    monkeypatch.setattr("tarry.executors.batched.trainer._MEMORY", 5e6)
     given = task(lambda: nn.Linear(6, 3), drawn(*[64] * 12), augment=lambda x, d: x + 0 * d[:, :6], draws=784)
     assert "all who wait in a stack" in run(given, "batched", epochs=4).trained
     a_client = 4 * 4 * 16 * 784 * 4  # epochs × batches × examples × numbers × bytes

@@ -21,19 +21,19 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import tarry
-from tarry.build import plan
-from tarry.cluster import _run, spread
-from tarry.compare import _one, specs_of
-from tarry.core.calm import calm
+from tarry.config.spec import Spec
 from tarry.core.errors import BadInput, TarryError, WorkerDied
-from tarry.core.event import Event
-from tarry.core.ticket import NOTHING, Ticket
-from tarry.experiment import Progress
-from tarry.sim import ray as module
-from tarry.sim import ray_cluster
-from tarry.sim.executor import Executor
-from tarry.sim.ray import Ray, _setup, _Store, _Trainer
-from tarry.spec import Spec
+from tarry.core.events import Event
+from tarry.core.tickets import NOTHING, Ticket
+from tarry.executors import ray as module
+from tarry.executors import ray_cluster
+from tarry.executors.inline import Executor
+from tarry.executors.ray import Ray, _setup, _Store, _Trainer
+from tarry.runs.build import plan
+from tarry.runs.compare import _one, specs_of
+from tarry.runs.parallel_ray import _run, spread
+from tarry.runs.run import Progress
+from tarry.training.determinism import calm
 
 HERE = os.getpid()
 
@@ -299,7 +299,7 @@ def test_workers_hold_their_share_of_a_gpu_and_no_more_of_them_come_up_than_ther
 def test_a_process_on_a_cluster_is_ended_by_a_signal_as_any_other(cluster):
     script = f"""
 import os, signal, time
-from tarry.sim.ray_cluster import connect
+from tarry.executors.ray_cluster import connect
 leave = connect({cluster!r}, cpus=1)
 os.kill(os.getpid(), signal.SIGTERM)
 time.sleep(60)
@@ -312,7 +312,7 @@ time.sleep(60)
 def test_leaving_a_cluster_that_was_there_leaves_it_there(cluster):
     script = f"""
 import ray
-from tarry.sim.ray_cluster import connect
+from tarry.executors.ray_cluster import connect
 leave = connect({cluster!r}, cpus=1)
 assert ray.cluster_resources()["CPU"] == 2
 leave()

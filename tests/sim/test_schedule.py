@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from tarry.core.client import Work
 from tarry.core.optim import optimiser
-from tarry.core.visits import orders
-from tarry.sim.schedule import Few, padded, schedule
+from tarry.executors.batched.schedule import Few, padded, schedule
+from tarry.training.batch_order import orders
+from tarry.training.visit import Work
 
 HERE = torch.zeros(0)
 

@@ -11,15 +11,14 @@ import torch
 from torch import Tensor, nn
 
 import tarry
-from tarry.build import plan
-from tarry.core.client import Trained
+from tarry.config.spec import Spec
 from tarry.core.layout import Block, Kind, Layout
 from tarry.core.method import Method, Now, Part
 from tarry.core.server import Server
-from tarry.core.ticket import Offer, Ticket, Update
+from tarry.core.tickets import Offer, Ticket, Trained, Update
 from tarry.parts.epochs import at_epoch_ends, by_epochs, entry
 from tarry.record.rows import read_rows
-from tarry.spec import Spec
+from tarry.runs.build import plan
 
 
 class Scalar(nn.Module):

@@ -14,16 +14,15 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
 import tarry
-from tarry.core.client import Trained
 from tarry.core.errors import BadInput, Diverged
-from tarry.core.event import Event
+from tarry.core.events import Event
+from tarry.core.idle_clients import Roster
 from tarry.core.layout import Block, Kind, Layout
 from tarry.core.method import Method
-from tarry.core.roster import Roster
 from tarry.core.server import Server
-from tarry.core.ticket import Ticket
+from tarry.core.tickets import Ticket, Trained
+from tarry.delays.availability import Presence
 from tarry.methods import methods
-from tarry.sim.presence import Presence
 from tarry.sim.simulator import Budget, Simulator
 
 OUT, IN = "hand_out", "arrival"

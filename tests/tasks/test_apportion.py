@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tarry.data.apportion import apportion
+from tarry.tasks.data.apportion import apportion
 
 
 def test_what_is_missing_after_flooring_goes_to_the_largest_remainders() -> None:

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from tarry.core.errors import BadInput
-from tarry.data import hold_out
-from tarry.data.npz import read_npz
 from tarry.tasks import find_task, tasks
+from tarry.tasks.data import hold_out
+from tarry.tasks.data.npz import read_npz
 
 RNG = np.random.default_rng(0)
 IMAGES = RNG.integers(0, 256, (6, 5, 4), np.uint8)

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from tarry.core.errors import BadInput
 from tarry.core.task import Task
-from tarry.models import TextCNN
-from tarry.models.language import Classifier, tokenizer_of
 from tarry.tasks import find_task, tasks
+from tarry.tasks.models import TextCNN
+from tarry.tasks.models.language import Classifier, tokenizer_of
 from tarry.tasks.text import _tokens
 from tarry.tasks.tokens import Words, chosen, padded
 

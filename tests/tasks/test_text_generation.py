@@ -14,12 +14,12 @@ from torch import Tensor, nn
 from torch.func import vmap
 from torch.nn.functional import cross_entropy
 
-from tarry.core.client import build_module
 from tarry.core.errors import BadInput
 from tarry.core.task import Shards, Task
-from tarry.models.language import tokenizer_of
 from tarry.tasks import partitions, tasks
 from tarry.tasks.language import answer_loss, exact_match, last_number, token_accuracy
+from tarry.tasks.models.language import tokenizer_of
+from tarry.training.flat_model import build_module
 
 
 @pytest.fixture

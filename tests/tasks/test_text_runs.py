@@ -12,7 +12,7 @@ import torch
 from tiny_language import films, save, sums
 
 import tarry
-from tarry.core.event import Event
+from tarry.core.events import Event
 
 METHODS: dict[str, Any] = {
     "fedavg": "fedavg",

@@ -8,9 +8,10 @@ from typing import Annotated
 import typer
 
 from ..core.errors import TarryError
-from ..core.process import keep_memory
+from ..vector.process import keep_memory
 from ..version import __version__
-from . import catalogue, show
+from . import catalogue
+from . import console as show
 from .compare import compare
 from .delays import delays
 from .demo import demo

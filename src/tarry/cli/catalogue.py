@@ -7,16 +7,16 @@ from typing import Annotated, Any
 import typer
 
 from ..core.registry import Registry
-from ..data.sets import DataSet, loose_files, missing
-from ..data.sets import catalogue as data_sets
+from ..delays.base import delays as delay_registry
 from ..methods import methods as method_registry
-from ..models import models as model_registry
 from ..parts.manifold import manifolds as manifold_registry
-from ..sim.fleet import delays as delay_registry
 from ..tasks import partitions as partition_registry
 from ..tasks import tasks as task_registry
+from ..tasks.data.sets import DataSet, loose_files, missing
+from ..tasks.data.sets import catalogue as data_sets
+from ..tasks.models import models as model_registry
 from ..tasks.unlabelled import unlabelled_sets
-from . import show
+from . import console as show
 
 __all__ = ["delays", "manifolds", "methods", "models", "partitions", "tasks", "unlabelled"]
 

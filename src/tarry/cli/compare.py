@@ -11,14 +11,14 @@ from typing import Annotated, Any
 
 import typer
 
-from ..compare import Comparison, compare_specs, specs_of
+from ..config.spec import Spec
 from ..core.errors import BadInput
+from ..report.formatting import remarked
 from ..report.page import write_page
 from ..report.terminal import table
-from ..report.words import remarked
 from ..reproduce.command import seed_numbers
-from ..spec import Spec
-from . import show
+from ..runs.compare import Comparison, compare_specs, specs_of
+from . import console as show
 from .flags import gather, with_settings
 
 __all__ = ["compare", "run_and_show"]

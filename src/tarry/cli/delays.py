@@ -9,10 +9,11 @@ from typing import Annotated
 import typer
 
 from ..core.errors import BadInput
-from ..replay import Record
-from ..report.words import number_of
-from ..sim.measured_delays import write_trace
-from . import catalogue, show
+from ..delays.measured import write_trace
+from ..report.formatting import number_of
+from ..runs.replay import Record
+from . import catalogue
+from . import console as show
 
 __all__ = ["delays"]
 

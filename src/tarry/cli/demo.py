@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ..compare import specs_of
+from ..runs.compare import specs_of
 from .compare import run_and_show
 
 __all__ = ["DEMO", "demo"]

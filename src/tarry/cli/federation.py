@@ -12,15 +12,15 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
+from ..config.spec import Choice
 from ..core.errors import BadInput
-from ..deploy.home import Home
-from ..deploy.local import Local
-from ..deploy.settings import read
-from ..deploy.submit import Submission
+from ..deploy.client.client_store import Home
+from ..deploy.config import read
+from ..deploy.local.local_federation import Local
+from ..deploy.local.submit import Submission
 from ..record.result import Result
-from ..report.words import duration, number_of, size
-from ..spec import Choice
-from . import show
+from ..report.formatting import duration, number_of, size
+from . import console as show
 from .flags import HELP, PASS_ON, gather, with_settings
 
 __all__ = ["absence", "federation"]

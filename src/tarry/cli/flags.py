@@ -13,9 +13,9 @@ from typing import Annotated, Any
 
 import typer
 
-from ..choice import REGISTRIES, Choice, uncrossed
+from ..config.components import REGISTRIES, Choice, uncrossed
+from ..config.spec import Spec, settings
 from ..core.errors import BadInput, near
-from ..spec import Spec, settings
 
 __all__ = ["HELP", "PASS_ON", "gather", "with_settings"]
 

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from ..replay import replay as replayed
-from ..report.words import number_of
-from . import show
+from ..report.formatting import number_of
+from ..runs.replay import replay as replayed
+from . import console as show
 
 __all__ = ["replay"]
 

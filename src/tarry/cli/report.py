@@ -9,11 +9,11 @@ import typer
 
 from ..core.errors import BadInput
 from ..record.result import PROGRESS, Result
+from ..report.formatting import remarked
 from ..report.page import write_page
 from ..report.tables import markdown, summarise
 from ..report.terminal import table
-from ..report.words import remarked
-from . import show
+from . import console as show
 
 __all__ = ["report"]
 

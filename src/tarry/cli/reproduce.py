@@ -16,7 +16,7 @@ from ..reproduce.command import asked, chosen, duration, plain_show, reproduce_a
 from ..reproduce.listing import lines
 from ..reproduce.page import write_page
 from ..reproduce.running import Report, Show
-from . import show
+from . import console as show
 
 __all__ = ["reproduce"]
 

@@ -8,10 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from ..compare import COMMAND
 from ..core.errors import BadInput
-from ..experiment import resume as resume_run
-from . import show
+from ..runs.compare import COMMAND
+from ..runs.run import resume as resume_run
+from . import console as show
 
 __all__ = ["resume"]
 

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from ..experiment import run_spec
-from ..spec import Spec
-from . import show
+from ..config.spec import Spec
+from ..runs.run import run_spec
+from . import console as show
 from .flags import gather, with_settings
 
 __all__ = ["run"]

@@ -11,8 +11,8 @@ import typer
 
 from ..core.errors import BadInput
 from ..record.rows import read_rows
-from ..report.words import duration, number_of
-from . import show
+from ..report.formatting import duration, number_of
+from . import console as show
 from .federation import absence
 
 __all__ = ["watch"]

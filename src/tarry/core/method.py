@@ -29,11 +29,11 @@ import torch
 from torch import Tensor
 
 from . import rng
+from .idle_clients import Roster
 from .layout import Layout
-from .local import Functions, LocalRule
-from .roster import Roster
+from .local_rule import Functions, LocalRule
 from .task import Examples, Task
-from .ticket import Offer, Start, Update
+from .tickets import Offer, Start, Update
 
 __all__ = ["Geodesic", "Horizon", "Lab", "Method", "Now", "Part", "Personal", "Predict", "stateless"]
 

@@ -20,16 +20,14 @@ import torch
 from torch import Tensor
 
 from . import rng
-from .client import Trained
+from .client_table import Room
+from .contracts import looked_at
+from .idle_clients import Roster
 from .layout import Layout
 from .method import Horizon, Lab, Method, Now
-from .promise import looked_at
 from .rng import Stream
-from .roster import Roster
-from .table import Room
-from .ticket import NOTHING, Start, Ticket, Update
-from .tree import Ledger, copied, tables
-from .vector import forget
+from .state_tree import Ledger, copied, tables
+from .tickets import NOTHING, Start, Ticket, Trained, Update
 
 __all__ = ["Receipt", "Server"]
 
@@ -205,10 +203,9 @@ class Server:
             table.move_in(self._room, name, self.weights.device)
 
     def close(self) -> None:
-        """The run is over: what was remembered of clients is let go, and memory kept for the next vectors."""
+        """The run is over: close the tables of clients."""
         for _, table in tables(self.state):
             table.close()
-        forget()
 
     def _advance(self, update: Update | None, now: Now) -> bool:
         state, apply = self.state, self._apply

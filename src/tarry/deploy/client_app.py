@@ -23,8 +23,8 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 if TYPE_CHECKING:
-    from .home import Home
-    from .worker import Worker
+    from .client.client_store import Home
+    from .client.worker import Worker
 
 __all__ = ["app"]
 
@@ -34,8 +34,8 @@ app = ClientApp()
 @app.query("hello")
 def hello(message: Message, context: Context) -> Message:
     """Say who this is."""
-    from .flower import packed, words_of
-    from .worker import hello as said
+    from .client.worker import hello as said
+    from .grid import packed, words_of
 
     place = context.node_config.get("partition-id")
     told = said(
@@ -51,7 +51,7 @@ def hello(message: Message, context: Context) -> Message:
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """A visit."""
-    from .flower import packed, words_of
+    from .grid import packed, words_of
 
     words, arrays = _worker(context).train(words_of(message.content), _arrays(message))
     return Message(packed(words, arrays), reply_to=message)
@@ -60,7 +60,7 @@ def train(message: Message, context: Context) -> Message:
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
     """How the weights do on this client's own examples."""
-    from .flower import packed, words_of
+    from .grid import packed, words_of
 
     words = _worker(context).evaluate(words_of(message.content), _arrays(message))
     return Message(packed(words, {}), reply_to=message)
@@ -78,7 +78,7 @@ def _name(context: Context) -> str:
 
 
 def _home(context: Context) -> Home:
-    from .home import Home
+    from .client.client_store import Home
 
     own = re.sub(r"[^A-Za-z0-9.-]+", "-", _name(context))
     return Home(Path(str(context.node_config.get("home", Path.home() / ".tarry" / own))))
@@ -87,10 +87,10 @@ def _home(context: Context) -> Home:
 def _worker(context: Context) -> Worker:
     import torch
 
-    from ..build import plan
-    from .own import with_own_data
-    from .settings import read
-    from .worker import Worker
+    from ..runs.build import plan
+    from .client.worker import Worker
+    from .config import read
+    from .private_data import with_own_data
 
     torch.set_num_threads(1)
     if "data" in context.node_config:  # where this machine's examples are

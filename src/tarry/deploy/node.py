@@ -23,8 +23,8 @@ def main() -> None:
 
 
 def _hasten() -> None:
-    """haste.py by its place: importing it by name would import torch."""
-    spec = importlib.util.spec_from_file_location("tarry_haste", Path(__file__).with_name("haste.py"))
+    """polling.py by its place: importing it by name would import torch."""
+    spec = importlib.util.spec_from_file_location("tarry_polling", Path(__file__).with_name("polling.py"))
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

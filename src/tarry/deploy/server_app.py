@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from flwr.app import Context
     from flwr.serverapp import Grid
 
-    from ..build import Plan
-    from .driver import Driver
-    from .settings import Setting
-    from .speech import Speech
+    from ..runs.build import Plan
+    from .config import Setting
+    from .protocol import Speech
+    from .server.driver import Driver
 
 __all__ = ["app", "serve"]
 
@@ -38,9 +38,9 @@ log = logging.getLogger("tarry")
 def main(grid: Grid, context: Context) -> None:
     """Drive the method that the run config names."""
     from ..core.errors import TarryError
-    from .flower import FlowerGrid
-    from .haste import hasten
-    from .settings import read
+    from .config import read
+    from .grid import FlowerGrid
+    from .polling import hasten
 
     hasten()
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s tarry %(message)s")
@@ -58,7 +58,7 @@ def serve(grid: Any, setting: Setting) -> str:
 
     from ..core.errors import BadInput
     from ..record.result import write_atomic
-    from .processes import began
+    from .local.processes import began
 
     torch.set_num_threads(1)
     folder = Path(setting.options.out)
@@ -83,7 +83,7 @@ def serve(grid: Any, setting: Setting) -> str:
 
 def _driven(driver: Driver, plan: Plan, folder: Path) -> str:
     from ..record.result import PROGRESS, write_atomic
-    from .outcome import so_far, write
+    from .server.result import so_far, write
 
     asked = _asked_to_stop(folder / "stop")
     shown = [-1, 0.0]
@@ -149,9 +149,9 @@ def _asked_to_stop(file: Path) -> Callable[[], bool]:
 
 
 def _plan(setting: Setting) -> Plan:
-    from ..build import plan
-    from .own import shaped
-    from .speech import check_plain
+    from ..runs.build import plan
+    from .private_data import shaped
+    from .protocol import check_plain
 
     made = shaped(setting) if _apart(setting) else plan(setting.spec)
     if setting.options.client == "plain":
@@ -166,8 +166,8 @@ def _apart(setting: Setting) -> bool:
 
 def _driver(grid: Any, setting: Setting, plan: Plan, folder: Path) -> Driver:
     from ..core.method import Horizon
-    from .course import most_in_flight
-    from .driver import Driver, Terms
+    from .server.course import most_in_flight
+    from .server.driver import Driver, Terms
 
     s, o = setting.spec, setting.options
     known = tomllib.loads(Path(o.known).read_text()) if o.known is not None else None
@@ -196,7 +196,7 @@ def _driver(grid: Any, setting: Setting, plan: Plan, folder: Path) -> Driver:
 
 
 def _speech(setting: Setting, plan: Plan, federation: str) -> Speech:
-    from .speech import Own, Plain
+    from .protocol import Own, Plain
 
     dtype = plan.bound().flat.dtype
     if setting.options.client == "tarry":

@@ -29,14 +29,14 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor
 
+from ..core.client_table import Marks
 from ..core.errors import BadInput
 from ..core.method import Geodesic, Method, Now, Part
-from ..core.table import Marks
-from ..core.ticket import Offer, Update
-from ..core.vector import fresh
+from ..core.tickets import Offer, Update
 from ..parts.curve import SHIFT, CurveLearning, Proximal, Shape, Solver
 from ..parts.endpoint import corrected, dynamic, orthogonal, shifted
 from ..parts.manifold import bezier, line, onward, printed
+from ..vector.pool import fresh
 from .registry import methods
 
 __all__ = ["asynccurve"]

@@ -28,16 +28,16 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
+from ..core.client_table import Marks
 from ..core.errors import BadInput
-from ..core.fused import compiled, pieces
 from ..core.method import Method, Now, Part
-from ..core.table import Marks
-from ..core.ticket import Update
-from ..core.vector import fresh, swept
+from ..core.tickets import Update
 from ..parts.cached import keep, nothing_kept, passed_on
 from ..parts.epochs import entry
 from ..parts.manifold import CONTROL
 from ..parts.step import add
+from ..vector.fused import compiled, pieces
+from ..vector.pool import fresh, swept
 from .registry import methods
 
 __all__ = ["ca2fl"]

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from ..core.errors import BadInput
 from ..core.method import Method, Now, Part
-from ..core.ticket import Update
+from ..core.tickets import Update
 from ..parts.aggregate import buffer as buffered
 from ..parts.moments import adam, adaptive
 from .registry import methods

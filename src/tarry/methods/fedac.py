@@ -41,9 +41,9 @@ import torch
 from torch import Tensor
 
 from ..core.errors import BadInput
-from ..core.local import LocalRule
+from ..core.local_rule import LocalRule
 from ..core.method import Method, Now, Part, stateless
-from ..core.ticket import Offer, Update
+from ..core.tickets import Offer, Update
 from ..parts.aggregate import gather, nothing_yet, pooled
 from ..parts.manifold import CONTROL, inner
 from ..parts.moments import Second, adam

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from ..core.local import LocalRule
+from ..core.local_rule import LocalRule
 from ..core.method import Method
 from ..parts.endpoint import positioned
 from ..parts.local import Proximal

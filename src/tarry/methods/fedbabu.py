@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ..core.errors import BadInput
 from ..core.layout import Block, Kind, Layout
-from ..core.local import Brief, Context, Functions, LocalRule
+from ..core.local_rule import Brief, Context, Functions, LocalRule
 from ..core.method import Method, Personal
 from ..core.optim import Optimiser
 from ..core.task import Examples

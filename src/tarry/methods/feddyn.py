@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from ..core.method import Method, Now, Part
-from ..core.ticket import Update
+from ..core.tickets import Update
 from ..parts.aggregate import round_mean
 from ..parts.dispatch import barrier
 from ..parts.manifold import CONTROL

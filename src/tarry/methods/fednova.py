@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from ..core.method import Method, Now, Part
-from ..core.ticket import Update
+from ..core.tickets import Update
 from ..parts.aggregate import Weighting, gather, nothing_yet, pooled
 from ..parts.dispatch import barrier
 from ..parts.manifold import CONTROL

@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from ..core.errors import BadInput
-from ..core.local import LocalRule
+from ..core.local_rule import LocalRule
 from ..core.method import Method
 from ..parts.aggregate import Weighting, round_mean
 from ..parts.dispatch import barrier

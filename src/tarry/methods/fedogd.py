@@ -47,12 +47,12 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor
 
+from ..core.client_table import Marks, Table
 from ..core.errors import BadInput
-from ..core.local import Brief, Context, Functions, LocalRule, Outcome
+from ..core.local_rule import Brief, Context, Functions, LocalRule, Outcome
 from ..core.method import Method, Now
-from ..core.table import Marks, Table
 from ..core.task import Examples
-from ..core.ticket import Offer, Update
+from ..core.tickets import Offer, Update
 from ..parts.epochs import Book, at_epoch_ends, at_rate, by_epochs, entry, per_rate
 from ..parts.step import add
 from .registry import methods

@@ -27,7 +27,7 @@ from typing import Annotated
 from torch import Tensor
 
 from ..core.method import Method, Part
-from ..core.ticket import Update
+from ..core.tickets import Update
 from ..parts.aggregate import Weighting, round_mean
 from ..parts.dispatch import barrier
 from ..parts.moments import adagrad, adam, adaptive, momentum, yogi

@@ -23,7 +23,7 @@ from typing import Annotated, Any
 from torch import Tensor
 
 from ..core.errors import BadInput
-from ..core.local import Context, Functions, LocalRule
+from ..core.local_rule import Context, Functions, LocalRule
 from ..core.method import Method
 from ..core.task import Examples
 from ..parts.aggregate import Weighting, round_mean

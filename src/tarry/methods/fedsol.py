@@ -42,7 +42,7 @@ from torch import Tensor
 
 from ..core.errors import BadInput
 from ..core.layout import Block, Kind, Layout
-from ..core.local import Brief, Context, Functions, LocalRule, Outcome
+from ..core.local_rule import Brief, Context, Functions, LocalRule, Outcome
 from ..core.method import Method
 from ..core.optim import Optimiser
 from ..core.task import Examples, Task

@@ -39,11 +39,11 @@ import torch
 from torch import Tensor
 
 from ..core.errors import BadInput
-from ..core.local import Brief, Context, Functions, LocalRule, Outcome
+from ..core.idle_clients import Roster
+from ..core.local_rule import Brief, Context, Functions, LocalRule, Outcome
 from ..core.method import Method, Now, Part
-from ..core.roster import Roster
 from ..core.task import Examples
-from ..core.ticket import Update
+from ..core.tickets import Update
 from ..parts.aggregate import Weighting, round_mean
 from ..parts.tiers import at_most_all, drawn, first_visits, ranked, timed, untimed
 from ..parts.variates import reach

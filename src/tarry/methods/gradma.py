@@ -42,13 +42,13 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor
 
+from ..core.client_table import Marks, Table
 from ..core.errors import BadInput
 from ..core.layout import Layout
-from ..core.local import Brief, Context, Functions, LocalRule, Outcome
+from ..core.local_rule import Brief, Context, Functions, LocalRule, Outcome
 from ..core.method import Method, Now, Part
-from ..core.table import Marks, Table
 from ..core.task import Examples
-from ..core.ticket import Update
+from ..core.tickets import Update
 from ..parts.aggregate import Weighting, round_mean
 from ..parts.cone import Angles, many, nearest, products, solver, within
 from ..parts.dispatch import barrier

@@ -37,7 +37,7 @@ from torch import Tensor
 
 from ..core.errors import BadInput
 from ..core.method import Method, Now
-from ..core.ticket import Update
+from ..core.tickets import Update
 from ..parts.endpoint import Late, Rule, corrected
 from ..parts.epochs import Book, at_epoch_ends, by_epochs, entry
 from ..parts.manifold import inner

@@ -26,7 +26,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from ..core.errors import BadInput
-from ..core.local import Functions
+from ..core.local_rule import Functions
 from ..core.method import Method, Personal
 from ..core.task import Examples
 from ..parts.aggregate import round_mean

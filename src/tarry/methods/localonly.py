@@ -22,9 +22,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..core.client_table import Table
 from ..core.method import Geodesic, Method, Now, Part, Personal
-from ..core.table import Table
-from ..core.ticket import Offer, Start, Update
+from ..core.tickets import Offer, Start, Update
 from ..parts.cached import keep, nothing_kept
 from ..parts.manifold import line, travel
 from ..parts.proximal import MOON

@@ -33,11 +33,11 @@ import torch
 from torch import Tensor
 
 from ..core import rng
+from ..core.client_table import Marks
 from ..core.errors import BadInput
+from ..core.idle_clients import Roster
 from ..core.method import Method, Now, Part
-from ..core.roster import Roster
-from ..core.table import Marks
-from ..core.ticket import Update
+from ..core.tickets import Update
 from ..parts.cached import Kept, keep, nothing_kept
 from ..parts.epochs import at_epoch_ends, at_rate, by_epochs, entry, per_rate
 from .registry import methods

@@ -23,7 +23,7 @@ from typing import Annotated
 
 from ..core.errors import BadInput
 from ..core.method import Method, Part
-from ..core.ticket import Update
+from ..core.tickets import Update
 from ..parts import endpoint
 from ..parts.endpoint import corrected, dynamic, orthogonal
 from ..parts.step import add

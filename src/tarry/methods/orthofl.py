@@ -21,13 +21,13 @@ from torch import Tensor
 
 from ..core.errors import BadInput
 from ..core.layout import Kind
-from ..core.local import Brief, Context, LocalRule, Outcome
+from ..core.local_rule import Brief, Context, LocalRule, Outcome
 from ..core.method import Method, Now, Part, stateless
-from ..core.ticket import Offer, Start, Update
-from ..core.vector import large
+from ..core.tickets import Offer, Start, Update
 from ..parts.project import Projection, complement, reject, shifted_beside
 from ..parts.staleness import Decay, polynomial
 from ..parts.step import mix
+from ..vector.pool import large
 from .registry import methods
 
 __all__ = ["orthofl"]

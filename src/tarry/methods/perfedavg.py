@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import BadInput
-from ..core.local import Context, Functions, LocalRule
+from ..core.local_rule import Context, Functions, LocalRule
 from ..core.method import Method, Personal
 from ..core.task import Examples
 from ..parts.aggregate import round_mean

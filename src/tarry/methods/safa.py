@@ -38,11 +38,11 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
+from ..core.client_table import Marks, Table
 from ..core.errors import BadInput
+from ..core.idle_clients import Roster
 from ..core.method import Method, Now, Part
-from ..core.roster import Roster
-from ..core.table import Marks, Table
-from ..core.ticket import Update
+from ..core.tickets import Update
 from ..parts.cached import keep, nothing_kept, passed_on
 from ..parts.epochs import at_epoch_ends, ends
 from ..parts.manifold import CONTROL

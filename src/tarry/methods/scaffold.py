@@ -31,11 +31,11 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor
 
-from ..core.local import Brief, Context, Functions, Outcome, Step
+from ..core.client_table import Marks
+from ..core.local_rule import Brief, Context, Functions, Outcome, Step
 from ..core.method import Method, Now, Part
-from ..core.table import Marks
 from ..core.task import Examples
-from ..core.ticket import Offer, Update
+from ..core.tickets import Offer, Update
 from ..parts.aggregate import Weighting, round_mean
 from ..parts.dispatch import barrier
 from ..parts.manifold import CONTROL

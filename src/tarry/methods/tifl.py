@@ -38,11 +38,11 @@ from typing import Annotated, Any, Literal
 from torch import Tensor
 
 from ..core import rng
+from ..core.client_table import Marks
 from ..core.errors import BadInput
+from ..core.idle_clients import Roster
 from ..core.method import Method, Now, Part
-from ..core.roster import Roster
-from ..core.table import Marks
-from ..core.ticket import Update
+from ..core.tickets import Update
 from ..parts.aggregate import round_mean
 from ..parts.tiers import at_most_all, drawn, first_visits, ranked, timed, untimed
 from .registry import methods

@@ -30,10 +30,10 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
+from ..core.client_table import Marks
 from ..core.errors import BadInput
 from ..core.method import Method, Now, Part
-from ..core.table import Marks
-from ..core.ticket import Update
+from ..core.tickets import Update
 from ..parts.cached import nothing_kept, passed_on
 from ..parts.dispatch import barrier
 from ..parts.manifold import CONTROL

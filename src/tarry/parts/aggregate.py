@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from ..core.errors import BadInput
-from ..core.fused import combined, compiled, number, pieces
 from ..core.method import Now, Part
-from ..core.ticket import NOTHING, Ticket, Update
-from ..core.vector import fresh, large, swept
+from ..core.tickets import NOTHING, Ticket, Update
+from ..vector.fused import combined, compiled, number, pieces
+from ..vector.pool import fresh, large, swept
 from .manifold import CONTROL
 
 __all__ = ["Weighting", "buffer", "gather", "nothing_yet", "pooled", "round_mean"]

@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core.fused import compiled, pieces
+from ..core.client_table import Table
 from ..core.method import Now
-from ..core.table import Table
-from ..core.ticket import Ticket, Update
-from ..core.vector import fresh, swept
+from ..core.tickets import Ticket, Update
+from ..vector.fused import compiled, pieces
+from ..vector.pool import fresh, swept
 
 __all__ = ["Kept", "keep", "nothing_kept", "passed_on"]
 

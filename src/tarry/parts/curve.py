@@ -27,10 +27,10 @@ from torch import Tensor
 
 from ..core import rng
 from ..core.errors import BadInput
-from ..core.local import Brief, Context, Functions, LocalRule, Outcome, Step
+from ..core.local_rule import Brief, Context, Functions, LocalRule, Outcome, Step
 from ..core.optim import Optimiser, optimiser
 from ..core.task import Examples
-from ..core.ticket import NOTHING
+from ..core.tickets import NOTHING
 from .manifold import CONTROL
 from .sharpness import ascended_adaptively
 

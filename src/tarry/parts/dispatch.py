@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ..core.idle_clients import Roster
 from ..core.method import Now, Part, stateless
-from ..core.roster import Roster
 
 __all__ = ["barrier"]
 

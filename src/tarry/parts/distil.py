@@ -28,12 +28,12 @@ from torch import Tensor
 from torch.nn.functional import log_softmax
 
 from ..core import rng
+from ..core.client_table import Table
 from ..core.errors import BadInput
 from ..core.method import Method, Now, Part
 from ..core.optim import optimiser
-from ..core.table import Table
 from ..core.task import Task
-from ..core.ticket import Offer, Update
+from ..core.tickets import Offer, Update
 from .classes import want_classes
 
 __all__ = ["Distillation", "echoing"]

@@ -24,13 +24,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..core.client_table import Table
 from ..core.errors import BadInput
-from ..core.fused import combined, compiled, number, pieces
 from ..core.method import Now, Part
 from ..core.registry import Registry
-from ..core.table import Table
-from ..core.ticket import Update
-from ..core.vector import back, fresh, swept
+from ..core.tickets import Update
+from ..vector.fused import combined, compiled, number, pieces
+from ..vector.pool import back, fresh, swept
 from .manifold import CONTROL, inner, rotated, turning
 
 __all__ = [

@@ -25,12 +25,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..core.client_table import Marks
 from ..core.errors import BadInput
-from ..core.instant import after
+from ..core.idle_clients import Roster
 from ..core.method import Now, Part
-from ..core.roster import Roster
-from ..core.table import Marks
-from ..core.ticket import Offer, Update
+from ..core.tickets import Offer, Update
+from ..engine.clock import after
 from .cached import passed_on
 from .manifold import CONTROL
 

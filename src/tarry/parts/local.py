@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import BadInput
-from ..core.local import Brief, Context, LocalRule
+from ..core.local_rule import Brief, Context, LocalRule
 
 __all__ = ["Proximal"]
 

@@ -18,11 +18,11 @@ import torch
 from torch import Tensor
 
 from ..core.errors import BadInput
-from ..core.fused import combined, compiled, number, pieces
 from ..core.method import Geodesic, Now
 from ..core.registry import Registry
-from ..core.ticket import Update
-from ..core.vector import back, fresh, swept
+from ..core.tickets import Update
+from ..vector.fused import combined, compiled, number, pieces
+from ..vector.pool import back, fresh, swept
 
 __all__ = ["CONTROL", "bezier", "inner", "line", "manifolds", "onward", "printed", "rotated", "travel", "turning"]
 

@@ -22,10 +22,10 @@ import torch
 from torch import Tensor
 
 from ..core.errors import BadInput
-from ..core.fused import compiled, number, pieces
 from ..core.method import Now, Part
-from ..core.ticket import Update
-from ..core.vector import fresh, swept
+from ..core.tickets import Update
+from ..vector.fused import compiled, number, pieces
+from ..vector.pool import fresh, swept
 
 __all__ = ["Second", "adagrad", "adam", "adaptive", "momentum", "yogi"]
 

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.fused import Pieces, compiled, number, pieces
 from ..core.layout import Layout
-from ..core.ticket import Update
-from ..core.vector import back, fresh, steps, swept
+from ..core.tickets import Update
+from ..vector.fused import Pieces, compiled, number, pieces
+from ..vector.pool import back, fresh, steps, swept
 from .step import mixed
 
 __all__ = ["Projection", "complement", "reject", "shifted_beside"]

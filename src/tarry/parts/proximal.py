@@ -25,7 +25,7 @@ from torch.nn.functional import softplus
 
 from ..core.errors import BadInput
 from ..core.layout import Kind, Layout
-from ..core.local import Brief, Context, Functions, LocalRule, Objective, Outcome, Split
+from ..core.local_rule import Brief, Context, Functions, LocalRule, Objective, Outcome, Split
 from ..core.optim import Optimiser
 from ..core.task import Examples, Task
 from .classes import want_classes

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from ..core.errors import BadInput
 from ..core.method import Now, Part, stateless
-from ..core.ticket import Update
+from ..core.tickets import Update
 
 __all__ = ["Decay", "constant", "discounted", "hinge", "polynomial"]
 

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from ..core.errors import BadInput
 from ..core.method import Geodesic, Now, Part
-from ..core.ticket import Update
-from ..core.vector import fresh, swept
+from ..core.tickets import Update
+from ..vector.pool import fresh, swept
 from .manifold import line, onward, travel
 from .staleness import Decay
 

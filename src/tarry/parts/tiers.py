@@ -20,12 +20,12 @@ from math import inf
 from typing import Any
 
 from ..core import rng
+from ..core.client_table import Marks
 from ..core.errors import BadInput
+from ..core.idle_clients import Roster
 from ..core.method import Now
-from ..core.roster import Roster
-from ..core.table import Marks
 from ..core.task import Task
-from ..core.ticket import Update
+from ..core.tickets import Update
 
 __all__ = ["at_most_all", "drawn", "first_visits", "ranked", "timed", "untimed"]
 

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from ..core.errors import BadInput
 from ..core.layout import Layout
-from ..core.local import Brief, Context, Functions, LocalRule, Outcome
+from ..core.local_rule import Brief, Context, Functions, LocalRule, Outcome
 from ..core.optim import Optimiser
 from ..core.task import Examples
 

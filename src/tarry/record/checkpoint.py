@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..core.client_table import Marks, Table
 from ..core.errors import Damaged
-from ..core.table import Marks, Table
 from .result import write_atomic
 
 __all__ = ["latest", "load", "save", "write"]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import Damaged
-from ..core.event import Event
+from ..core.events import Event
 
 __all__ = ["Recorder", "read_rows"]
 

@@ -11,11 +11,11 @@ rich and matplotlib are imported when they are used, not before.
 
 from __future__ import annotations
 
+from .formatting import findings
 from .page import page, write_page
 from .plots import accuracy_over_time, accuracy_over_updates, staleness_bars
 from .tables import Curve, Row, Summary, markdown, mean_curve, summarise, to_json
 from .terminal import table
-from .words import findings
 
 __all__ = [
     "Curve",

@@ -9,10 +9,21 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..record.result import Result
-from .notes import diagnosed, mean_of, names, over_time, participation, points, spread, stretch, validation, visit_time
+from .diagnostics_data import (
+    diagnosed,
+    mean_of,
+    names,
+    over_time,
+    participation,
+    points,
+    spread,
+    stretch,
+    validation,
+    visit_time,
+)
+from .formatting import count, duration, time_unit
 from .plots import INK, TEXT, draw_curve, legend, look, render, scaled
 from .tables import Curve, by_label, clock
-from .words import count, duration, time_unit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

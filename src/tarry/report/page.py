@@ -9,10 +9,10 @@ from pathlib import Path
 from ..core.errors import BadInput
 from ..record.result import Result, write_atomic
 from .diagnostics import pictures
-from .notes import sentences, speed_grid, stretch
+from .diagnostics_data import sentences, speed_grid, stretch
+from .formatting import NONE, Cell, duration, findings, grid, legend, number_of, percent, remarked
 from .plots import accuracy_over_time, accuracy_over_updates, staleness_bars
 from .tables import Summary, clock, known
-from .words import NONE, Cell, duration, findings, grid, legend, number_of, percent, remarked
 
 __all__ = ["page", "write_page"]
 

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from xml.dom import minidom
 
 from ..record.result import Result
-from .needs import needs
+from .formatting import count, percent, time_unit
+from .optional_import import needs
 from .tables import Curve, Summary, by_label, mean_curve, summarise
-from .words import count, percent, time_unit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

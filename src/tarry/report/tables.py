@@ -24,7 +24,7 @@ import numpy as np
 
 from ..core.errors import BadInput, near
 from ..record.result import Result
-from .words import grid, legend
+from .formatting import grid, legend
 
 __all__ = ["Curve", "Row", "Summary", "by_label", "clock", "known", "markdown", "mean_curve", "summarise", "to_json"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from textwrap import fill
 from typing import TYPE_CHECKING
 
-from .needs import needs
+from .formatting import grid, legend
+from .optional_import import needs
 from .tables import Summary
-from .words import grid, legend
 
 if TYPE_CHECKING:
     from rich.console import Group

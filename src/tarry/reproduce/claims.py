@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import hypot
 
+from .experiment import Claim
 from .measures import Stat, stat
-from .plan import Claim
 from .tables import Findings, Grid
 
 __all__ = ["Verdict", "judge", "verdicts"]

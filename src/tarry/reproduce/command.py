@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from ..core.errors import BadInput, TarryError, near
-from ..core.process import keep_memory
-from . import listing, shelf
+from ..vector.process import keep_memory
+from . import catalog as shelf
+from . import listing
 from .claims import verdicts
+from .experiment import SIZES, Experiment
 from .figures import draw
 from .jobs import Asked, Tell
-from .plan import SIZES, Experiment
 from .running import Report, Show, default_device, run_all
 from .significance import tests
 from .tables import Findings, findings, plain_table, said_by_runs

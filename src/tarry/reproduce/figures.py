@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..report.formatting import time_unit
 from ..report.plots import INK, TEXT, draw_curve, legend, look, render
 from ..report.tables import Curve
-from ..report.words import time_unit
+from .experiment import Figure as Kind
 from .measures import Entry
-from .plan import Figure as Kind
 from .tables import Findings
 
 if TYPE_CHECKING:

@@ -19,9 +19,9 @@ from statistics import median
 from typing import Any, ClassVar
 
 from ..core.errors import BadInput, near
-from . import shelf
+from . import catalog as shelf
+from .experiment import Cell, Experiment
 from .measures import Entry
-from .plan import Cell, Experiment
 from .store import Store, known_runs
 from .studies import STUDIES
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import BadInput
-from ..data.sets import catalogue
-from . import shelf
-from .plan import Experiment
+from ..tasks.data.sets import catalogue
+from . import catalog as shelf
+from .experiment import Experiment
 from .store import shown
 from .tables import counted, findings
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from ..record.result import Result
 
 if TYPE_CHECKING:
-    from .plan import Experiment, Target
+    from .experiment import Experiment, Target
 
 __all__ = ["MEASURES", "TO_TARGET", "Entry", "Measure", "Stat", "by_seed", "kept", "measure_of", "stat"]
 

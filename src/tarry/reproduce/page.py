@@ -11,12 +11,12 @@ from pathlib import Path
 
 from ..core.errors import BadInput
 from ..record.result import write_atomic
-from . import shelf
+from . import catalog as shelf
 from .claims import Verdict, verdicts
+from .commands import commands
+from .experiment import Experiment, Target
 from .figures import draw
 from .measures import TO_TARGET
-from .plan import Experiment, Target
-from .recipe import commands
 from .significance import tests
 from .tables import NONE, Findings, counted, difference, findings, ours, said_by_runs
 

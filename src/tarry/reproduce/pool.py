@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from ..core.process import keep_memory
+from ..vector.process import keep_memory
 from .jobs import Asked, Job, Queue
 from .worker import Failed, Outcome, do, forget
 

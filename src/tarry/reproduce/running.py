@@ -15,10 +15,11 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from . import needs, pool
+from . import data_needs as needs
+from . import pool
+from .experiment import Experiment
 from .jobs import Asked, CellRun, Job, Queue, StudyRun, Table, Tell, planned
 from .measures import Entry, measure_of
-from .plan import Experiment
 from .worker import Failed, Found, Outcome
 
 __all__ = ["Report", "Show", "default_device", "run_all"]

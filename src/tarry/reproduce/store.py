@@ -21,8 +21,8 @@ from typing import Any
 
 from ..core.errors import Damaged
 from ..record.result import write_atomic
+from .experiment import Cell, Experiment, fingerprint
 from .measures import Entry
-from .plan import Cell, Experiment, fingerprint
 
 __all__ = ["Column", "Store", "known_runs", "shown"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from .experiment import Experiment, Side, changes
 from .measures import TO_TARGET, Entry, Measure, Stat, by_seed, measure_of, stat
-from .plan import Experiment, Side, changes
 from .store import Store, shown
 
 __all__ = ["NONE", "Findings", "Grid", "counted", "difference", "findings", "ours", "plain_table", "said_by_runs"]

@@ -18,12 +18,12 @@ from typing import Any
 import torch
 
 from ..core.errors import BadInput, Damaged, TarryError
-from ..data.sets import without_flags
-from ..experiment import resume, run_spec
+from ..runs.run import resume, run_spec
+from ..tasks.data.sets import without_flags
 from ..version import __version__
+from .experiment import Cell
 from .jobs import Asked, CellRun, Job, StudyRun
 from .measures import Entry, kept
-from .plan import Cell
 from .studies import STUDIES
 
 __all__ = ["Failed", "Found", "Hear", "Outcome", "do", "forget"]

@@ -19,18 +19,19 @@ from typing import Any
 
 from torch import Tensor
 
+from ..core.client_table import Room, Table
 from ..core.errors import BadInput, Diverged
-from ..core.event import Event, EventKind
-from ..core.instant import after
-from ..core.roster import Roster
+from ..core.events import Event, EventKind
+from ..core.idle_clients import Roster
 from ..core.server import Receipt, Server
-from ..core.table import Room, Table
-from ..core.ticket import NOTHING, Ticket
-from ..core.tree import copied, tables
-from .diary import Diary
-from .executor import Executor
-from .fleet import Delay
-from .presence import Presence
+from ..core.state_tree import copied, tables
+from ..core.tickets import NOTHING, Ticket
+from ..delays.availability import Presence
+from ..delays.base import Delay
+from ..engine.clock import after
+from ..engine.diagnostics import Diary
+from ..executors.inline import Executor
+from ..vector.pool import forget
 
 __all__ = ["Budget", "Score", "Simulator"]
 
@@ -204,6 +205,7 @@ class Simulator:
         self.server.close()
         for table in self._memories.values():
             table.close()
+        forget()
 
     @property
     def hopeless(self) -> bool:

@@ -4,11 +4,11 @@ tasks.build("digits", {"hidden": 32})             a task that is not cut up yet
     .split(partitions.build("dirichlet", {"alpha": 0.3}), 10, rng)
 """
 
-from ..models import LeNet5, McMahanCNN, mlp, model_for
 from . import images as images  # fills the registry of tasks, as .partitions does that of partitions
 from . import language as language
 from . import series as series
 from . import text as text
+from .models import LeNet5, McMahanCNN, mlp, model_for
 from .partitions import at_least
 from .registries import find_task, partitions, tasks
 

@@ -12,8 +12,8 @@ from torch.nn.functional import cross_entropy
 
 from ..core.errors import BadInput
 from ..core.task import Task
-from ..data.arrays import Array, Arrays, hold_out
-from ..models import model_for
+from .data.arrays import Array, Arrays, hold_out
+from .models import model_for
 
 __all__ = ["first", "images", "task_of"]
 

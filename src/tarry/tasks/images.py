@@ -1,4 +1,4 @@
-"""Image tasks: digits lies in the package, the others are read from TARRY_DATA (`tarry.data`).
+"""Image tasks: digits lies in the package, the others are read from TARRY_DATA (`tarry.tasks.data`).
 
 digits.npz is the test part of "Optical Recognition of Handwritten Digits" (E. Alpaydin, C. Kaynak, 1998; UCI Machine
 Learning Repository, CC BY 4.0), 1,797 images of 8×8 pixels with values 0 … 16, as scikit-learn (BSD-3) bundles it.
@@ -21,10 +21,10 @@ import numpy.typing as npt
 
 from ..core.errors import BadInput
 from ..core.task import Task
-from ..data import Arrays, catalogue, hold_out, load
-from ..data.augment import fedsol
-from ..data.npz import read_npz
 from .arrays import first, images, task_of
+from .data import Arrays, catalogue, hold_out, load
+from .data.augment import fedsol
+from .data.npz import read_npz
 from .registries import tasks
 
 __all__ = ["FromHub", "Limit", "Model", "digits", "load_digits", "npz"]
@@ -32,7 +32,7 @@ __all__ = ["FromHub", "Limit", "Model", "digits", "load_digits", "npz"]
 _DIGITS_TEST = 360
 DISTIL_LR = 1e-4  # of small models trained from scratch: FedEcho's own 3e-6, for ResNet-18, hardly moves them
 
-Model = Annotated[str, "mlp, lenet5, cnn, vgg11, resnet18, … (tarry.models); its own options are flags beside it"]
+Model = Annotated[str, "mlp, lenet5, cnn, vgg11, resnet18, … (tarry.tasks.models); its own options are flags beside it"]
 Limit = Annotated[int | None, "use only the first so many training examples, for quick runs"]
 Augmented = Annotated[
     Literal["none", "fedsol"], "what is done to an image before each step; fedsol: crop, flip, cutout of its App. B.2"

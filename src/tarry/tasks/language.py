@@ -26,9 +26,9 @@ from torch.nn.functional import cross_entropy
 
 from ..core.errors import BadInput
 from ..core.task import Partitioner, Shards, Task
-from ..data import text_sets as text_sets  # fills the catalogue
-from ..data.texts import Text, Texts, load_text, with_test
-from ..models.language import Adapter, causal, longest, tokenizer_of
+from .data import text_sets as text_sets  # fills the catalogue
+from .data.texts import Text, Texts, load_text, with_test
+from .models.language import Adapter, causal, longest, tokenizer_of
 from .registries import tasks
 from .tokens import check_counts, chosen, padded
 

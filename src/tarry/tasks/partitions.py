@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from ..core.errors import BadInput
 from ..core.task import Indices, Partitioner
-from ..data.apportion import apportion
+from .data.apportion import apportion
 from .registries import partitions
 
 __all__ = ["at_least", "dirichlet", "groups", "halves", "iid", "lda", "main_class", "proportional", "shards"]

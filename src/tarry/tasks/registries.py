@@ -14,8 +14,8 @@ from typing import Any
 from ..core.errors import BadInput, near
 from ..core.registry import Entry, Registry
 from ..core.task import Partitioner, Task
-from ..data.sets import loose_files, where_data_is
-from ..models import models
+from .data.sets import loose_files, where_data_is
+from .models import models
 
 __all__ = ["find_task", "partitions", "tasks"]
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from ..core.task import Task
-from ..data import Arrays, catalogue, load
 from .arrays import first, task_of
+from .data import Arrays, catalogue, load
 from .images import FromHub, Limit, Model
 from .registries import tasks
 

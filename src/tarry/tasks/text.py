@@ -18,11 +18,11 @@ from torch.nn.functional import cross_entropy
 
 from ..core.errors import BadInput
 from ..core.task import Task
-from ..data import text_sets as text_sets  # fills the catalogue
-from ..data.text_files import loose_jsonl
-from ..data.texts import Text, Texts, load_text, with_test
-from ..models import Build, model_for
-from ..models.language import Adapter, classifier, longest, tokenizer_of
+from .data import text_sets as text_sets  # fills the catalogue
+from .data.text_files import loose_jsonl
+from .data.texts import Text, Texts, load_text, with_test
+from .models import Build, model_for
+from .models.language import Adapter, classifier, longest, tokenizer_of
 from .registries import tasks
 from .tokens import Words, check_counts, chosen, padded
 

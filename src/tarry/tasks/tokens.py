@@ -15,7 +15,7 @@ from torch import Tensor
 from ..core import rng
 from ..core.errors import BadInput
 from ..core.rng import Stream
-from ..data.texts import Text
+from .data.texts import Text
 
 __all__ = ["Words", "check_counts", "chosen", "padded"]
 

@@ -25,8 +25,8 @@ from ..core.errors import BadInput
 from ..core.registry import Registry
 from ..core.rng import Stream
 from ..core.task import Shards, Task
-from ..data.sets import catalogue, missing
-from ..data.stl10 import read_unlabelled
+from .data.sets import catalogue, missing
+from .data.stl10 import read_unlabelled
 from .pictures import fitted, images_as, read_inputs
 from .registries import tasks
 

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ...core.layout import Layout
 from ...core.method import Now
-from ...core.ticket import Update
+from ...core.tickets import Update
 from .fedsol_setting import SETTINGS, SMALL
 from .series import short
 from .study import Study, Tell, begin

@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 
 from ...core import rng
-from ...core.calm import calm
 from ...core.layout import Block, Kind, Layout
 from ...core.method import Now
 from ...core.rng import Stream
-from ...core.ticket import Ticket, Update
+from ...core.tickets import Ticket, Update
 from ...methods import methods
-from ...models import model_for
+from ...tasks.models import model_for
+from ...training.determinism import calm
 from .series import short
 from .study import Study, Tell, begin
 from .timing import machine, seconds

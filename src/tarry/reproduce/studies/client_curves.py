@@ -22,13 +22,13 @@ from typing import Any
 
 import torch
 
-from ...build import Plan
 from ...core import rng
 from ...core.errors import BadInput
 from ...core.method import Now
 from ...core.rng import Stream
 from ...core.task import Examples, Task
-from ...core.ticket import Update
+from ...core.tickets import Update
+from ...runs.build import Plan
 from .series import line, short
 from .study import Study, Tell, begin
 from .watch import model_of, recorded

@@ -30,10 +30,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...build import Plan
 from ...core.method import Now
-from ...core.ticket import Update
+from ...core.tickets import Update
 from ...parts.manifold import CONTROL, rotated
+from ...runs.build import Plan
 from . import endpoint_corrections
 from .endpoint_corrections import summary
 from .study import Study, Tell, begin

@@ -20,11 +20,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...build import Plan
-from ...choice import Choice
+from ...config.components import Choice
 from ...core.method import Method, Now
-from ...core.ticket import Update
+from ...core.tickets import Update
 from ...methods import methods
+from ...runs.build import Plan
 from .series import Series, line, mean_of, relative, short, smoothed, thirds
 from .study import Study, Tell, begin
 from .watch import loss_on, model_of, recorded, some_of

@@ -20,13 +20,13 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from ...build import Plan
 from ...core import rng
-from ...core.calm import calm
-from ...core.client import Bound
 from ...core.errors import BadInput
 from ...core.rng import Stream
 from ...core.task import Examples
+from ...runs.build import Plan
+from ...training.determinism import calm
+from ...training.flat_model import Bound
 from .canvas import panels
 from .fedsol_setting import SETTINGS, SMALL
 from .series import short

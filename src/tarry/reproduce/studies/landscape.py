@@ -22,13 +22,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...build import Plan
-from ...choice import Choice
-from ...core.calm import calm
-from ...core.client import Job, train
+from ...config.components import Choice
 from ...core.errors import BadInput
+from ...core.tickets import Job
 from ...methods import methods
 from ...parts.manifold import CONTROL
+from ...runs.build import Plan
+from ...training.determinism import calm
+from ...training.visit import train
 from . import endpoint_corrections
 from .canvas import panels
 from .control_corrections import along, places

@@ -17,17 +17,19 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from ...choice import Choice
+from ...config.components import Choice
 from ...core import rng
-from ...core.calm import calm
-from ...core.client import Bound, Job, Work, build_module, train
 from ...core.layout import Layout
-from ...core.local import LocalRule
+from ...core.local_rule import LocalRule
 from ...core.optim import optimiser
 from ...core.rng import Stream
 from ...core.task import Task
+from ...core.tickets import Job
 from ...methods import methods
-from ...models import model_for
+from ...tasks.models import model_for
+from ...training.determinism import calm
+from ...training.flat_model import Bound, build_module
+from ...training.visit import Work, train
 from .series import short
 from .study import Study, Tell, begin
 from .timing import machine, seconds

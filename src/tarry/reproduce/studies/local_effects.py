@@ -26,12 +26,12 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from ...build import Plan
 from ...core.errors import BadInput, near
 from ...core.method import Now
-from ...core.ticket import Update
+from ...core.tickets import Update
 from ...parts.proximal import KL
-from ...personal import Exam
+from ...runs.build import Plan
+from ...runs.personalize import Exam
 from .fedsol_setting import SETTINGS, SMALL
 from .series import line, mean_of, short, thirds
 from .study import Study, Tell, begin

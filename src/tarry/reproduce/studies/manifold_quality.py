@@ -18,7 +18,7 @@ from typing import Any
 from torch import Tensor
 
 from ...core.method import Now
-from ...core.ticket import Update
+from ...core.tickets import Update
 from ...parts.manifold import CONTROL
 from . import control_corrections
 from .control_corrections import after_delay, record

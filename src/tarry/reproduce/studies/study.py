@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...build import Plan, plan
+from ...config.spec import Spec
 from ...core.errors import BadInput, near
 from ...record.result import write_atomic
-from ...spec import Spec
+from ...runs.build import Plan, plan
 from ...version import __version__
-from ..plan import merged
+from ..experiment import merged
 
 __all__ = ["Study", "Tell", "begin"]
 

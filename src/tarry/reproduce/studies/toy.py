@@ -20,13 +20,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...core.client import Bound
 from ...core.layout import Layout
-from ...core.local import Brief, LocalRule
+from ...core.local_rule import Brief, LocalRule
 from ...core.optim import optimiser
 from ...core.task import Task
-from ...core.ticket import NOTHING
+from ...core.tickets import NOTHING
 from ...methods import methods
+from ...training.flat_model import Bound
 from .canvas import panels
 from .series import line, short
 from .study import Tell, begin

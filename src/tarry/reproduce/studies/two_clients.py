@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from ...core.errors import BadInput
-from ...core.event import Event
+from ...core.events import Event
 from ...core.layout import Block, Kind, Layout
 from .canvas import panels
 from .series import short

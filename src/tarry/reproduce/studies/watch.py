@@ -14,15 +14,15 @@ from typing import Any
 
 from torch import Tensor
 
-from ...build import Plan
-from ...core.client import Bound
-from ...core.event import Event
+from ...config.spec import CROSSES
+from ...core.events import Event
 from ...core.method import Method, Now
 from ...core.task import Examples
-from ...core.ticket import Update
-from ...experiment import Progress, run_spec
+from ...core.tickets import Update
 from ...record.result import Result
-from ...spec import CROSSES
+from ...runs.build import Plan
+from ...runs.run import Progress, run_spec
+from ...training.flat_model import Bound
 from .study import Tell
 
 __all__ = ["See", "loss_on", "model_of", "recorded", "some_of", "watched"]

@@ -1,0 +1,221 @@
+"""Crosses: one method's server with parts of others.
+
+    --server orthofl --local fedsol --distil fedecho          orthofl+local=fedsol+distil=fedecho
+    --method fedbuff --correct orthograd --reply orthofl      fedbuff+correct=orthograd+reply=orthofl
+
+    local       what clients do                               reply     what a client starts from next
+    correct     what is done to an update on arrival          step      from an update to new weights, and the answer
+    aggregate   when the server steps, and whom it waits for  distil    what a method puts around any server
+    manifold    the way the global travels
+
+Parts fit together unless one needs what no other gives; then the error names the flag that brought it in. A method that
+is a distillation around a plain server (fedecho) is crossed at the plain server, and put around it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..core.errors import BadInput
+from ..core.local_rule import LocalRule
+from ..core.method import Geodesic, Method, Now, Part, Personal
+from ..core.tickets import Offer, Update
+from ..parts.manifold import CONTROL
+
+__all__ = ["PARTS", "crossed"]
+
+#: what may be taken from another method, and the fields of the record that go with it
+PARTS: Mapping[str, tuple[str, ...]] = {
+    "local": ("local",),
+    "correct": ("correct",),
+    "aggregate": ("aggregate", "dispatch"),  # a round needs its barrier
+    "step": ("step", "answer"),  # an average is kept by the step that makes it
+    "reply": ("reply",),
+}
+_SERVER = ("correct", "aggregate", "step", "reply")
+#: given by clients whose delta is not their result less what they were sent
+DIFFERENCE = "difference"
+
+
+def crossed(
+    base: Method,
+    others: Mapping[str, Method],
+    *,
+    distil: Method | None = None,
+    manifold: tuple[str, Geodesic] | None = None,
+    labels: Mapping[str, str] | None = None,
+) -> Method:
+    """The base with parts of others: `others` by part, `distil` around it all, `manifold` by name.
+
+    `labels` are the names to speak of them by: of each part, "method" and "distil".
+    """
+    if not others and distil is None and manifold is None:
+        if missing := base.local.needs - _sent(base):
+            name = (labels or {}).get("method", base.name)
+            raise BadInput(
+                f"--method {name}: its clients need {_list(missing)} from the server, which nothing here sends; cross"
+                " it with a method that does"
+            )
+        return base
+    around = (distil or base).around
+    plain = base.plain or base
+    method = plain
+    for part, other in others.items():
+        server = other.plain or other
+        method = replace(method, **{name: getattr(server, name) for name in PARTS[part]})
+        if part == "correct":
+            method = replace(method, correct=_correction(plain, server))
+        method = replace(method, personal=_personal(method.personal, part, server.personal))
+    pointed: dict[str, Any] = {p: _to_the_point(getattr(method, p), method.local) for p in _SERVER}
+    method = replace(method, **pointed)
+    names = {"method": base.name, **{p: o.name for p, o in others.items()}, **(labels or {})}
+    whole = "local" not in others or others["local"].local.needs <= _sent(others["local"])
+    fitting = _Fitting(method, plain, frozenset(others), names, whole)
+    problems = list(fitting.problems())
+    if manifold is not None:
+        method, problem = fitting.travelling(*manifold)
+        problems += [problem] if problem else []
+    if distil is not None and distil.around is None:
+        problems.append(f"--distil {names['distil']}: it has nothing to put around a server; use --distil fedecho")
+    elif around is not None and DIFFERENCE in method.local.gives:
+        flag = "distil" if distil is not None else "local"
+        problems.append(
+            f"--{flag} {names[flag]}: clients that upload differences leave no model to distil; leave out --{flag}"
+        )
+    elif around is not None and not problems:
+        method = around(method)
+        problems = list(_Fitting(method, plain, frozenset({*others, "distil"}), names).unfitting())
+    if problems:
+        raise BadInput(problems)
+    return method
+
+
+def _sent(method: Method) -> frozenset[str]:
+    return frozenset[str]().union(*(getattr(method, p).sends for p in _SERVER))
+
+
+def _to_the_point(part: Part[Any, Any], local: LocalRule) -> Part[Any, Any]:
+    """The part without what clients would not read."""
+    make, unread = part.offer, part.sends - local.takes
+    if make is None or not unread or unread & part.demands:
+        return part
+
+    def offer(client: int, state: Any, now: Now) -> Offer | None:
+        made = make(client, state, now)
+        return made and made._replace(payload={k: v for k, v in made.payload.items() if k not in unread})
+
+    return replace(part, offer=offer, sends=part.sends - unread)
+
+
+def _personal(base: Personal, part: str, other: Personal) -> Personal:
+    """How clients tune and answer goes with what they do; where their own models are, with what they are replied."""
+    if part == "local":
+        return replace(other, own=base.own)
+    return replace(base, own=other.own) if part == "reply" else base
+
+
+def _correction(base: Method, other: Method) -> Part[Update, Update]:
+    """The other's correction; a weight for staleness that the base gives goes on top of it."""
+    first, second = other.correction or other.correct, base.correct
+    if first.weighs or not second.weighs:
+        return first
+
+    def apply(update: Update, state: Any, now: Now) -> tuple[Update, Any]:
+        update, one = first(update, state["first"], now)
+        update, two = second(update, state["second"], now)
+        return update, {"first": one, "second": two}
+
+    return replace(first, apply=apply, init=lambda w: {"first": first.init(w), "second": second.init(w)}, weighs=True)
+
+
+@dataclass(frozen=True)
+class _Fitting:
+    """A method put together, the one it began as, the parts taken from others, and everybody's name."""
+
+    method: Method
+    base: Method
+    taken: frozenset[str]
+    names: Mapping[str, str]
+    whole: bool = True  # the method whose clients they are has a server that suits them
+
+    def problems(self) -> Iterator[str]:
+        yield from list(self.misfits()) or self.unfitting()
+
+    def misfits(self) -> Iterator[str]:
+        """Parts and clients that need what the others do not give."""
+        if missing := self.method.local.needs - _sent(self.method):
+            yield self.misfit(
+                ("local", *(p for p in _SERVER if getattr(self.base, p).sends & missing)),
+                f"clients of {self.name('local')} need {_list(missing)} from the server, which nothing here sends",
+                instead=f"use --server {self.names['local']}" if self.taken == {"local"} and self.whole else None,
+            )
+        theirs = f"those of {self.name('local')}"
+        for p in _SERVER:
+            part, here = self.part(p), f"the {p} of {self.name(p)}"
+            if unread := part.demands - self.method.local.needs:
+                yield self.misfit(
+                    (p, "local"),
+                    f"{here} sends {_list(unread)} for clients to use, and {theirs} do not",
+                )
+            if missing := part.reads - self.method.local.gives:
+                yield self.misfit(
+                    (p, "local"),
+                    f"{here} needs {_list(missing)} of clients, and {theirs} send none",
+                )
+        yield from self.extras()
+
+    def unfitting(self) -> Iterator[str]:
+        """Parts that say themselves that they are in the wrong place."""
+        for p in _SERVER:
+            fits = self.part(p).fits
+            if fits is not None and (why := fits(self.method)):
+                yield self.misfit((p, *(q for q in (*_SERVER, "distil", "local") if q != p)), why)
+
+    def extras(self) -> Iterator[str]:
+        """What clients give that the server would misread or lose."""
+        gives, plain = self.method.local.gives, Method("plain")
+        if DIFFERENCE in gives:
+            strange = [p for p in ("correct", "reply") if self.part(p).apply is not getattr(plain, p).apply]
+            strange += [] if DIFFERENCE in self.method.aggregate.reads else ["aggregate"]
+            if strange:
+                yield self.misfit(
+                    (*strange, "local"), "clients upload differences, which only their own server understands"
+                )
+        if lost := gives & self.method.aggregate.drops:
+            yield self.misfit(
+                ("aggregate", "local"),
+                f"the server of {self.name('aggregate')} keeps no {_list(lost)}, which clients of "
+                f"{self.name('local')} send",
+            )
+
+    def part(self, name: str) -> Part[object, object]:
+        part: Part[object, object] = getattr(self.method, name)
+        return part
+
+    def name(self, part: str) -> str:
+        return repr(self.names[part] if part in self.taken else self.names["method"])
+
+    def travelling(self, name: str, geodesic: Geodesic) -> tuple[Method, str | None]:
+        """The method along another geodesic, or why not."""
+        method, flag = self.method, f"--manifold {name}"
+        if method.step.along is None:
+            return (
+                method,
+                f"{flag}: the step of {self.name('step')} goes the whole way, where all ways end; leave out --manifold",
+            )
+        if name in ("bezier", "printed") and CONTROL not in method.local.gives:
+            return method, f"{flag}: no client learns a control point here; add --local asynccurve"
+        return replace(method, step=method.step.along(geodesic)), None
+
+    def misfit(self, among: tuple[str, ...], why: str, instead: str | None = None) -> str:
+        """Told by the first flag among those that may have brought it in."""
+        flag = next((p for p in among if p in self.taken), None)
+        if flag is None:
+            return f"--method {self.names['method']}: {why}"
+        return f"--{flag} {self.names[flag]}: {why}; {instead or f'leave out --{flag}'}"
+
+
+def _list(names: frozenset[str]) -> str:
+    return " and ".join(repr(n) for n in sorted(names))

@@ -1,0 +1,291 @@
+"""What to run, said once: a frozen record made from TOML, flags or keywords, with all its problems in one error.
+
+    method = "orthofl"                  --method orthofl                    run(method="orthofl")
+    [method]                            --method orthofl                    run(method={"name": "orthofl",
+    name = "orthofl"; beta = 0.4          --method.beta 0.4                             "beta": 0.4})
+
+The fields of `Spec` are the settings: their type, default and help are read off the class.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_type_hints
+
+import numpy as np
+import torch
+
+from ..core.errors import BadInput, near
+from ..core.method import Method
+from ..core.optim import Optimiser, optimiser
+from ..core.registry import Param
+from ..core.task import Task
+from ..sim.simulator import Budget
+from .components import CROSSES, REGISTRIES, Choice, read, uncrossed, under_flag
+
+__all__ = ["CROSSES", "REGISTRIES", "Choice", "Spec", "settings", "under_flag"]
+
+_FEDASYNC, _DIGITS, _DIRICHLET, _RPI = map(Choice, ("fedasync", "digits", "dirichlet", "orthofl-rpi"))
+
+
+@dataclass(frozen=True)
+class Spec:
+    """Every setting of a run."""
+
+    method: Annotated[Choice | Method, "what is run: `tarry methods`, or file.py:factory"] = _FEDASYNC
+    server: Annotated[
+        Choice | Method | None, "the method whose server is crossed with parts of others: as --method"
+    ] = field(default=None, compare=False)
+    local: Annotated[Choice | Method | None, "clients do what this method's do"] = None
+    correct: Annotated[Choice | Method | None, "updates are corrected as by this method"] = None
+    aggregate: Annotated[Choice | Method | None, "the server waits as in this method"] = None
+    step: Annotated[Choice | Method | None, "the server steps as in this method"] = None
+    reply: Annotated[Choice | Method | None, "clients start next from what this method replies"] = None
+    distil: Annotated[Choice | Method | None, "this method's distillation around it all (fedecho)"] = None
+    manifold: Annotated[
+        Choice | Callable[..., Any] | None, "the way the global travels: line, bezier, or file.py:factory"
+    ] = None
+    task: Annotated[Choice | Task, "what is learnt: `tarry tasks`, NAME of a file in TARRY_DATA or file.py:factory"] = (
+        _DIGITS
+    )
+    partition: Annotated[Choice | Callable[..., Any], "who holds which examples: `tarry partitions`"] = _DIRICHLET
+    delay: Annotated[Choice | Callable[..., Any], "how long visits take: `tarry delays`"] = _RPI
+    unlabelled: Annotated[Choice | None, "the server's inputs without labels: `tarry unlabelled`; the task's own"] = (
+        None
+    )
+    seed: Annotated[int, "of everything random"] = 0
+    clients: Annotated[int | None, "how many; 10, or as many as the task has"] = None
+    concurrency: Annotated[int | None, "how many train at a time (the cohort, in rounds); all"] = None
+    min_samples: Annotated[int, "the fewest examples a client may be dealt"] = 1
+    time: Annotated[float | None, "budget: virtual seconds (10000 when no budget is given)"] = None
+    updates: Annotated[int | None, "budget: updates accepted"] = None
+    rounds: Annotated[int | None, "budget: server steps"] = None
+    target: Annotated[float | None, "budget: stop at this test accuracy"] = None
+    eval_every: Annotated[float | None, "virtual seconds between evaluations; a fiftieth of --time"] = None
+    epochs: Annotated[int | None, "passes over its data a visit (5 unless --steps)"] = None
+    steps: Annotated[int | None, "mini-batches a visit, instead of epochs"] = None
+    batch: Annotated[int | Literal["all"], "examples a step; `all` = the client's whole data"] = 32
+    optimiser: Annotated[Literal["sgd", "adam", "adamw"], "the clients'"] = "sgd"
+    lr: Annotated[float, "the clients' learning rate"] = 0.05
+    lr_decay: Annotated[float, "what the rate is multiplied by at every server step"] = 1.0
+    momentum: Annotated[float, "of sgd"] = 0.0
+    weight_decay: Annotated[float, "of any optimiser"] = 0.0
+    failure_rate: Annotated[float, "the chance that a visit is lost"] = 0.0
+    presence: Annotated[str | Mapping[str, Any] | None, "CSV of availability windows: client,start,end"] = None
+    dtype: Annotated[Literal["float32", "float64"], "of weights and inputs"] = "float32"
+    device: Annotated[str, "cpu, or cuda"] = "cpu"
+    executor: Annotated[
+        Literal["inline", "pool", "batched", "ray", "auto"] | None,
+        "clients train one by one, in --workers processes, together (batched), on a Ray cluster, or as is fastest"
+        " here (auto);"
+        " inline, or pool when --workers is above 1",
+    ] = None
+    workers: Annotated[int, "training processes; threads or streams of batched"] = 1
+    address: Annotated[str | None, "of the Ray cluster, HOST:PORT or auto; one of our own on this machine"] = None
+    gpus: Annotated[float | None, "the share of a GPU that each Ray worker holds; 1 with --device cuda"] = None
+    precision: Annotated[
+        Literal["float32", "tf32", "bf16"], "of matrix products in training: exact, or faster on a GPU"
+    ] = "float32"
+    compile: Annotated[bool, "batched: have torch.compile make the steps; takes a while, for long runs"] = False
+    lookahead: Annotated[int, "visits trained ahead of need; changes no result"] = 0
+    strict: Annotated[bool, "stop at the first update that is not finite, instead of refusing it"] = False
+    personalise: Annotated[
+        int | None, "epochs that every client fine-tunes the answer for at the end, to be scored on its own classes"
+    ] = None
+    diagnose: Annotated[bool, "note how updates lie to each other, and what the method says of itself"] = False
+    cache_limit: Annotated[
+        float, "MB of memory for each thing that is kept of all clients; beyond, it is in a file"
+    ] = 2048.0
+    checkpoint_every: Annotated[float, "wall-clock seconds between checkpoints (with --out)"] = 10.0
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Spec:
+        """From a mapping of settings; unknown names, wrong types and contradictions are reported together."""
+        known, values = settings(), dict[str, Any]()
+        given, problems = uncrossed(given)
+        for name, value in given.items():
+            if name not in known:
+                flag = name.replace("_", "-")
+                problems.append(
+                    f"--{flag}: there is no such setting.{near(flag, [k.replace('_', '-') for k in known])}"
+                )
+                continue
+            try:
+                values[name] = read(known[name], value)
+            except (ValueError, TypeError) as e:
+                problems.append(f"--{name.replace('_', '-')} {_short(value)}: {e}")
+        spec = cls(**values)
+        problems += spec._contradictions()
+        if problems:
+            raise BadInput(problems)
+        return spec._filled()
+
+    def _typed(self, group: str) -> Choice:
+        """A choice with its parameters as their types, so that text and values say the same."""
+        choice = getattr(self, group)
+        _, values = REGISTRIES[group].check(choice.name, choice.params)  # checked before
+        return Choice(choice.name, {k: values[k] for k in choice.params})
+
+    def _contradictions(self) -> Iterable[str]:
+        positive = ("clients", "concurrency", "eval_every", "epochs", "steps", "workers", "checkpoint_every")
+        for name in (*positive, "cache_limit"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                yield f"--{name.replace('_', '-')} {value}: must be above 0"
+        for name in ("min_samples", "lookahead", "personalise"):
+            if (getattr(self, name) or 0) < 0:
+                yield f"--{name.replace('_', '-')} {getattr(self, name)}: must be 0 or more"
+        if self.batch != "all" and self.batch < 1:
+            yield f"--batch {self.batch}: must be 1 or more, or `all`"
+        if self.device not in ("cpu", "cuda") or (self.device == "cuda" and not torch.cuda.is_available()):
+            yield f"--device {self.device}: there is no such device here; cpu always is"
+        if not 0 < self.lr_decay <= 1:
+            yield f"--lr-decay {self.lr_decay}: must be above 0 and at most 1"
+        if not 0 <= self.failure_rate < 1:
+            yield f"--failure-rate {self.failure_rate}: must be in [0, 1)"
+        if self.target is not None and self.target > 1:
+            yield f"--target {self.target}: an accuracy is at most 1; 0.9 stands for 90 %"
+        if self.epochs is not None and self.steps is not None:
+            yield f"--epochs {self.epochs} --steps {self.steps}: local work is one of the two"
+        if self.clients is not None and self.concurrency is not None and self.concurrency > self.clients:
+            yield f"--concurrency {self.concurrency}: there are only {self.clients} clients; ask for at most that many"
+        if self.executor == "inline" and self.workers > 1:
+            yield f"--executor inline --workers {self.workers}: inline trains in one process; use --executor pool"
+        checks: list[Callable[[], Any]] = [self._budget, self.client_optimiser]
+        checks += [partial(self._named, g) for g in REGISTRIES]
+        for check in checks:
+            try:
+                check()
+            except BadInput as e:
+                yield from e.problems
+        if self.device != "cpu" and (self.executor == "pool" or (self.workers > 1 and self.executor is None)):
+            yield (
+                f"--device {self.device} --workers {self.workers}: worker processes train on the cpu only;"
+                " use --executor batched, or auto"
+            )
+        for name in ("address", "gpus"):
+            if self.executor != "ray" and getattr(self, name) is not None:
+                yield f"--{name} {getattr(self, name)}: it is Ray's; give --executor ray too"
+        if self.gpus is not None and not 0 < self.gpus <= 1:
+            yield f"--gpus {self.gpus}: must be above 0 and at most 1, the share of one GPU"
+        elif self.gpus is not None and self.device == "cpu":
+            yield f"--gpus {self.gpus} --device cpu: nobody would use it; give --device cuda too"
+        if self.precision != "float32" and self.dtype == "float64":
+            yield f"--precision {self.precision} --dtype float64: reduced precision is of float32; leave out one"
+        if self.compile and self.executor not in ("batched", "auto"):
+            yield "--compile: steps are compiled of clients that train together; add --executor batched"
+
+    def _budget(self) -> None:
+        if (self.time, self.updates, self.rounds, self.target) != (None, None, None, None):
+            Budget(self.time, self.updates, self.rounds, self.target)
+
+    @property
+    def gpu_share(self) -> float:
+        """What of a GPU a Ray worker holds."""
+        return self.gpus if self.gpus is not None else float(self.device != "cpu")
+
+    def client_optimiser(self, steps: int = 0) -> Optimiser:
+        """The optimiser that the settings name, after so many server steps."""
+        lr = self.lr * self.lr_decay**steps
+        return optimiser(self.optimiser, lr=lr, momentum=self.momentum, weight_decay=self.weight_decay)
+
+    def _named(self, group: str) -> None:
+        choice = getattr(self, group)
+        if isinstance(choice, Choice) and not (group == "method" and self.server is not None):
+            with under_flag(group):
+                REGISTRIES[group].check(choice.name, choice.params)
+
+    def _filled(self) -> Spec:
+        spec = self
+        if (self.time, self.updates, self.rounds, self.target) == (None, None, None, None):
+            spec = replace(spec, time=10000.0)
+        if self.epochs is None and self.steps is None:
+            spec = replace(spec, epochs=5)
+        if isinstance(self.presence, str):
+            spec = replace(spec, presence=str(Path(self.presence).resolve()))
+        named = [g for g in REGISTRIES if isinstance(getattr(spec, g), Choice)]
+        choices: dict[str, Any] = {g: spec._typed(g).resolved() for g in named}
+        return replace(spec, **choices)
+
+    @property
+    def label(self) -> str:
+        """The method with the parameters that were given, and what it is crossed with."""
+        parts = [f"{c}={self.name_of(c)}" for c in CROSSES if getattr(self, c) is not None]
+        return "+".join([self.name_of("method"), *parts])
+
+    def name_of(self, group: str) -> str:
+        """A choice as it is written on the command line; an object by its own name."""
+        value = getattr(self, group)
+        return (
+            str(value) if isinstance(value, Choice) else str(getattr(value, "name", getattr(value, "__name__", group)))
+        )
+
+    def objects(self) -> list[str]:
+        """The settings that hold Python objects and cannot be written down."""
+        return [g for g in REGISTRIES if not isinstance(getattr(self, g), Choice | None)]
+
+    def to_toml(self) -> str:
+        """The spec as resolved, in TOML; a Python object is named but cannot be read back."""
+        plain, tables = [], []
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if f.name == "server":  # it is the method
+                continue
+            if f.name in REGISTRIES and not isinstance(value, Choice | None):
+                name = getattr(value, "name", getattr(value, "__name__", type(value).__name__))
+                plain.append(f"# {f.name}: a Python object ({' '.join(str(name).split())})")
+            elif isinstance(value, Choice) and value.params:
+                body = {"name": value.name, **value.params}
+                tables.append(f"\n[{f.name}]\n" + "\n".join(f"{k} = {_toml(v)}" for k, v in body.items()))
+            elif isinstance(value, Mapping):
+                tables.append(f"\n[{f.name}]\n" + "\n".join(f"{json.dumps(k)} = {_toml(v)}" for k, v in value.items()))
+            elif value is not None:
+                plain.append(f"{f.name} = {_toml(value.name if isinstance(value, Choice) else value)}")
+        return "\n".join(plain + tables) + "\n"
+
+    @staticmethod
+    def read(path: Path) -> dict[str, Any]:
+        """The settings of a TOML file, as `Spec.of` takes them."""
+        try:
+            return tomllib.loads(path.read_text())
+        except FileNotFoundError:
+            raise BadInput(f"--spec {path}: there is no such file") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
+            raise BadInput(f"--spec {path}: not TOML: {e}") from e
+        except OSError as e:
+            raise BadInput(f"--spec {path}: it cannot be read: {e}") from e
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def settings() -> dict[str, Param]:
+    """The settings by name, with type, default and help."""
+    hints = get_type_hints(Spec, include_extras=True)
+    out = {}
+    for f in fields(Spec):
+        kind, text = typing.get_args(hints[f.name])
+        out[f.name] = Param(f.name, kind, f.default, text)
+    return out
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, np.generic | np.ndarray):
+        value = value.tolist()
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    if value is None:
+        return '"none"'  # TOML has no null; the parameter reads it so
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_toml(v) for v in value) + "]"
+    return repr(value)

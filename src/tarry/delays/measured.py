@@ -1,0 +1,246 @@
+"""Delays read from files: rounds measured on real devices, and the record of an earlier run.
+
+empirical    each of our clients lives the rounds of one measured client
+trace        every visit takes what it took in the recorded run, and the same visits are lost
+"""
+
+from __future__ import annotations
+
+import csv
+import lzma
+import math
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import IO, Annotated, Literal, NamedTuple, cast
+
+import numpy as np
+
+from ..core.errors import BadInput, near
+from ..core.rng import Stream, below
+from .base import Delay, DelayFactory, Fleet, deal, delays, visit_keys
+
+__all__ = [
+    "Replay",
+    "TraceRow",
+    "empirical",
+    "header",
+    "number",
+    "positive",
+    "read_trace",
+    "table",
+    "trace",
+    "write_trace",
+]
+
+
+def _open(path: str | Path, mode: Literal["rt", "wt"]) -> IO[str]:
+    encoding = "utf-8-sig" if mode == "rt" else "utf-8"  # spreadsheets put a mark before the first column's name
+    if str(path).endswith(".xz"):
+        return cast(IO[str], lzma.open(path, mode, encoding=encoding, newline=""))
+    return open(path, mode, encoding=encoding, newline="")
+
+
+def header(path: str | Path, flag: str) -> list[str]:
+    """The column names of a CSV file, packed with xz or not; `flag` is how the person named it."""
+    return next(_lines(path, flag))[1]
+
+
+def table(path: str | Path, flag: str, columns: Mapping[str, str]) -> Iterator[tuple[str, list[str]]]:
+    """The wanted columns of a CSV file, line by line, each with the words that say where it is.
+
+    `columns` names the flag to blame for each column that is not there.
+    """
+    lines = _lines(path, flag)
+    _, names = next(lines)
+    missing = [
+        f"{blame}: line 1 of {path} has no column {column!r}.{near(column, names)}"
+        for column, blame in columns.items()
+        if column not in names
+    ]
+    if missing:
+        raise BadInput(missing)
+    places = [names.index(column) for column in columns]
+    empty = True
+    for where, cells in lines:
+        if len(cells) != len(names):
+            raise BadInput(f"{where}: {len(cells)} cells where the first line has {len(names)}")
+        yield where, [cells[place] for place in places]
+        empty = False
+    if empty:
+        raise BadInput(f"{flag}: has no lines below its first")
+
+
+def _lines(path: str | Path, flag: str) -> Iterator[tuple[str, list[str]]]:
+    try:
+        with _open(path, "rt") as file:
+            reader = csv.reader(file)
+            nothing = True
+            for cells in reader:
+                if cells:
+                    yield f"{flag}: line {reader.line_num}", [cell.strip() for cell in cells]
+                    nothing = False
+            if nothing:
+                raise BadInput(f"{flag}: is empty; its first line must name the columns")
+    except OSError as e:
+        raise BadInput(f"{flag}: cannot be read: {e.strerror or e}") from e
+    except (UnicodeDecodeError, lzma.LZMAError, EOFError, csv.Error) as e:
+        raise BadInput(f"{flag}: is not a CSV file (plain, or packed with xz): {e}") from e
+
+
+def number(where: str, text: str) -> float:
+    """The cell as a number."""
+    try:
+        return float(text)
+    except ValueError:
+        raise BadInput(f"{where}: {text!r} is not a number") from None
+
+
+def positive(where: str, text: str) -> float:
+    """The cell as a finite number above 0."""
+    value = number(where, text)
+    if not 0 < value < math.inf:
+        raise BadInput(f"{where}: {text}: must be finite and above 0")
+    return value
+
+
+@delays.register("empirical")
+def empirical(
+    *,
+    path: Annotated[str, "CSV with a line for each measured round"],
+    column: Annotated[str, "its column of durations (s)"] = "round_delay_s",
+    client_column: Annotated[str, "its column that tells the measured clients apart"] = "client",
+    order: Annotated[Literal["random", "recorded"], "draw a client's rounds, or run through them"] = "random",
+) -> DelayFactory:
+    """Rounds measured on real devices: each client is given one measured client and lives its rounds.
+
+    Measured clients are dealt without replacement while there are enough, else with; `recorded` starts again after
+    the last round.
+    """
+    if column == client_column:
+        raise BadInput(f"--delay.column {column}: is the column of clients already (--delay.client_column)")
+    blame = {client_column: f"--delay.client_column {client_column}", column: f"--delay.column {column}"}
+    rounds: dict[str, array[float]] = {}
+    for where, (name, seconds) in table(path, f"--delay.path {path}", blame):
+        rounds.setdefault(name, array("d")).append(positive(where, seconds))
+    measured = list(rounds.values())
+
+    def build(fleet: Fleet) -> Delay:
+        given = deal(fleet, len(measured))
+        visit_key = visit_keys(fleet, Stream.DELAY)
+
+        def drawn(client: int, visit: int, /) -> float:
+            own = measured[given[client]]
+            return own[below(visit_key(client, visit), len(own))]
+
+        def recorded(client: int, visit: int, /) -> float:
+            own = measured[given[client]]
+            return own[visit % len(own)]
+
+        return drawn if order == "random" else recorded
+
+    return build
+
+
+class TraceRow(NamedTuple):
+    """One visit of a recorded run. A visit whose `fate` is "lost" took its time and brought nothing."""
+
+    client: int
+    visit: int
+    start: float
+    seconds: float
+    fate: str
+
+
+def write_trace(path: str | Path, rows: Iterable[TraceRow | tuple[int, int, float, float, str]]) -> None:
+    """Record a run's visits; every number reads back bit for bit."""
+    with _open(path, "wt") as file:
+        out = csv.writer(file, lineterminator="\n")
+        out.writerow(TraceRow._fields)
+        for client, visit, start, seconds, fate in rows:
+            out.writerow((int(client), int(visit), repr(float(start)), repr(float(seconds)), fate))
+
+
+def read_trace(path: str | Path) -> list[TraceRow]:
+    """The visits of a recorded run, in the order of the file."""
+    flag = f"--delay.path {path}"
+    rows = []
+    for where, (client, visit, start, seconds, fate) in table(path, flag, dict.fromkeys(TraceRow._fields, flag)):
+        began = number(where, start)
+        if not 0 <= began < math.inf:
+            raise BadInput(f"{where}: start {start}: must be finite and not below 0")
+        rows.append(TraceRow(_count(where, client), _count(where, visit), began, positive(where, seconds), fate))
+    return rows
+
+
+def _count(where: str, text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise BadInput(f"{where}: {text!r} is not a whole number from 0 on")
+    return int(text)
+
+
+class Replay:
+    """The durations and losses of a recorded run: client c's visits lie at starts[c] … starts[c + 1] − 1."""
+
+    def __init__(self, starts: Sequence[int], seconds: Sequence[float], lost: Sequence[int], *, repeat: bool):
+        self._starts, self._seconds, self._lost, self._repeat = starts, seconds, lost, repeat
+
+    def __call__(self, client: int, visit: int, /) -> float | None:
+        place = self._place(client, visit)
+        return None if place is None else self._seconds[place]
+
+    @property
+    def absent(self) -> int:
+        """How many clients were never handed work."""
+        return sum(a == b for a, b in pairwise(self._starts))
+
+    def lost(self, client: int, visit: int) -> bool:
+        """Whether that visit brought nothing in the recorded run."""
+        place = self._place(client, visit)
+        return place is not None and bool(self._lost[place])
+
+    def _place(self, client: int, visit: int) -> int | None:
+        first, end = self._starts[client], self._starts[client + 1]
+        if first + visit < end:
+            return first + visit
+        return first + visit % (end - first) if self._repeat and end > first else None
+
+
+@delays.register("trace")
+def trace(
+    *,
+    path: Annotated[str, "CSV of a recorded run: client,visit,start,seconds,fate"],
+    end: Annotated[
+        Literal["leave", "repeat"], "past its last recorded visit a client leaves, or starts again"
+    ] = "leave",
+) -> DelayFactory:
+    """Replay of a recorded run: every visit takes what it took then, and the same visits are lost.
+
+    A client that was never handed work in the record takes no part.
+    """
+    flag = f"--delay.path {path}"
+    rows = sorted(read_trace(path), key=lambda row: (row.client, row.visit))
+    seconds = array("d", (row.seconds for row in rows))
+    lost = bytearray(row.fate == "lost" for row in rows)
+    _check_turns(rows, flag)
+
+    def build(fleet: Fleet) -> Delay:
+        if rows[-1].client >= fleet.n_clients:
+            raise BadInput(f"{flag}: names client {rows[-1].client}; this run has clients 0 to {fleet.n_clients - 1}")
+        counts = np.bincount([row.client for row in rows], minlength=fleet.n_clients)
+        return Replay([0, *np.cumsum(counts).tolist()], seconds, lost, repeat=end == "repeat")
+
+    return build
+
+
+def _check_turns(rows: Sequence[TraceRow], flag: str) -> None:
+    """The visits of each client must count up from 0 in the sorted rows."""
+    client, due = -1, 0
+    for row in rows:
+        if row.client != client:
+            client, due = row.client, 0
+        if row.visit != due:
+            problem = f"has no visit {due}" if row.visit > due else f"has visit {row.visit} twice"
+            raise BadInput(f"{flag}: client {row.client} {problem}: a client's visits must count up from 0")
+        due += 1

@@ -1,0 +1,125 @@
+"""A federation's settings out of a Flower app's run config: those of a run, and those of a deployment.
+
+    [tool.flwr.app.config]                      method = "orthofl:beta=0.4"
+    method.name = "orthofl"                     task = "digits"
+    method.beta = 0.4                           updates = 200
+
+Settings of a run are those of `tarry run` (lr, epochs, batch, time, updates, eval-every ...); `delay` makes clients of
+ours sleep, to try slow ones out.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_type_hints
+
+from ..config.components import REGISTRIES
+from ..config.spec import Spec
+from ..config.spec import settings as run_settings
+from ..core.errors import BadInput, near
+from ..core.registry import Param
+
+__all__ = ["Options", "Setting", "read"]
+
+_EVAL_EVERY, _CHECKPOINT_EVERY = 15.0, 30.0
+
+
+@dataclass(frozen=True)
+class Options:
+    """What only a deployment has."""
+
+    out: Annotated[str, "folder of the server's record; a federation that is there is taken up again"] = (
+        "tarry-federation"
+    )
+    client: Annotated[
+        Literal["tarry", "plain"], "clients run tarry.deploy.client_app, or a Flower app of one's own (plain)"
+    ] = "tarry"
+    data: Annotated[
+        Literal["split", "own"], "all have the task's examples and take their share, or each has its own"
+    ] = "split"
+    deadline: Annotated[float, "the most seconds that a visit may take"] = 3600.0
+    in_flight: Annotated[int | Literal["auto"], "tickets that a client may hold; 2 where the method allows"] = "auto"
+    stop_within: Annotated[float, "seconds that a stop waits for what is under way"] = 60.0
+    ask_every: Annotated[float | None, "seconds between evaluations on clients; never"] = None
+    known: Annotated[str | None, "TOML file of clients' names and keys; others are refused"] = None
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A spec and options; `sleeps`: whether clients sleep by the spec's delay; `given`: what was said."""
+
+    spec: Spec
+    options: Options
+    sleeps: bool
+    given: dict[str, Any]
+
+
+def read(config: Mapping[str, Any]) -> Setting:
+    """From a run config, flat as Flower hands it over or in tables; all problems in one error."""
+    hints = get_type_hints(Options, include_extras=True)
+    kinds = {f.name: Param(f.name, get_args(hints[f.name])[0], f.default, "") for f in fields(Options)}
+    given, chosen, strange, problems = dict[str, Any](), dict[str, Any](), list[str](), list[str]()
+    for key, value in _nested(config).items():
+        name = key.replace("-", "_")
+        if name in kinds:
+            try:
+                chosen[name] = kinds[name].parse(value)
+            except ValueError as e:
+                problems.append(f"{key} = {value!r}: {e}")
+        elif name in run_settings():
+            given[name] = value
+        else:
+            strange.append(key)
+    options = Options(**chosen)
+    if options.client == "tarry":  # a plain client's app has settings of its own
+        known = [k.replace("_", "-") for k in (*kinds, *run_settings())]
+        problems += [f"{key}: there is no such setting.{near(key, known)}" for key in strange]
+    problems += list(_contradictions(options))
+    if problems:
+        raise BadInput(problems)
+    return Setting(_spec(given), options, "delay" in given, {**given, **chosen})
+
+
+def _spec(given: Mapping[str, Any]) -> Spec:
+    filled = {"delay": "constant", "eval_every": _EVAL_EVERY, "checkpoint_every": _CHECKPOINT_EVERY, **given}
+    return Spec.of({k: _found(v) if k in REGISTRIES else v for k, v in filled.items()})
+
+
+def _contradictions(o: Options) -> list[str]:
+    positive = [f"{n} = {v}: must be above 0" for n, v in (("deadline", o.deadline), ("stop-within", o.stop_within),
+                ("ask-every", o.ask_every)) if v is not None and not v > 0]  # fmt: skip
+    if o.in_flight not in ("auto", 1, 2):
+        positive.append(f"in-flight = {o.in_flight}: must be auto, 1 or 2")
+    if o.client == "plain" and o.known is not None:
+        positive.append("known: a Flower app of one's own cannot say who it is; register its node with Flower instead")
+    return positive
+
+
+def _nested(config: Mapping[str, Any]) -> dict[str, Any]:
+    """`method.name`, `method.beta` → a table; `method` and `method.beta` together do as well."""
+    out: dict[str, Any] = {}
+    for key in sorted(config, key=len):
+        group, dot, name = key.partition(".")
+        if not dot:
+            out[key] = dict(config[key]) if isinstance(config[key], Mapping) else config[key]
+            continue
+        before = out.get(group, {})
+        table = before if isinstance(before, dict) else {"name": before}
+        out[group] = {**table, name.replace("-", "_"): config[key]}
+    return out
+
+
+def _found(choice: Any) -> Any:
+    """A file of the app's own, wherever Flower has put the app."""
+    name = choice.get("name") if isinstance(choice, Mapping) else choice
+    file, colon, factory = str(name).rpartition(".py:")
+    if not colon or Path(file).is_absolute() or (Path.cwd() / f"{file}.py").is_file():
+        return choice
+    for folder in sys.path:
+        if (path := Path(folder) / f"{file}.py").is_file():
+            found = f"{path}:{factory}"
+            return {**choice, "name": found} if isinstance(choice, Mapping) else found
+    return choice

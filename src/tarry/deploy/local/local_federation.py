@@ -1,0 +1,248 @@
+"""A whole federation on this machine, for trying out and for tests: SuperLink, SuperNodes and the app.
+
+DIR                       the record, as of any run: spec.toml, journal.jsonl, events.jsonl, result.json ...
+DIR/flower/setup.json     what was asked for, and the ports
+DIR/flower/app            the Flower app: a pyproject.toml that names tarry's server and client, with the run config
+DIR/flower/home           Flower's own folder (FLWR_HOME)
+DIR/flower/nodes/N        what client N keeps
+DIR/flower/logs           a log a process
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...core.errors import BadInput, TarryError
+from ...record.result import write_atomic
+from .processes import Processes, free_ports
+from .submit import Submission
+from .tls import authority, node_key
+
+__all__ = ["Local", "Setup"]
+
+_ENVIRONMENT = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "OMP_NUM_THREADS": "1",
+                "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5"}  # fmt: skip
+_NAME = "here"  # of this SuperLink, in Flower's configuration
+_APP = """\
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[project]
+name = "federation"
+version = "1.0.0"
+description = "A federation on one machine"
+license = "Apache-2.0"
+dependencies = []
+
+[tool.hatch.build.targets.wheel]
+packages = ["."]
+
+[tool.flwr.app]
+publisher = "tarry"
+
+[tool.flwr.app.components]
+serverapp = "tarry.deploy.server_app:app"
+clientapp = "tarry.deploy.client_app:app"
+
+[tool.flwr.app.config]
+"""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What was asked for. `app`: a Flower app of the user's own in the place of ours."""
+
+    clients: int
+    tls: bool
+    ports: list[int]  # of the SuperLink, then of each SuperNode
+    config: dict[str, Any]
+    app: str | None = None
+    memory: bool = False  # the SuperLink writes nothing down
+
+
+class Local:
+    """The federation of a folder."""
+
+    def __init__(self, folder: Path, say: Callable[[str], None] = lambda _: None):
+        self.folder, self.room, self._say = folder.resolve(), folder.resolve() / "flower", say
+        self._tls = self.room / "tls"
+        bin_ = str(Path(sys.executable).parent)
+        self._environment = {**_ENVIRONMENT, "FLWR_HOME": str(self.room / "home"),
+                             "PATH": bin_ + os.pathsep + os.environ.get("PATH", "")}  # fmt: skip
+        self.processes = Processes(self.room, self._environment)
+
+    @property
+    def setup(self) -> Setup:
+        path = self.room / "setup.json"
+        if not path.is_file():
+            raise BadInput(f"{self.folder}: no federation was set up here; `tarry federation up --out` makes one")
+        return Setup(**json.loads(path.read_text()))
+
+    @property
+    def is_set_up(self) -> bool:
+        return (self.room / "setup.json").is_file()
+
+    @property
+    def is_down(self) -> bool:
+        """Whether there is nothing that `up` started and `down` has not ended."""
+        return not self.processes.names()
+
+    def gone(self) -> list[str]:
+        """What `up` started and nobody took down, though its process is no more."""
+        return [n for n in self.processes.names() if not self.processes.alive(n)]
+
+    def prepare(
+        self, clients: int, config: Mapping[str, Any], *, tls: bool, app: Path | None = None, memory: bool = False
+    ) -> None:
+        """Write everything down that the processes need."""
+        self.room.mkdir(parents=True, exist_ok=True)
+        (self.room / "home").mkdir(exist_ok=True)
+        config = {**config, "out": str(self.folder)}
+        setup = Setup(
+            clients, tls, free_ports(1 + clients), config, None if app is None else str(app.resolve()), memory
+        )
+        if app is None:
+            (self.room / "app").mkdir(exist_ok=True)
+            lines = [f"{_key(k)} = {_value(v)}" for k, v in config.items()]
+            (self.room / "app" / "pyproject.toml").write_text(_APP + "\n".join(lines) + "\n")
+        if tls:
+            authority(self._tls)
+            for i in range(clients):
+                node_key(self._tls, i)
+        safe = f'root-certificates = "{self._tls / "ca.crt"}"' if tls else "insecure = true"
+        address = f"{'localhost' if tls else '127.0.0.1'}:{setup.ports[0]}"
+        text = f'[superlink]\ndefault = "{_NAME}"\n\n[superlink.{_NAME}]\naddress = "{address}"\n{safe}\n'
+        (self.room / "home" / "config.toml").write_text(text)
+        write_atomic(self.room / "setup.json", json.dumps(vars(setup), indent=1).encode())
+
+    def up(self) -> None:
+        """Start what does not run: everything, or what was killed."""
+        s = self.setup
+        fresh = self._start_link(s)
+        if fresh and s.tls:
+            self._reached(s)  # an unregistered node is sent away
+        if not self.processes.alive("warm"):
+            self._warm(s)
+        for i in range(s.clients):
+            self._start_node(s, i)
+        if fresh and not s.tls:
+            self._reached(s)
+        submission = self.submission()
+        if not submission.over and not submission.serving():
+            self._say(f"run {submission.submit()}")
+
+    def _start_link(self, s: Setup) -> bool:
+        """The SuperLink, and what starts its apps; whether it had to be started."""
+        safe = ["--insecure"]
+        if s.tls:
+            safe = ["--ssl-certfile", str(self._tls / "server.crt"), "--ssl-keyfile", str(self._tls / "server.key"),
+                    "--ssl-ca-certfile", str(self._tls / "ca.crt"), "--enable-supernode-auth"]  # fmt: skip
+        fresh = not self.processes.alive("link")
+        if fresh and s.memory:  # it knows its nodes no more, and they would not ask again
+            self.processes.end([n for n in self.processes.names() if n != "warm"])
+        kept = [] if s.memory else ["--database", str(self.room / "link.db")]
+        if fresh:
+            self.processes.start(
+                "link",
+                ["flower-superlink", *safe, "--host", "127.0.0.1", "--port", str(s.ports[0]), "--isolation", "process",
+                 *kept, "--disable-runtime-dependency-installation"],
+            )  # fmt: skip
+        if not self.processes.alive("exec"):
+            trust = ["--root-certificates", str(self._tls / "ca.crt")] if s.tls else ["--insecure"]
+            where = f"{'localhost' if s.tls else '127.0.0.1'}:{s.ports[0]}"
+            self.processes.start("exec", ["flower-superexec", *trust, "--runtime-api-address", where])
+        return fresh
+
+    def _reached(self, s: Setup) -> None:
+        """Wait for the SuperLink; let it know the nodes' keys."""
+        self._wait_for("link", s.ports[0])
+        self._say(f"SuperLink at 127.0.0.1:{s.ports[0]}{', with TLS' if s.tls else ''}")
+        if s.tls and not (self._tls / "registered").exists():
+            for i in range(s.clients):
+                self.submission().flwr("supernode", "register", str(self._tls / f"node-{i}.pub"), _NAME)
+            (self._tls / "registered").touch()
+            self._say(f"{s.clients} node keys registered")
+
+    def _start_node(self, s: Setup, i: int) -> None:
+        name = f"node-{i}"
+        if self.processes.alive(name):
+            return
+        home = self.room / "nodes" / str(i)
+        home.mkdir(parents=True, exist_ok=True)
+        safe = ["--insecure", "--superlink", f"127.0.0.1:{s.ports[0]}"]
+        if s.tls:
+            safe = ["--root-certificates", str(self._tls / "ca.crt"), "--superlink", f"localhost:{s.ports[0]}",
+                    "--auth-supernode-private-key", str(self._tls / name)]  # fmt: skip
+        told = f'partition-id={i} num-partitions={s.clients} home="{home}"'
+        self.processes.start(
+            name,
+            [sys.executable, str(Path(__file__).parents[1] / "node.py"), *safe, "--isolation", "process",
+             "--host", "127.0.0.1", "--port", str(s.ports[1 + i]), "--node-config", told],
+        )  # fmt: skip
+        self._say(f"SuperNode of client {i}")
+
+    def _warm(self, s: Setup) -> None:
+        at = [w for p in s.ports[1:] for w in ("--runtime-api-address", f"127.0.0.1:{p}")]
+        self.processes.start("warm", [sys.executable, "-m", "tarry.deploy.fork_server", *at])
+
+    def submission(self) -> Submission:
+        """The app, as it is handed to the SuperLink of this folder."""
+        s = self.setup
+        app = self.room / "app" if s.app is None else Path(s.app)
+        override = [] if s.app is None else [f"{k}={_value(v)}" for k, v in s.config.items()]
+        return Submission(self.folder, app, _NAME, override, self._environment)
+
+    def _wait_for(self, name: str, port: int) -> None:
+        until = time.monotonic() + 60
+        while time.monotonic() < until:
+            if not self.processes.alive(name):
+                raise TarryError(f"{name} ended at once; see {self.room / 'logs' / f'{name}.log'}")
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=2)
+                return
+            except urllib.error.HTTPError:
+                return
+            except urllib.error.URLError as e:
+                if not isinstance(e.reason, ConnectionRefusedError):
+                    return
+            except OSError:
+                return  # it speaks, if not this
+            time.sleep(0.1)
+        raise TarryError(f"{name} does not answer; see {self.room / 'logs' / f'{name}.log'}")
+
+    def down(self, *, within: float = 70.0) -> list[str]:
+        """End what was started here, and nothing else; the names of those that still ran."""
+        if self.is_set_up and self.processes.alive("link"):  # without it nothing comes in
+            submission = self.submission()
+            if not submission.over and submission.serving():
+                self._say(f"waiting for what is under way to come in, {within:g} s at most")
+            submission.stop(within)
+        names = self.processes.names()
+        order = sorted(names, key=lambda n: ("warm", "exec", "node", "link").index(n.partition("-")[0]))
+        return self.processes.end(order)
+
+    def clear(self) -> None:
+        """Nothing of Flower's is needed any more; the record stays."""
+        shutil.rmtree(self.room, ignore_errors=True)
+
+
+def _key(name: str) -> str:
+    return ".".join(part if re.fullmatch(r"[A-Za-z0-9_-]+", part) else json.dumps(part) for part in name.split("."))
+
+
+def _value(x: Any) -> str:
+    if isinstance(x, bool):
+        return "true" if x else "false"
+    return json.dumps(x) if isinstance(x, str) else repr(x)

@@ -1,0 +1,129 @@
+"""Processes of a federation on this machine: started with a log each, ended by id, and only if they are still ours.
+
+A process id is given to others when its owner is gone. So the time at which a process began is kept beside its id, and
+nothing is sent to a process that began at another.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from ...core.errors import BadInput
+from ...record.result import write_atomic
+
+__all__ = ["Process", "Processes", "began", "free_ports"]
+
+
+@dataclass(frozen=True)
+class Process:
+    """One that was started here; it leads a group of its own, which its children belong to."""
+
+    name: str
+    pid: int
+    began: str
+    command: list[str]
+
+    @property
+    def alive(self) -> bool:
+        return began(self.pid) == self.began
+
+
+def began(pid: int) -> str | None:
+    """When a process began, as this boot of the machine counts; None when there is none, or it is a zombie."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return None
+    return None if fields[0] in ("Z", "X") else f"{boot}:{fields[19]}"
+
+
+class Processes:
+    """Those of a folder, by name; the list of them is on disk as soon as they are."""
+
+    def __init__(self, folder: Path, environment: Mapping[str, str]):
+        self._folder, self._file = folder, folder / "processes.json"
+        self._environment = {**os.environ, **environment}
+        self._known: dict[str, Process] = {}
+        self._children: set[int] = set()  # those of this very process: somebody has to ask for them
+        if self._file.is_file():
+            self._known = {p["name"]: Process(**p) for p in json.loads(self._file.read_text())}
+
+    def __getitem__(self, name: str) -> Process | None:
+        return self._known.get(name)
+
+    def alive(self, name: str) -> bool:
+        return name in self._known and self._known[name].alive
+
+    def names(self) -> list[str]:
+        return list(self._known)
+
+    def start(self, name: str, command: Sequence[str]) -> Process:
+        """Start it, with its output in logs/NAME.log."""
+        logs = self._folder / "logs"
+        logs.mkdir(parents=True, exist_ok=True)
+        program = shutil.which(command[0], path=self._environment.get("PATH"))
+        if program is None:
+            raise BadInput(f"{command[0]}: there is no such program; pip install 'tarry[flower]'")
+        flags, log = os.O_WRONLY | os.O_CREAT | os.O_APPEND, str(logs / f"{name}.log")
+        files = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0), (os.POSIX_SPAWN_OPEN, 1, log, flags, 0o644),
+                 (os.POSIX_SPAWN_DUP2, 1, 2)]  # fmt: skip
+        pid = os.posix_spawn(program, list(command), self._environment, file_actions=files, setsid=True)
+        self._children.add(pid)
+        self._known[name] = Process(name, pid, began(pid) or "", list(command))
+        self._save()
+        return self._known[name]
+
+    def end(self, names: Sequence[str], *, within: float = 10.0) -> list[str]:
+        """Ask them to end, and their children with them; those that have not within so many seconds are killed."""
+        ours = [self._known[n] for n in names if n in self._known]
+        if not ours:
+            return []
+        ended = [p.name for p in ours if p.alive]
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            for p in ours:
+                self._tell(p, number)
+            until = time.monotonic() + within
+            while any(p.alive for p in ours) and time.monotonic() < until:
+                time.sleep(0.05)
+                self._reap()
+        for p in ours:
+            self._known.pop(p.name)
+        self._save()
+        return ended
+
+    @staticmethod
+    def _tell(p: Process, number: signal.Signals) -> None:
+        now = began(p.pid)
+        if now is not None and now != p.began:
+            return  # the id is somebody else's by now
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(p.pid, number)  # the group's id is not given away while a member lives
+
+    def _reap(self) -> None:
+        for pid in list(self._children):
+            if os.waitpid(pid, os.WNOHANG)[0]:
+                self._children.discard(pid)
+
+    def _save(self) -> None:
+        write_atomic(self._file, json.dumps([asdict(p) for p in self._known.values()], indent=1).encode())
+
+
+def free_ports(n: int) -> list[int]:
+    """Ports of the loopback that nobody listens at now."""
+    with contextlib.ExitStack() as stack:
+        ports = []
+        for _ in range(n):
+            s = stack.enter_context(socket.socket())
+            s.bind(("127.0.0.1", 0))
+            ports.append(s.getsockname()[1])
+    return ports

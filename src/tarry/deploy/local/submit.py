@@ -1,0 +1,100 @@
+"""Hand an app to a SuperLink, and again when its process was killed: the record says where to go on."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from ...core.errors import BadInput, TarryError
+from ...record.result import write_atomic
+from .processes import began
+
+__all__ = ["Submission"]
+
+_PATIENCE = 30.0  # seconds for an app to begin
+_QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A Flower app, the SuperLink it goes to (a name of Flower's configuration), and the folder of its record.
+
+    The server's process is looked for on this machine: this runs where the SuperLink does.
+    """
+
+    folder: Path
+    app: Path
+    link: str
+    override: Sequence[str] = ()  # of its run config: key=value
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def over(self) -> bool:
+        return (self.folder / "result.json").is_file()
+
+    def serving(self) -> bool:
+        """Whether the app is at work, or about to be."""
+        asked, server = _json(self.folder / "run.json"), _json(self.folder / "server.json")
+        if asked is None:
+            return False
+        if server is not None and server["run"] == asked["run"]:
+            return _runs(server)
+        if time.time() - asked["at"] < _PATIENCE:
+            return True
+        told = self.flwr("list", self.link, "--run-id", asked["run"], "--format", "json")
+        return "finished" not in told  # it may well wait for its turn
+
+    def fate(self) -> Literal["at work", "about to begin", "gone"]:
+        """What the app's process does, by what is on disk here; nobody is asked."""
+        asked, server = _json(self.folder / "run.json"), _json(self.folder / "server.json")
+        if server is not None and _runs(server):
+            return "at work"
+        begun = asked is None or (server is not None and server["run"] == asked["run"])
+        return "gone" if begun or time.time() - asked["at"] >= _PATIENCE else "about to begin"
+
+    def submit(self) -> str:
+        """`flwr run`; the number of the run."""
+        said = self.flwr("run", str(self.app), self.link, *(w for o in self.override for w in ("--run-config", o)))
+        run = re.search(r"run (\d+)", said)
+        if run is None:
+            raise TarryError(f"Flower did not start the app: {said.strip()[-300:]}")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_atomic(self.folder / "run.json", json.dumps({"run": run[1], "at": time.time()}).encode())
+        return run[1]
+
+    def stop(self, within: float) -> bool:
+        """Ask the app to end when what is under way is in; whether it has."""
+        until = time.monotonic() + within
+        while self.serving() and time.monotonic() < until:
+            (self.folder / "stop").touch()  # again and again: one that begins takes the file away
+            time.sleep(0.1)
+        (self.folder / "stop").unlink(missing_ok=True)
+        return not self.serving()
+
+    def flwr(self, *words: str) -> str:
+        """Flower's command line."""
+        environment = {**os.environ, **_QUIET, **self.environment, "COLUMNS": "500"}
+        try:
+            done = subprocess.run(
+                ["flwr", *words], env=environment, capture_output=True, text=True, check=False, timeout=120
+            )
+        except FileNotFoundError as e:
+            raise BadInput("flwr: there is no such program; pip install 'tarry[flower]'") from e
+        if done.returncode:
+            raise TarryError(f"flwr {words[0]} failed: {(done.stderr + done.stdout).strip()[-500:]}")
+        return done.stdout + done.stderr
+
+
+def _runs(server: Mapping[str, Any]) -> bool:
+    return began(server["pid"]) is not None and began(server["pid"]) == server["began"]
+
+
+def _json(path: Path) -> Any:
+    return json.loads(path.read_text()) if path.is_file() else None

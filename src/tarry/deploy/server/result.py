@@ -1,0 +1,34 @@
+"""What a federation leaves behind: result.json and the model when it is over, as a run; progress.json until then."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from ...record.result import Result
+from ...runs.build import Plan
+from ...runs.result import finish, summed_up
+from .driver import Driver
+
+__all__ = ["so_far", "write"]
+
+
+def so_far(driver: Driver, plan: Plan) -> Result:
+    """The numbers of a run, as they are now."""
+    over = driver.ended not in ("", "stopped")
+    return summed_up(
+        plan,
+        driver.course,
+        wall_s=max(0.0, time.time() - driver.keeper.began),
+        remarks=[*plan.remarks, f"a real federation{'' if over else ', not over yet'}: time is the wall clock's"],
+        clock="wall",
+        trained="trained by clients over Flower",
+        out=driver.folder,
+    )
+
+
+def write(driver: Driver, plan: Plan, folder: Path) -> Result:
+    """The end of it."""
+    result = so_far(driver, plan)
+    finish(folder, plan.layout, result)
+    return result

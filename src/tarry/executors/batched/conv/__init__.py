@@ -1,0 +1,1 @@
+"""Convolutions of stacked clients by our own kernels: Triton on a GPU, numba on a processor."""

@@ -1,0 +1,192 @@
+"""Whether clients come to the same when they are trained together: tried in double precision, where a difference is no
+rounding.
+
+A few visits of a few clients, cut short, in batches of a few examples as ragged as everybody's, are trained alone,
+again, and together. What a model, a loss or a rule does that a traced and stacked step does not is told here: a batch
+whose examples know of each other, statistics kept in a way of its own, numbers drawn from a generator, a count in
+Python.
+
+On a processor, whatever the run is on. Where that would take long, or cannot be had (a loss with numbers of single
+precision in it), nothing is proven, and the rougher trial in the run's own precision is all there is (sim.together).
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...core import rng
+from ...core.local_rule import LocalRule
+from ...core.rng import Stream
+from ...core.task import Examples
+from ...core.tickets import Job, Trained
+from ...training.flat_model import Bound
+from ...training.visit import Work, train
+from .masked_batchnorm import Norms
+from .trace import NoRule, NotStackable
+from .trainer import Trainer
+
+__all__ = ["apart", "proven", "shaken"]
+
+_EXACT = torch.float64
+_ALIKE = 1e-6  # of a number's own size, after a few steps
+_TIMES, _MOST = 4, 0.5  # as far as a client is from itself after a change in the last digits, but no further
+_LONG, _BACK, _LARGE = 0.2, 3, 50_000_000  # seconds of a step; passes forth that one back and forth takes; weights
+_BATCH, _FULLER, _STEPS, _EPOCHS, _VISITS = 8, 3, 4, 2, 2  # examples, and so many more than in a short batch; of each
+_NO_MEAN = "is the loss the mean of the examples' losses, and does each example's output depend on it alone?"
+
+
+def proven(bound: Bound, jobs: Sequence[Job], *, rule: LocalRule, work: Work, seed: int, ragged: bool) -> bool:
+    """Whether it was tried; raises NotStackable where the numbers are others. `ragged`: batches differ in length."""
+    if sum(p.numel() for p in bound.module.parameters()) > _LARGE:
+        return False
+    short, shards = _short(work), [_exact(s) for s in _shards(bound, jobs, work, ragged=ragged)]
+    task = replace(bound.task, clients=shards, train=None, test=None, unlabelled=None, unlabelled_mask=None)
+    try:
+        module = copy.deepcopy(bound.module).to("cpu", _EXACT)
+        own = Bound(module, bound.layout, task, work.optimiser)
+        if _BACK * _BATCH * _seconds(own, shards[0][0][:1]) > _LONG:
+            return False
+        given = list(_visits(jobs, len(shards)))
+        alone = [_alone(job, own, rule, short, seed) for job in given]
+        again = train(given[0], own, rule=rule, work=short, seed=seed)
+    except NotStackable:
+        raise
+    except Exception:  # it is not made for double precision, or for a processor
+        return False
+    if not all(t.finite for t in alone):
+        return False
+    if _far(alone[0], again, bound) > 0:
+        raise NotStackable(
+            "the same visit does not come to the same twice: its model or loss keeps something in Python"
+        )
+    trainer = Trainer(own, rule=rule, work=short, seed=seed)
+    if trainer.masks and not trainer.means():
+        raise NotStackable("its loss is not the mean of the examples' losses, and clients differ in size")
+    try:
+        together = trainer.train(given)
+    except NoRule:
+        trainer.size = 1
+        together = trainer.train(given)
+    for job, a, b in zip(given, alone, together, strict=True):
+        if (far := _far(a, b, bound)) > _ALIKE:
+            near = train(shaken(job, seed), own, rule=rule, work=short, seed=seed)
+            if far > min(_MOST, _TIMES * _far(a, near, bound)):
+                raise NotStackable(
+                    f"a client's update differs by {far:.1g} of its size when trained with others; {_NO_MEAN}"
+                )
+    return True
+
+
+def _seconds(bound: Bound, x: Tensor) -> float:
+    """Of a pass forth; the first one sets things up."""
+    for _ in range(2):
+        began = time.perf_counter()
+        bound.outputs(bound.flat, x)
+    return time.perf_counter() - began
+
+
+def _short(work: Work) -> Work:
+    work = replace(work, batch=None if work.batch is None else min(work.batch, _BATCH))
+    if work.steps is not None:
+        return replace(work, steps=min(work.steps, _STEPS))
+    return replace(work, epochs=min(work.epochs or 1, _EPOCHS))
+
+
+def _shards(bound: Bound, jobs: Sequence[Job], work: Work, *, ragged: bool) -> Iterator[Examples]:
+    """Some of the first client's examples and of the smallest one's: a whole batch and what is left, if anything is.
+
+    Where clients differ in size, the first one's are there once more with a batch less, and so make fewer steps.
+    """
+    clients = bound.task.clients
+    smallest = min((j.client for j in jobs), key=lambda c: len(clients[c][0]))
+    for client in dict.fromkeys((jobs[0].client, smallest)):
+        x, y = clients[client]
+        n = _cut(len(x), work.batch)
+        yield x[:n], y[:n]
+        if ragged and client == jobs[0].client and n > 2:
+            less = _BATCH if n > _BATCH else n - 1
+            yield x[:less], y[:less]
+
+
+def _cut(n: int, batch: int | None) -> int:
+    """So many examples have a whole batch, if n have, and a short one, if n have."""
+    if batch is None or batch <= _BATCH:
+        size = batch or _BATCH
+        return min(n, size + (n % size or size)) if batch is not None else min(n, size)
+    short = min(n % batch, _BATCH - _FULLER)
+    return (_BATCH if n >= batch else 0) + (short or (_BATCH if n > batch else 0))
+
+
+def _exact(examples: Examples) -> Examples:
+    x, y = (t.detach().to("cpu", _EXACT if t.is_floating_point() else t.dtype) for t in examples)
+    return x, y
+
+
+def _visits(jobs: Sequence[Job], clients: int) -> Iterator[Job]:
+    """A few of each, from what the first jobs were sent; copied once each, however many were sent the same."""
+    copies: dict[int, Tensor] = {}
+
+    def exact(t: Tensor) -> Tensor:
+        if id(t) not in copies:
+            copies[id(t)] = t.to("cpu", _EXACT) if t.is_floating_point() else t.to("cpu")
+        return copies[id(t)]
+
+    for i in range(clients * _VISITS):
+        c, v = divmod(i, _VISITS)
+        job = jobs[c % len(jobs)]
+        payload, memory = ({k: exact(t) for k, t in given.items()} for given in (job.payload, job.memory))
+        yield job._replace(number=i, client=c, visit=v, sent=exact(job.sent), payload=payload, memory=memory)
+
+
+def _alone(job: Job, bound: Bound, rule: LocalRule, work: Work, seed: int) -> Trained:
+    """By itself; what a stack cannot do as it does is found on the way."""
+    before = _dice(job, seed)
+    made = train(job, bound, rule=rule, work=work, seed=seed)
+    if before != _dice(job, None):
+        raise NotStackable("it draws random numbers by itself; dropout by torch's layers, or a client's key, would do")
+    counted = {id(b) for m in bound.module.modules() if (b := getattr(m, "num_batches_tracked", None)) is not None}
+    counted |= {id(b) for b in Norms(bound.module).counters.values()}
+    if any(id(b) not in counted and not torch.equal(b, first) for b, first in bound.counters):
+        raise NotStackable("its model counts in whole numbers of its own")
+    return made
+
+
+def _dice(job: Job, seed: int | None) -> tuple[Any, ...]:
+    """What generators would draw next; `seed`: when a visit begins, which is where torch's is set."""
+    if seed is not None:
+        torch.default_generator.manual_seed(rng.key(seed, Stream.LOCAL, job.client, job.visit) >> 1)
+    numpys: Any = np.random.get_state(legacy=True)  # noqa: NPY002 - somebody else's
+    return random.getstate(), numpys[1].tobytes(), numpys[2], torch.default_generator.get_state().numpy().tobytes()
+
+
+def shaken(job: Job, seed: int) -> Job:
+    """What is sent, changed in the last digits: how far it leads is what rounding may do."""
+    key, sent = rng.key(seed, Stream.LOCAL, job.client), job.sent
+    way = torch.from_numpy(rng.uniforms(key, len(sent), 1)[:, 0]).to(sent) - 0.5
+    return job._replace(sent=sent * (1 + 32 * torch.finfo(sent.dtype).eps * way))
+
+
+def _far(a: Trained, b: Trained, bound: Bound) -> float:
+    """The largest of the distances of weights, statistics and of what travels beside them, each in its own size."""
+    n = bound.layout.n_params
+    pairs = [(a.delta[:n], b.delta[:n]), (a.delta[n:], b.delta[n:])]
+    pairs += [(torch.tensor([a.loss]), torch.tensor([b.loss]))]
+    for mine, other in ((a.extras, b.extras), (a.memory, b.memory)):
+        if mine.keys() != other.keys():
+            return 1.0
+        pairs += [(mine[k], other[k]) for k in mine]
+    return max(apart(x.double(), y.double()) for x, y in pairs)
+
+
+def apart(a: Tensor, b: Tensor) -> float:
+    """The distance of two, in lengths of the first."""
+    return float((a - b).norm() / a.norm().clamp_min(1e-30)) if a.numel() and not torch.equal(a, b) else 0.0

@@ -1,0 +1,284 @@
+"""A model's functions without a module's state: what a LocalRule calls when its step is traced, stacked and captured.
+
+`Bound` (core.client) writes weights into one module and runs it: fastest for one client at a time. `Pure` says the same
+of any weights handed in, so that a step of a rule becomes a plain function of tensors, which can be traced once and run
+for many clients at a time. Statistics that a training pass moves are a vector that goes in and comes out.
+
+Batches of unequal length are padded to one length; `mask` then says which rows count, and a mean over the batch is a
+mean over these, and so are those of batch normalisation (core.norms). For the task's own loss that takes the loss of
+single examples: it must be the mean of these.
+
+With `channels_last` all vectors are in inner order (core.channels), and so are gradients; images are turned round.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+from torch.nn.functional import cross_entropy
+from torch.utils.hooks import RemovableHandle
+
+from ...core.errors import BadInput
+from ...core.layout import Block, Kind, Layout
+from ...core.local_rule import DeepObjective, Objective, Split
+from ...core.optim import Optimiser
+from ...core.task import Examples, Task
+from ...training.keyed_dropout import Drops, drops
+from . import channels_last as channels
+from .masked_batchnorm import Norms
+from .trace import NotStackable
+
+__all__ = ["Pure"]
+
+_IGNORED = -100  # a target that cross_entropy leaves out
+
+
+class Pure:
+    """`Functions` of the tensors they are given; `begin_step` says which statistics, received weights and rows."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        layout: Layout,
+        task: Task,
+        optimiser: Optimiser,
+        head: nn.Module | None,
+        *,
+        bf16: bool = False,
+        channels_last: bool = False,
+    ):
+        self.module, self.layout, self.task, self.head = module.train(), layout, task, head
+        self._bf16, self.channels_last = bf16, channels_last
+        self.drops = Drops() if drops(module) else None
+        self.steady = not layout.stats and self.drops is None
+        self._sizes, self._shared = [b.stop - b.start for b in layout.layers], _shared(module)
+        self.norms, whole = Norms(module), {n: b for n, b in module.named_buffers() if not b.is_floating_point()}
+        counters = self.norms.counters
+        self._stats = [(b.name, b.shape) for b in layout.stats] + [(n, tuple(b.shape)) for n, b in counters.items()]
+        self._stat_sizes = [b.stop - b.start for b in layout.stats] + [b.numel() for b in counters.values()]
+        self.counts = torch.tensor([float(b) for b in counters.values()])  # what statistics have behind them, at first
+        self._counters = {n: b for n, b in whole.items() if n not in counters}
+        self.use(optimiser)
+        self._sent = self.stats = torch.empty(0)
+        self._mask: Tensor | None = None
+
+    def use(self, optimiser: Optimiser) -> None:
+        """Descend by this optimiser from now on."""
+        self.optimiser, self.init, self.descend = optimiser, optimiser.init, optimiser.descend
+
+    def begin_step(
+        self, sent: Tensor, stats: Tensor, mask: Tensor | None = None, key: Tensor | None = None, lap: int = 0
+    ) -> None:
+        """The received vector, running statistics (a step moves them: read them off after it), the rows that count;
+
+        the key and the lap of a step, of which a model's dropout is a function.
+        """
+        self._sent, self.stats, self._mask = sent, stats, mask
+        if self.drops is not None:
+            self.drops.begin(key, lap)
+
+    # What a rule calls
+
+    def task_loss(self, outputs: Tensor, targets: Any) -> Tensor:
+        if self._mask is None:
+            return self.task.loss(outputs, targets)
+        rows = outputs.ndim == 2 and targets.ndim == 1 and len(outputs) == len(self._mask)
+        if self.task.loss is cross_entropy and rows:
+            counts: Tensor = (self._mask & (targets != _IGNORED)).to(outputs.dtype)
+            sums = torch.dot(cross_entropy(outputs, targets, reduction="none"), counts)
+            return sums / (counts.sum() + ~self._mask.any())  # whoever is done has none
+        return self.mean(vmap(lambda z, y: self.task.loss(z[None], y[None]))(outputs, targets))
+
+    def mean(self, values: Tensor) -> Tensor:
+        if self._mask is None:
+            return values.mean()
+        if len(values) != len(self._mask):
+            raise NotStackable("it takes batches apart, and they are padded")
+        mask, values = self._mask.to(values.dtype), values.flatten(1).mean(1) if values.ndim > 1 else values
+        return torch.dot(values, mask) / mask.sum().clamp_min(1)
+
+    def grad(
+        self, w: Tensor, batch: tuple[Tensor, Any], objective: Objective | None = None, /, *, still: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        x, y = batch
+        with torch.enable_grad():
+            params = self._leaves(w)
+            loss = (objective or self.task_loss)(self._run(params, x, still=still), y)
+            grads = torch.autograd.grad(loss, params, materialize_grads=True)
+        return self._flat(grads), loss.detach()
+
+    def deep_grad(
+        self, w: Tensor, batch: tuple[Tensor, Any], objective: DeepObjective, /, *, still: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        seen: list[Tensor] = []
+        with self._overheard(seen):
+            return self.grad(w, batch, lambda out, y: objective(out, _only(seen), y), still=still)
+
+    def features(self, vec: Tensor, x: Tensor, /) -> Tensor:
+        seen: list[Tensor] = []
+        with self._overheard(seen):
+            self.outputs(vec, x)
+        return _only(seen)
+
+    known_features = features
+
+    @torch.no_grad()
+    def loss(self, w: Tensor, batch: Examples, /) -> Tensor:
+        with nullcontext() if self.drops is None else self.drops.aside():
+            return self.task_loss(self._run(self._views(w), batch[0], still=True), batch[1])
+
+    @torch.no_grad()
+    def outputs(self, vec: Tensor, x: Tensor, /) -> Tensor:
+        self.module.eval()
+        n = self.layout.n_params
+        out, _ = self._call(self._views(vec[:n]), nn.functional.pad(vec[n:], (0, len(self.counts))), x)
+        self.module.train()
+        return out
+
+    def received(self, x: Tensor, /) -> Tensor:
+        return self.outputs(self._sent, x)
+
+    def split(self, w: Tensor, x: Tensor, /) -> Split:
+        return _PureSplit(self, w, x)
+
+    # How
+
+    def _views(self, w: Tensor) -> list[Tensor]:
+        shaped = channels.view if self.channels_last else _view
+        return [shaped(part, b) for part, b in zip(torch.split(w, self._sizes), self.layout.layers, strict=True)]
+
+    def _flat(self, grads: Sequence[Tensor]) -> Tensor:
+        return torch.cat([channels.flat(g) if self.channels_last else g.reshape(-1) for g in grads])
+
+    def _leaves(self, w: Tensor) -> list[Tensor]:
+        return [v.detach().requires_grad_() for v in self._views(w)]
+
+    def _run(self, params: list[Tensor], x: Tensor, *, still: bool) -> Tensor:
+        """A training pass; statistics move unless they are to be still."""
+        out, moved = self._call(params, self.stats, x)
+        if not still:
+            self.stats = moved
+        return out
+
+    def _call(self, params: list[Tensor], stats: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Outputs, and the statistics after it."""
+        held = stats.clone()  # a layer may write to it
+        parts = zip(self._stats, torch.split(held, self._stat_sizes), strict=True) if self._stats else ()
+        given, version = {name: part.view(shape) for (name, shape), part in parts}, held._version
+        named = {b.name: p for b, p in zip(self.layout.layers, params, strict=True)} | given
+        named |= {name: b.clone() for name, b in self._counters.items()}
+        if self.channels_last and x.ndim == 4:
+            x = x.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
+        bf16 = torch.autocast(x.device.type, torch.bfloat16, enabled=self._bf16, cache_enabled=False)
+        with bf16, self.norms.over(self._mask), self._dropping(), _put_back(self._shared):
+            out: Tensor = functional_call(self.module, named, (x,))
+        others = [name for name in given if named[name] is not given[name] and name not in self.norms.moved]
+        if self._mask is not None and (others or held._version != version):
+            raise NotStackable("the model keeps statistics of its batches in a layer of its own, and they are padded")
+        moved = torch.cat([named[name].reshape(-1) for name in given]) if given else stats
+        return (out.to(params[0].dtype) if self._bf16 else out), moved
+
+    def _dropping(self) -> AbstractContextManager[Any]:
+        if self.drops is None or not self.module.training:
+            return nullcontext()
+        if self.drops.key is None:
+            raise NotStackable("it runs a model with dropout before its first step, or between epochs")
+        return self.drops
+
+    def _overheard(self, seen: list[Tensor]) -> RemovableHandle:
+        if self.head is None:
+            raise BadInput(f"--task {self.task.name}: its model has no last map of its own, whose inputs are features")
+        return self.head.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+
+
+class _PureSplit:
+    """A model run once up to its head, where its head is its last word; else whole passes are made."""
+
+    def __init__(self, pure: Pure, w: Tensor, x: Tensor):
+        self._pure, self._w, self._x = pure, w, x
+        layers = pure.layout.layers
+        self._at = [i for i, b in enumerate(layers) if b.kind is Kind.HEAD]
+        self._features: Tensor | None = None
+        calls: list[tuple[Any, Any, Any]] = []
+        with torch.enable_grad():
+            self._params = pure._leaves(w)
+            if pure.head is None:
+                self._out = pure._run(self._params, x, still=False)
+                return
+            with pure.head.register_forward_hook(lambda _, *call: calls.append(call), with_kwargs=True):
+                self._out = pure._run(self._params, x, still=False)
+        if len(calls) == 1 and len(calls[0][0]) == 1 and not calls[0][1] and calls[0][2] is self._out:
+            self._features = calls[0][0][0]
+            owner = {id(p): n for n, p in pure.head.named_parameters(recurse=False)}
+            named = dict(pure.module.named_parameters())
+            self._names = [owner[id(named[layers[i].name])] for i in self._at]
+
+    def head_grad(self, w: Tensor, targets: Any, objective: Objective) -> Tensor:
+        g = torch.zeros_like(w)
+        if not self._at:
+            return g
+        with torch.enable_grad():
+            if w is self._w:
+                own, out = [self._params[i] for i in self._at], self._out
+                parts = torch.autograd.grad(objective(out, targets), own, retain_graph=True, materialize_grads=True)
+            elif self._features is not None:
+                views = self._pure._leaves(w)
+                own = [views[i] for i in self._at]
+                parts = torch.autograd.grad(objective(self._again(own, self._features.detach()), targets), own)
+            else:
+                whole, _ = self._pure.grad(w, (self._x, targets), objective, still=True)
+                parts = tuple(whole[self._pure.layout.layers[i].at] for i in self._at)
+        for i, part in zip(self._at, parts, strict=True):
+            g[self._pure.layout.layers[i].at] = self._pure._flat([part])
+        return g
+
+    def grad(self, w: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        if self._features is None:
+            return self._pure.grad(w, (self._x, y), still=True)
+        with torch.enable_grad():
+            views = self._pure._leaves(w)
+            own = [views[i] for i in self._at]
+            loss = self._pure.task_loss(self._again(own, self._features), y)
+            body = [p for i, p in enumerate(self._params) if i not in self._at]
+            grads = torch.autograd.grad(loss, [*own, *body], materialize_grads=True)
+        whole = dict(zip([*self._at, *(i for i in range(len(views)) if i not in self._at)], grads, strict=True))
+        return self._pure._flat([whole[i] for i in range(len(views))]), loss.detach()
+
+    def _again(self, own: list[Tensor], features: Tensor) -> Tensor:
+        assert self._pure.head is not None
+        out: Tensor = functional_call(self._pure.head, dict(zip(self._names, own, strict=True)), (features,))
+        return out
+
+
+def _shared(module: nn.Module) -> list[nn.Module]:
+    """Modules that are in it by more than one name."""
+    names = Counter(id(m) for _, m in module.named_modules(remove_duplicate=False))
+    return [m for m in module.modules() if names[id(m)] > 1]
+
+
+@contextmanager
+def _put_back(modules: Sequence[nn.Module]) -> Iterator[None]:
+    """Torch exchanges a module's tensors for a call name by name, and leaves those in it that it exchanged twice."""
+    tensors: list[dict[str, Any]] = [held for m in modules for held in (m._parameters, m._buffers)]
+    kept = [(held, dict(held)) for held in tensors]
+    try:
+        yield
+    finally:
+        for held, was in kept:
+            held.update(was)
+
+
+def _view(part: Tensor, block: Block) -> Tensor:
+    return part.view(block.shape)
+
+
+def _only(seen: list[Tensor]) -> Tensor:
+    if len(seen) != 1:
+        raise BadInput(f"--task: the model's last linear or conv map is run {len(seen)} times a pass; features need 1")
+    return seen[0].flatten(1)

@@ -1,0 +1,394 @@
+"""The traced steps of a rule, for stacks of any size: made when first asked for, and kept.
+
+A program takes, for c clients, first what stays (the weights received, the rates if they differ, the context), then
+what changes (weights, statistics, sum of losses, state), then where to find the batch; it gives back what changes.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from threading import RLock
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+from torch.fx import GraphModule
+
+from ...core.errors import first_line
+from ...core.local_rule import LocalRule
+from ...core.optim import Optimiser
+from ...vector.process import trim_memory
+from .conv.numba import with_plane_convolutions
+from .functional_model import Pure
+from .rewrite_channels_last import lasting
+from .rewrite_losses import quick
+from .trace import Form, NotStackable, bytes_of, form_of, no_loops, stacked, traced
+
+__all__ = ["Program", "Steps"]
+
+Rows = Callable[[], Sequence[Tensor]]  # of one client: asked for when there is something to trace
+Columns = Callable[[list[Tensor], list[Tensor], list[Tensor], list[Tensor], int, int], list[Tensor]]
+Step = Callable[..., Sequence[Tensor]]
+_OFTEN, _OFTEN_OWN = 60, 10  # calls; of operations of ours, whose batching rules are Python's
+# torch 2.11 lays a tensor out with room between its rows and then reads it as if it were laid out otherwise, where an
+# operation of ours is what reads it: gradients were wrong
+_HOW: dict[str, str | int | bool | Callable[..., Any]] = {"comprehensive_padding": False}
+_MOST_FORMS = 5  # a state that takes more of them from step to step changes with every one
+
+
+@dataclass
+class Program:
+    """What is run for a stack, and the form of the state before and after it.
+
+    At first it is worked out operation by operation. A list of operations without Python between them, or between one
+    step and the next, takes as long to make as it saves in some steps: it is made when there have been `often` many.
+    """
+
+    run: Step
+    before: Form | None
+    after: Form
+    bytes_a_client: int  # a bound on the memory that it takes
+    quicker: Callable[[list[Tensor], list[Tensor], list[Tensor]], tuple[Step, Columns | None]] | None = None
+    data: list[Tensor] = field(default_factory=list)  # everybody's examples
+    often: int = _OFTEN
+    calls: int = 0
+    columns: Columns | None = None
+
+    def over(
+        self, stays: list[Tensor], changes: list[Tensor], parts: list[Tensor], first: int, count: int
+    ) -> list[Tensor]:
+        """What changes, after so many columns from the first on; more than one where the state keeps its form."""
+        self.calls += count
+        if self.calls > self.often:
+            make, self.quicker = self.quicker, None
+            if make is not None:  # else it is done, or another lane is about it
+                self.run, self.columns = make(stays, changes, [p[:, first] for p in parts])
+        if self.columns is not None:
+            return self.columns(stays, changes, parts, self.data, first, count)
+        for s in range(first, first + count):  # what is compiled is so for numbers that lie as they did
+            changes = list(self.run(*stays, *changes, *(p[:, s].contiguous() for p in parts)))
+        return changes
+
+
+@dataclass(frozen=True)
+class One:
+    """A step of one client, traced."""
+
+    graph: GraphModule
+    after: Form
+
+
+class Steps:
+    """A rule's programs. `x`, `y` are everybody's examples."""
+
+    def __init__(
+        self,
+        pure: Pure,
+        rule: LocalRule,
+        optimiser: Optimiser,
+        x: Tensor,
+        y: Tensor,
+        *,
+        rated: bool = False,  # clients' learning rates differ
+        compiled: bool = False,
+        own_conv: str = "",  # what kernels of our own for convolutions are written in: Triton, numba
+    ):
+        self._pure, self._rule, self._optimiser, self._x, self._y = pure, rule, optimiser, x, y
+        self._rated, self._compiled, self._own_conv = rated, compiled, own_conv
+        self._ones: dict[Hashable, One] = {}
+        self._for_many: dict[Hashable, GraphModule] = {}
+        self._programs: dict[Hashable, Program] = {}
+        self._lock = RLock()
+
+    def init(self, c: int, context: Form, rows: Rows) -> Program:
+        """The state before the first step; `rows`: what stays and weights and statistics, of one client."""
+
+        def fn(*args: Tensor) -> tuple[Any, list[Tensor]]:
+            *stays, w, stats = args
+            self._pure.begin_step(stays[0], stats)
+            state = self._rule.init(w, self._context(context, stays), self._pure)
+            form, tensors = form_of(state)
+            return form, tensors
+
+        return self._program("init", c, context, None, fn, rows, None)
+
+    def turn(self, lap: int, c: int, context: Form, state: Form, rows: Rows, *, ragged: bool) -> Program:
+        """As a lap begins."""
+
+        def fn(*args: Tensor) -> tuple[Any, list[Tensor]]:
+            stays, (_, stats, *tensors) = args[: self._stays(context)], args[self._stays(context) :]
+            self._pure.begin_step(stays[0], stats)
+            after = self._rule.turn(lap, state.filled(tensors), self._pure)
+            return form_of(after)
+
+        return self._program(("turn", lap), c, context, state, fn, rows, _masking if ragged else None)
+
+    def step(self, lap: int, c: int, context: Form, state: Form, rows: Rows, *, ragged: bool, width: int) -> Program:
+        """A mini-batch."""
+        k, task = self._stays(context), self._pure.task
+        augmented, noisy = task.augment is not None, self._pure.drops is not None
+        n_batch = 2 + augmented + noisy + ragged
+
+        def fn(*args: Tensor) -> tuple[Any, list[Tensor]]:
+            stays, rest = args[:k], args[k:]
+            (w, stats, *tensors), (x, y, *more) = rest[:-n_batch], rest[-n_batch:]
+            if task.augment is not None:
+                x = task.augment(x, more[0])
+            key = more[augmented] if noisy else None
+            self._pure.begin_step(stays[0], stats, more[-1] if ragged else None, key, lap)
+            made = self._rule.laps[lap](w, (x, y), self._context(context, stays), state.filled(tensors), self._pure)
+            form, moved = form_of(made[1])
+            return form, [made[0], self._pure.stats, *moved, made[2]]
+
+        def with_batch() -> list[Tensor]:
+            batch = [t[:1].expand(width, *t.shape[1:]).contiguous() for t in (self._x, self._y)]
+            if task.augment is not None:
+                batch.append(rows()[0].new_full((width, task.draws), 0.5))
+            if noisy:
+                batch.append(torch.zeros((), dtype=torch.int64, device=self._x.device))
+            mask = [torch.ones(width, dtype=torch.bool, device=self._x.device)] if ragged else []
+            return [*rows(), *batch, *mask]
+
+        kind = ("step", lap, width, ragged)
+        around = self._gathering(k, ragged, counts=lap == 0)
+        return self._program(kind, c, context, state, fn, with_batch, around, y=1 - n_batch)
+
+    def hurry(self) -> None:
+        """Let every program be made quicker the next time it is called."""
+        for program in self._programs.values():
+            program.calls = program.often
+
+    # How
+
+    def _stays(self, context: Form) -> int:
+        return 1 + self._rated + sum(k is not None for k in context.kinds)
+
+    def _context(self, context: Form, stays: Sequence[Tensor]) -> Any:
+        if self._rated:
+            assert self._optimiser.at is not None
+            self._pure.use(self._optimiser.at(stays[1]))
+        return context.filled(stays[1 + self._rated :])
+
+    def _program(
+        self,
+        kind: Any,
+        c: int,
+        context: Form,
+        state: Form | None,
+        fn: Callable[..., tuple[Any, list[Tensor]]],
+        rows: Rows,
+        wrap: Callable[..., Any] | None,
+        y: int | None = None,
+    ) -> Program:
+        key = (kind, context.key, None if state is None else state.key)
+        if (known := self._programs.get((key, c, wrap is None))) is not None:
+            return known
+        with self._lock:
+            alone = rows()
+            one = self._ones.get(key) or self._traced(key, fn, alone, state)
+            around, many = wrap or _as_is, self._of_many(key, one, alone, y)
+            graph = one.graph if c == 1 and not self._own_conv else many
+            if self._compiled and kind[0] == "step":
+                run, quicker = around(self._compile(graph, c, alone)), None
+            else:
+                run = around(_alone(graph) if c == 1 else _by_rules(graph))
+                quicker = partial(self._quicker, graph, c, around, _blank(alone)) if kind[0] == "step" else None
+            often = _OFTEN_OWN if self._own_conv else _OFTEN
+            made = Program(run, state, one.after, bytes_of(many), quicker, [self._x, self._y], often)
+            self._programs[key, c, wrap is None] = made
+            return made
+
+    def _of_many(self, key: Hashable, one: One, alone: Sequence[Tensor], y: int | None) -> GraphModule:
+        """The graph that is stacked, with convolutions of our own if these are wanted. `y`: which one targets are."""
+        if key not in self._for_many:
+            graph = one.graph if y is None else quick(one.graph, alone, y=y, targets=self._y)
+            if self._own_conv == "Triton":
+                from .conv.triton import with_own_convolutions  # torch's registry of operations is slow to import
+
+                graph = with_own_convolutions(graph, alone)
+            elif self._own_conv == "numba":
+                graph = with_plane_convolutions(graph, alone)
+            self._for_many[key] = graph
+        return self._for_many[key]
+
+    def _quicker(
+        self,
+        graph: GraphModule,
+        c: int,
+        wrap: Callable[..., Any],
+        blank: Rows,
+        stays: list[Tensor],
+        changes: list[Tensor],
+        parts: list[Tensor],
+    ) -> tuple[Step, Columns | None]:
+        with self._lock:
+            run = wrap(_alone(graph) if c == 1 else stacked(graph, _repeated(blank(), c)))
+            columns = _scripted(run, stays, changes, parts, [self._x, self._y])
+            trim_memory()
+            return run, columns
+
+    def _compile(self, one: GraphModule, c: int, alone: Sequence[Tensor]) -> Callable[..., Any]:
+        if c > 1:
+            graph = stacked(one, _repeated(alone, c))
+        else:
+            graph = lasting(one, alone) if self._pure.channels_last else one
+        made = _told(torch.compile(graph, fullgraph=True, dynamic=False, options=_HOW))
+        return _alone(made) if c == 1 else made
+
+    def _traced(
+        self, key: Any, fn: Callable[..., tuple[Any, list[Tensor]]], rows: Sequence[Tensor], state: Form | None
+    ) -> One:
+        after: list[Form] = []
+
+        def tensors_alone(*args: Tensor) -> list[Tensor]:
+            form, tensors = fn(*args)
+            after.append(form)
+            return tensors
+
+        try:
+            graph = traced(tensors_alone, rows)
+        finally:
+            self._pure.use(self._optimiser)
+        of_same_kind = [k for k in self._ones if k[:2] == key[:2]]  # type: ignore[index]
+        if len(of_same_kind) >= _MOST_FORMS:
+            raise NotStackable("its state changes at every step in something that is no tensor")
+        same = state is not None and state.key == after[0].key
+        self._ones[key] = One(graph, state if same and state is not None else after[0])
+        return self._ones[key]
+
+    def _gathering(self, k: int, ragged: bool, *, counts: bool) -> Callable[..., Any]:
+        """Around a stacked step: look up the batch, and let nothing change for who does not step."""
+        x, y = self._x, self._y
+        told = 1 + (self._pure.task.augment is not None) + (self._pure.drops is not None) + 2 * ragged  # of the batch
+
+        def wrap(run: Callable[..., Any]) -> Callable[..., tuple[Tensor, ...]]:
+            def whole(*args: Tensor, data: Sequence[Tensor] = (x, y)) -> tuple[Tensor, ...]:
+                stays, (w, stats, total, *state), (at, *more) = args[:k], args[k:-told], args[-told:]
+                flat = at.reshape(-1)
+                batch = [t.index_select(0, flat).view(*at.shape, *t.shape[1:]) for t in data]
+                moved = run(*stays, w, stats, *state, *batch, *(more[:-1] if ragged else more))
+                new, sums = moved[:-1], total + moved[-1] if counts else total  # losses of the first lap are told
+                if not ragged:
+                    return (new[0], new[1], sums, *new[2:])
+                own, moved = _kept(new[:2], [w, stats], args[-1]), _kept(new[2:], state, args[-1])
+                return (*own, torch.where(args[-1], sums, total), *moved)
+
+            return whole
+
+        return wrap
+
+
+def _kept(new: Sequence[Tensor], old: Sequence[Tensor], active: Tensor) -> list[Tensor]:
+    """The new where a client is at work, else the old; all new where a state takes another form."""
+    if [t.shape for t in new] != [t.shape for t in old]:
+        return list(new)
+    return [torch.where(active.view(-1, *[1] * (a.ndim - 1)), a, b) for a, b in zip(new, old, strict=True)]
+
+
+def _masking(run: Callable[..., Any]) -> Callable[..., Any]:
+    """Around a turn: nothing changes for who is done."""
+
+    def whole(*args: Tensor) -> list[Tensor]:
+        *rest, active = args
+        new = run(*rest)
+        return _kept(new, rest[-len(new) :], active) if new else []
+
+    return whole
+
+
+def _as_is(run: Callable[..., Any]) -> Callable[..., Any]:
+    return run
+
+
+def _blank(alone: Sequence[Tensor]) -> Rows:
+    """Tensors of the same kinds, made when asked for: by then those who were stacked first may be elsewhere."""
+    kinds = [(r.shape, r.dtype, r.device) for r in alone]
+    return lambda: [torch.zeros(shape, dtype=dtype, device=device) for shape, dtype, device in kinds]
+
+
+def _repeated(alone: Sequence[Tensor], c: int) -> list[Tensor]:
+    """A stack of the same client, to trace with."""
+    return [r.unsqueeze(0).expand(c, *r.shape).contiguous() for r in alone]
+
+
+def _by_rules(one: GraphModule) -> Callable[..., Any]:
+    """A stack by batching rules; an operation that has none is told at its first call, not looped over."""
+    many, known = vmap(one), False
+
+    def run(*args: Tensor) -> Any:
+        nonlocal known
+        if known:
+            return many(*args)
+        with no_loops():
+            out = many(*args)
+        known = True
+        return out
+
+    return run
+
+
+def _alone(graph: Callable[..., Any]) -> Callable[..., Any]:
+    """A stack of one needs no stacking."""
+
+    def run(*args: Tensor) -> list[Tensor]:
+        return [t.unsqueeze(0) for t in graph(*(a.squeeze(0) for a in args))]
+
+    return run
+
+
+def _told(made: Callable[..., Any]) -> Callable[..., Any]:
+    """What is compiled is so when it is first called: there may be no compiler, or it fails."""
+
+    def run(*args: Tensor) -> Any:
+        try:
+            return made(*args)
+        except (NotStackable, torch.OutOfMemoryError):
+            raise
+        except Exception as e:
+            why = f"{type(e).__name__}: {first_line(e)}"
+            raise NotStackable(f"--compile: torch cannot compile its step ({why})") from e
+
+    return run
+
+
+# In torch's own dialect, which it reads from text
+_COLUMNS = """
+def columns(
+    stays: List[Tensor], changes: List[Tensor], parts: List[Tensor], data: List[Tensor], first: int, count: int
+):
+    for s in range(first, first + count):
+        changes = step(stays, changes, [p.select(1, s) for p in parts], data)
+    return changes
+"""
+
+
+def _scripted(
+    run: Callable[..., Any], stays: list[Tensor], changes: list[Tensor], parts: list[Tensor], data: list[Tensor]
+) -> Columns | None:
+    """Steps in a row without Python, if torch's scripts can say them.
+
+    What torch.jit.trace makes stays for as long as the process runs, some megabytes a run: this is let go when it is
+    not needed any more. It keeps whatever tensor is not given to it.
+    """
+
+    def one(stays: list[Tensor], changes: list[Tensor], parts: list[Tensor], data: list[Tensor]) -> list[Tensor]:
+        return list(run(*stays, *changes, *parts, data=data))
+
+    torch_c: Any = torch._C
+    names = ["stays", "changes", "parts", "data"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            graph, _ = torch_c._create_graph_by_tracing(
+                one, (stays, changes, parts, data), lambda _: "", False, False, None, names
+            )
+            unit = torch_c.CompilationUnit()
+            unit.define(_COLUMNS, {"step": unit.create_function("step", graph, False)}.get)
+            made: Columns = unit.find_function("columns")
+        except Exception:  # an operation whose arguments it does not know, as of a convolution's backward
+            return None
+    return made

@@ -1,0 +1,133 @@
+"""A traced step in operations that many small clients get through sooner, to the same bits.
+
+cross-entropy     a stack of them is two dozen operations, for targets that are to be ignored; where none is, it is
+                  four. Targets are the data set's, so that can be looked up
+log-softmax       of fewer classes than a processor takes at a time, row by row: classes go first, and rows are what
+                  is taken at a time
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Interpreter, Node
+from torch.nn.functional import pad
+
+from .trace import traced
+
+__all__ = ["quick"]
+
+_aten = torch.ops.aten
+_LANES = {"AVX512": 16, "AVX2": 8}  # numbers in single precision that a processor takes at a time
+_FULL = 16  # rows: a multiple of what any takes, so that all are worked out alike
+_NONE, _MEAN = 0, 1  # how torch numbers reductions
+_CLASSES = [torch.arange(n)[:, None] for n in range(max(_LANES.values()) * 2 + 1)]  # by how many there are
+_TYPES = torch.float16, torch.bfloat16, torch.float32, torch.float64
+
+
+def quick(graph: GraphModule, args: Sequence[Tensor], *, y: int, targets: Tensor) -> GraphModule:
+    """A step of one client, to be stacked. Its argument number `y` is a batch of `targets`."""
+    batch = [n for n in graph.graph.nodes if n.op == "placeholder"][y]
+    ignorable = {n.args[4] for n in graph.graph.nodes if n.target is _aten.nll_loss_forward.default}
+    made = _Quick(graph, batch, {i for i in ignorable if not bool((targets == i).any())}, args[y])
+    other = traced(made.run, args)
+    return other if made.any else graph
+
+
+class _Quick(Interpreter):
+    """`absent`: numbers that are no target."""
+
+    any = False
+
+    def __init__(self, graph: GraphModule, y: Node, absent: Collection[Any], batch: Tensor):
+        super().__init__(graph)
+        self._y, self._absent = y, absent
+        numbers, cpu = (0.0, -float(len(batch)), -1 / len(batch)), _on_cpu(batch)
+        self._zero, self._less, self._share = (  # a processor would make tensors of them at every step
+            {t: torch.tensor(value, dtype=t) if cpu else value for t in _TYPES} for value in numbers
+        )
+
+    def run_node(self, n: Node) -> Any:
+        if (form := _FORMS.get(n.target)) is not None:
+            made = form(self, n, *self.fetch_args_kwargs_from_env(n)[0])
+            if made is not None:
+                self.any = True
+                return made
+        return super().run_node(n)
+
+    # Cross-entropy: [rows, classes] and a target a row
+
+    def _nll(
+        self, n: Node, x: Tensor, y: Tensor, weight: Tensor | None, reduction: int, ignored: int
+    ) -> tuple[Tensor, Tensor] | None:
+        if not self._all_count(n.args[1], x, y, weight, reduction, ignored):
+            return None
+        each = x.gather(1, y[:, None]).squeeze(1)
+        return each.sum() / self._less[x.dtype] if reduction == _MEAN else -each, x.new_full((), len(x))
+
+    def _nll_backward(
+        self,
+        n: Node,
+        grad: Tensor,
+        x: Tensor,
+        y: Tensor,
+        weight: Tensor | None,
+        reduction: int,
+        ignored: int,
+        _: Tensor,
+    ) -> Tensor | None:
+        if not self._all_count(n.args[2], x, y, weight, reduction, ignored):
+            return None
+        alike = reduction == _MEAN and isinstance(n.args[0], Node) and n.args[0].target is _aten.ones_like.default
+        each: Any = -grad if reduction == _NONE else self._share[x.dtype] if alike else grad / self._less[x.dtype]
+        if _few(x, 1):  # as log-softmax wants it
+            return torch.where(y == _CLASSES[x.shape[1]], each, self._zero[x.dtype]).t()
+        nothing, at = torch.zeros_like(x), y[:, None]
+        return nothing.scatter(1, at, -1 / len(x) if alike else each.view(-1, 1).expand(len(x), 1))
+
+    def _all_count(self, node: Any, x: Tensor, y: Tensor, weight: Tensor | None, reduction: int, ignored: int) -> bool:
+        """Whether every row counts, and as much as any other."""
+        alike = x.ndim == 2 and y.dtype == torch.int64 and weight is None and reduction in (_NONE, _MEAN)
+        return alike and node is self._y and ignored in self._absent
+
+    # Log-softmax of few classes
+
+    def _log_softmax(self, _: Node, x: Tensor, dim: int, half: bool) -> Tensor | None:
+        if half or not _few(x, dim):
+            return None
+        return torch.log_softmax(_classes_first(x), 0).t()[: len(x)]
+
+    def _log_softmax_backward(self, _: Node, grad: Tensor, out: Tensor, dim: int, dtype: torch.dtype) -> Tensor | None:
+        if not _few(out, dim) or dtype is not out.dtype:
+            return None
+        grads: Tensor = _aten._log_softmax_backward_data.default(_classes_first(grad), _classes_first(out), 0, dtype)
+        return grads.t()[: len(out)].contiguous()  # the bits of a product depend on how its factors lie
+
+
+_FORMS: dict[Any, Any] = {
+    _aten.nll_loss_forward.default: _Quick._nll,
+    _aten.nll_loss_backward.default: _Quick._nll_backward,
+    _aten._log_softmax.default: _Quick._log_softmax,
+    _aten._log_softmax_backward_data.default: _Quick._log_softmax_backward,
+}
+
+
+def _few(x: Tensor, dim: int) -> bool:
+    """Whether a row is shorter than what is taken at a time."""
+    if x.ndim != 2 or dim not in (1, -1) or not _on_cpu(x):
+        return False
+    at_a_time = _LANES.get(torch.backends.cpu.get_cpu_capability(), 4) * 4 // x.element_size()
+    return x.shape[1] < at_a_time
+
+
+def _on_cpu(x: Tensor) -> bool:
+    return x.device.type == "cpu"
+
+
+def _classes_first(x: Tensor) -> Tensor:
+    """[classes, rows], and rows to fill up."""
+    rows = x.t() if len(x) % _FULL == 0 else pad(x.t(), (0, -len(x) % _FULL))
+    return rows.contiguous()

@@ -1,0 +1,180 @@
+"""The batches of a stack of clients in columns: in column s everybody makes a step on the examples at[:, s].
+
+Where a rule makes one lap an epoch, a client's batches follow each other without a gap; where it makes more, every
+epoch begins in one column for all, so that all turn to the next lap together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from ...core import rng
+from ...training.batch_order import draws, orders
+from ...training.visit import Work
+
+__all__ = ["Few", "Schedule", "padded", "schedule"]
+
+_ANYHOW = 8  # clients: a stack of fewer takes about as long
+_HANDFUL = 6  # sizes that are made for stacks as they come
+_LITTLE, _MUCH = 1.1, 4  # times as many as there are: filled up so far before another size is made, and after it
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """`at` [clients, columns, width]: examples; `drawn`: numbers to augment them by; `keys` [clients, columns]: of what
+
+    is left out at random; `rows`: which examples count (None: all); `active`: whose step counts.
+    """
+
+    at: Tensor
+    drawn: Tensor | None
+    keys: Tensor | None
+    rows: Tensor | None
+    active: Tensor | None
+    laps: list[tuple[int, int, int]]  # lap, first column, how many
+    cuts: dict[int, int]  # from this column on the stack is so many clients
+    single: bool  # whether there is a batch of one example
+
+    @property
+    def ragged(self) -> bool:
+        return self.rows is not None
+
+    @property
+    def parts(self) -> list[Tensor]:
+        """What a step is told about its batch."""
+        return [t for t in (self.at, self.drawn, self.keys, self.rows, self.active) if t is not None]
+
+
+def padded(n: int) -> int:
+    """How many clients are stacked for n: few different numbers, since each is to be traced; at most a quarter more."""
+    step = 1 << max(0, (n - 1).bit_length() - 3)
+    return -(-n // step) * step
+
+
+class Few:
+    """The same where each size has to be compiled, which takes longer than many steps of clients that do not count.
+
+    A stack is filled up to a size that there is, if that is little work more, and has its own otherwise; when there is
+    a handful of them, up to four times as many will do before another one is made, of twice as many as the one below.
+    """
+
+    def __init__(self) -> None:
+        self._made: list[int] = []
+
+    def __call__(self, n: int, most: int = 1 << 62, lanes: int = 1) -> int:
+        """For n clients who wait; `most`: what fits, n at least; `lanes`: stacks that share a device's time."""
+        anyhow = _ANYHOW // lanes
+        if (known := self._known(n, min(most, max(anyhow, int(_LITTLE * n))))) is not None:
+            return known
+        if len(self._made) >= _HANDFUL:
+            return self.left(n, most)
+        self._made.append(min(most, max(n, anyhow)) if self._made else n)
+        return self._made[-1]
+
+    def left(self, n: int, most: int = 1 << 62) -> int:
+        """For n who are left of a stack: what halves time and again would need more sizes than a handful."""
+        if (known := self._known(n, min(most, max(_ANYHOW, _MUCH * n)))) is not None:
+            return known
+        below = max((s for s in self._made if s < n), default=0)
+        self._made.append(min(most, max(padded(n), 2 * below, _ANYHOW)))
+        return self._made[-1]
+
+    def _known(self, n: int, most: int) -> int | None:
+        return min((s for s in self._made if n <= s <= most), default=None)
+
+
+def schedule(
+    clients: Sequence[tuple[int, int, int]],
+    work: Work,
+    *,
+    laps: int,
+    width: int,
+    like: Tensor,
+    n_draws: int = 0,
+    noise: Sequence[int] | None = None,
+    fill: Callable[[int], int] = padded,
+    left: Callable[[int], int] = padded,
+    masked: bool = False,
+) -> Schedule:
+    """Of clients (number of examples, offset of the first, key of their order), those of most steps first.
+
+    `like`: on which device, and of which type numbers are drawn, `n_draws` an example. `noise`: each client's key of
+    what is left out at random, where a model does that. `fill`: how many are stacked for so many; `left`: for so many
+    who are not done yet. `masked`: say which examples count, though all do.
+    """
+    size = work.batch or width
+    plans = [list(orders(n, work, key)) for n, _, key in clients]
+    n_epochs = max(len(p) for p in plans)
+    longest = [max(p[e][1] for p in plans if e < len(p)) for e in range(n_epochs)]
+    begins = np.concatenate([[0], np.cumsum(longest)]).tolist()
+    aligned = laps > 1
+    n_columns = begins[-1] if aligned else max(sum(count for _, count in p) for p in plans)
+    at = np.zeros((fill(len(clients)), n_columns, width), np.int64)
+    rows = np.zeros(at.shape, bool)
+    drawn, keys = np.zeros((*at.shape, n_draws), np.float32), np.zeros(at.shape[:2], np.uint64)
+    for c, ((n, offset, key), plan) in enumerate(zip(clients, plans, strict=True)):
+        column = 0
+        for e, (order, count) in enumerate(plan):
+            first = begins[e] if aligned else column
+            _fill(at[c], rows[c], first, order, n, count, size)
+            if n_draws:
+                drawn[c, first : first + count] = draws(n, n_draws, key, e)[at[c, first : first + count]]
+            if noise is not None:
+                keys[c, first : first + count] = [rng.extend(noise[c], column + i) for i in range(count)]
+            column += count
+        at[c] += offset
+    for part in (at, rows, drawn, keys):
+        part[len(clients) :] = part[0]
+    if aligned:
+        sequence = [(lap, begins[e], longest[e]) for e in range(n_epochs) for lap in range(laps)]
+    else:
+        sequence = [(0, 0, n_columns)]
+    counts: Any = rows if masked or not rows.all() else None
+    cuts = {} if aligned or counts is None else _cuts(np.any(rows[: len(clients)], axis=-1), len(at), left)
+    return Schedule(
+        torch.from_numpy(at).to(like.device),
+        torch.from_numpy(drawn).to(like) if n_draws else None,
+        None if noise is None else torch.from_numpy(keys.view(np.int64)).to(like.device),
+        None if counts is None else torch.from_numpy(counts).to(like.device),
+        None if counts is None else torch.from_numpy(counts.any(-1)).to(like.device),
+        sequence,
+        cuts,
+        bool((rows.sum(-1) == 1).any()),
+    )
+
+
+def _fill(
+    at: npt.NDArray[np.int64],
+    rows: npt.NDArray[np.bool_],
+    first: int,
+    order: npt.NDArray[np.int64] | None,
+    n: int,
+    count: int,
+    size: int,
+) -> None:
+    """An epoch's batches of a client, from a column on; padding repeats the batch's first example."""
+    examples = np.arange(n) if order is None else order
+    whole = min(count, n // size)
+    if whole:
+        at[first : first + whole, :size] = examples[: whole * size].reshape(whole, size)
+        rows[first : first + whole, :size] = True
+    if count > whole:
+        rest = examples[whole * size :]
+        at[first + whole, : len(rest)], at[first + whole, len(rest) :] = rest, rest[0]
+        rows[first + whole, : len(rest)] = True
+
+
+def _cuts(active: npt.NDArray[np.bool_], now: int, left: Callable[[int], int]) -> dict[int, int]:
+    """Columns from which on half of a stack of `now` or less is at work, and what is left of it."""
+    cuts = {}
+    for s, alive in enumerate(active.sum(0).tolist()):
+        if 0 < alive <= now / 2 and left(alive) <= now / 2:
+            now = cuts[s] = left(alive)
+    return cuts

@@ -1,0 +1,294 @@
+"""A rule's step as a plain list of tensor operations, for one client or for a stack of them.
+
+    one      step(w, statistics, sent, context…, state…, x, y, rows) → w, statistics, state…, loss      traced once
+    stacked  the same over a first dimension of clients                                          by batching rules
+
+What is traced has no Python left in it, no autograd and no hidden state: it can be run over and over at little cost, by
+several threads, or be captured in a CUDA graph. Whatever in a rule's context or state is not a tensor is fixed at
+tracing; where it changes, another trace is made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import functionalize, vmap
+from torch.fx import GraphModule, Node
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+
+from ...core.errors import first_line
+from .tracer import LooksAtValues, recorded
+
+__all__ = [
+    "Form",
+    "NoRule",
+    "NotStackable",
+    "Varies",
+    "bytes_of",
+    "form_of",
+    "gathered",
+    "no_loops",
+    "stacked",
+    "traced",
+]
+
+Operations = Callable[..., Any]
+_aten = torch.ops.aten
+_KEYS: dict[Hashable, int] = {}
+
+
+class NotStackable(Exception):
+    """Why something cannot be traced or stacked."""
+
+
+class NoRule(NotStackable):
+    """An operation has no form for a stack: clients can be traced, one a stack."""
+
+
+class Varies:
+    """Stands for what is not the same for all clients of a stack, and is no tensor: it may be there, not be used."""
+
+    def _refuse(self, *_: Any, **__: Any) -> Any:
+        raise NotStackable(
+            "its rule uses a plain number of its context in a step; a tensor, or a field of the rule, would do"
+        )
+
+    __getattr__ = __bool__ = __len__ = __iter__ = __getitem__ = __call__ = __index__ = __float__ = __int__ = _refuse
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __neg__ = _refuse
+    __lt__ = __le__ = __gt__ = __ge__ = __pow__ = __rpow__ = _refuse
+
+
+@dataclass(frozen=True)
+class Form:
+    """The shape of a record: where its tensors go, and what else is in it."""
+
+    spec: TreeSpec
+    rest: tuple[Any, ...]  # the leaves that are no tensors; None in the place of tensors
+    kinds: tuple[Any, ...]  # shape and type of tensors
+
+    @cached_property
+    def key(self) -> int:
+        """The same number for forms that are the same to a trace."""
+        return _KEYS.setdefault((str(self.spec), tuple(_key(x) for x in self.rest), self.kinds), len(_KEYS))
+
+    def filled(self, tensors: Sequence[Tensor], instead: Mapping[type, Any] = MappingProxyType({})) -> Any:
+        """The record with these tensors, and with others `instead` of leaves of a type."""
+        given = iter(tensors)
+        rest = (instead.get(type(x), x) for x in self.rest)
+        leaves = [x if kind is None else next(given) for x, kind in zip(rest, self.kinds, strict=True)]
+        return tree_unflatten(leaves, self.spec)
+
+
+def form_of(record: Any) -> tuple[Form, list[Tensor]]:
+    """A record taken apart."""
+    leaves, spec = tree_flatten(record)
+    kinds = tuple((tuple(x.shape), x.dtype) if isinstance(x, Tensor) else None for x in leaves)
+    rest = tuple(None if isinstance(x, Tensor) else x for x in leaves)
+    return Form(spec, rest, kinds), [x for x in leaves if isinstance(x, Tensor)]
+
+
+def gathered(forms: Sequence[Form]) -> Form:
+    """One form for records of the same tensors. What else differs in them varies, and so do plain numbers and what has
+    no value to tell it by, such as an array: who is stacked next may have others, and a trace for each would be one too
+    many.
+    """
+    first, columns = forms[0], zip(*(f.rest for f in forms), strict=True)
+    same = [type(column[0]) not in (int, float) and _one_value(column) for column in columns]
+    return replace(first, rest=tuple(x if s else Varies() for x, s in zip(first.rest, same, strict=True)))
+
+
+def _one_value(column: Sequence[Any]) -> bool:
+    try:
+        return len({_key(x) for x in column}) == 1
+    except NotStackable:
+        return False
+
+
+def _key(x: Any) -> Hashable:
+    """Equal for what is the same to a trace."""
+    if isinstance(x, Varies):
+        return "varies"
+    if isinstance(x, slice):
+        return ("slice", x.start, x.stop, x.step)
+    try:
+        hash(x)
+    except TypeError:  # where it lies says nothing: the next one may lie there
+        raise NotStackable(
+            f"its rule keeps {type(x).__name__} where a tensor, or something hashable, would do"
+        ) from None
+    return (type(x).__name__, x)
+
+
+def traced(fn: Operations, args: Sequence[Tensor]) -> GraphModule:
+    """The operations that a function does with such tensors; nothing is written to its arguments."""
+    try:
+        with sdpa_kernel(SDPBackend.MATH):  # of operations that can be stacked, which its quicker forms are not
+            once = _trace(fn, args)
+        if any(_name(node) in _RANDOM for node in once.graph.nodes):
+            raise NotStackable(
+                "it draws random numbers by itself; dropout by torch's layers, or a client's key, would do"
+            )
+        return tidied(_trace(functionalize(once), args) if _writes(once) else once)
+    except (NotStackable, torch.OutOfMemoryError):
+        raise
+    except Exception as e:  # whatever a model or a rule does that cannot be traced
+        raise NotStackable(f"its step cannot be traced ({type(e).__name__}: {first_line(e)})") from e
+
+
+def stacked(one: GraphModule, args: Sequence[Tensor]) -> GraphModule:
+    """The same operations over a first dimension of clients."""
+    with no_loops():
+        return tidied(_trace(vmap(one), args))
+
+
+@contextlib.contextmanager
+def no_loops() -> Iterator[None]:
+    """An operation without a stacked form is told, not looped over client by client."""
+    functorch: Any = torch._C._functorch
+    before = functorch._is_vmap_fallback_enabled()
+    functorch._set_vmap_fallback_enabled(False)
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as e:
+        raise NoRule(f"its step cannot be stacked ({type(e).__name__}: {first_line(e)})") from e
+    finally:
+        functorch._set_vmap_fallback_enabled(before)
+
+
+def _trace(fn: Operations, args: Sequence[Tensor]) -> GraphModule:
+    """By our own recorder; by torch's tracer, which takes a while to import, where that one cannot.
+
+    Torch's hands out tensors without values: a model may notice, and do without what it would read off them.
+    """
+    if all(a.device.type == "cpu" for a in args):
+        with contextlib.suppress(LooksAtValues):
+            return recorded(fn, args)
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    noisy = logging.getLogger("torch._subclasses.fake_tensor")  # it logs what is raised anyhow
+    before, noisy.disabled = noisy.disabled, True
+    try:
+        made: GraphModule = make_fx(fn, tracing_mode="fake", _allow_non_fake_inputs=True)(*args)
+    finally:
+        noisy.disabled = before
+    if any(not isinstance(n, int) for node in made.graph.nodes for n in getattr(node.meta.get("val"), "shape", ())):
+        raise NotStackable("how large a tensor in its step is depends on values")
+    return made
+
+
+def _name(node: Node) -> str:
+    """Of an operation, whichever of its forms it is."""
+    schema = getattr(node.target, "_schema", None)
+    return "" if schema is None else str(schema.name).partition("::")[2].rstrip("_")
+
+
+def _writes(gm: GraphModule) -> bool:
+    """Whether an operation writes to a tensor that is there already."""
+    return any(getattr(getattr(node.target, "_schema", None), "is_mutable", False) for node in gm.graph.nodes)
+
+
+# Tidying: tracing leaves behind operations that do nothing, and the same one several times
+
+
+_SAME = {_aten.detach.default, _aten.alias.default}
+_RESHAPES = {
+    _aten.view.default, _aten._unsafe_view.default, _aten.expand.default, _aten.reshape.default, _aten.slice.Tensor,
+}  # fmt: skip
+_RANDOM = {
+    "rand", "randn", "randint", "randperm", "rand_like", "randn_like", "randint_like", "random", "bernoulli", "normal",
+    "uniform", "exponential", "multinomial", "poisson", "binomial", "cauchy", "geometric", "log_normal",
+    "native_dropout", "rrelu_with_noise",
+}  # fmt: skip
+_IMPURE = ("rand", "dropout", "bernoulli", "normal", "uniform", "copy_", "empty")
+
+
+def tidied(gm: GraphModule) -> GraphModule:
+    """Without operations that change nothing, and with each one made once."""
+    graph = gm.graph
+    for node in list(graph.nodes):
+        if node.op == "call_function" and (same := _same_as(node)) is not None:
+            node.replace_all_uses_with(same)
+            graph.erase_node(node)
+        elif node.target is _aten.view.default:  # in a stack it may lie otherwise in memory
+            node.target = _aten.reshape.default
+        elif node.target is _aten.fill.Scalar:  # which has no stacked form
+            node.target = _aten.full_like.default
+    graph.eliminate_dead_code()
+    _made_once(gm)
+    graph.eliminate_dead_code()
+    gm.recompile()
+    return gm
+
+
+def _same_as(node: Node) -> Node | None:
+    """The node whose value this one repeats, if there is one."""
+    source = node.args[0] if node.args else None
+    if not isinstance(source, Node):
+        return None
+    if node.target in _SAME:
+        return source
+    if node.target is _aten.copy.default:  # what is left of a write: the value written
+        written = node.args[1]
+        same = isinstance(written, Node) and _shape(node) == _shape(written) and _dtype(node) == _dtype(written)
+        return written if same else None  # type: ignore[return-value]
+    if node.target in _RESHAPES and _shape(node) == _shape(source):
+        return source
+    if node.target is _aten.mul.Scalar and node.args[1] == 1 and _dtype(node) == _dtype(source):
+        return source
+    if node.target is _aten.transpose.int and source.target is _aten.transpose.int and source.args[1:] == node.args[1:]:
+        return source.args[0]  # type: ignore[return-value]
+    return None
+
+
+def _shape(node: Node) -> Any:
+    value = node.meta.get("val")
+    return tuple(value.shape) if isinstance(value, Tensor) else node
+
+
+def _dtype(node: Node) -> Any:
+    value = node.meta.get("val")
+    return value.dtype if isinstance(value, Tensor) else node
+
+
+def _made_once(gm: GraphModule) -> None:
+    seen: dict[Hashable, Node] = {}
+    for node in list(gm.graph.nodes):
+        name = str(node.target)
+        if node.op != "call_function" or any(word in name for word in _IMPURE):
+            continue
+        try:
+            key = (node.target, _frozen(node.args), _frozen(tuple(sorted(node.kwargs.items()))))
+            first = seen.setdefault(key, node)
+        except TypeError:
+            continue
+        if first is not node:
+            node.replace_all_uses_with(first)
+            gm.graph.erase_node(node)
+
+
+def _frozen(x: Any) -> Hashable:
+    if isinstance(x, (list, tuple)):
+        return (type(x).__name__, *(_frozen(v) for v in x))
+    return (type(x).__name__, x)
+
+
+def bytes_of(gm: GraphModule) -> int:
+    """What all its operations' results would take at once: a bound on the memory that a run of it needs."""
+    total = 0
+    for node in gm.graph.nodes:
+        value = node.meta.get("val")
+        for t in value if isinstance(value, (list, tuple)) else (value,):
+            if isinstance(t, Tensor):
+                total += t.numel() * t.element_size()
+    return total

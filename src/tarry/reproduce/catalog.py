@@ -1,0 +1,77 @@
+"""Where experiments lie: packed beside this package, or in the folder `experiments` of a checkout.
+
+TARRY_EXPERIMENTS names another folder.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from ..core.errors import BadInput, near
+from .experiment import Experiment
+from .parser import read
+from .store import Store
+
+__all__ = ["find", "names", "page_folder", "results", "root"]
+
+_PACKAGE = Path(__file__).resolve().parent.parent
+_PACKED = _PACKAGE / "experiments"
+
+
+def root() -> Path:
+    """The folder of all papers."""
+    if given := os.environ.get("TARRY_EXPERIMENTS"):
+        folder = Path(given).expanduser().resolve()
+        if not folder.is_dir():
+            raise BadInput(f"TARRY_EXPERIMENTS {given}: there is no such folder")
+        return folder
+    for folder in (_PACKED, _PACKAGE.parent.parent / "experiments"):
+        if folder.is_dir():
+            return folder
+    raise BadInput("no experiments are here; TARRY_EXPERIMENTS=FOLDER names the folder that holds them")
+
+
+def names() -> list[str]:
+    """paper/table of all, tables in the order people count them."""
+    found = [p.relative_to(root()).with_suffix("").as_posix() for p in root().glob("*/*.toml")]
+    return sorted(found, key=_counted)
+
+
+def _counted(name: str) -> tuple[str, str, int, str]:
+    paper, _, table = name.partition("/")
+    found = re.match(r"(\D*)(\d*)", table)
+    assert found is not None
+    return paper, found[1], int(found[2] or 0), table
+
+
+def find(name: str) -> Experiment:
+    """The experiment of a name: orthofl/table2."""
+    path = root() / f"{name}.toml"
+    if name.count("/") != 1 or not path.is_file():
+        known = names()
+        papers = sorted({n.partition("/")[0] for n in known})
+        hint = near(name, known) if "/" in name else ""
+        more = "" if "Did you mean" in hint else f" `--list` shows all of {', '.join(papers)}."
+        raise BadInput(f"{name}: there is no such experiment.{hint if 'Did you mean' in hint else ''}{more}")
+    return read(path, name)
+
+
+def results(name: str, *, quick: bool = False, folder: Path | None = None) -> Store:
+    """A table's results; in `folder` in place of the experiments' own.
+
+    Of experiments that lie in the package, new results go into the folder `experiments` where one is, on top of those
+    that came with the package.
+    """
+    paper, _, table = name.partition("/")
+    file = Path(paper, "results", f"{table}{'-quick' if quick else ''}.json")
+    if folder is None and root() == _PACKED:
+        return Store(Path("experiments") / file, name, base=root() / file)
+    return Store((root() if folder is None else folder) / file, name)
+
+
+def page_folder() -> Path:
+    """The folder docs of the checkout that the experiments are in; where there is none, the one we are in."""
+    docs = root().parent / "docs"
+    return docs if docs.is_dir() else Path.cwd()

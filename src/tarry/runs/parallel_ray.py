@@ -1,0 +1,147 @@
+"""The runs of a comparison spread over a Ray cluster: a task each, in a process of its own, with one CPU.
+
+A run that is lost with its worker is begun again; where it has a folder it goes on from its newest checkpoint. Folders
+must be seen by all of the cluster's machines, as must the data sets and files that the runs name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..core.errors import BadInput, TarryError, WorkerDied
+from ..vector.process import keep_memory
+from .run import Progress
+from ..record.result import Result
+from ..executors.ray_cluster import connect, has_room, load, told, travels
+from ..config.spec import Spec
+
+__all__ = ["spread"]
+
+Runs = Sequence[tuple[Spec, Path | None]]
+#: (spec, folder, who hears of progress) → result; a module's own function
+One = Callable[[Spec, Path | None, Callable[[Progress], None]], Result]
+
+_RETRIES = 2  # of a run that was lost with its worker
+_GLANCE = 0.2  # seconds between looks at how far they are
+
+
+class _Board:
+    """Where runs write how far they are."""
+
+    def __init__(self) -> None:
+        self._news: dict[int, Progress] = {}
+
+    def put(self, index: int, progress: Progress) -> None:
+        self._news[index] = progress
+
+    def take(self) -> dict[int, Progress]:
+        news, self._news = self._news, {}
+        return news
+
+
+def _run(runs: Runs, index: int, one: One, board: Any, environment: Mapping[str, str]) -> Any:
+    """A run's result with its weights as an array, or the text of what went wrong."""
+    spec, folder = runs[index]
+    os.environ.update(environment)
+    torch.set_num_threads(1)
+    keep_memory()
+    if folder is not None and not folder.parent.is_dir():
+        return _unseen(folder)
+    try:
+        result = one(spec, folder, lambda progress: board.put.remote(index, progress))
+    except TarryError as e:
+        return str(e)
+    except Exception as e:
+        return f"the run of {spec.label}, seed {spec.seed}, failed: {e}\n{traceback.format_exc()}"
+    return replace(result, weights=None), None if result.weights is None else result.weights.cpu().numpy()
+
+
+def _unseen(folder: Path) -> str:
+    return f"--out {folder}: not all machines of the Ray cluster share it; name a folder that they all see"
+
+
+def spread(
+    runs: Runs,
+    *,
+    one: One,
+    workers: int,
+    show: Callable[[int, Spec, Progress], None],
+    address: str | None = None,
+    gpus: float = 0.0,
+) -> list[Result]:
+    """What `one` makes of every run, `workers` at a time and as the cluster has room; `show` hears how far they are."""
+    ray, leave = load(), connect(address, cpus=workers)
+    running: dict[Any, int] = {}
+    try:
+        has_room(gpus)
+        travels()
+        folders = [None if folder is None else folder.resolve() for _, folder in runs]
+        _prepare(folders)
+        board = _board(ray)
+        task = ray.remote(num_cpus=1, num_gpus=gpus, max_calls=1, max_retries=_RETRIES)(_run)
+        everything = ray.put([(spec, folder) for (spec, _), folder in zip(runs, folders, strict=True)])
+        environment = {k: v for k, v in os.environ.items() if k.startswith("TARRY_")}
+        waiting, results = list(range(len(runs))), dict[int, Result]()
+        while waiting or running:
+            while waiting and len(running) < workers:
+                index = waiting.pop(0)
+                running[task.remote(everything, index, one, board, environment)] = index
+            ready, _ = ray.wait(list(running), timeout=_GLANCE)
+            for index, progress in ray.get(board.take.remote()).items():
+                if index in running.values():
+                    show(index, runs[index][0], progress)
+            for ref in ready:
+                index = running.pop(ref)
+                spec, folder = runs[index]
+                result = results[index] = replace(_result(ray, ref, spec, folders[index]), out=folder)
+                show(index, spec, Progress(1.0, result.virtual_time, result.updates, result.final_accuracy))
+        return [results[i] for i in range(len(runs))]
+    finally:
+        for ref in running:
+            with contextlib.suppress(ray.exceptions.RayError):
+                ray.cancel(ref, force=True)
+        leave()
+
+
+def _prepare(folders: Sequence[Path | None]) -> None:
+    """Make the folders that runs make theirs in: a machine that does not see them does not share them."""
+    for folder in folders:
+        if folder is not None:
+            try:
+                folder.parent.mkdir(parents=True, exist_ok=True)
+            except OSError as e:
+                raise BadInput(f"--out {folder}: it cannot be made ({e}); name another folder") from e
+
+
+def _board(ray: Any) -> Any:
+    """On this machine: it is lost with us alone."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    return ray.remote(num_cpus=0, scheduling_strategy=here)(_Board).remote()
+
+
+def _result(ray: Any, ref: Any, spec: Spec, folder: Path | None) -> Result:
+    try:
+        answer = ray.get(ref)
+    except ray.exceptions.RayTaskError as e:
+        raise TarryError(f"the run of {spec.label}, seed {spec.seed}, failed in its Ray worker: {e}") from e
+    except ray.exceptions.RayError as e:
+        raise WorkerDied(
+            f"the run of {spec.label}, seed {spec.seed}, was lost with its Ray worker {_RETRIES + 1} times: {told(e)}"
+        ) from e
+    if isinstance(answer, str):
+        raise TarryError(answer)
+    result, weights = answer
+    if folder is not None and not (folder / "result.json").is_file():
+        raise BadInput(_unseen(folder))
+    assert isinstance(result, Result)
+    return replace(result, weights=None if weights is None else torch.from_numpy(weights.copy()))

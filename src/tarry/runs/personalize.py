@@ -1,0 +1,155 @@
+"""Personalisation (--personalise EPOCHS): every client makes the answer its own, and is scored on its own classes.
+
+    begin    the answer; a client's own model where the method's clients have one (Method.personal)
+    tune     EPOCHS epochs over the client's own examples: plain training with the run's optimiser, batch and last rate,
+             unless the method has another rule for it
+    score    a_k = Σ_c (n_kc / n_k) a_c           n_kc of client k's n_k examples are of class c
+             a_c: the accuracy on all test examples of class c
+
+a_k is what a test set drawn with the client's own mix of classes gives on average: all test examples of its classes
+count, and there is no draw. Classes that the test set lacks are left out of the mix; a client with no other has no
+score. Where targets are not classes, everybody is scored on the whole test set. `before` is the answer's score, `after`
+that of what the client made of it. A tuning that does not stay finite is refused: the client keeps what it began with.
+Means and standard deviations are over all clients that have a score, each counting alike (FedSOL, Table 9).
+
+The orders and draws of a tuning are those of visit −1, a function of the seed and the client alone: the same for all
+methods, and of no visit of the run. One model is held at a time, however many clients there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from statistics import fmean, pstdev
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from ..training.flat_model import Bound
+from ..core.tickets import Job
+from ..training.visit import Work, train
+from ..core.errors import BadInput
+from ..core.method import Personal
+from ..core.server import Server
+from ..core.task import Examples, Task, accuracy
+
+__all__ = ["Exam", "best_constant", "check", "class_shares", "has_classes", "personalise"]
+
+_CHUNK = 1000  # test examples asked about at once
+_VISIT = -1  # the run's visits count from 0
+_ALL = 0  # the one class of a task without classes
+
+Answers = Callable[[Tensor], Tensor]
+Told = Callable[[int], None]  # how many clients are done
+
+
+def has_classes(examples: Examples) -> bool:
+    """Whether the targets are one whole number an example."""
+    return not examples[1].is_floating_point() and examples[1].ndim == 1
+
+
+def class_shares(task: Task, client: int, n_classes: int) -> npt.NDArray[np.float64]:
+    """What of a client's own examples is of each of the first classes."""
+    own = task.clients[client][1].cpu().long().numpy()
+    shares: npt.NDArray[np.float64] = np.bincount(own, minlength=n_classes)[:n_classes] / len(own)
+    return shares
+
+
+def best_constant(task: Task) -> float | None:
+    """The accuracy of whoever always answers with the commonest class; None where that is not what is scored."""
+    if task.test is None or task.score is not accuracy or not has_classes(task.test):
+        return None
+    return float(torch.bincount(task.test[1].long()).max()) / len(task.test[1])
+
+
+class Exam:
+    """The test set, class by class, and how much each class counts for a client."""
+
+    def __init__(self, task: Task):
+        assert task.test is not None
+        assert task.score is not None
+        (x, y), self._task, self._score = task.test, task, task.score
+        self._classes = has_classes(task.test)
+        self._parts = {c: (x[y == c], y[y == c]) for c in sorted(set(y.tolist()))} if self._classes else {_ALL: (x, y)}
+
+    def mix(self, client: int) -> dict[int, float]:
+        """What each class counts, in all 1; nothing where the test set has none of the client's classes."""
+        if not self._classes:
+            return {_ALL: 1.0}
+        shares = class_shares(self._task, client, max(self._parts) + 1).tolist()
+        total = sum(shares[c] for c in self._parts)
+        return {c: shares[c] / total for c in self._parts if shares[c] > 0}
+
+    def by_class(self, answers: Answers) -> dict[int, float]:
+        """The accuracy on every class."""
+        return {c: self._accuracy(answers, c) for c in self._parts}
+
+    def score(self, answers: Answers, mix: Mapping[int, float]) -> float | None:
+        """Of a client with that mix of classes; nobody is asked about other classes."""
+        return sum(share * self._accuracy(answers, c) for c, share in mix.items()) if mix else None
+
+    @torch.no_grad()
+    def _accuracy(self, answers: Answers, c: int) -> float:
+        x, y = self._parts[c]
+        chunks = zip(torch.split(x, _CHUNK), torch.split(y, _CHUNK), strict=True)
+        return sum(float(self._score(answers(part), targets)) for part, targets in chunks) / len(x)
+
+
+def check(epochs: int, how: Personal, bound: Bound, first: Tensor) -> None:
+    """Raise BadInput where nothing will come of it; a way to predict is tried on an example."""
+    task = bound.task
+    if task.test is None or task.score is None:
+        missing = "test set" if task.test is None else "score"
+        raise BadInput(f"--personalise {epochs}: task {task.name!r} has no {missing}; leave out --personalise")
+    how.tune.check(bound.layout, bound.optimiser)
+    if how.predict is not None:
+        x, y = task.clients[0]
+        with torch.no_grad():
+            how.predict(first, (x[:2], y[:2]), bound)(x[:1])
+
+
+def personalise(server: Server, bound: Bound, *, work: Work, epochs: int, seed: int, told: Told) -> dict[str, Any]:
+    """Every client's own accuracy before and after; nothing of the run changes."""
+    how, task, answer = server.method.personal, bound.task, server.answer
+    exam = Exam(task)
+    known = exam.by_class(lambda x: bound.outputs(answer, x))
+    begins = _own_models(server) if how.own else lambda _: answer
+    tuning = replace(work, epochs=epochs, steps=None) if epochs else None
+    before: list[float | None] = []
+    after: list[float | None] = []
+    refused = 0
+    for client in range(len(task.clients)):
+        mix, w = exam.mix(client), begins(client)
+        before.append(sum(share * known[c] for c, share in mix.items()) if mix else None)
+        if tuning is not None:
+            job = Job(-1, client, _VISIT, w, version=server.version)
+            trained = train(job, bound, rule=how.tune, work=tuning, seed=seed)
+            w, refused = (w + trained.delta, refused) if trained.finite else (w, refused + 1)
+        same = w is answer and how.predict is None
+        after.append(before[-1] if same else exam.score(_answers(how, w, task.clients[client], bound), mix))
+        told(client + 1)
+    scored = sum(a is not None for a in after)
+    found = {"before": _over_clients(before), "after": _over_clients(after)}
+    return {"epochs": epochs, "clients": scored, "refused": refused, **found}
+
+
+def _own_models(server: Server) -> Callable[[int], Tensor]:
+    """The start of the visit a client is at, or of its next."""
+    out = {t.client: t.sent for t in server.tickets.values()}
+    return lambda client: out[client] if client in out else server.next_start(client)
+
+
+def _answers(how: Personal, w: Tensor, own: Examples, bound: Bound) -> Answers:
+    if how.predict is None:
+        return lambda x: bound.outputs(w, x)
+    with torch.no_grad():
+        return how.predict(w, own, bound)
+
+
+def _over_clients(values: list[float | None]) -> dict[str, Any]:
+    there = [v for v in values if v is not None]
+    spread = {"mean": fmean(there), "sd": pstdev(there)} if there else {"mean": None, "sd": None}
+    return {**spread, "per_client": values}

@@ -1,0 +1,141 @@
+"""Data sets that come as folders of image files: Tiny-ImageNet (Le, Yang 2015) and CINIC-10 (Darlow et al. 2018).
+
+    tiny-imagenet-200/  train/<class>/images/*.JPEG, val/images/*.JPEG with val/val_annotations.txt   200 classes, 64×64
+                        (or val/<class>/…, as many scripts sort it); the unlabelled test/ is passed over
+    CINIC-10/           train/<class>/*.png, test/<class>/*.png; valid/ is passed over                10 classes, 32×32
+
+A class's number is its place among the sorted names: the ten of CINIC-10, those of Tiny-ImageNet's wnids.txt (where it
+is not there, those of the folders in train/). Images lie in the order of class and file name.
+"""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from ...core.errors import BadInput
+from .arrays import Array, Arrays, split
+from .npz import UNREADABLE
+from .places import Told, files
+from .sets import remark
+
+__all__ = ["read_cinic10", "read_tiny_imagenet"]
+
+_MOST_BYTES = 8 << 20  # of one image file
+_PARTS = ("train", "val", "valid", "test")
+_PICTURES = (".jpeg", ".jpg", ".png")
+_ANNOTATIONS, _CLASSES = "val_annotations.txt", "wnids.txt"
+_CINIC10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+
+Decode = Callable[[bytes, str], bytes]
+
+
+def read_cinic10(path: Path, flag: str) -> Arrays:
+    """CINIC-10 as folder or archive."""
+    return _read(path, flag, side=32, parts=("train", "test"), classes=_CINIC10)
+
+
+def read_tiny_imagenet(path: Path, flag: str) -> Arrays:
+    """tiny-imagenet-200 as folder or archive."""
+    return _read(path, flag, side=64, parts=("train", "val"))
+
+
+class _Part:
+    """The images of one part: decoded bytes one after the other, with the class and file of each."""
+
+    def __init__(self) -> None:
+        self.pixels, self.of = bytearray(), list[tuple[str, str]]()  # of: folder of the class ("" if none), file
+
+    def add(self, folder: str, file: str, pixels: bytes) -> None:
+        self.of.append((folder, file))
+        self.pixels += pixels
+
+    def arrays(self, classes: dict[str, int], side: int, told_by: dict[str, str], flag: str) -> tuple[Array, Array]:
+        named = []
+        for folder, file in self.of:
+            name = folder or told_by.get(file, "")
+            if name not in classes:
+                told = "" if folder else f"; {_ANNOTATIONS} says {name or 'nothing'} of it"
+                shown = ", ".join(list(classes)[:10]) + (", …" if len(classes) > 10 else "")
+                raise BadInput(f"{flag}: the class of {folder}/{file} is not among the {len(classes)}: {shown}{told}")
+            named.append((name, file))
+        order = sorted(range(len(named)), key=named.__getitem__)
+        x = np.frombuffer(self.pixels, np.uint8).reshape(-1, side, side, 3)
+        return x[order], np.array([classes[named[i][0]] for i in order], np.int64)
+
+
+def _read(path: Path, flag: str, *, side: int, parts: tuple[str, str], classes: Sequence[str] = ()) -> Arrays:
+    found, tables = {part: _Part() for part in parts}, dict.fromkeys((_ANNOTATIONS, _CLASSES), "")
+    decode, told, done = _decoder(side, flag), Told(flag), 0
+
+    def wanted(name: str) -> bool:
+        is_table = not classes and name.rpartition("/")[2] in tables
+        return is_table or (name.lower().endswith(_PICTURES) and _place(name, parts) is not None)
+
+    for name, content in files(path, wanted, flag, most=_MOST_BYTES, home=_home):
+        file = name.rpartition("/")[2]
+        if file in tables:
+            tables[file] = content.decode("utf-8", "replace")
+            continue
+        place = _place(name, parts)
+        assert place is not None
+        part, folder = place
+        found[part].add(folder, file, decode(content, name))
+        told(done := done + 1)
+    train, test = (found[part] for part in parts)
+    if not train.of or not test.of:
+        raise BadInput(f"{flag}: has {len(train.of):,} images in {parts[0]}/ and {len(test.of):,} in {parts[1]}/")
+    known = classes or tables[_CLASSES].split() or {folder for folder, _ in train.of if folder}
+    numbers = {name: i for i, name in enumerate(sorted(known))}
+    told_by = dict(line.split("\t")[:2] for line in tables[_ANNOTATIONS].splitlines() if line.count("\t"))
+    x, y = train.arrays(numbers, side, told_by, flag)
+    xt, yt = test.arrays(numbers, side, told_by, flag)
+    for part, there in zip(parts, (y, yt), strict=True):
+        if gone := [name for name, i in numbers.items() if i not in there]:
+            more = f" and {len(gone) - 10} more" if len(gone) > 10 else ""
+            remark(f"{path.name}: {part}/ has no images of {', '.join(gone[:10])}{more}")
+    names = (f"{parts[0]} images", f"{parts[0]} labels", f"{parts[1]} images", f"{parts[1]} labels")
+    return split((x, y), (xt, yt), flag, names)
+
+
+def _home(name: str) -> str:
+    """What the folders of the parts lie in; so do the tables, or in one of them."""
+    steps = name.split("/")[:-1]
+    return "/".join(steps[: next((i for i, step in enumerate(steps) if step in _PARTS), len(steps))])
+
+
+def _place(name: str, parts: tuple[str, str]) -> tuple[str, str] | None:
+    """Part and class folder of an image by its path; the class is "" where all images of a part lie together."""
+    steps = name.split("/")[:-1]
+    for i, step in enumerate(steps):
+        if step in parts:
+            below = [s for s in steps[i + 1 :] if s != "images"]
+            return (step, below[0] if below else "") if len(below) <= 1 else None
+        if step in _PARTS:
+            return None
+    return None
+
+
+def _decoder(side: int, flag: str) -> Decode:
+    try:
+        from PIL import Image
+    except ImportError:
+        raise BadInput(f'{flag}: reading images needs Pillow: pip install "tarry[pictures]"') from None
+
+    def decode(content: bytes, name: str) -> bytes:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")  # Pillow warns of an image that claims to be enormous
+                with Image.open(io.BytesIO(content), formats=("JPEG", "PNG")) as image:
+                    if image.size != (side, side):
+                        width, height = image.size
+                        raise BadInput(f"{flag}: {name} is {width}×{height} pixels; wants {side}×{side}")
+                    return image.convert("RGB").tobytes()
+        except (*UNREADABLE, SyntaxError, Warning, Image.DecompressionBombError) as e:
+            raise BadInput(f"{flag}: {name} is no image that can be read ({type(e).__name__}: {e})") from e
+
+    return decode

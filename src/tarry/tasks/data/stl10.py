@@ -1,0 +1,61 @@
+"""STL-10 (Coates, Lee, Ng 2011), binary version: 96×96 pixels, an image is three planes, each stored column by column.
+
+train_X.bin, train_y.bin (5,000 images, labels 1 … 10), test_X.bin, test_y.bin (8,000), unlabeled_X.bin (100,000).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from ...core.errors import BadInput
+from .arrays import Array, Arrays, split
+from .places import only
+
+__all__ = ["UNLABELLED", "read_stl10", "read_unlabelled"]
+
+UNLABELLED = "unlabeled_X.bin"
+_SIDE = 96
+_IMAGE = 3 * _SIDE * _SIDE
+_MOST_BYTES = 1 << 30
+_MOST_UNLABELLED = 4 << 30
+_FILES = ("train_X.bin", "train_y.bin", "test_X.bin", "test_y.bin")
+
+
+def read_stl10(path: Path, flag: str) -> Arrays:
+    """The labelled parts of `stl10_binary`, as folder or archive."""
+    found = only(path, _FILES, flag, most=_MOST_BYTES)
+    parts = []
+    for part in ("train", "test"):
+        x = _images(np.frombuffer(found[f"{part}_X.bin"], np.uint8), f"{flag}: {part}_X.bin")
+        y = np.frombuffer(found[f"{part}_y.bin"], np.uint8)
+        if y.size and (y.min() < 1 or y.max() > 10):
+            raise BadInput(f"{flag}: {part}_y.bin holds {y.min()} … {y.max()}; labels are 1 … 10")
+        parts.append((x, y.astype(np.int64) - 1))
+    return split(parts[0], parts[1], flag, _FILES)
+
+
+def read_unlabelled(path: Path, flag: str, chosen: Callable[[int], list[int]]) -> npt.NDArray[np.uint8]:
+    """Some images of the unlabelled part, N×H×W×C: `chosen` says which of how many; of a folder no other is read."""
+    file = path / UNLABELLED
+    if file.is_file():
+        size = file.stat().st_size
+        everything: Array = np.memmap(file, np.uint8, "r") if size else np.zeros(0, np.uint8)
+    else:
+        everything = np.frombuffer(only(path, (UNLABELLED,), flag, most=_MOST_UNLABELLED)[UNLABELLED], np.uint8)
+    _check(everything, f"{flag}: {UNLABELLED}")
+    rows = everything.reshape(-1, _IMAGE)
+    return _images(np.array(rows[chosen(len(rows))]).ravel(), f"{flag}: {UNLABELLED}")
+
+
+def _check(content: Array, where: str) -> None:
+    if not content.size or content.size % _IMAGE:
+        raise BadInput(f"{where}: holds {content.size:,} bytes; wants images of {_IMAGE:,}")
+
+
+def _images(content: Array, where: str) -> npt.NDArray[np.uint8]:
+    _check(content, where)
+    return np.ascontiguousarray(content.reshape(-1, 3, _SIDE, _SIDE).transpose(0, 3, 2, 1))

@@ -1,0 +1,315 @@
+"""Texts in the formats they are distributed in: JSON lines, tables with a header, newsgroup folders.
+
+<name>.jsonl                          one object a line with its split; every set
+20news-bydate-train/GROUP/NUMBER      a post a file (Latin-1); 20news-bydate.tar.gz holds the same
+ag_news_csv/train.csv                 class from 1, title, description; no header, or Kaggle's
+msr_paraphrase_train.txt              Quality, #1 ID, #2 ID, #1 String, #2 String by tabs; nothing is quoted
+MRPC/train.tsv, SST-2/train.tsv       GLUE; dev.tsv is tested on, test.tsv has no labels
+banking77/train.csv                   text, category
+gsm8k/train.jsonl                     question, answer
+MathInstruct.json                     a list of instruction, output, source
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from os.path import isfile
+from pathlib import Path
+from typing import Any
+
+from ...core.errors import BadInput
+from .places import beside, files
+from .posts import body
+from .texts import Row, Text, Texts, gathered
+
+__all__ = ["ag_csv", "banking_csv", "glue_tsv", "jsonl", "loose_jsonl", "math_json", "msr_txt", "newsgroups"]
+__all__ += ["answer_of", "both", "news_of", "pair_of", "place", "post_of", "question_jsonl", "said", "text_of"]
+
+Found = dict[str, Any]
+Reader = Callable[[Path, str], Texts]
+_MOST = 1 << 30  # bytes a file
+_CSV_LIMIT = 10_000_000  # characters a field; the module's own is 131,072
+
+
+def said(row: Found, field: str) -> str:
+    """A field that holds a text; `place` says what is wrong with another."""
+    value = row[field]
+    if not isinstance(value, str):
+        raise TypeError(f"the field {field!r} holds no text but {type(value).__name__}")
+    return value
+
+
+def both(row: Found, one: str, other: str) -> Text:
+    return said(row, one), said(row, other)
+
+
+def text_of(row: Found) -> Text:
+    return said(row, "text")
+
+
+def post_of(row: Found) -> Text:
+    return body(said(row, "text"))
+
+
+def news_of(row: Found) -> Text:
+    """Title, where there is one, and description; a backslash in them stands for a line's end."""
+    return " ".join(str(part) for part in (row.get("title"), said(row, "text")) if part).replace("\\", " ")
+
+
+def pair_of(row: Found) -> Text:
+    return both(row, "s1", "s2")
+
+
+def answer_of(row: Found) -> Text:
+    return both(row, "question", "answer")
+
+
+def _either_of(row: Found) -> Text:
+    if "text" in row and "s1" in row:
+        raise TypeError("has text as well as s1; wants one text, or the two of a pair")
+    return pair_of(row) if "s1" in row else text_of(row)
+
+
+def jsonl(
+    text: Callable[[Found], Text], classes: Sequence[str] = (), *, label: Any = "y", n: int = 0, wants: str = ""
+) -> Reader:
+    """A reader of one object a line: `split`, what `text` makes a text of, and the field `label` (a number: always).
+
+    `n` is how many classes there are to be, where their names are not given.
+    """
+
+    def read(path: Path, flag: str) -> Texts:
+        return gathered((_row(i, row, flag) for i, row in _lines(_content(path, flag), flag)), flag, classes, n)
+
+    def _row(i: int, row: Found, flag: str) -> Row:
+        with place(f"line {i}", row, flag, wants):
+            return Row(row["split"], text(row), row[label] if isinstance(label, str) else label)
+
+    return read
+
+
+_read_loose = jsonl(_either_of, wants="; wants split (train, test or validation), y, and text, or s1 and s2")
+
+
+def loose_jsonl(path: Path, flag: str) -> Texts:
+    """A set that nobody knows: `split`, `y` and `text`, or `s1` and `s2` in all lines."""
+    made = _read_loose(path, flag)
+    if len({isinstance(text, str) for text in (*made.train, *made.test, *made.unlabelled)}) > 1:
+        raise BadInput(f"{flag}: some lines have text and some s1 and s2; all must be alike")
+    return made
+
+
+@contextmanager
+def place(where: str, row: Found, flag: str, wants: str = "") -> Iterator[None]:
+    """What is wrong with a row is said of it."""
+    try:
+        yield
+    except KeyError as e:
+        raise BadInput(f"{flag}: {where} has no field {e.args[0]!r}; it has {', '.join(row)}{wants}") from None
+    except TypeError as e:
+        raise BadInput(f"{flag}: {where}: {e}") from None
+
+
+def question_jsonl(path: Path, flag: str) -> Texts:
+    """GSM8K's own train.jsonl and test.jsonl."""
+    rows = []
+    for name, text in _texts(path, ("train.jsonl", "test.jsonl"), flag).items():
+        for i, row in _lines(text, f"{flag}: {name}"):
+            with place(f"line {i}", row, f"{flag}: {name}"):
+                rows.append(Row(name.removesuffix(".jsonl"), answer_of(row), 0))
+    return gathered(rows, flag, ["grade school mathematics"])
+
+
+def _lines(text: str, flag: str) -> Iterator[tuple[int, Found]]:
+    for i, line in enumerate(io.StringIO(text), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as e:
+            raise BadInput(f"{flag}: line {i} is no JSON ({e})") from e
+        if not isinstance(row, dict):
+            raise BadInput(f"{flag}: line {i} is no object but {type(row).__name__}")
+        yield i, row
+
+
+def _texts(path: Path, names: Sequence[str], flag: str, perhaps: Sequence[str] = ()) -> dict[str, str]:
+    """These files of a folder (not of its sub-folders) or of an archive; those of `perhaps` where they are there."""
+    wanted = (*names, *perhaps)
+    if path.is_dir():
+        found = {name: _bytes(path / name, flag) for name in wanted if isfile(path / name)}
+    else:
+        there = files(path, lambda n: n.rpartition("/")[2] in wanted, flag, most=_MOST, home=beside)
+        found = {name.rpartition("/")[2]: content for name, content in there}
+    if missing := [name for name in names if name not in found]:
+        raise BadInput(f"{flag}: lacks {', '.join(missing)}")
+    return {name: _decoded(content, f"{flag}: {name}") for name, content in found.items()}
+
+
+def _bytes(path: Path, flag: str) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as e:
+        raise BadInput(f"{flag}: cannot be read ({type(e).__name__}: {e})") from e
+
+
+def _content(path: Path, flag: str) -> str:
+    return _decoded(_bytes(path, flag), flag)
+
+
+def _decoded(content: bytes, flag: str) -> str:
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as e:
+        raise BadInput(f"{flag}: is no UTF-8 text ({e})") from e
+
+
+def math_json(path: Path, flag: str) -> Texts:
+    """MathInstruct: a question's class is the collection it was taken from. There is no test set."""
+    try:
+        rows = json.loads(_content(path, flag))
+    except (ValueError, RecursionError) as e:
+        raise BadInput(f"{flag}: is no JSON ({e})") from e
+    wanted = ("instruction", "output", "source")
+    if not isinstance(rows, list) or any(
+        not isinstance(r, dict) or any(not isinstance(r.get(field), str) for field in wanted) for r in rows
+    ):
+        raise BadInput(f"{flag}: wants a list of objects with the fields {', '.join(wanted)}, all texts")
+    return gathered((Row("train", (r["instruction"], r["output"]), r["source"]) for r in rows), flag)
+
+
+def newsgroups(classes: Sequence[str]) -> Reader:
+    """20news-bydate-train and 20news-bydate-test, in a folder or a tar archive, each with all groups."""
+
+    def read(path: Path, flag: str) -> Texts:
+        places = [path / part for part in _BYDATE] if path.is_dir() else [path]
+        posts = sorted(
+            (_group(place, name), content.decode("latin-1"))
+            for place in places
+            for name, content in files(place, _is_post, flag, most=_MOST)
+        )
+        there = {(split, group) for (split, group, _), _ in posts}
+        for split in ("train", "test"):
+            if lacking := [group for group in classes if (split, group) not in there]:
+                raise BadInput(f"{flag}: 20news-bydate-{split} has no posts of {', '.join(lacking)}")
+        return gathered((Row(split, body(post), group) for (split, group, _), post in posts), flag, classes)
+
+    return read
+
+
+_BYDATE = ("20news-bydate-train", "20news-bydate-test")
+
+
+def _is_post(name: str) -> bool:
+    *folders, number = name.split("/")
+    return number.isdigit() and (len(folders) == 1 or (len(folders) > 1 and folders[-2] in _BYDATE))
+
+
+def _group(place: Path, name: str) -> tuple[str, str, str]:
+    """Split, newsgroup and number of a post."""
+    folder, group, number = f"{place.name}/{name}".split("/")[-3:]
+    return folder.rpartition("-")[2], group, number
+
+
+def ag_csv(classes: Sequence[str]) -> Reader:
+    """train.csv and test.csv of a folder: the class from 1 up, title, description; with a header at Kaggle."""
+
+    def read(path: Path, flag: str) -> Texts:
+        rows, found = [], _texts(path, ("train.csv", "test.csv"), flag)
+        numbers = {str(i + 1): i for i in range(len(classes))}
+        for split in ("train", "test"):
+            for i, row in _csv(found[f"{split}.csv"], f"{flag}: {split}.csv"):
+                if i == 1 and row == ["Class Index", "Title", "Description"]:
+                    continue
+                if len(row) != 3 or row[0] not in numbers:
+                    raise BadInput(
+                        f"{flag}: line {i} of {split}.csv wants a class from 1 to {len(classes)}, a title and a"
+                        " description"
+                    )
+                rows.append(Row(split, news_of({"title": row[1], "text": row[2]}), numbers[row[0]]))
+        return gathered(rows, flag, classes)
+
+    return read
+
+
+def banking_csv(n: int) -> Reader:
+    """train.csv and test.csv of a folder, with the columns text and category, of which there are `n`."""
+
+    def read(path: Path, flag: str) -> Texts:
+        found = _texts(path, ("train.csv", "test.csv"), flag)
+        rows = []
+        for split in ("train", "test"):
+            (_, header), *lines = list(_csv(found[f"{split}.csv"], f"{flag}: {split}.csv")) or [(1, [])]
+            if header != ["text", "category"]:
+                begins = ", ".join(header)
+                raise BadInput(f"{flag}: {split}.csv begins with {begins!r}; wants the columns text, category")
+            for i, line in lines:
+                if len(line) != 2:
+                    raise BadInput(f"{flag}: line {i} of {split}.csv has {len(line)} columns; wants text, category")
+                rows.append(Row(split, line[0], line[1]))
+        return gathered(rows, flag, n=n)
+
+    return read
+
+
+def _csv(text: str, flag: str) -> Iterator[tuple[int, list[str]]]:
+    """The rows of a table that are not blank, each with the number of its last line; quotes must be in pairs."""
+    csv.field_size_limit(_CSV_LIMIT)
+    rows = csv.reader(io.StringIO(text, newline=""), strict=True)
+    try:
+        yield from ((rows.line_num, row) for row in rows if row)
+    except csv.Error as e:
+        raise BadInput(f"{flag}: line {rows.line_num}: {e}; is a quote left open?") from e
+
+
+def msr_txt(path: Path, flag: str) -> Texts:
+    """msr_paraphrase_train.txt and msr_paraphrase_test.txt of a folder."""
+    names = {f"msr_paraphrase_{split}.txt": split for split in ("train", "test")}
+    tables = {names[name]: text for name, text in _texts(path, tuple(names), flag).items()}
+    return gathered(_paraphrases(tables, flag), flag, ["different", "paraphrase"])
+
+
+def glue_tsv(kind: str, classes: Sequence[str]) -> Reader:
+    """train.tsv, dev.tsv and, where it is there, test.tsv of a folder: `kind` mrpc or sst2."""
+
+    def read(path: Path, flag: str) -> Texts:
+        names = {"train.tsv": "train", "dev.tsv": "validation", "test.tsv": "test"}
+        found = _texts(path, ("train.tsv", "dev.tsv"), flag, perhaps=("test.tsv",))
+        tables = {names[name]: text for name, text in found.items()}
+        rows = _paraphrases(tables, flag) if kind == "mrpc" else _sentences(tables, flag)
+        return gathered(rows, flag, classes)
+
+    return read
+
+
+def _paraphrases(tables: dict[str, str], flag: str) -> Iterator[Row]:
+    for split, table in tables.items():
+        for row in _tabs(table, ("#1 String", "#2 String"), f"{flag}: the {split} table"):
+            yield Row(split, (row["#1 String"], row["#2 String"]), _digit(row.get("Quality")))
+
+
+def _sentences(tables: dict[str, str], flag: str) -> Iterator[Row]:
+    for split, table in tables.items():
+        for row in _tabs(table, ("sentence",), f"{flag}: the {split} table"):
+            yield Row(split, row["sentence"].strip(), _digit(row.get("label")))
+
+
+def _digit(text: str | None) -> int | str | None:
+    return int(text) if text in ("0", "1") else text
+
+
+def _tabs(text: str, wanted: Sequence[str], flag: str) -> Iterator[dict[str, str]]:
+    """The lines of a table by its header; quotes are letters like others."""
+    header, *lines = text.rstrip("\n").split("\n")
+    names = header.rstrip("\r").split("\t")
+    if missing := [name for name in wanted if name not in names]:
+        raise BadInput(f"{flag} has no column {missing[0]!r}; it has {', '.join(names)}")
+    for i, line in enumerate(lines, 2):
+        cells = line.rstrip("\r").split("\t")
+        if len(cells) != len(names):
+            raise BadInput(f"{flag} has {len(cells)} columns in line {i}, and {len(names)} in its header")
+        yield dict(zip(names, cells, strict=True))

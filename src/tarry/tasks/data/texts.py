@@ -1,0 +1,122 @@
+"""A data set of texts, and how rows that a reader found become one.
+
+A text is a string, or a pair of strings: two sentences to compare, or a question and its answer.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from ...core.errors import BadInput
+from .arrays import Labels, hold_out
+from .sets import fetch
+
+__all__ = ["Row", "Text", "Texts", "gathered", "load_text", "with_test"]
+
+Text = str | tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Texts and their classes: a label is a place in `classes`. `unlabelled` are texts the set gives no labels for.
+
+    `validated`: what is tested on is the set's own validation part.
+    """
+
+    train: tuple[Text, ...]
+    y_train: Labels
+    test: tuple[Text, ...]
+    y_test: Labels
+    classes: tuple[str, ...]
+    unlabelled: tuple[Text, ...] = ()
+    validated: bool = False
+
+
+class Row(NamedTuple):
+    """One example as a reader finds it: its split, its text, and its class by number or by name (None: not told)."""
+
+    split: str
+    text: Text
+    label: int | str | None = None
+
+
+def gathered(rows: Iterable[Row], flag: str, classes: Sequence[str] = (), n: int = 0) -> Texts:
+    """Rows of the splits train, test and validation as one set.
+
+    Where there is a validation set it is what is tested on, and the test set's texts go without labels, as in GLUE.
+    Where `classes` does not say what they are, labels are names, numbered in alphabetical order, or numbers from 0 up;
+    `n` is then how many there must be, where that is known.
+    """
+    by: dict[str, list[Row]] = {"train": [], "validation": [], "test": []}
+    for row in rows:
+        if not isinstance(row.split, str) or row.split not in by:
+            raise BadInput(f"{flag}: has the split {row.split!r}; wants {', '.join(by)}")
+        by[row.split].append(row)
+    train, test = by["train"], by["validation"] or by["test"]
+    if not train:
+        raise BadInput(f"{flag}: has no training examples (split 'train')")
+    classes = classes or _classes((*train, *test), flag, n)
+    place = {name: i for i, name in enumerate(classes)}
+    return Texts(
+        train=tuple(r.text for r in train),
+        y_train=_labels(train, place, flag),
+        test=tuple(r.text for r in test),
+        y_test=_labels(test, place, flag),
+        classes=tuple(classes),
+        unlabelled=tuple(r.text for r in by["test"]) if by["validation"] else (),
+        validated=bool(by["validation"]),
+    )
+
+
+def _classes(rows: Sequence[Row], flag: str, n: int) -> list[str]:
+    if len({isinstance(row.label, str) for row in rows if isinstance(row.label, str | int)}) > 1:
+        raise BadInput(f"{flag}: some labels are names and some numbers; all must be alike")
+    counts = Counter(str(row.label) for row in rows)
+    if n and len(counts) != n:
+        once = [name for name, count in counts.items() if count == 1]
+        few = f"; seen once: {', '.join(once[:5])}{', …' if len(once) > 5 else ''}" if once else ""
+        raise BadInput(f"{flag}: has {len(counts)} classes in place of {n}{few}")
+    return sorted(counts)
+
+
+def _labels(rows: Sequence[Row], place: dict[str, int], flag: str) -> Labels:
+    found = np.empty(len(rows), np.int64)
+    for i, row in enumerate(rows):
+        label = place.get(row.label, -1) if isinstance(row.label, str) else row.label
+        if not isinstance(label, int) or not 0 <= label < len(place):
+            raise BadInput(
+                f"{flag}: a {row.split} example has the label {row.label!r}; its classes are {len(place)}, from 0:"
+                f" {', '.join(list(place)[:5])}{', …' if len(place) > 5 else ''}"
+            )
+        found[i] = label
+    return found
+
+
+def with_test(texts: Texts, n: int) -> Texts:
+    """With `n` training examples held out to test on, each class in proportion, the same for every seed.
+
+    The texts that were to be tested on go without labels.
+    """
+    marked = hold_out(texts.y_train, n)
+    kept, held = np.flatnonzero(~marked), np.flatnonzero(marked)
+    return Texts(
+        train=tuple(texts.train[i] for i in kept),
+        y_train=texts.y_train[kept],
+        test=tuple(texts.train[i] for i in held),
+        y_test=texts.y_train[held],
+        classes=texts.classes,
+        unlabelled=texts.unlabelled or texts.test,
+    )
+
+
+def load_text(name: str, *, hub: bool = False) -> Texts:
+    """The texts of that name: from TARRY_DATA, else from the hub if that is wanted, else BadInput."""
+    texts = fetch(name, hub=hub)
+    if not isinstance(texts, Texts):
+        raise BadInput(f"--task {name}: it is a set of images or series, not of texts")
+    return texts

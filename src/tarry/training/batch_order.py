@@ -1,0 +1,33 @@
+"""Which examples a visit goes through, in which order: the same for whoever trains it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from ..core import rng
+
+if TYPE_CHECKING:
+    from .visit import Work
+
+__all__ = ["draws", "orders"]
+
+
+def orders(n: int, work: Work, key: int) -> Iterator[tuple[npt.NDArray[np.int64] | None, int]]:
+    """Epoch by epoch the order of n examples, fresh each, and how many batches of it count.
+
+    None = one batch of everything, in stored order.
+    """
+    left, epoch, whole = work.n_steps(n), 0, work.batch is None or work.batch >= n
+    while left > 0:
+        count = min(left, work.n_batches(n))
+        yield None if whole else rng.permutation(rng.key(key, epoch), n), count
+        left, epoch = left - count, epoch + 1
+
+
+def draws(n: int, width: int, key: int, epoch: int) -> npt.NDArray[np.float32]:
+    """The numbers by which n examples are augmented in an epoch, a row an example."""
+    return rng.uniforms(rng.key(key, epoch, 1), n, width)

@@ -1,0 +1,233 @@
+"""A module whose tensors are views of one flat vector.
+
+`Bound` gives a LocalRule its functions over a flat vector by making a module's tensors views of one buffer, so an
+ordinary module runs at its ordinary speed and the optimiser's arithmetic is a handful of calls however many layers.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+from torch.utils.hooks import RemovableHandle
+
+from ..core import rng
+from ..core.errors import BadInput
+from ..core.layout import Layout
+from ..core.local_rule import DeepObjective, Objective, Split
+from ..core.optim import Optimiser
+from ..core.rng import Stream
+from ..core.task import Examples, Task
+from .head_split import Cut, head_of
+from .keyed_dropout import Drops, drops
+
+if TYPE_CHECKING:
+    from .visit import Visit
+
+__all__ = ["Bound", "build_module"]
+
+_CHUNK = 200  # examples that a model is asked about at once
+
+
+def build_module(task: Task, *, seed: int, dtype: torch.dtype) -> nn.Module:
+    """The task's model with its first weights: drawn from the seed, or those of the module the task was given."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(rng.key(seed, Stream.INIT) >> 1)
+        module = copy.deepcopy(task.model) if isinstance(task.model, nn.Module) else task.model()
+        if any(is_lazy(p) for p in (*module.parameters(), *module.buffers())):  # it is made when it sees an example
+            x = task.clients[0][0][:2].cpu()
+            with torch.no_grad():
+                module.eval()(x.to(torch.get_default_dtype()) if x.is_floating_point() else x)
+            module.train()
+        return module.to(dtype)
+
+
+class Bound:
+    """A module bound to a flat vector: `Functions` for one client at a time, and evaluation."""
+
+    def __init__(self, module: nn.Module, layout: Layout, task: Task, optimiser: Optimiser, *, bf16: bool = False):
+        self.module, self.layout, self.task, self.task_loss = module.train(), layout, task, task.loss
+        self._bf16 = bf16
+        self.use(optimiser)
+        first = next(p for p in module.parameters() if p.requires_grad)
+        self.flat = layout.read(module, first.dtype)
+        self._trained = self.flat[: layout.n_params]
+        self.counters = [(b, b.clone()) for b in module.buffers() if not b.is_floating_point()]
+        views, named = layout.views(self.flat), dict(module.named_parameters())
+        for block in layout.layers:
+            named[block.name].data = views[block.name]
+        self.params = [named[b.name] for b in layout.layers]
+        self.head = head_of(module, layout)
+        self.drops = Drops() if drops(module) else None
+        self.steady = not layout.stats and self.drops is None
+        self.visit: Visit | None = None  # the one under way
+        self._writes: bool | None = None  # whether the module writes to its inputs, when it is known
+        owners = [block.name.rpartition(".") for block in layout.stats]
+        places = [(module.get_submodule(owner)._buffers, leaf) for owner, _, leaf in owners]
+        self._places = [(*place, views[b.name]) for place, b in zip(places, layout.stats, strict=True)]
+        self._bind()
+
+    def mean(self, values: Tensor, /) -> Tensor:
+        return values.mean()
+
+    def _bind(self) -> None:
+        """Make the statistics the module's."""
+        for buffers, leaf, view in self._places:
+            buffers[leaf] = view
+
+    def statistics(self) -> Tensor:
+        """The running statistics, also where the module has put others in their place."""
+        for buffers, leaf, view in self._places:
+            if (own := buffers[leaf]) is not view and own is not None:
+                view.copy_(own.detach())
+        self._bind()
+        return self.flat[self.layout.n_params :]
+
+    def load(self, weights: Tensor) -> None:
+        """Begin from these weights: trained tensors and running statistics; counters as built."""
+        self.flat.copy_(weights)
+        self._bind()
+        for buffer, first in self.counters:
+            buffer.copy_(first)
+
+    def use(self, optimiser: Optimiser) -> None:
+        """Descend by this optimiser from now on."""
+        self.optimiser, self.init, self.descend = optimiser, optimiser.init, optimiser.descend
+
+    def begin_step(self, noise: int | None, step: int = 0, lap: int = 0) -> None:
+        """Which step of a visit it is: what is left out at random is a function of that."""
+        if self.drops is not None:
+            self.drops.begin(None if noise is None else rng.extend(noise, step), lap)
+
+    def run(self, x: Tensor) -> Tensor:
+        """The module on inputs, in bfloat16 where that is asked for; outputs are of the weights' type."""
+        with nullcontext() if self.drops is None or not self.module.training else self.drops:
+            return self._run(x)
+
+    def _run(self, x: Tensor) -> Tensor:
+        if not self._bf16:
+            out: Tensor = self.module(x)
+            return out
+        with torch.autocast(x.device.type, torch.bfloat16, cache_enabled=False):
+            rough: Tensor = self.module(x)
+        return rough.to(self.flat.dtype)
+
+    def grad(
+        self, w: Tensor, batch: tuple[Tensor, Any], objective: Objective | None = None, /, *, still: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        self._trained.copy_(w)
+        x, y = batch
+        kept = self._statistics() if still else None
+        loss = (objective or self.task.loss)(self.run(x), y)
+        grads = torch.autograd.grad(loss, self.params, materialize_grads=True)
+        self._put_back(kept)
+        return torch.cat([g.reshape(-1) for g in grads]), loss.detach()
+
+    def deep_grad(
+        self, w: Tensor, batch: tuple[Tensor, Any], objective: DeepObjective, /, *, still: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        seen: list[Tensor] = []
+        with self._overheard(seen):
+            return self.grad(w, batch, lambda out, y: objective(out, _flat(seen), y), still=still)
+
+    def features(self, vec: Tensor, x: Tensor, /) -> Tensor:
+        seen: list[Tensor] = []
+        with self._overheard(seen):
+            self.outputs(vec, x)
+        return _flat(seen)
+
+    def _overheard(self, seen: list[Tensor]) -> RemovableHandle:
+        """What goes into the head is added to `seen` meanwhile."""
+        if self.head is None:
+            raise BadInput(f"--task {self.task.name}: its model has no last map of its own, whose inputs are features")
+        return self.head.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+
+    @torch.no_grad()
+    def loss(self, w: Tensor, batch: Examples, /) -> Tensor:
+        self._trained.copy_(w)
+        kept = self._statistics()
+        aside = nullcontext() if self.drops is None else self.drops.aside()
+        with aside, torch.random.fork_rng(devices=[w.device] if w.is_cuda else []):  # nothing of the run's is drawn
+            loss = self.task.loss(self.run(batch[0]), batch[1])
+        self._put_back(kept)
+        return loss
+
+    def received(self, x: Tensor, /) -> Tensor:
+        assert self.visit is not None, "asked outside of a visit"
+        return self._once("received", self.outputs, self.visit.sent, x)
+
+    def known_features(self, vec: Tensor, x: Tensor, /) -> Tensor:
+        return self._once(f"features of {id(vec)}", self.features, vec, x)
+
+    def _once(self, name: str, ask: Callable[[Tensor, Tensor], Tensor], vec: Tensor, x: Tensor) -> Tensor:
+        """What is said of the batch at hand, out of a table of all the client's examples where they come again."""
+        v = self.visit
+        if v is None or not v.again:
+            return ask(vec, x)
+        if name not in v.tables:
+            v.tables[name] = torch.cat([ask(vec, part) for part in torch.split(v.x, _CHUNK)])
+        table = v.tables[name]
+        return table if v.at is None else table[v.at]
+
+    @torch.no_grad()
+    def outputs(self, vec: Tensor, x: Tensor, /) -> Tensor:
+        kept = self._statistics()
+        self.flat.copy_(vec)
+        self.module.eval()
+        out = self._harmless(self.run, x)
+        self.module.train()
+        self._put_back(kept)
+        return out
+
+    def split(self, w: Tensor, x: Tensor, /) -> Split:
+        self._trained.copy_(w)
+        return Cut(self, w, x)
+
+    def _statistics(self) -> list[Tensor] | None:
+        """A copy of what a training pass moves beside weights, where there is anything."""
+        if not self.layout.stats:
+            return None
+        return [self.statistics().clone(), *(b.clone() for b, _ in self.counters)]
+
+    def _put_back(self, kept: list[Tensor] | None) -> None:
+        if kept is not None:
+            self.statistics().copy_(kept[0])
+            for (buffer, _), value in zip(self.counters, kept[1:], strict=True):
+                buffer.copy_(value)
+
+    @torch.no_grad()
+    def evaluate(self, weights: Tensor, examples: Examples, *, chunk: int | None = None) -> tuple[float | None, float]:
+        """Share of right answers (None where the task has no score) and mean loss on a set of examples."""
+        self.load(weights)
+        self.module.eval()
+        right, total, size = 0.0, 0.0, chunk or self.task.chunk
+        for x, y in zip(torch.split(examples[0], size), torch.split(examples[1], size), strict=True):
+            out = self._harmless(self.module, x)
+            total += self.task.loss(out, y).item() * len(x)
+            if self.task.score is not None:
+                right += float(self.task.score(out, y))
+        self.module.train()
+        n = len(examples[0])
+        return (None if self.task.score is None else right / n), total / n
+
+    def _harmless(self, ask: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        """Asked of inputs that are somebody's own: a model may write to what it is given."""
+        if self._writes is False:
+            return ask(x)
+        given = x.clone()
+        before = given._version
+        out = ask(given)
+        self._writes = given._version != before
+        return out
+
+
+def _flat(seen: list[Tensor]) -> Tensor:
+    """The features of a pass, a row an example."""
+    if len(seen) != 1:
+        raise BadInput(f"--task: the model's last linear or conv map is run {len(seen)} times a pass; features need 1")
+    return seen[0].flatten(1)

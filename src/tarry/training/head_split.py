@@ -1,0 +1,87 @@
+"""A model cut before its head: one pass of the body, the head at any weights (FedSOL's head-only perturbation)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from ..core.layout import Kind, Layout
+from ..core.local_rule import Objective
+
+if TYPE_CHECKING:
+    from .flat_model import Bound
+
+__all__ = ["Cut", "head_of"]
+
+
+def head_of(module: nn.Module, layout: Layout) -> nn.Module | None:
+    """The module that owns the head's tensors, where they are its alone and there is nothing else within it."""
+    named = dict(module.named_parameters())
+    head = {id(named[b.name]) for b in layout.layers if b.kind is Kind.HEAD}
+    owners = [m for m in module.modules() if any(id(p) in head for p in m.parameters(recurse=False))]
+    return owners[0] if len(owners) == 1 and not any(owners[0].children()) else None
+
+
+class Cut:
+    """A module run once up to its head; its backward pass is made once, too.
+
+    Where something follows the head, and after `grad`, whole passes are made instead.
+    """
+
+    def __init__(self, bound: Bound, w: Tensor, x: Tensor):
+        self._bound, self._w, self._x = bound, w, x
+        self._head = [(b, p) for b, p in zip(bound.layout.layers, bound.params, strict=True) if b.kind is Kind.HEAD]
+        self._features: Tensor | None = None  # what the body said
+        seen: list[tuple[Any, Any, Any]] = []  # the head's arguments, by place and by name, and what it answered
+        if bound.head is None:
+            out = bound.run(x)
+        else:
+            with bound.head.register_forward_hook(lambda _, *call: seen.append(call), with_kwargs=True):
+                out = bound.run(x)
+        self._out: Tensor | None = out  # while its graph can be trusted
+        if len(seen) == 1:
+            args, named, answer = seen[0]
+            if len(args) == 1 and not named and answer is out:
+                self._features = args[0]
+
+    def head_grad(self, w: Tensor, targets: Any, objective: Objective) -> Tensor:
+        g, own = torch.zeros_like(w), [p for _, p in self._head]
+        if not own:
+            return g
+        if w is self._w and self._out is not None:
+            if self._features is None:  # what follows the head may look at weights on the way back
+                self._load(w)
+            parts = torch.autograd.grad(objective(self._out, targets), own, retain_graph=True, materialize_grads=True)
+        elif self._features is not None:
+            parts = torch.autograd.grad(objective(self._again(w, self._features), targets), own)
+        else:
+            whole, _ = self._whole(w, targets, objective)
+            parts = tuple(whole[b.at] for b, _ in self._head)
+        for (b, _), part in zip(self._head, parts, strict=True):
+            g[b.at] = part.reshape(-1)
+        return g
+
+    def grad(self, w: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        if self._features is None:
+            return self._whole(w, y)
+        loss = self._bound.task.loss(self._again(w, self._features), y)
+        self._features = self._out = None  # the body's graph is spent below
+        grads = torch.autograd.grad(loss, self._bound.params, materialize_grads=True)
+        return torch.cat([g.reshape(-1) for g in grads]), loss.detach()
+
+    def _again(self, w: Tensor, features: Tensor) -> Tensor:
+        """The head at w."""
+        self._load(w)
+        assert self._bound.head is not None
+        out: Tensor = self._bound.head(features)
+        return out
+
+    def _load(self, w: Tensor) -> None:
+        # past the version counter (.data): statistics in the graph are views of the same buffer, and stay as they are
+        self._bound.flat[: len(w)].data.copy_(w)
+
+    def _whole(self, w: Tensor, targets: Any, objective: Objective | None = None) -> tuple[Tensor, Tensor]:
+        self._out = None
+        return self._bound.grad(w, (self._x, targets), objective, still=True)

@@ -1,0 +1,118 @@
+"""Dropout as a function of a key: the same units are left out wherever, and in whose company, a client is trained.
+
+torch draws from a generator in the order of calls, which clients who are trained together do not have. Here a unit is
+kept or not by a mix of the step's key, of which draw of that step it is, and of the unit's place in the tensor. A place
+is told by its coordinates, so rows that pad a batch, or columns that pad its texts, change nothing for the others.
+
+What layers ask of torch is seen where it is computed (`aten.bernoulli_` on a processor, `aten.native_dropout` on a
+GPU), so it is the same for torch's own layers and for those of others, and a tracer sees plain arithmetic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ..core import rng
+
+__all__ = ["Drops", "drops"]
+
+_aten = torch.ops.aten
+_LAPS = 1 << 20  # draws of a lap, at most
+_WORD, _HALF = 1 << 64, 1 << 63
+_ROUNDS = ((15, 0x2C1B3C6D), (12, 0x297A2D39))  # of C. Wellons' lowbias32, without the last shift
+
+
+def drops(module: nn.Module) -> bool:
+    """Whether a layer leaves something out at random."""
+    for m in module.modules():
+        name, share = type(m).__name__, getattr(m, "dropout", 0)
+        if ("Drop" in name or "StochasticDepth" in name) and getattr(m, "p", getattr(m, "drop_prob", 1)) != 0:
+            return True
+        if isinstance(share, float) and share > 0:  # of a recurrent layer, of attention
+            return True
+    return False
+
+
+class Drops(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Around a training pass; `begin` says of which step. Without a key it draws as torch does."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # to skip it, torch would import it
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.key: int | Tensor | None = None
+        self._draw = 0
+
+    def begin(self, key: int | Tensor | None, lap: int = 0) -> None:
+        """A step's key: a whole number, or a tensor of 64 bits that holds it."""
+        self.key, self._draw = key, lap * _LAPS
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """What is drawn within it is drawn again after it."""
+        before = self._draw
+        yield
+        self._draw = before
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if self.key is not None and func is _aten.bernoulli_.float:
+            kept = self._kept(args[0], args[1] if len(args) > 1 else 0.5)
+            return args[0].masked_fill_(kept, 1).masked_fill_(~kept, 0)  # not copy_, which cannot be stacked
+        if self.key is not None and func is _aten.native_dropout.default and args[2] is not False:
+            x, p = args[:2]
+            kept = self._kept(x, 1 - p)
+            return x * kept * (1 / (1 - p) if p < 1 else 0.0), kept
+        return func(*args, **(kwargs or {}))
+
+    def _kept(self, like: Tensor, share: float) -> Tensor:
+        """Which places of a tensor are kept, a share of them."""
+        assert self.key is not None
+        draw, self._draw = self._draw, self._draw + 1
+        if isinstance(self.key, int):
+            seed: int | Tensor = _signed(rng.extend(self.key, draw))
+        else:
+            seed = _mixed(self.key + _signed((draw + 1) * rng.GOLDEN))
+        return _drawn(tuple(like.shape) or (1,), seed, like.device).view(like.shape) >= _threshold(share)
+
+
+def _drawn(shape: tuple[int, ...], seed: int | Tensor, device: torch.device) -> Tensor:
+    """Whole numbers of 32 bits, each by its coordinates: the last one is mixed in lightly, for there are many of it."""
+    *others, last = shape
+    places = torch.zeros((), dtype=torch.int64, device=device) + seed
+    for i, n in enumerate(others):
+        along = torch.arange(n, dtype=torch.int64, device=device) * _signed(rng.key(i))
+        places = places.unsqueeze(-1) + along
+    words = (_mixed(places) >> 32).to(torch.int32).unsqueeze(-1)
+    words = words + torch.arange(last, dtype=torch.int32, device=device) * (rng.key(-1) % (1 << 31) | 1)
+    for shift, factor in _ROUNDS:
+        words = (words ^ ((words >> shift) & ((1 << (32 - shift)) - 1))) * factor
+    return words
+
+
+def _mixed(z: Tensor) -> Tensor:
+    """rng's mix, of signed numbers."""
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        z = (z ^ _shifted(z, shift)) * _signed(factor)
+    return z ^ _shifted(z, 31)
+
+
+def _shifted(z: Tensor, by: int) -> Tensor:
+    """To the right, with zeros from the left."""
+    return (z >> by) & ((1 << (64 - by)) - 1)
+
+
+def _signed(word: int) -> int:
+    return (word + _HALF) % _WORD - _HALF
+
+
+def _threshold(share: float) -> int:
+    """What a word of 32 bits, signed, is at least, in so many cases."""
+    return min(round((1 - share) * (1 << 32)) - (1 << 31), (1 << 31) - 1)

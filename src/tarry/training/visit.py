@@ -1,0 +1,147 @@
+"""A client's visit: how much work it is, its mini-batches, and the one training loop of the project."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from math import ceil, isfinite
+
+import torch
+from torch import Tensor
+
+from ..core import rng
+from ..core.contracts import checked
+from ..core.errors import BadInput
+from ..core.local_rule import Brief, LocalRule
+from ..core.optim import Optimiser
+from ..core.rng import Stream
+from ..core.task import Examples, Task
+from ..core.tickets import Job, Trained
+from .batch_order import draws, orders
+from .flat_model import Bound
+
+__all__ = ["Visit", "Work", "train"]
+
+
+@dataclass(frozen=True)
+class Work:
+    """How much a client does in a visit: epochs over its data or a number of steps, and its batch (None = all)."""
+
+    optimiser: Optimiser
+    epochs: int | None = 1
+    steps: int | None = None
+    batch: int | None = None
+    later: Callable[[int], Optimiser] | None = None  # the optimiser after so many server steps, where it changes
+
+    def __post_init__(self) -> None:
+        if (self.epochs is None) == (self.steps is None):
+            raise BadInput(f"--epochs {self.epochs} --steps {self.steps}: local work is one of the two")
+        for flag, value in (("--epochs", self.epochs), ("--steps", self.steps), ("--batch", self.batch)):
+            if value is not None and value < 1:
+                raise BadInput(f"{flag} {value}: must be 1 or more")
+
+    def n_steps(self, n: int) -> int:
+        """Steps of a visit for a client of n examples."""
+        return self.steps if self.steps is not None else (self.epochs or 0) * self.n_batches(n)
+
+    def n_batches(self, n: int) -> int:
+        """Steps of an epoch for a client of n examples."""
+        return ceil(n / (self.batch or n))
+
+
+class Visit:
+    """A visit under way: the mini-batches of its epochs, and where in the client's data the one at hand lies."""
+
+    def __init__(self, sent: Tensor, data: Examples, work: Work, key: int, *, like: Task | None = None):
+        self.sent, self.x = sent, data[0]
+        self.at: Tensor | None = None  # the examples of the batch at hand; None = all of them, in order
+        self.tables: dict[str, Tensor] = {}  # what a model says of them all, once somebody has asked
+        self._data, self._work, self._key = data, work, key
+        self._augment, self._draws = (None, 0) if like is None else (like.augment, like.draws)
+        more = work.n_steps(len(self.x)) > work.n_batches(len(self.x))
+        self.again = more and self._augment is None  # the same examples come more than once
+
+    def epochs(self) -> Iterator[_Lap]:
+        """A fresh order every epoch; a batch of everything keeps the stored order. Batches are cut when asked for."""
+        n = len(self.x)
+        for epoch, (order, count) in enumerate(orders(n, self._work, self._key)):
+            drawn: Tensor | None = None
+            if self._augment is not None:
+                drawn = torch.from_numpy(draws(n, self._draws, self._key, epoch)).to(self.sent)
+            if order is None:
+                yield _Lap(self, [None], drawn)
+            else:
+                parts = torch.split(torch.from_numpy(order).to(self.x.device), self._work.batch or n)
+                yield _Lap(self, parts[:count], drawn)
+
+    def batch(self, at: Tensor | None, drawn: Tensor | None) -> Examples:
+        self.at = at
+        x, y = (t.clone() if at is None else t[at] for t in self._data)  # a model may write to what it is given
+        if drawn is not None:
+            assert self._augment is not None
+            x = self._augment(x, drawn if at is None else drawn[at])
+        return x, y
+
+
+class _Lap:
+    """An epoch's batches, however often it is gone through."""
+
+    def __init__(self, visit: Visit, parts: Sequence[Tensor | None], drawn: Tensor | None):
+        self._visit, self._parts, self._drawn = visit, parts, drawn
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    def __iter__(self) -> Iterator[Examples]:
+        return (self._visit.batch(at, self._drawn) for at in self._parts)
+
+
+def train(job: Job, bound: Bound, *, rule: LocalRule, work: Work, seed: int) -> Trained:
+    """Train one visit: a function of the job and the seed alone, whoever runs it and when."""
+    data, layout, task, untouched = bound.task.clients[job.client], bound.layout, bound.task, job.sent._version
+    n, key = len(data[0]), rng.key(seed, Stream.LOCAL, job.client, job.visit)
+    torch.default_generator.manual_seed(key >> 1)
+    if job.sent.is_cuda:
+        torch.cuda.manual_seed(key >> 1)
+    brief = Brief(job.sent, job.payload, job.memory, layout, key, work.n_steps(n), work.n_batches(n))
+    if work.later is not None:
+        bound.use(work.later(job.version))
+    start, context = checked(rule, "begin", rule.begin(brief), 2)
+    bound.load(start)
+    w = layout.params(start)
+    state, total, laps = rule.init(w, context, bound), torch.zeros((), dtype=w.dtype, device=w.device), rule.laps
+    bound.visit = Visit(job.sent, data, work, rng.key(seed, Stream.ORDER, job.client, job.visit), like=task)
+    noise, done = rng.key(seed, Stream.DROPOUT, job.client, job.visit), 0
+    try:
+        for epoch in bound.visit.epochs():
+            for lap, step in enumerate(laps):
+                bound.begin_step(None)
+                if len(laps) > 1:
+                    state = rule.turn(lap, state, bound)
+                for i, batch in enumerate(epoch):
+                    bound.begin_step(noise, done + i, lap)
+                    w, state, loss = checked(rule, "step", step(w, batch, context, state, bound), 3)
+                    if lap == 0:
+                        total = total + loss
+            done += len(epoch)
+    except ValueError as e:
+        if "more than 1 value per channel" not in str(e):
+            raise
+        raise BadInput(
+            f"--batch {work.batch or 'all'}: client {job.client} has {n} examples, so a batch is left with one, which"
+            " batch normalisation cannot learn from; use another --batch, or a model with group normalisation"
+        ) from e
+    finally:
+        bound.visit = None
+        bound.begin_step(None)
+    final = torch.cat([w, bound.statistics()]) if layout.stats else w
+    out = checked(rule, "finish", rule.finish(final, context, state))
+    if job.sent._version != untouched:
+        raise BadInput(
+            f"local rule {type(rule).__name__}: it wrote to the weights that the client was sent; a rule never writes"
+            " to what it is given: `w + step`, not `w.add_(step)`"
+        )
+    delta = final - job.sent if out.delta is None else out.delta
+    mean_loss = total.item() / brief.n_steps
+    finite = isfinite(mean_loss) and isfinite(delta.sum().item())
+    return Trained(delta, n, brief.n_steps, mean_loss, finite, out.extras, out.memory, out.notes)

@@ -1,0 +1,137 @@
+"""Arithmetic on large model vectors in as few passes over memory as it takes, where numba is installed (tarry[fast]).
+
+    compiled(a, b, …)                  → the kernels (vector.kernels), or None: no numba, small vectors, an accelerator
+    pieces((0, n)).run(kernel, …)        on several threads: by default as many as torch had when this was imported
+    pieces(layer, layer, …).sums(…)      the same, and what it adds up, by stretch
+
+Whoever asks has its own way where the answer is None. TARRY_NUMBA=0 makes it so everywhere: with and without numba the
+last digits differ.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable
+from functools import cache, cached_property
+from itertools import pairwise
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .pool import large, swept
+from .threads import elsewhere, threads
+
+__all__ = ["Pieces", "combined", "compiled", "numba", "number", "pieces", "use_threads"]
+
+_PIECE = 1 << 16  # numbers: their sum in single precision loses nothing that counts
+_TYPES: dict[torch.dtype, Any] = {torch.float32: np.float32, torch.float64: np.float64}
+Numbers = np.ndarray[Any, Any]
+_MOST_THREADS = 8  # by then memory is what is waited for
+_at_once = [min(torch.get_num_threads(), _MOST_THREADS)]  # runs give torch one thread, for its sums depend on that
+
+
+def use_threads(n: int) -> None:
+    """How many threads of this process go over vectors; what they come to is the same."""
+    _at_once[0] = n
+
+
+@cache
+def numba(name: str) -> ModuleType | None:
+    """A module of numba kernels, or None where numba is missing or TARRY_NUMBA=0."""
+    if os.environ.get("TARRY_NUMBA") == "0":
+        return None
+    try:
+        return importlib.import_module(name)
+    except (ImportError, RuntimeError):  # RuntimeError: numba finds no folder for what it compiles
+        return None
+
+
+def compiled(vec: Tensor, *others: Tensor) -> ModuleType | None:
+    """The kernels, where they are worth while for such vectors."""
+    if not large(vec) or vec.dtype not in _TYPES or any(o.dtype != vec.dtype or o.is_cuda for o in others):
+        return None
+    return numba("tarry.vector.kernels")
+
+
+def number(value: float, like: Tensor) -> Any:
+    """In the vector's own precision: a kernel is compiled for that."""
+    return _TYPES[like.dtype](value)
+
+
+class Pieces:
+    """Stretches of a vector cut into pieces."""
+
+    def __init__(self, *stretches: tuple[int, int]):
+        cut = [(n, i, min(i + _PIECE, b)) for n, (a, b) in enumerate(stretches) for i in range(a, b, _PIECE)]
+        self._owner, self._starts, self._stops = np.array(cut, dtype=np.int64).reshape(-1, 3).T.copy()
+        self._n = len(stretches)
+
+    def each(self, values: Numbers, like: Tensor) -> Numbers:
+        """Every piece its stretch's value."""
+        return values[self._owner].astype(_TYPES[like.dtype])
+
+    def sums(self, kernel: Callable[..., None], n: int, *args: Any) -> list[Numbers]:
+        """Run a kernel that ends with n sums by piece: those of the stretches, added in double precision."""
+        sums = [np.empty(len(self._owner), dtype=_TYPES[args[0].dtype]) for _ in range(n)]
+        self.run(kernel, *args, *sums)
+        return [np.bincount(self._owner, s, minlength=self._n) for s in sums]
+
+    def run(self, kernel: Callable[..., None], *args: Any) -> None:
+        """On several threads."""
+        given = [a.detach().numpy() if isinstance(a, Tensor) else a for a in args]
+        first, *others = self._cuts(min(_at_once[0], len(self._owner)))
+        helpers = threads("sweep", max(len(others), 1))
+        if others:
+            elsewhere("sweep", len(others))
+        at_work = [helpers.submit(kernel, *cut, self._starts, self._stops, *given) for cut in others]
+        kernel(*first, self._starts, self._stops, *given)
+        for thread in at_work:
+            thread.result()
+
+    def _cuts(self, n: int) -> list[tuple[int, int]]:
+        """Pieces in n runs of about as many numbers."""
+        whole = self._upto[-1]
+        inner = (int(np.searchsorted(self._upto, k * whole / n)) for k in range(1, n))
+        return list(pairwise([0, *inner, len(self._owner)]))
+
+    @cached_property
+    def _upto(self) -> Numbers:
+        return np.cumsum(self._stops - self._starts)
+
+
+def combined(
+    d: Tensor,
+    a: Tensor,
+    by_a: float,
+    b: Tensor | None = None,
+    by_b: float = 0.0,
+    *,
+    out: Tensor,
+    left: Tensor | None = None,
+) -> Tensor:
+    """out = d + by_a a + by_b b, or d + by_a a where there is no b; and left = d − out, where one is given."""
+    second, by_b = (a, 0.0) if b is None else (b, by_b)
+    if (kernels := compiled(d, a, second)) is not None:
+        given = d, a, second, number(by_a, d), number(by_b, d), out
+        if left is None:
+            pieces((0, len(d))).run(kernels.combined, *given)
+        else:
+            pieces((0, len(d))).run(kernels.combined_and_left, *given, left)
+        return out
+    for x, y, z, o, *rest in swept(d, a, second, out, *([] if left is None else [left])):
+        torch.add(x, y, alpha=by_a, out=o)
+        if b is not None:
+            o.add_(z, alpha=by_b)
+        for r in rest:
+            torch.sub(x, o, out=r)
+    return out
+
+
+@cache
+def pieces(*stretches: tuple[int, int]) -> Pieces:
+    """Cut once."""
+    return Pieces(*stretches)
