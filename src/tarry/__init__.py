@@ -2,7 +2,7 @@
 
     import tarry
     result = tarry.run("orthofl", "digits", time=10_000, seed=1)
-    comparison = tarry.runs.compare(["fedavg", "fedasync", "orthofl"], "digits", seeds=[0, 1, 2])
+    comparison = tarry.compare(["fedavg", "fedasync", "orthofl"], "digits", seeds=[0, 1, 2])
 
 A task of your own is a `Task`; a method of your own a `Method` made of `Part`s and a `LocalRule`.
 """
