@@ -35,7 +35,7 @@ from .runs.run import resume as resume
 from .runs.run import run as run
 from .tasks import partitions as partitions
 from .tasks import tasks as tasks
-from .tasks.unlabelled import unlabelled_sets as unlabelled_sets
+from .tasks.unlabeled import unlabeled_sets as unlabeled_sets
 from .version import __version__ as __version__
 
 __all__ = [
@@ -67,5 +67,5 @@ __all__ = [
     "run",
     "stateless",
     "tasks",
-    "unlabelled_sets",
+    "unlabeled_sets",
 ]
