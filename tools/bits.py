@@ -200,10 +200,12 @@ def difference(old: Found, new: Found) -> str:
         return str(new["error"])
     words = []
     for key in old:
-        if key != "events" and old[key] != new.get(key):
+        if key not in ("events", "hint") and old[key] != new.get(key):
             words.append(f"{key} {_short(old[key])} -> {_short(new.get(key))}")
     if old.get("events", []) != new.get("events", []):
         words.insert(0, _first_event(old["events"], new["events"]))
+    if words and old.get("hint", "") != new.get("hint", ""):
+        words.append(f"trained in another way: {old['hint']!r} -> {new['hint']!r}")
     return "; ".join(words)
 
 

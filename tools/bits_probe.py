@@ -15,6 +15,7 @@ import hashlib
 import io
 import itertools
 import json
+import math
 import os
 import re
 import runpy
@@ -25,7 +26,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from bits_settings import CROSSES, EVERYTHING, EXECUTORS, METHODS, REPLAYED, RESUMED, SMALL, VARIANTS, Settings
+import bits_settings as made
+from bits_settings import EVERYTHING, METHODS, Settings
 
 #: old name -> new name: settings, parameters, their values, event kinds, fields of events and of results.
 #: A name is tried as it was at the reference commit first, then as it is here.
@@ -38,6 +40,7 @@ NAMES = {
     "presence": "availability",
     "hand_out": "dispatch",
     "refused": "rejected",
+    "trained": "executor_info",
 }
 _OLD = {new: old for old, new in NAMES.items()}
 
@@ -125,7 +128,9 @@ def plain(x: Any) -> Any:
 
 
 def numbers(result: Any) -> dict[str, Any]:
-    return {"weights_sha256": result.weights_sha256, **{n: plain(field(result, n)) for n in NUMBERS}}
+    """What must be equal, and how clients were trained: a hint where something is not."""
+    hint = field(result, "trained").partition(": a step is")[0]
+    return {"weights_sha256": result.weights_sha256, **{n: plain(field(result, n)) for n in NUMBERS}, "hint": hint}
 
 
 def simple(settings: Settings) -> Item:
@@ -192,10 +197,10 @@ def federated(method: str, folder: Path) -> Item:
         from deploy.fake import Clock, FakeGrid, driver, finished, nodes, small_plan  # type: ignore[import-not-found]
 
         folder.parent.mkdir(parents=True, exist_ok=True)
-        made = small_plan(method=method, updates=16)
+        plan = small_plan(method=method, updates=16)
         homes = folder.with_name(folder.name + ".homes")
-        grid = FakeGrid(Clock(), nodes(made, homes, lambda c, k: 2.0 + 3 * c + 0.7 * (k % 3)))
-        d = driver(made, grid, folder)
+        grid = FakeGrid(Clock(), nodes(plan, homes, lambda c, k: 2.0 + 3 * c + 0.7 * (k % 3)))
+        d = driver(plan, grid, folder)
         assert finished(d, grid) == "updates"
         return {"weights_sha256": hashlib.sha256(d.course.server.answer.numpy().tobytes()).hexdigest(), "code": 0}
 
@@ -228,6 +233,8 @@ KINDS = {
     "batched": "runs",
     "events": "event logs",
     "more": "crosses and settings",
+    "large": "large vectors",
+    "model": "other models",
     "resume": "resumed runs",
     "federation": "replayed federations",
 }
@@ -240,14 +247,18 @@ def _split(method: str) -> tuple[str, str]:
 
 def probes() -> Iterator[tuple[str, Settings]]:
     """Every probe: its name, METHOD/KIND/DETAIL, and its settings."""
-    for seed, (how, executor), name in itertools.product((0, 1), EXECUTORS.items(), METHODS.split()):
-        yield f"{name}/{how}/seed-{seed}", {**SMALL, "method": name, "seed": seed, **executor}
-    for kind, methods in (("events", METHODS + VARIANTS), ("resume", RESUMED), ("federation", REPLAYED)):
+    for seed, (how, executor), name in itertools.product((0, 1), made.EXECUTORS.items(), METHODS.split()):
+        yield f"{name}/{how}/seed-{seed}", {**made.SMALL, "method": name, "seed": seed, **executor}
+    for kind, methods in (("events", METHODS + made.VARIANTS), ("resume", made.RESUMED), ("federation", made.REPLAYED)):
         for method in methods.split():
             name, rest = _split(method)
             yield f"{name}/{kind}/{rest}", {**EVERYTHING, "method": method}
-    for name, cross in CROSSES.items():
+    for name, cross in made.CROSSES.items():
         yield f"{_split(cross['method'])[0]}/more/{name}", {**EVERYTHING, **cross}
+    for name in METHODS.split():
+        yield f"{name}/large/default", {**made.LARGE, "method": name}
+    for name, model in made.MODELS.items():
+        yield f"{_split(model['method'])[0]}/model/{name}", {**made.LARGE, **model}
 
 
 def names() -> Iterator[str]:
@@ -262,18 +273,44 @@ def folder_of(name: str) -> str | None:
 
 def item(name: str, settings: Settings, role: str, folders: Path) -> Item:
     """What a probe does in this tree."""
+    if settings["task"] == "own":
+        settings = {k: v for k, v in settings.items() if k != "clients"} | {"task": own_task()}
     kind, folder = name.split("/")[1], folders / (folder_of(name) or "")
     if kind == "resume":
         return interrupted(settings, folder) if role == "reference" else resumed(folder)
     if kind == "federation":
         return federated(settings["method"], folder) if role == "reference" else replayed(folder)
-    return logged(settings) if kind in ("events", "more") else simple(settings)
+    return simple(settings) if kind in ("inline", "pool", "batched") else logged(settings)
 
 
-def same_clock() -> None:
-    """A clock of equal ticks: what is chosen by measuring (how many clients a stack) is then always the first way."""
-    ticks = itertools.count()
-    time.perf_counter = lambda: next(ticks) * 1e-3
+class Clock:
+    """In place of time.perf_counter, by which tarry chooses how many clients are trained at once: the choice repeats.
+
+    Every measurement takes equally long, and the first way wins; or each takes less than the one before, and the last
+    one wins.
+    """
+
+    def __init__(self) -> None:
+        self.ticks, self.last_wins = 0, False
+
+    def __call__(self) -> float:
+        self.ticks += 1
+        return math.log1p(self.ticks) if self.last_wins else self.ticks * 2.0**-10
+
+
+def own_task() -> Any:
+    """Unequal clients; a model with running statistics and dropout."""
+    import torch
+    from torch import nn
+
+    import tarry
+
+    g = torch.Generator().manual_seed(7)
+    clients = [(torch.randn(n, 4, generator=g), torch.randint(3, (n,), generator=g)) for n in (4, 10, 11, 12, 19, 8)]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(4)
+        model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Dropout(0.2), nn.Linear(6, 3))
+    return tarry.Task("own", model=model, loss=nn.functional.cross_entropy, clients=clients, test=clients[4])
 
 
 def main() -> None:
@@ -281,7 +318,7 @@ def main() -> None:
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what the tree prints is no result
     warnings.simplefilter("ignore")
-    same_clock()
+    clock = time.perf_counter = Clock()
     import torch
 
     import tarry
@@ -292,6 +329,7 @@ def main() -> None:
     for name, settings in probes():
         if name not in wanted:
             continue
+        clock.ticks, clock.last_wins = 0, name.endswith("last-way")
         try:
             found = item(name, settings, role, folders)()
         except Exception as e:  # the tree's, whatever it is: it is a difference

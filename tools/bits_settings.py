@@ -87,6 +87,36 @@ EXECUTORS: dict[str, Settings] = {
     "pool": {"executor": "pool", "workers": 2},
     "batched": {"executor": "batched"},
 }
+#: vectors long enough for the kernels of numba and for buffers that are used again
+LARGE: Settings = {
+    "task": "digits:hidden=8000,limit=120",
+    "clients": 6,
+    "delay": [[1.0], [1.0, 2.0], [2.0], [0.5, 3.0], [1.5], [4.0]],
+    "steps": 2,
+    "batch": 8,
+    "updates": 10,
+    "eval_every": 10.0,
+}
+#: other models. `own` is a task made in Python: running statistics and dropout. A batched executor times several ways
+#: to train; a name that ends in `last-way` takes the last of them (convolutions by numba), another one the first.
+MODELS: dict[str, Settings] = {
+    "cnn": {"method": "orthofl", "task": "digits:limit=120,model=cnn"},
+    "cnn-last-way": {"method": "fedavg", "task": "digits:limit=120,model=cnn", "executor": "batched"},
+    "resnet18": {"method": "fedasync", "task": "digits:limit=60,model=resnet18,norm=batch,width=4"},
+    "resnet18-last-way": {
+        "method": "fedbuff:buffer=3",
+        "task": "digits:limit=60,model=resnet18,norm=batch,width=4",
+        "updates": 6,
+        "executor": "batched",
+    },
+    "own": {"method": "fedavg", "task": "own"},
+    "own-pool": {"method": "safa", "task": "own", "executor": "pool", "workers": 2},
+    **{
+        f"own-{executor}-{method}": {"method": method, "task": "own", "executor": executor}
+        for executor in ("inline", "batched")
+        for method in ("fedasync", "fedbuff:buffer=3", "orthofl", "fedsol", "scaffold", "asynccurve", "fedavgm", "mifa")
+    },
+}
 RESUMED = """
     fedbuff:buffer=3 orthofl orthofl:placement=hybrid fedecho fedogd safa scaffold asynccurve ca2fl fadas:buffer=2
     tifl:tiers=2,interval=2,credits=3 flanp mifa gradma fedac:buffer=2 hfl local-only fedsol
