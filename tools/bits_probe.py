@@ -99,15 +99,14 @@ def called(function: Callable[..., Any], settings: Settings, **others: Any) -> A
     """Call with the settings' old names; where the tree rejects them, with new ones, one word after the other."""
     from tarry import BadInput
 
-    words, first = sorted(_words(settings)), None
+    words, errors = sorted(_words(settings)), list[Exception]()
     for count in range(len(words) + 1):
         for some in itertools.combinations(words, count):
             try:
                 return function(**_spelled(settings, set(some)), **others)
             except (BadInput, TypeError) as e:
-                first = first or e
-    assert first is not None
-    raise first
+                errors.append(e)
+    raise min(errors, key=lambda e: len(str(e)))  # the one with the fewest unknown names in it
 
 
 def field(record: Any, name: str) -> Any:
