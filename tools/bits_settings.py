@@ -103,11 +103,11 @@ MODELS: dict[str, Settings] = {
     "cnn": {"method": "orthofl", "task": "digits:limit=120,model=cnn"},
     "cnn-last-way": {"method": "fedavg", "task": "digits:limit=120,model=cnn", "executor": "batched"},
     "resnet18": {"method": "fedasync", "task": "digits:limit=60,model=resnet18,norm=batch,width=4"},
-    "resnet18-last-way": {
+    "cnn-batched": {
         "method": "fedbuff:buffer=3",
-        "task": "digits:limit=60,model=resnet18,norm=batch,width=4",
-        "updates": 6,
+        "task": "digits:limit=120,model=cnn",
         "executor": "batched",
+        "batch": 16,
     },
     "own": {"method": "fedavg", "task": "own"},
     "own-pool": {"method": "safa", "task": "own", "executor": "pool", "workers": 2},
