@@ -1,13 +1,14 @@
 """No number changes: short runs of this tree compared to the bit with those of a reference commit.
 
-    make bits                                     everything; about a minute, and another one the first time
+    make bits                                     everything; about a minute of one core, twice that the first time
     .venv/bin/python tools/bits.py --quick        one seed, one executor, resumed runs
     .venv/bin/python tools/bits.py --only 'fedecho/*'
 
-The probes are in bits_probe.py. They run in the reference tree, whose results are kept in .bits/, and in the files of
-this checkout, committed or not. Hashes depend on the kind of processor and on torch, so that none are stored in the
-repository. Differences that are meant are listed, with the reason, in tests/golden/bits-changed.toml.
-The exit code is 1 for a difference that is not listed, and for a listed one that is not found.
+The probes are in bits_probe.py, renamed words in bits_names.py. They run in the reference tree, whose results are kept
+in .bits/, and with the files of this checkout, committed or not. Hashes depend on the kind of processor and on torch,
+so that none are stored in the repository. Differences that are meant are listed, with the reason, in
+tests/golden/bits-changed.toml. The exit code is 1 for a difference that is not listed, and for a listed one that is
+not found.
 """
 
 from __future__ import annotations
@@ -158,11 +159,11 @@ def probe(role: str, tree: Path, names: Sequence[str], folders: Path) -> dict[st
             command, env=env, input=json.dumps(names), stdout=subprocess.PIPE, stderr=err, text=True, check=False
         )
         err.seek(0)
-        said = err.read()[-4000:]
+        errors = err.read()[-4000:]
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     if not lines or done.returncode:
         at = f" after {lines[-1].get('name', 'its start')}" if lines else ""
-        sys.exit(f"the probes of the {role} tree ended with code {done.returncode}{at}:\n{said}")
+        sys.exit(f"the probes of the {role} tree ended with code {done.returncode}{at}:\n{errors}")
     used = Path(lines[0]["tarry"])
     if not used.is_relative_to(tree.resolve()):
         sys.exit(f"the probes of the {role} tree imported {used}, which is not of {tree}")

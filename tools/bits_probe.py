@@ -1,7 +1,7 @@
 """The probes of `make bits`: short runs whose every number is written down.
 
 bits.py starts this file once for each source tree, with PYTHONPATH=<tree>/src. It uses the public surface of tarry
-only, and finds renamed settings, events and fields by the table NAMES.
+only, and finds renamed settings, events and fields by the table of bits_names.py.
 
     python tools/bits_probe.py ROLE FOLDERS < names.json > results.jsonl
 
@@ -27,21 +27,9 @@ from pathlib import Path
 from typing import Any
 
 import bits_settings as made
+from bits_names import NAMES
 from bits_settings import EVERYTHING, METHODS, Settings
 
-#: old name -> new name: settings, parameters, their values, event kinds, fields of events and of results.
-#: A name is tried as it was at the reference commit first, then as it is here.
-NAMES = {
-    "optimiser": "optimizer",
-    "personalise": "personalize",
-    "personal": "personalized",
-    "distil": "distill",
-    "unlabelled": "unlabeled",
-    "presence": "availability",
-    "hand_out": "dispatch",
-    "refused": "rejected",
-    "trained": "executor_info",
-}
 _OLD = {new: old for old, new in NAMES.items()}
 
 Item = Callable[[], dict[str, Any]]
@@ -210,15 +198,15 @@ def replayed(folder: Path) -> Item:
     """`tarry replay FOLDER`: its exit code and the weights."""
 
     def go() -> dict[str, Any]:
-        said, code = io.StringIO(), 0
+        printed, code = io.StringIO(), 0
         sys.argv = ["tarry", "replay", str(folder)]
         try:
-            with contextlib.redirect_stdout(said):
+            with contextlib.redirect_stdout(printed):
                 runpy.run_module("tarry", run_name="__main__")
         except SystemExit as e:
             code = int(e.code or 0)
-        found = re.findall(r"\b[0-9a-f]{64}\b", said.getvalue())
-        return {"weights_sha256": found[0] if found else said.getvalue(), "code": code}
+        found = re.findall(r"\b[0-9a-f]{64}\b", printed.getvalue())
+        return {"weights_sha256": found[0] if found else printed.getvalue(), "code": code}
 
     return go
 
