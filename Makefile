@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-data test-federation check bench bench-gpu docs results wheel clean
+.PHONY: demo test test-data test-federation check bits bench bench-gpu docs results wheel clean
 
 demo: $(STAMP)
 	$(BIN)/tarry demo
@@ -25,6 +25,10 @@ check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# No number changes: runs of this tree and of a reference commit, compared to the bit. Options go in BITS="--quick".
+bits: $(STAMP)
+	$(BIN)/python tools/bits.py $(BITS)
 
 # An hour; other frameworks are installed for comparison, into environments of their own (8 GB in the cache folder).
 bench: $(STAMP)
