@@ -28,7 +28,7 @@ from ..core.task import Task
 from ..delays.availability import Availability
 from ..delays.base import ClientPopulation, Delay
 from ..engine.budget import Budget, Score
-from ..tasks.data.sets import remarked
+from ..tasks.data.sets import collect_notices
 from ..training.flat_model import Bound, build_module
 from ..training.server_model import ModelLab
 from ..training.visit import Work
@@ -148,7 +148,7 @@ def _build_method(spec: Spec) -> tuple[Method, list[str]]:
 
 def _build_data(spec: Spec, method: Method) -> tuple[Task, tuple[str, ...]]:
     """The task with all its inputs, and the notices about data and about settings that have no effect."""
-    with remarked(limit_of(spec)) as notices:
+    with collect_notices(limit_of(spec)) as notices:
         task = build_task(spec)
     out = [*notices]
     if method.local.own_optimiser:
