@@ -116,6 +116,7 @@ def test_a_folder_holds_what_its_page_promises(folder):
         "spec.toml",
         "events.jsonl",
         "arrivals.csv",
+        "meta.json",
         "model.safetensors",
         "result.json",
     }

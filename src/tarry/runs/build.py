@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ..config.components import CROSSES, Choice, errors_under_flag
-from ..config.compose import PARTS, crossed
+from ..config.compose import PARTS, compose
 from ..config.spec import Spec
 from ..core.client_table import Room
 from ..core.errors import BadInput
@@ -138,7 +138,7 @@ def _build_method(spec: Spec) -> tuple[Method, list[str]]:
     manifold = None if spec.manifold is None else (spec.name_of("manifold"), build("manifold"))
     labels = {group: spec.name_of(group) for group in ("method", "distil", *others)}
     base = build("method")
-    method = crossed(base, others, distil=build("distil"), manifold=manifold, labels=labels)
+    method = compose(base, others, distil=build("distil"), manifold=manifold, labels=labels)
     if any(getattr(spec, cross) is not None for cross in CROSSES):
         method = replace(method, name=spec.label)
     if spec.diagnose:
