@@ -185,7 +185,7 @@ class Spec:
 
     @property
     def gpu_share(self) -> float:
-        """What of a GPU a Ray worker holds."""
+        """The share of a GPU that a Ray worker holds."""
         return self.gpus if self.gpus is not None else float(self.device != "cpu")
 
     def client_optimiser(self, steps: int = 0) -> Optimiser:
