@@ -61,8 +61,9 @@ class Result:
         return json.dumps(_finite(plain), indent=1) + "\n"
 
     @classmethod
-    def read(cls, folder: Path) -> Result:
-        """The result of the run in a folder; of a federation that is not over, what it has come to."""
+    def read(cls, folder: str | Path) -> Result:
+        """Read the result of the run in a folder; of a federation that is not over, the result so far."""
+        folder = Path(folder)
         path = folder / "result.json"
         if not path.is_file() and (folder / PROGRESS).is_file():
             path = folder / PROGRESS

@@ -13,7 +13,6 @@ import heapq
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from math import inf
 from typing import Any
 
@@ -26,36 +25,15 @@ from ..core.idle_clients import Roster
 from ..core.server import Receipt, Server
 from ..core.state_tree import copied, tables
 from ..core.tickets import NOTHING, Ticket
-from ..delays.availability import Presence
+from ..delays.availability import Availability
 from ..delays.base import Delay
+from ..engine.budget import Budget, Score
 from ..engine.clock import after
 from ..engine.diagnostics import Diary
 from ..executors.inline import Executor
 from ..vector.pool import forget
 
 __all__ = ["Budget", "Score", "Simulator"]
-
-Score = tuple[float | None, float]  # accuracy, loss
-
-
-@dataclass(frozen=True)
-class Budget:
-    """When to stop: whichever comes first of virtual seconds, updates accepted, server steps, test accuracy."""
-
-    time: float | None = None
-    updates: int | None = None
-    rounds: int | None = None
-    target: float | None = None
-
-    def __post_init__(self) -> None:
-        given = {k: v for k, v in vars(self).items() if v is not None}
-        if not given:
-            raise BadInput("a run needs a budget: --time, --updates, --rounds or --target")
-        problems = [f"--{k} {v}: must be above 0" for k, v in given.items() if not v > 0]
-        if self.target is not None and len(given) == 1:
-            problems.append("--target: give --time, --updates or --rounds too, in case it is never reached")
-        if problems:
-            raise BadInput(problems)
 
 
 class Simulator:
@@ -71,7 +49,7 @@ class Simulator:
         budget: Budget,
         evaluate: Callable[[Tensor], Score] | None = None,
         eval_every: float = inf,
-        presence: Presence | None = None,
+        presence: Availability | None = None,
         fails: Callable[[int, int], bool] | None = None,
         strict: bool = False,
         diary: Diary | None = None,
