@@ -315,7 +315,7 @@ class Simulator:
 
     def save(self) -> dict[str, Any]:
         """Everything, as a plain record; call between instants."""
-        plain = {k: getattr(self, k) for k in _SAVED}
+        plain = {key: getattr(self, name) for key, name in _SAVED.items()}
         return {
             **plain,
             "server": self.server.save(),
@@ -332,8 +332,8 @@ class Simulator:
 
     def load(self, saved: dict[str, Any]) -> None:
         """Take up where `save` left off: jobs in flight are trained anew, to the same outcome."""
-        for k in _SAVED:
-            setattr(self, k, saved[k])
+        for key, name in _SAVED.items():
+            setattr(self, name, saved[key])
         self.server.load(saved["server"])
         self.roster.load(saved["roster"])
         self._heap = [(due, number) for due, number in saved["heap"]]
@@ -353,20 +353,21 @@ class Simulator:
                 self._submit(self.server.tickets[number], due)
 
 
-_SAVED = (
-    "time",
-    "updates",
-    "lost",
-    "refused",
-    "bytes_up",
-    "bytes_down",
-    "started",
-    "done",
-    "_change",
-    "_evaluations",
-    "_next_score",
-    "in_vain",
-)
+#: key of the saved record -> attribute; attributes may be renamed, keys may not
+_SAVED = {
+    "time": "time",
+    "updates": "updates",
+    "lost": "lost",
+    "refused": "refused",
+    "bytes_up": "bytes_up",
+    "bytes_down": "bytes_down",
+    "started": "started",
+    "done": "done",
+    "_change": "_change",
+    "_evaluations": "_evaluations",
+    "_next_score": "_next_score",
+    "in_vain": "in_vain",
+}
 
 
 @contextmanager

@@ -182,7 +182,7 @@ class Course:
     def save(self) -> dict[str, Any]:
         assert not self.open, "saved between instants"
         return {
-            **{k: getattr(self, k) for k in _SAVED},
+            **{key: getattr(self, name) for key, name in _SAVED.items()},
             "server": self.server.save(),
             "roster": self.roster.save(),
             "load": dict(self.load),
@@ -192,8 +192,8 @@ class Course:
         }
 
     def restore(self, saved: dict[str, Any]) -> None:
-        for k in _SAVED:
-            setattr(self, k, saved[k])
+        for key, name in _SAVED.items():
+            setattr(self, name, saved[key])
         self.server.load(saved["server"])
         self.roster.load(saved["roster"])
         self.load, self.staleness = Counter(saved["load"]), Counter(saved["staleness"])
@@ -201,4 +201,14 @@ class Course:
         self.curve = [(t, u, a, loss) for t, u, a, loss in saved["curve"]]
 
 
-_SAVED = ("time", "updates", "lost", "refused", "bytes_up", "bytes_down", "scored", "done")
+#: key of the saved record -> attribute; attributes may be renamed, keys may not
+_SAVED = {
+    "time": "time",
+    "updates": "updates",
+    "lost": "lost",
+    "refused": "refused",
+    "bytes_up": "bytes_up",
+    "bytes_down": "bytes_down",
+    "scored": "scored",
+    "done": "done",
+}

@@ -180,14 +180,14 @@ class Keeper:
             "book": self.book.save(),
             "health": self.health.save(),
             "pace": self.pace.save(),
-            **{k: getattr(self, k) for k in _SAVED},
+            **{key: getattr(self, name) for key, name in _SAVED.items()},
         }
         self.journal.checkpoint(self._count, state, self._behind)
         self._behind = set()
 
     def _restore(self, saved: dict[str, Any]) -> None:
-        for k in _SAVED:
-            setattr(self, k, saved[k])
+        for key, name in _SAVED.items():
+            setattr(self, name, saved[key])
         self.course.restore(saved["course"])
         for part in ("clients", "book", "health", "pace"):
             getattr(self, part).load(saved[part])
@@ -198,4 +198,11 @@ class Keeper:
         self.journal.close()
 
 
-_SAVED = ("federation", "began", "starts", "ended", "_count")
+#: key of the saved record -> attribute; attributes may be renamed, keys may not
+_SAVED = {
+    "federation": "federation",
+    "began": "began",
+    "starts": "starts",
+    "ended": "ended",
+    "_count": "_count",
+}
