@@ -28,7 +28,7 @@ from ..core.state_tree import copied, tables
 from ..core.tickets import NOTHING, Ticket
 from ..delays.availability import Presence
 from ..delays.base import Delay
-from ..engine.clock import after
+from ..engine.clock import add_seconds
 from ..engine.diagnostics import Diary
 from ..executors.inline import Executor
 from ..vector.pool import forget
@@ -251,7 +251,7 @@ class Simulator:
 
     def _hand_out(self, client: int, seconds: float) -> None:
         ticket = self.server.hand_out(client, self.time)
-        due = after(self.time, seconds)
+        due = add_seconds(self.time, seconds)
         doomed = self._fails is not None and self._fails(client, ticket.visit)
         if self._presence is not None and (leaves := self._presence.until(client, self.time)) < due:
             due, doomed = leaves, True
