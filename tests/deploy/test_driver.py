@@ -133,7 +133,7 @@ def test_weights_that_are_not_finite_are_refused_and_counted(tmp_path):
     grid.there[102].spoil = delta(lambda _: np.full(size, np.nan, np.float32))
     d = driver(made, grid, tmp_path / "out")
     finished(d, grid)
-    assert d.course.refused >= 1
+    assert d.course.rejected >= 1
     assert {r["client"] for r in rows(tmp_path, "refused")} == {2}
     assert np.isfinite(d.course.server.weights.numpy()).all()
     assert replay(tmp_path / "out").weights_sha256 == sha256(d.course.server.answer)

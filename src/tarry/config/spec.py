@@ -26,7 +26,7 @@ from ..core.method import Method
 from ..core.optim import Optimiser, optimiser
 from ..core.registry import Param
 from ..core.task import Task
-from ..sim.simulator import Budget
+from ..engine.budget import Budget
 from .components import CROSSES, REGISTRIES, Choice, read, uncrossed, under_flag
 
 __all__ = ["CROSSES", "REGISTRIES", "Choice", "Spec", "settings", "under_flag"]

@@ -122,7 +122,7 @@ def status(d: Driver) -> dict[str, Any]:
         "updates": course.updates,
         "rounds": course.server.version,
         "lost": course.lost,
-        "not_finite": course.refused,
+        "not_finite": course.rejected,
         "accuracy": score[2],
         "loss": score[3],
         "staleness": sum(s * n for s, n in course.staleness.items()) / max(1, course.updates),

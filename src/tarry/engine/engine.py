@@ -54,7 +54,7 @@ class Engine:
         self._listeners = tuple(listeners)
         self._steps_between_arrivals = server.method.aggregate.settle is not None
         self._max_updates, self._max_rounds = budget.updates or inf, budget.rounds or inf
-        self._model_bytes = server.weights.nbytes
+        self.model_bytes = server.weights.nbytes
         self.time = 0.0  # of the last instant
         self.in_instant = False  # arrivals of an instant are in, and its tickets are not handed out yet
         self.stop_reason = ""
@@ -85,7 +85,7 @@ class Engine:
         self.consecutive_rejections = 0
         self.staleness[receipt.staleness] += 1
         if nbytes is None:
-            nbytes = self._model_bytes + total_bytes(result.extras) if result.extras else self._model_bytes
+            nbytes = self.model_bytes + total_bytes(result.extras) if result.extras else self.model_bytes
         self.bytes_up += nbytes
         if self.diagnostics is not None:
             self.diagnostics.arrival(time, receipt.ticket.client, receipt.notes or {})

@@ -40,7 +40,8 @@ from ..executors.pool import Pool
 from ..delays.availability import Presence
 from ..executors.ray import Ray
 from ..executors.ray_cluster import check as check_ray
-from ..sim.simulator import Budget, Score, Simulator
+from ..engine.budget import Budget, Score
+from ..sim.simulator import Simulator
 from ..executors.auto import Together
 from ..config.spec import CROSSES, REGISTRIES, Choice, Spec, under_flag
 
@@ -167,13 +168,15 @@ class Plan:
 
     def diagnostics(self, sim: Simulator) -> dict[str, Any] | None:
         """What was noted on the way, and how the answer does on fast and slow clients' examples."""
-        if sim.diary is None:
+        if sim.engine.diagnostics is None:
             return None
         bound, answer = self.bound(), sim.server.answer
-        accuracy = sim.curve[-1][2] if sim.curve else None
-        by = by_speed(self.task, sim.diary, lambda w, examples: bound.evaluate(w, examples)[0], answer, accuracy)
+        accuracy = sim.engine.curve[-1][2] if sim.engine.curve else None
+        by = by_speed(
+            self.task, sim.engine.diagnostics, lambda w, examples: bound.evaluate(w, examples)[0], answer, accuracy
+        )
         layers = [b.name for b in self.layout.layers]
-        return {**sim.diary.summary(), "layers": layers, "by_speed": by}
+        return {**sim.engine.diagnostics.summary(), "layers": layers, "by_speed": by}
 
     def personal(self, sim: Simulator, told: Told) -> dict[str, Any] | None:
         """Clients' own accuracy when the run is over, if it was asked for; `told` hears how many are done."""

@@ -45,17 +45,17 @@ def in_vain(sim: Simulator) -> list[str]:
         return []
     out = {t.client for t in server.tickets.values()}
     unheard = sum(visits == (client in out) for client, visits in enumerate(server.visits))
-    if target is not None and sim.curve and (sim.curve[-1][2] or 0.0) >= target:
+    if target is not None and sim.engine.curve and (sim.engine.curve[-1][2] or 0.0) >= target:
         why = f"the first weights reach --target {target:g}"
     elif server.numbers == 0:
         why = "no client was there to be handed work (--presence, --delay)"
-    elif sim.updates > 0:
+    elif sim.engine.updates > 0:
         more = f"; {unheard:,} of {server.n_clients:,} clients never came back" if unheard else ""
-        why = f"{server.method.name} was still waiting after all updates ({sim.updates:,}){more}"
-    elif sim.refused > 0:
-        why = f"all {sim.refused:,} updates were refused because they were not finite; a smaller --lr may help"
-    elif sim.lost > 0:
-        why = f"all {sim.lost:,} visits that ended were lost (--failure-rate, --presence, --delay)"
+        why = f"{server.method.name} was still waiting after all updates ({sim.engine.updates:,}){more}"
+    elif sim.engine.rejected > 0:
+        why = f"all {sim.engine.rejected:,} updates were refused because they were not finite; a smaller --lr may help"
+    elif sim.engine.lost > 0:
+        why = f"all {sim.engine.lost:,} visits that ended were lost (--failure-rate, --presence, --delay)"
     else:
         why = f"no client came back within {sim.time:g} s; give it more --time"
     return [f"nothing was learnt, the server made no step: {why}"]
@@ -63,14 +63,14 @@ def in_vain(sim: Simulator) -> list[str]:
 
 def diverged(sim: Simulator) -> list[str]:
     """That the answer has no loss any more, and since when that is seen; or that updates are no numbers any more."""
-    since = next((t for t, _, _, loss in sim.curve if loss is not None and not isfinite(loss)), None)
-    if since is not None and since == sim.curve[0][0] and sim.curve[0][1] == 0:
+    since = next((t for t, _, _, loss in sim.engine.curve if loss is not None and not isfinite(loss)), None)
+    if since is not None and since == sim.engine.curve[0][0] and sim.engine.curve[0][1] == 0:
         return ["the loss of the first weights on the test set is no number: look at the test data"]
     if since is None and isfinite(sim.server.answer.sum().item()):
-        if not sim.hopeless or sim.server.version == 0:
+        if not sim.engine.has_stalled or sim.server.version == 0:
             return []
         why = "were all refused because they were not finite: a smaller --lr may help"
-        return [f"diverged: the last {sim.in_vain:,} updates, up to {sim.time:g} s, {why}"]
+        return [f"diverged: the last {sim.engine.consecutive_rejections:,} updates, up to {sim.time:g} s, {why}"]
     when = "" if since is None else f" (seen first at {since:g} s)"
     return [f"the global model's loss is no number any more{when}: a smaller --lr or server rate may help"]
 
@@ -78,8 +78,8 @@ def diverged(sim: Simulator) -> list[str]:
 def shut_out(sim: Simulator) -> list[str]:
     """Who was refused every time, while others were not."""
     server, out = sim.server, {t.client for t in sim.server.tickets.values()}
-    never = sorted(c for c, n in sim.refusals.items() if n >= server.visits[c] - (c in out))
-    if not never or server.version == 0 or sim.hopeless:
+    never = sorted(c for c, n in sim.engine.rejections_by_client.items() if n >= server.visits[c] - (c in out))
+    if not never or server.version == 0 or sim.engine.has_stalled:
         return []
     who = ", ".join(map(str, never[:5])) + (", …" if len(never) > 5 else "")
     clients = f"client {who}" if len(never) == 1 else f"{len(never):,} of {server.n_clients:,} clients ({who})"
@@ -88,7 +88,7 @@ def shut_out(sim: Simulator) -> list[str]:
 
 def missed(sim: Simulator) -> list[str]:
     """That the target was not reached."""
-    target, scores = sim.budget.target, [accuracy for _, _, accuracy, _ in sim.curve if accuracy is not None]
+    target, scores = sim.budget.target, [accuracy for _, _, accuracy, _ in sim.engine.curve if accuracy is not None]
     if target is None or not scores or max(scores) >= target:
         return []
     return [f"--target {target:g} was not reached: the best score was {max(scores):.4g}"]

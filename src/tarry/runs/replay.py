@@ -25,7 +25,7 @@ from ..record.result import Result, sha256
 from ..executors.inline import Executor
 from ..delays.measured import TraceRow
 from ..delays.recorded import Comings, Visits, Went
-from ..sim.simulator import Budget
+from ..engine.budget import Budget
 from ..config.spec import Spec
 
 __all__ = ["Record", "Replayed", "replay"]
@@ -135,11 +135,11 @@ def replay(folder: Path, *, callbacks: tuple[Callable[[Event], None], ...] = ())
         executor = _Compared(made.executor(), record.digests)
         stack.callback(executor.close)
         sim = made.simulator(executor, list(callbacks))
-        sim.per_client = record.per_client
-        sim.roster.limit *= record.per_client
+        sim.engine.max_tickets = record.per_client
+        sim.engine.idle.limit *= record.per_client
         sim.run()
-        accuracy = sim.curve[-1][2] if sim.curve else None
-        told = Replayed(sim.updates, accuracy, sha256(sim.server.answer), _recorded(folder), executor.apart)
+        accuracy = sim.engine.curve[-1][2] if sim.engine.curve else None
+        told = Replayed(sim.engine.updates, accuracy, sha256(sim.server.answer), _recorded(folder), executor.apart)
         sim.close()
     return told
 

@@ -26,7 +26,7 @@ class Tally(Protocol):
     time: float
     updates: int
     lost: int
-    refused: int
+    rejected: int
     bytes_up: int
     bytes_down: int
     staleness: Counter[int]
@@ -52,7 +52,7 @@ def summed_up(made: Plan, tally: Tally, **more: Any) -> Result:
         curve=tally.curve,
         staleness=staleness_summary(tally.staleness),
         lost=tally.lost,
-        refused=tally.refused,
+        refused=tally.rejected,
         weights_sha256=sha256(server.answer),
         bytes_up=tally.bytes_up,
         bytes_down=tally.bytes_down,

@@ -204,7 +204,7 @@ class _Session:
             if saved is not None:
                 sim.load(saved["simulator"])
                 self.saved_wall, self.count = saved["wall"], saved["count"]
-            sim.run(between=lambda: self._between(sim))
+            sim.run(on_instant=lambda: self._between(sim))
             result = self._finish(sim)
             sim.close()  # not on the way out of an error: what is in files is taken up again
             return result
@@ -237,7 +237,7 @@ class _Session:
     def _finish(self, sim: Simulator) -> Result:
         result = summed_up(
             self.plan,
-            sim,
+            sim.engine,
             wall_s=self._wall(),
             remarks=[*self.plan.remarks, *in_vain(sim), *diverged(sim), *shut_out(sim), *missed(sim)],
             trained=sim.executor.told,
@@ -263,10 +263,12 @@ def _how_far(sim: Simulator) -> Progress:
     b = sim.budget
     shares = [
         sim.time / b.time if b.time else 0.0,
-        sim.updates / b.updates if b.updates else 0.0,
+        sim.engine.updates / b.updates if b.updates else 0.0,
         sim.server.version / b.rounds if b.rounds else 0.0,
     ]
-    return Progress(min(max(shares), 1.0), sim.time, sim.updates, sim.curve[-1][2] if sim.curve else None)
+    return Progress(
+        min(max(shares), 1.0), sim.time, sim.engine.updates, sim.engine.curve[-1][2] if sim.engine.curve else None
+    )
 
 
 def _trace(log: Path) -> list[TraceRow]:

@@ -59,7 +59,7 @@ class Course:
         self.load: Counter[int] = Counter()  # tickets out, by client
         self.kept: dict[int, int] = {}  # the visit whose memory counts, by client
         self.time = 0.0  # of the last instant
-        self.updates, self.lost, self.refused = 0, 0, 0
+        self.updates, self.lost, self.rejected = 0, 0, 0
         self.bytes_up, self.bytes_down = 0, 0
         self.staleness: Counter[int] = Counter()
         self.curve: list[tuple[float, int, float | None, float | None]] = []
@@ -89,7 +89,7 @@ class Course:
         """A ticket that brought nothing: lost on the way, or refused because it was not finite."""
         self._at(time)
         receipt = self.server.lost(number, time)
-        self.refused += refused
+        self.rejected += refused
         self.lost += not refused
         self._arrived("refused" if refused else "lost", receipt, None)
         return receipt
@@ -206,7 +206,7 @@ _SAVED = {
     "time": "time",
     "updates": "updates",
     "lost": "lost",
-    "refused": "refused",
+    "refused": "rejected",
     "bytes_up": "bytes_up",
     "bytes_down": "bytes_down",
     "scored": "scored",
