@@ -25,7 +25,7 @@ from tarry.core.layout import Block, Kind, Layout
 from tarry.core.method import Method, stateless
 from tarry.core.server import Server
 from tarry.core.tickets import Ticket, Trained
-from tarry.delays.base import Fleet, delays
+from tarry.delays.base import ClientPopulation, delays
 from tarry.engine.budget import Budget
 from tarry.methods import methods
 from tarry.sim.simulator import Simulator
@@ -61,7 +61,7 @@ def simulate(method: Method, clients: int, in_flight: int, size: int, visits: in
     layout = Layout((Block("w", 0, size, (size,), Kind.PARAM),))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     server = Server(method, torch.zeros(size), layout=layout, n_clients=clients, seed=0)
-    delay = delays.build("exponential", {"mean": 100.0})(Fleet(clients, range(1, clients + 1), 4 * size, 0))
+    delay = delays.build("exponential", {"mean": 100.0})(ClientPopulation(clients, range(1, clients + 1), 4 * size, 0))
     sim = Simulator(
         server, Nothing(size), delay, roster=Roster(clients, in_flight), budget=Budget(updates=visits)
     )  # fmt: skip

@@ -64,11 +64,11 @@ def test_every_method_of_a_seed_meets_the_same_first_weights_durations_and_losse
 
 
 def test_every_method_of_a_seed_gets_the_same_partition_and_other_seeds_another():
-    from tarry.runs.build import plan
+    from tarry.runs.build import build_run
 
     def dealt(method: str, seed: int) -> tuple[Any, ...]:
         (spec,) = specs_of([method], [seed], SETTINGS)
-        made = plan(spec)
+        made = build_run(spec)
         return tuple((x.sum().item(), tuple(y.tolist())) for x, y in made.task.clients)
 
     seeds = [{dealt(m, seed) for m in METHODS} for seed in (0, 1)]

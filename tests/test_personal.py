@@ -21,7 +21,7 @@ from tarry.core import rng
 from tarry.core.errors import BadInput
 from tarry.core.method import Personal
 from tarry.core.rng import Stream
-from tarry.runs.personalize import best_constant
+from tarry.runs.personalize import majority_accuracy
 
 
 def net() -> nn.Module:
@@ -349,11 +349,11 @@ def test_the_callers_randomness_is_left_alone() -> None:
     assert torch.equal(before, torch.get_rng_state())
 
 
-def test_the_best_constant_answer_is_the_commonest_class_of_the_test_set() -> None:
+def test_the_majority_accuracy_answer_is_the_commonest_class_of_the_test_set() -> None:
     x = torch.zeros(5, 4)
-    assert best_constant(task(test=(x, torch.tensor([2, 0, 2, 1, 2])))) == 0.6
-    assert best_constant(task(test=None)) is None
-    assert best_constant(task(score=None)) is None
-    assert best_constant(task(test=(x, torch.zeros(5, 2, dtype=torch.int64)))) is None
+    assert majority_accuracy(task(test=(x, torch.tensor([2, 0, 2, 1, 2])))) == 0.6
+    assert majority_accuracy(task(test=None)) is None
+    assert majority_accuracy(task(score=None)) is None
+    assert majority_accuracy(task(test=(x, torch.zeros(5, 2, dtype=torch.int64)))) is None
     made = task()
-    assert tarry.run("asgd", made, **RUN).chance == best_constant(made)
+    assert tarry.run("asgd", made, **RUN).chance == majority_accuracy(made)

@@ -38,7 +38,7 @@ def test_help_of_every_command(cli):
 @pytest.mark.parametrize("command", ["run", "compare"])
 def test_help_tells_of_every_setting_with_its_default(cli, command):
     text = " ".join(cli(command, "--help").out.split())
-    left_out = {"method", "server", "seed", "workers", "executor"} if command == "compare" else set()
+    left_out = {"method", "seed", "workers", "executor"} if command == "compare" else set()
     for name, param in settings().items():
         if name not in left_out:
             assert f"--{name.replace('_', '-')} " in text

@@ -19,7 +19,7 @@ from tarry.deploy.protocol import Own
 from tarry.deploy.server.course import most_in_flight
 from tarry.deploy.server.driver import Driver, Terms
 from tarry.deploy.wire import Blob, Letter, Return, Unreachable
-from tarry.runs.build import Plan, plan
+from tarry.runs.build import BuiltRun, build_run
 
 SMALL = {"task": "digits:limit=200,hidden=8", "clients": 4, "epochs": 1, "delay": "constant", "updates": 12}
 
@@ -121,11 +121,11 @@ class FakeGrid:
 
 
 @cache
-def small_plan(**settings: Any) -> Plan:
-    return plan(Spec.of({**SMALL, **settings}))
+def small_plan(**settings: Any) -> BuiltRun:
+    return build_run(Spec.of({**SMALL, **settings}))
 
 
-def nodes(made: Plan, homes: Path, seconds: Callable[[int, int], float] | None = None) -> dict[int, Node]:
+def nodes(made: BuiltRun, homes: Path, seconds: Callable[[int, int], float] | None = None) -> dict[int, Node]:
     """A node for every client, node 100 + c for client c; `seconds(client, count)`."""
     took = seconds or (lambda c, _: 2.0 + 3 * c)
     s = made.spec
@@ -136,7 +136,9 @@ def nodes(made: Plan, homes: Path, seconds: Callable[[int, int], float] | None =
     return out
 
 
-def driver(made: Plan, grid: FakeGrid, folder: Path, *, known: Any = None, knows: bool = True, **terms: Any) -> Driver:
+def driver(
+    made: BuiltRun, grid: FakeGrid, folder: Path, *, known: Any = None, knows: bool = True, **terms: Any
+) -> Driver:
     """A driver for a plan, in a folder that holds its spec."""
     folder.mkdir(exist_ok=True)
     (folder / "spec.toml").write_text(made.spec.to_toml())

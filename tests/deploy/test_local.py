@@ -26,7 +26,7 @@ from tarry.deploy.config import read
 from tarry.deploy.local.local_federation import Local
 from tarry.deploy.local.processes import Processes, began, free_ports
 from tarry.deploy.local.tls import authority, node_key
-from tarry.deploy.private_data import shaped, with_own_data
+from tarry.deploy.private_data import plan_with_own_data, plan_without_data
 from tarry.deploy.protocol import Plain, check_plain
 from tarry.deploy.server.course import most_in_flight
 from tarry.deploy.server.open_tickets import Held
@@ -291,7 +291,7 @@ def test_a_federation_that_is_not_over_is_reported(tmp_path, cli):
 
 def test_each_client_may_hold_its_own_examples(tmp_path):
     config = {"data": "own", "method": "orthofl", "task": "digits:limit=200,hidden=8", "clients": 3, "epochs": 1}
-    server, client = shaped(read(config)), with_own_data(read(config))
+    server, client = plan_without_data(read(config)), plan_with_own_data(read(config))
     assert len(client.task.clients) == 3
     assert len(client.task.clients[2][0]) == len(server.task.clients[0][0])
     worker = Worker(client.bound(), client.method.local, client.work, 0, Home(tmp_path))
@@ -300,7 +300,7 @@ def test_each_client_may_hold_its_own_examples(tmp_path):
     assert told["num-examples"] == len(server.task.clients[0][0])
     assert arrays["delta"].shape == (server.layout.size,)
     with pytest.raises(BadInput, match="how many"):
-        shaped(read({"data": "own", "task": "digits"}))
+        plan_without_data(read({"data": "own", "task": "digits"}))
 
 
 def test_a_machine_says_what_it_trains_on(tmp_path):

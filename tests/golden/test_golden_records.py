@@ -9,7 +9,8 @@ from typing import Any
 from tarry.config.spec import Spec
 from tarry.core.events import Event
 from tarry.record import checkpoint
-from tarry.runs.build import plan
+from tarry.runs.build import build_run
+from tarry.runs.simulation import Simulation
 from tarry.training.determinism import calm
 
 from .traces import KEPT, SETTINGS
@@ -27,7 +28,7 @@ def keys_of(record: Any, path: str = "") -> set[str]:
 
 def simulated(saved: Any = None) -> tuple[list[dict[str, Any]], list[Any]]:
     """The events of a run, from the start or from a saved record, and what it saves at time 20."""
-    made = plan(Spec.of({**SETTINGS, "method": "fedasync", "local": "moon", "diagnose": True}))
+    made = Simulation(build_run(Spec.of({**SETTINGS, "method": "fedasync", "local": "moon", "diagnose": True})))
     events: list[dict[str, Any]] = []
     records: list[Any] = []
 

@@ -15,7 +15,8 @@ import tarry
 from tarry.config.compose import PARTS
 from tarry.config.spec import Spec
 from tarry.core.method import Method, Part
-from tarry.runs.build import Plan, plan
+from tarry.runs.build import BuiltRun, build_run
+from tarry.runs.simulation import Simulation
 
 from .small import small_task
 from .variants import Row, row
@@ -160,21 +161,21 @@ class Ran:
         )
 
 
-def planned(server: str, **crosses: Any) -> Plan:
+def planned(server: str, **crosses: Any) -> BuiltRun:
     """The plan of a cross on the short run; parts by name, settings as they are."""
     parts = {k: choice(v) if k in (*PARTS, "distil") else v for k, v in crosses.items()}
-    return plan(Spec.of({**SHORT, "method": choice(server), **parts}))
+    return build_run(Spec.of({**SHORT, "method": choice(server), **parts}))
 
 
-def ran(made: Plan, *listeners: Callable[[tarry.Event], None]) -> Ran:
+def ran(made: BuiltRun, *listeners: Callable[[tarry.Event], None]) -> Ran:
     seen: list[tarry.Event] = []
 
     def note(e: tarry.Event) -> None:
         seen.append(e)
         assert len(seen) < 1000, "it goes on and on"
 
-    executor = made.executor()
-    sim = made.simulator(executor, [note, *listeners])
+    executor = Simulation(made).executor()
+    sim = Simulation(made).simulator(executor, [note, *listeners])
     sim.run()
     executor.close()
     return Ran(seen, sim.server.answer)

@@ -12,6 +12,7 @@ from tarry.core.method import Method
 from tarry.record import checkpoint
 from tarry.record.result import sha256
 from tarry.record.rows import read_rows
+from tarry.runs.simulation import Simulation
 
 from .variants import EVERYTHING, VARIANTS, Choice, Row, built, every_method, everything, planned, row
 
@@ -21,8 +22,8 @@ def test_a_run_saved_at_any_instant_and_taken_up_afresh_ends_the_same(choice: Ch
     """Saved to a file after the 1st, 6th and 17th instant; the rest of the log and the final weights are the same."""
     log, digest = everything(choice)
     made = planned(choice, **EVERYTHING)
-    executor, seen, saved = made.executor(), list[Row](), dict[Path, int]()
-    sim = made.simulator(executor, [lambda e: seen.append(row(e))])
+    executor, seen, saved = Simulation(made).executor(), list[Row](), dict[Path, int]()
+    sim = Simulation(made).simulator(executor, [lambda e: seen.append(row(e))])
     instants = [0]
 
     def between() -> None:
@@ -35,8 +36,8 @@ def test_a_run_saved_at_any_instant_and_taken_up_afresh_ends_the_same(choice: Ch
     assert sha256(sim.server.answer) == digest, "saving disturbs nothing"
     assert len(saved) == 3
     for path, rows in saved.items():
-        executor, rest = made.executor(), list[Row]()
-        fresh = made.simulator(executor, [lambda e, rest=rest: rest.append(row(e))])  # type: ignore[misc]
+        executor, rest = Simulation(made).executor(), list[Row]()
+        fresh = Simulation(made).simulator(executor, [lambda e, rest=rest: rest.append(row(e))])  # type: ignore[misc]
         fresh.load(checkpoint.load(path))
         fresh.run()
         executor.close()

@@ -18,6 +18,7 @@ from tarry.core.method import Method, Now, Part
 from tarry.core.optim import Optimiser
 from tarry.core.task import Examples
 from tarry.core.tickets import Offer, Trained, Update
+from tarry.runs.simulation import Simulation
 
 from .small import flat_loss, small_task
 from .spy import spied
@@ -166,7 +167,7 @@ def test_weights_once_shown_in_an_event_never_change(choice: Choice) -> None:
 @every_method
 def test_the_server_writes_neither_to_tickets_nor_to_what_came_back(choice: Choice) -> None:
     made = planned(choice, **EVERYTHING)
-    server = made.simulator(made.executor(), []).server
+    server = Simulation(made).simulator(Simulation(made).executor(), []).server
     out = [server.hand_out(client, 0.0) for client in range(4)]
     for time, ticket in enumerate(out, 1):
         delta = torch.linspace(-1, 1, len(ticket.sent)) * time

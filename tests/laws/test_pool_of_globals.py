@@ -19,6 +19,7 @@ from tarry.core.server import Server
 from tarry.core.task import Task
 from tarry.core.tickets import Trained
 from tarry.record import checkpoint
+from tarry.runs.simulation import Simulation
 from tarry.sim.simulator import Simulator
 from tarry.training.flat_model import Bound
 from tarry.training.server_model import ModelLab
@@ -88,7 +89,7 @@ def run(sim: Simulator, between: Callable[[], None]) -> None:
 @pytest.mark.parametrize("choice", CHOICES, ids=label)
 def test_past_globals_are_shared_bounded_by_the_concurrency_and_freed_with_their_last_ticket(choice: Choice) -> None:
     made = planned(choice, **POOL)
-    sim = made.simulator(made.executor(), [])
+    sim = Simulation(made).simulator(Simulation(made).executor(), [])
     pool = Pool(sim)
     run(sim, pool)
     assert 2 < pool.most <= AT_ONCE
@@ -99,14 +100,14 @@ def test_past_globals_are_shared_bounded_by_the_concurrency_and_freed_with_their
 
 def test_a_run_taken_up_again_holds_no_more_and_frees_the_same(tmp_path: Path) -> None:
     made, saved = planned(ECHO, **POOL), list[Path]()
-    sim = made.simulator(made.executor(), [])
+    sim = Simulation(made).simulator(Simulation(made).executor(), [])
 
     def save() -> None:
         if sim.engine.updates >= 30 and not saved:
             saved.append(checkpoint.save(tmp_path / "at", 1, sim.save()))
 
     run(sim, save)
-    again = made.simulator(made.executor(), [])
+    again = Simulation(made).simulator(Simulation(made).executor(), [])
     again.load(checkpoint.load(saved[0]))
     assert len({t.version for t in again.server.tickets.values()}) > 1
     pool = Pool(again)

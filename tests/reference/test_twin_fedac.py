@@ -15,7 +15,8 @@ from tarry.core.errors import BadInput
 from tarry.core.layout import Block, Kind, Layout
 from tarry.core.method import Now
 from tarry.core.tickets import Ticket, Update
-from tarry.runs.build import plan
+from tarry.runs.build import build_run
+from tarry.runs.simulation import Simulation
 
 from .fedac import FedAC
 from .fedbuff import FedBuff
@@ -100,9 +101,11 @@ def test_weighing_all_alike_c_is_the_mean_of_what_clients_keep() -> None:
     """Whenever the buffer is empty; those who have not come keep 0."""
     case = Case(5, 2, 3, [4, 2, 3, 5], [[1.0], [1.5], [2.0], [3.5, 0.5]], 2, 0.05, 24, False)
     setup = {"delay": case.durations, "updates": 24, "dtype": "float64", "batch": "all", "lr": 0.05, "steps": 2}
-    made = plan(Spec.of({"method": {"name": "fedac", "buffer": 3, "floor": 1.0}, "task": case.problem.task(), **setup}))
-    executor = made.executor()
-    sim, checked = made.simulator(executor, []), [0]
+    made = build_run(
+        Spec.of({"method": {"name": "fedac", "buffer": 3, "floor": 1.0}, "task": case.problem.task(), **setup})
+    )
+    executor = Simulation(made).executor()
+    sim, checked = Simulation(made).simulator(executor, []), [0]
 
     def look() -> None:
         state = sim.server.state["aggregate"]

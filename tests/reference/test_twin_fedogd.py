@@ -17,7 +17,8 @@ import tarry
 from tarry.config.spec import Spec
 from tarry.core.errors import BadInput
 from tarry.core.state_tree import tensors
-from tarry.runs.build import plan
+from tarry.runs.build import build_run
+from tarry.runs.simulation import Simulation
 
 from .clock import agree, following, play
 from .fedogd import FedOGD, algorithm_1, client_update
@@ -266,9 +267,9 @@ TARGETS = [(8.0, 1.0), (7.0, 3.0), (5.0, -4.0), (-3.0, 6.0), (-9.0, 2.0), (-2.0,
 def simulated(look: Callable[[Any], None], **params: Any) -> Any:
     """A run of three active clients and three stragglers, looked at after every instant."""
     setup = {"delay": [[1.0]] * 3 + [[3.0]] * 3, "time": 12.0, "dtype": "float64", "batch": "all", "lr": 0.1}
-    made = plan(Spec.of({"method": fedogd(**params), "task": towards(*TARGETS), "steps": 2, **setup}))
-    executor = made.executor()
-    sim = made.simulator(executor, [])
+    made = build_run(Spec.of({"method": fedogd(**params), "task": towards(*TARGETS), "steps": 2, **setup}))
+    executor = Simulation(made).executor()
+    sim = Simulation(made).simulator(executor, [])
     sim.run(lambda: look(sim))
     executor.close()
     return sim

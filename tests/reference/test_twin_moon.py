@@ -21,7 +21,8 @@ from tarry.core.layout import Layout
 from tarry.core.optim import optimiser
 from tarry.core.tickets import Job
 from tarry.parts.proximal import MOON
-from tarry.runs.build import plan
+from tarry.runs.build import build_run
+from tarry.runs.simulation import Simulation
 from tarry.training.flat_model import Bound
 from tarry.training.visit import Work, train
 
@@ -273,9 +274,9 @@ def test_a_client_keeps_the_model_it_ended_with_and_the_server_no_more_than_feda
         return update
 
     method = replace(tarry.methods.build("moon"), correct=tarry.stateless(look))
-    made = plan(Spec.of({"method": method, "task": normed_task(), "rounds": 2, **HOW}))
-    executor = made.executor()
-    sim = made.simulator(executor, [])
+    made = build_run(Spec.of({"method": method, "task": normed_task(), "rounds": 2, **HOW}))
+    executor = Simulation(made).executor()
+    sim = Simulation(made).simulator(executor, [])
     sim.run()
     executor.close()
     assert set(sim._memories) == {"previous"}

@@ -193,13 +193,6 @@ def test_new_probabilities_are_their_twins(credits: list[int]) -> None:
     assert sum(fed.state["odds"]) == pytest.approx(1.0)
 
 
-def test_a_setting_of_another_policy_is_told_to_change_nothing() -> None:
-    task = Case(1, 2, 2, [3, 1], [[1.0], [2.0]], 1, 0.05, 4, False).problem.task()
-    method = {"name": "tifl", "tiers": 2, "policy": "fast", "interval": 3}
-    result = tarry.run(method, task, delay=[[1.0], [2.0]], updates=4)
-    assert any("--method.interval 3 changes nothing" in said for said in result.remarks)
-
-
 @pytest.mark.parametrize(
     ("params", "said"),
     [

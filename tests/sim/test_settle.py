@@ -18,7 +18,8 @@ from tarry.core.server import Server
 from tarry.core.tickets import Offer, Ticket, Trained, Update
 from tarry.parts.epochs import at_epoch_ends, by_epochs, entry
 from tarry.record.rows import read_rows
-from tarry.runs.build import plan
+from tarry.runs.build import build_run
+from tarry.runs.simulation import Simulation
 
 
 class Scalar(nn.Module):
@@ -201,15 +202,15 @@ def test_steps_are_rows_of_the_log(tmp_path: Path) -> None:
 def test_a_run_saved_after_any_instant_ends_the_same() -> None:
     delay = always(1.0, 3.0, 1.5)
     setup = {"task": task(3), "delay": delay, "time": 12.0, "dtype": "float64", "steps": 1, "lr": 1.0}
-    made = plan(Spec.of({"method": epochs(), **setup}))
-    executor, saved = made.executor(), list[Any]()
-    sim = made.simulator(executor, [])
+    made = build_run(Spec.of({"method": epochs(), **setup}))
+    executor, saved = Simulation(made).executor(), list[Any]()
+    sim = Simulation(made).simulator(executor, [])
     sim.run(lambda: saved.append(sim.save()))
     executor.close()
     assert len(saved) > 10
     for record in saved[::3]:
-        executor = made.executor()
-        again = made.simulator(executor, [])
+        executor = Simulation(made).executor()
+        again = Simulation(made).simulator(executor, [])
         again.load(record)
         again.run()
         executor.close()

@@ -21,7 +21,7 @@ from tarry.core.layout import Block, Kind, Layout
 from tarry.core.method import Method
 from tarry.core.server import Server
 from tarry.core.tickets import Ticket, Trained
-from tarry.delays.availability import Presence
+from tarry.delays.availability import Availability
 from tarry.engine.budget import Budget
 from tarry.methods import methods
 from tarry.sim.simulator import Simulator
@@ -84,7 +84,7 @@ class Run:
         self.executor = Counting(n, bad=bad, memory=memory)
         layout = Layout((Block("w", 0, n, (n,), Kind.PARAM),))
         made = Method("add") if method == "add" else methods.build(method) if isinstance(method, str) else method
-        windows = None if presence is None else Presence(presence)
+        windows = None if presence is None else Availability(presence)
         self.sim = Simulator(
             Server(made, torch.zeros(n), layout=layout, n_clients=n, seed=0),
             self.executor,

@@ -27,7 +27,7 @@ DEFAULT = ("fedavg", "fedasync", "fedbuff", "orthofl")
 FOLDER = Path("tarry-compare")
 
 
-@with_settings(leave_out=("method", "server", "seed", "workers"))
+@with_settings(leave_out=("method", "seed", "workers"))
 def compare(
     context: typer.Context,
     given: dict[str, Any],

@@ -33,7 +33,7 @@ federation = typer.Typer(
 )
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="the --out of the federation")]
 _NOT_HERE = (
-    "server", "executor", "workers", "address", "gpus", "precision", "compile", "lookahead", "strict", "personalise",
+    "executor", "workers", "address", "gpus", "precision", "compile", "lookahead", "strict", "personalise",
     "diagnose", "failure_rate", "presence", "device",
 )  # fmt: skip
 _LATE = 30.0  # seconds without a word from the server

@@ -13,7 +13,8 @@ from typing import Annotated, Any
 
 import typer
 
-from ..config.components import REGISTRIES, Choice, uncrossed
+from ..config.components import REGISTRIES, Choice
+from ..config.cross_syntax import expand_cross
 from ..config.spec import Spec, settings
 from ..core.errors import BadInput, near
 
@@ -64,13 +65,10 @@ def _option(name: str) -> inspect.Parameter:
 def gather(given: Mapping[str, Any], context: typer.Context, spec: Path | None) -> dict[str, Any]:
     """TOML, then flags over it, then `--method.NAME value` over both."""
     merged = Spec.read(spec) if spec is not None else {}
-    if given.get("method") is not None or given.get("server") is not None:
-        merged = {k: v for k, v in merged.items() if k not in ("method", "server")}
-    merged, problems = uncrossed({**merged, **given})
+    merged, problems = expand_cross({**merged, **given})
     if problems:
         raise BadInput(problems)
     for group, parameter, value in _dotted(context.args, lambda flag: _hint(flag, context, merged)):
-        group = "server" if group == "method" and merged.get("server") is not None else group
         base = merged.get(group, settings()[group].default)
         if base is None:
             raise BadInput(f"--{group}.{parameter} {value}: of which {group}? Give --{group} NAME too")
@@ -79,8 +77,6 @@ def gather(given: Mapping[str, Any], context: typer.Context, spec: Path | None) 
         except ValueError as e:
             raise BadInput(f"--{group} {base}: {e}") from e
         merged[group] = Choice(choice.name, {**choice.params, parameter: value})
-        if group == "server":
-            merged["method"] = merged["server"]
     return merged
 
 

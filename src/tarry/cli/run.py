@@ -27,7 +27,7 @@ def run(
 
     Parameters of the method, task, delay and partition go as --method.NAME value, --delay.NAME value and so on.
     """
-    resolved = Spec.of(gather(given, context, spec))
+    resolved = Spec.of_expanded(gather(given, context, spec))
     go_on = "nothing is left of it: it had no --out" if out is None else f"`tarry resume {quote(str(out))}` goes on"
     with show.stoppable(go_on), show.one(resolved.label) as progress:
         result = run_spec(resolved, out=out, progress=progress)

@@ -1,6 +1,6 @@
 """Crosses: one method's server with parts of others.
 
-    --server orthofl --local fedsol --distil fedecho          orthofl+local=fedsol+distil=fedecho
+    --method orthofl --local fedsol --distil fedecho          orthofl+local=fedsol+distil=fedecho
     --method fedbuff --correct orthograd --reply orthofl      fedbuff+correct=orthograd+reply=orthofl
 
     local       what clients do                               reply     what a client starts from next
@@ -149,7 +149,7 @@ class _Fitting:
             yield self.misfit(
                 ("local", *(p for p in _SERVER if getattr(self.base, p).sends & missing)),
                 f"clients of {self.name('local')} need {_list(missing)} from the server, which nothing here sends",
-                instead=f"use --server {self.names['local']}" if self.taken == {"local"} and self.whole else None,
+                instead=f"use --method {self.names['local']}" if self.taken == {"local"} and self.whole else None,
             )
         theirs = f"those of {self.name('local')}"
         for p in _SERVER:

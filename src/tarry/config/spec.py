@@ -1,4 +1,4 @@
-"""What to run, said once: a frozen record made from TOML, flags or keywords, with all its problems in one error.
+"""Spec: every setting of a run, made from TOML, flags or keywords, with all problems in one error.
 
     method = "orthofl"                  --method orthofl                    run(method="orthofl")
     [method]                            --method orthofl                    run(method={"name": "orthofl",
@@ -13,8 +13,7 @@ import json
 import tomllib
 import typing
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
-from functools import partial
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
 
@@ -27,9 +26,10 @@ from ..core.optim import Optimiser, optimiser
 from ..core.registry import Param
 from ..core.task import Task
 from ..engine.budget import Budget
-from .components import CROSSES, REGISTRIES, Choice, read, uncrossed, under_flag
+from .components import CROSSES, REGISTRIES, Choice, errors_under_flag, parse_setting
+from .cross_syntax import expand_cross
 
-__all__ = ["CROSSES", "REGISTRIES", "Choice", "Spec", "settings", "under_flag"]
+__all__ = ["CROSSES", "REGISTRIES", "Choice", "Spec", "settings"]
 
 _FEDASYNC, _DIGITS, _DIRICHLET, _RPI = map(Choice, ("fedasync", "digits", "dirichlet", "orthofl-rpi"))
 
@@ -39,9 +39,6 @@ class Spec:
     """Every setting of a run."""
 
     method: Annotated[Choice | Method, "what is run: `tarry methods`, or file.py:factory"] = _FEDASYNC
-    server: Annotated[
-        Choice | Method | None, "the method whose server is crossed with parts of others: as --method"
-    ] = field(default=None, compare=False)
     local: Annotated[Choice | Method | None, "clients do what this method's do"] = None
     correct: Annotated[Choice | Method | None, "updates are corrected as by this method"] = None
     aggregate: Annotated[Choice | Method | None, "the server waits as in this method"] = None
@@ -106,9 +103,13 @@ class Spec:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Spec:
-        """From a mapping of settings; unknown names, wrong types and contradictions are reported together."""
-        known, values = settings(), dict[str, Any]()
-        given, problems = uncrossed(given)
+        """Make a spec of settings; unknown names, wrong types and contradictions are reported together."""
+        return cls.of_expanded(*expand_cross(given))
+
+    @classmethod
+    def of_expanded(cls, given: Mapping[str, Any], problems: Iterable[str] = ()) -> Spec:
+        """Make a spec of settings that `expand_cross` has seen; `problems` are those that it found."""
+        known, values, problems = settings(), dict[str, Any](), list(problems)
         for name, value in given.items():
             if name not in known:
                 flag = name.replace("_", "-")
@@ -117,22 +118,17 @@ class Spec:
                 )
                 continue
             try:
-                values[name] = read(known[name], value)
+                values[name] = parse_setting(known[name], value)
             except (ValueError, TypeError) as e:
                 problems.append(f"--{name.replace('_', '-')} {_short(value)}: {e}")
-        spec = cls(**values)
-        problems += spec._contradictions()
+        choices, wrong_choices = _checked_choices({g: values.get(g, known[g].default) for g in REGISTRIES})
+        spec = cls(**{**values, **choices})
+        problems += spec._contradictions(wrong_choices)
         if problems:
             raise BadInput(problems)
         return spec._filled()
 
-    def _typed(self, group: str) -> Choice:
-        """A choice with its parameters as their types, so that text and values say the same."""
-        choice = getattr(self, group)
-        _, values = REGISTRIES[group].check(choice.name, choice.params)  # checked before
-        return Choice(choice.name, {k: values[k] for k in choice.params})
-
-    def _contradictions(self) -> Iterable[str]:
+    def _contradictions(self, wrong_choices: Iterable[str]) -> Iterable[str]:
         positive = ("clients", "concurrency", "eval_every", "epochs", "steps", "workers", "checkpoint_every")
         for name in (*positive, "cache_limit"):
             value = getattr(self, name)
@@ -157,13 +153,12 @@ class Spec:
             yield f"--concurrency {self.concurrency}: there are only {self.clients} clients; ask for at most that many"
         if self.executor == "inline" and self.workers > 1:
             yield f"--executor inline --workers {self.workers}: inline trains in one process; use --executor pool"
-        checks: list[Callable[[], Any]] = [self._budget, self.client_optimiser]
-        checks += [partial(self._named, g) for g in REGISTRIES]
-        for check in checks:
+        for check in (self._budget, self.client_optimiser):
             try:
                 check()
             except BadInput as e:
                 yield from e.problems
+        yield from wrong_choices
         if self.device != "cpu" and (self.executor == "pool" or (self.workers > 1 and self.executor is None)):
             yield (
                 f"--device {self.device} --workers {self.workers}: worker processes train on the cpu only;"
@@ -195,12 +190,6 @@ class Spec:
         lr = self.lr * self.lr_decay**steps
         return optimiser(self.optimiser, lr=lr, momentum=self.momentum, weight_decay=self.weight_decay)
 
-    def _named(self, group: str) -> None:
-        choice = getattr(self, group)
-        if isinstance(choice, Choice) and not (group == "method" and self.server is not None):
-            with under_flag(group):
-                REGISTRIES[group].check(choice.name, choice.params)
-
     def _filled(self) -> Spec:
         spec = self
         if (self.time, self.updates, self.rounds, self.target) == (None, None, None, None):
@@ -209,8 +198,7 @@ class Spec:
             spec = replace(spec, epochs=5)
         if isinstance(self.presence, str):
             spec = replace(spec, presence=str(Path(self.presence).resolve()))
-        named = [g for g in REGISTRIES if isinstance(getattr(spec, g), Choice)]
-        choices: dict[str, Any] = {g: spec._typed(g).resolved() for g in named}
+        choices: dict[str, Any] = {g: c.resolved() for g in REGISTRIES if isinstance(c := getattr(spec, g), Choice)}
         return replace(spec, **choices)
 
     @property
@@ -235,8 +223,6 @@ class Spec:
         plain, tables = [], []
         for f in fields(self):
             value = getattr(self, f.name)
-            if f.name == "server":  # it is the method
-                continue
             if f.name in REGISTRIES and not isinstance(value, Choice | None):
                 name = getattr(value, "name", getattr(value, "__name__", type(value).__name__))
                 plain.append(f"# {f.name}: a Python object ({' '.join(str(name).split())})")
@@ -260,6 +246,19 @@ class Spec:
             raise BadInput(f"--spec {path}: not TOML: {e}") from e
         except OSError as e:
             raise BadInput(f"--spec {path}: it cannot be read: {e}") from e
+
+
+def _checked_choices(values: Mapping[str, Any]) -> tuple[dict[str, Choice], list[str]]:
+    """Return the choices by group, with their parameters as their types, and the problems of those that are wrong."""
+    checked, problems = dict[str, Choice](), list[str]()
+    for group, value in values.items():
+        if isinstance(value, Choice):
+            try:
+                with errors_under_flag(group):
+                    checked[group] = value.checked(group)
+            except BadInput as e:
+                problems += e.problems
+    return checked, problems
 
 
 def _short(value: Any) -> str:

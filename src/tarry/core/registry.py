@@ -203,16 +203,19 @@ class Registry(Generic[T]):
 
     def build(self, name: str, params: Mapping[str, Any] | None = None) -> T:
         """Call the factory with checked parameters."""
-        entry, values = self.check(name, params)
+        return self.make(*self.check(name, params))
+
+    def make(self, entry: Entry[T], values: Mapping[str, Any]) -> T:
+        """Call the factory of an entry with parameters that `check` returned."""
         made = entry.factory(**values)
         if not isinstance(made, self._makes):
             raise BadInput(
-                f"--{self.kind} {name}: its factory returned {type(made).__name__}, not {self._makes.__name__}"
+                f"--{self.kind} {entry.name}: its factory returned {type(made).__name__}, not {self._makes.__name__}"
             )
         return made
 
     def check(self, name: str, params: Mapping[str, Any] | None = None) -> tuple[Entry[T], dict[str, Any]]:
-        """The factory and its parameters as their types; every wrong one is named in one error."""
+        """Return the entry and the given parameters as their types; one error names every wrong parameter."""
         entry, given, problems = self.entry(name), dict(params or {}), []
         known = {p.name: p for p in entry.params}
         values: dict[str, Any] = {}

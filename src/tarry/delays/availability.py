@@ -18,14 +18,14 @@ from pathlib import Path
 from ..core.errors import BadInput
 from .measured import header, number, table
 
-__all__ = ["Presence"]
+__all__ = ["Availability"]
 
 _FLASH = ("client", "trace_start_s", "ready_start_s", "ready_end_s")
 _PLAIN = ("client", "start", "end")
 _RULE = "must begin at 0 or later and not end before it begins"
 
 
-class Presence:
+class Availability:
     """Windows of presence by client; a client without an entry is always there, one with an empty entry never.
 
     Windows may come in any order; empty ones are dropped, those that overlap or touch become one.
@@ -46,7 +46,7 @@ class Presence:
         self._dealt_to = dealt_to
 
     @classmethod
-    def read(cls, path: str | Path, n_clients: int) -> Presence:
+    def read(cls, path: str | Path, n_clients: int) -> Availability:
         """Windows from a file.
 
         In the plain form `client` is the number of a client of this run, and clients not named are always there.

@@ -4,7 +4,7 @@ A delay is a pure function (client, visit) → seconds, where `visit` counts the
 by (seed, client, visit) and never by call order, so every method of a comparison meets the same durations.
 
     delays.build("normal", {"mean": 60})   →  DelayFactory     checks the parameters, reads the files
-    factory(Fleet(...))                    →  Delay            knows the clients
+    factory(ClientPopulation(...))                    →  Delay            knows the clients
     delay(client, visit)                   →  seconds          or None: the client leaves for good
 """
 
@@ -19,14 +19,23 @@ from ..core.errors import BadInput
 from ..core.registry import Registry
 from ..core.rng import Stream, extend, generator, key
 
-__all__ = ["Delay", "DelayFactory", "Fleet", "deal", "delays", "outside", "refuse", "visit_keys"]
+__all__ = [
+    "Delay",
+    "DelayFactory",
+    "ClientPopulation",
+    "assign_profiles",
+    "delays",
+    "range_errors",
+    "raise_problems",
+    "visit_keys",
+]
 
 #: the durations (s) a parameter may ask for: wide enough for anybody, narrow enough that no draw is 0 or infinite
 SHORTEST, LONGEST = 1e-9, 1e15
 
 
 @dataclass(frozen=True)
-class Fleet:
+class ClientPopulation:
     """What a delay may depend on: how many clients, what each holds, the model's size, the run's seed."""
 
     n_clients: int
@@ -49,11 +58,11 @@ class Delay(Protocol):
         """Seconds from hand-out to arrival; None: this client does no further work (it leaves for good)."""
 
 
-DelayFactory = Callable[[Fleet], Delay]
+DelayFactory = Callable[[ClientPopulation], Delay]
 delays: Registry[DelayFactory] = Registry("delay", Callable)
 
 
-def outside(low: float, high: float, /, **values: float) -> list[str]:
+def range_errors(low: float, high: float, /, **values: float) -> list[str]:
     """One problem for each parameter of a delay that is not a number from `low` to `high`."""
     return [
         f"--delay.{name} {value}: must be from {low:g} to {high:g}"
@@ -62,18 +71,18 @@ def outside(low: float, high: float, /, **values: float) -> list[str]:
     ]
 
 
-def refuse(problems: Sequence[str]) -> None:
+def raise_problems(problems: Sequence[str]) -> None:
     """Raise all problems as one BadInput, if there are any."""
     if problems:
         raise BadInput(problems)
 
 
-def visit_keys(fleet: Fleet, stream: Stream) -> Callable[[int, int], int]:
+def visit_keys(population: ClientPopulation, stream: Stream) -> Callable[[int, int], int]:
     """(client, visit) → rng.key(seed, stream, client, visit), in half the time.
 
     `key` takes its parts in one after another, so seed and stream need mixing only once.
     """
-    base = key(fleet.seed, stream)
+    base = key(population.seed, stream)
 
     def visit_key(client: int, visit: int) -> int:
         return extend(extend(base, client), visit)
@@ -81,9 +90,9 @@ def visit_keys(fleet: Fleet, stream: Stream) -> Callable[[int, int], int]:
     return visit_key
 
 
-def deal(fleet: Fleet, n: int) -> Sequence[int]:
+def assign_profiles(population: ClientPopulation, n: int) -> Sequence[int]:
     """One of n measured things for each client: without replacement while there are enough, else with."""
-    rng = generator(key(fleet.seed, Stream.FLEET, 0))
-    if fleet.n_clients <= n:
-        return array("q", rng.permutation(n)[: fleet.n_clients].tolist())
-    return array("q", rng.integers(n, size=fleet.n_clients).tobytes())
+    rng = generator(key(population.seed, Stream.FLEET, 0))
+    if population.n_clients <= n:
+        return array("q", rng.permutation(n)[: population.n_clients].tolist())
+    return array("q", rng.integers(n, size=population.n_clients).tobytes())

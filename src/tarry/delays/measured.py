@@ -19,7 +19,7 @@ import numpy as np
 
 from ..core.errors import BadInput, near
 from ..core.rng import Stream, below
-from .base import Delay, DelayFactory, Fleet, deal, delays, visit_keys
+from .base import ClientPopulation, Delay, DelayFactory, assign_profiles, delays, visit_keys
 
 __all__ = [
     "Replay",
@@ -126,9 +126,9 @@ def empirical(
         rounds.setdefault(name, array("d")).append(positive(where, seconds))
     measured = list(rounds.values())
 
-    def build(fleet: Fleet) -> Delay:
-        given = deal(fleet, len(measured))
-        visit_key = visit_keys(fleet, Stream.DELAY)
+    def build(population: ClientPopulation) -> Delay:
+        given = assign_profiles(population, len(measured))
+        visit_key = visit_keys(population, Stream.DELAY)
 
         def drawn(client: int, visit: int, /) -> float:
             own = measured[given[client]]
@@ -225,10 +225,12 @@ def trace(
     lost = bytearray(row.fate == "lost" for row in rows)
     _check_turns(rows, flag)
 
-    def build(fleet: Fleet) -> Delay:
-        if rows[-1].client >= fleet.n_clients:
-            raise BadInput(f"{flag}: names client {rows[-1].client}; this run has clients 0 to {fleet.n_clients - 1}")
-        counts = np.bincount([row.client for row in rows], minlength=fleet.n_clients)
+    def build(population: ClientPopulation) -> Delay:
+        if rows[-1].client >= population.n_clients:
+            raise BadInput(
+                f"{flag}: names client {rows[-1].client}; this run has clients 0 to {population.n_clients - 1}"
+            )
+        counts = np.bincount([row.client for row in rows], minlength=population.n_clients)
         return Replay([0, *np.cumsum(counts).tolist()], seconds, lost, repeat=end == "repeat")
 
     return build

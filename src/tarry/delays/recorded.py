@@ -11,14 +11,14 @@ from math import inf
 from typing import NamedTuple
 
 from ..core.errors import Damaged
-from .availability import Presence
+from .availability import Availability
 
-__all__ = ["Comings", "Visits", "Went"]
+__all__ = ["RecordedAvailability", "RecordedDelays", "VisitRecord"]
 
 _NEVER = 1e9  # seconds: of a visit that had not ended when the record did
 
 
-class Went(NamedTuple):
+class VisitRecord(NamedTuple):
     """How a visit went: handed out at `start`; `end` None: it had not ended."""
 
     start: float
@@ -26,10 +26,10 @@ class Went(NamedTuple):
     lost: bool = False
 
 
-class Visits:
+class RecordedDelays:
     """The delay of a record: how long each visit took, and which were lost."""
 
-    def __init__(self, visits: Mapping[tuple[int, int], Went]):
+    def __init__(self, visits: Mapping[tuple[int, int], VisitRecord]):
         self._visits = visits
 
     def __call__(self, client: int, visit: int, /) -> float:
@@ -42,7 +42,7 @@ class Visits:
         return self._visits[client, visit].lost
 
 
-class Comings(Presence):
+class RecordedAvailability(Availability):
     """The presence of a record: nobody is there at first, and changes come as they were written down."""
 
     def __init__(self, n_clients: int, changes: Sequence[tuple[float, int, bool]]):

@@ -87,16 +87,16 @@ def _home(context: Context) -> Home:
 def _worker(context: Context) -> Worker:
     import torch
 
-    from ..runs.build import plan
+    from ..runs.build import build_run
     from .client.worker import Worker
     from .config import read
-    from .private_data import with_own_data
+    from .private_data import plan_with_own_data
 
     torch.set_num_threads(1)
     if "data" in context.node_config:  # where this machine's examples are
         os.environ["TARRY_DATA"] = str(context.node_config["data"])
     own = {"device": str(context.node_config["device"])} if "device" in context.node_config else {}
     setting = read({**context.run_config, **own})
-    made = with_own_data(setting) if setting.options.data == "own" else plan(setting.spec)
+    made = plan_with_own_data(setting) if setting.options.data == "own" else build_run(setting.spec)
     sleeps = made.delay if setting.sleeps else None
     return Worker(made.bound(), made.method.local, made.work, setting.spec.seed, _home(context), sleeps)

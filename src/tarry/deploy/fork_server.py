@@ -49,13 +49,13 @@ def _load() -> None:
     import tarry.deploy.client_app
     import tarry.deploy.private_data
     from tarry.deploy.config import read
-    from tarry.runs.build import plan
+    from tarry.runs.build import build_run
 
     assert flwr.supernode.runtime.run_clientapp
     assert tarry.deploy.client_app
     torch.set_num_threads(1)
     hasten()
-    plan(read({"task": "digits"}).spec)  # what is looked up once is looked up now
+    build_run(read({"task": "digits"}).spec)  # what is looked up once is looked up now
 
 
 def _certificates(path: str | None) -> bytes | None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from flwr.app import Context
     from flwr.serverapp import Grid
 
-    from ..runs.build import Plan
+    from ..runs.build import BuiltRun
     from .config import Setting
     from .protocol import Speech
     from .server.driver import Driver
@@ -65,23 +65,23 @@ def serve(grid: Any, setting: Setting) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     if (folder / "result.json").is_file():
         raise BadInput(f"out = {folder}: the federation in this folder is over; name another one")
-    plan = _plan(setting)
+    built = _build(setting)
     spec = folder / "spec.toml"
-    if spec.is_file() and spec.read_text() != plan.spec.to_toml():
+    if spec.is_file() and spec.read_text() != built.spec.to_toml():
         raise BadInput(f"out = {folder}: it holds a federation with other settings; name another folder")
-    write_atomic(spec, plan.spec.to_toml().encode())
+    write_atomic(spec, built.spec.to_toml().encode())
     (folder / "stop").unlink(missing_ok=True)
-    driver = _driver(grid, setting, plan, folder)
+    driver = _driver(grid, setting, built, folder)
     write_atomic(
         folder / "server.json", json.dumps({"pid": os.getpid(), "began": began(os.getpid()), "run": grid.run}).encode()
     )
     try:
-        return _driven(driver, plan, folder)
+        return _driven(driver, built, folder)
     finally:
         driver.close()
 
 
-def _driven(driver: Driver, plan: Plan, folder: Path) -> str:
+def _driven(driver: Driver, built: BuiltRun, folder: Path) -> str:
     from ..record.result import PROGRESS, write_atomic
     from .server.result import so_far, write
 
@@ -92,7 +92,7 @@ def _driven(driver: Driver, plan: Plan, folder: Path) -> str:
         d.health.write(folder / "status.json", status(d))
         if d.course.updates != shown[0] and (time.time() - shown[1] > 5 or d.ended):
             shown[:] = [d.course.updates, time.time()]
-            write_atomic(folder / PROGRESS, so_far(d, plan).to_json().encode())
+            write_atomic(folder / PROGRESS, so_far(d, built).to_json().encode())
             score = d.course.curve[-1][2] if d.course.curve else None
             accuracy = "" if score is None else f", accuracy {score:.3f}"
             log.info("%.0f s: %d updates, %d out%s", d.now(), d.course.updates, len(d.book), accuracy)
@@ -100,7 +100,7 @@ def _driven(driver: Driver, plan: Plan, folder: Path) -> str:
     why = driver.run(asked, told=told)
     log.info("ended: %s after %d updates", why, driver.course.updates)
     if why != "stopped":
-        write(driver, plan, folder)
+        write(driver, built, folder)
     return why
 
 
@@ -148,15 +148,15 @@ def _asked_to_stop(file: Path) -> Callable[[], bool]:
     return lambda: bool(signals) or file.exists()
 
 
-def _plan(setting: Setting) -> Plan:
-    from ..runs.build import plan
-    from .private_data import shaped
+def _build(setting: Setting) -> BuiltRun:
+    from ..runs.build import build_run
+    from .private_data import plan_without_data
     from .protocol import check_plain
 
-    made = shaped(setting) if _apart(setting) else plan(setting.spec)
+    built = plan_without_data(setting) if _apart(setting) else build_run(setting.spec)
     if setting.options.client == "plain":
-        check_plain(made.method, made.spec.label)
-    return made
+        check_plain(built.method, built.spec.label)
+    return built
 
 
 def _apart(setting: Setting) -> bool:
@@ -164,51 +164,51 @@ def _apart(setting: Setting) -> bool:
     return setting.options.data == "own" or setting.options.client == "plain"
 
 
-def _driver(grid: Any, setting: Setting, plan: Plan, folder: Path) -> Driver:
+def _driver(grid: Any, setting: Setting, built: BuiltRun, folder: Path) -> Driver:
     from ..core.method import Horizon
     from .server.course import most_in_flight
     from .server.driver import Driver, Terms
 
     s, o = setting.spec, setting.options
     known = tomllib.loads(Path(o.known).read_text()) if o.known is not None else None
-    most = most_in_flight(plan.method)
+    most = most_in_flight(built.method)
     terms = Terms(
         deadline=o.deadline,
         concurrency=s.concurrency,
         per_client=most if o.in_flight == "auto" else min(most, o.in_flight),
         stop_within=o.stop_within,
-        eval_every=plan.eval_every,
+        eval_every=built.eval_every,
         ask_every=o.ask_every or float("inf"),
         checkpoint_every=s.checkpoint_every,
     )
-    budget = plan.budget
+    budget = built.budget
     return Driver(
         grid,
         folder,
-        plan.server(folder / "cache", n_clients=s.clients if _apart(setting) else None),
-        lambda federation: _speech(setting, plan, federation),
+        built.server(folder / "cache", n_clients=s.clients if _apart(setting) else None),
+        lambda federation: _speech(setting, built, federation),
         terms=terms,
         horizon=Horizon(budget.time, budget.updates, budget.rounds),
         target=budget.target,
-        evaluate=plan.evaluator(),
+        evaluate=built.evaluator(),
         known=known,
     )
 
 
-def _speech(setting: Setting, plan: Plan, federation: str) -> Speech:
+def _speech(setting: Setting, built: BuiltRun, federation: str) -> Speech:
     from .protocol import Own, Plain
 
-    dtype = plan.bound().flat.dtype
+    dtype = built.bound().flat.dtype
     if setting.options.client == "tarry":
-        clients, work = plan.task.clients, plan.work
+        clients, work = built.task.clients, built.work
 
         def knows(client: int) -> tuple[int, int]:
             n = len(clients[client][0])
             return n, work.n_steps(n)
 
         split = setting.options.data == "split"
-        return Own(plan.layout, plan.method.local, dtype=dtype, federation=federation, knows=knows if split else None)
-    state = plan.module.state_dict()
-    mine = {b.name for b in plan.layout.blocks}
+        return Own(built.layout, built.method.local, dtype=dtype, federation=federation, knows=knows if split else None)
+    state = built.module.state_dict()
+    mine = {b.name for b in built.layout.blocks}
     rest = {name: t.cpu().numpy() for name, t in state.items() if name not in mine}
-    return Plain(plan.layout, list(state), rest, dtype=dtype, lr=plan.spec.lr)
+    return Plain(built.layout, list(state), rest, dtype=dtype, lr=built.spec.lr)

@@ -6,7 +6,7 @@
                           Q times: x̂ ← x̂ − η_d Clip(∇f_d(y, ŷ), ν), y the mean of the y^i             lines 12–16
                           f_d = α KL(σ(y) ‖ σ(ŷ)) + (1 − α) CE(ŷ, argmax y), α by the entropy of y       Eq. 3–4
 
-The distillation is parts.distil, which may be put around any server: `--server orthofl --distil fedecho`. Eq. 2 is
+The distillation is parts.distil, which may be put around any server: `--method orthofl --distil fedecho`. Eq. 2 is
 written with a plain gradient; Sec. 5.1 says that the optimiser is Adam, which is used, on the clipped gradient. Where
 the paper is silent: Adam's moments begin anew with every distillation; Q is one pass over U in batches of 50 (the paper
 gives the size of U, 2000, alone); the student is run as in use (BatchNorm by its running statistics).

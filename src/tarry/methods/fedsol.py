@@ -25,7 +25,7 @@ normalises |w − w_g| over dimension 0 of each tensor (`norm="dim0"`) and pertu
 = 1.
 
 Table 4 joins FedSOL with other methods' losses. FedProx's is l2, MOON's has a name here; those of SCAFFOLD, FedDyn and
-FedNova want their servers, too: --server scaffold --local fedsol:proximal=scaffold,part=all. How they are joined the
+FedNova want their servers, too: --method scaffold --local fedsol:proximal=scaffold,part=all. How they are joined the
 paper does not say. Here clients keep c_k, λ_k and ‖a_k‖₁ as those methods do, c_k being the mean of the visit's own
 gradients; in A1 no step holds what they would add, so FedDyn's h is then a momentum that never forgets. FedDyn's α is
 0.01 and FedNova's μ 1 in L_p, whatever the server's: A1 and projection do not depend on them.

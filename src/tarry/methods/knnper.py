@@ -12,7 +12,7 @@ them asked of its k nearest among the others, the likelier one where several do.
 others, takes λ = 0.
 
 With --personalise E the model is tuned for E epochs first (FedSOL's Table 9); E = 0 is the paper's own. It goes with
-what clients do: `--server orthofl --local knn-per --personalise 0`.
+what clients do: `--method orthofl --local knn-per --personalise 0`.
 """
 
 from __future__ import annotations

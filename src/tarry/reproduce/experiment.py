@@ -17,7 +17,7 @@ from typing import Any
 from ..config.components import REGISTRIES, Choice
 from ..config.spec import Spec
 from ..core.errors import BadInput
-from ..runs.run import CHANGE_NO_RESULT
+from ..runs.run import EXECUTION_SETTINGS
 
 __all__ = [
     "SIZES",
@@ -36,7 +36,7 @@ __all__ = [
 #: from the paper's own to a minute on two cores; what a size does not change is run at the paper's
 SIZES = ("full", "reduced", "quick")
 #: beside what changes no result: where and how it is computed is in the record, not in what is asked for
-_ASIDE = (*CHANGE_NO_RESULT, "device", "compile", "strict", "seed")
+_ASIDE = (*EXECUTION_SETTINGS, "device", "compile", "strict", "seed")
 _PROBE_DEVICE = "cpu"
 
 

@@ -24,7 +24,7 @@ from ..core.idle_clients import Roster
 from ..core.server import Server
 from ..core.state_tree import copied, tables
 from ..core.tickets import NOTHING, Ticket, Trained
-from ..delays.availability import Presence
+from ..delays.availability import Availability
 from ..delays.base import Delay
 from ..engine.budget import Budget, Score
 from ..engine.clock import add_seconds
@@ -50,7 +50,7 @@ class Simulator:
         budget: Budget,
         evaluate: Callable[[Tensor], Score] | None = None,
         eval_every: float = inf,
-        presence: Presence | None = None,
+        presence: Availability | None = None,
         fails: Callable[[int, int], bool] | None = None,
         strict: bool = False,
         diary: Diary | None = None,

@@ -28,7 +28,7 @@ from ...core.method import Now
 from ...core.rng import Stream
 from ...core.task import Examples, Task
 from ...core.tickets import Update
-from ...runs.build import Plan
+from ...runs.build import BuiltRun
 from .series import line, short
 from .study import Study, Tell, begin
 from .watch import model_of, recorded
@@ -78,7 +78,7 @@ def held_out(task: Task, share: float, seed: int) -> tuple[Task, list[Examples]]
 class Visits:
     """Every visit's scores by client: [given accuracy, given loss, sent accuracy, sent loss]."""
 
-    def __init__(self, made: Plan, examples: Sequence[Examples]):
+    def __init__(self, made: BuiltRun, examples: Sequence[Examples]):
         self._bound, self._examples = model_of(made), examples
         self.by_client: dict[int, list[list[float]]] = {}
 

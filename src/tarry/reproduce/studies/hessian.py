@@ -24,7 +24,7 @@ from ...core import rng
 from ...core.errors import BadInput
 from ...core.rng import Stream
 from ...core.task import Examples
-from ...runs.build import Plan
+from ...runs.build import BuiltRun
 from ...training.determinism import calm
 from ...training.flat_model import Bound
 from .canvas import panels
@@ -147,7 +147,7 @@ def _piece(study: Study, seed: int, name: str, choice: Any) -> dict[str, Any]:
     return found
 
 
-def _looked_at(made: Plan, weights: Tensor, seed: int, o: Mapping[str, Any]) -> dict[str, Any]:
+def _looked_at(made: BuiltRun, weights: Tensor, seed: int, o: Mapping[str, Any]) -> dict[str, Any]:
     bound, sample = model_of(made), _sample(made, o["examples"])
     n = made.layout.n_params
     first = torch.from_numpy(rng.generator(rng.key(seed, Stream.DATA, 2)).standard_normal(n)).to(weights)
@@ -162,7 +162,7 @@ def _looked_at(made: Plan, weights: Tensor, seed: int, o: Mapping[str, Any]) -> 
     return {**{name: short(value) for name, value in found.items()}, "surface": surface}
 
 
-def _sample(made: Plan, most: int) -> Examples:
+def _sample(made: BuiltRun, most: int) -> Examples:
     """About so many of all clients' training examples."""
     x, y = (torch.cat([own[i] for own in made.task.clients]) for i in (0, 1))
     return some_of((x, y), most)

@@ -27,7 +27,7 @@ from ...core.errors import BadInput
 from ...core.tickets import Job
 from ...methods import methods
 from ...parts.manifold import CONTROL
-from ...runs.build import Plan
+from ...runs.build import BuiltRun
 from ...training.determinism import calm
 from ...training.visit import train
 from . import endpoint_corrections
@@ -109,7 +109,7 @@ def _piece(study: Study, seed: int) -> dict[str, Any]:
     return found
 
 
-def _arc(study: Study, made: Plan, weights: Tensor, epochs: int, seed: int) -> Arc:
+def _arc(study: Study, made: BuiltRun, weights: Tensor, epochs: int, seed: int) -> Arc:
     """What the client makes of the global in so many epochs."""
     choice, client = Choice.of(study.options["curve"]), study.options["client"]
     if not 0 <= client < len(made.task.clients):
@@ -122,7 +122,7 @@ def _arc(study: Study, made: Plan, weights: Tensor, epochs: int, seed: int) -> A
     return Arc(weights, weights + trained.delta, trained.extras[CONTROL])
 
 
-def _looked_at(study: Study, made: Plan, arc: Arc) -> dict[str, Any]:
+def _looked_at(study: Study, made: BuiltRun, arc: Arc) -> dict[str, Any]:
     o, bound = study.options, model_of(made)
     assert made.task.test is not None
     data = {"train": made.task.clients[o["client"]], "test": made.task.test}

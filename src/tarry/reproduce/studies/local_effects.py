@@ -30,8 +30,8 @@ from ...core.errors import BadInput, near
 from ...core.method import Now
 from ...core.tickets import Update
 from ...parts.proximal import KL
-from ...runs.build import Plan
-from ...runs.personalize import Exam
+from ...runs.build import BuiltRun
+from ...runs.personalize import PerClassTest
 from .fedsol_setting import SETTINGS, SMALL
 from .series import line, mean_of, short, thirds
 from .study import Study, Tell, begin
@@ -56,11 +56,11 @@ _MEASURES = ("proximal", "cosine", "distance", "divergence", "global", "local", 
 class Rounds:
     """Looks at rounds: `rows` holds a table of numbers (or a list of them) for each."""
 
-    def __init__(self, made: Plan, o: Mapping[str, Any]):
+    def __init__(self, made: BuiltRun, o: Mapping[str, Any]):
         assert made.task.test is not None
         self._task, self._bound, self._o = made.task, model_of(made), o
         self._test = some_of(made.task.test, o["examples"])
-        self._exam = Exam(made.task) if "classes" in o["measures"] else None
+        self._exam = PerClassTest(made.task) if "classes" in o["measures"] else None
         self._kl = KL(o["temperature"])
         self._models: list[tuple[int, Tensor]] = []  # client, w_k
         self._cosines: list[float] = []

@@ -13,7 +13,7 @@ from typing import Any
 from ...config.spec import Spec
 from ...core.errors import BadInput, near
 from ...record.result import write_atomic
-from ...runs.build import Plan, plan
+from ...runs.build import BuiltRun, build_run
 from ...version import __version__
 from ..experiment import merged
 
@@ -38,9 +38,9 @@ class Study:
         asked = merged(self.options["settings"], changes or {})
         return {name: value for name, value in asked.items() if name != "eval_every"}
 
-    def plan(self, seed: int, changes: Mapping[str, Any] | None = None) -> Plan:
+    def plan(self, seed: int, changes: Mapping[str, Any] | None = None) -> BuiltRun:
         """A run with these settings on this device, everything built."""
-        return plan(Spec.of({**self.settings(changes), "seed": seed, **_machine(self.device)}))
+        return build_run(Spec.of({**self.settings(changes), "seed": seed, **_machine(self.device)}))
 
     def choices(self, option: str) -> dict[str, Any]:
         """A table of an option, without what the TOML has unset."""

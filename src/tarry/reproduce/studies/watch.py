@@ -20,7 +20,7 @@ from ...core.method import Method, Now
 from ...core.task import Examples
 from ...core.tickets import Update
 from ...record.result import Result
-from ...runs.build import Plan
+from ...runs.build import BuiltRun
 from ...runs.run import Progress, run_spec
 from ...training.flat_model import Bound
 from .study import Tell
@@ -43,7 +43,7 @@ def watched(method: Method, see: See) -> Method:
 
 
 def recorded(
-    made: Plan,
+    made: BuiltRun,
     see: See | None = None,
     *,
     callbacks: Sequence[Callable[[Event], None]] = (),
@@ -65,7 +65,7 @@ def recorded(
     return run_spec(spec, callbacks=callbacks, progress=progress)
 
 
-def model_of(made: Plan) -> Bound:
+def model_of(made: BuiltRun) -> Bound:
     """A model of the plan's own kind, to be asked about any weights."""
     return Bound(copy.deepcopy(made.module), made.layout, made.task, made.work.optimiser)
 
