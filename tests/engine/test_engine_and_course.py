@@ -107,6 +107,6 @@ def test_the_engine_makes_the_run_of_the_course(name, params, per_client, seed):
     for left, right in [("updates",) * 2, ("lost",) * 2, ("rejected",) * 2, ("bytes_up",) * 2, ("curve",) * 2]:
         assert getattr(course, left) == getattr(engine, right)
     assert course.staleness == engine.staleness
-    assert {c: n for c, n in course.load.items() if n} == {c: n for c, n in enumerate(engine.load) if n}
+    assert {c: n for c, n in course.load.items() if n} == {c: n for c, n in enumerate(engine.tickets_held) if n}
     assert sorted(course.roster) == sorted(engine.idle)
     assert course.updates > 0

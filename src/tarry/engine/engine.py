@@ -50,7 +50,7 @@ class Engine:
     ):
         self.server, self.idle, self.budget, self.diagnostics = server, idle, budget, diagnostics
         self.max_tickets = max_tickets  # that a client may hold at a time
-        self.load = array("q", [0]) * server.n_clients  # tickets that each client holds
+        self.tickets_held = array("q", [0]) * server.n_clients  # by client
         self._listeners = tuple(listeners)
         self._steps_between_arrivals = server.method.aggregate.settle is not None
         self._max_updates, self._max_rounds = budget.updates or inf, budget.rounds or inf
@@ -148,7 +148,7 @@ class Engine:
     def changes_to(self, present: Collection[int]) -> list[Change]:
         """Return the leaves and joins after which only clients in `present` can be handed tickets."""
         leaves = [(c, False) for c in sorted(self.idle) if c not in present]
-        joins = [c for c in sorted(present) if c not in self.idle and self.load[c] < self.max_tickets]
+        joins = [c for c in sorted(present) if c not in self.idle and self.tickets_held[c] < self.max_tickets]
         return leaves + [(c, True) for c in joins]
 
     @property
@@ -161,11 +161,27 @@ class Engine:
         """Whether so many updates in a row were rejected that training has diverged."""
         return self.consecutive_rejections >= max(100, 10 * self.server.n_clients)
 
-    def count_tickets(self) -> None:
-        """Set `load` from the server's tickets, after both were loaded from a saved record."""
-        self.load = array("q", [0]) * self.server.n_clients
+    def save(self) -> dict[str, Any]:
+        """Return what the simulator's and the deployment's records have in common; call this between instants."""
+        return {
+            **{key: getattr(self, name) for key, name in _SAVED.items()},
+            "server": self.server.save(),
+            "roster": self.idle.save(),
+            "staleness": dict(self.staleness),
+            "curve": [list(point) for point in self.curve],
+        }
+
+    def load(self, saved: Mapping[str, Any]) -> None:
+        """Continue from a saved record."""
+        for key, name in _SAVED.items():
+            setattr(self, name, saved[key])
+        self.server.load(saved["server"])
+        self.idle.load(saved["roster"])
+        self.staleness = Counter(saved["staleness"])
+        self.curve = [(t, u, a, loss) for t, u, a, loss in saved["curve"]]
+        self.tickets_held = array("q", [0]) * self.server.n_clients
         for ticket in self.server.tickets.values():
-            self.load[ticket.client] += 1
+            self.tickets_held[ticket.client] += 1
 
     def _enter(self, time: float) -> None:
         assert time > self.time or (self.in_instant and time == self.time), "instants follow one another"
@@ -178,7 +194,7 @@ class Engine:
 
     def _end_visit(self, kind: EventKind, receipt: Receipt, loss: float | None) -> None:
         t = receipt.ticket
-        self.load[t.client] -= 1
+        self.tickets_held[t.client] -= 1
         if t.client not in self.idle:
             self.idle.add(t.client)
         if self._listeners:
@@ -215,8 +231,8 @@ class Engine:
 
     def _hand_out(self, client: int, seconds: float | None) -> Ticket:
         ticket = self.server.hand_out(client, self.time)
-        self.load[client] += 1
-        if self.load[client] < self.max_tickets:
+        self.tickets_held[client] += 1
+        if self.tickets_held[client] < self.max_tickets:
             self.idle.add(client)
         if self.diagnostics is not None and seconds is not None:
             self.diagnostics.hand_out(ticket, seconds)
@@ -229,6 +245,18 @@ class Engine:
         event = Event(kind, at, self.server.version, self.updates, self.server.weights, **fields)
         for listener in self._listeners:
             listener(event)
+
+
+#: key of a saved record -> attribute; attributes may be renamed, keys may not
+_SAVED = {
+    "time": "time",
+    "updates": "updates",
+    "lost": "lost",
+    "refused": "rejected",
+    "bytes_up": "bytes_up",
+    "bytes_down": "bytes_down",
+    "scored": "scored_version",
+}
 
 
 def total_bytes(tensors: Mapping[str, Tensor]) -> int:

@@ -20,6 +20,11 @@ class Evaluation:
         self._engine, self._evaluate, self._every = engine, evaluate, every
 
     @property
+    def is_on(self) -> bool:
+        """Whether anything is evaluated at all."""
+        return self._evaluate is not None
+
+    @property
     def next_due(self) -> float:
         """The time of the next score. Every score so far is a point of the engine's curve."""
         if self._evaluate is None:
@@ -31,12 +36,6 @@ class Evaluation:
         """Yield the times of scores due up to `time`; the caller records each score before it asks for the next."""
         while (due := self.next_due) < time or (inclusive and due == time):
             yield due
-
-    def is_final_due(self, time: float) -> bool:
-        """Whether the end of a run at `time` needs a score of its own."""
-        if self._evaluate is None:
-            return False
-        return not self._engine.curve or self._engine.curve[-1][0] < time or self._engine.is_unscored
 
     def score(self) -> tuple[float | None, float | None]:
         """Return accuracy and loss of the output weights; those of the last score if no step was made since."""

@@ -85,7 +85,7 @@ class Simulator:
             while not engine.stop_reason:
                 self.step()
                 on_instant()
-        if self._evaluation.is_final_due(self.time):
+        if self._evaluation.is_on and (engine.curve[-1][0] < self.time or engine.is_unscored):
             self._score()
 
     def step(self) -> None:
@@ -206,64 +206,42 @@ class Simulator:
 
     def save(self) -> dict[str, Any]:
         """Return everything as a plain record; call this between instants."""
-        engine, evaluations = self.engine, len(self.engine.curve)
+        engine = self.engine
         return {
-            **{key: getattr(engine, name) for key, name in _SAVED.items()},
+            **engine.save(),
             "started": self.started,
             "done": engine.stop_reason != "",
             "_change": self._next_change,
-            "_evaluations": evaluations,
+            "_evaluations": len(engine.curve),
             "_next_score": self._evaluation.next_due,
-            "server": self.server.save(),
-            "roster": engine.idle.save(),
             "heap": [list(e) for e in self._heap],
             "doomed": sorted(self._doomed),
             "memories": copied(self._memories),
-            "staleness": dict(engine.staleness),
+            "in_vain": engine.consecutive_rejections,
             "refusals": dict(engine.rejections_by_client),
-            "curve": [list(p) for p in engine.curve],
-            "scored": engine.scored_version,
             "diary": None if engine.diagnostics is None else engine.diagnostics.save(),
         }
 
     def load(self, saved: dict[str, Any]) -> None:
         """Continue from a saved record. Visits in flight are trained again, with the same results."""
         engine = self.engine
-        for key, name in _SAVED.items():
-            setattr(engine, name, saved[key])
+        engine.load(saved)
         self.started = saved["started"]
         engine.stop_reason = "ended" if saved["done"] else ""  # the record does not say why
         self._next_change = saved["_change"]
-        self.server.load(saved["server"])
-        engine.idle.load(saved["roster"])
-        engine.count_tickets()
         self._heap = [(due, number) for due, number in saved["heap"]]
         self._doomed = set(saved["doomed"])
         self._memories = copied(saved["memories"])
         for name, table in tables(self._memories, "client"):
             table.move_in(self._room, name, self.server.weights.device)
-        engine.staleness = Counter(saved["staleness"])
+        engine.consecutive_rejections = saved["in_vain"]
         engine.rejections_by_client = Counter(saved.get("refusals", {}))
-        engine.curve = [(t, u, a, loss) for t, u, a, loss in saved["curve"]]
-        engine.scored_version = saved["scored"]
         if engine.diagnostics is not None:
             engine.diagnostics.load(saved["diary"])
         for due, number in sorted(self._heap):
             if number not in self._doomed:
                 ticket = self.server.tickets[number]
                 self.executor.submit(ticket, self._memory_of(ticket.client), due)
-
-
-#: key of the saved record -> attribute of the engine; attributes may be renamed, keys may not
-_SAVED = {
-    "time": "time",
-    "updates": "updates",
-    "lost": "lost",
-    "refused": "rejected",
-    "bytes_up": "bytes_up",
-    "bytes_down": "bytes_down",
-    "in_vain": "consecutive_rejections",
-}
 
 
 @contextmanager
