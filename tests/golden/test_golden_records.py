@@ -69,7 +69,7 @@ def test_a_federation_goes_on_from_the_golden_folder_and_writes_the_same_keys(tm
     made = small_plan(method="fedasync", local="moon", updates=16)
     grid = FakeGrid(Clock(1e9 + 40.0), nodes(made, tmp_path / "homes"), run="2")
     d = driver(made, grid, folder, checkpoint_every=4.0)
-    assert d.course.updates == rows.count('"op":"update"') == 7
+    assert d.engine.updates == rows.count('"op":"update"') == 7
     assert finished(d, grid) == "updates"
     assert (folder / "journal.jsonl").read_text().startswith(rows)
     newest = checkpoint.load(max((folder / "checkpoints").glob("*.safetensors")))

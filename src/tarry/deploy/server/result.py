@@ -18,8 +18,8 @@ def so_far(driver: Driver, built: BuiltRun) -> Result:
     over = driver.ended not in ("", "stopped")
     return make_result(
         built,
-        driver.course,
-        wall_s=max(0.0, time.time() - driver.keeper.began),
+        driver.engine,
+        wall_s=max(0.0, time.time() - driver.state.began),
         remarks=[*built.notices, f"a real federation{'' if over else ', not over yet'}: time is the wall clock's"],
         clock="wall",
         trained="trained by clients over Flower",
