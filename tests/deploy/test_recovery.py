@@ -100,6 +100,35 @@ def test_a_driver_that_is_killed_again_and_again_reaches_an_honest_end(method, t
     assert told.weights_sha256 == (folder / "over").read_text()
 
 
+def test_listeners_see_the_events_of_an_instant_after_its_row_is_written(tmp_path, monkeypatch):
+    made = small_plan(method="orthofl", updates=20)
+    grid = FakeGrid(Clock(), nodes(made, tmp_path / "homes"))
+    d = driver(made, grid, tmp_path / "out")
+    seen, plain = [], Journal.append
+    d.state._listeners = (*d.state._listeners, lambda e: seen.append(e.kind))
+
+    def append(self, row, *, sync=False):
+        if row["op"] == "close":
+            assert not d.state.engine.in_instant, "the instant is computed"
+            assert not {"hand_out", "join"} & set(seen), "and nobody has seen it"
+            raise OSError("no space left on device")
+        plain(self, row, sync=sync)
+
+    monkeypatch.setattr(Journal, "append", append)
+    with pytest.raises(OSError, match="no space"):
+        while True:
+            d.tick()
+            grid.clock.sleep(0.1)
+    assert d.state._events, "there was something to see"
+    assert not {"hand_out", "join"} & set(seen)
+    monkeypatch.undo()
+    d.close()
+    again = driver(made, grid, tmp_path / "out")
+    assert again.engine.server.numbers == 0, "nothing was handed out"
+    assert finished(again, grid) == "updates"
+    assert replay(tmp_path / "out").weights_sha256 == sha256(again.engine.server.answer)
+
+
 def test_tickets_of_the_same_run_are_waited_for(tmp_path):
     made = small_plan(method="orthofl", updates=20)
     grid = FakeGrid(Clock(), nodes(made, tmp_path / "homes"))
