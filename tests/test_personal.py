@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import tarry
 from tarry import Layout
-from tarry.config.compose import crossed
+from tarry.config.compose import compose
 from tarry.core import rng
 from tarry.core.errors import BadInput
 from tarry.core.method import Personal
@@ -282,15 +282,15 @@ def test_who_is_between_visits_is_scored_by_its_next_start() -> None:
 
 def test_how_clients_tune_goes_with_what_they_do_and_their_models_with_what_they_are_replied() -> None:
     local, babu, plain = (tarry.methods.build(name) for name in ("local-only", "fedbabu", "fedasync"))
-    both = crossed(plain, {"local": babu, "reply": local})
+    both = compose(plain, {"local": babu, "reply": local})
     assert both.personal == replace(babu.personal, own=True)
-    assert crossed(local, {"local": babu}).personal == both.personal
-    assert crossed(babu, {"reply": local}).personal == both.personal
-    assert crossed(local, {"reply": plain}).personal == Personal()
-    assert crossed(babu, {"local": plain}).personal == Personal()
-    assert crossed(babu, {"step": local, "aggregate": plain, "correct": plain}).personal == babu.personal
+    assert compose(local, {"local": babu}).personal == both.personal
+    assert compose(babu, {"reply": local}).personal == both.personal
+    assert compose(local, {"reply": plain}).personal == Personal()
+    assert compose(babu, {"local": plain}).personal == Personal()
+    assert compose(babu, {"step": local, "aggregate": plain, "correct": plain}).personal == babu.personal
     echo = tarry.methods.build("fedecho")
-    assert crossed(echo, {"local": babu}).personal == crossed(babu, {}, distil=echo).personal == babu.personal
+    assert compose(echo, {"local": babu}).personal == compose(babu, {}, distil=echo).personal == babu.personal
 
 
 def test_a_method_of_ones_own_may_say_how_clients_answer() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pickle
 import tomllib
 from math import inf
 from pathlib import Path
@@ -14,6 +15,7 @@ from torch.nn.functional import cross_entropy
 import tarry
 from tarry.config.spec import Choice, Spec, settings
 from tarry.core.errors import BadInput
+from tarry.core.registry import Registry
 from tarry.methods import methods
 from tarry.runs.build import build_run
 
@@ -356,3 +358,33 @@ def test_planning_writes_nothing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     build_run(Spec.of({"task": {"name": "digits", "limit": 100}}))
     assert list(Path().iterdir()) == []
+
+
+def test_every_component_of_a_run_is_checked_and_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    checked, built = list[str](), list[str]()
+    check, make = Registry.check, Registry.make
+
+    def counted_check(self: Any, name: str, params: Any = None) -> Any:
+        if self.kind != "model":  # it belongs to the task
+            checked.append(name)
+        return check(self, name, params)
+
+    def counted_make(self: Any, entry: Any, values: Any) -> Any:
+        built.append(entry.name)
+        return make(self, entry, values)
+
+    monkeypatch.setattr(Registry, "check", counted_check)
+    monkeypatch.setattr(Registry, "make", counted_make)
+    build_run(Spec.of({"method": "orthofl", "partition": "iid", "delay": "constant", "time": 100}))
+    assert sorted(checked) == sorted(built) == ["constant", "digits", "iid", "orthofl"]
+
+
+def test_a_choice_travels_without_the_factory_of_a_file(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("import tarry\ndef mine():\n    return tarry.Method('mine')\n")
+    spec = Spec.of({"method": f"{tmp_path}/mine.py:mine"})
+    assert isinstance(spec.method, Choice)
+    assert spec.method.entry is not None
+    again = pickle.loads(pickle.dumps(spec))  # noqa: S301 - our own
+    assert again == spec
+    assert again.method.entry is None
+    assert again.method.build("method").name == "mine"

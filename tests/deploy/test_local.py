@@ -23,7 +23,7 @@ from tarry.deploy.client.client_store import ClientStore
 from tarry.deploy.client.worker import Worker
 from tarry.deploy.client_app import _worker
 from tarry.deploy.config import read
-from tarry.deploy.local.local_federation import Local
+from tarry.deploy.local.local_federation import LocalFederation
 from tarry.deploy.local.processes import Processes, began, free_ports
 from tarry.deploy.local.tls import authority, node_key
 from tarry.deploy.private_data import plan_with_own_data, plan_without_data
@@ -153,7 +153,7 @@ def test_a_plain_clients_own_settings_are_left_alone():
 
 
 def test_settings_reach_the_app_as_they_were_given(tmp_path):
-    local = Local(tmp_path / "fed")
+    local = LocalFederation(tmp_path / "fed")
     given = {"method.name": "orthofl", "method.beta": 0.4, "task": "digits", "clients": 2, "updates": 5, "lr": 0.1}
     local.prepare(2, given, tls=False)
     config = tomllib.loads((tmp_path / "fed/flower/app/pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
@@ -162,7 +162,7 @@ def test_settings_reach_the_app_as_they_were_given(tmp_path):
     assert s.options.out == str(tmp_path / "fed")
     assert len(set(local.setup.ports)) == 3
     with pytest.raises(BadInput, match="no federation was set up"):
-        assert Local(tmp_path / "none").setup
+        assert LocalFederation(tmp_path / "none").setup
 
 
 @pytest.mark.parametrize("method", ["fedasync", "fedbuff", "ca2fl", "fadas", "mifa", "orthofl", "fedecho", "fedavg"])

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import tarry
-from tarry.config.compose import PARTS, crossed
+from tarry.config.compose import PARTS, compose
 from tarry.core.errors import BadInput
 from tarry.record import checkpoint
 from tarry.runs.simulation import Simulation
@@ -114,7 +114,7 @@ SOME = ["fedavg", "fedogd", "orthofl"]
 
 def is_refused(server: str, part: str, other: str) -> bool:
     try:
-        crossed(built(server), {part: built(other)})
+        compose(built(server), {part: built(other)})
     except BadInput:
         return True
     return False

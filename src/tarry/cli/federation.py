@@ -16,7 +16,7 @@ from ..config.spec import Choice
 from ..core.errors import BadInput
 from ..deploy.client.client_store import ClientStore
 from ..deploy.config import read
-from ..deploy.local.local_federation import Local
+from ..deploy.local.local_federation import LocalFederation
 from ..deploy.local.submit import Submission
 from ..record.result import Result
 from ..report.formatting import duration, number_of, size
@@ -64,7 +64,7 @@ def up(
     ] = False,
 ) -> None:
     """Start a federation on this machine, or what is missing of one. --delay makes clients sleep, to try slow ones."""
-    local = Local(out, lambda line: show.lines([line]))
+    local = LocalFederation(out, lambda line: show.lines([line]))
     if (out / "result.json").is_file():
         raise BadInput(f"--out {out}: the federation there is over; `tarry report {out}` shows it")
     if local.is_set_up:
@@ -103,7 +103,7 @@ def _clients_of(app: Path, given: dict[str, Any], context: typer.Context) -> int
     return int(n)
 
 
-def _stay(local: Local, out: Path) -> None:
+def _stay(local: LocalFederation, out: Path) -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with show.stoppable(f"`tarry federation up --out {out}` takes it up again"):
         try:
@@ -161,7 +161,7 @@ def down(
     within: Annotated[float, typer.Option("--within", help="seconds for what is under way to come in")] = 70.0,
 ) -> None:
     """End the processes that `up` started, and nothing else; what is under way may come in first."""
-    local = Local(folder, lambda line: show.lines([line]))
+    local = LocalFederation(folder, lambda line: show.lines([line]))
     assert local.setup
     ended = local.down(within=within)
     show.lines([f"ended: {', '.join(ended)}" if ended else "nothing of it was running"])
@@ -210,7 +210,7 @@ def _state(s: dict[str, Any], folder: Path) -> tuple[str, str]:
         return f"ended ({s['ended']})", told
     if old < _LATE:
         return "at work", told
-    if Local(folder).is_set_up:
+    if LocalFederation(folder).is_set_up:
         return f"silent for {duration(old)}", told or f"the logs are in {folder / 'flower' / 'logs'}"
     again = f"`tarry federation keep APP SUPERLINK --out {folder}` submits it again, if its process was killed"
     return f"silent for {duration(old)}", again
@@ -218,7 +218,7 @@ def _state(s: dict[str, Any], folder: Path) -> tuple[str, str]:
 
 def absence(folder: Path) -> tuple[str, str]:
     """Why no server of this machine is at work on a federation that is not over, or "", and what to do about it."""
-    local = Local(folder)
+    local = LocalFederation(folder)
     if not local.is_set_up:
         return "", ""
     fate = local.submission().fate()

@@ -22,7 +22,7 @@ from ..delays.base import delays
 from ..methods import methods
 from ..parts.manifold import manifolds
 from ..tasks import partitions, tasks
-from ..tasks.unlabelled import unlabelled_sets
+from ..tasks.unlabeled import unlabeled_sets
 from .compose import PARTS
 
 __all__ = ["CROSSES", "REGISTRIES", "Choice", "errors_under_flag", "parse_setting"]
@@ -35,7 +35,7 @@ REGISTRIES: Mapping[str, Registry[Any]] = {
     "delay": delays,
     **dict.fromkeys((*PARTS, "distil"), methods),
     "manifold": manifolds,
-    "unlabelled": unlabelled_sets,
+    "unlabelled": unlabeled_sets,
 }
 CROSSES = (*PARTS, "distil", "manifold")
 #: the type of the Python objects that may be given instead of a choice

@@ -1,4 +1,4 @@
-"""Crosses: one method's server with parts of others.
+"""Compose a method from parts of several: crosses, such as one method's server with another's clients.
 
     --method orthofl --local fedsol --distil fedecho          orthofl+local=fedsol+distil=fedecho
     --method fedbuff --correct orthograd --reply orthofl      fedbuff+correct=orthograd+reply=orthofl
@@ -8,8 +8,8 @@
     aggregate   when the server steps, and whom it waits for  distil    what a method puts around any server
     manifold    the way the global travels
 
-Parts fit together unless one needs what no other gives; then the error names the flag that brought it in. A method that
-is a distillation around a plain server (fedecho) is crossed at the plain server, and put around it again.
+Parts fit together unless one requires what no other provides; then the error names the flag that brought it in. A
+method that is a distillation around a plain server (fedecho) is crossed at the plain server and wrapped again.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from ..core.method import Geodesic, Method, Now, Part, Personal
 from ..core.tickets import Offer, Update
 from ..parts.manifold import CONTROL
 
-__all__ = ["PARTS", "crossed"]
+__all__ = ["PARTS", "compose"]
 
-#: what may be taken from another method, and the fields of the record that go with it
+#: the parts that may be taken from another method, and the fields of Method that go with each
 PARTS: Mapping[str, tuple[str, ...]] = {
     "local": ("local",),
     "correct": ("correct",),
@@ -35,11 +35,11 @@ PARTS: Mapping[str, tuple[str, ...]] = {
     "reply": ("reply",),
 }
 _SERVER = ("correct", "aggregate", "step", "reply")
-#: given by clients whose delta is not their result less what they were sent
+#: uploaded by clients whose delta is not their final weights minus the weights they were sent
 DIFFERENCE = "difference"
 
 
-def crossed(
+def compose(
     base: Method,
     others: Mapping[str, Method],
     *,
@@ -47,9 +47,9 @@ def crossed(
     manifold: tuple[str, Geodesic] | None = None,
     labels: Mapping[str, str] | None = None,
 ) -> Method:
-    """The base with parts of others: `others` by part, `distil` around it all, `manifold` by name.
+    """Return the base with parts of other methods: `others` by part, `distil` around the result, `manifold` by name.
 
-    `labels` are the names to speak of them by: of each part, "method" and "distil".
+    `labels` are the names for error messages: of each part, "method" and "distil".
     """
     if not others and distil is None and manifold is None:
         if missing := base.local.needs - _sent(base):
@@ -68,14 +68,14 @@ def crossed(
         if part == "correct":
             method = replace(method, correct=_correction(plain, server))
         method = replace(method, personal=_personal(method.personal, part, server.personal))
-    pointed: dict[str, Any] = {p: _to_the_point(getattr(method, p), method.local) for p in _SERVER}
+    pointed: dict[str, Any] = {p: _without_unused_payload(getattr(method, p), method.local) for p in _SERVER}
     method = replace(method, **pointed)
     names = {"method": base.name, **{p: o.name for p, o in others.items()}, **(labels or {})}
     whole = "local" not in others or others["local"].local.needs <= _sent(others["local"])
-    fitting = _Fitting(method, plain, frozenset(others), names, whole)
-    problems = list(fitting.problems())
+    compatibility = _Compatibility(method, plain, frozenset(others), names, whole)
+    problems = list(compatibility.problems())
     if manifold is not None:
-        method, problem = fitting.travelling(*manifold)
+        method, problem = compatibility.with_manifold(*manifold)
         problems += [problem] if problem else []
     if distil is not None and distil.around is None:
         problems.append(f"--distil {names['distil']}: it has nothing to put around a server; use --distil fedecho")
@@ -86,7 +86,7 @@ def crossed(
         )
     elif around is not None and not problems:
         method = around(method)
-        problems = list(_Fitting(method, plain, frozenset({*others, "distil"}), names).unfitting())
+        problems = list(_Compatibility(method, plain, frozenset({*others, "distil"}), names).misplaced())
     if problems:
         raise BadInput(problems)
     return method
@@ -96,8 +96,8 @@ def _sent(method: Method) -> frozenset[str]:
     return frozenset[str]().union(*(getattr(method, p).sends for p in _SERVER))
 
 
-def _to_the_point(part: Part[Any, Any], local: LocalRule) -> Part[Any, Any]:
-    """The part without what clients would not read."""
+def _without_unused_payload(part: Part[Any, Any], local: LocalRule) -> Part[Any, Any]:
+    """Drop payload entries that the client rule does not use."""
     make, unread = part.offer, part.sends - local.takes
     if make is None or not unread or unread & part.demands:
         return part
@@ -110,14 +110,14 @@ def _to_the_point(part: Part[Any, Any], local: LocalRule) -> Part[Any, Any]:
 
 
 def _personal(base: Personal, part: str, other: Personal) -> Personal:
-    """How clients tune and answer goes with what they do; where their own models are, with what they are replied."""
+    """Take how clients fine-tune and predict from `local`, and where their own models are from `reply`."""
     if part == "local":
         return replace(other, own=base.own)
     return replace(base, own=other.own) if part == "reply" else base
 
 
 def _correction(base: Method, other: Method) -> Part[Update, Update]:
-    """The other's correction; a weight for staleness that the base gives goes on top of it."""
+    """The other method's correction, followed by the base's weight for staleness if it has one."""
     first, second = other.correction or other.correct, base.correct
     if first.weighs or not second.weighs:
         return first
@@ -131,22 +131,22 @@ def _correction(base: Method, other: Method) -> Part[Update, Update]:
 
 
 @dataclass(frozen=True)
-class _Fitting:
-    """A method put together, the one it began as, the parts taken from others, and everybody's name."""
+class _Compatibility:
+    """Compatibility checks of a composed method: its base, the parts taken from others, and their names."""
 
     method: Method
     base: Method
     taken: frozenset[str]
     names: Mapping[str, str]
-    whole: bool = True  # the method whose clients they are has a server that suits them
+    whole: bool = True  # whether the method of `local` sends what its clients need
 
     def problems(self) -> Iterator[str]:
-        yield from list(self.misfits()) or self.unfitting()
+        yield from list(self.unmet_requirements()) or self.misplaced()
 
-    def misfits(self) -> Iterator[str]:
-        """Parts and clients that need what the others do not give."""
+    def unmet_requirements(self) -> Iterator[str]:
+        """Problems of parts and clients that require what the others do not provide."""
         if missing := self.method.local.needs - _sent(self.method):
-            yield self.misfit(
+            yield self.problem(
                 ("local", *(p for p in _SERVER if getattr(self.base, p).sends & missing)),
                 f"clients of {self.name('local')} need {_list(missing)} from the server, which nothing here sends",
                 instead=f"use --method {self.names['local']}" if self.taken == {"local"} and self.whole else None,
@@ -155,36 +155,36 @@ class _Fitting:
         for p in _SERVER:
             part, here = self.part(p), f"the {p} of {self.name(p)}"
             if unread := part.demands - self.method.local.needs:
-                yield self.misfit(
+                yield self.problem(
                     (p, "local"),
                     f"{here} sends {_list(unread)} for clients to use, and {theirs} do not",
                 )
             if missing := part.reads - self.method.local.gives:
-                yield self.misfit(
+                yield self.problem(
                     (p, "local"),
                     f"{here} needs {_list(missing)} of clients, and {theirs} send none",
                 )
         yield from self.extras()
 
-    def unfitting(self) -> Iterator[str]:
-        """Parts that say themselves that they are in the wrong place."""
+    def misplaced(self) -> Iterator[str]:
+        """Problems of parts that reject the method they are in."""
         for p in _SERVER:
             fits = self.part(p).fits
             if fits is not None and (why := fits(self.method)):
-                yield self.misfit((p, *(q for q in (*_SERVER, "distil", "local") if q != p)), why)
+                yield self.problem((p, *(q for q in (*_SERVER, "distil", "local") if q != p)), why)
 
     def extras(self) -> Iterator[str]:
-        """What clients give that the server would misread or lose."""
+        """Problems of uploads that the server would misread or lose."""
         gives, plain = self.method.local.gives, Method("plain")
         if DIFFERENCE in gives:
             strange = [p for p in ("correct", "reply") if self.part(p).apply is not getattr(plain, p).apply]
             strange += [] if DIFFERENCE in self.method.aggregate.reads else ["aggregate"]
             if strange:
-                yield self.misfit(
+                yield self.problem(
                     (*strange, "local"), "clients upload differences, which only their own server understands"
                 )
         if lost := gives & self.method.aggregate.drops:
-            yield self.misfit(
+            yield self.problem(
                 ("aggregate", "local"),
                 f"the server of {self.name('aggregate')} keeps no {_list(lost)}, which clients of "
                 f"{self.name('local')} send",
@@ -197,8 +197,8 @@ class _Fitting:
     def name(self, part: str) -> str:
         return repr(self.names[part] if part in self.taken else self.names["method"])
 
-    def travelling(self, name: str, geodesic: Geodesic) -> tuple[Method, str | None]:
-        """The method along another geodesic, or why not."""
+    def with_manifold(self, name: str, geodesic: Geodesic) -> tuple[Method, str | None]:
+        """Return the method with steps along another geodesic, and a problem if it cannot have them."""
         method, flag = self.method, f"--manifold {name}"
         if method.step.along is None:
             return (
@@ -209,8 +209,8 @@ class _Fitting:
             return method, f"{flag}: no client learns a control point here; add --local asynccurve"
         return replace(method, step=method.step.along(geodesic)), None
 
-    def misfit(self, among: tuple[str, ...], why: str, instead: str | None = None) -> str:
-        """Told by the first flag among those that may have brought it in."""
+    def problem(self, among: tuple[str, ...], why: str, instead: str | None = None) -> str:
+        """The problem, with the first flag among those that may have brought it in."""
         flag = next((p for p in among if p in self.taken), None)
         if flag is None:
             return f"--method {self.names['method']}: {why}"

@@ -170,7 +170,7 @@ class Spec:
         if self.gpus is not None and not 0 < self.gpus <= 1:
             yield f"--gpus {self.gpus}: must be above 0 and at most 1, the share of one GPU"
         elif self.gpus is not None and self.device == "cpu":
-            yield f"--gpus {self.gpus} --device cpu: nobody would use it; give --device cuda too"
+            yield f"--gpus {self.gpus} --device cpu: it has no effect there; give --device cuda too"
         if self.precision != "float32" and self.dtype == "float64":
             yield f"--precision {self.precision} --dtype float64: reduced precision is of float32; leave out one"
         if self.compile and self.executor not in ("batched", "auto"):

@@ -1,4 +1,4 @@
-"""Who takes part, and how long a client takes.
+"""Delays: how long a visit of a client takes. ClientPopulation: the clients of a run.
 
 A delay is a pure function (client, visit) → seconds, where `visit` counts the jobs of that client from 0. It is keyed
 by (seed, client, visit) and never by call order, so every method of a comparison meets the same durations.
@@ -30,13 +30,13 @@ __all__ = [
     "visit_keys",
 ]
 
-#: the durations (s) a parameter may ask for: wide enough for anybody, narrow enough that no draw is 0 or infinite
+#: seconds: the bounds of durations as parameters, narrow enough that no draw is 0 or infinite
 SHORTEST, LONGEST = 1e-9, 1e15
 
 
 @dataclass(frozen=True)
 class ClientPopulation:
-    """What a delay may depend on: how many clients, what each holds, the model's size, the run's seed."""
+    """What a delay may depend on: number of clients, examples of each, size of the model, seed."""
 
     n_clients: int
     samples: Sequence[int]  # examples a client
@@ -52,10 +52,10 @@ class ClientPopulation:
 
 
 class Delay(Protocol):
-    """How long a client's visit takes: above 0 and finite, the same whenever it is asked."""
+    """The duration of a client's visit: above 0 and finite, the same at every call."""
 
     def __call__(self, client: int, visit: int, /) -> float | None:
-        """Seconds from hand-out to arrival; None: this client does no further work (it leaves for good)."""
+        """Seconds from hand-out to arrival; None: the client leaves for good."""
 
 
 DelayFactory = Callable[[ClientPopulation], Delay]
@@ -63,7 +63,7 @@ delays: Registry[DelayFactory] = Registry("delay", Callable)
 
 
 def range_errors(low: float, high: float, /, **values: float) -> list[str]:
-    """One problem for each parameter of a delay that is not a number from `low` to `high`."""
+    """Return a problem for each parameter of a delay that is not a number from `low` to `high`."""
     return [
         f"--delay.{name} {value}: must be from {low:g} to {high:g}"
         for name, value in values.items()
@@ -72,7 +72,7 @@ def range_errors(low: float, high: float, /, **values: float) -> list[str]:
 
 
 def raise_problems(problems: Sequence[str]) -> None:
-    """Raise all problems as one BadInput, if there are any."""
+    """Raise BadInput with all problems, if there are any."""
     if problems:
         raise BadInput(problems)
 
@@ -91,7 +91,7 @@ def visit_keys(population: ClientPopulation, stream: Stream) -> Callable[[int, i
 
 
 def assign_profiles(population: ClientPopulation, n: int) -> Sequence[int]:
-    """One of n measured things for each client: without replacement while there are enough, else with."""
+    """Draw one of n measured profiles for each client: without replacement while there are enough, else with."""
     rng = generator(key(population.seed, Stream.FLEET, 0))
     if population.n_clients <= n:
         return array("q", rng.permutation(n)[: population.n_clients].tolist())

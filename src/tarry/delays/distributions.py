@@ -44,7 +44,7 @@ __all__ = [
 ]
 
 _inverse_normal = NormalDist().inv_cdf
-_MOST_SPREAD = 10.0  # two clients in three already differ by e^10; more is a slip of the pen
+_MOST_SPREAD = 10.0  # at this spread a third of the clients differ from the typical one by more than e^10
 
 
 def _drawn(quantile: Callable[[float], float]) -> DelayFactory:
@@ -63,7 +63,7 @@ def _drawn(quantile: Callable[[float], float]) -> DelayFactory:
 
 def _factors(population: ClientPopulation, spread: float) -> npt.NDArray[np.float64]:
     """exp(spread · z) for each client, z standard normal: how much slower than the typical client it is."""
-    # not key(seed, FLEET, 0), which `deal` uses: a client's speed must not follow from its measured line
+    # not key(seed, FLEET, 0), which `assign_profiles` uses: a client's speed must not follow from its measured line
     return np.exp(spread * generator(key(population.seed, Stream.FLEET, 1)).standard_normal(population.n_clients))
 
 
@@ -72,7 +72,7 @@ def constant(*, seconds: Annotated[float, "how long every visit takes (s)"] = 10
     """Every visit takes the same time."""
     raise_problems(range_errors(SHORTEST, LONGEST, seconds=seconds))
 
-    def build(_fleet: ClientPopulation) -> Delay:
+    def build(_population: ClientPopulation) -> Delay:
         def delay(_client: int, _visit: int, /) -> float:
             return seconds
 

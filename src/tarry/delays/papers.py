@@ -34,8 +34,8 @@ from .base import (
 from .distributions import half_normal, lognormal, uniform_between
 
 __all__ = [
-    "Groups",
     "PROFILES",
+    "Groups",
     "fadas",
     "fedecho_large",
     "fedecho_mild",

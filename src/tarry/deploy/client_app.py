@@ -1,14 +1,14 @@
-"""A client as a Flower app: `clientapp = "tarry.deploy.client_app:app"` in a pyproject.toml; settings: its run config.
+"""Client as a Flower app: `clientapp = "tarry.deploy.client_app:app"` in a pyproject.toml; settings: its run config.
 
-What a node may be told by its SuperNode (--node-config):
+Options of a node (--node-config of its SuperNode):
 
-    partition-id=3           the client's place; else it is given the first that is free
-    name="st-mary"           who it is; else its place, or its machine
-    home="/var/lib/tarry"    folder of its key and of what its method keeps; else ~/.tarry/NAME
-    data="/srv/tarry"        where its examples are (TARRY_DATA)
-    device="cuda"            what it trains on; else cpu
+    partition-id=3           the client's index; by default the first that is free
+    name="st-mary"           the client's name; by default from its index, or its machine
+    home="/var/lib/tarry"    folder of its key and its client memory; by default ~/.tarry/NAME
+    data="/srv/tarry"        folder of its data sets (TARRY_DATA)
+    device="cuda"            the device it trains on; by default cpu
 
-A message is a process of its own, so little is imported before it is known what is asked.
+Every message is handled in a process of its own, so each handler imports only what it needs.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ app = ClientApp()
 
 @app.query("hello")
 def hello(message: Message, context: Context) -> Message:
-    """Say who this is."""
+    """Answer with the client's name and key."""
     from .client.worker import prove_identity
     from .grid import fields_of, to_records
 
     place = context.node_config.get("partition-id")
-    told = prove_identity(
+    words = prove_identity(
         _home(context),
         fields_of(message.content),
         node=context.node_id,
         name=_name(context),
         place=None if place is None else int(place),
     )
-    return Message(to_records(told, {}), reply_to=message)
+    return Message(to_records(words, {}), reply_to=message)
 
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    """A visit."""
+    """Train for one visit."""
     from .grid import fields_of, to_records
 
     words, arrays = _worker(context).train(fields_of(message.content), _arrays(message))
@@ -59,7 +59,7 @@ def train(message: Message, context: Context) -> Message:
 
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
-    """How the weights do on this client's own examples."""
+    """Evaluate the weights on this client's own examples."""
     from .grid import fields_of, to_records
 
     words = _worker(context).evaluate(fields_of(message.content), _arrays(message))

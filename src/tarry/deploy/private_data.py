@@ -16,7 +16,7 @@ from ..core.task import Examples, Task
 from ..runs.build import BuiltRun, build_run
 
 if TYPE_CHECKING:
-    from .config import Setting
+    from .config import DeployConfig
 
 __all__ = ["plan_with_own_data", "plan_without_data"]
 
@@ -36,7 +36,7 @@ class _SameForAll(Sequence[Examples]):
         return self._examples
 
 
-def plan_without_data(setting: Setting) -> BuiltRun:
+def plan_without_data(setting: DeployConfig) -> BuiltRun:
     """Build the run of a server without client data; the examples that its task finds only give shapes."""
     s = setting.spec
     if s.clients is None:
@@ -53,7 +53,7 @@ def plan_without_data(setting: Setting) -> BuiltRun:
     return replace(built, spec=s)
 
 
-def plan_with_own_data(setting: Setting) -> BuiltRun:
+def plan_with_own_data(setting: DeployConfig) -> BuiltRun:
     """Build the run of a client: all examples that its task finds on this machine are its own."""
     built = plan_without_data(setting)
     n = setting.spec.clients or 1

@@ -1,7 +1,7 @@
 """The server as a Flower app (`serverapp = "tarry.deploy.server_app:app"` in a pyproject.toml).
 
-A federation that the folder holds is taken up again; SIGTERM, Ctrl-C and a file `stop` in the folder end it when what
-is under way is in.
+A federation that the folder holds is resumed. SIGTERM, Ctrl-C and a file `stop` in the folder end it when the visits
+under way have ended.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from flwr.serverapp import Grid
 
     from ..runs.build import BuiltRun
-    from .config import Setting
+    from .config import DeployConfig
     from .protocol import Protocol
     from .server.driver import Driver
 
@@ -40,9 +40,9 @@ def main(grid: Grid, context: Context) -> None:
     from ..core.errors import TarryError
     from .config import read
     from .grid import FlowerGrid
-    from .polling import hasten
+    from .polling import shorten_polling
 
-    hasten()
+    shorten_polling()
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s tarry %(message)s")
     try:
         serve(FlowerGrid(grid, str(context.run_id)), read(context.run_config))
@@ -52,8 +52,8 @@ def main(grid: Grid, context: Context) -> None:
         raise
 
 
-def serve(grid: Any, setting: Setting) -> str:
-    """Set a driver up in the folder of the settings and run it; says how it ended."""
+def serve(grid: Any, setting: DeployConfig) -> str:
+    """Run a driver in the folder that the settings name; return why it ended."""
     import torch
 
     from ..core.errors import BadInput
@@ -76,16 +76,16 @@ def serve(grid: Any, setting: Setting) -> str:
         folder / "server.json", json.dumps({"pid": os.getpid(), "began": began(os.getpid()), "run": grid.run}).encode()
     )
     try:
-        return _driven(driver, built, folder)
+        return _run_driver(driver, built, folder)
     finally:
         driver.close()
 
 
-def _driven(driver: Driver, built: BuiltRun, folder: Path) -> str:
+def _run_driver(driver: Driver, built: BuiltRun, folder: Path) -> str:
     from ..record.result import PROGRESS, write_atomic
     from .server.result import so_far, write
 
-    asked = _asked_to_stop(folder / "stop")
+    should_stop = _stop_condition(folder / "stop")
     shown = [-1, 0.0]
 
     def on_progress(d: Driver) -> None:
@@ -97,7 +97,7 @@ def _driven(driver: Driver, built: BuiltRun, folder: Path) -> str:
             accuracy = "" if score is None else f", accuracy {score:.3f}"
             log.info("%.0f s: %d updates, %d out%s", d.now(), d.engine.updates, len(d.open_tickets), accuracy)
 
-    why = driver.run(asked, on_progress=on_progress)
+    why = driver.run(should_stop, on_progress=on_progress)
     log.info("ended: %s after %d updates", why, driver.engine.updates)
     if why != "stopped":
         write(driver, built, folder)
@@ -105,7 +105,7 @@ def _driven(driver: Driver, built: BuiltRun, folder: Path) -> str:
 
 
 def status(d: Driver) -> dict[str, Any]:
-    """What `tarry federation status` shows beside the clients."""
+    """The state that `tarry federation status` shows, without the clients."""
     engine, now = d.engine, d.now()
     score = engine.curve[-1] if engine.curve else (None, None, None, None)
     out: dict[int, list[float]] = {}
@@ -135,7 +135,7 @@ def status(d: Driver) -> dict[str, Any]:
     }
 
 
-def _asked_to_stop(file: Path) -> Callable[[], bool]:
+def _stop_condition(file: Path) -> Callable[[], bool]:
     signals: list[int] = []
 
     def handler(number: int, _: Any) -> None:
@@ -148,23 +148,23 @@ def _asked_to_stop(file: Path) -> Callable[[], bool]:
     return lambda: bool(signals) or file.exists()
 
 
-def _build(setting: Setting) -> BuiltRun:
+def _build(setting: DeployConfig) -> BuiltRun:
     from ..runs.build import build_run
     from .private_data import plan_without_data
     from .protocol import check_flower_app
 
-    built = plan_without_data(setting) if _apart(setting) else build_run(setting.spec)
+    built = plan_without_data(setting) if _has_remote_data(setting) else build_run(setting.spec)
     if setting.options.client == "plain":
         check_flower_app(built.method, built.spec.label)
     return built
 
 
-def _apart(setting: Setting) -> bool:
-    """Whether clients hold examples that are not here."""
+def _has_remote_data(setting: DeployConfig) -> bool:
+    """Whether the clients hold examples that the server does not have."""
     return setting.options.data == "own" or setting.options.client == "plain"
 
 
-def _driver(grid: Any, setting: Setting, built: BuiltRun, folder: Path) -> Driver:
+def _driver(grid: Any, setting: DeployConfig, built: BuiltRun, folder: Path) -> Driver:
     from .server.driver import Driver, DriverConfig
     from .server.open_tickets import max_tickets_per_client
 
@@ -183,7 +183,7 @@ def _driver(grid: Any, setting: Setting, built: BuiltRun, folder: Path) -> Drive
     return Driver(
         grid,
         folder,
-        built.server(folder / "cache", n_clients=s.clients if _apart(setting) else None),
+        built.server(folder / "cache", n_clients=s.clients if _has_remote_data(setting) else None),
         lambda federation: _protocol(setting, built, federation),
         config=config,
         budget=built.budget,
@@ -192,7 +192,7 @@ def _driver(grid: Any, setting: Setting, built: BuiltRun, folder: Path) -> Drive
     )
 
 
-def _protocol(setting: Setting, built: BuiltRun, federation: str) -> Protocol:
+def _protocol(setting: DeployConfig, built: BuiltRun, federation: str) -> Protocol:
     from .protocol import FlowerAppProtocol, TarryProtocol
 
     dtype = built.bound().flat.dtype

@@ -61,8 +61,9 @@ class Result:
         return json.dumps(_finite(plain), indent=1) + "\n"
 
     @classmethod
-    def read(cls, folder: Path) -> Result:
+    def read(cls, folder: str | Path) -> Result:
         """Return the result of the run in a folder, or the present one of a federation that is not over."""
+        folder = Path(folder)
         path = folder / "result.json"
         if not path.is_file() and (folder / PROGRESS).is_file():
             path = folder / PROGRESS

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ..config.components import CROSSES, Choice, errors_under_flag
-from ..config.compose import PARTS, crossed
+from ..config.compose import PARTS, compose
 from ..config.spec import Spec
 from ..core.client_table import Room
 from ..core.errors import BadInput
@@ -28,7 +28,7 @@ from ..core.task import Task
 from ..delays.availability import Availability
 from ..delays.base import ClientPopulation, Delay
 from ..engine.budget import Budget, Score
-from ..tasks.data.sets import remarked
+from ..tasks.data.sets import collect_notices
 from ..training.flat_model import Bound, build_module
 from ..training.server_model import ModelLab
 from ..training.visit import Work
@@ -138,7 +138,7 @@ def _build_method(spec: Spec) -> tuple[Method, list[str]]:
     manifold = None if spec.manifold is None else (spec.name_of("manifold"), build("manifold"))
     labels = {group: spec.name_of(group) for group in ("method", "distil", *others)}
     base = build("method")
-    method = crossed(base, others, distil=build("distil"), manifold=manifold, labels=labels)
+    method = compose(base, others, distil=build("distil"), manifold=manifold, labels=labels)
     if any(getattr(spec, cross) is not None for cross in CROSSES):
         method = replace(method, name=spec.label)
     if spec.diagnose:
@@ -148,7 +148,7 @@ def _build_method(spec: Spec) -> tuple[Method, list[str]]:
 
 def _build_data(spec: Spec, method: Method) -> tuple[Task, tuple[str, ...]]:
     """The task with all its inputs, and the notices about data and about settings that have no effect."""
-    with remarked(limit_of(spec)) as notices:
+    with collect_notices(limit_of(spec)) as notices:
         task = build_task(spec)
     out = [*notices]
     if method.local.own_optimiser:

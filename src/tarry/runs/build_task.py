@@ -15,7 +15,7 @@ from ..core.errors import BadInput, first_line
 from ..core.rng import Stream
 from ..core.task import Task
 from ..tasks import at_least
-from ..tasks.data.sets import catalogue
+from ..tasks.data.sets import catalog
 
 __all__ = ["add_unlabelled", "build_task", "check_model_and_loss", "dtype_of", "limit_of"]
 
@@ -50,7 +50,7 @@ def build_task(spec: Spec) -> Task:
 
 def limit_of(spec: Spec) -> int | None:
     """The number of training examples of a data set that the spec asks for."""
-    if not isinstance(spec.task, Choice) or spec.task.name not in catalogue():
+    if not isinstance(spec.task, Choice) or spec.task.name not in catalog():
         return None
     limit = spec.task.params.get("limit")
     return limit if isinstance(limit, int) else None
