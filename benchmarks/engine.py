@@ -26,8 +26,9 @@ from tarry.core.method import Method, stateless
 from tarry.core.server import Server
 from tarry.core.tickets import Ticket, Trained
 from tarry.delays.base import ClientPopulation, delays
+from tarry.engine.budget import Budget
 from tarry.methods import methods
-from tarry.sim.simulator import Budget, Simulator
+from tarry.sim.simulator import Simulator
 
 LENET5, MILLION = 44_190, 1_000_000
 ROWS = [  # whether FedBuff, clients, in flight, weights
@@ -70,7 +71,7 @@ def simulate(method: Method, clients: int, in_flight: int, size: int, visits: in
         if len(moments) == 1:
             moments.append(time.perf_counter())
 
-    sim.run(between=first_instant_over)
+    sim.run(on_instant=first_instant_over)
     began, filled = moments
     ended = time.perf_counter()
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before

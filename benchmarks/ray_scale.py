@@ -40,7 +40,7 @@ def measure(args: argparse.Namespace, steps: int, *, ray: bool) -> tuple[float, 
     moments: list[tuple[float, int]] = []
     try:
         sim = Simulation(made).simulator(executor, [])
-        sim.run(between=lambda: moments.append((time.perf_counter(), sim.updates)))
+        sim.run(on_instant=lambda: moments.append((time.perf_counter(), sim.engine.updates)))
     finally:
         executor.close()
     (began, first), (ended, last) = moments[len(moments) // 10], moments[-1]

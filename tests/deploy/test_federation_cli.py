@@ -262,5 +262,5 @@ def test_a_federation_that_is_waited_for_tells_the_seconds_of_the_wall_clock(cli
     assert code == 0
     lines = said.splitlines()
     assert lines[:2] == ["9 updates, accuracy 0.536 after 8.9 s", "9 updates, accuracy 0.536 after 12.3 s"]
-    assert f"after {d.course.time:,.6g} s, 12 updates" in lines[2]
+    assert f"after {d.engine.time:,.6g} s, 12 updates" in lines[2]
     assert "virtual" not in said

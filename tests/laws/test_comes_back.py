@@ -43,9 +43,9 @@ def test_a_run_saved_at_any_instant_and_taken_up_afresh_ends_the_same(choice: Ch
         executor.close()
         assert rest == [tuple(e.values()) for e in log[rows:]]
         assert sha256(fresh.server.answer) == digest
-        assert fresh.curve == sim.curve
-        assert fresh.staleness == sim.staleness
-        assert (fresh.bytes_up, fresh.bytes_down) == (sim.bytes_up, sim.bytes_down)
+        assert fresh.engine.curve == sim.engine.curve
+        assert fresh.engine.staleness == sim.engine.staleness
+        assert (fresh.engine.bytes_up, fresh.engine.bytes_down) == (sim.engine.bytes_up, sim.engine.bytes_down)
         assert fresh.server.ledger.peak == sim.server.ledger.peak
 
 

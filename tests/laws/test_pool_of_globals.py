@@ -103,7 +103,7 @@ def test_a_run_taken_up_again_holds_no_more_and_frees_the_same(tmp_path: Path) -
     sim = Simulation(made).simulator(Simulation(made).executor(), [])
 
     def save() -> None:
-        if sim.updates >= 30 and not saved:
+        if sim.engine.updates >= 30 and not saved:
             saved.append(checkpoint.save(tmp_path / "at", 1, sim.save()))
 
     run(sim, save)

@@ -323,8 +323,8 @@ def test_a_round_trip_is_three_models_and_the_server_keeps_k_and_two() -> None:
     size = 2 * 8
     active, slow = 3 * 13, 3 * 5  # hand-outs at 0, 1, …, 12 and at 0, 3, …, 12
     with_base = 3 * 10 + 3 * 4  # from 3 on
-    assert sim.bytes_up == size * (36 + 12)
-    assert sim.bytes_down == size * (active + slow + with_base)
+    assert sim.engine.bytes_up == size * (36 + 12)
+    assert sim.engine.bytes_down == size * (active + slow + with_base)
     kept = list(tensors(sim.server.state["aggregate"]))
     assert sum(t.nbytes for t in kept) == size * (6 + 2)
     assert sim.server.ledger.peak >= size * (6 + 2 + 1)

@@ -195,8 +195,8 @@ def test_a_round_trip_is_four_models_and_the_server_keeps_three() -> None:
     """Three rounds of three: c is one number at the first hand-out. Kept: c, and two sums while a round is open."""
     sim = memories("scaffold", pulling(), lambda _: None, lr=0.1, steps=2, rounds=3)
     model = 2 * 8
-    assert sim.bytes_up == 9 * 2 * model
-    assert sim.bytes_down == 3 * (model + 8) + 6 * 2 * model
+    assert sim.engine.bytes_up == 9 * 2 * model
+    assert sim.engine.bytes_down == 3 * (model + 8) + 6 * 2 * model
     assert sim.server.ledger.peak <= (1 + 1 + 3) * model  # W, the one before for those still out, and these
 
 

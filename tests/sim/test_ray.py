@@ -129,7 +129,7 @@ def story(executor: Callable[[Any], Executor] = lambda made: Simulation(made).ex
         sim.run()
     finally:
         used.close()
-    return [*events, sim.curve, sim.bytes_up, sim.bytes_down]
+    return [*events, sim.engine.curve, sim.engine.bytes_up, sim.engine.bytes_down]
 
 
 MINE = """

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from ..config.spec import Choice
 from ..core.errors import BadInput
-from ..deploy.client.client_store import Home
+from ..deploy.client.client_store import ClientStore
 from ..deploy.config import read
 from ..deploy.local.local_federation import LocalFederation
 from ..deploy.local.submit import Submission
@@ -152,7 +152,7 @@ def keep(
 @federation.command(context_settings=HELP)
 def key(home: Annotated[Path, typer.Argument(metavar="HOME", help="the folder that a client keeps")]) -> None:
     """Print the public key of a client, for the server's list of known ones; it is made when there is none."""
-    show.lines([Home(home).sign(b"")[0]])
+    show.lines([ClientStore(home).sign(b"")[0]])
 
 
 @federation.command(context_settings=HELP)

@@ -1,11 +1,15 @@
-"""Real federations: the server object of the simulator, driven by messages that Flower carries.
+"""Real federations: the server of a simulation, driven by messages that Flower carries.
 
-server_app, client_app   the Flower apps of the server and of a client
-config                   settings of a run and of a deployment, from a run config
-private_data             runs whose clients hold examples that the server does not have
-grid, wire, protocol     messages: Flower's grid, checked arrays and fields, tickets and replies
-server                   the driver, its journaled state, registration, deadlines and statistics
-client                   a client's training, key and memory
-local                    a whole federation on one machine
-node, fork_server, polling   Flower's processes with shorter waits
+server_app, client_app   what a Flower app names
+config, private_data     a run config as settings; clients whose examples the server does not have
+wire, protocol, grid     messages and their checks; tickets and replies as messages; Flower's grid
+server/driver            the loop: pull replies, apply them, hand out tickets, push requests
+server/journaled_state   the driver's state; every change is a row of a journal (record/journal) first
+server/registration      which nodes are present, and which client is at each
+server/open_tickets      which client holds which ticket, by a token
+server/deadlines, stats  deadlines learned from a client's visits, back-off; statistics of clients
+server/result            result.json and the model
+client/                  training of a ticket; the client's key and memory on its own disk
+local/                   a whole federation on this machine
+polling, node, fork_server   Flower without its long waits
 """

@@ -23,7 +23,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 if TYPE_CHECKING:
-    from .client.client_store import Home
+    from .client.client_store import ClientStore
     from .client.worker import Worker
 
 __all__ = ["app"]
@@ -34,36 +34,36 @@ app = ClientApp()
 @app.query("hello")
 def hello(message: Message, context: Context) -> Message:
     """Answer with the client's name and key."""
-    from .client.worker import hello as identify
-    from .grid import packed, words_of
+    from .client.worker import prove_identity
+    from .grid import fields_of, to_records
 
     place = context.node_config.get("partition-id")
-    words = identify(
+    words = prove_identity(
         _home(context),
-        words_of(message.content),
+        fields_of(message.content),
         node=context.node_id,
         name=_name(context),
         place=None if place is None else int(place),
     )
-    return Message(packed(words, {}), reply_to=message)
+    return Message(to_records(words, {}), reply_to=message)
 
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """Train for one visit."""
-    from .grid import packed, words_of
+    from .grid import fields_of, to_records
 
-    words, arrays = _worker(context).train(words_of(message.content), _arrays(message))
-    return Message(packed(words, arrays), reply_to=message)
+    words, arrays = _worker(context).train(fields_of(message.content), _arrays(message))
+    return Message(to_records(words, arrays), reply_to=message)
 
 
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
     """Evaluate the weights on this client's own examples."""
-    from .grid import packed, words_of
+    from .grid import fields_of, to_records
 
-    words = _worker(context).evaluate(words_of(message.content), _arrays(message))
-    return Message(packed(words, {}), reply_to=message)
+    words = _worker(context).evaluate(fields_of(message.content), _arrays(message))
+    return Message(to_records(words, {}), reply_to=message)
 
 
 def _arrays(message: Message) -> dict[str, Any]:
@@ -77,11 +77,11 @@ def _name(context: Context) -> str:
     return str(given)
 
 
-def _home(context: Context) -> Home:
-    from .client.client_store import Home
+def _home(context: Context) -> ClientStore:
+    from .client.client_store import ClientStore
 
     own = re.sub(r"[^A-Za-z0-9.-]+", "-", _name(context))
-    return Home(Path(str(context.node_config.get("home", Path.home() / ".tarry" / own))))
+    return ClientStore(Path(str(context.node_config.get("home", Path.home() / ".tarry" / own))))
 
 
 def _worker(context: Context) -> Worker:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from ..runs.build import BuiltRun
     from .config import DeployConfig
-    from .protocol import Speech
+    from .protocol import Protocol
     from .server.driver import Driver
 
 __all__ = ["app", "serve"]
@@ -88,17 +88,17 @@ def _run_driver(driver: Driver, built: BuiltRun, folder: Path) -> str:
     should_stop = _stop_condition(folder / "stop")
     shown = [-1, 0.0]
 
-    def show(d: Driver) -> None:
-        d.health.write(folder / "status.json", status(d))
-        if d.course.updates != shown[0] and (time.time() - shown[1] > 5 or d.ended):
-            shown[:] = [d.course.updates, time.time()]
+    def on_progress(d: Driver) -> None:
+        d.stats.write(folder / "status.json", status(d))
+        if d.engine.updates != shown[0] and (time.time() - shown[1] > 5 or d.ended):
+            shown[:] = [d.engine.updates, time.time()]
             write_atomic(folder / PROGRESS, so_far(d, built).to_json().encode())
-            score = d.course.curve[-1][2] if d.course.curve else None
+            score = d.engine.curve[-1][2] if d.engine.curve else None
             accuracy = "" if score is None else f", accuracy {score:.3f}"
-            log.info("%.0f s: %d updates, %d out%s", d.now(), d.course.updates, len(d.book), accuracy)
+            log.info("%.0f s: %d updates, %d out%s", d.now(), d.engine.updates, len(d.open_tickets), accuracy)
 
-    why = driver.run(should_stop, told=show)
-    log.info("ended: %s after %d updates", why, driver.course.updates)
+    why = driver.run(should_stop, on_progress=on_progress)
+    log.info("ended: %s after %d updates", why, driver.engine.updates)
     if why != "stopped":
         write(driver, built, folder)
     return why
@@ -106,32 +106,32 @@ def _run_driver(driver: Driver, built: BuiltRun, folder: Path) -> str:
 
 def status(d: Driver) -> dict[str, Any]:
     """The state that `tarry federation status` shows, without the clients."""
-    course, now = d.course, d.now()
-    score = course.curve[-1] if course.curve else (None, None, None, None)
+    engine, now = d.engine, d.now()
+    score = engine.curve[-1] if engine.curve else (None, None, None, None)
     out: dict[int, list[float]] = {}
-    for h in d.book:
-        out.setdefault(h.client, []).append(now - h.time)
+    for ticket in d.open_tickets:
+        out.setdefault(ticket.client, []).append(now - ticket.time)
     return {
         "at": time.time(),
         "time": now,
         "ended": d.ended,
         "pid": os.getpid(),
         "run": d.grid.run,
-        "starts": d.keeper.starts,
-        "method": course.server.method.name,
-        "updates": course.updates,
-        "rounds": course.server.version,
-        "lost": course.lost,
-        "not_finite": course.refused,
+        "starts": d.state.starts,
+        "method": engine.server.method.name,
+        "updates": engine.updates,
+        "rounds": engine.server.version,
+        "lost": engine.lost,
+        "not_finite": engine.rejected,
         "accuracy": score[2],
         "loss": score[3],
-        "staleness": sum(s * n for s, n in course.staleness.items()) / max(1, course.updates),
-        "bytes_up": course.bytes_up,
-        "bytes_down": course.bytes_down,
-        "nodes": len(d.door.nodes),
-        "here": sorted(c for n in d.door.nodes if (c := d.clients.at(n)) is not None),
+        "staleness": sum(s * n for s, n in engine.staleness.items()) / max(1, engine.updates),
+        "bytes_up": engine.bytes_up,
+        "bytes_down": engine.bytes_down,
+        "nodes": len(d.registration.nodes),
+        "here": sorted(c for n in d.registration.nodes if (c := d.clients.at(n)) is not None),
         "working": {str(c): seconds for c, seconds in sorted(out.items())},
-        "deadlines": {str(c): d.pace.deadline(c) for c in out},
+        "deadlines": {str(c): d.deadlines.deadline(c) for c in out},
     }
 
 
@@ -151,11 +151,11 @@ def _stop_condition(file: Path) -> Callable[[], bool]:
 def _build(setting: DeployConfig) -> BuiltRun:
     from ..runs.build import build_run
     from .private_data import plan_without_data
-    from .protocol import check_plain
+    from .protocol import check_flower_app
 
     built = plan_without_data(setting) if _has_remote_data(setting) else build_run(setting.spec)
     if setting.options.client == "plain":
-        check_plain(built.method, built.spec.label)
+        check_flower_app(built.method, built.spec.label)
     return built
 
 
@@ -165,50 +165,53 @@ def _has_remote_data(setting: DeployConfig) -> bool:
 
 
 def _driver(grid: Any, setting: DeployConfig, built: BuiltRun, folder: Path) -> Driver:
-    from ..core.method import Horizon
-    from .server.course import most_in_flight
-    from .server.driver import Driver, Terms
+    from .server.driver import Driver, DriverConfig
+    from .server.open_tickets import max_tickets_per_client
 
     s, o = setting.spec, setting.options
     known = tomllib.loads(Path(o.known).read_text()) if o.known is not None else None
-    most = most_in_flight(built.method)
-    terms = Terms(
+    most = max_tickets_per_client(built.method)
+    config = DriverConfig(
         deadline=o.deadline,
         concurrency=s.concurrency,
-        per_client=most if o.in_flight == "auto" else min(most, o.in_flight),
+        max_tickets_per_client=most if o.in_flight == "auto" else min(most, o.in_flight),
         stop_within=o.stop_within,
         eval_every=built.eval_every,
-        ask_every=o.ask_every or float("inf"),
+        client_eval_every=o.ask_every or float("inf"),
         checkpoint_every=s.checkpoint_every,
     )
-    budget = built.budget
     return Driver(
         grid,
         folder,
         built.server(folder / "cache", n_clients=s.clients if _has_remote_data(setting) else None),
-        lambda federation: _speech(setting, built, federation),
-        terms=terms,
-        horizon=Horizon(budget.time, budget.updates, budget.rounds),
-        target=budget.target,
+        lambda federation: _protocol(setting, built, federation),
+        config=config,
+        budget=built.budget,
         evaluate=built.evaluator(),
         known=known,
     )
 
 
-def _speech(setting: DeployConfig, built: BuiltRun, federation: str) -> Speech:
-    from .protocol import Own, Plain
+def _protocol(setting: DeployConfig, built: BuiltRun, federation: str) -> Protocol:
+    from .protocol import FlowerAppProtocol, TarryProtocol
 
     dtype = built.bound().flat.dtype
     if setting.options.client == "tarry":
         clients, work = built.task.clients, built.work
 
-        def knows(client: int) -> tuple[int, int]:
+        def expected_work(client: int) -> tuple[int, int]:
             n = len(clients[client][0])
             return n, work.n_steps(n)
 
         split = setting.options.data == "split"
-        return Own(built.layout, built.method.local, dtype=dtype, federation=federation, knows=knows if split else None)
+        return TarryProtocol(
+            built.layout,
+            built.method.local,
+            dtype=dtype,
+            federation=federation,
+            expected_work=expected_work if split else None,
+        )
     state = built.module.state_dict()
     mine = {b.name for b in built.layout.blocks}
     rest = {name: t.cpu().numpy() for name, t in state.items() if name not in mine}
-    return Plain(built.layout, list(state), rest, dtype=dtype, lr=built.spec.lr)
+    return FlowerAppProtocol(built.layout, list(state), rest, dtype=dtype, lr=built.spec.lr)

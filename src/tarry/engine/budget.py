@@ -1,4 +1,4 @@
-"""Budget: when a run ends. Score: what an evaluation of the global weights gives."""
+"""Budget: when a run stops."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Score = tuple[float | None, float]  # accuracy, loss
 
 @dataclass(frozen=True)
 class Budget:
-    """When to stop: whichever comes first of virtual seconds, updates accepted, server steps, test accuracy."""
+    """Limits of a run: seconds, accepted updates, server steps, test accuracy. The first one reached ends the run."""
 
     time: float | None = None
     updates: int | None = None

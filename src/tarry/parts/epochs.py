@@ -30,7 +30,7 @@ from ..core.errors import BadInput
 from ..core.idle_clients import Roster
 from ..core.method import Now, Part
 from ..core.tickets import Offer, Update
-from ..engine.clock import after
+from ..engine.clock import add_seconds
 from .cached import passed_on
 from .manifold import CONTROL
 
@@ -128,7 +128,7 @@ def by_epochs(
 
 def ends(began: float, length: float | None, now: Now) -> float:
     """When a spell of the server is over that began then, or with the first work handed out since; None: open."""
-    return inf if length is None else after(max(began, now.since), length)
+    return inf if length is None else add_seconds(max(began, now.since), length)
 
 
 _NOTHING_YET: dict[str, Any] = {"count": 0, "examples": 0, "steps": 0}

@@ -21,17 +21,17 @@ def no_progress(sim: Simulator) -> list[str]:
         return []
     out = {t.client for t in server.tickets.values()}
     unheard = sum(visits == (client in out) for client, visits in enumerate(server.visits))
-    if target is not None and sim.curve and (sim.curve[-1][2] or 0.0) >= target:
+    if target is not None and sim.engine.curve and (sim.engine.curve[-1][2] or 0.0) >= target:
         why = f"the first weights reach --target {target:g}"
     elif server.numbers == 0:
         why = "no client was there to be handed work (--presence, --delay)"
-    elif sim.updates > 0:
+    elif sim.engine.updates > 0:
         more = f"; {unheard:,} of {server.n_clients:,} clients never came back" if unheard else ""
-        why = f"{server.method.name} was still waiting after all updates ({sim.updates:,}){more}"
-    elif sim.refused > 0:
-        why = f"all {sim.refused:,} updates were refused because they were not finite; a smaller --lr may help"
-    elif sim.lost > 0:
-        why = f"all {sim.lost:,} visits that ended were lost (--failure-rate, --presence, --delay)"
+        why = f"{server.method.name} was still waiting after all updates ({sim.engine.updates:,}){more}"
+    elif sim.engine.rejected > 0:
+        why = f"all {sim.engine.rejected:,} updates were refused because they were not finite; a smaller --lr may help"
+    elif sim.engine.lost > 0:
+        why = f"all {sim.engine.lost:,} visits that ended were lost (--failure-rate, --presence, --delay)"
     else:
         why = f"no client came back within {sim.time:g} s; give it more --time"
     return [f"nothing was learnt, the server made no step: {why}"]
@@ -39,14 +39,14 @@ def no_progress(sim: Simulator) -> list[str]:
 
 def diverged(sim: Simulator) -> list[str]:
     """Say since when the test loss is not finite, or that all recent updates were not finite."""
-    since = next((t for t, _, _, loss in sim.curve if loss is not None and not isfinite(loss)), None)
-    if since is not None and since == sim.curve[0][0] and sim.curve[0][1] == 0:
+    since = next((t for t, _, _, loss in sim.engine.curve if loss is not None and not isfinite(loss)), None)
+    if since is not None and since == sim.engine.curve[0][0] and sim.engine.curve[0][1] == 0:
         return ["the loss of the first weights on the test set is no number: look at the test data"]
     if since is None and isfinite(sim.server.answer.sum().item()):
-        if not sim.hopeless or sim.server.version == 0:
+        if not sim.engine.has_stalled or sim.server.version == 0:
             return []
         why = "were all refused because they were not finite: a smaller --lr may help"
-        return [f"diverged: the last {sim.in_vain:,} updates, up to {sim.time:g} s, {why}"]
+        return [f"diverged: the last {sim.engine.consecutive_rejections:,} updates, up to {sim.time:g} s, {why}"]
     when = "" if since is None else f" (seen first at {since:g} s)"
     return [f"the global model's loss is no number any more{when}: a smaller --lr or server rate may help"]
 
@@ -54,8 +54,8 @@ def diverged(sim: Simulator) -> list[str]:
 def always_rejected(sim: Simulator) -> list[str]:
     """Name the clients whose every update was rejected, if other clients' updates were accepted."""
     server, out = sim.server, {t.client for t in sim.server.tickets.values()}
-    never = sorted(c for c, n in sim.refusals.items() if n >= server.visits[c] - (c in out))
-    if not never or server.version == 0 or sim.hopeless:
+    never = sorted(c for c, n in sim.engine.rejections_by_client.items() if n >= server.visits[c] - (c in out))
+    if not never or server.version == 0 or sim.engine.has_stalled:
         return []
     names = ", ".join(map(str, never[:5])) + (", …" if len(never) > 5 else "")
     clients = f"client {names}" if len(never) == 1 else f"{len(never):,} of {server.n_clients:,} clients ({names})"
@@ -64,7 +64,7 @@ def always_rejected(sim: Simulator) -> list[str]:
 
 def target_missed(sim: Simulator) -> list[str]:
     """Say that the target was not reached, and the best score."""
-    target, scores = sim.budget.target, [accuracy for _, _, accuracy, _ in sim.curve if accuracy is not None]
+    target, scores = sim.budget.target, [accuracy for _, _, accuracy, _ in sim.engine.curve if accuracy is not None]
     if target is None or not scores or max(scores) >= target:
         return []
     return [f"--target {target:g} was not reached: the best score was {max(scores):.4g}"]

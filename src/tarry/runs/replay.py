@@ -137,11 +137,11 @@ def replay(folder: Path, *, callbacks: tuple[Callable[[Event], None], ...] = ())
         executor = _Compared(simulation.executor(), record.digests)
         stack.callback(executor.close)
         sim = simulation.simulator(executor, list(callbacks))
-        sim.per_client = record.per_client
-        sim.roster.limit *= record.per_client
+        sim.engine.max_tickets = record.per_client
+        sim.engine.idle.limit *= record.per_client
         sim.run()
-        accuracy = sim.curve[-1][2] if sim.curve else None
-        result = Replayed(sim.updates, accuracy, sha256(sim.server.answer), _recorded(folder), executor.apart)
+        accuracy = sim.engine.curve[-1][2] if sim.engine.curve else None
+        result = Replayed(sim.engine.updates, accuracy, sha256(sim.server.answer), _recorded(folder), executor.apart)
         sim.close()
     return result
 

@@ -26,7 +26,7 @@ class Counters(Protocol):
     time: float
     updates: int
     lost: int
-    refused: int
+    rejected: int
     bytes_up: int
     bytes_down: int
     staleness: Counter[int]
@@ -52,7 +52,7 @@ def make_result(built: BuiltRun, counters: Counters, **more: Any) -> Result:
         curve=counters.curve,
         staleness=staleness_summary(counters.staleness),
         lost=counters.lost,
-        refused=counters.refused,
+        refused=counters.rejected,
         weights_sha256=sha256(server.answer),
         bytes_up=counters.bytes_up,
         bytes_down=counters.bytes_down,

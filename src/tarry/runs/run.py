@@ -182,7 +182,7 @@ class RunSession:
             if saved is not None:
                 sim.load(saved["simulator"])
                 self.saved_wall, self.count = saved["wall"], saved["count"]
-            sim.run(between=lambda: self._after_instant(sim))
+            sim.run(on_instant=lambda: self._after_instant(sim))
             result = self._finish(sim)
             sim.close()  # only after success: a run that is resumed needs the files of its tables
             return result
@@ -215,7 +215,7 @@ class RunSession:
     def _finish(self, sim: Simulator) -> Result:
         result = make_result(
             self.built,
-            sim,
+            sim.engine,
             wall_s=self._wall(),
             remarks=[*self.built.notices, *result_notices(sim)],
             trained=sim.executor.told,
@@ -241,10 +241,12 @@ def _how_far(sim: Simulator) -> Progress:
     b = sim.budget
     shares = [
         sim.time / b.time if b.time else 0.0,
-        sim.updates / b.updates if b.updates else 0.0,
+        sim.engine.updates / b.updates if b.updates else 0.0,
         sim.server.version / b.rounds if b.rounds else 0.0,
     ]
-    return Progress(min(max(shares), 1.0), sim.time, sim.updates, sim.curve[-1][2] if sim.curve else None)
+    return Progress(
+        min(max(shares), 1.0), sim.time, sim.engine.updates, sim.engine.curve[-1][2] if sim.engine.curve else None
+    )
 
 
 def _trace(log: Path) -> list[TraceRow]:

@@ -133,13 +133,15 @@ class Simulation:
 
     def diagnostics(self, sim: Simulator) -> dict[str, Any] | None:
         """What --diagnose measured during the run, and the accuracy on fast and slow clients' examples."""
-        if sim.diary is None:
+        if sim.engine.diagnostics is None:
             return None
         bound, answer = self.built.bound(), sim.server.answer
-        accuracy = sim.curve[-1][2] if sim.curve else None
-        by = by_speed(self.built.task, sim.diary, lambda w, data: bound.evaluate(w, data)[0], answer, accuracy)
+        accuracy = sim.engine.curve[-1][2] if sim.engine.curve else None
+        by = by_speed(
+            self.built.task, sim.engine.diagnostics, lambda w, data: bound.evaluate(w, data)[0], answer, accuracy
+        )
         layers = [b.name for b in self.built.layout.layers]
-        return {**sim.diary.summary(), "layers": layers, "by_speed": by}
+        return {**sim.engine.diagnostics.summary(), "layers": layers, "by_speed": by}
 
     def personal(self, sim: Simulator, on_progress: OnProgress) -> dict[str, Any] | None:
         """Clients' own accuracy at the end of the run; None without --personalise."""

@@ -1,4 +1,4 @@
-"""What a federation leaves behind: result.json and the model when it is over, as a run; progress.json until then."""
+"""Result of a federation: result.json and the model when it is over, as of a run; the present result until then."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ __all__ = ["so_far", "write"]
 
 
 def so_far(driver: Driver, built: BuiltRun) -> Result:
-    """The numbers of a run, as they are now."""
+    """Return the result as it is now."""
     over = driver.ended not in ("", "stopped")
     return make_result(
         built,
-        driver.course,
-        wall_s=max(0.0, time.time() - driver.keeper.began),
+        driver.engine,
+        wall_s=max(0.0, time.time() - driver.state.began),
         remarks=[*built.notices, f"a real federation{'' if over else ', not over yet'}: time is the wall clock's"],
         clock="wall",
         trained="trained by clients over Flower",
@@ -28,7 +28,7 @@ def so_far(driver: Driver, built: BuiltRun) -> Result:
 
 
 def write(driver: Driver, built: BuiltRun, folder: Path) -> Result:
-    """The end of it."""
+    """Write result.json and the model; return the result."""
     result = so_far(driver, built)
     finish(folder, built.layout, result)
     return result
