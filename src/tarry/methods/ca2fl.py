@@ -33,7 +33,7 @@ from ..core.errors import BadInput
 from ..core.method import Method, Now, Part
 from ..core.tickets import Update
 from ..parts.cached import keep, nothing_kept, passed_on
-from ..parts.epochs import entry
+from ..parts.epochs import storable
 from ..parts.manifold import CONTROL
 from ..parts.step import add
 from ..vector.fused import compiled, pieces
@@ -55,7 +55,7 @@ def calibrated(size: int) -> Part[Update | None, Update | None]:
     def apply(update: Update | None, state: dict[str, Any], now: Now) -> tuple[Update | None, dict[str, Any]]:
         if update is None:
             return None, state
-        state = keep(state, update.ticket.client, entry(update, now))
+        state = keep(state, update.ticket.client, storable(update, now))
         state["S"][update.ticket.client] = True
         state |= {
             "count": state["count"] + 1,

@@ -26,6 +26,7 @@ On the server, in model sizes: N rows and 2 (the sum, in double precision) besid
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import inf
 from typing import Annotated, Any
 
@@ -39,7 +40,7 @@ from ..core.idle_clients import Roster
 from ..core.method import Method, Now, Part
 from ..core.tickets import Update
 from ..parts.cached import Kept, keep, nothing_kept
-from ..parts.epochs import at_epoch_ends, at_rate, by_epochs, entry, per_rate
+from ..parts.epochs import EpochServer, at_epoch_ends, at_rate, epoch_aggregate, per_rate, storable
 from .registry import methods
 
 __all__ = ["mifa"]
@@ -47,22 +48,26 @@ __all__ = ["mifa"]
 Dispatch = Part[Roster, list[int]]
 
 
-def remembered(length: float, *, wait: bool) -> Part[Update | None, Update | None]:
-    """η_t (1/N) Σ G_i at the end of each round, downhill; nothing while somebody is waited for."""
+@dataclass(frozen=True)
+class Remembered(EpochServer):
+    """η_t (1/N) Σ G_i at the end of each round, downhill; nothing while a client has not come yet, where all wait."""
 
-    def take(update: Update, G: Kept, late: bool, now: Now) -> Kept:  # noqa: ARG001 - the same, late or not
-        return keep(G, update.ticket.client, per_rate(entry(update, now), update, now))
+    wait: bool
 
-    def close(G: Kept, now: Now) -> tuple[Tensor | None, Kept]:
+    def init(self, weights: Tensor) -> Kept:
+        return nothing_kept(weights)
+
+    def on_update(self, update: Update, late: bool, G: Kept, now: Now) -> Kept:  # noqa: ARG002 - the same, late or not
+        return keep(G, update.ticket.client, per_rate(storable(update, now), update, now))
+
+    def end_epoch(self, G: Kept, now: Now) -> tuple[Tensor | None, Kept]:
         known, n = len(G["rows"]), now.layout.n_params
-        if not known or (wait and known < now.n_clients):
+        if not known or (self.wait and known < now.n_clients):
             return None, G
         move = G["sum"] / now.n_clients
         if now.layout.stats:
             torch.div(G["sum"][n:], known, out=move[n:])
         return at_rate(move, now).to(now.weights.dtype), G
-
-    return by_epochs(length, begin=nothing_kept, take=take, close=close)
 
 
 def everybody_once(then: Dispatch) -> Dispatch:
@@ -108,6 +113,6 @@ def mifa(
     return Method(
         "mifa",
         staleness="not weighed: a client's latest update counts in every round until its next",
-        aggregate=remembered(inf if epoch is None else epoch, wait=not no_wait),
+        aggregate=epoch_aggregate(inf if epoch is None else epoch, Remembered(wait=not no_wait)),
         dispatch=rounds if no_wait else everybody_once(rounds),
     )
