@@ -17,8 +17,8 @@ from .core.local_rule import LocalRule as LocalRule
 from .core.local_rule import Outcome as Outcome
 from .core.method import Method as Method
 from .core.method import Now as Now
-from .core.method import Part as Part
-from .core.method import stateless as stateless
+from .core.parts import Part as Part
+from .core.parts import stateless as stateless
 from .core.task import Task as Task
 from .core.tickets import Offer as Offer
 from .core.tickets import Start as Start

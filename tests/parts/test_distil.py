@@ -14,13 +14,15 @@ from torch.nn.functional import cross_entropy, kl_div
 
 import tarry
 from tarry.core.layout import Layout
-from tarry.core.method import Method, Now, Part, stateless
+from tarry.core.method import Method, Now
 from tarry.core.optim import optimiser
+from tarry.core.parts import Aggregate, MixStep, stateless
 from tarry.core.task import Task
 from tarry.core.tickets import Offer, Ticket, Update
 from tarry.parts.aggregate import buffer
 from tarry.parts.distil import Distillation, clipped, distilled, echoing
 from tarry.parts.manifold import line
+from tarry.parts.staleness import constant
 from tarry.parts.step import add
 from tarry.training.flat_model import Bound
 from tarry.training.server_model import ModelLab
@@ -155,7 +157,7 @@ def test_the_teacher_is_the_mean_over_clients_of_their_latest_models_logits() ->
 
 def test_models_are_asked_as_they_came_before_any_correction() -> None:
     bench = Bench(plain)
-    moved = stateless(lambda u, now: u.but(delta=-5 * u.delta, ticket=u.ticket._replace(sent=now.weights)))
+    moved = stateless(lambda u, now: u.replace(delta=-5 * u.delta, ticket=u.ticket._replace(sent=now.weights)))
     method = echoing(Method("m", correct=moved), HOW)
     update, state = bench.update(0, sent=bench.weights - 1.0), begun(method, bench)
     receive(method, bench, state, update)
@@ -164,7 +166,7 @@ def test_models_are_asked_as_they_came_before_any_correction() -> None:
 
 def test_a_correct_part_that_makes_extras_of_its_own_loses_no_logits() -> None:
     bench, seen = Bench(plain), list[set[str]]()
-    mine = stateless(lambda update, now: update.but(extras={"mine": now.weights}))
+    mine = stateless(lambda update, now: update.replace(extras={"mine": now.weights}))
 
     def look(update: Update | None, now: Now) -> Update | None:
         assert update is not None
@@ -181,8 +183,8 @@ def test_a_correct_part_that_makes_extras_of_its_own_loses_no_logits() -> None:
 def test_logits_that_are_not_finite_are_not_stored_and_older_ones_stay() -> None:
     bench, method = Bench(plain), echoing(Method("m", aggregate=buffer(4)), HOW)
     state, good = begun(method, bench), bench.update(0)
-    wild = good.but(delta=torch.full_like(good.delta, 1e308))
-    for u in (good, wild, wild.but(ticket=good.ticket._replace(client=1))):
+    wild = good.replace(delta=torch.full_like(good.delta, 1e308))
+    for u in (good, wild, wild.replace(ticket=good.ticket._replace(client=1))):
         receive(method, bench, state, u)
     assert list(state["aggregate"]["logits"]) == [0]
     torch.testing.assert_close(state["aggregate"]["logits"][0], bench.says(good.local))
@@ -192,13 +194,13 @@ def test_while_nobody_can_teach_the_step_is_the_methods_own() -> None:
     bench = Bench(plain)
     method = echoing(Method("m"), HOW)
     update = bench.update(0)
-    wild = update.but(delta=torch.full_like(update.delta, 1e308))
+    wild = update.replace(delta=torch.full_like(update.delta, 1e308))
     new = receive(method, bench, begun(method, bench), wild)
     assert new is not None
     assert torch.equal(new, bench.weights + wild.delta)
 
 
-def epochs() -> Part[Update | None, Update | None]:
+def epochs() -> Aggregate:
     """Waits for the end of an instant; offers what it holds."""
 
     def apply(update: Update | None, state: dict[str, Any], now: Now) -> tuple[None, dict[str, Any]]:
@@ -210,28 +212,28 @@ def epochs() -> Part[Update | None, Update | None]:
     def offer(client: int, state: dict[str, Any], now: Now) -> Offer:
         return Offer({"client": torch.tensor(client), "held": torch.tensor(state["held"] is not None)})
 
-    return Part(apply, lambda _: {"held": None}, offer, settle, sends=frozenset({"client"}))
+    return Aggregate(apply, lambda _: {"held": None}, offer, on_instant_end=settle, payload_keys=frozenset({"client"}))
 
 
 def test_a_server_that_works_in_epochs_settles_with_the_teacher_and_offers_as_before() -> None:
     bench, update = Bench(plain), Bench(plain).update(1)
     method = echoing(Method("m", aggregate=epochs()), HOW)
-    assert method.aggregate.settle is not None
+    assert method.aggregate.on_instant_end is not None
     assert method.aggregate.offer is not None
-    assert method.aggregate.sends == {"client"}
+    assert method.aggregate.payload_keys == {"client"}
     state = begun(method, bench)
     assert receive(method, bench, state, update) is None
     offer = method.aggregate.offer(2, state["aggregate"], bench.now())
     assert offer is not None
     assert {k: v.item() for k, v in offer.payload.items()} == {"client": 2, "held": True}
-    pooled, after = method.aggregate.settle(state["aggregate"], bench.now())
+    pooled, after = method.aggregate.on_instant_end(state["aggregate"], bench.now())
     assert pooled is not None
     new, _ = method.step(pooled, state["step"], bench.now())
     expected = distilled(bench.weights + update.delta, bench.says(update.local), bench.now(), HOW)
     torch.testing.assert_close(new, expected)
     assert after["inner"] == {"held": None}
     assert list(after["logits"]) == [1]
-    assert echoing(Method("m"), HOW).aggregate.settle is None
+    assert echoing(Method("m"), HOW).aggregate.on_instant_end is None
     assert echoing(Method("m"), HOW).aggregate.offer is None
 
 
@@ -253,17 +255,17 @@ def test_a_method_answers_from_its_own_states() -> None:
 def test_a_step_along_another_geodesic_is_still_followed_by_the_distillation() -> None:
     bench, update = Bench(plain), Bench(plain).update(0)
     method = echoing(Method("m", step=add(0.5)), HOW)
-    assert method.step.along is not None
-    bent = replace(method, step=method.step.along(lambda start, end, t, u: line(start, end, t, u) + 0.25))
+    assert method.step.with_geodesic is not None
+    bent = replace(method, step=method.step.with_geodesic(lambda start, end, t, u: line(start, end, t, u) + 0.25))
     new = receive(bent, bench, begun(bent, bench), update)
     assert new is not None
     x = bench.weights + 0.5 * update.delta + 0.25
     torch.testing.assert_close(new, distilled(x, bench.says(update.local), bench.now(), HOW))
-    assert echoing(Method("m"), HOW).step.along is None
+    assert echoing(Method("m"), HOW).step.with_geodesic is None
 
 
 def test_a_step_with_a_distillation_after_it_no_longer_goes_by_its_formula() -> None:
-    step = replace(add(0.5), formula=("add", 0.5))
+    step = replace(add(0.5), formula=MixStep(0.5, constant()))
     assert echoing(Method("m", step=step), HOW).step.formula is None
 
 

@@ -127,7 +127,7 @@ def test_a_correction_of_late_updates_is_what_is_cached() -> None:
     """Halved updates are halved in the cache too: all goes half as far."""
 
     def halved(update: Update, _: Now) -> Update:
-        return update.but(weight=0.5)
+        return update.replace(weight=0.5)
 
     plain = tarry.methods.build("ca2fl", {"buffer": 2})
     half = tarry.Method("half", correct=stateless(halved), aggregate=plain.aggregate, step=plain.step)

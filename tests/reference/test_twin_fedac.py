@@ -81,7 +81,7 @@ def test_a_late_update_counts_by_its_cosine_with_the_servers_way(delta: tuple[fl
     update = Update(Ticket(0, 0, 0, 1, 0.0, vec(1.0, 1.0), vec(1.0, 1.0)), vec(*delta), 1, 1, 3)
     counted, _ = method.correct(update, None, now)
     assert counted.weight == pytest.approx(weight, rel=1e-12)
-    fresh, _ = method.correct(update.but(staleness=0), None, now)
+    fresh, _ = method.correct(update.replace(staleness=0), None, now)
     assert fresh.weight == 1.0
 
 

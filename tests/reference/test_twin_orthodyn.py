@@ -106,7 +106,7 @@ def test_without_a_conflict_the_last_phase_trusts_position() -> None:
     method = tarry.methods.build("orthodyn", {"statistic": "progress"})
     for number, left in ((1, [1.0, 2.0, 0.0]), (20, [-1.0, 2.0, 0.0])):
         update, now = arrival(number)
-        corrected, _ = method.correct(update.but(delta=-update.delta + torch.tensor([0.0, 4.0, 0.0])), None, now)
+        corrected, _ = method.correct(update.replace(delta=-update.delta + torch.tensor([0.0, 4.0, 0.0])), None, now)
         assert corrected.delta.tolist() == left
 
 

@@ -119,10 +119,10 @@ class Federation:
     def round(self, losses: Mapping[int, float]) -> set[int]:
         """The cohort of a round whose members report these losses (1 where nothing is said)."""
         cohort, self.state = self.part(Roster(self.n, self.limit), self.state, self.now())
-        assert self.part.hear is not None
+        assert self.part.observe is not None
         for k in cohort:
             update = Update(Ticket(0, k, 0, 0, 0.0, W, W), W, 1, 1, 0, losses.get(k, 1.0))
-            self.state = self.part.hear(update, self.state, self.now(k + 1.0))
+            self.state = self.part.observe(update, self.state, self.now(k + 1.0))
         return set(cohort)
 
 

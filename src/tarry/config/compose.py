@@ -20,7 +20,8 @@ from typing import Any
 
 from ..core.errors import BadInput
 from ..core.local_rule import LocalRule
-from ..core.method import Geodesic, Method, Now, Part, Personal
+from ..core.method import Geodesic, Method, Now, Personal
+from ..core.parts import KEEP, SEND_GLOBAL, Correct, Part
 from ..core.tickets import Offer, Update
 from ..parts.manifold import CONTROL
 
@@ -93,20 +94,20 @@ def crossed(
 
 
 def _sent(method: Method) -> frozenset[str]:
-    return frozenset[str]().union(*(getattr(method, p).sends for p in _SERVER))
+    return frozenset[str]().union(*(getattr(method, p).payload_keys for p in _SERVER))
 
 
 def _to_the_point(part: Part[Any, Any], local: LocalRule) -> Part[Any, Any]:
     """The part without what clients would not read."""
-    make, unread = part.offer, part.sends - local.takes
-    if make is None or not unread or unread & part.demands:
+    make, unread = part.offer, part.payload_keys - local.takes
+    if make is None or not unread or unread & part.must_be_used:
         return part
 
     def offer(client: int, state: Any, now: Now) -> Offer | None:
         made = make(client, state, now)
         return made and made._replace(payload={k: v for k, v in made.payload.items() if k not in unread})
 
-    return replace(part, offer=offer, sends=part.sends - unread)
+    return replace(part, offer=offer, payload_keys=part.payload_keys - unread)
 
 
 def _personal(base: Personal, part: str, other: Personal) -> Personal:
@@ -116,10 +117,10 @@ def _personal(base: Personal, part: str, other: Personal) -> Personal:
     return replace(base, own=other.own) if part == "reply" else base
 
 
-def _correction(base: Method, other: Method) -> Part[Update, Update]:
+def _correction(base: Method, other: Method) -> Correct:
     """The other's correction; a weight for staleness that the base gives goes on top of it."""
     first, second = other.correction or other.correct, base.correct
-    if first.weighs or not second.weighs:
+    if first.only_scales or not second.only_scales:
         return first
 
     def apply(update: Update, state: Any, now: Now) -> tuple[Update, Any]:
@@ -127,7 +128,9 @@ def _correction(base: Method, other: Method) -> Part[Update, Update]:
         update, two = second(update, state["second"], now)
         return update, {"first": one, "second": two}
 
-    return replace(first, apply=apply, init=lambda w: {"first": first.init(w), "second": second.init(w)}, weighs=True)
+    return replace(
+        first, apply=apply, init=lambda w: {"first": first.init(w), "second": second.init(w)}, only_scales=True
+    )
 
 
 @dataclass(frozen=True)
@@ -147,19 +150,19 @@ class _Fitting:
         """Parts and clients that need what the others do not give."""
         if missing := self.method.local.needs - _sent(self.method):
             yield self.misfit(
-                ("local", *(p for p in _SERVER if getattr(self.base, p).sends & missing)),
+                ("local", *(p for p in _SERVER if getattr(self.base, p).payload_keys & missing)),
                 f"clients of {self.name('local')} need {_list(missing)} from the server, which nothing here sends",
                 instead=f"use --server {self.names['local']}" if self.taken == {"local"} and self.whole else None,
             )
         theirs = f"those of {self.name('local')}"
         for p in _SERVER:
             part, here = self.part(p), f"the {p} of {self.name(p)}"
-            if unread := part.demands - self.method.local.needs:
+            if unread := part.must_be_used - self.method.local.needs:
                 yield self.misfit(
                     (p, "local"),
                     f"{here} sends {_list(unread)} for clients to use, and {theirs} do not",
                 )
-            if missing := part.reads - self.method.local.gives:
+            if missing := part.required_extras - self.method.local.gives:
                 yield self.misfit(
                     (p, "local"),
                     f"{here} needs {_list(missing)} of clients, and {theirs} send none",
@@ -169,21 +172,21 @@ class _Fitting:
     def unfitting(self) -> Iterator[str]:
         """Parts that say themselves that they are in the wrong place."""
         for p in _SERVER:
-            fits = self.part(p).fits
-            if fits is not None and (why := fits(self.method)):
+            why_not = self.part(p).incompatibility
+            if why_not is not None and (why := why_not(self.method)):
                 yield self.misfit((p, *(q for q in (*_SERVER, "distil", "local") if q != p)), why)
 
     def extras(self) -> Iterator[str]:
         """What clients give that the server would misread or lose."""
-        gives, plain = self.method.local.gives, Method("plain")
+        gives = self.method.local.gives
         if DIFFERENCE in gives:
-            strange = [p for p in ("correct", "reply") if self.part(p).apply is not getattr(plain, p).apply]
-            strange += [] if DIFFERENCE in self.method.aggregate.reads else ["aggregate"]
+            strange = [p for p, plain in (("correct", KEEP), ("reply", SEND_GLOBAL)) if self.part(p) is not plain]
+            strange += [] if DIFFERENCE in self.method.aggregate.required_extras else ["aggregate"]
             if strange:
                 yield self.misfit(
                     (*strange, "local"), "clients upload differences, which only their own server understands"
                 )
-        if lost := gives & self.method.aggregate.drops:
+        if lost := gives & self.method.aggregate.dropped_extras:
             yield self.misfit(
                 ("aggregate", "local"),
                 f"the server of {self.name('aggregate')} keeps no {_list(lost)}, which clients of "
@@ -200,14 +203,14 @@ class _Fitting:
     def travelling(self, name: str, geodesic: Geodesic) -> tuple[Method, str | None]:
         """The method along another geodesic, or why not."""
         method, flag = self.method, f"--manifold {name}"
-        if method.step.along is None:
+        if method.step.with_geodesic is None:
             return (
                 method,
                 f"{flag}: the step of {self.name('step')} goes the whole way, where all ways end; leave out --manifold",
             )
         if name in ("bezier", "printed") and CONTROL not in method.local.gives:
             return method, f"{flag}: no client learns a control point here; add --local asynccurve"
-        return replace(method, step=method.step.along(geodesic)), None
+        return replace(method, step=method.step.with_geodesic(geodesic)), None
 
     def misfit(self, among: tuple[str, ...], why: str, instead: str | None = None) -> str:
         """Told by the first flag among those that may have brought it in."""

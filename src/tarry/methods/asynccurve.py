@@ -24,14 +24,17 @@ Fig. 3) and no other number; ρ is from Kwon et al. 2021, the rest from trials o
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..core.client_table import Marks
 from ..core.errors import BadInput
-from ..core.method import Geodesic, Method, Now, Part
+from ..core.method import Geodesic, Method, Now
+from ..core.parts import Correct, Step
 from ..core.tickets import Offer, Update
 from ..parts.curve import SHIFT, CurveLearning, Proximal, Shape, Solver
 from ..parts.endpoint import corrected, dynamic, orthogonal, shifted
@@ -45,8 +48,18 @@ Correction = Literal["orthodyn", "orthograd", "orthopos", "orthostrict", "asgd",
 CURVES: dict[str, Geodesic] = {"bezier": bezier, "printed": printed, "line": line}
 
 
-def delay_correction(name: Correction, statistic: str, switch: float | None) -> Part[Update, Update]:
-    """The delay correction of that name."""
+class State(NamedTuple):
+    """What the server remembers from step to step."""
+
+    counts: Marks  # the updates of every client so far
+    total: int  # all updates so far
+    shift: Tensor | None  # Θ^τ − Θ^(τ+1) of the last step, if it is sent
+    swa: Tensor | None  # Θ^SWA
+    models: int  # the models that Θ^SWA is the mean of
+
+
+def correction_part(name: Correction, statistic: str, switch: float | None) -> Correct:
+    """Return the delay correction of that name (parts.endpoint)."""
     if name == "orthodyn":
         return dynamic(statistic, switch=switch)
     rules = {
@@ -59,62 +72,81 @@ def delay_correction(name: Correction, statistic: str, switch: float | None) -> 
     return corrected(rules[name])
 
 
-def rate(eta: float, low: float, cycle: int, tau: int) -> float:
-    """η(τ)."""
-    return eta * (1 - (1 - low) * ((tau - 1) % cycle + 1) / cycle)
+@dataclass(frozen=True)
+class CurveStep:
+    """Algorithm 1 from α on."""
 
+    eta: float
+    low: float
+    cycle: int
+    penalty: bool
+    swa: float
+    periodic: int
+    moments: bool
+    curve: Geodesic
 
-def curve_step(
-    eta: float, low: float, cycle: int, *, penalty: bool, swa: float, periodic: int, moments: bool, along: Geodesic
-) -> Part[Update, Tensor]:
-    """Algorithm 1 from α on. State: who came how often, the last step, the average and how many it is of."""
-    _check(eta, low, cycle, swa, periodic)
+    def __post_init__(self) -> None:
+        problems = [f"--method.eta {self.eta}: must be above 0"] if not self.eta > 0 else []
+        problems += [f"--method.low {self.low}: must be between 0 and 1"] if not 0 <= self.low <= 1 else []
+        problems += [f"--method.cycle {self.cycle}: must be 1 or more"] if self.cycle < 1 else []
+        problems += [f"--method.swa {self.swa}: must be 0 or more"] if not self.swa >= 0 else []
+        problems += [f"--method.periodic {self.periodic}: must be 0 (never) or more"] if self.periodic < 0 else []
+        if problems:
+            raise BadInput(problems)
 
-    def apply(update: Update, state: dict[str, Any], now: Now) -> tuple[Tensor, dict[str, Any]]:
-        me, counts, total = update.ticket.client, state["counts"], state["total"]
-        t = rate(eta, low, cycle, now.version) * update.weight
-        if me >= 0:  # else it stands for several: nobody dominates
-            counts[me], total = counts.get(me, 0) + 1, total + 1
-            t = t * total / (now.n_clients * counts[me]) if penalty else t
+    def part(self) -> Step:
+        return Step(
+            self.apply,
+            self.init,
+            self.offer if self.moments else None,
+            payload_keys=frozenset({SHIFT}) if self.moments else frozenset(),
+            with_geodesic=lambda geodesic: replace(self, curve=geodesic).part(),
+        )
+
+    def init(self, _: Tensor) -> State:
+        return State(counts=Marks(), total=0, shift=None, swa=None, models=0)
+
+    def apply(self, update: Update, state: State, now: Now) -> tuple[Tensor, State]:
+        alpha, state = self.alpha(update, state, now)
         here = now.layout.params(now.weights)
-        shift = fresh(here) if moments else None
-        new = onward(along, now, min(t, 1.0), update, left=shift)
-        mean, models = state["swa"], state["models"]
-        if swa < 1 and now.progress >= swa and now.version % cycle == 0:
-            mean, models = (new if mean is None else torch.lerp(mean, new, 1 / (models + 1))), models + 1
-        if periodic and mean is not None and now.version % periodic == 0:
-            new = mean
-            shift = here - now.layout.params(new) if moments else None
-        return new, {"counts": counts, "total": total, "shift": shift, "swa": mean, "models": models}
+        shift = fresh(here) if self.moments else None
+        new = onward(self.curve, now, min(alpha, 1.0), update, left=shift)  # Θ^(τ+1), Eq. 31; shift = Θ^τ − Θ^(τ+1)
+        swa, models = self.average(new, state, now)
+        if self.periodic and swa is not None and now.version % self.periodic == 0:  # Sec. 5.1
+            new = swa
+            shift = here - now.layout.params(new) if self.moments else None
+        return new, state._replace(shift=shift, swa=swa, models=models)
 
-    def init(_: Tensor) -> dict[str, Any]:
-        return {"counts": Marks(), "total": 0, "shift": None, "swa": None, "models": 0}
+    def alpha(self, update: Update, state: State, now: Now) -> tuple[float, State]:
+        """α = η(τ) / (K p_i), not yet cut at 1; an update that stands for several clients has no p_i."""
+        alpha = self.rate(now.version) * update.weight
+        i = update.ticket.client
+        if i < 0:
+            return alpha, state
+        state.counts[i], state = state.counts.get(i, 0) + 1, state._replace(total=state.total + 1)
+        if self.penalty:
+            alpha = alpha * state.total / (now.n_clients * state.counts[i])  # p_i = counts_i / total
+        return alpha, state
 
-    def offer(_: int, state: dict[str, Any], __: Now) -> Offer | None:
-        return None if state["shift"] is None else Offer({SHIFT: state["shift"]})
+    def rate(self, tau: int) -> float:
+        """η(τ) = η (1 − (1 − low) u), u = ((τ − 1) mod c + 1)/c."""
+        return self.eta * (1 - (1 - self.low) * ((tau - 1) % self.cycle + 1) / self.cycle)
 
-    def elsewhere(geodesic: Geodesic) -> Part[Update, Tensor]:
-        rest: dict[str, Any] = {"penalty": penalty, "swa": swa, "periodic": periodic, "moments": moments}
-        return curve_step(eta, low, cycle, along=geodesic, **rest)
+    def average(self, new: Tensor, state: State, now: Now) -> tuple[Tensor | None, int]:
+        """Θ^SWA with Θ^(τ+1) in it, if τ ≡ 0 mod c in the last part of the budget; and the number of its models."""
+        if self.swa >= 1 or now.progress < self.swa or now.version % self.cycle != 0:
+            return state.swa, state.models
+        models = state.models + 1
+        return (new if state.swa is None else torch.lerp(state.swa, new, 1 / models)), models
 
-    sends = frozenset({SHIFT}) if moments else frozenset[str]()
-    return Part(apply, init, offer if moments else None, along=elsewhere, sends=sends)
-
-
-def _check(eta: float, low: float, cycle: int, swa: float, periodic: int) -> None:
-    problems = [f"--method.eta {eta}: must be above 0"] if not eta > 0 else []
-    problems += [f"--method.low {low}: must be between 0 and 1"] if not 0 <= low <= 1 else []
-    problems += [f"--method.cycle {cycle}: must be 1 or more"] if cycle < 1 else []
-    problems += [f"--method.swa {swa}: must be 0 or more"] if not swa >= 0 else []
-    problems += [f"--method.periodic {periodic}: must be 0 (never) or more"] if periodic < 0 else []
-    if problems:
-        raise BadInput(problems)
+    def offer(self, _: int, state: State, __: Now) -> Offer | None:
+        return None if state.shift is None else Offer({SHIFT: state.shift})
 
 
-def averaged(weights: Tensor, state: Any) -> Tensor:
-    """Θ^SWA, or Θ while there is none."""
-    mean: Tensor | None = state["step"]["swa"]
-    return weights if mean is None else mean
+def averaged(weights: Tensor, states: Mapping[str, Any]) -> Tensor:
+    """Return Θ^SWA, or Θ while there is none."""
+    state: State = states["step"]
+    return weights if state.swa is None else state.swa
 
 
 @methods.register(
@@ -167,9 +199,7 @@ def asynccurve(
         "asynccurve",
         staleness=f"through the drift G = W_now − W_start, by {correction}",
         local=local,
-        correct=delay_correction(correction, statistic, switch),
-        step=curve_step(
-            eta, low, cycle, penalty=penalty, swa=swa, periodic=periodic, moments=moments, along=CURVES[curve]
-        ),
+        correct=correction_part(correction, statistic, switch),
+        step=CurveStep(eta, low, cycle, penalty, swa, periodic, moments, CURVES[curve]).part(),
         answer=averaged,
     )

@@ -30,7 +30,8 @@ from torch import Tensor
 
 from ..core.client_table import Marks
 from ..core.errors import BadInput
-from ..core.method import Method, Now, Part
+from ..core.method import Method, Now
+from ..core.parts import Aggregate
 from ..core.tickets import Update
 from ..parts.cached import keep, nothing_kept, passed_on
 from ..parts.epochs import entry
@@ -43,7 +44,7 @@ from .registry import methods
 __all__ = ["ca2fl"]
 
 
-def calibrated(size: int) -> Part[Update | None, Update | None]:
+def calibrated(size: int) -> Aggregate:
     """After M updates, v. `then` is the sum of the h_i at the last step."""
     if size < 1:
         raise BadInput(f"--method.buffer {size}: must be 1 or more")
@@ -66,7 +67,7 @@ def calibrated(size: int) -> Part[Update | None, Update | None]:
             return None, state
         return passed_on(_v(state, now), state, now), {**state, "then": state["sum"], **_empty()}
 
-    return Part(apply, init, drops=frozenset({CONTROL}))
+    return Aggregate(apply, init, dropped_extras=frozenset({CONTROL}))
 
 
 def _empty() -> dict[str, Any]:

@@ -25,7 +25,8 @@ from typing import Annotated, Any, Literal
 from torch import Tensor
 
 from ..core.errors import BadInput
-from ..core.method import Method, Now, Part
+from ..core.method import Method, Now
+from ..core.parts import EACH_ARRIVAL, Aggregate
 from ..core.tickets import Update
 from ..parts.aggregate import buffer as buffered
 from ..parts.moments import adam, adaptive
@@ -33,9 +34,7 @@ from .registry import methods
 
 __all__ = ["fadas"]
 
-Aggregate = Part[Update | None, Update | None]
 Delay = Literal["ignored", "capped", "scaled"]
-STALEST = "as stale as the stalest"
 
 
 def told(part: Aggregate) -> Aggregate:
@@ -49,9 +48,9 @@ def told(part: Aggregate) -> Aggregate:
         pooled, inner = part(update, state["inner"], now)
         if pooled is None:
             return None, {"inner": inner, "tau_max": tau_max}
-        return pooled.but(staleness=tau_max), {"inner": inner, "tau_max": 0}
+        return pooled.replace(staleness=tau_max), {"inner": inner, "tau_max": 0}
 
-    return replace(part, apply=apply, init=init, formula=STALEST)
+    return replace(part, apply=apply, init=init, keeps_staleness=True)
 
 
 def rate(eta: float, delay: Delay, tau_c: int) -> Callable[[int], float] | None:
@@ -67,8 +66,7 @@ def rate(eta: float, delay: Delay, tau_c: int) -> Callable[[int], float] | None:
 
 def knows_delays(method: Method) -> str | None:
     """An update that is passed on by itself has its own delay."""
-    each = Method("plain").aggregate.apply
-    if method.aggregate.formula == STALEST or method.aggregate.apply is each:
+    if method.aggregate.keeps_staleness or method.aggregate is EACH_ARRIVAL:
         return None
     return "a delay-adaptive rate goes by the longest delay among pooled updates, which only fadas's aggregate keeps"
 
@@ -99,5 +97,5 @@ def fadas(
         "fadas",
         staleness="ignored" if late is None else "τ_max = most server steps since hand-out in a buffer; rate by τ_max",
         aggregate=told(buffered(buffer)),
-        step=step if late is None else replace(step, fits=knows_delays),
+        step=step if late is None else replace(step, incompatibility=knows_delays),
     )

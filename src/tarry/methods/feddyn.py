@@ -23,7 +23,8 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from ..core.method import Method, Now, Part
+from ..core.method import Method, Now
+from ..core.parts import Aggregate
 from ..core.tickets import Update
 from ..parts.aggregate import round_mean
 from ..parts.dispatch import barrier
@@ -34,7 +35,7 @@ from .registry import methods
 __all__ = ["feddyn"]
 
 
-def dynamic_mean() -> Part[Update | None, Update | None]:
+def dynamic_mean() -> Aggregate:
     """When all are back, pass on mean Δ_k − h/α. The state's `past` is −h/α."""
     rounds = round_mean("uniform", carries=frozenset())
 
@@ -48,11 +49,11 @@ def dynamic_mean() -> Part[Update | None, Update | None]:
             delta, n = mean.delta.clone(), now.layout.n_params
             past = torch.add(past, delta[:n], alpha=came / now.n_clients)
             delta[:n] += past
-            mean = mean.but(delta=delta)
+            mean = mean.replace(delta=delta)
         return mean, {"round": sums, "past": past}
 
     h = frozenset({H})
-    return Part(apply, init, sends=h, demands=h, drops=frozenset({CONTROL}))
+    return Aggregate(apply, init, payload_keys=h, must_be_used=h, dropped_extras=frozenset({CONTROL}))
 
 
 @methods.register(

@@ -26,7 +26,8 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from ..core.method import Method, Now, Part
+from ..core.method import Method, Now
+from ..core.parts import Aggregate
 from ..core.tickets import Update
 from ..parts.aggregate import Weighting, gather, nothing_yet, pooled
 from ..parts.dispatch import barrier
@@ -37,7 +38,7 @@ from .registry import methods
 __all__ = ["fednova"]
 
 
-def normalised_mean(weighting: Weighting) -> Part[Update | None, Update | None]:
+def normalised_mean(weighting: Weighting) -> Aggregate:
     """When all are back, pass on τ_eff Σ p_k Δ_k / ‖a_k‖₁."""
 
     def init(weights: Tensor) -> dict[str, Any]:
@@ -56,14 +57,21 @@ def normalised_mean(weighting: Weighting) -> Part[Update | None, Update | None]:
         return scaled(pooled(sums, now), tau / sums["mass"], now), init(now.weights)
 
     word = frozenset({NORMALISATION})
-    return Part(apply, init, sends=word, demands=word, reads=frozenset({REACH}), drops=frozenset({CONTROL}))
+    return Aggregate(
+        apply,
+        init,
+        payload_keys=word,
+        must_be_used=word,
+        required_extras=frozenset({REACH}),
+        dropped_extras=frozenset({CONTROL}),
+    )
 
 
 def scaled(update: Update, by: float, now: Now) -> Update:
     """The trained weights' displacement times a number; running statistics as they are."""
     n = now.layout.n_params
     delta = update.delta * by
-    return update.but(delta=torch.cat([delta[:n], update.delta[n:]]) if now.layout.stats else delta)
+    return update.replace(delta=torch.cat([delta[:n], update.delta[n:]]) if now.layout.stats else delta)
 
 
 @methods.register(

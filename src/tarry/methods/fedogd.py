@@ -272,7 +272,7 @@ def fedogd(
         "fedogd",
         staleness="not weighed: a straggler's latest gradient counts in every epoch until its next",
         local=local,
-        aggregate=replace(aggregate, sends=local.needs, reads=local.gives),
+        aggregate=replace(aggregate, payload_keys=local.needs, required_extras=local.gives),
         step=add(eta),
         dispatch=at_epoch_ends(),
     )

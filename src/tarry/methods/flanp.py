@@ -41,7 +41,8 @@ from torch import Tensor
 from ..core.errors import BadInput
 from ..core.idle_clients import Roster
 from ..core.local_rule import Brief, Context, Functions, LocalRule, Outcome
-from ..core.method import Method, Now, Part
+from ..core.method import Method, Now
+from ..core.parts import Dispatch
 from ..core.task import Examples
 from ..core.tickets import Update
 from ..parts.aggregate import Weighting, round_mean
@@ -97,7 +98,7 @@ class Fastest:
     def init(self, weights: Tensor) -> State:
         return {"book": untimed(), "n": self.n0, **_no_gradient(weights)}
 
-    def hear(self, update: Update, state: State, now: Now) -> State:
+    def observe(self, update: Update, state: State, now: Now) -> State:
         state = {**state, "book": timed(state["book"], update, now)}
         if state["n"] >= now.n_clients or RATE not in update.extras:
             return state
@@ -159,6 +160,6 @@ def flanp(
         "flanp",
         staleness="always 0",
         local=Rated(),
-        aggregate=replace(round_mean(weighting), sends=STAGES, reads=frozenset({RATE})),
-        dispatch=Part(who.apply, who.init, hear=who.hear, suits=at_most_all("n0", n0)),
+        aggregate=replace(round_mean(weighting), payload_keys=STAGES, required_extras=frozenset({RATE})),
+        dispatch=Dispatch(who.apply, who.init, observe=who.observe, check_task=at_most_all("n0", n0)),
     )

@@ -46,7 +46,8 @@ from ..core.client_table import Marks, Table
 from ..core.errors import BadInput
 from ..core.layout import Layout
 from ..core.local_rule import Brief, Context, Functions, LocalRule, Outcome
-from ..core.method import Method, Now, Part
+from ..core.method import Method, Now
+from ..core.parts import Aggregate
 from ..core.task import Examples
 from ..core.tickets import Update
 from ..parts.aggregate import Weighting, round_mean
@@ -104,7 +105,7 @@ class Mindful(LocalRule):
 class Remembering:
     """The server, around the mean of a round. Displacements point downhill here: d_i, D, m and m̃ all change sign."""
 
-    mean: Part[Update | None, Update | None]
+    mean: Aggregate
     beta1: float
     beta2: float
     memory: int | None
@@ -128,7 +129,7 @@ class Remembering:
         if self.memory != 0:
             m, state = self.corrected(m, state, now)
         delta = torch.cat([m, pooled.delta[n:]]) if now.layout.stats else m
-        return pooled.but(delta=delta), {**state, "momentum": m if self.beta1 else None}
+        return pooled.replace(delta=delta), {**state, "momentum": m if self.beta1 else None}
 
     def remember(self, update: Update, state: dict[str, Any], now: Now) -> None:
         i, D, count, since = update.ticket.client, state["D"], state["count"], state["since"]
@@ -200,7 +201,7 @@ def gradma(
         local=LocalRule() if side == "server" else Mindful(projection),
         aggregate=round_mean(weighting)
         if side == "worker"
-        else Part(server.apply, server.init, drops=frozenset({CONTROL})),
+        else Aggregate(server.apply, server.init, dropped_extras=frozenset({CONTROL})),
         step=add(eta),
         dispatch=barrier(),
     )

@@ -23,8 +23,9 @@ import torch
 from torch import Tensor
 
 from ..core.client_table import Table
-from ..core.method import Geodesic, Method, Now, Part, Personal
-from ..core.tickets import Offer, Start, Update
+from ..core.method import Geodesic, Method, Now, Personal
+from ..core.parts import Reply, Step
+from ..core.tickets import Offer, Update
 from ..parts.cached import keep, nothing_kept
 from ..parts.manifold import line, travel
 from ..parts.proximal import MOON
@@ -35,7 +36,7 @@ __all__ = ["local_only"]
 State = dict[str, Any]
 
 
-def going_on() -> Part[Update, Start | None]:
+def going_on() -> Reply:
     """A client goes on from where it ended; it begins from the first weights whenever it first comes."""
 
     def init(weights: Tensor) -> State:
@@ -49,14 +50,14 @@ def going_on() -> Part[Update, Start | None]:
         row = state["rows"].get(client)
         return Offer(weights=state["first"] if row is None else row)
 
-    def fits(method: Method) -> str | None:
+    def incompatibility(method: Method) -> str | None:
         contrasts = isinstance(getattr(method.local, "proximal", None), MOON)
         return "clients that receive their own previous model have nothing to contrast it with" if contrasts else None
 
-    return Part(apply, init, offer, fits=fits)
+    return Reply(apply, init, offer, incompatibility=incompatibility)
 
 
-def share(along: Geodesic = line) -> Part[Update, Tensor]:
+def share(along: Geodesic = line) -> Step:
     """W ← W + Δ_k / N: where clients go on from their own ends, the mean of all of them.
 
     Running statistics are the mean of everybody's latest, wherever they went on from; of what an aggregate has put
@@ -77,7 +78,7 @@ def share(along: Geodesic = line) -> Part[Update, Tensor]:
         new[n:] = torch.add(state["sum"], state["first"], alpha=N - len(state["rows"])) / N
         return new, state
 
-    return Part(apply, init, along=share)
+    return Step(apply, init, with_geodesic=share)
 
 
 @methods.register(

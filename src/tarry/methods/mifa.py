@@ -36,7 +36,8 @@ from ..core import rng
 from ..core.client_table import Marks
 from ..core.errors import BadInput
 from ..core.idle_clients import Roster
-from ..core.method import Method, Now, Part
+from ..core.method import Method, Now
+from ..core.parts import Aggregate, Dispatch
 from ..core.tickets import Update
 from ..parts.cached import Kept, keep, nothing_kept
 from ..parts.epochs import at_epoch_ends, at_rate, by_epochs, entry, per_rate
@@ -44,10 +45,8 @@ from .registry import methods
 
 __all__ = ["mifa"]
 
-Dispatch = Part[Roster, list[int]]
 
-
-def remembered(length: float, *, wait: bool) -> Part[Update | None, Update | None]:
+def remembered(length: float, *, wait: bool) -> Aggregate:
     """η_t (1/N) Σ G_i at the end of each round, downhill; nothing while somebody is waited for."""
 
     def take(update: Update, G: Kept, late: bool, now: Now) -> Kept:  # noqa: ARG001 - the same, late or not
@@ -71,7 +70,7 @@ def everybody_once(then: Dispatch) -> Dispatch:
     def init(weights: Tensor) -> dict[str, Any]:
         return {"seen": Marks(), "then": then.init(weights)}
 
-    def hear(update: Update, state: dict[str, Any], _: Now) -> dict[str, Any]:
+    def observe(update: Update, state: dict[str, Any], _: Now) -> dict[str, Any]:
         state["seen"][update.ticket.client] = True
         return state
 
@@ -88,7 +87,7 @@ def everybody_once(then: Dispatch) -> Dispatch:
             roster.remove(k)
         return chosen, state
 
-    return Part(apply, init, hear=hear)
+    return Dispatch(apply, init, observe=observe)
 
 
 @methods.register(

@@ -22,8 +22,8 @@ from __future__ import annotations
 from typing import Annotated
 
 from ..core.errors import BadInput
-from ..core.method import Method, Part
-from ..core.tickets import Update
+from ..core.method import Method
+from ..core.parts import Correct
 from ..parts import endpoint
 from ..parts.endpoint import corrected, dynamic, orthogonal
 from ..parts.step import add
@@ -36,7 +36,7 @@ Eta = Annotated[float, "η, the share of the way to the corrected endpoint"]
 Conflict = Annotated[endpoint.Conflict, "the test: cos(Δ, b) ≤ ϑ as printed, or Δ·b < ‖b‖²"]
 
 
-def _method(name: str, eta: float, correct: Part[Update, Update]) -> Method:
+def _method(name: str, eta: float, correct: Correct) -> Method:
     return Method(name, staleness="through the drift G = W_now − W_start", correct=correct, step=add(eta))
 
 

@@ -41,7 +41,8 @@ from torch import Tensor
 from ..core.client_table import Marks, Table
 from ..core.errors import BadInput
 from ..core.idle_clients import Roster
-from ..core.method import Method, Now, Part
+from ..core.method import Method, Now
+from ..core.parts import Aggregate, Dispatch
 from ..core.tickets import Update
 from ..parts.cached import keep, nothing_kept, passed_on
 from ..parts.epochs import at_epoch_ends, ends
@@ -186,7 +187,7 @@ def _mean(state: State, now: Now) -> Tensor:
     return mean.add_(state["rest"], alpha=others / (n + others)) if others else mean
 
 
-def lag_tolerant(lag: int) -> Part[Roster, list[int]]:
+def lag_tolerant(lag: int) -> Dispatch:
     """All who are back are handed the global as a round begins; who came too late to count, at once."""
     rounds = at_epoch_ends()
 
@@ -204,7 +205,7 @@ def lag_tolerant(lag: int) -> Part[Roster, list[int]]:
                 roster.remove(k)
         return chosen, {"late": [], "rounds": after}
 
-    return Part(apply, init, hear=hear)
+    return Dispatch(apply, init, observe=hear)
 
 
 @methods.register(
@@ -232,6 +233,12 @@ def safa(
     return Method(
         "safa",
         staleness="rounds since hand-out; more than τ: thrown away",
-        aggregate=Part(rounds.apply, rounds.init, settle=rounds.settle, wakes=rounds.wakes, drops=frozenset({CONTROL})),
+        aggregate=Aggregate(
+            rounds.apply,
+            rounds.init,
+            on_instant_end=rounds.settle,
+            next_wakeup=rounds.wakes,
+            dropped_extras=frozenset({CONTROL}),
+        ),
         dispatch=lag_tolerant(lag),
     )

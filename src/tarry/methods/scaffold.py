@@ -33,7 +33,8 @@ from torch import Tensor
 
 from ..core.client_table import Marks
 from ..core.local_rule import Brief, Context, Functions, Outcome, Step
-from ..core.method import Method, Now, Part
+from ..core.method import Method, Now
+from ..core.parts import Aggregate
 from ..core.task import Examples
 from ..core.tickets import Offer, Update
 from ..parts.aggregate import Weighting, round_mean
@@ -78,7 +79,7 @@ class OptionI(Varied):
         return self.variate.becomes(total / examples, context)
 
 
-def controlled_mean(weighting: Weighting) -> Part[Update | None, Update | None]:
+def controlled_mean(weighting: Weighting) -> Aggregate:
     """When all are back, pass on the mean Δ_k; c, from the sum of all mass · c_k, is kept here, and offered."""
     rounds = round_mean(weighting, carries=frozenset())
 
@@ -102,7 +103,9 @@ def controlled_mean(weighting: Weighting) -> Part[Update | None, Update | None]:
         return Offer({VARIATE: state["c"]})
 
     c, change = frozenset({VARIATE}), frozenset({CHANGE})
-    return Part(apply, init, offer, sends=c, demands=c, reads=change, drops=frozenset({CONTROL}))
+    return Aggregate(
+        apply, init, offer, payload_keys=c, must_be_used=c, required_extras=change, dropped_extras=frozenset({CONTROL})
+    )
 
 
 @methods.register(

@@ -41,7 +41,8 @@ from ..core import rng
 from ..core.client_table import Marks
 from ..core.errors import BadInput
 from ..core.idle_clients import Roster
-from ..core.method import Method, Now, Part
+from ..core.method import Method, Now
+from ..core.parts import Dispatch
 from ..core.tickets import Update
 from ..parts.aggregate import round_mean
 from ..parts.tiers import at_most_all, drawn, first_visits, ranked, timed, untimed
@@ -63,7 +64,7 @@ class Tiers:
     def init(self, _: Tensor) -> State:
         return {"book": untimed()}
 
-    def hear(self, update: Update, state: State, now: Now) -> State:
+    def observe(self, update: Update, state: State, now: Now) -> State:
         return {**state, "book": timed(state["book"], update, now)}
 
     def apply(self, roster: Roster, state: State, now: Now) -> tuple[list[int], State]:
@@ -103,9 +104,9 @@ class Adaptive(Tiers):
         new = {"losses": Marks(), "odds": list(self.odds), "credits": credits}
         return {**super().init(weights), **new, "round": 0, "tier": 0, "before": []}
 
-    def hear(self, update: Update, state: State, now: Now) -> State:
+    def observe(self, update: Update, state: State, now: Now) -> State:
         state["losses"][update.ticket.client] = update.loss
-        return super().hear(update, state, now)
+        return super().observe(update, state, now)
 
     def chances(self, state: State, now: Now) -> tuple[Sequence[float], State]:
         odds, r, credits = state["odds"], state["round"], state["credits"]
@@ -195,6 +196,5 @@ def tifl(
         raise BadInput(problems)
     odds = static(policy, tiers)
     who = Adaptive(odds, interval, credits) if policy == "adaptive" and tiers > 1 else Tiers(odds)
-    suits = at_most_all("tiers", tiers)
-    dispatch: Part[Roster, list[int]] = Part(who.apply, who.init, hear=who.hear, suits=suits)
+    dispatch = Dispatch(who.apply, who.init, observe=who.observe, check_task=at_most_all("tiers", tiers))
     return Method("tifl", staleness="always 0", aggregate=round_mean(), dispatch=dispatch)

@@ -32,7 +32,8 @@ from torch import Tensor
 
 from ..core.client_table import Marks
 from ..core.errors import BadInput
-from ..core.method import Method, Now, Part
+from ..core.method import Method, Now
+from ..core.parts import Aggregate
 from ..core.tickets import Update
 from ..parts.cached import nothing_kept, passed_on
 from ..parts.dispatch import barrier
@@ -42,7 +43,7 @@ from .registry import methods
 __all__ = ["twafl"]
 
 
-def latest_models(a: float) -> Part[Update | None, Update | None]:
+def latest_models(a: float) -> Aggregate:
     """Wait until nobody is training any more, then go to the weighted mean of everybody's latest model.
 
     A weight that an update was given scales what its model counts.
@@ -72,7 +73,7 @@ def latest_models(a: float) -> Part[Update | None, Update | None]:
         counts = {n: state[n] + more for n, more in (("examples", update.n_examples), ("steps", update.n_steps))}
         return {**state, "sum": total, "mass": mass + new, "count": state["count"] + 1, **counts}
 
-    return Part(apply, init, drops=frozenset({CONTROL}))
+    return Aggregate(apply, init, dropped_extras=frozenset({CONTROL}))
 
 
 _NOBODY = {"count": 0, "examples": 0, "steps": 0}  # has come in this round

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from ..core.errors import BadInput
-from ..core.method import Now, Part
+from ..core.method import Now
+from ..core.parts import Aggregate
 from ..core.tickets import NOTHING, Ticket, Update
 from ..vector.fused import combined, compiled, number, pieces
 from ..vector.pool import fresh, large, swept
@@ -22,7 +23,6 @@ from .manifold import CONTROL
 
 __all__ = ["Weighting", "buffer", "gather", "nothing_yet", "pooled", "round_mean"]
 
-Aggregate = Part[Update | None, Update | None]
 Weighting = Literal["examples", "uniform"]
 _CARRIED = frozenset({CONTROL})  # the mean of curves from one point is the curve of the means
 
@@ -39,7 +39,7 @@ def buffer(size: int, *, carries: frozenset[str] = _CARRIED) -> Aggregate:
         state = gather(state, update, now, 1.0, carries=carries, last=last)
         return (pooled(state, now), nothing_yet(now.weights)) if last else (None, state)
 
-    return Part(apply, nothing_yet)
+    return Aggregate(apply, nothing_yet)
 
 
 def round_mean(weighting: Weighting = "examples", *, carries: frozenset[str] = _CARRIED) -> Aggregate:
@@ -56,7 +56,7 @@ def round_mean(weighting: Weighting = "examples", *, carries: frozenset[str] = _
             return None, state
         return pooled(state, now), nothing_yet(now.weights)
 
-    return Part(apply, nothing_yet)
+    return Aggregate(apply, nothing_yet)
 
 
 def nothing_yet(weights: Tensor) -> dict[str, Any]:

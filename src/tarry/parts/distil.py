@@ -30,8 +30,9 @@ from torch.nn.functional import log_softmax
 from ..core import rng
 from ..core.client_table import Table
 from ..core.errors import BadInput
-from ..core.method import Method, Now, Part
+from ..core.method import Method, Now
 from ..core.optim import optimiser
+from ..core.parts import Aggregate, Correct, Step
 from ..core.task import Task
 from ..core.tickets import Offer, Update
 from .classes import want_classes
@@ -163,14 +164,14 @@ def echoing(method: Method, how: Distillation) -> Method:
     )
 
 
-def _asking(part: Part[Update, Update]) -> Part[Update, Update]:
+def _asking(part: Correct) -> Correct:
     """A correct part that hands on what the client's own model says of U."""
 
     def apply(update: Update, state: Any, now: Now) -> tuple[Update, Any]:
         corrected, state = part(update, state, now)
         logits = _logits(update, now)
         if _finite(logits, now):
-            corrected = corrected.but(extras={**corrected.extras, LOGITS: logits})
+            corrected = corrected.replace(extras={**corrected.extras, LOGITS: logits})
         return corrected, state
 
     return replace(part, apply=apply)
@@ -195,7 +196,7 @@ def _logits(update: Update, now: Now) -> Tensor:
     return logits
 
 
-def _remembering(part: Part[Update | None, Update | None]) -> Part[Update | None, Update | None]:
+def _remembering(part: Aggregate) -> Aggregate:
     """An aggregate part that keeps every client's logits, and passes their mean on with what it passes on."""
 
     def apply(update: Update | None, state: dict[str, Any], now: Now) -> tuple[Update | None, dict[str, Any]]:
@@ -203,7 +204,7 @@ def _remembering(part: Part[Update | None, Update | None]) -> Part[Update | None
         if update is not None and LOGITS in update.extras:
             extras = dict(update.extras)
             tables.put(update.ticket.client, extras.pop(LOGITS))
-            update = update.but(extras=extras)
+            update = update.replace(extras=extras)
         pooled, inner = part(update, state["inner"], now)
         return _with_teacher(pooled, tables, now), {"inner": inner, "logits": tables}
 
@@ -214,17 +215,23 @@ def _remembering(part: Part[Update | None, Update | None]) -> Part[Update | None
         assert part.offer is not None
         return part.offer(client, state["inner"], now)
 
-    def settle(state: dict[str, Any], now: Now) -> tuple[Update | None, dict[str, Any]]:
-        assert part.settle is not None
-        pooled, inner = part.settle(state["inner"], now)
+    def on_instant_end(state: dict[str, Any], now: Now) -> tuple[Update | None, dict[str, Any]]:
+        assert part.on_instant_end is not None
+        pooled, inner = part.on_instant_end(state["inner"], now)
         return _with_teacher(pooled, state["logits"], now), {**state, "inner": inner}
 
-    def wakes(state: dict[str, Any], now: Now) -> float:
-        assert part.wakes is not None
-        return part.wakes(state["inner"], now)
+    def next_wakeup(state: dict[str, Any], now: Now) -> float:
+        assert part.next_wakeup is not None
+        return part.next_wakeup(state["inner"], now)
 
-    kept = replace(part, apply=apply, init=init, offer=part.offer and offer)
-    return replace(kept, settle=part.settle and settle, wakes=part.wakes and wakes)
+    return replace(
+        part,
+        apply=apply,
+        init=init,
+        offer=part.offer and offer,
+        on_instant_end=part.on_instant_end and on_instant_end,
+        next_wakeup=part.next_wakeup and next_wakeup,
+    )
 
 
 def _with_teacher(update: Update | None, tables: Table, now: Now) -> Update | None:
@@ -236,10 +243,10 @@ def _with_teacher(update: Update | None, tables: Table, now: Now) -> Update | No
         total += table
     if now.notes is not None:
         now.notes["teachers"] = len(tables)
-    return update.but(extras={**update.extras, TEACHER: total / len(tables)})
+    return update.replace(extras={**update.extras, TEACHER: total / len(tables)})
 
 
-def _teaching(part: Part[Update, Tensor], how: Distillation) -> Part[Update, Tensor]:
+def _teaching(part: Step, how: Distillation) -> Step:
     """A step part that distils after its step, if anybody is there to teach."""
 
     def apply(update: Update, state: Any, now: Now) -> tuple[Tensor, Any]:
@@ -247,13 +254,13 @@ def _teaching(part: Part[Update, Tensor], how: Distillation) -> Part[Update, Ten
         teacher = update.extras.get(TEACHER)
         return (new if teacher is None else distilled(new, teacher, now, how)), state
 
-    bent = part.along
-    along = bent and (lambda geodesic: _teaching(bent(geodesic), how))
+    inner = part.with_geodesic
+    with_geodesic = inner and (lambda geodesic: _teaching(inner(geodesic), how))
 
-    def suits(task: Task) -> None:
+    def check_task(task: Task) -> None:
         want_classes(task, f"--task {task.name}: a distillation", "use another task, or leave out the distillation")
-        if part.suits is not None:
-            part.suits(task)
+        if part.check_task is not None:
+            part.check_task(task)
 
     # it ends elsewhere than its formula says
-    return replace(part, apply=apply, along=along, formula=None, suits=suits)
+    return replace(part, apply=apply, with_geodesic=with_geodesic, formula=None, check_task=check_task)

@@ -26,7 +26,8 @@ from torch import Tensor
 
 from ..core.client_table import Table
 from ..core.errors import BadInput
-from ..core.method import Now, Part
+from ..core.method import Now
+from ..core.parts import Correct
 from ..core.registry import Registry
 from ..core.tickets import Update
 from ..vector.fused import combined, compiled, number, pieces
@@ -67,7 +68,7 @@ def _no_state(_: Tensor) -> None:
     return None
 
 
-def corrected(rule: Rule, init: Callable[[Tensor], Any] = _no_state) -> Part[Update, Update]:
+def corrected(rule: Rule, init: Callable[[Tensor], Any] = _no_state) -> Correct:
     """A correct part from a rule. Running statistics have no direction: they stay the client's."""
 
     def apply(update: Update, state: Any, now: Now) -> tuple[Update, Any]:
@@ -86,9 +87,9 @@ def corrected(rule: Rule, init: Callable[[Tensor], Any] = _no_state) -> Part[Upd
         if now.layout.stats:
             new = torch.cat([new, moved[now.layout.n_params :]])
         here = update.ticket._replace(sent=now.weights, anchor=now.weights, version=now.version)
-        return update.but(ticket=here, delta=new, extras=extras), state
+        return update.replace(ticket=here, delta=new, extras=extras), state
 
-    return Part(apply, init)
+    return Correct(apply, init)
 
 
 def _late(delta: Tensor, w: Tensor, sent: Tensor, update: Update, now: Now) -> tuple[Late, tuple[float, float] | None]:
@@ -132,7 +133,7 @@ def _straight(
     return new, None if control is None else rotated(control, delta, new)
 
 
-def positioned() -> Part[Update, Update]:
+def positioned() -> Correct:
     """λ = 1: what the client learnt is where it ended, whatever the global did meanwhile (FedAsync's trust)."""
 
     def apply(update: Update, state: None, now: Now) -> tuple[Update, None]:
@@ -141,11 +142,10 @@ def positioned() -> Part[Update, Update]:
         if CONTROL in extras:
             params = now.layout.params
             extras = {**extras, CONTROL: rotated(extras[CONTROL], params(update.delta), params(delta))}
-        moved = update.but(ticket=here, delta=delta, extras=extras)
-        moved.__dict__["local"] = update.local  # to the bit, not sent + delta
-        return moved, state
+        # `local` stays the client's weights to the bit, which sent + delta need not be
+        return update.replace(ticket=here, delta=delta, extras=extras, endpoint=update.local), state
 
-    return Part(apply)
+    return Correct(apply)
 
 
 def shifted(lam: float) -> Rule:
@@ -253,9 +253,7 @@ def _cosine(a: Tensor, b: Tensor) -> float:
     return float(inner(a, b) / size.clamp_min(torch.finfo(size.dtype).tiny))
 
 
-def dynamic(
-    statistic: str, *, switch: float | None = None, middle: float = 0.0, smooth: float = 0.95
-) -> Part[Update, Update]:
+def dynamic(statistic: str, *, switch: float | None = None, middle: float = 0.0, smooth: float = 0.95) -> Correct:
     """OrthoDyn: orthograd, then asgd while the statistic is within `middle` below the switch, orthopos above it.
 
     The phase follows the statistic of the moment: if it falls again, displacement is trusted again.

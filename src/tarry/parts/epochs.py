@@ -28,7 +28,8 @@ from torch import Tensor
 from ..core.client_table import Marks
 from ..core.errors import BadInput
 from ..core.idle_clients import Roster
-from ..core.method import Now, Part
+from ..core.method import Now
+from ..core.parts import Aggregate, Dispatch
 from ..core.tickets import Offer, Update
 from ..engine.clock import after
 from .cached import passed_on
@@ -74,7 +75,7 @@ def by_epochs(
     take: Callable[[Update, Book, bool, Now], Book],
     close: Callable[[Book, Now], tuple[Tensor | None, Book]],
     offer: Callable[[int, Book, Now], Offer | None] | None = None,
-) -> Part[Update | None, Update | None]:
+) -> Aggregate:
     """An aggregate part that steps at the end of each epoch; length None = the fastest client's first visit so far.
 
     Losses count as somebody back: with what is in the book, the epoch ends all the same. While there is nothing to go
@@ -123,7 +124,7 @@ def by_epochs(
         return ends(state["began"], state["length"], now) if state["back"] else inf
 
     told = None if offer is None else _of_the_book(offer)
-    return Part(apply, init, told, settle, wakes, drops=frozenset({CONTROL}))
+    return Aggregate(apply, init, told, on_instant_end=settle, next_wakeup=wakes, dropped_extras=frozenset({CONTROL}))
 
 
 def ends(began: float, length: float | None, now: Now) -> float:
@@ -145,7 +146,7 @@ def _pooled(move: Tensor, state: dict[str, Any], now: Now) -> Update:
     return passed_on(delta, state, now)
 
 
-def at_epoch_ends() -> Part[Roster, list[int]]:
+def at_epoch_ends() -> Dispatch:
     """Refill to the concurrency asked for once the global has stepped, or nobody is training; else all wait."""
 
     def apply(roster: Roster, last: dict[str, Any], now: Now) -> tuple[list[int], dict[str, Any]]:
@@ -154,4 +155,4 @@ def at_epoch_ends() -> Part[Roster, list[int]]:
             return [], last
         return roster.draw(roster.limit - now.in_flight, now), {"version": now.version, "time": now.time}
 
-    return Part(apply, lambda _: {"version": -1, "time": -1.0})
+    return Dispatch(apply, lambda _: {"version": -1, "time": -1.0})

@@ -22,7 +22,8 @@ import torch
 from torch import Tensor
 
 from ..core.errors import BadInput
-from ..core.method import Now, Part
+from ..core.method import Now
+from ..core.parts import Step
 from ..core.tickets import Update
 from ..vector.fused import compiled, number, pieces
 from ..vector.pool import fresh, swept
@@ -76,7 +77,7 @@ def adaptive(
     v0: float = 0.0,
     amsgrad: bool = False,
     late: Callable[[int], float] | None = None,
-) -> Part[Update, Tensor]:
+) -> Step:
     """W ← W + η_t m / (√v + ε). m begins at 0, v at v0; `late` gives η_t by the update's staleness, else it is η."""
     _rate(eta)
     _decay("beta1", beta1)
@@ -104,7 +105,7 @@ def adaptive(
             torch.addcdiv(w_, m, torch.sqrt(v, out=out).add_(eps), value=eta_t, out=out)
         return _with_statistics(new, moved, update.weight, now), {**state, **kept}
 
-    return Part(apply, init)
+    return Step(apply, init)
 
 
 def _in_one_pass(
@@ -129,7 +130,7 @@ def _in_one_pass(
     return True
 
 
-def momentum(eta: float, beta: float, *, nesterov: bool = False) -> Part[Update, Tensor]:
+def momentum(eta: float, beta: float, *, nesterov: bool = False) -> Step:
     """W ← W + η v with v ← β v + Δ, from v = 0."""
     _rate(eta)
     _decay("beta", beta)
@@ -141,7 +142,7 @@ def momentum(eta: float, beta: float, *, nesterov: bool = False) -> Part[Update,
         way = torch.add(delta, v, alpha=beta) if nesterov else v
         return _with_statistics(torch.add(w, way, alpha=eta), moved, eta * update.weight, now), {"v": v}
 
-    return Part(apply, lambda weights: {"v": weights.new_zeros(())})
+    return Step(apply, lambda weights: {"v": weights.new_zeros(())})
 
 
 def _weighed(update: Update, moved: Tensor, now: Now) -> Tensor:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ..core.errors import BadInput
-from ..core.method import Now, Part, stateless
+from ..core.method import Now
+from ..core.parts import Correct
 from ..core.tickets import Update
 
 __all__ = ["Decay", "constant", "discounted", "hinge", "polynomial"]
@@ -43,10 +44,10 @@ def hinge(a: float, b: float) -> Decay:
     return lambda tau: 1.0 if tau <= b else 1.0 / (a * (tau - b) + 1.0)
 
 
-def discounted(s: Decay) -> Part[Update, Update]:
+def discounted(s: Decay) -> Correct:
     """A correct part: the update's weight becomes s(τ)."""
 
-    def apply(update: Update, _: Now) -> Update:
-        return update.but(weight=update.weight * s(update.staleness))
+    def apply(update: Update, state: None, _: Now) -> tuple[Update, None]:
+        return update.replace(weight=update.weight * s(update.staleness)), state
 
-    return replace(stateless(apply), weighs=True)
+    return Correct(apply, only_scales=True)

@@ -122,7 +122,7 @@ def _idle(spec: Spec, group: str) -> Iterator[str]:
 def _taken(method: Method, group: str, gone: set[str]) -> Any:
     """What of a method comes into the run; of the server's own, what was not taken from others."""
     if group == "method":
-        gone = gone | ({"personal"} if "local" in gone else set())
+        gone = gone | {"step_and_reply"} | ({"personal"} if "local" in gone else set())
         return [getattr(method, f.name) for f in fields(method) if f.name not in gone]
     if group == "distil":
         return method.around

@@ -95,7 +95,7 @@ class Simulator:
         self._model_bytes = server.weights.nbytes
         self.diary = diary
         self.per_client = 1  # tickets that a client may hold at a time; a deployment may give it more
-        self._settles = server.method.aggregate.settle is not None
+        self._settles = server.method.aggregate.on_instant_end is not None
         self._end = inf if budget.time is None else budget.time
         self._most = (budget.updates or inf, budget.rounds or inf)
         self.time, self.updates, self.lost, self.refused = 0.0, 0, 0, 0

@@ -17,6 +17,7 @@ from ...core.events import Event, EventKind
 from ...core.idle_clients import Roster
 from ...core.local_rule import LocalRule
 from ...core.method import Horizon, Method
+from ...core.parts import REFILL, SEND_GLOBAL
 from ...core.server import Receipt, Server
 from ...core.tickets import Ticket, Trained
 
@@ -32,8 +33,7 @@ def most_in_flight(method: Method) -> int:
     That is so when a client starts from the global of the moment whatever came of its last visit, keeps nothing for
     itself, and is handed work whenever there is room.
     """
-    plain = Method("plain")
-    free = all(getattr(method, p).apply is getattr(plain, p).apply for p in ("reply", "dispatch"))
+    free = method.reply is SEND_GLOBAL and method.dispatch is REFILL
     offers = any(getattr(method, p).offer is not None for p in _PARTS)
     return 2 if free and not offers and type(method.local).finish is LocalRule.finish else 1
 
@@ -55,7 +55,7 @@ class Course:
         self.server, self.per_client, self._listeners = server, per_client, tuple(listeners)
         self.roster = Roster(n, concurrency * per_client, range(n))
         self._horizon, self._target = horizon, target
-        self._settles = server.method.aggregate.settle is not None
+        self._settles = server.method.aggregate.on_instant_end is not None
         self.load: Counter[int] = Counter()  # tickets out, by client
         self.kept: dict[int, int] = {}  # the visit whose memory counts, by client
         self.time = 0.0  # of the last instant
