@@ -20,7 +20,7 @@ from tarry.core.layout import Layout
 from tarry.core.local_rule import Brief, LocalRule
 from tarry.core.optim import Optimiser, optimiser
 from tarry.core.tickets import Job
-from tarry.methods.fedsol import Progress
+from tarry.methods.fedsol.descent import StepState
 from tarry.training.flat_model import Bound
 from tarry.training.visit import Visit, Work, train
 
@@ -193,7 +193,7 @@ def direction(local: LocalRule, bound: Bound, received: Tensor, w: Tensor) -> Te
     bound.load(received)
     bound.visit = Visit(received, bound.task.clients[0], Work(optimiser("sgd", lr=0.1), steps=1, epochs=None), 0)
     state = local.init(w, context, bound)
-    if isinstance(state, Progress):
+    if isinstance(state, StepState):
         state = state._replace(at_start=False)
     g, _, _ = local.step(w, bound.task.clients[0], context, state, bound)
     return g

@@ -20,7 +20,7 @@ from tarry.core.errors import BadInput
 from tarry.core.layout import Layout
 from tarry.core.optim import optimiser
 from tarry.core.tickets import Job
-from tarry.parts.proximal import MOON
+from tarry.parts.proximal import MOON, WholePasses
 from tarry.runs.build import plan
 from tarry.training.flat_model import Bound
 from tarry.training.visit import Work, train
@@ -138,7 +138,7 @@ def contrast(at: list[list[float]], received: list[list[float]], previous: list[
     head = torch.cat([p.reshape(-1) for p in net[1].parameters()])
     w, w_g, w_prev = (torch.cat([torch.tensor(v, dtype=F64).reshape(-1), head]) for v in (at, received, previous))
     context = {"received": w_g, "previous": w_prev}
-    g, value = MOON().near((x, y), context, bound).gradient(w, still=False)
+    g, value = MOON().on((x, y), context, bound).gradient(WholePasses(bound, x), w)
     assert not g[layout.layers[0].stop :].any(), "nothing reaches the head"
     return g[:4].view(2, 2), value
 

@@ -26,7 +26,7 @@ from .idle_clients import Roster
 from .layout import Layout
 from .method import Horizon, Lab, Method, Now
 from .rng import Stream
-from .state_tree import Ledger, copied, tables
+from .state_tree import Ledger, copied, restored, tables
 from .tickets import NOTHING, Start, Ticket, Trained, Update
 
 __all__ = ["Receipt", "Server"]
@@ -293,7 +293,7 @@ class Server:
         self.visits = array("q", saved["visits"].tolist())
         self.tickets = {t["number"]: Ticket(**t) for t in saved["tickets"]}
         self.starts = {c: Start(**s) for c, s in saved["starts"].items()}
-        self.state = copied(saved["state"])
+        self.state = restored(saved["state"], self.state)
         self._move_in()
         self.ledger = Ledger(peak=saved["peak"])
         self.ledger.hold(self.weights)

@@ -20,7 +20,8 @@ from ..core.local_rule import LocalRule
 from ..core.method import Method
 from ..parts.aggregate import Weighting, round_mean
 from ..parts.dispatch import barrier
-from ..parts.proximal import NTD, Auxiliary
+from ..parts.proximal import NTD
+from ..parts.proximal_rules import WithProximalLoss
 from .registry import methods
 
 __all__ = ["fedntd"]
@@ -42,7 +43,7 @@ def fedntd(
     return Method(
         "fedntd",
         staleness="always 0",
-        local=Auxiliary(NTD(temperature, flag="--method fedntd"), beta) if beta else LocalRule(),
+        local=WithProximalLoss(NTD(temperature, flag="--method fedntd"), beta) if beta else LocalRule(),
         aggregate=round_mean(weighting),
         dispatch=barrier(),
     )

@@ -28,7 +28,8 @@ from ..core.local_rule import LocalRule
 from ..core.method import Method
 from ..parts.aggregate import Weighting, round_mean
 from ..parts.dispatch import barrier
-from ..parts.proximal import MOON, Auxiliary
+from ..parts.proximal import MOON
+from ..parts.proximal_rules import WithProximalLoss
 from .registry import methods
 
 __all__ = ["moon"]
@@ -50,7 +51,7 @@ def moon(
     return Method(
         "moon",
         staleness="always 0",
-        local=Auxiliary(MOON(temperature, flag="--method moon"), mu) if mu else LocalRule(),
+        local=WithProximalLoss(MOON(temperature, flag="--method moon"), mu) if mu else LocalRule(),
         aggregate=round_mean(weighting),
         dispatch=barrier(),
     )

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ..core.client_table import Marks, Table
 from ..core.errors import Damaged
+from ..core.state_tree import StateRecord
 from .result import write_atomic
 
 __all__ = ["latest", "load", "save", "write"]
@@ -96,6 +97,8 @@ def _pack(x: Any, arrays: dict[str, np.ndarray[Any, Any]], seen: dict[int, str])
         return {"table": _pack(x.save(), arrays, seen)}
     if isinstance(x, Marks):
         return {"marks": [[k, _pack(v, arrays, seen)] for k, v in x.items()]}
+    if isinstance(x, StateRecord):
+        x = x.dump()
     if isinstance(x, dict):
         return {"dict": [[k, _pack(v, arrays, seen)] for k, v in x.items()]}
     if isinstance(x, tuple):
