@@ -156,8 +156,8 @@ def test_the_step_may_travel_another_way() -> None:
     new, state = step(update, step.init(w), at(0, w))
     assert new.tolist() == pytest.approx([0.4, 0.4])
     assert step.offer is not None
-    assert step.offer(0, state, at(1, new)) == Offer({"shift": state["shift"]})
-    assert state["shift"].tolist() == pytest.approx([-0.4, -0.4])
+    assert step.offer(0, state, at(1, new)) == Offer({"shift": state.shift})
+    assert state.shift.tolist() == pytest.approx([-0.4, -0.4])
 
 
 def normed_task() -> tarry.Task:

@@ -144,7 +144,7 @@ def test_what_was_replaced_leaves_nothing_behind() -> None:
     for delta in (1e8, 0.25, 0.25):
         ticket = s.hand_out(0, 0.0)
         s.receive(ticket.number, Trained(torch.full((2,), delta), 1, 1, 0.5), 1.0)
-    assert (s.state["aggregate"]["sum"] == 0.25).all()
+    assert (s.state["aggregate"].sum == 0.25).all()
 
 
 def test_the_server_keeps_n_and_four_models_beside_the_global() -> None:

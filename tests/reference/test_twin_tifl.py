@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -152,7 +151,7 @@ def test_tiers_are_picked_as_often_as_the_policy_says(policy: str, odds: list[fl
 def test_members_of_a_tier_are_drawn_alike() -> None:
     """Two at a time out of tiers of five."""
     fed = Federation(10, 2, tiers=2, policy="uniform")
-    while len(fed.state["book"]["seconds"]) < 10:
+    while len(fed.state.book.seconds) < 10:
         fed.round({})
     rounds = [fed.round({}) for _ in range(2000)]
     assert all(len(r) == 2 and len({k // 5 for k in r}) == 1 for r in rounds)
@@ -167,7 +166,7 @@ def test_every_i_rounds_the_worse_tiers_become_likelier_unless_the_tier_of_the_m
         fed.round(
             {k: v - 0.1 * (r + 1) for k, v in loss.items()} if r < 4 else loss
         )  # falls until round 4, then back up
-        odds.append(fed.state["odds"])
+        odds.append(fed.state.odds)
     assert odds[:8] == [[1 / 3] * 3] * 8, "the tier of round 3 reported less than at the beginning"
     assert odds[8:] == [pytest.approx(change_probs([5.0, 9.0, 7.0], [1, 1, 1]), rel=1e-12)] * 4
 
@@ -186,11 +185,11 @@ def test_new_probabilities_are_their_twins(credits: list[int]) -> None:
     losses = [0.4, 2.5, 0.1, 1.0]
     fed = Federation(4, 4, tiers=4, interval=1, credits=9)
     for k, loss in enumerate(losses):
-        fed.state["losses"][k] = loss
-    fed.state = {**fed.state, "credits": credits, "round": 1, "before": [0.0] * 4}
+        fed.state.losses[k] = loss
+    fed.state = replace(fed.state, credits=credits, round=1, before=[0.0] * 4)
     fed.round({})
-    assert fed.state["odds"] == pytest.approx(change_probs(losses, credits), rel=1e-12)
-    assert sum(fed.state["odds"]) == pytest.approx(1.0)
+    assert fed.state.odds == pytest.approx(change_probs(losses, credits), rel=1e-12)
+    assert sum(fed.state.odds) == pytest.approx(1.0)
 
 
 def test_a_setting_of_another_policy_is_told_to_change_nothing() -> None:

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
@@ -35,6 +35,7 @@ from ..core.client_table import Marks
 from ..core.errors import BadInput
 from ..core.method import Geodesic, Method, Now
 from ..core.parts import Correct, Step
+from ..core.state_tree import StateRecord
 from ..core.tickets import Offer, Update
 from ..parts.curve import SHIFT, CurveLearning, Proximal, Shape, Solver
 from ..parts.endpoint import corrected, dynamic, orthogonal, shifted
@@ -48,7 +49,8 @@ Correction = Literal["orthodyn", "orthograd", "orthopos", "orthostrict", "asgd",
 CURVES: dict[str, Geodesic] = {"bezier": bezier, "printed": printed, "line": line}
 
 
-class State(NamedTuple):
+@dataclass(frozen=True)
+class CurveState(StateRecord):
     """What the server remembers from step to step."""
 
     counts: Marks  # the updates of every client so far
@@ -103,10 +105,10 @@ class CurveStep:
             with_geodesic=lambda geodesic: replace(self, curve=geodesic).part(),
         )
 
-    def init(self, _: Tensor) -> State:
-        return State(counts=Marks(), total=0, shift=None, swa=None, models=0)
+    def init(self, _: Tensor) -> CurveState:
+        return CurveState(counts=Marks(), total=0, shift=None, swa=None, models=0)
 
-    def apply(self, update: Update, state: State, now: Now) -> tuple[Tensor, State]:
+    def apply(self, update: Update, state: CurveState, now: Now) -> tuple[Tensor, CurveState]:
         alpha, state = self.alpha(update, state, now)
         here = now.layout.params(now.weights)
         shift = fresh(here) if self.moments else None
@@ -115,15 +117,15 @@ class CurveStep:
         if self.periodic and swa is not None and now.version % self.periodic == 0:  # Sec. 5.1
             new = swa
             shift = here - now.layout.params(new) if self.moments else None
-        return new, state._replace(shift=shift, swa=swa, models=models)
+        return new, replace(state, shift=shift, swa=swa, models=models)
 
-    def alpha(self, update: Update, state: State, now: Now) -> tuple[float, State]:
+    def alpha(self, update: Update, state: CurveState, now: Now) -> tuple[float, CurveState]:
         """α = η(τ) / (K p_i), not yet cut at 1; an update that stands for several clients has no p_i."""
         alpha = self.rate(now.version) * update.weight
         i = update.ticket.client
         if i < 0:
             return alpha, state
-        state.counts[i], state = state.counts.get(i, 0) + 1, state._replace(total=state.total + 1)
+        state.counts[i], state = state.counts.get(i, 0) + 1, replace(state, total=state.total + 1)
         if self.penalty:
             alpha = alpha * state.total / (now.n_clients * state.counts[i])  # p_i = counts_i / total
         return alpha, state
@@ -132,20 +134,20 @@ class CurveStep:
         """η(τ) = η (1 − (1 − low) u), u = ((τ − 1) mod c + 1)/c."""
         return self.eta * (1 - (1 - self.low) * ((tau - 1) % self.cycle + 1) / self.cycle)
 
-    def average(self, new: Tensor, state: State, now: Now) -> tuple[Tensor | None, int]:
+    def average(self, new: Tensor, state: CurveState, now: Now) -> tuple[Tensor | None, int]:
         """Θ^SWA with Θ^(τ+1) in it, if τ ≡ 0 mod c in the last part of the budget; and the number of its models."""
         if self.swa >= 1 or now.progress < self.swa or now.version % self.cycle != 0:
             return state.swa, state.models
         models = state.models + 1
         return (new if state.swa is None else torch.lerp(state.swa, new, 1 / models)), models
 
-    def offer(self, _: int, state: State, __: Now) -> Offer | None:
+    def offer(self, _: int, state: CurveState, __: Now) -> Offer | None:
         return None if state.shift is None else Offer({SHIFT: state.shift})
 
 
 def averaged(weights: Tensor, states: Mapping[str, Any]) -> Tensor:
     """Return Θ^SWA, or Θ while there is none."""
-    state: State = states["step"]
+    state: CurveState = states["step"]
     return weights if state.swa is None else state.swa
 
 

@@ -23,7 +23,8 @@ global and the past ones that clients are training from.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from dataclasses import dataclass, field, replace
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -33,7 +34,7 @@ from ..core.errors import BadInput
 from ..core.method import Method, Now
 from ..core.parts import Aggregate
 from ..core.tickets import Update
-from ..parts.cached import keep, nothing_kept, passed_on
+from ..parts.cached import RowCache, as_update, replace_row
 from ..parts.epochs import entry
 from ..parts.manifold import CONTROL
 from ..parts.step import add
@@ -44,39 +45,43 @@ from .registry import methods
 __all__ = ["ca2fl"]
 
 
+@dataclass(frozen=True)
+class Calibration(RowCache):
+    """The h_i with their sum, and what arrived since the last step."""
+
+    then: Tensor  # the sum of the h_i at the last step
+    S: Marks = field(default_factory=Marks)
+    count: int = 0
+    examples: int = 0
+    steps: int = 0
+
+
 def calibrated(size: int) -> Aggregate:
-    """After M updates, v. `then` is the sum of the h_i at the last step."""
+    """Collect M updates, then pass on v."""
     if size < 1:
         raise BadInput(f"--method.buffer {size}: must be 1 or more")
 
-    def init(weights: Tensor) -> dict[str, Any]:
-        kept = nothing_kept(weights)
-        return {**kept, "then": kept["sum"], **_empty()}
+    def init(weights: Tensor) -> Calibration:
+        cache = RowCache.empty(weights)
+        return Calibration(cache.rows, cache.sum, cache.sum)
 
-    def apply(update: Update | None, state: dict[str, Any], now: Now) -> tuple[Update | None, dict[str, Any]]:
+    def apply(update: Update | None, state: Calibration, now: Now) -> tuple[Update | None, Calibration]:
         if update is None:
             return None, state
-        state = keep(state, update.ticket.client, entry(update, now))
-        state["S"][update.ticket.client] = True
-        state |= {
-            "count": state["count"] + 1,
-            "examples": state["examples"] + update.n_examples,
-            "steps": state["steps"] + update.n_steps,
-        }
-        if state["count"] < size:
+        state = replace_row(state, update.ticket.client, entry(update, now))  # h_i ← Δ_i
+        state.S[update.ticket.client] = True
+        examples, steps = state.examples + update.n_examples, state.steps + update.n_steps
+        state = replace(state, count=state.count + 1, examples=examples, steps=steps)
+        if state.count < size:
             return None, state
-        return passed_on(_v(state, now), state, now), {**state, "then": state["sum"], **_empty()}
+        return as_update(_v(state, now), now, examples, steps), Calibration(state.rows, state.sum, state.sum)
 
     return Aggregate(apply, init, dropped_extras=frozenset({CONTROL}))
 
 
-def _empty() -> dict[str, Any]:
-    return {"S": Marks(), "count": 0, "examples": 0, "steps": 0}
-
-
-def _v(state: dict[str, Any], now: Now) -> Tensor:
-    """then/N + (sum − then)/|S|; for running statistics the way to the mean of everybody's latest."""
-    n, total, then, s, v = now.layout.n_params, state["sum"], state["then"], len(state["S"]), fresh(now.weights)
+def _v(state: Calibration, now: Now) -> Tensor:
+    """Return v = h + (1/|S|) Σ (Δ_i − h_i) = then/N + (sum − then)/|S|; for statistics, the way to their mean."""
+    n, total, then, s, v = now.layout.n_params, state.sum, state.then, len(state.S), fresh(now.weights)
     rest = 1 / now.n_clients - 1 / s
     if (kernels := compiled(total, then)) is not None:
         pieces((0, len(total))).run(kernels.weighed, total, then, 1 / s, rest, v)
@@ -84,7 +89,7 @@ def _v(state: dict[str, Any], now: Now) -> Tensor:
         for now_, before, out in swept(total, then, v):
             out.copy_(torch.div(now_, s).add_(before, alpha=rest))
     if now.layout.stats:
-        v[n:] = total[n:] / len(state["rows"]) - now.weights[n:]
+        v[n:] = total[n:] / len(state.rows) - now.weights[n:]
     return v
 
 

@@ -43,10 +43,11 @@ from ..core.idle_clients import Roster
 from ..core.local_rule import Brief, Context, Functions, LocalRule, Outcome
 from ..core.method import Method, Now
 from ..core.parts import Dispatch
+from ..core.state_tree import StateRecord
 from ..core.task import Examples
 from ..core.tickets import Update
 from ..parts.aggregate import Weighting, round_mean
-from ..parts.tiers import at_most_all, drawn, first_visits, ranked, timed, untimed
+from ..parts.tiers import Speeds, at_most_all, draw_among, first_visits, ranked, record_first_duration
 from ..parts.variates import reach
 from .registry import methods
 
@@ -54,11 +55,10 @@ __all__ = ["flanp"]
 
 RATE = "rate"
 STAGES = frozenset({"stages"})  # needed and sent, though nothing travels: what clients tell is of use here alone
-State = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Rated(LocalRule):
+class FlanpClient(LocalRule):
     """Plain training that tells η_l K, how far its steps reach for a gradient of length 1."""
 
     @property
@@ -87,54 +87,65 @@ class Rated(LocalRule):
 
 
 @dataclass(frozen=True)
+class Stage(StateRecord):
+    """The speeds of clients, the n of the stage, and the sums of the last round for the gradient's norm."""
+
+    book: Speeds
+    n: int
+    sum: Tensor  # Σ m_k Δ_k
+    rate: float  # Σ m_k η_l K_k
+    examples: int
+    count: int
+    tested: bool  # the stage may end after this round
+
+    def without_sums(self, weights: Tensor, *, tested: bool = True) -> Stage:
+        """Return the stage before a new round."""
+        return replace(self, sum=weights.new_zeros(()), rate=0.0, examples=0, count=0, tested=tested)
+
+
+@dataclass(frozen=True)
 class Fastest:
-    """Whom to hand work to: the n fastest, once nobody is training any more."""
+    """Dispatch: a round of the n fastest clients, once no client is training."""
 
     n0: int
     mu: float
     c: float
     weighting: Weighting
 
-    def init(self, weights: Tensor) -> State:
-        return {"book": untimed(), "n": self.n0, **_no_gradient(weights)}
+    def init(self, weights: Tensor) -> Stage:
+        return Stage(Speeds.empty(), self.n0, weights.new_zeros(()), rate=0.0, examples=0, count=0, tested=True)
 
-    def observe(self, update: Update, state: State, now: Now) -> State:
-        state = {**state, "book": timed(state["book"], update, now)}
-        if state["n"] >= now.n_clients or RATE not in update.extras:
-            return state
+    def observe(self, update: Update, stage: Stage, now: Now) -> Stage:
+        stage = replace(stage, book=record_first_duration(stage.book, update, now))
+        if stage.n >= now.n_clients or RATE not in update.extras:
+            return stage
         mass = update.n_examples if self.weighting == "examples" else 1
-        return {
-            **state,
-            "sum": torch.add(state["sum"], now.layout.params(update.delta), alpha=mass),
-            "rate": state["rate"] + mass * update.extras[RATE].item(),
-            "examples": state["examples"] + update.n_examples,
-            "count": state["count"] + 1,
-        }
+        return replace(
+            stage,
+            sum=torch.add(stage.sum, now.layout.params(update.delta), alpha=mass),
+            rate=stage.rate + mass * update.extras[RATE].item(),
+            examples=stage.examples + update.n_examples,
+            count=stage.count + 1,
+        )
 
-    def apply(self, roster: Roster, state: State, now: Now) -> tuple[list[int], State]:
+    def apply(self, roster: Roster, stage: Stage, now: Now) -> tuple[list[int], Stage]:
         if now.in_flight or not len(roster):
-            return [], state
-        n = state["n"]
+            return [], stage
+        n = stage.n
         if n < now.n_clients:
-            if cohort := first_visits(roster, state["book"], now):
-                return cohort, {**state, **_no_gradient(now.weights), "tested": False}
-            if state["tested"] and state["count"] and self.reached(state):
+            if cohort := first_visits(roster, stage.book, now):
+                return cohort, stage.without_sums(now.weights, tested=False)
+            if stage.tested and stage.count and self.is_reached(stage):
                 n = min(2 * n, now.n_clients)
-        state = {**state, "book": ranked(state["book"], now.n_clients), "n": n, **_no_gradient(now.weights)}
-        rank = state["book"]["rank"]
-        fast = [k for k in roster if rank[k] < n]
-        return drawn(roster, fast or list(roster), roster.limit, now), state
+        stage = replace(stage.without_sums(now.weights), book=ranked(stage.book, now.n_clients), n=n)
+        fast = [k for k in roster if stage.book.rank[k] < n]
+        return draw_among(roster, fast or list(roster), roster.limit, now), stage
 
-    def reached(self, state: State) -> bool:
+    def is_reached(self, stage: Stage) -> bool:
         """‖∇L_n(w)‖² ≤ 2 μ c / (n s)."""
-        gradient = torch.linalg.vector_norm(state["sum"]).item() / state["rate"]
-        s = state["examples"] / state["count"]
-        return bool(gradient**2 <= 2 * self.mu * self.c / (state["n"] * s))
-
-
-def _no_gradient(weights: Tensor) -> State:
-    """Nothing heard of a round yet."""
-    return {"sum": weights.new_zeros(()), "rate": 0.0, "examples": 0, "count": 0, "tested": True}
+        gradient = torch.linalg.vector_norm(stage.sum).item() / stage.rate
+        s = stage.examples / stage.count
+        return bool(gradient**2 <= 2 * self.mu * self.c / (stage.n * s))
 
 
 @methods.register(
@@ -159,7 +170,7 @@ def flanp(
     return Method(
         "flanp",
         staleness="always 0",
-        local=Rated(),
+        local=FlanpClient(),
         aggregate=replace(round_mean(weighting), payload_keys=STAGES, required_extras=frozenset({RATE})),
         dispatch=Dispatch(who.apply, who.init, observe=who.observe, check_task=at_most_all("n0", n0)),
     )

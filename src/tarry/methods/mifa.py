@@ -26,6 +26,7 @@ On the server, in model sizes: N rows and 2 (the sum, in double precision) besid
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Annotated, Any
 
@@ -38,50 +39,58 @@ from ..core.errors import BadInput
 from ..core.idle_clients import Roster
 from ..core.method import Method, Now
 from ..core.parts import Aggregate, Dispatch
+from ..core.state_tree import StateRecord
 from ..core.tickets import Update
-from ..parts.cached import Kept, keep, nothing_kept
+from ..parts.cached import RowCache, replace_row
 from ..parts.epochs import at_epoch_ends, at_rate, by_epochs, entry, per_rate
 from .registry import methods
 
 __all__ = ["mifa"]
 
 
-def remembered(length: float, *, wait: bool) -> Aggregate:
-    """η_t (1/N) Σ G_i at the end of each round, downhill; nothing while somebody is waited for."""
+def memory_mean(length: float, *, wait: bool) -> Aggregate:
+    """At the end of each round: W ← W − η_t (1/N) Σ G_i, with the G_i in a cache, downhill. No step while some wait."""
 
-    def take(update: Update, G: Kept, late: bool, now: Now) -> Kept:  # noqa: ARG001 - the same, late or not
-        return keep(G, update.ticket.client, per_rate(entry(update, now), update, now))
+    def take(update: Update, G: RowCache, late: bool, now: Now) -> RowCache:  # noqa: ARG001 - late ones count alike
+        return replace_row(G, update.ticket.client, per_rate(entry(update, now), update, now))
 
-    def close(G: Kept, now: Now) -> tuple[Tensor | None, Kept]:
-        known, n = len(G["rows"]), now.layout.n_params
+    def close(G: RowCache, now: Now) -> tuple[Tensor | None, RowCache]:
+        known, n = len(G.rows), now.layout.n_params
         if not known or (wait and known < now.n_clients):
             return None, G
-        move = G["sum"] / now.n_clients
+        move = G.sum / now.n_clients
         if now.layout.stats:
-            torch.div(G["sum"][n:], known, out=move[n:])
+            torch.div(G.sum[n:], known, out=move[n:])
         return at_rate(move, now).to(now.weights.dtype), G
 
-    return by_epochs(length, begin=nothing_kept, take=take, close=close)
+    return by_epochs(length, begin=RowCache.empty, take=take, close=close)
 
 
-def everybody_once(then: Dispatch) -> Dispatch:
-    """Rounds of clients that have not reported yet; when all have, what follows."""
+@dataclass(frozen=True)
+class FirstReports(StateRecord):
+    """The clients that have reported, and the state of the dispatch part that follows."""
 
-    def init(weights: Tensor) -> dict[str, Any]:
-        return {"seen": Marks(), "then": then.init(weights)}
+    seen: Marks
+    then: Any
 
-    def observe(update: Update, state: dict[str, Any], _: Now) -> dict[str, Any]:
-        state["seen"][update.ticket.client] = True
+
+def all_clients_first(then: Dispatch) -> Dispatch:
+    """Rounds of clients that have not reported yet; once all have, the part `then`."""
+
+    def init(weights: Tensor) -> FirstReports:
+        return FirstReports(Marks(), then.init(weights))
+
+    def observe(update: Update, state: FirstReports, _: Now) -> FirstReports:
+        state.seen[update.ticket.client] = True
         return state
 
-    def apply(roster: Roster, state: dict[str, Any], now: Now) -> tuple[list[int], dict[str, Any]]:
-        seen = state["seen"]
-        if len(seen) == now.n_clients:
-            chosen, after = then(roster, state["then"], now)
-            return chosen, {**state, "then": after}
+    def apply(roster: Roster, state: FirstReports, now: Now) -> tuple[list[int], FirstReports]:
+        if len(state.seen) == now.n_clients:
+            chosen, after = then(roster, state.then, now)
+            return chosen, replace(state, then=after)
         if now.in_flight:
             return [], state
-        new = sorted(k for k in roster if k not in seen)
+        new = sorted(k for k in roster if k not in state.seen)
         chosen = sorted(new[i] for i in rng.permutation(now.key, len(new))[: roster.limit])
         for k in chosen:
             roster.remove(k)
@@ -107,6 +116,6 @@ def mifa(
     return Method(
         "mifa",
         staleness="not weighed: a client's latest update counts in every round until its next",
-        aggregate=remembered(inf if epoch is None else epoch, wait=not no_wait),
-        dispatch=rounds if no_wait else everybody_once(rounds),
+        aggregate=memory_mean(inf if epoch is None else epoch, wait=not no_wait),
+        dispatch=rounds if no_wait else all_clients_first(rounds),
     )

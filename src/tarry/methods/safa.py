@@ -44,7 +44,7 @@ from ..core.idle_clients import Roster
 from ..core.method import Method, Now
 from ..core.parts import Aggregate, Dispatch
 from ..core.tickets import Update
-from ..parts.cached import keep, nothing_kept, passed_on
+from ..parts.cached import RowCache, as_update, replace_row
 from ..parts.epochs import at_epoch_ends, ends
 from ..parts.manifold import CONTROL
 from .registry import methods
@@ -65,7 +65,7 @@ class Rounds:
 
     def init(self, weights: Tensor) -> State:
         return {
-            **nothing_kept(weights),
+            **RowCache.empty(weights).dump(),
             "sizes": Marks(),
             "n": 0,  # of the rows
             "rest": weights,
@@ -126,7 +126,7 @@ class Rounds:
         for k in waiting[:free]:
             state["picked"][k] = True
             state = _entered(state, k, undecided[k], now)
-        move = passed_on(_mean(state, now).sub_(now.weights), state, now)
+        move = as_update(_mean(state, now).sub_(now.weights), now, state["examples"], state["steps"])
         for k in waiting[free:]:
             state = _entered(state, k, undecided[k], now)
         for k in waiting:
@@ -150,7 +150,7 @@ class Rounds:
         for k in list(state["rows"]):
             if now.version - heard[k] > self.lag:
                 heard[k] = now.version
-                state = keep(state, k, now.weights, mass=state["sizes"][k])
+                state = _with_row(state, k, now.weights, mass=state["sizes"][k])
         if state["rest"] is not None and now.version - state["rest_heard"] > self.lag:
             state = {**state, "rest": now.weights, "rest_heard": now.version}
         return {**state, "version": now.version}
@@ -161,10 +161,14 @@ def _fresh() -> State:
     return {"picked": Marks(), "again": 0, "examples": 0, "steps": 0}
 
 
+def _with_row(state: State, k: int, row: Tensor, *, mass: float) -> State:
+    return {**state, **replace_row(RowCache(state["rows"], state["sum"]), k, row, mass=mass).dump()}
+
+
 def _entered(state: State, k: int, row: Tensor, now: Now) -> State:
     """w*_k ← row."""
     n_k, known = state["sizes"][k], k in state["rows"]
-    state = keep(state, k, row, mass=n_k)
+    state = _with_row(state, k, row, mass=n_k)
     if known:
         return state
     return {**state, "n": state["n"] + n_k, "rest": None if len(state["rows"]) == now.n_clients else state["rest"]}

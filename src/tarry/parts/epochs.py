@@ -32,12 +32,12 @@ from ..core.method import Now
 from ..core.parts import Aggregate, Dispatch
 from ..core.tickets import Offer, Update
 from ..engine.clock import after
-from .cached import passed_on
+from .cached import as_update
 from .manifold import CONTROL
 
 __all__ = ["at_epoch_ends", "at_rate", "by_epochs", "ends", "entry", "per_rate"]
 
-Book = dict[str, Any]
+Book = Any
 
 
 def entry(update: Update, now: Now) -> Tensor:
@@ -143,7 +143,7 @@ def _pooled(move: Tensor, state: dict[str, Any], now: Now) -> Update:
     """The move as an update of the moment: from the global's statistics to those given."""
     n = now.layout.n_params
     delta = torch.cat([move[:n], move[n:] - now.weights[n:]]) if now.layout.stats else move
-    return passed_on(delta, state, now)
+    return as_update(delta, now, state["examples"], state["steps"])
 
 
 def at_epoch_ends() -> Dispatch:

@@ -252,9 +252,10 @@ def _suited(spec: Spec, method: Method, task: Task) -> None:
     for cross, names in PARTS.items():
         with under_flag(cross if getattr(spec, cross) is not None else _flag(spec, "method")):
             for name in names:
-                suits = getattr(getattr(method, name), "suits", None)
-                if suits is not None:
-                    suits(task)
+                part = getattr(method, name)
+                check_task = getattr(part, "suits" if name == "local" else "check_task", None)
+                if check_task is not None:
+                    check_task(task)
 
 
 def _unscored(spec: Spec, method: Method) -> list[str]:
