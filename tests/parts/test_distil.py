@@ -249,7 +249,7 @@ def test_a_method_answers_from_its_own_states() -> None:
     assert method.answer is not None
     assert torch.equal(method.answer(bench.weights, begun(method, bench)), 2 * bench.weights)
     assert set(seen[0]) == {"correct", "aggregate", "step"}
-    assert set(seen[0]["aggregate"]) == set(buffer(2).init(bench.weights))
+    assert set(seen[0]["aggregate"].dump()) == set(buffer(2).init(bench.weights).dump())
 
 
 def test_a_step_along_another_geodesic_is_still_followed_by_the_distillation() -> None:

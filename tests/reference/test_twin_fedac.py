@@ -106,9 +106,9 @@ def test_weighing_all_alike_c_is_the_mean_of_what_clients_keep() -> None:
 
     def look() -> None:
         state = sim.server.state["aggregate"]
-        if state["sums"]["count"] == 0 and sim.server.version:
+        if state.sums.count == 0 and sim.server.version:
             kept = sim._memories["c_k"]
-            torch.testing.assert_close(state["c"], sum(kept.values()) / 4, rtol=1e-10, atol=1e-12)
+            torch.testing.assert_close(state.c, sum(kept.values()) / 4, rtol=1e-10, atol=1e-12)
             checked[0] += 1
 
     sim.run(look)

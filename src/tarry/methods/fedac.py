@@ -33,8 +33,8 @@ the c of its time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any
+from dataclasses import dataclass, replace
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -43,8 +43,9 @@ from ..core.errors import BadInput
 from ..core.local_rule import LocalRule
 from ..core.method import Method, Now
 from ..core.parts import Aggregate, Correct, Step
+from ..core.state_tree import StateRecord
 from ..core.tickets import Offer, Update
-from ..parts.aggregate import gather, nothing_yet, pooled
+from ..parts.aggregate import Sums, accumulate, empty_sums, mean_update
 from ..parts.manifold import CONTROL, inner
 from ..parts.moments import Second, adam
 from ..parts.variates import CHANGE, VARIATE, Control, Varied
@@ -70,29 +71,36 @@ def similar(floor: float) -> Correct:
     return Correct(apply, only_scales=True)
 
 
+@dataclass(frozen=True)
+class WeightedBuffer(StateRecord):
+    """The sums over the buffer, and the server's control variate."""
+
+    sums: Sums
+    c: Tensor  # a number, until clients upload vectors
+
+
 def weighted_buffer(size: int, *, correction: bool) -> Aggregate:
     """Collect `size` updates, then pass on Σ p_i Δ_i; c moves along with Σ p_i (c_i⁺ − c_i)."""
     if size < 1:
         raise BadInput(f"--method.buffer {size}: must be 1 or more")
     carries = frozenset({CONTROL, CHANGE})
 
-    def init(weights: Tensor) -> dict[str, Any]:  # c is a number, until clients show how many weights are trained
-        return {"sums": nothing_yet(weights), "c": weights.new_zeros(())}
+    def init(weights: Tensor) -> WeightedBuffer:
+        return WeightedBuffer(empty_sums(weights), weights.new_zeros(()))
 
-    def apply(update: Update | None, state: dict[str, Any], now: Now) -> tuple[Update | None, dict[str, Any]]:
+    def apply(update: Update | None, state: WeightedBuffer, now: Now) -> tuple[Update | None, WeightedBuffer]:
         if update is None:
             return None, state
-        sums = gather(state["sums"], update.replace(weight=1.0), now, update.weight, carries=carries)
-        if sums["count"] < size:
-            return None, {**state, "sums": sums}
-        step = pooled(sums, now)
-        return step, {"sums": nothing_yet(now.weights), "c": moved(state["c"], step.extras, now)}
+        sums = accumulate(state.sums, update.replace(weight=1.0), now, update.weight, carries=carries)
+        if sums.count < size:
+            return None, replace(state, sums=sums)
+        mean, c = mean_update(sums, now), state.c
+        if CHANGE in mean.extras:
+            c = torch.add(c, mean.extras[CHANGE], alpha=size / now.n_clients)  # c + (K/N) Σ p_i (c_i⁺ − c_i)
+        return mean, WeightedBuffer(empty_sums(now.weights), c)
 
-    def moved(c: Tensor, extras: Mapping[str, Tensor], now: Now) -> Tensor:
-        return torch.add(c, extras[CHANGE], alpha=size / now.n_clients) if CHANGE in extras else c
-
-    def offer(_: int, state: dict[str, Any], __: Now) -> Offer:
-        return Offer({VARIATE: state["c"]})
+    def offer(_: int, state: WeightedBuffer, __: Now) -> Offer:
+        return Offer({VARIATE: state.c})
 
     return Aggregate(
         apply, init, offer if correction else None, payload_keys=frozenset({VARIATE} if correction else ())

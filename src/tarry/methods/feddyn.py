@@ -18,15 +18,17 @@ displacements for ever: under other servers, or with other clients, it is refuse
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from ..core.method import Method, Now
 from ..core.parts import Aggregate
+from ..core.state_tree import StateRecord
 from ..core.tickets import Update
-from ..parts.aggregate import round_mean
+from ..parts.aggregate import Sums, empty_sums, round_mean
 from ..parts.dispatch import barrier
 from ..parts.manifold import CONTROL
 from ..parts.variates import Dual, H, Varied
@@ -35,22 +37,30 @@ from .registry import methods
 __all__ = ["feddyn"]
 
 
+@dataclass(frozen=True)
+class DynamicState(StateRecord):
+    """The sums of the round, and the server's memory."""
+
+    round: Sums
+    past: Tensor  # −h/α
+
+
 def dynamic_mean() -> Aggregate:
-    """When all are back, pass on mean Δ_k − h/α. The state's `past` is −h/α."""
+    """When no client is training any more, pass on mean Δ_k − h/α."""
     rounds = round_mean("uniform", carries=frozenset())
 
-    def init(weights: Tensor) -> dict[str, Any]:
-        return {"round": rounds.init(weights), "past": weights.new_zeros(())}
+    def init(weights: Tensor) -> DynamicState:
+        return DynamicState(empty_sums(weights), weights.new_zeros(()))
 
-    def apply(update: Update | None, state: dict[str, Any], now: Now) -> tuple[Update | None, dict[str, Any]]:
-        came, past = state["round"]["count"] + (update is not None), state["past"]
-        mean, sums = rounds(update, state["round"], now)
+    def apply(update: Update | None, state: DynamicState, now: Now) -> tuple[Update | None, DynamicState]:
+        cohort, past = state.round.count + (update is not None), state.past
+        mean, sums = rounds(update, state.round, now)
         if mean is not None:
             delta, n = mean.delta.clone(), now.layout.n_params
-            past = torch.add(past, delta[:n], alpha=came / now.n_clients)
+            past = torch.add(past, delta[:n], alpha=cohort / now.n_clients)  # −h/α + (1/N) Σ Δ_k
             delta[:n] += past
             mean = mean.replace(delta=delta)
-        return mean, {"round": sums, "past": past}
+        return mean, DynamicState(sums, past)
 
     h = frozenset({H})
     return Aggregate(apply, init, payload_keys=h, must_be_used=h, dropped_extras=frozenset({CONTROL}))

@@ -21,15 +21,17 @@ these clients would be plain ones, or FedProx's: they need this one, and it need
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from ..core.method import Method, Now
 from ..core.parts import Aggregate
+from ..core.state_tree import StateRecord
 from ..core.tickets import Update
-from ..parts.aggregate import Weighting, gather, nothing_yet, pooled
+from ..parts.aggregate import Sums, Weighting, accumulate, empty_sums, mean_update
 from ..parts.dispatch import barrier
 from ..parts.manifold import CONTROL
 from ..parts.variates import NORMALISATION, REACH, Normal, Varied
@@ -38,23 +40,31 @@ from .registry import methods
 __all__ = ["fednova"]
 
 
-def normalised_mean(weighting: Weighting) -> Aggregate:
-    """When all are back, pass on τ_eff Σ p_k Δ_k / ‖a_k‖₁."""
+@dataclass(frozen=True)
+class NormalizedSums(StateRecord):
+    """The sums of the round, of displacements over ‖a_k‖₁."""
 
-    def init(weights: Tensor) -> dict[str, Any]:
-        return {"sums": nothing_yet(weights), "tau": 0.0}
+    sums: Sums
+    tau: float  # Σ n_k ‖a_k‖₁
 
-    def apply(update: Update | None, state: dict[str, Any], now: Now) -> tuple[Update | None, dict[str, Any]]:
-        sums, tau = state["sums"], state["tau"]
+
+def normalized_mean(weighting: Weighting) -> Aggregate:
+    """When no client is training any more, pass on τ_eff Σ p_k Δ_k / ‖a_k‖₁."""
+
+    def init(weights: Tensor) -> NormalizedSums:
+        return NormalizedSums(empty_sums(weights), tau=0.0)
+
+    def apply(update: Update | None, state: NormalizedSums, now: Now) -> tuple[Update | None, NormalizedSums]:
+        sums, tau = state.sums, state.tau
         if update is not None:
             mass = update.n_examples if weighting == "examples" else 1
             a = update.extras.get(REACH)
-            size = update.n_steps if a is None else a.item()  # who tells nothing made plain steps
+            size = update.n_steps if a is None else a.item()  # without an upload: plain SGD, ‖a‖₁ = steps
             tau += mass * size
-            sums = gather(sums, scaled(update, 1 / size, now), now, mass, carries=frozenset())
-        if now.in_flight or not sums["count"]:
-            return None, {"sums": sums, "tau": tau}
-        return scaled(pooled(sums, now), tau / sums["mass"], now), init(now.weights)
+            sums = accumulate(sums, scaled(update, 1 / size, now), now, mass, carries=frozenset())  # Σ n_k Δ_k / ‖a_k‖₁
+        if now.in_flight or not sums.count:
+            return None, NormalizedSums(sums, tau)
+        return scaled(mean_update(sums, now), tau / sums.mass, now), init(now.weights)
 
     word = frozenset({NORMALISATION})
     return Aggregate(
@@ -68,7 +78,7 @@ def normalised_mean(weighting: Weighting) -> Aggregate:
 
 
 def scaled(update: Update, by: float, now: Now) -> Update:
-    """The trained weights' displacement times a number; running statistics as they are."""
+    """Return the update with its displacement times a number; running statistics unchanged."""
     n = now.layout.n_params
     delta = update.delta * by
     return update.replace(delta=torch.cat([delta[:n], update.delta[n:]]) if now.layout.stats else delta)
@@ -89,6 +99,6 @@ def fednova(
         "fednova",
         staleness="always 0",
         local=Varied(Normal(mu)),
-        aggregate=normalised_mean(weighting),
+        aggregate=normalized_mean(weighting),
         dispatch=barrier(),
     )

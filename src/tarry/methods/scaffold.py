@@ -25,7 +25,7 @@ Under servers that step at each arrival it is refused: these clients need a c, w
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 import torch
@@ -35,9 +35,10 @@ from ..core.client_table import Marks
 from ..core.local_rule import Brief, Context, Functions, Outcome, Step
 from ..core.method import Method, Now
 from ..core.parts import Aggregate
+from ..core.state_tree import StateRecord
 from ..core.task import Examples
 from ..core.tickets import Offer, Update
-from ..parts.aggregate import Weighting, round_mean
+from ..parts.aggregate import Sums, Weighting, empty_sums, round_mean
 from ..parts.dispatch import barrier
 from ..parts.manifold import CONTROL
 from ..parts.step import add
@@ -79,28 +80,43 @@ class OptionI(Varied):
         return self.variate.becomes(total / examples, context)
 
 
+@dataclass(frozen=True)
+class ControlState(StateRecord):
+    """The sums of the round, and what c is computed from."""
+
+    round: Sums
+    sum: Tensor  # Σ mass · c_k over all clients
+    sizes: Marks  # the mass of every client that has reported: n_k, or 1
+    mass: int  # their sum
+    c: Tensor
+
+
 def controlled_mean(weighting: Weighting) -> Aggregate:
-    """When all are back, pass on the mean Δ_k; c, from the sum of all mass · c_k, is kept here, and offered."""
+    """When no client is training any more, pass on the mean Δ_k (Eq. 5) and compute c, which clients are sent."""
     rounds = round_mean(weighting, carries=frozenset())
 
-    def init(weights: Tensor) -> dict[str, Any]:
+    def init(weights: Tensor) -> ControlState:
         zero = weights.new_zeros(())
-        return {"round": rounds.init(weights), "sum": zero, "sizes": Marks(), "mass": 0, "c": zero}
+        return ControlState(empty_sums(weights), sum=zero, sizes=Marks(), mass=0, c=zero)
 
-    def apply(update: Update | None, state: dict[str, Any], now: Now) -> tuple[Update | None, dict[str, Any]]:
-        mean, sums = rounds(update, state["round"], now)
-        state = {**state, "round": sums}
+    def apply(update: Update | None, state: ControlState, now: Now) -> tuple[Update | None, ControlState]:
+        mean, sums = rounds(update, state.round, now)
+        state = replace(state, round=sums)
         if update is not None and CHANGE in update.extras:
-            k, mass = update.ticket.client, update.n_examples if weighting == "examples" else 1
-            state["mass"] += 0 if k in state["sizes"] else mass
-            state["sizes"][k] = mass
-            state["sum"] = torch.add(state["sum"], update.extras[CHANGE], alpha=mass)
-        if mean is not None and state["mass"]:
-            state["c"] = state["sum"] * (len(state["sizes"]) / (state["mass"] * now.n_clients))
+            state = add_change(update, state)
+        if mean is not None and state.mass:
+            known = len(state.sizes)  # c_k of the other N − known clients is 0
+            state = replace(state, c=state.sum * (known / (state.mass * now.n_clients)))
         return mean, state
 
-    def offer(_: int, state: dict[str, Any], __: Now) -> Offer:
-        return Offer({VARIATE: state["c"]})
+    def add_change(update: Update, state: ControlState) -> ControlState:
+        k, mass = update.ticket.client, update.n_examples if weighting == "examples" else 1
+        total = state.mass if k in state.sizes else state.mass + mass
+        state.sizes[k] = mass
+        return replace(state, mass=total, sum=torch.add(state.sum, update.extras[CHANGE], alpha=mass))
+
+    def offer(_: int, state: ControlState, __: Now) -> Offer:
+        return Offer({VARIATE: state.c})
 
     c, change = frozenset({VARIATE}), frozenset({CHANGE})
     return Aggregate(
