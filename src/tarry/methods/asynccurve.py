@@ -37,9 +37,9 @@ from ..core.method import Geodesic, Method, Now
 from ..core.parts import Correct, Step
 from ..core.state_tree import StateRecord
 from ..core.tickets import Offer, Update
-from ..parts.curve import SHIFT, CurveLearning, Proximal, Shape, Solver
-from ..parts.endpoint import corrected, dynamic, orthogonal, shifted
-from ..parts.manifold import bezier, line, onward, printed
+from ..parts.curve import SHIFT, CurveLearning, CurveName, ProximalName, SolverName
+from ..parts.endpoint import delay_correction, dynamic, orthogonal, shifted
+from ..parts.manifold import bezier, line, printed, step_along
 from ..vector.pool import fresh
 from .registry import methods
 
@@ -71,7 +71,7 @@ def correction_part(name: Correction, statistic: str, switch: float | None) -> C
         "asgd": shifted(0.0),
         "fedasync": shifted(1.0),
     }
-    return corrected(rules[name])
+    return delay_correction(rules[name])
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class CurveStep:
         alpha, state = self.alpha(update, state, now)
         here = now.layout.params(now.weights)
         shift = fresh(here) if self.moments else None
-        new = onward(self.curve, now, min(alpha, 1.0), update, left=shift)  # Θ^(τ+1), Eq. 31; shift = Θ^τ − Θ^(τ+1)
+        new = step_along(self.curve, now, min(alpha, 1.0), update, left=shift)  # Θ^(τ+1), Eq. 31; shift = Θ^τ − Θ^(τ+1)
         swa, models = self.average(new, state, now)
         if self.periodic and swa is not None and now.version % self.periodic == 0:  # Sec. 5.1
             new = swa
@@ -165,17 +165,17 @@ def asynccurve(
     swa: Annotated[float, "the share of the budget after which weights are averaged; 1 never"] = 0.75,
     periodic: Annotated[int, "C, the server steps after which the average becomes the global; 0 never"] = 0,
     curve: Annotated[
-        Shape, "the way the global travels: Bézier, as printed, or straight (no control points)"
+        CurveName, "the way the global travels: Bézier, as printed, or straight (no control points)"
     ] = "bezier",
     correction: Annotated[Correction, "what is done about delay"] = "orthodyn",
     statistic: Annotated[str, "orthodyn's: agreement, ratio, progress, or file.py:factory"] = "agreement",
     switch: Annotated[float | None, "orthodyn: the value above which position is trusted; the statistic's own"] = None,
-    optimiser: Annotated[Solver, "the clients'"] = "adam",
+    optimiser: Annotated[SolverName, "the clients'"] = "adam",
     lr: Annotated[float, "η₁, of the endpoint"] = 1e-3,
     control_lr: Annotated[float | None, "η₂, of the control point; lr/10 when left out"] = None,
     moments: Annotated[bool, "begin Adam with the global's last step"] = True,
     rho: Annotated[float, "ρ, how far asam looks"] = 0.5,
-    proximal: Annotated[Proximal, "what holds clients near the weights they received"] = "lorentz",
+    proximal: Annotated[ProximalName, "what holds clients near the weights they received"] = "lorentz",
     mu: Annotated[float, "μ, how strongly"] = 0.1,
     sigma: Annotated[float, "σ of lorentz: smaller holds more, and more so further away"] = 1.0,
     gamma: Annotated[float, "γ, how far control points are kept orthogonal to the line"] = 1.0,

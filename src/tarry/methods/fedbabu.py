@@ -28,14 +28,14 @@ from .registry import methods
 
 __all__ = ["fedbabu"]
 
-Side = Literal["head", "body"]
+TrainedSide = Literal["head", "body"]
 
 
 @dataclass(frozen=True)
 class OneSide(LocalRule):
     """Plain training of the head or of the body; the other side stays to the bit."""
 
-    side: Side
+    side: TrainedSide
 
     def still(self, layout: Layout) -> tuple[Block, ...]:
         """The layers that stay."""

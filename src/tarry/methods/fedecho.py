@@ -21,7 +21,7 @@ from typing import Annotated, Literal
 
 from ..core.method import Method
 from ..parts.aggregate import buffer as buffered
-from ..parts.distil import Distillation, echoing
+from ..parts.distil import Distillation, with_distillation
 from ..parts.step import add
 from .registry import methods
 
@@ -59,4 +59,4 @@ def fedecho(
         aggregate=buffered(buffer),
         step=add(eta),
     )
-    return replace(echoing(plain, how), around=partial(echoing, how=how), plain=plain)
+    return replace(with_distillation(plain, how), around=partial(with_distillation, how=how), plain=plain)

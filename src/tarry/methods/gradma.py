@@ -68,7 +68,7 @@ def _stretches(layout: Layout, by: Projection) -> list[slice]:
 
 
 @dataclass(frozen=True)
-class Mindful(LocalRule):
+class MemoryWorker(LocalRule):
     """The worker: no step goes uphill by the last model's gradient or the received one's, or further away from that."""
 
     by: Projection
@@ -102,7 +102,7 @@ class Mindful(LocalRule):
 
 
 @dataclass(frozen=True)
-class Remembering:
+class MemoryServer:
     """The server, around the mean of a round. Displacements point downhill here: d_i, D, m and m̃ all change sign."""
 
     mean: Aggregate
@@ -194,11 +194,11 @@ def gradma(
 ) -> Method:
     """Rounds whose steps, the workers' and the server's, stay within 90° of the gradients they remember."""
     _check(beta1, beta2, memory)
-    server = Remembering(round_mean(weighting, carries=frozenset()), beta1, beta2, memory, projection)
+    server = MemoryServer(round_mean(weighting, carries=frozenset()), beta1, beta2, memory, projection)
     return Method(
         "gradma",
         staleness="always 0",
-        local=LocalRule() if side == "server" else Mindful(projection),
+        local=LocalRule() if side == "server" else MemoryWorker(projection),
         aggregate=round_mean(weighting)
         if side == "worker"
         else Aggregate(server.apply, server.init, dropped_extras=frozenset({CONTROL})),

@@ -38,7 +38,7 @@ from torch import Tensor
 from ..core.errors import BadInput
 from ..core.method import Method, Now
 from ..core.tickets import Update
-from ..parts.endpoint import Late, Rule, corrected
+from ..parts.endpoint import Rule, StaleUpdate, delay_correction
 from ..parts.epochs import Book, at_epoch_ends, by_epochs, entry
 from ..parts.manifold import inner
 from .registry import methods
@@ -49,7 +49,7 @@ __all__ = ["hfl"]
 def taylor(h: float) -> Rule:
     """δ̂ = (1 − h δ·G) δ."""
 
-    def rule(late: Late, state: Any) -> tuple[Tensor, Any]:
+    def rule(late: StaleUpdate, state: Any) -> tuple[Tensor, Any]:
         return late.delta * (1 - h * inner(late.delta, late.drift)), state
 
     return rule
@@ -111,7 +111,7 @@ def hfl(
     return Method(
         "hfl",
         staleness="τ = server steps (rounds) since hand-out; through the drift G = W_now − W_start, and λ_0 e^(−τ)",
-        correct=corrected(taylor(h)),
+        correct=delay_correction(taylor(h)),
         aggregate=by_epochs(epoch, begin=server.begin, take=server.take, close=server.close),
         dispatch=at_epoch_ends(),
     )

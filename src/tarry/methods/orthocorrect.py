@@ -25,7 +25,7 @@ from ..core.errors import BadInput
 from ..core.method import Method
 from ..core.parts import Correct
 from ..parts import endpoint
-from ..parts.endpoint import corrected, dynamic, orthogonal
+from ..parts.endpoint import delay_correction, dynamic, orthogonal
 from ..parts.step import add
 from .registry import methods
 
@@ -57,7 +57,7 @@ def orthocorrect(
     problems += [f"--method.alpha {alpha}: must be between 0 and 1"] if not 0 <= alpha <= 1 else []
     if problems:
         raise BadInput(problems)
-    return _method("orthocorrect", eta, corrected(orthogonal(alpha, theta, conflict)))
+    return _method("orthocorrect", eta, delay_correction(orthogonal(alpha, theta, conflict)))
 
 
 @methods.register(
@@ -67,7 +67,7 @@ def orthocorrect(
 )
 def orthograd(*, eta: Eta = 0.4) -> Method:
     """OrthoCorrect that trusts displacement: α = 0, ϑ = 0."""
-    return _method("orthograd", eta, corrected(orthogonal(0.0, 0.0)))
+    return _method("orthograd", eta, delay_correction(orthogonal(0.0, 0.0)))
 
 
 @methods.register(
@@ -77,13 +77,13 @@ def orthograd(*, eta: Eta = 0.4) -> Method:
 )
 def orthopos(*, conflict: Conflict = "start", eta: Eta = 0.4) -> Method:
     """OrthoCorrect that trusts position: α = 1, ϑ = 0."""
-    return _method("orthopos", eta, corrected(orthogonal(1.0, 0.0, conflict)))
+    return _method("orthopos", eta, delay_correction(orthogonal(1.0, 0.0, conflict)))
 
 
 @methods.register("orthostrict", paper=PAPER, use="As an ablation: nothing along the drift is ever accepted.")
 def orthostrict(*, eta: Eta = 0.4) -> Method:
     """OrthoCorrect that always projects: ϑ = 1."""
-    return _method("orthostrict", eta, corrected(orthogonal(0.0, 1.0)))
+    return _method("orthostrict", eta, delay_correction(orthogonal(0.0, 1.0)))
 
 
 @methods.register(

@@ -34,11 +34,11 @@ from ..core.tickets import NOTHING
 from .manifold import CONTROL
 from .sharpness import ascended_adaptively
 
-__all__ = ["SHIFT", "CurveLearning", "Proximal", "Shape", "Solver"]
+__all__ = ["SHIFT", "CurveLearning", "ProximalName", "CurveName", "SolverName"]
 
-Proximal = Literal["lorentz", "l2", "none"]
-Solver = Literal["adam", "asam", "sgd"]
-Shape = Literal["bezier", "printed", "line"]
+ProximalName = Literal["lorentz", "l2", "none"]
+SolverName = Literal["adam", "asam", "sgd"]
+CurveName = Literal["bezier", "printed", "line"]
 
 #: the payload Θ^τ − Θ^(τ+1), over the trained weights: the global's last step, uphill, for Adam's first moments
 SHIFT = "shift"
@@ -48,7 +48,7 @@ _STEEP = 20.0  # the largest exponent of the Lorentz term: beyond it float32 wou
 _FLOOR = 0.01  # ASAM's η: how far a weight of 0 may still be moved
 
 
-class Lap(NamedTuple):
+class ControlPass(NamedTuple):
     """One epoch's control steps."""
 
     adam: Any
@@ -57,12 +57,12 @@ class Lap(NamedTuple):
     steps: Tensor
 
 
-class Learnt(NamedTuple):
+class CurveState(NamedTuple):
     """What goes from step to step."""
 
     solver: Any  # the endpoint's optimiser
     control: Tensor  # δφ, before it is projected
-    lap: Lap | None  # of the epoch; a line has none
+    lap: ControlPass | None  # of the epoch; a line has none
     steps: Tensor  # control steps of the visit
 
 
@@ -72,13 +72,13 @@ class CurveLearning(LocalRule):
 
     lr: float
     control_lr: float
-    solver: Solver
+    solver: SolverName
     rho: float
-    proximal: Proximal
+    proximal: ProximalName
     mu: float
     sigma: float
     gamma: float
-    shape: Shape
+    shape: CurveName
 
     def __post_init__(self) -> None:
         problems = [f"--method.lr {self.lr}: must be above 0"] if not self.lr > 0 else []
@@ -123,23 +123,23 @@ class CurveLearning(LocalRule):
             context["first"] = brief.payload[SHIFT] / brief.n_batches
         return w, context
 
-    def init(self, w: Tensor, context: Context, f: Functions) -> Learnt:  # noqa: ARG002
+    def init(self, w: Tensor, context: Context, f: Functions) -> CurveState:  # noqa: ARG002
         begin, first = self._endpoint, context.get("first")
         warm = None if begin.warm is None or first is None else begin.warm(first, first * first)
         none = torch.zeros((), dtype=torch.int64, device=w.device)
         lap = None if self.shape == "line" else self._fresh(w)
-        return Learnt(begin.init(w) if warm is None else warm, torch.zeros_like(w), lap, none)
+        return CurveState(begin.init(w) if warm is None else warm, torch.zeros_like(w), lap, none)
 
-    def _fresh(self, control: Tensor) -> Lap:
+    def _fresh(self, control: Tensor) -> ControlPass:
         zero = torch.zeros_like(control[0])
-        return Lap(self._control.init(control), zero, zero, zero)
+        return ControlPass(self._control.init(control), zero, zero, zero)
 
-    def turn(self, lap: int, state: Learnt, f: Functions) -> Learnt:  # noqa: ARG002
+    def turn(self, lap: int, state: CurveState, f: Functions) -> CurveState:  # noqa: ARG002
         return state._replace(lap=self._fresh(state.control)) if lap == 1 else state
 
     def step(
-        self, w: Tensor, batch: Examples, context: Context, state: Learnt, f: Functions
-    ) -> tuple[Tensor, Learnt, Tensor]:
+        self, w: Tensor, batch: Examples, context: Context, state: CurveState, f: Functions
+    ) -> tuple[Tensor, CurveState, Tensor]:
         g, loss = f.grad(w, batch)
         g = self.bend(g, w, context)
         if self.solver == "asam":
@@ -166,8 +166,8 @@ class CurveLearning(LocalRule):
         return torch.addcmul(torch.addcmul(g, d, pull), w, -pull * rise / a)
 
     def control_step(
-        self, w: Tensor, batch: Examples, context: Context, state: Learnt, f: Functions
-    ) -> tuple[Tensor, Learnt, Tensor]:
+        self, w: Tensor, batch: Examples, context: Context, state: CurveState, f: Functions
+    ) -> tuple[Tensor, CurveState, Tensor]:
         start, control = context["start"], state.control
         lams = context["lam"]  # in a stack, who is done goes on counting for nothing
         lam = lams.gather(0, state.steps.view(1).clamp_max(len(lams) - 1)).squeeze(0)
@@ -183,14 +183,18 @@ class CurveLearning(LocalRule):
         control, adam = self._control.descend(control, share * self._projected(g, way), adam)
         if self.watch:
             line, curve = line + f.loss(straight, batch), curve + loss
-        return w, state._replace(control=control, lap=Lap(adam, line, curve, steps + 1), steps=state.steps + 1), loss
+        return (
+            w,
+            state._replace(control=control, lap=ControlPass(adam, line, curve, steps + 1), steps=state.steps + 1),
+            loss,
+        )
 
     def _projected(self, v: Tensor, way: Tensor) -> Tensor:
         """v − γ P(v), P onto the way; all of v where there is no way."""
         size = torch.dot(way, way).clamp_min(torch.finfo(way.dtype).tiny)
         return torch.addcmul(v, way, -self.gamma * torch.dot(v, way) / size) if self.gamma else v
 
-    def finish(self, w: Tensor, context: Context, state: Learnt) -> Outcome:
+    def finish(self, w: Tensor, context: Context, state: CurveState) -> Outcome:
         if self.shape == "line":
             return Outcome()
         assert state.lap is not None

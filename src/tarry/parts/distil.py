@@ -7,7 +7,7 @@
                 f_d = α KL(σ(y) ‖ σ(ŷ)) + (1 − α) CE(ŷ, argmax y)                             Eq. 3
                 α = Ĥ α_max + (1 − Ĥ) α_min,  Ĥ = mean entropy of σ(y) over B / log C         Eq. 4
 
-`echoing` puts this around any server. Models are asked as in use: dropout off, running statistics still. Outputs may
+`with_distillation` puts this around any server. Models are asked as in use: dropout off, running statistics still. Outputs may
 have any number of dimensions before the classes: a sequence's tokens all count alike, those of a mask alone where there
 is one. Clip rescales to the norm ν what is longer. Adam's moments begin anew with every distillation. Logits that are
 not finite are not stored: such a client keeps its older ones, or has none.
@@ -37,7 +37,7 @@ from ..core.task import Task
 from ..core.tickets import Offer, Update
 from .classes import want_classes
 
-__all__ = ["Distillation", "echoing"]
+__all__ = ["Distillation", "with_distillation"]
 
 PAPERS_LR = 3e-6
 LOGITS, TEACHER = "logits", "teacher"  # the extras by which parts hand on y^i and y
@@ -77,15 +77,15 @@ class Distillation:
         return entropy * self.alpha_max + (1 - entropy) * self.alpha_min
 
 
-class Lesson(NamedTuple):
-    """What a batch is taught: f_d of the student's outputs, and the Ĥ and α it was made with."""
+class DistillLoss(NamedTuple):
+    """What a batch is loss: f_d of the student's outputs, and the Ĥ and α it was made with."""
 
     f_d: Callable[[Tensor], Tensor]
     entropy: Tensor
     alpha: Tensor
 
 
-def lesson(y: Tensor, mask: Tensor | None, how: Distillation) -> Lesson:
+def distill_loss(y: Tensor, mask: Tensor | None, how: Distillation) -> DistillLoss:
     """Eq. 3 and 4, for the teacher's logits of a batch."""
     log_p = log_softmax(y, -1)
     p, best = log_p.exp(), y.argmax(-1, keepdim=True)
@@ -105,10 +105,10 @@ def lesson(y: Tensor, mask: Tensor | None, how: Distillation) -> Lesson:
         ce = -log_q.gather(-1, best).squeeze(-1)
         return mean(alpha * kl + (1 - alpha) * ce)
 
-    return Lesson(f_d, entropy, alpha)
+    return DistillLoss(f_d, entropy, alpha)
 
 
-def distilled(x: Tensor, teacher: Tensor, now: Now, how: Distillation) -> Tensor:
+def distill(x: Tensor, teacher: Tensor, now: Now, how: Distillation) -> Tensor:
     """x̂ after Q steps of Eq. 2. Running statistics stay what they were."""
     lab, n = now.lab, now.layout.n_params
     assert lab is not None, "a method that distils says that it needs unlabelled inputs"
@@ -116,11 +116,11 @@ def distilled(x: Tensor, teacher: Tensor, now: Now, how: Distillation) -> Tensor
     w, stats, seen = x[:n], x[n:], list[Tensor]()
     moments = adam.init(w)
     for at in batches(lab.inputs, how, now.key):
-        taught = lesson(teacher[at], None if lab.mask is None else lab.mask[at], how)
-        g, _ = lab.grad(torch.cat([w, stats]) if len(stats) else w, lab.inputs[at], taught.f_d)
-        w, moments = adam.descend(w, clipped(g, how.clip), moments)
+        loss = distill_loss(teacher[at], None if lab.mask is None else lab.mask[at], how)
+        g, _ = lab.grad(torch.cat([w, stats]) if len(stats) else w, lab.inputs[at], loss.f_d)
+        w, moments = adam.descend(w, clip_norm(g, how.clip), moments)
         if now.notes is not None:
-            seen.append(torch.stack([taught.entropy, taught.alpha]))
+            seen.append(torch.stack([loss.entropy, loss.alpha]))
     if now.notes is not None:
         now.notes["entropy"], now.notes["alpha"] = torch.stack(seen).mean(0).tolist()
     return torch.cat([w, stats]) if len(stats) else w
@@ -139,12 +139,12 @@ def batches(inputs: Tensor, how: Distillation, key: int) -> Iterator[Tensor | sl
         left, lap = left - len(cuts), lap + 1
 
 
-def clipped(g: Tensor, nu: float | None) -> Tensor:
+def clip_norm(g: Tensor, nu: float | None) -> Tensor:
     """g, rescaled to the norm ν where it is longer."""
     return g if nu is None else g * (nu / torch.linalg.vector_norm(g)).clamp(max=1)
 
 
-def echoing(method: Method, how: Distillation) -> Method:
+def with_distillation(method: Method, how: Distillation) -> Method:
     """The method with a distillation around its server; one of no steps leaves it as it is."""
     if how.q == 0:
         return method
@@ -156,15 +156,15 @@ def echoing(method: Method, how: Distillation) -> Method:
 
     return replace(
         method,
-        correct=_asking(method.correct),
-        aggregate=_remembering(method.aggregate),
-        step=_teaching(method.step, how),
+        correct=_with_logits(method.correct),
+        aggregate=_keeping_logits(method.aggregate),
+        step=_with_distillation_step(method.step, how),
         answer=answered if answer is not None else None,
         unlabelled=True,
     )
 
 
-def _asking(part: Correct) -> Correct:
+def _with_logits(part: Correct) -> Correct:
     """A correct part that hands on what the client's own model says of U."""
 
     def apply(update: Update, state: Any, now: Now) -> tuple[Update, Any]:
@@ -189,14 +189,14 @@ def _logits(update: Update, now: Now) -> Tensor:
     logits = lab.outputs(update.ticket.sent + update.delta, lab.inputs)  # not update.local: it would be kept
     if logits.ndim < 2 or logits.shape[-1] < 2:
         form = "×".join(map(str, logits.shape))
-        raise BadInput(f"--unlabelled: the model's outputs for it are {form}; only scores of classes can be distilled")
+        raise BadInput(f"--unlabelled: the model's outputs for it are {form}; only scores of classes can be distill")
     if lab.mask is not None and lab.mask.shape != logits.shape[:-1]:
         forms = ("×".join(map(str, shape)) for shape in (lab.mask.shape, logits.shape))
         raise BadInput("--unlabelled: its mask is {}, the model's outputs are {}; wants a mark a token".format(*forms))
     return logits
 
 
-def _remembering(part: Aggregate) -> Aggregate:
+def _keeping_logits(part: Aggregate) -> Aggregate:
     """An aggregate part that keeps every client's logits, and passes their mean on with what it passes on."""
 
     def apply(update: Update | None, state: dict[str, Any], now: Now) -> tuple[Update | None, dict[str, Any]]:
@@ -246,16 +246,16 @@ def _with_teacher(update: Update | None, tables: Table, now: Now) -> Update | No
     return update.replace(extras={**update.extras, TEACHER: total / len(tables)})
 
 
-def _teaching(part: Step, how: Distillation) -> Step:
+def _with_distillation_step(part: Step, how: Distillation) -> Step:
     """A step part that distils after its step, if anybody is there to teach."""
 
     def apply(update: Update, state: Any, now: Now) -> tuple[Tensor, Any]:
         new, state = part(update, state, now)
         teacher = update.extras.get(TEACHER)
-        return (new if teacher is None else distilled(new, teacher, now, how)), state
+        return (new if teacher is None else distill(new, teacher, now, how)), state
 
     inner = part.with_geodesic
-    with_geodesic = inner and (lambda geodesic: _teaching(inner(geodesic), how))
+    with_geodesic = inner and (lambda geodesic: _with_distillation_step(inner(geodesic), how))
 
     def check_task(task: Task) -> None:
         want_classes(task, f"--task {task.name}: a distillation", "use another task, or leave out the distillation")

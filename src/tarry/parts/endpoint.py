@@ -36,13 +36,13 @@ from .manifold import CONTROL, inner, rotated, turning
 
 __all__ = [
     "Conflict",
-    "Late",
+    "StaleUpdate",
     "Rule",
     "Statistic",
-    "corrected",
+    "delay_correction",
     "dynamic",
     "orthogonal",
-    "positioned",
+    "trust_position",
     "shifted",
     "statistics",
 ]
@@ -50,7 +50,7 @@ __all__ = [
 Conflict = Literal["start", "endpoint"]
 
 
-class Late(NamedTuple):
+class StaleUpdate(NamedTuple):
     """A displacement that comes late: over the trained weights, with the update and the moment it is from."""
 
     delta: Tensor  # δ
@@ -61,14 +61,14 @@ class Late(NamedTuple):
 
 
 #: late, state → δ̂, state; in the place of a δ̂ that is δ − λ G, the number λ will do, as one or as a tensor
-Rule = Callable[[Late, Any], tuple[Tensor | float, Any]]
+Rule = Callable[[StaleUpdate, Any], tuple[Tensor | float, Any]]
 
 
 def _no_state(_: Tensor) -> None:
     return None
 
 
-def corrected(rule: Rule, init: Callable[[Tensor], Any] = _no_state) -> Correct:
+def delay_correction(rule: Rule, init: Callable[[Tensor], Any] = _no_state) -> Correct:
     """A correct part from a rule. Running statistics have no direction: they stay the client's."""
 
     def apply(update: Update, state: Any, now: Now) -> tuple[Update, Any]:
@@ -92,22 +92,24 @@ def corrected(rule: Rule, init: Callable[[Tensor], Any] = _no_state) -> Correct:
     return Correct(apply, init)
 
 
-def _late(delta: Tensor, w: Tensor, sent: Tensor, update: Update, now: Now) -> tuple[Late, tuple[float, float] | None]:
+def _late(
+    delta: Tensor, w: Tensor, sent: Tensor, update: Update, now: Now
+) -> tuple[StaleUpdate, tuple[float, float] | None]:
     """And a control point's products with δ and G, where there is one and they cost nothing."""
     drift, control = fresh(w), update.extras.get(CONTROL)
     if (kernels := compiled(w, sent, delta)) is None:
-        return Late(delta, torch.sub(w, sent, out=drift), update, now), None
+        return StaleUpdate(delta, torch.sub(w, sent, out=drift), update, now), None
     whole, bend = pieces((0, len(w))), None
     if control is not None and compiled(w, control) is not None:
         *sums, x, y = whole.sums(kernels.drifted_beside, 5, w, sent, delta, control, drift)
         bend = float(x[0]), float(y[0])
     else:
         sums = whole.sums(kernels.drifted, 3, w, sent, delta, drift)
-    return Late(delta, drift, update, now, torch.from_numpy(np.concatenate(sums)).unbind()), bend
+    return StaleUpdate(delta, drift, update, now, torch.from_numpy(np.concatenate(sums)).unbind()), bend
 
 
 def _straight(
-    late: Late, lam: Tensor | float, control: Tensor | None, bend: tuple[float, float] | None
+    late: StaleUpdate, lam: Tensor | float, control: Tensor | None, bend: tuple[float, float] | None
 ) -> tuple[Tensor, Tensor | None]:
     """δ − λ G, and the control point turned with it."""
     delta, drift = late.delta, late.drift
@@ -133,7 +135,7 @@ def _straight(
     return new, None if control is None else rotated(control, delta, new)
 
 
-def positioned() -> Correct:
+def trust_position() -> Correct:
     """λ = 1: what the client learnt is where it ended, whatever the global did meanwhile (FedAsync's trust)."""
 
     def apply(update: Update, state: None, now: Now) -> tuple[Update, None]:
@@ -151,7 +153,7 @@ def positioned() -> Correct:
 def shifted(lam: float) -> Rule:
     """δ − λ G."""
 
-    def rule(_: Late, state: Any) -> tuple[float, Any]:
+    def rule(_: StaleUpdate, state: Any) -> tuple[float, Any]:
         return lam, state
 
     return rule
@@ -161,7 +163,7 @@ def orthogonal(alpha: float, theta: float, conflict: Conflict = "start") -> Rule
     """OrthoCorrect in downhill signs: δ = −Δ and G = −b, so δ·G = Δ·b. The endpoint's test knows no ϑ."""
     theta = 0.0 if conflict == "endpoint" else theta
 
-    def rule(late: Late, state: Any) -> tuple[Tensor, Any]:
+    def rule(late: StaleUpdate, state: Any) -> tuple[Tensor, Any]:
         along, size, own = late.products or _products(late.delta, late.drift, whole=theta != 0)
         limit = size if conflict == "endpoint" else theta * torch.sqrt(own * size)
         conflicts = along < limit if conflict == "endpoint" else along <= limit
@@ -187,7 +189,7 @@ class Statistic(NamedTuple):
     """How close to convergence a run is: a value from 0 to 1, and where it switches unless told otherwise."""
 
     init: Callable[[], Any]
-    measure: Callable[[Late, Any], tuple[float, Any]]
+    measure: Callable[[StaleUpdate, Any], tuple[float, Any]]
     switch: float
 
 
@@ -209,7 +211,7 @@ def ratio(*, smooth: Smooth = 0.95) -> Statistic:
     The mean begins with the first ‖δ‖: mean ← smooth · mean + (1 − smooth) ‖δ‖; the most is of that mean.
     """
 
-    def measure(late: Late, state: dict[str, float] | None) -> tuple[float, dict[str, float]]:
+    def measure(late: StaleUpdate, state: dict[str, float] | None) -> tuple[float, dict[str, float]]:
         size = torch.linalg.vector_norm(late.delta).item()
         mean = size if state is None else smooth * state["mean"] + (1 - smooth) * size
         most = mean if state is None else max(state["most"], mean)
@@ -231,7 +233,7 @@ def agreement(*, smooth: Smooth = 0.95) -> Statistic:
     even sample of the coordinates, so a client costs the server little.
     """
 
-    def measure(late: Late, state: dict[str, Any]) -> tuple[float, dict[str, Any]]:
+    def measure(late: StaleUpdate, state: dict[str, Any]) -> tuple[float, dict[str, Any]]:
         me, n = late.update.ticket.client, len(late.delta)
         stride = ceil(n / _SAMPLE)
         delta, sent = late.delta[::stride].clone(), late.update.ticket.sent[:n:stride]
@@ -263,14 +265,14 @@ def dynamic(statistic: str, *, switch: float | None = None, middle: float = 0.0,
     _check(limit, middle, smooth)
     phases = (orthogonal(0.0, 0.0), shifted(0.0), orthogonal(1.0, 0.0))
 
-    def rule(late: Late, state: Any) -> tuple[Tensor | float, Any]:
+    def rule(late: StaleUpdate, state: Any) -> tuple[Tensor | float, Any]:
         value, state = chosen.measure(late, state)
         phase = 2 if value > limit else 1 if value > limit - middle else 0
         if late.now.notes is not None:
             late.now.notes.update(phase=phase, statistic=value)
         return phases[phase](late, None)[0], state
 
-    return corrected(rule, lambda _: chosen.init())
+    return delay_correction(rule, lambda _: chosen.init())
 
 
 def _statistic(name: str, smooth: float) -> Statistic:

@@ -10,11 +10,11 @@ from torch import Tensor
 from ..core.errors import BadInput
 from ..core.local_rule import Brief, Context, LocalRule
 
-__all__ = ["Proximal"]
+__all__ = ["ProximalRule"]
 
 
 @dataclass(frozen=True)
-class Proximal(LocalRule):
+class ProximalRule(LocalRule):
     """Local loss + (μ/2) ‖w − w_start‖²: the gradient is bent towards where training began."""
 
     mu: float

@@ -24,7 +24,7 @@ from ..core.tickets import Update
 from ..vector.fused import combined, compiled, number, pieces
 from ..vector.pool import back, fresh, swept
 
-__all__ = ["CONTROL", "bezier", "inner", "line", "manifolds", "onward", "printed", "rotated", "travel", "turning"]
+__all__ = ["CONTROL", "bezier", "inner", "line", "manifolds", "step_along", "printed", "rotated", "travel", "turning"]
 
 #: the extra that carries a control point's displacement from the midpoint, φ − (Θ + Θ_i)/2
 CONTROL = "control"
@@ -95,7 +95,7 @@ def travel(along: Geodesic, now: Now, end: Tensor, t: float, update: Update) -> 
     return torch.cat([new, torch.lerp(now.weights[n:], end[n:], min(t, 1.0))]) if now.layout.stats else new
 
 
-def onward(along: Geodesic, now: Now, t: float, update: Update, *, left: Tensor | None = None) -> Tensor:
+def step_along(along: Geodesic, now: Now, t: float, update: Update, *, left: Tensor | None = None) -> Tensor:
     """Travel to W + Δ: the update's own way, for which a control point that came along needs no turning.
 
     `left` is filled with what the trained weights leave behind: the old less the new.

@@ -17,7 +17,7 @@ from ..core.method import Geodesic, Now
 from ..core.parts import MixStep, Step
 from ..core.tickets import Update
 from ..vector.pool import fresh, swept
-from .manifold import line, onward, travel
+from .manifold import line, step_along, travel
 from .staleness import Decay
 
 __all__ = ["add", "mix", "mixed"]
@@ -29,7 +29,7 @@ def add(eta: float = 1.0, *, along: Geodesic = line) -> Step:
         raise BadInput(f"--method.eta {eta}: must be above 0")
 
     def apply(update: Update, state: None, now: Now) -> tuple[Tensor, None]:
-        return onward(along, now, eta * update.weight, update), state
+        return step_along(along, now, eta * update.weight, update), state
 
     return Step(apply, with_geodesic=lambda geodesic: add(eta, along=geodesic))
 
