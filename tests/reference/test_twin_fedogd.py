@@ -292,7 +292,7 @@ def test_the_private_server_keeps_nobodys_gradient_and_the_other_keeps_everybody
     assert (found[0], looked[0] > 100) == (0, True)
     if not private:
         states: list[list[Tensor]] = []
-        simulated(lambda sim: states.append(list(sim.server.state["aggregate"]["book"]["M"].values())))
+        simulated(lambda sim: states.append(list(sim.server.state["aggregate"].book.M.values())))
         assert all(any(torch.allclose(t, g) for t in states[-1]) for g in gradients.values())
 
 

@@ -16,8 +16,8 @@ from tarry.core.layout import Block, Kind, Layout
 from tarry.core.method import Method, Now
 from tarry.core.parts import Aggregate
 from tarry.core.server import Server
-from tarry.core.tickets import Offer, Ticket, Trained, Update
-from tarry.parts.epochs import at_epoch_ends, by_epochs, entry
+from tarry.core.tickets import Ticket, Trained, Update
+from tarry.parts.epochs import EpochServer, at_epoch_ends, epoch_aggregate, storable
 from tarry.record.rows import read_rows
 from tarry.runs.build import plan
 
@@ -222,19 +222,40 @@ def test_a_run_saved_after_any_instant_ends_the_same() -> None:
 # Epochs
 
 
-def epochs(length: float | None = None, log: list[Any] | None = None) -> Method:
-    """Steps by the number of those who ever came, and notes who was late."""
-    log = [] if log is None else log
+@dataclass(frozen=True)
+class Counting(EpochServer):
+    """Steps by the number of clients that ever came, and notes which were late."""
 
-    def take(update: Update, book: dict[str, Any], late: bool, now: Now) -> dict[str, Any]:
-        log.append((now.time, update.ticket.client, late))
+    log: list[Any]
+
+    def init(self, _: Tensor) -> dict[str, Any]:
+        return {"came": 0}
+
+    def on_update(self, update: Update, late: bool, book: dict[str, Any], now: Now) -> dict[str, Any]:
+        self.log.append((now.time, update.ticket.client, late))
         return {"came": book["came"] + 1}
 
-    def close(book: dict[str, Any], now: Now) -> tuple[Tensor | None, dict[str, Any]]:
+    def end_epoch(self, book: dict[str, Any], now: Now) -> tuple[Tensor | None, dict[str, Any]]:
         return torch.full_like(now.weights, book["came"]) if book["came"] else None, book
 
-    aggregate = by_epochs(length, begin=lambda _: {"came": 0}, take=take, close=close)
-    return Method("epochs", aggregate=aggregate, dispatch=at_epoch_ends())
+
+class Offering(Counting):
+    """A server that sends a number along."""
+
+    @property
+    def offers(self) -> bool:
+        return True
+
+    def init(self, _: Tensor) -> dict[str, Any]:
+        return {"came": 7}
+
+    def payload(self, client: int, book: dict[str, Any]) -> dict[str, Tensor]:
+        return {"x": torch.tensor(client + book["came"])}
+
+
+def epochs(length: float | None = None, log: list[Any] | None = None) -> Method:
+    server = Counting([] if log is None else log)
+    return Method("epochs", aggregate=epoch_aggregate(length, server), dispatch=at_epoch_ends())
 
 
 def steps(seen: list[tarry.Event]) -> list[float]:
@@ -350,13 +371,7 @@ def test_the_place_of_a_client_that_left_for_good_goes_to_another_at_once() -> N
 def test_offers_see_the_book() -> None:
     method = epochs(1.0)
     plain = method.aggregate
-    made = by_epochs(
-        1.0,
-        begin=lambda _: {"came": 7},
-        take=lambda update, book, late, now: book,
-        close=lambda book, now: (None, book),
-        offer=lambda client, book, now: Offer({"x": torch.tensor(client + book["came"])}),
-    )
+    made = epoch_aggregate(1.0, Offering([]))
     assert plain.offer is None
     s = server(replace(method, aggregate=made))
     assert s.hand_out(2, 0.0).payload["x"].item() == 9
@@ -367,7 +382,7 @@ def test_an_entry_is_the_weighted_displacement_and_the_clients_own_statistics() 
     sent = torch.tensor([1.0, 1.0, 5.0])
     now = Now(sent + 1, layout, 4, 1.0, 0, 2, 0, 0)
     update = Update(Ticket(0, 0, 0, 0, 0.0, sent, sent), torch.tensor([2.0, 3.0, -1.0]), 1, 1, 4, weight=0.5)
-    assert entry(update, now).tolist() == [1.0, 1.5, 4.0]
+    assert storable(update, now).tolist() == [1.0, 1.5, 4.0]
 
 
 def test_durations_that_a_machine_rounds_still_fall_on_one_instant() -> None:

@@ -35,7 +35,7 @@ from ..core.method import Method, Now
 from ..core.parts import Aggregate
 from ..core.tickets import Update
 from ..parts.cached import RowCache, as_update, replace_row
-from ..parts.epochs import entry
+from ..parts.epochs import storable
 from ..parts.manifold import CONTROL
 from ..parts.step import add
 from ..vector.fused import compiled, pieces
@@ -68,7 +68,7 @@ def calibrated(size: int) -> Aggregate:
     def apply(update: Update | None, state: Calibration, now: Now) -> tuple[Update | None, Calibration]:
         if update is None:
             return None, state
-        state = replace_row(state, update.ticket.client, entry(update, now))  # h_i ← Δ_i
+        state = replace_row(state, update.ticket.client, storable(update, now))  # h_i ← Δ_i
         state.S[update.ticket.client] = True
         examples, steps = state.examples + update.n_examples, state.steps + update.n_steps
         state = replace(state, count=state.count + 1, examples=examples, steps=steps)

@@ -39,11 +39,13 @@ from ..core.errors import BadInput
 from ..core.method import Method, Now
 from ..core.tickets import Update
 from ..parts.endpoint import Rule, StaleUpdate, delay_correction
-from ..parts.epochs import Book, at_epoch_ends, by_epochs, entry
+from ..parts.epochs import EpochServer, at_epoch_ends, epoch_aggregate, storable
 from ..parts.manifold import inner
 from .registry import methods
 
 __all__ = ["hfl"]
+
+Book = dict[str, Any]
 
 
 def taylor(h: float) -> Rule:
@@ -56,17 +58,17 @@ def taylor(h: float) -> Rule:
 
 
 @dataclass(frozen=True)
-class Hybrid:
+class Hybrid(EpochServer):
     """The sums over S_1, by examples, and over S_2, by λ_i."""
 
     lam: float
 
-    def begin(self, weights: Tensor) -> Book:
+    def init(self, weights: Tensor) -> Book:
         zero = torch.zeros_like(weights)
         return {"kernel": zero, "n": 0.0, "updater": zero, "lam": 0.0, "count": 0}
 
-    def take(self, update: Update, book: Book, late: bool, now: Now) -> Book:
-        own = entry(update, now)
+    def on_update(self, update: Update, late: bool, book: Book, now: Now) -> Book:
+        own = storable(update, now)
         if not late:
             kernel = torch.add(book["kernel"], own, alpha=update.n_examples)
             return {**book, "kernel": kernel, "n": book["n"] + update.n_examples}
@@ -74,13 +76,13 @@ class Hybrid:
         updater = torch.add(book["updater"], own, alpha=lam)
         return {**book, "updater": updater, "lam": book["lam"] + lam, "count": book["count"] + 1}
 
-    def close(self, book: Book, now: Now) -> tuple[Tensor | None, Book]:
+    def end_epoch(self, book: Book, now: Now) -> tuple[Tensor | None, Book]:
         if not (book["n"] or book["count"]):
             return None, book
         late = max(book["count"], 1)
         kernel = book["kernel"] / book["n"] if book["n"] else _still(now)
         move = torch.add(book["updater"] / late, kernel, alpha=1 - book["lam"] / late)
-        return move, self.begin(now.weights)
+        return move, self.init(now.weights)
 
 
 def _still(now: Now) -> Tensor:
@@ -107,11 +109,10 @@ def hfl(
     problems += [f"--method.h {h}: must be 0 or more"] if not h >= 0 else []
     if problems:
         raise BadInput(problems)
-    server = Hybrid(lam)
     return Method(
         "hfl",
         staleness="τ = server steps (rounds) since hand-out; through the drift G = W_now − W_start, and λ_0 e^(−τ)",
         correct=delay_correction(taylor(h)),
-        aggregate=by_epochs(epoch, begin=server.begin, take=server.take, close=server.close),
+        aggregate=epoch_aggregate(epoch, Hybrid(lam)),
         dispatch=at_epoch_ends(),
     )

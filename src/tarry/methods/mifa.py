@@ -38,32 +38,36 @@ from ..core.client_table import Marks
 from ..core.errors import BadInput
 from ..core.idle_clients import Roster
 from ..core.method import Method, Now
-from ..core.parts import Aggregate, Dispatch
+from ..core.parts import Dispatch
 from ..core.state_tree import StateRecord
 from ..core.tickets import Update
 from ..parts.cached import RowCache, replace_row
-from ..parts.epochs import at_epoch_ends, at_rate, by_epochs, entry, per_rate
+from ..parts.epochs import EpochServer, at_epoch_ends, at_rate, epoch_aggregate, per_rate, storable
 from .registry import methods
 
 __all__ = ["mifa"]
 
 
-def memory_mean(length: float, *, wait: bool) -> Aggregate:
-    """At the end of each round: W ← W − η_t (1/N) Σ G_i, with the G_i in a cache, downhill. No step while some wait."""
+@dataclass(frozen=True)
+class MemoryMean(EpochServer):
+    """W ← W − η_t (1/N) Σ G_i at the end of each round. The cache holds the −G_i, which point downhill."""
 
-    def take(update: Update, G: RowCache, late: bool, now: Now) -> RowCache:  # noqa: ARG001 - late ones count alike
-        return replace_row(G, update.ticket.client, per_rate(entry(update, now), update, now))
+    wait: bool  # no step before all clients have reported once
 
-    def close(G: RowCache, now: Now) -> tuple[Tensor | None, RowCache]:
+    def init(self, weights: Tensor) -> RowCache:
+        return RowCache.empty(weights)
+
+    def on_update(self, update: Update, late: bool, G: RowCache, now: Now) -> RowCache:  # noqa: ARG002
+        return replace_row(G, update.ticket.client, per_rate(storable(update, now), update, now))
+
+    def end_epoch(self, G: RowCache, now: Now) -> tuple[Tensor | None, RowCache]:
         known, n = len(G.rows), now.layout.n_params
-        if not known or (wait and known < now.n_clients):
+        if not known or (self.wait and known < now.n_clients):
             return None, G
         move = G.sum / now.n_clients
         if now.layout.stats:
             torch.div(G.sum[n:], known, out=move[n:])
         return at_rate(move, now).to(now.weights.dtype), G
-
-    return by_epochs(length, begin=RowCache.empty, take=take, close=close)
 
 
 @dataclass(frozen=True)
@@ -116,6 +120,6 @@ def mifa(
     return Method(
         "mifa",
         staleness="not weighed: a client's latest update counts in every round until its next",
-        aggregate=memory_mean(inf if epoch is None else epoch, wait=not no_wait),
+        aggregate=epoch_aggregate(inf if epoch is None else epoch, MemoryMean(wait=not no_wait)),
         dispatch=rounds if no_wait else all_clients_first(rounds),
     )

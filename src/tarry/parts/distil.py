@@ -7,8 +7,8 @@
                 f_d = α KL(σ(y) ‖ σ(ŷ)) + (1 − α) CE(ŷ, argmax y)                             Eq. 3
                 α = Ĥ α_max + (1 − Ĥ) α_min,  Ĥ = mean entropy of σ(y) over B / log C         Eq. 4
 
-`with_distillation` puts this around any server. Models are asked as in use: dropout off, running statistics still. Outputs may
-have any number of dimensions before the classes: a sequence's tokens all count alike, those of a mask alone where there
+`with_distillation` puts this around any server. Models run in eval mode: dropout off, fixed running statistics. Outputs
+may have any number of dimensions before the classes: a sequence's tokens all count alike, those of a mask alone where there
 is one. Clip rescales to the norm ν what is longer. Adam's moments begin anew with every distillation. Logits that are
 not finite are not stored: such a client keeps its older ones, or has none.
 
