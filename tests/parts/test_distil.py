@@ -161,7 +161,7 @@ def test_models_are_asked_as_they_came_before_any_correction() -> None:
     method = with_distillation(Method("m", correct=moved), HOW)
     update, state = bench.update(0, sent=bench.weights - 1.0), begun(method, bench)
     receive(method, bench, state, update)
-    torch.testing.assert_close(state["aggregate"]["logits"][0], bench.says(update.local))
+    torch.testing.assert_close(state["aggregate"].logits[0], bench.says(update.local))
 
 
 def test_a_correct_part_that_makes_extras_of_its_own_loses_no_logits() -> None:
@@ -176,7 +176,7 @@ def test_a_correct_part_that_makes_extras_of_its_own_loses_no_logits() -> None:
     method = with_distillation(Method("m", correct=mine, aggregate=stateless(look)), HOW)
     state = begun(method, bench)
     receive(method, bench, state, bench.update(2))
-    assert list(state["aggregate"]["logits"]) == [2]
+    assert list(state["aggregate"].logits) == [2]
     assert seen == [{"mine"}], "the method's own parts do not see them"
 
 
@@ -186,8 +186,8 @@ def test_logits_that_are_not_finite_are_not_stored_and_older_ones_stay() -> None
     wild = good.replace(delta=torch.full_like(good.delta, 1e308))
     for u in (good, wild, wild.replace(ticket=good.ticket._replace(client=1))):
         receive(method, bench, state, u)
-    assert list(state["aggregate"]["logits"]) == [0]
-    torch.testing.assert_close(state["aggregate"]["logits"][0], bench.says(good.local))
+    assert list(state["aggregate"].logits) == [0]
+    torch.testing.assert_close(state["aggregate"].logits[0], bench.says(good.local))
 
 
 def test_while_nobody_can_teach_the_step_is_the_methods_own() -> None:
@@ -231,8 +231,8 @@ def test_a_server_that_works_in_epochs_settles_with_the_teacher_and_offers_as_be
     new, _ = method.step(pooled, state["step"], bench.now())
     expected = distill(bench.weights + update.delta, bench.says(update.local), bench.now(), HOW)
     torch.testing.assert_close(new, expected)
-    assert after["inner"] == {"held": None}
-    assert list(after["logits"]) == [1]
+    assert after.inner == {"held": None}
+    assert list(after.logits) == [1]
     assert with_distillation(Method("m"), HOW).aggregate.on_instant_end is None
     assert with_distillation(Method("m"), HOW).aggregate.offer is None
 

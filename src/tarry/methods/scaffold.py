@@ -7,26 +7,27 @@
     server   W   ← W + η_g mean Δ_k                                                                           Eq. 5
              c   ← c + (|S|/N) mean Δc_k                          S: the cohort, N: all clients
 
-c and all c_k begin at 0. c_k stays with the client; who is lost keeps the old one. K and η_l are the client's own, of
-that visit (--lr-decay). With plain means, the paper's, c is the mean of all clients' c_k. `weighting="examples"` weighs
-both: c = Σ n_k c_k / Σ n_k over all clients, whose sizes the server learns with their first updates (until then it
-takes the mean of those it knows, of a c_k of 0). Then c is 0 where Σ n_k ∇f_k is, which a plain mean would not be.
+c and all c_k begin at 0. c_k stays with the client; a client whose visit is lost keeps the old one. K and η_l are those
+of the client's visit (--lr-decay). With plain means, as in the paper, c is the mean of all clients' c_k.
+`weighting="examples"` weighs both means: c = Σ n_k c_k / Σ n_k over all clients, whose sizes the server learns from
+their first updates (for a client without one it takes the mean size, and c_k = 0). Then c is 0 where Σ n_k ∇f_k is,
+which a plain mean would not be.
 
-The paper's local step is plain SGD. With --momentum it is of the corrected gradient, and option II divides by η_l ‖a‖₁
-in K's place: how far the steps reach (parts.variates), so that c_k⁺ is still a mean of the visit's gradients. Of Adam's
-displacement there is nothing such: option II refuses it, option I does not.
+The paper's local step is plain SGD. --momentum applies to the corrected gradient, and option II then divides by η_l
+‖a‖₁ instead of K η_l (parts.variates), so that c_k⁺ is still a mean of the visit's gradients. Adam's displacement has
+no such divisor: option II rejects it, option I does not.
 
-Option I makes one more lap over the data of the visit's first epoch, at W; running statistics do not move in it. With
-fewer --steps than batches, g_k(W) is over the examples that the visit saw. Running statistics have no direction: they
-are averaged, and the global goes min(1, η_g) of the way.
+Option I makes one more pass over the data of the visit's first epoch, at W; running statistics do not change in it.
+With fewer --steps than batches, g_k(W) is over the examples that the visit used. Running statistics have no direction:
+they are averaged, and the global ones go min(1, η_g) of the way.
 
-Under servers that step at each arrival it is refused: these clients need a c, which is kept where the rounds are.
+Servers that step at each arrival are rejected: these clients need c, which the rounds' aggregate computes.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -42,15 +43,23 @@ from ..parts.aggregate import Sums, Weighting, empty_sums, round_mean
 from ..parts.dispatch import barrier
 from ..parts.manifold import CONTROL
 from ..parts.step import add
-from ..parts.variates import CHANGE, VARIATE, Control, Varied
+from ..parts.variates import CHANGE, VARIATE, Control, Varied, VariedState
 from .registry import methods
 
 __all__ = ["scaffold"]
 
 
+class Probe(NamedTuple):
+    """The gradients at W of the visit's first epoch."""
+
+    total: Tensor  # their sum, an example at a time
+    examples: int
+    batches: int
+
+
 @dataclass(frozen=True)
 class OptionI(Varied):
-    """One more lap in the first epoch: the mean gradient at W becomes c_k. The state goes on with its sum and count."""
+    """Option I: one more pass in the first epoch, over which c_k⁺ is the mean gradient at W (Eq. 4)."""
 
     variate: Control
 
@@ -62,22 +71,22 @@ class OptionI(Varied):
         start, context = super().begin(brief)
         return start, {**context, "probes": min(brief.n_batches, brief.n_steps)}
 
-    def init(self, w: Tensor, context: Context, f: Functions) -> Any:
-        return *super().init(w, context, f), torch.zeros_like(w), 0, 0
+    def init(self, w: Tensor, context: Context, f: Functions) -> VariedState:
+        return super().init(w, context, f)._replace(probe=Probe(torch.zeros_like(w), 0, 0))
 
     def probe(
-        self, w: Tensor, batch: Examples, context: Context, state: Any, f: Functions
-    ) -> tuple[Tensor, Any, Tensor]:
-        inner, optimiser, total, examples, probes = state
-        if probes == context["probes"]:
-            return w, state, total[0]  # in place of a loss: only the first lap's are counted
+        self, w: Tensor, batch: Examples, context: Context, state: VariedState, f: Functions
+    ) -> tuple[Tensor, VariedState, Tensor]:
+        total, examples, batches = state.probe
+        if batches == context["probes"]:
+            return w, state, total[0]  # any number: only losses of the first pass are counted
         g, loss = f.grad(context["start"], batch, still=True)
         n = len(batch[0])
-        return w, (inner, optimiser, torch.add(total, g, alpha=n), examples + n, probes + 1), loss
+        probe = Probe(torch.add(total, g, alpha=n), examples + n, batches + 1)
+        return w, state._replace(probe=probe), loss
 
-    def finish(self, w: Tensor, context: Context, state: Any) -> Outcome:  # noqa: ARG002
-        _, _, total, examples, _ = state
-        return self.variate.becomes(total / examples, context)
+    def finish(self, w: Tensor, context: Context, state: VariedState) -> Outcome:  # noqa: ARG002
+        return self.variate.change_to(state.probe.total / state.probe.examples, context)
 
 
 @dataclass(frozen=True)

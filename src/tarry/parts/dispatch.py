@@ -1,4 +1,4 @@
-"""Whom to hand work to. The default refills to the concurrency asked for, from the idle clients at random."""
+"""Dispatch parts: which idle clients get work. (The default: random ones, up to the concurrency of the run.)"""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["barrier"]
 
 
 def barrier() -> Dispatch:
-    """A round at a time: a fresh cohort (as many as the concurrency) once nobody is training any more."""
+    """Rounds: a new random cohort, as large as the concurrency, once no client is training."""
 
     def apply(roster: Roster, state: None, now: Now) -> tuple[list[int], None]:
         return ([] if now.in_flight else roster.draw(roster.limit, now)), state

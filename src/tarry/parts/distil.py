@@ -1,4 +1,4 @@
-"""Distillation on the server: what clients' models say of inputs without labels teaches the global (FedEcho Sec. 3.2).
+"""Distillation on the server: clients' logits on unlabeled inputs teach the global model (FedEcho, Sec. 3.2).
 
     arrival   y^i ← logits of x_{t−τ} + Δ^i on U, in place of client i's older ones           Algorithm 1, line 5
     step      x̂ ← the method's own step, then Q times with a batch B ⊂ U                      lines 11–16
@@ -8,12 +8,12 @@
                 α = Ĥ α_max + (1 − Ĥ) α_min,  Ĥ = mean entropy of σ(y) over B / log C         Eq. 4
 
 `with_distillation` puts this around any server. Models run in eval mode: dropout off, fixed running statistics. Outputs
-may have any number of dimensions before the classes: a sequence's tokens all count alike, those of a mask alone where there
-is one. Clip rescales to the norm ν what is longer. Adam's moments begin anew with every distillation. Logits that are
-not finite are not stored: such a client keeps its older ones, or has none.
+may have any number of dimensions before the classes: all tokens of a sequence count alike, or those of a given mask.
+Clip rescales a gradient longer than ν to the norm ν. Every distillation begins with Adam's moments at 0. Logits that
+are not finite are not stored: such a client keeps its older ones, or has none.
 
 The batches of the l-th pass over U (l = 0, 1, ...) are cut from rng.permutation(rng.extend(now.key, l), |U|), the last
-one short; a batch of everything keeps the stored order.
+one short; a batch of the whole set keeps the stored order.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from ..core.errors import BadInput
 from ..core.method import Method, Now
 from ..core.optim import optimiser
 from ..core.parts import Aggregate, Correct, Step
+from ..core.state_tree import StateRecord
 from ..core.task import Task
 from ..core.tickets import Offer, Update
 from .classes import want_classes
@@ -40,12 +41,12 @@ from .classes import want_classes
 __all__ = ["Distillation", "with_distillation"]
 
 PAPERS_LR = 3e-6
-LOGITS, TEACHER = "logits", "teacher"  # the extras by which parts hand on y^i and y
+LOGITS, TEACHER = "logits", "teacher"  # the extras that carry y^i and y from part to part
 
 
 @dataclass(frozen=True)
 class Distillation:
-    """How to distil; the defaults are the paper's."""
+    """The settings of a distillation; the defaults are the paper's."""
 
     lr: float | None = None  # η_d; None = the task's own rate, else the paper's
     q: int | None = None  # Q; None = one pass over the set
@@ -78,7 +79,7 @@ class Distillation:
 
 
 class DistillLoss(NamedTuple):
-    """What a batch is loss: f_d of the student's outputs, and the Ĥ and α it was made with."""
+    """The loss of a batch, as a function of the student's outputs, with its Ĥ and α."""
 
     f_d: Callable[[Tensor], Tensor]
     entropy: Tensor
@@ -86,14 +87,14 @@ class DistillLoss(NamedTuple):
 
 
 def distill_loss(y: Tensor, mask: Tensor | None, how: Distillation) -> DistillLoss:
-    """Eq. 3 and 4, for the teacher's logits of a batch."""
+    """Return Eq. 3 with the α of Eq. 4, from the teacher's logits of a batch."""
     log_p = log_softmax(y, -1)
     p, best = log_p.exp(), y.argmax(-1, keepdim=True)
 
     def mean(values: Tensor) -> Tensor:
         if mask is None:
             return values.mean()
-        counted = torch.where(mask.bool(), values, 0)  # what lies outside need not be a number
+        counted = torch.where(mask.bool(), values, 0)  # values outside the mask may be NaN
         return counted.sum() / mask.sum().clamp_min(1)
 
     entropy = mean(-(p * log_p).sum(-1)) / log(y.shape[-1])
@@ -109,7 +110,7 @@ def distill_loss(y: Tensor, mask: Tensor | None, how: Distillation) -> DistillLo
 
 
 def distill(x: Tensor, teacher: Tensor, now: Now, how: Distillation) -> Tensor:
-    """x̂ after Q steps of Eq. 2. Running statistics stay what they were."""
+    """Return x̂ after Q steps of Eq. 2. Running statistics do not change."""
     lab, n = now.lab, now.layout.n_params
     assert lab is not None, "a method that distils says that it needs unlabelled inputs"
     adam = optimiser("adam", lr=how.lr or lab.distil_lr or PAPERS_LR)
@@ -127,32 +128,32 @@ def distill(x: Tensor, teacher: Tensor, now: Now, how: Distillation) -> Tensor:
 
 
 def batches(inputs: Tensor, how: Distillation, key: int) -> Iterator[Tensor | slice]:
-    """Where Q batches lie in the set."""
-    n, lap = len(inputs), 0
+    """Yield the indices of Q batches of the set."""
+    n, epoch = len(inputs), 0
     left = ceil(n / how.batch) if how.q is None else how.q
     while left > 0:
         cuts: Sequence[Tensor | slice] = [slice(None)]
         if how.batch < n:
-            order = torch.from_numpy(rng.permutation(rng.extend(key, lap), n)).to(inputs.device)
+            order = torch.from_numpy(rng.permutation(rng.extend(key, epoch), n)).to(inputs.device)
             cuts = torch.split(order, how.batch)[:left]
         yield from cuts
-        left, lap = left - len(cuts), lap + 1
+        left, epoch = left - len(cuts), epoch + 1
 
 
 def clip_norm(g: Tensor, nu: float | None) -> Tensor:
-    """g, rescaled to the norm ν where it is longer."""
+    """Return g, rescaled to the norm ν if it is longer."""
     return g if nu is None else g * (nu / torch.linalg.vector_norm(g)).clamp(max=1)
 
 
 def with_distillation(method: Method, how: Distillation) -> Method:
-    """The method with a distillation around its server; one of no steps leaves it as it is."""
+    """Return the method with a distillation around its server; with Q = 0 the method itself."""
     if how.q == 0:
         return method
     answer = method.answer
 
     def answered(weights: Tensor, states: Mapping[str, Any]) -> Tensor:
         assert answer is not None
-        return answer(weights, {**states, "aggregate": states["aggregate"]["inner"]})
+        return answer(weights, {**states, "aggregate": states["aggregate"].inner})
 
     return replace(
         method,
@@ -165,7 +166,7 @@ def with_distillation(method: Method, how: Distillation) -> Method:
 
 
 def _with_logits(part: Correct) -> Correct:
-    """A correct part that hands on what the client's own model says of U."""
+    """Return a correct part that adds the logits of the client's own model on U to the update's extras."""
 
     def apply(update: Update, state: Any, now: Now) -> tuple[Update, Any]:
         corrected, state = part(update, state, now)
@@ -178,7 +179,7 @@ def _with_logits(part: Correct) -> Correct:
 
 
 def _finite(logits: Tensor, now: Now) -> bool:
-    """Where they count."""
+    """Return whether the logits are finite, at the positions of the mask."""
     mask = None if now.lab is None else now.lab.mask
     return bool(torch.isfinite(logits if mask is None else logits[mask.bool()]).all())
 
@@ -186,7 +187,7 @@ def _finite(logits: Tensor, now: Now) -> bool:
 def _logits(update: Update, now: Now) -> Tensor:
     lab = now.lab
     assert lab is not None, "a method that distils says that it needs unlabelled inputs"
-    logits = lab.outputs(update.ticket.sent + update.delta, lab.inputs)  # not update.local: it would be kept
+    logits = lab.outputs(update.ticket.sent + update.delta, lab.inputs)  # not update.local, which would stay in memory
     if logits.ndim < 2 or logits.shape[-1] < 2:
         form = "×".join(map(str, logits.shape))
         raise BadInput(f"--unlabelled: the model's outputs for it are {form}; only scores of classes can be distill")
@@ -196,33 +197,40 @@ def _logits(update: Update, now: Now) -> Tensor:
     return logits
 
 
-def _keeping_logits(part: Aggregate) -> Aggregate:
-    """An aggregate part that keeps every client's logits, and passes their mean on with what it passes on."""
+@dataclass(frozen=True)
+class LogitsState(StateRecord):
+    """The state of the aggregate inside, and every client's logits y^i."""
 
-    def apply(update: Update | None, state: dict[str, Any], now: Now) -> tuple[Update | None, dict[str, Any]]:
-        tables = state["logits"]
+    inner: Any
+    logits: Table
+
+
+def _keeping_logits(part: Aggregate) -> Aggregate:
+    """Return an aggregate part that stores every client's logits, and adds their mean to the update it passes on."""
+
+    def apply(update: Update | None, state: LogitsState, now: Now) -> tuple[Update | None, LogitsState]:
         if update is not None and LOGITS in update.extras:
             extras = dict(update.extras)
-            tables.put(update.ticket.client, extras.pop(LOGITS))
+            state.logits.put(update.ticket.client, extras.pop(LOGITS))
             update = update.replace(extras=extras)
-        pooled, inner = part(update, state["inner"], now)
-        return _with_teacher(pooled, tables, now), {"inner": inner, "logits": tables}
+        mean, inner = part(update, state.inner, now)
+        return _with_teacher(mean, state.logits, now), replace(state, inner=inner)
 
-    def init(weights: Tensor) -> dict[str, Any]:
-        return {"inner": part.init(weights), "logits": Table()}
+    def init(weights: Tensor) -> LogitsState:
+        return LogitsState(part.init(weights), Table())
 
-    def offer(client: int, state: dict[str, Any], now: Now) -> Offer | None:
+    def offer(client: int, state: LogitsState, now: Now) -> Offer | None:
         assert part.offer is not None
-        return part.offer(client, state["inner"], now)
+        return part.offer(client, state.inner, now)
 
-    def on_instant_end(state: dict[str, Any], now: Now) -> tuple[Update | None, dict[str, Any]]:
+    def on_instant_end(state: LogitsState, now: Now) -> tuple[Update | None, LogitsState]:
         assert part.on_instant_end is not None
-        pooled, inner = part.on_instant_end(state["inner"], now)
-        return _with_teacher(pooled, state["logits"], now), {**state, "inner": inner}
+        mean, inner = part.on_instant_end(state.inner, now)
+        return _with_teacher(mean, state.logits, now), replace(state, inner=inner)
 
-    def next_wakeup(state: dict[str, Any], now: Now) -> float:
+    def next_wakeup(state: LogitsState, now: Now) -> float:
         assert part.next_wakeup is not None
-        return part.next_wakeup(state["inner"], now)
+        return part.next_wakeup(state.inner, now)
 
     return replace(
         part,
@@ -234,20 +242,21 @@ def _keeping_logits(part: Aggregate) -> Aggregate:
     )
 
 
-def _with_teacher(update: Update | None, tables: Table, now: Now) -> Update | None:
-    if update is None or not len(tables):
+def _with_teacher(update: Update | None, logits: Table, now: Now) -> Update | None:
+    """Add y, the mean of all y^i, to the update's extras."""
+    if update is None or not len(logits):
         return update
-    first, *others = tables.values()
+    first, *rest = logits.values()
     total = first.clone()
-    for table in others:
-        total += table
+    for row in rest:
+        total += row
     if now.notes is not None:
-        now.notes["teachers"] = len(tables)
-    return update.replace(extras={**update.extras, TEACHER: total / len(tables)})
+        now.notes["teachers"] = len(logits)
+    return update.replace(extras={**update.extras, TEACHER: total / len(logits)})
 
 
 def _with_distillation_step(part: Step, how: Distillation) -> Step:
-    """A step part that distils after its step, if anybody is there to teach."""
+    """Return a step part that distills after its step, if there are logits to teach from."""
 
     def apply(update: Update, state: Any, now: Now) -> tuple[Tensor, Any]:
         new, state = part(update, state, now)
@@ -262,5 +271,5 @@ def _with_distillation_step(part: Step, how: Distillation) -> Step:
         if part.check_task is not None:
             part.check_task(task)
 
-    # it ends elsewhere than its formula says
+    # after a distillation the formula does not hold
     return replace(part, apply=apply, with_geodesic=with_geodesic, formula=None, check_task=check_task)

@@ -1,17 +1,17 @@
-"""Delay correction: what a displacement trained from an older global means for the present one.
+"""Delay correction: correct parts for a displacement that was trained from older global weights.
 
     Δ̂ = Δ + λ M (Θ^τ − Θ^t)       AsyncManifold Sec. 3, Δ = Θ^t − Θ_i uphill
 
-Here, downhill: δ = −Δ is the client's displacement, G = Θ^τ − Θ^t the drift of the global since the hand-out, and
-δ̂ = δ − λ M G. The corrected update stands at the present global, so any aggregate and step can follow: W + δ̂ is the
-endpoint Θ̂. A control point that came along is turned with it, from δ onto δ̂ (Eq. 17).
+Here in downhill signs: δ = −Δ is the client's displacement, G = Θ^τ − Θ^t the drift of the global since the hand-out,
+and δ̂ = δ − λ M G. The corrected update starts at the present global weights, so any aggregate and step can follow:
+W + δ̂ is the endpoint Θ̂. A control point is rotated with it, from δ onto δ̂ (Eq. 17).
 
     shifted(λ)             δ − λ G                    λ = 0 trusts displacement (ASGD), λ = 1 position (FedAsync)
     orthogonal(α, ϑ)       OrthoCorrect               the conflicting part removed, else δ − α G
     dynamic(statistic)     OrthoDyn, Eq. 16           orthograd → (asgd) → orthopos as a statistic rises
 
-A statistic of closeness to convergence is a record (init, measure, switch): measure(late, state) → (value in [0, 1],
-state), and the value above which position is trusted unless one is asked for. From outside: `file.py:factory`.
+A statistic of closeness to convergence is a record (init, measure, switch): measure(update, state) → (value in [0, 1],
+state), and the value above which position is trusted by default. A user's statistic is named `file.py:factory`.
 """
 
 from __future__ import annotations
@@ -51,16 +51,16 @@ Conflict = Literal["start", "endpoint"]
 
 
 class StaleUpdate(NamedTuple):
-    """A displacement that comes late: over the trained weights, with the update and the moment it is from."""
+    """A stale displacement over the trained weights, with the drift, its update and the server's view."""
 
     delta: Tensor  # δ
     drift: Tensor  # G
     update: Update
     now: Now
-    products: Sequence[Tensor] | None = None  # δ·G, G·G and δ·δ, where they are known already
+    products: Sequence[Tensor] | None = None  # δ·G, G·G and δ·δ, if they are known already
 
 
-#: late, state → δ̂, state; in the place of a δ̂ that is δ − λ G, the number λ will do, as one or as a tensor
+#: stale update, state → δ̂, state; a rule may return the number λ (or a tensor of it) for δ̂ = δ − λ G
 Rule = Callable[[StaleUpdate, Any], tuple[Tensor | float, Any]]
 
 
@@ -69,7 +69,7 @@ def _no_state(_: Tensor) -> None:
 
 
 def delay_correction(rule: Rule, init: Callable[[Tensor], Any] = _no_state) -> Correct:
-    """A correct part from a rule. Running statistics have no direction: they stay the client's."""
+    """Return a correct part from a rule. Running statistics have no direction: they stay the client's."""
 
     def apply(update: Update, state: Any, now: Now) -> tuple[Update, Any]:
         params, moved = now.layout.params, now.moved(update)
@@ -95,7 +95,7 @@ def delay_correction(rule: Rule, init: Callable[[Tensor], Any] = _no_state) -> C
 def _late(
     delta: Tensor, w: Tensor, sent: Tensor, update: Update, now: Now
 ) -> tuple[StaleUpdate, tuple[float, float] | None]:
-    """And a control point's products with δ and G, where there is one and they cost nothing."""
+    """Return the stale update; and the inner products of its control point with δ and G, if they cost nothing."""
     drift, control = fresh(w), update.extras.get(CONTROL)
     if (kernels := compiled(w, sent, delta)) is None:
         return StaleUpdate(delta, torch.sub(w, sent, out=drift), update, now), None
@@ -111,7 +111,7 @@ def _late(
 def _straight(
     late: StaleUpdate, lam: Tensor | float, control: Tensor | None, bend: tuple[float, float] | None
 ) -> tuple[Tensor, Tensor | None]:
-    """δ − λ G, and the control point turned with it."""
+    """Return δ − λ G, and the control point rotated with it."""
     delta, drift = late.delta, late.drift
     if isinstance(lam, float) and lam == 0:
         return delta, control
@@ -136,7 +136,7 @@ def _straight(
 
 
 def trust_position() -> Correct:
-    """λ = 1: what the client learnt is where it ended, whatever the global did meanwhile (FedAsync's trust)."""
+    """λ = 1 as FedAsync means it: the endpoint is the client's own weights, whatever the drift was."""
 
     def apply(update: Update, state: None, now: Now) -> tuple[Update, None]:
         here = update.ticket._replace(sent=now.weights, anchor=now.weights, version=now.version)
@@ -160,14 +160,14 @@ def shifted(lam: float) -> Rule:
 
 
 def orthogonal(alpha: float, theta: float, conflict: Conflict = "start") -> Rule:
-    """OrthoCorrect in downhill signs: δ = −Δ and G = −b, so δ·G = Δ·b. The endpoint's test knows no ϑ."""
+    """OrthoCorrect in downhill signs: δ = −Δ and G = −b, so δ·G = Δ·b. The test `endpoint` has no ϑ."""
     theta = 0.0 if conflict == "endpoint" else theta
 
     def rule(late: StaleUpdate, state: Any) -> tuple[Tensor, Any]:
         along, size, own = late.products or _products(late.delta, late.drift, whole=theta != 0)
         limit = size if conflict == "endpoint" else theta * torch.sqrt(own * size)
         conflicts = along < limit if conflict == "endpoint" else along <= limit
-        if theta >= 1 and conflict == "start":  # always: rounding must not let parallel vectors by
+        if theta >= 1 and conflict == "start":  # always a conflict, also for parallel vectors after rounding
             conflicts = torch.ones_like(conflicts)
         projection = along / size.clamp_min(torch.finfo(size.dtype).tiny)
         return torch.where(conflicts, projection, alpha), state
@@ -176,7 +176,7 @@ def orthogonal(alpha: float, theta: float, conflict: Conflict = "start") -> Rule
 
 
 def _products(delta: Tensor, drift: Tensor, *, whole: bool) -> Sequence[Tensor]:
-    """δ·G, G·G, and δ·δ where it is asked for, else 0."""
+    """Return δ·G, G·G, and δ·δ (0 unless `whole`)."""
     none = drift.new_zeros(())
     sums = [
         torch.stack([torch.dot(d, g), torch.dot(g, g), torch.dot(d, d) if whole else none])
@@ -186,7 +186,7 @@ def _products(delta: Tensor, drift: Tensor, *, whole: bool) -> Sequence[Tensor]:
 
 
 class Statistic(NamedTuple):
-    """How close to convergence a run is: a value from 0 to 1, and where it switches unless told otherwise."""
+    """A measure of how close to convergence a run is, from 0 to 1, and its default switch."""
 
     init: Callable[[], Any]
     measure: Callable[[StaleUpdate, Any], tuple[float, Any]]
@@ -200,15 +200,15 @@ Smooth = Annotated[float, "how slowly the running mean forgets"]
 
 @statistics.register("progress")
 def progress() -> Statistic:
-    """The share of the budget that is used; half of it, unless told otherwise."""
+    """The used share of the budget; the default switch is half of it."""
     return Statistic(lambda: None, lambda late, state: (late.now.progress, state), 0.5)
 
 
 @statistics.register("ratio")
 def ratio(*, smooth: Smooth = 0.95) -> Statistic:
-    """How far the clients' displacements have shrunk: 1 − the running mean of ‖δ‖ over the most it ever was.
+    """How far the clients' displacements have shrunk: 1 − the running mean of ‖δ‖ over its maximum so far.
 
-    The mean begins with the first ‖δ‖: mean ← smooth · mean + (1 − smooth) ‖δ‖; the most is of that mean.
+    The mean begins with the first ‖δ‖: mean ← smooth · mean + (1 − smooth) ‖δ‖.
     """
 
     def measure(late: StaleUpdate, state: dict[str, float] | None) -> tuple[float, dict[str, float]]:
@@ -220,17 +220,17 @@ def ratio(*, smooth: Smooth = 0.95) -> Statistic:
     return Statistic(lambda: None, measure, 0.8)
 
 
-_SAMPLE = 4096  # coordinates of a client that `agreement` remembers
+_SAMPLE = 4096  # coordinates of a client that `agreement` stores
 
 
 @statistics.register("agreement")
 def agreement(*, smooth: Smooth = 0.95) -> Statistic:
-    """Which guess clients then bear out: where a client ended last time, or the way it went.
+    """Which prediction the clients' next visits confirm: the position where a client ended, or its displacement.
 
-    When a client comes again with δ, from Θ, its last visit had two guesses to offer: position says Θ_i,last − Θ,
-    displacement δ_last. The value is (1 + e)/2, e the running mean of cos(δ, Θ_i,last − Θ) − cos(δ, δ_last): above a
-    half position has been the better guess. It is 0 until there are two comparisons a client. Cosines are taken on an
-    even sample of the coordinates, so a client costs the server little.
+    When a client trains again, from Θ, with displacement δ, its last visit gives two predictions of δ: Θ_i,last − Θ by
+    position, δ_last by displacement. The value is (1 + e)/2, with e the running mean of cos(δ, Θ_i,last − Θ) −
+    cos(δ, δ_last): above 0.5 position was the better prediction. It is 0 until there are two comparisons per client.
+    Cosines are taken on an even sample of the coordinates, so a client costs the server little memory.
     """
 
     def measure(late: StaleUpdate, state: dict[str, Any]) -> tuple[float, dict[str, Any]]:
@@ -250,7 +250,7 @@ def agreement(*, smooth: Smooth = 0.95) -> Statistic:
 
 
 def _cosine(a: Tensor, b: Tensor) -> float:
-    """0 where one of them is 0."""
+    """Return cos(a, b); 0 if one of them is 0."""
     size = torch.linalg.vector_norm(a) * torch.linalg.vector_norm(b)
     return float(inner(a, b) / size.clamp_min(torch.finfo(size.dtype).tiny))
 

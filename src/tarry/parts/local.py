@@ -1,4 +1,4 @@
-"""What clients do differently from plain training."""
+"""Client rules that several methods share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["ProximalRule"]
 
 @dataclass(frozen=True)
 class ProximalRule(LocalRule):
-    """Local loss + (μ/2) ‖w − w_start‖²: the gradient is bent towards where training began."""
+    """FedProx's client: descend the local loss + (μ/2) ‖w − w_start‖²."""
 
     mu: float
 

@@ -1,4 +1,4 @@
-"""How much an update counts, by its staleness τ (server steps since hand-out, 0 = fresh)."""
+"""Weights of updates by their staleness τ (server steps since hand-out, 0 = fresh)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def constant() -> Decay:
 
 @dataclass(frozen=True)
 class Polynomial:
-    """s(τ) = (τ + 1)^(−a), told from another by its a."""
+    """s(τ) = (τ + 1)^(−a); two of them are equal if their a is."""
 
     a: float
 
@@ -45,7 +45,7 @@ def hinge(a: float, b: float) -> Decay:
 
 
 def discounted(s: Decay) -> Correct:
-    """A correct part: the update's weight becomes s(τ)."""
+    """Return a correct part that multiplies the update's weight by s(τ)."""
 
     def apply(update: Update, state: None, _: Now) -> tuple[Update, None]:
         return update.replace(weight=update.weight * s(update.staleness)), state

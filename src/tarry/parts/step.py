@@ -1,10 +1,10 @@
-"""From an update to new global weights: some way along a geodesic from the global to where the update points.
+"""Step parts: new global weights at t on a geodesic from the global weights W to an endpoint.
 
     add     t = η, to W + Δ          the displacement is trusted
     mix     t = β s(τ), to W_m       the position is trusted
 
-The geodesic is a straight line unless another is asked for (parts.manifold). A weight that a correct part gave an
-update scales t. Running statistics go along, never further than the whole way.
+The geodesic is a straight line by default (parts.manifold). The update's weight, from a correct part, scales t. Running
+statistics go straight, at most to t = 1.
 """
 
 from __future__ import annotations
