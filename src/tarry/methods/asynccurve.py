@@ -154,14 +154,14 @@ def averaged(weights: Tensor, states: Mapping[str, Any]) -> Tensor:
 @methods.register(
     "asynccurve",
     paper="Aggregation on Learnable Manifolds for Asynchronous Federated Optimization",
-    use="A few clients in a long run, with twice the traffic and local work to spare; --diagnose tells what it gains.",
+    use="A few clients in a long run, with twice the traffic and local work to spare; --diagnose shows what it gains.",
 )
 def asynccurve(
     *,
     eta: Annotated[float, "η, the most of the way a step goes, before the dominance penalty"] = 0.4,
     low: Annotated[float, "what of η is left at the end of a cycle; 1 keeps it constant"] = 0.5,
     cycle: Annotated[int, "c, the server steps of a cycle of η, and between averages"] = 5,
-    penalty: Annotated[bool, "divide by K p_i: whoever comes often counts for less"] = True,
+    penalty: Annotated[bool, "divide by K p_i: frequent clients weigh less"] = True,
     swa: Annotated[float, "the share of the budget after which weights are averaged; 1 never"] = 0.75,
     periodic: Annotated[int, "C, the server steps after which the average becomes the global; 0 never"] = 0,
     curve: Annotated[
@@ -178,7 +178,7 @@ def asynccurve(
     proximal: Annotated[ProximalName, "what holds clients near the weights they received"] = "lorentz",
     mu: Annotated[float, "μ, how strongly"] = 0.1,
     sigma: Annotated[float, "σ of lorentz: smaller holds more, and more so further away"] = 1.0,
-    gamma: Annotated[float, "γ, how far control points are kept orthogonal to the line"] = 1.0,
+    gamma: Annotated[float, "γ, how far control points are made orthogonal to the line"] = 1.0,
 ) -> Method:
     """Clients learn a curve to where they end; the server walks along it.
 

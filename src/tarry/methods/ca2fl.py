@@ -6,16 +6,16 @@ al., ICLR 2024).
               W ← W + η v
               h ← (1/N) Σ_i h_i                                                over all N clients; then S ← ∅
 
-h in v is the mean as of the last step: what came since counts in the second term alone. Staleness is not weighed.
+h in v is the mean at the last step: later updates count in the second term only. Staleness is not weighed.
 
-What the text leaves open is a client that comes twice before the buffer is full. S is a set: such a client is in it
-once, with its latest update against what was cached of it at the last step. That is what the accumulated Δ comes to,
-since h_i is replaced at once; |S| is then smaller than M. M counts updates.
+The text does not say what happens if a client arrives twice before the buffer is full. S is a set: such a client is in
+it once, with its latest update minus its h_i of the last step. That is what the accumulated Δ is, since h_i is replaced
+at once; |S| is then smaller than M. M counts updates.
 
 The paper tunes η; 1 is what FedEcho's authors (two of them the same) found for CA²FL in all their experiments. Its
 variant with a quantised cache is left out. A remembered Δ_i goes on at the learning rate it was made with. Running
-statistics have no direction: each client's latest are kept beside its Δ_i, and the global goes min(1, η) of the way to
-their mean.
+statistics have no direction: each client's latest are stored with its Δ_i, and the global ones go min(1, η) of the way
+to their mean.
 
 On the server, in model sizes: N rows and 4 (two sums in double precision, of now and of the last step) beside the
 global and the past ones that clients are training from.

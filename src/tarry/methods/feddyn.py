@@ -5,15 +5,15 @@
     server   h   ← h − (α/N) Σ Δ_k                                the cohort's; N: all clients
              W   ← mean w_k − h/α
 
-λ_k and h begin at 0; λ_k stays with the client, and who is lost keeps the old one. h/α is what is kept: α cancels. The
-default is the α of the authors' CIFAR-10 example. Where local steps get nowhere near the argmin (few steps, small α),
-−h/α is the sum of all past mean displacements: a momentum that never forgets. In the limit α → 0 the clients are
-FedAvg's, and the server is not. Means are plain; the authors' code divides α by the client's share of the examples, and
-tests the mean of the w_k in W's place. Any --optimiser may look for the argmin. Of running statistics the server takes
-the mean.
+λ_k and h begin at 0; λ_k stays with the client, and a client whose visit is lost keeps the old one. The server stores
+h/α: α cancels. The default is the α of the authors' CIFAR-10 example. Where local steps get nowhere near the argmin
+(few steps, small α), −h/α is the sum of all past mean displacements: a momentum that never forgets. In the limit α → 0
+the clients are FedAvg's, and the server is not. Means are plain; the authors' code divides α by the client's share of
+the examples, and tests the mean of the w_k in W's place. Any --optimiser may look for the argmin. Of running statistics
+the server takes the mean.
 
-Clients that keep λ_k without a server that keeps h would be drawn to where the run began, and the reverse adds up
-displacements for ever: under other servers, or with other clients, it is refused.
+Clients with λ_k and a server without h would stay near the first weights; a server with h and other clients would add
+up displacements for ever. So other servers, or other clients, are rejected.
 """
 
 from __future__ import annotations

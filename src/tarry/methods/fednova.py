@@ -1,7 +1,7 @@
 """FedNova: Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization (Wang et al., NeurIPS
 2020).
 
-    client   Δ_k = −η Σ_j a_k,j g_k(w_j)          its gradients, each with what its steps make of it     general rule
+    client   Δ_k = −η Σ_j a_k,j g_k(w_j)          a_k,j: the weight of gradient j in Δ_k     general rule
              d_k = −Δ_k / ‖a_k‖₁                  their mean (times η), however many steps there were
     server   W   ← W − τ_eff Σ p_k d_k            p_k = n_k / n,   τ_eff = Σ p_k ‖a_k‖₁                  FedNova
 
@@ -9,14 +9,14 @@
     momentum ρ     ‖a‖₁ = (τ − ρ (1 − ρ^τ)/(1 − ρ)) / (1 − ρ)
     proximal μ     ‖a‖₁ = (1 − (1 − η μ)^τ) / (η μ)            F_k(w) + (μ/2) ‖w − W‖², as FedProx
 
-With as many steps everywhere it is FedAvg. The client tells ‖a_k‖₁ beside Δ_k. The paper gives a_k for momentum and for
-the proximal term alone; with both, the coefficients are those of what clients do here: momentum of the gradient with
-its pull. (The authors' code pulls after momentum and adds up another a_k; with a pull, its τ_eff is the mean number of
-steps.) The paper's a_k has no negative entry; where η μ is so large that there are some, ‖·‖₁ is meant by the letter.
-Server momentum is not in the paper's box: `--step fedavgm`. Of running statistics the server takes the mean.
+With the same number of steps everywhere it is FedAvg. The client uploads ‖a_k‖₁ with Δ_k. The paper gives a_k for
+momentum and for the proximal term alone; with both, the coefficients are those of what clients do here: momentum of the
+gradient with its pull. (The authors' code pulls after momentum and adds up another a_k; with a pull, its τ_eff is the
+mean number of steps.) The paper's a_k has no negative entry; where η μ is so large that there are some, ‖·‖₁ is taken
+literally. Server momentum is not in the paper's box: `--step fedavgm`. Of running statistics the server takes the mean.
 
-Adam's displacement is no fixed sum of gradients: --optimiser adam is refused. Under other servers
-these clients would be plain ones, or FedProx's: they need this one, and it needs them.
+Adam's displacement is not a fixed sum of gradients: --optimiser adam is rejected. Under other servers these clients
+would be plain or FedProx's; so they require this server, and it requires them.
 """
 
 from __future__ import annotations

@@ -5,27 +5,27 @@ Heterogeneity (Reisizadeh et al., 2020; IEEE JSAIT 2022).
     rounds    of a federated solver, until ‖∇L_n(w)‖² ≤ 2 μ V_ns,   V_ns = c / (n s)
     then      n ← min(2n, N); after the stage of all N it goes on as it is
 
-L_n is the loss of the n clients with s examples each; V_ns is their statistical accuracy: nearer to its minimum there
-is nothing to learn from them. The solver is FedAvg, W ← Σ (n_k / n) w_k; the paper's is FedGATE, and it allows any. The
-paper's text was not at hand, nor code of its authors: stages and test are as they are commonly stated, and were not
-held against its Algorithm 1.
+L_n is the loss of the n clients with s examples each; V_ns is their statistical accuracy: closer to the minimum of L_n
+there is nothing more to learn from them. The solver is FedAvg, W ← Σ (n_k / n) w_k; the paper's is FedGATE, and it
+allows any. The paper's text and its authors' code were not available: stages and test are as commonly stated, and were
+not compared with its Algorithm 1.
 
-What it needs and a server has not got: the speeds and the gradient. Clients are timed at their first visit
-(parts.tiers), in rounds with all that may train of those not tried yet; the paper knows the order. The gradient is read
-off the round just made,
+A server does not know the speeds and the gradient that the algorithm needs. Clients are timed at their first visit
+(parts.tiers), in rounds of clients not tried yet; the paper takes the order as known. The gradient is estimated from
+the last round,
 
-    ∇L_n(w) ≈ − Σ m_k Δ_k / Σ m_k η_l K_k          K_k steps at the rate η_l, whose product a client sends along
-                                                   m_k: what k weighs in the solver's mean, n_k or 1
+    ∇L_n(w) ≈ − Σ m_k Δ_k / Σ m_k η_l K_k          K_k steps at the rate η_l; the client uploads their product
+                                                   m_k: the weight of k in the solver's mean, n_k or 1
 
 which for SGD is a mean of all gradients on the way from w (with momentum K_k is ‖a_k‖₁ of parts.variates), and costs
-one number upwards. It is 0 where the solver comes to rest. With Adam it is a scale, no gradient: tune c. s is the mean
-size of the round's clients. A round of first visits is not tested, nor one that nobody came back from. Of μ and c only
-the product matters. Both are the paper's letters; their defaults are nobody's measurement: with them the digits, of ten
-clients, pass all stages.
+one number per upload. It is 0 at the solver's fixed point. With Adam it is a scale and not a gradient: tune c. s is the
+mean size of the round's clients. Rounds of first visits, and rounds without an update, are not tested. Only the product
+of μ and c matters. Both are the paper's letters; their defaults are ours: with them `digits` with ten clients passes
+all stages.
 
-Who is as fast as the n-th takes part, for that costs no time; with equal speeds it is FedAvg, and with n_0 = N (then
-nobody is timed). When fewer may train at once than take part, a round's cohort is drawn among them. If nobody of the n
-fastest is there, all who are there are drawn from.
+Clients as fast as the n-th take part too, since that costs no time; with equal speeds it is FedAvg, and also with n_0 =
+N (then no client is timed). If the concurrency is below n, a round's cohort is drawn among the n. If none of the n
+fastest is idle, the cohort is drawn from all idle clients.
 
 On the server, in model sizes: the sum of Δ_k for the test, until all take part, beside FedAvg's.
 """
@@ -54,12 +54,12 @@ from .registry import methods
 __all__ = ["flanp"]
 
 RATE = "rate"
-STAGES = frozenset({"stages"})  # needed and sent, though nothing travels: what clients tell is of use here alone
+STAGES = frozenset({"stages"})  # a payload key without a tensor: it binds these clients to this server
 
 
 @dataclass(frozen=True)
 class FlanpClient(LocalRule):
-    """Plain training that tells η_l K, how far its steps reach for a gradient of length 1."""
+    """Plain training that uploads η_l K (with momentum η_l ‖a‖₁)."""
 
     @property
     def needs(self) -> frozenset[str]:

@@ -19,8 +19,8 @@ model starts from (w^t or w^(t−τ); here w^t, for which the Taylor term was wo
 client's whole displacement, as for dc-asgd; measured in gradients, as the Taylor expansion has it, h is 1/η_l for a
 visit of one step, which is large: nothing bounds h δ·G.
 
-A round (parts.epochs) is as long as the fastest client's first visit; one that nobody came back in goes on until
-somebody does. With no straggler in it the server is FedAvg's, with a single client ASGD's of η = 1. With stragglers
+A round (parts.epochs) is as long as the fastest client's first visit; a round without an arrival goes on until the
+next one. With no straggler in it the server is FedAvg's, with a single client ASGD's of η = 1. With stragglers
 alone, ŵ = w^t. Running statistics: the same means, of each one's own values.
 
 On the server, in model sizes: 2 sums beside the global and the past ones that clients are training from.
@@ -86,7 +86,7 @@ class Hybrid(EpochServer):
 
 
 def _still(now: Now) -> Tensor:
-    """The move that leaves the global where it is."""
+    """Return the move that leaves the global weights unchanged."""
     n = now.layout.n_params
     return torch.cat([torch.zeros_like(now.weights[:n]), now.weights[n:]])
 
@@ -104,7 +104,7 @@ def hfl(
         float | None, "how long a round lasts (s); none: as long as the fastest client's first visit"
     ] = None,
 ) -> Method:
-    """Rounds that do not wait: who is late is merged in later, corrected to first order and at little weight."""
+    """Rounds that do not wait: late updates are merged later, corrected to first order and at a small weight."""
     problems = [f"--method.lam {lam}: must be between 0 and 1"] if not 0 <= lam <= 1 else []
     problems += [f"--method.h {h}: must be 0 or more"] if not h >= 0 else []
     if problems:

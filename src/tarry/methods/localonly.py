@@ -1,18 +1,18 @@
 """Local-only: every client trains alone, the baseline of personalised federated learning (FedSOL, Table 9).
 
     client   w_k ← plain training from w_k, visit after visit; at first from the first weights
-    server   W = (1/N) Σ_k w_k                       of all N clients; nobody ever trains from it
+    server   W = (1/N) Σ_k w_k                       of all N clients; no client trains from it
 
-There is no global model. What is tested as the answer is the mean of everybody's own model, running statistics and all;
-who was not heard of yet counts with the first weights. The score that tells is that of --personalise: of every client's
-own latest model, tuned for so many epochs more.
+There is no global model. The weights that are evaluated are the mean of all clients' models, with running statistics;
+a client without an arrival counts with the first weights. The score that matters is that of --personalise: of every
+client's own latest model, tuned for some more epochs.
 
-Under --lr-decay the rate falls with the server's steps, as for all methods; here these are everybody's arrivals, so
-that what N clients take for d a visit each is about --lr-decay d^(1/N).
+Under --lr-decay the rate falls with the server's steps, as for all methods; here these are the arrivals of all clients.
+For a factor of d per visit of each of N clients, take about --lr-decay d^(1/N).
 
-On the server, in model sizes: N rows, beside the global and the past ones of visits under way; what is sent to a client
-is counted with its visit once more. The bytes that are counted are those of sending its model forth and back, which a
-deployment would not do.
+On the server, in model sizes: N rows, beside the global weights and the past ones of open visits; the weights sent to a
+client are counted again with its visit. The counted traffic is that of sending models down and up, which a real
+deployment of this baseline would not do.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def mean_of_all(along: Geodesic = line) -> Step:
     use="To see what federating is worth: clients that never learn from each other. Score it with --personalise.",
 )
 def local_only() -> Method:
-    """Every client trains alone from the first weights; the answer is the mean of their models, used by nobody."""
+    """Every client trains alone from the first weights; the mean of their models is evaluated, and never sent."""
     return Method(
         "local-only", staleness="not used", step=mean_of_all(), reply=own_models(), personal=Personal(own=True)
     )

@@ -4,20 +4,20 @@
               W ← W − η_t (1/N) Σ_i G_i                                              over all N clients
 
 With one learning rate the two η_t cancel: W ← W + (1/N) Σ_i Δ_i, Δ_i = w_i − W. Under --lr-decay a remembered update
-counts at the rate of the round, whatever it was made with: Δ_i is kept over the rate of its hand-out in terms of the
-first. Clients weigh alike, as in the paper's objective.
+counts at the rate of the round, not at that of its own visit: the cache holds Δ_i divided by the relative rate of its
+hand-out. Clients weigh alike, as in the paper's objective.
 
-Who is available is said by --presence, and by --failure-rate: a visit that is lost leaves the memory as it was, and a
-round that nobody came back from is a step by memory alone. Who is there at a round's beginning takes part in it, up to
---concurrency at random. The paper's rounds have no length; here a round lasts as long as its slowest member, as
-FedAvg's. With `epoch` a round lasts so many seconds (parts.epochs): who is not back by then counts with its memory and
-brings its Δ_i, from an older W, in a later round. That is how Fed-OGD's authors run MIFA. A step at each arrival is not
-offered: it would go the whole way of a round N times as often.
+--presence and --failure-rate decide who is available: a lost visit leaves the memory unchanged, and a round without an
+arrival is a step by memory alone. The clients available at a round's beginning take part in it, up to --concurrency at
+random. The paper's rounds have no length; here a round lasts as long as its slowest member, as in FedAvg. With `epoch`
+a round lasts that many seconds (parts.epochs): a late client counts with its memory, and its Δ_i, from an older W,
+counts in a later round. That is how Fed-OGD's authors run MIFA. A step at each arrival is not offered: it would make a
+round's step N times as often.
 
-Nothing is stepped before everybody has reported once (in the paper all take part in the first round). So the first
-rounds are of clients that have not been seen, all from the first W; who has reported waits. If the rest never comes,
-nobody is handed work any more and the run ends at its first weights: `no_wait` takes 0 for them instead, and begins at
-once.
+There is no step before all clients have reported once (in the paper all take part in the first round). So the first
+rounds go to clients without a report, all from the first W; the other clients wait. If some client never reports, no
+more work is handed out and the run ends at its first weights. `no_wait` takes 0 for clients without a report, and steps
+from the beginning.
 
 Running statistics have no direction: each client's latest are remembered, and the global takes the mean of those known.
 
@@ -106,14 +106,14 @@ def all_clients_first(then: Dispatch) -> Dispatch:
 @methods.register(
     "mifa",
     paper="Gu et al. 2021, Fast Federated Learning in the Presence of Arbitrary Device Unavailability",
-    use="Rounds of clients that come and go, some away for long: the absent count with what they last said.",
+    use="Rounds of clients that come and go, some away for long: absent clients count with their last updates.",
 )
 def mifa(
     *,
     no_wait: Annotated[bool, "begin at once with 0 for clients not seen yet, instead of waiting for all"] = False,
     epoch: Annotated[float | None, "how long a round lasts (s); none: as long as its slowest member"] = None,
 ) -> Method:
-    """Rounds whose step is the mean of everybody's latest update, of those who are away too."""
+    """Rounds whose step is the mean of all clients' latest updates, also of absent clients."""
     if epoch is not None and not epoch > 0:
         raise BadInput(f"--method.epoch {epoch}: must be above 0, or none for rounds as long as their slowest member")
     rounds = at_epoch_ends()

@@ -12,9 +12,9 @@
 Errata. The text multiplies the unnormalised drift by Δ·b/‖b‖; what it describes (gradient surgery) needs Δ·b/‖b‖²,
 which is used: after a conflict Δ̂·b = 0. For orthopos the printed test is Δ·b ≤ 0; surgery on Δ − b would test
 Δ·b < ‖b‖². The default is the printed rule, the other `conflict="endpoint"`. η is ours: the paper studies the endpoint
-Θ − Δ̂ itself. When orthodyn switches the paper leaves open; what is offered is ours (parts.endpoint). The default,
-`agreement`, has to earn the switch: position is trusted only while where a client ended last time has told the way it
-takes next better than the way it took. If it never does, orthodyn is orthograd.
+Θ − Δ̂ itself. The paper does not say when orthodyn switches; the statistics here are ours (parts.endpoint). With the
+default, `agreement`, position is trusted only while the position where a client ended predicts its next displacement
+better than its last displacement does. If it never does, orthodyn is orthograd.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def orthograd(*, eta: Eta = 0.4) -> Method:
 @methods.register(
     "orthopos",
     paper=PAPER,
-    use="Stale clients close to convergence, where the position a client reached says more than the way it took.",
+    use="Stale clients close to convergence, where the position a client reached means more than its displacement.",
 )
 def orthopos(*, conflict: Conflict = "start", eta: Eta = 0.4) -> Method:
     """OrthoCorrect that trusts position: α = 1, ϑ = 0."""

@@ -144,7 +144,7 @@ def scaffold(
     eta: Annotated[float, "η_g, the server's learning rate"] = 1.0,
     weighting: Annotated[Weighting, "clients weigh by their examples, or all alike"] = "uniform",
 ) -> Method:
-    """Synchronous rounds whose clients correct their gradients for how they differ from everybody's mean."""
+    """Synchronous rounds whose clients correct their gradients for how they differ from the mean of all clients."""
     return Method(
         "scaffold",
         staleness="always 0",

@@ -10,23 +10,23 @@
               of the n tiers with credits left, the i-th worst (i = 0, 1, …) gets (n − i)/D, D = n (n + 1)/2
               a round costs its tier a credit; without any it is not picked any more
 
-The paper's text was not at hand. Algorithm 2 is as in two public re-implementations. D = n (n − 1)/2, which is met with
-as well, makes probabilities of (n − i)/D only where i counts from 1, and then the best tier is never picked. The
-numbers of Table 1 are as commonly stated, and were not held against it.
+The paper's text was not available. Algorithm 2 is as in two public re-implementations. D = n (n − 1)/2, which is also
+found, makes (n − i)/D probabilities only if i counts from 1, and then the best tier is never picked. The numbers of
+Table 1 are as commonly stated, and were not compared with the paper.
 
-A client is timed at its first visit (parts.tiers): rounds go to those not tried yet, filled up with others, until
-everybody was tried once. These rounds train as well; the paper profiles before training. A client's tier is that of its
-rank, the number of faster ones: ⌊m · rank / N⌋. So tiers are of about equal size, as in the paper's experiments, and
-clients of one latency share a tier; with one latency for all there is one tier. Who was lost at its first visit counts
-as slow until it comes; the paper drops it for good. A newcomer's first visit puts it into a tier.
+A client is timed at its first visit (parts.tiers): rounds go to clients not tried yet, filled up with others, until all
+were tried once. These rounds train as well; the paper profiles before training. A client's tier follows from its rank,
+the number of faster clients: ⌊m · rank / N⌋. So tiers have about equal sizes, as in the paper's experiments, and
+clients of one latency share a tier; with one latency for all there is one tier. A client whose first visit was lost
+counts as slow until its first arrival; the paper drops it for good. A new client's first visit puts it into a tier.
 
-Deviation: Algorithm 2 goes by the accuracy of W on each tier's test data, which this server has not got. It goes by the
-mean of the losses that the tier's clients reported last, and worst means the largest loss. Open: how many credits there
-are (`none`: no end to them), I (10), and what is left to do when all credits are spent (tiers are picked as if there
-were none to pay). Tiers of which nobody is there are passed over.
+Deviation: Algorithm 2 uses the accuracy of W on each tier's test data, which this server does not have. Here it is the
+mean of the losses that the tier's clients reported last, and worst means the largest loss. Not given in the paper: the
+number of credits (`none`: no limit), I (10), and what to do when all credits are spent (tiers are picked as without
+credits). Tiers without an idle client are passed over.
 
-One tier is FedAvg, with its cohorts. Fed-OGD's paper writes of TiFL as asynchronous between tiers; the original is not:
-a round is one tier's. Nothing is kept on the server but FedAvg's sum and a few numbers a client.
+One tier is FedAvg, with its cohorts. Fed-OGD's paper describes TiFL as asynchronous between tiers; the original is not:
+a round belongs to one tier. The server stores FedAvg's sum and a few numbers per client.
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ def static(policy: Policy, m: int) -> tuple[float, ...]:
 @methods.register(
     "tifl",
     paper="Chai et al. 2020, TiFL: A Tier-based Federated Learning System",
-    use="Rounds among clients of very different speed: nobody waits for those of a slower tier.",
+    use="Rounds among clients of very different speed: no client waits for one of a slower tier.",
 )
 def tifl(
     *,

@@ -1,20 +1,20 @@
 """TWAFL: Communication-Efficient Federated Deep Learning with Layerwise Asynchronous Model Update and Temporally
 Weighted Aggregation (Chen, Sun, Jin, IEEE TNNLS 2019). The temporally weighted aggregation of its ASTW.
 
-    round t   a random cohort trains from W; each ω^k that comes back replaces the one kept, timestamp^k = t
+    round t   a random cohort trains from W; each ω^k that arrives replaces the last one, timestamp^k = t
     server    W ← Σ_k (n_k / n) a^(−(t − timestamp^k)) ω^k         over all clients' latest models, a = e/2
 
-Erratum: as printed the weights sum to less than 1 as soon as somebody is absent, and W would shrink towards 0 with
-every such round. They are divided by their sum here, as in a public reproduction of the paper, whose text was not at
-hand. a = 1 lets old models count in full; with everybody in every round t − timestamp^k = 0, and the server is FedAvg's
-whatever a is.
+Erratum: as printed the weights sum to less than 1 as soon as a client is absent, and W would shrink towards 0 with
+every such round. Here they are divided by their sum, as in a public reproduction of the paper, whose text was not
+available. a = 1 lets old models count in full; with all clients in every round t − timestamp^k = 0, and the server is
+FedAvg's for every a.
 
-Who has not come yet has no ω^k and does not count; a lost visit leaves ω^k and its timestamp as they were. The sum over
-all clients is kept as it changes, in double precision: a round divides it by a, an arrival takes an old term out and
-puts a new one in. Running statistics are averaged with the weights.
+A client without an arrival has no ω^k and does not count; a lost visit leaves ω^k and its timestamp unchanged. The sum
+over all clients is updated in double precision: a round divides it by a, an arrival subtracts the old term and adds the
+new one. Running statistics are averaged with the weights.
 
-Left out: the paper's other half, which sends deep layers only in the last rounds of every cycle. It saves bytes, and
-the aggregation knows nothing of it but one timestamp more a client.
+Left out: the paper's other half, which sends deep layers only in the last rounds of every cycle. It saves traffic, and
+adds one more timestamp per client to the aggregation.
 
 Fed-OGD's paper calls it ASTW and prints an update on arrival with weights e^(−βτ)/Σ_j e^(−βτ_j); here it is the
 original's, in rounds.
@@ -87,7 +87,7 @@ def latest_models(a: float) -> Aggregate:
     "twafl",
     paper="Chen et al. 2019, Communication-Efficient Federated Deep Learning with Layerwise Asynchronous Model Update "
     "and Temporally Weighted Aggregation",
-    use="Rounds of few clients out of many, whose data differ: those who are absent count by their last models.",
+    use="Rounds of few clients out of many, whose data differ: absent clients count with their last models.",
 )
 def twafl(
     *,
