@@ -42,7 +42,7 @@ PUBLIC = [
     "run",
     "stateless",
     "tasks",
-    "unlabelled_sets",
+    "unlabeled_sets",
 ]
 
 
@@ -99,7 +99,7 @@ import tarry
 
 result = tarry.run("orthofl", {{"name": "digits", "limit": 100}}, clients=3, epochs=1, delay=[1, 2, 3], updates=4)
 assert result.updates == 4
-c = tarry.runs.compare(["fedavg", "fedasync"], {{"name": "digits", "limit": 100}}, seeds=[0], clients=3, epochs=1,
+c = tarry.compare(["fedavg", "fedasync"], {{"name": "digits", "limit": 100}}, seeds=[0], clients=3, epochs=1,
                   delay=[1, 2, 3], updates=4)
 assert [row.label for row in c.summary.rows] == ["fedavg", "fedasync"]
 """

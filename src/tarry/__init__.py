@@ -2,7 +2,7 @@
 
     import tarry
     result = tarry.run("orthofl", "digits", time=10_000, seed=1)
-    comparison = tarry.runs.compare(["fedavg", "fedasync", "orthofl"], "digits", seeds=[0, 1, 2])
+    comparison = tarry.compare(["fedavg", "fedasync", "orthofl"], "digits", seeds=[0, 1, 2])
 
 A task of your own is a `Task`; a method of your own a `Method` made of `Part`s and a `LocalRule`.
 """
@@ -35,7 +35,7 @@ from .runs.run import resume as resume
 from .runs.run import run as run
 from .tasks import partitions as partitions
 from .tasks import tasks as tasks
-from .tasks.unlabelled import unlabelled_sets as unlabelled_sets
+from .tasks.unlabeled import unlabeled_sets as unlabeled_sets
 from .version import __version__ as __version__
 
 __all__ = [
@@ -67,5 +67,5 @@ __all__ = [
     "run",
     "stateless",
     "tasks",
-    "unlabelled_sets",
+    "unlabeled_sets",
 ]

@@ -13,9 +13,9 @@ from ..parts.manifold import manifolds as manifold_registry
 from ..tasks import partitions as partition_registry
 from ..tasks import tasks as task_registry
 from ..tasks.data.sets import DataSet, loose_files, missing
-from ..tasks.data.sets import catalogue as data_sets
+from ..tasks.data.sets import catalog as data_sets
 from ..tasks.models import models as model_registry
-from ..tasks.unlabelled import unlabelled_sets
+from ..tasks.unlabeled import unlabeled_sets
 from . import console as show
 
 __all__ = ["delays", "manifolds", "methods", "models", "partitions", "tasks", "unlabelled"]
@@ -63,7 +63,7 @@ def manifolds(name: Name = None) -> None:
 
 def unlabelled(name: Name = None) -> None:
     """List the sets of inputs without labels, with their parameters."""
-    _show(unlabelled_sets, name)
+    _show(unlabeled_sets, name)
 
 
 def _show(registry: Registry[Any], name: str | None) -> None:

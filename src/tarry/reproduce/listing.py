@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import BadInput
-from ..tasks.data.sets import catalogue
+from ..tasks.data.sets import catalog
 from . import catalog as shelf
 from .experiment import Experiment
 from .store import shown
@@ -47,7 +47,7 @@ def _needs(experiment: Experiment) -> str:
 
 def _sets(tables: Iterable[Any]) -> str:
     """The data sets that are named anywhere in them, with those that are not here."""
-    known = catalogue()
+    known = catalog()
     names = [n for n in dict.fromkeys(n for table in tables for n in _texts(table)) if n in known]
     return ", ".join(n if known[n].find() is not None else f"{n} (not here)" for n in names)
 
