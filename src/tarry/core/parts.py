@@ -79,9 +79,7 @@ class Part(Generic[X, Y]):
             return part
         if type(part) is not Part:
             kind, place = type(part).__name__, cls.__name__
-            raise BadInput(
-                f"{place.lower()}={kind}: a method takes a Part or a {place} there; make one with tarry.Part"
-            )
+            raise BadInput(f"{place.lower()}={kind}: wants a tarry.{place}, or a tarry.Part for any place")
         return cls(**vars(part))
 
 
