@@ -11,8 +11,8 @@ within 90° of what is remembered, the nearest to g (parts.cone).
              m       = β_1 m̃ + d
              m̃       ← QP(m; D)
              x       ← x − η_g m̃
-    memory   D holds at most m clients. A new client takes the place of one that was not in this round, the one that took
-             part least often since it was remembered; its count begins at 1
+    memory   D holds at most m clients. A new one takes the place of a client that was not in this round: the one that
+             took part least often since it was remembered; its count begins at 1
 
 `side="server"` leaves plain workers (the paper's GradMA-S), `side="worker"` a plain server without momentum (GradMA-W).
 With plain workers, memory=0 and beta1=0 it is FedAvg.
