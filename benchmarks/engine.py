@@ -22,7 +22,8 @@ import torch
 from record import apart, write
 from tarry.core.idle_clients import Roster
 from tarry.core.layout import Block, Kind, Layout
-from tarry.core.method import Method, stateless
+from tarry.core.method import Method
+from tarry.core.parts import stateless
 from tarry.core.server import Server
 from tarry.core.tickets import Ticket, Trained
 from tarry.delays.base import ClientPopulation, delays

@@ -14,9 +14,12 @@ import pytest
 import tarry
 
 PUBLIC = [
+    "Aggregate",
     "BadInput",
     "Brief",
     "Comparison",
+    "Correct",
+    "Dispatch",
     "Event",
     "Functions",
     "Layout",
@@ -27,8 +30,10 @@ PUBLIC = [
     "Outcome",
     "Part",
     "Progress",
+    "Reply",
     "Result",
     "Start",
+    "Step",
     "TarryError",
     "Task",
     "Ticket",

@@ -17,8 +17,13 @@ from .core.local_rule import LocalRule as LocalRule
 from .core.local_rule import Outcome as Outcome
 from .core.method import Method as Method
 from .core.method import Now as Now
-from .core.method import Part as Part
-from .core.method import stateless as stateless
+from .core.parts import Aggregate as Aggregate
+from .core.parts import Correct as Correct
+from .core.parts import Dispatch as Dispatch
+from .core.parts import Part as Part
+from .core.parts import Reply as Reply
+from .core.parts import Step as Step
+from .core.parts import stateless as stateless
 from .core.task import Task as Task
 from .core.tickets import Offer as Offer
 from .core.tickets import Start as Start
@@ -39,9 +44,12 @@ from .tasks.unlabeled import unlabeled_sets as unlabeled_sets
 from .version import __version__ as __version__
 
 __all__ = [
+    "Aggregate",
     "BadInput",
     "Brief",
     "Comparison",
+    "Correct",
+    "Dispatch",
     "Event",
     "Functions",
     "Layout",
@@ -52,8 +60,10 @@ __all__ = [
     "Outcome",
     "Part",
     "Progress",
+    "Reply",
     "Result",
     "Start",
+    "Step",
     "TarryError",
     "Task",
     "Ticket",

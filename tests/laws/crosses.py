@@ -14,7 +14,8 @@ from torch import Tensor
 import tarry
 from tarry.config.compose import PARTS
 from tarry.config.spec import Spec
-from tarry.core.method import Method, Part
+from tarry.core.method import Method
+from tarry.core.parts import Part, Step
 from tarry.runs.build import BuiltRun, build_run
 from tarry.runs.simulation import Simulation
 
@@ -58,9 +59,12 @@ def built(name: str) -> Method:
 def alike(one: Any, other: Any) -> bool:
     """Whether two parts, made anew each time, are the same code over the same numbers, or say that they compute one."""
     if isinstance(one, Part) and isinstance(other, Part):
-        if one.formula is not None and alike(one.formula, other.formula):
+        if isinstance(one, Step) and isinstance(other, Step) and one.formula and alike(one.formula, other.formula):
             return True
-        return all(alike(getattr(one, f), getattr(other, f)) for f in ("apply", "init", "offer", "settle", "sends"))
+        return all(
+            alike(getattr(one, f, None), getattr(other, f, None))
+            for f in ("apply", "init", "offer", "on_instant_end", "payload_keys")
+        )
     if isinstance(one, MethodType) and isinstance(other, MethodType):
         return one.__func__ is other.__func__ and one.__self__ == other.__self__
     if isinstance(one, FunctionType) and isinstance(other, FunctionType):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import tarry
-from tarry.core.method import Method
+from tarry.core.parts import REFILL
 from tarry.record import checkpoint
 from tarry.record.result import sha256
 from tarry.record.rows import read_rows
@@ -84,7 +84,7 @@ def test_every_method_of_a_comparison_meets_the_same_durations_and_losses(tmp_pa
     assert {"lost", "arrival"} == {f for one in fates.values() for f in one}
 
 
-ASYNCHRONOUS = [c for c in VARIANTS if built(c).dispatch.apply is Method("plain").dispatch.apply]
+ASYNCHRONOUS = [c for c in VARIANTS if built(c).dispatch is REFILL]
 
 
 @pytest.mark.parametrize("concurrency", [3, 6])

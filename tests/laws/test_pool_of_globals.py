@@ -77,7 +77,7 @@ class Pool:
         self.most = max(self.most, len(past))
         self.shared = max(self.shared, len(tickets) - len(past))
         distinct = past | {id(server.weights)}
-        tables = len(server.state["aggregate"]["logits"]) if self.sim.server.method.unlabelled else 0
+        tables = len(server.state["aggregate"].logits) if self.sim.server.method.unlabelled else 0
         self.bytes = max(self.bytes, len(distinct) * MODEL + tables * TABLE)
 
 

@@ -12,6 +12,7 @@ import pytest
 import tarry
 from tarry.config.spec import Spec
 from tarry.core.method import Method
+from tarry.core.parts import SEND_GLOBAL
 from tarry.record.result import sha256
 from tarry.runs.build import BuiltRun, build_run
 from tarry.runs.simulation import Simulation
@@ -87,7 +88,7 @@ def built(choice: Choice) -> Method:
 
 def has_starts_of_its_own(choice: Choice) -> bool:
     """Whether the method replies to a client with a start made when its update came; local-only offers it later."""
-    return choice["name"] != "local-only" and built(choice).reply.apply is not Method("plain").reply.apply
+    return choice["name"] != "local-only" and built(choice).reply is not SEND_GLOBAL
 
 
 #: six clients, four at a time, several arriving at one instant; some visits fail; two clients come and go

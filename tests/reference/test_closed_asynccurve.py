@@ -111,7 +111,7 @@ def test_the_initial_moments_are_the_last_global_step_shared_out_over_an_epochs_
 def test_every_client_is_sent_the_last_global_step_once_there_is_one() -> None:
     problem = Problem.draw(4, p=3, h=2, sizes=[6, 5])
     method = tarry.methods.build("asynccurve")
-    assert method.step.sends == {"shift"}
+    assert method.step.payload_keys == {"shift"}
     state = method.step.init(torch.from_numpy(problem.w0))
     assert method.step.offer is not None
     assert method.step.offer(0, state, None) is None  # type: ignore[arg-type]
@@ -149,15 +149,15 @@ def test_an_update_of_several_clients_is_not_penalised() -> None:
 
 
 def test_the_step_may_travel_another_way() -> None:
-    along = tarry.methods.build("asynccurve", {"penalty": False, "low": 1.0}).step.along
-    assert along is not None
-    step, w = along(line), torch.zeros(2)
+    with_geodesic = tarry.methods.build("asynccurve", {"penalty": False, "low": 1.0}).step.with_geodesic
+    assert with_geodesic is not None
+    step, w = with_geodesic(line), torch.zeros(2)
     update = Update(Ticket(0, 0, 0, 0, 0.0, w, w), torch.ones(2), 1, 1, 0, extras={"control": torch.ones(2)})
     new, state = step(update, step.init(w), at(0, w))
     assert new.tolist() == pytest.approx([0.4, 0.4])
     assert step.offer is not None
-    assert step.offer(0, state, at(1, new)) == Offer({"shift": state["shift"]})
-    assert state["shift"].tolist() == pytest.approx([-0.4, -0.4])
+    assert step.offer(0, state, at(1, new)) == Offer({"shift": state.shift})
+    assert state.shift.tolist() == pytest.approx([-0.4, -0.4])
 
 
 def normed_task() -> tarry.Task:

@@ -127,7 +127,7 @@ def test_a_correction_of_late_updates_is_what_is_cached() -> None:
     """Halved updates are halved in the cache too: all goes half as far."""
 
     def halved(update: Update, _: Now) -> Update:
-        return update.but(weight=0.5)
+        return update.replace(weight=0.5)
 
     plain = tarry.methods.build("ca2fl", {"buffer": 2})
     half = tarry.Method("half", correct=stateless(halved), aggregate=plain.aggregate, step=plain.step)
@@ -144,7 +144,7 @@ def test_what_was_replaced_leaves_nothing_behind() -> None:
     for delta in (1e8, 0.25, 0.25):
         ticket = s.hand_out(0, 0.0)
         s.receive(ticket.number, Trained(torch.full((2,), delta), 1, 1, 0.5), 1.0)
-    assert (s.state["aggregate"]["sum"] == 0.25).all()
+    assert (s.state["aggregate"].sum == 0.25).all()
 
 
 def test_the_server_keeps_n_and_four_models_beside_the_global() -> None:

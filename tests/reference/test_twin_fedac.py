@@ -82,7 +82,7 @@ def test_a_late_update_counts_by_its_cosine_with_the_servers_way(delta: tuple[fl
     update = Update(Ticket(0, 0, 0, 1, 0.0, vec(1.0, 1.0), vec(1.0, 1.0)), vec(*delta), 1, 1, 3)
     counted, _ = method.correct(update, None, now)
     assert counted.weight == pytest.approx(weight, rel=1e-12)
-    fresh, _ = method.correct(update.but(staleness=0), None, now)
+    fresh, _ = method.correct(update.replace(staleness=0), None, now)
     assert fresh.weight == 1.0
 
 
@@ -109,9 +109,9 @@ def test_weighing_all_alike_c_is_the_mean_of_what_clients_keep() -> None:
 
     def look() -> None:
         state = sim.server.state["aggregate"]
-        if state["sums"]["count"] == 0 and sim.server.version:
+        if state.sums.count == 0 and sim.server.version:
             kept = sim._memories["c_k"]
-            torch.testing.assert_close(state["c"], sum(kept.values()) / 4, rtol=1e-10, atol=1e-12)
+            torch.testing.assert_close(state.c, sum(kept.values()) / 4, rtol=1e-10, atol=1e-12)
             checked[0] += 1
 
     sim.run(look)

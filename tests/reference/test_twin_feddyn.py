@@ -50,7 +50,7 @@ def test_where_it_stands_still_every_client_remembers_its_gradient_there() -> No
     last: list[Any] = []
 
     def look(sim: Any) -> None:
-        last[:] = [sim.server.weights, rows(sim, "lambda", 3), sim.server.state["aggregate"]["past"]]
+        last[:] = [sim.server.weights, rows(sim, "lambda", 3), sim.server.state["aggregate"].past]
 
     memories({"name": "feddyn", "alpha": 0.3}, pulling(), look, **WORK, rounds=80)
     w, lam, past = last
@@ -64,7 +64,7 @@ def test_h_is_the_mean_of_what_all_clients_keep(more: dict[str, Any]) -> None:
     seen = [0]
 
     def look(sim: Any) -> None:
-        h = -0.3 * sim.server.state["aggregate"]["past"]
+        h = -0.3 * sim.server.state["aggregate"].past
         torch.testing.assert_close(sum(rows(sim, "lambda", 3)) / 3, h, rtol=1e-9, atol=1e-12)
         seen[0] += 1
 

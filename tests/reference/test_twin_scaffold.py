@@ -74,7 +74,7 @@ def test_the_sum_of_all_c_k_is_n_times_c(option: str, momentum: float, more: dic
     seen = [0]
 
     def look(sim: Any) -> None:
-        c, c_k = sim.server.state["aggregate"]["c"], rows(sim, "c_k", 3)
+        c, c_k = sim.server.state["aggregate"].c, rows(sim, "c_k", 3)
         torch.testing.assert_close(sum(c_k), 3 * c.expand(2), rtol=1e-10, atol=1e-12)
         seen[0] += bool(c.abs().sum() > 0)
 

@@ -174,7 +174,7 @@ def test_a_control_point_in_the_middle_has_the_quality_of_the_line() -> None:
 
 def test_a_better_curve_has_a_quality_above_one() -> None:
     update, now, sent, delta, _ = _arrival(6, np.zeros(N))
-    bent = update.but(extras={CONTROL: torch.from_numpy(-(sent + delta / 2))})  # towards 0
+    bent = update.replace(extras={CONTROL: torch.from_numpy(-(sent + delta / 2))})  # towards 0
     ways = with_own(bent, now)
     own = [float((along(*ways[name], 0.5) ** 2).sum()) for name in ("own-linear", "own-learnt")]
     assert quality(own[:1], own[1:])[0] > 1

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 import tarry
 from tarry.config.spec import Spec
 from tarry.core.layout import Block, Kind, Layout
-from tarry.core.method import Method, Now, Part
+from tarry.core.method import Method, Now
+from tarry.core.parts import Aggregate
 from tarry.core.server import Server
 from tarry.core.tickets import Ticket, Trained, Update
 from tarry.parts.epochs import EpochServer, at_epoch_ends, epoch_aggregate, storable
@@ -88,7 +89,7 @@ def instants(log: list[Any] | None = None) -> Method:
         log.append(("settle", now.time, now.in_flight))
         return (pooled(torch.full_like(now.weights, total), now), 0.0) if total else (None, total)
 
-    return Method("instants", aggregate=Part(apply, lambda _: 0.0, settle=settle))
+    return Method("instants", aggregate=Aggregate(apply, lambda _: 0.0, on_instant_end=settle))
 
 
 # The server
@@ -133,7 +134,8 @@ def test_settling_lets_go_of_the_old_weights_and_counts_what_is_kept() -> None:
     def settle(_: Any, now: Now) -> tuple[Update, dict[str, Tensor]]:
         return pooled(torch.ones_like(now.weights), now), {"kept": torch.ones(5, dtype=torch.float64)}
 
-    s = server(Method("keeps", aggregate=Part(lambda _, state, __: (None, state), lambda _: {}, settle=settle)))
+    keeps = Aggregate(lambda _, state, __: (None, state), lambda _: {}, on_instant_end=settle)
+    s = server(Method("keeps", aggregate=keeps))
     s.settle(1.0)
     assert s.ledger.now == 16
     assert s.ledger.peak == 16 + 40
@@ -328,7 +330,7 @@ def test_a_method_may_ask_for_instants_of_its_own_while_somebody_is_training() -
         return None, max(woken, now.time)
 
     plain = instants().aggregate
-    aggregate = replace(plain, init=lambda _: 0.0, settle=settle, wakes=lambda woken, _: woken + 3)
+    aggregate = replace(plain, init=lambda _: 0.0, on_instant_end=settle, next_wakeup=lambda woken, _: woken + 3)
     seen = events(Method("bell", aggregate=aggregate), always(20.0), presence={"0": [[0.0, 7.0]]}, time=30.0)
     assert log == [3.0, 6.0, 7.0]
     assert told(seen, "lost", "step") == [("lost", 7.0, 0)]

@@ -20,7 +20,8 @@ from typing import Any
 
 from ..core.errors import BadInput
 from ..core.local_rule import LocalRule
-from ..core.method import Geodesic, Method, Now, Part, Personal
+from ..core.method import Geodesic, Method, Now, Personal
+from ..core.parts import KEEP, SEND_GLOBAL, Correct, Part
 from ..core.tickets import Offer, Update
 from ..parts.manifold import CONTROL
 
@@ -102,20 +103,20 @@ def _with_parts(base: Method, others: Mapping[str, Method]) -> Method:
 
 
 def _sent(method: Method) -> frozenset[str]:
-    return frozenset[str]().union(*(getattr(method, p).sends for p in _SERVER))
+    return frozenset[str]().union(*(getattr(method, p).payload_keys for p in _SERVER))
 
 
 def _without_unused_payload(part: Part[Any, Any], local: LocalRule) -> Part[Any, Any]:
     """Drop payload entries that the client rule does not use."""
-    make, unread = part.offer, part.sends - local.takes
-    if make is None or not unread or unread & part.demands:
+    make, unread = part.offer, part.payload_keys - local.takes
+    if make is None or not unread or unread & part.must_be_used:
         return part
 
     def offer(client: int, state: Any, now: Now) -> Offer | None:
         made = make(client, state, now)
         return made and made._replace(payload={k: v for k, v in made.payload.items() if k not in unread})
 
-    return replace(part, offer=offer, sends=part.sends - unread)
+    return replace(part, offer=offer, payload_keys=part.payload_keys - unread)
 
 
 def _personal(base: Personal, part: str, other: Personal) -> Personal:
@@ -125,10 +126,10 @@ def _personal(base: Personal, part: str, other: Personal) -> Personal:
     return replace(base, own=other.own) if part == "reply" else base
 
 
-def _correction(base: Method, other: Method) -> Part[Update, Update]:
+def _correction(base: Method, other: Method) -> Correct:
     """The other method's correction, followed by the base's weight for staleness if it has one."""
     first, second = other.correction or other.correct, base.correct
-    if first.weighs or not second.weighs:
+    if first.only_scales or not second.only_scales:
         return first
 
     def apply(update: Update, state: Any, now: Now) -> tuple[Update, Any]:
@@ -136,7 +137,9 @@ def _correction(base: Method, other: Method) -> Part[Update, Update]:
         update, two = second(update, state["second"], now)
         return update, {"first": one, "second": two}
 
-    return replace(first, apply=apply, init=lambda w: {"first": first.init(w), "second": second.init(w)}, weighs=True)
+    return replace(
+        first, apply=apply, init=lambda w: {"first": first.init(w), "second": second.init(w)}, only_scales=True
+    )
 
 
 @dataclass(frozen=True)
@@ -156,19 +159,19 @@ class _Compatibility:
         """Problems of parts and clients that require what the others do not provide."""
         if missing := self.method.local.needs - _sent(self.method):
             yield self.problem(
-                ("local", *(p for p in _SERVER if getattr(self.base, p).sends & missing)),
+                ("local", *(p for p in _SERVER if getattr(self.base, p).payload_keys & missing)),
                 f"clients of {self.name('local')} need {_list(missing)} from the server, which nothing here sends",
                 instead=f"use --method {self.names['local']}" if self.taken == {"local"} and self.whole else None,
             )
         theirs = f"those of {self.name('local')}"
         for p in _SERVER:
             part, here = self.part(p), f"the {p} of {self.name(p)}"
-            if unread := part.demands - self.method.local.needs:
+            if unread := part.must_be_used - self.method.local.needs:
                 yield self.problem(
                     (p, "local"),
                     f"{here} sends {_list(unread)} for clients to use, and {theirs} do not",
                 )
-            if missing := part.reads - self.method.local.gives:
+            if missing := part.required_extras - self.method.local.gives:
                 yield self.problem(
                     (p, "local"),
                     f"{here} needs {_list(missing)} of clients, and {theirs} send none",
@@ -178,21 +181,21 @@ class _Compatibility:
     def misplaced(self) -> Iterator[str]:
         """Problems of parts that reject the method they are in."""
         for p in _SERVER:
-            fits = self.part(p).fits
+            fits = self.part(p).incompatibility
             if fits is not None and (why := fits(self.method)):
                 yield self.problem((p, *(q for q in (*_SERVER, "distil", "local") if q != p)), why)
 
     def extras(self) -> Iterator[str]:
         """Problems of uploads that the server would misread or lose."""
-        gives, plain = self.method.local.gives, Method("plain")
+        gives = self.method.local.gives
         if DIFFERENCE in gives:
-            strange = [p for p in ("correct", "reply") if self.part(p).apply is not getattr(plain, p).apply]
-            strange += [] if DIFFERENCE in self.method.aggregate.reads else ["aggregate"]
+            strange = [p for p, plain in (("correct", KEEP), ("reply", SEND_GLOBAL)) if self.part(p) is not plain]
+            strange += [] if DIFFERENCE in self.method.aggregate.required_extras else ["aggregate"]
             if strange:
                 yield self.problem(
                     (*strange, "local"), "clients upload differences, which only their own server understands"
                 )
-        if lost := gives & self.method.aggregate.drops:
+        if lost := gives & self.method.aggregate.dropped_extras:
             yield self.problem(
                 ("aggregate", "local"),
                 f"the server of {self.name('aggregate')} keeps no {_list(lost)}, which clients of "
@@ -209,14 +212,14 @@ class _Compatibility:
     def with_manifold(self, name: str, geodesic: Geodesic) -> tuple[Method, str | None]:
         """Return the method with steps along another geodesic, and a problem if it cannot have them."""
         method, flag = self.method, f"--manifold {name}"
-        if method.step.along is None:
+        if method.step.with_geodesic is None:
             return (
                 method,
                 f"{flag}: the step of {self.name('step')} goes the whole way, where all ways end; leave out --manifold",
             )
         if name in ("bezier", "printed") and CONTROL not in method.local.gives:
             return method, f"{flag}: no client learns a control point here; add --local asynccurve"
-        return replace(method, step=method.step.along(geodesic)), None
+        return replace(method, step=method.step.with_geodesic(geodesic)), None
 
     def problem(self, among: tuple[str, ...], why: str, instead: str | None = None) -> str:
         """The problem, with the first flag among those that may have brought it in."""

@@ -20,13 +20,13 @@ from ..core.registry import Registry
 from ..core.rng import Stream, extend, generator, key
 
 __all__ = [
+    "ClientPopulation",
     "Delay",
     "DelayFactory",
-    "ClientPopulation",
     "assign_profiles",
     "delays",
-    "range_errors",
     "raise_problems",
+    "range_errors",
     "visit_keys",
 ]
 

@@ -22,7 +22,7 @@ from ..config.spec import settings as run_settings
 from ..core.errors import BadInput, near
 from ..core.registry import Param
 
-__all__ = ["Options", "DeployConfig", "read"]
+__all__ = ["DeployConfig", "Options", "read"]
 
 _EVAL_EVERY, _CHECKPOINT_EVERY = 15.0, 30.0
 

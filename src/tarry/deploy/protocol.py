@@ -160,8 +160,8 @@ def check_flower_app(method: Method, label: str) -> None:
     problems, rule = [], method.local
     if type(rule) is not LocalRule:
         problems.append(f"its clients train by a rule of their own ({type(rule).__name__})")
-    reads = frozenset[str]().union(*(getattr(method, p).reads for p in _PARTS))
-    demands = frozenset[str]().union(*(getattr(method, p).demands for p in _PARTS))
+    reads = frozenset[str]().union(*(getattr(method, p).required_extras for p in _PARTS))
+    demands = frozenset[str]().union(*(getattr(method, p).must_be_used for p in _PARTS))
     for what, names in (("send back", reads | rule.gives), ("use", demands | rule.needs)):
         if names:
             problems.append(f"its clients must {what} {', '.join(sorted(names))}")

@@ -52,7 +52,7 @@ class Engine:
         self.max_tickets = max_tickets  # that a client may hold at a time
         self.tickets_held = array("q", [0]) * server.n_clients  # by client
         self._listeners = tuple(listeners)
-        self._steps_between_arrivals = server.method.aggregate.settle is not None
+        self._steps_between_arrivals = server.method.aggregate.on_instant_end is not None
         self._max_updates, self._max_rounds = budget.updates or inf, budget.rounds or inf
         self.model_bytes = server.weights.nbytes
         self.time = 0.0  # of the last instant

@@ -19,8 +19,8 @@ model starts from (w^t or w^(t−τ); here w^t, for which the Taylor term was wo
 client's whole displacement, as for dc-asgd; measured in gradients, as the Taylor expansion has it, h is 1/η_l for a
 visit of one step, which is large: nothing bounds h δ·G.
 
-A round (parts.epochs) is as long as the fastest client's first visit; one that nobody came back in goes on until
-somebody does. With no straggler in it the server is FedAvg's, with a single client ASGD's of η = 1. With stragglers
+A round (parts.epochs) is as long as the fastest client's first visit; a round without an arrival goes on until the
+next one. With no straggler in it the server is FedAvg's, with a single client ASGD's of η = 1. With stragglers
 alone, ŵ = w^t. Running statistics: the same means, of each one's own values.
 
 On the server, in model sizes: 2 sums beside the global and the past ones that clients are training from.
@@ -38,7 +38,7 @@ from torch import Tensor
 from ..core.errors import BadInput
 from ..core.method import Method, Now
 from ..core.tickets import Update
-from ..parts.endpoint import Late, Rule, corrected
+from ..parts.endpoint import Rule, StaleUpdate, delay_correction
 from ..parts.epochs import EpochServer, at_epoch_ends, epoch_aggregate, storable
 from ..parts.manifold import inner
 from .registry import methods
@@ -51,7 +51,7 @@ Book = dict[str, Any]
 def taylor(h: float) -> Rule:
     """δ̂ = (1 − h δ·G) δ."""
 
-    def rule(late: Late, state: Any) -> tuple[Tensor, Any]:
+    def rule(late: StaleUpdate, state: Any) -> tuple[Tensor, Any]:
         return late.delta * (1 - h * inner(late.delta, late.drift)), state
 
     return rule
@@ -86,7 +86,7 @@ class Hybrid(EpochServer):
 
 
 def _still(now: Now) -> Tensor:
-    """The move that leaves the global where it is."""
+    """Return the move that leaves the global weights unchanged."""
     n = now.layout.n_params
     return torch.cat([torch.zeros_like(now.weights[:n]), now.weights[n:]])
 
@@ -104,7 +104,7 @@ def hfl(
         float | None, "how long a round lasts (s); none: as long as the fastest client's first visit"
     ] = None,
 ) -> Method:
-    """Rounds that do not wait: who is late is merged in later, corrected to first order and at little weight."""
+    """Rounds that do not wait: late updates are merged later, corrected to first order and at a small weight."""
     problems = [f"--method.lam {lam}: must be between 0 and 1"] if not 0 <= lam <= 1 else []
     problems += [f"--method.h {h}: must be 0 or more"] if not h >= 0 else []
     if problems:
@@ -112,7 +112,7 @@ def hfl(
     return Method(
         "hfl",
         staleness="τ = server steps (rounds) since hand-out; through the drift G = W_now − W_start, and λ_0 e^(−τ)",
-        correct=corrected(taylor(h)),
+        correct=delay_correction(taylor(h)),
         aggregate=epoch_aggregate(epoch, Hybrid(lam)),
         dispatch=at_epoch_ends(),
     )

@@ -10,13 +10,13 @@
 τ = 0.5; FedSOL compares with μ = 0.1.
 
 Features are what goes into the model's last linear or conv map. The paper adds a projection head of two layers to its
-models; here the model is taken as it is. Both other models are asked as in use: dropout off, their own running
-statistics. ℓ_sup is the task's loss, and what is told as the loss.
+models; here the model is taken as it is. The two other models run in eval mode: dropout off, their own running
+statistics. ℓ_sup is the task's loss, and the loss that is reported.
 
 Algorithm 1 does not say what the previous model is at a client's first visit. Here there is none, and ℓ_con is 0: a
-first visit is plain. So it is in the authors' code in the first round; who first comes later is contrasted there with
-the model that its round began to be drawn with. The client keeps its previous model itself; who is lost keeps the older
-one.
+first visit is plain. So it is in the authors' code in the first round; a client whose first visit is later is
+contrasted there with the model that its round began with. The client stores its previous model itself; a client whose
+visit is lost keeps the older one.
 """
 
 from __future__ import annotations

@@ -41,10 +41,10 @@ from torch import Tensor
 from ..core.client_table import Marks, Table
 from ..core.errors import BadInput
 from ..core.idle_clients import Roster
-from ..core.method import Method, Now, Part
-from ..core.state_tree import StateRecord
+from ..core.method import Method, Now
+from ..core.parts import Aggregate, Dispatch
 from ..core.tickets import Update
-from ..parts.cached import keep, nothing_kept, passed_on
+from ..parts.cached import RowCache, as_update, replace_row
 from ..parts.epochs import at_epoch_ends, ends
 from ..parts.manifold import CONTROL
 from .registry import methods
@@ -55,11 +55,9 @@ _SLACK = 1e-9  # C · m is rounded
 
 
 @dataclass(frozen=True)
-class SAFAState(StateRecord):
-    """The cache of the server, and the round under way."""
+class SAFAState(RowCache):
+    """The cache of the server (rows: w*_k of the clients that have come; sum: Σ n_k w*_k), and the round under way."""
 
-    rows: Table  # w*_k of the clients that have come
-    sum: Tensor  # Σ n_k w*_k over the rows, in double precision
     sizes: Marks  # n_k
     n: int  # Σ n_k over the rows
     rest: Tensor | None  # w*_k of all clients that have not come; None: every client has
@@ -88,7 +86,7 @@ class Rounds:
 
     def init(self, weights: Tensor) -> SAFAState:
         return SAFAState(
-            **nothing_kept(weights),
+            **RowCache.empty(weights).dump(),
             sizes=Marks(),
             n=0,
             rest=weights,
@@ -141,7 +139,7 @@ class Rounds:
             return len(state.picked) < quota
         return state.again < quota - (now.n_clients - len(state.last))
 
-    def settle(self, state: SAFAState, now: Now) -> tuple[Update | None, SAFAState]:
+    def on_instant_end(self, state: SAFAState, now: Now) -> tuple[Update | None, SAFAState]:
         if state.idle or not self.is_over(state, now):
             return None, state
         state = self.distribute(state, now)
@@ -150,8 +148,7 @@ class Rounds:
         for k in waiting[:free]:
             state.picked[k] = True
             state = _enter(state, k, undecided[k], now)  # pre-aggregation cache update
-        counts = {"examples": state.examples, "steps": state.steps}
-        move = passed_on(_mean(state, now).sub_(now.weights), counts, now)
+        move = as_update(_mean(state, now).sub_(now.weights), now, state.examples, state.steps)
         for k in waiting[free:]:
             state = _enter(state, k, undecided[k], now)  # post-aggregation cache update
         for k in waiting:
@@ -172,9 +169,9 @@ class Rounds:
     def is_over(self, state: SAFAState, now: Now) -> bool:
         if not now.in_flight:
             return state.back
-        return len(state.picked) >= self.quota(now) or now.time >= self.wakes(state, now)
+        return len(state.picked) >= self.quota(now) or now.time >= self.next_wakeup(state, now)
 
-    def wakes(self, state: SAFAState, now: Now) -> float:
+    def next_wakeup(self, state: SAFAState, now: Now) -> float:
         return inf if state.idle else ends(state.began, state.limit, now)
 
     def distribute(self, state: SAFAState, now: Now) -> SAFAState:
@@ -184,7 +181,7 @@ class Rounds:
         for k in list(state.rows):
             if now.version - state.heard[k] > self.lag:
                 state.heard[k] = now.version
-                state = _replace_row(state, k, now.weights)
+                state = replace_row(state, k, now.weights, mass=state.sizes[k])
         if state.rest is not None and now.version - state.rest_heard > self.lag:
             state = replace(state, rest=now.weights, rest_heard=now.version)
         return replace(state, version=now.version)
@@ -194,17 +191,11 @@ def _enter(state: SAFAState, k: int, row: Tensor | None, now: Now) -> SAFAState:
     """Return the state with w*_k ← row, where k may be a client that has not come before."""
     assert row is not None, "clients that have not come share an entry"
     known = k in state.rows
-    state = _replace_row(state, k, row)
+    state = replace_row(state, k, row, mass=state.sizes[k])
     if known:
         return state
     rest = None if len(state.rows) == now.n_clients else state.rest
     return replace(state, n=state.n + state.sizes[k], rest=rest)
-
-
-def _replace_row(state: SAFAState, k: int, row: Tensor) -> SAFAState:
-    """Return the state with this row in the table and in the sum."""
-    kept = keep({"rows": state.rows, "sum": state.sum}, k, row, mass=state.sizes[k])
-    return replace(state, sum=kept["sum"])
 
 
 def _result(update: Update, now: Now) -> Tensor:
@@ -224,14 +215,14 @@ def _mean(state: SAFAState, now: Now) -> Tensor:
     return mean.add_(state.rest, alpha=others / (n + others)) if others and state.rest is not None else mean
 
 
-def lag_tolerant(lag: int) -> Part[Roster, list[int]]:
+def lag_tolerant(lag: int) -> Dispatch:
     """Hand the global to all idle clients as a round begins, and to clients that came too late to count at once."""
     rounds = at_epoch_ends()
 
     def init(weights: Tensor) -> dict[str, Any]:
         return {"late": [], "rounds": rounds.init(weights)}
 
-    def hear(update: Update, state: dict[str, Any], _: Now) -> dict[str, Any]:
+    def observe(update: Update, state: dict[str, Any], _: Now) -> dict[str, Any]:
         return {**state, "late": [*state["late"], update.ticket.client]} if update.staleness > lag else state
 
     def apply(roster: Roster, state: dict[str, Any], now: Now) -> tuple[list[int], dict[str, Any]]:
@@ -242,7 +233,7 @@ def lag_tolerant(lag: int) -> Part[Roster, list[int]]:
                 roster.remove(k)
         return chosen, {"late": [], "rounds": after}
 
-    return Part(apply, init, hear=hear)
+    return Dispatch(apply, init, observe=observe)
 
 
 @methods.register(
@@ -270,6 +261,12 @@ def safa(
     return Method(
         "safa",
         staleness="rounds since hand-out; more than τ: thrown away",
-        aggregate=Part(rounds.apply, rounds.init, settle=rounds.settle, wakes=rounds.wakes, drops=frozenset({CONTROL})),
+        aggregate=Aggregate(
+            rounds.apply,
+            rounds.init,
+            on_instant_end=rounds.on_instant_end,
+            next_wakeup=rounds.next_wakeup,
+            dropped_extras=frozenset({CONTROL}),
+        ),
         dispatch=lag_tolerant(lag),
     )

@@ -24,11 +24,12 @@ from torch import Tensor
 from ..core.client_table import Marks
 from ..core.errors import BadInput
 from ..core.idle_clients import Roster
-from ..core.method import Now, Part
+from ..core.method import Now
+from ..core.parts import Aggregate, Dispatch
 from ..core.state_tree import StateRecord
 from ..core.tickets import NOTHING, Offer, Update
 from ..engine.clock import add_seconds
-from .cached import passed_on
+from .cached import as_update
 from .manifold import CONTROL
 
 __all__ = ["EpochServer", "EpochState", "at_epoch_ends", "at_rate", "ends", "epoch_aggregate", "per_rate", "storable"]
@@ -105,7 +106,7 @@ def _scaled(entry: Tensor, share: float, now: Now) -> Tensor:
     return torch.cat([entry[:n] * share, entry[n:]]) if now.layout.stats else entry * share
 
 
-def epoch_aggregate(length: float | None, server: EpochServer) -> Part[Update | None, Update | None]:
+def epoch_aggregate(length: float | None, server: EpochServer) -> Aggregate:
     """Return an aggregate part that steps at the end of each epoch.
 
     Length None: as long as the fastest client's first visit so far. A lost visit counts as a client that is back: the
@@ -137,21 +138,28 @@ def epoch_aggregate(length: float | None, server: EpochServer) -> Part[Update | 
             book=server.on_update(update, update.staleness > 0, state.book, now),
         )
 
-    def settle(state: EpochState, now: Now) -> tuple[Update | None, EpochState]:
-        if not state.back or (now.in_flight and now.time < wakes(state, now)):
+    def on_instant_end(state: EpochState, now: Now) -> tuple[Update | None, EpochState]:
+        if not state.back or (now.in_flight and now.time < next_wakeup(state, now)):
             return None, state
         move, book = server.end_epoch(state.book, now)
         if move is None:
             return None, replace(state, back=False)
         return _as_update(move, state, now), state.next(began=now.time, book=book)
 
-    def wakes(state: EpochState, now: Now) -> float:
+    def next_wakeup(state: EpochState, now: Now) -> float:
         return ends(state.began, state.length, now) if state.back else inf
 
     def offer(client: int, state: EpochState, _: Now) -> Offer:
         return Offer(server.payload(client, state.book))
 
-    return Part(apply, init, offer if server.offers else None, settle, wakes, drops=frozenset({CONTROL}))
+    return Aggregate(
+        apply,
+        init,
+        offer if server.offers else None,
+        on_instant_end=on_instant_end,
+        next_wakeup=next_wakeup,
+        dropped_extras=frozenset({CONTROL}),
+    )
 
 
 def ends(began: float, length: float | None, now: Now) -> float:
@@ -163,10 +171,10 @@ def _as_update(move: Tensor, state: EpochState, now: Now) -> Update:
     """Return the move as an update of the moment: from the global's statistics to those given."""
     n = now.layout.n_params
     delta = torch.cat([move[:n], move[n:] - now.weights[n:]]) if now.layout.stats else move
-    return passed_on(delta, {"examples": state.examples, "steps": state.steps}, now)
+    return as_update(delta, now, state.examples, state.steps)
 
 
-def at_epoch_ends() -> Part[Roster, list[int]]:
+def at_epoch_ends() -> Dispatch:
     """Refill to the concurrency once the global has stepped, or no client is training; until then all wait."""
 
     def apply(roster: Roster, last: dict[str, Any], now: Now) -> tuple[list[int], dict[str, Any]]:
@@ -175,4 +183,4 @@ def at_epoch_ends() -> Part[Roster, list[int]]:
             return [], last
         return roster.draw(roster.limit - now.in_flight, now), {"version": now.version, "time": now.time}
 
-    return Part(apply, lambda _: {"version": -1, "time": -1.0})
+    return Dispatch(apply, lambda _: {"version": -1, "time": -1.0})

@@ -1,4 +1,4 @@
-"""Server steps that remember: an update's displacement Δ is taken for a gradient, in downhill sign.
+"""Step parts with memory: server optimizers that take an update's displacement Δ for a gradient, in downhill sign.
 
     momentum   v ← β v + Δ                          W ← W + η v,  or W + η (Δ + β v), which is Nesterov's
     adaptive   m ← β1 m + (1 − β1) Δ                W ← W + η_t m / (√v + ε)
@@ -7,9 +7,9 @@
       adagrad    v ← v + Δ²
       amsgrad    v̂ ← max(v̂, v), and √v̂ in place of √v
 
-All of it element by element, with no correction of the moments' bias. A weight that a correct part gave an update
-scales its Δ, as in a buffer. Running statistics take no moments: they go straight, at most the whole way, as in
-parts.step; after an adaptive step, whose η is a length and no share, the whole way.
+All of it element by element, without bias correction of the moments. The update's weight, from a correct part, scales
+its Δ, as in a buffer. Running statistics have no moments: they go straight, at most to t = 1, as in parts.step; with an
+adaptive step, whose η is a length and not a share, they go to t = 1.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ import torch
 from torch import Tensor
 
 from ..core.errors import BadInput
-from ..core.method import Now, Part
+from ..core.method import Now
+from ..core.parts import Step
 from ..core.tickets import Update
 from ..vector.fused import compiled, number, pieces
 from ..vector.pool import fresh, swept
@@ -31,13 +32,13 @@ __all__ = ["Second", "adagrad", "adam", "adaptive", "momentum", "yogi"]
 
 
 class Second(Protocol):
-    """v, Δ → v; written to `out` where one is given."""
+    """v, Δ → v; written to `out` if there is one."""
 
     def __call__(self, v: Tensor, delta: Tensor, out: Tensor | None = None, /) -> Tensor: ...
 
 
 class Adam(NamedTuple):
-    """A mean of squares that forgets."""
+    """v ← β2 v + (1 − β2) Δ²."""
 
     beta2: float
 
@@ -46,13 +47,13 @@ class Adam(NamedTuple):
 
 
 def adam(beta2: float) -> Second:
-    """A mean of squares that forgets."""
+    """v ← β2 v + (1 − β2) Δ²."""
     _decay("beta2", beta2)
     return Adam(beta2)
 
 
 def yogi(beta2: float) -> Second:
-    """As adam's, but a change is no larger than (1 − β2) Δ², however large v is."""
+    """v ← v − (1 − β2) Δ² sign(v − Δ²): changes are at most (1 − β2) Δ², however large v is."""
     _decay("beta2", beta2)
 
     def second(v: Tensor, delta: Tensor, out: Tensor | None = None) -> Tensor:
@@ -63,7 +64,7 @@ def yogi(beta2: float) -> Second:
 
 
 def adagrad() -> Second:
-    """The sum of all squares."""
+    """v ← v + Δ²."""
     return lambda v, delta, out=None: torch.addcmul(v, delta, delta, out=out)
 
 
@@ -76,14 +77,14 @@ def adaptive(
     v0: float = 0.0,
     amsgrad: bool = False,
     late: Callable[[int], float] | None = None,
-) -> Part[Update, Tensor]:
-    """W ← W + η_t m / (√v + ε). m begins at 0, v at v0; `late` gives η_t by the update's staleness, else it is η."""
+) -> Step:
+    """W ← W + η_t m / (√v + ε), m = 0 and v = v0 at first. `late`: η_t by the update's staleness; None: always η."""
     _rate(eta)
     _decay("beta1", beta1)
     if not eps > 0:
         raise BadInput(f"--method.eps {eps}: must be above 0")
 
-    def init(weights: Tensor) -> dict[str, Any]:  # a number each, until the first step shows how many are trained
+    def init(weights: Tensor) -> dict[str, Any]:  # numbers, until the first step
         v = weights.new_full((), v0)
         return {"m": weights.new_zeros(()), "v": v, **({"largest": v} if amsgrad else {})}
 
@@ -104,7 +105,7 @@ def adaptive(
             torch.addcdiv(w_, m, torch.sqrt(v, out=out).add_(eps), value=eta_t, out=out)
         return _with_statistics(new, moved, update.weight, now), {**state, **kept}
 
-    return Part(apply, init)
+    return Step(apply, init)
 
 
 def _in_one_pass(
@@ -118,7 +119,7 @@ def _in_one_pass(
     eta: float,
     eps: float,
 ) -> bool:
-    """Adam's step over memory once, where that is worth while: whether it was made."""
+    """Make Adam's step in one pass over memory, if there is a kernel for it; return whether it was made."""
     kernels = compiled(d, w, *old.values()) if len(new) == len(old) and all(x.ndim for x in old.values()) else None
     if kernels is None:
         return False
@@ -129,7 +130,7 @@ def _in_one_pass(
     return True
 
 
-def momentum(eta: float, beta: float, *, nesterov: bool = False) -> Part[Update, Tensor]:
+def momentum(eta: float, beta: float, *, nesterov: bool = False) -> Step:
     """W ← W + η v with v ← β v + Δ, from v = 0."""
     _rate(eta)
     _decay("beta", beta)
@@ -141,7 +142,7 @@ def momentum(eta: float, beta: float, *, nesterov: bool = False) -> Part[Update,
         way = torch.add(delta, v, alpha=beta) if nesterov else v
         return _with_statistics(torch.add(w, way, alpha=eta), moved, eta * update.weight, now), {"v": v}
 
-    return Part(apply, lambda weights: {"v": weights.new_zeros(())})
+    return Step(apply, lambda weights: {"v": weights.new_zeros(())})
 
 
 def _weighed(update: Update, moved: Tensor, now: Now) -> Tensor:
@@ -150,7 +151,7 @@ def _weighed(update: Update, moved: Tensor, now: Now) -> Tensor:
 
 
 def _with_statistics(new: Tensor, moved: Tensor, share: float, now: Now) -> Tensor:
-    """The new trained weights, and the share of the way that running statistics go."""
+    """Return the new trained weights, with running statistics that go this share of their way."""
     n = now.layout.n_params
     if not now.layout.stats:
         return new

@@ -179,9 +179,10 @@ def _check_task(spec: Spec, method: Method, task: Task) -> None:
     for cross, names in PARTS.items():
         with errors_under_flag(cross if getattr(spec, cross) is not None else "method"):
             for name in names:
-                suits = getattr(getattr(method, name), "suits", None)
-                if suits is not None:
-                    suits(task)
+                part = getattr(method, name)
+                check_task = getattr(part, "suits" if name == "local" else "check_task", None)
+                if check_task is not None:
+                    check_task(task)
 
 
 def _epochs(work: Work, samples: list[int]) -> float:

@@ -108,7 +108,7 @@ def fedogd(
         "fedogd",
         staleness="not weighed: a straggler's latest gradient counts in every epoch until its next",
         local=local,
-        aggregate=replace(epoch_aggregate(epoch, server), sends=local.needs, reads=local.gives),
+        aggregate=replace(epoch_aggregate(epoch, server), payload_keys=local.needs, required_extras=local.gives),
         step=add(eta),
         dispatch=at_epoch_ends(),
     )

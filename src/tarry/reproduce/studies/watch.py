@@ -33,13 +33,13 @@ _CHUNK = {"cpu": 1000, "cuda": 5000}  # examples that a model is asked about at 
 
 def watched(method: Method, see: See) -> Method:
     """The same method; `see` is told of every update before anything is done with it."""
-    before = method.dispatch.hear
+    before = method.dispatch.observe
 
-    def hear(update: Update, state: Any, now: Now) -> Any:
+    def observe(update: Update, state: Any, now: Now) -> Any:
         see(update, now)
         return state if before is None else before(update, state, now)
 
-    return replace(method, dispatch=replace(method.dispatch, hear=hear))
+    return replace(method, dispatch=replace(method.dispatch, observe=observe))
 
 
 def recorded(
