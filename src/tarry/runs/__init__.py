@@ -1,0 +1,1 @@
+"""From a Spec to a Result: build, run, resume, compare, replay."""
