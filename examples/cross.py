@@ -23,7 +23,7 @@ def overshooting(*, bow: Annotated[float, "how far from the straight line, at th
 
 if __name__ == "__main__":
     crosses = ["orthofl", "orthofl+local=fedsol", "orthofl+local=fedsol+distil=fedecho"]
-    comparison = tarry.runs.compare(crosses, "digits", seeds=[0], time=2000, lr=0.1)
+    comparison = tarry.compare(crosses, "digits", seeds=[0], time=2000, lr=0.1)
     for row in comparison.summary.rows:
         print(f"{row.label:36} {row.accuracy:.3f}")
     bowed = tarry.run("fedasync", "digits", time=2000, lr=0.1, manifold=overshooting(bow=0.2))

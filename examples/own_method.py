@@ -25,6 +25,6 @@ def agreeing(*, alpha: Annotated[float, "largest mixing weight"] = 0.6, floor: A
 
 
 if __name__ == "__main__":
-    comparison = tarry.runs.compare([agreeing(), "fedasync", "orthofl"], "digits", seeds=[0], time=3000, lr=0.1)
+    comparison = tarry.compare([agreeing(), "fedasync", "orthofl"], "digits", seeds=[0], time=3000, lr=0.1)
     for row in comparison.summary.rows:
         print(f"{row.label:12} {row.accuracy:.3f}")

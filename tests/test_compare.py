@@ -81,8 +81,8 @@ def facts(result: Result) -> Result:
 
 
 def test_several_at_a_time_come_to_what_one_after_the_other_comes_to():
-    serial = tarry.runs.compare(METHODS[:3], seeds=[0, 1], **SETTINGS)
-    parallel = tarry.runs.compare(METHODS[:3], seeds=[0, 1], workers=3, **SETTINGS)
+    serial = tarry.compare(METHODS[:3], seeds=[0, 1], **SETTINGS)
+    parallel = tarry.compare(METHODS[:3], seeds=[0, 1], workers=3, **SETTINGS)
     assert [facts(r) for r in parallel.results] == [facts(r) for r in serial.results]
     assert parallel.summary == serial.summary
     for a, b in zip(serial.results, parallel.results, strict=True):
@@ -93,7 +93,7 @@ def test_several_at_a_time_come_to_what_one_after_the_other_comes_to():
 
 
 def test_results_come_method_by_method_seed_by_seed_and_are_those_of_single_runs():
-    c = tarry.runs.compare(["fedavg", "orthofl:beta=0.3"], seeds=[2, 0], **SETTINGS)
+    c = tarry.compare(["fedavg", "orthofl:beta=0.3"], seeds=[2, 0], **SETTINGS)
     assert [(r.label, r.seed) for r in c.results] == [
         ("fedavg", 2),
         ("fedavg", 0),
@@ -115,11 +115,11 @@ def stamps(folder: Path) -> dict[str, tuple[int, bytes]]:
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_comparison_taken_up_again_does_not_rerun_what_is_finished(tmp_path, workers):
-    first = tarry.runs.compare(METHODS[:2], seeds=[0, 1], out=tmp_path / "c", **SETTINGS)
+    first = tarry.compare(METHODS[:2], seeds=[0, 1], out=tmp_path / "c", **SETTINGS)
     before = stamps(tmp_path / "c")
     shutil.rmtree(tmp_path / "c" / "fedasync" / "seed-1")
     seen: list[tuple[int, float]] = []
-    again = tarry.runs.compare(
+    again = tarry.compare(
         METHODS[:2],
         seeds=[0, 1],
         out=tmp_path / "c",
@@ -139,7 +139,7 @@ def test_a_comparison_taken_up_again_does_not_rerun_what_is_finished(tmp_path, w
 
 def test_a_run_that_was_interrupted_in_a_comparison_is_finished_by_the_next(tmp_path):
     settings = {**SETTINGS, "checkpoint_every": 1e-9}
-    whole = tarry.runs.compare(["fedasync"], seeds=[0], out=tmp_path / "whole", **settings)
+    whole = tarry.compare(["fedasync"], seeds=[0], out=tmp_path / "whole", **settings)
     (spec,) = specs_of(["fedasync"], [0], settings)
 
     def stop(e: Event) -> None:
@@ -150,26 +150,26 @@ def test_a_run_that_was_interrupted_in_a_comparison_is_finished_by_the_next(tmp_
     with pytest.raises(LookupError):
         run_spec(spec, out=folder, callbacks=[stop])
     assert not (folder / "result.json").exists()
-    again = tarry.runs.compare(["fedasync"], seeds=[0], out=tmp_path / "c", **settings)
+    again = tarry.compare(["fedasync"], seeds=[0], out=tmp_path / "c", **settings)
     assert again.results[0].weights_sha256 == whole.results[0].weights_sha256
     log = "fedasync/seed-0/events.jsonl"
     assert (tmp_path / "c" / log).read_text() == (tmp_path / "whole" / log).read_text()
 
 
 def test_more_methods_and_seeds_may_be_added_to_a_comparison(tmp_path):
-    tarry.runs.compare(["fedavg"], seeds=[0], out=tmp_path, **SETTINGS)
+    tarry.compare(["fedavg"], seeds=[0], out=tmp_path, **SETTINGS)
     before = stamps(tmp_path)
-    grown = tarry.runs.compare(["fedavg", "orthofl"], seeds=[0, 1], out=tmp_path, **SETTINGS)
+    grown = tarry.compare(["fedavg", "orthofl"], seeds=[0, 1], out=tmp_path, **SETTINGS)
     assert len(grown.results) == 4
     assert {k: v for k, v in stamps(tmp_path).items() if k in before} == before
     assert len(json.loads((tmp_path / "compare.json").read_text())["rows"]) == 2
 
 
 def test_other_settings_in_the_same_folder_are_refused_before_anything_runs(tmp_path):
-    tarry.runs.compare(["fedavg"], seeds=[0], out=tmp_path, **SETTINGS)
+    tarry.compare(["fedavg"], seeds=[0], out=tmp_path, **SETTINGS)
     before = stamps(tmp_path)
     with pytest.raises(BadInput, match=rf"--out {tmp_path}: it holds fedavg, seed 0, with other .*lr 0.05 there, 0.5"):
-        tarry.runs.compare(["orthofl", "fedavg"], seeds=[0], out=tmp_path, **{**SETTINGS, "lr": 0.5})
+        tarry.compare(["orthofl", "fedavg"], seeds=[0], out=tmp_path, **{**SETTINGS, "lr": 0.5})
     assert stamps(tmp_path) == before
     assert not (tmp_path / "orthofl").exists()
 
@@ -201,15 +201,15 @@ def named_file(what: str, folder: Path) -> tuple[Path, dict[str, Any], str, str]
 def test_an_edited_file_gives_no_old_result(tmp_path, what):
     path, settings, old, new = named_file(what, tmp_path)
     method, out = settings.pop("method"), tmp_path / "c"
-    first = tarry.runs.compare([method], seeds=[0], out=out, **settings)
+    first = tarry.compare([method], seeds=[0], out=out, **settings)
     assert first.found == ()
-    again = tarry.runs.compare([method], seeds=[0], out=out, **settings)
+    again = tarry.compare([method], seeds=[0], out=out, **settings)
     (told,) = again.found
     assert re.fullmatch(rf"1 of 1 run was there already \({out}\), made 20\d\d-\d\d-\d\d \d\d:\d\d", told)
     path.write_text(path.read_text().replace(old, new))
     before = stamps(out)
     with pytest.raises(BadInput, match=rf"--out {out}: --\S+ {path} is not what it was .*another --out, or remove"):
-        tarry.runs.compare([method], seeds=[0], out=out, **settings)
+        tarry.compare([method], seeds=[0], out=out, **settings)
     assert stamps(out) == before
 
 
@@ -220,9 +220,9 @@ def test_an_edited_data_file_of_tarry_data_gives_no_old_result(tmp_path, monkeyp
         np.savez(tmp_path / "mine.npz", x=x, y=np.arange(60) % 2)
         args: dict[str, Any] = {"seeds": [0], "out": tmp_path / "c", "updates": 4, "clients": 3}
         if sign == 1:
-            tarry.runs.compare(["fedavg"], "mine", **args)
+            tarry.compare(["fedavg"], "mine", **args)
     with pytest.raises(BadInput, match=r"--task .*mine\.npz is not what it was"):
-        tarry.runs.compare(["fedavg"], "mine", **args)
+        tarry.compare(["fedavg"], "mine", **args)
 
 
 def test_a_run_whose_file_was_edited_half_way_is_not_resumed_and_one_with_the_file_back_is(tmp_path):
@@ -245,10 +245,10 @@ def test_a_run_whose_file_was_edited_half_way_is_not_resumed_and_one_with_the_fi
 def test_a_folder_of_before_there_were_digests_is_taken_up_and_that_is_said(tmp_path):
     path, settings, old, new = named_file("method", tmp_path)
     method = settings.pop("method")
-    tarry.runs.compare([method], seeds=[0], out=tmp_path / "c", **settings)
+    tarry.compare([method], seeds=[0], out=tmp_path / "c", **settings)
     (tmp_path / "c" / "timid" / "seed-0" / "files.json").unlink()
     path.write_text(path.read_text().replace(old, new))
-    count, unsure = tarry.runs.compare([method], seeds=[0], out=tmp_path / "c", **settings).found
+    count, unsure = tarry.compare([method], seeds=[0], out=tmp_path / "c", **settings).found
     assert count.startswith("1 of 1 run was there already")
     assert unsure.startswith(f"whether {path} changed since then cannot be told")
 
@@ -257,7 +257,7 @@ def test_the_folder_of_a_run_is_not_used_for_a_comparison(tmp_path):
     tarry.run("fedavg", out=tmp_path / "r", **SETTINGS)
     before = stamps(tmp_path)
     with pytest.raises(BadInput, match=r"--out .*r: it holds a run; name another folder"):
-        tarry.runs.compare(["fedavg"], seeds=[0], out=tmp_path / "r", **SETTINGS)
+        tarry.compare(["fedavg"], seeds=[0], out=tmp_path / "r", **SETTINGS)
     assert stamps(tmp_path) == before
 
 
@@ -274,22 +274,22 @@ def test_the_folder_of_a_run_is_not_used_for_a_comparison(tmp_path):
     ],
 )
 def test_the_settings_that_differ_from_those_in_the_folder_are_named(tmp_path, other, words):
-    tarry.runs.compare(["fedavg"], seeds=[0], out=tmp_path, **SETTINGS)
+    tarry.compare(["fedavg"], seeds=[0], out=tmp_path, **SETTINGS)
     with pytest.raises(BadInput, match=words):
-        tarry.runs.compare(["fedavg"], seeds=[0], out=tmp_path, **{**SETTINGS, **other})
+        tarry.compare(["fedavg"], seeds=[0], out=tmp_path, **{**SETTINGS, **other})
 
 
 def test_a_record_of_settings_that_is_torn_is_told(tmp_path):
-    tarry.runs.compare(["fedavg"], seeds=[0], out=tmp_path, **SETTINGS)
+    tarry.compare(["fedavg"], seeds=[0], out=tmp_path, **SETTINGS)
     (tmp_path / "fedavg" / "seed-0" / "spec.toml").write_text("lr = ")
     with pytest.raises(Damaged, match=r"spec\.toml cannot be read: .*remove .*seed-0 to run it anew"):
-        tarry.runs.compare(["fedavg"], seeds=[0], out=tmp_path, **SETTINGS)
+        tarry.compare(["fedavg"], seeds=[0], out=tmp_path, **SETTINGS)
 
 
 def test_settings_that_change_no_result_do_not_make_a_comparison_another_one(tmp_path):
-    tarry.runs.compare(["fedavg"], seeds=[0], out=tmp_path, **SETTINGS)
+    tarry.compare(["fedavg"], seeds=[0], out=tmp_path, **SETTINGS)
     before = stamps(tmp_path)
-    tarry.runs.compare(["fedavg"], seeds=[0], out=tmp_path, **SETTINGS, checkpoint_every=3.0, lookahead=2)
+    tarry.compare(["fedavg"], seeds=[0], out=tmp_path, **SETTINGS, checkpoint_every=3.0, lookahead=2)
     assert stamps(tmp_path) == before
 
 
@@ -310,7 +310,7 @@ def test_settings_that_change_no_result_do_not_make_a_comparison_another_one(tmp
 )
 def test_the_same_thing_twice_or_nothing_is_refused(methods, seeds, words):
     with pytest.raises(BadInput, match=words):
-        tarry.runs.compare(methods, seeds=seeds, **SETTINGS)
+        tarry.compare(methods, seeds=seeds, **SETTINGS)
 
 
 def test_the_ways_out_of_a_name_that_is_there_twice_are_ways_out(tmp_path):
@@ -324,7 +324,7 @@ def test_the_ways_out_of_a_name_that_is_there_twice_are_ways_out(tmp_path):
 def test_labels_that_would_share_a_folder_are_refused_or_kept_apart(tmp_path):
     named = [tarry.Method("mine one"), tarry.Method("mine/one")]
     try:
-        c = tarry.runs.compare(named, seeds=[0], out=tmp_path, **{**SETTINGS, "time": 50.0})
+        c = tarry.compare(named, seeds=[0], out=tmp_path, **{**SETTINGS, "time": 50.0})
     except BadInput:
         return
     assert [r.label for r in c.results] == ["mine one", "mine/one"]
@@ -333,7 +333,7 @@ def test_labels_that_would_share_a_folder_are_refused_or_kept_apart(tmp_path):
 
 def test_problems_of_all_runs_come_in_one_error_each_once():
     with pytest.raises(BadInput) as e:
-        tarry.runs.compare(["fedavgg", "fedasync:alpha=7", "fedbuff:bufer=1"], seeds=[0, 1, 2], **SETTINGS)
+        tarry.compare(["fedavgg", "fedasync:alpha=7", "fedbuff:bufer=1"], seeds=[0, 1, 2], **SETTINGS)
     starts = ("--method fedavgg", "--method.alpha 7", "--method.bufer 1")
     assert len(e.value.problems) == 3
     assert all(sum(p.startswith(s) for p in e.value.problems) == 1 for s in starts)
@@ -341,17 +341,17 @@ def test_problems_of_all_runs_come_in_one_error_each_once():
 
 def test_a_problem_of_some_methods_names_them_and_one_of_all_names_none():
     with pytest.raises(BadInput) as e:
-        tarry.runs.compare(["fednova", "fedavg", "scaffold"], seeds=[0], optimiser="adam", **SETTINGS)
+        tarry.compare(["fednova", "fedavg", "scaffold"], seeds=[0], optimiser="adam", **SETTINGS)
     assert [p.rpartition(" (")[2] for p in e.value.problems] == ["--method fednova)", "--method scaffold)"]
     with pytest.raises(BadInput) as e:
-        tarry.runs.compare(["fedavg", "orthofl"], seeds=[0], **{**SETTINGS, "clients": 5000})
+        tarry.compare(["fedavg", "orthofl"], seeds=[0], **{**SETTINGS, "clients": 5000})
     assert len(e.value.problems) == 1
     assert "--method" not in e.value.problems[0]
 
 
 def test_all_leaves_out_what_does_not_fit_and_says_why(monkeypatch):
     monkeypatch.setattr(tarry.methods, "names", lambda: ["asgd", "scaffold"])
-    c = tarry.runs.compare(["all"], seeds=[0], optimiser="adam", **SETTINGS)
+    c = tarry.compare(["all"], seeds=[0], optimiser="adam", **SETTINGS)
     assert [row.label for row in c.summary.rows] == ["asgd"]
     (said,) = c.left_out
     assert said.startswith("scaffold is left out: --optimiser adam: ")
@@ -359,7 +359,7 @@ def test_all_leaves_out_what_does_not_fit_and_says_why(monkeypatch):
 
 def test_no_workers_is_refused():
     with pytest.raises(BadInput, match="--workers 0: must be 1 or more"):
-        tarry.runs.compare(["fedavg"], seeds=[0], workers=0, **SETTINGS)
+        tarry.compare(["fedavg"], seeds=[0], workers=0, **SETTINGS)
 
 
 def own_task(loss=cross_entropy) -> tarry.Task:
@@ -428,7 +428,7 @@ def test_a_process_that_is_killed_is_noticed_and_the_others_are_ended():
 
 
 def test_the_record_of_a_comparison_holds_its_table_and_every_run(tmp_path):
-    c = tarry.runs.compare(["fedavg", "fedasync"], seeds=[0], out=tmp_path, **SETTINGS)
+    c = tarry.compare(["fedavg", "fedasync"], seeds=[0], out=tmp_path, **SETTINGS)
     table = json.loads((tmp_path / "compare.json").read_text())
     assert [row["label"] for row in table["rows"]] == ["fedavg", "fedasync"]
     for result in c.results:

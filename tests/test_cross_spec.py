@@ -413,7 +413,7 @@ def test_unlabelled_inputs_are_noise_unless_asked_for_otherwise_and_matter_to_a_
 def test_a_comparison_of_crosses_has_a_row_each(tmp_path: Path) -> None:
     crosses = ["orthofl+local=fedprox:mu=2", "orthofl+local=fedprox:mu=3", "orthofl"]
     settings = {k: v for k, v in QUICK.items() if k != "task"}
-    c = tarry.runs.compare(crosses, QUICK["task"], seeds=[0, 1], out=tmp_path, **settings)
+    c = tarry.compare(crosses, QUICK["task"], seeds=[0, 1], out=tmp_path, **settings)
     labels = ["orthofl+local=fedprox:mu=2.0", "orthofl+local=fedprox:mu=3.0", "orthofl"]
     assert [r.label for r in c.summary.rows] == labels
     assert len({r.weights_sha256 for r in c.results}) == 6
@@ -422,4 +422,4 @@ def test_a_comparison_of_crosses_has_a_row_each(tmp_path: Path) -> None:
 
 def test_a_cross_and_the_same_cross_said_otherwise_are_there_twice() -> None:
     with pytest.raises(BadInput, match=r"orthofl\+local=fedprox:mu=1.0: it is there twice"):
-        tarry.runs.compare(["orthofl+local=fedprox:mu=1", "orthofl+local=fedprox:mu=1.0"], seeds=[0])
+        tarry.compare(["orthofl+local=fedprox:mu=1", "orthofl+local=fedprox:mu=1.0"], seeds=[0])
