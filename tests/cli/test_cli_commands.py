@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import tarry
-from tarry.cli.watch import _Told as watching
+from tarry.cli.watch import LogReader
 from tarry.config.spec import settings
 from tarry.delays.base import delays
 from tarry.methods import methods
@@ -428,6 +428,7 @@ def at_the_end():
     os.kill(os.getpid(), signal.SIGINT)
     time.sleep(60)
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the suite was started with nohup and &
 atexit.register(at_the_end)
 run.run_spec = interrupted
 sys.argv = ["tarry", "run", "--out", "r"]
@@ -504,15 +505,16 @@ def test_watch_tells_every_evaluation_and_how_it_ended(cli, here, quick):
 
 
 def test_watch_goes_on_from_where_it_read_and_begins_again_where_a_run_was_taken_up(tmp_path):
-    log, told = tmp_path / "events.jsonl", watching()
+    log = tmp_path / "events.jsonl"
+    told = LogReader(log)
     row = '{"kind":"evaluate","time":%d.0,"version":0,"updates":%d,"accuracy":0.5}\n'
     log.write_text(row % (1, 1))
-    assert len(told.news(log)) == 1
-    assert told.news(log) == []
+    assert len(told.read()) == 1
+    assert told.read() == []
     log.write_text(row % (1, 1) + row % (2, 2) + row % (3, 3))
-    assert [line.split()[0] for line in told.news(log)] == ["2", "3"]
+    assert [line.split()[0] for line in told.read()] == ["2", "3"]
     log.write_text(row % (1, 1) + row % (2, 2))
-    assert len(told.news(log)) == 2
+    assert len(told.read()) == 2
     assert told.kinds["evaluate"] == 2
 
 

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 import tarry
-from tarry.cli.console import result_lines
+from tarry.cli.console import print_result
 from tarry.record.result import Result
 from tarry.report import diagnostics, page, summarise
 from tarry.report.diagnostics import Picture, pictures
@@ -455,7 +455,7 @@ def test_a_run_with_notes_says_them_in_three_lines(make: Make, capsys: pytest.Ca
         "at the end conflict 0.125, [b] 2",
         "accuracy 50.0 % on the test set, 60.0 % on active clients' examples, 30.0 % on stragglers'; variance 0.025",
     ]
-    result_lines(r)
+    print_result(r)
     said = capsys.readouterr().out
     assert all(f"  {line}\n" in said for line in in_short(r))
 

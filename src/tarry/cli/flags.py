@@ -1,4 +1,4 @@
-"""Flags made from the settings of a spec, so that the command line can never differ from TOML and Python.
+"""Flags made from the settings of `Spec`, so that the command line has the same names and types as TOML and Python.
 
 `--lr 0.1`, `--method orthofl`, and any parameter of a method, task, delay or partition as `--method.beta 0.4`.
 """
@@ -17,11 +17,8 @@ from ..config.components import REGISTRIES, Choice, uncrossed
 from ..config.spec import Spec, settings
 from ..core.errors import BadInput, near
 
-__all__ = ["HELP", "PASS_ON", "gather", "with_settings"]
+__all__ = ["gather", "with_settings"]
 
-HELP: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
-#: for commands that take `--method.NAME value`
-PASS_ON = {**HELP, "allow_extra_args": True, "ignore_unknown_options": True}
 _SHAPES = {**dict.fromkeys(REGISTRIES, "NAME"), "presence": "FILE", "personalise": "EPOCHS"}
 
 
@@ -49,7 +46,8 @@ def with_settings(*, leave_out: Sequence[str] = ()) -> Callable[[Callable[..., N
 def _option(name: str) -> inspect.Parameter:
     param = settings()[name]
     flag = "--" + name.replace("_", "-")
-    default = "" if param.default is None else f" [default: {param.default}]"
+    shown = "off" if param.default is False else param.default
+    default = "" if shown is None else f"  [default: {shown}]"
     if param.type is bool:
         kind: Any = Annotated[
             bool | None, typer.Option(f"{flag}/--no-{name}", help=param.help + default, show_default=False)

@@ -11,7 +11,7 @@ rich and matplotlib are imported when they are used, not before.
 
 from __future__ import annotations
 
-from .formatting import findings
+from .formatting import key_findings
 from .page import page, write_page
 from .plots import accuracy_over_time, accuracy_over_updates, staleness_bars
 from .tables import Curve, Row, Summary, markdown, mean_curve, summarise, to_json
@@ -23,7 +23,7 @@ __all__ = [
     "Summary",
     "accuracy_over_time",
     "accuracy_over_updates",
-    "findings",
+    "key_findings",
     "markdown",
     "mean_curve",
     "page",

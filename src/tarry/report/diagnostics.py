@@ -22,7 +22,7 @@ from .diagnostics_data import (
     visit_time,
 )
 from .formatting import count, duration, time_unit
-from .plots import INK, TEXT, draw_curve, legend, look, render, scaled
+from .plots import INK, TEXT, draw_curve, legend, line_style, render, scaled
 from .tables import Curve, by_label, clock
 
 if TYPE_CHECKING:
@@ -286,7 +286,7 @@ def _bar(axes: Axes, curve: Curve, index: int, place: tuple[int, int]) -> None:
     k, m = place
     width = 0.8 / m
     at = [x + width * (k - (m - 1) / 2) for x in curve.x]
-    colour = look(index)["color"]
+    colour = line_style(index)["color"]
     axes.bar(at, curve.mean, width=width, color=colour, linewidth=0)
     if curve.sd is not None:
         axes.errorbar(at, curve.mean, yerr=curve.sd, fmt="none", ecolor=INK, elinewidth=0.8, alpha=0.5)
@@ -357,7 +357,7 @@ def _whole_numbers(every: Sequence[Axes]) -> None:
 def _legend(figure: Figure, book: _Book, shown: Collection[int], others: Mapping[str, Any] | None = None) -> None:
     from matplotlib.lines import Line2D
 
-    styles = {label: look(i) for i, label in book.labels.items() if i in shown} | dict(others or {})
+    styles = {label: line_style(i) for i, label in book.labels.items() if i in shown} | dict(others or {})
     legend(figure, [Line2D([], [], **style) for style in styles.values()], list(styles))
 
 

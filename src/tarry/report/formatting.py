@@ -15,13 +15,13 @@ __all__ = [
     "Cell",
     "count",
     "duration",
-    "findings",
+    "key_findings",
     "grid",
     "legend",
-    "number_of",
+    "pluralize",
     "percent",
     "remarked",
-    "size",
+    "format_bytes",
     "target_in_words",
     "time_unit",
 ]
@@ -32,10 +32,10 @@ _MEASURED = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?(?= times as fast| of its si
 
 @dataclass(frozen=True)
 class Cell:
-    """One entry of a table; `aside` is the less important half of it."""
+    """One entry of a table; `secondary` is the less important half of it."""
 
     text: str
-    aside: str = ""
+    secondary: str = ""
     best: bool = False
 
 
@@ -53,9 +53,9 @@ def _cells(row: Row, summary: Summary, full: bool) -> tuple[Cell, ...]:
     staleness = Cell(f"{row.staleness_mean:.1f} / {row.staleness_max:.0f}")
     cells = (Cell(row.label), *_score(row, summary), *_personal(row, summary), staleness, Cell(count(row.updates)))
     if full:
-        traffic = Cell(f"{size(1e6 * row.mb_up)} up", f"{size(1e6 * row.mb_down)} down")
+        traffic = Cell(f"{format_bytes(1e6 * row.mb_up)} up", f"{format_bytes(1e6 * row.mb_down)} down")
         failures = Cell(f"{count(row.lost)} / {count(row.refused)}")
-        cells += (traffic, Cell(count(row.rounds)), Cell(size(1e6 * row.peak_server_mb)), failures)
+        cells += (traffic, Cell(count(row.rounds)), Cell(format_bytes(1e6 * row.peak_server_mb)), failures)
     return cells
 
 
@@ -113,7 +113,7 @@ def target_in_words(summary: Summary) -> str:
     """What 'target' means here."""
     if not summary.scored:
         return ""
-    share, floor = f"{100 * summary.fraction:g} %", f"{percent(summary.unlearnt)}, which needs no learning"
+    share, floor = f"{100 * summary.fraction:g} %", f"{percent(summary.trivial_accuracy)}, which needs no learning"
     if summary.target is None:
         return f"No target: no method ended with an accuracy of which {share} lies above {floor}."
     what = "as asked for (--target)." if summary.asked else _lowest_in_words(summary, share, floor)
@@ -173,7 +173,7 @@ def _span(found: Sequence[str]) -> str:
     return least if least == most else f"{least} to {most}"
 
 
-def findings(summary: Summary) -> list[str]:
+def key_findings(summary: Summary) -> list[str]:
     """What was seen, a sentence each, no more than the rows say."""
     sentences = [_best(summary), _first(summary), *_never(summary), _unequal(summary)]
     return [s for s in sentences if s]
@@ -285,7 +285,7 @@ def _spread(text: str, sd: float | None, form: str) -> str:
     return text if sd is None else f"{text} ± {sd:{form}}"
 
 
-def size(n: float) -> str:
+def format_bytes(n: float) -> str:
     """980 B, 12.3 kB, 4.5 MB, 1,234 GB."""
     unit, length = next(((u, x) for u, x in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)) if n >= 0.9995 * x), ("B", 1.0))
     value = n / length
@@ -296,7 +296,7 @@ def count(x: float) -> str:
     return f"{x:,.0f}" if x == round(x) or x >= 100 else f"{x:.1f}"
 
 
-def number_of(n: int, noun: str) -> str:
+def pluralize(n: int, noun: str) -> str:
     return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
 
 

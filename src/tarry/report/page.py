@@ -10,7 +10,7 @@ from ..core.errors import BadInput
 from ..record.result import Result, write_atomic
 from .diagnostics import pictures
 from .diagnostics_data import sentences, speed_grid, stretch
-from .formatting import NONE, Cell, duration, findings, grid, legend, number_of, percent, remarked
+from .formatting import NONE, Cell, duration, grid, key_findings, legend, percent, pluralize, remarked
 from .plots import accuracy_over_time, accuracy_over_updates, staleness_bars
 from .tables import Summary, clock, known
 
@@ -29,8 +29,8 @@ h2 { font-size: 1.15rem; margin: 2.4rem 0 .6rem; }
 h3 { font-size: 1rem; margin: 1.6rem 0 .4rem; }
 p { margin: .4rem 0; max-width: 44rem; }
 ul { padding-left: 1.2rem; max-width: 44rem; }
-.soft, .aside { color: var(--soft); font-size: .9rem; }
-.aside { display: block; font-weight: normal; }
+.soft, .secondary { color: var(--soft); font-size: .9rem; }
+.secondary { display: block; font-weight: normal; }
 .wide { overflow-x: auto; border: 1px solid var(--line); border-radius: .5rem; margin: .8rem 0; }
 .wide svg { display: block; width: 100%; min-width: 34rem; height: auto; padding: .6rem; }
 table { border-collapse: collapse; width: 100%; font-size: .92rem; font-variant-numeric: tabular-nums; }
@@ -70,7 +70,7 @@ def page(
     """The whole document; every text handed in is escaped. `remarks` go before those of the runs."""
     sections = [
         _header(results, summary, title),
-        _list(findings(summary)),
+        _list(key_findings(summary)),
         _summary_table(summary),
         *_pictures(results, summary),
         *_on_the_way(results),
@@ -130,7 +130,7 @@ def _header(results: Sequence[Result], summary: Summary, title: str) -> str:
     clients = sorted({r.n_clients for r in results})
     facts = [
         f"task {summary.task}",
-        number_of(len(summary.rows), "method"),
+        pluralize(len(summary.rows), "method"),
         f"{' or '.join(map(str, clients))} clients",
         f"{'seed' if len(summary.seeds) == 1 else 'seeds'} {', '.join(map(str, summary.seeds))}",
     ]
@@ -234,9 +234,9 @@ def _table(headings: Iterable[str], rows: Iterable[Sequence[Cell]]) -> str:
 
 
 def _td(cell: Cell) -> str:
-    aside = f' <span class="aside">{escape(cell.aside)}</span>' if cell.aside else ""
+    secondary = f' <span class="secondary">{escape(cell.secondary)}</span>' if cell.secondary else ""
     opening = '<td class="best">' if cell.best else "<td>"
-    return f"{opening}{escape(cell.text)}{aside}</td>"
+    return f"{opening}{escape(cell.text)}{secondary}</td>"
 
 
 def _list(sentences: Sequence[str]) -> str:

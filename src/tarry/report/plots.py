@@ -16,7 +16,7 @@ from xml.dom import minidom
 
 from ..record.result import Result
 from .formatting import count, percent, time_unit
-from .optional_import import needs
+from .optional_import import optional_import
 from .tables import Curve, Summary, by_label, mean_curve, summarise
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ __all__ = [
     "accuracy_over_updates",
     "draw_curve",
     "legend",
-    "look",
+    "line_style",
     "render",
     "scaled",
     "staleness_bars",
@@ -130,7 +130,7 @@ def scaled(curve: Curve, x: float, y: float) -> Curve:
     return Curve([v / x for v in curve.x], [y * v for v in curve.mean], sd)
 
 
-def look(index: int) -> dict[str, Any]:
+def line_style(index: int) -> dict[str, Any]:
     """Colour, dashes and marks of the method with this place in a comparison: the same in every picture of it."""
     index, colour = divmod(index, len(_COLOURS))
     index, dashes = divmod(index, len(_DASHES))
@@ -142,7 +142,7 @@ def draw_curve(axes: Axes, curve: Curve, index: int, *, steps: bool = False, **s
     """`steps`: seeds are evaluated at the same times but not at the same numbers of updates; there a mean moves so."""
     way: Any = "steps-post" if steps else "default"
     dot = {"marker": "o", "markersize": 3.5} if len(curve.x) == 1 else {}  # a line through one point cannot be seen
-    (line,) = axes.plot(curve.x, curve.mean, drawstyle=way, **{**look(index), **dot, **style})
+    (line,) = axes.plot(curve.x, curve.mean, drawstyle=way, **{**line_style(index), **dot, **style})
     if curve.sd is not None:
         low = [m - s for m, s in zip(curve.mean, curve.sd, strict=True)]
         high = [m + s for m, s in zip(curve.mean, curve.sd, strict=True)]
@@ -221,7 +221,7 @@ def _bars(figure: Figure, results: Sequence[Result]) -> None:
 
 def render(name: str, title: str, draw: Callable[[Figure], None]) -> str:
     """What `draw` draws, as SVG; `name` begins its ids, `title` is what it is for who cannot see it."""
-    with needs("matplotlib"):
+    with optional_import("matplotlib"):
         import matplotlib
         from matplotlib.figure import Figure
 

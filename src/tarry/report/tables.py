@@ -29,6 +29,7 @@ from .formatting import grid, legend
 __all__ = ["Curve", "Row", "Summary", "by_label", "clock", "known", "markdown", "mean_curve", "summarise", "to_json"]
 
 _MB = 1e6
+_JSON_KEYS = {"trivial_accuracy": "unlearnt"}  # fields whose key in compare.json is another
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class Summary:
     seeds: tuple[int, ...]
     baseline: str | None
     fraction: float
-    unlearnt: float  # the accuracy that needs no learning; 0 where that is not known
+    trivial_accuracy: float  # the accuracy that needs no learning; 0 where that is not known
     target: float | None
     rows: tuple[Row, ...]
     asked: bool = False  # whether the target is the runs' own, --target
@@ -79,7 +80,7 @@ class Summary:
     @property
     def learnt(self) -> list[Row]:
         """The rows that may set the target."""
-        return [r for r in self.rows if r.accuracy is not None and self.fraction * r.accuracy > self.unlearnt]
+        return [r for r in self.rows if r.accuracy is not None and self.fraction * r.accuracy > self.trivial_accuracy]
 
     @property
     def scored(self) -> bool:
@@ -99,11 +100,11 @@ def summarise(results: Sequence[Result], *, baseline: str | None = None, fractio
     """The rows of a comparison; `baseline` is the method or label whose time to the target is 1×; else fedavg."""
     _check(results, fraction)
     groups = by_label(results)
-    unlearnt = max((_unlearnt(r) for r in results), default=0.0)
+    trivial_accuracy = max((_trivial_accuracy(r) for r in results), default=0.0)
     finals = [_mean([known(r.final_accuracy) for r in runs]) for runs in groups.values()]
     own = {r.target for r in results}
     asked = results[0].target if len(own) == 1 else None
-    usual = min((fraction * a for a in finals if a is not None and fraction * a > unlearnt), default=None)
+    usual = min((fraction * a for a in finals if a is not None and fraction * a > trivial_accuracy), default=None)
     target = usual if asked is None else asked
     rows = [_row(label, runs, target) for label, runs in groups.items()]
     base = _base(rows, baseline)
@@ -112,7 +113,7 @@ def summarise(results: Sequence[Result], *, baseline: str | None = None, fractio
         seeds=tuple(sorted({r.seed for r in results})),
         baseline=None if base is None else base.label,
         fraction=fraction,
-        unlearnt=unlearnt,
+        trivial_accuracy=trivial_accuracy,
         target=target,
         rows=tuple(replace(r, relative_time=_relative(r, base)) for r in rows),
         asked=asked is not None,
@@ -127,7 +128,7 @@ def clock(results: Sequence[Result]) -> str:
     return {"virtual": "virtual time", "wall": "wall-clock time"}[kinds.pop()] if len(kinds) == 1 else "time"
 
 
-def _unlearnt(run: Result) -> float:
+def _trivial_accuracy(run: Result) -> float:
     """The accuracy that a run could have had without learning."""
     first = run.curve[0] if run.curve and run.curve[0][1] == 0 else None
     return max(known(run.chance) or 0.0, (known(first[2]) or 0.0) if first else 0.0)
@@ -177,8 +178,9 @@ def mean_curve(
 
 
 def to_json(summary: Summary) -> str:
-    """Every number, unrounded."""
-    return json.dumps(asdict(summary), indent=1) + "\n"
+    """Return every number unrounded, under the keys of `compare.json`."""
+    record = {_JSON_KEYS.get(name, name): value for name, value in asdict(summary).items()}
+    return json.dumps(record, indent=1) + "\n"
 
 
 def markdown(summary: Summary) -> str:
@@ -186,7 +188,7 @@ def markdown(summary: Summary) -> str:
     columns, rows = grid(summary)
     lines = ["| " + " | ".join(columns) + " |", "|" + "|".join(["---"] + ["---:"] * (len(columns) - 1)) + "|"]
     for row in rows:
-        texts = [_escaped(f"{c.text} ({c.aside})" if c.aside else c.text) for c in row]
+        texts = [_escaped(f"{c.text} ({c.secondary})" if c.secondary else c.text) for c in row]
         lines.append("| " + " | ".join(f"**{t}**" if c.best else t for t, c in zip(texts, row, strict=True)) + " |")
     note = legend(summary)
     return "\n".join(lines) + "\n" + (f"\n{_escaped(note)}\n" if note else "")

@@ -7,14 +7,14 @@ from typing import Any
 
 from ..config.components import Choice
 from ..tasks.data.sets import absent, without_flags
-from .jobs import Job, StudyRun
+from .jobs import ReproduceJob, StudyRun
 
 __all__ = ["lacking", "said"]
 
 
-def lacking(jobs: Sequence[Job]) -> dict[str, list[Job]]:
+def lacking(jobs: Sequence[ReproduceJob]) -> dict[str, list[ReproduceJob]]:
     """Data set → the jobs that need it, of those that cannot be had here."""
-    out: dict[str, list[Job]] = {}
+    out: dict[str, list[ReproduceJob]] = {}
     for job in jobs:
         for name, hub in () if isinstance(job, StudyRun) else dict(_sets(job.cells[0][1].settings)).items():
             if absent(name, hub=hub) is not None:

@@ -20,28 +20,25 @@ from ..core.errors import BadInput
 from ..runs.run import CHANGE_NO_RESULT
 
 __all__ = [
-    "SIZES",
     "Cell",
     "Claim",
     "Experiment",
     "Figure",
-    "Layer",
-    "Side",
+    "SizedSettings",
+    "Axis",
     "Target",
     "changes",
     "fingerprint",
     "merged",
 ]
 
-#: from the paper's own to a minute on two cores; what a size does not change is run at the paper's
-SIZES = ("full", "reduced", "quick")
 #: beside what changes no result: where and how it is computed is in the record, not in what is asked for
 _ASIDE = (*CHANGE_NO_RESULT, "device", "compile", "strict", "seed")
 _PROBE_DEVICE = "cpu"
 
 
 @dataclass(frozen=True)
-class Layer:
+class SizedSettings:
     """Settings, and what a smaller size changes in them."""
 
     full: Mapping[str, Any] = field(default_factory=dict)
@@ -54,11 +51,11 @@ class Layer:
 
 
 @dataclass(frozen=True)
-class Side:
+class Axis:
     """A row or a column: its name in tables, its place in a sweep's figure, and its settings."""
 
     title: str
-    layer: Layer = field(default_factory=Layer)
+    layer: SizedSettings = field(default_factory=SizedSettings)
     at: float | None = None
     panel: str = ""
 
@@ -138,10 +135,10 @@ class Experiment:
     deviations: tuple[str, ...]
     measures: tuple[str, ...]
     seeds: int
-    rows: Mapping[str, Side]
-    columns: Mapping[str, Side]
-    settings: Layer = field(default_factory=Layer)
-    cells: Mapping[tuple[str, str], Layer] = field(default_factory=dict)
+    rows: Mapping[str, Axis]
+    columns: Mapping[str, Axis]
+    settings: SizedSettings = field(default_factory=SizedSettings)
+    cells: Mapping[tuple[str, str], SizedSettings] = field(default_factory=dict)
     skipped: frozenset[tuple[str, str]] = frozenset()
     baseline: str | None = None
     test: str | None = None
@@ -157,7 +154,7 @@ class Experiment:
     points: int = 60
     uses: str | None = None  # another table of the paper whose runs are shown
     study: str | None = None
-    options: Layer = field(default_factory=Layer)
+    options: SizedSettings = field(default_factory=SizedSettings)
 
     @property
     def runs_of(self) -> str:

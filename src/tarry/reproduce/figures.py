@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..report.formatting import time_unit
-from ..report.plots import INK, TEXT, draw_curve, legend, look, render
+from ..report.plots import INK, TEXT, draw_curve, legend, line_style, render
 from ..report.tables import Curve
 from .experiment import Figure as Kind
 from .measures import Entry
@@ -165,7 +165,7 @@ def _log_scale(axes: Axes, places: Sequence[float]) -> None:
 def _legend(figure: Figure, there: Sequence[str], names: Sequence[str]) -> None:
     from matplotlib.lines import Line2D
 
-    lines = [Line2D([], [], **{k: v for k, v in look(names.index(n)).items() if k != "markevery"}) for n in there]
+    lines = [Line2D([], [], **{k: v for k, v in line_style(names.index(n)).items() if k != "markevery"}) for n in there]
     legend(figure, lines, list(there))
 
 
@@ -238,7 +238,7 @@ def _fill(index: int) -> Any:
     """The colour of a place; beyond the first round of colours a lighter one."""
     from matplotlib.colors import to_rgba
 
-    return to_rgba(look(index)["color"], 1.0 if index < 6 else 0.5)
+    return to_rgba(line_style(index)["color"], 1.0 if index < 6 else 0.5)
 
 
 def _patches(figure: Figure, there: Sequence[str], names: Sequence[str]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..core.errors import BadInput
 from ..tasks.data.sets import catalogue
-from . import catalog as shelf
+from . import catalog
 from .experiment import Experiment
 from .store import shown
 from .tables import counted, findings
@@ -19,9 +19,9 @@ __all__ = ["any_results", "lines"]
 def lines(*, results: Path | None = None) -> list[str]:
     """Two lines an experiment; a file that cannot be read is listed with its problems."""
     out = []
-    for name in shelf.names():
+    for name in catalog.names():
         try:
-            experiment = shelf.find(name)
+            experiment = catalog.find(name)
         except BadInput as e:
             out += [name, *(f"    {p}" for p in e.problems)]
             continue
@@ -68,11 +68,11 @@ def _in(experiment: Experiment, results: Path | None) -> str:
 
 def any_results(experiment: Experiment, *, quick: bool, results: Path | None) -> bool:
     """Whether there is something to show, of quick runs or of the others."""
-    return findings(experiment, shelf.results(experiment.runs_of, quick=quick, folder=results), quick=quick).there
+    return findings(experiment, catalog.results(experiment.runs_of, quick=quick, folder=results), quick=quick).there
 
 
 def _counted(experiment: Experiment, results: Path | None) -> str:
-    store = shelf.results(experiment.runs_of, folder=results)
+    store = catalog.results(experiment.runs_of, folder=results)
     if experiment.study is not None:
         sizes = {size for size in ("full", "reduced") if store.study(experiment, size) is not None}
         return f"results are in{_at(sizes)}" if sizes else "no results yet"

@@ -24,7 +24,7 @@ from ..record.result import Result
 if TYPE_CHECKING:
     from .experiment import Experiment, Target
 
-__all__ = ["MEASURES", "TO_TARGET", "Entry", "Measure", "Stat", "by_seed", "kept", "measure_of", "stat"]
+__all__ = ["MEASURES", "TO_TARGET", "Entry", "Measure", "Stat", "by_seed", "to_entry", "measure_of", "stat"]
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class Entry:
     trained: str = ""  # how, where clients were or might have been trained together
 
 
-def kept(result: Result, points: int, made: Mapping[str, str]) -> Entry:
+def to_entry(result: Result, points: int, made: Mapping[str, str]) -> Entry:
     """The numbers and the curve of a result."""
     accuracies = [(t, 100 * a) for t, _, a, _ in result.curve if _real(a) is not None and a is not None]
     last = [a for t, a in accuracies if t >= _TAIL * result.virtual_time] or [a for _, a in accuracies[-1:]]
@@ -188,9 +188,9 @@ def _aim(target: Target, runs: Mapping[str, Entry]) -> tuple[str, float] | None:
     if target.accuracy is not None or target.loss is not None:
         return ("accuracy", target.accuracy) if target.accuracy is not None else ("loss", target.loss or 0.0)
     compared = runs if target.row is None else {target.row: runs[target.row]} if target.row in runs else {}
-    unlearnt = max((e.numbers.get("chance") or 0.0 for e in runs.values()), default=0.0)
+    trivial_accuracy = max((e.numbers.get("chance") or 0.0 for e in runs.values()), default=0.0)
     aims = [target.share * a for e in compared.values() if (a := e.numbers.get("accuracy")) is not None]
-    return min((("accuracy", a) for a in aims if a > unlearnt), default=None)
+    return min((("accuracy", a) for a in aims if a > trivial_accuracy), default=None)
 
 
 def _until(aim: tuple[str, float] | None, entry: Entry, what: str) -> float | None:

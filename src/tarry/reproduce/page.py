@@ -11,14 +11,14 @@ from pathlib import Path
 
 from ..core.errors import BadInput
 from ..record.result import write_atomic
-from . import catalog as shelf
+from . import catalog
 from .claims import Verdict, verdicts
 from .commands import commands
 from .experiment import Experiment, Target
 from .figures import draw
 from .measures import TO_TARGET
 from .significance import tests
-from .tables import NONE, Findings, counted, difference, findings, ours, said_by_runs
+from .tables import NONE, Findings, counted, difference, findings, ours, run_warnings
 
 __all__ = ["PAPERS", "markdown", "write_page"]
 
@@ -53,7 +53,7 @@ def write_page(*, results: Path | None = None, folder: Path | None = None, quick
 
     Of quick runs results-quick.md and results-quick/*.svg.
     """
-    docs = folder or results or shelf.page_folder()
+    docs = folder or results or catalog.page_folder()
     called = "results-quick" if quick else "results"
     pictures = docs / called
     pictures.mkdir(parents=True, exist_ok=True)
@@ -74,9 +74,9 @@ def write_page(*, results: Path | None = None, folder: Path | None = None, quick
 
 def _all(results: Path | None, *, quick: bool) -> Iterator[Findings]:
     experiments, problems = [], list[str]()
-    for name in shelf.names():
+    for name in catalog.names():
         try:
-            experiments.append(shelf.find(name))
+            experiments.append(catalog.find(name))
         except BadInput as e:
             problems += e.problems
     if problems:
@@ -84,7 +84,7 @@ def _all(results: Path | None, *, quick: bool) -> Iterator[Findings]:
     order = list(PAPERS)
     experiments.sort(key=lambda e: order.index(_paper(e)) if _paper(e) in order else len(order))
     for experiment in experiments:
-        yield findings(experiment, shelf.results(experiment.runs_of, quick=quick, folder=results), quick=quick)
+        yield findings(experiment, catalog.results(experiment.runs_of, quick=quick, folder=results), quick=quick)
 
 
 def _paper(experiment: Experiment) -> str:
@@ -155,7 +155,7 @@ def _section(f: Findings, judged: Sequence[Verdict], picture: str | None) -> lis
     how = "\n".join(["```", *commands(f), "```"])
     parts = [f"### {escaped(_heading(e))}\n", f"{how}\n", f"{escaped(e.words)}\n"]
     if e.uses is not None:
-        other = shelf.find(e.uses)
+        other = catalog.find(e.uses)
         parts.append(f"Settings, and where they are not the paper's: [{e.uses}](#{_anchor(_heading(other))}).\n")
     if e.deviations:
         parts.append("Where our setting is not the paper's:\n")
@@ -164,7 +164,7 @@ def _section(f: Findings, judged: Sequence[Verdict], picture: str | None) -> lis
         return [*parts, "**Not run.**\n"]
     parts += [_smaller(f)] if _smaller(f) else []
     parts += [table for name in e.measures if (table := _table(f, name))]
-    if said := said_by_runs(f):
+    if said := run_warnings(f):
         parts.append("Said by runs:\n\n" + "\n".join(f"- {escaped(line)}" for line in said) + "\n")
     if any(m in TO_TARGET and m not in e.own_measures for m in e.measures):
         aims = dict.fromkeys(_target(e, e.target_at(size)) for size, _ in f.sizes.values())

@@ -27,7 +27,7 @@ from typing import Any
 
 from ..config.spec import settings as spec_settings
 from ..core.errors import BadInput, near
-from .experiment import Claim, Experiment, Figure, Layer, Side, Target
+from .experiment import Axis, Claim, Experiment, Figure, SizedSettings, Target
 from .measures import MEASURES
 
 __all__ = ["CHECKS", "read"]
@@ -177,13 +177,13 @@ class _Reader:
             self.problems.append(f"{where} {value!r}: there is no such thing.{near(value, known)}")
         return value
 
-    def _heroes(self, rows: Mapping[str, Side]) -> tuple[str, ...]:
+    def _heroes(self, rows: Mapping[str, Axis]) -> tuple[str, ...]:
         heroes = self._names("hero", self.raw, "hero", rows)
         if self.raw.get("test") and not heroes:
             self.problems.append("hero: say which row is tested against the others")
         return heroes
 
-    def _row(self, key: str, rows: Mapping[str, Side]) -> str | None:
+    def _row(self, key: str, rows: Mapping[str, Axis]) -> str | None:
         value = self._text(key)
         if value and rows and value not in rows:
             self.problems.append(f"{key} {value!r}: there is no such row.{near(value, rows)}")
@@ -197,25 +197,25 @@ class _Reader:
 
     # Settings
 
-    def _layer(self, where: str, table: Any, besides: Collection[str]) -> Layer:
+    def _layer(self, where: str, table: Any, besides: Collection[str]) -> SizedSettings:
         """Settings with what smaller sizes change; keys of `besides` are somebody else's to read."""
         if not isinstance(table, dict):
             self.problems.append(f"{where}: wants a table")
-            return Layer()
+            return SizedSettings()
         sizes = {size: table.get(size, {}) for size in _SIZES}
         plain = {k: v for k, v in table.items() if k not in besides}
         for place, part in ((where, plain), *((f"{where}.{s}", t) for s, t in sizes.items())):
             if not isinstance(part, dict):
                 self.problems.append(f"{place}: wants a table")
-                return Layer()
+                return SizedSettings()
             for key in part:
                 if key in _OF_THE_COMMAND:
                     self.problems.append(f"{place}.{key}: leave it out; the command says it ({_OF_THE_COMMAND[key]})")
                 elif key not in self._settings:
                     self.problems.append(f"{place}.{key}: there is no such setting.{near(key, self._settings)}")
-        return Layer(plain, **sizes)
+        return SizedSettings(plain, **sizes)
 
-    def _sides(self, which: str) -> dict[str, Side]:
+    def _sides(self, which: str) -> dict[str, Axis]:
         out = {}
         for name, table in self.raw.get(which, {}).items():
             where = f"{which}.{name}"
@@ -228,12 +228,12 @@ class _Reader:
             if not isinstance(title, str) or not isinstance(panel, str):
                 self.problems.append(f"{where}.title, {where}.panel: want text")
             place = None if at is None else self._number(f"{where}.at", at)
-            out[name] = Side(str(title), self._layer(where, table, _SIDE), place, str(panel))
+            out[name] = Axis(str(title), self._layer(where, table, _SIDE), place, str(panel))
         return out
 
     def _cells(
         self, rows: Collection[str], columns: Collection[str]
-    ) -> tuple[dict[tuple[str, str], Layer], frozenset[tuple[str, str]]]:
+    ) -> tuple[dict[tuple[str, str], SizedSettings], frozenset[tuple[str, str]]]:
         cells, skipped = {}, set()
         for row, table in self.raw.get("cells", {}).items():
             self._exists(f"cells.{row}", row, rows)
@@ -250,10 +250,10 @@ class _Reader:
             self.problems.append(f"{where}: there is no {name!r}.{near(name, known)}")
         return name in known
 
-    def _options(self) -> Layer:
+    def _options(self) -> SizedSettings:
         table = self.raw.get("study_options", {})
         sizes = {size: table.get(size, {}) for size in _SIZES}
-        return Layer({k: v for k, v in table.items() if k not in _SIZES}, **sizes)
+        return SizedSettings({k: v for k, v in table.items() if k not in _SIZES}, **sizes)
 
     # What is shown
 
@@ -298,7 +298,7 @@ class _Reader:
         texts = {k: str(table[k]) for k in ("over", "of", "along", "x") if k in table}
         return Figure(str(table["kind"]), **texts, measure=measure, log=table.get("log") is True)
 
-    def _target(self, where: str, table: Mapping[str, Any], rows: Mapping[str, Side]) -> Target:
+    def _target(self, where: str, table: Mapping[str, Any], rows: Mapping[str, Axis]) -> Target:
         sizes = _SIZES if where == "target" else ()
         self._known(f"{where}.", table, ("share", "accuracy", "loss", "row", *sizes))
         numbers = {k: self._number(f"{where}.{k}", table[k]) for k in ("share", "accuracy", "loss") if k in table}
@@ -340,7 +340,7 @@ class _Reader:
     # Claims
 
     def _claims(
-        self, measures: tuple[str, ...], sides: tuple[Mapping[str, Side], Mapping[str, Side]] | None
+        self, measures: tuple[str, ...], sides: tuple[Mapping[str, Axis], Mapping[str, Axis]] | None
     ) -> tuple[Claim, ...]:
         given = self.raw.get("claims", [])
         if not isinstance(given, list):
@@ -354,7 +354,7 @@ class _Reader:
         where: str,
         table: Any,
         measures: tuple[str, ...],
-        sides: tuple[Mapping[str, Side], Mapping[str, Side]] | None,
+        sides: tuple[Mapping[str, Axis], Mapping[str, Axis]] | None,
     ) -> Claim | None:
         if not isinstance(table, dict) or not isinstance(table.get("say"), str) or table.get("check") not in CHECKS:
             self.problems.append(f"{where}: wants say and check ({', '.join(CHECKS)})")

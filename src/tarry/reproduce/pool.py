@@ -15,27 +15,28 @@ from typing import Any
 import torch
 
 from ..vector.process import keep_memory
-from .jobs import Asked, Job, Queue
-from .worker import Failed, Outcome, do, forget
+from .jobs import Queue, ReproduceJob
+from .options import ReproduceOptions
+from .worker import JobFailure, JobResult, do, forget
 
-__all__ = ["alone", "several"]
+__all__ = ["run_serial", "run_parallel"]
 
 #: a job, and how far it is or what it tells
-HearOf = Callable[[Job, float | str], None]
+HearOf = Callable[[ReproduceJob, float | str], None]
 _PATIENCE = 5  # seconds for a process to end by itself
 _GONE = (EOFError, BrokenPipeError, ConnectionResetError)
 
 
-def alone(queue: Queue, asked: Asked, hear: HearOf) -> Generator[tuple[Job, Outcome]]:
+def run_serial(queue: Queue, options: ReproduceOptions, hear: HearOf) -> Generator[tuple[ReproduceJob, JobResult]]:
     """One after the other in this process."""
     while (job := queue.take()) is not None:
-        yield job, do(job, asked, lambda said, job=job: hear(job, said))  # type: ignore[misc]
+        yield job, do(job, options, lambda said, job=job: hear(job, said))  # type: ignore[misc]
         forget()
 
 
-def several(queue: Queue, asked: Asked, hear: HearOf) -> Generator[tuple[Job, Outcome]]:
+def run_parallel(queue: Queue, options: ReproduceOptions, hear: HearOf) -> Generator[tuple[ReproduceJob, JobResult]]:
     """In processes of their own; one that dies fails its job, and another takes its place."""
-    pool = _Pool(asked, min(asked.workers, len(queue.waiting)))
+    pool = _Pool(options, min(options.workers, len(queue.waiting)))
     try:
         pool.feed(queue)
         while pool.busy:
@@ -54,11 +55,11 @@ def several(queue: Queue, asked: Asked, hear: HearOf) -> Generator[tuple[Job, Ou
 class _Pool:
     """Processes, which are started afresh: a GPU's memory and this process's are not shared."""
 
-    def __init__(self, asked: Asked, most: int):
+    def __init__(self, options: ReproduceOptions, most: int):
         self._context: Any = mp.get_context("spawn")
-        self._asked, self._most = asked, most
+        self._options, self._most = options, most
         self._processes: dict[Connection, Any] = {}
-        self.busy: dict[Connection, Job] = {}
+        self.busy: dict[Connection, ReproduceJob] = {}
 
     def feed(self, queue: Queue) -> None:
         """Give jobs to those that have none."""
@@ -73,13 +74,13 @@ class _Pool:
                 self.busy[conn] = job
                 break
 
-    def message(self, conn: Connection) -> float | str | Outcome:
+    def message(self, conn: Connection) -> float | str | JobResult:
         """What a busy one has to say; after an outcome it is free."""
         try:
-            said: float | str | Outcome = conn.recv()
+            said: float | str | JobResult = conn.recv()
         except _GONE:
             code = self._bury(conn)
-            said = Failed(f"its process ended with code {code} and no answer: killed, or out of memory")
+            said = JobFailure(f"its process ended with code {code} and no answer: killed, or out of memory")
         if not isinstance(said, float | int | str):
             del self.busy[conn]
         return said
@@ -97,7 +98,7 @@ class _Pool:
 
     def _start(self) -> Connection:
         mine, theirs = self._context.Pipe()
-        process = self._context.Process(target=_serve, args=(theirs, self._asked), daemon=True)
+        process = self._context.Process(target=_serve, args=(theirs, self._options), daemon=True)
         process.start()
         theirs.close()
         self._processes[mine] = process
@@ -111,13 +112,13 @@ class _Pool:
         return code
 
 
-def _serve(conn: Connection, asked: Asked) -> None:
+def _serve(conn: Connection, options: ReproduceOptions) -> None:
     """A worker's life: do what comes until the pipe closes, also when the parent was killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     torch.set_num_threads(1)
     keep_memory()
     with contextlib.suppress(*_GONE):
         while True:
-            job: Job = conn.recv()
-            conn.send(do(job, asked, conn.send))
+            job: ReproduceJob = conn.recv()
+            conn.send(do(job, options, conn.send))
             forget()

@@ -18,9 +18,10 @@ import torch
 from . import data_needs as needs
 from . import pool
 from .experiment import Experiment
-from .jobs import Asked, CellRun, Job, Queue, StudyRun, Table, Tell, planned
+from .jobs import CellRun, Queue, ReproduceJob, StudyRun, Table, Tell, planned
 from .measures import Entry, measure_of
-from .worker import Failed, Found, Outcome
+from .options import ReproduceOptions
+from .worker import JobFailure, JobResult, StudyResult
 
 __all__ = ["Report", "Show", "default_device", "run_all"]
 
@@ -47,7 +48,7 @@ Show = Callable[[Report], None]
 class _Going:
     """A run under way: what it weighs, how far it is, and how far it was when it was first heard of."""
 
-    job: Job
+    job: ReproduceJob
     first: float
     since: float
     fraction: float
@@ -60,18 +61,18 @@ class _Going:
 class _Meter:
     """Work done and to do. What runs weigh is a guess: how long that takes is learnt, for each table and column."""
 
-    def __init__(self, jobs: Sequence[Job], at_a_time: int):
+    def __init__(self, jobs: Sequence[ReproduceJob], at_a_time: int):
         self.runs, self.done, self._at_a_time = len(jobs), 0, at_a_time
         self._ahead, self._took = dict[str, float](), dict[str, tuple[float, float]]()  # weight; seconds and weight
         self._going: dict[str, _Going] = {}
         for job in jobs:
             self._ahead[job.kind] = self._ahead.get(job.kind, 0.0) + job.weight
 
-    def hear(self, job: Job, fraction: float) -> None:
+    def hear(self, job: ReproduceJob, fraction: float) -> None:
         going = self._going.setdefault(job.label, _Going(job, fraction, clock.monotonic(), fraction))
         going.fraction = fraction
 
-    def end(self, job: Job) -> None:
+    def end(self, job: ReproduceJob) -> None:
         self.done += 1
         self._ahead[job.kind] -= job.weight
         if (going := self._going.pop(job.label, None)) is not None:
@@ -110,7 +111,7 @@ def default_device() -> str:
 
 def run_all(
     experiments: Sequence[Experiment],
-    asked: Asked,
+    options: ReproduceOptions,
     show: Show,
     tell: Tell,
     ended: Callable[[Experiment], None] = lambda _: None,
@@ -119,7 +120,7 @@ def run_all(
 
     `ended` is called with each experiment, as soon as nothing is left to do for it, at the latest in the end.
     """
-    tables, wanted = planned(experiments, asked, tell)
+    tables, wanted = planned(experiments, options, tell)
     jobs, left_out = _possible(tables, wanted, tell)
     showing: dict[str, list[Experiment]] = {}
     for experiment in experiments:
@@ -131,20 +132,22 @@ def run_all(
 
     for name in [name for name, table in tables.items() if table.left == 0]:
         close(name)
-    work = _Work(tables, Queue(jobs, asked.within), asked, show, tell, left_out)
+    work = _Work(tables, Queue(jobs, options.within), options, show, tell, left_out)
     if jobs:
-        many = "" if asked.workers == 1 else f", {min(asked.workers, len(jobs))} at a time"
+        many = "" if options.workers == 1 else f", {min(options.workers, len(jobs))} at a time"
         of = _names(name for name, table in tables.items() if table.left)
-        tell(f"{of}, {asked.size} size: {_runs(len(jobs))} to do on {asked.device}{many}")
+        tell(f"{of}, {options.size} size: {_runs(len(jobs))} to do on {options.device}{many}")
         work.do(close)
     for name in list(showing):
         close(name)
     if not_begun := len(work.queue.waiting):
-        tell(f"{_runs(not_begun)} not begun: --within {asked.within:g} is over; the same command goes on")
+        tell(f"{_runs(not_begun)} not begun: --within {options.within:g} is over; the same command goes on")
     return work.failed
 
 
-def _possible(tables: dict[str, Table], wanted: Sequence[Job], tell: Tell) -> tuple[list[Job], dict[str, list[str]]]:
+def _possible(
+    tables: dict[str, Table], wanted: Sequence[ReproduceJob], tell: Tell
+) -> tuple[list[ReproduceJob], dict[str, list[str]]]:
     """The jobs whose data sets are here; and of each set that is not, what is said of it and who needs it."""
     lacking = needs.lacking(wanted)
     for name, out in lacking.items():
@@ -177,14 +180,14 @@ class _Work:
         self,
         tables: dict[str, Table],
         queue: Queue,
-        asked: Asked,
+        options: ReproduceOptions,
         show: Show,
         tell: Tell,
         failed: dict[str, list[str]],  # a mistake, and who is known to meet it
     ):
         self.queue, self._failed = queue, failed
-        self._tables, self._asked, self._show, self._tell = tables, asked, show, tell
-        self._meter = _Meter(queue.waiting, asked.workers)
+        self._tables, self._options, self._show, self._tell = tables, options, show, tell
+        self._meter = _Meter(queue.waiting, options.workers)
 
     @property
     def failed(self) -> list[str]:
@@ -193,9 +196,9 @@ class _Work:
 
     def do(self, close: Callable[[str], None]) -> None:
         """Until nothing is left that may be begun; `close` is told of every table that is done."""
-        one = self._asked.workers == 1 or len(self.queue.waiting) == 1
-        work = pool.alone if one else pool.several
-        with contextlib.closing(work(self.queue, self._asked, self._hear)) as outcomes:
+        one = self._options.workers == 1 or len(self.queue.waiting) == 1
+        work = pool.run_serial if one else pool.run_parallel
+        with contextlib.closing(work(self.queue, self._options, self._hear)) as outcomes:
             for job, outcome in outcomes:
                 self._end(job, outcome)
                 for name in job.tables:
@@ -203,34 +206,34 @@ class _Work:
                     if self._tables[name].left == 0:
                         close(name)
 
-    def _hear(self, job: Job, said: float | str) -> None:
+    def _hear(self, job: ReproduceJob, said: float | str) -> None:
         if isinstance(said, str):
             self._tell(f"{job.tables[0]}: {said}")
         else:
             self._meter.hear(job, float(said))
             self._show(self._meter.report())
 
-    def _end(self, job: Job, outcome: Outcome) -> None:
+    def _end(self, job: ReproduceJob, outcome: JobResult) -> None:
         self._meter.end(job)
-        if isinstance(outcome, Failed):
+        if isinstance(outcome, JobFailure):
             self._failed.setdefault(outcome.text, []).append(job.label)
             said = f"failed: {outcome.text.splitlines()[0]}"
         else:
             said = self._kept(job, outcome)
         self._show(self._meter.report(f"{job.label}: {said}"))
         if isinstance(job, StudyRun) and not job.whole:
-            self._join(job, fine=not isinstance(outcome, Failed))
+            self._join(job, fine=not isinstance(outcome, JobFailure))
 
-    def _kept(self, job: Job, outcome: Entry | Found) -> str:
+    def _kept(self, job: ReproduceJob, outcome: Entry | StudyResult) -> str:
         """Store it, and remove the folder that is not needed any more; what is said of it."""
-        needed, said = self._asked.keep, "done"
+        needed, said = self._options.keep, "done"
         if isinstance(job, CellRun):
             assert isinstance(outcome, Entry)
             for name, cell in job.cells:
                 self._tables[name].store.add(cell, job.seed, outcome)
             said = _said(outcome, self._tables[job.tables[0]].experiment)
         elif job.whole:
-            assert isinstance(outcome, Found)
+            assert isinstance(outcome, StudyResult)
             table = self._tables[job.table]
             table.store.add_study(table.experiment, job.size, {**outcome.result, "seeds": [*job.seeds]}, outcome.made)
             needed |= not all(table.pieces.values())  # a seed that failed is tried again

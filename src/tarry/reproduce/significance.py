@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 from .tables import Findings
 
-__all__ = ["Outcome", "holm", "signed_rank", "tests"]
+__all__ = ["SignificanceResult", "holm", "signed_rank", "tests"]
 
 LEVEL = 0.05
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SignificanceResult:
     """Of one hero against one rival."""
 
     hero: str
@@ -67,7 +67,7 @@ def holm(p_values: Mapping[str, float]) -> dict[str, float]:
     return {name: out[name] for name in p_values}
 
 
-def tests(found: Findings) -> list[Outcome]:
+def tests(found: Findings) -> list[SignificanceResult]:
     """Every hero against every rival, over all columns and seeds that both have; corrected for each hero."""
     experiment = found.experiment
     if experiment.test is None:
@@ -90,5 +90,5 @@ def tests(found: Findings) -> list[Outcome]:
                 differences[rival] = pairs
         p_values = {rival: signed_rank(pairs) for rival, pairs in differences.items()}
         corrected = holm(p_values)
-        out += [Outcome(hero, r, len(differences[r]), p_values[r], corrected[r]) for r in differences]
+        out += [SignificanceResult(hero, r, len(differences[r]), p_values[r], corrected[r]) for r in differences]
     return out

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from .experiment import Experiment, Side, changes
+from .experiment import Axis, Experiment, changes
 from .measures import TO_TARGET, Entry, Measure, Stat, by_seed, measure_of, stat
 from .store import Store, shown
 
-__all__ = ["NONE", "Findings", "Grid", "counted", "difference", "findings", "ours", "plain_table", "said_by_runs"]
+__all__ = ["NONE", "Findings", "Grid", "counted", "difference", "findings", "ours", "plain_table", "run_warnings"]
 
 NONE = "–"
 _FEW = 3  # runs that are named
@@ -133,7 +133,7 @@ def _of_study(experiment: Experiment, store: Store, *, quick: bool) -> Findings:
     )
 
 
-def _titles(names: Iterable[str], sides: Mapping[str, Side]) -> dict[str, str]:
+def _titles(names: Iterable[str], sides: Mapping[str, Axis]) -> dict[str, str]:
     return {name: sides[name].title if name in sides else name for name in names}
 
 
@@ -191,7 +191,7 @@ def plain_table(found: Findings, name: str) -> list[str]:
     return ["  ".join(text.ljust(width) for text, width in zip(r, widths, strict=True)).rstrip() for r in rows]
 
 
-def said_by_runs(found: Findings) -> list[str]:
+def run_warnings(found: Findings) -> list[str]:
     """What runs themselves had to say of how they went, such as that one diverged; what many say is said once."""
     who: dict[str, list[str]] = {}
     for column, rows in found.runs.items():

@@ -22,11 +22,12 @@ from ..runs.run import resume, run_spec
 from ..tasks.data.sets import without_flags
 from ..version import __version__
 from .experiment import Cell
-from .jobs import Asked, CellRun, Job, StudyRun
-from .measures import Entry, kept
+from .jobs import CellRun, ReproduceJob, StudyRun
+from .measures import Entry, to_entry
+from .options import ReproduceOptions
 from .studies import STUDIES
 
-__all__ = ["Failed", "Found", "Hear", "Outcome", "do", "forget"]
+__all__ = ["JobFailure", "StudyResult", "Hear", "JobResult", "do", "forget"]
 
 _CHECKPOINT = 60.0  # seconds between checkpoints
 _OF_THIS_MACHINE = ("--out", "--results", "--within")
@@ -35,7 +36,7 @@ Hear = Callable[[float | str], None]
 
 
 @dataclass(frozen=True)
-class Found:
+class StudyResult:
     """By a study."""
 
     result: Mapping[str, Any]
@@ -43,22 +44,22 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Failed:
+class JobFailure:
     text: str
 
 
-Outcome = Entry | Found | Failed
+JobResult = Entry | StudyResult | JobFailure
 
 
-def do(job: Job, asked: Asked, hear: Hear) -> Outcome:
+def do(job: ReproduceJob, options: ReproduceOptions, hear: Hear) -> JobResult:
     """Nothing that goes wrong in it gets out, but for Ctrl-C."""
     try:
         with without_flags():
-            return _study(job, asked, hear) if isinstance(job, StudyRun) else _run(job, asked, hear)
+            return _study(job, options, hear) if isinstance(job, StudyRun) else _run(job, options, hear)
     except TarryError as e:
-        return Failed(str(e))
+        return JobFailure(str(e))
     except Exception as e:
-        return Failed(f"{type(e).__name__}: {e}\n{traceback.format_exc()}")
+        return JobFailure(f"{type(e).__name__}: {e}\n{traceback.format_exc()}")
 
 
 def forget() -> None:
@@ -68,9 +69,9 @@ def forget() -> None:
         torch.cuda.empty_cache()
 
 
-def _run(job: CellRun, asked: Asked, hear: Hear) -> Entry:
+def _run(job: CellRun, options: ReproduceOptions, hear: Hear) -> Entry:
     cell = job.cells[0][1]
-    spec = cell.spec(job.seed, **_machine(cell, asked))
+    spec = cell.spec(job.seed, **_machine(cell, options))
     result = None
     if job.folder is not None and (job.folder / "spec.toml").is_file():
         try:
@@ -79,20 +80,20 @@ def _run(job: CellRun, asked: Asked, hear: Hear) -> Entry:
             shutil.rmtree(job.folder)
     if result is None:
         result = run_spec(spec, out=job.folder, progress=lambda step: hear(step.fraction))
-    return kept(result, job.points, _made(asked))
+    return to_entry(result, job.points, _made(options))
 
 
-def _machine(cell: Cell, asked: Asked) -> dict[str, Any]:
-    """Where and how: as asked, else as the cell says, else what is usual."""
+def _machine(cell: Cell, options: ReproduceOptions) -> dict[str, Any]:
+    """Where and how: as options, else as the cell says, else what is usual."""
     usual: dict[str, Any] = {"checkpoint_every": _CHECKPOINT}
-    usual |= {"executor": "auto"} if asked.device == "cuda" else {}
-    asked_for: dict[str, Any] = {"device": asked.device, "executor": asked.executor, "precision": asked.precision}
-    if asked.compile:
-        asked_for |= {"compile": True, "executor": asked.executor or "batched"}
+    usual |= {"executor": "auto"} if options.device == "cuda" else {}
+    asked_for: dict[str, Any] = {"device": options.device, "executor": options.executor, "precision": options.precision}
+    if options.compile:
+        asked_for |= {"compile": True, "executor": options.executor or "batched"}
     return {k: v for k, v in usual.items() if k not in cell.settings} | {k: v for k, v in asked_for.items() if v}
 
 
-def _study(job: StudyRun, asked: Asked, hear: Hear) -> Found:
+def _study(job: StudyRun, options: ReproduceOptions, hear: Hear) -> StudyResult:
     name = STUDIES[job.study]
     try:
         module = import_module(name)
@@ -103,18 +104,18 @@ def _study(job: StudyRun, asked: Asked, hear: Hear) -> Found:
         dict(job.options),
         quick=job.size == "quick",
         seeds=job.seeds,
-        device=asked.device,
+        device=options.device,
         folder=job.folder,
         tell=hear,
     )
-    return Found(result, _made(asked))
+    return StudyResult(result, _made(options))
 
 
-def _made(asked: Asked) -> dict[str, str]:
+def _made(options: ReproduceOptions) -> dict[str, str]:
     """By what, where and when."""
-    device = torch.cuda.get_device_name() if asked.device == "cuda" else _processor()
+    device = torch.cuda.get_device_name() if options.device == "cuda" else _processor()
     made = {"tarry": __version__, "commit": _commit(), "torch": torch.__version__, "device": device}
-    return {**made, "date": datetime.now(UTC).date().isoformat(), "command": _elsewhere(asked.command)}
+    return {**made, "date": datetime.now(UTC).date().isoformat(), "command": _elsewhere(options.command)}
 
 
 def _elsewhere(command: str) -> str:

@@ -22,19 +22,19 @@ from typing import Any
 
 import torch
 
-from .build import plan
-from .parallel_ray import spread
+from ..config.spec import Spec
 from ..core.errors import BadInput, Damaged, TarryError, WorkerDied
 from ..core.method import Method
-from ..vector.process import keep_memory
 from ..core.task import Task
-from .run import CHANGE_NO_RESULT, Progress, files_of, resume, run_spec
 from ..methods import methods as registered
 from ..record.files import FILES, changed
 from ..record.result import Result, write_atomic
+from ..report.formatting import pluralize
 from ..report.tables import Summary, summarise, to_json
-from ..report.formatting import number_of
-from ..config.spec import Spec
+from ..vector.process import keep_memory
+from .build import plan
+from .parallel_ray import spread
+from .run import CHANGE_NO_RESULT, Progress, files_of, resume, run_spec
 
 __all__ = ["COMMAND", "Comparison", "compare", "compare_specs", "specs_of"]
 
@@ -183,7 +183,7 @@ def _found(jobs: Sequence[tuple[Spec, Path | None]], out: Path | None) -> tuple[
     made = sorted(datetime.fromtimestamp((f / "result.json").stat().st_mtime) for _, f in done)
     days = list(dict.fromkeys(f"{t:%Y-%m-%d %H:%M}" for t in (made[0], made[-1])))
     were = "was" if len(done) == 1 else "were"
-    told = [f"{len(done)} of {number_of(len(jobs), 'run')} {were} there already ({out}), made {' to '.join(days)}"]
+    told = [f"{len(done)} of {pluralize(len(jobs), 'run')} {were} there already ({out}), made {' to '.join(days)}"]
     objects = sorted({f"{group} {s.name_of(group)} (a Python object)" for s, _ in done for group in s.objects()})
     undigested = sorted({str(file) for s, f in done if not (f / FILES).is_file() for file in files_of(s).values()})
     if unsure := objects + undigested:
