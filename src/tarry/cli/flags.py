@@ -45,16 +45,16 @@ def with_settings(*, leave_out: Sequence[str] = ()) -> Callable[[Callable[..., N
 
 def _option(name: str) -> inspect.Parameter:
     param = settings()[name]
-    flag = "--" + name.replace("_", "-")
+    flag, help_text = "--" + name.replace("_", "-"), param.help.replace(" [default: ", "  [default: ")
     shown = "off" if param.default is False else param.default
     default = "" if shown is None else f"  [default: {shown}]"
     if param.type is bool:
         kind: Any = Annotated[
-            bool | None, typer.Option(f"{flag}/--no-{name}", help=param.help + default, show_default=False)
+            bool | None, typer.Option(f"{flag}/--no-{name}", help=help_text + default, show_default=False)
         ]
     else:
         shape = _SHAPES.get(name, param.type_name.replace(" | none", ""))
-        option = typer.Option(flag, help=param.help + default, metavar=shape, show_default=False)
+        option = typer.Option(flag, help=help_text + default, metavar=shape, show_default=False)
         kind = Annotated[str | None, option]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
 
