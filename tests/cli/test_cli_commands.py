@@ -375,12 +375,10 @@ def test_the_demo_compares_four_methods(cli, here, monkeypatch):
 
 
 def test_ctrl_c_ends_with_130_and_says_how_to_go_on(cli, quick, monkeypatch):
-    from tarry.cli import run
-
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(run, "run_spec", interrupted)
+    monkeypatch.setattr("tarry.runs.run.run_spec", interrupted)
     said = cli("run", *quick, "--out", "my run")
     assert said.code == 130
     assert said.complaints == ["interrupted; `tarry resume 'my run'` goes on"]
@@ -417,7 +415,7 @@ def test_a_run_whose_training_processes_die_again_and_again_says_how_to_go_on(cl
 
 INTERRUPTED = """
 import atexit, os, signal, sys, time
-from tarry.cli import run
+from tarry.runs import run
 from tarry.cli.app import main
 
 def interrupted(*_, **__):

@@ -12,6 +12,8 @@ import pytest
 
 from tarry.cli import federation
 from tarry.cli.app import COMMANDS
+from tarry.cli.setting_list import setting_list
+from tarry.config.spec import REGISTRIES, settings
 
 DEFAULT = r" +\[default: "
 EVERY = [(name,) for name in COMMANDS] + [("federation", name) for name in federation.COMMANDS]
@@ -54,6 +56,17 @@ def test_help_shows_the_default_of_every_flag_but_switches(cli, words):
         assert param.default in (None, False) or after.startswith(f" [default: {param.default}]")
 
 
+def test_the_settings_that_are_read_from_the_source_are_those_of_spec():
+    listed = {s.name: s for s in setting_list()}
+    assert list(listed) == list(settings())
+    for name, param in settings().items():
+        shown = listed[name]
+        assert (shown.help, str(shown.default)) == (param.help, str(param.default))
+        assert shown.is_component is (name in REGISTRIES)
+        if not shown.is_component and name != "presence":
+            assert " | ".join(shown.types) == param.type_name.replace(" | none", "")
+
+
 def test_every_command_is_documented_by_its_own_words():
     for name, entry in ENTRIES.items():
         made = entry.load(name.split()[-1])
@@ -78,17 +91,15 @@ def test_the_command_line_imports_neither_torch_nor_numpy_nor_rich(module):
 RUN = "import sys; from tarry.cli.app import main\ntry: main()\nfinally: print(sorted({heavy} & set(sys.modules)))"
 
 
-@pytest.mark.parametrize(
-    "words", [[], *([*words] for words in EVERY if words[-1] not in ("run", "compare", "up"))], ids=" ".join
-)
-def test_help_of_commands_without_settings_imports_no_torch(words):
+@pytest.mark.parametrize("words", [[], *([*words] for words in EVERY)], ids=" ".join)
+def test_help_imports_neither_torch_nor_numpy_nor_rich(words):
     assert python("-c", RUN.format(heavy=HEAVY), *words, "--help").endswith("\n[]\n")
 
 
 @pytest.mark.parametrize(
     ("words", "expected"),
     [("tarry re", ["resume", "replay", "report", "reproduce"]), ("tarry watch --on", ["--once"]),
-     ("tarry federation st", ["status"])],
+     ("tarry run --lr", ["--lr", "--lr-decay"]), ("tarry federation st", ["status"])],
 )  # fmt: skip
 def test_the_shell_completes_commands_and_flags_without_torch(words, expected):
     env = {"_TARRY_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}

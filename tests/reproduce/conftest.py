@@ -101,9 +101,9 @@ def table(folder: Path) -> Callable[..., Experiment]:
 def do() -> Callable[..., list[str]]:
     """Run experiments on the CPU; what was told."""
 
-    def run(*experiments: Experiment, fine: bool = True, **flags: object) -> list[str]:
+    def run(*experiments: Experiment, fine: bool = True, command: str = "", **flags: object) -> list[str]:
         given = ReproduceFlags(**{"device": "cpu", **flags})  # type: ignore[arg-type]
-        what: ReproduceOptions = check_options(experiments, given)
+        what: ReproduceOptions = check_options(experiments, given, command)
         said: list[str] = []
         failed = run_all(experiments, what, lambda report: said.append(report.text), said.append)
         assert (failed == []) is fine, failed

@@ -7,19 +7,18 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..config.spec import Spec
 from ..core.errors import BadInput
-from ..report.formatting import remarked
-from ..report.page import write_page
-from ..report.terminal import table
 from ..reproduce.options import seed_numbers
-from ..runs.compare import Comparison, compare_specs, specs_of
 from . import console
 from .flags import gather, with_settings
+
+if TYPE_CHECKING:
+    from ..config.spec import Spec
+    from ..runs.compare import Comparison
 
 __all__ = ["compare", "run_and_show"]
 
@@ -54,6 +53,8 @@ def compare(
     workers: Annotated[int, typer.Option("--workers", help="Run this many runs at a time")] = 2,
 ) -> None:
     """Compare methods on the same data, first weights and delays; write a table and a page with plots."""
+    from ..runs.compare import specs_of
+
     if without_method := [word for word in context.args if word.startswith("--method.")]:
         word = without_method[0]
         raise BadInput(f"{word}: which method? In a comparison say --method NAME:{word[9:]}=VALUE")
@@ -74,6 +75,11 @@ def compare(
 
 def run_and_show(specs: list[Spec], *, out: Path, workers: int, title: str, remarks: Sequence[str] = ()) -> Comparison:
     """Run the specs, print the table and write the page, which shows `remarks` and those of the runs."""
+    from ..report.formatting import remarked
+    from ..report.page import write_page
+    from ..report.terminal import table
+    from ..runs.compare import compare_specs
+
     command = shlex.join(["tarry", *sys.argv[1:]])
     go_on = f"the same command goes on with what is in {out}: {command}"
     with console.on_interrupt(go_on), console.comparison_progress(specs) as progress:

@@ -7,19 +7,17 @@ import signal
 import time
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..config.spec import Choice
 from ..core.errors import BadInput
-from ..deploy.config import read
-from ..deploy.local.local_federation import Local
-from ..record.result import Result
-from ..report.formatting import duration, pluralize
 from . import console
 from .federation_status import read_status
 from .flags import gather, with_settings
+
+if TYPE_CHECKING:
+    from ..deploy.local.local_federation import Local
 
 __all__ = ["up"]
 
@@ -73,6 +71,9 @@ def up(
 
     --delay makes clients sleep, so that you can try slow ones.
     """
+    from ..deploy.config import read
+    from ..deploy.local.local_federation import Local
+
     local = Local(out, lambda line: console.print_lines([line]))
     if (out / "result.json").is_file():
         raise BadInput(f"--out {out}: the federation there is over; `tarry report {out}` shows it")
@@ -114,6 +115,8 @@ def _clients_of(app: Path, given: dict[str, Any], context: typer.Context) -> int
 
 def _stay(local: Local, out: Path) -> None:
     """Restart processes that are killed until the federation is over; print a line when something changes."""
+    from ..record.result import Result
+
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with console.on_interrupt(f"`tarry federation up --out {out}` takes it up again"):
         try:
@@ -134,12 +137,16 @@ def _stay(local: Local, out: Path) -> None:
 
 
 def _line(s: dict[str, Any]) -> str:
+    from ..report.formatting import duration, pluralize
+
     accuracy = "" if s["accuracy"] is None else f", accuracy {s['accuracy']:.3f}"
     return f"{pluralize(s['updates'], 'update')}{accuracy} after {duration(s['time'])}"
 
 
 def _flat(settings: dict[str, Any]) -> dict[str, Any]:
     """Return settings as a run config of Flower: flat, with texts and numbers only."""
+    from ..config.components import Choice
+
     out: dict[str, Any] = {}
     for name, value in settings.items():
         key = name.replace("_", "-")

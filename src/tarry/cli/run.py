@@ -8,8 +8,6 @@ from typing import Annotated, Any
 
 import typer
 
-from ..config.spec import Spec
-from ..runs.run import run_spec
 from . import console
 from .flags import gather, with_settings
 
@@ -32,6 +30,9 @@ def run(
 
     Parameters of the method, task, delay and partition go as --method.NAME value, --delay.NAME value and so on.
     """
+    from ..config.spec import Spec
+    from ..runs.run import run_spec
+
     resolved = Spec.of(gather(given, context, spec))
     go_on = "nothing is left of it: it had no --out" if out is None else f"`tarry resume {quote(str(out))}` goes on"
     with console.on_interrupt(go_on), console.run_progress(resolved.label) as progress:
