@@ -28,9 +28,9 @@ CASES: list[tuple[str, list[str], dict[str, str], float | None]] = [
     ("tarry watch --help", [*TARRY, "watch", "--help"], {}, 0.4),
     ("tarry reproduce --help", [*TARRY, "reproduce", "--help"], {}, 0.4),
     ("tarry federation status --help", [*TARRY, "federation", "status", "--help"], {}, 0.4),
-    ("tarry run --help", [*TARRY, "run", "--help"], {}, None),
+    ("tarry run --help", [*TARRY, "run", "--help"], {}, 0.4),
     ("completion of a command", TARRY, {"COMP_WORDS": "tarry re", "COMP_CWORD": "1"}, 0.3),
-    ("completion of a flag", TARRY, {"COMP_WORDS": "tarry watch --on", "COMP_CWORD": "2"}, 0.3),
+    ("completion of a flag", TARRY, {"COMP_WORDS": "tarry run --lr", "COMP_CWORD": "2"}, 0.3),
 ]
 
 
