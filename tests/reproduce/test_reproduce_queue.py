@@ -18,7 +18,7 @@ from tarry.core.errors import BadInput
 from tarry.reproduce import catalog, jobs, pool
 from tarry.reproduce.command import check_options, main
 from tarry.reproduce.experiment import Experiment
-from tarry.reproduce.jobs import Queue, StudyRun, planned
+from tarry.reproduce.jobs import Queue, StudyRun, plan_jobs
 from tarry.reproduce.options import ReproduceFlags, ReproduceOptions
 from tarry.reproduce.parser import read
 from tarry.reproduce.running import run_all
@@ -69,7 +69,7 @@ def other(table: Table) -> Experiment:
 
 def queue_of(*experiments: Experiment, **flags: Any) -> Queue:
     return Queue(
-        planned(experiments, check_options(experiments, ReproduceFlags(device="cpu", **flags)), lambda _: None)[1]
+        plan_jobs(experiments, check_options(experiments, ReproduceFlags(device="cpu", **flags)), lambda _: None)[1]
     )
 
 

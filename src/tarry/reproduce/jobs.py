@@ -1,9 +1,9 @@
-"""What there is to do of several experiments: one list of runs and studies, each with where its result goes.
+"""Jobs of several experiments: one queue of the missing runs and studies.
 
-order       first seeds of all tables, then second ones, ...; within them the longest first, so that the end is not
-            one long run alone; studies that measure seconds come last, with nothing beside them
-cells       with the same settings and seed in several tables of a paper are one run; what any of them has is taken
-studies     are one run each; with several workers a run a seed, which leaves its pieces to a last one that has all
+order       first seeds of all tables, then second seeds, ...; within a seed the longest first, so that no long run
+            is last; studies that measure seconds come last and run alone
+cells       with equal settings and seed in several tables of a paper are one run; a result of any of them is copied
+studies     are one job each; with several workers one job for each seed, and a last one that joins their pieces
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from .options import ReproduceOptions
 from .store import Store, known_runs
 from .studies import STUDIES
 
-__all__ = ["CellRun", "Queue", "ReproduceJob", "StudyRun", "Table", "Tell", "planned"]
+__all__ = ["CellRun", "Queue", "ReproduceJob", "StudyRun", "Table", "Tell", "plan_jobs"]
 
-_TIMED = ("calibration", "latency")  # studies of seconds: others at work beside them would be measured too
+_TIMED = ("calibration", "latency")  # studies that measure seconds, so that nothing may run beside them
 Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class CellRun:
-    """A run, and the cells of all tables that it is for."""
+    """A run, and the cells of all tables that show it."""
 
-    cells: tuple[tuple[str, Cell], ...]  # (table, cell); they differ in their names alone
+    cells: tuple[tuple[str, Cell], ...]  # (table, cell); they differ only in their names
     seed: int
     points: int
     folder: Path | None
-    rank: int  # of the seed among those that are asked for
-    weight: float  # hours, or what stands for them
+    rank: int  # index of the seed among the seeds to run
+    weight: float  # hours, or an estimate
     alone: ClassVar[bool] = False
 
     @property
@@ -50,19 +50,19 @@ class CellRun:
 
     @property
     def kind(self) -> str:
-        """Runs of one kind take about as long as each other."""
+        """Return the group of jobs that take about the same time."""
         table, cell = self.cells[0]
         return f"{table}, {cell.column}"
 
     @property
     def label(self) -> str:
         cell = self.cells[0][1]
-        return f"{_whose(self.tables)}: {cell.row}, {cell.column}, seed {self.seed}"
+        return f"{_table_names(self.tables)}: {cell.row}, {cell.column}, seed {self.seed}"
 
 
 @dataclass(frozen=True)
 class StudyRun:
-    """A study for some seeds; where it is not `whole`, for its pieces only."""
+    """A study for some seeds; if it is not `whole`, it makes only the pieces of these seeds."""
 
     table: str
     study: str
@@ -91,19 +91,19 @@ class StudyRun:
 ReproduceJob = CellRun | StudyRun
 
 
-def _whose(tables: Sequence[str]) -> str:
+def _table_names(tables: Sequence[str]) -> str:
     return tables[0] + (f" (and {', '.join(tables[1:])})" if tables[1:] else "")
 
 
 class Queue:
-    """Jobs in the order in which they are begun, as long as any may be begun."""
+    """Jobs in the order in which they begin; none is taken after the time limit."""
 
     def __init__(self, jobs: Iterable[ReproduceJob], minutes: float | None = None):
         self.waiting = deque(sorted(jobs, key=lambda j: (j.alone, j.rank, -j.weight)))
         self._until = inf if minutes is None else clock.monotonic() + 60 * minutes
 
     def take(self, busy: Collection[ReproduceJob] = ()) -> ReproduceJob | None:
-        """The next, where it may be begun beside those that are being done."""
+        """Return the next job, or None if it may not begin beside the busy ones or the time is over."""
         if not self.waiting or clock.monotonic() >= self._until:
             return None
         if busy and (self.waiting[0].alone or any(job.alone for job in busy)):
@@ -116,19 +116,19 @@ class Queue:
 
 @dataclass
 class Table:
-    """An experiment that is run, and what is left of it."""
+    """An experiment that is run, and the number of jobs left."""
 
     experiment: Experiment
     store: Store
     left: int = 0
-    pieces: dict[int, bool] = field(default_factory=dict)  # seeds of a study that ended, each by itself: well or not
-    joined: StudyRun | None = None  # what follows when all have
+    pieces: dict[int, bool] = field(default_factory=dict)  # seed of a study → whether its job succeeded
+    joined: StudyRun | None = None  # the job that joins the pieces
 
 
-def planned(
+def plan_jobs(
     experiments: Sequence[Experiment], options: ReproduceOptions, tell: Tell
 ) -> tuple[dict[str, Table], list[ReproduceJob]]:
-    """All tables that have runs of their own, and what is missing of them; mistakes of all are raised together."""
+    """Return the tables that have runs of their own and their missing jobs; raise BadInput with all problems."""
     own: dict[str, Experiment] = {}
     for experiment in experiments:
         if experiment.uses is not None:
@@ -170,7 +170,7 @@ def _problems(experiment: Experiment, options: ReproduceOptions) -> list[str]:
 
 
 def _hours(experiment: Experiment) -> dict[str, float]:
-    """Of one run in each column; of a study, for one seed."""
+    """Return the hours of one run in each column; of a study, of one seed."""
     if experiment.study is not None:
         whole = sum(experiment.gpu_hours.values())
         return {experiment.study: whole / experiment.seeds} if experiment.gpu_hours else {}
@@ -179,7 +179,7 @@ def _hours(experiment: Experiment) -> dict[str, float]:
 
 
 class _Missing:
-    """The runs that are to be done, by paper, settings and seed."""
+    """The missing runs by paper, settings and seed."""
 
     def __init__(self, options: ReproduceOptions, usual: float, tell: Tell):
         self.runs: dict[tuple[str, str, int], CellRun] = {}
@@ -188,7 +188,7 @@ class _Missing:
         self._resumes = importlib.util.find_spec("safetensors") is not None
 
     def look_at(self, table: Table) -> None:
-        """Add what a table lacks; take what other tables of the paper have."""
+        """Add the missing runs of a table; copy results that other tables of the paper have."""
         experiment, store, seeds = table.experiment, table.store, self._options.seeds_of(table.experiment)
         for said in store.drop_stale(experiment):
             self._tell(said)
@@ -230,7 +230,7 @@ class _Missing:
 
 
 def _study_runs(table: Table, options: ReproduceOptions, usual: float, tell: Tell) -> list[StudyRun]:
-    """Where the reduced size changes nothing, it is the paper's own."""
+    """Return the jobs of a study; a reduced size that changes nothing is the full size."""
     experiment, seeds = table.experiment, options.seeds_of(table.experiment)
     assert experiment.study is not None
     same = experiment.study_options(options.size) == experiment.study_options("full")

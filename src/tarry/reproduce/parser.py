@@ -1,20 +1,20 @@
-"""Reading experiments/<paper>/<table>.toml: every problem of a file in one error that names the file and the key.
+"""Parser of experiments/<paper>/<table>.toml: all problems of a file are one error with the file and the keys.
 
-title, where, words     what it is, its name in the paper, what the paper claims with it
-deviations              where our setting is not the paper's
-measures                what a cell shows, the main one first (`measures`; others are declared in [measure.NAME])
-seeds, points           how many seeds; how many points of a curve are kept
-baseline, hero, test    the row that times are relative to; the row (or rows) tested against each other one
-figure                  "curves", "bars", "sweep", or a table with `kind` and how to draw it (`plan.Figure`)
-[target]                what `time` waits for: share, accuracy, loss, row; [target.quick] and [target.reduced] another
-[settings]              of every run, as for `tarry run`; [settings.quick] and [settings.reduced] change them
+title, where, words     title, name in the paper, what the paper claims with it
+deviations              differences of our setting from the paper's
+measures                measures of a cell, the main one first (see `measures`; others are declared in [measure.NAME])
+seeds, points           number of seeds; number of points that are stored of a curve
+baseline, hero, test    the row that times are relative to; the rows tested against all others
+figure                  "curves", "bars", "sweep", or a table with the fields of `experiment.Figure`
+[target]                target of `time`: share, accuracy, loss, row; [target.quick] and [target.reduced] for those sizes
+[settings]              settings of all runs, as for `tarry run`; [settings.quick] and [settings.reduced] change them
 [rows.R] [columns.C]    the same for a row or a column, with title, at, panel
-[cells.R.C]             the same for one cell; skip = true where the paper has none
+[cells.R.C]             the same for one cell; skip = true if the paper has none
 [paper.MEASURE.R]       the paper's numbers by column; [paper.sd.MEASURE.R] their ±
-[[claims]]              say, check, and what is compared (`claims`)
-gpu_hours               by column: all rows and seeds on one GPU, roughly
+[[claims]]              say, check, and what is compared (see `claims`)
+gpu_hours               by column: hours of all rows and seeds on one GPU, roughly
 uses                    another table of the paper whose runs are shown
-study, [study_options]  a module of `studies`, where it is no grid of runs
+study, [study_options]  a module of `studies`, if it is not a grid of runs
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _OF_THE_COMMAND = {"seed": "--seeds", "device": "--device", "workers": "--worker
 
 
 def read(path: Path, name: str) -> Experiment:
-    """The experiment of a file; BadInput holds all that is wrong with it."""
+    """Return the experiment of a file; raise BadInput with all problems."""
     try:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -70,7 +70,7 @@ def read(path: Path, name: str) -> Experiment:
 
 
 class _Reader:
-    """Collects problems while it reads; what is wrong is left out of what it makes."""
+    """Reads one file and collects problems; wrong values are left out of the experiment."""
 
     def __init__(self, path: Path, name: str, raw: dict[str, Any]):
         self.path, self.name, self.raw, self.problems = path, name, raw, list[str]()
@@ -92,7 +92,7 @@ class _Reader:
         if study is None and not (rows and columns):
             self.problems.append("rows, columns: it needs at least one of each, or a study")
         cells, skipped = self._cells(rows, columns)
-        open_names = study is not None and not (rows and columns)  # a study may name its rows itself
+        open_names = study is not None and not (rows and columns)  # a study may name its rows
         sides = None if open_names else (rows, columns)
         paper = {k: v for k, v in raw.get("paper", {}).items() if k != "sd"}
         return Experiment(
@@ -131,7 +131,7 @@ class _Reader:
         )
 
     def _base(self) -> Experiment | None:
-        """The table whose runs this one shows."""
+        """Return the experiment whose runs this one shows, or None."""
         uses = self.raw.get("uses")
         if not isinstance(uses, str):
             return None
@@ -144,7 +144,7 @@ class _Reader:
                 self.problems.append(f"{key}: it comes from {uses!r}, which it uses; leave one of the two out")
         return read(path, f"{self.name.rpartition('/')[0]}/{uses}")
 
-    # Small things
+    # Simple values
 
     def _known(self, where: str, table: Mapping[str, Any], known: Collection[str]) -> None:
         for key in table:
@@ -198,7 +198,7 @@ class _Reader:
     # Settings
 
     def _layer(self, where: str, table: Any, besides: Collection[str]) -> SizedSettings:
-        """Settings with what smaller sizes change; keys of `besides` are somebody else's to read."""
+        """Settings with what smaller sizes change; keys in `besides` are read elsewhere."""
         if not isinstance(table, dict):
             self.problems.append(f"{where}: wants a table")
             return SizedSettings()

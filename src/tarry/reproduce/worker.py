@@ -1,4 +1,4 @@
-"""One run or one study, done in whatever process this is: what is kept of it, or what went wrong."""
+"""Work on one job, a run or a study, in this process: its result or its error."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ __all__ = ["JobFailure", "StudyResult", "Hear", "JobResult", "do", "forget"]
 
 _CHECKPOINT = 60.0  # seconds between checkpoints
 _OF_THIS_MACHINE = ("--out", "--results", "--within")
-#: how far it is (a share), or something that a study tells
+#: called with the progress (a share) or a message of a study
 Hear = Callable[[float | str], None]
 
 
 @dataclass(frozen=True)
 class StudyResult:
-    """By a study."""
+    """The result of a study, and the command and machine that made it."""
 
     result: Mapping[str, Any]
     made: Mapping[str, str]
@@ -52,7 +52,7 @@ JobResult = Entry | StudyResult | JobFailure
 
 
 def do(job: ReproduceJob, options: ReproduceOptions, hear: Hear) -> JobResult:
-    """Nothing that goes wrong in it gets out, but for Ctrl-C."""
+    """Return the result of a job; an exception other than Ctrl-C becomes a `JobFailure`."""
     try:
         with without_flags():
             return _study(job, options, hear) if isinstance(job, StudyRun) else _run(job, options, hear)
@@ -63,7 +63,7 @@ def do(job: ReproduceJob, options: ReproduceOptions, hear: Hear) -> JobResult:
 
 
 def forget() -> None:
-    """Give memory of the run before back: the next may be of another model."""
+    """Free the memory of the last job: the next may have another model."""
     gc.collect()
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.empty_cache()
@@ -84,13 +84,13 @@ def _run(job: CellRun, options: ReproduceOptions, hear: Hear) -> Entry:
 
 
 def _machine(cell: Cell, options: ReproduceOptions) -> dict[str, Any]:
-    """Where and how: as options, else as the cell says, else what is usual."""
-    usual: dict[str, Any] = {"checkpoint_every": _CHECKPOINT}
-    usual |= {"executor": "auto"} if options.device == "cuda" else {}
-    asked_for: dict[str, Any] = {"device": options.device, "executor": options.executor, "precision": options.precision}
+    """Return the settings of the machine: those of the flags, else of the cell, else defaults."""
+    defaults: dict[str, Any] = {"checkpoint_every": _CHECKPOINT}
+    defaults |= {"executor": "auto"} if options.device == "cuda" else {}
+    flags: dict[str, Any] = {"device": options.device, "executor": options.executor, "precision": options.precision}
     if options.compile:
-        asked_for |= {"compile": True, "executor": options.executor or "batched"}
-    return {k: v for k, v in usual.items() if k not in cell.settings} | {k: v for k, v in asked_for.items() if v}
+        flags |= {"compile": True, "executor": options.executor or "batched"}
+    return {k: v for k, v in defaults.items() if k not in cell.settings} | {k: v for k, v in flags.items() if v}
 
 
 def _study(job: StudyRun, options: ReproduceOptions, hear: Hear) -> StudyResult:
@@ -112,14 +112,14 @@ def _study(job: StudyRun, options: ReproduceOptions, hear: Hear) -> StudyResult:
 
 
 def _made(options: ReproduceOptions) -> dict[str, str]:
-    """By what, where and when."""
+    """Return version, commit, torch, device, date and command."""
     device = torch.cuda.get_device_name() if options.device == "cuda" else _processor()
     made = {"tarry": __version__, "commit": _commit(), "torch": torch.__version__, "device": device}
     return {**made, "date": datetime.now(UTC).date().isoformat(), "command": _elsewhere(options.command)}
 
 
 def _elsewhere(command: str) -> str:
-    """Without the folders and the hours of this machine, which say nothing elsewhere."""
+    """Return the command without folders and time limits, which mean nothing on another machine."""
     words, left = list[str](), iter(shlex.split(command))
     for word in left:
         if word in _OF_THIS_MACHINE:
@@ -138,7 +138,7 @@ def _processor() -> str:
 
 
 def _commit() -> str:
-    """Of the checkout that this is, with a + where sources differ from it; empty where it is none."""
+    """Return the commit of this checkout, with a + if sources are changed; "" without a checkout."""
     here = Path(__file__).resolve().parents[3]
     if not (here / ".git").exists():
         return ""
