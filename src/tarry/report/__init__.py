@@ -1,4 +1,4 @@
-"""Results as people read them: a table, pictures, one HTML page. Everything here is made from records alone.
+"""Reports from records of runs: tables, plots and an HTML page.
 
     summary = summarise(results)                 rows over seeds; target and relative time as in OrthoFL, Sec. 5.1
     table(summary)                               for the terminal (rich)
@@ -6,7 +6,7 @@
     accuracy_over_time(results, summary)         SVG (matplotlib)
     page(results, summary, title=..., ...)       a whole page in one file
 
-rich and matplotlib are imported when they are used, not before.
+rich and matplotlib are imported on first use.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The comparison as one HTML file that needs nothing else: no script, no font, no network."""
+"""Page of a comparison: one self-contained HTML file, without scripts, fonts or network."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ pre { background: var(--tint); padding: .8rem 1rem; border-radius: .5rem; white-
 @media print { .wide { overflow: visible; } }
 """
 
-# Nothing may be fetched and nothing run, whatever a label or a setting says.
+# The page fetches and runs nothing, even if a label or a setting holds HTML.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _SPEED = (
     "Stragglers are the clients whose visits take more than twice as long as the fastest one's. The variance is "
@@ -67,7 +67,7 @@ def page(
     command: str | None = None,
     remarks: Sequence[str] = (),
 ) -> str:
-    """The whole document; every text handed in is escaped. `remarks` go before those of the runs."""
+    """Return the whole document with all texts escaped; `remarks` go before those of the runs."""
     sections = [
         _header(results, summary, title),
         _list(key_findings(summary)),
@@ -98,7 +98,7 @@ def write_page(
     command: str | None = None,
     remarks: Sequence[str] = (),
 ) -> None:
-    """The document in a file; a folder that is not there is made."""
+    """Write the document to a file; a missing folder is created."""
     text = page(results, summary, title=title, settings=settings, command=command, remarks=remarks)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -177,7 +177,7 @@ def _pictures(results: Sequence[Result], summary: Summary) -> list[str]:
 
 
 def _on_the_way(results: Sequence[Result]) -> list[str]:
-    """What runs made with --diagnose noted; nothing where there is nothing to show."""
+    """Return the section on diagnostics, [] without diagnostics."""
     shown, speed = pictures(results), speed_grid(results)
     if not shown and speed is None:
         return []

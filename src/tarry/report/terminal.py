@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 __all__ = ["table"]
 
-_HEADING = 10  # characters that a heading may take in any case
+_HEADING = 10  # least width of a heading
 
 
 def table(summary: Summary) -> Group:
-    """A row per method; the best is bold, and below it is said what the columns mean."""
+    """Return a table with a row for each method; the best is bold, and the legend is below."""
     with optional_import("rich"):
         from rich.box import SIMPLE_HEAD
         from rich.console import Group
@@ -31,7 +31,7 @@ def table(summary: Summary) -> Group:
     out = Table(box=SIMPLE_HEAD, pad_edge=False)
     for i, heading in enumerate(headings):
         widest = max((len(row[i].text + row[i].secondary) for row in rows), default=0)
-        folded = fill(heading, max(widest, _HEADING))  # it takes no room that its column does not need
+        folded = fill(heading, max(widest, _HEADING))  # no wider than its column needs
         out.add_column(Text(folded), justify="right" if i else "left", overflow="fold")
     for row in rows:
         cells = [Text(c.text, style="bold" if c.best else "") for c in row]

@@ -2,11 +2,11 @@
 
 title, where, words     title, name in the paper, what the paper claims with it
 deviations              differences of our setting from the paper's
-measures                measures of a cell, the main one first (see `measures`; others are declared in [measure.NAME])
+measures                measures of a cell, the main one first (see `measures`; others in [measure.NAME])
 seeds, points           number of seeds; number of points that are stored of a curve
 baseline, hero, test    the row that times are relative to; the rows tested against all others
 figure                  "curves", "bars", "sweep", or a table with the fields of `experiment.Figure`
-[target]                target of `time`: share, accuracy, loss, row; [target.quick] and [target.reduced] for those sizes
+[target]                target of `time`: share, accuracy, loss, row; also [target.quick], [target.reduced]
 [settings]              settings of all runs, as for `tarry run`; [settings.quick] and [settings.reduced] change them
 [rows.R] [columns.C]    the same for a row or a column, with title, at, panel
 [cells.R.C]             the same for one cell; skip = true if the paper has none
