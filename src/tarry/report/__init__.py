@@ -14,12 +14,12 @@ from __future__ import annotations
 from .formatting import key_findings
 from .page import page, write_page
 from .plots import accuracy_over_time, accuracy_over_updates, staleness_bars
-from .tables import Curve, Row, Summary, markdown, mean_curve, summarise, to_json
+from .tables import Curve, MethodRow, Summary, markdown, mean_curve, summarise, to_json
 from .terminal import table
 
 __all__ = [
     "Curve",
-    "Row",
+    "MethodRow",
     "Summary",
     "accuracy_over_time",
     "accuracy_over_updates",

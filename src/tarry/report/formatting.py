@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ..record.result import Result
-    from .tables import Row, Summary
+    from .tables import MethodRow, Summary
 
 __all__ = [
     "Cell",
@@ -51,7 +51,7 @@ def grid(summary: Summary, *, full: bool = False) -> tuple[tuple[str, ...], list
     return headings, [_cells(row, summary, full) for row in summary.rows]
 
 
-def _cells(row: Row, summary: Summary, full: bool) -> tuple[Cell, ...]:
+def _cells(row: MethodRow, summary: Summary, full: bool) -> tuple[Cell, ...]:
     staleness = Cell(f"{row.staleness_mean:.1f} / {row.staleness_max:.0f}")
     cells = (Cell(row.label), *_score(row, summary), *_personal(row, summary), staleness, Cell(count(row.updates)))
     if full:
@@ -61,7 +61,7 @@ def _cells(row: Row, summary: Summary, full: bool) -> tuple[Cell, ...]:
     return cells
 
 
-def _score(row: Row, summary: Summary) -> tuple[Cell, ...]:
+def _score(row: MethodRow, summary: Summary) -> tuple[Cell, ...]:
     several = len(summary.rows) > 1
     if not summary.scored:
         lowest = min((r.loss for r in summary.rows if r.loss is not None), default=None)
@@ -73,7 +73,7 @@ def _score(row: Row, summary: Summary) -> tuple[Cell, ...]:
     return Cell(accuracy, best=several and row.accuracy == highest), _time(row, summary)
 
 
-def _personal(row: Row, summary: Summary) -> tuple[Cell, ...]:
+def _personal(row: MethodRow, summary: Summary) -> tuple[Cell, ...]:
     """Return 88.9 ± 8.9 over clients, and the value before fine-tuning; no cell without --personalise."""
     if not summary.personal_epochs:
         return ()
@@ -85,7 +85,7 @@ def _personal(row: Row, summary: Summary) -> tuple[Cell, ...]:
     return (Cell(text, before, best=len(summary.rows) > 1 and row.personal == highest),)
 
 
-def _time(row: Row, summary: Summary) -> Cell:
+def _time(row: MethodRow, summary: Summary) -> Cell:
     """Return 0.39× and 12 min; only the minutes if there is no baseline."""
     if row.time_to_target is None:
         return Cell(NONE if summary.target is None else "not reached")
@@ -99,12 +99,12 @@ def _time(row: Row, summary: Summary) -> Cell:
     return Cell(_times(row, summary), took, best=best)
 
 
-def _always(summary: Summary) -> list[Row]:
+def _always(summary: Summary) -> list[MethodRow]:
     """Return the methods that reached the target in every run."""
     return [r for r in summary.rows if r.time_to_target is not None and r.reached == r.runs]
 
 
-def _fastest(summary: Summary) -> list[Row]:
+def _fastest(summary: Summary) -> list[MethodRow]:
     """Return the fastest of these; several if their mean times are equal."""
     always = _always(summary)
     least = min((r.time_to_target for r in always if r.time_to_target is not None), default=None)
@@ -275,7 +275,7 @@ def percent(share: float) -> str:
     return f"{100 * share:.1f} %"
 
 
-def _times(row: Row, summary: Summary) -> str:
+def _times(row: MethodRow, summary: Summary) -> str:
     ratio = row.relative_time
     assert ratio is not None
     if row.label == summary.baseline:

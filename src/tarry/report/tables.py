@@ -26,14 +26,26 @@ from ..core.errors import BadInput, near
 from ..record.result import Result
 from .formatting import grid, legend
 
-__all__ = ["Curve", "Row", "Summary", "by_label", "clock", "known", "markdown", "mean_curve", "summarise", "to_json"]
+__all__ = [
+    "Curve",
+    "MethodRow",
+    "Summary",
+    "by_label",
+    "clock",
+    "held_mean",
+    "known",
+    "markdown",
+    "mean_curve",
+    "summarise",
+    "to_json",
+]
 
 _MB = 1e6
 _JSON_KEYS = {"trivial_accuracy": "unlearnt"}  # fields whose key in compare.json is another
 
 
 @dataclass(frozen=True)
-class Row:
+class MethodRow:
     """One method label over its runs: means, unless the comment says otherwise."""
 
     label: str
@@ -72,13 +84,13 @@ class Summary:
     fraction: float
     trivial_accuracy: float  # accuracy without learning; 0 if unknown
     target: float | None
-    rows: tuple[Row, ...]
+    rows: tuple[MethodRow, ...]
     asked: bool = False  # whether the target is that of the runs, --target
     personal_epochs: tuple[int, ...] = ()  # --personalise of the runs; () if none has it
     clock: str = "virtual time"
 
     @property
-    def learnt(self) -> list[Row]:
+    def learnt(self) -> list[MethodRow]:
         """Return the rows that may set the target."""
         return [r for r in self.rows if r.accuracy is not None and self.fraction * r.accuracy > self.trivial_accuracy]
 
@@ -134,7 +146,7 @@ def _trivial_accuracy(run: Result) -> float:
     return max(known(run.chance) or 0.0, (known(first[2]) or 0.0) if first else 0.0)
 
 
-def _base(rows: Sequence[Row], name: str | None) -> Row | None:
+def _base(rows: Sequence[MethodRow], name: str | None) -> MethodRow | None:
     found = {r.method: r for r in reversed(rows)} | {r.label: r for r in rows}
     if name is not None and name not in found:
         raise BadInput(f"--baseline {name}: no run here is of such a method.{near(name, found)}")
@@ -164,8 +176,13 @@ def mean_curve(
 
     It begins where all runs have a value; runs without values are left out.
     """
-    column, value = (0 if over == "time" else 1), (2 if of == "accuracy" else 3)
-    curves = [[(p[column], y) for p in r.curve if (y := known(p[value])) is not None] for r in results]
+    value = 2 if of == "accuracy" else 3
+    curves = [[(p[0], float(p[1]), y) for p in r.curve if (y := known(p[value])) is not None] for r in results]
+    return held_mean([[(time if over == "time" else updates, y) for time, updates, y in c] for c in curves])
+
+
+def held_mean(curves: Sequence[Sequence[tuple[float, float]]]) -> Curve:
+    """Return the mean of curves of (x, value); each holds a value until its next, from where all have one."""
     runs = [np.array(c, dtype=np.float64) for c in curves if c]
     if not runs:
         return Curve([], [], None)
@@ -210,10 +227,10 @@ def _check(results: Sequence[Result], fraction: float) -> None:
         raise BadInput(problems)
 
 
-def _row(label: str, runs: Sequence[Result], target: float | None) -> Row:
+def _row(label: str, runs: Sequence[Result], target: float | None) -> MethodRow:
     accuracies, losses = [known(r.final_accuracy) for r in runs], [known(r.final_loss) for r in runs]
     times = [t for r in runs if (t := _time_to(target, r)) is not None]
-    return Row(
+    return MethodRow(
         label=label,
         method=runs[0].method,
         runs=len(runs),
@@ -251,7 +268,7 @@ def _time_to(target: float | None, run: Result) -> float | None:
     return next((time for time, _, a, _ in run.curve if a is not None and a >= target), None)
 
 
-def _relative(row: Row, base: Row | None) -> float | None:
+def _relative(row: MethodRow, base: MethodRow | None) -> float | None:
     """Return the relative time, or None; also if the baseline reached the target before any training."""
     if base is None or row.reached < row.runs or base.reached < base.runs:
         return None

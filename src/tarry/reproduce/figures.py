@@ -9,11 +9,9 @@ from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from ..report.formatting import time_unit
 from ..report.plots import INK, TEXT, draw_curve, legend, line_style, render
-from ..report.tables import Curve
+from ..report.tables import Curve, held_mean
 from .experiment import Figure as Kind
 from .measures import Entry
 from .tables import Findings
@@ -60,19 +58,9 @@ def draw(found: Findings, path: Path) -> Path | None:
 
 
 def mean_curve(entries: Sequence[Entry], over: str, of: str) -> Curve:
-    """Return the mean of the runs; each holds a value until its next, from where all have one."""
-    runs = []
-    for e in entries:
-        pairs = [(x, y) for x, y in zip(e.curve[over], e.curve[of], strict=True) if x is not None and y is not None]
-        if pairs:
-            runs.append(np.array(pairs, dtype=np.float64))
-    if not runs:
-        return Curve([], [], None)
-    xs = np.unique(np.concatenate([r[:, 0] for r in runs]))
-    xs = xs[xs >= max(r[0, 0] for r in runs)]
-    held = np.stack([r[np.searchsorted(r[:, 0], xs, side="right") - 1, 1] for r in runs])
-    sd = held.std(axis=0, ddof=1).tolist() if len(runs) > 1 else None
-    return Curve(xs.tolist(), held.mean(axis=0).tolist(), sd)
+    """Return the mean curve of stored runs, as `report.tables.mean_curve` does for results."""
+    pairs = (zip(e.curve[over], e.curve[of], strict=True) for e in entries)
+    return held_mean([[(x, y) for x, y in run if x is not None and y is not None] for run in pairs])
 
 
 def _curves(found: Findings, kind: Kind) -> Panels:
