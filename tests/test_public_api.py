@@ -42,7 +42,7 @@ PUBLIC = [
     "run",
     "stateless",
     "tasks",
-    "unlabelled_sets",
+    "unlabeled_sets",
 ]
 
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from .runs.run import run as run
     from .tasks import partitions as partitions
     from .tasks import tasks as tasks
-    from .tasks.unlabelled import unlabelled_sets as unlabelled_sets
+    from .tasks.unlabeled import unlabeled_sets as unlabeled_sets
 
 #: the module that defines each public name
 _MODULES = {
@@ -76,7 +76,7 @@ _MODULES = {
     "run": "runs.run",
     "stateless": "core.method",
     "tasks": "tasks",
-    "unlabelled_sets": "tasks.unlabelled",
+    "unlabeled_sets": "tasks.unlabeled",
 }
 __all__ = list(_MODULES)
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tarry.tasks.data import places as places_module
+from tarry.tasks.data import archives as places_module
 
 from .made import (
     batches,

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tarry.tasks.data import Arrays, catalogue, load
-from tarry.tasks.data.sets import remarked
+from tarry.tasks.data import Arrays, catalog, load
+from tarry.tasks.data.sets import collect_notices
 
 from .made import (
     SHAPES,
@@ -65,8 +65,8 @@ def test_idx_files_are_read_packed_or_not_from_their_folders(folder: Path, name:
 
 def test_idx_files_in_the_folder_itself_are_mnist_and_never_fashion_mnist(folder: Path) -> None:
     write_idx(folder, made(28, 28))
-    assert catalogue()["mnist"].find() is not None
-    assert catalogue()["fashion_mnist"].find() is None
+    assert catalog()["mnist"].find() is not None
+    assert catalog()["fashion_mnist"].find() is None
 
 
 PICKLES = [{"python": 2}, {"python": 3, "protocol": 2}, {"python": 3, "protocol": 4}, {"python": 3, "protocol": 5}]
@@ -372,7 +372,7 @@ def pictures_of(names: list[str], side: int, kind: str = "{part}/{name}/{i}.png"
 def test_a_class_of_cinic10_keeps_its_number_where_others_are_missing(folder: Path) -> None:
     write(folder / "CINIC-10", pictures_of(["bird", "truck"], 32))
     (folder / "CINIC-10" / "train" / "airplane").mkdir()
-    with remarked() as said:
+    with collect_notices() as said:
         a = load("cinic10")
     assert (a.y_train.tolist(), a.y_test.tolist()) == ([2, 9], [2, 9])
     gone = "airplane, automobile, cat, deer, dog, frog, horse, ship"
@@ -385,7 +385,7 @@ def test_a_class_of_cinic10_keeps_its_number_where_others_are_missing(folder: Pa
 def test_the_classes_of_tiny_imagenet_are_those_of_its_list(folder: Path, listed: bool) -> None:
     contents = pictures_of(["n2", "n5"], 64)
     write(folder / "tiny-imagenet-200", {**contents, **({"wnids.txt": b"n5\nn1\nn2\n"} if listed else {})})
-    with remarked() as said:
+    with collect_notices() as said:
         assert load("tiny_imagenet").y_train.tolist() == ([1, 2] if listed else [0, 1])
     assert ("tiny-imagenet-200: train/ has no images of n1" in said) == listed
     write(folder / "tiny-imagenet-200", pictures_of(["n9"], 64))

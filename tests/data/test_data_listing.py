@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tarry.cli.catalogue import tasks as listing
-from tarry.tasks.data import catalogue
+from tarry.tasks.data import catalog
 
 
 def test_the_list_says_of_every_set_where_it_is_or_that_it_is_not(
@@ -21,9 +21,9 @@ def test_the_list_says_of_every_set_where_it_is_or_that_it_is_not(
     out = capsys.readouterr().out
     assert f"    data: {folder / 'mnist.npz'}\n" in out
     assert f"    data: {folder / 'cifar-10-python.tar.gz'}\n" in out
-    for name in set(catalogue()) - {"mnist", "cifar10"}:
+    for name in set(catalog()) - {"mnist", "cifar10"}:
         assert f"    data: not there; `tarry tasks {name}` says how to get it\n" in out
-    assert out.count("    data: ") == len(catalogue())
+    assert out.count("    data: ") == len(catalog())
     assert "and in TARRY_DATA  --task gait\n" in out
 
 
@@ -40,8 +40,8 @@ def test_a_file_with_the_name_of_another_task_is_not_listed_as_one(
 def test_a_missing_set_shown_alone_says_how_to_get_it(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     listing("svhn")
     out = capsys.readouterr().out
-    assert catalogue()["svhn"].get in out
-    assert catalogue()["svhn"].stand_in in out
+    assert catalog()["svhn"].get in out
+    assert catalog()["svhn"].stand_in in out
     np.savez(folder / "svhn.npz", x=np.zeros(1))
     listing("svhn")
     assert f"    data: {folder / 'svhn.npz'}\n" in capsys.readouterr().out

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tarry.core.errors import BadInput
-from tarry.tasks.data import catalogue, load
+from tarry.tasks.data import catalog, load
 from tarry.tasks.data.npz import read_npz
 from tarry.tasks.data.sets import where_data_is
 from tarry.tasks.data.text_sets import NEWSGROUPS
@@ -135,7 +135,7 @@ def test_a_folder_that_may_not_be_read_is_no_set_and_is_said(folder: Path, monke
 
     monkeypatch.setattr(os, "stat", no_stat)
     monkeypatch.setattr(os, "access", lambda path, mode: not forbidden(path) and access(path, mode))
-    assert catalogue()["mnist"].find() is None
+    assert catalog()["mnist"].find() is None
     refused("mnist", r"the data set is not there. .* holds MNIST/ \(may not be read\)\.")
     monkeypatch.setattr(os, "access", lambda *_: False)
     assert where_data_is() == f"TARRY_DATA={folder} may not be read: change its permissions."

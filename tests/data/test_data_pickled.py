@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tarry.tasks.data.pickled import Refused, plain
+from tarry.tasks.data.safe_pickle import UnsafePickle, safe_unpickle
 
 from .made import batches, made, python_2_pickle, refused, write
 
@@ -77,10 +77,10 @@ def test_a_pickle_written_by_hand_is_refused_without_using_memory(kind: str) -> 
     content, message = RAW[kind]
     tracemalloc.start()
     if message:
-        with pytest.raises(Refused, match=message):
-            plain(content)
+        with pytest.raises(UnsafePickle, match=message):
+            safe_unpickle(content)
     else:
-        assert plain(content) == {}
+        assert safe_unpickle(content) == {}
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 1 << 20
@@ -94,7 +94,7 @@ def test_what_is_plain_reads_as_pythons_own_unpickler_reads_it() -> None:
         pickle.dumps({b"data": np.asfortranarray(x), b"labels": [5, 0, 2], b"batch_label": b"one"}, protocol=5),
     ):
         theirs = pickle.loads(content, encoding="bytes")  # noqa: S301
-        ours = plain(content)
+        ours = safe_unpickle(content)
         assert {k.encode() for k in ours} == set(theirs)
         assert np.array_equal(ours["data"], theirs[b"data"])
         assert (ours["labels"], ours["batch_label"]) == (theirs[b"labels"], theirs[b"batch_label"])
@@ -106,8 +106,8 @@ def test_an_array_that_claims_more_than_it_holds_is_refused() -> None:
         b"J" + struct.pack("<i", 3) + b"J" + struct.pack("<i", 4), b"J\xff\xff\xff\x7fJ\xff\xff\xff\x7f"
     )
     assert claim != content
-    with pytest.raises(Refused, match="claims 2147483647×2147483647 and holds 12 bytes"):
-        plain(claim)
+    with pytest.raises(UnsafePickle, match="claims 2147483647×2147483647 and holds 12 bytes"):
+        safe_unpickle(claim)
 
 
 @pytest.mark.parametrize(

@@ -18,11 +18,11 @@ import torch
 import tarry
 from tarry.core.errors import BadInput
 from tarry.tasks import tasks
-from tarry.tasks.data import DataSet, Texts, catalogue, fetch, load
-from tarry.tasks.data import places as places_module
-from tarry.tasks.data.places import Told
-from tarry.tasks.data.sets import remarked
-from tarry.tasks.unlabelled import unlabelled_sets
+from tarry.tasks.data import DataSet, Texts, catalog, fetch, load
+from tarry.tasks.data import archives as places_module
+from tarry.tasks.data.archives import SlowReadNotice
+from tarry.tasks.data.sets import collect_notices
+from tarry.tasks.unlabeled import unlabeled_sets
 
 from .made import SHAPES, Made, made, picture, save, stl10, write, write_svhn, write_tar
 
@@ -46,7 +46,7 @@ SETS = {**IMAGES, "har": 6}
 def test_a_missing_set_is_told_in_one_message_with_files_place_source_and_stand_in(folder: Path, name: str) -> None:
     with pytest.raises(BadInput) as e:
         tasks.build(name)
-    said, known = str(e.value), catalogue()[name]
+    said, known = str(e.value), catalog()[name]
     assert len(e.value.problems) == 1
     assert said.startswith(f"--task {name}: the data set is not there. TARRY_DATA={folder} holds nothing.")
     assert f"{name}.npz" in said
@@ -77,7 +77,7 @@ def test_the_data_folder_is_told_as_it_is(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("name", SETS)
 def test_every_set_is_a_task_of_its_name_that_says_what_it_is(name: str) -> None:
     entry = tasks.entry(name)
-    assert catalogue()[name].what in entry.summary
+    assert catalog()[name].what in entry.summary
     params = {p.name for p in entry.params}
     assert params >= {"model", "limit", "hub"}
     assert ("augment" in params) == (name in IMAGES)
@@ -109,9 +109,9 @@ def test_images_of_another_size_or_colour_are_no_named_set(folder: Path, name: s
     load(name)
 
 
-@pytest.mark.parametrize("name", catalogue())
+@pytest.mark.parametrize("name", catalog())
 def test_a_set_is_looked_for_in_a_folder_of_its_name(folder: Path, name: str) -> None:
-    made_of = catalogue()[name]
+    made_of = catalog()[name]
     file = made_of.forms[0].at[0]
     write(folder / name, {file: b""})
     found = made_of.find()
@@ -125,15 +125,15 @@ def test_a_folder_with_something_else_in_it_is_told_from_one_with_the_set(folder
         load("cifar10")
 
 
-@pytest.mark.parametrize("name", [n for n, s in catalogue().items() if s.sizes])
+@pytest.mark.parametrize("name", [n for n, s in catalog().items() if s.sizes])
 def test_the_sizes_of_a_set_are_those_it_is_described_with(name: str) -> None:
-    known = catalogue()[name]
+    known = catalog()[name]
     assert all(f"{n:,}" in known.what for size in known.sizes for n in size if n)
     assert all(known.short(*size) is None for size in known.sizes)
 
 
 def test_images_have_their_sizes_but_for_femnist() -> None:
-    assert {name for name in SETS if not catalogue()[name].sizes} == {"femnist"}
+    assert {name for name in SETS if not catalog()[name].sizes} == {"femnist"}
 
 
 PAIRS = DataSet("pairs", "", (), "", "", sizes=((4076, 1725), (3668, 408)))
@@ -166,7 +166,7 @@ PAIRS = DataSet("pairs", "", (), "", "", sizes=((4076, 1725), (3668, 408)))
 def test_other_numbers_of_examples_than_a_set_has_are_said(
     known: str | DataSet, have: tuple[int, int], limit: int | None, said: str | None
 ) -> None:
-    assert (catalogue()[known] if isinstance(known, str) else known).short(*have, limit) == said
+    assert (catalog()[known] if isinstance(known, str) else known).short(*have, limit) == said
 
 
 SHORT: dict[str, Any] = {"time": 40.0, "clients": 3, "epochs": 1, "delay": "constant:seconds=30"}
@@ -183,7 +183,7 @@ def test_a_run_on_a_part_of_a_set_says_so(folder: Path) -> None:
 @pytest.mark.parametrize(("where", "said"), [(".", "svhn"), ("SVHN", "SVHN")])
 def test_where_a_part_of_a_set_lies_is_said_from_the_data_folder_on(folder: Path, where: str, said: str) -> None:
     write_svhn(folder / where, made(32, 32, 3))
-    with remarked(3) as heard:
+    with collect_notices(3) as heard:
         load("svhn")
     assert heard == [f"{said}: 5 of 26,032 test examples"]
     load("svhn")  # nobody listens
@@ -338,7 +338,7 @@ def test_what_is_not_to_be_had_from_the_hub_is_told_with_place_source_and_stand_
         without(monkeypatch, "datasets")
     with pytest.raises(BadInput) as e:
         tasks.build("svhn")
-    said, known = str(e.value), catalogue()["svhn"]
+    said, known = str(e.value), catalog()["svhn"]
     assert "no route to host" in said if installed else 'pip install "tarry[hub]"' in said
     for part in (str(folder), known.forms[1].words, known.get, known.stand_in):
         assert part in said
@@ -384,25 +384,25 @@ def test_the_unlabelled_part_of_stl10_is_an_unlabelled_set(folder: Path, packed:
     x, y = torch.zeros(4, 3, 32, 32), torch.zeros(4, dtype=torch.int64)
     task = tasks.build("digits")
     task = type(task)("mine", model=task.model, loss=task.loss, clients=[(x, y)])
-    got = unlabelled_sets.build("stl10", {"samples": 3})(task, 0)
+    got = unlabeled_sets.build("stl10", {"samples": 3})(task, 0)
     assert got.shape == (3, 3, 32, 32)
     assert torch.allclose(got.mean((0, 2, 3)), torch.zeros(3), atol=1e-5)
     red = got[:, 0].mean(2)
     assert (red[:, :15] > red[:, 17:].max()).all()
-    assert len(unlabelled_sets.build("stl10")(task, 0)) == 5
+    assert len(unlabeled_sets.build("stl10")(task, 0)) == 5
 
 
 def test_stl10_without_its_unlabelled_part_is_told(folder: Path) -> None:
     task = tasks.build("digits")
     np.savez(folder / "stl10.npz", x=np.zeros((10, 96, 96, 3), np.uint8), y=np.arange(10))
     with pytest.raises(BadInput, match=r"--unlabelled stl10: the data set is not there.*stl10_binary.tar.gz"):
-        unlabelled_sets.build("stl10")(task, 0)
+        unlabeled_sets.build("stl10")(task, 0)
     write(folder / "stl10_binary", {"train_X.bin": b""})
     with pytest.raises(BadInput, match=r"--unlabelled stl10: .*stl10_binary: lacks unlabeled_X.bin"):
-        unlabelled_sets.build("stl10")(task, 0)
+        unlabeled_sets.build("stl10")(task, 0)
     write(folder / "stl10_binary", {"unlabeled_X.bin": bytes(5)})
     with pytest.raises(BadInput, match=r"unlabeled_X.bin: holds 5 bytes; wants images of 27,648"):
-        unlabelled_sets.build("stl10")(task, 0)
+        unlabeled_sets.build("stl10")(task, 0)
 
 
 def test_a_long_read_tells_how_far_it_has_come_and_a_short_one_nothing(
@@ -410,7 +410,7 @@ def test_a_long_read_tells_how_far_it_has_come_and_a_short_one_nothing(
 ) -> None:
     now = 100.0
     monkeypatch.setattr(places_module.time, "monotonic", lambda: now)
-    told = Told("--task x: file")
+    told = SlowReadNotice("--task x: file")
     for done in range(60):
         now = 100.0 + done / 10
         told(done)

@@ -18,9 +18,9 @@ import pytest
 from sklearn.datasets import _twenty_newsgroups as theirs
 
 from tarry.core.errors import BadInput
-from tarry.tasks.data import catalogue, text_sets
-from tarry.tasks.data.posts import body
-from tarry.tasks.data.texts import Row, Texts, gathered, load_text, with_test
+from tarry.tasks.data import catalog, text_sets
+from tarry.tasks.data.newsgroup_posts import strip_headers
+from tarry.tasks.data.texts import Row, Texts, gather_texts, load_text, with_test
 
 
 def lines(path: Path, *rows: dict[str, Any]) -> None:
@@ -33,7 +33,7 @@ POST = "From: a@b.c\nSubject: Re: Löwen\n\nB. Smith wrote:\n> no\nYes, I do.\n\
 
 def test_the_sets_are_in_the_catalogue() -> None:
     names = {"20newsgroups", "ag_news", "mrpc", "sst2", "banking77", "gsm8k", "mathinstruct"}
-    assert names <= catalogue().keys()
+    assert names <= catalog().keys()
     assert len(text_sets.NEWSGROUPS) == 20
     assert sorted(text_sets.NEWSGROUPS) == text_sets.NEWSGROUPS
 
@@ -51,8 +51,8 @@ def test_a_posts_body_is_what_scikit_learn_leaves_of_it() -> None:
     for post in posts:
         expected = theirs.strip_newsgroup_header(post)
         expected = theirs.strip_newsgroup_quoting(theirs.strip_newsgroup_footer(expected))
-        assert body(post) == expected, post
-    assert body(POST) == "Yes, I do.\n"
+        assert strip_headers(post) == expected, post
+    assert strip_headers(POST) == "Yes, I do.\n"
 
 
 def test_newsgroups_from_json_lines(folder: Path) -> None:
@@ -158,7 +158,7 @@ def test_mrpc_as_microsoft_gives_it(folder: Path) -> None:
     texts = load_text("mrpc")
     assert texts.train == (('He said "no.', "No, he said."), ("One.", "Two."))
     assert texts.y_test.tolist() == [1, 0]
-    assert texts.unlabelled == ()
+    assert texts.unlabeled == ()
 
 
 def test_mrpc_as_glue_gives_it_is_tested_on_the_validation_set(folder: Path) -> None:
@@ -168,7 +168,7 @@ def test_mrpc_as_glue_gives_it_is_tested_on_the_validation_set(folder: Path) -> 
     (folder / "MRPC/test.tsv").write_text("index\t#1 ID\t#2 ID\t#1 String\t#2 String\n0\t1\t2\tA.\tB.\n")
     texts = load_text("mrpc")
     assert (texts.test, texts.y_test.tolist()) == ((("Dev.", "Dev?"),), [0])
-    assert texts.unlabelled == (("A.", "B."),)
+    assert texts.unlabeled == (("A.", "B."),)
 
 
 @pytest.mark.parametrize("zipped", [False, True])
@@ -189,7 +189,7 @@ def test_sst2_as_glue_gives_it(zipped: bool, folder: Path) -> None:
     texts = load_text("sst2")
     assert texts.train == ('hide " new', "good")
     assert texts.y_train.tolist() == [0, 1]
-    assert (texts.test, texts.unlabelled) == (("fine",), ("uneasy",))
+    assert (texts.test, texts.unlabeled) == (("fine",), ("uneasy",))
 
 
 def test_sst2_from_json_lines_is_tested_on_the_validation_set(folder: Path) -> None:
@@ -283,7 +283,7 @@ def test_held_out_texts_are_stratified_always_the_same_and_leave_the_test_set_wi
     assert one.y_test.tolist().count(1) == 2
     assert not set(one.train) & set(one.test)
     assert len(one.train) == 32
-    assert one.unlabelled == ("x", "y")
+    assert one.unlabeled == ("x", "y")
     assert [y[int(t[1:])] for t in one.test] == one.y_test.tolist()
 
 
@@ -374,7 +374,7 @@ def test_the_hub_is_asked_only_when_that_is_wanted(folder: Path, monkeypatch: py
     assert asked == []
     texts = load_text("mrpc", hub=True)
     assert asked == [("nyu-mll/glue", "mrpc")]
-    assert (texts.train, texts.y_test.tolist(), texts.unlabelled) == ((("a", "b"),), [0], (("c", "d"),))
+    assert (texts.train, texts.y_test.tolist(), texts.unlabeled) == ((("a", "b"),), [0], (("c", "d"),))
 
 
 def test_the_hubs_newsgroups_have_lost_their_headers_already(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -418,18 +418,18 @@ def test_every_set_of_the_hub_says_what_it_lacks(name: str, folder: Path, monkey
 
 
 def test_labels_may_be_names_or_numbers_of_given_classes() -> None:
-    texts = gathered([Row("train", "a", "y"), Row("train", "b", 0), Row("test", "c", "x")], "f", ["x", "y"])
+    texts = gather_texts([Row("train", "a", "y"), Row("train", "b", 0), Row("test", "c", "x")], "f", ["x", "y"])
     assert texts.y_train.tolist() == [1, 0]
     with pytest.raises(BadInput, match="f: a test example has the label 'z'"):
-        gathered([Row("train", "a", "y"), Row("test", "c", "z")], "f", ["x", "y"])
+        gather_texts([Row("train", "a", "y"), Row("test", "c", "z")], "f", ["x", "y"])
 
 
 def test_labels_of_classes_that_nobody_gave_are_all_names_or_all_numbers_from_0() -> None:
-    assert gathered([Row("train", "a", 1), Row("test", "b", 0)], "f").y_train.tolist() == [1]
+    assert gather_texts([Row("train", "a", 1), Row("test", "b", 0)], "f").y_train.tolist() == [1]
     with pytest.raises(BadInput, match="f: some labels are names and some numbers; all must be alike"):
-        gathered([Row("train", "a", "x"), Row("train", "b", 0)], "f")
+        gather_texts([Row("train", "a", "x"), Row("train", "b", 0)], "f")
     with pytest.raises(BadInput, match="f: a train example has the label 2; its classes are 2, from 0: 1, 2"):
-        gathered([Row("train", "a", 1), Row("train", "b", 2)], "f")
+        gather_texts([Row("train", "a", 1), Row("train", "b", 2)], "f")
 
 
 def test_of_two_copies_in_an_archive_the_nearest_to_the_top_is_read(folder: Path) -> None:

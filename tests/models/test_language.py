@@ -22,11 +22,11 @@ from tarry.tasks.models.language import (
     Adapter,
     Causal,
     Classifier,
-    Source,
+    ModelSource,
     causal,
     classifier,
     find,
-    longest,
+    max_length,
     tokenizer_of,
 )
 from tarry.training.flat_model import build_module
@@ -244,7 +244,10 @@ def test_a_torn_file_of_weights_is_said(tmp_path: Path) -> None:
 
 
 def test_what_the_library_cannot_do_is_said() -> None:
-    with pytest.raises(BadInput, match=r"--task\.model mine: .*not to be done"), language._library(Source("mine", ".")):
+    with (
+        pytest.raises(BadInput, match=r"--task\.model mine: .*not to be done"),
+        language._library(ModelSource("mine", ".")),
+    ):
         raise RuntimeError("not to be done")
 
 
@@ -268,7 +271,7 @@ def test_a_models_own_code_is_not_run(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("raise SystemExit('run')")
     (tmp_path / "config.json").write_text('{"model_type": "mine", "auto_map": {"AutoConfig": "mine.Config"}}')
     with pytest.raises(BadInput, match=r"--task.model .*"):
-        longest(str(tmp_path))
+        max_length(str(tmp_path))
 
 
 def test_models_are_found_as_package_then_folder_then_at_the_hub(

@@ -15,8 +15,8 @@ import tarry
 from tarry import BadInput, Layout
 from tarry.core.layout import Kind
 from tarry.tasks.models import LeNet5, McMahanCNN, ResNet, ResNet1D, SLViT, TextCNN, mlp, model_for, models
-from tarry.tasks.models.fit import Enlarged
-from tarry.tasks.models.norm import norm_layer
+from tarry.tasks.models.input_checks import Enlarged
+from tarry.tasks.models.normalization import norm_layer
 from tarry.training.flat_model import build_module
 
 from .small import CASES, CLASSES, Case, every_model, slim

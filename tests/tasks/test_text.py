@@ -16,8 +16,8 @@ from tarry.core.task import Task
 from tarry.tasks import find_task, tasks
 from tarry.tasks.models import TextCNN
 from tarry.tasks.models.language import Classifier, tokenizer_of
-from tarry.tasks.text import _tokens
-from tarry.tasks.tokens import Words, chosen, padded
+from tarry.tasks.text import _tokenize_texts
+from tarry.tasks.tokens import Words, padded, sample_indices
 
 
 @pytest.fixture(autouse=True)
@@ -62,10 +62,10 @@ def test_rows_are_padded_to_the_longest() -> None:
 
 
 def test_a_limit_draws_the_same_examples_always_and_in_order() -> None:
-    some = chosen(100, 10)
-    assert some.tolist() == chosen(100, 10).tolist() == sorted(set(some.tolist()))
+    some = sample_indices(100, 10)
+    assert some.tolist() == sample_indices(100, 10).tolist() == sorted(set(some.tolist()))
     assert some.tolist() != list(range(10))
-    assert chosen(5, 10).tolist() == chosen(5, None).tolist() == [0, 1, 2, 3, 4]
+    assert sample_indices(5, 10).tolist() == sample_indices(5, None).tolist() == [0, 1, 2, 3, 4]
 
 
 def test_textcnn_reads_words(folder: Path) -> None:
@@ -149,7 +149,7 @@ def test_long_texts_are_cut_as_if_they_were_read_to_their_end(folder: Path) -> N
     tokens = tokenizer_of(save(folder / "bert", "bert"))
     texts = ["good " * 400, "bad" + " " * 500 + "film " * 9, "the film is good", "film? " * 3 + " " * 300 + "not"]
     whole = [[*row[:6], 3] if len(row) > 7 else row for row in tokens(texts)["input_ids"]]
-    assert _tokens(tokens, list(texts), 7) == whole
+    assert _tokenize_texts(tokens, list(texts), 7) == whole
 
 
 def test_every_set_makes_a_task(folder: Path) -> None:

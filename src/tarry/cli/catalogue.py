@@ -72,7 +72,7 @@ def manifolds(name: Name = None) -> None:
 
 def unlabelled(name: Name = None) -> None:
     """List the sets of unlabelled inputs, with their parameters."""
-    from ..tasks.unlabelled import unlabelled_sets as registry
+    from ..tasks.unlabeled import unlabeled_sets as registry
 
     _print_entries(registry, name)
 
@@ -112,10 +112,10 @@ def _print_param(group: str, param: Param) -> None:
 
 def _print_data(name: str, *, whole: bool) -> None:
     """Print where the data set of a task lies, or how to get it."""
-    from ..tasks.data.sets import catalogue
+    from ..tasks.data.sets import catalog
 
-    if name in catalogue():
-        print_markup(f"    [dim]data:[/] {escape(_place(catalogue()[name], whole=whole))}")
+    if name in catalog():
+        print_markup(f"    [dim]data:[/] {escape(_place(catalog()[name], whole=whole))}")
 
 
 def _place(data: DataSet, *, whole: bool) -> str:

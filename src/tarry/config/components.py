@@ -23,7 +23,7 @@ from ..delays.base import delays
 from ..methods import methods
 from ..parts.manifold import manifolds
 from ..tasks import partitions, tasks
-from ..tasks.unlabelled import unlabelled_sets
+from ..tasks.unlabeled import unlabeled_sets
 from .compose import PARTS
 
 __all__ = ["CROSSES", "REGISTRIES", "Choice", "read", "uncrossed", "under_flag"]
@@ -36,7 +36,7 @@ REGISTRIES: Mapping[str, Registry[Any]] = {
     "delay": delays,
     **dict.fromkeys(("server", *PARTS, "distil"), methods),
     "manifold": manifolds,
-    "unlabelled": unlabelled_sets,
+    "unlabelled": unlabeled_sets,
 }
 CROSSES = (*PARTS, "distil", "manifold")
 _STRANGE = re.compile(r"\+(\w+)=")

@@ -23,8 +23,8 @@ from .base import LONGEST, SHORTEST, Delay, DelayFactory, Fleet, deal, delays, o
 from .distributions import half_normal, lognormal, uniform_between
 
 __all__ = [
-    "Groups",
     "PROFILES",
+    "Groups",
     "fadas",
     "fedecho_large",
     "fedecho_mild",

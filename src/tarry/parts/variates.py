@@ -28,12 +28,12 @@ from ..core.task import Examples
 
 __all__ = [
     "CHANGE",
-    "H",
     "NORMALISATION",
     "REACH",
     "VARIATE",
     "Control",
     "Dual",
+    "H",
     "Normal",
     "Variate",
     "Varied",

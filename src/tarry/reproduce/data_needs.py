@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ..config.components import Choice
-from ..tasks.data.sets import absent, without_flags
+from ..tasks.data.sets import is_absent, without_flags
 from .jobs import ReproduceJob, StudyRun
 
 __all__ = ["error", "missing_data"]
@@ -17,7 +17,7 @@ def missing_data(jobs: Sequence[ReproduceJob]) -> dict[str, list[ReproduceJob]]:
     out: dict[str, list[ReproduceJob]] = {}
     for job in jobs:
         for name, hub in () if isinstance(job, StudyRun) else dict(_sets(job.cells[0][1].settings)).items():
-            if absent(name, hub=hub) is not None:
+            if is_absent(name, hub=hub) is not None:
                 out.setdefault(name, []).append(job)
     return out
 
@@ -25,7 +25,7 @@ def missing_data(jobs: Sequence[ReproduceJob]) -> dict[str, list[ReproduceJob]]:
 def error(name: str) -> str:
     """Return the error of a run whose data set is missing."""
     with without_flags():
-        return f"--task {name}: {absent(name)}"
+        return f"--task {name}: {is_absent(name)}"
 
 
 def _sets(settings: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:

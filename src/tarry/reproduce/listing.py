@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import BadInput
-from ..tasks.data.sets import catalogue
+from ..tasks.data.sets import catalog as data_sets
 from . import catalog
 from .experiment import Experiment
 from .store import shown
@@ -47,7 +47,7 @@ def _needs(experiment: Experiment) -> str:
 
 def _sets(tables: Iterable[Any]) -> str:
     """Return the data sets named in the settings; missing ones are marked."""
-    known = catalogue()
+    known = data_sets()
     names = [n for n in dict.fromkeys(n for table in tables for n in _texts(table)) if n in known]
     return ", ".join(n if known[n].find() is not None else f"{n} (not here)" for n in names)
 

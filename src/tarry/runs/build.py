@@ -14,35 +14,35 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .build_task import dtype_of, limit_of, task_of, tried, with_unlabelled
+from ..config.compose import PARTS, crossed
+from ..config.spec import CROSSES, REGISTRIES, Choice, Spec, under_flag
 from ..core import rng
-from ..training.flat_model import Bound, build_module
-from ..training.visit import Work
+from ..core.client_table import Room
 from ..core.errors import BadInput
 from ..core.events import Event
-from ..training.server_model import ModelLab
+from ..core.idle_clients import Roster
 from ..core.layout import Layout
 from ..core.method import Horizon, Method, Personal
 from ..core.rng import Stream
-from ..core.idle_clients import Roster
 from ..core.server import Server
-from ..core.client_table import Room
 from ..core.task import Task
-from ..config.compose import PARTS, crossed
-from ..tasks.data.sets import remarked
-from .speed_groups import by_speed, validator
-from .personalize import Told, check, personalise
-from .notices import remarks
-from ..engine.diagnostics import Diary
-from ..executors.inline import Executor, Inline
-from ..delays.base import Delay, Fleet, delays
-from ..executors.pool import Pool
 from ..delays.availability import Presence
+from ..delays.base import Delay, Fleet, delays
+from ..engine.diagnostics import Diary
+from ..executors.auto import Together
+from ..executors.inline import Executor, Inline
+from ..executors.pool import Pool
 from ..executors.ray import Ray
 from ..executors.ray_cluster import check as check_ray
 from ..sim.simulator import Budget, Score, Simulator
-from ..executors.auto import Together
-from ..config.spec import CROSSES, REGISTRIES, Choice, Spec, under_flag
+from ..tasks.data.sets import collect_notices
+from ..training.flat_model import Bound, build_module
+from ..training.server_model import ModelLab
+from ..training.visit import Work
+from .build_task import dtype_of, limit_of, task_of, tried, with_unlabelled
+from .notices import remarks
+from .personalize import Told, check, personalise
+from .speed_groups import by_speed, validator
 
 __all__ = ["Plan", "plan"]
 
@@ -212,7 +212,7 @@ def plan(spec: Spec) -> Plan:
     if spec.executor == "ray":
         check_ray(spec.address)
     method = _method(spec)
-    with remarked(limit_of(spec)) as of_data:
+    with collect_notices(limit_of(spec)) as of_data:
         task = task_of(spec)
     chosen: str | None = None
     if method.unlabelled:

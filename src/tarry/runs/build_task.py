@@ -8,14 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..config.spec import Choice, Spec, under_flag
 from ..core import rng
 from ..core.errors import BadInput, first_line
 from ..core.rng import Stream
 from ..core.task import Task
-from ..tasks.data.sets import catalogue
-from ..config.spec import Choice, Spec, under_flag
 from ..tasks import at_least, partitions, tasks
-from ..tasks.unlabelled import unlabelled_sets
+from ..tasks.data.sets import catalog
+from ..tasks.unlabeled import unlabeled_sets
 
 __all__ = ["dtype_of", "limit_of", "task_of", "tried", "with_unlabelled"]
 
@@ -50,7 +50,7 @@ def task_of(spec: Spec) -> Task:
 
 def limit_of(spec: Spec) -> int | None:
     """How many training examples of a data set are asked for."""
-    if not isinstance(spec.task, Choice) or spec.task.name not in catalogue():
+    if not isinstance(spec.task, Choice) or spec.task.name not in catalog():
         return None
     limit = tasks.check(spec.task.name, spec.task.params)[1].get("limit")
     return limit if isinstance(limit, int) else None
@@ -64,7 +64,7 @@ def with_unlabelled(task: Task, spec: Spec) -> tuple[Task, str | None]:
     if choice is None:
         choice, told = Choice("noise"), "noise, which teaches little"
     with under_flag("unlabelled"):
-        inputs = unlabelled_sets.build(choice.name, choice.params)(task, spec.seed)
+        inputs = unlabeled_sets.build(choice.name, choice.params)(task, spec.seed)
     return replace(task, unlabelled=inputs, unlabelled_mask=None).to(dtype_of(spec), spec.device), told
 
 

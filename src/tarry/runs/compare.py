@@ -22,19 +22,19 @@ from typing import Any
 
 import torch
 
-from .build import plan
-from .parallel_ray import spread
+from ..config.spec import Spec
 from ..core.errors import BadInput, Damaged, TarryError, WorkerDied
 from ..core.method import Method
-from ..vector.process import keep_memory
 from ..core.task import Task
-from .run import CHANGE_NO_RESULT, Progress, files_of, resume, run_spec
 from ..methods import methods as registered
 from ..record.files import FILES, changed
 from ..record.result import Result, write_atomic
-from ..report.tables import Summary, summarise, to_json
 from ..report.formatting import pluralize
-from ..config.spec import Spec
+from ..report.tables import Summary, summarise, to_json
+from ..vector.process import keep_memory
+from .build import plan
+from .parallel_ray import spread
+from .run import CHANGE_NO_RESULT, Progress, files_of, resume, run_spec
 
 __all__ = ["COMMAND", "Comparison", "compare", "compare_specs", "specs_of"]
 

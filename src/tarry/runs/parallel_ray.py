@@ -16,12 +16,12 @@ from typing import Any
 
 import torch
 
+from ..config.spec import Spec
 from ..core.errors import BadInput, TarryError, WorkerDied
+from ..executors.ray_cluster import connect, has_room, load, told, travels
+from ..record.result import Result
 from ..vector.process import keep_memory
 from .run import Progress
-from ..record.result import Result
-from ..executors.ray_cluster import connect, has_room, load, told, travels
-from ..config.spec import Spec
 
 __all__ = ["spread"]
 

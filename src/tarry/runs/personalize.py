@@ -28,13 +28,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ..training.flat_model import Bound
-from ..core.tickets import Job
-from ..training.visit import Work, train
 from ..core.errors import BadInput
 from ..core.method import Personal
 from ..core.server import Server
 from ..core.task import Examples, Task, accuracy
+from ..core.tickets import Job
+from ..training.flat_model import Bound
+from ..training.visit import Work, train
 
 __all__ = ["Exam", "best_constant", "check", "class_shares", "has_classes", "personalise"]
 

@@ -15,18 +15,18 @@ from typing import Any
 
 import torch
 
-from .build import plan
-from ..training.determinism import calm
-from ..core.tickets import Trained
+from ..config.spec import Spec
 from ..core.errors import BadInput
 from ..core.events import Event
-from ..record.journal import NAME, read
-from ..record.result import Result, sha256
-from ..executors.inline import Executor
+from ..core.tickets import Trained
 from ..delays.measured import TraceRow
 from ..delays.recorded import Comings, Visits, Went
+from ..executors.inline import Executor
+from ..record.journal import NAME, read
+from ..record.result import Result, sha256
 from ..sim.simulator import Budget
-from ..config.spec import Spec
+from ..training.determinism import calm
+from .build import plan
 
 __all__ = ["Record", "Replayed", "replay"]
 

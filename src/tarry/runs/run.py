@@ -20,23 +20,23 @@ from typing import Any
 
 import torch
 
-from .build import Plan, plan
-from ..training.determinism import calm
+from ..config.spec import REGISTRIES, Choice, Spec
 from ..core.errors import BadInput
 from ..core.events import Event
 from ..core.method import Method
 from ..core.task import Task
-from ..tasks.data.sets import loose_files
-from .result import finish, summed_up
+from ..delays.measured import TraceRow, write_trace
 from ..record import checkpoint
 from ..record.files import FILES, changed, digests, write_digests
 from ..record.result import Result, write_atomic
 from ..record.rows import Recorder, read_rows
-from .notices import diverged, in_vain, missed, shut_out
-from ..delays.measured import TraceRow, write_trace
 from ..sim.simulator import Simulator
-from ..config.spec import REGISTRIES, Choice, Spec
 from ..tasks import tasks
+from ..tasks.data.sets import loose_files
+from ..training.determinism import calm
+from .build import Plan, plan
+from .notices import diverged, in_vain, missed, shut_out
+from .result import finish, summed_up
 
 __all__ = ["CHANGE_NO_RESULT", "Progress", "files_of", "resume", "run", "run_spec"]
 

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from ..core import rng
-from ..training.flat_model import Bound
 from ..core.rng import Stream
 from ..core.task import Examples, Task
-from .personalize import class_shares, has_classes
 from ..engine.diagnostics import Diary, Validate
+from ..training.flat_model import Bound
+from .personalize import class_shares, has_classes
 
 __all__ = ["by_speed", "validator"]
 

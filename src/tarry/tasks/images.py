@@ -22,7 +22,7 @@ import numpy.typing as npt
 from ..core.errors import BadInput
 from ..core.task import Task
 from .arrays import first, images, task_of
-from .data import Arrays, catalogue, hold_out, load
+from .data import Arrays, catalog, hold_out, load
 from .data.augment import fedsol
 from .data.npz import read_npz
 from .registries import tasks
@@ -95,18 +95,18 @@ def _add(name: str, title: str, classes: int, usual: str, distil_lr: float | Non
     ) -> Task:
         arrays, black = images(load(name, hub=hub), limit)
         if rgb:
-            arrays, black = _coloured(name, arrays), black * 3
+            arrays, black = _to_rgb(name, arrays), black * 3
         made = replace(task_of(name, arrays, model=model, classes=classes, **options), distil_lr=distil_lr)
         if augment == "none":
             return made
         change = fedsol(name, arrays.x_train.shape[-1], black)
         return replace(made, augment=change, draws=change.draws)
 
-    task.__doc__ = f"{title}: {catalogue()[name].what}."
+    task.__doc__ = f"{title}: {catalog()[name].what}."
     tasks.register(name)(task)
 
 
-def _coloured(name: str, a: Arrays) -> Arrays:
+def _to_rgb(name: str, a: Arrays) -> Arrays:
     if a.x_train.shape[1] != 1:
         raise BadInput(f"--task.rgb true: the images of {name} are not grey; leave it out")
     return replace(a, x_train=np.repeat(a.x_train, 3, axis=1), x_test=np.repeat(a.x_test, 3, axis=1))

@@ -14,7 +14,7 @@ their places count (Task.unlabelled_mask), so a client's table of logits has que
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any
@@ -28,14 +28,14 @@ from ..core.errors import BadInput
 from ..core.task import Partitioner, Shards, Task
 from .data import text_sets as text_sets  # fills the catalogue
 from .data.texts import Text, Texts, load_text, with_test
-from .models.language import Adapter, causal, longest, tokenizer_of
+from .models.language import Adapter, causal, max_length, tokenizer_of
 from .registries import tasks
-from .tokens import check_counts, chosen, padded
+from .tokens import check_counts, padded, sample_indices
 
-__all__ = ["Sequences", "answer_loss", "exact_match", "gsm8k", "last_number", "mathinstruct", "token_accuracy"]
+__all__ = ["Sequences", "answer_loss", "exact_match", "last_number", "token_accuracy"]
 
-NOTHING = -100  # a target that is none
-PAPERS_LR = 3e-6  # at which FedEcho distils Qwen2.5
+IGNORED = -100  # a target that is none
+PAPER_DISTILL_LR = 3e-6  # at which FedEcho distils Qwen2.5
 _HELD_OUT = 1000  # of MathInstruct, which has no test set
 _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
 
@@ -67,51 +67,8 @@ class Sequences(Task):
         return replace(self, clients=shards, train=None, groups=None)
 
 
-@tasks.register("gsm8k")
-def gsm8k(
-    *,
-    model: Model = "smollm2",
-    length: Length = 256,
-    lora: Lora = 8,
-    alpha: Alpha = 16.0,
-    dropout: Dropout = 0.1,
-    limit: Limit = None,
-    test: Tested = 32,
-    unlabelled: Unlabelled = 100,
-    prompt: Prompt = 64,
-    hub: FromHub = False,
-) -> Task:
-    """GSM8K: worked answers to grade school problems, token by token."""
-    how = _How(model, length, Adapter(lora, alpha, dropout), limit, test, unlabelled, prompt)
-    return _task("gsm8k", load_text("gsm8k", hub=hub), how)
-
-
-@tasks.register("mathinstruct")
-def mathinstruct(
-    *,
-    model: Model = "qwen",
-    length: Length = 256,
-    lora: Lora = 8,
-    alpha: Alpha = 16.0,
-    dropout: Dropout = 0.1,
-    limit: Limit = None,
-    test: Tested = 32,
-    unlabelled: Unlabelled = 100,
-    prompt: Prompt = 64,
-    hub: FromHub = False,
-) -> Task:
-    """MathInstruct: answers to mathematical questions of 13 collections, by which partitions go.
-
-    Tested on a thousand questions held out, the same for every seed: the set has no test part. FedEcho tests what its
-    models write for GSM8K's questions (`exact_match`).
-    """
-    how = _How(model, length, Adapter(lora, alpha, dropout), limit, test, unlabelled, prompt)
-    texts = load_text("mathinstruct", hub=hub)
-    return _task("mathinstruct", with_test(texts, min(_HELD_OUT, len(texts.train) // 5)), how)
-
-
 @dataclass(frozen=True)
-class _How:
+class _LanguageSettings:
     """What a task's flags say."""
 
     model: str
@@ -128,7 +85,47 @@ class _How:
         )
 
 
-def _task(name: str, texts: Texts, how: _How) -> Task:
+def _add(name: str, summary: str, *, model: str, prepare: Callable[[Texts], Texts] = lambda texts: texts) -> None:
+    """Register the task of a set of questions and answers; `prepare` changes the set before it is tokenized."""
+
+    def task(
+        *,
+        model: Model = model,
+        length: Length = 256,
+        lora: Lora = 8,
+        alpha: Alpha = 16.0,
+        dropout: Dropout = 0.1,
+        limit: Limit = None,
+        test: Tested = 32,
+        unlabelled: Unlabelled = 100,
+        prompt: Prompt = 64,
+        hub: FromHub = False,
+    ) -> Task:
+        settings = _LanguageSettings(model, length, Adapter(lora, alpha, dropout), limit, test, unlabelled, prompt)
+        return _task(name, prepare(load_text(name, hub=hub)), settings)
+
+    task.__doc__ = summary
+    tasks.register(name)(task)
+
+
+def _hold_out_test(texts: Texts) -> Texts:
+    return with_test(texts, min(_HELD_OUT, len(texts.train) // 5))
+
+
+_add("gsm8k", "GSM8K: worked answers to grade school problems, token by token.", model="smollm2")
+_add(
+    "mathinstruct",
+    """MathInstruct: answers to mathematical questions of 13 collections, by which partitions go.
+
+    Tested on a thousand questions held out, the same for every seed: the set has no test part. FedEcho tests what its
+    models write for GSM8K's questions (`exact_match`).
+    """,
+    model="qwen",
+    prepare=_hold_out_test,
+)
+
+
+def _task(name: str, texts: Texts, how: _LanguageSettings) -> Task:
     if how.unlabelled >= len(texts.train):
         raise BadInput(
             f"--task.unlabelled {how.unlabelled}: leaves none of the {len(texts.train)} training questions of {name} to"
@@ -136,14 +133,14 @@ def _task(name: str, texts: Texts, how: _How) -> Task:
         )
     if not texts.test:
         raise BadInput(f"--task {name}: the set has no test examples (split 'test')")
-    most = longest(how.model)
+    most = max_length(how.model)
     if most is not None and how.length > most:
         raise BadInput(f"--task.length {how.length}: --task.model {how.model} reads at most {most} tokens")
     tokenizer = tokenizer_of(how.model)
-    asked = chosen(len(texts.train), how.unlabelled, 1)
+    asked = sample_indices(len(texts.train), how.unlabelled, 1)
     others = np.setdiff1d(np.arange(len(texts.train)), asked)
-    train = others[chosen(len(others), how.limit)]
-    test = chosen(len(texts.test), how.test)
+    train = others[sample_indices(len(others), how.limit)]
+    test = sample_indices(len(texts.test), how.test)
     x, y, kept = _examples([texts.train[i] for i in train], tokenizer, how.length)
     x_test, y_test, _ = _examples([texts.test[i] for i in test], tokenizer, how.length)
     if not len(x) or not len(x_test):
@@ -159,7 +156,7 @@ def _task(name: str, texts: Texts, how: _How) -> Task:
         groups=torch.from_numpy(texts.y_train[train][kept]),
         unlabelled=padded(prompts, _padding(tokenizer)),
         unlabelled_mask=padded([[1] * len(row) for row in prompts], 0).bool(),
-        distil_lr=PAPERS_LR,
+        distil_lr=PAPER_DISTILL_LR,
         chunk=8,  # a number for every word of the vocabulary, at every place
     )
 
@@ -167,29 +164,29 @@ def _task(name: str, texts: Texts, how: _How) -> Task:
 def _examples(texts: Sequence[Text], tokenizer: Any, length: int) -> tuple[Tensor, Tensor, list[int]]:
     """Inputs, targets, and which of the texts they are: those whose question leaves room for an answer."""
     rows, targets, kept = [], [], []
-    answers = _numbers(tokenizer, [t[1] for t in texts])
+    answers = _tokenize(tokenizer, [t[1] for t in texts])
     end = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
     for i, (question, answer) in enumerate(zip(_prompts(texts, tokenizer), answers, strict=True)):
         row = [*question, *answer, *end][:length]
         if len(question) < len(row):
             rows.append(row)
-            targets.append([NOTHING] * (len(question) - 1) + row[len(question) :] + [NOTHING])
+            targets.append([IGNORED] * (len(question) - 1) + row[len(question) :] + [IGNORED])
             kept.append(i)
-    return padded(rows, _padding(tokenizer)), padded(targets, NOTHING), kept
+    return padded(rows, _padding(tokenizer)), padded(targets, IGNORED), kept
 
 
 def _prompts(texts: Sequence[Text], tokenizer: Any) -> list[list[int]]:
     """The questions in the form the model was taught, where it says so."""
     if tokenizer.chat_template:
         said = [[{"role": "user", "content": t[0]}] for t in texts]
-        return _numbers(
+        return _tokenize(
             tokenizer, [tokenizer.apply_chat_template(s, tokenize=False, add_generation_prompt=True) for s in said]
         )
     begin = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
-    return [[*begin, *row] for row in _numbers(tokenizer, [f"Question: {t[0]}\nAnswer: " for t in texts])]
+    return [[*begin, *row] for row in _tokenize(tokenizer, [f"Question: {t[0]}\nAnswer: " for t in texts])]
 
 
-def _numbers(tokenizer: Any, texts: list[str]) -> list[list[int]]:
+def _tokenize(tokenizer: Any, texts: list[str]) -> list[list[int]]:
     if not texts:
         return []
     rows: list[list[int]] = tokenizer(texts, add_special_tokens=False, return_attention_mask=False)["input_ids"]
@@ -203,14 +200,14 @@ def _padding(tokenizer: Any) -> int:
 
 def answer_loss(outputs: Tensor, targets: Tensor) -> Tensor:
     """The mean over examples of the mean cross-entropy of an answer's tokens."""
-    counted = targets != NOTHING
+    counted = targets != IGNORED
     each = cross_entropy(outputs.flatten(0, 1), targets.clamp_min(0).flatten(), reduction="none").view_as(targets)
     return (torch.where(counted, each, 0.0).sum(1) / counted.sum(1).clamp_min(1)).mean()
 
 
 def token_accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
     """The sum over examples of the share of an answer's tokens that are the likeliest. NaN is never right."""
-    counted = targets != NOTHING
+    counted = targets != IGNORED
     scores = outputs[counted]
     right = torch.zeros_like(targets)
     right[counted] = ((scores.argmax(-1) == targets[counted]) & ~scores.isnan().any(-1)).long()

@@ -32,7 +32,7 @@ def iid() -> Partitioner:
     """Shuffled and dealt out evenly: sizes differ by at most one."""
 
     def cut(labels: Indices, _groups: Indices | None, n_clients: int, rng: Rng) -> list[Indices]:
-        _enough(n_clients, len(labels))
+        _check_clients(n_clients, len(labels))
         return np.array_split(rng.permutation(len(labels)), n_clients)
 
     return cut
@@ -62,14 +62,14 @@ def dirichlet(
 
     def cut(labels: Indices, _groups: Indices | None, n_clients: int, rng: Rng) -> list[Indices]:
         n = len(labels)
-        _enough(n_clients, n)
+        _check_clients(n_clients, n)
         each = n // n_clients if size is None else size
         if each * n_clients > n:
             raise BadInput(
                 f"--partition.size {size}: {n_clients} clients need {each * n_clients} examples, there are {n};"
                 f" at most {n // n_clients} fit"
             )
-        pools = _pools(labels, rng)
+        pools = _shuffled_classes(labels, rng)
         q = rng.dirichlet(np.full(len(pools), alpha), n_clients)
         places = rng.permutation(np.repeat(np.arange(n_clients), each))
         drawn = _draw_classes(np.maximum(q, _TINY), places, np.array([len(p) for p in pools]), rng)
@@ -126,10 +126,10 @@ def lda(
     _check_alpha(alpha)
 
     def cut(labels: Indices, _groups: Indices | None, n_clients: int, rng: Rng) -> list[Indices]:
-        _enough(n_clients, len(labels))
+        _check_clients(n_clients, len(labels))
         hands: list[list[Indices]] = [[] for _ in range(n_clients)]
         sizes = np.zeros(n_clients)
-        for pool in _pools(labels, rng):
+        for pool in _shuffled_classes(labels, rng):
             share = rng.dirichlet(np.full(n_clients, alpha))
             if cap:  # never empty: while examples are left, some client has fewer than the mean
                 share = np.where(sizes < len(labels) / n_clients, np.maximum(share, _TINY), 0.0)
@@ -154,7 +154,7 @@ def shards(*, s: Annotated[int, "shards a client; few is skewed"] = 2) -> Partit
 
     def cut(labels: Indices, _groups: Indices | None, n_clients: int, rng: Rng) -> list[Indices]:
         n, n_shards = len(labels), n_clients * s
-        _enough(n_clients, n)
+        _check_clients(n_clients, n)
         if n_shards > n:
             raise BadInput(
                 f"--partition.s {s}: {n_clients} clients × {s} shards need {n_shards} examples, there are {n};"
@@ -197,8 +197,8 @@ def main_class(
         raise BadInput(problems)
 
     def cut(labels: Indices, _groups: Indices | None, n_clients: int, rng: Rng) -> list[Indices]:
-        _enough(n_clients, len(labels))
-        pools = _pools(labels, rng)
+        _check_clients(n_clients, len(labels))
+        pools = _shuffled_classes(labels, rng)
         if main > len(pools) or (main == len(pools) and share < 1):
             raise BadInput(
                 f"--partition.main {main}: the task has {len(pools)} classes; take fewer main classes"
@@ -255,7 +255,7 @@ def proportional() -> Partitioner:
     """Client k of 1 … K gets a share of all examples in proportion to k (largest remainders), otherwise iid."""
 
     def cut(labels: Indices, _groups: Indices | None, n_clients: int, rng: Rng) -> list[Indices]:
-        _enough(n_clients, len(labels))
+        _check_clients(n_clients, len(labels))
         sizes = apportion(np.arange(1, n_clients + 1), len(labels))
         return np.split(rng.permutation(len(labels)), np.cumsum(sizes)[:-1])
 
@@ -270,7 +270,7 @@ def groups() -> Partitioner:
         if groups is None:
             raise BadInput("--partition groups: the task's examples have no natural groups; choose another partition")
         ids, number = np.unique(groups, return_inverse=True)
-        _enough(n_clients, len(ids), "groups")
+        _check_clients(n_clients, len(ids), "groups")
         return [np.flatnonzero(number % n_clients == k) for k in range(n_clients)]
 
     return cut
@@ -282,7 +282,7 @@ def halves() -> Partitioner:
 
     def cut(labels: Indices, _groups: Indices | None, n_clients: int, _rng: Rng) -> list[Indices]:
         classes = np.unique(labels)
-        _enough(n_clients, len(classes), "classes")
+        _check_clients(n_clients, len(classes), "classes")
         return [np.flatnonzero(np.isin(labels, block)) for block in np.array_split(classes, n_clients)]
 
     return cut
@@ -308,12 +308,12 @@ def at_least(partitioner: Partitioner, minimum: int) -> Partitioner:
                 )
             if min(map(len, parts)) >= minimum:
                 return parts
-        return _mended(parts, minimum, rng)
+        return _move_to_minimum(parts, minimum, rng)
 
     return cut
 
 
-def _mended(parts: list[Indices], minimum: int, rng: Rng) -> list[Indices]:
+def _move_to_minimum(parts: list[Indices], minimum: int, rng: Rng) -> list[Indices]:
     hands = [p.tolist() for p in parts]
     sizes = np.array([len(h) for h in hands])
     for poor in np.flatnonzero(sizes < minimum):
@@ -325,12 +325,12 @@ def _mended(parts: list[Indices], minimum: int, rng: Rng) -> list[Indices]:
     return [np.array(h, np.int64) for h in hands]
 
 
-def _pools(labels: Indices, rng: Rng) -> list[Indices]:
+def _shuffled_classes(labels: Indices, rng: Rng) -> list[Indices]:
     """The examples of each class that occurs, in order of label, each class shuffled."""
     return [rng.permutation(np.flatnonzero(labels == c)) for c in np.unique(labels)]
 
 
-def _enough(n_clients: int, n: int, what: str = "training examples") -> None:
+def _check_clients(n_clients: int, n: int, what: str = "training examples") -> None:
     if n_clients < 1:
         raise BadInput(f"--clients {n_clients}: must be 1 or more")
     if n_clients > n:

@@ -20,7 +20,7 @@ from .models import models
 __all__ = ["find_task", "partitions", "tasks"]
 
 
-class _Tasks(Registry[Task]):
+class TaskRegistry(Registry[Task]):
     """Task factories; a name nobody registered is looked for among the .npz and .jsonl files of TARRY_DATA.
 
     A factory that takes `model` and `**options` also takes the options of that model: --task.norm, --task.width.
@@ -36,7 +36,7 @@ class _Tasks(Registry[Task]):
         model = (params or {}).get("model")
         if not isinstance(model, str):
             return super().check(name, params)
-        return _One(_with_options(self._entry(name), model)).check(name, params)
+        return _SingleEntry(_with_options(self._entry(name), model)).check(name, params)
 
     def _entry(self, name: str) -> Entry[Task]:
         registered = self.names()
@@ -55,7 +55,7 @@ class _Tasks(Registry[Task]):
         return replace(kind, name=name, factory=factory, params=tuple(p for p in kind.params if p.name != "path"))
 
 
-class _One(Registry[Task]):
+class _SingleEntry(Registry[Task]):
     """A single entry, for its checks."""
 
     def __init__(self, entry: Entry[Task]):
@@ -76,7 +76,7 @@ def _with_options(entry: Entry[Task], model: str) -> Entry[Task]:
     return replace(entry, params=(*entry.params, *options))
 
 
-tasks: Registry[Task] = _Tasks("task", Task)
+tasks: Registry[Task] = TaskRegistry("task", Task)
 partitions: Registry[Partitioner] = Registry("partition", Callable)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..core.task import Task
 from .arrays import first, task_of
-from .data import Arrays, catalogue, load
+from .data import Arrays, catalog, load
 from .images import FromHub, Limit, Model
 from .registries import tasks
 
@@ -19,11 +19,11 @@ _CLASSES = 6
 
 
 def har(*, model: Model = "resnet18-1d", limit: Limit = None, hub: FromHub = False, **options: Any) -> Task:
-    arrays = first(_normalised(load("har", hub=hub)), limit)
+    arrays = first(_normalize(load("har", hub=hub)), limit)
     return task_of("har", arrays, model=model, classes=_CLASSES, **options)
 
 
-har.__doc__ = f"""Human activity: {catalogue()["har"].what}.
+har.__doc__ = f"""Human activity: {catalog()["har"].what}.
 
 Channels × 128 readings: 9 channels of `UCI HAR Dataset` (body acceleration, angular velocity, total acceleration), or
 those of har.npz; each normalised by the training set. The person is the natural group: `--partition groups`.
@@ -31,7 +31,7 @@ those of har.npz; each normalised by the training set. The person is the natural
 tasks.register("har")(har)
 
 
-def _normalised(a: Arrays) -> Arrays:
+def _normalize(a: Arrays) -> Arrays:
     """Every channel with mean 0 and deviation 1 over the training set (deviation 1 where it is constant)."""
     mean = a.x_train.mean((0, 2), np.float64, keepdims=True)
     std = a.x_train.std((0, 2), np.float64, keepdims=True)

@@ -22,11 +22,11 @@ from .data import text_sets as text_sets  # fills the catalogue
 from .data.text_files import loose_jsonl
 from .data.texts import Text, Texts, load_text, with_test
 from .models import Build, model_for
-from .models.language import Adapter, classifier, longest, tokenizer_of
+from .models.language import Adapter, classifier, max_length, tokenizer_of
 from .registries import tasks
-from .tokens import Words, check_counts, chosen, padded
+from .tokens import Words, check_counts, padded, sample_indices
 
-__all__ = ["ag_news", "banking77", "jsonl", "mrpc", "newsgroups", "sst2"]
+__all__ = ["jsonl", "mrpc", "sst2"]
 
 MRPC_VALIDATION = 408  # GLUE's
 SMALL_LR, BERT_LR = 1e-4, 3e-7  # at which FedEcho distils: TextCNN from scratch (as small image models); the paper's
@@ -44,7 +44,7 @@ FromHub = Annotated[bool, "fetch the set from the Hugging Face hub when it is no
 
 
 @dataclass(frozen=True)
-class _How:
+class _TextSettings:
     """What a text task's flags say."""
 
     model: str
@@ -63,44 +63,43 @@ class _How:
         )
 
 
-@tasks.register("20newsgroups")
-def newsgroups(
-    *,
-    model: Model = "textcnn",
-    length: Length = 128,
-    lora: Lora = 8,
-    alpha: Alpha = 16.0,
-    dropout: Dropout = None,
-    vocabulary: Vocabulary = 24790,
-    limit: Limit = None,
-    test: Tested = None,
-    hub: FromHub = False,
-) -> Task:
+def _add(name: str, summary: str, *, length: int) -> None:
+    """Register the task of a text set that has no unlabeled part; `length` is the default of --task.length."""
+
+    def task(
+        *,
+        model: Model = "textcnn",
+        length: Length = length,
+        lora: Lora = 8,
+        alpha: Alpha = 16.0,
+        dropout: Dropout = None,
+        vocabulary: Vocabulary = 24790,
+        limit: Limit = None,
+        test: Tested = None,
+        hub: FromHub = False,
+    ) -> Task:
+        settings = _TextSettings(model, length, lora, alpha, dropout, vocabulary, limit, test)
+        return _task(name, load_text(name, hub=hub), settings)
+
+    task.__doc__ = summary
+    tasks.register(name)(task)
+
+
+_add(
+    "20newsgroups",
     """20 Newsgroups: which group a post was sent to; header, signature and quotes are cut away.
 
     OrthoFL's is --task.model distilbert --task.length 512 (LoRA r = 8, α = 16, dropout 0.1: the defaults); --task.model
     minilm can be installed by pip.
-    """
-    how = _How(model, length, lora, alpha, dropout, vocabulary, limit, test)
-    return _task("20newsgroups", load_text("20newsgroups", hub=hub), how)
-
-
-@tasks.register("ag_news")
-def ag_news(
-    *,
-    model: Model = "textcnn",
-    length: Length = 64,
-    lora: Lora = 8,
-    alpha: Alpha = 16.0,
-    dropout: Dropout = None,
-    vocabulary: Vocabulary = 24790,
-    limit: Limit = None,
-    test: Tested = None,
-    hub: FromHub = False,
-) -> Task:
-    """AG_NEWS: world, sports, business or technology; textcnn is Fed-OGD's model, of its size in bytes."""
-    how = _How(model, length, lora, alpha, dropout, vocabulary, limit, test)
-    return _task("ag_news", load_text("ag_news", hub=hub), how)
+    """,
+    length=128,
+)
+_add(
+    "ag_news",
+    "AG_NEWS: world, sports, business or technology; textcnn is Fed-OGD's model, of its size in bytes.",
+    length=64,
+)
+_add("banking77", "Banking77: which of 77 things a bank's customer wants.", length=64)
 
 
 @tasks.register("mrpc")
@@ -126,11 +125,11 @@ def mrpc(
     pairs unlabelled. Its model is --task.model bert --task.lora 0.
     """
     texts = load_text("mrpc", hub=hub)
-    if not texts.validated and not 0 <= validation < len(texts.train):
+    if not texts.has_validation and not 0 <= validation < len(texts.train):
         raise BadInput(f"--task.validation {validation}: must be from 0 to {len(texts.train) - 1}")
-    if not texts.validated and validation:
+    if not texts.has_validation and validation:
         texts = with_test(texts, validation)
-    return _task("mrpc", texts, _How(model, length, lora, alpha, dropout, vocabulary, limit, test, unlabelled))
+    return _task("mrpc", texts, _TextSettings(model, length, lora, alpha, dropout, vocabulary, limit, test, unlabelled))
 
 
 @tasks.register("sst2")
@@ -148,26 +147,8 @@ def sst2(
     hub: FromHub = False,
 ) -> Task:
     """SST-2: whether a phrase of a film review is positive; tested on GLUE's validation set."""
-    how = _How(model, length, lora, alpha, dropout, vocabulary, limit, test, unlabelled)
+    how = _TextSettings(model, length, lora, alpha, dropout, vocabulary, limit, test, unlabelled)
     return _task("sst2", load_text("sst2", hub=hub), how)
-
-
-@tasks.register("banking77")
-def banking77(
-    *,
-    model: Model = "textcnn",
-    length: Length = 64,
-    lora: Lora = 8,
-    alpha: Alpha = 16.0,
-    dropout: Dropout = None,
-    vocabulary: Vocabulary = 24790,
-    limit: Limit = None,
-    test: Tested = None,
-    hub: FromHub = False,
-) -> Task:
-    """Banking77: which of 77 things a bank's customer wants."""
-    how = _How(model, length, lora, alpha, dropout, vocabulary, limit, test)
-    return _task("banking77", load_text("banking77", hub=hub), how)
 
 
 @tasks.register("jsonl")
@@ -189,18 +170,21 @@ def jsonl(
     Classes are names, or numbers from 0 up. Where there is a validation part it is what is tested on, and the texts of
     the test part, whose y may be null, are without labels, as in GLUE.
     """
-    file, how = Path(path).expanduser(), _How(model, length, lora, alpha, dropout, vocabulary, limit, test, unlabelled)
+    file, how = (
+        Path(path).expanduser(),
+        _TextSettings(model, length, lora, alpha, dropout, vocabulary, limit, test, unlabelled),
+    )
     return _task(file.stem, loose_jsonl(file, f"--task.path {path}"), how)
 
 
-def _task(name: str, texts: Texts, how: _How) -> Task:
-    train, test = chosen(len(texts.train), how.limit), chosen(len(texts.test), how.test)
+def _task(name: str, texts: Texts, how: _TextSettings) -> Task:
+    train, test = sample_indices(len(texts.train), how.limit), sample_indices(len(texts.test), how.test)
     if not len(test):
         raise BadInput(f"--task {name}: the set has no test examples (split 'test' or 'validation')")
-    others = chosen(len(texts.unlabelled), how.unlabelled, 1)
-    sets = [[texts.train[i] for i in train], [texts.test[i] for i in test], [texts.unlabelled[i] for i in others]]
+    others = sample_indices(len(texts.unlabeled), how.unlabelled, 1)
+    sets = [[texts.train[i] for i in train], [texts.test[i] for i in test], [texts.unlabeled[i] for i in others]]
     classes, small = len(texts.classes), how.model == "textcnn"
-    (x, x_test, x_other), build = _words(sets, classes, how) if small else _pretrained(sets, classes, how)
+    (x, x_test, x_other), build = _textcnn_rows(sets, classes, how) if small else _encoder_rows(sets, classes, how)
     return Task(
         name,
         model=build,
@@ -212,52 +196,54 @@ def _task(name: str, texts: Texts, how: _How) -> Task:
     )
 
 
-def _words(sets: Sequence[list[Text]], classes: int, how: _How) -> tuple[list[Tensor], Build]:
+def _textcnn_rows(sets: Sequence[list[Text]], classes: int, how: _TextSettings) -> tuple[list[Tensor], Build]:
     words = Words(sets[0], how.length, how.vocabulary)
-    rows = _rectangles([words.rows(texts) for texts in sets], 0, least=_SHORTEST)
+    rows = _pad_to_longest([words.rows(texts) for texts in sets], 0, least=_MIN_LENGTH)
     build = model_for("textcnn", rows[0].shape[1:], classes, vocabulary=len(words), dropout=how.dropout)
     return rows, build
 
 
-_SHORTEST = 5  # textcnn's widest convolution
+_MIN_LENGTH = 5  # textcnn's widest convolution
 
 
-def _pretrained(sets: Sequence[list[Text]], classes: int, how: _How) -> tuple[list[Tensor], Build]:
+def _encoder_rows(sets: Sequence[list[Text]], classes: int, how: _TextSettings) -> tuple[list[Tensor], Build]:
     adapter = Adapter(how.lora, how.alpha, 0.1 if how.dropout is None else how.dropout)
-    most = longest(how.model)
+    most = max_length(how.model)
     if most is not None and how.length > most:
         raise BadInput(f"--task.length {how.length}: --task.model {how.model} reads at most {most} tokens")
     tokenizer = tokenizer_of(how.model)
-    pad = _number(tokenizer.pad_token_id, tokenizer.eos_token_id)
-    rows = _rectangles([_tokens(tokenizer, texts, how.length) for texts in sets], pad)
+    pad = _first_number(tokenizer.pad_token_id, tokenizer.eos_token_id)
+    rows = _pad_to_longest([_tokenize_texts(tokenizer, texts, how.length) for texts in sets], pad)
     separator = tokenizer.sep_token_id
     return rows, partial(classifier, how.model, classes, adapter, pad=pad, separator=separator)
 
 
-def _number(*candidates: int | None) -> int:
+def _first_number(*candidates: int | None) -> int:
     return next((c for c in candidates if c is not None), 0)
 
 
-def _tokens(tokenizer: Any, texts: list[Text], length: int) -> list[list[int]]:
+def _tokenize_texts(tokenizer: Any, texts: list[Text], length: int) -> list[list[int]]:
     """The numbers of every text; of two, as a pair."""
     first, second = [t if isinstance(t, str) else t[0] for t in texts], [t[1] for t in texts if not isinstance(t, str)]
-    begun = first if second else [_beginning(t, length * _LETTERS) for t in first]
-    rows = _numbers(tokenizer, begun, second, length)
+    begun = first if second else [_leading_words(t, length * _LETTERS_PER_TOKEN) for t in first]
+    rows = _tokenize(tokenizer, begun, second, length)
     short = [i for i, row in enumerate(rows) if len(row) < length and begun[i] is not first[i]]
-    for i, row in zip(short, _numbers(tokenizer, [first[i] for i in short], [], length), strict=True):
+    for i, row in zip(short, _tokenize(tokenizer, [first[i] for i in short], [], length), strict=True):
         rows[i] = row
     return rows
 
 
-_LETTERS = 12  # of a text for a token wanted: most have fewer a token, and nobody need look at more of a long text
+_LETTERS_PER_TOKEN = (
+    12  # of a text for a token wanted: most have fewer a token, and nobody need look at more of a long text
+)
 
 
-def _beginning(text: str, letters: int) -> str:
+def _leading_words(text: str, letters: int) -> str:
     """So many letters of it, and no broken word."""
     return text if len(text) <= letters else text[:letters].rpartition(" ")[0]
 
 
-def _numbers(tokenizer: Any, first: list[str], second: list[str], length: int) -> list[list[int]]:
+def _tokenize(tokenizer: Any, first: list[str], second: list[str], length: int) -> list[list[int]]:
     if not first:
         return []
     made = tokenizer(
@@ -272,7 +258,7 @@ def _numbers(tokenizer: Any, first: list[str], second: list[str], length: int) -
     return rows
 
 
-def _rectangles(sets: Sequence[list[list[int]]], pad: int, least: int = 1) -> list[Tensor]:
+def _pad_to_longest(sets: Sequence[list[list[int]]], pad: int, least: int = 1) -> list[Tensor]:
     """Every set's rows in the width of the longest of all."""
     width = max(least, *(len(row) for rows in sets for row in rows))
     return [padded(rows, pad, width) for rows in sets]

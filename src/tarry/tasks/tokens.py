@@ -17,7 +17,7 @@ from ..core.errors import BadInput
 from ..core.rng import Stream
 from .data.texts import Text
 
-__all__ = ["Words", "check_counts", "chosen", "padded"]
+__all__ = ["Words", "check_counts", "padded", "sample_indices"]
 
 PAD, UNKNOWN, BETWEEN = 0, 1, 2  # the numbers of a word-level vocabulary that stand for no word
 _WORD = re.compile(r"\w+(?:'\w+)?|[^\w\s]")
@@ -32,7 +32,7 @@ def padded(rows: Sequence[Sequence[int]], pad: int, width: int = 0) -> Tensor:
     return torch.from_numpy(table)
 
 
-def chosen(n: int, most: int | None, stream: int = 0) -> npt.NDArray[np.int64]:
+def sample_indices(n: int, most: int | None, stream: int = 0) -> npt.NDArray[np.int64]:
     """Which of n examples are used when there are to be `most`: at random, the same for every seed, in stored order."""
     if most is None or most >= n:
         return np.arange(n)

@@ -8,7 +8,7 @@ catalogue()             every set there is, with where it is looked for, how to 
 from . import image_sets as image_sets  # these two fill the catalogue
 from . import text_sets as text_sets
 from .arrays import Arrays, hold_out
-from .sets import DataSet, Form, Hub, add, catalogue, fetch, load
+from .sets import DataSet, FileFormat, HubSource, add_set, catalog, fetch, load
 from .texts import Texts
 
-__all__ = ["Arrays", "DataSet", "Form", "Hub", "Texts", "add", "catalogue", "fetch", "hold_out", "load"]
+__all__ = ["Arrays", "DataSet", "FileFormat", "HubSource", "Texts", "add_set", "catalog", "fetch", "hold_out", "load"]

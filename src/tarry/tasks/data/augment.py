@@ -58,7 +58,7 @@ class Augment:
     def _moved(self, x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
         """x at these rows and columns of each image; outside it what lies around."""
         height, width = x.shape[-2:]
-        outside = _beyond(rows, height)[:, None, :, None] | _beyond(columns, width)[:, None, None, :]
+        outside = _outside(rows, height)[:, None, :, None] | _outside(columns, width)[:, None, None, :]
         place = _inside(rows, height)[:, :, None] * width + _inside(columns, width)[:, None, :]
         index = place.flatten(1)[:, None].expand(-1, x.shape[1], -1)
         moved = x.flatten(2).gather(2, index).view(x.shape)
@@ -86,7 +86,7 @@ def _pick(u: Tensor, n: int) -> Tensor:
     return (u * n).floor().clamp(0, n - 1).long()
 
 
-def _beyond(at: Tensor, n: int) -> Tensor:
+def _outside(at: Tensor, n: int) -> Tensor:
     return (at < 0) | (at >= n)
 
 

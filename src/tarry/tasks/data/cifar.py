@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 
 from ...core.errors import BadInput
+from .archives import named_files
 from .arrays import Array, Arrays, form, split
-from .pickled import Refused, plain
-from .places import only
+from .safe_pickle import UnsafePickle, safe_unpickle
 
 __all__ = ["read_binary", "read_pickles"]
 
@@ -23,13 +23,13 @@ _SIDE, _PIXELS = 32, 3072
 _TRAIN10 = tuple(f"data_batch_{i}" for i in range(1, 6))
 _NAMES = ("training images", "training labels", "test images", "test labels")
 
-Part = tuple[Array, Array]  # rows of 3,072 bytes, labels
+Shard = tuple[Array, Array]  # rows of 3,072 bytes, labels
 
 
 def read_pickles(path: Path, flag: str, *, fine: bool = False) -> Arrays:
     """`cifar-10-batches-py` or (`fine`) `cifar-100-python`, as folder or archive."""
     train, test = (("train",), "test") if fine else (_TRAIN10, "test_batch")
-    found = only(path, (*train, test), flag, most=_MOST_BYTES)
+    found = named_files(path, (*train, test), flag, most=_MOST_BYTES)
     key = "fine_labels" if fine else "labels"
     return _arrays(
         [_batch(found[name], key, f"{flag}: {name}") for name in train],
@@ -41,7 +41,7 @@ def read_pickles(path: Path, flag: str, *, fine: bool = False) -> Arrays:
 def read_binary(path: Path, flag: str, *, fine: bool = False) -> Arrays:
     """`cifar-10-batches-bin` or (`fine`) `cifar-100-binary`, as folder or archive."""
     train, test = (("train.bin",), "test.bin") if fine else (tuple(f"{n}.bin" for n in _TRAIN10), "test_batch.bin")
-    found = only(path, (*train, test), flag, most=_MOST_BYTES)
+    found = named_files(path, (*train, test), flag, most=_MOST_BYTES)
     first = 2 if fine else 1
     return _arrays(
         [_rows(found[name], first, f"{flag}: {name}") for name in train],
@@ -50,10 +50,10 @@ def read_binary(path: Path, flag: str, *, fine: bool = False) -> Arrays:
     )
 
 
-def _batch(content: bytes, key: str, where: str) -> Part:
+def _batch(content: bytes, key: str, where: str) -> Shard:
     try:
-        named = plain(content)
-    except Refused as e:
+        named = safe_unpickle(content)
+    except UnsafePickle as e:
         raise BadInput(f"{where}: is no pickled CIFAR batch: {e}") from e
     if "data" not in named or key not in named:
         raise BadInput(f"{where}: wants data and {key}; it has {', '.join(named) or 'neither'}")
@@ -69,7 +69,7 @@ def _batch(content: bytes, key: str, where: str) -> Part:
     return x, y
 
 
-def _rows(content: bytes, first: int, where: str) -> Part:
+def _rows(content: bytes, first: int, where: str) -> Shard:
     width = first + _PIXELS
     if not content or len(content) % width:
         raise BadInput(f"{where}: holds {len(content):,} bytes; wants rows of {width:,}")
@@ -77,7 +77,7 @@ def _rows(content: bytes, first: int, where: str) -> Part:
     return rows[:, first:], rows[:, first - 1]
 
 
-def _arrays(train: list[Part], test: Part, flag: str) -> Arrays:
+def _arrays(train: list[Shard], test: Shard, flag: str) -> Arrays:
     x, y = (np.concatenate(column) for column in zip(*train, strict=True))
     return split((_images(x), y), (_images(test[0]), test[1]), flag, _NAMES)
 

@@ -18,10 +18,10 @@ from pathlib import Path
 import numpy as np
 
 from ...core.errors import BadInput
+from .archives import SlowReadNotice, files
 from .arrays import Array, Arrays, split
 from .npz import UNREADABLE
-from .places import Told, files
-from .sets import remark
+from .sets import add_notice
 
 __all__ = ["read_cinic10", "read_tiny_imagenet"]
 
@@ -44,7 +44,7 @@ def read_tiny_imagenet(path: Path, flag: str) -> Arrays:
     return _read(path, flag, side=64, parts=("train", "val"))
 
 
-class _Part:
+class _Split:
     """The images of one part: decoded bytes one after the other, with the class and file of each."""
 
     def __init__(self) -> None:
@@ -69,8 +69,8 @@ class _Part:
 
 
 def _read(path: Path, flag: str, *, side: int, parts: tuple[str, str], classes: Sequence[str] = ()) -> Arrays:
-    found, tables = {part: _Part() for part in parts}, dict.fromkeys((_ANNOTATIONS, _CLASSES), "")
-    decode, told, done = _decoder(side, flag), Told(flag), 0
+    found, tables = {part: _Split() for part in parts}, dict.fromkeys((_ANNOTATIONS, _CLASSES), "")
+    decode, told, done = _decoder(side, flag), SlowReadNotice(flag), 0
 
     def wanted(name: str) -> bool:
         is_table = not classes and name.rpartition("/")[2] in tables
@@ -97,7 +97,7 @@ def _read(path: Path, flag: str, *, side: int, parts: tuple[str, str], classes: 
     for part, there in zip(parts, (y, yt), strict=True):
         if gone := [name for name, i in numbers.items() if i not in there]:
             more = f" and {len(gone) - 10} more" if len(gone) > 10 else ""
-            remark(f"{path.name}: {part}/ has no images of {', '.join(gone[:10])}{more}")
+            add_notice(f"{path.name}: {part}/ has no images of {', '.join(gone[:10])}{more}")
     names = (f"{parts[0]} images", f"{parts[0]} labels", f"{parts[1]} images", f"{parts[1]} labels")
     return split((x, y), (xt, yt), flag, names)
 

@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 
 from ...core.errors import BadInput
+from .archives import SlowReadNotice, files, parent_folder, zip_files
 from .arrays import Array, Arrays, split, whole
 from .npz import read_npz
-from .places import Told, beside, files, zip_files
 
 __all__ = ["read_har", "read_har_npz"]
 
@@ -56,7 +56,9 @@ def _contents(path: Path, flag: str) -> dict[str, bytes]:
 
     found = {n.rpartition("/")[2]: c for n, c in files(path, wanted, flag, most=_MOST_BYTES, home=_home)}
     if not found and path.is_file():  # a .zip inside a .zip
-        for _, inner in files(path, lambda n: n.endswith("UCI HAR Dataset.zip"), flag, most=_MOST_BYTES, home=beside):
+        for _, inner in files(
+            path, lambda n: n.endswith("UCI HAR Dataset.zip"), flag, most=_MOST_BYTES, home=parent_folder
+        ):
             inside = zip_files(io.BytesIO(inner), wanted, flag, most=_MOST_BYTES, home=_home)
             found = {n.rpartition("/")[2]: c for n, c in inside}
     if missing := sorted(names - found.keys()):
@@ -74,7 +76,7 @@ def _home(name: str) -> str:
 
 
 def _part(found: dict[str, bytes], part: str, flag: str) -> tuple[Array, Array, Array]:
-    signals, told, read = dict[str, Array](), Told(f"{flag}: {part}, windows"), 0
+    signals, told, read = dict[str, Array](), SlowReadNotice(f"{flag}: {part}, windows"), 0
     for s in _SIGNALS:
         with np.errstate(over="ignore"):  # what is too large becomes infinite, and is refused as such
             signals[s] = _numbers(found, f"{s}_{part}.txt", flag, _WINDOW).astype(np.float32)

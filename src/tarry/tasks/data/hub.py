@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from ...core.errors import BadInput
+from .archives import SlowReadNotice
 from .arrays import Array, Arrays, Labels, hold_out, labels, split
-from .places import Told
-from .sets import Hub
+from .sets import HubSource
 
 __all__ = ["download", "pictures"]
 
@@ -38,7 +38,7 @@ def pictures(
     train: Sequence[str] = ("train",),
     test: str | None = "test",
     rgb: bool = True,
-) -> Hub:
+) -> HubSource:
     """A set of images at the hub: its columns and parts; without a test part a fixed stratified fifth is held out."""
 
     def read(flag: str) -> Arrays:
@@ -55,14 +55,14 @@ def pictures(
         held = hold_out(labels(ys, len(xs), f"{flag}: {y}"), max(1, len(ys) // 5))
         return Arrays(xs[~held], ys[~held], xs[held], ys[held], gs[~held] if group else None)
 
-    return Hub(name, read)
+    return HubSource(name, read)
 
 
 def _part(rows: Any, x: str, y: str, group: str | None, rgb: bool, flag: str) -> tuple[Array, Labels, Labels]:
     columns = list(rows.column_names)
     if missing := [c for c in (x, y, group) if c is not None and c not in columns]:
         raise BadInput(f"{flag}: has no column {', '.join(missing)}; it has {', '.join(columns)}")
-    told, images = Told(flag), []
+    told, images = SlowReadNotice(flag), []
     for done, row in enumerate(rows):
         images.append(np.asarray(row[x].convert("RGB" if rgb else "L"), np.uint8))
         told(done)

@@ -14,7 +14,7 @@ from .hub import pictures
 from .idx import MARKS, read_idx
 from .leaf import read_femnist
 from .npz import read_pictures
-from .sets import DataSet, Form, Hub, add
+from .sets import DataSet, FileFormat, HubSource, add_set
 from .stl10 import read_stl10
 from .svhn import FILES as SVHN_FILES
 from .svhn import read_svhn
@@ -28,13 +28,13 @@ def _add(
     name: str,
     what: str,
     classes: int,
-    *forms: Form,
+    *forms: FileFormat,
     shape: tuple[int, int, int] | None,
     examples: tuple[int, int] | None,
     get: str,
     stand_in: str,
     folders: tuple[str, ...] = (),
-    hub: Hub | None = None,
+    hub: HubSource | None = None,
     npz: Read = read_pictures,
 ) -> None:
     """A set of images of this height, width and channels, so many to train on and to test; None where it varies."""
@@ -46,16 +46,16 @@ def _add(
     def of(read: Read) -> Read:
         return lambda path, flag: checked(read(path, flag), flag)
 
-    every = tuple(Form(f.at, of(f.read), f.marks) for f in (Form((f"{name}.npz",), npz), *forms))
-    there = None if hub is None else Hub(hub.id, lambda flag: checked(hub.read(flag), flag))
-    add(DataSet(name, what, every, get, stand_in, folders, there, () if examples is None else (examples,)))
+    every = tuple(FileFormat(f.at, of(f.read), f.marks) for f in (FileFormat((f"{name}.npz",), npz), *forms))
+    there = None if hub is None else HubSource(hub.id, lambda flag: checked(hub.read(flag), flag))
+    add_set(DataSet(name, what, every, get, stand_in, folders, there, () if examples is None else (examples,)))
 
 
 _add(
     "mnist",
     "handwritten digits, 28×28 grey, 10 classes: 60,000 / 10,000",
     10,
-    Form(("./",), read_idx, MARKS),
+    FileFormat(("./",), read_idx, MARKS),
     shape=(28, 28, 1),
     examples=(60_000, 10_000),
     folders=("MNIST/raw", "MNIST"),
@@ -68,7 +68,7 @@ _add(
     "fashion_mnist",
     "pieces of clothing, 28×28 grey, 10 classes: 60,000 / 10,000",
     10,
-    Form(
+    FileFormat(
         ("fashion_mnist/", "fashion-mnist/", "FashionMNIST/raw/", "FashionMNIST/", "fashion-mnist/data/fashion/"),
         read_idx,
         MARKS,
@@ -84,8 +84,10 @@ _add(
     "cifar10",
     "photographs, 32×32 colour, 10 classes: 50,000 / 10,000",
     10,
-    Form(("cifar-10-batches-py", "cifar-10-python.tar.gz", "cifar10/", "CIFAR10/"), read_pickles, ("data_batch_1",)),
-    Form(
+    FileFormat(
+        ("cifar-10-batches-py", "cifar-10-python.tar.gz", "cifar10/", "CIFAR10/"), read_pickles, ("data_batch_1",)
+    ),
+    FileFormat(
         ("cifar-10-batches-bin", "cifar-10-binary.tar.gz", "cifar10/", "CIFAR10/"), read_binary, ("data_batch_1.bin",)
     ),
     shape=(32, 32, 3),
@@ -99,12 +101,12 @@ _add(
     "cifar100",
     "photographs, 32×32 colour, 100 classes: 50,000 / 10,000",
     100,
-    Form(
+    FileFormat(
         ("cifar-100-python", "cifar-100-python.tar.gz", "cifar100/", "CIFAR100/"),
         partial(read_pickles, fine=True),
         ("train",),
     ),
-    Form(
+    FileFormat(
         ("cifar-100-binary", "cifar-100-binary.tar.gz", "cifar100/", "CIFAR100/"),
         partial(read_binary, fine=True),
         ("train.bin",),
@@ -120,7 +122,7 @@ _add(
     "svhn",
     "digits of house numbers, 32×32 colour, 10 classes: 73,257 / 26,032",
     10,
-    Form(("./",), read_svhn, SVHN_FILES),
+    FileFormat(("./",), read_svhn, SVHN_FILES),
     shape=(32, 32, 3),
     examples=(73_257, 26_032),
     folders=("SVHN",),
@@ -132,7 +134,7 @@ _add(
     "cinic10",
     "photographs of CIFAR-10 and ImageNet, 32×32 colour, 10 classes: 90,000 / 90,000 (valid/ is not used)",
     10,
-    Form(("CINIC-10", "CINIC-10.tar.gz", "cinic-10", "CINIC10", "cinic10/"), read_cinic10, ("train",)),
+    FileFormat(("CINIC-10", "CINIC-10.tar.gz", "cinic-10", "CINIC10", "cinic10/"), read_cinic10, ("train",)),
     shape=(32, 32, 3),
     examples=(90_000, 90_000),
     get="CINIC-10.tar.gz from datashare.ed.ac.uk/handle/10283/3192, as it is or unpacked into a folder CINIC-10",
@@ -163,7 +165,9 @@ _add(
     "femnist",
     "handwritten characters by writer, 28×28 grey, 62 classes, about 3,500 writers: 805,263 in all",
     62,
-    Form(("femnist/", "femnist/data/", "FEMNIST/", "leaf/data/femnist/data/"), read_femnist, ("train", "all_data")),
+    FileFormat(
+        ("femnist/", "femnist/data/", "FEMNIST/", "leaf/data/femnist/data/"), read_femnist, ("train", "all_data")
+    ),
     shape=(28, 28, 1),
     examples=None,
     get="LEAF (github.com/TalwalkarLab/leaf): in data/femnist run ./preprocess.sh -s niid --sf 1.0 -k 0 -t sample and"
@@ -175,7 +179,7 @@ _add(
     "stl10",
     "photographs, 96×96 colour, 10 classes: 5,000 / 8,000, and 100,000 without labels (--unlabelled stl10)",
     10,
-    Form(("stl10_binary", "stl10_binary.tar.gz", "stl10/", "STL10/"), read_stl10, ("train_X.bin",)),
+    FileFormat(("stl10_binary", "stl10_binary.tar.gz", "stl10/", "STL10/"), read_stl10, ("train_X.bin",)),
     shape=(96, 96, 3),
     examples=(5000, 8000),
     folders=("STL10",),
@@ -187,7 +191,7 @@ _add(
     "tiny_imagenet",
     "photographs, 64×64 colour, 200 classes: 100,000 / 10,000",
     200,
-    Form(
+    FileFormat(
         ("tiny-imagenet-200", "tiny-imagenet-200.zip", "tiny_imagenet/", "tiny-imagenet/"),
         read_tiny_imagenet,
         ("train",),
@@ -203,7 +207,7 @@ _add(
     "har",
     "movements of 30 people recorded by a phone, windows of 128 readings, 6 activities: 7,352 / 2,947",
     6,
-    Form(
+    FileFormat(
         ("UCI HAR Dataset", "UCI HAR Dataset.zip", "human+activity+recognition+using+smartphones.zip", "har/", "HAR/"),
         read_har,
         ("train/Inertial Signals",),

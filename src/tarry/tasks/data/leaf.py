@@ -15,15 +15,15 @@ from typing import Any
 import numpy as np
 
 from ...core.errors import BadInput
+from .archives import SlowReadNotice, files
 from .arrays import Array, Arrays, Labels, hold_out, labels, split
-from .places import Told, files
 
 __all__ = ["read_femnist"]
 
 _SIDE = 28
 _MOST_BYTES = 2 << 30
 
-Part = tuple[Array, Labels, Labels]  # images, labels, writers
+Shard = tuple[Array, Labels, Labels]  # images, labels, writers
 
 
 def read_femnist(path: Path, flag: str) -> Arrays:
@@ -42,12 +42,12 @@ def read_femnist(path: Path, flag: str) -> Arrays:
     return Arrays(x[~held], y[~held], x[held], y[held], groups[~held])
 
 
-def _part(path: Path, part: str, writers: dict[str, int], flag: str) -> Part | None:
+def _part(path: Path, part: str, writers: dict[str, int], flag: str) -> Shard | None:
     def wanted(name: str) -> bool:
         return name.endswith(".json") and name.startswith(f"{part}/")
 
-    rows: list[Part] = []
-    told, done = Told(flag), 0
+    rows: list[Shard] = []
+    told, done = SlowReadNotice(flag), 0
     for name, content in files(path, wanted, flag, most=_MOST_BYTES):
         for user, x, y in _users(content, f"{flag}: {name}"):
             number = writers.setdefault(user, len(writers))

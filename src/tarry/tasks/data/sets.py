@@ -41,18 +41,18 @@ from .arrays import Arrays
 
 __all__ = [
     "DataSet",
-    "Form",
-    "Hub",
-    "absent",
-    "add",
-    "catalogue",
+    "FileFormat",
+    "HubSource",
+    "add_notice",
+    "add_set",
+    "catalog",
+    "collect_notices",
     "data_folder",
     "fetch",
+    "is_absent",
     "load",
     "loose_files",
     "missing",
-    "remark",
-    "remarked",
     "where_data_is",
     "without_flags",
 ]
@@ -69,7 +69,7 @@ def _spellings(at: str) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Form:
+class FileFormat:
     """One way a data set lies on a disk: any of `at` (file, folder or archive, relative to TARRY_DATA) is enough.
 
     A path that ends in `/` is a folder that counts only when one of `marks` is in it; `./` is where it is looked for.
@@ -98,7 +98,7 @@ class Form:
 
 
 @dataclass(frozen=True)
-class Hub:
+class HubSource:
     """A set at the Hugging Face hub: its id there, and what makes ours of it (given how complaints begin)."""
 
     id: str
@@ -111,11 +111,11 @@ class DataSet:
 
     name: str
     what: str
-    forms: tuple[Form, ...]
+    forms: tuple[FileFormat, ...]
     get: str
     stand_in: str
     folders: tuple[str, ...] = ()
-    hub: Hub | None = None
+    hub: HubSource | None = None
     sizes: tuple[tuple[int, int], ...] = ()  # of a whole set: training and test examples; empty where that varies
 
     @property
@@ -123,7 +123,7 @@ class DataSet:
         """The sub-folders of TARRY_DATA that are also looked in."""
         return tuple(dict.fromkeys((self.name, *self.folders)))
 
-    def find(self, forms: Sequence[Form] | None = None) -> tuple[Path, Form] | None:
+    def find(self, forms: Sequence[FileFormat] | None = None) -> tuple[Path, FileFormat] | None:
         """Where it lies and in which form (of all, or of those given), or None."""
         folder = data_folder()
         if folder is None:
@@ -153,14 +153,14 @@ class DataSet:
 _sets: dict[str, DataSet] = {}
 
 
-def add(made: DataSet) -> DataSet:
+def add_set(made: DataSet) -> DataSet:
     """Put a set into the catalogue; its name must be new."""
     assert made.name not in _sets, f"data set {made.name!r} is in the catalogue twice"
     _sets[made.name] = made
     return made
 
 
-def catalogue() -> dict[str, DataSet]:
+def catalog() -> dict[str, DataSet]:
     """Every set by name, sorted."""
     return dict(sorted(_sets.items()))
 
@@ -207,23 +207,23 @@ def fetch(name: str, *, hub: bool = False) -> Any:
     if (found := made.find()) is not None:
         path, form = found
         where = os.path.relpath(path, data_folder())
-        return _counted(made, name if where == "." else where, form.read(path, f"--task {name}: {path}"))
-    asked = hub or _hub_asked()
+        return _check_sizes(made, name if where == "." else where, form.read(path, f"--task {name}: {path}"))
+    asked = hub or _hub_enabled()
     if made.hub is None or not asked:
         raise BadInput(f"--task {name}: {missing(made, asked=asked)}")
     try:
-        return _counted(made, made.hub.id, made.hub.read(f"--task {name}: {made.hub.id} of the Hugging Face hub"))
+        return _check_sizes(made, made.hub.id, made.hub.read(f"--task {name}: {made.hub.id} of the Hugging Face hub"))
     except BadInput as e:
         raise BadInput(f"{e}. And {missing(made, asked=True)}") from e
 
 
-def _hub_asked() -> bool:
+def _hub_enabled() -> bool:
     return os.environ.get("TARRY_HUB", "").lower() in ("1", "true", "yes", "on")
 
 
-def absent(name: str, *, hub: bool = False) -> str | None:
+def is_absent(name: str, *, hub: bool = False) -> str | None:
     """What `missing` says of a set that is not here and not asked for at the hub; None of all others. Reads nothing."""
-    made, asked = _sets.get(name), hub or _hub_asked()
+    made, asked = _sets.get(name), hub or _hub_enabled()
     if made is None or made.find() is not None or (made.hub is not None and asked):
         return None
     return missing(made, asked=asked)
@@ -237,33 +237,33 @@ def load(name: str, *, hub: bool = False) -> Arrays:
     return arrays
 
 
-_heard: ContextVar[tuple[list[str], int | None] | None] = ContextVar("heard", default=None)
+_collected: ContextVar[tuple[list[str], int | None] | None] = ContextVar("heard", default=None)
 
 
 @contextmanager
-def remarked(limit: int | None = None) -> Iterator[list[str]]:
+def collect_notices(limit: int | None = None) -> Iterator[list[str]]:
     """What is remarked on the sets that are read meanwhile, of which `limit` training examples are asked for."""
     said: list[str] = []
-    token = _heard.set((said, limit))
+    token = _collected.set((said, limit))
     try:
         yield said
     finally:
-        _heard.reset(token)
+        _collected.reset(token)
 
 
-def remark(sentence: str) -> None:
+def add_notice(sentence: str) -> None:
     """Say something of a set that is not wrong, to whoever listens."""
-    if (heard := _heard.get()) is not None:
+    if (heard := _collected.get()) is not None:
         heard[0].append(sentence)
 
 
-def _counted(made: DataSet, where: str, found: Any) -> Any:
+def _check_sizes(made: DataSet, where: str, found: Any) -> Any:
     """What was found, Arrays or a record of texts; that it is not the whole set is remarked."""
-    if not made.sizes or (heard := _heard.get()) is None:
+    if not made.sizes or (heard := _collected.get()) is None:
         return found
     train, test = (found.y_train, found.y_test) if isinstance(found, Arrays) else (found.train, found.test)
     if (told := made.short(len(train), len(test), heard[1])) is not None:
-        remark(f"{where}: {told}")
+        add_notice(f"{where}: {told}")
     return found
 
 

@@ -12,12 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ...core.errors import BadInput
+from .archives import named_files
 from .arrays import Array, Arrays, split
-from .places import only
 
-__all__ = ["UNLABELLED", "read_stl10", "read_unlabelled"]
+__all__ = ["UNLABELED", "read_stl10", "read_unlabeled"]
 
-UNLABELLED = "unlabeled_X.bin"
+UNLABELED = "unlabeled_X.bin"
 _SIDE = 96
 _IMAGE = 3 * _SIDE * _SIDE
 _MOST_BYTES = 1 << 30
@@ -27,7 +27,7 @@ _FILES = ("train_X.bin", "train_y.bin", "test_X.bin", "test_y.bin")
 
 def read_stl10(path: Path, flag: str) -> Arrays:
     """The labelled parts of `stl10_binary`, as folder or archive."""
-    found = only(path, _FILES, flag, most=_MOST_BYTES)
+    found = named_files(path, _FILES, flag, most=_MOST_BYTES)
     parts = []
     for part in ("train", "test"):
         x = _images(np.frombuffer(found[f"{part}_X.bin"], np.uint8), f"{flag}: {part}_X.bin")
@@ -38,17 +38,17 @@ def read_stl10(path: Path, flag: str) -> Arrays:
     return split(parts[0], parts[1], flag, _FILES)
 
 
-def read_unlabelled(path: Path, flag: str, chosen: Callable[[int], list[int]]) -> npt.NDArray[np.uint8]:
+def read_unlabeled(path: Path, flag: str, chosen: Callable[[int], list[int]]) -> npt.NDArray[np.uint8]:
     """Some images of the unlabelled part, N×H×W×C: `chosen` says which of how many; of a folder no other is read."""
-    file = path / UNLABELLED
+    file = path / UNLABELED
     if file.is_file():
         size = file.stat().st_size
         everything: Array = np.memmap(file, np.uint8, "r") if size else np.zeros(0, np.uint8)
     else:
-        everything = np.frombuffer(only(path, (UNLABELLED,), flag, most=_MOST_UNLABELLED)[UNLABELLED], np.uint8)
-    _check(everything, f"{flag}: {UNLABELLED}")
+        everything = np.frombuffer(named_files(path, (UNLABELED,), flag, most=_MOST_UNLABELLED)[UNLABELED], np.uint8)
+    _check(everything, f"{flag}: {UNLABELED}")
     rows = everything.reshape(-1, _IMAGE)
-    return _images(np.array(rows[chosen(len(rows))]).ravel(), f"{flag}: {UNLABELLED}")
+    return _images(np.array(rows[chosen(len(rows))]).ravel(), f"{flag}: {UNLABELED}")
 
 
 def _check(content: Array, where: str) -> None:

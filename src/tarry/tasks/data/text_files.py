@@ -22,20 +22,30 @@ from pathlib import Path
 from typing import Any
 
 from ...core.errors import BadInput
-from .places import beside, files
-from .posts import body
-from .texts import Row, Text, Texts, gathered
+from .archives import files, parent_folder
+from .newsgroup_posts import strip_headers
+from .texts import Row, Text, Texts, gather_texts
 
 __all__ = ["ag_csv", "banking_csv", "glue_tsv", "jsonl", "loose_jsonl", "math_json", "msr_txt", "newsgroups"]
-__all__ += ["answer_of", "both", "news_of", "pair_of", "place", "post_of", "question_jsonl", "said", "text_of"]
+__all__ += [
+    "answer_of",
+    "news_of",
+    "pair_of",
+    "post_of",
+    "question_jsonl",
+    "text_field",
+    "text_of",
+    "text_pair",
+    "where_in_file",
+]
 
-Found = dict[str, Any]
+TextRows = dict[str, Any]
 Reader = Callable[[Path, str], Texts]
 _MOST = 1 << 30  # bytes a file
 _CSV_LIMIT = 10_000_000  # characters a field; the module's own is 131,072
 
 
-def said(row: Found, field: str) -> str:
+def text_field(row: TextRows, field: str) -> str:
     """A field that holds a text; `place` says what is wrong with another."""
     value = row[field]
     if not isinstance(value, str):
@@ -43,39 +53,39 @@ def said(row: Found, field: str) -> str:
     return value
 
 
-def both(row: Found, one: str, other: str) -> Text:
-    return said(row, one), said(row, other)
+def text_pair(row: TextRows, one: str, other: str) -> Text:
+    return text_field(row, one), text_field(row, other)
 
 
-def text_of(row: Found) -> Text:
-    return said(row, "text")
+def text_of(row: TextRows) -> Text:
+    return text_field(row, "text")
 
 
-def post_of(row: Found) -> Text:
-    return body(said(row, "text"))
+def post_of(row: TextRows) -> Text:
+    return strip_headers(text_field(row, "text"))
 
 
-def news_of(row: Found) -> Text:
+def news_of(row: TextRows) -> Text:
     """Title, where there is one, and description; a backslash in them stands for a line's end."""
-    return " ".join(str(part) for part in (row.get("title"), said(row, "text")) if part).replace("\\", " ")
+    return " ".join(str(part) for part in (row.get("title"), text_field(row, "text")) if part).replace("\\", " ")
 
 
-def pair_of(row: Found) -> Text:
-    return both(row, "s1", "s2")
+def pair_of(row: TextRows) -> Text:
+    return text_pair(row, "s1", "s2")
 
 
-def answer_of(row: Found) -> Text:
-    return both(row, "question", "answer")
+def answer_of(row: TextRows) -> Text:
+    return text_pair(row, "question", "answer")
 
 
-def _either_of(row: Found) -> Text:
+def _either_of(row: TextRows) -> Text:
     if "text" in row and "s1" in row:
         raise TypeError("has text as well as s1; wants one text, or the two of a pair")
     return pair_of(row) if "s1" in row else text_of(row)
 
 
 def jsonl(
-    text: Callable[[Found], Text], classes: Sequence[str] = (), *, label: Any = "y", n: int = 0, wants: str = ""
+    text: Callable[[TextRows], Text], classes: Sequence[str] = (), *, label: Any = "y", n: int = 0, wants: str = ""
 ) -> Reader:
     """A reader of one object a line: `split`, what `text` makes a text of, and the field `label` (a number: always).
 
@@ -83,10 +93,10 @@ def jsonl(
     """
 
     def read(path: Path, flag: str) -> Texts:
-        return gathered((_row(i, row, flag) for i, row in _lines(_content(path, flag), flag)), flag, classes, n)
+        return gather_texts((_row(i, row, flag) for i, row in _lines(_content(path, flag), flag)), flag, classes, n)
 
-    def _row(i: int, row: Found, flag: str) -> Row:
-        with place(f"line {i}", row, flag, wants):
+    def _row(i: int, row: TextRows, flag: str) -> Row:
+        with where_in_file(f"line {i}", row, flag, wants):
             return Row(row["split"], text(row), row[label] if isinstance(label, str) else label)
 
     return read
@@ -98,13 +108,13 @@ _read_loose = jsonl(_either_of, wants="; wants split (train, test or validation)
 def loose_jsonl(path: Path, flag: str) -> Texts:
     """A set that nobody knows: `split`, `y` and `text`, or `s1` and `s2` in all lines."""
     made = _read_loose(path, flag)
-    if len({isinstance(text, str) for text in (*made.train, *made.test, *made.unlabelled)}) > 1:
+    if len({isinstance(text, str) for text in (*made.train, *made.test, *made.unlabeled)}) > 1:
         raise BadInput(f"{flag}: some lines have text and some s1 and s2; all must be alike")
     return made
 
 
 @contextmanager
-def place(where: str, row: Found, flag: str, wants: str = "") -> Iterator[None]:
+def where_in_file(where: str, row: TextRows, flag: str, wants: str = "") -> Iterator[None]:
     """What is wrong with a row is said of it."""
     try:
         yield
@@ -119,12 +129,12 @@ def question_jsonl(path: Path, flag: str) -> Texts:
     rows = []
     for name, text in _texts(path, ("train.jsonl", "test.jsonl"), flag).items():
         for i, row in _lines(text, f"{flag}: {name}"):
-            with place(f"line {i}", row, f"{flag}: {name}"):
+            with where_in_file(f"line {i}", row, f"{flag}: {name}"):
                 rows.append(Row(name.removesuffix(".jsonl"), answer_of(row), 0))
-    return gathered(rows, flag, ["grade school mathematics"])
+    return gather_texts(rows, flag, ["grade school mathematics"])
 
 
-def _lines(text: str, flag: str) -> Iterator[tuple[int, Found]]:
+def _lines(text: str, flag: str) -> Iterator[tuple[int, TextRows]]:
     for i, line in enumerate(io.StringIO(text), 1):
         if not line.strip():
             continue
@@ -143,7 +153,7 @@ def _texts(path: Path, names: Sequence[str], flag: str, perhaps: Sequence[str] =
     if path.is_dir():
         found = {name: _bytes(path / name, flag) for name in wanted if isfile(path / name)}
     else:
-        there = files(path, lambda n: n.rpartition("/")[2] in wanted, flag, most=_MOST, home=beside)
+        there = files(path, lambda n: n.rpartition("/")[2] in wanted, flag, most=_MOST, home=parent_folder)
         found = {name.rpartition("/")[2]: content for name, content in there}
     if missing := [name for name in names if name not in found]:
         raise BadInput(f"{flag}: lacks {', '.join(missing)}")
@@ -179,7 +189,7 @@ def math_json(path: Path, flag: str) -> Texts:
         not isinstance(r, dict) or any(not isinstance(r.get(field), str) for field in wanted) for r in rows
     ):
         raise BadInput(f"{flag}: wants a list of objects with the fields {', '.join(wanted)}, all texts")
-    return gathered((Row("train", (r["instruction"], r["output"]), r["source"]) for r in rows), flag)
+    return gather_texts((Row("train", (r["instruction"], r["output"]), r["source"]) for r in rows), flag)
 
 
 def newsgroups(classes: Sequence[str]) -> Reader:
@@ -196,7 +206,9 @@ def newsgroups(classes: Sequence[str]) -> Reader:
         for split in ("train", "test"):
             if lacking := [group for group in classes if (split, group) not in there]:
                 raise BadInput(f"{flag}: 20news-bydate-{split} has no posts of {', '.join(lacking)}")
-        return gathered((Row(split, body(post), group) for (split, group, _), post in posts), flag, classes)
+        return gather_texts(
+            (Row(split, strip_headers(post), group) for (split, group, _), post in posts), flag, classes
+        )
 
     return read
 
@@ -231,7 +243,7 @@ def ag_csv(classes: Sequence[str]) -> Reader:
                         " description"
                     )
                 rows.append(Row(split, news_of({"title": row[1], "text": row[2]}), numbers[row[0]]))
-        return gathered(rows, flag, classes)
+        return gather_texts(rows, flag, classes)
 
     return read
 
@@ -251,7 +263,7 @@ def banking_csv(n: int) -> Reader:
                 if len(line) != 2:
                     raise BadInput(f"{flag}: line {i} of {split}.csv has {len(line)} columns; wants text, category")
                 rows.append(Row(split, line[0], line[1]))
-        return gathered(rows, flag, n=n)
+        return gather_texts(rows, flag, n=n)
 
     return read
 
@@ -270,7 +282,7 @@ def msr_txt(path: Path, flag: str) -> Texts:
     """msr_paraphrase_train.txt and msr_paraphrase_test.txt of a folder."""
     names = {f"msr_paraphrase_{split}.txt": split for split in ("train", "test")}
     tables = {names[name]: text for name, text in _texts(path, tuple(names), flag).items()}
-    return gathered(_paraphrases(tables, flag), flag, ["different", "paraphrase"])
+    return gather_texts(_paraphrases(tables, flag), flag, ["different", "paraphrase"])
 
 
 def glue_tsv(kind: str, classes: Sequence[str]) -> Reader:
@@ -281,7 +293,7 @@ def glue_tsv(kind: str, classes: Sequence[str]) -> Reader:
         found = _texts(path, ("train.tsv", "dev.tsv"), flag, perhaps=("test.tsv",))
         tables = {names[name]: text for name, text in found.items()}
         rows = _paraphrases(tables, flag) if kind == "mrpc" else _sentences(tables, flag)
-        return gathered(rows, flag, classes)
+        return gather_texts(rows, flag, classes)
 
     return read
 

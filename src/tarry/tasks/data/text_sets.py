@@ -7,8 +7,8 @@ from typing import Any
 
 from . import text_files as files
 from .hub import download
-from .sets import DataSet, Form, Hub, add
-from .texts import Row, Text, Texts, gathered
+from .sets import DataSet, FileFormat, HubSource, add_set
+from .texts import Row, Text, Texts, gather_texts
 
 __all__ = ["AG_NEWS", "NEWSGROUPS"]
 
@@ -46,34 +46,34 @@ def _at_hub(
     classes: Sequence[str] = (),
     config: str | None = None,
     n: int = 0,
-) -> Hub:
+) -> HubSource:
     """A set of texts at the hub: what `row` makes of a row and its split."""
 
     def read(flag: str) -> Texts:
         splits = download(id, config, flag)
         rows = (_row(i, split, dict(r), flag) for split, part in splits.items() for i, r in enumerate(part, 1))
-        return gathered(rows, flag, classes, n)
+        return gather_texts(rows, flag, classes, n)
 
     def _row(i: int, split: str, r: dict[str, Any], flag: str) -> Row:
-        with files.place(f"row {i} of {split}", r, flag):
+        with files.where_in_file(f"row {i} of {split}", r, flag):
             return row(split, r)
 
-    return Hub(id, read)
+    return HubSource(id, read)
 
 
 def _glue(split: str, text: Text, r: dict[str, Any]) -> Row:
     return Row(split, text, None if split == "test" else r["label"])
 
 
-add(
+add_set(
     DataSet(
         name="20newsgroups",
         what="posts to 20 newsgroups without header, signature and quotes, cut by date: 11,314 / 7,532",
         sizes=((11_314, 7_532),),
         forms=(
-            Form(("20newsgroups.jsonl",), files.jsonl(files.post_of, NEWSGROUPS)),
-            Form(("./", "20news-bydate/"), files.newsgroups(NEWSGROUPS), marks=("20news-bydate-train",)),
-            Form(("20news-bydate.tar.gz",), files.newsgroups(NEWSGROUPS)),
+            FileFormat(("20newsgroups.jsonl",), files.jsonl(files.post_of, NEWSGROUPS)),
+            FileFormat(("./", "20news-bydate/"), files.newsgroups(NEWSGROUPS), marks=("20news-bydate-train",)),
+            FileFormat(("20news-bydate.tar.gz",), files.newsgroups(NEWSGROUPS)),
         ),
         get="20news-bydate.tar.gz of qwone.com/~jason/20Newsgroups, as it is or unpacked",
         stand_in=_STAND_IN,
@@ -82,88 +82,94 @@ add(
         hub=_at_hub("SetFit/20_newsgroups", lambda s, r: Row(s, files.text_of(r), r["label"]), NEWSGROUPS),
     )
 )
-add(
+add_set(
     DataSet(
         name="ag_news",
         what="news, title and description, 4 classes: 120,000 / 7,600",
         sizes=((120_000, 7_600),),
         forms=(
-            Form(("ag_news.jsonl",), files.jsonl(files.news_of, AG_NEWS)),
-            Form(("ag_news_csv/", "ag_news/", "AG_NEWS/"), files.ag_csv(AG_NEWS), marks=("train.csv",)),
-            Form(("ag_news_csv.tar.gz",), files.ag_csv(AG_NEWS)),
+            FileFormat(("ag_news.jsonl",), files.jsonl(files.news_of, AG_NEWS)),
+            FileFormat(("ag_news_csv/", "ag_news/", "AG_NEWS/"), files.ag_csv(AG_NEWS), marks=("train.csv",)),
+            FileFormat(("ag_news_csv.tar.gz",), files.ag_csv(AG_NEWS)),
         ),
         get="train.csv and test.csv of Zhang et al. 2015 (ag_news_csv.tar.gz, as it is or unpacked)",
         stand_in=_STAND_IN,
         hub=_at_hub("fancyzhx/ag_news", lambda s, r: Row(s, files.news_of(r), r["label"]), AG_NEWS),
     )
 )
-add(
+add_set(
     DataSet(
         name="mrpc",
         what="pairs of sentences, whether they say the same: 4,076 / 1,725, or 3,668 / 408 as in GLUE",
         sizes=((4_076, 1_725), (3_668, 408)),
         forms=(
-            Form(("mrpc.jsonl",), files.jsonl(files.pair_of, _MRPC)),
-            Form(("./", "mrpc/", "MRPC/"), files.msr_txt, marks=("msr_paraphrase_train.txt",)),
-            Form(("MRPC/", "glue_data/MRPC/"), files.glue_tsv("mrpc", _MRPC), marks=("dev.tsv",)),
+            FileFormat(("mrpc.jsonl",), files.jsonl(files.pair_of, _MRPC)),
+            FileFormat(("./", "mrpc/", "MRPC/"), files.msr_txt, marks=("msr_paraphrase_train.txt",)),
+            FileFormat(("MRPC/", "glue_data/MRPC/"), files.glue_tsv("mrpc", _MRPC), marks=("dev.tsv",)),
         ),
         get="msr_paraphrase_train.txt and _test.txt of the Microsoft Research Paraphrase Corpus, or MRPC of GLUE",
         stand_in=_STAND_IN,
-        hub=_at_hub("nyu-mll/glue", lambda s, r: _glue(s, files.both(r, "sentence1", "sentence2"), r), _MRPC, "mrpc"),
+        hub=_at_hub(
+            "nyu-mll/glue", lambda s, r: _glue(s, files.text_pair(r, "sentence1", "sentence2"), r), _MRPC, "mrpc"
+        ),
     )
 )
-add(
+add_set(
     DataSet(
         name="sst2",
         what="phrases of film reviews, negative or positive: 67,349 / 872 (GLUE's validation set)",
         sizes=((67_349, 872),),
         forms=(
-            Form(("sst2.jsonl",), files.jsonl(files.text_of, _SST2)),
-            Form(("SST-2/", "glue_data/SST-2/"), files.glue_tsv("sst2", _SST2), marks=("dev.tsv",)),
-            Form(("SST-2.zip",), files.glue_tsv("sst2", _SST2)),
+            FileFormat(("sst2.jsonl",), files.jsonl(files.text_of, _SST2)),
+            FileFormat(("SST-2/", "glue_data/SST-2/"), files.glue_tsv("sst2", _SST2), marks=("dev.tsv",)),
+            FileFormat(("SST-2.zip",), files.glue_tsv("sst2", _SST2)),
         ),
         get="SST-2.zip of GLUE, as it is or unpacked",
         stand_in=_STAND_IN,
-        hub=_at_hub("nyu-mll/glue", lambda s, r: _glue(s, files.said(r, "sentence").strip(), r), _SST2, "sst2"),
+        hub=_at_hub("nyu-mll/glue", lambda s, r: _glue(s, files.text_field(r, "sentence").strip(), r), _SST2, "sst2"),
     )
 )
-add(
+add_set(
     DataSet(
         name="banking77",
         what="customers' questions to a bank, 77 intents: 10,003 / 3,080",
         sizes=((10_003, 3_080),),
         forms=(
-            Form(("banking77.jsonl",), files.jsonl(files.text_of, n=_INTENTS)),
-            Form(("banking77/", "banking_data/"), files.banking_csv(_INTENTS), marks=("train.csv",)),
+            FileFormat(("banking77.jsonl",), files.jsonl(files.text_of, n=_INTENTS)),
+            FileFormat(("banking77/", "banking_data/"), files.banking_csv(_INTENTS), marks=("train.csv",)),
         ),
         get="train.csv and test.csv of banking_data in github.com/PolyAI-LDN/task-specific-datasets",
         stand_in=_STAND_IN,
         hub=_at_hub("mteb/banking77", lambda s, r: Row(s, files.text_of(r), r["label_text"]), n=_INTENTS),
     )
 )
-add(
+add_set(
     DataSet(
         name="gsm8k",
         what="grade school mathematics, questions with worked answers: 7,473 / 1,319",
         sizes=((7_473, 1_319),),
         forms=(
-            Form(("gsm8k.jsonl",), files.jsonl(files.answer_of, _SCHOOL, label=0)),
-            Form(("gsm8k/", "grade-school-math/grade_school_math/data/"), files.question_jsonl, marks=("train.jsonl",)),
+            FileFormat(("gsm8k.jsonl",), files.jsonl(files.answer_of, _SCHOOL, label=0)),
+            FileFormat(
+                ("gsm8k/", "grade-school-math/grade_school_math/data/"), files.question_jsonl, marks=("train.jsonl",)
+            ),
         ),
         get="train.jsonl and test.jsonl of github.com/openai/grade-school-math",
         stand_in=_STAND_IN,
         hub=_at_hub("openai/gsm8k", lambda s, r: Row(s, files.answer_of(r), 0), _SCHOOL, "main"),
     )
 )
-add(
+add_set(
     DataSet(
         name="mathinstruct",
         what="mathematical questions with answers from 13 collections: 262,039, no test set",
         sizes=((262_039, 0),),
-        forms=(Form(("MathInstruct.json", "mathinstruct.json"), files.math_json),),
+        forms=(FileFormat(("MathInstruct.json", "mathinstruct.json"), files.math_json),),
         get="MathInstruct.json of TIGER-Lab/MathInstruct at the Hugging Face hub",
         stand_in="--task gsm8k",
         folders=("MathInstruct", "mathinstruct"),
-        hub=_at_hub("TIGER-Lab/MathInstruct", lambda s, r: Row(s, files.both(r, "instruction", "output"), r["source"])),
+        hub=_at_hub(
+            "TIGER-Lab/MathInstruct", lambda s, r: Row(s, files.text_pair(r, "instruction", "output"), r["source"])
+        ),
     )
 )

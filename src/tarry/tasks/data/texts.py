@@ -16,7 +16,7 @@ from ...core.errors import BadInput
 from .arrays import Labels, hold_out
 from .sets import fetch
 
-__all__ = ["Row", "Text", "Texts", "gathered", "load_text", "with_test"]
+__all__ = ["Row", "Text", "Texts", "gather_texts", "load_text", "with_test"]
 
 Text = str | tuple[str, str]
 
@@ -33,8 +33,8 @@ class Texts:
     test: tuple[Text, ...]
     y_test: Labels
     classes: tuple[str, ...]
-    unlabelled: tuple[Text, ...] = ()
-    validated: bool = False
+    unlabeled: tuple[Text, ...] = ()
+    has_validation: bool = False
 
 
 class Row(NamedTuple):
@@ -45,7 +45,7 @@ class Row(NamedTuple):
     label: int | str | None = None
 
 
-def gathered(rows: Iterable[Row], flag: str, classes: Sequence[str] = (), n: int = 0) -> Texts:
+def gather_texts(rows: Iterable[Row], flag: str, classes: Sequence[str] = (), n: int = 0) -> Texts:
     """Rows of the splits train, test and validation as one set.
 
     Where there is a validation set it is what is tested on, and the test set's texts go without labels, as in GLUE.
@@ -68,8 +68,8 @@ def gathered(rows: Iterable[Row], flag: str, classes: Sequence[str] = (), n: int
         test=tuple(r.text for r in test),
         y_test=_labels(test, place, flag),
         classes=tuple(classes),
-        unlabelled=tuple(r.text for r in by["test"]) if by["validation"] else (),
-        validated=bool(by["validation"]),
+        unlabeled=tuple(r.text for r in by["test"]) if by["validation"] else (),
+        has_validation=bool(by["validation"]),
     )
 
 
@@ -110,7 +110,7 @@ def with_test(texts: Texts, n: int) -> Texts:
         test=tuple(texts.train[i] for i in held),
         y_test=texts.y_train[held],
         classes=texts.classes,
-        unlabelled=texts.unlabelled or texts.test,
+        unlabeled=texts.unlabeled or texts.test,
     )
 
 

@@ -10,6 +10,7 @@ from .textcnn import TextCNN
 from .vgg import VGG11
 
 __all__ = [
+    "VGG11",
     "Build",
     "LeNet5",
     "McMahanCNN",
@@ -19,7 +20,6 @@ __all__ = [
     "SLViT",
     "Shape",
     "TextCNN",
-    "VGG11",
     "mlp",
     "model_for",
     "models",

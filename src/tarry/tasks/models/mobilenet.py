@@ -14,8 +14,8 @@ from functools import partial
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
-from .fit import of_images
-from .norm import Norm, norm_layer
+from .input_checks import check_image_shape
+from .normalization import Norm, norm_layer
 from .registry import Build, Shape, models
 
 __all__ = ["MobileNetV2"]
@@ -82,4 +82,4 @@ class _Block(nn.Module):
 @models.register("mobilenetv2", paper="Sandler et al. 2018, MobileNetV2: Inverted Residuals and Linear Bottlenecks")
 def _mobilenetv2(shape: Shape, classes: int, *, norm: Norm = "group") -> Build:
     """MobileNetV2 for small images: OrthoFL's on CIFAR-100."""
-    return partial(MobileNetV2, of_images("mobilenetv2", shape, MobileNetV2.smallest), classes, norm=norm)
+    return partial(MobileNetV2, check_image_shape("mobilenetv2", shape, MobileNetV2.smallest), classes, norm=norm)

@@ -23,10 +23,10 @@ __all__ = ["Build", "Shape", "model_for", "models"]
 Shape = tuple[int, ...]
 Build = Callable[[], nn.Module]
 
-_OF_THE_DATA = ("shape", "classes")  # given by the task, not by a person
+_FROM_DATA = ("shape", "classes")  # given by the task, not by a person
 
 
-class _Models(Registry[Build]):
+class ModelRegistry(Registry[Build]):
     """Models are chosen, and their options given, by flags of the task."""
 
     def entry(self, name: str) -> Entry[Build]:
@@ -34,7 +34,7 @@ class _Models(Registry[Build]):
             entry = super().entry(name)
         except BadInput as e:
             raise BadInput([p.replace("--model", "--task.model", 1) for p in e.problems]) from e
-        return replace(entry, params=tuple(p for p in entry.params if p.name not in _OF_THE_DATA))
+        return replace(entry, params=tuple(p for p in entry.params if p.name not in _FROM_DATA))
 
     def check(self, name: str, params: Mapping[str, Any] | None = None) -> tuple[Entry[Build], dict[str, Any]]:
         try:
@@ -43,7 +43,7 @@ class _Models(Registry[Build]):
             raise BadInput([p.replace("--model.", "--task.", 1) for p in e.problems]) from e
 
 
-models: Registry[Build] = _Models("model")
+models: Registry[Build] = ModelRegistry("model")
 
 
 def model_for(name: str, shape: Sequence[int], classes: int, **options: Any) -> Build:

@@ -16,8 +16,8 @@ from typing import Annotated
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
-from .fit import at_least, of_images
-from .norm import Norm, norm_layer
+from .input_checks import at_least, check_image_shape
+from .normalization import Norm, norm_layer
 from .registry import Build, Shape, models
 
 __all__ = ["ResNet"]
@@ -92,4 +92,4 @@ def _resnet34(shape: Shape, classes: int, *, norm: Norm = "group", width: Width 
 
 def _resnet(name: str, blocks: tuple[int, ...], shape: Shape, classes: int, norm: str, width: int) -> Build:
     at_least("width", width, 2)
-    return partial(ResNet, blocks, of_images(name, shape, ResNet.smallest), classes, norm=norm, width=width)
+    return partial(ResNet, blocks, check_image_shape(name, shape, ResNet.smallest), classes, norm=norm, width=width)

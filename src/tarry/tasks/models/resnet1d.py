@@ -19,8 +19,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
-from .fit import at_least, of_series
-from .norm import Norm, norm_layer
+from .input_checks import at_least, check_series_shape
+from .normalization import Norm, norm_layer
 from .registry import Build, Shape, models
 from .resnet import Width
 
@@ -73,5 +73,5 @@ class _Block(nn.Module):
 def _resnet18_1d(shape: Shape, classes: int, *, norm: Norm = "group", width: Width = 10) -> Build:
     """ResNet-18 for series: OrthoFL's on human activity; its public code has --task.width 32."""
     at_least("width", width, 2)
-    of_series("resnet18-1d", shape, ResNet1D.shortest)
+    check_series_shape("resnet18-1d", shape, ResNet1D.shortest)
     return partial(ResNet1D, shape, classes, norm=norm, width=width)

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu, pad
 
 from ...core.errors import BadInput
-from .fit import Enlarged, at_least, of_images
+from .input_checks import Enlarged, at_least, check_image_shape
 from .registry import Build, Shape, models
 
 __all__ = ["SLViT"]
@@ -126,7 +126,7 @@ def _slvit(
     """A vision transformer for small data sets, FedSOL's; its public code has patch 8, head 64, hidden 192."""
     for flag, value in (("depth", depth), ("head", head), ("hidden", hidden)):
         at_least(flag, value, 1)
-    sides = Enlarged(of_images("sl-vit", shape, SLViT.smallest), 32).sides
+    sides = Enlarged(check_image_shape("sl-vit", shape, SLViT.smallest), 32).sides
     size = min(sides) // 8 if patch is None else patch
     if size < 2 or sides[0] % size or sides[1] % size:
         raise BadInput(

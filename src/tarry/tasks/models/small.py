@@ -15,7 +15,7 @@ from typing import Annotated
 
 from torch import Tensor, nn
 
-from .fit import at_least, of_images
+from .input_checks import at_least, check_image_shape
 from .registry import Build, Shape, models
 
 __all__ = ["LeNet5", "McMahanCNN", "mlp"]
@@ -91,10 +91,10 @@ def _mlp(shape: Shape, classes: int, *, hidden: Annotated[int, "units of the hid
 @models.register("lenet5", paper="LeCun et al. 1998, Gradient-Based Learning Applied to Document Recognition")
 def _lenet5(shape: Shape, classes: int) -> Build:
     """LeNet5 without biases, as OrthoFL trains it on MNIST."""
-    return partial(LeNet5, of_images("lenet5", shape, LeNet5.smallest), classes)
+    return partial(LeNet5, check_image_shape("lenet5", shape, LeNet5.smallest), classes)
 
 
 @models.register("cnn", paper="McMahan et al. 2017, Communication-Efficient Learning from Decentralized Data")
 def _cnn(shape: Shape, classes: int) -> Build:
     """FedAvg's convolutional network: two convolutions, two fully connected layers."""
-    return partial(McMahanCNN, of_images("cnn", shape, McMahanCNN.smallest), classes)
+    return partial(McMahanCNN, check_image_shape("cnn", shape, McMahanCNN.smallest), classes)

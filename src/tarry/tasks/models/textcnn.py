@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ...core.errors import BadInput
-from .fit import at_least, of_tokens
+from .input_checks import at_least, check_token_shape
 from .registry import Build, Shape, models
 
 __all__ = ["TextCNN"]
@@ -54,7 +54,7 @@ def _textcnn(
     dropout: Annotated[float, "share of features left out in training"] = 0.0,
 ) -> Build:
     """Convolutions of three widths over word vectors: Fed-OGD's on AG_NEWS."""
-    of_tokens("textcnn", shape, TextCNN.shortest)
+    check_token_shape("textcnn", shape, TextCNN.shortest)
     for flag, value, least in (("vocabulary", vocabulary, 2), ("embedding", embedding, 1), ("maps", maps, 1)):
         at_least(flag, value, least)
     if not 0 <= dropout < 1:

@@ -17,8 +17,8 @@ from typing import Annotated, Literal
 
 from torch import Tensor, nn
 
-from .fit import Enlarged, at_least, of_images
-from .norm import norm_layer
+from .input_checks import Enlarged, at_least, check_image_shape
+from .normalization import norm_layer
 from .registry import Build, Shape, models
 
 __all__ = ["VGG11"]
@@ -66,4 +66,4 @@ def _vgg11(
 ) -> Build:
     """VGG-11 for small images: OrthoFL's on CIFAR-10, with other options FedSOL's."""
     at_least("hidden", hidden, 0)
-    return partial(VGG11, of_images("vgg11", shape, VGG11.smallest), classes, norm=norm, hidden=hidden)
+    return partial(VGG11, check_image_shape("vgg11", shape, VGG11.smallest), classes, norm=norm, hidden=hidden)

@@ -18,10 +18,10 @@ import numpy as np
 
 from .arrays import Array
 
-__all__ = ["Refused", "plain"]
+__all__ = ["UnsafePickle", "safe_unpickle"]
 
 
-class Refused(ValueError):
+class UnsafePickle(ValueError):
     """The pickle says something that is not wanted, or is torn."""
 
 
@@ -36,9 +36,9 @@ class _Dtype:
         order = state[1] if isinstance(state, tuple) and len(state) > 1 else "|"
         self.order = order.decode("latin1") if isinstance(order, bytes) else order
 
-    def made(self) -> np.dtype[Any]:
+    def to_numpy(self) -> np.dtype[Any]:
         if self.code not in ("u1", "i1", "i2", "i4", "i8") or self.order not in ("|", "<", ">", "="):
-            raise Refused(f"an array there is of the type {self.code!r}; whole numbers are read")
+            raise UnsafePickle(f"an array there is of the type {self.code!r}; whole numbers are read")
         return np.dtype(self.order.replace("|", "=") + self.code)
 
 
@@ -51,15 +51,15 @@ class _Array:
     def build(self, state: Any) -> None:
         self.state = state[1:] if isinstance(state, tuple) and len(state) == 5 else None
 
-    def made(self) -> Array:
+    def to_numpy(self) -> Array:
         if not isinstance(self.state, tuple):
-            raise Refused("an array there is never filled")
+            raise UnsafePickle("an array there is never filled")
         shape, dtype, column_major, content = self.state
         if not isinstance(dtype, _Dtype) or not isinstance(content, bytes | bytearray) or not _is_shape(shape):
-            raise Refused("an array there is not written as numpy writes it")
-        kind = dtype.made()
+            raise UnsafePickle("an array there is not written as numpy writes it")
+        kind = dtype.to_numpy()
         if prod(shape) * kind.itemsize != len(content):
-            raise Refused(f"an array there claims {'×'.join(map(str, shape))} and holds {len(content):,} bytes")
+            raise UnsafePickle(f"an array there claims {'×'.join(map(str, shape))} and holds {len(content):,} bytes")
         return np.frombuffer(content, kind).reshape(shape, order="F" if column_major else "C")
 
 
@@ -75,7 +75,7 @@ def _from_buffer(content: Any, dtype: Any, shape: Any, order: Any) -> _Array:
 
 def _encoded(text: Any, encoding: Any) -> bytes:
     if not isinstance(text, str) or encoding != "latin1":
-        raise Refused("a text there is encoded in no known way")
+        raise UnsafePickle("a text there is encoded in no known way")
     return text.encode("latin1")
 
 
@@ -114,7 +114,7 @@ class _Machine:
         del self.stack[at:]
         return items
 
-    def do(self, name: str, argument: Any) -> None:
+    def execute(self, name: str, argument: Any) -> None:
         if name in _VALUES:
             self.stack.append(argument)
         elif name in _TEXTS_OF_PYTHON_2:
@@ -128,7 +128,7 @@ class _Machine:
         elif name == "MARK":
             self.marks.append(len(self.stack))
         elif not self._gather(name) and not self._make(name, argument) and name not in _PASSED_OVER:
-            raise Refused(f"it has the instruction {name}; only plain numbers, texts and arrays are read")
+            raise UnsafePickle(f"it has the instruction {name}; only plain numbers, texts and arrays are read")
 
     def _gather(self, name: str) -> bool:
         """Lists, tuples and dictionaries."""
@@ -143,10 +143,10 @@ class _Machine:
             self.stack.append(_put({}, self.since_mark()))
         elif name in ("APPEND", "APPENDS"):
             items = [self.stack.pop()] if name == "APPEND" else self.since_mark()
-            _want(self.stack[-1], list).extend(items)
+            _expect(self.stack[-1], list).extend(items)
         elif name in ("SETITEM", "SETITEMS"):
             items = [self.stack.pop(), self.stack.pop()][::-1] if name == "SETITEM" else self.since_mark()
-            _put(_want(self.stack[-1], dict), items)
+            _put(_expect(self.stack[-1], dict), items)
         else:
             return False
         return True
@@ -154,59 +154,61 @@ class _Machine:
     def _make(self, name: str, argument: Any) -> bool:
         """The ways in which numpy writes an array."""
         if name == "GLOBAL":
-            self.stack.append(_known(argument))
+            self.stack.append(_allowed_callable(argument))
         elif name == "STACK_GLOBAL":
             attribute, module = self.stack.pop(), self.stack.pop()
-            self.stack.append(_known(f"{module} {attribute}" if type(module) is type(attribute) is str else "?"))
+            self.stack.append(
+                _allowed_callable(f"{module} {attribute}" if type(module) is type(attribute) is str else "?")
+            )
         elif name == "REDUCE":
-            arguments, maker = _want(self.stack.pop(), tuple), self.stack.pop()
+            arguments, maker = _expect(self.stack.pop(), tuple), self.stack.pop()
             if not any(maker is known for known in _NAMES.values()):
-                raise Refused("it calls what is no function")
+                raise UnsafePickle("it calls what is no function")
             self.stack.append(maker(*arguments))
         elif name == "BUILD":
             state = self.stack.pop()
             if not isinstance(self.stack[-1], _Array | _Dtype):
-                raise Refused("it fills what is no array")
+                raise UnsafePickle("it fills what is no array")
             self.stack[-1].build(state)
         else:
             return False
         return True
 
 
-def _want(thing: Any, kind: type) -> Any:
+def _expect(thing: Any, kind: type) -> Any:
     if type(thing) is not kind:
-        raise Refused(f"it wants a {kind.__name__} where there is none")
+        raise UnsafePickle(f"it wants a {kind.__name__} where there is none")
     return thing
 
 
 def _put(into: dict[Any, Any], items: list[Any]) -> dict[Any, Any]:
     for key, value in zip(items[::2], items[1::2], strict=True):
         if not isinstance(key, str | bytes):  # a key is hashed, and a tuple of tuples can take for ever
-            raise Refused("a key there is no text")
+            raise UnsafePickle("a key there is no text")
         into[key] = value
     return into
 
 
-def _known(name: str) -> Callable[..., Any]:
+def _allowed_callable(name: str) -> Callable[..., Any]:
     if name not in _NAMES:
-        raise Refused(f"it asks for {name.replace(' ', '.')}; only plain numbers, texts and arrays are read")
+        raise UnsafePickle(f"it asks for {name.replace(' ', '.')}; only plain numbers, texts and arrays are read")
     return _NAMES[name]
 
 
-def plain(content: bytes) -> dict[str, Any]:
+def safe_unpickle(content: bytes) -> dict[str, Any]:
     """What a pickled dictionary holds, its keys as text and its arrays made; Refused for every other pickle."""
     machine = _Machine()
     try:
         for op, argument, _ in pickletools.genops(content):
             if op.name == "STOP":
                 break
-            machine.do(op.name, argument)
-        found = _want(machine.stack.pop(), dict)
-    except Refused:
+            machine.execute(op.name, argument)
+        found = _expect(machine.stack.pop(), dict)
+    except UnsafePickle:
         raise
     except (ValueError, IndexError, KeyError, TypeError, AttributeError, UnicodeError) as e:
-        raise Refused(f"it is torn or no pickle ({type(e).__name__}: {e})") from e
+        raise UnsafePickle(f"it is torn or no pickle ({type(e).__name__}: {e})") from e
     return {
-        k.decode("latin1") if isinstance(k, bytes) else k: v.made() if isinstance(v, _Array) else v
+        k.decode("latin1") if isinstance(k, bytes) else k: v.to_numpy() if isinstance(v, _Array) else v
         for k, v in found.items()
     }

@@ -26,17 +26,17 @@ from typing import IO, Self
 from ...core.errors import BadInput
 from .npz import UNREADABLE
 
-__all__ = ["Told", "beside", "files", "only", "zip_files"]
+__all__ = ["SlowReadNotice", "files", "named_files", "parent_folder", "zip_files"]
 
 MOST_ARCHIVE = 16 << 30
 _QUIET = 2.0  # seconds of reading before anything is said
 
 File = tuple[str, bytes]  # name with / between folders, content
-Home = Callable[[str], str]  # a file's name → the folder of the set it belongs to
+SetFolder = Callable[[str], str]  # a file's name → the folder of the set it belongs to
 
 
 def files(
-    path: Path, wanted: Callable[[str], bool], flag: str, *, most: int, home: Home | None = None
+    path: Path, wanted: Callable[[str], bool], flag: str, *, most: int, home: SetFolder | None = None
 ) -> Iterator[File]:
     """Name and content of every file below `path` whose name is wanted, in the order they lie there."""
     with _reading(flag):
@@ -49,22 +49,22 @@ def files(
             yield from _tar(path, wanted, flag, most, home)
 
 
-def beside(name: str) -> str:
+def parent_folder(name: str) -> str:
     """The home of a file whose set lies in one folder."""
     return name.rpartition("/")[0]
 
 
-def _is_ours(name: str) -> bool:
+def _is_content(name: str) -> bool:
     return not name.rpartition("/")[2].startswith("._") and "__MACOSX" not in name.split("/")
 
 
-def _nearest(names: list[str], home: Home | None, flag: str) -> list[str]:
+def _nearest_to_top(names: list[str], home: SetFolder | None, flag: str) -> list[str]:
     """Those of the names whose home is nearest to the top; all of them where nobody asks for one."""
     if home is None or not names:
         return names
     homes = sorted({home(name) for name in names}, key=_depth)
     if len(homes) > 1 and _depth(homes[0]) == _depth(homes[1]):
-        raise _twice(homes[0], homes[1], flag)
+        raise _found_twice(homes[0], homes[1], flag)
     return [name for name in names if home(name) == homes[0]]
 
 
@@ -72,7 +72,7 @@ def _depth(home: str) -> int:
     return len(home.split("/")) if home else 0
 
 
-def _twice(one: str, other: str, flag: str) -> BadInput:
+def _found_twice(one: str, other: str, flag: str) -> BadInput:
     a, b = sorted(f"{home}/" if home else "the top" for home in (one, other))
     return BadInput(f"{flag}: its files lie in {a} and in {b} as well; leave one of these copies")
 
@@ -85,40 +85,40 @@ def _reading(flag: str) -> Iterator[None]:
         raise BadInput(f"{flag}: cannot be read ({type(e).__name__}: {e})") from e
 
 
-def only(path: Path, names: tuple[str, ...], flag: str, *, most: int) -> dict[str, bytes]:
+def named_files(path: Path, names: tuple[str, ...], flag: str, *, most: int) -> dict[str, bytes]:
     """The files of these names (last part), all of which must be there, in one folder."""
     found = dict[str, bytes]()
-    for name, content in files(path, lambda n: n.rpartition("/")[2] in names, flag, most=most, home=beside):
+    for name, content in files(path, lambda n: n.rpartition("/")[2] in names, flag, most=most, home=parent_folder):
         found[name.rpartition("/")[2]] = content
-        if len(found) == len(names) and _depth(beside(name)) < 2:
+        if len(found) == len(names) and _depth(parent_folder(name)) < 2:
             break  # an archive may go on for gigabytes, and nothing nearer to the top is to come
     if missing := [name for name in names if name not in found]:
         raise BadInput(f"{flag}: lacks {', '.join(missing)}")
     return found
 
 
-def _folder(path: Path, wanted: Callable[[str], bool], flag: str, most: int, home: Home | None) -> Iterator[File]:
-    names = (file.relative_to(path).as_posix() for file in _below(path))
-    there = [n for n in names if wanted(n) and _is_ours(n) and (path / n).is_file()]
-    for name in _nearest(there, home, flag):
+def _folder(path: Path, wanted: Callable[[str], bool], flag: str, most: int, home: SetFolder | None) -> Iterator[File]:
+    names = (file.relative_to(path).as_posix() for file in _files_below(path))
+    there = [n for n in names if wanted(n) and _is_content(n) and (path / n).is_file()]
+    for name in _nearest_to_top(there, home, flag):
         _check((path / name).stat().st_size, most, name, flag)
         yield name, (path / name).read_bytes()
 
 
-def _below(folder: Path, above: tuple[Path, ...] = ()) -> Iterator[Path]:
+def _files_below(folder: Path, above: tuple[Path, ...] = ()) -> Iterator[Path]:
     """All that lies below a folder, sorted, in linked folders too, but for a link that leads back up."""
     here = folder.resolve()
     if here in above:
         return
     for path in sorted(folder.iterdir()):
         if path.is_dir():
-            yield from _below(path, (*above, here))
+            yield from _files_below(path, (*above, here))
         else:
             yield path
 
 
 def zip_files(
-    file: IO[bytes], wanted: Callable[[str], bool], flag: str, *, most: int, home: Home | None = None
+    file: IO[bytes], wanted: Callable[[str], bool], flag: str, *, most: int, home: SetFolder | None = None
 ) -> Iterator[File]:
     """As `files`, of an open .zip."""
     with _reading(flag), zipfile.ZipFile(file) as z:
@@ -126,9 +126,9 @@ def zip_files(
         members = {
             i.filename: i  # of two of one name the last, as everybody unpacks it
             for i in z.infolist()
-            if wanted(i.filename) and _is_ours(i.filename) and not i.is_dir()  # in this order: a name may be empty
+            if wanted(i.filename) and _is_content(i.filename) and not i.is_dir()  # in this order: a name may be empty
         }
-        for name in _nearest(list(members), home, flag):
+        for name in _nearest_to_top(list(members), home, flag):
             _check(members[name].file_size, most, name, flag)
             yield name, z.read(members[name])  # no more than it claims: zipfile stops there
 
@@ -146,20 +146,20 @@ class _Member(tarfile.TarInfo):
             raise tarfile.ReadError(f"it is torn, or no archive: {e}") from None
 
 
-def _tar(path: Path, wanted: Callable[[str], bool], flag: str, most: int, home: Home | None) -> Iterator[File]:
+def _tar(path: Path, wanted: Callable[[str], bool], flag: str, most: int, home: SetFolder | None) -> Iterator[File]:
     total, first = 0, None
     with tarfile.open(path, "r|*", tarinfo=_Member) as tar:  # a stream: going back would unpack it again
         while (info := tar.next()) is not None:
             total += info.size
             _check(total, MOST_ARCHIVE, "the archive", flag)
             name = info.name.removeprefix("./")
-            taken = info.isreg() and wanted(name) and _is_ours(name)
+            taken = info.isreg() and wanted(name) and _is_content(name)
             if taken and home is not None:
                 here = home(name)
                 first = here if first is None else first
                 taken = here == first
                 if not taken and _depth(here) <= _depth(first):
-                    raise _twice(first, here, flag)
+                    raise _found_twice(first, here, flag)
             if taken:
                 _check(info.size, most, name, flag)
                 member = tar.extractfile(info)
@@ -176,7 +176,7 @@ def _check(size: int, most: int, what: str, flag: str) -> None:
         raise BadInput(f"{flag}: {what} claims {size:,} bytes; at most {most:,} are read")
 
 
-class Told:
+class SlowReadNotice:
     """Says on standard error how far a long read has come: nothing for two seconds, then a line now and then."""
 
     def __init__(self, what: str):

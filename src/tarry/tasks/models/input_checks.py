@@ -8,7 +8,7 @@ from torch.nn.functional import interpolate
 from ...core.errors import BadInput
 from .registry import Shape
 
-__all__ = ["Enlarged", "at_least", "of_images", "of_series", "of_tokens"]
+__all__ = ["Enlarged", "at_least", "check_image_shape", "check_series_shape", "check_token_shape"]
 
 
 def at_least(flag: str, value: float, least: int) -> None:
@@ -16,41 +16,41 @@ def at_least(flag: str, value: float, least: int) -> None:
         raise BadInput(f"--task.{flag} {value}: must be {least} or more")
 
 
-def of_images(name: str, shape: Shape, smallest: int) -> Shape:
+def check_image_shape(name: str, shape: Shape, smallest: int) -> Shape:
     """Channels, height, width."""
     if len(shape) != 3 or shape[0] < 1 or min(shape[1:]) < smallest:
         raise BadInput(
             f"--task.model {name}: wants images, channels × height × width, of at least {smallest}×{smallest} pixels;"
-            f" an example here is {_said(shape)}. Use {_instead(shape)}."
+            f" an example here is {_describe(shape)}. Use {_suggest(shape)}."
         )
     return shape
 
 
-def of_series(name: str, shape: Shape, shortest: int) -> tuple[int, int]:
+def check_series_shape(name: str, shape: Shape, shortest: int) -> tuple[int, int]:
     """Channels and steps of a series, which may be stored either way round: the longer side is time."""
     if len(shape) != 2 or min(shape) < 1 or max(shape) < shortest:
         raise BadInput(
             f"--task.model {name}: wants series, channels × steps or steps × channels, of at least {shortest} steps;"
-            f" an example here is {_said(shape)}. Use {_instead(shape)}."
+            f" an example here is {_describe(shape)}. Use {_suggest(shape)}."
         )
     return min(shape), max(shape)
 
 
-def of_tokens(name: str, shape: Shape, shortest: int) -> int:
+def check_token_shape(name: str, shape: Shape, shortest: int) -> int:
     """The length of a text."""
     if len(shape) != 1 or shape[0] < shortest:
         raise BadInput(
             f"--task.model {name}: wants texts as lists of at least {shortest} token numbers, padded with 0;"
-            f" an example here is {_said(shape)}. Use {_instead(shape)}."
+            f" an example here is {_describe(shape)}. Use {_suggest(shape)}."
         )
     return shape[0]
 
 
-def _said(shape: Shape) -> str:
+def _describe(shape: Shape) -> str:
     return "×".join(map(str, shape)) or "a single number"
 
 
-def _instead(shape: Shape) -> str:
+def _suggest(shape: Shape) -> str:
     if len(shape) == 3 and min(shape[1:]) >= 4:
         return "--task.model mlp or cnn"
     return "--task.model mlp"

@@ -17,7 +17,7 @@ from torch.nn.functional import interpolate
 
 from ..core.errors import BadInput
 
-__all__ = ["fitted", "images_as", "read_inputs"]
+__all__ = ["fit_images", "images_as", "read_inputs"]
 
 _SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 _UNREADABLE = (OSError, ValueError, EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error, LZMAError)
@@ -27,7 +27,7 @@ Shape = tuple[int, ...]
 Chosen = Callable[[int], list[int]]  # of so many, which
 
 
-def fitted(x: Tensor, shape: Shape, *, whole: bool, flag: str) -> Tensor:
+def fit_images(x: Tensor, shape: Shape, *, whole: bool, flag: str) -> Tensor:
     """Inputs in the shape that is wanted: pictures (N×C×H×W) are resized, and made grey or coloured."""
     if x.is_floating_point() == whole:
         have, want = ("floating-point", "whole") if whole else ("whole", "floating-point")
@@ -37,10 +37,10 @@ def fitted(x: Tensor, shape: Shape, *, whole: bool, flag: str) -> Tensor:
     if x.ndim != 4 or len(shape) != 3 or whole:
         has, wants = ("×".join(map(str, s)) for s in (x.shape[1:], shape))
         raise BadInput(f"{flag}: an input there is {has}, the task wants {wants}; only images can be made to fit")
-    return _resized(_coloured(x, shape[0], flag), shape[1:])
+    return _resized(_match_channels(x, shape[0], flag), shape[1:])
 
 
-def _coloured(x: Tensor, channels: int, flag: str) -> Tensor:
+def _match_channels(x: Tensor, channels: int, flag: str) -> Tensor:
     have = x.shape[1]
     if have == channels:
         return x
@@ -61,7 +61,7 @@ def read_inputs(path: Path, shape: Shape, chosen: Chosen, *, whole: bool, flag: 
         if len(shape) != 3 or shape[0] not in (1, 3) or whole:
             wants = "×".join(map(str, shape))
             raise BadInput(f"{flag}: the task's inputs are {wants}, no grey or RGB images; give an .npz or .npy file")
-        return _normalised(_read_images(path, shape, chosen, flag))
+        return _normalize(_read_images(path, shape, chosen, flag))
     if path.suffix not in (".npz", ".npy") or not path.is_file():
         raise BadInput(f"{flag}: there is no such directory of images and no such .npz or .npy file")
     array = _array(path, flag)
@@ -73,12 +73,12 @@ def read_inputs(path: Path, shape: Shape, chosen: Chosen, *, whole: bool, flag: 
     x = torch.from_numpy(array.astype(np.int64 if array.dtype.kind in "ui" else np.float32))
     if not torch.isfinite(x).all():
         raise BadInput(f"{flag}: holds NaN or infinite numbers")
-    return fitted(x, shape, whole=whole, flag=flag)
+    return fit_images(x, shape, whole=whole, flag=flag)
 
 
 def images_as(images: npt.NDArray[np.uint8], shape: Shape, *, whole: bool, flag: str) -> Tensor:
     """uint8 images in the shape that is wanted, normalised."""
-    return _normalised(fitted(_pixels(images, flag), shape, whole=whole, flag=flag))
+    return _normalize(fit_images(_pixels(images, flag), shape, whole=whole, flag=flag))
 
 
 def _array(path: Path, flag: str) -> npt.NDArray[Any]:
@@ -105,7 +105,7 @@ def _pixels(images: npt.NDArray[np.uint8], flag: str) -> Tensor:
     return torch.from_numpy(np.moveaxis(channels_last, 3, 1).astype(np.float32) / 255)
 
 
-def _normalised(x: Tensor) -> Tensor:
+def _normalize(x: Tensor) -> Tensor:
     """Mean 0 and standard deviation 1 in every channel over the set (where a channel is constant, deviation 0)."""
     std, mean = torch.std_mean(x, dim=(0, 2, 3), correction=0, keepdim=True)
     return (x - mean) / torch.where(std > 1e-6, std, torch.ones_like(std))

@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["body"]
+__all__ = ["strip_headers"]
 
 _QUOTED = re.compile(r"writes in|writes:|wrote:|says:|said:|^In article|^Quoted from|^\||^>")
 
 
-def body(post: str) -> str:
+def strip_headers(post: str) -> str:
     """Without its header, then without its last paragraph (a signature), then without quoted lines."""
     _, _, text = post.partition("\n\n")
-    text = _unsigned(text)
+    text = _without_signature(text)
     return "\n".join(line for line in text.split("\n") if not _QUOTED.search(line))
 
 
-def _unsigned(text: str) -> str:
+def _without_signature(text: str) -> str:
     """Cut at the last line that is blank or dashes alone, unless nothing would be left."""
     lines = text.strip().split("\n")
     breaks = [i for i, line in enumerate(lines) if not line.strip().strip("-")]

@@ -25,24 +25,24 @@ from ..core.errors import BadInput
 from ..core.registry import Registry
 from ..core.rng import Stream
 from ..core.task import Shards, Task
-from .data.sets import catalogue, missing
-from .data.stl10 import read_unlabelled
-from .pictures import fitted, images_as, read_inputs
+from .data.sets import catalog, missing
+from .data.stl10 import read_unlabeled
+from .image_inputs import fit_images, images_as, read_inputs
 from .registries import tasks
 
-__all__ = ["Maker", "unlabelled_sets"]
+__all__ = ["Maker", "unlabeled_sets"]
 
 Maker = Callable[[Task, int], Tensor]
-unlabelled_sets: Registry[Maker] = Registry("unlabelled", Callable)
+unlabeled_sets: Registry[Maker] = Registry("unlabelled", Callable)
 
-Made = Annotated[int, "how many inputs to make"]
-Taken = Annotated[int, "how many inputs to take, at random; all where there are fewer"]
+UnlabeledSet = Annotated[int, "how many inputs to make"]
+WithoutTask = Annotated[int, "how many inputs to take, at random; all where there are fewer"]
 
 
-@unlabelled_sets.register("noise")
+@unlabeled_sets.register("noise")
 def noise(
     *,
-    samples: Made = 2000,
+    samples: UnlabeledSet = 2000,
     mean: Annotated[float, "of every number of an input"] = 0.0,
     std: Annotated[float, "its standard deviation"] = 1.0,
 ) -> Maker:
@@ -56,17 +56,17 @@ def noise(
 
     def make(task: Task, seed: int) -> Tensor:
         like = _inputs(task)
-        _want_numbers(like, task, "noise")
+        _check_numeric(like, task, "noise")
         drawn = _generator(seed).standard_normal((samples, *like.shape[1:]))
         return torch.from_numpy(mean + std * drawn).to(like)
 
     return make
 
 
-@unlabelled_sets.register("mixup", paper="Zhang et al. 2018, mixup: Beyond Empirical Risk Minimization")
+@unlabeled_sets.register("mixup", paper="Zhang et al. 2018, mixup: Beyond Empirical Risk Minimization")
 def mixup(
     *,
-    samples: Made = 2000,
+    samples: UnlabeledSet = 2000,
     alpha: Annotated[float, "the share of the first of a pair is drawn from Beta(alpha, alpha)"] = 1.0,
 ) -> Maker:
     """Convex mixes of random pairs of the task's training inputs, all clients' together.
@@ -79,7 +79,7 @@ def mixup(
 
     def make(task: Task, seed: int) -> Tensor:
         x = _inputs(task)
-        _want_numbers(x, task, "mixup")
+        _check_numeric(x, task, "mixup")
         g = _generator(seed)
         one, other = (torch.from_numpy(g.integers(len(x), size=samples)).to(x.device) for _ in range(2))
         share = torch.from_numpy(g.beta(alpha, alpha, size=samples)).to(x).view(-1, *[1] * (x.ndim - 1))
@@ -88,8 +88,8 @@ def mixup(
     return make
 
 
-@unlabelled_sets.register("task")
-def other_task(*, of: Annotated[str, "the other task: `tarry tasks`"], samples: Taken = 2000) -> Maker:
+@unlabeled_sets.register("task")
+def other_task(*, of: Annotated[str, "the other task: `tarry tasks`"], samples: WithoutTask = 2000) -> Maker:
     """The training inputs of another task, scaled to this one's size and colours; its labels are not used.
 
     They come as that task prepares them: images normalised by that data set's own mean and deviation.
@@ -102,27 +102,29 @@ def other_task(*, of: Annotated[str, "the other task: `tarry tasks`"], samples: 
             source = tasks.build(of)
         except BadInput as e:
             raise BadInput([f"{flag}: {problem}" for problem in e.problems]) from e
-        x = _some(_inputs(source), samples, seed)
-        return fitted(x, like.shape[1:], whole=not like.is_floating_point(), flag=flag).to(like)
+        x = _sample(_inputs(source), samples, seed)
+        return fit_images(x, like.shape[1:], whole=not like.is_floating_point(), flag=flag).to(like)
 
     return make
 
 
-@unlabelled_sets.register("test")
-def own_test(*, samples: Taken = 2000) -> Maker:
+@unlabeled_sets.register("test")
+def own_test(*, samples: WithoutTask = 2000) -> Maker:
     """The task's own test inputs, labels unread: transductive, so its accuracy stands beside no other method's."""
     _check_samples(samples)
 
     def make(task: Task, seed: int) -> Tensor:
         if task.test is None:
             raise BadInput(f"--unlabelled test: task {task.name!r} has no test set; use --unlabelled noise")
-        return _some(task.test[0], samples, seed)
+        return _sample(task.test[0], samples, seed)
 
     return make
 
 
-@unlabelled_sets.register("folder")
-def folder(*, path: Annotated[str, "a directory of images, or an .npz or .npy file"], samples: Taken = 2000) -> Maker:
+@unlabeled_sets.register("folder")
+def folder(
+    *, path: Annotated[str, "a directory of images, or an .npz or .npy file"], samples: WithoutTask = 2000
+) -> Maker:
     """Images from a directory (needs Pillow), or inputs from an .npz (x, x_train or its only array) or .npy file.
 
     Images (uint8 in a file, N×H×W or N×H×W×C) are scaled to the task's size and colours, then normalised per channel
@@ -139,8 +141,8 @@ def folder(*, path: Annotated[str, "a directory of images, or an .npz or .npy fi
     return make
 
 
-@unlabelled_sets.register("stl10")
-def stl10(*, samples: Taken = 2000) -> Maker:
+@unlabeled_sets.register("stl10")
+def stl10(*, samples: WithoutTask = 2000) -> Maker:
     """The unlabelled part of STL-10: 100,000 photographs, scaled to the task's size and colours, then normalised.
 
     unlabeled_X.bin of stl10_binary in TARRY_DATA, a folder or the archive as it is distributed.
@@ -148,12 +150,12 @@ def stl10(*, samples: Taken = 2000) -> Maker:
     _check_samples(samples)
 
     def make(task: Task, seed: int) -> Tensor:
-        like, known = _inputs(task), catalogue()["stl10"]
+        like, known = _inputs(task), catalog()["stl10"]
         found = known.find([form for form in known.forms if any("binary" in at for at in form.at)])
         if found is None:
             raise BadInput(f"--unlabelled stl10: {missing(known)}")
         flag = f"--unlabelled stl10: {found[0]}"
-        pixels = read_unlabelled(found[0], flag, lambda n: _chosen(n, samples, seed))
+        pixels = read_unlabeled(found[0], flag, lambda n: _chosen(n, samples, seed))
         return images_as(pixels, tuple(like.shape[1:]), whole=not like.is_floating_point(), flag=flag).to(like)
 
     return make
@@ -173,7 +175,7 @@ def _inputs(task: Task) -> Tensor:
     return task.clients.x if isinstance(task.clients, Shards) else torch.cat([client[0] for client in task.clients])
 
 
-def _want_numbers(x: Tensor, task: Task, name: str) -> None:
+def _check_numeric(x: Tensor, task: Task, name: str) -> None:
     if not x.is_floating_point():
         raise BadInput(
             f"--unlabelled {name}: the inputs of task {task.name!r} are whole numbers (tokens) and cannot be drawn or"
@@ -192,5 +194,5 @@ def _chosen(n: int, samples: int, seed: int) -> list[int]:
     return sorted(rng.permutation(rng.key(seed, Stream.DATA, 1), n)[:samples].tolist())
 
 
-def _some(x: Tensor, samples: int, seed: int) -> Tensor:
+def _sample(x: Tensor, samples: int, seed: int) -> Tensor:
     return x if len(x) <= samples else x[torch.tensor(_chosen(len(x), samples, seed), device=x.device)]
