@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import tarry
+from tarry import compare as compare_function
 from tarry.core.errors import BadInput, Damaged, TarryError, WorkerDied
 from tarry.core.events import Event
 from tarry.record.result import Result
 from tarry.record.rows import read_rows
-from tarry.runs import compare as compare_function
 from tarry.runs.compare import compare_specs, specs_of
 from tarry.runs.run import run_spec
 
