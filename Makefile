@@ -32,6 +32,7 @@ bits: $(STAMP)
 
 # An hour; other frameworks are installed for comparison, into environments of their own (8 GB in the cache folder).
 bench: $(STAMP)
+	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/batched.py --lanes 1,2 --size 0,1 --rounds 9 --name cpu-batched
 	$(BIN)/python benchmarks/batched.py --own-conv --lanes 1,2 --only lenet5 --rounds 9 --name cpu-lenet5-own-conv

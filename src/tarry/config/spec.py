@@ -38,68 +38,98 @@ _FEDASYNC, _DIGITS, _DIRICHLET, _RPI = map(Choice, ("fedasync", "digits", "diric
 class Spec:
     """Every setting of a run."""
 
-    method: Annotated[Choice | Method, "what is run: `tarry methods`, or file.py:factory"] = _FEDASYNC
-    local: Annotated[Choice | Method | None, "clients do what this method's do"] = None
-    correct: Annotated[Choice | Method | None, "updates are corrected as by this method"] = None
-    aggregate: Annotated[Choice | Method | None, "the server waits as in this method"] = None
-    step: Annotated[Choice | Method | None, "the server steps as in this method"] = None
-    reply: Annotated[Choice | Method | None, "clients start next from what this method replies"] = None
-    distil: Annotated[Choice | Method | None, "this method's distillation around it all (fedecho)"] = None
-    manifold: Annotated[
-        Choice | Callable[..., Any] | None, "the way the global travels: line, bezier, or file.py:factory"
+    method: Annotated[Choice | Method, "Run this method: see `tarry methods`, or file.py:factory"] = _FEDASYNC
+    local: Annotated[Choice | Method | None, "Train the clients as this method does [default: as --method]"] = None
+    correct: Annotated[Choice | Method | None, "Correct updates as this method does [default: as --method]"] = None
+    aggregate: Annotated[
+        Choice | Method | None, "Collect updates before a server step as this method does [default: as --method]"
     ] = None
-    task: Annotated[Choice | Task, "what is learnt: `tarry tasks`, NAME of a file in TARRY_DATA or file.py:factory"] = (
-        _DIGITS
-    )
-    partition: Annotated[Choice | Callable[..., Any], "who holds which examples: `tarry partitions`"] = _DIRICHLET
-    delay: Annotated[Choice | Callable[..., Any], "how long visits take: `tarry delays`"] = _RPI
-    unlabelled: Annotated[Choice | None, "the server's inputs without labels: `tarry unlabelled`; the task's own"] = (
+    step: Annotated[Choice | Method | None, "Compute the server step as this method does [default: as --method]"] = None
+    reply: Annotated[
+        Choice | Method | None, "Choose what clients start from next as this method does [default: as --method]"
+    ] = None
+    distil: Annotated[
+        Choice | Method | None, "Add the distillation of this method, such as fedecho [default: none]"
+    ] = None
+    manifold: Annotated[
+        Choice | Callable[..., Any] | None,
+        "Move the global model along this curve: line, bezier or file.py:factory [default: as --method]",
+    ] = None
+    task: Annotated[
+        Choice | Task, "Learn this task: see `tarry tasks`, NAME of a file in TARRY_DATA, or file.py:factory"
+    ] = _DIGITS
+    partition: Annotated[
+        Choice | Callable[..., Any], "Deal the examples to clients by this partition: see `tarry partitions`"
+    ] = _DIRICHLET
+    delay: Annotated[
+        Choice | Callable[..., Any], "Draw the durations of visits from this delay model: see `tarry delays`"
+    ] = _RPI
+    unlabelled: Annotated[
+        Choice | None, "Give the server these unlabelled inputs: see `tarry unlabelled` [default: those of the task]"
+    ] = None
+    seed: Annotated[int, "Seed of all random numbers"] = 0
+    clients: Annotated[int | None, "Number of clients [default: 10, or as many as the task has]"] = None
+    concurrency: Annotated[
+        int | None, "Number of clients that train at a time, which is the cohort in rounds [default: all]"
+    ] = None
+    min_samples: Annotated[int, "Least number of examples that a client is dealt"] = 1
+    time: Annotated[float | None, "Stop after so many virtual seconds [default: 10000 if no other budget is given]"] = (
         None
     )
-    seed: Annotated[int, "of everything random"] = 0
-    clients: Annotated[int | None, "how many; 10, or as many as the task has"] = None
-    concurrency: Annotated[int | None, "how many train at a time (the cohort, in rounds); all"] = None
-    min_samples: Annotated[int, "the fewest examples a client may be dealt"] = 1
-    time: Annotated[float | None, "budget: virtual seconds (10000 when no budget is given)"] = None
-    updates: Annotated[int | None, "budget: updates accepted"] = None
-    rounds: Annotated[int | None, "budget: server steps"] = None
-    target: Annotated[float | None, "budget: stop at this test accuracy"] = None
-    eval_every: Annotated[float | None, "virtual seconds between evaluations; a fiftieth of --time"] = None
-    epochs: Annotated[int | None, "passes over its data a visit (5 unless --steps)"] = None
-    steps: Annotated[int | None, "mini-batches a visit, instead of epochs"] = None
-    batch: Annotated[int | Literal["all"], "examples a step; `all` = the client's whole data"] = 32
-    optimiser: Annotated[Literal["sgd", "adam", "adamw"], "the clients'"] = "sgd"
-    lr: Annotated[float, "the clients' learning rate"] = 0.05
-    lr_decay: Annotated[float, "what the rate is multiplied by at every server step"] = 1.0
-    momentum: Annotated[float, "of sgd"] = 0.0
-    weight_decay: Annotated[float, "of any optimiser"] = 0.0
-    failure_rate: Annotated[float, "the chance that a visit is lost"] = 0.0
-    presence: Annotated[str | Mapping[str, Any] | None, "CSV of availability windows: client,start,end"] = None
-    dtype: Annotated[Literal["float32", "float64"], "of weights and inputs"] = "float32"
-    device: Annotated[str, "cpu, or cuda"] = "cpu"
+    updates: Annotated[int | None, "Stop after so many accepted updates [default: no limit]"] = None
+    rounds: Annotated[int | None, "Stop after so many server steps [default: no limit]"] = None
+    target: Annotated[float | None, "Stop at this test accuracy [default: none]"] = None
+    eval_every: Annotated[float | None, "Evaluate every so many virtual seconds [default: a fiftieth of --time]"] = None
+    epochs: Annotated[
+        int | None, "Number of passes over its data that a client makes in a visit [default: 5 unless --steps is given]"
+    ] = None
+    steps: Annotated[int | None, "Number of mini-batches of a visit, instead of --epochs [default: none]"] = None
+    batch: Annotated[
+        int | Literal["all"], "Number of examples in a mini-batch; `all` takes the whole data of the client"
+    ] = 32
+    optimiser: Annotated[Literal["sgd", "adam", "adamw"], "Optimizer of the clients"] = "sgd"
+    lr: Annotated[float, "Learning rate of the clients"] = 0.05
+    lr_decay: Annotated[float, "Factor by which the learning rate is multiplied at every server step"] = 1.0
+    momentum: Annotated[float, "Momentum of sgd"] = 0.0
+    weight_decay: Annotated[float, "Weight decay of any optimizer"] = 0.0
+    failure_rate: Annotated[float, "Probability that a visit is lost"] = 0.0
+    presence: Annotated[
+        str | Mapping[str, Any] | None,
+        "Read when clients are available from this CSV file: client,start,end [default: always]",
+    ] = None
+    dtype: Annotated[Literal["float32", "float64"], "Type of weights and inputs"] = "float32"
+    device: Annotated[str, "Device of the training, cpu or cuda"] = "cpu"
     executor: Annotated[
         Literal["inline", "pool", "batched", "ray", "auto"] | None,
-        "clients train one by one, in --workers processes, together (batched), on a Ray cluster, or as is fastest"
-        " here (auto);"
-        " inline, or pool when --workers is above 1",
+        "Train clients one by one (inline), in --workers processes (pool), together (batched), on a Ray cluster "
+        "(ray) or as is fastest here (auto) [default: inline, or pool if --workers is above 1]",
     ] = None
-    workers: Annotated[int, "training processes; threads or streams of batched"] = 1
-    address: Annotated[str | None, "of the Ray cluster, HOST:PORT or auto; one of our own on this machine"] = None
-    gpus: Annotated[float | None, "the share of a GPU that each Ray worker holds; 1 with --device cuda"] = None
+    workers: Annotated[int, "Number of training processes, or of threads or streams of batched"] = 1
+    address: Annotated[
+        str | None, "Connect to the Ray cluster at HOST:PORT or auto [default: start one on this machine]"
+    ] = None
+    gpus: Annotated[float | None, "Share of a GPU that each Ray worker holds [default: 1 with --device cuda]"] = None
     precision: Annotated[
-        Literal["float32", "tf32", "bf16"], "of matrix products in training: exact, or faster on a GPU"
+        Literal["float32", "tf32", "bf16"],
+        "Precision of matrix products in training: float32 is exact, tf32 and bf16 are faster on a GPU",
     ] = "float32"
-    compile: Annotated[bool, "batched: have torch.compile make the steps; takes a while, for long runs"] = False
-    lookahead: Annotated[int, "visits trained ahead of need; changes no result"] = 0
-    strict: Annotated[bool, "stop at the first update that is not finite, instead of refusing it"] = False
+    compile: Annotated[
+        bool, "Compile the steps of batched by torch.compile, which takes a while and pays in long runs"
+    ] = False
+    lookahead: Annotated[int, "Number of visits that are trained before they are needed; the result is the same"] = 0
+    strict: Annotated[bool, "Stop at the first update that is not finite, instead of rejecting it"] = False
     personalise: Annotated[
-        int | None, "epochs that every client fine-tunes the answer for at the end, to be scored on its own classes"
+        int | None,
+        "Fine-tune the final model on every client for so many epochs, and score it on the client's own classes "
+        "[default: no fine-tuning]",
     ] = None
-    diagnose: Annotated[bool, "note how updates lie to each other, and what the method says of itself"] = False
+    diagnose: Annotated[
+        bool, "Record how far updates agree with each other, and what the method reports about itself"
+    ] = False
     cache_limit: Annotated[
-        float, "MB of memory for each thing that is kept of all clients; beyond, it is in a file"
+        float, "Megabytes of memory for each table that is kept of all clients; a larger one is in a file"
     ] = 2048.0
-    checkpoint_every: Annotated[float, "wall-clock seconds between checkpoints (with --out)"] = 10.0
+    checkpoint_every: Annotated[float, "Wall-clock seconds between checkpoints, with --out"] = 10.0
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Spec:

@@ -25,7 +25,7 @@ from ..methods import methods as registered
 from ..record.files import FILES, changed
 from ..record.result import Result, write_atomic
 from ..record.run_folder import RunFolder, object_comments
-from ..report.formatting import number_of
+from ..report.formatting import pluralize
 from ..report.tables import Summary, summarise, to_json
 from .parallel import Jobs, Show, run_in_processes
 from .parallel_ray import run_on_ray
@@ -178,7 +178,7 @@ def _found(jobs: Jobs, out: Path | None) -> tuple[str, ...]:
     made = sorted(datetime.fromtimestamp((f / "result.json").stat().st_mtime) for _, f in done)
     days = list(dict.fromkeys(f"{t:%Y-%m-%d %H:%M}" for t in (made[0], made[-1])))
     were = "was" if len(done) == 1 else "were"
-    notices = [f"{len(done)} of {number_of(len(jobs), 'run')} {were} there already ({out}), made {' to '.join(days)}"]
+    notices = [f"{len(done)} of {pluralize(len(jobs), 'run')} {were} there already ({out}), made {' to '.join(days)}"]
     objects = sorted({f"{group} {s.name_of(group)} (a Python object)" for s, _ in done for group in s.objects()})
     undigested = sorted({str(file) for s, f in done if not (f / FILES).is_file() for file in files_of(s).values()})
     if unsure := objects + undigested:

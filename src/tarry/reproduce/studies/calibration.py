@@ -88,10 +88,10 @@ def run(
     study = begin(PAPER, QUICK, options, quick=quick, seeds=seeds, device=device, folder=folder, tell=tell)
     layouts = {name: layout_of(name, about) for name, about in study.choices("models").items()}
     with calm():
-        return _told(study, layouts, machine(device))
+        return _summary(study, layouts, machine(device))
 
 
-def _told(study: Study, layouts: Mapping[str, Layout], where: str) -> dict[str, Any]:
+def _summary(study: Study, layouts: Mapping[str, Layout], where: str) -> dict[str, Any]:
     o, device = study.options, study.device
     numbers: dict[str, Any] = {name: {"server": {}} for name in layouts}
 

@@ -61,7 +61,7 @@ QUICK: dict[str, Any] = {
 
 
 def held_out(task: Task, share: float, seed: int) -> tuple[Task, list[Examples]]:
-    """The task without a random part of every client's examples, and these parts; nobody is left without any."""
+    """The task without a random part of every client's examples, and these parts; every client keeps some."""
     if not 0 < share < 1:
         raise BadInput(f"[study_options] held_out {share}: must be between 0 and 1")
     kept, out = list[Examples](), list[Examples]()

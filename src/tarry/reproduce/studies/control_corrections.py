@@ -116,8 +116,8 @@ def record(study: Study, seed: int, label: str, changes: Mapping[str, Any], ways
         recorded(made, see, tell=study.tell, what=f"{label}, seed {seed}")
         return rows
 
-    asked = [study.settings(changes), seed, ways.__name__, o["points"], o["every"], o["examples"]]
-    rows: dict[str, list[float]] = study.piece(f"{label}-{seed}", asked, make)
+    inputs = [study.settings(changes), seed, ways.__name__, o["points"], o["every"], o["examples"]]
+    rows: dict[str, list[float]] = study.piece(f"{label}-{seed}", inputs, make)
     return rows
 
 

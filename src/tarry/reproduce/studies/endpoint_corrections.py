@@ -122,8 +122,8 @@ def _piece(study: Study, seed: int, label: str, changes: Mapping[str, Any]) -> l
         recorded(made, sweep, tell=study.tell, what=f"{label}, seed {seed}")
         return sweep.rows
 
-    asked = [study.settings(changes), seed, study.choices("corrections"), o["share"], o["every"], o["examples"]]
-    rows: list[list[float]] = study.piece(f"{label}-{seed}", asked, make)
+    inputs = [study.settings(changes), seed, study.choices("corrections"), o["share"], o["every"], o["examples"]]
+    rows: list[list[float]] = study.piece(f"{label}-{seed}", inputs, make)
     return rows
 
 

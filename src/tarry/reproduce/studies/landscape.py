@@ -148,8 +148,8 @@ def _compared(arc: Arc, loss: Callable[[Tensor], float], o: Mapping[str, Any]) -
 def _plane(arc: Arc, way: Tensor, loss: Callable[[Tensor], float], o: Mapping[str, Any]) -> dict[str, Any]:
     """The losses on the plane, and the curve on it."""
     u = way / way.norm()
-    aside = arc.bend - torch.dot(arc.bend, u) * u
-    v = aside / aside.norm().clamp_min(torch.finfo(aside.dtype).tiny)
+    normal = arc.bend - torch.dot(arc.bend, u) * u
+    v = normal / normal.norm().clamp_min(torch.finfo(normal.dtype).tiny)
     length, height = float(way.norm()), float(torch.dot(arc.bend, v))
     xs = np.linspace(-_MARGIN * length, (1 + _MARGIN) * length, o["points"])
     ys = np.linspace(-_MARGIN * length, max(height / 2, _MARGIN * length) + _MARGIN * length, o["points"])

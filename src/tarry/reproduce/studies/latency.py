@@ -68,14 +68,14 @@ def run(
     study = begin(PAPER, QUICK, options, quick=quick, seeds=seeds, device=device, folder=folder, tell=tell)
     o = study.options
     with calm():
-        return _told(study, o, machine(device))
+        return _summary(study, o, machine(device))
 
 
-def _told(study: Study, o: Mapping[str, Any], where: str) -> dict[str, Any]:
+def _summary(study: Study, o: Mapping[str, Any], where: str) -> dict[str, Any]:
     numbers: dict[str, Any] = {}
     for seed in study.seeds:
-        asked = [where, seed, {name: o[name] for name in PAPER}]
-        took = study.piece(f"latency-{seed}", asked, partial(_measured, o, seed, study.device))
+        inputs = [where, seed, {name: o[name] for name in PAPER}]
+        took = study.piece(f"latency-{seed}", inputs, partial(_measured, o, seed, study.device))
         base = took.get("fedavg", next(iter(took.values())))
         for name, value in took.items():
             found = {"seconds": short(value), "relative": short(value / base)}
