@@ -52,24 +52,11 @@ def compose(
     `labels` are the names for error messages: of each part, "method" and "distil".
     """
     if not others and distil is None and manifold is None:
-        if missing := base.local.needs - _sent(base):
-            name = (labels or {}).get("method", base.name)
-            raise BadInput(
-                f"--method {name}: its clients need {_list(missing)} from the server, which nothing here sends; cross"
-                " it with a method that does"
-            )
+        _check_payload(base, (labels or {}).get("method", base.name))
         return base
     around = (distil or base).around
     plain = base.plain or base
-    method = plain
-    for part, other in others.items():
-        server = other.plain or other
-        method = replace(method, **{name: getattr(server, name) for name in PARTS[part]})
-        if part == "correct":
-            method = replace(method, correct=_correction(plain, server))
-        method = replace(method, personal=_personal(method.personal, part, server.personal))
-    pointed: dict[str, Any] = {p: _without_unused_payload(getattr(method, p), method.local) for p in _SERVER}
-    method = replace(method, **pointed)
+    method = _with_parts(plain, others)
     names = {"method": base.name, **{p: o.name for p, o in others.items()}, **(labels or {})}
     whole = "local" not in others or others["local"].local.needs <= _sent(others["local"])
     compatibility = _Compatibility(method, plain, frozenset(others), names, whole)
@@ -90,6 +77,28 @@ def compose(
     if problems:
         raise BadInput(problems)
     return method
+
+
+def _check_payload(method: Method, name: str) -> None:
+    """Raise BadInput if clients of a method that is not crossed need payload that its server does not send."""
+    if missing := method.local.needs - _sent(method):
+        raise BadInput(
+            f"--method {name}: its clients need {_list(missing)} from the server, which nothing here sends; cross"
+            " it with a method that does"
+        )
+
+
+def _with_parts(base: Method, others: Mapping[str, Method]) -> Method:
+    """Return the base with parts of other methods, unchecked, and without payload that its clients do not use."""
+    method = base
+    for part, other in others.items():
+        server = other.plain or other
+        method = replace(method, **{name: getattr(server, name) for name in PARTS[part]})
+        if part == "correct":
+            method = replace(method, correct=_correction(base, server))
+        method = replace(method, personal=_personal(method.personal, part, server.personal))
+    parts: dict[str, Any] = {p: _without_unused_payload(getattr(method, p), method.local) for p in _SERVER}
+    return replace(method, **parts)
 
 
 def _sent(method: Method) -> frozenset[str]:

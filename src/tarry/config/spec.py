@@ -159,6 +159,9 @@ class Spec:
             except BadInput as e:
                 yield from e.problems
         yield from wrong_choices
+        yield from self._executor_contradictions()
+
+    def _executor_contradictions(self) -> Iterable[str]:
         if self.device != "cpu" and (self.executor == "pool" or (self.workers > 1 and self.executor is None)):
             yield (
                 f"--device {self.device} --workers {self.workers}: worker processes train on the cpu only;"
@@ -182,7 +185,7 @@ class Spec:
 
     @property
     def gpu_share(self) -> float:
-        """What of a GPU a Ray worker holds."""
+        """The share of a GPU that a Ray worker holds."""
         return self.gpus if self.gpus is not None else float(self.device != "cpu")
 
     def client_optimiser(self, steps: int = 0) -> Optimiser:

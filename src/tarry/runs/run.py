@@ -80,7 +80,7 @@ def resume(
     progress: Callable[[Progress], None] | None = None,
     **objects: Any,
 ) -> Result:
-    """Finish the run in a folder, with the very weights it would have reached uninterrupted.
+    """Finish the run in a folder, with the same weights as without the interruption.
 
     A run that was given Python objects (a Task, a Method, a delay function) needs the same ones again, by keyword.
     Where clients are trained may differ (`workers`, `executor`, `address`, `gpus`, `lookahead`, `checkpoint_every`,
