@@ -93,7 +93,7 @@ class Run:
             budget=Budget(**budget),
             evaluate=evaluate,
             eval_every=eval_every,
-            presence=windows,
+            availability=windows,
             fails=(lambda c, v: (c, v) in fails) if fails else None,
             strict=strict,
             listeners=[self.events.append],

@@ -21,7 +21,7 @@ from ..core.idle_clients import Roster
 from ..core.server import Receipt, Server
 from ..core.tickets import Ticket, Trained
 from .budget import Budget
-from .diagnostics import Diary
+from .diagnostics import DiagnosticsLog
 
 __all__ = ["Change", "Engine", "Handout", "total_bytes"]
 
@@ -45,7 +45,7 @@ class Engine:
         budget: Budget,
         *,
         max_tickets: int = 1,
-        diagnostics: Diary | None = None,
+        diagnostics: DiagnosticsLog | None = None,
         listeners: Sequence[Callable[[Event], None]] = (),
     ):
         self.server, self.idle, self.budget, self.diagnostics = server, idle, budget, diagnostics
@@ -115,7 +115,7 @@ class Engine:
         if self._steps_between_arrivals and self.server.settle(time):
             self._emit("step", stepped=True)
             if self.diagnostics is not None:
-                self.diagnostics.noted(time, self.server.settled_notes or {})
+                self.diagnostics.record_notes(time, self.server.settled_notes or {})
             if self.server.version >= self._max_rounds:
                 self.stop_reason = "rounds"
                 return []

@@ -14,7 +14,7 @@ from ..core.events import Event
 from ..core.idle_clients import Roster
 from ..core.rng import Stream
 from ..delays.base import Delay
-from ..engine.diagnostics import Diary
+from ..engine.diagnostics import DiagnosticsLog
 from ..executors.auto import Together
 from ..executors.inline import Executor, Inline
 from ..executors.pool import Pool
@@ -115,21 +115,21 @@ class Simulation:
             budget=b.budget,
             evaluate=b.evaluator(),
             eval_every=b.eval_every,
-            presence=b.availability,
+            availability=b.availability,
             fails=_failures(s.failure_rate, s.seed, b.delay),
             strict=s.strict,
-            diary=self._diagnostics_log(),
+            diagnostics=self._diagnostics_log(),
             room=b.room(cache),
             listeners=listeners,
         )
 
-    def _diagnostics_log(self) -> Diary | None:
+    def _diagnostics_log(self) -> DiagnosticsLog | None:
         """A log with bins of a fiftieth of the time budget, or of the time between evaluations."""
         b = self.built
         if not b.spec.diagnose:
             return None
         every = b.budget.time / 50 if b.budget.time is not None else b.eval_every
-        return Diary(every, validator(b.task, b.bound(), b.spec.seed))
+        return DiagnosticsLog(every, validator(b.task, b.bound(), b.spec.seed))
 
     def diagnostics(self, sim: Simulator) -> dict[str, Any] | None:
         """What --diagnose measured during the run, and the accuracy on fast and slow clients' examples."""

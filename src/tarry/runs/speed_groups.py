@@ -17,7 +17,7 @@ from torch import Tensor
 from ..core import rng
 from ..core.rng import Stream
 from ..core.task import Examples, Task
-from ..engine.diagnostics import Diary, Validate
+from ..engine.diagnostics import DiagnosticsLog, Validate
 from ..training.flat_model import Bound
 from .personalize import class_shares, has_classes
 
@@ -48,13 +48,17 @@ def validator(task: Task, bound: Bound, seed: int) -> Validate | None:
 
 
 def by_speed(
-    task: Task, diary: Diary, score: Callable[[Tensor, Examples], float | None], weights: Tensor, accuracy: float | None
+    task: Task,
+    log: DiagnosticsLog,
+    score: Callable[[Tensor, Examples], float | None],
+    weights: Tensor,
+    accuracy: float | None,
 ) -> dict[str, Any] | None:
     """½ (|a₁ − a|² + |a₂ − a|²): a on the test set, a₁ and a₂ on active clients' and stragglers' examples.
 
     A client is a straggler when its visits take more than twice as long, on average, as the fastest client's.
     """
-    seconds = {c: s for c in range(len(task.clients)) if (s := diary.seconds_of(c)) is not None}
+    seconds = {c: s for c in range(len(task.clients)) if (s := log.seconds_of(c)) is not None}
     if accuracy is None or not seconds:
         return None
     limit = _SLOW * min(seconds.values())

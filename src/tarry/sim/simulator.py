@@ -28,7 +28,7 @@ from ..delays.availability import Availability
 from ..delays.base import Delay
 from ..engine.budget import Budget, Score
 from ..engine.clock import add_seconds
-from ..engine.diagnostics import Diary
+from ..engine.diagnostics import DiagnosticsLog
 from ..engine.engine import Change, Engine, Handout, total_bytes
 from ..engine.evaluation import Evaluation
 from ..executors.inline import Executor
@@ -50,18 +50,18 @@ class Simulator:
         budget: Budget,
         evaluate: Callable[[Tensor], Score] | None = None,
         eval_every: float = inf,
-        presence: Availability | None = None,
+        availability: Availability | None = None,
         fails: Callable[[int, int], bool] | None = None,
         strict: bool = False,
-        diary: Diary | None = None,
+        diagnostics: DiagnosticsLog | None = None,
         room: Room = Room(),  # noqa: B008 - a constant
         listeners: Sequence[Callable[[Event], None]] = (),
     ):
         self.server, self.executor, self.delay, self.budget = server, executor, delay, budget
-        self.engine = Engine(server, roster, budget, diagnostics=diary, listeners=listeners)
+        self.engine = Engine(server, roster, budget, diagnostics=diagnostics, listeners=listeners)
         self._evaluation = Evaluation(self.engine, evaluate, eval_every)
-        self._presence, self._fails, self._strict, self._room = presence, fails, strict, room
-        self._changes = [*([] if presence is None else presence.changes()), (inf, -1, False)]
+        self._availability, self._fails, self._strict, self._room = availability, fails, strict, room
+        self._changes = [*([] if availability is None else availability.changes()), (inf, -1, False)]
         self._next_change = 0  # index into _changes
         self._heap: list[tuple[float, int]] = []  # (due, ticket number)
         self._doomed: set[int] = set()  # tickets whose update will be lost
@@ -167,7 +167,7 @@ class Simulator:
             assert seconds is not None
             client, due = ticket.client, add_seconds(self.time, seconds)
             doomed = self._fails is not None and self._fails(client, ticket.visit)
-            if self._presence is not None and (leaves := self._presence.until(client, self.time)) < due:
+            if self._availability is not None and (leaves := self._availability.until(client, self.time)) < due:
                 due, doomed = leaves, True
             heapq.heappush(self._heap, (due, ticket.number))
             engine.bytes_down += engine.model_bytes
