@@ -24,7 +24,7 @@ from tarry.core.idle_clients import Roster
 from tarry.core.layout import Block, Kind, Layout
 from tarry.core.method import Method, stateless
 from tarry.core.server import Server
-from tarry.core.tickets import Ticket, Trained
+from tarry.core.tickets import LocalResult, Ticket
 from tarry.delays.base import Fleet, delays
 from tarry.methods import methods
 from tarry.sim.simulator import Budget, Simulator
@@ -43,12 +43,12 @@ class Nothing:
     """An executor that trains nothing: every visit comes back with the same zero delta."""
 
     def __init__(self, size: int):
-        self._answer = Trained(torch.zeros(size), 1, 1, 0.0)
+        self._answer = LocalResult(torch.zeros(size), 1, 1, 0.0)
 
     def submit(self, ticket: Ticket, memory: object, due: float) -> None:
         pass
 
-    def collect(self, number: int) -> Trained:  # noqa: ARG002
+    def collect(self, number: int) -> LocalResult:  # noqa: ARG002
         return self._answer
 
     def close(self) -> None:

@@ -7,22 +7,22 @@ import os
 import pytest
 
 from tarry.vector import threads as module
-from tarry.vector.threads import elsewhere, threads
+from tarry.vector.threads import avoid_caller_core, shared_pool
 
 
 def test_the_same_ones_whenever_asked() -> None:
-    assert threads("again", 2) is threads("again", 2)
-    assert threads("again", 2) is not threads("others", 2)
+    assert shared_pool("again", 2) is shared_pool("again", 2)
+    assert shared_pool("again", 2) is not shared_pool("others", 2)
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="where the system does not let threads be placed")
 def test_they_stay_away_from_the_callers_core_as_long_as_there_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    pool, all_of_them = threads("placed", 1), os.sched_getaffinity(0)
+    pool, all_of_them = shared_pool("placed", 1), os.sched_getaffinity(0)
     asked: list[set[int]] = []
     for here in (min(all_of_them), max(all_of_them)):
         monkeypatch.setattr(module, "_core", lambda here=here: here)
         pool.submit(int).result()  # it has begun
-        elsewhere("placed", 1)
+        avoid_caller_core("placed", 1)
         asked.append(pool.submit(os.sched_getaffinity, 0).result())
     assert asked == [all_of_them - {c} or all_of_them for c in (min(all_of_them), max(all_of_them))]
     assert os.sched_getaffinity(0) == all_of_them  # the caller's are as they were
@@ -32,6 +32,6 @@ def test_where_cores_are_not_told_nothing_is_done(monkeypatch: pytest.MonkeyPatc
     placed: list[object] = []
     monkeypatch.setattr(module, "_asked", lambda: None)
     monkeypatch.setattr(os, "sched_setaffinity", lambda *given: placed.append(given), raising=False)
-    threads("anywhere", 1).submit(int).result()
-    elsewhere("anywhere", 1)
+    shared_pool("anywhere", 1).submit(int).result()
+    avoid_caller_core("anywhere", 1)
     assert not placed

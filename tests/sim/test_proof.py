@@ -405,7 +405,7 @@ def test_numbers_that_examples_are_augmented_by_count_as_memory(monkeypatch: pyt
         sizes.append(len(clients))
         return schedule(clients, *args, **more)
 
-    monkeypatch.setattr(together.Together, "_ways", lambda *_, **__: iter([together.Way(1, None)]))
+    monkeypatch.setattr(together.AutoExecutor, "_ways", lambda *_, **__: iter([together.BatchConfig(1, None)]))
     monkeypatch.setattr("tarry.executors.batched.trainer.schedule", noted)
     monkeypatch.setattr("tarry.executors.batched.trainer._MEMORY", 5e6)
     given = task(lambda: nn.Linear(6, 3), drawn(*[64] * 12), augment=lambda x, d: x + 0 * d[:, :6], draws=784)

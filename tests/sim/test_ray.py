@@ -33,7 +33,7 @@ from tarry.runs.build import plan
 from tarry.runs.compare import _one, specs_of
 from tarry.runs.parallel_ray import _run, spread
 from tarry.runs.run import Progress
-from tarry.training.determinism import calm
+from tarry.training.determinism import deterministic
 
 HERE = os.getpid()
 
@@ -241,7 +241,7 @@ def test_an_exception_in_a_worker_reaches_the_caller_with_its_text():
     made = plan(Spec.of({"task": task(worm), **SMALL}))
     setup = _setup(made.module, made.layout, made.task, made.method.local, made.work, 0)
     weights = made.layout.read(made.module, torch.float32).numpy()
-    with calm():  # a worker's habits are its own process's
+    with deterministic():  # a worker's habits are its own process's
         said = _Trainer(setup).train((0, 1, 0), None, {}, (), weights)
     with pytest.raises(TarryError, match=r"(?s)in a Ray worker: ZeroDivisionError: there is a worm.*in worm"):
         Ray.__new__(Ray)._take(0, said)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ..core.errors import TarryError
-from ..vector.process import keep_memory
+from ..vector.process import tune_malloc
 from ..version import __version__
 from . import catalogue
 from . import console as show
@@ -74,7 +74,7 @@ def _main(
 
 def main() -> None:
     """The command `tarry`."""
-    keep_memory()
+    tune_malloc()
     try:
         app()
     except TarryError as e:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-__all__ = ["NOTHING", "Job", "Offer", "Start", "Ticket", "Trained", "Update"]
+__all__ = ["NOTHING", "VisitJob", "Offer", "Start", "Ticket", "LocalResult", "Update"]
 
 NOTHING: Mapping[str, Tensor] = MappingProxyType({})
 
@@ -85,7 +85,7 @@ class Offer(NamedTuple):
     weights: Tensor | None = None
 
 
-class Job(NamedTuple):
+class VisitJob(NamedTuple):
     """A visit to be trained; everything its outcome depends on."""
 
     number: int
@@ -97,7 +97,7 @@ class Job(NamedTuple):
     version: int = 0  # server steps made when the weights were the global
 
 
-class Trained(NamedTuple):
+class LocalResult(NamedTuple):
     """What a visit came to. `finite` is found where the numbers are at hand: in the process that trained."""
 
     delta: Tensor

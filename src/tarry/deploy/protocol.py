@@ -17,7 +17,7 @@ from ..core.errors import BadInput
 from ..core.layout import Layout
 from ..core.local_rule import LocalRule
 from ..core.method import Method
-from ..core.tickets import Ticket, Trained
+from ..core.tickets import LocalResult, Ticket
 from .server.open_tickets import Held
 from .wire import Array, Form, Letter, Refused, Return, Word, opened, said
 
@@ -31,7 +31,7 @@ EXTRA, PAYLOAD = "extra.", "payload."
 class Answer(NamedTuple):
     """What a client came back with; `took`: the seconds it says it worked, for the record alone."""
 
-    trained: Trained
+    trained: LocalResult
     keeps: bool = False  # it remembers something of this visit
     took: float | None = None
     forgot: bool = False  # what it should have remembered was gone
@@ -131,11 +131,11 @@ class Plain:
         return Answer(made._replace(loss=losses[0] if losses else nan))
 
 
-def _trained(delta: torch.Tensor, n: int, steps: int, loss: float, extras: dict[str, Any]) -> Trained:
+def _trained(delta: torch.Tensor, n: int, steps: int, loss: float, extras: dict[str, Any]) -> LocalResult:
     if not (1 <= n <= _MOST_EXAMPLES and 1 <= steps <= _MOST_EXAMPLES):
         raise Refused(f"{n} examples, {steps} steps")
     finite = isfinite(loss) and all(isfinite(t.sum().item()) for t in (delta, *extras.values()))
-    return Trained(delta, n, steps, loss, finite, extras)
+    return LocalResult(delta, n, steps, loss, finite, extras)
 
 
 def check_plain(method: Method, label: str) -> None:

@@ -23,22 +23,22 @@ from torch import Tensor
 
 from ..core.errors import first_line
 from ..core.local_rule import LocalRule
-from ..core.tickets import Job, Ticket, Trained
-from ..training.flat_model import Bound
-from ..training.visit import Work, train
+from ..core.tickets import LocalResult, Ticket, VisitJob
+from ..training.flat_model import FlatModel
+from ..training.visit import LocalWork, train
 from ..vector.fused import numba
 from ..vector.process import trim_memory
-from .batched.channels_last import pays
+from .batched.channels_last import is_worthwhile
 from .batched.conv.numba import few_channels
-from .batched.equivalence import apart, proven, shaken
-from .batched.trace import NoRule, NotStackable
-from .batched.trainer import Trainer
+from .batched.equivalence import check_equivalence, relative_distance, with_rounding_noise
+from .batched.trace import NoBatchingRule, NotStackable
+from .batched.trainer import BatchedTrainer
 from .inline import Executor
 
-__all__ = ["Together"]
+__all__ = ["AutoExecutor"]
 
 
-class Way(NamedTuple):
+class BatchConfig(NamedTuple):
     """How clients may be stacked: lanes, clients a stack at most (None: as memory allows), whose convolutions."""
 
     lanes: int
@@ -57,12 +57,12 @@ _TIMES, _MOST_APART = 4, 0.5  # as far as a client is from itself after a change
 _COMPILED = ", compiled"
 _CACHED = 8  # clients whose images a processor's cache holds
 _WORTH = 1.1  # times as fast: less is not worth other roundings
-_FOUND: dict[Hashable, tuple[Way, float]] = {}  # by kind of run, in this process
+_FOUND: dict[Hashable, tuple[BatchConfig, float]] = {}  # by kind of run, in this process
 _SOMETIMES, _WHILE = 8, 2.0  # runs, seconds of one: what was traced is garbage then, which Python is slow to look for
 _over = count(1)
 
 
-class Together:
+class AutoExecutor:
     """`forced`: stack whenever it is possible, however fast; else only where it is faster than `otherwise`.
 
     `at_a_time`: how many clients that one trains in the time of one.
@@ -70,39 +70,39 @@ class Together:
 
     def __init__(
         self,
-        bound: Bound,
+        bound: FlatModel,
         *,
         rule: LocalRule,
-        work: Work,
+        work: LocalWork,
         seed: int,
         lanes: int,
-        forced: bool,
-        otherwise: Callable[[], Executor],
+        always_batch: bool,
+        fallback: Callable[[], Executor],
         at_a_time: int = 1,
         precision: str = "float32",
         compiled: bool = False,
     ):
-        self._bound, self._rule, self._work, self._seed, self._forced = bound, rule, work, seed, forced
-        self._otherwise, self._at_a_time = otherwise, at_a_time
+        self._bound, self._rule, self._work, self._seed, self._forced = bound, rule, work, seed, always_batch
+        self._otherwise, self._at_a_time = fallback, at_a_time
         self._rough, self._precision, self._compile, self._lanes = precision != "float32", precision, compiled, lanes
         self._waiting: dict[int, tuple[float, Ticket, Mapping[str, Tensor]]] = {}
-        self._done: dict[int, Trained] = {}
+        self._done: dict[int, LocalResult] = {}
         self._began = time.perf_counter()
         self._chosen = self._singly = False  # an operation has no form for stacks of more than one
-        self._trainer: Trainer | None = None
+        self._trainer: BatchedTrainer | None = None
         self._other: Executor | None = None
-        self.told = ""
+        self.description = ""
         try:
             self._trainer = self._made()
         except NotStackable as e:
             self._give_up(str(e))
 
-    def _made(self, *, own_conv: str = "", compiled: bool = False) -> Trainer:
+    def _made(self, *, own_conv: str = "", compiled: bool = False) -> BatchedTrainer:
         bound, precision = self._bound, self._precision
-        return Trainer(
+        return BatchedTrainer(
             bound, rule=self._rule, work=self._work, seed=self._seed, lanes=self._lanes, compiled=compiled,
             bf16=precision == "bf16", own_conv=own_conv,
-            channels_last=compiled and self._rough and bound.flat.is_cuda and pays(bound.layout),
+            channels_last=compiled and self._rough and bound.flat.is_cuda and is_worthwhile(bound.layout),
         )  # fmt: skip
 
     def submit(self, ticket: Ticket, memory: Mapping[str, Tensor], due: float) -> None:
@@ -111,7 +111,7 @@ class Together:
         else:
             self._waiting[ticket.number] = (due, ticket, memory)
 
-    def collect(self, number: int) -> Trained:
+    def collect(self, number: int) -> LocalResult:
         if number not in self._done and self._other is None:
             try:
                 self._train()
@@ -136,7 +136,7 @@ class Together:
         self._done |= zip((j.number for j in jobs), self._trained(jobs), strict=True)
         self._waiting.clear()
 
-    def _trained(self, jobs: Sequence[Job]) -> Sequence[Trained]:
+    def _trained(self, jobs: Sequence[VisitJob]) -> Sequence[LocalResult]:
         """In smaller stacks, and in memory that is asked for anew, where there is too little: others may take of it.
 
         What cannot be compiled after all is trained as it was traced.
@@ -156,7 +156,7 @@ class Together:
                 if not before.compiled:
                     raise
                 compiled, size = False, before.size
-                self.told = self.told.replace(_COMPILED, f", no longer compiled: {first_line(e)}")
+                self.description = self.description.replace(_COMPILED, f", no longer compiled: {first_line(e)}")
             self._trainer = self._made(own_conv=before.own_conv, compiled=compiled)
             self._trainer.lanes, self._trainer.size = before.lanes, size
             del before
@@ -164,7 +164,7 @@ class Together:
             torch.cuda.empty_cache()
 
     def _give_up(self, why: str) -> None:
-        self.told = f"clients are not trained together: {why}"
+        self.description = f"clients are not trained together: {why}"
         self._trainer = None  # before processes are forked: what was traced and tried is in nobody's way
         self._other = self._otherwise()
         for due, ticket, memory in self._waiting.values():
@@ -173,20 +173,22 @@ class Together:
 
     # Which way
 
-    def _choose(self, jobs: Sequence[Job]) -> None:
+    def _choose(self, jobs: Sequence[VisitJob]) -> None:
         assert self._trainer is not None
         few, work = jobs[:_MOST], replace(self._work, epochs=None, steps=_STEPS)
         sizes = {j.number: len(self._bound.task.clients[j.client][0]) for j in few}
         two = [few[0], min(few, key=lambda j: sizes[j.number])][: len(few)]
         given: dict[str, Any] = {"rule": self._rule, "work": self._work, "seed": self._seed}
-        proven(self._bound, few, ragged=self._trainer.masks, **given)  # first: what a model remembers is as it was made
+        check_equivalence(
+            self._bound, few, ragged=self._trainer.masks, **given
+        )  # first: what a model remembers is as it was made
         trim_memory()
         alone = [train(j, self._bound, rule=self._rule, work=work, seed=self._seed) for j in two]
         if self._trainer.masks and not self._trainer.means():
             raise NotStackable("its loss is not the mean of the examples' losses, and clients differ in size")
         try:
             self._must_agree(two, alone, work, self._trainer)
-        except NoRule:
+        except NoBatchingRule:
             self._singly = True
             self._must_agree(two, alone, work, self._trainer)
         kind, trainers = self._kind(few, sizes), {"": self._trainer}
@@ -212,16 +214,20 @@ class Together:
         if how.size is not None:
             stack = "one client a stack" if how.size == 1 else f"up to {how.size} a stack"
         more = ("" if lanes == 1 else f", {lanes} lanes") + more
-        self.told = f"clients are trained together ({stack}{more}): a step is {faster:.1f} times as fast as alone"
+        self.description = (
+            f"clients are trained together ({stack}{more}): a step is {faster:.1f} times as fast as alone"
+        )
 
-    def _compiled(self, plain: Trainer, jobs: Sequence[Job], work: Work) -> tuple[Trainer, float, str]:
+    def _compiled(
+        self, plain: BatchedTrainer, jobs: Sequence[VisitJob], work: LocalWork
+    ) -> tuple[BatchedTrainer, float, str]:
         """The way that was found, compiled, how many times as fast it is, and what to tell; where it is no faster, or
 
         cannot be had, as it was. Other ways are not compiled: each takes as long again.
         """
         made = self._made(own_conv=plain.own_conv, compiled=True)
         made.lanes, made.size = min(plain.lanes, made.most_lanes), plain.size
-        ends, short = [jobs[0], jobs[-1]], [t.shortened(_STEPS) for t in (plain, made)]
+        ends, short = [jobs[0], jobs[-1]], [t.with_max_steps(_STEPS) for t in (plain, made)]
         try:
             found = [trainer.train(jobs) for trainer in short][1]
             theirs = [train(j, self._bound, rule=self._rule, work=work, seed=self._seed) for j in ends]
@@ -244,7 +250,7 @@ class Together:
         few = any(few_channels(shape) for shape in filters)
         return "numba" if few and numba("tarry.executors.batched.conv.numba_kernels") is not None else ""
 
-    def _kind(self, few: Sequence[Job], sizes: Mapping[int, int]) -> Hashable:
+    def _kind(self, few: Sequence[VisitJob], sizes: Mapping[int, int]) -> Hashable:
         """Runs of one kind in one process are tried once: a table's runs differ in seeds and settings alone."""
         bound, work, trainer = self._bound, self._work, self._trainer
         assert trainer is not None
@@ -258,23 +264,25 @@ class Together:
             rule = type(self._rule)
         return (*model, rule, type(work.optimiser), work.batch, about, len(few), trainer.most_lanes, self._precision)
 
-    def _tried(self, trainers: Mapping[str, Trainer], few: Sequence[Job], work: Work) -> tuple[Way, float]:
+    def _tried(
+        self, trainers: Mapping[str, BatchedTrainer], few: Sequence[VisitJob], work: LocalWork
+    ) -> tuple[BatchConfig, float]:
         """The fastest way, and how many times as fast as one by one it is.
 
         What else the machine does only adds to a time: the shortest of a few counts.
         """
 
-        def alone(job: Job) -> Trained:
+        def alone(job: VisitJob) -> LocalResult:
             return train(job, self._bound, rule=self._rule, work=work, seed=self._seed)
 
-        trials = {own: trainer.shortened(_STEPS) for own, trainer in trainers.items()}
+        trials = {own: trainer.with_max_steps(_STEPS) for own, trainer in trainers.items()}
 
-        def together(how: Way) -> Sequence[Trained]:
+        def together(how: BatchConfig) -> Sequence[LocalResult]:
             trial = trials[how.own_conv]
             trial.lanes, trial.size = how.lanes, how.size
             return trial.train(few)
 
-        on_gpu, one_by_one, took = self._bound.flat.is_cuda, list[float](), dict[Way, float]()
+        on_gpu, one_by_one, took = self._bound.flat.is_cuda, list[float](), dict[BatchConfig, float]()
         one_by_one += [_seconds(alone, few[0]) for _ in range(_TRIES)]
         if not on_gpu:
             few = few[: max(_FEWEST, int(_SHORT / min(one_by_one)))]
@@ -298,34 +306,41 @@ class Together:
         one_by_one += [_seconds(alone, few[0]) for _ in range(_TRIES)]
         best = min(took, key=lambda how: took[how])
         if not on_gpu and min(one_by_one) < _TINY:  # calls are what takes time, and they get quicker
-            trials[best.own_conv].hurry()
+            trials[best.own_conv].compile_programs()
             took[best] = min(_seconds(together, best) for _ in range(_AGAIN))
         return best, min(one_by_one) * len(few) / took[best]
 
-    def _ways(self, n: int, *, own_conv: Sequence[str]) -> Iterator[Way]:
+    def _ways(self, n: int, *, own_conv: Sequence[str]) -> Iterator[BatchConfig]:
         assert self._trainer is not None
         most = self._trainer.most_lanes
         lanes = [k for k in sorted({2, 4, most}) if 1 < k <= min(most, n)]
         if self._singly:
-            yield from (Way(k, 1) for k in (1, *lanes))
+            yield from (BatchConfig(k, 1) for k in (1, *lanes))
             return
-        yield Way(1, None)
-        yield from (Way(k, size) for k in lanes for size in (None, 1))
-        yield from [Way(1, 1)] if most == 1 else []
+        yield BatchConfig(1, None)
+        yield from (BatchConfig(k, size) for k in lanes for size in (None, 1))
+        yield from [BatchConfig(1, 1)] if most == 1 else []
         size = None if self._bound.flat.is_cuda else _CACHED
         for whose in own_conv:
-            yield from (Way(k, size, whose) for k in (1, *lanes[-1:]))
+            yield from (BatchConfig(k, size, whose) for k in (1, *lanes[-1:]))
 
-    def _must_agree(self, jobs: Sequence[Job], alone: Sequence[Trained], work: Work, trainer: Trainer) -> None:
+    def _must_agree(
+        self, jobs: Sequence[VisitJob], alone: Sequence[LocalResult], work: LocalWork, trainer: BatchedTrainer
+    ) -> None:
         """A few steps of each, in one stack; and padded, where others may be though these are not."""
         for padding in (0, 1) if trainer.masks else (0,):
-            short = trainer.shortened(_STEPS, padding=padding)
+            short = trainer.with_max_steps(_STEPS, padding=padding)
             short.lanes, short.size = 1, 1 if self._singly else None
             self._compared(jobs, alone, short.train(jobs), work)
 
-    def _compared(self, jobs: Sequence[Job], alone: Sequence[Trained], stacked: Sequence[Trained], work: Work) -> None:
+    def _compared(
+        self, jobs: Sequence[VisitJob], alone: Sequence[LocalResult], stacked: Sequence[LocalResult], work: LocalWork
+    ) -> None:
         for job, a, b in zip(jobs, alone, stacked, strict=True):
-            far, limit = apart(a.delta, b.delta), _ROUGHLY if self._rough else _ALIKE.get(a.delta.dtype, _ROUGHLY)
+            far, limit = (
+                relative_distance(a.delta, b.delta),
+                _ROUGHLY if self._rough else _ALIKE.get(a.delta.dtype, _ROUGHLY),
+            )
             if not a.finite or far <= limit:
                 continue
             if not far <= min(_MOST_APART, _TIMES * self._shaken(job, a, work)):
@@ -334,10 +349,10 @@ class Together:
                     " of the examples' losses, and does each example's output depend on it alone?"
                 )
 
-    def _shaken(self, job: Job, trained: Trained, work: Work) -> float:
+    def _shaken(self, job: VisitJob, trained: LocalResult, work: LocalWork) -> float:
         """How far the client comes from itself when what it is sent changes in the last digits: what rounding does."""
-        other = train(shaken(job, self._seed), self._bound, rule=self._rule, work=work, seed=self._seed)
-        return apart(trained.delta, other.delta)
+        other = train(with_rounding_noise(job, self._seed), self._bound, rule=self._rule, work=work, seed=self._seed)
+        return relative_distance(trained.delta, other.delta)
 
     def close(self) -> None:
         self._waiting.clear()
@@ -350,8 +365,8 @@ class Together:
             self._other.close()
 
 
-def _job(t: Ticket, memory: Mapping[str, Tensor]) -> Job:
-    return Job(t.number, t.client, t.visit, t.sent, t.payload, memory, t.version)
+def _job(t: Ticket, memory: Mapping[str, Tensor]) -> VisitJob:
+    return VisitJob(t.number, t.client, t.visit, t.sent, t.payload, memory, t.version)
 
 
 def _seconds(work: Callable[[Any], object], what: Any) -> float:

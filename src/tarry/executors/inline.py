@@ -11,38 +11,38 @@ from torch import Tensor
 
 from ..core.errors import BadInput, TarryError
 from ..core.local_rule import LocalRule
-from ..core.tickets import Job, Ticket, Trained
-from ..training.flat_model import Bound
-from ..training.visit import Work, train
+from ..core.tickets import LocalResult, Ticket, VisitJob
+from ..training.flat_model import FlatModel
+from ..training.visit import LocalWork, train
 
-__all__ = ["Executor", "Failed", "Inline"]
+__all__ = ["Executor", "RemoteError", "Inline"]
 
 
 class Executor(Protocol):
     """Tickets go in with what the client kept and the moment they are due; outcomes are asked for at that moment."""
 
-    told: str  # what was chosen, where there was a choice
+    description: str  # what was chosen, where there was a choice
 
     def submit(self, ticket: Ticket, memory: Mapping[str, Tensor], due: float) -> None: ...
 
-    def collect(self, number: int) -> Trained: ...
+    def collect(self, number: int) -> LocalResult: ...
 
     def close(self) -> None: ...
 
 
-class Failed(NamedTuple):
+class RemoteError(NamedTuple):
     """What a worker sends back in the place of an outcome."""
 
     text: str
     problems: tuple[str, ...] = ()  # of a person's doing, as it would be told without workers
 
     @classmethod
-    def by(cls, e: Exception) -> Failed:
+    def from_exception(cls, e: Exception) -> RemoteError:
         """To be called where it is caught."""
         problems = e.problems if isinstance(e, BadInput) else ()
         return cls(f"{type(e).__name__}: {e}\n{traceback.format_exc()}", problems)
 
-    def tell(self, where: str) -> NoReturn:
+    def reraise(self, where: str) -> NoReturn:
         if self.problems:
             raise BadInput(self.problems)
         raise TarryError(f"training failed in {where}: {self.text}")
@@ -51,16 +51,16 @@ class Failed(NamedTuple):
 class Inline:
     """One by one in this process: the readable twin. `lookahead` more are trained when one is needed."""
 
-    def __init__(self, bound: Bound, *, rule: LocalRule, work: Work, seed: int, lookahead: int = 0):
+    def __init__(self, bound: FlatModel, *, rule: LocalRule, work: LocalWork, seed: int, lookahead: int = 0):
         self._bound, self._rule, self._work, self._seed, self._lookahead = bound, rule, work, seed, lookahead
         self._waiting: dict[int, tuple[float, Ticket, Mapping[str, Tensor]]] = {}
-        self._done: dict[int, Trained] = {}
-        self.told = ""
+        self._done: dict[int, LocalResult] = {}
+        self.description = ""
 
     def submit(self, ticket: Ticket, memory: Mapping[str, Tensor], due: float) -> None:
         self._waiting[ticket.number] = (due, ticket, memory)
 
-    def collect(self, number: int) -> Trained:
+    def collect(self, number: int) -> LocalResult:
         if number not in self._done:
             self._train(number)
             if self._lookahead:
@@ -70,7 +70,7 @@ class Inline:
 
     def _train(self, number: int) -> None:
         _, t, memory = self._waiting.pop(number)
-        job = Job(number, t.client, t.visit, t.sent, t.payload, memory, t.version)
+        job = VisitJob(number, t.client, t.visit, t.sent, t.payload, memory, t.version)
         self._done[number] = train(job, self._bound, rule=self._rule, work=self._work, seed=self._seed)
 
     def close(self) -> None:

@@ -30,11 +30,11 @@ from ..core.errors import WorkerDied
 from ..core.layout import Layout
 from ..core.local_rule import LocalRule
 from ..core.task import Shards, Task
-from ..core.tickets import Job, Ticket, Trained
-from ..training.flat_model import Bound
-from ..training.visit import Work, train
-from ..vector.process import keep_memory
-from .inline import Failed
+from ..core.tickets import LocalResult, Ticket, VisitJob
+from ..training.flat_model import FlatModel
+from ..training.visit import LocalWork, train
+from ..vector.process import tune_malloc
+from .inline import RemoteError
 
 __all__ = ["Pool"]
 
@@ -54,7 +54,7 @@ class _Setup:
     layout: Layout
     task: Task
     rule: LocalRule
-    work: Work
+    work: LocalWork
     seed: int
     bf16: bool
     inbox: Tensor  # [slot, size] weights sent
@@ -88,18 +88,18 @@ def _serve(conn: Connection, others: list[Connection], setup: _Setup) -> None:
         other.close()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     torch.set_num_threads(1)
-    keep_memory()
-    bound = Bound(setup.module, setup.layout, setup.task, setup.work.optimiser, bf16=setup.bf16)
+    tune_malloc()
+    bound = FlatModel(setup.module, setup.layout, setup.task, setup.work.optimiser, bf16=setup.bf16)
     jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
     threading.Thread(target=_read, args=(conn, jobs), daemon=True).start()
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         while (message := jobs.get()) is not None:
             slot, number, client, visit, version, payload, memory = message
-            job = Job(number, client, visit, setup.inbox[slot], _tensors(payload), _tensors(memory), version)
+            job = VisitJob(number, client, visit, setup.inbox[slot], _tensors(payload), _tensors(memory), version)
             try:
                 out = train(job, bound, rule=setup.rule, work=setup.work, seed=setup.seed)
             except Exception as e:
-                conn.send((slot, number, Failed.by(e)))
+                conn.send((slot, number, RemoteError.from_exception(e)))
                 continue
             setup.outbox[slot].copy_(out.delta)
             conn.send((slot, number, (*out[1:5], _plain(out.extras), _plain(out.memory), _plain(out.notes))))
@@ -124,7 +124,7 @@ class Pool:
         task: Task,
         *,
         rule: LocalRule,
-        work: Work,
+        work: LocalWork,
         seed: int,
         workers: int,
         lookahead: int = 0,
@@ -144,10 +144,10 @@ class Pool:
         self._waiting: dict[int, _Given] = {}
         self._given: dict[int, _Given] = {}
         self._queue: list[tuple[float, int]] = []
-        self._done: dict[int, Trained] = {}
+        self._done: dict[int, LocalResult] = {}
         self._deaths: Counter[int] = Counter()  # by job
         self._idle_deaths: Counter[int] = Counter()  # by worker: of those that had no job, since the last answer
-        self.told = ""
+        self.description = ""
         self._conns: dict[int, Connection] = {}
         self._processes: dict[int, Any] = {}
         for worker in range(workers):
@@ -175,7 +175,7 @@ class Pool:
         self._waiting[number] = job
         heapq.heappush(self._queue, (job.due, number))
 
-    def collect(self, number: int) -> Trained:
+    def collect(self, number: int) -> LocalResult:
         while number not in self._done:
             self._feed(needed=number)
             self._listen()
@@ -209,10 +209,10 @@ class Pool:
             except (EOFError, OSError):  # OSError: in the middle of an answer
                 self._replace(worker)
                 continue
-            if isinstance(answer, Failed):
-                answer.tell("a worker")
+            if isinstance(answer, RemoteError):
+                answer.reraise("a worker")
             carried = (_tensors(tensors) for tensors in answer[4:])
-            self._done[number] = Trained(self._outbox[slot].clone(), *answer[:4], *carried)
+            self._done[number] = LocalResult(self._outbox[slot].clone(), *answer[:4], *carried)
             self._free[worker].append(slot)
             del self._given[number], self._deaths[number]
             self._idle_deaths.clear()

@@ -31,14 +31,14 @@ from ..core.layout import Layout
 from ..core.local_rule import LocalRule
 from ..core.optim import Optimiser
 from ..core.task import Shards, Task
-from ..core.tickets import Job, Ticket, Trained
-from ..training.determinism import calm
-from ..training.flat_model import Bound
-from ..training.visit import Work, train
-from ..vector.process import keep_memory
+from ..core.tickets import LocalResult, Ticket, VisitJob
+from ..training.determinism import deterministic
+from ..training.flat_model import FlatModel
+from ..training.visit import LocalWork, train
+from ..vector.process import tune_malloc
 from ..version import __version__
-from .inline import Failed
-from .ray_cluster import connect, has_room, load, told, travels
+from .inline import RemoteError
+from .ray_cluster import check_capacity, connect, load, one_line, register_user_modules
 
 __all__ = ["Ray"]
 
@@ -62,7 +62,7 @@ class _Setup:
     clients: Sequence[tuple[Array, Array]]
     sizes: Sequence[int] | None  # of the shards, where the clients are one pair
     rule: LocalRule
-    work: Work
+    work: LocalWork
     seed: int
     precision: str
     device: str
@@ -77,13 +77,13 @@ class _Trainer:
 
     def __init__(self, setup: _Setup):
         torch.set_num_threads(1)
-        keep_memory()
+        tune_malloc()
         self._setup = setup
         pairs = [(self._stored(x), self._stored(y)) for x, y in setup.clients]
         clients = pairs if setup.sizes is None else Shards(*pairs[0], setup.sizes)
         task = replace(setup.task, clients=clients)
         module, rough = setup.module.to(setup.device), setup.precision == "bf16"
-        self._bound = Bound(module, setup.layout, task, setup.work.optimiser, bf16=rough)
+        self._bound = FlatModel(module, setup.layout, task, setup.work.optimiser, bf16=rough)
 
     def ready(self) -> str:
         return __version__
@@ -104,11 +104,11 @@ class _Trainer:
         if optimiser is not None:
             self._bound.use(optimiser)
         try:
-            job = Job(number, client, visit, weights, given, kept)
-            with calm(exact=setup.precision == "float32"):
+            job = VisitJob(number, client, visit, weights, given, kept)
+            with deterministic(exact=setup.precision == "float32"):
                 out = train(job, self._bound, rule=setup.rule, work=setup.work, seed=setup.seed)
         except Exception as e:
-            return Failed.by(e)
+            return RemoteError.from_exception(e)
         return (out.delta.cpu().numpy(), *out[1:5], *map(_arrays, out[5:]))
 
     def _tensors(self, arrays: Mapping[str, Array]) -> dict[str, Tensor]:
@@ -199,7 +199,7 @@ class Ray:
         task: Task,
         *,
         rule: LocalRule,
-        work: Work,
+        work: LocalWork,
         seed: int,
         workers: int,
         lookahead: int = 0,
@@ -207,21 +207,21 @@ class Ray:
         address: str | None = None,
         gpus: float = 0.0,
     ):
-        self._ray, self._later, self._ahead = load(), work.later, workers * _AHEAD + lookahead
-        self.told = ""
+        self._ray, self._later, self._ahead = load(), work.optimizer_at, workers * _AHEAD + lookahead
+        self.description = ""
         self._device = next(module.parameters()).device
         self._store = _Store(self._ray)
         self._workers: list[_Worker] = []
         self._waiting: dict[int, _Given] = {}
         self._given: dict[int, _Given] = {}
         self._queue: list[tuple[float, int]] = []
-        self._done: dict[int, Trained] = {}
+        self._done: dict[int, LocalResult] = {}
         self._deaths: Counter[int] = Counter()  # by job
         self._stillborn = 0  # workers lost before they were up, in a row
         self._leave = connect(address, cpus=workers)
         try:
-            has_room(gpus)
-            travels()
+            check_capacity(gpus)
+            register_user_modules()
             self._setup = self._ray.put(_setup(module, layout, task, rule, work, seed, precision))
             self._trainer = self._ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=0)(_Trainer)
             self._workers = [self._hired() for _ in range(workers)]
@@ -238,7 +238,7 @@ class Ray:
         self._wait(ticket.number, _Given(due, ticket, memory))
         self._feed()
 
-    def collect(self, number: int) -> Trained:
+    def collect(self, number: int) -> LocalResult:
         while number not in self._done:
             self._feed(needed=number)
             self._listen()
@@ -290,11 +290,11 @@ class Ray:
         worker.starting, self._stillborn = None, 0
 
     def _take(self, number: int, answer: Any) -> None:
-        if isinstance(answer, Failed):
-            answer.tell("a Ray worker")
+        if isinstance(answer, RemoteError):
+            answer.reraise("a Ray worker")
         delta, *numbers, extras, memory, notes = answer
         carried = [{k: torch.tensor(v, device=self._device) for k, v in a.items()} for a in (extras, memory, notes)]
-        self._done[number] = Trained(torch.tensor(delta, device=self._device), *numbers, *carried)
+        self._done[number] = LocalResult(torch.tensor(delta, device=self._device), *numbers, *carried)
         self._store.release(self._given.pop(number).ticket)
         self._deaths.pop(number, None)
 
@@ -320,7 +320,7 @@ class Ray:
                 t = self._waiting[lost[0]].ticket
                 raise WorkerDied(
                     f"{_LIVES} Ray workers were lost in a row while they trained client {t.client} (visit {t.visit}): "
-                    f"killed, or out of memory? {told(why)}"
+                    f"killed, or out of memory? {one_line(why)}"
                 )
         log.warning("a Ray worker was lost; another takes its place, and what it had is trained again")
         self._workers.append(self._hired())
@@ -345,7 +345,13 @@ def _nothing() -> None:
 
 
 def _setup(
-    module: nn.Module, layout: Layout, task: Task, rule: LocalRule, work: Work, seed: int, precision: str = "float32"
+    module: nn.Module,
+    layout: Layout,
+    task: Task,
+    rule: LocalRule,
+    work: LocalWork,
+    seed: int,
+    precision: str = "float32",
 ) -> _Setup:
     shards = task.clients if isinstance(task.clients, Shards) else None
     clients = task.clients if shards is None else [(shards.x, shards.y)]
@@ -353,4 +359,4 @@ def _setup(
     sizes = None if shards is None else np.diff(shards.ends).tolist()
     bare = replace(task, model=nn.Module, clients=(), test=None, unlabelled=None, unlabelled_mask=None)
     here, device = copy.deepcopy(module).cpu(), next(module.parameters()).device.type
-    return _Setup(here, layout, bare, arrays, sizes, rule, replace(work, later=None), seed, precision, device)
+    return _Setup(here, layout, bare, arrays, sizes, rule, replace(work, optimizer_at=None), seed, precision, device)

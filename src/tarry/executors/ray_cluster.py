@@ -14,7 +14,7 @@ from typing import Any
 
 from ..core.errors import BadInput
 
-__all__ = ["check", "connect", "has_room", "load", "told", "travels"]
+__all__ = ["check", "connect", "check_capacity", "load", "one_line", "register_user_modules"]
 
 _PATIENCE = 30  # seconds for a cluster to answer
 _TRY = "import sys, ray; ray.init(address=sys.argv[1], log_to_driver=False, logging_level='ERROR')"
@@ -65,8 +65,8 @@ def connect(address: str | None, *, cpus: int) -> Callable[[], None]:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **ours)
     except Exception as e:
         if not ours:
-            raise _nobody(address, told(e)) from e
-        raise BadInput(f"--executor ray: Ray does not start here: {told(e)}") from e
+            raise _nobody(address, one_line(e)) from e
+        raise BadInput(f"--executor ray: Ray does not start here: {one_line(e)}") from e
     finally:
         _handled(before)
 
@@ -115,7 +115,7 @@ def _nobody(address: str, why: str) -> BadInput:
     )
 
 
-def has_room(gpus: float) -> None:
+def check_capacity(gpus: float) -> None:
     """Raise BadInput where the cluster we are on could never hold a worker of one CPU and this share of a GPU."""
     there = load().cluster_resources()
     cpus_there, gpus_there = there.get("CPU", 0), there.get("GPU", 0)
@@ -126,12 +126,12 @@ def has_room(gpus: float) -> None:
         )
 
 
-def told(e: BaseException) -> str:
+def one_line(e: BaseException) -> str:
     """What Ray says, in a line."""
     return " ".join(str(e).split())[:500]
 
 
-def travels() -> None:
+def register_user_modules() -> None:
     """Modules that were read from a file (--method file.py:factory) go along: the cluster's machines cannot import."""
     for name, module in list(sys.modules.items()):
         if name.startswith("tarry_user_"):

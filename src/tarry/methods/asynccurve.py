@@ -36,7 +36,7 @@ from ..core.tickets import Offer, Update
 from ..parts.curve import SHIFT, CurveLearning, Proximal, Shape, Solver
 from ..parts.endpoint import corrected, dynamic, orthogonal, shifted
 from ..parts.manifold import bezier, line, onward, printed
-from ..vector.pool import fresh
+from ..vector.pool import empty_pooled
 from .registry import methods
 
 __all__ = ["asynccurve"]
@@ -77,7 +77,7 @@ def curve_step(
             counts[me], total = counts.get(me, 0) + 1, total + 1
             t = t * total / (now.n_clients * counts[me]) if penalty else t
         here = now.layout.params(now.weights)
-        shift = fresh(here) if moments else None
+        shift = empty_pooled(here) if moments else None
         new = onward(along, now, min(t, 1.0), update, left=shift)
         mean, models = state["swa"], state["models"]
         if swa < 1 and now.progress >= swa and now.version % cycle == 0:

@@ -16,8 +16,8 @@ from torch import Tensor
 from ..core.errors import BadInput
 from ..core.method import Now, Part
 from ..core.tickets import NOTHING, Ticket, Update
-from ..vector.fused import combined, compiled, number, pieces
-from ..vector.pool import fresh, large, swept
+from ..vector.fused import as_scalar, combined, kernels_for, partition
+from ..vector.pool import blocks, empty_pooled, large
 from .manifold import CONTROL
 
 __all__ = ["Weighting", "buffer", "gather", "nothing_yet", "pooled", "round_mean"]
@@ -93,7 +93,7 @@ def gather(
 
 
 def _added(total: Tensor, new: Tensor, scale: float) -> Tensor:
-    out = fresh(new)
+    out = empty_pooled(new)
     if total.ndim and large(new):
         return combined(total, new, scale, out=out)
     return torch.add(total, new, alpha=scale, out=out)
@@ -101,13 +101,13 @@ def _added(total: Tensor, new: Tensor, scale: float) -> Tensor:
 
 def _averaged(total: Tensor, new: Tensor, scale: float, mass: float) -> Tensor:
     """(total + scale new) / mass, in one pass over memory."""
-    out = fresh(new)
+    out = empty_pooled(new)
     if not large(new):
         return torch.add(total, new, alpha=scale, out=out).div_(mass)
-    if total.ndim and (kernels := compiled(total, new)) is not None:
-        pieces((0, len(new))).run(kernels.averaged, total, new, number(scale, new), number(mass, new), out)
+    if total.ndim and (kernels := kernels_for(total, new)) is not None:
+        partition((0, len(new))).run(kernels.averaged, total, new, as_scalar(scale, new), as_scalar(mass, new), out)
         return out
-    for before, more, mean in swept(total.expand_as(new), new, out):
+    for before, more, mean in blocks(total.expand_as(new), new, out):
         torch.add(before, more, alpha=scale, out=mean).div_(mass)
     return out
 
@@ -117,5 +117,8 @@ def pooled(state: dict[str, Any], now: Now) -> Update:
     ticket, mass = Ticket(-1, -1, -1, now.version, now.time, now.weights, now.weights), state["mass"]
     mean, extras = state["sum"], state["extras"]
     if mass != 1:
-        mean, extras = torch.div(mean, mass, out=fresh(mean)), {name: total / mass for name, total in extras.items()}
+        mean, extras = (
+            torch.div(mean, mass, out=empty_pooled(mean)),
+            {name: total / mass for name, total in extras.items()},
+        )
     return Update(ticket, mean, state["examples"], state["steps"], staleness=0, extras=extras or NOTHING)

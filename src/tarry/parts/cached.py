@@ -17,8 +17,8 @@ from torch import Tensor
 from ..core.client_table import Table
 from ..core.method import Now
 from ..core.tickets import Ticket, Update
-from ..vector.fused import compiled, pieces
-from ..vector.pool import fresh, swept
+from ..vector.fused import kernels_for, partition
+from ..vector.pool import blocks, empty_pooled
 
 __all__ = ["Kept", "keep", "nothing_kept", "passed_on"]
 
@@ -32,11 +32,11 @@ def nothing_kept(weights: Tensor) -> Kept:
 
 def keep(kept: Kept, client: int, row: Tensor, *, mass: float = 1.0) -> Kept:
     """The record with this row in the place of the client's last; the table is written to."""
-    old, total = kept["rows"].get(client), fresh(kept["sum"])
-    if old is not None and (kernels := compiled(row, old)) is not None:
-        pieces((0, len(row))).run(kernels.replaced, kept["sum"], row, old, mass, total)
+    old, total = kept["rows"].get(client), empty_pooled(kept["sum"])
+    if old is not None and (kernels := kernels_for(row, old)) is not None:
+        partition((0, len(row))).run(kernels.replaced, kept["sum"], row, old, mass, total)
     else:
-        for before, new, gone, out in swept(kept["sum"], row, row if old is None else old, total):
+        for before, new, gone, out in blocks(kept["sum"], row, row if old is None else old, total):
             torch.add(before, new, alpha=mass, out=out)
             if old is not None:
                 out.sub_(gone, alpha=mass)

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from ..core.layout import Layout
 from ..core.tickets import Update
-from ..vector.fused import Pieces, compiled, number, pieces
-from ..vector.pool import back, fresh, steps, swept
+from ..vector.fused import Pieces, as_scalar, kernels_for, partition
+from ..vector.pool import block_slices, blocks, blocks_reversed, empty_pooled
 from .step import mixed
 
 __all__ = ["Projection", "complement", "reject", "shifted_beside"]
@@ -25,14 +25,14 @@ def reject(a: Tensor, b: Tensor, *, layout: Layout, by: Projection = "layer") ->
 
     Running statistics are not a direction: there the answer is 0.
     """
-    out = fresh(a)
+    out = empty_pooled(a)
     out[layout.n_params :] = 0
     if by == "none":
         layout.params(out).copy_(layout.params(a))
         return out
     for at in _stretches(layout, by):
-        share = _share([(torch.dot(x, y), torch.dot(y, y)) for x, y in swept(a[at], b[at])])
-        for x, y, o in back(a[at], b[at], out[at]):
+        share = _share([(torch.dot(x, y), torch.dot(y, y)) for x, y in blocks(a[at], b[at])])
+        for x, y, o in blocks_reversed(a[at], b[at], out[at]):
             torch.addcmul(x, y, share, value=-1, out=o)
     return out
 
@@ -45,10 +45,10 @@ def shifted_beside(
     With `mixing` also here + mixing (own.local − here), for which the same vectors are read.
     """
     ticket, delta, n = own.ticket, own.delta, layout.n_params
-    start, new = fresh(here), None if mixing is None else fresh(here)
+    start, new = empty_pooled(here), None if mixing is None else empty_pooled(here)
     stretches = _stretches(layout, by)
-    if by != "none" and (kernels := compiled(here, delta, ticket.sent, ticket.anchor)) is not None:
-        _in_two_passes(kernels, own, here, pieces(*((s.start, s.stop) for s in stretches)), start, mixing, new)
+    if by != "none" and (kernels := kernels_for(here, delta, ticket.sent, ticket.anchor)) is not None:
+        _in_two_passes(kernels, own, here, partition(*((s.start, s.stop) for s in stretches)), start, mixing, new)
     else:
         _in_stretches(own, here, stretches, by, start, mixing, new)
     torch.add(ticket.sent[n:], delta[n:], out=start[n:])
@@ -65,7 +65,7 @@ def _in_two_passes(
     if new is None or mixing is None:
         along, size = whole.sums(kernels.shifted, 2, *read)
     else:
-        along, size = whole.sums(kernels.shifted_and_mixed, 2, *read, number(mixing, here), new)
+        along, size = whole.sums(kernels.shifted_and_mixed, 2, *read, as_scalar(mixing, here), new)
     rest = 1 - np.divide(along, size, out=np.zeros_like(along), where=size > 0)
     whole.run(kernels.added, start, own.delta, whole.each(rest, here))
 
@@ -83,7 +83,7 @@ def _in_stretches(
     ticket, delta = own.ticket, own.delta
     for whole in stretches:
         seen, sums = [], []
-        for at in steps(here, whole):
+        for at in block_slices(here, whole):
             o, y, sent = torch.sub(here[at], ticket.anchor[at], out=start[at]), delta[at], ticket.sent[at]
             seen.append((o, y, sent))
             if by != "none":

@@ -15,7 +15,7 @@ from torch import Tensor
 from ..core.errors import BadInput
 from ..core.method import Geodesic, Now, Part
 from ..core.tickets import Update
-from ..vector.pool import fresh, swept
+from ..vector.pool import blocks, empty_pooled
 from .manifold import line, onward, travel
 from .staleness import Decay
 
@@ -42,8 +42,8 @@ def mix(beta: float, s: Decay, *, flag: str = "beta", along: Geodesic = line) ->
         t = beta * s(update.staleness) * update.weight
         if along is not line or t > 1 or "local" in update.__dict__:
             return travel(along, now, update.local, t, update), state
-        new = fresh(now.weights)
-        for w, sent, delta, out in swept(now.weights, update.ticket.sent, update.delta, new):
+        new = empty_pooled(now.weights)
+        for w, sent, delta, out in blocks(now.weights, update.ticket.sent, update.delta, new):
             mixed(w, sent, delta, out, t)
         return new, state
 

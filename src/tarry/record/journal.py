@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import BadInput, Damaged
-from ..core.tickets import Trained
+from ..core.tickets import LocalResult
 from . import checkpoint
 
 __all__ = ["Journal", "read"]
@@ -52,7 +52,7 @@ class Journal:
         if sync:
             os.fsync(self._file.fileno())
 
-    def keep(self, number: int, trained: Trained) -> None:
+    def keep(self, number: int, trained: LocalResult) -> None:
         """An update, on disk when this returns."""
         extras = {k: v.contiguous() for k, v in trained.extras.items()}
         tree = {
@@ -64,12 +64,12 @@ class Journal:
         }
         checkpoint.write(self._file_of(number), tree)
 
-    def update(self, number: int) -> Trained:
+    def update(self, number: int) -> LocalResult:
         path = self._file_of(number)
         if not path.is_file():
             raise Damaged(f"{path} is gone: an update that was accepted; the run cannot be taken up again")
         u = checkpoint.load(path)
-        return Trained(u["delta"], u["n_examples"], u["n_steps"], u["loss"], True, u["extras"])
+        return LocalResult(u["delta"], u["n_examples"], u["n_steps"], u["loss"], True, u["extras"])
 
     def _file_of(self, number: int) -> Path:
         return self._updates / f"{number:08d}.safetensors"

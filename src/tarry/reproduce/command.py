@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from ..core.errors import BadInput, TarryError, near
-from ..vector.process import keep_memory
+from ..vector.process import tune_malloc
 from . import catalog as shelf
 from . import listing
 from .claims import verdicts
@@ -246,7 +246,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """`python -m tarry.reproduce`: torch and numpy are enough. 0: done; 1: some runs failed; 2: a mistake."""
-    keep_memory()
+    tune_malloc()
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         failed = _do(vars(_parser().parse_args(words)), shlex.join(["python", "-m", "tarry.reproduce", *words]))

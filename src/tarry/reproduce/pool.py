@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from ..vector.process import keep_memory
+from ..vector.process import tune_malloc
 from .jobs import Asked, Job, Queue
 from .worker import Failed, Outcome, do, forget
 
@@ -115,7 +115,7 @@ def _serve(conn: Connection, asked: Asked) -> None:
     """A worker's life: do what comes until the pipe closes, also when the parent was killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     torch.set_num_threads(1)
-    keep_memory()
+    tune_malloc()
     with contextlib.suppress(*_GONE):
         while True:
             job: Job = conn.recv()

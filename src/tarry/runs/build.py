@@ -14,35 +14,35 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .build_task import dtype_of, limit_of, task_of, tried, with_unlabelled
+from ..config.compose import PARTS, crossed
+from ..config.spec import CROSSES, REGISTRIES, Choice, Spec, under_flag
 from ..core import rng
-from ..training.flat_model import Bound, build_module
-from ..training.visit import Work
+from ..core.client_table import Room
 from ..core.errors import BadInput
 from ..core.events import Event
-from ..training.server_model import ModelLab
+from ..core.idle_clients import Roster
 from ..core.layout import Layout
 from ..core.method import Horizon, Method, Personal
 from ..core.rng import Stream
-from ..core.idle_clients import Roster
 from ..core.server import Server
-from ..core.client_table import Room
 from ..core.task import Task
-from ..config.compose import PARTS, crossed
-from ..tasks.data.sets import remarked
-from .speed_groups import by_speed, validator
-from .personalize import Told, check, personalise
-from .notices import remarks
-from ..engine.diagnostics import Diary
-from ..executors.inline import Executor, Inline
-from ..delays.base import Delay, Fleet, delays
-from ..executors.pool import Pool
 from ..delays.availability import Presence
+from ..delays.base import Delay, Fleet, delays
+from ..engine.diagnostics import Diary
+from ..executors.auto import AutoExecutor
+from ..executors.inline import Executor, Inline
+from ..executors.pool import Pool
 from ..executors.ray import Ray
 from ..executors.ray_cluster import check as check_ray
 from ..sim.simulator import Budget, Score, Simulator
-from ..executors.auto import Together
-from ..config.spec import CROSSES, REGISTRIES, Choice, Spec, under_flag
+from ..tasks.data.sets import remarked
+from ..training.flat_model import FlatModel, build_module
+from ..training.server_model import FlatServerModel
+from ..training.visit import LocalWork
+from .build_task import dtype_of, limit_of, task_of, tried, with_unlabelled
+from .notices import remarks
+from .personalize import Told, check, personalise
+from .speed_groups import by_speed, validator
 
 __all__ = ["Plan", "plan"]
 
@@ -58,7 +58,7 @@ class Plan:
     task: Task
     module: nn.Module
     layout: Layout
-    work: Work
+    work: LocalWork
     delay: Delay
     presence: Presence | None
     budget: Budget
@@ -70,14 +70,14 @@ class Plan:
         if s.executor in ("batched", "auto"):
             plain = self._pool if s.workers > 1 and s.device == "cpu" else self._inline
             lanes = s.workers if s.device == "cpu" or s.workers > 1 else _STREAMS
-            return Together(
+            return AutoExecutor(
                 self.bound(),
                 rule=self.method.local,
                 work=self.work,
                 seed=s.seed,
                 lanes=lanes,
-                forced=s.executor == "batched",
-                otherwise=plain,
+                always_batch=s.executor == "batched",
+                fallback=plain,
                 at_a_time=min(s.workers, _cores()) if s.device == "cpu" else 1,
                 precision=s.precision,
                 compiled=s.compile,
@@ -149,7 +149,7 @@ class Plan:
             n_clients=n_clients or len(self.task.clients),
             seed=s.seed,
             horizon=Horizon(self.budget.time, self.budget.updates, self.budget.rounds, decay),
-            lab=ModelLab(self.bound()) if self.method.unlabelled else None,
+            lab=FlatServerModel(self.bound()) if self.method.unlabelled else None,
             watch=s.diagnose,
             room=self._room(cache),
         )
@@ -193,10 +193,10 @@ class Plan:
         """The first weights."""
         return self.layout.read(self.module, next(self.module.parameters()).dtype)
 
-    def bound(self) -> Bound:
+    def bound(self) -> FlatModel:
         """The model, bound to a vector of its own."""
         rough = self.spec.precision == "bf16"
-        return Bound(copy.deepcopy(self.module), self.layout, self.task, self.work.optimiser, bf16=rough)
+        return FlatModel(copy.deepcopy(self.module), self.layout, self.task, self.work.optimiser, bf16=rough)
 
     def evaluator(self) -> Callable[[Tensor], Score] | None:
         """Accuracy and loss on the test set, where there is one."""
@@ -222,7 +222,7 @@ def plan(spec: Spec) -> Plan:
         raise BadInput(f"--concurrency {spec.concurrency}: there are only {n} clients; ask for at most that many")
     batch = None if spec.batch == "all" else spec.batch
     later = None if spec.lr_decay == 1 else spec.client_optimiser
-    work = Work(spec.client_optimiser(), epochs=spec.epochs, steps=spec.steps, batch=batch, later=later)
+    work = LocalWork(spec.client_optimiser(), epochs=spec.epochs, steps=spec.steps, batch=batch, optimizer_at=later)
     module = build_module(task, seed=spec.seed, dtype=dtype_of(spec)).to(spec.device)
     tried(task, module)
     layout = Layout.of(module, task.clients[0][0][:2].clone())
@@ -298,7 +298,7 @@ def _flag(spec: Spec, group: str) -> str:
     return "server" if group == "method" and spec.server is not None else group
 
 
-def _epochs(work: Work, samples: list[int]) -> float:
+def _epochs(work: LocalWork, samples: list[int]) -> float:
     if work.epochs is not None:
         return float(work.epochs)
     mean = sum(samples) / len(samples)

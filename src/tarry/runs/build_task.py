@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..config.spec import Choice, Spec, under_flag
 from ..core import rng
 from ..core.errors import BadInput, first_line
 from ..core.rng import Stream
 from ..core.task import Task
-from ..tasks.data.sets import catalogue
-from ..config.spec import Choice, Spec, under_flag
 from ..tasks import at_least, partitions, tasks
+from ..tasks.data.sets import catalogue
 from ..tasks.unlabelled import unlabelled_sets
 
 __all__ = ["dtype_of", "limit_of", "task_of", "tried", "with_unlabelled"]

@@ -22,19 +22,19 @@ from typing import Any
 
 import torch
 
-from .build import plan
-from .parallel_ray import spread
+from ..config.spec import Spec
 from ..core.errors import BadInput, Damaged, TarryError, WorkerDied
 from ..core.method import Method
-from ..vector.process import keep_memory
 from ..core.task import Task
-from .run import CHANGE_NO_RESULT, Progress, files_of, resume, run_spec
 from ..methods import methods as registered
 from ..record.files import FILES, changed
 from ..record.result import Result, write_atomic
-from ..report.tables import Summary, summarise, to_json
 from ..report.formatting import number_of
-from ..config.spec import Spec
+from ..report.tables import Summary, summarise, to_json
+from ..vector.process import tune_malloc
+from .build import plan
+from .parallel_ray import spread
+from .run import CHANGE_NO_RESULT, Progress, files_of, resume, run_spec
 
 __all__ = ["COMMAND", "Comparison", "compare", "compare_specs", "specs_of"]
 
@@ -250,7 +250,7 @@ def _child(conn: Connection, others: list[Connection], spec: Spec, folder: Path 
     for other in others:  # so that the pipe breaks, and this process ends, when the parent is killed
         other.close()
     torch.set_num_threads(1)
-    keep_memory()
+    tune_malloc()
     try:
         result = _one(spec, folder, lambda p: conn.send(p))
         weights = None if result.weights is None else result.weights.cpu().numpy()

@@ -12,11 +12,11 @@ from math import isfinite
 from typing import Any
 
 from ..config.components import REGISTRIES, Choice
+from ..config.compose import PARTS
+from ..config.spec import Spec
 from ..core.errors import BadInput
 from ..core.method import Method
-from ..config.compose import PARTS
 from ..sim.simulator import Simulator
-from ..config.spec import Spec
 
 __all__ = ["alike", "diverged", "in_vain", "missed", "remarks", "shut_out"]
 

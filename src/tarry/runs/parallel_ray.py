@@ -16,12 +16,12 @@ from typing import Any
 
 import torch
 
-from ..core.errors import BadInput, TarryError, WorkerDied
-from ..vector.process import keep_memory
-from .run import Progress
-from ..record.result import Result
-from ..executors.ray_cluster import connect, has_room, load, told, travels
 from ..config.spec import Spec
+from ..core.errors import BadInput, TarryError, WorkerDied
+from ..executors.ray_cluster import check_capacity, connect, load, one_line, register_user_modules
+from ..record.result import Result
+from ..vector.process import tune_malloc
+from .run import Progress
 
 __all__ = ["spread"]
 
@@ -52,7 +52,7 @@ def _run(runs: Runs, index: int, one: One, board: Any, environment: Mapping[str,
     spec, folder = runs[index]
     os.environ.update(environment)
     torch.set_num_threads(1)
-    keep_memory()
+    tune_malloc()
     if folder is not None and not folder.parent.is_dir():
         return _unseen(folder)
     try:
@@ -81,8 +81,8 @@ def spread(
     ray, leave = load(), connect(address, cpus=workers)
     running: dict[Any, int] = {}
     try:
-        has_room(gpus)
-        travels()
+        check_capacity(gpus)
+        register_user_modules()
         folders = [None if folder is None else folder.resolve() for _, folder in runs]
         _prepare(folders)
         board = _board(ray)
@@ -136,7 +136,8 @@ def _result(ray: Any, ref: Any, spec: Spec, folder: Path | None) -> Result:
         raise TarryError(f"the run of {spec.label}, seed {spec.seed}, failed in its Ray worker: {e}") from e
     except ray.exceptions.RayError as e:
         raise WorkerDied(
-            f"the run of {spec.label}, seed {spec.seed}, was lost with its Ray worker {_RETRIES + 1} times: {told(e)}"
+            f"the run of {spec.label}, seed {spec.seed}, was lost with its Ray worker {_RETRIES + 1} times: "
+            f"{one_line(e)}"
         ) from e
     if isinstance(answer, str):
         raise TarryError(answer)

@@ -15,18 +15,18 @@ from typing import Any
 
 import torch
 
-from .build import plan
-from ..training.determinism import calm
-from ..core.tickets import Trained
+from ..config.spec import Spec
 from ..core.errors import BadInput
 from ..core.events import Event
-from ..record.journal import NAME, read
-from ..record.result import Result, sha256
-from ..executors.inline import Executor
+from ..core.tickets import LocalResult
 from ..delays.measured import TraceRow
 from ..delays.recorded import Comings, Visits, Went
+from ..executors.inline import Executor
+from ..record.journal import NAME, read
+from ..record.result import Result, sha256
 from ..sim.simulator import Budget
-from ..config.spec import Spec
+from ..training.determinism import deterministic
+from .build import plan
 
 __all__ = ["Record", "Replayed", "replay"]
 
@@ -97,7 +97,7 @@ class _Compared:
     """An executor whose outcomes are compared with the record."""
 
     def __init__(self, executor: Executor, digests: dict[int, str]):
-        self._inner, self._digests, self.told = executor, digests, executor.told
+        self._inner, self._digests, self.description = executor, digests, executor.description
         self._who: dict[int, tuple[int, int]] = {}
         self.apart: tuple[int, int, int] | None = None
 
@@ -105,7 +105,7 @@ class _Compared:
         self._who[ticket.number] = (ticket.client, ticket.visit)
         self._inner.submit(ticket, memory, due)
 
-    def collect(self, number: int) -> Trained:
+    def collect(self, number: int) -> LocalResult:
         trained = self._inner.collect(number)
         digest = hashlib.blake2b(trained.delta.cpu().numpy().tobytes(), digest_size=8).hexdigest()
         if self.apart is None and self._digests.get(number, digest) != digest:
@@ -130,7 +130,7 @@ def replay(folder: Path, *, callbacks: tuple[Callable[[Event], None], ...] = ())
         budget=replace(budget, updates=record.updates) if record.ended == "updates" else budget,
     )
     with ExitStack() as stack:
-        stack.enter_context(calm())
+        stack.enter_context(deterministic())
         stack.enter_context(torch.random.fork_rng(devices=[]))
         executor = _Compared(made.executor(), record.digests)
         stack.callback(executor.close)

@@ -10,12 +10,12 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, Protocol
 
-from .build import Plan
 from ..core.layout import Layout
 from ..core.server import Server
-from .personalize import best_constant
 from ..record.result import Point, Result, sha256, staleness_summary, write_atomic
 from ..version import __version__
+from .build import Plan
+from .personalize import best_constant
 
 __all__ = ["Tally", "finish", "summed_up"]
 

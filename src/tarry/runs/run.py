@@ -20,23 +20,23 @@ from typing import Any
 
 import torch
 
-from .build import Plan, plan
-from ..training.determinism import calm
+from ..config.spec import REGISTRIES, Choice, Spec
 from ..core.errors import BadInput
 from ..core.events import Event
 from ..core.method import Method
 from ..core.task import Task
-from ..tasks.data.sets import loose_files
-from .result import finish, summed_up
+from ..delays.measured import TraceRow, write_trace
 from ..record import checkpoint
 from ..record.files import FILES, changed, digests, write_digests
 from ..record.result import Result, write_atomic
 from ..record.rows import Recorder, read_rows
-from .notices import diverged, in_vain, missed, shut_out
-from ..delays.measured import TraceRow, write_trace
 from ..sim.simulator import Simulator
-from ..config.spec import REGISTRIES, Choice, Spec
 from ..tasks import tasks
+from ..tasks.data.sets import loose_files
+from ..training.determinism import deterministic
+from .build import Plan, plan
+from .notices import diverged, in_vain, missed, shut_out
+from .result import finish, summed_up
 
 __all__ = ["CHANGE_NO_RESULT", "Progress", "files_of", "resume", "run", "run_spec"]
 
@@ -188,7 +188,7 @@ class _Session:
 
     def go(self) -> Result:
         with contextlib.ExitStack() as stack:
-            stack.enter_context(calm(exact=self.plan.spec.precision == "float32"))
+            stack.enter_context(deterministic(exact=self.plan.spec.precision == "float32"))
             stack.enter_context(torch.random.fork_rng(devices=[]))
             saved: Any = None
             if self.folder is not None:
@@ -240,7 +240,7 @@ class _Session:
             sim,
             wall_s=self._wall(),
             remarks=[*self.plan.remarks, *in_vain(sim), *diverged(sim), *shut_out(sim), *missed(sim)],
-            trained=sim.executor.told,
+            trained=sim.executor.description,
             diagnostics=self.plan.diagnostics(sim),
             personal=self.plan.personal(sim, lambda done: self._personalised(sim, done)),
             out=self.folder,

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from ..core import rng
-from ..training.flat_model import Bound
 from ..core.rng import Stream
 from ..core.task import Examples, Task
-from .personalize import class_shares, has_classes
 from ..engine.diagnostics import Diary, Validate
+from ..training.flat_model import FlatModel
+from .personalize import class_shares, has_classes
 
 __all__ = ["by_speed", "validator"]
 
@@ -28,7 +28,7 @@ _MOST = 5000  # examples of a client that its accuracy is taken on
 _SLOW = 2.0  # a straggler takes this many times as long as the fastest client
 
 
-def validator(task: Task, bound: Bound, seed: int) -> Validate | None:
+def validator(task: Task, bound: FlatModel, seed: int) -> Validate | None:
     """Scores on a part of the test set drawn with the client's own class proportions; None without classes."""
     if task.test is None or task.score is None or not has_classes(task.test):
         return None

@@ -31,7 +31,7 @@ from ..delays.base import Delay
 from ..engine.clock import after
 from ..engine.diagnostics import Diary
 from ..executors.inline import Executor
-from ..vector.pool import forget
+from ..vector.pool import clear_pool
 
 __all__ = ["Budget", "Score", "Simulator"]
 
@@ -205,7 +205,7 @@ class Simulator:
         self.server.close()
         for table in self._memories.values():
             table.close()
-        forget()
+        clear_pool()
 
     @property
     def hopeless(self) -> bool:

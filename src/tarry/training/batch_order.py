@@ -11,12 +11,12 @@ import numpy.typing as npt
 from ..core import rng
 
 if TYPE_CHECKING:
-    from .visit import Work
+    from .visit import LocalWork
 
-__all__ = ["draws", "orders"]
+__all__ = ["augmentation_draws", "epoch_orders"]
 
 
-def orders(n: int, work: Work, key: int) -> Iterator[tuple[npt.NDArray[np.int64] | None, int]]:
+def epoch_orders(n: int, work: LocalWork, key: int) -> Iterator[tuple[npt.NDArray[np.int64] | None, int]]:
     """Epoch by epoch the order of n examples, fresh each, and how many batches of it count.
 
     None = one batch of everything, in stored order.
@@ -28,6 +28,6 @@ def orders(n: int, work: Work, key: int) -> Iterator[tuple[npt.NDArray[np.int64]
         left, epoch = left - count, epoch + 1
 
 
-def draws(n: int, width: int, key: int, epoch: int) -> npt.NDArray[np.float32]:
+def augmentation_draws(n: int, width: int, key: int, epoch: int) -> npt.NDArray[np.float32]:
     """The numbers by which n examples are augmented in an epoch, a row an example."""
     return rng.uniforms(rng.key(key, epoch, 1), n, width)

@@ -7,11 +7,11 @@ from contextlib import contextmanager
 
 import torch
 
-__all__ = ["calm", "free"]
+__all__ = ["deterministic", "nondeterministic"]
 
 
 @contextmanager
-def calm(*, exact: bool = True) -> Iterator[None]:
+def deterministic(*, exact: bool = True) -> Iterator[None]:
     """One thread, for sums depend on how they are split; on a GPU convolutions by kernels that repeat themselves.
 
     Products are in float32 there, unless less will do (`exact`). What was before comes back after.
@@ -29,7 +29,7 @@ def calm(*, exact: bool = True) -> Iterator[None]:
 
 
 @contextmanager
-def free() -> Iterator[None]:
+def nondeterministic() -> Iterator[None]:
     """Within it any kernel may be taken, also one that adds in the order in which things come."""
     maps = torch.backends.cudnn
     before = maps.deterministic

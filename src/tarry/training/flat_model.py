@@ -23,13 +23,13 @@ from ..core.local_rule import DeepObjective, Objective, Split
 from ..core.optim import Optimiser
 from ..core.rng import Stream
 from ..core.task import Examples, Task
-from .head_split import Cut, head_of
-from .keyed_dropout import Drops, drops
+from .head_split import FlatHeadSplit, head_of
+from .keyed_dropout import KeyedDropout, uses_dropout
 
 if TYPE_CHECKING:
-    from .visit import Visit
+    from .visit import BatchIterator
 
-__all__ = ["Bound", "build_module"]
+__all__ = ["FlatModel", "build_module"]
 
 _CHUNK = 200  # examples that a model is asked about at once
 
@@ -47,7 +47,7 @@ def build_module(task: Task, *, seed: int, dtype: torch.dtype) -> nn.Module:
         return module.to(dtype)
 
 
-class Bound:
+class FlatModel:
     """A module bound to a flat vector: `Functions` for one client at a time, and evaluation."""
 
     def __init__(self, module: nn.Module, layout: Layout, task: Task, optimiser: Optimiser, *, bf16: bool = False):
@@ -63,9 +63,9 @@ class Bound:
             named[block.name].data = views[block.name]
         self.params = [named[b.name] for b in layout.layers]
         self.head = head_of(module, layout)
-        self.drops = Drops() if drops(module) else None
+        self.drops = KeyedDropout() if uses_dropout(module) else None
         self.steady = not layout.stats and self.drops is None
-        self.visit: Visit | None = None  # the one under way
+        self.visit: BatchIterator | None = None  # the one under way
         self._writes: bool | None = None  # whether the module writes to its inputs, when it is known
         owners = [block.name.rpartition(".") for block in layout.stats]
         places = [(module.get_submodule(owner)._buffers, leaf) for owner, _, leaf in owners]
@@ -151,7 +151,7 @@ class Bound:
     def loss(self, w: Tensor, batch: Examples, /) -> Tensor:
         self._trained.copy_(w)
         kept = self._statistics()
-        aside = nullcontext() if self.drops is None else self.drops.aside()
+        aside = nullcontext() if self.drops is None else self.drops.without_advancing()
         with aside, torch.random.fork_rng(devices=[w.device] if w.is_cuda else []):  # nothing of the run's is drawn
             loss = self.task.loss(self.run(batch[0]), batch[1])
         self._put_back(kept)
@@ -186,7 +186,7 @@ class Bound:
 
     def split(self, w: Tensor, x: Tensor, /) -> Split:
         self._trained.copy_(w)
-        return Cut(self, w, x)
+        return FlatHeadSplit(self, w, x)
 
     def _statistics(self) -> list[Tensor] | None:
         """A copy of what a training pass moves beside weights, where there is anything."""

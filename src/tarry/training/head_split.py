@@ -11,9 +11,9 @@ from ..core.layout import Kind, Layout
 from ..core.local_rule import Objective
 
 if TYPE_CHECKING:
-    from .flat_model import Bound
+    from .flat_model import FlatModel
 
-__all__ = ["Cut", "head_of"]
+__all__ = ["FlatHeadSplit", "head_of"]
 
 
 def head_of(module: nn.Module, layout: Layout) -> nn.Module | None:
@@ -24,13 +24,13 @@ def head_of(module: nn.Module, layout: Layout) -> nn.Module | None:
     return owners[0] if len(owners) == 1 and not any(owners[0].children()) else None
 
 
-class Cut:
+class FlatHeadSplit:
     """A module run once up to its head; its backward pass is made once, too.
 
     Where something follows the head, and after `grad`, whole passes are made instead.
     """
 
-    def __init__(self, bound: Bound, w: Tensor, x: Tensor):
+    def __init__(self, bound: FlatModel, w: Tensor, x: Tensor):
         self._bound, self._w, self._x = bound, w, x
         self._head = [(b, p) for b, p in zip(bound.layout.layers, bound.params, strict=True) if b.kind is Kind.HEAD]
         self._features: Tensor | None = None  # what the body said

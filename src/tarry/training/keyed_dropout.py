@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..core import rng
 
-__all__ = ["Drops", "drops"]
+__all__ = ["KeyedDropout", "uses_dropout"]
 
 _aten = torch.ops.aten
 _LAPS = 1 << 20  # draws of a lap, at most
@@ -28,7 +28,7 @@ _WORD, _HALF = 1 << 64, 1 << 63
 _ROUNDS = ((15, 0x2C1B3C6D), (12, 0x297A2D39))  # of C. Wellons' lowbias32, without the last shift
 
 
-def drops(module: nn.Module) -> bool:
+def uses_dropout(module: nn.Module) -> bool:
     """Whether a layer leaves something out at random."""
     for m in module.modules():
         name, share = type(m).__name__, getattr(m, "dropout", 0)
@@ -39,7 +39,7 @@ def drops(module: nn.Module) -> bool:
     return False
 
 
-class Drops(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class KeyedDropout(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Around a training pass; `begin` says of which step. Without a key it draws as torch does."""
 
     @classmethod
@@ -56,7 +56,7 @@ class Drops(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.key, self._draw = key, lap * _LAPS
 
     @contextmanager
-    def aside(self) -> Iterator[None]:
+    def without_advancing(self) -> Iterator[None]:
         """What is drawn within it is drawn again after it."""
         before = self._draw
         yield

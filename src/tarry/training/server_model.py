@@ -8,20 +8,20 @@ import torch
 from torch import Tensor
 
 from ..core.errors import BadInput
-from .flat_model import Bound
+from .flat_model import FlatModel
 
-__all__ = ["ModelLab"]
+__all__ = ["FlatServerModel"]
 
 _CHUNK = 500  # inputs run at once when only outputs are wanted
 
 
-class ModelLab:
+class FlatServerModel:
     """The task's model on the task's unlabelled inputs, as in use: dropout off, statistics still.
 
     The bound is the lab's own: it stays as in use.
     """
 
-    def __init__(self, bound: Bound):
+    def __init__(self, bound: FlatModel):
         task = bound.task
         assert task.unlabelled is not None
         if not len(task.unlabelled):

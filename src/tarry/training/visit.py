@@ -16,22 +16,22 @@ from ..core.local_rule import Brief, LocalRule
 from ..core.optim import Optimiser
 from ..core.rng import Stream
 from ..core.task import Examples, Task
-from ..core.tickets import Job, Trained
-from .batch_order import draws, orders
-from .flat_model import Bound
+from ..core.tickets import LocalResult, VisitJob
+from .batch_order import augmentation_draws, epoch_orders
+from .flat_model import FlatModel
 
-__all__ = ["Visit", "Work", "train"]
+__all__ = ["BatchIterator", "LocalWork", "train"]
 
 
 @dataclass(frozen=True)
-class Work:
+class LocalWork:
     """How much a client does in a visit: epochs over its data or a number of steps, and its batch (None = all)."""
 
     optimiser: Optimiser
     epochs: int | None = 1
     steps: int | None = None
     batch: int | None = None
-    later: Callable[[int], Optimiser] | None = None  # the optimiser after so many server steps, where it changes
+    optimizer_at: Callable[[int], Optimiser] | None = None  # the optimiser after so many server steps, where it changes
 
     def __post_init__(self) -> None:
         if (self.epochs is None) == (self.steps is None):
@@ -49,10 +49,10 @@ class Work:
         return ceil(n / (self.batch or n))
 
 
-class Visit:
+class BatchIterator:
     """A visit under way: the mini-batches of its epochs, and where in the client's data the one at hand lies."""
 
-    def __init__(self, sent: Tensor, data: Examples, work: Work, key: int, *, like: Task | None = None):
+    def __init__(self, sent: Tensor, data: Examples, work: LocalWork, key: int, *, like: Task | None = None):
         self.sent, self.x = sent, data[0]
         self.at: Tensor | None = None  # the examples of the batch at hand; None = all of them, in order
         self.tables: dict[str, Tensor] = {}  # what a model says of them all, once somebody has asked
@@ -64,10 +64,10 @@ class Visit:
     def epochs(self) -> Iterator[_Lap]:
         """A fresh order every epoch; a batch of everything keeps the stored order. Batches are cut when asked for."""
         n = len(self.x)
-        for epoch, (order, count) in enumerate(orders(n, self._work, self._key)):
+        for epoch, (order, count) in enumerate(epoch_orders(n, self._work, self._key)):
             drawn: Tensor | None = None
             if self._augment is not None:
-                drawn = torch.from_numpy(draws(n, self._draws, self._key, epoch)).to(self.sent)
+                drawn = torch.from_numpy(augmentation_draws(n, self._draws, self._key, epoch)).to(self.sent)
             if order is None:
                 yield _Lap(self, [None], drawn)
             else:
@@ -86,7 +86,7 @@ class Visit:
 class _Lap:
     """An epoch's batches, however often it is gone through."""
 
-    def __init__(self, visit: Visit, parts: Sequence[Tensor | None], drawn: Tensor | None):
+    def __init__(self, visit: BatchIterator, parts: Sequence[Tensor | None], drawn: Tensor | None):
         self._visit, self._parts, self._drawn = visit, parts, drawn
 
     def __len__(self) -> int:
@@ -96,7 +96,7 @@ class _Lap:
         return (self._visit.batch(at, self._drawn) for at in self._parts)
 
 
-def train(job: Job, bound: Bound, *, rule: LocalRule, work: Work, seed: int) -> Trained:
+def train(job: VisitJob, bound: FlatModel, *, rule: LocalRule, work: LocalWork, seed: int) -> LocalResult:
     """Train one visit: a function of the job and the seed alone, whoever runs it and when."""
     data, layout, task, untouched = bound.task.clients[job.client], bound.layout, bound.task, job.sent._version
     n, key = len(data[0]), rng.key(seed, Stream.LOCAL, job.client, job.visit)
@@ -104,13 +104,13 @@ def train(job: Job, bound: Bound, *, rule: LocalRule, work: Work, seed: int) -> 
     if job.sent.is_cuda:
         torch.cuda.manual_seed(key >> 1)
     brief = Brief(job.sent, job.payload, job.memory, layout, key, work.n_steps(n), work.n_batches(n))
-    if work.later is not None:
-        bound.use(work.later(job.version))
+    if work.optimizer_at is not None:
+        bound.use(work.optimizer_at(job.version))
     start, context = checked(rule, "begin", rule.begin(brief), 2)
     bound.load(start)
     w = layout.params(start)
     state, total, laps = rule.init(w, context, bound), torch.zeros((), dtype=w.dtype, device=w.device), rule.laps
-    bound.visit = Visit(job.sent, data, work, rng.key(seed, Stream.ORDER, job.client, job.visit), like=task)
+    bound.visit = BatchIterator(job.sent, data, work, rng.key(seed, Stream.ORDER, job.client, job.visit), like=task)
     noise, done = rng.key(seed, Stream.DROPOUT, job.client, job.visit), 0
     try:
         for epoch in bound.visit.epochs():
@@ -144,4 +144,4 @@ def train(job: Job, bound: Bound, *, rule: LocalRule, work: Work, seed: int) -> 
     delta = final - job.sent if out.delta is None else out.delta
     mean_loss = total.item() / brief.n_steps
     finite = isfinite(mean_loss) and isfinite(delta.sum().item())
-    return Trained(delta, n, brief.n_steps, mean_loss, finite, out.extras, out.memory, out.notes)
+    return LocalResult(delta, n, brief.n_steps, mean_loss, finite, out.extras, out.memory, out.notes)

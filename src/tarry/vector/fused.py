@@ -22,10 +22,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .pool import large, swept
-from .threads import elsewhere, threads
+from .pool import blocks, large
+from .threads import avoid_caller_core, shared_pool
 
-__all__ = ["Pieces", "combined", "compiled", "numba", "number", "pieces", "use_threads"]
+__all__ = ["Pieces", "combined", "kernels_for", "numba", "as_scalar", "partition", "use_threads"]
 
 _PIECE = 1 << 16  # numbers: their sum in single precision loses nothing that counts
 _TYPES: dict[torch.dtype, Any] = {torch.float32: np.float32, torch.float64: np.float64}
@@ -50,14 +50,14 @@ def numba(name: str) -> ModuleType | None:
         return None
 
 
-def compiled(vec: Tensor, *others: Tensor) -> ModuleType | None:
+def kernels_for(vec: Tensor, *others: Tensor) -> ModuleType | None:
     """The kernels, where they are worth while for such vectors."""
     if not large(vec) or vec.dtype not in _TYPES or any(o.dtype != vec.dtype or o.is_cuda for o in others):
         return None
     return numba("tarry.vector.kernels")
 
 
-def number(value: float, like: Tensor) -> Any:
+def as_scalar(value: float, like: Tensor) -> Any:
     """In the vector's own precision: a kernel is compiled for that."""
     return _TYPES[like.dtype](value)
 
@@ -84,9 +84,9 @@ class Pieces:
         """On several threads."""
         given = [a.detach().numpy() if isinstance(a, Tensor) else a for a in args]
         first, *others = self._cuts(min(_at_once[0], len(self._owner)))
-        helpers = threads("sweep", max(len(others), 1))
+        helpers = shared_pool("sweep", max(len(others), 1))
         if others:
-            elsewhere("sweep", len(others))
+            avoid_caller_core("sweep", len(others))
         at_work = [helpers.submit(kernel, *cut, self._starts, self._stops, *given) for cut in others]
         kernel(*first, self._starts, self._stops, *given)
         for thread in at_work:
@@ -115,14 +115,14 @@ def combined(
 ) -> Tensor:
     """out = d + by_a a + by_b b, or d + by_a a where there is no b; and left = d − out, where one is given."""
     second, by_b = (a, 0.0) if b is None else (b, by_b)
-    if (kernels := compiled(d, a, second)) is not None:
-        given = d, a, second, number(by_a, d), number(by_b, d), out
+    if (kernels := kernels_for(d, a, second)) is not None:
+        given = d, a, second, as_scalar(by_a, d), as_scalar(by_b, d), out
         if left is None:
-            pieces((0, len(d))).run(kernels.combined, *given)
+            partition((0, len(d))).run(kernels.combined, *given)
         else:
-            pieces((0, len(d))).run(kernels.combined_and_left, *given, left)
+            partition((0, len(d))).run(kernels.combined_and_left, *given, left)
         return out
-    for x, y, z, o, *rest in swept(d, a, second, out, *([] if left is None else [left])):
+    for x, y, z, o, *rest in blocks(d, a, second, out, *([] if left is None else [left])):
         torch.add(x, y, alpha=by_a, out=o)
         if b is not None:
             o.add_(z, alpha=by_b)
@@ -132,6 +132,6 @@ def combined(
 
 
 @cache
-def pieces(*stretches: tuple[int, int]) -> Pieces:
+def partition(*stretches: tuple[int, int]) -> Pieces:
     """Cut once."""
     return Pieces(*stretches)

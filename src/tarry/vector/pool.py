@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["back", "cut", "forget", "fresh", "large", "steps", "swept"]
+__all__ = ["blocks_reversed", "cut", "clear_pool", "empty_pooled", "large", "block_slices", "blocks"]
 
 _LARGE = 1 << 20  # bytes; smaller ones the C library keeps
 _SPARE = 8  # so many of a size are kept: a step that remembers much makes that many before it drops the old ones
@@ -29,7 +29,7 @@ _STRETCH = 1 << 19  # numbers: shorter ones cost more calls than they save memor
 _spare: dict[int, list[Tensor]] = {}  # memory that nobody uses, by its size
 
 
-def fresh(like: Tensor) -> Tensor:
+def empty_pooled(like: Tensor) -> Tensor:
     """A vector of the same shape, type and place, not filled."""
     if like.nbytes < _LARGE or like.device.type != "cpu":
         return torch.empty_like(like, memory_format=torch.contiguous_format)
@@ -50,7 +50,7 @@ def _back(memory: Tensor) -> None:
         spare.append(memory)
 
 
-def forget() -> None:
+def clear_pool() -> None:
     """Let go of the memory that is kept for the next vectors."""
     _spare.clear()
 
@@ -65,17 +65,17 @@ def cut(vec: Tensor) -> tuple[Tensor, ...]:
     return torch.split(vec, _STRETCH) if large(vec) else (vec,)
 
 
-def steps(vec: Tensor, at: slice) -> list[slice]:
+def block_slices(vec: Tensor, at: slice) -> list[slice]:
     """A part of a vector in stretches."""
     size = _STRETCH if large(vec) else max(at.stop - at.start, 1)
     return [slice(i, min(i + size, at.stop)) for i in range(at.start, at.stop, size)]
 
 
-def swept(*vectors: Tensor) -> list[tuple[Tensor, ...]]:
+def blocks(*vectors: Tensor) -> list[tuple[Tensor, ...]]:
     """The same stretch of every vector, from first to last."""
     return list(zip(*map(cut, vectors), strict=True))
 
 
-def back(*vectors: Tensor) -> list[tuple[Tensor, ...]]:
+def blocks_reversed(*vectors: Tensor) -> list[tuple[Tensor, ...]]:
     """The same from last to first: what a sweep forth has just left in the cache comes first."""
-    return swept(*vectors)[::-1]
+    return blocks(*vectors)[::-1]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import ctypes
 
-__all__ = ["keep_memory", "trim_memory"]
+__all__ = ["tune_malloc", "trim_memory"]
 
 _TRIM, _MMAP = -1, -3  # glibc's M_TRIM_THRESHOLD and M_MMAP_THRESHOLD
 _MEGABYTE = 1 << 20
 
 
-def keep_memory() -> None:
+def tune_malloc() -> None:
     """A habit of a process of our own: the command line's, a worker's, a benchmark's; never of one that imports us.
 
     Ask the C library to keep freed memory for the next tensor instead of handing it back and fetching it again.

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import NamedTuple
 
-__all__ = ["elsewhere", "threads"]
+__all__ = ["avoid_caller_core", "shared_pool"]
 
 
 class _Crew(NamedTuple):
@@ -23,12 +23,12 @@ class _Crew(NamedTuple):
     members: list[int]  # as the system numbers those that have begun
 
 
-def threads(name: str, n: int) -> ThreadPoolExecutor:
+def shared_pool(name: str, n: int) -> ThreadPoolExecutor:
     """So many of them, the same ones whenever this process asks."""
     return _of(name, n, os.getpid()).pool
 
 
-def elsewhere(name: str, n: int) -> None:
+def avoid_caller_core(name: str, n: int) -> None:
     """Let these run on other cores than the caller, where the system lets us.
 
     It wakes a thread beside the one that wakes it, where that one is about to do its own share: for some milliseconds,

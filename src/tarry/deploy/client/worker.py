@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from ...core.local_rule import LocalRule
-from ...core.tickets import NOTHING, Job
-from ...training.determinism import calm
-from ...training.flat_model import Bound
-from ...training.visit import Work, train
+from ...core.tickets import NOTHING, VisitJob
+from ...training.determinism import deterministic
+from ...training.flat_model import FlatModel
+from ...training.visit import LocalWork, train
 from ..protocol import EXTRA, PAYLOAD
 from ..server.identities import statement
 from ..wire import Array, Word
@@ -40,9 +40,9 @@ def hello(home: Home, words: Mapping[str, Any], *, node: int, name: str, place: 
 class Worker:
     """What it takes to train: everything but the ticket."""
 
-    bound: Bound
+    bound: FlatModel
     rule: LocalRule
-    work: Work
+    work: LocalWork
     seed: int
     home: Home
     sleeps: Callable[[int, int], float | None] | None = None  # to try slow clients out
@@ -54,7 +54,7 @@ class Worker:
         federation = str(words["federation"])
         memory = self.home.recall(federation, kept)
         payload = {k.removeprefix(PAYLOAD): self._there(a) for k, a in arrays.items() if k.startswith(PAYLOAD)}
-        job = Job(
+        job = VisitJob(
             int(words["number"]),
             client,
             visit,
@@ -63,7 +63,7 @@ class Worker:
             NOTHING if memory is None else {k: t.to(self.bound.flat.device) for k, t in memory.items()},
             int(words["version"]),
         )
-        with calm():
+        with deterministic():
             trained = train(job, self.bound, rule=self.rule, work=self.work, seed=self.seed)
         if trained.memory:
             self.home.keep(federation, visit, {k: t.cpu() for k, t in trained.memory.items()})

@@ -18,7 +18,7 @@ from ...core.idle_clients import Roster
 from ...core.local_rule import LocalRule
 from ...core.method import Horizon, Method
 from ...core.server import Receipt, Server
-from ...core.tickets import Ticket, Trained
+from ...core.tickets import LocalResult, Ticket
 
 __all__ = ["Change", "Course", "most_in_flight"]
 
@@ -71,7 +71,7 @@ class Course:
         """At time 0 nobody is there; a simulator asks whom to hand work to all the same."""
         self.server.pick(self.roster, 0.0)
 
-    def update(self, time: float, number: int, trained: Trained, *, nbytes: int, keeps: bool) -> Receipt:
+    def update(self, time: float, number: int, trained: LocalResult, *, nbytes: int, keeps: bool) -> Receipt:
         """An update that was accepted."""
         self._at(time)
         receipt = self.server.receive(number, trained, time)

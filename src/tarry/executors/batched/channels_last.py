@@ -16,12 +16,12 @@ from torch import Tensor
 
 from ...core.layout import Block, Layout
 
-__all__ = ["Inner", "flat", "pays", "view"]
+__all__ = ["ChannelsLastOrder", "flat", "is_worthwhile", "view"]
 
 _FEWEST = 16  # channels from which on it is worth it
 
 
-class Inner:
+class ChannelsLastOrder:
     """Stacks of tensors to and from the inner order; the first dimension is of clients."""
 
     def __init__(self, layout: Layout, device: torch.device):
@@ -31,10 +31,10 @@ class Inner:
         self._there = torch.cat([*turned, places[layout.n_params :]])
         self._back = torch.argsort(self._there)
 
-    def there(self, stack: Tensor) -> Tensor:
+    def to_inner(self, stack: Tensor) -> Tensor:
         return self._turned(stack, self._there)
 
-    def back(self, stack: Tensor) -> Tensor:
+    def to_layout(self, stack: Tensor) -> Tensor:
         return self._turned(stack, self._back)
 
     def _turned(self, stack: Tensor, places: Tensor) -> Tensor:
@@ -56,6 +56,6 @@ def flat(tensor: Tensor) -> Tensor:
     return (tensor.permute(0, 2, 3, 1) if tensor.ndim == 4 else tensor).reshape(-1)
 
 
-def pays(layout: Layout) -> bool:
+def is_worthwhile(layout: Layout) -> bool:
     """Whether there is a convolution of channels enough."""
     return any(len(b.shape) == 4 and min(b.shape[:2]) >= _FEWEST for b in layout.layers)

@@ -27,14 +27,14 @@ from ...core import rng
 from ...core.local_rule import LocalRule
 from ...core.rng import Stream
 from ...core.task import Examples
-from ...core.tickets import Job, Trained
-from ...training.flat_model import Bound
-from ...training.visit import Work, train
-from .masked_batchnorm import Norms
-from .trace import NoRule, NotStackable
-from .trainer import Trainer
+from ...core.tickets import LocalResult, VisitJob
+from ...training.flat_model import FlatModel
+from ...training.visit import LocalWork, train
+from .masked_batchnorm import MaskedBatchNorm
+from .trace import NoBatchingRule, NotStackable
+from .trainer import BatchedTrainer
 
-__all__ = ["apart", "proven", "shaken"]
+__all__ = ["relative_distance", "check_equivalence", "with_rounding_noise"]
 
 _EXACT = torch.float64
 _ALIKE = 1e-6  # of a number's own size, after a few steps
@@ -44,7 +44,9 @@ _BATCH, _FULLER, _STEPS, _EPOCHS, _VISITS = 8, 3, 4, 2, 2  # examples, and so ma
 _NO_MEAN = "is the loss the mean of the examples' losses, and does each example's output depend on it alone?"
 
 
-def proven(bound: Bound, jobs: Sequence[Job], *, rule: LocalRule, work: Work, seed: int, ragged: bool) -> bool:
+def check_equivalence(
+    bound: FlatModel, jobs: Sequence[VisitJob], *, rule: LocalRule, work: LocalWork, seed: int, ragged: bool
+) -> bool:
     """Whether it was tried; raises NotStackable where the numbers are others. `ragged`: batches differ in length."""
     if sum(p.numel() for p in bound.module.parameters()) > _LARGE:
         return False
@@ -52,7 +54,7 @@ def proven(bound: Bound, jobs: Sequence[Job], *, rule: LocalRule, work: Work, se
     task = replace(bound.task, clients=shards, train=None, test=None, unlabelled=None, unlabelled_mask=None)
     try:
         module = copy.deepcopy(bound.module).to("cpu", _EXACT)
-        own = Bound(module, bound.layout, task, work.optimiser)
+        own = FlatModel(module, bound.layout, task, work.optimiser)
         if _BACK * _BATCH * _seconds(own, shards[0][0][:1]) > _LONG:
             return False
         given = list(_visits(jobs, len(shards)))
@@ -68,17 +70,17 @@ def proven(bound: Bound, jobs: Sequence[Job], *, rule: LocalRule, work: Work, se
         raise NotStackable(
             "the same visit does not come to the same twice: its model or loss keeps something in Python"
         )
-    trainer = Trainer(own, rule=rule, work=short, seed=seed)
+    trainer = BatchedTrainer(own, rule=rule, work=short, seed=seed)
     if trainer.masks and not trainer.means():
         raise NotStackable("its loss is not the mean of the examples' losses, and clients differ in size")
     try:
         together = trainer.train(given)
-    except NoRule:
+    except NoBatchingRule:
         trainer.size = 1
         together = trainer.train(given)
     for job, a, b in zip(given, alone, together, strict=True):
         if (far := _far(a, b, bound)) > _ALIKE:
-            near = train(shaken(job, seed), own, rule=rule, work=short, seed=seed)
+            near = train(with_rounding_noise(job, seed), own, rule=rule, work=short, seed=seed)
             if far > min(_MOST, _TIMES * _far(a, near, bound)):
                 raise NotStackable(
                     f"a client's update differs by {far:.1g} of its size when trained with others; {_NO_MEAN}"
@@ -86,7 +88,7 @@ def proven(bound: Bound, jobs: Sequence[Job], *, rule: LocalRule, work: Work, se
     return True
 
 
-def _seconds(bound: Bound, x: Tensor) -> float:
+def _seconds(bound: FlatModel, x: Tensor) -> float:
     """Of a pass forth; the first one sets things up."""
     for _ in range(2):
         began = time.perf_counter()
@@ -94,14 +96,14 @@ def _seconds(bound: Bound, x: Tensor) -> float:
     return time.perf_counter() - began
 
 
-def _short(work: Work) -> Work:
+def _short(work: LocalWork) -> LocalWork:
     work = replace(work, batch=None if work.batch is None else min(work.batch, _BATCH))
     if work.steps is not None:
         return replace(work, steps=min(work.steps, _STEPS))
     return replace(work, epochs=min(work.epochs or 1, _EPOCHS))
 
 
-def _shards(bound: Bound, jobs: Sequence[Job], work: Work, *, ragged: bool) -> Iterator[Examples]:
+def _shards(bound: FlatModel, jobs: Sequence[VisitJob], work: LocalWork, *, ragged: bool) -> Iterator[Examples]:
     """Some of the first client's examples and of the smallest one's: a whole batch and what is left, if anything is.
 
     Where clients differ in size, the first one's are there once more with a batch less, and so make fewer steps.
@@ -131,7 +133,7 @@ def _exact(examples: Examples) -> Examples:
     return x, y
 
 
-def _visits(jobs: Sequence[Job], clients: int) -> Iterator[Job]:
+def _visits(jobs: Sequence[VisitJob], clients: int) -> Iterator[VisitJob]:
     """A few of each, from what the first jobs were sent; copied once each, however many were sent the same."""
     copies: dict[int, Tensor] = {}
 
@@ -147,20 +149,20 @@ def _visits(jobs: Sequence[Job], clients: int) -> Iterator[Job]:
         yield job._replace(number=i, client=c, visit=v, sent=exact(job.sent), payload=payload, memory=memory)
 
 
-def _alone(job: Job, bound: Bound, rule: LocalRule, work: Work, seed: int) -> Trained:
+def _alone(job: VisitJob, bound: FlatModel, rule: LocalRule, work: LocalWork, seed: int) -> LocalResult:
     """By itself; what a stack cannot do as it does is found on the way."""
     before = _dice(job, seed)
     made = train(job, bound, rule=rule, work=work, seed=seed)
     if before != _dice(job, None):
         raise NotStackable("it draws random numbers by itself; dropout by torch's layers, or a client's key, would do")
     counted = {id(b) for m in bound.module.modules() if (b := getattr(m, "num_batches_tracked", None)) is not None}
-    counted |= {id(b) for b in Norms(bound.module).counters.values()}
+    counted |= {id(b) for b in MaskedBatchNorm(bound.module).counters.values()}
     if any(id(b) not in counted and not torch.equal(b, first) for b, first in bound.counters):
         raise NotStackable("its model counts in whole numbers of its own")
     return made
 
 
-def _dice(job: Job, seed: int | None) -> tuple[Any, ...]:
+def _dice(job: VisitJob, seed: int | None) -> tuple[Any, ...]:
     """What generators would draw next; `seed`: when a visit begins, which is where torch's is set."""
     if seed is not None:
         torch.default_generator.manual_seed(rng.key(seed, Stream.LOCAL, job.client, job.visit) >> 1)
@@ -168,14 +170,14 @@ def _dice(job: Job, seed: int | None) -> tuple[Any, ...]:
     return random.getstate(), numpys[1].tobytes(), numpys[2], torch.default_generator.get_state().numpy().tobytes()
 
 
-def shaken(job: Job, seed: int) -> Job:
+def with_rounding_noise(job: VisitJob, seed: int) -> VisitJob:
     """What is sent, changed in the last digits: how far it leads is what rounding may do."""
     key, sent = rng.key(seed, Stream.LOCAL, job.client), job.sent
     way = torch.from_numpy(rng.uniforms(key, len(sent), 1)[:, 0]).to(sent) - 0.5
     return job._replace(sent=sent * (1 + 32 * torch.finfo(sent.dtype).eps * way))
 
 
-def _far(a: Trained, b: Trained, bound: Bound) -> float:
+def _far(a: LocalResult, b: LocalResult, bound: FlatModel) -> float:
     """The largest of the distances of weights, statistics and of what travels beside them, each in its own size."""
     n = bound.layout.n_params
     pairs = [(a.delta[:n], b.delta[:n]), (a.delta[n:], b.delta[n:])]
@@ -184,9 +186,9 @@ def _far(a: Trained, b: Trained, bound: Bound) -> float:
         if mine.keys() != other.keys():
             return 1.0
         pairs += [(mine[k], other[k]) for k in mine]
-    return max(apart(x.double(), y.double()) for x, y in pairs)
+    return max(relative_distance(x.double(), y.double()) for x, y in pairs)
 
 
-def apart(a: Tensor, b: Tensor) -> float:
+def relative_distance(a: Tensor, b: Tensor) -> float:
     """The distance of two, in lengths of the first."""
     return float((a - b).norm() / a.norm().clamp_min(1e-30)) if a.numel() and not torch.equal(a, b) else 0.0

@@ -29,17 +29,17 @@ from ...core.layout import Block, Kind, Layout
 from ...core.local_rule import DeepObjective, Objective, Split
 from ...core.optim import Optimiser
 from ...core.task import Examples, Task
-from ...training.keyed_dropout import Drops, drops
+from ...training.keyed_dropout import KeyedDropout, uses_dropout
 from . import channels_last as channels
-from .masked_batchnorm import Norms
+from .masked_batchnorm import MaskedBatchNorm
 from .trace import NotStackable
 
-__all__ = ["Pure"]
+__all__ = ["FunctionalModel"]
 
 _IGNORED = -100  # a target that cross_entropy leaves out
 
 
-class Pure:
+class FunctionalModel:
     """`Functions` of the tensors they are given; `begin_step` says which statistics, received weights and rows."""
 
     def __init__(
@@ -55,10 +55,13 @@ class Pure:
     ):
         self.module, self.layout, self.task, self.head = module.train(), layout, task, head
         self._bf16, self.channels_last = bf16, channels_last
-        self.drops = Drops() if drops(module) else None
+        self.drops = KeyedDropout() if uses_dropout(module) else None
         self.steady = not layout.stats and self.drops is None
         self._sizes, self._shared = [b.stop - b.start for b in layout.layers], _shared(module)
-        self.norms, whole = Norms(module), {n: b for n, b in module.named_buffers() if not b.is_floating_point()}
+        self.norms, whole = (
+            MaskedBatchNorm(module),
+            {n: b for n, b in module.named_buffers() if not b.is_floating_point()},
+        )
         counters = self.norms.counters
         self._stats = [(b.name, b.shape) for b in layout.stats] + [(n, tuple(b.shape)) for n, b in counters.items()]
         self._stat_sizes = [b.stop - b.start for b in layout.stats] + [b.numel() for b in counters.values()]
@@ -130,7 +133,7 @@ class Pure:
 
     @torch.no_grad()
     def loss(self, w: Tensor, batch: Examples, /) -> Tensor:
-        with nullcontext() if self.drops is None else self.drops.aside():
+        with nullcontext() if self.drops is None else self.drops.without_advancing():
             return self.task_loss(self._run(self._views(w), batch[0], still=True), batch[1])
 
     @torch.no_grad()
@@ -200,7 +203,7 @@ class Pure:
 class _PureSplit:
     """A model run once up to its head, where its head is its last word; else whole passes are made."""
 
-    def __init__(self, pure: Pure, w: Tensor, x: Tensor):
+    def __init__(self, pure: FunctionalModel, w: Tensor, x: Tensor):
         self._pure, self._w, self._x = pure, w, x
         layers = pure.layout.layers
         self._at = [i for i, b in enumerate(layers) if b.kind is Kind.HEAD]

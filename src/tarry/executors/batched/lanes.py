@@ -18,12 +18,12 @@ import torch
 from torch import Tensor
 
 from ...core.errors import first_line
-from ...training.determinism import free
-from .programs import Program, Steps
+from ...training.determinism import nondeterministic
+from .programs import Program, ProgramCache
 from .schedule import Schedule
-from .trace import Form, NotStackable
+from .trace import NotStackable, RecordSpec
 
-__all__ = ["GraphLane", "PlainLane", "Stack"]
+__all__ = ["GraphLane", "CpuLane", "Stack"]
 
 _UNROLLED = 8  # columns in one CUDA graph
 _IN_A_ROW = 16  # columns without a look at the keyboard, on a processor
@@ -35,28 +35,28 @@ class Stack:
     """Clients to be trained together; afterwards `changes` is what came of it."""
 
     schedule: Schedule
-    context: Form
-    stays: list[Tensor]  # weights received, rates where they differ, the context's tensors
-    changes: list[Tensor]  # weights, statistics, sum of losses; then the state
+    context: RecordSpec
+    constants: list[Tensor]  # weights received, rates where they differ, the context's tensors
+    carried: list[Tensor]  # weights, statistics, sum of losses; then the state
     width: int
-    state: Form | None = None
+    state: RecordSpec | None = None
 
     @property
     def size(self) -> int:
-        return len(self.changes[0])
+        return len(self.carried[0])
 
     def one(self) -> list[Tensor]:
         """What a program is traced with: one client's."""
-        w, stats, *rest = (t[0] for t in self.changes)
-        return [*(t[0] for t in self.stays), w, stats, *rest[1:]]
+        w, stats, *rest = (t[0] for t in self.carried)
+        return [*(t[0] for t in self.constants), w, stats, *rest[1:]]
 
-    def begin(self, steps: Steps) -> None:
+    def begin(self, steps: ProgramCache) -> None:
         """The state before the first step."""
         program = steps.init(self.size, self.context, self.one)
-        self.changes += [t.contiguous() for t in program.run(*self.stays, *self.changes[:2])]
+        self.carried += [t.contiguous() for t in program.run(*self.constants, *self.carried[:2])]
         self.state = program.after
 
-    def program(self, steps: Steps, lap: int, c: int, column: int = 0) -> Program:
+    def program(self, steps: ProgramCache, lap: int, c: int, column: int = 0) -> Program:
         """For a column's step of the first c clients."""
         assert self.state is not None
         ragged, active = self.schedule.ragged, self.schedule.active
@@ -65,26 +65,26 @@ class Stack:
             raise NotStackable("its state takes another form on the way, when others are done already")
         return made
 
-    def turn(self, steps: Steps, lap: int, first: int) -> None:
+    def turn(self, steps: ProgramCache, lap: int, first: int) -> None:
         """To the next lap, which begins in a column."""
         assert self.state is not None
         active = self.schedule.active
         program = steps.turn(lap, self.size, self.context, self.state, self.one, ragged=active is not None)
-        w, stats, total, *state = self.changes
+        w, stats, total, *state = self.carried
         who = [] if active is None else [active[: self.size, first]]
-        self.changes = [w, stats, total, *program.run(*self.stays, w, stats, *state, *who)]
+        self.carried = [w, stats, total, *program.run(*self.constants, w, stats, *state, *who)]
         self.state = program.after
 
 
-class PlainLane:
+class CpuLane:
     """A thread of the processor."""
 
-    def __init__(self, steps: Steps):
+    def __init__(self, steps: ProgramCache):
         self._steps = steps
 
     def run(self, stack: Stack) -> Iterator[None]:
         stack.begin(self._steps)
-        plan, c, stays, tails = stack.schedule, stack.size, stack.stays, list[list[Tensor]]()
+        plan, c, stays, tails = stack.schedule, stack.size, stack.constants, list[list[Tensor]]()
         for lap, first, count in plan.laps:
             if len(plan.laps) > 1:
                 stack.turn(self._steps, lap, first)
@@ -92,38 +92,38 @@ class PlainLane:
             while s < first + count:
                 if s in plan.cuts:
                     c = plan.cuts[s]
-                    tails.append([t[c:] for t in stack.changes])
-                    stack.changes, stays = [t[:c] for t in stack.changes], [t[:c] for t in stays]
+                    tails.append([t[c:] for t in stack.carried])
+                    stack.carried, stays = [t[:c] for t in stack.carried], [t[:c] for t in stays]
                 program = stack.program(self._steps, lap, c, s)
                 most = min([cut for cut in plan.cuts if cut > s] + [first + count]) - s
                 n = min(most, _IN_A_ROW) if program.after is stack.state else 1
-                stack.changes = program.over(stays, stack.changes, [t[:c] for t in plan.parts], s, n)
+                stack.carried = program.over(stays, stack.carried, [t[:c] for t in plan.parts], s, n)
                 stack.state = program.after
                 s += n
                 yield
         for tail in reversed(tails):
-            stack.changes = [torch.cat(pair) for pair in zip(stack.changes, tail, strict=True)]
+            stack.carried = [torch.cat(pair) for pair in zip(stack.carried, tail, strict=True)]
 
 
 @dataclass
-class Desk:
+class GraphBuffers:
     """Memory that graphs work in, for stacks of one kind."""
 
-    stays: list[Tensor]
-    changes: list[Tensor]
+    constants: list[Tensor]
+    carried: list[Tensor]
     parts: list[Tensor]  # of the schedule
     column: Tensor
     graphs: dict[Hashable, Any]
 
     @classmethod
-    def like(cls, stack: Stack, columns: int) -> Desk:
-        device = stack.changes[0].device
+    def like(cls, stack: Stack, columns: int) -> GraphBuffers:
+        device = stack.carried[0].device
         parts = [torch.zeros(len(t), columns, *t.shape[2:], dtype=t.dtype, device=device) for t in stack.schedule.parts]
-        own = [[torch.empty_like(t).copy_(t) for t in ts] for ts in (stack.stays, stack.changes)]
+        own = [[torch.empty_like(t).copy_(t) for t in ts] for ts in (stack.constants, stack.carried)]
         return cls(own[0], own[1], parts, torch.zeros(1, dtype=torch.int64, device=device), {})
 
     def lay_out(self, stack: Stack) -> None:
-        for mine, given in zip([*self.stays, *self.changes], [*stack.stays, *stack.changes], strict=True):
+        for mine, given in zip([*self.constants, *self.carried], [*stack.constants, *stack.carried], strict=True):
             mine.copy_(given)
         for places, read in zip(self.parts, stack.schedule.parts, strict=True):
             places[:, : read.shape[1]].copy_(read)
@@ -138,9 +138,9 @@ def _stream(device: torch.device, number: int) -> torch.cuda.Stream:  # noqa: AR
 class GraphLane:
     """A stream of a GPU: a step is captured once for each kind of stack, and launched from then on."""
 
-    def __init__(self, steps: Steps, device: torch.device, number: int):
+    def __init__(self, steps: ProgramCache, device: torch.device, number: int):
         self._steps, self._device, self._stream = steps, device, _stream(device, number)
-        self._desks: dict[Hashable, Desk] = {}
+        self._desks: dict[Hashable, GraphBuffers] = {}
         self._pool: Any = None
 
     def run(self, stack: Stack) -> Iterator[None]:
@@ -154,28 +154,28 @@ class GraphLane:
         for lap, first, count in plan.laps:
             with on():
                 if len(plan.laps) > 1:
-                    stack.changes = list(desk.changes)
+                    stack.carried = list(desk.carried)
                     stack.turn(self._steps, lap, first)
-                    _put(desk.changes, stack.changes)
+                    _put(desk.carried, stack.carried)
                 desk.column.fill_(first)
             s = first
             while s < first + count:
                 c = plan.cuts.get(s, c)
                 most = min([cut for cut in plan.cuts if cut > s] + [first + count]) - s
                 with on():
-                    stack.changes = [t[:c] for t in desk.changes]
+                    stack.carried = [t[:c] for t in desk.carried]
                     s += self._launch(stack, desk, lap, c, s, most)
                 yield
         with on():  # the desk is for the next one
-            stack.changes = [t.clone() for t in desk.changes]
+            stack.carried = [t.clone() for t in desk.carried]
 
-    def _desk(self, stack: Stack) -> Desk:
+    def _desk(self, stack: Stack) -> GraphBuffers:
         columns = 1 << (stack.schedule.at.shape[1] - 1).bit_length()
-        kinds = tuple((tuple(t.shape), t.dtype) for t in (*stack.stays, *stack.changes))
+        kinds = tuple((tuple(t.shape), t.dtype) for t in (*stack.constants, *stack.carried))
         key = (stack.context.key, kinds, columns, stack.width, stack.schedule.ragged)
         if key not in self._desks:
             self._make_room()
-            self._desks[key] = Desk.like(stack, columns)
+            self._desks[key] = GraphBuffers.like(stack, columns)
         return self._desks[key]
 
     def _make_room(self) -> None:
@@ -188,7 +188,7 @@ class GraphLane:
             gc.collect()
             torch.cuda.empty_cache()
 
-    def _launch(self, stack: Stack, desk: Desk, lap: int, c: int, column: int, most: int) -> int:
+    def _launch(self, stack: Stack, desk: GraphBuffers, lap: int, c: int, column: int, most: int) -> int:
         """Up to `most` columns; returns how many."""
         program = stack.program(self._steps, lap, c, column)
         steady = program.after is stack.state
@@ -200,15 +200,15 @@ class GraphLane:
         stack.state = program.after
         return n
 
-    def _captured(self, program: Program, desk: Desk, c: int, n: int) -> Any:
-        saved = [t.clone() for t in (*desk.changes, desk.column)]
-        with free():
+    def _captured(self, program: Program, desk: GraphBuffers, c: int, n: int) -> Any:
+        saved = [t.clone() for t in (*desk.carried, desk.column)]
+        with nondeterministic():
             graph = self._recorded(program, desk, c, n)
-        for mine, was in zip((*desk.changes, desk.column), saved, strict=True):
+        for mine, was in zip((*desk.carried, desk.column), saved, strict=True):
             mine.copy_(was)
         return graph
 
-    def _recorded(self, program: Program, desk: Desk, c: int, n: int) -> Any:
+    def _recorded(self, program: Program, desk: GraphBuffers, c: int, n: int) -> Any:
         for _ in range(2):  # libraries set themselves up at first use, which a capture must not see
             desk.column.zero_()
             self._body(program, desk, c)
@@ -231,9 +231,9 @@ class GraphLane:
             raise NotStackable(told) from why
         return graph
 
-    def _body(self, program: Program, desk: Desk, c: int, n: int = 1) -> None:
+    def _body(self, program: Program, desk: GraphBuffers, c: int, n: int = 1) -> None:
         """Columns, each from what the one before gave; the last one's is put on the desk."""
-        stays, own = [t[:c] for t in desk.stays], [t[:c] for t in desk.changes]
+        stays, own = [t[:c] for t in desk.constants], [t[:c] for t in desk.carried]
         changes: Sequence[Tensor] = own
         for _ in range(n):
             where = [t[:c].index_select(1, desk.column).squeeze(1) for t in desk.parts]

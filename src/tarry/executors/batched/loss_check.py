@@ -13,14 +13,16 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-__all__ = ["is_mean"]
+__all__ = ["is_example_mean"]
 
 _SOME, _MOST_MORE, _NUMBERS = 64, 1024, 1 << 24  # examples to try a loss on, and columns; more, with so many outputs
 _FEW, _RANGE = 16, 1 << 20  # numbers of a column that are looked for each; from the lowest to the highest
 _IGNORED = -100  # a target that cross_entropy leaves out
 
 
-def is_mean(loss: Callable[[Any, Any], Tensor], outputs: Callable[[Tensor], Any], y: Tensor, *, cuda: bool) -> bool:
+def is_example_mean(
+    loss: Callable[[Any, Any], Tensor], outputs: Callable[[Tensor], Any], y: Tensor, *, cuda: bool
+) -> bool:
     """Of a task's loss, a model's outputs for the examples at some places, and everybody's targets."""
     if loss is cross_entropy and not y.is_floating_point():  # it is, of what is not ignored
         ignored = (y == _IGNORED).flatten(1).sum(1) if y.ndim > 1 else y.new_zeros(1)

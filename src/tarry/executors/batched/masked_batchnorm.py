@@ -21,13 +21,13 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from .trace import NotStackable
 
-__all__ = ["Norms"]
+__all__ = ["MaskedBatchNorm"]
 
 _KINDS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 _HALVES = (torch.bfloat16, torch.float16)
 
 
-class Norms:
+class MaskedBatchNorm:
     """The BatchNorm layers of a module."""
 
     def __init__(self, module: nn.Module):

@@ -22,13 +22,13 @@ from ...core.errors import first_line
 from ...core.local_rule import LocalRule
 from ...core.optim import Optimiser
 from ...vector.process import trim_memory
-from .conv.numba import with_plane_convolutions
-from .functional_model import Pure
-from .rewrite_channels_last import lasting
-from .rewrite_losses import quick
-from .trace import Form, NotStackable, bytes_of, form_of, no_loops, stacked, traced
+from .conv.numba import with_numba_convolutions
+from .functional_model import FunctionalModel
+from .rewrite_channels_last import rewrite_channels_last
+from .rewrite_losses import rewrite_losses
+from .trace import NotStackable, RecordSpec, bytes_of, flatten, forbid_vmap_fallback, stacked, traced
 
-__all__ = ["Program", "Steps"]
+__all__ = ["Program", "ProgramCache"]
 
 Rows = Callable[[], Sequence[Tensor]]  # of one client: asked for when there is something to trace
 Columns = Callable[[list[Tensor], list[Tensor], list[Tensor], list[Tensor], int, int], list[Tensor]]
@@ -49,12 +49,12 @@ class Program:
     """
 
     run: Step
-    before: Form | None
-    after: Form
+    before: RecordSpec | None
+    after: RecordSpec
     bytes_a_client: int  # a bound on the memory that it takes
-    quicker: Callable[[list[Tensor], list[Tensor], list[Tensor]], tuple[Step, Columns | None]] | None = None
+    compile_step: Callable[[list[Tensor], list[Tensor], list[Tensor]], tuple[Step, Columns | None]] | None = None
     data: list[Tensor] = field(default_factory=list)  # everybody's examples
-    often: int = _OFTEN
+    compile_after: int = _OFTEN
     calls: int = 0
     columns: Columns | None = None
 
@@ -63,8 +63,8 @@ class Program:
     ) -> list[Tensor]:
         """What changes, after so many columns from the first on; more than one where the state keeps its form."""
         self.calls += count
-        if self.calls > self.often:
-            make, self.quicker = self.quicker, None
+        if self.calls > self.compile_after:
+            make, self.compile_step = self.compile_step, None
             if make is not None:  # else it is done, or another lane is about it
                 self.run, self.columns = make(stays, changes, [p[:, first] for p in parts])
         if self.columns is not None:
@@ -75,19 +75,19 @@ class Program:
 
 
 @dataclass(frozen=True)
-class One:
+class TracedStep:
     """A step of one client, traced."""
 
     graph: GraphModule
-    after: Form
+    after: RecordSpec
 
 
-class Steps:
+class ProgramCache:
     """A rule's programs. `x`, `y` are everybody's examples."""
 
     def __init__(
         self,
-        pure: Pure,
+        pure: FunctionalModel,
         rule: LocalRule,
         optimiser: Optimiser,
         x: Tensor,
@@ -99,35 +99,37 @@ class Steps:
     ):
         self._pure, self._rule, self._optimiser, self._x, self._y = pure, rule, optimiser, x, y
         self._rated, self._compiled, self._own_conv = rated, compiled, own_conv
-        self._ones: dict[Hashable, One] = {}
+        self._ones: dict[Hashable, TracedStep] = {}
         self._for_many: dict[Hashable, GraphModule] = {}
         self._programs: dict[Hashable, Program] = {}
         self._lock = RLock()
 
-    def init(self, c: int, context: Form, rows: Rows) -> Program:
+    def init(self, c: int, context: RecordSpec, rows: Rows) -> Program:
         """The state before the first step; `rows`: what stays and weights and statistics, of one client."""
 
         def fn(*args: Tensor) -> tuple[Any, list[Tensor]]:
             *stays, w, stats = args
             self._pure.begin_step(stays[0], stats)
             state = self._rule.init(w, self._context(context, stays), self._pure)
-            form, tensors = form_of(state)
+            form, tensors = flatten(state)
             return form, tensors
 
         return self._program("init", c, context, None, fn, rows, None)
 
-    def turn(self, lap: int, c: int, context: Form, state: Form, rows: Rows, *, ragged: bool) -> Program:
+    def turn(self, lap: int, c: int, context: RecordSpec, state: RecordSpec, rows: Rows, *, ragged: bool) -> Program:
         """As a lap begins."""
 
         def fn(*args: Tensor) -> tuple[Any, list[Tensor]]:
             stays, (_, stats, *tensors) = args[: self._stays(context)], args[self._stays(context) :]
             self._pure.begin_step(stays[0], stats)
             after = self._rule.turn(lap, state.filled(tensors), self._pure)
-            return form_of(after)
+            return flatten(after)
 
         return self._program(("turn", lap), c, context, state, fn, rows, _masking if ragged else None)
 
-    def step(self, lap: int, c: int, context: Form, state: Form, rows: Rows, *, ragged: bool, width: int) -> Program:
+    def step(
+        self, lap: int, c: int, context: RecordSpec, state: RecordSpec, rows: Rows, *, ragged: bool, width: int
+    ) -> Program:
         """A mini-batch."""
         k, task = self._stays(context), self._pure.task
         augmented, noisy = task.augment is not None, self._pure.drops is not None
@@ -141,7 +143,7 @@ class Steps:
             key = more[augmented] if noisy else None
             self._pure.begin_step(stays[0], stats, more[-1] if ragged else None, key, lap)
             made = self._rule.laps[lap](w, (x, y), self._context(context, stays), state.filled(tensors), self._pure)
-            form, moved = form_of(made[1])
+            form, moved = flatten(made[1])
             return form, [made[0], self._pure.stats, *moved, made[2]]
 
         def with_batch() -> list[Tensor]:
@@ -157,17 +159,17 @@ class Steps:
         around = self._gathering(k, ragged, counts=lap == 0)
         return self._program(kind, c, context, state, fn, with_batch, around, y=1 - n_batch)
 
-    def hurry(self) -> None:
+    def compile_programs(self) -> None:
         """Let every program be made quicker the next time it is called."""
         for program in self._programs.values():
-            program.calls = program.often
+            program.calls = program.compile_after
 
     # How
 
-    def _stays(self, context: Form) -> int:
+    def _stays(self, context: RecordSpec) -> int:
         return 1 + self._rated + sum(k is not None for k in context.kinds)
 
-    def _context(self, context: Form, stays: Sequence[Tensor]) -> Any:
+    def _context(self, context: RecordSpec, stays: Sequence[Tensor]) -> Any:
         if self._rated:
             assert self._optimiser.at is not None
             self._pure.use(self._optimiser.at(stays[1]))
@@ -177,8 +179,8 @@ class Steps:
         self,
         kind: Any,
         c: int,
-        context: Form,
-        state: Form | None,
+        context: RecordSpec,
+        state: RecordSpec | None,
         fn: Callable[..., tuple[Any, list[Tensor]]],
         rows: Rows,
         wrap: Callable[..., Any] | None,
@@ -202,16 +204,16 @@ class Steps:
             self._programs[key, c, wrap is None] = made
             return made
 
-    def _of_many(self, key: Hashable, one: One, alone: Sequence[Tensor], y: int | None) -> GraphModule:
+    def _of_many(self, key: Hashable, one: TracedStep, alone: Sequence[Tensor], y: int | None) -> GraphModule:
         """The graph that is stacked, with convolutions of our own if these are wanted. `y`: which one targets are."""
         if key not in self._for_many:
-            graph = one.graph if y is None else quick(one.graph, alone, y=y, targets=self._y)
+            graph = one.graph if y is None else rewrite_losses(one.graph, alone, y=y, targets=self._y)
             if self._own_conv == "Triton":
-                from .conv.triton import with_own_convolutions  # torch's registry of operations is slow to import
+                from .conv.triton import with_triton_convolutions  # torch's registry of operations is slow to import
 
-                graph = with_own_convolutions(graph, alone)
+                graph = with_triton_convolutions(graph, alone)
             elif self._own_conv == "numba":
-                graph = with_plane_convolutions(graph, alone)
+                graph = with_numba_convolutions(graph, alone)
             self._for_many[key] = graph
         return self._for_many[key]
 
@@ -235,14 +237,14 @@ class Steps:
         if c > 1:
             graph = stacked(one, _repeated(alone, c))
         else:
-            graph = lasting(one, alone) if self._pure.channels_last else one
+            graph = rewrite_channels_last(one, alone) if self._pure.channels_last else one
         made = _told(torch.compile(graph, fullgraph=True, dynamic=False, options=_HOW))
         return _alone(made) if c == 1 else made
 
     def _traced(
-        self, key: Any, fn: Callable[..., tuple[Any, list[Tensor]]], rows: Sequence[Tensor], state: Form | None
-    ) -> One:
-        after: list[Form] = []
+        self, key: Any, fn: Callable[..., tuple[Any, list[Tensor]]], rows: Sequence[Tensor], state: RecordSpec | None
+    ) -> TracedStep:
+        after: list[RecordSpec] = []
 
         def tensors_alone(*args: Tensor) -> list[Tensor]:
             form, tensors = fn(*args)
@@ -257,7 +259,7 @@ class Steps:
         if len(of_same_kind) >= _MOST_FORMS:
             raise NotStackable("its state changes at every step in something that is no tensor")
         same = state is not None and state.key == after[0].key
-        self._ones[key] = One(graph, state if same and state is not None else after[0])
+        self._ones[key] = TracedStep(graph, state if same and state is not None else after[0])
         return self._ones[key]
 
     def _gathering(self, k: int, ragged: bool, *, counts: bool) -> Callable[..., Any]:
@@ -323,7 +325,7 @@ def _by_rules(one: GraphModule) -> Callable[..., Any]:
         nonlocal known
         if known:
             return many(*args)
-        with no_loops():
+        with forbid_vmap_fallback():
             out = many(*args)
         known = True
         return out

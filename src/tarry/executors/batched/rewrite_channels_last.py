@@ -18,14 +18,14 @@ from torch.fx import GraphModule, Interpreter, Node
 
 from .trace import traced
 
-__all__ = ["lasting"]
+__all__ = ["rewrite_channels_last"]
 
 _aten = torch.ops.aten
 _READS = {_aten.convolution.default: 1, _aten.convolution_backward.default: 2}  # how many images come first
 _NORMS = {_aten.native_group_norm.default, _aten.native_group_norm_backward.default}
 
 
-def lasting(graph: GraphModule, args: Sequence[Tensor]) -> GraphModule:
+def rewrite_channels_last(graph: GraphModule, args: Sequence[Tensor]) -> GraphModule:
     """The same numbers but for rounding."""
     return traced(_Lasting(graph).run, args)
 

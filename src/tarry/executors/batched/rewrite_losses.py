@@ -18,7 +18,7 @@ from torch.nn.functional import pad
 
 from .trace import traced
 
-__all__ = ["quick"]
+__all__ = ["rewrite_losses"]
 
 _aten = torch.ops.aten
 _LANES = {"AVX512": 16, "AVX2": 8}  # numbers in single precision that a processor takes at a time
@@ -28,7 +28,7 @@ _CLASSES = [torch.arange(n)[:, None] for n in range(max(_LANES.values()) * 2 + 1
 _TYPES = torch.float16, torch.bfloat16, torch.float32, torch.float64
 
 
-def quick(graph: GraphModule, args: Sequence[Tensor], *, y: int, targets: Tensor) -> GraphModule:
+def rewrite_losses(graph: GraphModule, args: Sequence[Tensor], *, y: int, targets: Tensor) -> GraphModule:
     """A step of one client, to be stacked. Its argument number `y` is a batch of `targets`."""
     batch = [n for n in graph.graph.nodes if n.op == "placeholder"][y]
     ignorable = {n.args[4] for n in graph.graph.nodes if n.target is _aten.nll_loss_forward.default}

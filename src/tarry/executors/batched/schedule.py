@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from ...core import rng
-from ...training.batch_order import draws, orders
-from ...training.visit import Work
+from ...training.batch_order import augmentation_draws, epoch_orders
+from ...training.visit import LocalWork
 
-__all__ = ["Few", "Schedule", "padded", "schedule"]
+__all__ = ["SizeBuckets", "Schedule", "padded", "schedule"]
 
 _ANYHOW = 8  # clients: a stack of fewer takes about as long
 _HANDFUL = 6  # sizes that are made for stacks as they come
@@ -58,7 +58,7 @@ def padded(n: int) -> int:
     return -(-n // step) * step
 
 
-class Few:
+class SizeBuckets:
     """The same where each size has to be compiled, which takes longer than many steps of clients that do not count.
 
     A stack is filled up to a size that there is, if that is little work more, and has its own otherwise; when there is
@@ -92,7 +92,7 @@ class Few:
 
 def schedule(
     clients: Sequence[tuple[int, int, int]],
-    work: Work,
+    work: LocalWork,
     *,
     laps: int,
     width: int,
@@ -110,7 +110,7 @@ def schedule(
     who are not done yet. `masked`: say which examples count, though all do.
     """
     size = work.batch or width
-    plans = [list(orders(n, work, key)) for n, _, key in clients]
+    plans = [list(epoch_orders(n, work, key)) for n, _, key in clients]
     n_epochs = max(len(p) for p in plans)
     longest = [max(p[e][1] for p in plans if e < len(p)) for e in range(n_epochs)]
     begins = np.concatenate([[0], np.cumsum(longest)]).tolist()
@@ -125,7 +125,7 @@ def schedule(
             first = begins[e] if aligned else column
             _fill(at[c], rows[c], first, order, n, count, size)
             if n_draws:
-                drawn[c, first : first + count] = draws(n, n_draws, key, e)[at[c, first : first + count]]
+                drawn[c, first : first + count] = augmentation_draws(n, n_draws, key, e)[at[c, first : first + count]]
             if noise is not None:
                 keys[c, first : first + count] = [rng.extend(noise[c], column + i) for i in range(count)]
             column += count

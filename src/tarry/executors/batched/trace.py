@@ -26,17 +26,17 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from ...core.errors import first_line
-from .tracer import LooksAtValues, recorded
+from .tracer import DataDependentError, record_graph
 
 __all__ = [
-    "Form",
-    "NoRule",
+    "RecordSpec",
+    "NoBatchingRule",
     "NotStackable",
-    "Varies",
+    "NonUniform",
     "bytes_of",
-    "form_of",
-    "gathered",
-    "no_loops",
+    "flatten",
+    "merge_specs",
+    "forbid_vmap_fallback",
     "stacked",
     "traced",
 ]
@@ -50,11 +50,11 @@ class NotStackable(Exception):
     """Why something cannot be traced or stacked."""
 
 
-class NoRule(NotStackable):
+class NoBatchingRule(NotStackable):
     """An operation has no form for a stack: clients can be traced, one a stack."""
 
 
-class Varies:
+class NonUniform:
     """Stands for what is not the same for all clients of a stack, and is no tensor: it may be there, not be used."""
 
     def _refuse(self, *_: Any, **__: Any) -> Any:
@@ -68,7 +68,7 @@ class Varies:
 
 
 @dataclass(frozen=True)
-class Form:
+class RecordSpec:
     """The shape of a record: where its tensors go, and what else is in it."""
 
     spec: TreeSpec
@@ -88,22 +88,22 @@ class Form:
         return tree_unflatten(leaves, self.spec)
 
 
-def form_of(record: Any) -> tuple[Form, list[Tensor]]:
+def flatten(record: Any) -> tuple[RecordSpec, list[Tensor]]:
     """A record taken apart."""
     leaves, spec = tree_flatten(record)
     kinds = tuple((tuple(x.shape), x.dtype) if isinstance(x, Tensor) else None for x in leaves)
     rest = tuple(None if isinstance(x, Tensor) else x for x in leaves)
-    return Form(spec, rest, kinds), [x for x in leaves if isinstance(x, Tensor)]
+    return RecordSpec(spec, rest, kinds), [x for x in leaves if isinstance(x, Tensor)]
 
 
-def gathered(forms: Sequence[Form]) -> Form:
+def merge_specs(forms: Sequence[RecordSpec]) -> RecordSpec:
     """One form for records of the same tensors. What else differs in them varies, and so do plain numbers and what has
     no value to tell it by, such as an array: who is stacked next may have others, and a trace for each would be one too
     many.
     """
     first, columns = forms[0], zip(*(f.rest for f in forms), strict=True)
     same = [type(column[0]) not in (int, float) and _one_value(column) for column in columns]
-    return replace(first, rest=tuple(x if s else Varies() for x, s in zip(first.rest, same, strict=True)))
+    return replace(first, rest=tuple(x if s else NonUniform() for x, s in zip(first.rest, same, strict=True)))
 
 
 def _one_value(column: Sequence[Any]) -> bool:
@@ -115,7 +115,7 @@ def _one_value(column: Sequence[Any]) -> bool:
 
 def _key(x: Any) -> Hashable:
     """Equal for what is the same to a trace."""
-    if isinstance(x, Varies):
+    if isinstance(x, NonUniform):
         return "varies"
     if isinstance(x, slice):
         return ("slice", x.start, x.stop, x.step)
@@ -137,7 +137,7 @@ def traced(fn: Operations, args: Sequence[Tensor]) -> GraphModule:
             raise NotStackable(
                 "it draws random numbers by itself; dropout by torch's layers, or a client's key, would do"
             )
-        return tidied(_trace(functionalize(once), args) if _writes(once) else once)
+        return simplify_graph(_trace(functionalize(once), args) if _writes(once) else once)
     except (NotStackable, torch.OutOfMemoryError):
         raise
     except Exception as e:  # whatever a model or a rule does that cannot be traced
@@ -146,12 +146,12 @@ def traced(fn: Operations, args: Sequence[Tensor]) -> GraphModule:
 
 def stacked(one: GraphModule, args: Sequence[Tensor]) -> GraphModule:
     """The same operations over a first dimension of clients."""
-    with no_loops():
-        return tidied(_trace(vmap(one), args))
+    with forbid_vmap_fallback():
+        return simplify_graph(_trace(vmap(one), args))
 
 
 @contextlib.contextmanager
-def no_loops() -> Iterator[None]:
+def forbid_vmap_fallback() -> Iterator[None]:
     """An operation without a stacked form is told, not looped over client by client."""
     functorch: Any = torch._C._functorch
     before = functorch._is_vmap_fallback_enabled()
@@ -161,7 +161,7 @@ def no_loops() -> Iterator[None]:
     except torch.OutOfMemoryError:
         raise
     except Exception as e:
-        raise NoRule(f"its step cannot be stacked ({type(e).__name__}: {first_line(e)})") from e
+        raise NoBatchingRule(f"its step cannot be stacked ({type(e).__name__}: {first_line(e)})") from e
     finally:
         functorch._set_vmap_fallback_enabled(before)
 
@@ -172,8 +172,8 @@ def _trace(fn: Operations, args: Sequence[Tensor]) -> GraphModule:
     Torch's hands out tensors without values: a model may notice, and do without what it would read off them.
     """
     if all(a.device.type == "cpu" for a in args):
-        with contextlib.suppress(LooksAtValues):
-            return recorded(fn, args)
+        with contextlib.suppress(DataDependentError):
+            return record_graph(fn, args)
     from torch.fx.experimental.proxy_tensor import make_fx
 
     noisy = logging.getLogger("torch._subclasses.fake_tensor")  # it logs what is raised anyhow
@@ -213,7 +213,7 @@ _RANDOM = {
 _IMPURE = ("rand", "dropout", "bernoulli", "normal", "uniform", "copy_", "empty")
 
 
-def tidied(gm: GraphModule) -> GraphModule:
+def simplify_graph(gm: GraphModule) -> GraphModule:
     """Without operations that change nothing, and with each one made once."""
     graph = gm.graph
     for node in list(graph.nodes):

@@ -20,17 +20,17 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
-__all__ = ["LooksAtValues", "recorded"]
+__all__ = ["DataDependentError", "record_graph"]
 
 _VALUES = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 _READS = {Tensor.tolist, Tensor.numpy, Tensor.__array__, Tensor.__dlpack__, Tensor.data_ptr, Tensor.untyped_storage}
 
 
-class LooksAtValues(Exception):
+class DataDependentError(Exception):
     """The function asked for the values of a tensor."""
 
 
-def recorded(fn: Callable[..., Any], args: Sequence[Tensor]) -> GraphModule:
+def record_graph(fn: Callable[..., Any], args: Sequence[Tensor]) -> GraphModule:
     """A graph of all operations, in order; each node's `val` is its result. Tensors from elsewhere are attributes."""
     given = [a.detach().clone() for a in args]
     devices = {a.device.index for a in given if a.is_cuda}
@@ -57,7 +57,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if not _VALUES.isdisjoint(func.tags):
-            raise LooksAtValues(str(func))
+            raise DataDependentError(str(func))
         kwargs = kwargs or {}
         named, words = tree_map_only(Tensor, self._node, (args, kwargs))
         out = func(*args, **kwargs)
@@ -99,5 +99,5 @@ class _NoReading(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in _READS:
-            raise LooksAtValues(str(func))
+            raise DataDependentError(str(func))
         return func(*args, **(kwargs or {}))

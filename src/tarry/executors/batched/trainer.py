@@ -34,33 +34,33 @@ from ...core.local_rule import Brief, Context, LocalRule
 from ...core.optim import Optimiser
 from ...core.rng import Stream
 from ...core.task import Shards, Task
-from ...core.tickets import Job, Trained
-from ...training.flat_model import Bound
-from ...training.visit import Work
-from ...vector.threads import threads
-from .channels_last import Inner
-from .functional_model import Pure
-from .lanes import GraphLane, PlainLane, Stack
-from .loss_check import is_mean
-from .programs import Steps
-from .schedule import Few, padded, schedule
-from .trace import Form, NotStackable, form_of, gathered
+from ...core.tickets import LocalResult, VisitJob
+from ...training.flat_model import FlatModel
+from ...training.visit import LocalWork
+from ...vector.threads import shared_pool
+from .channels_last import ChannelsLastOrder
+from .functional_model import FunctionalModel
+from .lanes import CpuLane, GraphLane, Stack
+from .loss_check import is_example_mean
+from .programs import ProgramCache
+from .schedule import SizeBuckets, padded, schedule
+from .trace import NotStackable, RecordSpec, flatten, merge_specs
 
-__all__ = ["Trainer"]
+__all__ = ["BatchedTrainer"]
 
 _SHARE, _MEMORY = 0.4, 256e6  # of a GPU's free memory, or bytes of a processor's, that stacks may take
 _PLACE = 9  # bytes: which example it is, and whether it counts
 _MOST_STEPS = 16  # times as many as another client of a stack makes
 
 
-class Visit(NamedTuple):
+class PreparedJob(NamedTuple):
     """A job made ready."""
 
-    job: Job
+    job: VisitJob
     brief: Brief
     start: Tensor
     context: Context
-    form: Form
+    form: RecordSpec
     tensors: list[Tensor]
     examples: tuple[int, int, int]  # how many, where they begin, the key of their order
     noise: int  # the key of what is left out at random
@@ -70,20 +70,20 @@ class Visit(NamedTuple):
 class Group(NamedTuple):
     """Visits to be stacked, the width of their batches, and how many at most would fit."""
 
-    members: list[Visit]
+    members: list[PreparedJob]
     width: int
     most: int
 
 
-class Trainer:
+class BatchedTrainer:
     """Trains lists of jobs in stacks of `size` clients at most (None: as memory allows), on `lanes` at a time."""
 
     def __init__(
         self,
-        bound: Bound,
+        bound: FlatModel,
         *,
         rule: LocalRule,
-        work: Work,
+        work: LocalWork,
         seed: int,
         lanes: int = 1,
         size: int | None = None,
@@ -100,8 +100,8 @@ class Trainer:
         cuda = self._device.type == "cuda"
         lanes = lanes if cuda or not compiled else 1  # threads get into each other's way in torch.compile
         self.lanes, self.size, self.most_lanes, self.own_conv, self.compiled = lanes, size, lanes, own_conv, compiled
-        self._sizes = Few()  # what is compiled
-        self._inner = Inner(bound.layout, self._device) if channels_last else None
+        self._sizes = SizeBuckets()  # what is compiled
+        self._inner = ChannelsLastOrder(bound.layout, self._device) if channels_last else None
         self._bytes: dict[Hashable, int] = {}
         self._fit: dict[Hashable, int] = {}
         self._padding = 0
@@ -109,26 +109,31 @@ class Trainer:
         self._n_draws = bound.task.draws if bound.task.augment is not None else 0
         self._longest = max(b - a for a, b in pairwise(self._offsets))
         self._masked = compiled and self.masks
-        self._pure = Pure(
+        self._pure = FunctionalModel(
             bound.module, bound.layout, bound.task, work.optimiser, bound.head, bf16=bf16, channels_last=channels_last
         )
-        self._steps = Steps(
-            self._pure, rule, work.optimiser, x, y, rated=work.later is not None, compiled=compiled, own_conv=own_conv
+        self._steps = ProgramCache(
+            self._pure,
+            rule,
+            work.optimiser,
+            x,
+            y,
+            rated=work.optimizer_at is not None,
+            compiled=compiled,
+            own_conv=own_conv,
         )
-        self._lanes = [
-            GraphLane(self._steps, self._device, i) if cuda else PlainLane(self._steps) for i in range(lanes)
-        ]
-        self._threads = threads("lane", lanes) if lanes > 1 and not cuda else None
+        self._lanes = [GraphLane(self._steps, self._device, i) if cuda else CpuLane(self._steps) for i in range(lanes)]
+        self._threads = shared_pool("lane", lanes) if lanes > 1 and not cuda else None
 
-    def shortened(self, steps: int, *, padding: int = 0) -> Trainer:
+    def with_max_steps(self, steps: int, *, padding: int = 0) -> BatchedTrainer:
         """The same for visits of a few steps, with the same programs; every batch has so many rows of padding more."""
         other = copy.copy(self)
         other._work, other._padding = replace(self._work, epochs=None, steps=steps), padding
         return other
 
-    def hurry(self) -> None:
+    def compile_programs(self) -> None:
         """Make now what is otherwise made when a program has been called many times."""
-        self._steps.hurry()
+        self._steps.compile_programs()
 
     @property
     def masks(self) -> bool:
@@ -144,12 +149,12 @@ class Trainer:
         def outputs(at: Tensor) -> Any:
             return self._bound.outputs(self._bound.flat, x[at])
 
-        return is_mean(self._bound.task.loss, outputs, y[: ends[-1]], cuda=self._device.type == "cuda")
+        return is_example_mean(self._bound.task.loss, outputs, y[: ends[-1]], cuda=self._device.type == "cuda")
 
     @torch.no_grad()
-    def train(self, jobs: Sequence[Job]) -> list[Trained]:
+    def train(self, jobs: Sequence[VisitJob]) -> list[LocalResult]:
         """In the jobs' order."""
-        groups, done = list(self._groups([self._visit(job) for job in jobs])), dict[int, Trained]()
+        groups, done = list(self._groups([self._visit(job) for job in jobs])), dict[int, LocalResult]()
         if self._device.type == "cuda":
             stacks = [(members, self._stack(members, width, most)) for members, width, most in groups]
             self._run([self._course(lane, stacks[i :: self.lanes]) for i, lane in enumerate(self._lanes)])
@@ -160,21 +165,21 @@ class Trainer:
             self._run([self._whole_course(lane, groups[i :: self.lanes], done) for i, lane in enumerate(self._lanes)])
         return [done[j.number] for j in jobs]
 
-    def _visit(self, job: Job) -> Visit:
+    def _visit(self, job: VisitJob) -> PreparedJob:
         work, offset = self._work, self._offsets[job.client]
         n, who = self._offsets[job.client + 1] - offset, (job.client, job.visit)
         key = rng.key(self._seed, Stream.LOCAL, *who)
         brief = Brief(job.sent, job.payload, job.memory, self._bound.layout, key, work.n_steps(n), work.n_batches(n))
         start, context = checked(self._rule, "begin", self._rule.begin(brief), 2)
-        form, tensors = form_of(context)
-        optimiser = work.optimiser if work.later is None else work.later(job.version)
+        form, tensors = flatten(context)
+        optimiser = work.optimiser if work.optimizer_at is None else work.optimizer_at(job.version)
         examples = (n, offset, rng.key(self._seed, Stream.ORDER, *who))
         noise = rng.key(self._seed, Stream.DROPOUT, *who)
-        return Visit(job, brief, start, context, form, tensors, examples, noise, optimiser)
+        return PreparedJob(job, brief, start, context, form, tensors, examples, noise, optimiser)
 
-    def _groups(self, visits: Sequence[Visit]) -> Iterator[Group]:
+    def _groups(self, visits: Sequence[PreparedJob]) -> Iterator[Group]:
         """Visits that go together, those of many steps first, dealt out to lanes."""
-        together: dict[Hashable, list[Visit]] = {}
+        together: dict[Hashable, list[PreparedJob]] = {}
         aligned = len(self._rule.laps) > 1
         for v in visits:
             width = self._width(v.examples[0])
@@ -195,7 +200,7 @@ class Trainer:
         most = _doubling(self._longest if self.compiled else n)
         return (most if self._work.batch is None else min(self._work.batch, most)) + self._padding
 
-    def _fitting(self, visit: Visit, width: int, key: Hashable) -> int:
+    def _fitting(self, visit: PreparedJob, width: int, key: Hashable) -> int:
         """How many clients of a kind fit into memory at a time, with the numbers of the examples of all their steps.
 
         Found once: what is free later is without what stacks of that kind have taken, and a number that drifts would be
@@ -214,7 +219,7 @@ class Trainer:
             self._fit[key, steps] = max(1, int(room / need))
         return self._fit[key, steps]
 
-    def _stack(self, members: Sequence[Visit], width: int, most: int | None = None) -> Stack:
+    def _stack(self, members: Sequence[PreparedJob], width: int, most: int | None = None) -> Stack:
         """`most`: it may be filled up to so many; None: it is looked at, not trained."""
         fill: Callable[[int], int] = padded
         left: Callable[[int], int] = padded
@@ -225,7 +230,7 @@ class Trainer:
         starts = self._there(torch.stack([v.start for v in filled]))
         as_received = all(v.start is v.brief.weights for v in filled)
         stays = [starts if as_received else self._there(torch.stack([v.brief.weights for v in filled]))]
-        if self._work.later is not None:
+        if self._work.optimizer_at is not None:
             stays.append(starts.new_tensor([v.optimiser.lr for v in filled]))
         stays += [self._there(torch.stack(column)) for column in zip(*(v.tensors for v in filled), strict=True)]
         stats = torch.cat([starts[:, n:], self._pure.counts.to(starts).expand(len(filled), -1)], 1)
@@ -237,10 +242,10 @@ class Trainer:
             examples, self._work, laps=laps, width=width, like=starts, n_draws=self._n_draws, noise=noise,
             fill=fill, left=left, masked=self._masked,
         )  # fmt: skip
-        return Stack(plan, gathered([v.form for v in members]), stays, changes, width)
+        return Stack(plan, merge_specs([v.form for v in members]), stays, changes, width)
 
     def _there(self, stack: Tensor) -> Tensor:
-        return stack if self._inner is None else self._inner.there(stack)
+        return stack if self._inner is None else self._inner.to_inner(stack)
 
     def _run(self, courses: Sequence[Iterator[None]]) -> None:
         if self._threads is not None and self.lanes > 1:
@@ -250,11 +255,11 @@ class Trainer:
             for _ in zip_longest(*courses[: self.lanes]):
                 pass
 
-    def _course(self, lane: Any, stacks: Sequence[tuple[Sequence[Visit], Stack]]) -> Iterator[None]:
+    def _course(self, lane: Any, stacks: Sequence[tuple[Sequence[PreparedJob], Stack]]) -> Iterator[None]:
         for _, stack in stacks:
             yield from lane.run(stack)
 
-    def _whole_course(self, lane: Any, groups: Sequence[Group], done: dict[int, Trained]) -> Iterator[None]:
+    def _whole_course(self, lane: Any, groups: Sequence[Group], done: dict[int, LocalResult]) -> Iterator[None]:
         """A stack is made when its turn comes, and taken apart when it is through: two of them never take up memory."""
         for members, width, most in groups:
             stack = self._stack(members, width, most)
@@ -262,18 +267,18 @@ class Trainer:
             done |= self._finished(members, stack)
             del stack  # before the next one is made
 
-    def _finished(self, members: Sequence[Visit], stack: Stack) -> dict[int, Trained]:
+    def _finished(self, members: Sequence[PreparedJob], stack: Stack) -> dict[int, LocalResult]:
         if self._pure.norms.pairs and stack.schedule.single:
             raise NotStackable("a client has a batch of one example, and the model has batch normalisation")
         return dict(zip((v.job.number for v in members), self._outcomes(members, stack), strict=True))
 
-    def _outcomes(self, members: Sequence[Visit], stack: Stack) -> Iterator[Trained]:
+    def _outcomes(self, members: Sequence[PreparedJob], stack: Stack) -> Iterator[LocalResult]:
         assert stack.state is not None
-        w, stats, totals, *state = stack.changes
+        w, stats, totals, *state = stack.carried
         layout = self._bound.layout
         ends = torch.cat([w, stats[:, : layout.size - layout.n_params]], 1) if layout.stats else w
         if self._inner is not None:
-            ends, state = self._inner.back(ends), [self._inner.back(t) for t in state]
+            ends, state = self._inner.to_layout(ends), [self._inner.to_layout(t) for t in state]
         losses = totals.tolist()
         found = []
         for c, v in enumerate(members):
@@ -285,16 +290,18 @@ class Trainer:
         for c, (v, (delta, out)) in enumerate(zip(members, found, strict=True)):
             loss = losses[c] / v.brief.n_steps
             carried = ({k: _own(t) for k, t in ts.items()} for ts in (out.extras, out.memory, out.notes))
-            yield Trained(delta, v.examples[0], v.brief.n_steps, loss, isfinite(loss) and isfinite(sums[c]), *carried)
+            yield LocalResult(
+                delta, v.examples[0], v.brief.n_steps, loss, isfinite(loss) and isfinite(sums[c]), *carried
+            )
 
 
-def _unfit(bound: Bound, work: Work) -> str | None:
+def _unfit(bound: FlatModel, work: LocalWork) -> str | None:
     """What makes stacking impossible, as far as can be seen beforehand."""
     given = bound.task.clients
     shapes = set() if isinstance(given, Shards) else {(x.shape[1:], y.shape[1:], x.dtype, y.dtype) for x, y in given}
     if len(shapes) > 1:
         return "clients' examples have different shapes"
-    if work.later is not None and work.optimiser.at is None:
+    if work.optimizer_at is not None and work.optimiser.at is None:
         return "the optimiser's rate cannot be a tensor"
     return None
 

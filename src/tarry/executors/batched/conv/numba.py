@@ -17,9 +17,9 @@ from torch.nn.functional import pad
 
 from ....vector.fused import numba
 from ..trace import traced
-from .rewrite import PlainConvolutions, of_stack
+from .rewrite import ConvolutionRewrite, of_stack
 
-__all__ = ["few_channels", "with_plane_convolutions"]
+__all__ = ["few_channels", "with_numba_convolutions"]
 
 _aten = torch.ops.aten
 _KERNELS = "tarry.executors.batched.conv.numba_kernels"
@@ -27,7 +27,7 @@ _MANY = 16  # channels that a library for a processor takes at a time
 _POOLS = {_aten.avg_pool2d.default: 1, _aten.avg_pool2d_backward.default: 2}  # where its windows' size is
 
 
-def with_plane_convolutions(graph: GraphModule, args: Sequence[Tensor]) -> GraphModule:
+def with_numba_convolutions(graph: GraphModule, args: Sequence[Tensor]) -> GraphModule:
     """The same numbers but for rounding; the graph itself where none of its convolutions is quicker so."""
     if numba(_KERNELS) is None:
         return graph
@@ -42,7 +42,7 @@ def few_channels(filters: Sequence[int]) -> bool:
     return min(filters[:2]) < _MANY
 
 
-class _InPlanes(PlainConvolutions):
+class _InPlanes(ConvolutionRewrite):
     def takes(self, weight: Tensor) -> bool:
         return few_channels(weight.shape)
 

@@ -16,14 +16,14 @@ import torch
 from torch import Tensor
 from torch.fx import Interpreter
 
-__all__ = ["PlainConvolutions", "of_stack"]
+__all__ = ["ConvolutionRewrite", "of_stack"]
 
 _aten = torch.ops.aten
 _STRIDE = {_aten.convolution.default: 3, _aten.convolution_backward.default: 4}  # its place among the arguments
 _MOST = 2**31  # numbers of a client's: kernels count them in 32 bits
 
 
-class PlainConvolutions(Interpreter, ABC):
+class ConvolutionRewrite(Interpreter, ABC):
     """Runs a graph; `any` says afterwards whether it had a convolution that was made otherwise."""
 
     any = False

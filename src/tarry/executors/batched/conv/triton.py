@@ -15,14 +15,14 @@ from torch.fx import GraphModule
 from torch.nn.functional import pad
 
 from ..trace import traced
-from .rewrite import PlainConvolutions, of_stack
+from .rewrite import ConvolutionRewrite, of_stack
 
-__all__ = ["with_own_convolutions"]
+__all__ = ["with_triton_convolutions"]
 
 _OUTPUTS = 64  # of a place, for a GPU to be at its best
 
 
-def with_own_convolutions(graph: GraphModule, args: Sequence[Tensor]) -> GraphModule:
+def with_triton_convolutions(graph: GraphModule, args: Sequence[Tensor]) -> GraphModule:
     """The same numbers but for rounding; the graph itself where it has no convolution that can be written so."""
     made = _Own(graph, "tf32" if torch.backends.cudnn.allow_tf32 else "tf32x3")
     other = traced(made.run, args)
@@ -57,7 +57,7 @@ _correlate.register_vmap(of_stack(_correlate))
 _correlate_filters.register_vmap(of_stack(_correlate_filters))
 
 
-class _Own(PlainConvolutions):
+class _Own(ConvolutionRewrite):
     def __init__(self, graph: GraphModule, how: str):
         super().__init__(graph)
         self._how = how
