@@ -33,7 +33,7 @@ from .batched.conv.numba import few_channels
 from .batched.equivalence import check_equivalence, relative_distance, with_rounding_noise
 from .batched.trace import NoBatchingRule, NotStackable
 from .batched.trainer import BatchedTrainer
-from .inline import Executor
+from .base import Executor
 
 __all__ = ["AutoExecutor"]
 

@@ -30,7 +30,8 @@ from ..delays.availability import Presence
 from ..delays.base import Delay, Fleet, delays
 from ..engine.diagnostics import Diary
 from ..executors.auto import AutoExecutor
-from ..executors.inline import Executor, Inline
+from ..executors.base import Executor
+from ..executors.inline import Inline
 from ..executors.pool import Pool
 from ..executors.ray import Ray
 from ..executors.ray_cluster import check as check_ray

@@ -21,7 +21,7 @@ from ..core.events import Event
 from ..core.tickets import LocalResult
 from ..delays.measured import TraceRow
 from ..delays.recorded import Comings, Visits, Went
-from ..executors.inline import Executor
+from ..executors.base import Executor
 from ..record.journal import NAME, read
 from ..record.result import Result, sha256
 from ..sim.simulator import Budget

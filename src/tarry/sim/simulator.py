@@ -30,7 +30,7 @@ from ..delays.availability import Presence
 from ..delays.base import Delay
 from ..engine.clock import after
 from ..engine.diagnostics import Diary
-from ..executors.inline import Executor
+from ..executors.base import Executor
 from ..vector.pool import clear_pool
 
 __all__ = ["Budget", "Score", "Simulator"]
