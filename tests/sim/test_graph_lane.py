@@ -15,7 +15,6 @@ from tarry.core.layout import Layout
 from tarry.core.local_rule import LocalRule
 from tarry.core.optim import optimiser
 from tarry.core.tickets import LocalResult, Ticket, VisitJob
-from tarry.executors import auto as together
 from tarry.executors.auto import AutoExecutor
 from tarry.executors.batched.trace import NotStackable
 from tarry.executors.batched.trainer import BatchedTrainer
@@ -31,7 +30,6 @@ EQUAL, UNEQUAL = (24,) * 5, (6, 8, 16, 24, 62)
 
 @pytest.fixture(autouse=True)
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Graph]]:
-    monkeypatch.setattr(together, "_FOUND", {})
     monkeypatch.setattr(torch, "compile", lambda graph, **_: graph)
     with deterministic():
         yield pretend(monkeypatch)

@@ -184,7 +184,6 @@ class Bags(nn.Module):
 def test_what_has_no_form_for_a_stack_is_traced_one_client_a_stack(
     model: Callable[[], nn.Module], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(together, "_FOUND", {})
     told = compared(lambda: task(model, words(*EVEN)), lr=2.0)
     assert told.startswith("clients are trained together (one client a stack"), told
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from ..executors.timing import TrialCache
 from ..vector.process import tune_malloc
 from .jobs import Asked, Job, Queue
 from .worker import Failed, Outcome, do, forget
@@ -28,8 +29,9 @@ _GONE = (EOFError, BrokenPipeError, ConnectionResetError)
 
 def alone(queue: Queue, asked: Asked, hear: HearOf) -> Generator[tuple[Job, Outcome]]:
     """One after the other in this process."""
+    trials = TrialCache()
     while (job := queue.take()) is not None:
-        yield job, do(job, asked, lambda said, job=job: hear(job, said))  # type: ignore[misc]
+        yield job, do(job, asked, lambda said, job=job: hear(job, said), trials)  # type: ignore[misc]
         forget()
 
 
@@ -116,8 +118,9 @@ def _serve(conn: Connection, asked: Asked) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     torch.set_num_threads(1)
     tune_malloc()
+    trials = TrialCache()
     with contextlib.suppress(*_GONE):
         while True:
             job: Job = conn.recv()
-            conn.send(do(job, asked, conn.send))
+            conn.send(do(job, asked, conn.send, trials))
             forget()

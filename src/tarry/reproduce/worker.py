@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from ..core.errors import BadInput, Damaged, TarryError
+from ..executors.timing import TrialCache
 from ..runs.run import resume, run_spec
 from ..tasks.data.sets import without_flags
 from ..version import __version__
@@ -50,11 +51,11 @@ class Failed:
 Outcome = Entry | Found | Failed
 
 
-def do(job: Job, asked: Asked, hear: Hear) -> Outcome:
+def do(job: Job, asked: Asked, hear: Hear, trials: TrialCache | None = None) -> Outcome:
     """Nothing that goes wrong in it gets out, but for Ctrl-C."""
     try:
         with without_flags():
-            return _study(job, asked, hear) if isinstance(job, StudyRun) else _run(job, asked, hear)
+            return _study(job, asked, hear) if isinstance(job, StudyRun) else _run(job, asked, hear, trials)
     except TarryError as e:
         return Failed(str(e))
     except Exception as e:
@@ -68,17 +69,17 @@ def forget() -> None:
         torch.cuda.empty_cache()
 
 
-def _run(job: CellRun, asked: Asked, hear: Hear) -> Entry:
+def _run(job: CellRun, asked: Asked, hear: Hear, trials: TrialCache | None) -> Entry:
     cell = job.cells[0][1]
     spec = cell.spec(job.seed, **_machine(cell, asked))
     result = None
     if job.folder is not None and (job.folder / "spec.toml").is_file():
         try:
-            result = resume(job.folder, progress=lambda step: hear(step.fraction))
+            result = resume(job.folder, progress=lambda step: hear(step.fraction), trials=trials)
         except Damaged:
             shutil.rmtree(job.folder)
     if result is None:
-        result = run_spec(spec, out=job.folder, progress=lambda step: hear(step.fraction))
+        result = run_spec(spec, out=job.folder, progress=lambda step: hear(step.fraction), trials=trials)
     return kept(result, job.points, _made(asked))
 
 

@@ -35,6 +35,7 @@ from ..executors.inline import Inline
 from ..executors.pool import Pool
 from ..executors.ray import Ray
 from ..executors.ray_cluster import check as check_ray
+from ..executors.timing import TrialCache
 from ..sim.simulator import Budget, Score, Simulator
 from ..tasks.data.sets import remarked
 from ..training.flat_model import FlatModel, build_module
@@ -66,7 +67,7 @@ class Plan:
     eval_every: float
     remarks: tuple[str, ...] = ()
 
-    def executor(self) -> Executor:
+    def executor(self, trials: TrialCache | None = None) -> Executor:
         s = self.spec
         if s.executor in ("batched", "auto"):
             plain = self._pool if s.workers > 1 and s.device == "cpu" else self._inline
@@ -82,6 +83,7 @@ class Plan:
                 at_a_time=min(s.workers, _cores()) if s.device == "cpu" else 1,
                 precision=s.precision,
                 compiled=s.compile,
+                trials=trials,
             )
         if s.executor == "ray":
             return self._ray()

@@ -26,6 +26,7 @@ from ..core.events import Event
 from ..core.method import Method
 from ..core.task import Task
 from ..delays.measured import TraceRow, write_trace
+from ..executors.timing import TrialCache
 from ..record import checkpoint
 from ..record.files import FILES, changed, digests, write_digests
 from ..record.result import Result, write_atomic
@@ -85,6 +86,7 @@ def resume(
     *,
     callbacks: Sequence[Callback] = (),
     progress: Callable[[Progress], None] | None = None,
+    trials: TrialCache | None = None,
     **objects: Any,
 ) -> Result:
     """Finish the run in a folder, with the very weights it would have reached uninterrupted.
@@ -119,7 +121,7 @@ def resume(
         raise BadInput(
             [f"{folder}: --{s} {file} is not what it was when this run began; {way_out}" for s, file in edited.items()]
         )
-    return _Session(plan(spec), folder, callbacks, progress).go()
+    return _Session(plan(spec), folder, callbacks, progress, trials).go()
 
 
 def run_spec(
@@ -128,13 +130,14 @@ def run_spec(
     out: Path | None = None,
     callbacks: Sequence[Callback] = (),
     progress: Callable[[Progress], None] | None = None,
+    trials: TrialCache | None = None,
 ) -> Result:
-    """Run a spec; with `out`, in a folder of its own."""
+    """Run a spec; with `out`, in a folder of its own. `trials`: choices of executors that several runs share."""
     found = {} if out is None else digests(files_of(spec))  # before they are read, so that no edit goes unseen
     made = plan(spec)
     if out is not None:
         _claim(out, spec, found)
-    return _Session(made, out, callbacks, progress).go()
+    return _Session(made, out, callbacks, progress, trials).go()
 
 
 def files_of(spec: Spec) -> dict[str, Path]:
@@ -179,8 +182,9 @@ class _Session:
         folder: Path | None,
         callbacks: Sequence[Callback],
         progress: Callable[[Progress], None] | None,
+        trials: TrialCache | None,
     ):
-        self.plan, self.folder, self.progress = made, folder, progress
+        self.plan, self.folder, self.progress, self.trials = made, folder, progress, trials
         self.callbacks = list(callbacks)
         self.began, self.saved_wall, self.count = clock.perf_counter(), 0.0, 0
         self.last_saved = self.last_shown = self.began
@@ -197,7 +201,7 @@ class _Session:
                 saved = None if newest is None else checkpoint.load(newest, self.plan.spec.device)
                 self.recorder = Recorder(self.folder / "events.jsonl", at=saved["rows"] if saved else 0)
                 stack.callback(self.recorder.close)
-            executor = self.plan.executor()
+            executor = self.plan.executor(self.trials)
             stack.callback(executor.close)
             listeners: list[Callback] = [*([self.recorder] if self.recorder else []), *self.callbacks]
             sim = self.plan.simulator(executor, listeners, None if self.folder is None else self.folder / "cache")

@@ -1,13 +1,12 @@
-"""Whether clients come to the same when they are trained together: tried in double precision, where a difference is no
-rounding.
+"""Equivalence checks: do clients get the same results when they are trained together as one by one?
 
-A few visits of a few clients, cut short, in batches of a few examples as ragged as everybody's, are trained alone,
-again, and together. What a model, a loss or a rule does that a traced and stacked step does not is told here: a batch
-whose examples know of each other, statistics kept in a way of its own, numbers drawn from a generator, a count in
-Python.
+`check_equivalence` tries it in double precision, where rounding explains no difference: a few visits of a few clients,
+cut short, in batches of a few examples as ragged as those of all clients, are trained alone, again, and together. It
+finds what a model, a loss or a rule does that a traced and stacked step does not do: batches whose examples depend on
+each other, statistics kept in its own way, numbers drawn from a generator, counts in Python. It runs on the CPU,
+whatever device the run is on. Where it would take long, or a loss holds numbers of single precision, it is left out.
 
-On a processor, whatever the run is on. Where that would take long, or cannot be had (a loss with numbers of single
-precision in it), nothing is proven, and the rougher trial in the run's own precision is all there is (sim.together).
+`Tolerance.check` compares results in the precision of the run, where rounding may differ.
 """
 
 from __future__ import annotations
@@ -34,11 +33,13 @@ from .masked_batchnorm import MaskedBatchNorm
 from .trace import NoBatchingRule, NotStackable
 from .trainer import BatchedTrainer
 
-__all__ = ["relative_distance", "check_equivalence", "with_rounding_noise"]
+__all__ = ["Tolerance", "check_equivalence", "relative_distance", "with_rounding_noise"]
 
 _EXACT = torch.float64
 _ALIKE = 1e-6  # of a number's own size, after a few steps
-_TIMES, _MOST = 4, 0.5  # as far as a client is from itself after a change in the last digits, but no further
+_TIMES, _MOST = 4, 0.5  # times the distance that a change of the last digits makes, up to a distance of so much
+_LIMITS = {torch.float64: 1e-6, torch.float32: 2e-2}  # of the norm of a delta, after a few steps: a ReLU may flip
+_ROUGH_LIMIT = 0.1  # with reduced precision
 _LONG, _BACK, _LARGE = 0.2, 3, 50_000_000  # seconds of a step; passes forth that one back and forth takes; weights
 _BATCH, _FULLER, _STEPS, _EPOCHS, _VISITS = 8, 3, 4, 2, 2  # examples, and so many more than in a short batch; of each
 _NO_MEAN = "is the loss the mean of the examples' losses, and does each example's output depend on it alone?"
@@ -86,6 +87,37 @@ def check_equivalence(
                     f"a client's update differs by {far:.1g} of its size when trained with others; {_NO_MEAN}"
                 )
     return True
+
+
+class Tolerance:
+    """How far two results of a client may be from each other in the precision of a run. `rough`: reduced precision."""
+
+    def __init__(self, model: FlatModel, rule: LocalRule, seed: int, *, rough: bool):
+        self._model, self._rule, self._seed, self._rough = model, rule, seed, rough
+
+    def check(
+        self,
+        jobs: Sequence[VisitJob],
+        alone: Sequence[LocalResult],
+        stacked: Sequence[LocalResult],
+        work: LocalWork,
+    ) -> None:
+        """Raise NotStackable where a delta differs by more than the limit and by more than rounding explains."""
+        for job, a, b in zip(jobs, alone, stacked, strict=True):
+            limit = _ROUGH_LIMIT if self._rough else _LIMITS.get(a.delta.dtype, _ROUGH_LIMIT)
+            far = relative_distance(a.delta, b.delta)
+            if not a.finite or far <= limit:
+                continue
+            if not far <= min(_MOST, _TIMES * self._effect_of_rounding(job, a, work)):
+                raise NotStackable(
+                    f"a client's update differs by {far:.1g} of its size when trained with others; {_NO_MEAN}"
+                )
+
+    def _effect_of_rounding(self, job: VisitJob, result: LocalResult, work: LocalWork) -> float:
+        """Return how far the result moves when the last digits of the weights sent change."""
+        noisy = with_rounding_noise(job, self._seed)
+        other = train(noisy, self._model, rule=self._rule, work=work, seed=self._seed)
+        return relative_distance(result.delta, other.delta)
 
 
 def _seconds(bound: FlatModel, x: Tensor) -> float:
