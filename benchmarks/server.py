@@ -36,7 +36,8 @@ from tarry.core.server import Server
 from tarry.core.tickets import LocalResult
 from tarry.methods import methods
 from tarry.parts.manifold import CONTROL
-from tarry.vector.fused import kernels_for, use_threads
+from tarry.vector import fused
+from tarry.vector.fused import kernels_for
 from tarry.vector.process import tune_malloc
 
 IN_FLIGHT, BUFFER, DELTAS = 5, 4, 7
@@ -136,7 +137,7 @@ def copies(vectors: float, source: Tensor, target: Tensor) -> Callable[[], None]
 
 
 def measure(cases: list[Case], threads: int, rounds: int) -> list[dict[str, Any]]:
-    use_threads(threads)
+    fused.THREADS = threads
     layout, g = vgg11(), torch.Generator().manual_seed(0)
     vectors = [torch.randn(layout.size, generator=g).mul_(0.01) for _ in range(DELTAS + 4)]
     weights, control, source, target, *deltas = vectors

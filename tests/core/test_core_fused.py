@@ -6,7 +6,6 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,9 +17,9 @@ from tarry.core.server import Server
 from tarry.core.tickets import LocalResult
 from tarry.methods import methods
 from tarry.parts.manifold import rotated, turning
+from tarry.vector import blocks as vector
 from tarry.vector import fused
-from tarry.vector import pool as vector
-from tarry.vector.fused import Pieces, as_scalar, combined, kernels_for, partition, use_threads
+from tarry.vector.fused import Pieces, as_scalar, combined, kernels_for, partition
 
 N = 200_003
 STRETCHES = ((0, 70_000), (70_000, 70_001), (70_001, 150_000), (150_000, N))
@@ -29,15 +28,13 @@ TYPES = [torch.float32, torch.float64]
 
 @pytest.fixture(autouse=True)
 def _everything_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vector, "_STRETCH", 1000)
+    monkeypatch.setattr(vector, "_BLOCK", 1000)
 
 
 @pytest.fixture(params=[1, 2, 5])
-def threads(request: pytest.FixtureRequest) -> Iterator[int]:
-    (before,) = fused._at_once
-    use_threads(request.param)
-    yield request.param
-    use_threads(before)
+def threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(fused, "THREADS", request.param)
+    return request.param
 
 
 def drawn(n: int, dtype: torch.dtype) -> list[Tensor]:
@@ -197,12 +194,10 @@ def test_a_combination_with_one_and_with_two(dtype: torch.dtype, monkeypatch: py
 
 def test_sums_do_not_depend_on_the_number_of_threads() -> None:
     a, b = drawn(2, torch.float32)
-    (before,), k, found = fused._at_once, kernels_for(a, b), []
+    k, found = kernels_for(a, b), []
     assert k is not None
     for n in (1, 2, 3, 8):
-        use_threads(n)
-        found.append([s.tolist() for s in partition(*STRETCHES).sums(k.products, 3, a, b)])
-    use_threads(before)
+        found.append([s.tolist() for s in partition(*STRETCHES).sums(k.products, 3, a, b, threads=n)])
     assert found[1:] == found[:-1]
 
 

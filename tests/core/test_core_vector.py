@@ -18,9 +18,11 @@ from tarry.core.state_tree import tensors
 from tarry.core.tickets import LocalResult
 from tarry.methods import methods
 from tarry.parts.manifold import CONTROL
+from tarry.vector import blocks as block_module
 from tarry.vector import fused
 from tarry.vector import pool as vector
-from tarry.vector.pool import blocks, blocks_reversed, clear_pool, empty_pooled
+from tarry.vector.blocks import blocks, blocks_reversed
+from tarry.vector.pool import clear_pool, empty_pooled
 
 LARGE = torch.zeros(300_000)  # above the limit for reuse
 SIZES = (270_000, 64, 29_000, 700, 236)  # the last are running statistics
@@ -142,9 +144,9 @@ def test_sizes_and_types_are_those_asked_for_and_spare_memory_is_bounded() -> No
         assert made.is_contiguous()
     many = [empty_pooled(LARGE) for _ in range(40)]
     many.clear()
-    assert 0 < sum(map(len, vector._spare.values())) <= 4 * vector._SPARE
+    assert 0 < sum(map(len, vector._free_buffers.values())) <= 4 * vector._MOST
     clear_pool()
-    assert not vector._spare
+    assert not vector._free_buffers
 
 
 def test_a_leased_vector_saves_loads_and_copies() -> None:
@@ -160,7 +162,7 @@ def test_a_leased_vector_saves_loads_and_copies() -> None:
 def test_a_sweep_goes_over_everything_once_and_back() -> None:
     a, b = torch.arange(10.0), torch.arange(10.0) * 2
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(vector, "_STRETCH", 4)
+        patch.setattr(block_module, "_BLOCK", 4)
         forth = blocks(a, b)
         assert [x.tolist() for x, _ in forth] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
         assert all(torch.equal(2 * x, y) for x, y in forth)
@@ -191,7 +193,7 @@ def test_no_vector_that_was_ever_seen_changes(name: str, parameters: dict[str, A
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """How a server goes over a vector: all at once, in stretches of torch's operations, or by compiled loops."""
     if request.param != "whole":
-        monkeypatch.setattr(vector, "_STRETCH", 10_007)
+        monkeypatch.setattr(block_module, "_BLOCK", 10_007)
     if request.param == "compiled":
         assert fused.numba("tarry.vector.kernels") is not None, "the tests need numba"
     else:
@@ -206,7 +208,7 @@ def test_memory_used_again_leaves_no_trace(
 ) -> None:
     """The same bits as from new memory full of rubbish, and memory was in fact used again."""
     leased = Drive(name, parameters).run()
-    spare = sum(map(len, vector._spare.values()))
+    spare = sum(map(len, vector._free_buffers.values()))
 
     def rubbish(like: Tensor) -> Tensor:
         return torch.full_like(like, float("nan"))
@@ -225,5 +227,5 @@ def test_every_way_gives_what_the_whole_does(
     name: str, parameters: dict[str, Any], way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     got = Drive(name, parameters).run()
-    monkeypatch.setattr(vector, "_STRETCH", 1 << 19)
+    monkeypatch.setattr(block_module, "_BLOCK", 1 << 19)
     torch.testing.assert_close(got, Drive(name, parameters).run(), rtol=2e-5, atol=2e-6)

@@ -36,8 +36,9 @@ from ..parts.cached import keep, nothing_kept, passed_on
 from ..parts.epochs import entry
 from ..parts.manifold import CONTROL
 from ..parts.step import add
+from ..vector.blocks import blocks
 from ..vector.fused import kernels_for, partition
-from ..vector.pool import blocks, empty_pooled
+from ..vector.pool import empty_pooled
 from .registry import methods
 
 __all__ = ["ca2fl"]

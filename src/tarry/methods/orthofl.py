@@ -27,7 +27,7 @@ from ..core.tickets import Offer, Start, Update
 from ..parts.project import Projection, complement, reject, shifted_beside
 from ..parts.staleness import Decay, polynomial
 from ..parts.step import mix
-from ..vector.pool import large
+from ..vector.blocks import large
 from .registry import methods
 
 __all__ = ["orthofl"]

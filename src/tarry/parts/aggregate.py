@@ -16,8 +16,9 @@ from torch import Tensor
 from ..core.errors import BadInput
 from ..core.method import Now, Part
 from ..core.tickets import NOTHING, Ticket, Update
+from ..vector.blocks import blocks, large
 from ..vector.fused import as_scalar, combined, kernels_for, partition
-from ..vector.pool import blocks, empty_pooled, large
+from ..vector.pool import empty_pooled
 from .manifold import CONTROL
 
 __all__ = ["Weighting", "buffer", "gather", "nothing_yet", "pooled", "round_mean"]

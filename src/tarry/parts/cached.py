@@ -17,8 +17,9 @@ from torch import Tensor
 from ..core.client_table import Table
 from ..core.method import Now
 from ..core.tickets import Ticket, Update
+from ..vector.blocks import blocks
 from ..vector.fused import kernels_for, partition
-from ..vector.pool import blocks, empty_pooled
+from ..vector.pool import empty_pooled
 
 __all__ = ["Kept", "keep", "nothing_kept", "passed_on"]
 

@@ -29,8 +29,9 @@ from ..core.errors import BadInput
 from ..core.method import Now, Part
 from ..core.registry import Registry
 from ..core.tickets import Update
+from ..vector.blocks import blocks, blocks_reversed
 from ..vector.fused import as_scalar, combined, kernels_for, partition
-from ..vector.pool import blocks, blocks_reversed, empty_pooled
+from ..vector.pool import empty_pooled
 from .manifold import CONTROL, inner, rotated, turning
 
 __all__ = [

@@ -21,8 +21,9 @@ from ..core.errors import BadInput
 from ..core.method import Geodesic, Now
 from ..core.registry import Registry
 from ..core.tickets import Update
+from ..vector.blocks import blocks, blocks_reversed
 from ..vector.fused import as_scalar, combined, kernels_for, partition
-from ..vector.pool import blocks, blocks_reversed, empty_pooled
+from ..vector.pool import empty_pooled
 
 __all__ = ["CONTROL", "bezier", "inner", "line", "manifolds", "onward", "printed", "rotated", "travel", "turning"]
 

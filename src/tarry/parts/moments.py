@@ -24,8 +24,9 @@ from torch import Tensor
 from ..core.errors import BadInput
 from ..core.method import Now, Part
 from ..core.tickets import Update
+from ..vector.blocks import blocks
 from ..vector.fused import as_scalar, kernels_for, partition
-from ..vector.pool import blocks, empty_pooled
+from ..vector.pool import empty_pooled
 
 __all__ = ["Second", "adagrad", "adam", "adaptive", "momentum", "yogi"]
 

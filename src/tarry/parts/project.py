@@ -11,8 +11,9 @@ from torch import Tensor
 
 from ..core.layout import Layout
 from ..core.tickets import Update
+from ..vector.blocks import block_slices, blocks, blocks_reversed
 from ..vector.fused import Pieces, as_scalar, kernels_for, partition
-from ..vector.pool import block_slices, blocks, blocks_reversed, empty_pooled
+from ..vector.pool import empty_pooled
 from .step import mixed
 
 __all__ = ["Projection", "complement", "reject", "shifted_beside"]

@@ -15,7 +15,8 @@ from torch import Tensor
 from ..core.errors import BadInput
 from ..core.method import Geodesic, Now, Part
 from ..core.tickets import Update
-from ..vector.pool import blocks, empty_pooled
+from ..vector.blocks import blocks
+from ..vector.pool import empty_pooled
 from .manifold import line, onward, travel
 from .staleness import Decay
 

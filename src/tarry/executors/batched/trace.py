@@ -43,7 +43,6 @@ __all__ = [
 
 Operations = Callable[..., Any]
 _aten = torch.ops.aten
-_KEYS: dict[Hashable, int] = {}
 
 
 class NotStackable(Exception):
@@ -67,6 +66,21 @@ class NonUniform:
     __lt__ = __le__ = __gt__ = __ge__ = __pow__ = __rpow__ = _refuse
 
 
+class SpecKey:
+    """A hashable value that computes its hash once: programs are looked up by it at every step."""
+
+    __slots__ = ("_hash", "_value")
+
+    def __init__(self, value: Hashable):
+        self._value, self._hash = value, hash(value)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, SpecKey) and self._value == other._value)
+
+
 @dataclass(frozen=True)
 class RecordSpec:
     """The shape of a record: where its tensors go, and what else is in it."""
@@ -76,9 +90,9 @@ class RecordSpec:
     kinds: tuple[Any, ...]  # shape and type of tensors
 
     @cached_property
-    def key(self) -> int:
-        """The same number for forms that are the same to a trace."""
-        return _KEYS.setdefault((str(self.spec), tuple(_key(x) for x in self.rest), self.kinds), len(_KEYS))
+    def key(self) -> SpecKey:
+        """Equal for specs that are the same to a trace."""
+        return SpecKey((str(self.spec), tuple(_key(x) for x in self.rest), self.kinds))
 
     def filled(self, tensors: Sequence[Tensor], instead: Mapping[type, Any] = MappingProxyType({})) -> Any:
         """The record with these tensors, and with others `instead` of leaves of a type."""
