@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from ..core.layout import Kind, Layout
 from ..core.local_rule import Objective
+from .features import run_to_head
 
 if TYPE_CHECKING:
     from .flat_model import FlatModel
@@ -25,7 +26,7 @@ def head_of(module: nn.Module, layout: Layout) -> nn.Module | None:
 
 
 class FlatHeadSplit:
-    """A module run once up to its head; its backward pass is made once, too.
+    """HeadSplit of a FlatModel: the body is run forward once, and backward once.
 
     Where something follows the head, and after `grad`, whole passes are made instead.
     """
@@ -33,18 +34,8 @@ class FlatHeadSplit:
     def __init__(self, bound: FlatModel, w: Tensor, x: Tensor):
         self._bound, self._w, self._x = bound, w, x
         self._head = [(b, p) for b, p in zip(bound.layout.layers, bound.params, strict=True) if b.kind is Kind.HEAD]
-        self._features: Tensor | None = None  # what the body said
-        seen: list[tuple[Any, Any, Any]] = []  # the head's arguments, by place and by name, and what it answered
-        if bound.head is None:
-            out = bound.run(x)
-        else:
-            with bound.head.register_forward_hook(lambda _, *call: seen.append(call), with_kwargs=True):
-                out = bound.run(x)
-        self._out: Tensor | None = out  # while its graph can be trusted
-        if len(seen) == 1:
-            args, named, answer = seen[0]
-            if len(args) == 1 and not named and answer is out:
-                self._features = args[0]
+        self._out: Tensor | None  # None when its graph is no longer valid
+        self._out, self._features = run_to_head(bound.head, lambda: bound.run(x))
 
     def head_grad(self, w: Tensor, targets: Any, objective: Objective) -> Tensor:
         g, own = torch.zeros_like(w), [p for _, p in self._head]

@@ -1,14 +1,14 @@
-"""A model's functions without a module's state: what a LocalRule calls when its step is traced, stacked and captured.
+"""FunctionalModel: a model's functions of given weights, for steps of a LocalRule that are traced and stacked.
 
-`Bound` (core.client) writes weights into one module and runs it: fastest for one client at a time. `Pure` says the same
-of any weights handed in, so that a step of a rule becomes a plain function of tensors, which can be traced once and run
-for many clients at a time. Statistics that a training pass moves are a vector that goes in and comes out.
+FlatModel (training.flat_model) writes weights into one module and runs it, which is fastest for one client at a time.
+FunctionalModel computes the same of any weights that it is given, so that a step of a rule is a function of tensors: it
+can be traced once and run for many clients. Statistics that a training pass changes go in and come out as a vector.
 
-Batches of unequal length are padded to one length; `mask` then says which rows count, and a mean over the batch is a
-mean over these, and so are those of batch normalisation (core.norms). For the task's own loss that takes the loss of
-single examples: it must be the mean of these.
+Batches of unequal length are padded to one length. `mask` then says which rows count, and means over the batch, also
+those of batch normalisation (masked_batchnorm), are over these rows. The task's loss must be the mean of the losses of
+single examples for that.
 
-With `channels_last` all vectors are in inner order (core.channels), and so are gradients; images are turned round.
+With `channels_last` vectors and gradients are in channels-last order (batched.channels_last), and images are permuted.
 """
 
 from __future__ import annotations
@@ -22,13 +22,12 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn.functional import cross_entropy
-from torch.utils.hooks import RemovableHandle
 
-from ...core.errors import BadInput
 from ...core.layout import Block, Kind, Layout
 from ...core.local_rule import DeepObjective, Objective, Split
 from ...core.optim import Optimiser
 from ...core.task import Examples, Task
+from ...training.features import features, grad_with_features, run_to_head
 from ...training.keyed_dropout import KeyedDropout, uses_dropout
 from . import channels_last as channels
 from .masked_batchnorm import MaskedBatchNorm
@@ -119,15 +118,10 @@ class FunctionalModel:
     def deep_grad(
         self, w: Tensor, batch: tuple[Tensor, Any], objective: DeepObjective, /, *, still: bool = False
     ) -> tuple[Tensor, Tensor]:
-        seen: list[Tensor] = []
-        with self._overheard(seen):
-            return self.grad(w, batch, lambda out, y: objective(out, _only(seen), y), still=still)
+        return grad_with_features(self, w, batch, objective, still=still)
 
     def features(self, vec: Tensor, x: Tensor, /) -> Tensor:
-        seen: list[Tensor] = []
-        with self._overheard(seen):
-            self.outputs(vec, x)
-        return _only(seen)
+        return features(self, vec, x)
 
     known_features = features
 
@@ -194,30 +188,18 @@ class FunctionalModel:
             raise NotStackable("it runs a model with dropout before its first step, or between epochs")
         return self.drops
 
-    def _overheard(self, seen: list[Tensor]) -> RemovableHandle:
-        if self.head is None:
-            raise BadInput(f"--task {self.task.name}: its model has no last map of its own, whose inputs are features")
-        return self.head.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
-
 
 class _PureSplit:
-    """A model run once up to its head, where its head is its last word; else whole passes are made."""
+    """HeadSplit of a FunctionalModel: the body is run once. Where something follows the head, whole passes are made."""
 
     def __init__(self, pure: FunctionalModel, w: Tensor, x: Tensor):
         self._pure, self._w, self._x = pure, w, x
         layers = pure.layout.layers
         self._at = [i for i, b in enumerate(layers) if b.kind is Kind.HEAD]
-        self._features: Tensor | None = None
-        calls: list[tuple[Any, Any, Any]] = []
         with torch.enable_grad():
             self._params = pure._leaves(w)
-            if pure.head is None:
-                self._out = pure._run(self._params, x, still=False)
-                return
-            with pure.head.register_forward_hook(lambda _, *call: calls.append(call), with_kwargs=True):
-                self._out = pure._run(self._params, x, still=False)
-        if len(calls) == 1 and len(calls[0][0]) == 1 and not calls[0][1] and calls[0][2] is self._out:
-            self._features = calls[0][0][0]
+            self._out, self._features = run_to_head(pure.head, lambda: pure._run(self._params, x, still=False))
+        if pure.head is not None and self._features is not None:
             owner = {id(p): n for n, p in pure.head.named_parameters(recurse=False)}
             named = dict(pure.module.named_parameters())
             self._names = [owner[id(named[layers[i].name])] for i in self._at]
@@ -279,9 +261,3 @@ def _put_back(modules: Sequence[nn.Module]) -> Iterator[None]:
 
 def _view(part: Tensor, block: Block) -> Tensor:
     return part.view(block.shape)
-
-
-def _only(seen: list[Tensor]) -> Tensor:
-    if len(seen) != 1:
-        raise BadInput(f"--task: the model's last linear or conv map is run {len(seen)} times a pass; features need 1")
-    return seen[0].flatten(1)
