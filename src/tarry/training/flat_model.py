@@ -33,7 +33,7 @@ _CHUNK = 200  # examples of a pass without gradients
 
 
 def build_module(task: Task, *, seed: int, dtype: torch.dtype) -> nn.Module:
-    """Return the task's model with its first weights: drawn from the seed, or those of the module the task was given."""
+    """Return the task's model with its first weights: drawn from the seed, or those of the module in the task."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(rng.key(seed, Stream.INIT) >> 1)
         module = copy.deepcopy(task.model) if isinstance(task.model, nn.Module) else task.model()
@@ -142,7 +142,7 @@ class FlatModel:
         with (
             redraw,
             torch.random.fork_rng(devices=[w.device] if w.is_cuda else []),
-        ):  # the generators of the run stay as they are
+        ):
             loss = self.task.loss(self.run(batch[0]), batch[1])
         self._put_back(kept)
         return loss

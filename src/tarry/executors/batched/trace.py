@@ -26,6 +26,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from ...core.errors import first_line
+from .simplify import simplify_graph
 from .tracer import DataDependentError, record_graph
 
 __all__ = [
@@ -42,7 +43,12 @@ __all__ = [
 ]
 
 Operations = Callable[..., Any]
-_aten = torch.ops.aten
+
+_RANDOM = {
+    "rand", "randn", "randint", "randperm", "rand_like", "randn_like", "randint_like", "random", "bernoulli", "normal",
+    "uniform", "exponential", "multinomial", "poisson", "binomial", "cauchy", "geometric", "log_normal",
+    "native_dropout", "rrelu_with_noise",
+}  # fmt: skip
 
 
 class NotStackable(Exception):
@@ -210,91 +216,6 @@ def _name(node: Node) -> str:
 def _writes(gm: GraphModule) -> bool:
     """Whether an operation writes to a tensor that is there already."""
     return any(getattr(getattr(node.target, "_schema", None), "is_mutable", False) for node in gm.graph.nodes)
-
-
-# Tidying: tracing leaves behind operations that do nothing, and the same one several times
-
-
-_SAME = {_aten.detach.default, _aten.alias.default}
-_RESHAPES = {
-    _aten.view.default, _aten._unsafe_view.default, _aten.expand.default, _aten.reshape.default, _aten.slice.Tensor,
-}  # fmt: skip
-_RANDOM = {
-    "rand", "randn", "randint", "randperm", "rand_like", "randn_like", "randint_like", "random", "bernoulli", "normal",
-    "uniform", "exponential", "multinomial", "poisson", "binomial", "cauchy", "geometric", "log_normal",
-    "native_dropout", "rrelu_with_noise",
-}  # fmt: skip
-_IMPURE = ("rand", "dropout", "bernoulli", "normal", "uniform", "copy_", "empty")
-
-
-def simplify_graph(gm: GraphModule) -> GraphModule:
-    """Without operations that change nothing, and with each one made once."""
-    graph = gm.graph
-    for node in list(graph.nodes):
-        if node.op == "call_function" and (same := _same_as(node)) is not None:
-            node.replace_all_uses_with(same)
-            graph.erase_node(node)
-        elif node.target is _aten.view.default:  # in a stack it may lie otherwise in memory
-            node.target = _aten.reshape.default
-        elif node.target is _aten.fill.Scalar:  # which has no stacked form
-            node.target = _aten.full_like.default
-    graph.eliminate_dead_code()
-    _made_once(gm)
-    graph.eliminate_dead_code()
-    gm.recompile()
-    return gm
-
-
-def _same_as(node: Node) -> Node | None:
-    """The node whose value this one repeats, if there is one."""
-    source = node.args[0] if node.args else None
-    if not isinstance(source, Node):
-        return None
-    if node.target in _SAME:
-        return source
-    if node.target is _aten.copy.default:  # what is left of a write: the value written
-        written = node.args[1]
-        same = isinstance(written, Node) and _shape(node) == _shape(written) and _dtype(node) == _dtype(written)
-        return written if same else None  # type: ignore[return-value]
-    if node.target in _RESHAPES and _shape(node) == _shape(source):
-        return source
-    if node.target is _aten.mul.Scalar and node.args[1] == 1 and _dtype(node) == _dtype(source):
-        return source
-    if node.target is _aten.transpose.int and source.target is _aten.transpose.int and source.args[1:] == node.args[1:]:
-        return source.args[0]  # type: ignore[return-value]
-    return None
-
-
-def _shape(node: Node) -> Any:
-    value = node.meta.get("val")
-    return tuple(value.shape) if isinstance(value, Tensor) else node
-
-
-def _dtype(node: Node) -> Any:
-    value = node.meta.get("val")
-    return value.dtype if isinstance(value, Tensor) else node
-
-
-def _made_once(gm: GraphModule) -> None:
-    seen: dict[Hashable, Node] = {}
-    for node in list(gm.graph.nodes):
-        name = str(node.target)
-        if node.op != "call_function" or any(word in name for word in _IMPURE):
-            continue
-        try:
-            key = (node.target, _frozen(node.args), _frozen(tuple(sorted(node.kwargs.items()))))
-            first = seen.setdefault(key, node)
-        except TypeError:
-            continue
-        if first is not node:
-            node.replace_all_uses_with(first)
-            gm.graph.erase_node(node)
-
-
-def _frozen(x: Any) -> Hashable:
-    if isinstance(x, (list, tuple)):
-        return (type(x).__name__, *(_frozen(v) for v in x))
-    return (type(x).__name__, x)
 
 
 def bytes_of(gm: GraphModule) -> int:
