@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from .blocks import blocks, large
-from .threads import avoid_caller_core, shared_pool
+from .threads import shared_pool
 
 __all__ = ["Pieces", "combined", "kernels_for", "numba", "as_scalar", "partition"]
 
@@ -80,8 +80,6 @@ class Pieces:
         given = [a.detach().numpy() if isinstance(a, Tensor) else a for a in args]
         first, *others = self._cuts(min(threads or THREADS, len(self._owner)))
         helpers = shared_pool("sweep", max(len(others), 1))
-        if others:
-            avoid_caller_core("sweep", len(others))
         at_work = [helpers.submit(kernel, *cut, self._starts, self._stops, *given) for cut in others]
         kernel(*first, self._starts, self._stops, *given)
         for thread in at_work:
