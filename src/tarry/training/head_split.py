@@ -1,4 +1,4 @@
-"""A model cut before its head: one pass of the body, the head at any weights (FedSOL's head-only perturbation)."""
+"""FlatHeadSplit: a FlatModel split before its head, to run the body once and the head at any weights (for FedSOL)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["FlatHeadSplit", "head_of"]
 
 
 def head_of(module: nn.Module, layout: Layout) -> nn.Module | None:
-    """The module that owns the head's tensors, where they are its alone and there is nothing else within it."""
+    """Return the module that owns the tensors of the head; None where several do, or where it has submodules."""
     named = dict(module.named_parameters())
     head = {id(named[b.name]) for b in layout.layers if b.kind is Kind.HEAD}
     owners = [m for m in module.modules() if any(id(p) in head for p in m.parameters(recurse=False))]
@@ -63,7 +63,7 @@ class FlatHeadSplit:
         return torch.cat([g.reshape(-1) for g in grads]), loss.detach()
 
     def _again(self, w: Tensor, features: Tensor) -> Tensor:
-        """The head at w."""
+        """Run the head at w."""
         self._load(w)
         assert self._bound.head is not None
         out: Tensor = self._bound.head(features)

@@ -1,4 +1,4 @@
-"""What a server may compute with the model: outputs and gradients on inputs without labels, never on anybody's data."""
+"""FlatServerModel: outputs and gradients of the model on unlabeled inputs, for methods that distill on the server."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from .flat_model import FlatModel
 
 __all__ = ["FlatServerModel"]
 
-_CHUNK = 500  # inputs run at once when only outputs are wanted
+_CHUNK = 500  # inputs of a pass without gradients
 
 
 class FlatServerModel:
-    """The task's model on the task's unlabelled inputs, as in use: dropout off, statistics still.
+    """The task's model in evaluation mode on the task's unlabeled inputs; it never sees the data of a client.
 
-    The bound is the lab's own: it stays as in use.
+    The FlatModel must be used by nothing else: it stays in evaluation mode.
     """
 
     def __init__(self, bound: FlatModel):

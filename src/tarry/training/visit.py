@@ -1,4 +1,4 @@
-"""A client's visit: how much work it is, its mini-batches, and the one training loop of the project."""
+"""A client's visit: the amount of work, the mini-batches, and `train`, the one training loop of the project."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ __all__ = ["BatchIterator", "LocalWork", "train"]
 
 @dataclass(frozen=True)
 class LocalWork:
-    """How much a client does in a visit: epochs over its data or a number of steps, and its batch (None = all)."""
+    """The work of a visit: epochs over the client's data or a number of steps, and the batch size (None = all)."""
 
     optimiser: Optimiser
     epochs: int | None = 1
     steps: int | None = None
     batch: int | None = None
-    optimizer_at: Callable[[int], Optimiser] | None = None  # the optimiser after so many server steps, where it changes
+    optimizer_at: Callable[[int], Optimiser] | None = None  # the optimizer by server steps, where it changes
 
     def __post_init__(self) -> None:
         if (self.epochs is None) == (self.steps is None):
@@ -41,38 +41,38 @@ class LocalWork:
                 raise BadInput(f"{flag} {value}: must be 1 or more")
 
     def n_steps(self, n: int) -> int:
-        """Steps of a visit for a client of n examples."""
+        """Return the steps of a visit for a client with n examples."""
         return self.steps if self.steps is not None else (self.epochs or 0) * self.n_batches(n)
 
     def n_batches(self, n: int) -> int:
-        """Steps of an epoch for a client of n examples."""
+        """Return the steps of an epoch for a client with n examples."""
         return ceil(n / (self.batch or n))
 
 
 class BatchIterator:
-    """A visit under way: the mini-batches of its epochs, and where in the client's data the one at hand lies."""
+    """The mini-batches of a visit, epoch by epoch, and which of the client's examples are in the current one."""
 
     def __init__(self, sent: Tensor, data: Examples, work: LocalWork, key: int, *, like: Task | None = None):
         self.sent, self.x = sent, data[0]
-        self.at: Tensor | None = None  # the examples of the batch at hand; None = all of them, in order
-        self.tables: dict[str, Tensor] = {}  # what a model says of them all, once somebody has asked
+        self.at: Tensor | None = None  # indices of the current batch; None = all examples, in order
+        self.tables: dict[str, Tensor] = {}  # cached outputs or features of all examples
         self._data, self._work, self._key = data, work, key
         self._augment, self._draws = (None, 0) if like is None else (like.augment, like.draws)
         more = work.n_steps(len(self.x)) > work.n_batches(len(self.x))
-        self.again = more and self._augment is None  # the same examples come more than once
+        self.again = more and self._augment is None  # examples come more than once, so that caching pays
 
-    def epochs(self) -> Iterator[_Lap]:
-        """A fresh order every epoch; a batch of everything keeps the stored order. Batches are cut when asked for."""
+    def epochs(self) -> Iterator[_Epoch]:
+        """Yield the batches of each epoch, in a new order; a batch of all examples keeps the stored order."""
         n = len(self.x)
         for epoch, (order, count) in enumerate(epoch_orders(n, self._work, self._key)):
             drawn: Tensor | None = None
             if self._augment is not None:
                 drawn = torch.from_numpy(augmentation_draws(n, self._draws, self._key, epoch)).to(self.sent)
             if order is None:
-                yield _Lap(self, [None], drawn)
+                yield _Epoch(self, [None], drawn)
             else:
                 parts = torch.split(torch.from_numpy(order).to(self.x.device), self._work.batch or n)
-                yield _Lap(self, parts[:count], drawn)
+                yield _Epoch(self, parts[:count], drawn)
 
     def batch(self, at: Tensor | None, drawn: Tensor | None) -> Examples:
         self.at = at
@@ -83,8 +83,8 @@ class BatchIterator:
         return x, y
 
 
-class _Lap:
-    """An epoch's batches, however often it is gone through."""
+class _Epoch:
+    """The batches of an epoch, which a rule may go through several times."""
 
     def __init__(self, visit: BatchIterator, parts: Sequence[Tensor | None], drawn: Tensor | None):
         self._visit, self._parts, self._drawn = visit, parts, drawn
@@ -97,7 +97,7 @@ class _Lap:
 
 
 def train(job: VisitJob, bound: FlatModel, *, rule: LocalRule, work: LocalWork, seed: int) -> LocalResult:
-    """Train one visit: a function of the job and the seed alone, whoever runs it and when."""
+    """Train one visit. The result is a function of the job and the seed alone, in every process and at any time."""
     data, layout, task, untouched = bound.task.clients[job.client], bound.layout, bound.task, job.sent._version
     n, key = len(data[0]), rng.key(seed, Stream.LOCAL, job.client, job.visit)
     torch.default_generator.manual_seed(key >> 1)
