@@ -1,11 +1,11 @@
-"""A rule's step as a plain list of tensor operations, for one client or for a stack of them.
+"""Tracing: a rule's step as a graph of tensor operations, for one client or for a stack of clients.
 
     one      step(w, statistics, sent, context…, state…, x, y, rows) → w, statistics, state…, loss      traced once
     stacked  the same over a first dimension of clients                                          by batching rules
 
-What is traced has no Python left in it, no autograd and no hidden state: it can be run over and over at little cost, by
-several threads, or be captured in a CUDA graph. Whatever in a rule's context or state is not a tensor is fixed at
-tracing; where it changes, another trace is made.
+A traced graph has no Python in it, no autograd and no hidden state: it can be run repeatedly at little cost, by several
+threads, and captured in a CUDA graph. Values in a rule's context or state that are not tensors are constants of the
+trace; where they change, another trace is made.
 """
 
 from __future__ import annotations
@@ -52,24 +52,24 @@ _RANDOM = {
 
 
 class NotStackable(Exception):
-    """Why something cannot be traced or stacked."""
+    """A step cannot be traced or stacked; the message says why."""
 
 
 class NoBatchingRule(NotStackable):
-    """An operation has no form for a stack: clients can be traced, one a stack."""
+    """An operation has no batching rule: clients can be traced, one a stack."""
 
 
 class NonUniform:
-    """Stands for what is not the same for all clients of a stack, and is no tensor: it may be there, not be used."""
+    """Placeholder for a value, not a tensor, that differs between clients of a stack: using it raises NotStackable."""
 
-    def _refuse(self, *_: Any, **__: Any) -> Any:
+    def _reject(self, *_: Any, **__: Any) -> Any:
         raise NotStackable(
             "its rule uses a plain number of its context in a step; a tensor, or a field of the rule, would do"
         )
 
-    __getattr__ = __bool__ = __len__ = __iter__ = __getitem__ = __call__ = __index__ = __float__ = __int__ = _refuse
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __neg__ = _refuse
-    __lt__ = __le__ = __gt__ = __ge__ = __pow__ = __rpow__ = _refuse
+    __getattr__ = __bool__ = __len__ = __iter__ = __getitem__ = __call__ = __index__ = __float__ = __int__ = _reject
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __neg__ = _reject
+    __lt__ = __le__ = __gt__ = __ge__ = __pow__ = __rpow__ = _reject
 
 
 class SpecKey:
@@ -89,10 +89,10 @@ class SpecKey:
 
 @dataclass(frozen=True)
 class RecordSpec:
-    """The shape of a record: where its tensors go, and what else is in it."""
+    """The structure of a record: where its tensors go, their shapes and types, and all other leaves."""
 
     spec: TreeSpec
-    rest: tuple[Any, ...]  # the leaves that are no tensors; None in the place of tensors
+    rest: tuple[Any, ...]  # leaves that are not tensors; None in the place of tensors
     kinds: tuple[Any, ...]  # shape and type of tensors
 
     @cached_property
@@ -101,7 +101,7 @@ class RecordSpec:
         return SpecKey((str(self.spec), tuple(_key(x) for x in self.rest), self.kinds))
 
     def filled(self, tensors: Sequence[Tensor], instead: Mapping[type, Any] = MappingProxyType({})) -> Any:
-        """The record with these tensors, and with others `instead` of leaves of a type."""
+        """Return the record with these tensors, and with the values of `instead` for leaves of a type."""
         given = iter(tensors)
         rest = (instead.get(type(x), x) for x in self.rest)
         leaves = [x if kind is None else next(given) for x, kind in zip(rest, self.kinds, strict=True)]
@@ -109,7 +109,7 @@ class RecordSpec:
 
 
 def flatten(record: Any) -> tuple[RecordSpec, list[Tensor]]:
-    """A record taken apart."""
+    """Split a record into its spec and its tensors."""
     leaves, spec = tree_flatten(record)
     kinds = tuple((tuple(x.shape), x.dtype) if isinstance(x, Tensor) else None for x in leaves)
     rest = tuple(None if isinstance(x, Tensor) else x for x in leaves)
@@ -117,9 +117,8 @@ def flatten(record: Any) -> tuple[RecordSpec, list[Tensor]]:
 
 
 def merge_specs(forms: Sequence[RecordSpec]) -> RecordSpec:
-    """One form for records of the same tensors. What else differs in them varies, and so do plain numbers and what has
-    no value to tell it by, such as an array: who is stacked next may have others, and a trace for each would be one too
-    many.
+    """Return one spec for records whose tensors are alike. Other leaves that differ become NonUniform, and so do plain
+    numbers and leaves without a hash, such as arrays: the next stack may have others, and would need another trace.
     """
     first, columns = forms[0], zip(*(f.rest for f in forms), strict=True)
     same = [type(column[0]) not in (int, float) and _one_value(column) for column in columns]
@@ -141,7 +140,7 @@ def _key(x: Any) -> Hashable:
         return ("slice", x.start, x.stop, x.step)
     try:
         hash(x)
-    except TypeError:  # where it lies says nothing: the next one may lie there
+    except TypeError:  # its id is no key: a later object may have the same
         raise NotStackable(
             f"its rule keeps {type(x).__name__} where a tensor, or something hashable, would do"
         ) from None
@@ -149,9 +148,9 @@ def _key(x: Any) -> Hashable:
 
 
 def traced(fn: Operations, args: Sequence[Tensor]) -> GraphModule:
-    """The operations that a function does with such tensors; nothing is written to its arguments."""
+    """Return the operations of a function on such tensors; none writes to an argument."""
     try:
-        with sdpa_kernel(SDPBackend.MATH):  # of operations that can be stacked, which its quicker forms are not
+        with sdpa_kernel(SDPBackend.MATH):  # its faster forms have no batching rules
             once = _trace(fn, args)
         if any(_name(node) in _RANDOM for node in once.graph.nodes):
             raise NotStackable(
@@ -160,19 +159,19 @@ def traced(fn: Operations, args: Sequence[Tensor]) -> GraphModule:
         return simplify_graph(_trace(functionalize(once), args) if _writes(once) else once)
     except (NotStackable, torch.OutOfMemoryError):
         raise
-    except Exception as e:  # whatever a model or a rule does that cannot be traced
+    except Exception as e:  # any error of a model or a rule under tracing
         raise NotStackable(f"its step cannot be traced ({type(e).__name__}: {first_line(e)})") from e
 
 
 def stacked(one: GraphModule, args: Sequence[Tensor]) -> GraphModule:
-    """The same operations over a first dimension of clients."""
+    """Return the same operations over a first dimension of clients."""
     with forbid_vmap_fallback():
         return simplify_graph(_trace(vmap(one), args))
 
 
 @contextlib.contextmanager
 def forbid_vmap_fallback() -> Iterator[None]:
-    """An operation without a stacked form is told, not looped over client by client."""
+    """Raise NoBatchingRule for an operation without a batching rule, instead of torch's loop over clients."""
     functorch: Any = torch._C._functorch
     before = functorch._is_vmap_fallback_enabled()
     functorch._set_vmap_fallback_enabled(False)
@@ -187,16 +186,16 @@ def forbid_vmap_fallback() -> Iterator[None]:
 
 
 def _trace(fn: Operations, args: Sequence[Tensor]) -> GraphModule:
-    """By our own recorder; by torch's tracer, which takes a while to import, where that one cannot.
+    """Trace by our own tracer on a CPU; by make_fx, which is slow to import, where that fails.
 
-    Torch's hands out tensors without values: a model may notice, and do without what it would read off them.
+    make_fx runs on fake tensors without values: a model may detect that, and take a way without reading them.
     """
     if all(a.device.type == "cpu" for a in args):
         with contextlib.suppress(DataDependentError):
             return record_graph(fn, args)
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    noisy = logging.getLogger("torch._subclasses.fake_tensor")  # it logs what is raised anyhow
+    noisy = logging.getLogger("torch._subclasses.fake_tensor")  # it logs what it also raises
     before, noisy.disabled = noisy.disabled, True
     try:
         made: GraphModule = make_fx(fn, tracing_mode="fake", _allow_non_fake_inputs=True)(*args)
@@ -208,18 +207,18 @@ def _trace(fn: Operations, args: Sequence[Tensor]) -> GraphModule:
 
 
 def _name(node: Node) -> str:
-    """Of an operation, whichever of its forms it is."""
+    """Return the name of an operation, without its overload or in-place mark."""
     schema = getattr(node.target, "_schema", None)
     return "" if schema is None else str(schema.name).partition("::")[2].rstrip("_")
 
 
 def _writes(gm: GraphModule) -> bool:
-    """Whether an operation writes to a tensor that is there already."""
+    """Return whether an operation writes in place."""
     return any(getattr(getattr(node.target, "_schema", None), "is_mutable", False) for node in gm.graph.nodes)
 
 
 def bytes_of(gm: GraphModule) -> int:
-    """What all its operations' results would take at once: a bound on the memory that a run of it needs."""
+    """Return the size of the results of all operations together: an upper bound of the memory of a run."""
     total = 0
     for node in gm.graph.nodes:
         value = node.meta.get("val")

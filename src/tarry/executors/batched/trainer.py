@@ -1,18 +1,17 @@
-"""Training everybody in flight at once: the clients' weights on top of each other, one traced step for all of them.
+"""BatchedTrainer: trains visits in stacks, with the weights of many clients in one tensor and one traced step for all.
 
-When an outcome is asked for, all jobs that wait are trained: in stacks of up to `size` clients, on `lanes` at a time
-(threads of a processor, streams of a GPU). Each client makes exactly its own steps on its own batches in its own order:
+Visits are trained in stacks of up to `size` clients, on several `lanes` at a time (threads of a CPU, streams of a GPU).
+Each client makes exactly its own steps on its own batches in its own order:
 
-    batches     shorter ones are padded to the stack's width, and the padding counts for nothing. Clients are stacked
+    batches     shorter ones are padded to the width of the stack, and padding counts for nothing. Clients are stacked
                 with others whose batches are at least half as long
-    steps       clients are sorted by how many they make, and a stack is cut down when half of it is done: at most two
-                steps are computed for one that counts, and a quarter more where a stack is filled up (sim.schedule).
-                Those that make more than 16 times as many go elsewhere
-    compiled    each kind of stack takes a while: batches are all padded to one width, and stacks of other than a
-                handful of sizes may be filled up to four times as many clients (sim.schedule)
+    steps       clients are sorted by their number of steps, and a stack is cut when half of it is done: at most two
+                steps are computed for one that counts, and a quarter more where a stack is filled up (schedule.py).
+                Clients with more than 16 times the steps of another are in another stack
+    compiled    compiling a kind of stack takes a while, so all batches are padded to one width, and stacks are filled
+                up to one of a few sizes, at most to four times as many clients (schedule.py)
 
-The numbers are those of one client at a time up to rounding: a kernel for many may add in another order than one for a
-single client.
+Results are those of one client at a time up to rounding: a kernel for many clients may add in another order.
 """
 
 from __future__ import annotations
@@ -48,13 +47,13 @@ from .trace import NotStackable, RecordSpec, flatten, merge_specs
 
 __all__ = ["BatchedTrainer"]
 
-_SHARE, _MEMORY = 0.4, 256e6  # of a GPU's free memory, or bytes of a processor's, that stacks may take
-_PLACE = 9  # bytes: which example it is, and whether it counts
-_MOST_STEPS = 16  # times as many as another client of a stack makes
+_SHARE, _MEMORY = 0.4, 256e6  # share of a GPU's free memory, bytes of a CPU's, that stacks may take
+_PLACE = 9  # bytes of an example in a schedule: its index, and whether it counts
+_MOST_STEPS = 16  # times the steps of another client in the same stack
 
 
 class PreparedJob(NamedTuple):
-    """A job made ready."""
+    """A visit with its start weights, context and keys."""
 
     job: VisitJob
     brief: Brief
@@ -62,13 +61,13 @@ class PreparedJob(NamedTuple):
     context: Context
     form: RecordSpec
     tensors: list[Tensor]
-    examples: tuple[int, int, int]  # how many, where they begin, the key of their order
-    noise: int  # the key of what is left out at random
+    examples: tuple[int, int, int]  # number, offset of the first, key of their order
+    noise: int  # the key of dropout
     optimiser: Optimiser
 
 
 class Group(NamedTuple):
-    """Visits to be stacked, the width of their batches, and how many at most would fit."""
+    """Visits of one stack, the width of their batches, and the most clients that fit into memory."""
 
     members: list[PreparedJob]
     width: int
@@ -76,7 +75,7 @@ class Group(NamedTuple):
 
 
 class BatchedTrainer:
-    """Trains lists of jobs in stacks of `size` clients at most (None: as memory allows), on `lanes` at a time."""
+    """Trains lists of visits in stacks of at most `size` clients (None: as memory allows), on `lanes` at a time."""
 
     def __init__(
         self,
@@ -95,17 +94,17 @@ class BatchedTrainer:
         if (why := _unfit(bound, work)) is not None:
             raise NotStackable(why)
         self._bound, self._rule, self._work, self._seed = bound, rule, work, seed
-        bound.load(bound.flat)  # counters as built, which is where visits begin
+        bound.load(bound.flat)  # counters as built, as at the start of every visit
         self._device = bound.flat.device
         cuda = self._device.type == "cuda"
-        lanes = lanes if cuda or not compiled else 1  # threads get into each other's way in torch.compile
+        lanes = lanes if cuda or not compiled else 1  # torch.compile does not work in several threads
         self.lanes, self.size, self.most_lanes, self.own_conv, self.compiled = lanes, size, lanes, own_conv, compiled
-        self._sizes = SizeBuckets()  # what is compiled
+        self._sizes = SizeBuckets()  # sizes of compiled stacks
         self._inner = ChannelsLastOrder(bound.layout, self._device) if channels_last else None
         self._bytes: dict[Hashable, int] = {}
         self._fit: dict[Hashable, int] = {}
         self._padding = 0
-        x, y, self._offsets = self._examples = _everybodys(bound.task)
+        x, y, self._offsets = self._examples = _all_examples(bound.task)
         self._n_draws = bound.task.draws if bound.task.augment is not None else 0
         self._longest = max(b - a for a, b in pairwise(self._offsets))
         self._masked = compiled and self.masks
@@ -126,24 +125,24 @@ class BatchedTrainer:
         self._threads = shared_pool("lane", lanes) if lanes > 1 and not cuda else None
 
     def with_max_steps(self, steps: int, *, padding: int = 0) -> BatchedTrainer:
-        """The same for visits of a few steps, with the same programs; every batch has so many rows of padding more."""
+        """Return a copy with the same programs for visits of so many steps. `padding`: rows added to every batch."""
         other = copy.copy(self)
         other._work, other._padding = replace(self._work, epochs=None, steps=steps), padding
         return other
 
     def compile_programs(self) -> None:
-        """Make now what is otherwise made when a program has been called many times."""
+        """Compile programs now, which otherwise happens after many calls."""
         self._steps.compile_programs()
 
     @property
     def masks(self) -> bool:
-        """Whether rows may have to be left out: batches that are shorter than others', or clients that are done."""
+        """Whether rows may have to be masked: of shorter batches, or of clients that are done."""
         first, *others = {b - a for a, b in pairwise(self._offsets)}
         return bool(others) or bool(first % self._work.batch if self._work.batch else first != _doubling(first))
 
     @torch.no_grad()
     def means(self) -> bool:
-        """Whether the task's loss is the mean of its examples' losses: tried on some of everybody's."""
+        """Return whether the task's loss is the mean of the examples' losses, tried on some examples of all clients."""
         x, y, ends = self._examples
 
         def outputs(at: Tensor) -> Any:
@@ -153,7 +152,7 @@ class BatchedTrainer:
 
     @torch.no_grad()
     def train(self, jobs: Sequence[VisitJob]) -> list[LocalResult]:
-        """In the jobs' order."""
+        """Return the results in the order of the jobs."""
         groups, done = list(self._groups([self._visit(job) for job in jobs])), dict[int, LocalResult]()
         if self._device.type == "cuda":
             stacks = [(members, self._stack(members, width, most)) for members, width, most in groups]
@@ -178,7 +177,7 @@ class BatchedTrainer:
         return PreparedJob(job, brief, start, context, form, tensors, examples, noise, optimiser)
 
     def _groups(self, visits: Sequence[PreparedJob]) -> Iterator[Group]:
-        """Visits that go together, those of many steps first, dealt out to lanes."""
+        """Yield the stacks, those with many steps first, spread over the lanes."""
         together: dict[Hashable, list[PreparedJob]] = {}
         aligned = len(self._rule.laps) > 1
         for v in visits:
@@ -196,15 +195,15 @@ class BatchedTrainer:
                 yield from (Group(here[i::n], width, most) for i in range(n))
 
     def _width(self, n: int) -> int:
-        """Of the batches of who has n examples; where each has to be compiled, one for all."""
+        """Return the width of batches for a client with n examples; one width for all where steps are compiled."""
         most = _doubling(self._longest if self.compiled else n)
         return (most if self._work.batch is None else min(self._work.batch, most)) + self._padding
 
     def _fitting(self, visit: PreparedJob, width: int, key: Hashable) -> int:
-        """How many clients of a kind fit into memory at a time, with the numbers of the examples of all their steps.
+        """Return how many clients of a kind fit into memory, with the examples' indices of all their steps.
 
-        Found once: what is free later is without what stacks of that kind have taken, and a number that drifts would be
-        another size to compile every time.
+        Computed once: free memory is less later, when such stacks have taken some, and every other number would be
+        another size to compile.
         """
         steps = _doubling(visit.brief.n_steps)
         if (key, steps) not in self._fit:
@@ -220,7 +219,7 @@ class BatchedTrainer:
         return self._fit[key, steps]
 
     def _stack(self, members: Sequence[PreparedJob], width: int, most: int | None = None) -> Stack:
-        """`most`: it may be filled up to so many; None: it is looked at, not trained."""
+        """Return a stack, filled up to at most `most` clients; None: it is for a look at its program only."""
         fill: Callable[[int], int] = padded
         left: Callable[[int], int] = padded
         if self.compiled and most is not None:
@@ -260,7 +259,7 @@ class BatchedTrainer:
             yield from lane.run(stack)
 
     def _whole_course(self, lane: Any, groups: Sequence[Group], done: dict[int, LocalResult]) -> Iterator[None]:
-        """A stack is made when its turn comes, and taken apart when it is through: two of them never take up memory."""
+        """Build, run and take apart one stack after the other, so that a lane holds the memory of one."""
         for members, width, most in groups:
             stack = self._stack(members, width, most)
             yield from lane.run(stack)
@@ -296,7 +295,7 @@ class BatchedTrainer:
 
 
 def _unfit(bound: FlatModel, work: LocalWork) -> str | None:
-    """What makes stacking impossible, as far as can be seen beforehand."""
+    """Return why stacking is impossible, as far as this shows without a trial; None where it does not."""
     given = bound.task.clients
     shapes = set() if isinstance(given, Shards) else {(x.shape[1:], y.shape[1:], x.dtype, y.dtype) for x, y in given}
     if len(shapes) > 1:
@@ -306,8 +305,8 @@ def _unfit(bound: FlatModel, work: LocalWork) -> str | None:
     return None
 
 
-def _everybodys(task: Task) -> tuple[Tensor, Tensor, list[int]]:
-    """All clients' examples in two tensors, and where each one's begin."""
+def _all_examples(task: Task) -> tuple[Tensor, Tensor, list[int]]:
+    """Return the examples of all clients in two tensors, and the offset of each client's."""
     clients = task.clients
     if isinstance(clients, Shards):
         return clients.x, clients.y, clients.ends
@@ -318,7 +317,7 @@ def _everybodys(task: Task) -> tuple[Tensor, Tensor, list[int]]:
 
 
 def _joined(parts: Sequence[Tensor]) -> Tensor:
-    """All in one tensor, and no copy where they are slices of one, each next to the one before."""
+    """Concatenate tensors; without a copy where they are consecutive slices of one."""
     first, end = parts[0], parts[0].storage_offset()
     for part in parts:
         same = part.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
@@ -336,7 +335,7 @@ def _doubling(n: int) -> int:
 
 
 def _own(t: Tensor) -> Tensor:
-    """Memory of its own, not a row of a stack."""
+    """Return a tensor with memory of its own, not a row of a stack."""
     return t.clone() if t.untyped_storage().nbytes() > t.nbytes else t
 
 
