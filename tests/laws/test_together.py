@@ -465,7 +465,7 @@ def test_rounding_is_told_from_another_result_by_what_a_change_in_the_last_digit
     monkeypatch.setattr("tarry.executors.batched.equivalence._LIMITS", {torch.float32: 0.0, torch.float64: 0.0})
     sizes = (6, 7, 9, 10, 11, 15)
     assert run("fedasync", "batched", task=unequal(sizes)).trained.startswith("clients are trained together")
-    monkeypatch.setattr(BatchedTrainer, "means", lambda _: True)  # not by asking the loss itself
+    monkeypatch.setattr(BatchedTrainer, "loss_is_mean", lambda _: True)  # not by asking the loss itself
     other = run("fedasync", "batched", task=replace(unequal(sizes), loss=total), lr=0.02)
     assert "differs by" in other.trained
 

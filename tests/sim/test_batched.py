@@ -17,7 +17,7 @@ from tarry.core.optim import Optimiser, optimiser
 from tarry.core.task import Examples
 from tarry.core.tickets import LocalResult, VisitJob
 from tarry.executors.batched.trace import NonUniform, NotStackable, flatten, merge_specs
-from tarry.executors.batched.trainer import BatchedTrainer, _joined
+from tarry.executors.batched.trainer import BatchedTrainer, _concatenate
 from tarry.tasks.models import mlp
 from tarry.training.flat_model import FlatModel
 from tarry.training.visit import LocalWork, train
@@ -235,7 +235,7 @@ def test_a_form_is_a_record_taken_apart_and_what_differs_varies() -> None:
 def test_examples_that_lie_side_by_side_are_not_copied() -> None:
     whole = torch.arange(60.0).view(10, 2, 3)
     a, b, c = whole[1:].split([4, 0, 5])
-    joined = _joined([a, b, c])
+    joined = _concatenate([a, b, c])
     assert torch.equal(joined, whole[1:])
     assert joined.data_ptr() == whole[1:].data_ptr()
     for parts in (
@@ -245,7 +245,7 @@ def test_examples_that_lie_side_by_side_are_not_copied() -> None:
         [whole[:2], a],
         [whole.transpose(1, 2)[:4], whole.transpose(1, 2)[4:]],
     ):
-        copied = _joined(parts)
+        copied = _concatenate(parts)
         assert torch.equal(copied, torch.cat(parts))
         assert copied.data_ptr() not in {p.data_ptr() for p in parts}
 
@@ -313,10 +313,10 @@ def test_a_loss_is_a_mean_or_not() -> None:
         return BatchedTrainer(bound, rule=LocalRule(), work=work(), seed=1)
 
     weights = torch.tensor([1.0, 1.0, 1.0, 1.01])
-    assert trainer(nn.functional.cross_entropy).means()
-    assert trainer(lambda z, y: nn.functional.cross_entropy(z, y, label_smoothing=0.1)).means()
-    assert not trainer(lambda z, y: nn.functional.cross_entropy(z, y, reduction="sum")).means()
-    assert not trainer(lambda z, y: nn.functional.cross_entropy(z, y, weight=weights)).means()
+    assert trainer(nn.functional.cross_entropy).loss_is_mean()
+    assert trainer(lambda z, y: nn.functional.cross_entropy(z, y, label_smoothing=0.1)).loss_is_mean()
+    assert not trainer(lambda z, y: nn.functional.cross_entropy(z, y, reduction="sum")).loss_is_mean()
+    assert not trainer(lambda z, y: nn.functional.cross_entropy(z, y, weight=weights)).loss_is_mean()
 
 
 def trainer_of(model: nn.Module, loss: Any, clients: list[Examples]) -> BatchedTrainer:
@@ -350,12 +350,12 @@ def own_cross_entropy(z: Tensor, y: Tensor) -> Tensor:
 def test_a_single_text_with_other_tokens_to_ignore_is_enough_to_tell_that_a_loss_is_no_mean(loss: Any) -> None:
     g = torch.Generator().manual_seed(3)
     texts = [(torch.randint(7, (n, 6), generator=g), torch.randint(7, (n, 6), generator=g)) for n in (41, 90, 300)]
-    assert trainer_of(Tokens(), loss, texts).means()
+    assert trainer_of(Tokens(), loss, texts).loss_is_mean()
     for _, y in texts:
         y[:, -1] = -100  # there is no next token
-    assert trainer_of(Tokens(), loss, texts).means()
+    assert trainer_of(Tokens(), loss, texts).loss_is_mean()
     texts[2][1][100, :2] = -100  # between those that are looked at in any case
-    assert not trainer_of(Tokens(), loss, texts).means()
+    assert not trainer_of(Tokens(), loss, texts).loss_is_mean()
 
 
 @pytest.mark.parametrize("whole", [False, True], ids=["floats", "whole numbers"])
@@ -368,9 +368,9 @@ def test_a_single_example_of_another_weight_is_enough_to_tell_that_a_loss_is_no_
     for _, y in clients:
         y[:, column] = 1
     given = [(x, y.long() if whole else y) for x, y in clients]
-    assert trainer_of(nn.Linear(3, 1), weighed, given).means()
+    assert trainer_of(nn.Linear(3, 1), weighed, given).loss_is_mean()
     given[2][1][100, column] = 5  # which is a target's value, too
-    assert not trainer_of(nn.Linear(3, 1), weighed, given).means()
+    assert not trainer_of(nn.Linear(3, 1), weighed, given).loss_is_mean()
 
 
 def test_the_lowest_and_the_highest_target_are_among_those_that_a_loss_is_tried_on() -> None:
@@ -379,10 +379,10 @@ def test_the_lowest_and_the_highest_target_are_among_those_that_a_loss_is_tried_
         return ((z - y) ** 2 * near).sum() / near.sum().clamp_min(1)
 
     clients = normal(41, 90, 300)
-    assert trainer_of(nn.Linear(3, 1), robust, clients).means()
+    assert trainer_of(nn.Linear(3, 1), robust, clients).loss_is_mean()
     for far in (-10.0, 10.0):
         clients[2][1][100] = far
-        assert not trainer_of(nn.Linear(3, 1), robust, clients).means()
+        assert not trainer_of(nn.Linear(3, 1), robust, clients).loss_is_mean()
         clients[2][1][100] = 0
 
 
@@ -397,8 +397,8 @@ def weighed_entropy(z: Tensor, y: Tensor) -> Tensor:
 
 def test_a_loss_of_probabilities_is_tried_on_probabilities() -> None:
     clients = [(x, (y > 0).to(y.dtype)) for x, y in normal(41, 90)]
-    assert trainer_of(probability(), nn.functional.binary_cross_entropy, clients).means()
-    assert not trainer_of(probability(), weighed_entropy, clients).means()
+    assert trainer_of(probability(), nn.functional.binary_cross_entropy, clients).loss_is_mean()
+    assert not trainer_of(probability(), weighed_entropy, clients).loss_is_mean()
 
 
 def test_on_a_gpu_a_loss_is_given_no_output_larger_than_the_models(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -419,6 +419,6 @@ def test_on_a_gpu_a_loss_is_given_no_output_larger_than_the_models(monkeypatch: 
     clients = [(x, (y > 0).to(y.dtype)) for x, y in normal(41, 90)]
     trainer = trainer_of(probability(), loss, clients)
     trainer._device = torch.device("cuda")
-    assert trainer.means()
+    assert trainer.loss_is_mean()
     assert max(seen[True]) > 1
     assert 0.4 < max(seen[False]) < 1

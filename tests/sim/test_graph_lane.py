@@ -146,7 +146,7 @@ def test_where_little_memory_is_left_what_was_captured_is_forgotten(
     for free, jobs, desks in ((1e9, 5, 1), (1e9, 4, 2), (1e8, 3, 1)):
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda *_, free=free: (free, 2e9))
         trainer.train(here.jobs[:jobs])
-        assert len(trainer._lanes[0]._desks) == desks  # type: ignore[union-attr]
+        assert len(trainer._lanes[0]._buffers) == desks  # type: ignore[union-attr]
     here.same(trainer.train(here.jobs))
 
 

@@ -196,7 +196,7 @@ class AutoExecutor:
         check_equivalence(self._model, few, ragged=self._trainer.masks, **given)
         trim_memory()
         alone = [self._alone(j, work) for j in two]
-        if self._trainer.masks and not self._trainer.means():
+        if self._trainer.masks and not self._trainer.loss_is_mean():
             raise NotStackable("its loss is not the mean of the examples' losses, and clients differ in size")
         try:
             self._check_agreement(two, alone, work, self._trainer)

@@ -31,11 +31,11 @@ class FlatHeadSplit:
     Where something follows the head, and after `grad`, whole passes are made instead.
     """
 
-    def __init__(self, bound: FlatModel, w: Tensor, x: Tensor):
-        self._bound, self._w, self._x = bound, w, x
-        self._head = [(b, p) for b, p in zip(bound.layout.layers, bound.params, strict=True) if b.kind is Kind.HEAD]
+    def __init__(self, model: FlatModel, w: Tensor, x: Tensor):
+        self._model, self._w, self._x = model, w, x
+        self._head = [(b, p) for b, p in zip(model.layout.layers, model.params, strict=True) if b.kind is Kind.HEAD]
         self._out: Tensor | None  # None when its graph is no longer valid
-        self._out, self._features = run_to_head(bound.head, lambda: bound.run(x))
+        self._out, self._features = run_to_head(model.head, lambda: model.run(x))
 
     def head_grad(self, w: Tensor, targets: Any, objective: Objective) -> Tensor:
         g, own = torch.zeros_like(w), [p for _, p in self._head]
@@ -57,22 +57,22 @@ class FlatHeadSplit:
     def grad(self, w: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         if self._features is None:
             return self._whole(w, y)
-        loss = self._bound.task.loss(self._again(w, self._features), y)
+        loss = self._model.task.loss(self._again(w, self._features), y)
         self._features = self._out = None  # the body's graph is spent below
-        grads = torch.autograd.grad(loss, self._bound.params, materialize_grads=True)
+        grads = torch.autograd.grad(loss, self._model.params, materialize_grads=True)
         return torch.cat([g.reshape(-1) for g in grads]), loss.detach()
 
     def _again(self, w: Tensor, features: Tensor) -> Tensor:
         """Run the head at w."""
         self._load(w)
-        assert self._bound.head is not None
-        out: Tensor = self._bound.head(features)
+        assert self._model.head is not None
+        out: Tensor = self._model.head(features)
         return out
 
     def _load(self, w: Tensor) -> None:
         # past the version counter (.data): statistics in the graph are views of the same buffer, and stay as they are
-        self._bound.flat[: len(w)].data.copy_(w)
+        self._model.flat[: len(w)].data.copy_(w)
 
     def _whole(self, w: Tensor, targets: Any, objective: Objective | None = None) -> tuple[Tensor, Tensor]:
         self._out = None
-        return self._bound.grad(w, (self._x, targets), objective, still=True)
+        return self._model.grad(w, (self._x, targets), objective, still=True)

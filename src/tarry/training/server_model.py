@@ -21,22 +21,22 @@ class FlatServerModel:
     The FlatModel must be used by nothing else: it stays in evaluation mode.
     """
 
-    def __init__(self, bound: FlatModel):
-        task = bound.task
+    def __init__(self, model: FlatModel):
+        task = model.task
         assert task.unlabelled is not None
         if not len(task.unlabelled):
             raise BadInput("--unlabelled: there are no inputs in it")
-        bound.module.eval()
-        self._bound = bound
+        model.module.eval()
+        self._model = model
         self.inputs, self.mask, self.distil_lr = task.unlabelled, task.unlabelled_mask, task.distil_lr
 
     @torch.no_grad()
     def outputs(self, vec: Tensor, x: Tensor, /) -> Tensor:
-        self._bound.flat.copy_(vec)
-        return torch.cat([self._bound.module(part) for part in torch.split(x, _CHUNK)])
+        self._model.flat.copy_(vec)
+        return torch.cat([self._model.module(part) for part in torch.split(x, _CHUNK)])
 
     def grad(self, vec: Tensor, x: Tensor, objective: Callable[[Tensor], Tensor], /) -> tuple[Tensor, Tensor]:
-        bound = self._bound
+        bound = self._model
         bound.flat.copy_(vec)
         loss = objective(bound.module(x))
         grads = torch.autograd.grad(loss, bound.params, materialize_grads=True)

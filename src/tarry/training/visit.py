@@ -96,31 +96,31 @@ class _Epoch:
         return (self._visit.batch(at, self._drawn) for at in self._parts)
 
 
-def train(job: VisitJob, bound: FlatModel, *, rule: LocalRule, work: LocalWork, seed: int) -> LocalResult:
+def train(job: VisitJob, model: FlatModel, *, rule: LocalRule, work: LocalWork, seed: int) -> LocalResult:
     """Train one visit. The result is a function of the job and the seed alone, in every process and at any time."""
-    data, layout, task, untouched = bound.task.clients[job.client], bound.layout, bound.task, job.sent._version
+    data, layout, task, untouched = model.task.clients[job.client], model.layout, model.task, job.sent._version
     n, key = len(data[0]), rng.key(seed, Stream.LOCAL, job.client, job.visit)
     torch.default_generator.manual_seed(key >> 1)
     if job.sent.is_cuda:
         torch.cuda.manual_seed(key >> 1)
     brief = Brief(job.sent, job.payload, job.memory, layout, key, work.n_steps(n), work.n_batches(n))
     if work.optimizer_at is not None:
-        bound.use(work.optimizer_at(job.version))
+        model.use(work.optimizer_at(job.version))
     start, context = checked(rule, "begin", rule.begin(brief), 2)
-    bound.load(start)
+    model.load(start)
     w = layout.params(start)
-    state, total, laps = rule.init(w, context, bound), torch.zeros((), dtype=w.dtype, device=w.device), rule.laps
-    bound.visit = BatchIterator(job.sent, data, work, rng.key(seed, Stream.ORDER, job.client, job.visit), like=task)
+    state, total, laps = rule.init(w, context, model), torch.zeros((), dtype=w.dtype, device=w.device), rule.laps
+    model.visit = BatchIterator(job.sent, data, work, rng.key(seed, Stream.ORDER, job.client, job.visit), like=task)
     noise, done = rng.key(seed, Stream.DROPOUT, job.client, job.visit), 0
     try:
-        for epoch in bound.visit.epochs():
+        for epoch in model.visit.epochs():
             for lap, step in enumerate(laps):
-                bound.begin_step(None)
+                model.begin_step(None)
                 if len(laps) > 1:
-                    state = rule.turn(lap, state, bound)
+                    state = rule.turn(lap, state, model)
                 for i, batch in enumerate(epoch):
-                    bound.begin_step(noise, done + i, lap)
-                    w, state, loss = checked(rule, "step", step(w, batch, context, state, bound), 3)
+                    model.begin_step(noise, done + i, lap)
+                    w, state, loss = checked(rule, "step", step(w, batch, context, state, model), 3)
                     if lap == 0:
                         total = total + loss
             done += len(epoch)
@@ -132,9 +132,9 @@ def train(job: VisitJob, bound: FlatModel, *, rule: LocalRule, work: LocalWork, 
             " batch normalisation cannot learn from; use another --batch, or a model with group normalisation"
         ) from e
     finally:
-        bound.visit = None
-        bound.begin_step(None)
-    final = torch.cat([w, bound.statistics()]) if layout.stats else w
+        model.visit = None
+        model.begin_step(None)
+    final = torch.cat([w, model.statistics()]) if layout.stats else w
     out = checked(rule, "finish", rule.finish(final, context, state))
     if job.sent._version != untouched:
         raise BadInput(

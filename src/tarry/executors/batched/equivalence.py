@@ -46,16 +46,16 @@ _NO_MEAN = "is the loss the mean of the examples' losses, and does each example'
 
 
 def check_equivalence(
-    bound: FlatModel, jobs: Sequence[VisitJob], *, rule: LocalRule, work: LocalWork, seed: int, ragged: bool
+    model: FlatModel, jobs: Sequence[VisitJob], *, rule: LocalRule, work: LocalWork, seed: int, ragged: bool
 ) -> bool:
     """Whether it was tried; raises NotStackable where the numbers are others. `ragged`: batches differ in length."""
-    if sum(p.numel() for p in bound.module.parameters()) > _LARGE:
+    if sum(p.numel() for p in model.module.parameters()) > _LARGE:
         return False
-    short, shards = _short(work), [_exact(s) for s in _shards(bound, jobs, work, ragged=ragged)]
-    task = replace(bound.task, clients=shards, train=None, test=None, unlabelled=None, unlabelled_mask=None)
+    short, shards = _short(work), [_exact(s) for s in _shards(model, jobs, work, ragged=ragged)]
+    task = replace(model.task, clients=shards, train=None, test=None, unlabelled=None, unlabelled_mask=None)
     try:
-        module = copy.deepcopy(bound.module).to("cpu", _EXACT)
-        own = FlatModel(module, bound.layout, task, work.optimiser)
+        module = copy.deepcopy(model.module).to("cpu", _EXACT)
+        own = FlatModel(module, model.layout, task, work.optimiser)
         if _BACK * _BATCH * _seconds(own, shards[0][0][:1]) > _LONG:
             return False
         given = list(_visits(jobs, len(shards)))
@@ -67,12 +67,12 @@ def check_equivalence(
         return False
     if not all(t.finite for t in alone):
         return False
-    if _far(alone[0], again, bound) > 0:
+    if _far(alone[0], again, model) > 0:
         raise NotStackable(
             "the same visit does not come to the same twice: its model or loss keeps something in Python"
         )
     trainer = BatchedTrainer(own, rule=rule, work=short, seed=seed)
-    if trainer.masks and not trainer.means():
+    if trainer.masks and not trainer.loss_is_mean():
         raise NotStackable("its loss is not the mean of the examples' losses, and clients differ in size")
     try:
         together = trainer.train(given)
@@ -80,9 +80,9 @@ def check_equivalence(
         trainer.size = 1
         together = trainer.train(given)
     for job, a, b in zip(given, alone, together, strict=True):
-        if (far := _far(a, b, bound)) > _ALIKE:
+        if (far := _far(a, b, model)) > _ALIKE:
             near = train(with_rounding_noise(job, seed), own, rule=rule, work=short, seed=seed)
-            if far > min(_MOST, _TIMES * _far(a, near, bound)):
+            if far > min(_MOST, _TIMES * _far(a, near, model)):
                 raise NotStackable(
                     f"a client's update differs by {far:.1g} of its size when trained with others; {_NO_MEAN}"
                 )
@@ -120,11 +120,11 @@ class Tolerance:
         return relative_distance(result.delta, other.delta)
 
 
-def _seconds(bound: FlatModel, x: Tensor) -> float:
+def _seconds(model: FlatModel, x: Tensor) -> float:
     """Of a pass forth; the first one sets things up."""
     for _ in range(2):
         began = time.perf_counter()
-        bound.outputs(bound.flat, x)
+        model.outputs(model.flat, x)
     return time.perf_counter() - began
 
 
@@ -135,12 +135,12 @@ def _short(work: LocalWork) -> LocalWork:
     return replace(work, epochs=min(work.epochs or 1, _EPOCHS))
 
 
-def _shards(bound: FlatModel, jobs: Sequence[VisitJob], work: LocalWork, *, ragged: bool) -> Iterator[Examples]:
+def _shards(model: FlatModel, jobs: Sequence[VisitJob], work: LocalWork, *, ragged: bool) -> Iterator[Examples]:
     """Some of the first client's examples and of the smallest one's: a whole batch and what is left, if anything is.
 
     Where clients differ in size, the first one's are there once more with a batch less, and so make fewer steps.
     """
-    clients = bound.task.clients
+    clients = model.task.clients
     smallest = min((j.client for j in jobs), key=lambda c: len(clients[c][0]))
     for client in dict.fromkeys((jobs[0].client, smallest)):
         x, y = clients[client]
@@ -181,20 +181,20 @@ def _visits(jobs: Sequence[VisitJob], clients: int) -> Iterator[VisitJob]:
         yield job._replace(number=i, client=c, visit=v, sent=exact(job.sent), payload=payload, memory=memory)
 
 
-def _alone(job: VisitJob, bound: FlatModel, rule: LocalRule, work: LocalWork, seed: int) -> LocalResult:
+def _alone(job: VisitJob, model: FlatModel, rule: LocalRule, work: LocalWork, seed: int) -> LocalResult:
     """By itself; what a stack cannot do as it does is found on the way."""
-    before = _dice(job, seed)
-    made = train(job, bound, rule=rule, work=work, seed=seed)
-    if before != _dice(job, None):
+    before = _generator_states(job, seed)
+    made = train(job, model, rule=rule, work=work, seed=seed)
+    if before != _generator_states(job, None):
         raise NotStackable("it draws random numbers by itself; dropout by torch's layers, or a client's key, would do")
-    counted = {id(b) for m in bound.module.modules() if (b := getattr(m, "num_batches_tracked", None)) is not None}
-    counted |= {id(b) for b in MaskedBatchNorm(bound.module).counters.values()}
-    if any(id(b) not in counted and not torch.equal(b, first) for b, first in bound.counters):
+    counted = {id(b) for m in model.module.modules() if (b := getattr(m, "num_batches_tracked", None)) is not None}
+    counted |= {id(b) for b in MaskedBatchNorm(model.module).counters.values()}
+    if any(id(b) not in counted and not torch.equal(b, first) for b, first in model.counters):
         raise NotStackable("its model counts in whole numbers of its own")
     return made
 
 
-def _dice(job: VisitJob, seed: int | None) -> tuple[Any, ...]:
+def _generator_states(job: VisitJob, seed: int | None) -> tuple[Any, ...]:
     """What generators would draw next; `seed`: when a visit begins, which is where torch's is set."""
     if seed is not None:
         torch.default_generator.manual_seed(rng.key(seed, Stream.LOCAL, job.client, job.visit) >> 1)
@@ -209,9 +209,9 @@ def with_rounding_noise(job: VisitJob, seed: int) -> VisitJob:
     return job._replace(sent=sent * (1 + 32 * torch.finfo(sent.dtype).eps * way))
 
 
-def _far(a: LocalResult, b: LocalResult, bound: FlatModel) -> float:
+def _far(a: LocalResult, b: LocalResult, model: FlatModel) -> float:
     """The largest of the distances of weights, statistics and of what travels beside them, each in its own size."""
-    n = bound.layout.n_params
+    n = model.layout.n_params
     pairs = [(a.delta[:n], b.delta[:n]), (a.delta[n:], b.delta[n:])]
     pairs += [(torch.tensor([a.loss]), torch.tensor([b.loss]))]
     for mine, other in ((a.extras, b.extras), (a.memory, b.memory)):

@@ -142,7 +142,7 @@ class FunctionalModel:
         return self.outputs(self._sent, x)
 
     def split(self, w: Tensor, x: Tensor, /) -> Split:
-        return _PureSplit(self, w, x)
+        return _FunctionalHeadSplit(self, w, x)
 
     # How
 
@@ -189,19 +189,19 @@ class FunctionalModel:
         return self.drops
 
 
-class _PureSplit:
+class _FunctionalHeadSplit:
     """HeadSplit of a FunctionalModel: the body is run once. Where something follows the head, whole passes are made."""
 
-    def __init__(self, pure: FunctionalModel, w: Tensor, x: Tensor):
-        self._pure, self._w, self._x = pure, w, x
-        layers = pure.layout.layers
+    def __init__(self, model: FunctionalModel, w: Tensor, x: Tensor):
+        self._model, self._w, self._x = model, w, x
+        layers = model.layout.layers
         self._at = [i for i, b in enumerate(layers) if b.kind is Kind.HEAD]
         with torch.enable_grad():
-            self._params = pure._leaves(w)
-            self._out, self._features = run_to_head(pure.head, lambda: pure._run(self._params, x, still=False))
-        if pure.head is not None and self._features is not None:
-            owner = {id(p): n for n, p in pure.head.named_parameters(recurse=False)}
-            named = dict(pure.module.named_parameters())
+            self._params = model._leaves(w)
+            self._out, self._features = run_to_head(model.head, lambda: model._run(self._params, x, still=False))
+        if model.head is not None and self._features is not None:
+            owner = {id(p): n for n, p in model.head.named_parameters(recurse=False)}
+            named = dict(model.module.named_parameters())
             self._names = [owner[id(named[layers[i].name])] for i in self._at]
 
     def head_grad(self, w: Tensor, targets: Any, objective: Objective) -> Tensor:
@@ -213,31 +213,31 @@ class _PureSplit:
                 own, out = [self._params[i] for i in self._at], self._out
                 parts = torch.autograd.grad(objective(out, targets), own, retain_graph=True, materialize_grads=True)
             elif self._features is not None:
-                views = self._pure._leaves(w)
+                views = self._model._leaves(w)
                 own = [views[i] for i in self._at]
                 parts = torch.autograd.grad(objective(self._again(own, self._features.detach()), targets), own)
             else:
-                whole, _ = self._pure.grad(w, (self._x, targets), objective, still=True)
-                parts = tuple(whole[self._pure.layout.layers[i].at] for i in self._at)
+                whole, _ = self._model.grad(w, (self._x, targets), objective, still=True)
+                parts = tuple(whole[self._model.layout.layers[i].at] for i in self._at)
         for i, part in zip(self._at, parts, strict=True):
-            g[self._pure.layout.layers[i].at] = self._pure._flat([part])
+            g[self._model.layout.layers[i].at] = self._model._flat([part])
         return g
 
     def grad(self, w: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         if self._features is None:
-            return self._pure.grad(w, (self._x, y), still=True)
+            return self._model.grad(w, (self._x, y), still=True)
         with torch.enable_grad():
-            views = self._pure._leaves(w)
+            views = self._model._leaves(w)
             own = [views[i] for i in self._at]
-            loss = self._pure.task_loss(self._again(own, self._features), y)
+            loss = self._model.task_loss(self._again(own, self._features), y)
             body = [p for i, p in enumerate(self._params) if i not in self._at]
             grads = torch.autograd.grad(loss, [*own, *body], materialize_grads=True)
         whole = dict(zip([*self._at, *(i for i in range(len(views)) if i not in self._at)], grads, strict=True))
-        return self._pure._flat([whole[i] for i in range(len(views))]), loss.detach()
+        return self._model._flat([whole[i] for i in range(len(views))]), loss.detach()
 
     def _again(self, own: list[Tensor], features: Tensor) -> Tensor:
-        assert self._pure.head is not None
-        out: Tensor = functional_call(self._pure.head, dict(zip(self._names, own, strict=True)), (features,))
+        assert self._model.head is not None
+        out: Tensor = functional_call(self._model.head, dict(zip(self._names, own, strict=True)), (features,))
         return out
 
 

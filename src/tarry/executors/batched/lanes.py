@@ -194,20 +194,20 @@ class GraphLane:
         n = _UNROLLED if steady and most >= _UNROLLED else 1
         key = (lap, c, n, stack.state.key if stack.state is not None else None)
         if key not in buffers.graphs:
-            buffers.graphs[key] = self._captured(program, buffers, c, n)
+            buffers.graphs[key] = self._capture(program, buffers, c, n)
         buffers.graphs[key].replay()
         stack.state = program.after
         return n
 
-    def _captured(self, program: Program, buffers: GraphBuffers, c: int, n: int) -> Any:
+    def _capture(self, program: Program, buffers: GraphBuffers, c: int, n: int) -> Any:
         saved = [t.clone() for t in (*buffers.carried, buffers.column)]
         with nondeterministic():
-            graph = self._recorded(program, buffers, c, n)
+            graph = self._record(program, buffers, c, n)
         for mine, was in zip((*buffers.carried, buffers.column), saved, strict=True):
             mine.copy_(was)
         return graph
 
-    def _recorded(self, program: Program, buffers: GraphBuffers, c: int, n: int) -> Any:
+    def _record(self, program: Program, buffers: GraphBuffers, c: int, n: int) -> Any:
         for _ in range(2):  # libraries initialize at first use, which a capture must not contain
             buffers.column.zero_()
             self._body(program, buffers, c)
@@ -216,7 +216,7 @@ class GraphLane:
         self._pool = self._pool or torch.cuda.graph_pool_handle()
         why: Exception | None = None
         try:
-            with _nothing_collected(), torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+            with _no_garbage_collection(), torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
                 try:
                     self._body(program, buffers, c, n)
                 except Exception as e:
@@ -250,7 +250,7 @@ def _put(own: Sequence[Tensor], new: Sequence[Tensor]) -> None:
 
 
 @contextmanager
-def _nothing_collected() -> Iterator[None]:
+def _no_garbage_collection() -> Iterator[None]:
     """Disable garbage collection: freeing a graph of an earlier run during a capture breaks the capture."""
     gc.collect()
     was = gc.isenabled()

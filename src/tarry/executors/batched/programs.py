@@ -88,7 +88,7 @@ class ProgramCache:
 
     def __init__(
         self,
-        pure: FunctionalModel,
+        model: FunctionalModel,
         rule: LocalRule,
         optimiser: Optimiser,
         x: Tensor,
@@ -98,7 +98,7 @@ class ProgramCache:
         compiled: bool = False,
         own_conv: str = "",  # language of our own convolution kernels: Triton, numba or none
     ):
-        self._pure, self._rule, self._optimiser, self._x, self._y = pure, rule, optimiser, x, y
+        self._model, self._rule, self._optimiser, self._x, self._y = model, rule, optimiser, x, y
         self._rated, self._compiled, self._own_conv = rated, compiled, own_conv
         self._ones: dict[Hashable, TracedStep] = {}
         self._for_many: dict[Hashable, GraphModule] = {}
@@ -110,8 +110,8 @@ class ProgramCache:
 
         def fn(*args: Tensor) -> tuple[Any, list[Tensor]]:
             *stays, w, stats = args
-            self._pure.begin_step(stays[0], stats)
-            state = self._rule.init(w, self._context(context, stays), self._pure)
+            self._model.begin_step(stays[0], stats)
+            state = self._rule.init(w, self._context(context, stays), self._model)
             form, tensors = flatten(state)
             return form, tensors
 
@@ -122,8 +122,8 @@ class ProgramCache:
 
         def fn(*args: Tensor) -> tuple[Any, list[Tensor]]:
             stays, (_, stats, *tensors) = args[: self._stays(context)], args[self._stays(context) :]
-            self._pure.begin_step(stays[0], stats)
-            after = self._rule.turn(lap, state.filled(tensors), self._pure)
+            self._model.begin_step(stays[0], stats)
+            after = self._rule.turn(lap, state.filled(tensors), self._model)
             return flatten(after)
 
         return self._program(("turn", lap), c, context, state, fn, rows, _masking if ragged else None)
@@ -132,8 +132,8 @@ class ProgramCache:
         self, lap: int, c: int, context: RecordSpec, state: RecordSpec, rows: Rows, *, ragged: bool, width: int
     ) -> Program:
         """Return the program of a step on a mini-batch."""
-        k, task = self._stays(context), self._pure.task
-        augmented, noisy = task.augment is not None, self._pure.drops is not None
+        k, task = self._stays(context), self._model.task
+        augmented, noisy = task.augment is not None, self._model.drops is not None
         n_batch = 2 + augmented + noisy + ragged
 
         def fn(*args: Tensor) -> tuple[Any, list[Tensor]]:
@@ -142,10 +142,10 @@ class ProgramCache:
             if task.augment is not None:
                 x = task.augment(x, more[0])
             key = more[augmented] if noisy else None
-            self._pure.begin_step(stays[0], stats, more[-1] if ragged else None, key, lap)
-            made = self._rule.laps[lap](w, (x, y), self._context(context, stays), state.filled(tensors), self._pure)
+            self._model.begin_step(stays[0], stats, more[-1] if ragged else None, key, lap)
+            made = self._rule.laps[lap](w, (x, y), self._context(context, stays), state.filled(tensors), self._model)
             form, moved = flatten(made[1])
-            return form, [made[0], self._pure.stats, *moved, made[2]]
+            return form, [made[0], self._model.stats, *moved, made[2]]
 
         def with_batch() -> list[Tensor]:
             batch = [t[:1].expand(width, *t.shape[1:]).contiguous() for t in (self._x, self._y)]
@@ -173,7 +173,7 @@ class ProgramCache:
     def _context(self, context: RecordSpec, stays: Sequence[Tensor]) -> Any:
         if self._rated:
             assert self._optimiser.at is not None
-            self._pure.use(self._optimiser.at(stays[1]))
+            self._model.use(self._optimiser.at(stays[1]))
         return context.filled(stays[1 + self._rated :])
 
     def _program(
@@ -238,7 +238,7 @@ class ProgramCache:
         if c > 1:
             graph = stacked(one, _repeated(alone, c))
         else:
-            graph = rewrite_channels_last(one, alone) if self._pure.channels_last else one
+            graph = rewrite_channels_last(one, alone) if self._model.channels_last else one
         made = _with_compile_errors(torch.compile(graph, fullgraph=True, dynamic=False, options=_HOW))
         return _alone(made) if c == 1 else made
 
@@ -255,7 +255,7 @@ class ProgramCache:
         try:
             graph = traced(tensors_alone, rows)
         finally:
-            self._pure.use(self._optimiser)
+            self._model.use(self._optimiser)
         of_same_kind = [k for k in self._ones if k[:2] == key[:2]]  # type: ignore[index]
         if len(of_same_kind) >= _MOST_FORMS:
             raise NotStackable("its state changes at every step in something that is no tensor")
@@ -267,7 +267,7 @@ class ProgramCache:
         """Return a wrapper of a stacked step: it looks up the batch, and keeps clients that are done as they are."""
         x, y = self._x, self._y
         n_batch = (
-            1 + (self._pure.task.augment is not None) + (self._pure.drops is not None) + 2 * ragged
+            1 + (self._model.task.augment is not None) + (self._model.drops is not None) + 2 * ragged
         )  # of the batch
 
         def wrap(run: Callable[..., Any]) -> Callable[..., tuple[Tensor, ...]]:

@@ -37,7 +37,7 @@ def record_graph(fn: Callable[..., Any], args: Sequence[Tensor]) -> GraphModule:
     recorder = _Recorder(given)
     with torch.random.fork_rng(devices), recorder, _ForbidReads():
         out = fn(*given)
-    return recorder.finished(out)
+    return recorder.finish(out)
 
 
 class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -87,7 +87,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._is(tensor, node := self._graph.get_attr(name))
         return node
 
-    def finished(self, out: Any) -> GraphModule:
+    def finish(self, out: Any) -> GraphModule:
         self._graph.output(tree_map_only(Tensor, self._node, out))
         for node in self._graph.nodes:
             node.meta["val"] = tree_map_only(Tensor, lambda t: t.detach().to("meta"), node.meta.get("val"))

@@ -79,7 +79,7 @@ class BatchedTrainer:
 
     def __init__(
         self,
-        bound: FlatModel,
+        model: FlatModel,
         *,
         rule: LocalRule,
         work: LocalWork,
@@ -91,28 +91,28 @@ class BatchedTrainer:
         channels_last: bool = False,
         own_conv: str = "",
     ):
-        if (why := _unfit(bound, work)) is not None:
+        if (why := why_not_stackable(model, work)) is not None:
             raise NotStackable(why)
-        self._bound, self._rule, self._work, self._seed = bound, rule, work, seed
-        bound.load(bound.flat)  # counters as built, as at the start of every visit
-        self._device = bound.flat.device
+        self._model, self._rule, self._work, self._seed = model, rule, work, seed
+        model.load(model.flat)  # counters as built, as at the start of every visit
+        self._device = model.flat.device
         cuda = self._device.type == "cuda"
         lanes = lanes if cuda or not compiled else 1  # torch.compile does not work in several threads
         self.lanes, self.size, self.most_lanes, self.own_conv, self.compiled = lanes, size, lanes, own_conv, compiled
         self._sizes = SizeBuckets()  # sizes of compiled stacks
-        self._inner = ChannelsLastOrder(bound.layout, self._device) if channels_last else None
+        self._inner = ChannelsLastOrder(model.layout, self._device) if channels_last else None
         self._bytes: dict[Hashable, int] = {}
         self._fit: dict[Hashable, int] = {}
         self._padding = 0
-        x, y, self._offsets = self._examples = _all_examples(bound.task)
-        self._n_draws = bound.task.draws if bound.task.augment is not None else 0
+        x, y, self._offsets = self._examples = _all_examples(model.task)
+        self._n_draws = model.task.draws if model.task.augment is not None else 0
         self._longest = max(b - a for a, b in pairwise(self._offsets))
         self._masked = compiled and self.masks
-        self._pure = FunctionalModel(
-            bound.module, bound.layout, bound.task, work.optimiser, bound.head, bf16=bf16, channels_last=channels_last
+        self._functional = FunctionalModel(
+            model.module, model.layout, model.task, work.optimiser, model.head, bf16=bf16, channels_last=channels_last
         )
         self._steps = ProgramCache(
-            self._pure,
+            self._functional,
             rule,
             work.optimiser,
             x,
@@ -138,17 +138,17 @@ class BatchedTrainer:
     def masks(self) -> bool:
         """Whether rows may have to be masked: of shorter batches, or of clients that are done."""
         first, *others = {b - a for a, b in pairwise(self._offsets)}
-        return bool(others) or bool(first % self._work.batch if self._work.batch else first != _doubling(first))
+        return bool(others) or bool(first % self._work.batch if self._work.batch else first != _next_power_of_2(first))
 
     @torch.no_grad()
-    def means(self) -> bool:
+    def loss_is_mean(self) -> bool:
         """Return whether the task's loss is the mean of the examples' losses, tried on some examples of all clients."""
         x, y, ends = self._examples
 
         def outputs(at: Tensor) -> Any:
-            return self._bound.outputs(self._bound.flat, x[at])
+            return self._model.outputs(self._model.flat, x[at])
 
-        return is_example_mean(self._bound.task.loss, outputs, y[: ends[-1]], cuda=self._device.type == "cuda")
+        return is_example_mean(self._model.task.loss, outputs, y[: ends[-1]], cuda=self._device.type == "cuda")
 
     @torch.no_grad()
     def train(self, jobs: Sequence[VisitJob]) -> list[LocalResult]:
@@ -156,19 +156,19 @@ class BatchedTrainer:
         groups, done = list(self._groups([self._visit(job) for job in jobs])), dict[int, LocalResult]()
         if self._device.type == "cuda":
             stacks = [(members, self._stack(members, width, most)) for members, width, most in groups]
-            self._run([self._course(lane, stacks[i :: self.lanes]) for i, lane in enumerate(self._lanes)])
+            self._run([self._run_stacks(lane, stacks[i :: self.lanes]) for i, lane in enumerate(self._lanes)])
             torch.cuda.synchronize(self._device)
             for members, stack in stacks:
                 done |= self._finished(members, stack)
         else:
-            self._run([self._whole_course(lane, groups[i :: self.lanes], done) for i, lane in enumerate(self._lanes)])
+            self._run([self._run_groups(lane, groups[i :: self.lanes], done) for i, lane in enumerate(self._lanes)])
         return [done[j.number] for j in jobs]
 
     def _visit(self, job: VisitJob) -> PreparedJob:
         work, offset = self._work, self._offsets[job.client]
         n, who = self._offsets[job.client + 1] - offset, (job.client, job.visit)
         key = rng.key(self._seed, Stream.LOCAL, *who)
-        brief = Brief(job.sent, job.payload, job.memory, self._bound.layout, key, work.n_steps(n), work.n_batches(n))
+        brief = Brief(job.sent, job.payload, job.memory, self._model.layout, key, work.n_steps(n), work.n_batches(n))
         start, context = checked(self._rule, "begin", self._rule.begin(brief), 2)
         form, tensors = flatten(context)
         optimiser = work.optimiser if work.optimizer_at is None else work.optimizer_at(job.version)
@@ -182,7 +182,7 @@ class BatchedTrainer:
         aligned = len(self._rule.laps) > 1
         for v in visits:
             width = self._width(v.examples[0])
-            alike = (str(v.form.spec), v.form.kinds, _doubling(v.brief.n_batches) if aligned else 0)
+            alike = (str(v.form.spec), v.form.kinds, _next_power_of_2(v.brief.n_batches) if aligned else 0)
             together.setdefault((width, alike), []).append(v)
         for key, members in together.items():
             width = key[0]  # type: ignore[index]
@@ -196,7 +196,7 @@ class BatchedTrainer:
 
     def _width(self, n: int) -> int:
         """Return the width of batches for a client with n examples; one width for all where steps are compiled."""
-        most = _doubling(self._longest if self.compiled else n)
+        most = _next_power_of_2(self._longest if self.compiled else n)
         return (most if self._work.batch is None else min(self._work.batch, most)) + self._padding
 
     def _fitting(self, visit: PreparedJob, width: int, key: Hashable) -> int:
@@ -205,7 +205,7 @@ class BatchedTrainer:
         Computed once: free memory is less later, when such stacks have taken some, and every other number would be
         another size to compile.
         """
-        steps = _doubling(visit.brief.n_steps)
+        steps = _next_power_of_2(visit.brief.n_steps)
         if (key, steps) not in self._fit:
             if key not in self._bytes:
                 stack = self._stack([visit], width)
@@ -224,18 +224,18 @@ class BatchedTrainer:
         left: Callable[[int], int] = padded
         if self.compiled and most is not None:
             fill, left = partial(self._sizes, most=most, lanes=self.lanes), partial(self._sizes.left, most=most)
-        n = self._bound.layout.n_params
+        n = self._model.layout.n_params
         filled = [*members, *[members[0]] * (fill(len(members)) - len(members))]
-        starts = self._there(torch.stack([v.start for v in filled]))
+        starts = self._to_inner(torch.stack([v.start for v in filled]))
         as_received = all(v.start is v.brief.weights for v in filled)
-        stays = [starts if as_received else self._there(torch.stack([v.brief.weights for v in filled]))]
+        stays = [starts if as_received else self._to_inner(torch.stack([v.brief.weights for v in filled]))]
         if self._work.optimizer_at is not None:
             stays.append(starts.new_tensor([v.optimiser.lr for v in filled]))
-        stays += [self._there(torch.stack(column)) for column in zip(*(v.tensors for v in filled), strict=True)]
-        stats = torch.cat([starts[:, n:], self._pure.counts.to(starts).expand(len(filled), -1)], 1)
+        stays += [self._to_inner(torch.stack(column)) for column in zip(*(v.tensors for v in filled), strict=True)]
+        stats = torch.cat([starts[:, n:], self._functional.counts.to(starts).expand(len(filled), -1)], 1)
         changes = [starts[:, :n].contiguous(), stats, starts.new_zeros(len(filled))]
         examples = [v.examples for v in members]
-        noise = [v.noise for v in members] if self._pure.drops is not None else None
+        noise = [v.noise for v in members] if self._functional.drops is not None else None
         laps = len(self._rule.laps)
         plan = schedule(
             examples, self._work, laps=laps, width=width, like=starts, n_draws=self._n_draws, noise=noise,
@@ -243,22 +243,22 @@ class BatchedTrainer:
         )  # fmt: skip
         return Stack(plan, merge_specs([v.form for v in members]), stays, changes, width)
 
-    def _there(self, stack: Tensor) -> Tensor:
+    def _to_inner(self, stack: Tensor) -> Tensor:
         return stack if self._inner is None else self._inner.to_inner(stack)
 
     def _run(self, courses: Sequence[Iterator[None]]) -> None:
         if self._threads is not None and self.lanes > 1:
-            for done in [self._threads.submit(_through, course) for course in courses[: self.lanes]]:
+            for done in [self._threads.submit(_run_to_end, course) for course in courses[: self.lanes]]:
                 done.result()
         else:
             for _ in zip_longest(*courses[: self.lanes]):
                 pass
 
-    def _course(self, lane: Any, stacks: Sequence[tuple[Sequence[PreparedJob], Stack]]) -> Iterator[None]:
+    def _run_stacks(self, lane: Any, stacks: Sequence[tuple[Sequence[PreparedJob], Stack]]) -> Iterator[None]:
         for _, stack in stacks:
             yield from lane.run(stack)
 
-    def _whole_course(self, lane: Any, groups: Sequence[Group], done: dict[int, LocalResult]) -> Iterator[None]:
+    def _run_groups(self, lane: Any, groups: Sequence[Group], done: dict[int, LocalResult]) -> Iterator[None]:
         """Build, run and take apart one stack after the other, so that a lane holds the memory of one."""
         for members, width, most in groups:
             stack = self._stack(members, width, most)
@@ -267,14 +267,14 @@ class BatchedTrainer:
             del stack  # before the next one is made
 
     def _finished(self, members: Sequence[PreparedJob], stack: Stack) -> dict[int, LocalResult]:
-        if self._pure.norms.pairs and stack.schedule.single:
+        if self._functional.norms.pairs and stack.schedule.single:
             raise NotStackable("a client has a batch of one example, and the model has batch normalisation")
         return dict(zip((v.job.number for v in members), self._outcomes(members, stack), strict=True))
 
     def _outcomes(self, members: Sequence[PreparedJob], stack: Stack) -> Iterator[LocalResult]:
         assert stack.state is not None
         w, stats, totals, *state = stack.carried
-        layout = self._bound.layout
+        layout = self._model.layout
         ends = torch.cat([w, stats[:, : layout.size - layout.n_params]], 1) if layout.stats else w
         if self._inner is not None:
             ends, state = self._inner.to_layout(ends), [self._inner.to_layout(t) for t in state]
@@ -294,9 +294,9 @@ class BatchedTrainer:
             )
 
 
-def _unfit(bound: FlatModel, work: LocalWork) -> str | None:
+def why_not_stackable(model: FlatModel, work: LocalWork) -> str | None:
     """Return why stacking is impossible, as far as this shows without a trial; None where it does not."""
-    given = bound.task.clients
+    given = model.task.clients
     shapes = set() if isinstance(given, Shards) else {(x.shape[1:], y.shape[1:], x.dtype, y.dtype) for x, y in given}
     if len(shapes) > 1:
         return "clients' examples have different shapes"
@@ -313,10 +313,10 @@ def _all_examples(task: Task) -> tuple[Tensor, Tensor, list[int]]:
     ends = [0]
     for x, _ in clients:
         ends.append(ends[-1] + len(x))
-    return _joined([x for x, _ in clients]), _joined([y for _, y in clients]), ends
+    return _concatenate([x for x, _ in clients]), _concatenate([y for _, y in clients]), ends
 
 
-def _joined(parts: Sequence[Tensor]) -> Tensor:
+def _concatenate(parts: Sequence[Tensor]) -> Tensor:
     """Concatenate tensors; without a copy where they are consecutive slices of one."""
     first, end = parts[0], parts[0].storage_offset()
     for part in parts:
@@ -330,7 +330,7 @@ def _joined(parts: Sequence[Tensor]) -> Tensor:
     return first.as_strided(shape, strides)
 
 
-def _doubling(n: int) -> int:
+def _next_power_of_2(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
@@ -339,7 +339,7 @@ def _own(t: Tensor) -> Tensor:
     return t.clone() if t.untyped_storage().nbytes() > t.nbytes else t
 
 
-def _through(course: Iterator[None]) -> None:
+def _run_to_end(course: Iterator[None]) -> None:
     with torch.no_grad():
         for _ in course:
             pass
