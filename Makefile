@@ -57,6 +57,7 @@ bench-gpu:
 	$(TOGETHER) --own-conv --compile --lanes 4 --only cnn --rounds 4 --name gpu-cnn-compiled
 	$(TOGETHER) --channels-last --compile --lanes 4 --size 1 --only resnet18-25 --rounds 4 \
 	  --name gpu-resnet18-channels-last
+	$(TOGETHER) --compile --lanes 4 --size 1 --only resnet18-25 --rounds 4 --name gpu-resnet18-channels-first
 	$(PYTHON) benchmarks/page.py
 
 # The pages of docs/methods, from the registry.

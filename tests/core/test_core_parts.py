@@ -28,7 +28,7 @@ from tarry.core.parts import (
     stateless,
 )
 from tarry.core.server import Server
-from tarry.core.tickets import Start, Ticket, Trained, Update
+from tarry.core.tickets import LocalResult, Start, Ticket, Update
 
 LAYOUT = Layout((Block("w", 0, 2, (2,), Kind.PARAM),))
 DEFAULTS: dict[str, Any] = {
@@ -98,7 +98,7 @@ def together(log: list[str], *, always: bool = True) -> Method:
 def arrived(method: Method) -> Server:
     server = Server(method, vec(0, 0), layout=LAYOUT, n_clients=2, seed=0)
     ticket = server.hand_out(0, 0.0)
-    assert server.receive(ticket.number, Trained(vec(1, 2), 1, 1, 0.5), 1.0).stepped
+    assert server.receive(ticket.number, LocalResult(vec(1, 2), 1, 1, 0.5), 1.0).stepped
     return server
 
 

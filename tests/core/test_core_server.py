@@ -12,7 +12,7 @@ from tarry.core.method import Method
 from tarry.core.parts import Part, stateless
 from tarry.core.server import Server
 from tarry.core.state_tree import Ledger, tensors
-from tarry.core.tickets import Start, Ticket, Trained, Update
+from tarry.core.tickets import LocalResult, Start, Ticket, Update
 from tarry.methods import methods
 
 LAYOUT = Layout((Block("w", 0, 2, (2,), Kind.PARAM),))
@@ -23,8 +23,8 @@ def vec(*values: float) -> Tensor:
     return torch.tensor(values, dtype=torch.float64)
 
 
-def moved(*delta: float, n: int = 1, finite: bool = True, **kw: object) -> Trained:
-    return Trained(vec(*delta), n_examples=n, n_steps=1, loss=0.5, finite=finite, **kw)  # type: ignore[arg-type]
+def moved(*delta: float, n: int = 1, finite: bool = True, **kw: object) -> LocalResult:
+    return LocalResult(vec(*delta), n_examples=n, n_steps=1, loss=0.5, finite=finite, **kw)  # type: ignore[arg-type]
 
 
 class TinyLab:

@@ -15,7 +15,7 @@ from tarry.core.layout import Layout
 from tarry.core.method import Method, Now, Part
 from tarry.core.server import Server
 from tarry.core.state_tree import Ledger, StateRecord, copied, restored, tables, tensors
-from tarry.core.tickets import Trained, Update
+from tarry.core.tickets import LocalResult, Update
 from tarry.record import checkpoint
 
 
@@ -122,7 +122,7 @@ def test_a_server_resumes_a_method_whose_state_is_a_record(tmp_path: Path) -> No
 
     def arrive(s: Server, client: int) -> None:
         ticket = s.hand_out(client, 0.0)
-        s.receive(ticket.number, Trained(torch.ones(3), 5, 1, 0.5), 1.0)
+        s.receive(ticket.number, LocalResult(torch.ones(3), 5, 1, 0.5), 1.0)
 
     first = server()
     arrive(first, 2)

@@ -17,7 +17,7 @@ from torch import nn
 
 import tarry
 from tarry.core.errors import BadInput
-from tarry.core.tickets import Trained
+from tarry.core.tickets import LocalResult
 from tarry.deploy.client import worker as worker_module
 from tarry.deploy.client.client_store import ClientStore
 from tarry.deploy.client.worker import Worker
@@ -320,7 +320,7 @@ def test_what_comes_is_put_where_it_is_trained(tmp_path, monkeypatch):
     def look(job, bound, **_):
         seen.extend([job.sent, *job.payload.values(), *job.memory.values()])
         made = torch.ones(2)
-        return Trained(made, 5, 1, 0.5, True, {"more": made}, {"own": made}, {})
+        return LocalResult(made, 5, 1, 0.5, True, {"more": made}, {"own": made}, {})
 
     monkeypatch.setattr(worker_module, "train", look)
     elsewhere = SimpleNamespace(flat=torch.empty(0, device="meta"))

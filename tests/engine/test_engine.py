@@ -21,7 +21,7 @@ from tarry.core.idle_clients import Roster
 from tarry.core.layout import Block, Kind, Layout
 from tarry.core.method import Horizon
 from tarry.core.server import Server
-from tarry.core.tickets import Trained
+from tarry.core.tickets import LocalResult
 from tarry.engine.budget import Budget
 from tarry.engine.engine import Engine
 from tarry.methods import methods
@@ -41,8 +41,8 @@ RUNS: list[tuple[str, dict[str, Any], int]] = [  # method, its parameters, ticke
 SEEDS = range(2)
 
 
-def result_of(number: int, *, finite: bool = True) -> Trained:
-    return Trained(torch.randn(SIZE, generator=torch.Generator().manual_seed(number)), 3, 2, 0.5, finite)
+def result_of(number: int, *, finite: bool = True) -> LocalResult:
+    return LocalResult(torch.randn(SIZE, generator=torch.Generator().manual_seed(number)), 3, 2, 0.5, finite)
 
 
 def engine_of(

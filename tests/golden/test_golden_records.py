@@ -11,7 +11,7 @@ from tarry.core.events import Event
 from tarry.record import checkpoint
 from tarry.runs.build import build_run
 from tarry.runs.simulation import Simulation
-from tarry.training.determinism import calm
+from tarry.training.determinism import deterministic
 
 from .traces import KEPT, SETTINGS
 
@@ -35,7 +35,7 @@ def simulated(saved: Any = None) -> tuple[list[dict[str, Any]], list[Any]]:
     def note(e: Event) -> None:
         events.append({field: getattr(e, field) for field in KEPT})
 
-    with calm():
+    with deterministic():
         executor = made.executor()
         sim = made.simulator(executor, [note])
         if saved is not None:

@@ -18,7 +18,7 @@ from tarry.core.method import Method, Now
 from tarry.core.optim import Optimiser
 from tarry.core.parts import Aggregate, Dispatch, Part
 from tarry.core.task import Examples
-from tarry.core.tickets import Offer, Trained, Update
+from tarry.core.tickets import LocalResult, Offer, Update
 from tarry.runs.simulation import Simulation
 
 from .small import flat_loss, small_task
@@ -175,7 +175,7 @@ def test_the_server_writes_neither_to_tickets_nor_to_what_came_back(choice: Choi
     out = [server.hand_out(client, 0.0) for client in range(4)]
     for time, ticket in enumerate(out, 1):
         delta = torch.linspace(-1, 1, len(ticket.sent)) * time
-        trained = Trained(delta, 10, 2, 0.5)
+        trained = LocalResult(delta, 10, 2, 0.5)
         watch = Watch([(t.sent, t.anchor, t.payload) for t in out], delta, server.weights)
         server.receive(ticket.number, trained, float(time))
         assert watch.check("receive") >= 10

@@ -17,12 +17,12 @@ from tarry.core.layout import Layout
 from tarry.core.optim import optimiser
 from tarry.core.server import Server
 from tarry.core.task import Task
-from tarry.core.tickets import Trained
+from tarry.core.tickets import LocalResult
 from tarry.record import checkpoint
 from tarry.runs.simulation import Simulation
 from tarry.sim.simulator import Simulator
-from tarry.training.flat_model import Bound
-from tarry.training.server_model import ModelLab
+from tarry.training.flat_model import FlatModel
+from tarry.training.server_model import FlatServerModel
 
 from .variants import Choice, built, label, planned
 
@@ -131,13 +131,13 @@ def test_the_peak_of_three_clients_by_hand() -> None:
     module = torch.nn.Linear(3, 4, bias=False)
     layout = Layout.of(module)
     task = Task("hand", lambda: module, cross_entropy, unlabelled=x)
-    lab = ModelLab(Bound(copy.deepcopy(module), layout, task, optimiser(lr=1.0)))
+    lab = FlatServerModel(FlatModel(copy.deepcopy(module), layout, task, optimiser(lr=1.0)))
     method = built({"name": "fedecho", "buffer": 2})
     server = Server(method, torch.zeros(12), layout=layout, n_clients=3, seed=0, lab=lab)
     tickets = [server.hand_out(c, 0.0) for c in range(3)]
     p, t, peaks = 12 * 4, 20 * 4 * 4, []
     for ticket in tickets:
-        server.receive(ticket.number, Trained(torch.ones(12) * (1 + ticket.client), 1, 1, 0.5), 1.0)
+        server.receive(ticket.number, LocalResult(torch.ones(12) * (1 + ticket.client), 1, 1, 0.5), 1.0)
         peaks.append(server.ledger.peak)
     assert peaks == [2 * p + t, 2 * p + 4 + 2 * t, 2 * p + 3 * t]
     assert server.version == 1

@@ -24,8 +24,8 @@ from tarry.parts.distil import Distillation, clip_norm, distill, with_distillati
 from tarry.parts.manifold import line
 from tarry.parts.staleness import constant
 from tarry.parts.step import add
-from tarry.training.flat_model import Bound
-from tarry.training.server_model import ModelLab
+from tarry.training.flat_model import FlatModel
+from tarry.training.server_model import FlatServerModel
 
 F64 = torch.float64
 HOW = Distillation(lr=0.01, q=3, batch=4, clip=0.5)
@@ -55,8 +55,8 @@ class Bench:
                 stat += 0.3 if "mean" in name else 0.5
         self.layout = Layout.of(self.module)
         task = Task("bench", lambda: self.module, cross_entropy, unlabelled=drawn(n, 3, seed=2))
-        bound = Bound(copy.deepcopy(self.module), self.layout, task, optimiser(lr=1.0))
-        self.lab = ModelLab(bound)
+        bound = FlatModel(copy.deepcopy(self.module), self.layout, task, optimiser(lr=1.0))
+        self.lab = FlatServerModel(bound)
         self.weights = self.layout.read(self.module, F64)
 
     def now(self, **changes: Any) -> Now:

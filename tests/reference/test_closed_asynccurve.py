@@ -18,11 +18,11 @@ from tarry.core.layout import Block, Kind, Layout
 from tarry.core.local_rule import Brief, LocalRule
 from tarry.core.method import Now
 from tarry.core.optim import optimiser
-from tarry.core.tickets import Job, Offer, Ticket, Trained, Update
+from tarry.core.tickets import LocalResult, Offer, Ticket, Update, VisitJob
 from tarry.parts.curve import CurveLearning
 from tarry.parts.manifold import line
-from tarry.training.flat_model import Bound
-from tarry.training.visit import Work, train
+from tarry.training.flat_model import FlatModel
+from tarry.training.visit import LocalWork, train
 
 from .asynccurve import lorentz_gradient, lorentz_term
 from .problem import Problem
@@ -68,13 +68,13 @@ def lorentz_gradient_in_double(w: Tensor, start: Tensor) -> Tensor:
     return torch.exp(gap) * (x - y - (a - b) / a * x)
 
 
-def visit(made: CurveLearning, *, seed: int = 0) -> Trained:
+def visit(made: CurveLearning, *, seed: int = 0) -> LocalResult:
     """One client's visit of three epochs of three batches."""
     problem, unused = Problem.draw(seed, p=3, h=3, sizes=[6]), optimiser("sgd", lr=1.0)
     task = problem.task()
     assert isinstance(task.model, torch.nn.Module)
-    bound, work = Bound(task.model, Layout.of(task.model), task, unused), Work(unused, epochs=3, batch=2)
-    return train(Job(0, 0, 0, torch.from_numpy(problem.w0)), bound, rule=made, work=work, seed=0)
+    bound, work = FlatModel(task.model, Layout.of(task.model), task, unused), LocalWork(unused, epochs=3, batch=2)
+    return train(VisitJob(0, 0, 0, torch.from_numpy(problem.w0)), bound, rule=made, work=work, seed=0)
 
 
 def test_a_control_point_is_orthogonal_to_the_line_unless_gamma_lets_it_be() -> None:
@@ -177,8 +177,8 @@ def test_running_statistics_move_once_a_batch_with_the_endpoint(solver: str) -> 
     layout = Layout.of(task.model)
     sent = layout.read(task.model, torch.float32)
     for made in (LocalRule(), rule(solver=solver, lr=1e-300, control_lr=1e-300)):
-        bound = Bound(copy.deepcopy(task.model), layout, task, unmoved)
-        out = train(Job(0, 1, 0, sent), bound, rule=made, work=Work(unmoved, epochs=2, batch=4), seed=3)
+        bound = FlatModel(copy.deepcopy(task.model), layout, task, unmoved)
+        out = train(VisitJob(0, 1, 0, sent), bound, rule=made, work=LocalWork(unmoved, epochs=2, batch=4), seed=3)
         stats.append(out.delta[layout.n_params :])
     assert stats[0].norm() > 0.1
     torch.testing.assert_close(stats[1], stats[0], rtol=1e-6, atol=1e-7)

@@ -19,8 +19,8 @@ from tarry.core.layout import Layout
 from tarry.core.local_rule import Brief
 from tarry.core.optim import optimiser
 from tarry.parts.proximal import NTD, WholePasses
-from tarry.training.flat_model import Bound
-from tarry.training.visit import Visit, Work
+from tarry.training.flat_model import FlatModel
+from tarry.training.visit import BatchIterator, LocalWork
 
 from .fedasync import FedAsync, polynomial
 from .fedavg import FedAvg
@@ -99,10 +99,10 @@ def test_the_auxiliary_strategy_of_fedsol_is_fedntd(case: Classified) -> None:
 # The loss itself
 
 
-def bound_to(net: nn.Module, x: Tensor, y: Tensor) -> Bound:
+def bound_to(net: nn.Module, x: Tensor, y: Tensor) -> FlatModel:
     task = tarry.Task("one", model=net, loss=cross_entropy, clients=[(x, y)])
-    bound = Bound(copy.deepcopy(net), Layout.of(net), task, optimiser("sgd", lr=0.1))
-    bound.visit = Visit(bound.flat.clone(), (x, y), Work(bound.optimiser, steps=1, epochs=None), 0)
+    bound = FlatModel(copy.deepcopy(net), Layout.of(net), task, optimiser("sgd", lr=0.1))
+    bound.visit = BatchIterator(bound.flat.clone(), (x, y), LocalWork(bound.optimiser, steps=1, epochs=None), 0)
     return bound
 
 

@@ -25,16 +25,15 @@ from tarry.config.spec import Spec
 from tarry.core.errors import BadInput, TarryError, WorkerDied
 from tarry.core.events import Event
 from tarry.core.tickets import NOTHING, Ticket
-from tarry.executors import ray as module
 from tarry.executors import ray_cluster
-from tarry.executors.inline import Executor
+from tarry.executors.base import Executor
 from tarry.executors.ray import Ray, _setup, _Store, _Trainer
 from tarry.runs.build import build_run
 from tarry.runs.compare import _one, specs_of
 from tarry.runs.parallel_ray import _run, run_on_ray
 from tarry.runs.run import Progress
 from tarry.runs.simulation import Simulation
-from tarry.training.determinism import calm
+from tarry.training.determinism import deterministic
 
 HERE = os.getpid()
 
@@ -217,7 +216,7 @@ def test_clients_of_a_worker_that_was_killed_at_work_are_trained_again_to_the_sa
 
 
 def test_a_client_that_kills_its_workers_again_and_again_is_named(monkeypatch):
-    monkeypatch.setattr(module, "_LIVES", 2)
+    monkeypatch.setattr(Ray, "lives", 2)
 
     def loss(out: Tensor, y: Tensor) -> Tensor:
         if os.getpid() != HERE and y.shape[0] == 7:
@@ -242,14 +241,14 @@ def test_an_exception_in_a_worker_reaches_the_caller_with_its_text():
     made = build_run(Spec.of({"task": task(worm), **SMALL}))
     setup = _setup(made.module, made.layout, made.task, made.method.local, made.work, 0)
     weights = made.layout.read(made.module, torch.float32).numpy()
-    with calm():  # a worker's habits are its own process's
+    with deterministic():  # a worker's habits are its own process's
         said = _Trainer(setup).train((0, 1, 0), None, {}, (), weights)
     with pytest.raises(TarryError, match=r"(?s)in a Ray worker: ZeroDivisionError: there is a worm.*in worm"):
-        Ray.__new__(Ray)._take(0, said)
+        Ray.__new__(Ray)._on_answer(0, said)
 
 
 def test_workers_that_never_come_up_are_given_up_with_the_reason(monkeypatch):
-    monkeypatch.setattr(module, "_LIVES", 1)
+    monkeypatch.setattr(Ray, "lives", 1)
 
     class Unlucky(nn.Linear):
         def __setstate__(self, state: dict[str, Any]) -> None:

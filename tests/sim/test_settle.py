@@ -16,7 +16,7 @@ from tarry.core.layout import Block, Kind, Layout
 from tarry.core.method import Method, Now
 from tarry.core.parts import Aggregate
 from tarry.core.server import Server
-from tarry.core.tickets import Ticket, Trained, Update
+from tarry.core.tickets import LocalResult, Ticket, Update
 from tarry.parts.epochs import EpochServer, at_epoch_ends, epoch_aggregate, storable
 from tarry.record.rows import read_rows
 from tarry.runs.build import build_run
@@ -112,7 +112,7 @@ def test_settling_steps_by_what_the_aggregate_passes_on() -> None:
     s = server(instants())
     tickets = [s.hand_out(c, 0.0) for c in range(3)]
     for t in tickets[:2]:
-        receipt = s.receive(t.number, Trained(torch.tensor([1.0, 2.0], dtype=torch.float64), 1, 1, 0.5), 1.0)
+        receipt = s.receive(t.number, LocalResult(torch.tensor([1.0, 2.0], dtype=torch.float64), 1, 1, 0.5), 1.0)
         assert not receipt.stepped
     assert (s.version, s.weights.tolist()) == (0, [0, 0])
     assert s.settle(1.0) is True
@@ -124,7 +124,7 @@ def test_settling_steps_by_what_the_aggregate_passes_on() -> None:
 def test_what_is_out_before_a_settled_step_is_one_step_staler_after_it() -> None:
     s = server(instants())
     first, second = s.hand_out(0, 0.0), s.hand_out(1, 0.0)
-    one = Trained(torch.ones(2, dtype=torch.float64), 1, 1, 0.5)
+    one = LocalResult(torch.ones(2, dtype=torch.float64), 1, 1, 0.5)
     assert s.receive(first.number, one, 1.0).staleness == 0
     s.settle(1.0)
     assert s.receive(second.number, one, 2.0).staleness == 1

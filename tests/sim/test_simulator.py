@@ -20,7 +20,7 @@ from tarry.core.idle_clients import Roster
 from tarry.core.layout import Block, Kind, Layout
 from tarry.core.method import Method
 from tarry.core.server import Server
-from tarry.core.tickets import Ticket, Trained
+from tarry.core.tickets import LocalResult, Ticket
 from tarry.delays.availability import Availability
 from tarry.engine.budget import Budget
 from tarry.methods import methods
@@ -43,13 +43,13 @@ class Counting:
         self.jobs[ticket.number] = ticket
         self.memories[ticket.number] = memory
 
-    def collect(self, number: int) -> Trained:
+    def collect(self, number: int) -> LocalResult:
         t = self.jobs.pop(number)
         delta = torch.zeros(self.n)
         delta[t.client] = 1.0
         finite = (t.client, t.visit) not in self.bad
         kept = {"visits": torch.tensor(t.visit)} if self.memory else {}
-        return Trained(delta, 1, 1, 0.25 if finite else nan, finite, {"extra": torch.zeros(3)}, kept)
+        return LocalResult(delta, 1, 1, 0.25 if finite else nan, finite, {"extra": torch.zeros(3)}, kept)
 
     def close(self) -> None: ...
 

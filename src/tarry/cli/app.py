@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar
 import typer
 
 from ..core.errors import TarryError
-from ..vector.process import keep_memory
+from ..vector.process import tune_malloc
 from ..version import __version__
 from .lazy import HELP, LazyCommand, LazyGroup
 
@@ -81,7 +81,7 @@ def _main(
 
 def main() -> None:
     """Run the command `tarry`."""
-    keep_memory()
+    tune_malloc()
     try:
         app()
     except TarryError as e:

@@ -27,7 +27,7 @@ from .layout import Layout
 from .method import Horizon, Lab, Method, Now
 from .rng import Stream
 from .state_tree import Ledger, copied, restored, tables
-from .tickets import NOTHING, Start, Ticket, Trained, Update
+from .tickets import NOTHING, LocalResult, Start, Ticket, Update
 
 __all__ = ["Receipt", "Server"]
 
@@ -142,7 +142,7 @@ class Server:
             weights = weights if offer is None or offer.weights is None else offer.weights
         return weights
 
-    def receive(self, number: int, trained: Trained, time: float) -> Receipt:
+    def receive(self, number: int, trained: LocalResult, time: float) -> Receipt:
         """Process the result of a ticket. A result that is not finite is rejected: the visit counts as lost."""
         if not trained.finite:
             return self.lost(number, time)

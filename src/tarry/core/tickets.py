@@ -4,7 +4,7 @@
     Update    the result of a visit, with its ticket
     Start     a client's own next start, in place of the global weights of the moment
     Offer     what a part adds to a hand-out
-    Job       a visit to train; Trained: its result
+    VisitJob       a visit to train; LocalResult: its result
 
 Staleness is the number of server steps between hand-out and arrival; 0 = fresh.
 """
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-__all__ = ["NOTHING", "Job", "Offer", "Start", "Ticket", "Trained", "Update"]
+__all__ = ["NOTHING", "LocalResult", "Offer", "Start", "Ticket", "Update", "VisitJob"]
 
 NOTHING: Mapping[str, Tensor] = MappingProxyType({})
 
@@ -81,7 +81,7 @@ class Offer(NamedTuple):
     weights: Tensor | None = None
 
 
-class Job(NamedTuple):
+class VisitJob(NamedTuple):
     """A visit to train: everything that its result depends on."""
 
     number: int
@@ -93,7 +93,7 @@ class Job(NamedTuple):
     version: int = 0  # server steps made when `anchor` was the global
 
 
-class Trained(NamedTuple):
+class LocalResult(NamedTuple):
     """The result of a visit. `finite` is checked in the process that trained."""
 
     delta: Tensor

@@ -18,9 +18,18 @@ from ..core.errors import BadInput
 from ..core.layout import Layout
 from ..core.local_rule import LocalRule
 from ..core.method import Method
-from ..core.tickets import Ticket, Trained
+from ..core.tickets import LocalResult, Ticket
 from .server.open_tickets import OpenTicket
-from .wire import Array, ArraySchema, FieldValue, Rejected, Reply, Request, decode_arrays, parse_fields
+from .wire import (
+    Array,
+    ArraySchema,
+    FieldValue,
+    Rejected,
+    Reply,
+    Request,
+    decode_arrays,
+    parse_fields,
+)
 
 __all__ = ["ClientReply", "FlowerAppProtocol", "Protocol", "TarryProtocol", "check_flower_app"]
 
@@ -32,7 +41,7 @@ EXTRA, PAYLOAD = "extra.", "payload."
 class ClientReply(NamedTuple):
     """A decoded reply to a ticket."""
 
-    result: Trained
+    result: LocalResult
     keeps_memory: bool = False  # the client keeps a memory of this visit
     took: float | None = None  # seconds that the client reports; only recorded
     memory_lost: bool = False  # the client no longer had the memory it was to use
@@ -148,11 +157,11 @@ def _numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
     return np.dtype(str(dtype).removeprefix("torch."))
 
 
-def _result(delta: torch.Tensor, n: int, steps: int, loss: float, extras: dict[str, Any]) -> Trained:
+def _result(delta: torch.Tensor, n: int, steps: int, loss: float, extras: dict[str, Any]) -> LocalResult:
     if not (1 <= n <= _MAX_COUNT and 1 <= steps <= _MAX_COUNT):
         raise Rejected(f"{n} examples, {steps} steps: must be 1 to {_MAX_COUNT:,}")
     finite = isfinite(loss) and all(isfinite(t.sum().item()) for t in (delta, *extras.values()))
-    return Trained(delta, n, steps, loss, finite, extras)
+    return LocalResult(delta, n, steps, loss, finite, extras)
 
 
 def check_flower_app(method: Method, label: str) -> None:

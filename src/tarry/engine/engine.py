@@ -19,7 +19,7 @@ from torch import Tensor
 from ..core.events import Event, EventKind
 from ..core.idle_clients import Roster
 from ..core.server import Receipt, Server
-from ..core.tickets import Ticket, Trained
+from ..core.tickets import LocalResult, Ticket
 from .budget import Budget
 from .diagnostics import DiagnosticsLog
 
@@ -70,7 +70,7 @@ class Engine:
         """Make the dispatch decision at time 0, which uses one random key even if no client is present."""
         return self._dispatch(duration)
 
-    def accept(self, time: float, number: int, result: Trained, *, nbytes: int | None = None) -> Receipt:
+    def accept(self, time: float, number: int, result: LocalResult, *, nbytes: int | None = None) -> Receipt:
         """Give the server the result for a ticket; a result that is not finite counts as rejected.
 
         `nbytes` is the size of the upload as measured; None computes it from the tensors.

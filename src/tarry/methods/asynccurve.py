@@ -40,7 +40,7 @@ from ..core.tickets import Offer, Update
 from ..parts.curve import SHIFT, CurveLearning, CurveName, ProximalName, SolverName
 from ..parts.endpoint import delay_correction, dynamic, orthogonal, shifted
 from ..parts.manifold import bezier, line, printed, step_along
-from ..vector.pool import fresh
+from ..vector.pool import empty_pooled
 from .registry import methods
 
 __all__ = ["asynccurve"]
@@ -111,7 +111,7 @@ class CurveStep:
     def apply(self, update: Update, state: CurveState, now: Now) -> tuple[Tensor, CurveState]:
         alpha, state = self.alpha(update, state, now)
         here = now.layout.params(now.weights)
-        shift = fresh(here) if self.moments else None
+        shift = empty_pooled(here) if self.moments else None
         new = step_along(self.curve, now, min(alpha, 1.0), update, left=shift)  # Θ^(τ+1), Eq. 31; shift = Θ^τ − Θ^(τ+1)
         swa, models = self.average(new, state, now)
         if self.periodic and swa is not None and now.version % self.periodic == 0:  # Sec. 5.1

@@ -38,8 +38,9 @@ from ..parts.cached import RowCache, as_update, replace_row
 from ..parts.epochs import storable
 from ..parts.manifold import CONTROL
 from ..parts.step import add
-from ..vector.fused import compiled, pieces
-from ..vector.pool import fresh, swept
+from ..vector.blocks import blocks
+from ..vector.fused import kernels_for, partition
+from ..vector.pool import empty_pooled
 from .registry import methods
 
 __all__ = ["ca2fl"]
@@ -81,12 +82,12 @@ def calibrated(size: int) -> Aggregate:
 
 def _v(state: Calibration, now: Now) -> Tensor:
     """Return v = h + (1/|S|) Σ (Δ_i − h_i) = then/N + (sum − then)/|S|; for statistics, the way to their mean."""
-    n, total, then, s, v = now.layout.n_params, state.sum, state.then, len(state.S), fresh(now.weights)
+    n, total, then, s, v = now.layout.n_params, state.sum, state.then, len(state.S), empty_pooled(now.weights)
     rest = 1 / now.n_clients - 1 / s
-    if (kernels := compiled(total, then)) is not None:
-        pieces((0, len(total))).run(kernels.weighed, total, then, 1 / s, rest, v)
+    if (kernels := kernels_for(total, then)) is not None:
+        partition((0, len(total))).run(kernels.weighed, total, then, 1 / s, rest, v)
     else:
-        for now_, before, out in swept(total, then, v):
+        for now_, before, out in blocks(total, then, v):
             out.copy_(torch.div(now_, s).add_(before, alpha=rest))
     if now.layout.stats:
         v[n:] = total[n:] / len(state.rows) - now.weights[n:]

@@ -20,8 +20,9 @@ from ..core.method import Now
 from ..core.parts import Aggregate
 from ..core.state_tree import StateRecord
 from ..core.tickets import NOTHING, Ticket, Update
-from ..vector.fused import combined, compiled, number, pieces
-from ..vector.pool import fresh, large, swept
+from ..vector.blocks import blocks, large
+from ..vector.fused import as_scalar, combined, kernels_for, partition
+from ..vector.pool import empty_pooled
 from .manifold import CONTROL
 
 __all__ = ["Sums", "Weighting", "accumulate", "buffer", "empty_sums", "mean_update", "round_mean"]
@@ -99,7 +100,7 @@ def accumulate(
 
 
 def _added(total: Tensor, new: Tensor, scale: float) -> Tensor:
-    out = fresh(new)
+    out = empty_pooled(new)
     if total.ndim and large(new):
         return combined(total, new, scale, out=out)
     return torch.add(total, new, alpha=scale, out=out)
@@ -107,13 +108,13 @@ def _added(total: Tensor, new: Tensor, scale: float) -> Tensor:
 
 def _mean(total: Tensor, new: Tensor, scale: float, mass: float) -> Tensor:
     """Return (total + scale new) / mass, in one pass over memory."""
-    out = fresh(new)
+    out = empty_pooled(new)
     if not large(new):
         return torch.add(total, new, alpha=scale, out=out).div_(mass)
-    if total.ndim and (kernels := compiled(total, new)) is not None:
-        pieces((0, len(new))).run(kernels.averaged, total, new, number(scale, new), number(mass, new), out)
+    if total.ndim and (kernels := kernels_for(total, new)) is not None:
+        partition((0, len(new))).run(kernels.averaged, total, new, as_scalar(scale, new), as_scalar(mass, new), out)
         return out
-    for before, more, mean in swept(total.expand_as(new), new, out):
+    for before, more, mean in blocks(total.expand_as(new), new, out):
         torch.add(before, more, alpha=scale, out=mean).div_(mass)
     return out
 
@@ -123,6 +124,6 @@ def mean_update(sums: Sums, now: Now) -> Update:
     ticket = Ticket(-1, -1, -1, now.version, now.time, now.weights, now.weights)
     mean, extras = sums.sum, sums.extras
     if sums.mass != 1:
-        mean = torch.div(mean, sums.mass, out=fresh(mean))
+        mean = torch.div(mean, sums.mass, out=empty_pooled(mean))
         extras = {name: total / sums.mass for name, total in extras.items()}
     return Update(ticket, mean, sums.examples, sums.steps, staleness=0, extras=extras or NOTHING)

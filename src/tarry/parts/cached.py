@@ -20,8 +20,9 @@ from ..core.client_table import Table
 from ..core.method import Now
 from ..core.state_tree import StateRecord
 from ..core.tickets import Ticket, Update
-from ..vector.fused import compiled, pieces
-from ..vector.pool import fresh, swept
+from ..vector.blocks import blocks
+from ..vector.fused import kernels_for, partition
+from ..vector.pool import empty_pooled
 
 __all__ = ["RowCache", "as_update", "replace_row"]
 
@@ -44,11 +45,11 @@ Cache = TypeVar("Cache", bound=RowCache)
 
 def replace_row(cache: Cache, client: int, row: Tensor, *, mass: float = 1.0) -> Cache:
     """Return the cache with this row in place of the client's last one. The table is written to."""
-    old, total = cache.rows.get(client), fresh(cache.sum)
-    if old is not None and (kernels := compiled(row, old)) is not None:
-        pieces((0, len(row))).run(kernels.replaced, cache.sum, row, old, mass, total)
+    old, total = cache.rows.get(client), empty_pooled(cache.sum)
+    if old is not None and (kernels := kernels_for(row, old)) is not None:
+        partition((0, len(row))).run(kernels.replaced, cache.sum, row, old, mass, total)
     else:
-        for before, new, gone, out in swept(cache.sum, row, row if old is None else old, total):
+        for before, new, gone, out in blocks(cache.sum, row, row if old is None else old, total):
             torch.add(before, new, alpha=mass, out=out)
             if old is not None:
                 out.sub_(gone, alpha=mass)

@@ -30,8 +30,9 @@ from ..core.method import Now
 from ..core.parts import Correct
 from ..core.registry import Registry
 from ..core.tickets import Update
-from ..vector.fused import combined, compiled, number, pieces
-from ..vector.pool import back, fresh, swept
+from ..vector.blocks import blocks, blocks_reversed
+from ..vector.fused import as_scalar, combined, kernels_for, partition
+from ..vector.pool import empty_pooled
 from .manifold import CONTROL, inner, rotated, turning
 
 __all__ = [
@@ -96,11 +97,11 @@ def _late(
     delta: Tensor, w: Tensor, sent: Tensor, update: Update, now: Now
 ) -> tuple[StaleUpdate, tuple[float, float] | None]:
     """Return the stale update; and the inner products of its control point with δ and G, if they cost nothing."""
-    drift, control = fresh(w), update.extras.get(CONTROL)
-    if (kernels := compiled(w, sent, delta)) is None:
+    drift, control = empty_pooled(w), update.extras.get(CONTROL)
+    if (kernels := kernels_for(w, sent, delta)) is None:
         return StaleUpdate(delta, torch.sub(w, sent, out=drift), update, now), None
-    whole, bend = pieces((0, len(w))), None
-    if control is not None and compiled(w, control) is not None:
+    whole, bend = partition((0, len(w))), None
+    if control is not None and kernels_for(w, control) is not None:
         *sums, x, y = whole.sums(kernels.drifted_beside, 5, w, sent, delta, control, drift)
         bend = float(x[0]), float(y[0])
     else:
@@ -115,20 +116,20 @@ def _straight(
     delta, drift = late.delta, late.drift
     if isinstance(lam, float) and lam == 0:
         return delta, control
-    new = fresh(delta)
+    new = empty_pooled(delta)
     if bend is not None and late.products is not None and control is not None:
         share, (along, size, own) = float(lam), (float(p) for p in late.products)
         turn = turning(along, size, own, bend, share) if share else (0.0, 0.0)
         if turn is not None:
-            kernels, turned = compiled(delta), fresh(delta)
+            kernels, turned = kernels_for(delta), empty_pooled(delta)
             assert kernels is not None
-            numbers = [number(x, delta) for x in (share, *turn)]
-            pieces((0, len(delta))).run(kernels.corrected_beside, delta, drift, control, *numbers, new, turned)
+            numbers = [as_scalar(x, delta) for x in (share, *turn)]
+            partition((0, len(delta))).run(kernels.corrected_beside, delta, drift, control, *numbers, new, turned)
             return new, turned
     if late.products is not None:
         combined(delta, drift, -float(lam), out=new)
     elif isinstance(lam, Tensor):
-        for d, g, out in back(delta, drift, new):
+        for d, g, out in blocks_reversed(delta, drift, new):
             torch.addcmul(d, g, lam, value=-1, out=out)
     else:
         torch.sub(delta, drift, alpha=lam, out=new)
@@ -180,7 +181,7 @@ def _products(delta: Tensor, drift: Tensor, *, whole: bool) -> Sequence[Tensor]:
     none = drift.new_zeros(())
     sums = [
         torch.stack([torch.dot(d, g), torch.dot(g, g), torch.dot(d, d) if whole else none])
-        for d, g in swept(delta, drift)
+        for d, g in blocks(delta, drift)
     ]
     return (sums[0] if len(sums) == 1 else torch.stack(sums).sum(0)).unbind()
 

@@ -21,8 +21,9 @@ from ..core.errors import BadInput
 from ..core.method import Geodesic, Now
 from ..core.registry import Registry
 from ..core.tickets import Update
-from ..vector.fused import combined, compiled, number, pieces
-from ..vector.pool import back, fresh, swept
+from ..vector.blocks import blocks, blocks_reversed
+from ..vector.fused import as_scalar, combined, kernels_for, partition
+from ..vector.pool import empty_pooled
 
 __all__ = ["CONTROL", "bezier", "inner", "line", "manifolds", "printed", "rotated", "step_along", "travel", "turning"]
 
@@ -84,7 +85,7 @@ def _printed() -> Geodesic:
 def travel(along: Geodesic, now: Now, end: Tensor, t: float, update: Update) -> Tensor:
     """Return γ(t) for the trained weights, and the straight line (up to t = 1) for running statistics."""
     if along is line and t <= 1:
-        return torch.lerp(now.weights, end, t, out=fresh(end))
+        return torch.lerp(now.weights, end, t, out=empty_pooled(end))
     params, n = now.layout.params, now.layout.n_params
     start = params(now.weights)
     new = along(start, params(end), t, update)
@@ -102,11 +103,11 @@ def step_along(along: Geodesic, now: Now, t: float, update: Update, *, left: Ten
     """
     moved, w, n = now.moved(update), now.weights, now.layout.n_params
     if along not in (line, bezier):
-        new = travel(along, now, torch.add(w, moved, out=fresh(w)), t, update)
+        new = travel(along, now, torch.add(w, moved, out=empty_pooled(w)), t, update)
         if left is not None:
             torch.sub(w[:n], new[:n], out=left)
         return new
-    new, d = fresh(w), update.extras.get(CONTROL) if along is bezier else None
+    new, d = empty_pooled(w), update.extras.get(CONTROL) if along is bezier else None
     combined(w[:n], moved[:n], t, d, 2 * t * (1 - t), out=new[:n], left=left)
     torch.add(w[n:], moved[n:], alpha=min(t, 1.0), out=new[n:])
     return new
@@ -119,15 +120,15 @@ def rotated(d: Tensor, a: Tensor, b: Tensor) -> Tensor:
     and n is rotated by the angle between u and v, the rest stays. If a and b are parallel or one is 0, d stays. If they
     are antiparallel the plane is not unique; the half turn in the plane of u and d gives −d. The cost is O(P).
     """
-    if (kernels := compiled(d, a, b)) is not None:
+    if (kernels := kernels_for(d, a, b)) is not None:
         return _rotated(kernels, d, a, b)
-    aa, bb, ab = _summed([(torch.dot(x, x), torch.dot(y, y), torch.dot(x, y)) for x, y in swept(a, b)])
+    aa, bb, ab = _summed([(torch.dot(x, x), torch.dot(y, y), torch.dot(x, y)) for x, y in blocks(a, b)])
     if aa == 0 or bb == 0:
         return d
     na, nb = aa.sqrt(), bb.sqrt()
     c = (ab / na / nb).clamp(-1, 1)
     sums = []
-    for x, y, z in back(a, b, d):
+    for x, y, z in blocks_reversed(a, b, d):
         n = (y / nb).addcmul_(x, -c / na)
         sums.append((torch.dot(n, n), torch.dot(n, x) / na, inner(z, x) / na, inner(z, n)))
     nn, e, du, dn = _summed(sums)  # e: what is left along u; of nearly parallel vectors the first leaves little else
@@ -135,8 +136,8 @@ def rotated(d: Tensor, a: Tensor, b: Tensor) -> Tensor:
     if s <= 8 * torch.finfo(d.dtype).eps:
         return d if c > 0 else -d
     dn = (dn - e * du) / s
-    by_u, by_n, turned = (du * (c - 1) - dn * s) / na, (du * s + dn * (c - 1)) / s, fresh(d)
-    for x, y, z, out in swept(a, b, d, turned):
+    by_u, by_n, turned = (du * (c - 1) - dn * s) / na, (du * s + dn * (c - 1)) / s, empty_pooled(d)
+    for x, y, z, out in blocks(a, b, d, turned):
         n = (y / nb).addcmul_(x, -c / na).addcmul_(x, -e / na)
         torch.addcmul(z, x, by_u, out=out).addcmul_(n, by_n)
     return turned
@@ -144,13 +145,13 @@ def rotated(d: Tensor, a: Tensor, b: Tensor) -> Tensor:
 
 def _rotated(kernels: Any, d: Tensor, a: Tensor, b: Tensor) -> Tensor:
     """`rotated` in three passes over memory, with n as a combination of a and b."""
-    whole = pieces((0, len(d)))
+    whole = partition((0, len(d)))
     aa, bb, ab = (float(s[0]) for s in whole.sums(kernels.products, 3, a, b))
     if aa == 0 or bb == 0:
         return d
     na, nb = sqrt(aa), sqrt(bb)
     c = min(max(ab / na / nb, -1.0), 1.0)
-    n = number(-c / na, d), number(1 / nb, d)
+    n = as_scalar(-c / na, d), as_scalar(1 / nb, d)
     nn, ea, da, dn = (float(s[0]) for s in whole.sums(kernels.side_products, 4, a, b, d, *n))
     e, du = ea / na, da / na
     s = sqrt(max(nn - e * e, 0.0))
@@ -158,7 +159,7 @@ def _rotated(kernels: Any, d: Tensor, a: Tensor, b: Tensor) -> Tensor:
         return d if c > 0 else -d
     dn = (dn - e * du) / s
     by_u, by_n = (du * (c - 1) - dn * s) / na, (du * s + dn * (c - 1)) / s
-    return combined(d, a, by_u - by_n * (c + e) / na, b, by_n / nb, out=fresh(d))
+    return combined(d, a, by_u - by_n * (c + e) / na, b, by_n / nb, out=empty_pooled(d))
 
 
 def turning(along: float, size: float, own: float, bend: tuple[float, float], lam: float) -> tuple[float, float] | None:

@@ -25,8 +25,9 @@ from ..core.errors import BadInput
 from ..core.method import Now
 from ..core.parts import Step
 from ..core.tickets import Update
-from ..vector.fused import compiled, number, pieces
-from ..vector.pool import fresh, swept
+from ..vector.blocks import blocks
+from ..vector.fused import as_scalar, kernels_for, partition
+from ..vector.pool import empty_pooled
 
 __all__ = ["Second", "adagrad", "adam", "adaptive", "momentum", "yogi"]
 
@@ -92,11 +93,11 @@ def adaptive(
         moved, w = now.moved(update), now.layout.params(now.weights)
         delta, eta_t = _weighed(update, moved, now), eta if late is None else late(update.staleness)
         old = {name: x.expand_as(delta) for name, x in state.items()}
-        kept = {name: fresh(delta) for name in state if name != "m" or beta1}
-        new, names = fresh(w), list(kept)
+        kept = {name: empty_pooled(delta) for name in state if name != "m" or beta1}
+        new, names = empty_pooled(w), list(kept)
         if isinstance(second, Adam) and _in_one_pass(delta, w, state, kept, new, 1 - beta1, second, eta_t, eps):
             return _with_statistics(new, moved, update.weight, now), {**state, **kept}
-        for d, w_, out, *both in swept(delta, w, new, *(old[k] for k in names), *kept.values()):
+        for d, w_, out, *both in blocks(delta, w, new, *(old[k] for k in names), *kept.values()):
             was, to = dict(zip(names, both, strict=False)), dict(zip(names, both[len(names) :], strict=True))
             m = torch.lerp(was["m"], d, 1 - beta1, out=to["m"]) if beta1 else d
             v = second(was["v"], d, to["v"])
@@ -120,13 +121,13 @@ def _in_one_pass(
     eps: float,
 ) -> bool:
     """Make Adam's step in one pass over memory, if there is a kernel for it; return whether it was made."""
-    kernels = compiled(d, w, *old.values()) if len(new) == len(old) and all(x.ndim for x in old.values()) else None
+    kernels = kernels_for(d, w, *old.values()) if len(new) == len(old) and all(x.ndim for x in old.values()) else None
     if kernels is None:
         return False
     top = "largest" if "largest" in old else "v"
-    numbers = [number(x, d) for x in (t, second.beta2, 1 - second.beta2, eta, eps)]
+    numbers = [as_scalar(x, d) for x in (t, second.beta2, 1 - second.beta2, eta, eps)]
     given = (d, w, old["m"], old["v"], old[top], *numbers, top != "v", new["m"], new["v"], new[top], out)
-    pieces((0, len(d))).run(kernels.adapted, *given)
+    partition((0, len(d))).run(kernels.adapted, *given)
     return True
 
 

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from ..core.layout import Layout
 from ..core.tickets import Update
+from ..vector.blocks import block_slices, blocks, blocks_reversed
 from ..vector.fused import Pieces as Partition
-from ..vector.fused import compiled, number, pieces
-from ..vector.pool import back, fresh, steps, swept
+from ..vector.fused import as_scalar, kernels_for, partition
+from ..vector.pool import empty_pooled
 from .step import mixed
 
 __all__ = ["Projection", "calibrate", "calibrate_and_mix", "orthogonal_component", "orthogonal_to_span"]
@@ -32,7 +33,7 @@ def calibrate(update: Update, weights: Tensor, *, layout: Layout, by: Projection
     No vector but the result is written: Eq. 6 and 7 together are W_m(τ+) + Δ_l + (1 − share_l) Δ_m,l in every layer l.
     Running statistics stay the client's.
     """
-    start = fresh(weights)
+    start = empty_pooled(weights)
     _sweep(_Calibration(update, weights, start), layout, by)
     return start
 
@@ -41,7 +42,7 @@ def calibrate_and_mix(
     update: Update, weights: Tensor, beta_t: float, *, layout: Layout, by: Projection = "layer"
 ) -> tuple[Tensor, Tensor]:
     """Return W_m(t+) of `calibrate` and (1 − β_t) W(t) + β_t W_m(t) (Eq. 3), which reads the same vectors."""
-    start, new = fresh(weights), fresh(weights)
+    start, new = empty_pooled(weights), empty_pooled(weights)
     _sweep(_Calibration(update, weights, start, new, beta_t), layout, by)
     return start, new
 
@@ -59,12 +60,12 @@ class _Calibration(NamedTuple):
 def _sweep(c: _Calibration, layout: Layout, by: Projection) -> None:
     ticket, delta, n = c.update.ticket, c.update.delta, layout.n_params
     stretches = _stretches(layout, by)
-    kernels = None if by == "none" else compiled(c.weights, delta, ticket.sent, ticket.anchor)
+    kernels = None if by == "none" else kernels_for(c.weights, delta, ticket.sent, ticket.anchor)
     if kernels is None:
         for stretch in stretches:
             _calibrate_stretch(c, stretch, by)
     else:
-        _calibrate_by_kernels(c, kernels, pieces(*((s.start, s.stop) for s in stretches)))
+        _calibrate_by_kernels(c, kernels, partition(*((s.start, s.stop) for s in stretches)))
     torch.add(ticket.sent[n:], delta[n:], out=c.start[n:])
     if c.new is not None:
         mixed(c.weights[n:], ticket.sent[n:], delta[n:], c.new[n:], c.beta_t)
@@ -73,7 +74,7 @@ def _sweep(c: _Calibration, layout: Layout, by: Projection) -> None:
 def _calibrate_stretch(c: _Calibration, stretch: slice, by: Projection) -> None:
     """One layer, block by block; Δ is kept in `start` until the layer's inner products are known."""
     ticket, done, sums = c.update.ticket, [], []
-    for at in steps(c.weights, stretch):
+    for at in block_slices(c.weights, stretch):
         own, sent = c.update.delta[at], ticket.sent[at]
         shift = torch.sub(c.weights[at], ticket.anchor[at], out=c.start[at])  # Eq. 5
         done.append((shift, own, sent))
@@ -93,7 +94,7 @@ def _calibrate_by_kernels(c: _Calibration, kernels: Any, layers: Partition) -> N
     if c.new is None:
         along, size = layers.sums(kernels.shifted, 2, *vectors)  # Eq. 5; Δ·Δ_m and Δ_m·Δ_m of every layer
     else:
-        along, size = layers.sums(kernels.shifted_and_mixed, 2, *vectors, number(c.beta_t, c.weights), c.new)
+        along, size = layers.sums(kernels.shifted_and_mixed, 2, *vectors, as_scalar(c.beta_t, c.weights), c.new)
     rest = 1 - np.divide(along, size, out=np.zeros_like(along), where=size > 0)
     layers.run(kernels.added, c.start, delta, layers.each(rest, c.weights))  # Eq. 6, 7
 
@@ -104,14 +105,14 @@ def orthogonal_component(a: Tensor, b: Tensor, *, layout: Layout, by: Projection
     If b is 0 in a layer, a stays whole there; by="none" keeps all of a. Running statistics have no direction: the
     result is 0 there.
     """
-    out = fresh(a)
+    out = empty_pooled(a)
     out[layout.n_params :] = 0
     if by == "none":
         layout.params(out).copy_(layout.params(a))
         return out
     for at in _stretches(layout, by):
-        share = _share([(torch.dot(x, y), torch.dot(y, y)) for x, y in swept(a[at], b[at])])
-        for x, y, o in back(a[at], b[at], out[at]):
+        share = _share([(torch.dot(x, y), torch.dot(y, y)) for x, y in blocks(a[at], b[at])])
+        for x, y, o in blocks_reversed(a[at], b[at], out[at]):
             torch.addcmul(x, y, share, value=-1, out=o)
     return out
 

@@ -16,7 +16,8 @@ from ..core.errors import BadInput
 from ..core.method import Geodesic, Now
 from ..core.parts import MixStep, Step
 from ..core.tickets import Update
-from ..vector.pool import fresh, swept
+from ..vector.blocks import blocks
+from ..vector.pool import empty_pooled
 from .manifold import line, step_along, travel
 from .staleness import Decay
 
@@ -43,8 +44,8 @@ def mix(beta: float, s: Decay, *, flag: str = "beta", along: Geodesic = line) ->
         t = beta * s(update.staleness) * update.weight
         if along is not line or t > 1 or update.endpoint is not None:
             return travel(along, now, update.local, t, update), state
-        new = fresh(now.weights)
-        for w, sent, delta, out in swept(now.weights, update.ticket.sent, update.delta, new):
+        new = empty_pooled(now.weights)
+        for w, sent, delta, out in blocks(now.weights, update.ticket.sent, update.delta, new):
             mixed(w, sent, delta, out, t)
         return new, state
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import BadInput, Damaged
-from ..core.tickets import Trained
+from ..core.tickets import LocalResult
 from . import checkpoint
 
 __all__ = ["NAME", "Journal", "Row", "read"]
@@ -52,7 +52,7 @@ class Journal:
         if sync:
             os.fsync(self._file.fileno())
 
-    def save_update(self, number: int, result: Trained) -> None:
+    def save_update(self, number: int, result: LocalResult) -> None:
         """Write an update; it is on disk when this returns."""
         extras = {k: v.contiguous() for k, v in result.extras.items()}
         tree = {
@@ -64,12 +64,12 @@ class Journal:
         }
         checkpoint.write(self._update_file(number), tree)
 
-    def load_update(self, number: int) -> Trained:
+    def load_update(self, number: int) -> LocalResult:
         path = self._update_file(number)
         if not path.is_file():
             raise Damaged(f"{path} is gone: an update that was accepted; the run cannot be taken up again")
         u = checkpoint.load(path)
-        return Trained(u["delta"], u["n_examples"], u["n_steps"], u["loss"], True, u["extras"])
+        return LocalResult(u["delta"], u["n_examples"], u["n_steps"], u["loss"], True, u["extras"])
 
     def _update_file(self, number: int) -> Path:
         return self._updates / f"{number:08d}.safetensors"

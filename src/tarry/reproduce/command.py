@@ -15,7 +15,7 @@ from typing import TextIO
 
 from ..core.errors import BadInput, TarryError, near
 from ..report.formatting import duration
-from ..vector.process import keep_memory
+from ..vector.process import tune_malloc
 from . import catalog, listing
 from .claims import verdicts
 from .experiment import Experiment
@@ -218,7 +218,7 @@ def _printed_progress() -> Iterator[Show]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `python -m tarry.reproduce`; return 0 if all is done, 1 if runs failed, 2 for an error in the flags."""
-    keep_memory()
+    tune_malloc()
     words = list(sys.argv[1:] if arguments is None else arguments)
     given = ReproduceFlags(**vars(argument_parser("python -m tarry.reproduce").parse_args(words)))
     try:

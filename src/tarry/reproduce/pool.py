@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 
-from ..vector.process import keep_memory
+from ..executors.timing import TrialCache
+from ..vector.process import tune_malloc
 from .jobs import Queue, ReproduceJob
 from .options import ReproduceOptions
 from .worker import JobFailure, JobResult, do, forget
@@ -29,8 +30,9 @@ _GONE = (EOFError, BrokenPipeError, ConnectionResetError)
 
 def run_serial(queue: Queue, options: ReproduceOptions, hear: HearOf) -> Generator[tuple[ReproduceJob, JobResult]]:
     """Run the jobs one after the other in this process."""
+    trials = TrialCache()
     while (job := queue.take()) is not None:
-        yield job, do(job, options, lambda said, job=job: hear(job, said))  # type: ignore[misc]
+        yield job, do(job, options, lambda said, job=job: hear(job, said), trials)  # type: ignore[misc]
         forget()
 
 
@@ -116,9 +118,10 @@ def _serve(conn: Connection, options: ReproduceOptions) -> None:
     """Run jobs until the pipe closes, which happens also when the parent is killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     torch.set_num_threads(1)
-    keep_memory()
+    tune_malloc()
+    trials = TrialCache()
     with contextlib.suppress(*_GONE):
         while True:
             job: ReproduceJob = conn.recv()
-            conn.send(do(job, options, conn.send))
+            conn.send(do(job, options, conn.send, trials))
             forget()

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from ..core.errors import BadInput, Damaged, TarryError
+from ..executors.timing import TrialCache
 from ..runs.run import resume, run_spec
 from ..tasks.data.sets import without_flags
 from ..version import __version__
@@ -51,11 +52,11 @@ class JobFailure:
 JobResult = Entry | StudyResult | JobFailure
 
 
-def do(job: ReproduceJob, options: ReproduceOptions, hear: Hear) -> JobResult:
+def do(job: ReproduceJob, options: ReproduceOptions, hear: Hear, trials: TrialCache | None = None) -> JobResult:
     """Return the result of a job; an exception other than Ctrl-C becomes a `JobFailure`."""
     try:
         with without_flags():
-            return _study(job, options, hear) if isinstance(job, StudyRun) else _run(job, options, hear)
+            return _study(job, options, hear) if isinstance(job, StudyRun) else _run(job, options, hear, trials)
     except TarryError as e:
         return JobFailure(str(e))
     except Exception as e:
@@ -69,17 +70,17 @@ def forget() -> None:
         torch.cuda.empty_cache()
 
 
-def _run(job: CellRun, options: ReproduceOptions, hear: Hear) -> Entry:
+def _run(job: CellRun, options: ReproduceOptions, hear: Hear, trials: TrialCache | None) -> Entry:
     cell = job.cells[0][1]
     spec = cell.spec(job.seed, **_machine(cell, options))
     result = None
     if job.folder is not None and (job.folder / "spec.toml").is_file():
         try:
-            result = resume(job.folder, progress=lambda step: hear(step.fraction))
+            result = resume(job.folder, progress=lambda step: hear(step.fraction), trials=trials)
         except Damaged:
             shutil.rmtree(job.folder)
     if result is None:
-        result = run_spec(spec, out=job.folder, progress=lambda step: hear(step.fraction))
+        result = run_spec(spec, out=job.folder, progress=lambda step: hear(step.fraction), trials=trials)
     return to_entry(result, job.points, _made(options))
 
 

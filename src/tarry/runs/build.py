@@ -29,10 +29,16 @@ from ..delays.availability import Availability
 from ..delays.base import ClientPopulation, Delay
 from ..engine.budget import Budget, Score
 from ..tasks.data.sets import collect_notices
-from ..training.flat_model import Bound, build_module
-from ..training.server_model import ModelLab
-from ..training.visit import Work
-from .build_task import add_unlabelled, build_task, check_model_and_loss, dtype_of, limit_of
+from ..training.flat_model import FlatModel, build_module
+from ..training.server_model import FlatServerModel
+from ..training.visit import LocalWork
+from .build_task import (
+    add_unlabelled,
+    build_task,
+    check_model_and_loss,
+    dtype_of,
+    limit_of,
+)
 from .personalize import check as check_personalisation
 
 __all__ = ["BuiltRun", "build_run"]
@@ -49,7 +55,7 @@ class BuiltRun:
     task: Task
     module: nn.Module
     layout: Layout
-    work: Work
+    work: LocalWork
     delay: Delay
     availability: Availability | None
     budget: Budget
@@ -67,7 +73,7 @@ class BuiltRun:
             n_clients=n_clients or len(self.task.clients),
             seed=s.seed,
             horizon=Horizon(self.budget.time, self.budget.updates, self.budget.rounds, decay),
-            lab=ModelLab(self.bound()) if self.method.unlabelled else None,
+            lab=FlatServerModel(self.bound()) if self.method.unlabelled else None,
             watch=s.diagnose,
             room=self.room(cache),
         )
@@ -80,10 +86,10 @@ class BuiltRun:
         """The weights of the module before any training."""
         return self.layout.read(self.module, next(self.module.parameters()).dtype)
 
-    def bound(self) -> Bound:
+    def bound(self) -> FlatModel:
         """A copy of the model whose tensors are views of one flat vector."""
         bf16 = self.spec.precision == "bf16"
-        return Bound(copy.deepcopy(self.module), self.layout, self.task, self.work.optimiser, bf16=bf16)
+        return FlatModel(copy.deepcopy(self.module), self.layout, self.task, self.work.optimiser, bf16=bf16)
 
     def evaluator(self) -> Callable[[Tensor], Score] | None:
         """Accuracy and loss on the test set; None where the task has none."""
@@ -168,10 +174,10 @@ def _local_flag(spec: Spec) -> str:
     return "local" if spec.local is not None else "method"
 
 
-def _work(spec: Spec) -> Work:
+def _work(spec: Spec) -> LocalWork:
     batch = None if spec.batch == "all" else spec.batch
     later = None if spec.lr_decay == 1 else spec.client_optimiser
-    return Work(spec.client_optimiser(), epochs=spec.epochs, steps=spec.steps, batch=batch, later=later)
+    return LocalWork(spec.client_optimiser(), epochs=spec.epochs, steps=spec.steps, batch=batch, optimizer_at=later)
 
 
 def _check_task(spec: Spec, method: Method, task: Task) -> None:
@@ -185,7 +191,7 @@ def _check_task(spec: Spec, method: Method, task: Task) -> None:
                     check_task(task)
 
 
-def _epochs(work: Work, samples: list[int]) -> float:
+def _epochs(work: LocalWork, samples: list[int]) -> float:
     """Passes over its data that a client makes in a visit, on average."""
     if work.epochs is not None:
         return float(work.epochs)

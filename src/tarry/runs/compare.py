@@ -21,6 +21,7 @@ from ..config.spec import Spec
 from ..core.errors import BadInput, Damaged
 from ..core.method import Method
 from ..core.task import Task
+from ..executors.timing import TrialCache
 from ..methods import methods as registered
 from ..record.files import FILES, changed
 from ..record.result import Result, write_atomic
@@ -149,7 +150,8 @@ def compare_specs(
     if specs[0].executor == "ray":
         results = _on_ray(jobs, workers, show)
     elif workers == 1 or len(jobs) == 1 or not sys.platform.startswith("linux"):
-        results = [_one(s, f, lambda p, i=i, s=s: show(i, s, p)) for i, (s, f) in enumerate(jobs)]  # type: ignore[misc]
+        trials = TrialCache()
+        results = [_one(s, f, lambda p, i=i, s=s: show(i, s, p), trials) for i, (s, f) in enumerate(jobs)]  # type: ignore[misc]
     else:
         results = run_in_processes(jobs, one=_one, workers=min(workers, len(jobs)), show=show)
     summary = summarise(results)
@@ -224,11 +226,15 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def _one(spec: Spec, folder: Path | None, progress: Callable[[Progress], None]) -> Result:
+def _one(
+    spec: Spec, folder: Path | None, progress: Callable[[Progress], None], trials: TrialCache | None = None
+) -> Result:
     if folder is None or not RunFolder(folder).spec.is_file():
-        return run_spec(spec, out=folder, progress=progress)
+        return run_spec(spec, out=folder, progress=progress, trials=trials)
     objects = {name: getattr(spec, name) for name in spec.objects()}
-    result = replace(resume(folder, progress=progress, **objects), target=spec.target)  # an older version kept none
+    result = replace(
+        resume(folder, progress=progress, trials=trials, **objects), target=spec.target
+    )  # an older version kept none
     progress(Progress(1.0, result.virtual_time, result.updates, result.final_accuracy))
     return result
 

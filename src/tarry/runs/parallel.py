@@ -15,7 +15,7 @@ import torch
 from ..config.spec import Spec
 from ..core.errors import TarryError, WorkerDied
 from ..record.result import Result
-from ..vector.process import keep_memory
+from ..vector.process import tune_malloc
 from .run import Progress
 
 __all__ = ["Jobs", "RunOne", "Show", "run_in_processes"]
@@ -32,7 +32,7 @@ def _child(conn: Connection, others: list[Connection], one: RunOne, spec: Spec, 
     for other in others:  # so that the pipe breaks, and this process ends, when the parent is killed
         other.close()
     torch.set_num_threads(1)
-    keep_memory()
+    tune_malloc()
     try:
         result = one(spec, folder, lambda p: conn.send(p))
         weights = None if result.weights is None else result.weights.cpu().numpy()

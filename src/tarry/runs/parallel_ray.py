@@ -18,9 +18,15 @@ import torch
 
 from ..config.spec import Spec
 from ..core.errors import BadInput, TarryError, WorkerDied
-from ..executors.ray_cluster import connect, has_room, load, told, travels
+from ..executors.ray_cluster import (
+    check_capacity,
+    connect,
+    load,
+    one_line,
+    register_user_modules,
+)
 from ..record.result import Result
-from ..vector.process import keep_memory
+from ..vector.process import tune_malloc
 from .parallel import Jobs, RunOne, Show
 from .run import Progress
 
@@ -49,7 +55,7 @@ def _run(runs: Jobs, index: int, one: RunOne, board: Any, environment: Mapping[s
     spec, folder = runs[index]
     os.environ.update(environment)
     torch.set_num_threads(1)
-    keep_memory()
+    tune_malloc()
     if folder is not None and not folder.parent.is_dir():
         return _not_shared(folder)
     try:
@@ -78,8 +84,8 @@ def run_on_ray(
     ray, leave = load(), connect(address, cpus=workers)
     running: dict[Any, int] = {}
     try:
-        has_room(gpus)
-        travels()
+        check_capacity(gpus)
+        register_user_modules()
         folders = [None if folder is None else folder.resolve() for _, folder in runs]
         _prepare(folders)
         board = _board(ray)
@@ -133,7 +139,8 @@ def _result(ray: Any, ref: Any, spec: Spec, folder: Path | None) -> Result:
         raise TarryError(f"the run of {spec.label}, seed {spec.seed}, failed in its Ray worker: {e}") from e
     except ray.exceptions.RayError as e:
         raise WorkerDied(
-            f"the run of {spec.label}, seed {spec.seed}, was lost with its Ray worker {_RETRIES + 1} times: {told(e)}"
+            f"the run of {spec.label}, seed {spec.seed}, was lost with its Ray worker {_RETRIES + 1} times: "
+            f"{one_line(e)}"
         ) from e
     if isinstance(answer, str):
         raise TarryError(answer)

@@ -32,9 +32,9 @@ from ..core.errors import BadInput
 from ..core.method import Personal
 from ..core.server import Server
 from ..core.task import Examples, Task, accuracy
-from ..core.tickets import Job
-from ..training.flat_model import Bound
-from ..training.visit import Work, train
+from ..core.tickets import VisitJob
+from ..training.flat_model import FlatModel
+from ..training.visit import LocalWork, train
 
 __all__ = ["OnProgress", "PerClassTest", "check", "class_shares", "has_classes", "majority_accuracy", "personalise"]
 
@@ -98,7 +98,7 @@ class PerClassTest:
         return sum(float(self._score(answers(part), targets)) for part, targets in chunks) / len(x)
 
 
-def check(epochs: int, how: Personal, bound: Bound, first: Tensor) -> None:
+def check(epochs: int, how: Personal, bound: FlatModel, first: Tensor) -> None:
     """Raise BadInput if clients cannot be scored; the method's `predict` is tried on one example."""
     task = bound.task
     if task.test is None or task.score is None:
@@ -112,7 +112,7 @@ def check(epochs: int, how: Personal, bound: Bound, first: Tensor) -> None:
 
 
 def personalise(
-    server: Server, bound: Bound, *, work: Work, epochs: int, seed: int, on_progress: OnProgress
+    server: Server, bound: FlatModel, *, work: LocalWork, epochs: int, seed: int, on_progress: OnProgress
 ) -> dict[str, Any]:
     """Return every client's own accuracy before and after fine-tuning; the run itself does not change."""
     how, task, answer = server.method.personal, bound.task, server.answer
@@ -127,7 +127,7 @@ def personalise(
         mix, w = test.mix(client), begins(client)
         before.append(sum(share * known[c] for c, share in mix.items()) if mix else None)
         if tuning is not None:
-            job = Job(-1, client, _VISIT, w, version=server.version)
+            job = VisitJob(-1, client, _VISIT, w, version=server.version)
             trained = train(job, bound, rule=how.tune, work=tuning, seed=seed)
             w, refused = (w + trained.delta, refused) if trained.finite else (w, refused + 1)
         same = w is answer and how.predict is None
@@ -144,7 +144,7 @@ def _own_models(server: Server) -> Callable[[int], Tensor]:
     return lambda client: out[client] if client in out else server.next_start(client)
 
 
-def _answers(how: Personal, w: Tensor, own: Examples, bound: Bound) -> Answers:
+def _answers(how: Personal, w: Tensor, own: Examples, bound: FlatModel) -> Answers:
     if how.predict is None:
         return lambda x: bound.outputs(w, x)
     with torch.no_grad():

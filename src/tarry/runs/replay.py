@@ -18,14 +18,14 @@ import torch
 from ..config.spec import Spec
 from ..core.errors import BadInput
 from ..core.events import Event
-from ..core.tickets import Trained
+from ..core.tickets import LocalResult
 from ..delays.measured import TraceRow
 from ..delays.recorded import RecordedAvailability, RecordedDelays, VisitRecord
 from ..engine.budget import Budget
-from ..executors.inline import Executor
+from ..executors.base import Executor
 from ..record.journal import NAME, read
 from ..record.result import Result, sha256
-from ..training.determinism import calm
+from ..training.determinism import deterministic
 from .build import build_run
 from .simulation import Simulation
 
@@ -98,7 +98,7 @@ class _Compared:
     """An executor whose results are compared with the record."""
 
     def __init__(self, executor: Executor, digests: dict[int, str]):
-        self._inner, self._digests, self.told = executor, digests, executor.told
+        self._inner, self._digests, self.description = executor, digests, executor.description
         self._who: dict[int, tuple[int, int]] = {}
         self.apart: tuple[int, int, int] | None = None
 
@@ -106,7 +106,7 @@ class _Compared:
         self._who[ticket.number] = (ticket.client, ticket.visit)
         self._inner.submit(ticket, memory, due)
 
-    def collect(self, number: int) -> Trained:
+    def collect(self, number: int) -> LocalResult:
         trained = self._inner.collect(number)
         digest = hashlib.blake2b(trained.delta.cpu().numpy().tobytes(), digest_size=8).hexdigest()
         if self.apart is None and self._digests.get(number, digest) != digest:
@@ -132,7 +132,7 @@ def replay(folder: Path, *, callbacks: tuple[Callable[[Event], None], ...] = ())
     )
     simulation = Simulation(replayed)
     with ExitStack() as stack:
-        stack.enter_context(calm())
+        stack.enter_context(deterministic())
         stack.enter_context(torch.random.fork_rng(devices=[]))
         executor = _Compared(simulation.executor(), record.digests)
         stack.callback(executor.close)

@@ -18,6 +18,7 @@ from ..core.events import Event
 from ..core.method import Method
 from ..core.task import Task
 from ..delays.measured import TraceRow, write_trace
+from ..executors.timing import TrialCache
 from ..record import checkpoint
 from ..record.files import changed, digests
 from ..record.result import Result
@@ -26,7 +27,7 @@ from ..record.run_folder import RunFolder
 from ..sim.simulator import Simulator
 from ..tasks import tasks
 from ..tasks.data.sets import loose_files
-from ..training.determinism import calm
+from ..training.determinism import deterministic
 from .notices import result_notices
 from .result import finish, make_result
 from .simulation import Simulation, build_simulation
@@ -78,6 +79,7 @@ def resume(
     *,
     callbacks: Sequence[Callback] = (),
     progress: Callable[[Progress], None] | None = None,
+    trials: TrialCache | None = None,
     **objects: Any,
 ) -> Result:
     """Finish the run in a folder, with the same weights as without the interruption.
@@ -111,7 +113,7 @@ def resume(
         raise BadInput(
             [f"{folder}: --{s} {file} is not what it was when this run began; {way_out}" for s, file in edited.items()]
         )
-    return RunSession(build_simulation(spec), run_folder, callbacks, progress).run()
+    return RunSession(build_simulation(spec), run_folder, callbacks, progress, trials).run()
 
 
 def run_spec(
@@ -120,14 +122,15 @@ def run_spec(
     out: Path | None = None,
     callbacks: Sequence[Callback] = (),
     progress: Callable[[Progress], None] | None = None,
+    trials: TrialCache | None = None,
 ) -> Result:
-    """Run a spec; with `out`, in a folder of its own."""
+    """Run a spec; with `out`, in a folder of its own. `trials`: choices of executors that several runs share."""
     found = {} if out is None else digests(files_of(spec))  # before they are read, so that no edit goes unseen
     simulation = build_simulation(spec)
     folder = None if out is None else RunFolder(out)
     if folder is not None:
         folder.claim(spec.to_toml(), objects=spec.objects(), digests=found)
-    return RunSession(simulation, folder, callbacks, progress).run()
+    return RunSession(simulation, folder, callbacks, progress, trials).run()
 
 
 def files_of(spec: Spec) -> dict[str, Path]:
@@ -157,8 +160,10 @@ class RunSession:
         folder: RunFolder | None,
         callbacks: Sequence[Callback],
         progress: Callable[[Progress], None] | None,
+        trials: TrialCache | None,
     ):
         self.simulation, self.built, self.folder, self.progress = simulation, simulation.built, folder, progress
+        self.trials = trials
         self.callbacks = list(callbacks)
         self.began, self.saved_wall, self.count = clock.perf_counter(), 0.0, 0
         self.last_saved = self.last_shown = self.began
@@ -166,7 +171,7 @@ class RunSession:
 
     def run(self) -> Result:
         with contextlib.ExitStack() as stack:
-            stack.enter_context(calm(exact=self.built.spec.precision == "float32"))
+            stack.enter_context(deterministic(exact=self.built.spec.precision == "float32"))
             stack.enter_context(torch.random.fork_rng(devices=[]))
             saved: Any = None
             if self.folder is not None:
@@ -175,7 +180,7 @@ class RunSession:
                 saved = None if newest is None else checkpoint.load(newest, self.built.spec.device)
                 self.recorder = Recorder(self.folder.events, at=saved["rows"] if saved else 0)
                 stack.callback(self.recorder.close)
-            executor = self.simulation.executor()
+            executor = self.simulation.executor(self.trials)
             stack.callback(executor.close)
             listeners: list[Callback] = [*([self.recorder] if self.recorder else []), *self.callbacks]
             sim = self.simulation.simulator(executor, listeners, None if self.folder is None else self.folder.cache)
@@ -218,7 +223,7 @@ class RunSession:
             sim.engine,
             wall_s=self._wall(),
             remarks=[*self.built.notices, *result_notices(sim)],
-            trained=sim.executor.told,
+            trained=sim.executor.description,
             diagnostics=self.simulation.diagnostics(sim),
             personal=self.simulation.personal(sim, lambda done: self._personalised(sim, done)),
             out=None if self.folder is None else self.folder.path,

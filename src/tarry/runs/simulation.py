@@ -15,11 +15,13 @@ from ..core.idle_clients import Roster
 from ..core.rng import Stream
 from ..delays.base import Delay
 from ..engine.diagnostics import DiagnosticsLog
-from ..executors.auto import Together
-from ..executors.inline import Executor, Inline
+from ..executors.auto import AutoExecutor
+from ..executors.base import Executor
+from ..executors.inline import Inline
 from ..executors.pool import Pool
 from ..executors.ray import Ray
 from ..executors.ray_cluster import check as check_ray
+from ..executors.timing import TrialCache
 from ..sim.simulator import Simulator
 from .build import BuiltRun, build_run
 from .personalize import OnProgress, personalise
@@ -43,28 +45,29 @@ class Simulation:
 
     built: BuiltRun
 
-    def executor(self) -> Executor:
+    def executor(self, trials: TrialCache | None = None) -> Executor:
         """The executor that the spec asks for."""
         s = self.built.spec
         if s.executor in ("batched", "auto"):
-            return self._auto()
+            return self._auto(trials)
         if s.executor == "ray":
             return self._ray()
         return self._pool() if s.executor == "pool" or s.workers > 1 else self._inline()
 
-    def _auto(self) -> Executor:
+    def _auto(self, trials: TrialCache | None) -> Executor:
         b, s = self.built, self.built.spec
-        return Together(
+        return AutoExecutor(
             b.bound(),
             rule=b.method.local,
             work=b.work,
             seed=s.seed,
             lanes=s.workers if s.device == "cpu" or s.workers > 1 else _STREAMS,
-            forced=s.executor == "batched",
-            otherwise=self._pool if s.workers > 1 and s.device == "cpu" else self._inline,
+            always_batch=s.executor == "batched",
+            fallback=self._pool if s.workers > 1 and s.device == "cpu" else self._inline,
             at_a_time=min(s.workers, _available_cores()) if s.device == "cpu" else 1,
             precision=s.precision,
             compiled=s.compile,
+            trials=trials,
         )
 
     def _ray(self) -> Executor:

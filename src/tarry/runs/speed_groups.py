@@ -18,7 +18,7 @@ from ..core import rng
 from ..core.rng import Stream
 from ..core.task import Examples, Task
 from ..engine.diagnostics import DiagnosticsLog, Validate
-from ..training.flat_model import Bound
+from ..training.flat_model import FlatModel
 from .personalize import class_shares, has_classes
 
 __all__ = ["by_speed", "validator"]
@@ -28,7 +28,7 @@ _MOST = 5000  # own examples that a client's accuracy is measured on
 _SLOW = 2.0  # a straggler's mean duration is more than this many times the fastest client's
 
 
-def validator(task: Task, bound: Bound, seed: int) -> Validate | None:
+def validator(task: Task, bound: FlatModel, seed: int) -> Validate | None:
     """Return a score on test examples drawn with the client's own class shares; None without classes."""
     if task.test is None or task.score is None or not has_classes(task.test):
         return None

@@ -23,7 +23,7 @@ from ..core.events import Event
 from ..core.idle_clients import Roster
 from ..core.server import Server
 from ..core.state_tree import copied, tables
-from ..core.tickets import NOTHING, Ticket, Trained
+from ..core.tickets import NOTHING, LocalResult, Ticket
 from ..delays.availability import Availability
 from ..delays.base import Delay
 from ..engine.budget import Budget, Score
@@ -31,8 +31,8 @@ from ..engine.clock import add_seconds
 from ..engine.diagnostics import DiagnosticsLog
 from ..engine.engine import Change, Engine, Handout, total_bytes
 from ..engine.evaluation import Evaluation
-from ..executors.inline import Executor
-from ..vector.pool import forget
+from ..executors.base import Executor
+from ..vector.pool import clear_pool
 
 __all__ = ["Simulator"]
 
@@ -118,7 +118,7 @@ class Simulator:
         self.server.close()
         for table in self._memories.values():
             table.close()
-        forget()
+        clear_pool()
 
     def _finish(self) -> None:
         """End a run in which nothing more happens: its time is over, or no ticket and no client is left to wait for."""
@@ -140,7 +140,7 @@ class Simulator:
         if receipt.accepted and result.memory:
             self._remember(receipt.ticket.client, result.memory)
 
-    def _raise_diverged(self, time: float, ticket: Ticket, result: Trained) -> None:
+    def _raise_diverged(self, time: float, ticket: Ticket, result: LocalResult) -> None:
         raise Diverged(
             f"client {ticket.client} came back at {time:g} s with weights that are not finite "
             f"(loss {result.loss:g}, visit {ticket.visit}); a smaller learning rate (--lr) may help, "

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from ...core.local_rule import LocalRule
-from ...core.tickets import NOTHING, Job
-from ...training.determinism import calm
-from ...training.flat_model import Bound
-from ...training.visit import Work, train
+from ...core.tickets import NOTHING, VisitJob
+from ...training.determinism import deterministic
+from ...training.flat_model import FlatModel
+from ...training.visit import LocalWork, train
 from ..protocol import EXTRA, PAYLOAD
 from ..server.registration import statement
 from ..wire import Array, FieldValue
@@ -40,9 +40,9 @@ def prove_identity(store: ClientStore, fields: Mapping[str, Any], *, node: int, 
 class Worker:
     """All that training needs beside the ticket."""
 
-    bound: Bound
+    bound: FlatModel
     rule: LocalRule
-    work: Work
+    work: LocalWork
     seed: int
     store: ClientStore
     min_seconds: Callable[[int, int], float | None] | None = None  # of a visit (client, visit), to try slow clients out
@@ -54,7 +54,7 @@ class Worker:
         federation = str(fields["federation"])
         memory = self.store.load_memory(federation, memory_visit)
         payload = {k.removeprefix(PAYLOAD): self._to_device(a) for k, a in arrays.items() if k.startswith(PAYLOAD)}
-        job = Job(
+        job = VisitJob(
             int(fields["number"]),
             client,
             visit,
@@ -63,7 +63,7 @@ class Worker:
             NOTHING if memory is None else {k: t.to(self.bound.flat.device) for k, t in memory.items()},
             int(fields["version"]),
         )
-        with calm():
+        with deterministic():
             result = train(job, self.bound, rule=self.rule, work=self.work, seed=self.seed)
         if result.memory:
             self.store.save_memory(federation, visit, {k: t.cpu() for k, t in result.memory.items()})

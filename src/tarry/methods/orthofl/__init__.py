@@ -28,7 +28,7 @@ from ...core.tickets import Start, Update
 from ...parts.project import Projection, calibrate, calibrate_and_mix
 from ...parts.staleness import Decay, polynomial
 from ...parts.step import mix
-from ...vector.pool import large
+from ...vector.blocks import large
 from ..registry import methods
 from .variants import Ablation, Placement, Variant
 

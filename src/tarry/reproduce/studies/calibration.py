@@ -22,7 +22,7 @@ from ...core.rng import Stream
 from ...core.tickets import Ticket, Update
 from ...methods import methods
 from ...tasks.models import model_for
-from ...training.determinism import calm
+from ...training.determinism import deterministic
 from .series import short
 from .study import Study, Tell, begin
 from .timing import machine, seconds
@@ -87,7 +87,7 @@ def run(
     """Rows: models. One column, server. Measures: seconds, params (how many are trained)."""
     study = begin(PAPER, QUICK, options, quick=quick, seeds=seeds, device=device, folder=folder, tell=tell)
     layouts = {name: layout_of(name, about) for name, about in study.choices("models").items()}
-    with calm():
+    with deterministic():
         return _summary(study, layouts, machine(device))
 
 

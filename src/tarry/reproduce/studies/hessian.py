@@ -25,8 +25,8 @@ from ...core.errors import BadInput
 from ...core.rng import Stream
 from ...core.task import Examples
 from ...runs.build import BuiltRun
-from ...training.determinism import calm
-from ...training.flat_model import Bound
+from ...training.determinism import deterministic
+from ...training.flat_model import FlatModel
 from .canvas import panels
 from .fedsol_setting import SETTINGS, SMALL
 from .series import short
@@ -67,7 +67,7 @@ class Spectrum(NamedTuple):
     residuals: list[float]
 
 
-def product(bound: Bound, weights: Tensor, examples: Examples) -> Callable[[Tensor], Tensor]:
+def product(bound: FlatModel, weights: Tensor, examples: Examples) -> Callable[[Tensor], Tensor]:
     """v → H v of the mean loss over the trained weights, the model as in use (dropout off, statistics still)."""
     layout, module = bound.layout, bound.module
     stats = {b.name: weights[b.at].view(b.shape) for b in layout.stats}
@@ -139,7 +139,7 @@ def _piece(study: Study, seed: int, name: str, choice: Any) -> dict[str, Any]:
         result = recorded(made, tell=study.tell, what=f"{name}, seed {seed}")
         assert result.weights is not None
         accuracy = {} if result.final_accuracy is None else {"accuracy": short(100 * result.final_accuracy)}
-        with calm():
+        with deterministic():
             return {**accuracy, **_looked_at(made, result.weights, seed, o)}
 
     kept = ("examples", "iterations", "directions", "span", "points")

@@ -24,11 +24,11 @@ from torch import Tensor
 
 from ...config.components import Choice
 from ...core.errors import BadInput
-from ...core.tickets import Job
+from ...core.tickets import VisitJob
 from ...methods import methods
 from ...parts.manifold import CONTROL
 from ...runs.build import BuiltRun
-from ...training.determinism import calm
+from ...training.determinism import deterministic
 from ...training.visit import train
 from . import endpoint_corrections
 from .canvas import panels
@@ -101,7 +101,7 @@ def _piece(study: Study, seed: int) -> dict[str, Any]:
         made = study.plan(seed)
         result = recorded(made, tell=study.tell, what=f"federation, seed {seed}")
         assert result.weights is not None
-        with calm():
+        with deterministic():
             return {str(e): _looked_at(study, made, _arc(study, made, result.weights, e, seed)) for e in o["epochs"]}
 
     kept = ("curve", "client", "epochs", "examples", "points", "places")
@@ -116,7 +116,7 @@ def _arc(study: Study, made: BuiltRun, weights: Tensor, epochs: int, seed: int) 
         raise BadInput(f"[study_options] client {client}: there are clients 0 to {len(made.task.clients) - 1}")
     rule, work = methods.build(choice.name, choice.params).local, replace(made.work, epochs=epochs, steps=None)
     study.tell(f"client {client}: {epochs} epochs")
-    trained = train(Job(0, client, 0, weights), model_of(made), rule=rule, work=work, seed=seed)
+    trained = train(VisitJob(0, client, 0, weights), model_of(made), rule=rule, work=work, seed=seed)
     if CONTROL not in trained.extras:
         raise BadInput(f"[study_options] curve {choice}: its clients learn no control point; use asynccurve")
     return Arc(weights, weights + trained.delta, trained.extras[CONTROL])

@@ -22,7 +22,7 @@ from ...core.tickets import Update
 from ...record.result import Result
 from ...runs.build import BuiltRun
 from ...runs.run import Progress, run_spec
-from ...training.flat_model import Bound
+from ...training.flat_model import FlatModel
 from .study import Tell
 
 __all__ = ["See", "loss_on", "model_of", "recorded", "some_of", "watched"]
@@ -65,12 +65,12 @@ def recorded(
     return run_spec(spec, callbacks=callbacks, progress=progress)
 
 
-def model_of(made: BuiltRun) -> Bound:
+def model_of(made: BuiltRun) -> FlatModel:
     """Return a model like that of the plan, to evaluate any weights."""
-    return Bound(copy.deepcopy(made.module), made.layout, made.task, made.work.optimiser)
+    return FlatModel(copy.deepcopy(made.module), made.layout, made.task, made.work.optimiser)
 
 
-def loss_on(bound: Bound, examples: Examples) -> Callable[[Tensor], float]:
+def loss_on(bound: FlatModel, examples: Examples) -> Callable[[Tensor], float]:
     """Return a function from weights to the mean loss."""
     chunk = _CHUNK.get(examples[0].device.type, 1000)
     return lambda weights: bound.evaluate(weights, examples, chunk=chunk)[1]
