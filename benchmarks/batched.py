@@ -32,7 +32,7 @@ import tarry
 from record import write
 from tarry.core.layout import Layout
 from tarry.core.local_rule import LocalRule
-from tarry.core.optim import optimiser
+from tarry.core.optim import make_optimizer
 from tarry.core.tickets import VisitJob
 from tarry.executors.batched.trainer import BatchedTrainer
 from tarry.methods import methods
@@ -133,11 +133,11 @@ def setting(row: Row, device: str) -> tuple[tarry.Task, FlatModel, LocalRule, Lo
     module = row.model().to(device)
     layout = Layout.of(module)
     much = {"epochs": 1, "steps": None} if row.unequal else {"epochs": None, "steps": row.steps}
-    work = LocalWork(optimiser("sgd", lr=0.01), batch=row.batch, **much)  # type: ignore[arg-type]
+    work = LocalWork(make_optimizer("sgd", lr=0.01), batch=row.batch, **much)  # type: ignore[arg-type]
     bound = FlatModel(module, layout, task, work.optimiser)
     rule = methods.build(row.method).local
     sent = layout.read(module, torch.float32)
-    payload = {k: torch.randn(layout.n_params, device=device) * 1e-3 for k in rule.needs}
+    payload = {k: torch.randn(layout.n_params, device=device) * 1e-3 for k in rule.required_payload}
     return task, bound, rule, work, [VisitJob(i, i, 0, sent, payload) for i in range(row.in_flight)]
 
 

@@ -20,7 +20,7 @@ from statistics import median
 import torch
 
 from record import apart, write
-from tarry.core.idle_clients import Roster
+from tarry.core.idle_clients import IdleClients
 from tarry.core.layout import Block, Kind, Layout
 from tarry.core.method import Method
 from tarry.core.parts import stateless
@@ -64,7 +64,7 @@ def simulate(method: Method, clients: int, in_flight: int, size: int, visits: in
     server = Server(method, torch.zeros(size), layout=layout, n_clients=clients, seed=0)
     delay = delays.build("exponential", {"mean": 100.0})(ClientPopulation(clients, range(1, clients + 1), 4 * size, 0))
     sim = Simulator(
-        server, Nothing(size), delay, roster=Roster(clients, in_flight), budget=Budget(updates=visits)
+        server, Nothing(size), delay, roster=IdleClients(clients, in_flight), budget=Budget(updates=visits)
     )  # fmt: skip
     moments = [time.perf_counter()]
 

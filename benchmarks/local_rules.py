@@ -22,7 +22,7 @@ from torch import nn
 import tarry
 from record import write
 from tarry.core.layout import Layout
-from tarry.core.optim import optimiser
+from tarry.core.optim import make_optimizer
 from tarry.core.tickets import NOTHING, VisitJob
 from tarry.tasks.models import McMahanCNN
 from tarry.training.flat_model import FlatModel
@@ -65,7 +65,7 @@ def bench(rows: Sequence[Row], rounds: int, *, batches: int, epochs: int) -> lis
     module = McMahanCNN()
     layout = Layout.of(module)
     task = tarry.Task("noise", model=module, loss=nn.functional.cross_entropy, clients=[data])
-    work = LocalWork(optimiser("sgd", lr=0.01, momentum=0.9, weight_decay=1e-5), epochs=epochs, batch=BATCH)
+    work = LocalWork(make_optimizer("sgd", lr=0.01, momentum=0.9, weight_decay=1e-5), epochs=epochs, batch=BATCH)
     bound, start = FlatModel(module, layout, task, work.optimiser), layout.read(module, torch.float32)
     rules = [tarry.methods.build(row.method, row.params).local for row in rows]
     payloads = [{name: torch.randn(layout.n_params, generator=g) for name in row.payload} for row in rows]

@@ -44,7 +44,7 @@ def measure(args: argparse.Namespace, steps: int, *, ray: bool) -> tuple[float, 
     finally:
         executor.close()
     (began, first), (ended, last) = moments[len(moments) // 10], moments[-1]
-    return 1e3 * (ended - began) / (last - first), sim.server.answer
+    return 1e3 * (ended - began) / (last - first), sim.server.output_weights
 
 
 def main() -> None:

@@ -51,7 +51,7 @@ def small(n: int) -> tarry.Task:
         loss=nn.functional.cross_entropy,
         clients=[examples(8) for _ in range(n)],
         test=examples(30),
-        unlabelled=torch.randn(4, 6, generator=g),
+        unlabeled=torch.randn(4, 6, generator=g),
     )
 
 
@@ -97,7 +97,7 @@ def page(entry: Entry[Any], seen: Cost) -> str:
         "still hold count).",
         f"- Staleness: {method.staleness}.",
     ]
-    if method.unlabelled:
+    if method.needs_unlabeled:
         costs.append("- It needs inputs without labels on the server: `--unlabelled`.")
     return (
         "\n\n".join(

@@ -31,7 +31,7 @@ class Lasting(tarry.LocalRule):
         return w - f.optimiser.lr * velocity, velocity, loss
 
     def finish(self, w: Any, context: Any, velocity: Any) -> Any:
-        return tarry.Outcome(memory={"velocity": velocity})
+        return tarry.VisitOutput(memory={"velocity": velocity})
 
 
 def lasting(*, momentum: Annotated[float, "of a client, from visit to visit"] = 0.5) -> tarry.Method:

@@ -19,7 +19,7 @@ from tarry import Layout
 from tarry.config.compose import compose
 from tarry.core import rng
 from tarry.core.errors import BadInput
-from tarry.core.method import Personal
+from tarry.core.method import Personalization
 from tarry.core.rng import Stream
 from tarry.runs.personalize import majority_accuracy
 
@@ -57,8 +57,8 @@ RUN: dict[str, Any] = {
 
 
 def found(result: tarry.Result) -> dict[str, Any]:
-    assert result.personal is not None
-    return result.personal
+    assert result.personalization is not None
+    return result.personalization
 
 
 def loaded(weights: Tensor | None) -> nn.Module:
@@ -198,13 +198,13 @@ def test_looking_changes_nothing_else(method: str) -> None:
 
 def test_who_trains_changes_no_score() -> None:
     alone, several = (tarry.run("orthofl", task(), personalise=2, workers=w, **RUN) for w in (1, 2))
-    assert alone.personal == several.personal
+    assert alone.personalization == several.personalization
 
 
 def test_tuning_is_the_same_for_all_methods_that_end_with_the_same_weights() -> None:
     ours, theirs = (tarry.run(m, task(), personalise=2, **RUN) for m in ("fedavg", "fedprox:mu=0"))
     assert ours.weights_sha256 == theirs.weights_sha256
-    assert ours.personal == theirs.personal
+    assert ours.personalization == theirs.personalization
 
 
 # Resuming
@@ -231,8 +231,8 @@ def test_a_run_that_was_killed_comes_to_the_same_scores(when: str, tmp_path: Pat
         tarry.run(out=tmp_path / "r", callbacks=[at], **settings)
     assert not (tmp_path / "r" / "result.json").exists()
     resumed = tarry.resume(tmp_path / "r")
-    assert resumed.personal == whole.personal
-    assert tarry.Result.read(tmp_path / "r").personal == whole.personal
+    assert resumed.personalization == whole.personalization
+    assert tarry.Result.read(tmp_path / "r").personalization == whole.personalization
     assert "personalise = 1" in (tmp_path / "r" / "spec.toml").read_text()
 
 
@@ -242,7 +242,7 @@ def test_a_record_from_before_there_was_any_can_be_read(tmp_path: Path) -> None:
     record = json.loads(path.read_text())
     del record["personal"]
     path.write_text(json.dumps(record))
-    assert tarry.Result.read(tmp_path / "r").personal is None
+    assert tarry.Result.read(tmp_path / "r").personalization is None
 
 
 # Clients with models of their own
@@ -283,24 +283,28 @@ def test_who_is_between_visits_is_scored_by_its_next_start() -> None:
 def test_how_clients_tune_goes_with_what_they_do_and_their_models_with_what_they_are_replied() -> None:
     local, babu, plain = (tarry.methods.build(name) for name in ("local-only", "fedbabu", "fedasync"))
     both = compose(plain, {"local": babu, "reply": local})
-    assert both.personal == replace(babu.personal, own=True)
-    assert compose(local, {"local": babu}).personal == both.personal
-    assert compose(babu, {"reply": local}).personal == both.personal
-    assert compose(local, {"reply": plain}).personal == Personal()
-    assert compose(babu, {"local": plain}).personal == Personal()
-    assert compose(babu, {"step": local, "aggregate": plain, "correct": plain}).personal == babu.personal
+    assert both.personalization == replace(babu.personalization, own=True)
+    assert compose(local, {"local": babu}).personalization == both.personalization
+    assert compose(babu, {"reply": local}).personalization == both.personalization
+    assert compose(local, {"reply": plain}).personalization == Personalization()
+    assert compose(babu, {"local": plain}).personalization == Personalization()
+    assert compose(babu, {"step": local, "aggregate": plain, "correct": plain}).personalization == babu.personalization
     echo = tarry.methods.build("fedecho")
-    assert compose(echo, {"local": babu}).personal == compose(babu, {}, distil=echo).personal == babu.personal
+    assert (
+        compose(echo, {"local": babu}).personalization
+        == compose(babu, {}, distil=echo).personalization
+        == babu.personalization
+    )
 
 
 def test_a_method_of_ones_own_may_say_how_clients_answer() -> None:
     """Here: always their own commonest class."""
 
-    def commonest(vec: Tensor, own: tuple[Tensor, Tensor], f: tarry.Functions) -> Any:
+    def commonest(vec: Tensor, own: tuple[Tensor, Tensor], model: tarry.ClientModel) -> Any:
         c = own[1].bincount(minlength=4).argmax()
         return lambda x: nn.functional.one_hot(c, 4).expand(len(x), 4)
 
-    method = tarry.Method("mine", personal=Personal(predict=commonest))
+    method = tarry.Method("mine", personalization=Personalization(predict=commonest))
     result = tarry.run(method, task(), personalise=0, **RUN)
     shares = [(y.bincount().max() / len(y)).item() for _, y in task().clients]
     assert found(result)["after"]["per_client"] == pytest.approx(shares, rel=1e-6)
@@ -326,10 +330,10 @@ def test_what_cannot_be_is_refused(changes: dict[str, Any], settings: dict[str, 
 
 def test_a_method_about_own_models_says_how_they_are_scored() -> None:
     for method in ("local-only", "perfedavg", "knn-per", "fedbabu:tune=head"):
-        (said,) = tarry.run(method, task(), **RUN).remarks
+        (said,) = tarry.run(method, task(), **RUN).warnings
         assert said == f"{method} is about clients' own models: --personalise EPOCHS scores them"
-        assert tarry.run(method, task(), personalise=0, **RUN).remarks == []
-    assert tarry.run("fedavg", task(), **RUN).remarks == []
+        assert tarry.run(method, task(), personalise=0, **RUN).warnings == []
+    assert tarry.run("fedavg", task(), **RUN).warnings == []
 
 
 def test_progress_tells_how_many_clients_are_done(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -356,4 +360,4 @@ def test_the_majority_accuracy_answer_is_the_commonest_class_of_the_test_set() -
     assert majority_accuracy(task(score=None)) is None
     assert majority_accuracy(task(test=(x, torch.zeros(5, 2, dtype=torch.int64)))) is None
     made = task()
-    assert tarry.run("asgd", made, **RUN).chance == majority_accuracy(made)
+    assert tarry.run("asgd", made, **RUN).majority_accuracy == majority_accuracy(made)

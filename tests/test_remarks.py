@@ -16,11 +16,11 @@ SHORT = {"time": 100.0, "clients": 3, "epochs": 1, "delay": "constant:seconds=30
 
 
 def test_inputs_without_labels_are_told_when_nobody_chose_them_and_when_nobody_needs_them() -> None:
-    (said,) = tarry.run("fedecho", "digits", **SHORT).remarks
+    (said,) = tarry.run("fedecho", "digits", **SHORT).warnings
     assert "noise" in said
     assert "--unlabelled" in said
-    assert tarry.run("fedecho", "digits", unlabelled="mixup", **SHORT).remarks == []
-    (said,) = tarry.run("fedasync", "digits", unlabelled="mixup", **SHORT).remarks
+    assert tarry.run("fedecho", "digits", unlabelled="mixup", **SHORT).warnings == []
+    (said,) = tarry.run("fedasync", "digits", unlabelled="mixup", **SHORT).warnings
     assert said.startswith("--unlabelled mixup changes nothing")
 
 
@@ -72,9 +72,9 @@ def test_what_a_step_between_arrivals_notes_is_kept() -> None:
 
 
 def test_settings_of_an_optimiser_that_clients_do_not_use_are_told() -> None:
-    (said,) = tarry.run("asynccurve", "digits", lr=0.5, momentum=0.9, **SHORT).remarks
+    (said,) = tarry.run("asynccurve", "digits", lr=0.5, momentum=0.9, **SHORT).warnings
     assert said.startswith("--lr 0.5 --momentum 0.9 changes nothing")
-    assert tarry.run("asynccurve", "digits", **SHORT).remarks == []
+    assert tarry.run("asynccurve", "digits", **SHORT).warnings == []
 
 
 def test_outputs_that_are_no_numbers_are_never_right_and_targets_that_are_no_classes_are_refused() -> None:
@@ -116,7 +116,7 @@ def test_a_run_that_learnt_nothing_says_why(what: str) -> None:
     given, why = NOTHING_LEARNT[what]
     result = tarry.run(**{"task": two_clients(), **given})
     assert result.rounds == 0
-    (said,) = result.remarks
+    (said,) = result.warnings
     assert said.startswith("nothing was learnt, the server made no step: ")
     assert why in said
 
@@ -138,14 +138,14 @@ def test_a_run_whose_updates_are_none_any_more_ends_with_what_it_had_and_says_so
         assert result.updates == 3
         assert result.weights is not None
         assert result.weights.isfinite().all()
-        (said,) = result.remarks
-        assert said.startswith(f"diverged: the last {result.refused:,} updates, up to ")
-        assert result.refused == (100 if "rounds" in budget else 397)
+        (said,) = result.warnings
+        assert said.startswith(f"diverged: the last {result.rejected:,} updates, up to ")
+        assert result.rejected == (100 if "rounds" in budget else 397)
 
 
 def test_a_target_that_the_first_weights_reach_is_told() -> None:
     task = two_clients(test=(torch.zeros(4, 4), torch.zeros(4, dtype=torch.int64)), score=lambda out, y: len(y))
-    (said,) = tarry.run("asgd", task, delay=[1.0, 1.0], time=3.0, target=0.5).remarks
+    (said,) = tarry.run("asgd", task, delay=[1.0, 1.0], time=3.0, target=0.5).warnings
     assert "the first weights reach --target 0.5" in said
 
 
@@ -160,9 +160,9 @@ def test_a_target_where_nothing_is_scored_is_refused(given: Any, missing: str) -
 
 def test_a_global_that_has_left_all_bounds_is_told() -> None:
     result = tarry.run({"name": "asgd", "eta": 1e30}, "digits", clients=3, time=200.0, lr=0.05, steps=1)
-    assert any("the global model's loss is no number any more (seen first at" in said for said in result.remarks)
+    assert any("the global model's loss is no number any more (seen first at" in said for said in result.warnings)
     fine = tarry.run("asgd", "digits", clients=3, time=200.0, steps=1)
-    assert not any("no number" in said for said in fine.remarks)
+    assert not any("no number" in said for said in fine.warnings)
 
 
 def test_a_client_that_is_always_refused_is_named() -> None:
@@ -170,20 +170,20 @@ def test_a_client_that_is_always_refused_is_named() -> None:
     (x, y), other = task.clients
     task = replace(task, clients=[(torch.full_like(x, float("nan")), y), other])
     result = tarry.run("asgd", task, delay=[1.0, 1.0], updates=20)
-    (said,) = result.remarks
+    (said,) = result.warnings
     assert said.startswith("client 0: every update was refused because it was not finite")
-    assert result.refused > 10
+    assert result.rejected > 10
 
 
 def test_test_data_that_hold_no_numbers_are_told_from_a_rate_too_high() -> None:
     task = two_clients(test=(torch.full((4, 4), float("nan")), torch.zeros(4, dtype=torch.int64)))
-    (said,) = tarry.run("asgd", task, delay=[1.0, 1.0], updates=5).remarks
+    (said,) = tarry.run("asgd", task, delay=[1.0, 1.0], updates=5).warnings
     assert said == "the loss of the first weights on the test set is no number: look at the test data"
 
 
 def test_a_target_that_is_missed_is_told() -> None:
     result = tarry.run("fedasync", "digits", time=300.0, target=0.999)
-    assert any(r.startswith("--target 0.999 was not reached: the best score was 0.") for r in result.remarks)
+    assert any(r.startswith("--target 0.999 was not reached: the best score was 0.") for r in result.warnings)
 
 
 @pytest.mark.parametrize(

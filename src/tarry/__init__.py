@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from .core.errors import TarryError as TarryError
     from .core.events import Event as Event
     from .core.layout import Layout as Layout
-    from .core.local_rule import Brief as Brief
-    from .core.local_rule import Functions as Functions
+    from .core.local_rule import ClientModel as ClientModel
     from .core.local_rule import LocalRule as LocalRule
-    from .core.local_rule import Outcome as Outcome
+    from .core.local_rule import VisitInput as VisitInput
+    from .core.local_rule import VisitOutput as VisitOutput
     from .core.method import Method as Method
-    from .core.method import Now as Now
+    from .core.method import ServerView as ServerView
     from .core.parts import Aggregate as Aggregate
     from .core.parts import Correct as Correct
     from .core.parts import Dispatch as Dispatch
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from .core.parts import Step as Step
     from .core.parts import stateless as stateless
     from .core.task import Task as Task
-    from .core.tickets import Offer as Offer
-    from .core.tickets import Start as Start
+    from .core.tickets import NextStart as NextStart
     from .core.tickets import Ticket as Ticket
+    from .core.tickets import TicketExtras as TicketExtras
     from .core.tickets import Update as Update
     from .delays import delays as delays
     from .methods import methods as methods
@@ -55,28 +55,28 @@ if TYPE_CHECKING:
 _MODULES = {
     "Aggregate": "core.parts",
     "BadInput": "core.errors",
-    "Brief": "core.local_rule",
+    "ClientModel": "core.local_rule",
     "Comparison": "runs.compare",
     "Correct": "core.parts",
     "Dispatch": "core.parts",
     "Event": "core.events",
-    "Functions": "core.local_rule",
     "Layout": "core.layout",
     "LocalRule": "core.local_rule",
     "Method": "core.method",
-    "Now": "core.method",
-    "Offer": "core.tickets",
-    "Outcome": "core.local_rule",
+    "NextStart": "core.tickets",
     "Part": "core.parts",
     "Progress": "runs.run",
     "Reply": "core.parts",
     "Result": "record.result",
-    "Start": "core.tickets",
+    "ServerView": "core.method",
     "Step": "core.parts",
     "TarryError": "core.errors",
     "Task": "core.task",
     "Ticket": "core.tickets",
+    "TicketExtras": "core.tickets",
     "Update": "core.tickets",
+    "VisitInput": "core.local_rule",
+    "VisitOutput": "core.local_rule",
     "compare": "runs.compare",
     "delays": "delays",
     "manifolds": "parts.manifold",

@@ -473,7 +473,7 @@ def test_why_clients_of_a_comparison_are_not_trained_together_is_told_under_the_
     assert said.code == 0
     (line,) = [line for line in said.out.splitlines() if "not trained together" in line]
     assert line.startswith("fedavg, fedasync: clients are not trained together: ")
-    told = Result.read(here / "c" / "fedavg" / "seed-0").trained
+    told = Result.read(here / "c" / "fedavg" / "seed-0").executor_info
     assert line == f"fedavg, fedasync: {told}"
     assert escape(line) in (here / "c" / "report.html").read_text()
     assert cli("compare", *args[:-2], *quick, "--out", "d").code == 0

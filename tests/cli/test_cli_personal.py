@@ -8,7 +8,7 @@ from tarry.record.result import Result
 def test_a_run_tells_clients_own_accuracy_in_a_line(cli, here, quick):
     said = cli("run", "--method", "fedavg", *quick, "--personalise", "2", "--out", "r")
     assert said.code == 0
-    personal = Result.read(here / "r").personal
+    personal = Result.read(here / "r").personalization
     after, before = personal["after"], personal["before"]
     (line,) = [line for line in said.out.splitlines() if "personal accuracy" in line]
     assert f"personal accuracy {after['mean']:.4f} ± {after['sd']:.4f} after 2 epochs of fine-tuning" in line
@@ -35,7 +35,7 @@ def test_a_comparison_has_a_column_for_it_when_asked(cli, here, quick, monkeypat
     assert "personal %" in words
     assert "after 1 epoch of fine-tuning on its own data" in words
     summary = json.loads((here / "c" / "compare.json").read_text())
-    runs = [Result.read(here / "c" / "fedavg" / f"seed-{s}").personal for s in (0, 1)]
+    runs = [Result.read(here / "c" / "fedavg" / f"seed-{s}").personalization for s in (0, 1)]
     row = next(r for r in summary["rows"] if r["label"] == "fedavg")
     assert row["personal"] == sum(r["after"]["mean"] for r in runs) / 2
     assert row["personal_sd"] == sum(r["after"]["sd"] for r in runs) / 2

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import tarry
 from tarry.core import rng
-from tarry.core.optim import optimiser
+from tarry.core.optim import make_optimizer
 from tarry.training.batch_order import augmentation_draws
 from tarry.training.visit import BatchIterator, LocalWork
 
@@ -48,7 +48,7 @@ def test_numbers_are_uniform_and_a_function_of_the_key() -> None:
 def test_batches_are_augmented_by_their_own_numbers_fresh_every_epoch() -> None:
     t = task()
     x, y = t.clients[0]
-    work = LocalWork(optimiser("sgd", lr=0.1), epochs=3, batch=4)
+    work = LocalWork(make_optimizer("sgd", lr=0.1), epochs=3, batch=4)
     visit = BatchIterator(torch.zeros(1), (x, y), work, 77, like=t)
     seen = []
     for epoch, lap in enumerate(visit.epochs()):
@@ -68,7 +68,7 @@ def test_everybody_trains_the_same_together_and_alone(method: str, batch: int | 
     how = {"time": 300.0, "dtype": "float64", "delay": "exponential", "epochs": 2, "batch": batch, "lr": 0.1}
     alone = tarry.run(method, task(), executor="inline", **how)
     stacked = tarry.run(method, task(), executor="batched", **how)
-    assert "trained together" in stacked.trained, stacked.trained
+    assert "trained together" in stacked.executor_info, stacked.executor_info
     assert alone.weights is not None
     assert stacked.weights is not None
     torch.testing.assert_close(stacked.weights, alone.weights, rtol=1e-9, atol=1e-11)

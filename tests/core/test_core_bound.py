@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy, mse_loss
 import tarry
 from tarry.core.layout import Layout
 from tarry.core.local_rule import LocalRule
-from tarry.core.optim import optimiser
+from tarry.core.optim import make_optimizer
 from tarry.core.task import Task
 from tarry.core.tickets import VisitJob
 from tarry.training.flat_model import FlatModel, build_module
@@ -83,7 +83,7 @@ def made(name: str) -> tuple[nn.Module, Task]:
 
 
 def bind(net: nn.Module, task: Task, **kw: float) -> FlatModel:
-    return FlatModel(copy.deepcopy(net), Layout.of(net), task, optimiser("sgd", lr=0.1, **kw))
+    return FlatModel(copy.deepcopy(net), Layout.of(net), task, make_optimizer("sgd", lr=0.1, **kw))
 
 
 @pytest.mark.parametrize("name", NETS)
@@ -136,7 +136,7 @@ OPTIMISERS = [
 def test_a_visit_is_the_training_of_a_plain_torch_loop(name, optim, kw):
     net, task = made(name)
     layout = Layout.of(net)
-    work = LocalWork(optimiser(optim, **kw), epochs=None, steps=40, batch=None)
+    work = LocalWork(make_optimizer(optim, **kw), epochs=None, steps=40, batch=None)
     bound = FlatModel(copy.deepcopy(net), layout, task, work.optimiser)
     start = layout.read(net, F64)
     trained = train(VisitJob(0, 0, 0, start), bound, rule=LocalRule(), work=work, seed=0)
@@ -166,7 +166,7 @@ def test_in_single_precision_too_the_way_is_the_same_to_a_millionth(optim, kw):
     y = torch.sin(x.sum(1, keepdim=True))
     task = Task("fit", model=net, loss=mse_loss, clients=[(x, y)])
     layout = Layout.of(net)
-    work = LocalWork(optimiser(optim, **kw), epochs=60, batch=None)
+    work = LocalWork(make_optimizer(optim, **kw), epochs=60, batch=None)
     start = layout.read(net, torch.float32)
     bound = FlatModel(copy.deepcopy(net), layout, task, work.optimiser)
     trained = train(VisitJob(0, 0, 0, start), bound, rule=LocalRule(), work=work, seed=0)
@@ -183,7 +183,7 @@ def test_every_visit_begins_with_the_counters_as_built_and_the_statistics_receiv
     with torch.no_grad():
         net[1].num_batches_tracked.fill_(3)
     layout = Layout.of(net)
-    work = LocalWork(optimiser("sgd", lr=0.1), epochs=2)
+    work = LocalWork(make_optimizer("sgd", lr=0.1), epochs=2)
     bound = FlatModel(copy.deepcopy(net), layout, task, work.optimiser)
     start = layout.read(net, F64)
     first = train(VisitJob(0, 0, 0, start), bound, rule=LocalRule(), work=work, seed=0)
@@ -195,7 +195,7 @@ def test_every_visit_begins_with_the_counters_as_built_and_the_statistics_receiv
 def test_training_writes_neither_to_what_was_sent_nor_to_what_came_back_before():
     net, task = made("normed")
     layout = Layout.of(net)
-    work = LocalWork(optimiser("sgd", lr=0.1, momentum=0.5), epochs=3, batch=8)
+    work = LocalWork(make_optimizer("sgd", lr=0.1, momentum=0.5), epochs=3, batch=8)
     bound = FlatModel(copy.deepcopy(net), layout, task, work.optimiser)
     start = layout.read(net, F64)
     kept = start.clone()

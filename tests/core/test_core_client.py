@@ -11,15 +11,15 @@ from torch.nn.functional import cross_entropy, mse_loss
 from tarry.core import rng
 from tarry.core.errors import BadInput
 from tarry.core.layout import Layout
-from tarry.core.local_rule import LocalRule, Outcome
-from tarry.core.optim import optimiser
+from tarry.core.local_rule import LocalRule, VisitOutput
+from tarry.core.optim import make_optimizer
 from tarry.core.rng import Stream
 from tarry.core.task import Task
 from tarry.core.tickets import LocalResult, VisitJob
 from tarry.training.flat_model import FlatModel
 from tarry.training.visit import BatchIterator, LocalWork, train
 
-SGD = optimiser("sgd", lr=0.1)
+SGD = make_optimizer("sgd", lr=0.1)
 
 
 def order(n: int, work: LocalWork, key: int = 5) -> list[list[int]]:
@@ -126,7 +126,7 @@ def test_work_that_cannot_be_done_is_refused(kw, words):
 )
 def test_an_optimiser_that_cannot_be_is_refused_with_all_that_is_wrong(kw, words):
     with pytest.raises(BadInput) as e:
-        optimiser(**kw)
+        make_optimizer(**kw)
     assert list(e.value.problems) == words
 
 
@@ -167,7 +167,7 @@ def test_a_visit_by_hand():
 def test_the_mean_loss_weighs_every_step_alike():
     task = mean_task([0.0, 0.0, 3.0])
     got = visit(
-        task, LocalWork(optimiser("sgd", lr=1e-12), epochs=1, batch=2), VisitJob(0, 0, 0, torch.zeros(1).double())
+        task, LocalWork(make_optimizer("sgd", lr=1e-12), epochs=1, batch=2), VisitJob(0, 0, 0, torch.zeros(1).double())
     )
     *pair, _ = rng.permutation(rng.key(rng.key(0, Stream.ORDER, 0, 0), 0), 3).tolist()
     assert got.loss == pytest.approx((9 / 2 + 0) / 2 if 2 in pair else (0 + 9) / 2, abs=1e-9)
@@ -230,11 +230,11 @@ class Elsewhere(LocalRule):
         start = brief.weights + 1 + brief.payload.get("by", 0) + brief.memory.get("kept", 0)
         return start, {"begun": start}
 
-    def bend(self, g, w, context):
+    def transform_grad(self, g, w, context):
         return g / 2
 
     def finish(self, w, context, state):
-        return Outcome({"end": w}, {"kept": w - context["begun"]})
+        return VisitOutput({"end": w}, {"kept": w - context["begun"]})
 
 
 def test_a_rule_may_start_elsewhere_bend_the_gradient_send_extras_and_keep_memory():
@@ -256,7 +256,7 @@ def test_what_is_not_finite_is_said_where_it_is_found(bad):
 def test_weights_that_blow_up_are_not_finite_even_when_the_loss_was():
     task = mean_task([1.0])
     got = visit(
-        task, LocalWork(optimiser("sgd", lr=1e308), epochs=1), VisitJob(0, 0, 0, torch.tensor([100.0]).double())
+        task, LocalWork(make_optimizer("sgd", lr=1e308), epochs=1), VisitJob(0, 0, 0, torch.tensor([100.0]).double())
     )
     assert got.loss == 99.0**2
     assert not got.finite

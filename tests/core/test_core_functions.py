@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy, mse_loss
 
 from tarry.core.errors import BadInput
 from tarry.core.layout import Kind, Layout
-from tarry.core.optim import optimiser
+from tarry.core.optim import make_optimizer
 from tarry.core.task import Task
 from tarry.training.flat_model import FlatModel
 
@@ -116,7 +116,7 @@ def made(name: str) -> tuple[FlatModel, nn.Module, Tensor, tuple[Tensor, Tensor]
     net = NETS[name]().to(F64)
     x, y = torch.randn(12, 4, dtype=F64), torch.randint(0, 3, (12,))
     layout, task = Layout.of(net), Task(name, model=net, loss=cross_entropy, clients=[(x, y)])
-    bound = FlatModel(copy.deepcopy(net), layout, task, optimiser("sgd", lr=0.1))
+    bound = FlatModel(copy.deepcopy(net), layout, task, make_optimizer("sgd", lr=0.1))
     start = layout.read(net, F64)
     bound.load(torch.cat([layout.params(start) + 1, start[layout.n_params :]]))
     return bound, net, layout.params(start), (x, y)
@@ -204,7 +204,9 @@ def test_outputs_draw_no_dropout() -> None:
     net = nn.Sequential(nn.Linear(4, 9), nn.Dropout(0.5), nn.Linear(9, 3)).to(F64)
     x = torch.randn(5, 4, dtype=F64)
     layout = Layout.of(net)
-    bound = FlatModel(copy.deepcopy(net), layout, Task("d", model=net, loss=cross_entropy), optimiser("sgd", lr=0.1))
+    bound = FlatModel(
+        copy.deepcopy(net), layout, Task("d", model=net, loss=cross_entropy), make_optimizer("sgd", lr=0.1)
+    )
     state = torch.get_rng_state()
     got = bound.outputs(layout.read(net, F64), x)
     assert torch.equal(torch.get_rng_state(), state)
@@ -225,7 +227,7 @@ def test_a_split_model_gives_the_heads_part_of_the_gradient_at_any_head(name: st
     bound, net, w, (x, _) = made(name)
     aim = bound.outputs(bound.flat, x) + 1
     mask = heads(bound)
-    split = bound.split(w, x)
+    split = bound.head_split(w, x)
     for at in (w, w + 0.3 * mask, w):
         want, _, _ = plain(net, at, apart, (x, aim))
         torch.testing.assert_close(split.head_grad(at, aim, apart), want * mask, rtol=1e-11, atol=1e-13)
@@ -234,7 +236,7 @@ def test_a_split_model_gives_the_heads_part_of_the_gradient_at_any_head(name: st
 @every_net
 def test_a_split_model_gives_the_whole_gradient_at_another_head(name: str) -> None:
     bound, net, w, (x, y) = made(name)
-    split, mask = bound.split(w, x), heads(bound)
+    split, mask = bound.head_split(w, x), heads(bound)
     split.head_grad(w, y, cross_entropy)
     for at in (w + 0.3 * mask, w, w - 0.7 * mask):
         g, value = split.grad(at, y)
@@ -248,7 +250,7 @@ def test_a_split_model_gives_the_whole_gradient_at_another_head(name: str) -> No
 def test_all_that_is_done_with_a_split_model_moves_statistics_once_and_at_the_first_weights(name: str) -> None:
     bound, net, w, (x, y) = made(name)
     counted, mask = counters(bound), heads(bound)
-    split = bound.split(w, x)
+    split = bound.head_split(w, x)
     for at in (w, w + 0.3 * mask):
         split.head_grad(at, y, cross_entropy)
         split.grad(at, y)
@@ -259,7 +261,7 @@ def test_all_that_is_done_with_a_split_model_moves_statistics_once_and_at_the_fi
 @pytest.mark.parametrize("name", ["mlp", "run twice", "shared"])
 def test_a_split_model_is_right_though_other_weights_were_loaded_in_between(name: str) -> None:
     bound, net, w, (x, y) = made(name)
-    split = bound.split(w, x)
+    split = bound.head_split(w, x)
     bound.outputs(w + 5, x)
     want = plain(net, w, cross_entropy, (x, y))[0]
     torch.testing.assert_close(split.head_grad(w, y, cross_entropy), want * heads(bound))
@@ -279,7 +281,7 @@ def test_the_body_is_run_once_however_often_the_head_is() -> None:
 
     bound.module[0].register_forward_hook(count("body"))
     bound.module[5].register_forward_hook(count("head"))
-    split, mask = bound.split(w, x), heads(bound)
+    split, mask = bound.head_split(w, x), heads(bound)
     split.head_grad(w, y, cross_entropy)
     split.head_grad(w + mask, y, cross_entropy)
     split.grad(w + 2 * mask, y)
@@ -294,14 +296,14 @@ def test_features_are_what_goes_into_the_head_and_their_gradient_is_autograds() 
         net = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3)).double()
     task = Task("deep", model=net, loss=nn.functional.cross_entropy, clients=[(x, y)])
     layout = Layout.of(net)
-    bound = FlatModel(copy.deepcopy(net), layout, task, optimiser("sgd", lr=0.3, momentum=0.5))
+    bound = FlatModel(copy.deepcopy(net), layout, task, make_optimizer("sgd", lr=0.3, momentum=0.5))
     w = layout.read(net, torch.float64)
     assert torch.equal(bound.features(w, x), net[:2](x))
 
     def objective(out: torch.Tensor, features: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         return nn.functional.cross_entropy(out, targets) + features.pow(2).sum(1).mean()
 
-    got, value = bound.deep_grad(w, (x, y), objective)
+    got, value = bound.grad_with_features(w, (x, y), objective)
     features = net[:2](x)
     loss = objective(net[2](features), features, y)
     want = torch.cat([p.reshape(-1) for p in torch.autograd.grad(loss, list(net.parameters()))])
@@ -321,6 +323,6 @@ def test_a_model_without_a_head_of_its_own_has_no_features() -> None:
 
     net = Bare()
     task = Task("bare", model=net, loss=nn.functional.mse_loss, clients=[(torch.ones(1, 2), torch.ones(1, 2))])
-    bound = FlatModel(net, Layout.of(net), task, optimiser("sgd", lr=0.1))
+    bound = FlatModel(net, Layout.of(net), task, make_optimizer("sgd", lr=0.1))
     with pytest.raises(BadInput, match="--task bare: its model has no last map of its own"):
         bound.features(torch.zeros(2), torch.ones(1, 2))

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from tarry.executors.batched.rewrite_channels_last import rewrite_channels_last
-from tarry.executors.batched.trace import traced
+from tarry.executors.batched.trace import trace_function
 
 F64 = torch.float64
 aten = torch.ops.aten
@@ -64,7 +64,7 @@ def test_gradients_are_the_same(affine: bool) -> None:
         for p in module.parameters():
             nn.init.normal_(p, 0.2, 0.5)
     fn, args = stepped(module)
-    turned = rewrite_channels_last(traced(fn, args), args)
+    turned = rewrite_channels_last(trace_function(fn, args), args)
     others = [*args[:-1], torch.randn_like(args[-1])]
     for given in (args, others):
         for one, other in zip(fn(*given), turned(*given), strict=True):
@@ -87,7 +87,7 @@ class Mixed(nn.Module):
 def test_a_copy_that_others_need_stays() -> None:
     torch.manual_seed(0)
     fn, args = stepped(Mixed().to(F64))
-    graph = traced(fn, args)
+    graph = trace_function(fn, args)
     assert any(n.target is aten._unsafe_view.default for n in graph.graph.nodes)
     for one, other in zip(graph(*args), rewrite_channels_last(graph, args)(*args), strict=True):
         torch.testing.assert_close(other, one, rtol=1e-9, atol=1e-12)
@@ -102,7 +102,7 @@ def test_less_precise_images_stay_so() -> None:
         with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
             return list(fn(*a))
 
-    graph = traced(less, given)
+    graph = trace_function(less, given)
     kinds = [n.meta["val"].dtype for n in graph.graph.nodes if n.target is aten.convolution.default]
     assert kinds == [torch.bfloat16] * 3
     turned = rewrite_channels_last(graph, given)
@@ -115,7 +115,7 @@ def test_less_precise_images_stay_so() -> None:
 def test_convolutions_read_channels_last_and_only_what_comes_from_elsewhere_is_turned() -> None:
     torch.manual_seed(0)
     fn, args = stepped(net())
-    graph = traced(fn, args)
+    graph = trace_function(fn, args)
     before, after = graph.graph.nodes, rewrite_channels_last(graph, args).graph.nodes
 
     def read(nodes: Any) -> list[bool]:
@@ -137,7 +137,7 @@ def test_a_step_is_made_part_by_part() -> None:
     def step(w: Tensor, a: Tensor, b: Tensor) -> list[Tensor]:
         return [torch.add(w, torch.cat([a * 2, b]), alpha=-0.1), torch.cat([a, b]) + 1.0]
 
-    graph = traced(step, args)
+    graph = trace_function(step, args)
     turned = rewrite_channels_last(graph, args)
     for one, other in zip(graph(*args), turned(*args), strict=True):
         assert torch.equal(one, other)
@@ -153,7 +153,7 @@ def test_what_else_needs_a_gradient_has_it_whole() -> None:
         g = torch.cat([a, b])
         return [w + g, g.norm(), c + torch.cat([b, a])]
 
-    graph = traced(step, args)
+    graph = trace_function(step, args)
     turned = rewrite_channels_last(graph, args)
     for one, other in zip(graph(*args), turned(*args), strict=True):
         assert torch.equal(one, other)
@@ -165,5 +165,5 @@ def test_other_operations_are_left_alone() -> None:
     module = nn.Sequential(nn.Conv1d(2, 3, 2), nn.Tanh(), nn.Flatten(), nn.Linear(9, 2)).to(F64)
     names = [n for n, _ in module.named_parameters()]
     args = [*(p.detach() for p in module.parameters()), torch.randn(5, 2, 4, dtype=F64)]
-    graph = traced(lambda *a: [functional_call(module, dict(zip(names, a[:-1], strict=True)), (a[-1],))], args)
+    graph = trace_function(lambda *a: [functional_call(module, dict(zip(names, a[:-1], strict=True)), (a[-1],))], args)
     assert [n.target for n in rewrite_channels_last(graph, args).graph.nodes] == [n.target for n in graph.graph.nodes]

@@ -16,7 +16,7 @@ pytest.importorskip("triton", reason="for Linux alone")
 
 from tarry.executors.batched.conv.triton import with_triton_convolutions
 from tarry.executors.batched.conv.triton_kernels import Tile, correlate, correlate_filters
-from tarry.executors.batched.trace import NotStackable, stacked, traced
+from tarry.executors.batched.trace import NotStackable, stacked, trace_function
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 F32, F64 = torch.float32, torch.float64
@@ -107,7 +107,7 @@ def test_a_step_of_one(kernel: Any, padding: Any, bias: bool) -> None:
         nn.Conv2d(2, 3, kernel, padding=padding, bias=bias), nn.Tanh(), nn.Conv2d(3, 4, 3, padding=1), nn.MaxPool2d(2)
     ).to(DEVICE)
     fn, args = stepped(module, (5, 2, 6, 7))
-    graph = traced(fn, args)
+    graph = trace_function(fn, args)
     made = with_triton_convolutions(graph, args)
     assert not [n for n in made.graph.nodes if n.target in CONVOLUTIONS]
     others = [torch.randn_like(a) for a in args]
@@ -121,7 +121,7 @@ def test_a_step_of_a_stack(way: str) -> None:
     module = nn.Sequential(nn.Conv2d(2, 3, 3, padding=2), nn.ReLU(), nn.Conv2d(3, 2, 2)).to(DEVICE)
     fn, args = stepped(module, (5, 2, 6, 7))
     many = [torch.randn(3, *a.shape, device=DEVICE) for a in args]
-    one = with_triton_convolutions(traced(fn, args), args)
+    one = with_triton_convolutions(trace_function(fn, args), args)
     made = stacked(one, many) if way == "traced" else vmap(one)
     if way == "traced":
         ours = [n for n in made.graph.nodes if "tarry" in str(n.target)]
@@ -136,7 +136,7 @@ def test_single_precision_unless_less_is_allowed(monkeypatch: pytest.MonkeyPatch
     fn, args = stepped(nn.Conv2d(2, 3, 3).to(DEVICE), (5, 2, 6, 7))
 
     def hows() -> set[str]:
-        graph = with_triton_convolutions(traced(fn, args), args).graph
+        graph = with_triton_convolutions(trace_function(fn, args), args).graph
         return {n.args[-1] for n in graph.nodes if "tarry" in str(n.target)}
 
     assert hows() == {"tf32x3"}
@@ -154,13 +154,13 @@ def test_single_precision_unless_less_is_allowed(monkeypatch: pytest.MonkeyPatch
 )  # fmt: skip
 def test_others_are_left_as_they_are(layer: nn.Module, dtype: torch.dtype) -> None:
     fn, args = stepped(layer.to(DEVICE, dtype), (3, 2, 7, 7), dtype)
-    graph = traced(fn, args)
+    graph = trace_function(fn, args)
     assert with_triton_convolutions(graph, args) is graph
 
 
 def test_more_numbers_than_kernels_count_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
     fn, args = stepped(nn.Conv2d(2, 3, 3).to(DEVICE), (5, 2, 6, 7))
-    graph = traced(fn, args)
+    graph = trace_function(fn, args)
     monkeypatch.setattr("tarry.executors.batched.conv.rewrite._MOST", 5 * 3 * (6 + 6) * (7 + 6))
     assert with_triton_convolutions(graph, args) is graph
     monkeypatch.setattr("tarry.executors.batched.conv.rewrite._MOST", 5 * 3 * (6 + 6) * (7 + 6) + 1)

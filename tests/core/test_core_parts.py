@@ -12,7 +12,7 @@ from torch import Tensor
 import tarry
 from tarry.core.errors import BadInput
 from tarry.core.layout import Block, Kind, Layout
-from tarry.core.method import Method, Now, StepAndReply
+from tarry.core.method import Method, ServerView, StepAndReply
 from tarry.core.parts import (
     ADD,
     EACH_ARRIVAL,
@@ -28,7 +28,7 @@ from tarry.core.parts import (
     stateless,
 )
 from tarry.core.server import Server
-from tarry.core.tickets import LocalResult, Start, Ticket, Update
+from tarry.core.tickets import LocalResult, NextStart, Ticket, Update
 
 LAYOUT = Layout((Block("w", 0, 2, (2,), Kind.PARAM),))
 DEFAULTS: dict[str, Any] = {
@@ -52,7 +52,7 @@ def test_a_plain_method_has_the_default_parts_themselves() -> None:
 
 @pytest.mark.parametrize("place", list(CLASSES))
 def test_a_part_for_any_place_gets_the_class_of_its_place_with_all_it_has(place: str) -> None:
-    def offer(client: int, state: Any, now: Now) -> None:
+    def offer(client: int, state: Any, view: ServerView) -> None:
         return None
 
     part: Part[Any, Any] = Part(lambda x, state, _: (x, state), lambda _: 7, offer, payload_keys=frozenset({"k"}))
@@ -84,13 +84,13 @@ def test_the_endpoint_of_an_update_is_its_local_and_does_not_outlive_a_change() 
 # A step and a reply at once
 
 STEP: Step = Step(lambda update, state, now: (update.local, state))
-REPLY: Reply = Reply(lambda update, state, now: (Start(10 * update.local), state))
+REPLY: Reply = Reply(lambda update, state, now: (NextStart(10 * update.local), state))
 
 
 def together(log: list[str], *, always: bool = True) -> Method:
-    def apply(update: Update, now: Now) -> tuple[Tensor, Start] | None:
+    def apply(update: Update, view: ServerView) -> tuple[Tensor, NextStart] | None:
         log.append("both")
-        return (update.local, Start(10 * update.local)) if always else None
+        return (update.local, NextStart(10 * update.local)) if always else None
 
     return Method("both", step=STEP, reply=REPLY, step_and_reply=StepAndReply(STEP, REPLY, apply))
 
@@ -107,7 +107,7 @@ def test_a_step_and_reply_at_once_comes_to_the_same(always: bool) -> None:
     log: list[str] = []
     one, other = arrived(together(log, always=always)), arrived(Method("both", step=STEP, reply=REPLY))
     assert log == ["both"]
-    assert (one.version, one.moments, one.ledger.now) == (other.version, other.moments, other.ledger.now)
+    assert (one.version, one.decisions, one.meter.held) == (other.version, other.decisions, other.meter.held)
     for server in (one, other):
         assert server.weights.tolist() == [1, 2]
         assert server.starts[0].weights.tolist() == [10, 20]

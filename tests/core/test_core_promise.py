@@ -11,11 +11,11 @@ from torch import nn
 
 import tarry
 from tarry import Method
-from tarry.core.contracts import looked_at
+from tarry.core.contracts import check_first_call
 from tarry.core.errors import BadInput
-from tarry.core.local_rule import Brief, LocalRule
+from tarry.core.local_rule import LocalRule, VisitInput
 from tarry.core.parts import Part, stateless
-from tarry.core.tickets import Start
+from tarry.core.tickets import NextStart
 
 
 def task() -> tarry.Task:
@@ -37,7 +37,10 @@ SLIPS: dict[str, tuple[dict[str, Part[Any, Any]], str]] = {
         "its correct returned Update with a tensor of 20; ",
     ),
     "a pooled nothing": ({"aggregate": stateless(lambda u, now: False)}, "its aggregate returned bool; "),
-    "a start of nothing": ({"reply": stateless(lambda u, now: Start(None))}, "its reply returned Start with None; "),  # type: ignore[arg-type]
+    "a start of nothing": (
+        {"reply": stateless(lambda u, now: NextStart(None))},
+        "its reply returned NextStart with None; ",
+    ),  # type: ignore[arg-type]
     "a client for clients": ({"dispatch": stateless(lambda roster, now: 0)}, "its dispatch returned int; "),
 }
 
@@ -57,8 +60,8 @@ class Slips(LocalRule):
     def __init__(self, what: str):
         self.what = what
 
-    def begin(self, brief: Brief) -> Any:
-        return brief.weights if self.what == "begin" else super().begin(brief)
+    def begin(self, visit: VisitInput) -> Any:
+        return visit.weights if self.what == "begin" else super().begin(visit)
 
     def step(self, *args: Any) -> Any:
         done = super().step(*args)
@@ -75,7 +78,7 @@ class Slips(LocalRule):
         ("begin", "its begin returned a tensor of 10; it should return (start, context)"),
         ("step", "its step returned None; it should return (weights, state, loss)"),
         ("loss", "its step returned 2 things; it should return (weights, state, loss)"),
-        ("finish", "its finish returned None; it should return an Outcome"),
+        ("finish", "its finish returned None; it should return a VisitOutput"),
     ],
 )
 def test_a_slip_of_a_local_rule_is_told_too(what: str, said: str, executor: str) -> None:
@@ -95,7 +98,7 @@ def test_a_part_is_looked_at_until_it_has_returned_something() -> None:
 def test_a_part_that_keeps_its_promise_is_itself_again_and_plain_parts_are_never_looked_at() -> None:
     half: Callable[..., Any] = stateless(lambda u, now: now.weights + 0.5 * u.delta)  # type: ignore[assignment]
     method = Method("half", step=half)  # type: ignore[arg-type]
-    apply = looked_at(method)
+    apply = check_first_call(method)
     assert apply["step"] is not method.step.apply
     for part in ("correct", "aggregate", "reply", "dispatch"):
         assert apply[part] is getattr(method, part).apply

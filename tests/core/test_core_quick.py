@@ -12,7 +12,7 @@ from torch.func import vmap
 from torch.nn.functional import cross_entropy
 
 from tarry.executors.batched.rewrite_losses import rewrite_losses
-from tarry.executors.batched.trace import traced
+from tarry.executors.batched.trace import trace_function
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 NLL, LOG_SOFTMAX = torch.ops.aten.nll_loss_forward.default, torch.ops.aten._log_softmax.default
@@ -49,7 +49,7 @@ def batches(rows: int, classes: int, dtype: torch.dtype, stack: int = 3) -> list
 
 
 def both(loss: Loss, args: list[Tensor]) -> tuple[Any, Any]:
-    one = traced(step(loss), [a[0] for a in args])
+    one = trace_function(step(loss), [a[0] for a in args])
     return one, rewrite_losses(one, [a[0] for a in args], y=-1, targets=args[1].flatten())
 
 
@@ -98,7 +98,7 @@ def test_a_stacks_cross_entropy_is_a_few_operations() -> None:
     one, made = both(mean, args)
     assert NLL in operations(one)
     assert NLL not in operations(made)
-    stack, quicker = (traced(vmap(graph), args) for graph in (one, made))
+    stack, quicker = (trace_function(vmap(graph), args) for graph in (one, made))
     assert 3 * len(calls(quicker)) < 2 * len(calls(stack))
     assert calls(quicker).count(torch.ops.aten.clone.default) == 2  # classes first, and back
     assert torch.ops.aten.constant_pad_nd.default not in calls(quicker)  # 32 rows fill registers as they are

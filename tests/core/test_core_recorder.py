@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.func import functionalize, vmap
 from torch.utils._pytree import tree_leaves
 
-from tarry.executors.batched.trace import NotStackable, stacked, traced
+from tarry.executors.batched.trace import NotStackable, stacked, trace_function
 from tarry.executors.batched.tracer import DataDependentError, record_graph
 
 G = torch.Generator().manual_seed(3)
@@ -87,7 +87,7 @@ def test_whoever_looks_at_values_is_stopped(look: Callable[[Tensor], Any]) -> No
 
 def test_a_step_that_depends_on_values_is_told_as_such() -> None:
     with pytest.raises(NotStackable, match="its step cannot be traced"):
-        traced(lambda x: [x * 2 if x.sum() > 0 else x], (X,))
+        trace_function(lambda x: [x * 2 if x.sum() > 0 else x], (X,))
 
 
 class Noticing(nn.Module):
@@ -101,7 +101,7 @@ class Noticing(nn.Module):
 
 def test_a_model_that_can_do_without_values_is_traced_without_them() -> None:
     model = Noticing()
-    graph = stacked(traced(lambda x: [model(x)], (X,)), (torch.stack([X, X]),))
+    graph = stacked(trace_function(lambda x: [model(x)], (X,)), (torch.stack([X, X]),))
     torch.testing.assert_close(graph(torch.stack([X, -X]))[0], torch.stack([X, -X]).exp())
 
 

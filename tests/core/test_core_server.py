@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from tarry.core.idle_clients import Roster
+from tarry.core.idle_clients import IdleClients
 from tarry.core.layout import Block, Kind, Layout
 from tarry.core.method import Method
 from tarry.core.parts import Part, stateless
 from tarry.core.server import Server
-from tarry.core.state_tree import Ledger, tensors
-from tarry.core.tickets import LocalResult, Start, Ticket, Update
+from tarry.core.state_tree import MemoryMeter, tensors
+from tarry.core.tickets import LocalResult, NextStart, Ticket, Update
 from tarry.methods import methods
 
 LAYOUT = Layout((Block("w", 0, 2, (2,), Kind.PARAM),))
@@ -43,7 +43,7 @@ class TinyLab:
 
 def server(method: Method | str, *, n_clients: int = 4, seed: int = 0, **params: object) -> Server:
     made = methods.build(method, params) if isinstance(method, str) else method
-    return Server(made, vec(0, 0), layout=LAYOUT, n_clients=n_clients, seed=seed, lab=TinyLab())
+    return Server(made, vec(0, 0), layout=LAYOUT, n_clients=n_clients, seed=seed, model=TinyLab())
 
 
 ADD = Method("add")
@@ -142,7 +142,7 @@ def test_parts_run_in_order_and_the_reply_sees_the_update_as_it_came():
 
 
 def test_a_start_of_the_clients_own_is_handed_out_once_with_anchor_and_version_of_right_after():
-    m = Method("own", reply=stateless(lambda u, now: Start(u.local * 10, {"tip": vec(7, 7)})))
+    m = Method("own", reply=stateless(lambda u, now: NextStart(u.local * 10, {"tip": vec(7, 7)})))
     s = server(m)
     s.receive(s.hand_out(0, 0).number, moved(1, 2), 1.0)
     after = s.weights
@@ -170,7 +170,7 @@ def test_who_is_lost_or_refused_gets_the_same_start_again(how):
     s, own = ortho_in_flight()
     before, version = s.weights, s.version
     if how == "lost":
-        receipt = s.lost(own.number, 3.0)
+        receipt = s.lose(own.number, 3.0)
     else:
         receipt = s.receive(own.number, moved(float("nan"), 0, finite=False), 3.0)
     assert receipt[:4] == (own, False, False, 1)
@@ -188,7 +188,7 @@ def test_a_client_lost_with_the_plain_global_gets_the_newest_global():
     s = server("orthofl")
     a, b = s.hand_out(0, 0), s.hand_out(1, 0)
     s.receive(b.number, moved(0, 1), 1.0)
-    s.lost(a.number, 2.0)
+    s.lose(a.number, 2.0)
     again = s.hand_out(0, 2.0)
     assert again.sent is s.weights
     assert again.version == 1
@@ -198,12 +198,12 @@ def test_a_start_with_a_payload_survives_a_loss_even_when_its_weights_are_the_an
     m = Method(
         "told",
         step=stateless(lambda u, now: u.local),
-        reply=stateless(lambda u, now: Start(now.weights, {"beta": vec(0.5)})),
+        reply=stateless(lambda u, now: NextStart(now.weights, {"beta": vec(0.5)})),
     )
     s = server(m)
     s.receive(s.hand_out(0, 0).number, moved(1, 0), 1.0)
     t = s.hand_out(0, 1.0)
-    s.lost(t.number, 2.0)
+    s.lose(t.number, 2.0)
     again = s.hand_out(0, 2.0)
     assert again.sent is t.sent
     assert again.payload["beta"] is t.payload["beta"]
@@ -212,7 +212,7 @@ def test_a_start_with_a_payload_survives_a_loss_even_when_its_weights_are_the_an
 def test_a_round_goes_on_without_those_who_are_lost():
     s = server("fedavg", weighting="uniform")
     a, b, c = (s.hand_out(i, 0) for i in range(3))
-    assert not s.lost(a.number, 1.0).stepped
+    assert not s.lose(a.number, 1.0).stepped
     assert not s.receive(b.number, moved(2, 0), 2.0).stepped
     assert s.receive(c.number, moved(0, 4), 3.0).stepped
     assert s.weights.tolist() == [1, 2]
@@ -223,7 +223,7 @@ def test_a_round_ends_when_its_last_member_is_lost():
     a, b, c = (s.hand_out(i, 0) for i in range(3))
     s.receive(a.number, moved(4, 0, n=3), 1.0)
     s.receive(b.number, moved(0, 4, n=1), 2.0)
-    receipt = s.lost(c.number, 3.0)
+    receipt = s.lose(c.number, 3.0)
     assert (receipt.accepted, receipt.stepped) == (False, True)
     assert s.weights.tolist() == [3, 1]
     assert s.version == 1
@@ -232,7 +232,7 @@ def test_a_round_ends_when_its_last_member_is_lost():
 def test_a_round_that_loses_everybody_makes_no_step_and_leaves_nothing_over():
     s = server("fedavg")
     for t in [s.hand_out(i, 0) for i in range(2)]:
-        assert not s.lost(t.number, 1.0).stepped
+        assert not s.lose(t.number, 1.0).stepped
     assert s.version == 0
     assert s.receive(s.hand_out(0, 1.0).number, moved(1, 1), 2.0).stepped
     assert s.weights.tolist() == [1, 1]
@@ -251,34 +251,34 @@ def test_inputs_are_never_written_to():
 
 
 def test_refilling_picks_as_many_idle_clients_as_are_missing():
-    s, roster = server(ADD, n_clients=6), Roster(6, 4)
-    picked = s.pick(roster, 0.0)
+    s, roster = server(ADD, n_clients=6), IdleClients(6, 4)
+    picked = s.select_clients(roster, 0.0)
     assert len(picked) == 4
     tickets = [s.hand_out(c, 0.0) for c in picked]
-    assert s.pick(roster, 0.5) == []
+    assert s.select_clients(roster, 0.5) == []
     for t in tickets[:2]:
         s.receive(t.number, moved(0, 0), 1.0)
         roster.add(t.client)
-    assert len(s.pick(roster, 1.0)) == 2
+    assert len(s.select_clients(roster, 1.0)) == 2
 
 
 def test_a_barrier_picks_nobody_while_anybody_trains():
-    s, roster = server("fedavg", n_clients=5), Roster(5, 3)
-    tickets = [s.hand_out(c, 0.0) for c in s.pick(roster, 0.0)]
+    s, roster = server("fedavg", n_clients=5), IdleClients(5, 3)
+    tickets = [s.hand_out(c, 0.0) for c in s.select_clients(roster, 0.0)]
     assert len(tickets) == 3
     for t in tickets:
-        assert s.pick(roster, 1.0) == []
+        assert s.select_clients(roster, 1.0) == []
         s.receive(t.number, moved(0, 0), 1.0)
         roster.add(t.client)
-    assert len(s.pick(roster, 1.0)) == 3
+    assert len(s.select_clients(roster, 1.0)) == 3
 
 
 def test_whom_the_server_picks_follows_from_the_seed():
     def picks(seed: int) -> list[list[int]]:
-        s, roster = server(ADD, n_clients=30, seed=seed), Roster(30, 3)
+        s, roster = server(ADD, n_clients=30, seed=seed), IdleClients(30, 3)
         out = []
         for time in range(8):
-            out.append(s.pick(roster, time))
+            out.append(s.select_clients(roster, time))
             for c in out[-1]:
                 roster.add(c)
         return out
@@ -290,45 +290,45 @@ def test_whom_the_server_picks_follows_from_the_seed():
 
 def test_a_vector_that_many_share_counts_once():
     s = server("fedasync")
-    assert s.ledger.peak == BYTES
+    assert s.meter.peak == BYTES
     tickets = [s.hand_out(c, 0) for c in range(4)]
-    assert (s.ledger.now, s.ledger.peak) == (BYTES, BYTES)
+    assert (s.meter.held, s.meter.peak) == (BYTES, BYTES)
     s.receive(tickets[0].number, moved(1, 0), 1.0)  # the first global (three tickets hold it) and the second
-    assert (s.ledger.now, s.ledger.peak) == (2 * BYTES, 2 * BYTES)
+    assert (s.meter.held, s.meter.peak) == (2 * BYTES, 2 * BYTES)
     s.hand_out(0, 1.0)
     s.receive(tickets[1].number, moved(1, 0), 2.0)  # two old ones in flight, and the newest
-    assert s.ledger.peak == 3 * BYTES
+    assert s.meter.peak == 3 * BYTES
     for t in tickets[2:]:
         s.receive(t.number, moved(1, 0), 3.0)
     # the second global (client 0 holds it), the one just left behind (for an instant) and the newest
-    assert s.ledger.now == 2 * BYTES
-    assert s.ledger.peak == 4 * BYTES
+    assert s.meter.held == 2 * BYTES
+    assert s.meter.peak == 4 * BYTES
 
 
 def test_starts_of_the_clients_own_and_their_anchors_count():
     s = server("orthofl")
     a, b = s.hand_out(0, 0), s.hand_out(1, 0)
     s.receive(a.number, moved(1, 0), 1.0)  # W0 (client 1), W1, start of 0
-    assert s.ledger.now == 3 * BYTES
+    assert s.meter.held == 3 * BYTES
     s.hand_out(0, 1.0)
-    assert s.ledger.now == 3 * BYTES
+    assert s.meter.held == 3 * BYTES
     s.receive(b.number, moved(0, 1), 2.0)  # W0, W1 (anchor of 0), start of 0, W2, start of 1; then W0 goes
-    assert s.ledger.peak == 5 * BYTES
-    assert s.ledger.now == 4 * BYTES
+    assert s.meter.peak == 5 * BYTES
+    assert s.meter.held == 4 * BYTES
 
 
 def test_what_parts_remember_counts_beside_what_is_held():
     s = server("fedbuff", buffer=3)
     tickets = [s.hand_out(c, 0) for c in range(2)]
     s.receive(tickets[0].number, moved(1, 0), 1.0)
-    assert s.ledger.peak == 2 * BYTES  # the global and the buffer's sum
+    assert s.meter.peak == 2 * BYTES  # the global and the buffer's sum
 
 
 def test_a_payload_counts_its_own_bytes():
     s = server("orthofl", placement="client")
     s.receive(s.hand_out(0, 0).number, moved(1, 0), 1.0)
     # the weights before (sent to the client), those after, and β_t, one float64
-    assert s.ledger.now == 2 * BYTES + 8
+    assert s.meter.held == 2 * BYTES + 8
 
 
 @pytest.mark.parametrize("name", methods.names())
@@ -340,18 +340,18 @@ def test_a_server_saved_in_mid_flight_goes_on_as_if_nothing_had_been(name):
     s.hand_out(1, 2.0)
     again = server(name, n_clients=3, seed=5)
     again.load(copy.deepcopy(s.save()))
-    assert again.ledger.now == s.ledger.now
+    assert again.meter.held == s.meter.held
 
     def rest(x: Server) -> list[object]:
-        roster = Roster(3, 3, away=[1, 2])
+        roster = IdleClients(3, 3, away=[1, 2])
         x.receive(tickets[2].number, moved(0.5, 3, n=1), 3.0)
-        x.lost(3, 3.5)
-        out: list[object] = [x.pick(roster, 3.5)]
+        x.lose(3, 3.5)
+        out: list[object] = [x.select_clients(roster, 3.5)]
         for time, client in ((4.0, 0), (5.0, 1), (6.0, 2)):
             t = x.hand_out(client, time)
             out.append((t.number, t.visit, t.version, t.sent.tolist(), t.anchor.tolist()))
             out.append(x.receive(t.number, moved(time, 1, n=client + 1), time + 1)[1:])
-        return [*out, x.weights.tolist(), x.version, x.ledger.peak, x.ledger.now]
+        return [*out, x.weights.tolist(), x.version, x.meter.peak, x.meter.held]
 
     assert rest(s) == rest(again)
 
@@ -378,17 +378,17 @@ def plain(tree: object) -> object:
 
 
 def test_a_ledger_counts_a_tensor_held_twice_once_until_both_let_go():
-    ledger, a, b = Ledger(), vec(1, 2), vec(3)
+    ledger, a, b = MemoryMeter(), vec(1, 2), vec(3)
     ledger.hold(a)
     ledger.hold(a)
     ledger.hold(b)
-    assert (ledger.now, ledger.peak) == (24, 24)
+    assert (ledger.held, ledger.peak) == (24, 24)
     ledger.release(a)
-    assert ledger.now == 24
+    assert ledger.held == 24
     ledger.release(a)
-    assert (ledger.now, ledger.peak) == (8, 24)
-    ledger.watch({"x": [b, (vec(1, 1, 1), None)], "y": "z"})
-    assert (ledger.now, ledger.peak) == (8, 32)
+    assert (ledger.held, ledger.peak) == (8, 24)
+    ledger.observe({"x": [b, (vec(1, 1, 1), None)], "y": "z"})
+    assert (ledger.held, ledger.peak) == (8, 32)
     with pytest.raises(KeyError):
         ledger.release(a)
 

@@ -10,37 +10,37 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from tarry.core.client_table import Marks, Table
+from tarry.core.client_table import ClientScalars, ClientTable
 from tarry.core.layout import Layout
-from tarry.core.method import Method, Now, Part
+from tarry.core.method import Method, Part, ServerView
 from tarry.core.server import Server
-from tarry.core.state_tree import Ledger, StateRecord, copied, restored, tables, tensors
+from tarry.core.state_tree import MemoryMeter, StateRecord, copied, restored, tables, tensors
 from tarry.core.tickets import LocalResult, Update
 from tarry.record import checkpoint
 
 
 @dataclass(frozen=True)
 class Inner(StateRecord):
-    rows: Table = field(default_factory=Table)
+    rows: ClientTable = field(default_factory=ClientTable)
     total: Tensor = field(default_factory=lambda: torch.zeros(3))
 
 
 @dataclass
 class Outer(StateRecord):
     inner: Inner
-    seen: Marks = field(default_factory=Marks)
+    seen: ClientScalars = field(default_factory=ClientScalars)
     count: int = 0
 
 
 class Pair(NamedTuple):
     record: Inner
-    mark: Marks
+    mark: ClientScalars
 
 
 def filled() -> Outer:
     inner = Inner(total=torch.ones(3))
     inner.rows.put(4, torch.arange(3.0))
-    return Outer(inner, Marks({4: True}), 7)
+    return Outer(inner, ClientScalars({4: True}), 7)
 
 
 def test_a_copy_has_the_types_of_the_original_and_its_own_tables_and_marks() -> None:
@@ -63,7 +63,10 @@ def test_a_record_is_on_disk_as_the_dict_of_its_fields(tmp_path: Path) -> None:
     assert list(saved) == ["inner", "seen", "count"]
     assert list(saved["inner"]) == ["rows", "total"]
     assert saved["seen"] == {4: True}
-    record, as_dict = Outer(Inner()), {"inner": {"rows": Table(), "total": torch.zeros(3)}, "seen": Marks(), "count": 0}
+    record, as_dict = (
+        Outer(Inner()),
+        {"inner": {"rows": ClientTable(), "total": torch.zeros(3)}, "seen": ClientScalars(), "count": 0},
+    )
     skeletons = []
     for i, tree in enumerate((record, as_dict)):
         with safe_open(checkpoint.save(tmp_path, 2 + i, tree), framework="np") as f:
@@ -72,12 +75,14 @@ def test_a_record_is_on_disk_as_the_dict_of_its_fields(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_is_restored_to_the_types_of_the_first_state(tmp_path: Path) -> None:
-    saved = checkpoint.load(checkpoint.save(tmp_path, 1, [{"a": filled(), "b": Pair(Inner(), Marks({1: 2}))}]))[0]
-    like: dict[str, Any] = {"a": Outer(Inner()), "b": Pair(Inner(), Marks())}
+    saved = checkpoint.load(checkpoint.save(tmp_path, 1, [{"a": filled(), "b": Pair(Inner(), ClientScalars({1: 2}))}]))[
+        0
+    ]
+    like: dict[str, Any] = {"a": Outer(Inner()), "b": Pair(Inner(), ClientScalars())}
     back = restored(saved, like)
-    assert (type(back["a"]), type(back["a"].inner), type(back["a"].seen)) == (Outer, Inner, Marks)
+    assert (type(back["a"]), type(back["a"].inner), type(back["a"].seen)) == (Outer, Inner, ClientScalars)
     assert back["a"].inner.rows[4].tolist() == [0, 1, 2]
-    assert back["b"] == Pair(back["b"].record, Marks({1: 2}))
+    assert back["b"] == Pair(back["b"].record, ClientScalars({1: 2}))
     assert type(back["b"]) is Pair
     assert type(back["b"].record) is Inner
     assert like["a"].count == 0
@@ -92,7 +97,7 @@ def test_tables_and_tensors_of_a_record_have_the_names_they_would_have_in_a_dict
 
 
 def test_a_named_tuple_is_copied_with_its_type_and_shares_no_marks() -> None:
-    first = Pair(Inner(), Marks({1: 1}))
+    first = Pair(Inner(), ClientScalars({1: 1}))
     copy = copied(first)
     first.mark[2] = 2
     assert type(copy) is Pair
@@ -100,13 +105,13 @@ def test_a_named_tuple_is_copied_with_its_type_and_shares_no_marks() -> None:
 
 
 def test_the_memory_of_a_record_is_counted_once() -> None:
-    ledger, state = Ledger(), filled()
-    ledger.watch([state, state])
+    ledger, state = MemoryMeter(), filled()
+    ledger.observe([state, state])
     assert ledger.peak == 24
 
 
 def test_a_server_resumes_a_method_whose_state_is_a_record(tmp_path: Path) -> None:
-    def count(update: Update | None, state: Outer, _: Now) -> tuple[Update | None, Outer]:
+    def count(update: Update | None, state: Outer, _: ServerView) -> tuple[Update | None, Outer]:
         assert isinstance(state, Outer)
         if update is None:
             return None, state

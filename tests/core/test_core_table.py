@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 import tarry
-from tarry.core.client_table import Marks, Room, Table
+from tarry.core.client_table import ClientScalars, ClientTable, SpillPolicy
 from tarry.core.errors import Damaged
-from tarry.core.state_tree import Ledger, copied, tables, tensors
+from tarry.core.state_tree import MemoryMeter, copied, tables, tensors
 from tarry.record import checkpoint
 
 
@@ -21,23 +21,27 @@ def row(value: float, n: int = 3) -> Tensor:
     return torch.full((n,), value)
 
 
-def rows(table: Table) -> dict[int, list[float]]:
+def rows(table: ClientTable) -> dict[int, list[float]]:
     return {client: table[client].tolist() for client in table}
 
 
-def housed(room: Room, name: str = "t") -> Table:
-    table = Table()
-    table.move_in(room, name)
+def housed(room: SpillPolicy, name: str = "t") -> ClientTable:
+    table = ClientTable()
+    table.attach(room, name)
     return table
 
 
 @pytest.fixture(params=["memory", "temporary file", "file"])
-def table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
-    rooms = {"memory": Room(), "temporary file": Room(limit=20), "file": Room(limit=20, folder=tmp_path)}
+def table(request: pytest.FixtureRequest, tmp_path: Path) -> ClientTable:
+    rooms = {
+        "memory": SpillPolicy(),
+        "temporary file": SpillPolicy(limit=20),
+        "file": SpillPolicy(limit=20, folder=tmp_path),
+    }
     return housed(rooms[request.param])
 
 
-def test_rows_are_kept_by_client_in_the_order_they_first_came(table: Table) -> None:
+def test_rows_are_kept_by_client_in_the_order_they_first_came(table: ClientTable) -> None:
     for client, value in [(7, 1.0), (2, 2.0), (7, 3.0), (5, 4.0)]:
         table.put(client, row(value))
     assert rows(table) == {7: [3.0] * 3, 2: [2.0] * 3, 5: [4.0] * 3}
@@ -57,14 +61,14 @@ def test_rows_are_kept_by_client_in_the_order_they_first_came(table: Table) -> N
 
 
 def test_what_is_written_to_a_row_one_was_given_does_not_reach_the_file(tmp_path: Path) -> None:
-    table = housed(Room(limit=0, folder=tmp_path))
+    table = housed(SpillPolicy(limit=0, folder=tmp_path))
     table.put(0, row(1.0))
     table[0].fill_(5.0)
     assert table[0].tolist() == [1.0] * 3
 
 
 def test_memory_is_used_up_to_the_limit_and_a_file_beyond_it(tmp_path: Path) -> None:
-    table = housed(Room(limit=24, folder=tmp_path), "mine")
+    table = housed(SpillPolicy(limit=24, folder=tmp_path), "mine")
     table.put(0, row(1.0))
     table.put(1, row(2.0))
     table.put(0, row(3.0))
@@ -79,7 +83,7 @@ def test_memory_is_used_up_to_the_limit_and_a_file_beyond_it(tmp_path: Path) -> 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64])
 @pytest.mark.parametrize("shape", [(), (5,), (3, 2000)])
 def test_any_shape_and_type_comes_back_from_a_file(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
-    g, table = torch.Generator().manual_seed(0), housed(Room(limit=0))
+    g, table = torch.Generator().manual_seed(0), housed(SpillPolicy(limit=0))
     given = {c: torch.randint(0, 1000, shape, generator=g).to(dtype) for c in range(4)}
     for client, value in given.items():
         table.put(client, value)
@@ -90,7 +94,7 @@ def test_any_shape_and_type_comes_back_from_a_file(dtype: torch.dtype, shape: tu
 
 @pytest.mark.parametrize("limit", [0, 1e9])
 def test_a_record_stays_true_while_the_table_goes_on(tmp_path: Path, limit: float) -> None:
-    table = housed(Room(limit, tmp_path))
+    table = housed(SpillPolicy(limit, tmp_path))
     records: list[tuple[Path, dict[int, list[float]]]] = []
     for step in range(12):
         table.put(step % 5, row(float(step)))
@@ -99,13 +103,13 @@ def test_a_record_stays_true_while_the_table_goes_on(tmp_path: Path, limit: floa
             records.append((path, rows(table)))
     for path, before in records[-2:]:  # as many as a run keeps
         again = checkpoint.load(path)["t"]
-        again.move_in(Room(limit, tmp_path), "t")
+        again.move_in(SpillPolicy(limit, tmp_path), "t")
         assert rows(again) == before
         assert again.nbytes == table.nbytes
 
 
 def test_places_are_used_again_once_no_record_speaks_of_them(tmp_path: Path) -> None:
-    table = housed(Room(0, tmp_path))
+    table = housed(SpillPolicy(0, tmp_path))
     for step in range(40):
         table.put(step % 2, row(float(step)))
         table.save()
@@ -114,7 +118,7 @@ def test_places_are_used_again_once_no_record_speaks_of_them(tmp_path: Path) -> 
 
 
 def test_the_place_of_a_row_that_is_forgotten_is_used_again(tmp_path: Path) -> None:
-    table = housed(Room(0, tmp_path))
+    table = housed(SpillPolicy(0, tmp_path))
     for step in range(40):
         table.put(step, row(float(step)))
         table.pop(step)
@@ -124,7 +128,7 @@ def test_the_place_of_a_row_that_is_forgotten_is_used_again(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("harm", ["gone", "short", "changed"])
 def test_a_file_that_was_harmed_is_told(tmp_path: Path, harm: str) -> None:
-    table = housed(Room(0, tmp_path))
+    table = housed(SpillPolicy(0, tmp_path))
     table.put(0, row(1.0))
     path = checkpoint.save(tmp_path, 1, table)
     file = tmp_path / "t.rows"
@@ -135,23 +139,23 @@ def test_a_file_that_was_harmed_is_told(tmp_path: Path, harm: str) -> None:
     else:
         file.write_bytes(b"x" + file.read_bytes()[1:])
     with pytest.raises(Damaged, match=r"t\.rows is (gone|damaged)"):
-        checkpoint.load(path).move_in(Room(0, tmp_path), "t")
+        checkpoint.load(path).move_in(SpillPolicy(0, tmp_path), "t")
 
 
 def test_a_record_knows_its_tables_and_counts_them_whole() -> None:
-    inner, outer = Table({0: row(1.0), 1: row(2.0)}), Table({4: row(3.0)})
-    tree: dict[str, Any] = {"a": [{"b": inner}], "c": outer, "d": Marks({1: 2}), "e": row(0.0)}
+    inner, outer = ClientTable({0: row(1.0), 1: row(2.0)}), ClientTable({4: row(3.0)})
+    tree: dict[str, Any] = {"a": [{"b": inner}], "c": outer, "d": ClientScalars({1: 2}), "e": row(0.0)}
     assert list(tables(tree, "x")) == [("x-a-0-b", inner), ("x-c", outer)]
     assert sorted(t[0].item() for t in tensors(tree)) == [0.0, 1.0, 2.0, 3.0]
-    ledger = Ledger()
-    ledger.watch(tree)
+    ledger = MemoryMeter()
+    ledger.observe(tree)
     assert ledger.peak == 4 * 12
 
 
 def test_marks_and_tables_come_back_as_what_they_were(tmp_path: Path) -> None:
-    tree = {"m": Marks({3: "slow", 1: True}), "t": Table({2: row(1.0)})}
+    tree = {"m": ClientScalars({3: "slow", 1: True}), "t": ClientTable({2: row(1.0)})}
     again = checkpoint.load(checkpoint.save(tmp_path, 1, tree))
-    assert type(again["m"]) is Marks
+    assert type(again["m"]) is ClientScalars
     assert again["m"] == tree["m"]
     assert rows(again["t"]) == {2: [1.0] * 3}
 

@@ -90,7 +90,7 @@ class Drive:
             elif not out:
                 out = [server.hand_out(c, arrival).number for c in range(4)]
             look(server)
-        return server.answer
+        return server.output_weights
 
 
 def test_memory_is_used_again_when_its_last_holder_is_gone() -> None:
@@ -177,7 +177,7 @@ def test_no_vector_that_was_ever_seen_changes(name: str, parameters: dict[str, A
     seen: dict[int, tuple[Tensor, Tensor]] = {}
 
     def look(server: Server) -> None:
-        everything = [server.save(), server.answer, server.state, server.tickets, server.starts]
+        everything = [server.save(), server.output_weights, server.state, server.tickets, server.starts]
         everything += [server.next_start(client) for client in range(4)]
         for t in tensors(everything):
             if t.data_ptr() not in seen:

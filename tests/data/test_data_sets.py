@@ -175,9 +175,9 @@ SHORT: dict[str, Any] = {"time": 40.0, "clients": 3, "epochs": 1, "delay": "cons
 def test_a_run_on_a_part_of_a_set_says_so(folder: Path) -> None:
     save(folder, "mnist", made(28, 28, n=12, tested=5))
     train, test = "12 of 60,000 training examples", "5 of 10,000 test examples"
-    assert tarry.run("fedavg", "mnist:model=mlp", **SHORT).remarks == [f"mnist.npz: {train} and {test}"]
-    assert tarry.run("fedavg", "mnist:model=mlp,limit=9", **SHORT).remarks == [f"mnist.npz: {test}"]
-    assert tarry.run("fedavg", "digits", **SHORT).remarks == []
+    assert tarry.run("fedavg", "mnist:model=mlp", **SHORT).warnings == [f"mnist.npz: {train} and {test}"]
+    assert tarry.run("fedavg", "mnist:model=mlp,limit=9", **SHORT).warnings == [f"mnist.npz: {test}"]
+    assert tarry.run("fedavg", "digits", **SHORT).warnings == []
 
 
 @pytest.mark.parametrize(("where", "said"), [(".", "svhn"), ("SVHN", "SVHN")])

@@ -59,7 +59,7 @@ def test_the_budget_of_time_is_kept(tmp_path):
     grid, d = federation(tmp_path, plan=small_plan(method="fedasync", updates=None, time=20.0))
     assert finished(d, grid) == "time"
     assert all(r["time"] <= 20.0 for r in rows(tmp_path))
-    assert replay(tmp_path / "out").weights_sha256 == sha256(d.engine.server.answer)
+    assert replay(tmp_path / "out").weights_sha256 == sha256(d.engine.server.output_weights)
 
 
 def spoiled(what):
@@ -107,7 +107,7 @@ def test_a_hostile_client_changes_nothing_and_is_left_alone(how, tmp_path):
     assert sum(d.stats.rejected.values()) >= 1
     said = [json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]
     assert any(line["what"] == "an answer was refused" and line["client"] == 3 for line in said)
-    assert replay(tmp_path / "out").weights_sha256 == sha256(d.engine.server.answer)
+    assert replay(tmp_path / "out").weights_sha256 == sha256(d.engine.server.output_weights)
 
 
 def test_an_answer_that_was_given_once_is_not_taken_again(tmp_path):
@@ -136,7 +136,7 @@ def test_weights_that_are_not_finite_are_refused_and_counted(tmp_path):
     assert d.engine.rejected >= 1
     assert {r["client"] for r in rows(tmp_path, "refused")} == {2}
     assert np.isfinite(d.engine.server.weights.numpy()).all()
-    assert replay(tmp_path / "out").weights_sha256 == sha256(d.engine.server.answer)
+    assert replay(tmp_path / "out").weights_sha256 == sha256(d.engine.server.output_weights)
 
 
 def test_a_client_that_is_late_loses_its_ticket_and_is_waited_for_longer(tmp_path):
@@ -149,7 +149,7 @@ def test_a_client_that_is_late_loses_its_ticket_and_is_waited_for_longer(tmp_pat
     assert [r["client"] for r in lost] == [1]
     assert d.stats[1].failed == {"deadline": 1}
     assert d.stats[1].updates > 4, "it is handed work again"
-    assert replay(tmp_path / "out").weights_sha256 == sha256(d.engine.server.answer)
+    assert replay(tmp_path / "out").weights_sha256 == sha256(d.engine.server.output_weights)
 
 
 def test_a_client_that_fails_again_and_again_is_asked_less_and_less(tmp_path):
@@ -222,7 +222,7 @@ def test_a_stop_waits_for_what_is_under_way_and_hands_out_nothing_more(tmp_path)
     assert d.engine.server.numbers == before
     assert not d.engine.server.tickets
     d.close()
-    assert replay(tmp_path / "out").weights_sha256 == sha256(d.engine.server.answer)
+    assert replay(tmp_path / "out").weights_sha256 == sha256(d.engine.server.output_weights)
     again = driver(made, grid, tmp_path / "out")
     until(again, grid, lambda: again.engine.updates >= before + 5)
     again.close()
@@ -245,7 +245,7 @@ def test_clients_evaluate_the_global_when_they_are_asked(tmp_path):
     assert {r["client"] for r in told} <= {0, 1, 2, 3}
     assert told
     assert all(0 <= r["accuracy"] <= 1 for r in told)
-    assert replay(tmp_path / "out").weights_sha256 == sha256(d.engine.server.answer)
+    assert replay(tmp_path / "out").weights_sha256 == sha256(d.engine.server.output_weights)
 
 
 def test_an_impostor_does_not_get_the_place_of_a_client(tmp_path):

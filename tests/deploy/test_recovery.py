@@ -64,7 +64,7 @@ def _drive(made, folder: Path, homes: Path, run: int, kill: tuple[str, int, str]
     grid = FakeGrid(Clock(1e9 + 40.0 * run), nodes(made, homes), run=str(run))
     d = driver(made, grid, folder, checkpoint_every=6.0)
     finished(d, grid)
-    (folder / "over").write_text(sha256(d.engine.server.answer))
+    (folder / "over").write_text(sha256(d.engine.server.output_weights))
 
 
 KILLS = [
@@ -130,7 +130,7 @@ def test_listeners_see_the_events_of_an_instant_after_its_row_is_written(tmp_pat
     again = driver(made, grid, tmp_path / "out")
     assert again.engine.server.numbers == 0, "nothing was handed out"
     assert finished(again, grid) == "updates"
-    assert replay(tmp_path / "out").weights_sha256 == sha256(again.engine.server.answer)
+    assert replay(tmp_path / "out").weights_sha256 == sha256(again.engine.server.output_weights)
 
 
 def test_tickets_of_the_same_run_are_waited_for(tmp_path):
@@ -149,7 +149,7 @@ def test_tickets_of_the_same_run_are_waited_for(tmp_path):
     arrived = {r["number"] for r in read(tmp_path / "out" / "journal.jsonl") if r["op"] == "update"}
     assert out <= arrived
     assert second.engine.lost == 0
-    assert replay(tmp_path / "out").weights_sha256 == sha256(second.engine.server.answer)
+    assert replay(tmp_path / "out").weights_sha256 == sha256(second.engine.server.output_weights)
 
 
 def test_tickets_of_an_earlier_run_are_lost_and_their_holders_not_blamed(tmp_path):
@@ -168,7 +168,7 @@ def test_tickets_of_an_earlier_run_are_lost_and_their_holders_not_blamed(tmp_pat
     assert lost == out
     assert len(second.engine.server.tickets) == 4, "everybody is at work again"
     finished(second, grid)
-    assert replay(tmp_path / "out").weights_sha256 == sha256(second.engine.server.answer)
+    assert replay(tmp_path / "out").weights_sha256 == sha256(second.engine.server.output_weights)
 
 
 def test_the_checkpoint_before_will_do(tmp_path):
@@ -178,15 +178,15 @@ def test_the_checkpoint_before_will_do(tmp_path):
     while first.engine.updates < 16:
         first.tick()
         grid.clock.sleep(0.1)
-    weights = sha256(first.engine.server.answer)
+    weights = sha256(first.engine.server.output_weights)
     first.close()
     there = sorted((tmp_path / "out" / "checkpoints").glob("*"))
     assert len(there) == 2
     there[-1].write_bytes(there[-1].read_bytes()[:-50])
     second = driver(made, grid, tmp_path / "out", checkpoint_every=4.0)
-    assert sha256(second.engine.server.answer) == weights
+    assert sha256(second.engine.server.output_weights) == weights
     finished(second, grid)
-    assert replay(tmp_path / "out").weights_sha256 == sha256(second.engine.server.answer)
+    assert replay(tmp_path / "out").weights_sha256 == sha256(second.engine.server.output_weights)
 
 
 def test_an_accepted_update_that_is_gone_is_told(tmp_path):

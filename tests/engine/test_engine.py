@@ -17,9 +17,9 @@ import pytest
 import torch
 
 from tarry.core.events import Event
-from tarry.core.idle_clients import Roster
+from tarry.core.idle_clients import IdleClients
 from tarry.core.layout import Block, Kind, Layout
-from tarry.core.method import Horizon
+from tarry.core.method import RunLimits
 from tarry.core.server import Server
 from tarry.core.tickets import LocalResult
 from tarry.engine.budget import Budget
@@ -50,12 +50,12 @@ def engine_of(
 ) -> tuple[Engine, list[Event]]:
     """An engine of six clients and its events; the clients are `away` until they join."""
     events: list[Event] = []
-    horizon = Horizon(updates=40)
+    horizon = RunLimits(updates=40)
     server = Server(
-        methods.build(name, params), torch.zeros(SIZE), layout=LAYOUT, n_clients=N, seed=seed, horizon=horizon
+        methods.build(name, params), torch.zeros(SIZE), layout=LAYOUT, n_clients=N, seed=seed, limits=horizon
     )
     limit = settings.pop("limit", N)
-    idle = Roster(N, limit, range(N) if away else ())
+    idle = IdleClients(N, limit, range(N) if away else ())
     budget = settings.pop("budget", Budget(updates=40, target=0.9))
     return Engine(server, idle, budget, listeners=[events.append], **settings), events
 
@@ -94,7 +94,7 @@ def golden_row(name: str, params: dict[str, Any], max_tickets: int, seed: int) -
     engine, events = drive(name, params, max_tickets, seed)
     return {
         "run": [name, params, max_tickets, seed],
-        "decisions": engine.server.moments,
+        "decisions": engine.server.decisions,
         "counters": [engine.updates, engine.lost, engine.rejected, engine.bytes_up],
         "stop_reason": engine.stop_reason,
         "events": events,

@@ -77,7 +77,7 @@ def alike(one: Any, other: Any) -> bool:
 
 def alike_in(part: str, one: str, other: str) -> bool:
     """A distillation around a plain server is no part of it: the plain servers are compared."""
-    ours, theirs = (built(name).plain or built(name) for name in (one, other))
+    ours, theirs = (built(name).inner or built(name) for name in (one, other))
     return all(alike(getattr(ours, f), getattr(theirs, f)) for f in PARTS[part])
 
 
@@ -111,7 +111,7 @@ PAIRS = [
 
 def _task() -> tarry.Task:
     inputs = torch.randn(10, 3, generator=torch.Generator().manual_seed(1))
-    return replace(small_task(), unlabelled=inputs, distil_lr=0.05)
+    return replace(small_task(), unlabeled=inputs, distill_lr=0.05)
 
 
 #: six clients, four at a time: eleven arrivals, several at one instant, up to five server steps late; two rounds
@@ -182,7 +182,7 @@ def ran(made: BuiltRun, *listeners: Callable[[tarry.Event], None]) -> Ran:
     sim = Simulation(made).simulator(executor, [note, *listeners])
     sim.run()
     executor.close()
-    return Ran(seen, sim.server.answer)
+    return Ran(seen, sim.server.output_weights)
 
 
 @cache

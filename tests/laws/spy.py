@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from tarry.core.local_rule import Brief, Context, Functions, LocalRule, Outcome, Step
+from tarry.core.local_rule import ClientModel, Context, LocalRule, RuleStep, VisitInput, VisitOutput
 from tarry.core.method import Method
 from tarry.core.task import Examples
 
@@ -20,32 +20,32 @@ class Spy(LocalRule):
     starts: list[Tensor] = field(default_factory=list)
     ends: list[Tensor] = field(default_factory=list)
 
-    def begin(self, brief: Brief) -> tuple[Tensor, Context]:
-        start, context = self.inner.begin(brief)
+    def begin(self, visit: VisitInput) -> tuple[Tensor, Context]:
+        start, context = self.inner.begin(visit)
         self.starts.append(start.clone())
         return start, context
 
     @property
-    def needs(self) -> frozenset[str]:
-        return self.inner.needs
+    def required_payload(self) -> frozenset[str]:
+        return self.inner.required_payload
 
     @property
-    def gives(self) -> frozenset[str]:
-        return self.inner.gives
+    def uploads(self) -> frozenset[str]:
+        return self.inner.uploads
 
     @property
-    def laps(self) -> tuple[Step, ...]:
-        return self.inner.laps
+    def passes(self) -> tuple[RuleStep, ...]:
+        return self.inner.passes
 
-    def init(self, w: Tensor, context: Context, f: Functions) -> Any:
-        return self.inner.init(w, context, f)
+    def init(self, w: Tensor, context: Context, model: ClientModel) -> Any:
+        return self.inner.init(w, context, model)
 
     def step(
-        self, w: Tensor, batch: Examples, context: Context, state: Any, f: Functions
+        self, w: Tensor, batch: Examples, context: Context, state: Any, model: ClientModel
     ) -> tuple[Tensor, Any, Tensor]:
-        return self.inner.step(w, batch, context, state, f)
+        return self.inner.step(w, batch, context, state, model)
 
-    def finish(self, w: Tensor, context: Context, state: Any) -> Outcome:
+    def finish(self, w: Tensor, context: Context, state: Any) -> VisitOutput:
         self.ends.append(w.clone())
         return self.inner.finish(w, context, state)
 

@@ -60,7 +60,7 @@ def test_running_variances_stay_positive_in_the_global_and_at_every_start(choice
     assert result.updates >= 9
     assert lowest[0] > 0
     assert min(start[VAR].min().item() for start in spy.starts) > 0
-    assert result.refused == 0
+    assert result.rejected == 0
 
 
 def test_a_server_that_overshoots_does_not_overshoot_the_statistics() -> None:

@@ -134,7 +134,7 @@ def test_the_result_counts_what_the_log_shows() -> None:
     result = tarry.run("orthofl", callbacks=[seen.append], **EVERYTHING)
     kinds = [e.kind for e in seen]
     stale = [e.staleness for e in seen if e.kind == "arrival"]
-    assert (result.updates, result.lost, result.refused) == (kinds.count("arrival"), kinds.count("lost"), 0)
+    assert (result.updates, result.lost, result.rejected) == (kinds.count("arrival"), kinds.count("lost"), 0)
     assert result.rounds == seen[-1].version
     assert result.virtual_time == 20.0
     assert result.staleness["max"] == max(stale)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import tarry
-from tarry import Method, Now, Start, Update, stateless
+from tarry import Method, NextStart, ServerView, Update, stateless
 
 from .small import small_task
 from .variants import EVERYTHING
@@ -67,12 +67,12 @@ def test_orthofl_without_calibration_is_fedasync(changes: dict[str, Any]) -> Non
 def naive_decoupled(beta: float, a: float) -> Method:
     """FedAsync whose clients keep their own weights and are sent the whole global shift."""
 
-    def step(update: Update, now: Now) -> Tensor:
+    def step(update: Update, view: ServerView) -> Tensor:
         weight = float(beta * (update.staleness + 1) ** -a)
-        return (1 - weight) * now.weights + weight * update.local
+        return (1 - weight) * view.weights + weight * update.local
 
-    def reply(update: Update, now: Now) -> Start:
-        return Start(update.local + (now.weights - update.ticket.anchor))
+    def reply(update: Update, view: ServerView) -> NextStart:
+        return NextStart(update.local + (view.weights - update.ticket.anchor))
 
     return Method("decoupled", step=stateless(step), reply=stateless(reply))
 
@@ -104,7 +104,7 @@ def deltas_of_a_wave() -> tuple[Tensor, list[Tensor]]:
     theta = torch.cat([p.detach().reshape(-1) for p in module.parameters()]).double()
     grabbed: list[Tensor] = []
 
-    def grab(update: Update, _: Now) -> Update:
+    def grab(update: Update, _: ServerView) -> Update:
         grabbed.append(-update.delta)
         return update
 

@@ -33,7 +33,7 @@ def test_a_run_saved_at_any_instant_and_taken_up_afresh_ends_the_same(choice: Ch
 
     sim.run(between)
     executor.close()
-    assert sha256(sim.server.answer) == digest, "saving disturbs nothing"
+    assert sha256(sim.server.output_weights) == digest, "saving disturbs nothing"
     assert len(saved) == 3
     for path, rows in saved.items():
         executor, rest = Simulation(made).executor(), list[Row]()
@@ -42,11 +42,11 @@ def test_a_run_saved_at_any_instant_and_taken_up_afresh_ends_the_same(choice: Ch
         fresh.run()
         executor.close()
         assert rest == [tuple(e.values()) for e in log[rows:]]
-        assert sha256(fresh.server.answer) == digest
+        assert sha256(fresh.server.output_weights) == digest
         assert fresh.engine.curve == sim.engine.curve
         assert fresh.engine.staleness == sim.engine.staleness
         assert (fresh.engine.bytes_up, fresh.engine.bytes_down) == (sim.engine.bytes_up, sim.engine.bytes_down)
-        assert fresh.server.ledger.peak == sim.server.ledger.peak
+        assert fresh.server.meter.peak == sim.server.meter.peak
 
 
 DRAWN: dict[str, Any] = {**EVERYTHING, "delay": {"name": "lognormal", "mean": 1.5, "sd": 1.5}}

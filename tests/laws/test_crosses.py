@@ -81,7 +81,7 @@ def test_another_part_makes_another_run(server: str, part: str, other: str) -> N
     in_rounds = not any(e.staleness > 0 for e in own(server).events)
     if part == "correct" and own(server).same_as(ran(planned(server, correct="asgd"))) and other == "asgd":
         return  # displacement is what this server trusts anyway
-    if (part == "correct" and in_rounds) or (part in ("correct", "aggregate") and built(other).around is not None):
+    if (part == "correct" and in_rounds) or (part in ("correct", "aggregate") and built(other).wrapper is not None):
         return
     got = of_pair(server, part, other)
     assert isinstance(got, BadInput) or differ(got, own(server))
@@ -97,7 +97,7 @@ def test_a_method_with_a_part_of_its_own_is_itself(name: str, part: str) -> None
     assert ran(planned(name, **{part: name})).same_as(own(name))
 
 
-AROUND = [name for name in NAMES if built(name).around is not None]
+AROUND = [name for name in NAMES if built(name).wrapper is not None]
 
 
 @pytest.mark.parametrize("name", AROUND)
@@ -317,7 +317,7 @@ def test_a_cross_saved_at_any_instant_and_taken_up_afresh_ends_the_same(
         fresh.run()
         executor.close()
         assert rest == whole.log[rows:]
-        assert torch.equal(fresh.server.answer, whole.answer)
+        assert torch.equal(fresh.server.output_weights, whole.answer)
 
 
 @rich

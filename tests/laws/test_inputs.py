@@ -13,12 +13,12 @@ from torch import Tensor, nn
 import tarry
 from tarry.core.errors import BadInput
 from tarry.core.layout import Layout
-from tarry.core.local_rule import Brief, Context, Functions, LocalRule, Outcome, Step
-from tarry.core.method import Method, Now
-from tarry.core.optim import Optimiser
+from tarry.core.local_rule import ClientModel, Context, LocalRule, RuleStep, VisitInput, VisitOutput
+from tarry.core.method import Method, ServerView
+from tarry.core.optim import Optimizer
 from tarry.core.parts import Aggregate, Dispatch, Part
 from tarry.core.task import Examples
-from tarry.core.tickets import LocalResult, Offer, Update
+from tarry.core.tickets import LocalResult, TicketExtras, Update
 from tarry.runs.simulation import Simulation
 
 from .small import flat_loss, small_task
@@ -55,9 +55,9 @@ def watched(part: Part[Any, Any], name: str, count: list[int]) -> Part[Any, Any]
     """The part; every function that it has is watched."""
     hooks: dict[str, Any] = {}
 
-    def apply(x: Any, state: Any, now: Now) -> tuple[Any, Any]:
-        watch = Watch(x, state, now)
-        out = part.apply(x, state, now)
+    def apply(x: Any, state: Any, view: ServerView) -> tuple[Any, Any]:
+        watch = Watch(x, state, view)
+        out = part.apply(x, state, view)
         count[0] += watch.check(name)
         return out
 
@@ -67,26 +67,26 @@ def watched(part: Part[Any, Any], name: str, count: list[int]) -> Part[Any, Any]
         watch.check(f"{name}.init")
         return out
 
-    def offer(client: int, state: Any, now: Now) -> Offer | None:
-        watch = Watch(state, now)
+    def offer(client: int, state: Any, view: ServerView) -> TicketExtras | None:
+        watch = Watch(state, view)
         assert part.offer is not None
-        out = part.offer(client, state, now)
+        out = part.offer(client, state, view)
         count[0] += watch.check(f"{name}.offer")
         return out
 
-    def on_instant_end(state: Any, now: Now) -> tuple[Any, Any]:
+    def on_instant_end(state: Any, view: ServerView) -> tuple[Any, Any]:
         assert isinstance(part, Aggregate)
         assert part.on_instant_end is not None
-        watch = Watch(state, now)
-        out = part.on_instant_end(state, now)
+        watch = Watch(state, view)
+        out = part.on_instant_end(state, view)
         count[0] += watch.check(f"{name}.on_instant_end")
         return out
 
-    def observe(update: Update, state: Any, now: Now) -> Any:
+    def observe(update: Update, state: Any, view: ServerView) -> Any:
         assert isinstance(part, Dispatch)
         assert part.observe is not None
-        watch = Watch(update, state, now)
-        out = part.observe(update, state, now)
+        watch = Watch(update, state, view)
+        out = part.observe(update, state, view)
         count[0] += watch.check(f"{name}.observe")
         return out
 
@@ -102,35 +102,37 @@ class WatchedRule(LocalRule):
     inner: LocalRule
     count: list[int]
 
-    def check(self, layout: Layout, optimiser: Optimiser) -> None:
+    def check(self, layout: Layout, optimiser: Optimizer) -> None:
         self.inner.check(layout, optimiser)
 
-    def begin(self, brief: Brief) -> tuple[Tensor, Context]:
-        watch = Watch(brief.weights, brief.payload, brief.memory)
-        out = self.inner.begin(brief)
+    def begin(self, visit: VisitInput) -> tuple[Tensor, Context]:
+        watch = Watch(visit.weights, visit.payload, visit.memory)
+        out = self.inner.begin(visit)
         self.count[0] += watch.check("local.begin")
         return out
 
     @property
-    def laps(self) -> tuple[Step, ...]:
-        return tuple(self.lap(step) for step in self.inner.laps)
+    def passes(self) -> tuple[RuleStep, ...]:
+        return tuple(self.lap(step) for step in self.inner.passes)
 
-    def init(self, w: Tensor, context: Context, f: Functions) -> Any:
+    def init(self, w: Tensor, context: Context, model: ClientModel) -> Any:
         watch = Watch(w, context)
-        out = self.inner.init(w, context, f)
+        out = self.inner.init(w, context, model)
         self.count[0] += watch.check("local.init")
         return out
 
-    def lap(self, inner: Step) -> Step:
-        def step(w: Tensor, batch: Examples, context: Context, state: Any, f: Functions) -> tuple[Tensor, Any, Tensor]:
+    def lap(self, inner: RuleStep) -> RuleStep:
+        def step(
+            w: Tensor, batch: Examples, context: Context, state: Any, model: ClientModel
+        ) -> tuple[Tensor, Any, Tensor]:
             watch = Watch(w, batch, context, state)
-            out = inner(w, batch, context, state, f)
+            out = inner(w, batch, context, state, model)
             self.count[0] += watch.check("local.step")
             return out
 
         return step
 
-    def finish(self, w: Tensor, context: Context, state: Any) -> Outcome:
+    def finish(self, w: Tensor, context: Context, state: Any) -> VisitOutput:
         watch = Watch(w, context, state)
         out = self.inner.finish(w, context, state)
         self.count[0] += watch.check("local.finish")
@@ -199,7 +201,7 @@ def test_where_the_gradient_is_zero_nothing_moves(choice: Choice) -> None:
 
     A method that distils moves by what models say of other inputs: by nothing here where it makes no step.
     """
-    if built(choice).unlabelled:
+    if built(choice).needs_unlabeled:
         choice = {**choice, "q": 0}
     task = small_task(flat_loss)
     assert isinstance(task.model, nn.Module)

@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 
 import tarry
 from tarry.core.layout import Layout
-from tarry.core.optim import optimiser
+from tarry.core.optim import make_optimizer
 from tarry.core.server import Server
 from tarry.core.task import Task
 from tarry.core.tickets import LocalResult
@@ -77,7 +77,7 @@ class Pool:
         self.most = max(self.most, len(past))
         self.shared = max(self.shared, len(tickets) - len(past))
         distinct = past | {id(server.weights)}
-        tables = len(server.state["aggregate"].logits) if self.sim.server.method.unlabelled else 0
+        tables = len(server.state["aggregate"].logits) if self.sim.server.method.needs_unlabeled else 0
         self.bytes = max(self.bytes, len(distinct) * MODEL + tables * TABLE)
 
 
@@ -95,7 +95,7 @@ def test_past_globals_are_shared_bounded_by_the_concurrency_and_freed_with_their
     assert 2 < pool.most <= AT_ONCE
     assert pool.shared > 0
     assert pool.freed > 10
-    assert sim.server.ledger.peak >= pool.bytes
+    assert sim.server.meter.peak >= pool.bytes
 
 
 def test_a_run_taken_up_again_holds_no_more_and_frees_the_same(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_a_run_taken_up_again_holds_no_more_and_frees_the_same(tmp_path: Path) -
     run(again, pool)
     assert 2 < pool.most <= AT_ONCE
     assert pool.freed > 10
-    assert again.server.ledger.peak == sim.server.ledger.peak
+    assert again.server.meter.peak == sim.server.meter.peak
 
 
 def test_the_peak_counts_past_globals_and_every_clients_logits() -> None:
@@ -130,15 +130,15 @@ def test_the_peak_of_three_clients_by_hand() -> None:
     x = torch.linspace(-1, 1, 60).view(20, 3)
     module = torch.nn.Linear(3, 4, bias=False)
     layout = Layout.of(module)
-    task = Task("hand", lambda: module, cross_entropy, unlabelled=x)
-    lab = FlatServerModel(FlatModel(copy.deepcopy(module), layout, task, optimiser(lr=1.0)))
+    task = Task("hand", lambda: module, cross_entropy, unlabeled=x)
+    lab = FlatServerModel(FlatModel(copy.deepcopy(module), layout, task, make_optimizer(lr=1.0)))
     method = built({"name": "fedecho", "buffer": 2})
-    server = Server(method, torch.zeros(12), layout=layout, n_clients=3, seed=0, lab=lab)
+    server = Server(method, torch.zeros(12), layout=layout, n_clients=3, seed=0, model=lab)
     tickets = [server.hand_out(c, 0.0) for c in range(3)]
     p, t, peaks = 12 * 4, 20 * 4 * 4, []
     for ticket in tickets:
         server.receive(ticket.number, LocalResult(torch.ones(12) * (1 + ticket.client), 1, 1, 0.5), 1.0)
-        peaks.append(server.ledger.peak)
+        peaks.append(server.meter.peak)
     assert peaks == [2 * p + t, 2 * p + 4 + 2 * t, 2 * p + 3 * t]
     assert server.version == 1
-    assert server.ledger.now == p
+    assert server.meter.held == p

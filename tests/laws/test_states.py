@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from tarry.core.client_table import Table
+from tarry.core.client_table import ClientTable
 from tarry.core.state_tree import StateRecord, copied, tensors
 from tarry.record import checkpoint
 
@@ -19,8 +19,8 @@ def types(tree: Any) -> Any:
     """The types of a tree, node by node; numbers, text and None by their value, tensors by their size."""
     if isinstance(tree, Tensor):
         return tree.dtype, tuple(tree.shape)
-    if isinstance(tree, Table):
-        return Table, {k: types(tree[k]) for k in tree}
+    if isinstance(tree, ClientTable):
+        return ClientTable, {k: types(tree[k]) for k in tree}
     if isinstance(tree, StateRecord):
         return type(tree), types(tree.dump())
     if isinstance(tree, dict):
@@ -32,7 +32,7 @@ def types(tree: Any) -> Any:
 
 def mutable(tree: Any) -> Iterator[int]:
     """The identity of every node that can be written in place. A tensor is not written to: it may be shared."""
-    if isinstance(tree, Table | dict | list) or (
+    if isinstance(tree, ClientTable | dict | list) or (
         isinstance(tree, StateRecord) and not type(tree).__dataclass_params__.frozen  # type: ignore[attr-defined]
     ):
         yield id(tree)

@@ -12,9 +12,9 @@ from torch import nn
 
 import tarry
 from tarry.config.spec import Spec
-from tarry.core.local_rule import Brief, LocalRule
+from tarry.core.local_rule import LocalRule, VisitInput
 from tarry.executors.auto import AutoExecutor
-from tarry.executors.batched.trace import NotStackable, forbid_vmap_fallback, traced
+from tarry.executors.batched.trace import NotStackable, forbid_vmap_fallback, trace_function
 from tarry.executors.batched.trainer import BatchedTrainer
 from tarry.executors.timing import BatchConfig, Choice, TrialCache
 from tarry.runs.run import run_spec
@@ -52,14 +52,14 @@ def alike(a: tarry.Result, b: tarry.Result, within: float = 1e-9) -> None:
 def test_every_method(name: str) -> None:
     alone, together = run(name, "inline"), run(name, "batched")
     alike(alone, together)
-    assert alone.trained == ""
-    assert together.trained.startswith("clients are not" if name in ALONE else "clients are trained together"), (
-        together.trained
+    assert alone.executor_info == ""
+    assert together.executor_info.startswith("clients are not" if name in ALONE else "clients are trained together"), (
+        together.executor_info
     )
 
 
 def test_a_rule_that_takes_batches_apart_is_told() -> None:
-    assert "it takes batches apart, and they are padded" in run("perfedavg", "batched").trained
+    assert "it takes batches apart, and they are padded" in run("perfedavg", "batched").executor_info
 
 
 class Forgetful(nn.Sequential):
@@ -75,8 +75,8 @@ def test_every_method_with_dropout(name: str) -> None:
     torch.manual_seed(6)
     task = unequal(model=Forgetful())
     alone, together = run(name, "inline", task=task), run(name, "batched", task=task)
-    assert together.trained.startswith("clients are not" if name in ALONE else "clients are trained together"), (
-        together.trained
+    assert together.executor_info.startswith("clients are not" if name in ALONE else "clients are trained together"), (
+        together.executor_info
     )
     alike(alone, together)
 
@@ -118,7 +118,7 @@ def test_own_convolutions(name: str, whose: str, own_conv: None, monkeypatch: py
     assert len(trials.choices) == 1
     for found in together:  # the second knows of the first's choice
         alike(alone, found, within=1e-5)
-        assert f"all who wait in a stack, convolutions by {whose}" in found.trained
+        assert f"all who wait in a stack, convolutions by {whose}" in found.executor_info
 
 
 def test_whose_convolutions_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,18 +146,18 @@ def test_own_convolutions_that_disagree_are_not_taken(own_conv: None, monkeypatc
     monkeypatch.setattr(triton_kernels, "correlate", lambda *args: 1.1 * right(*args))
     found = run("fedavg", "batched", **few)
     alike(alone, found, within=1e-5)
-    assert "Triton" not in found.trained
+    assert "Triton" not in found.executor_info
     # what an earlier run found is not said of one whose kernels are refused
     monkeypatch.setattr(triton_kernels, "correlate", right)
     trials = TrialCache()
-    assert "Triton" in run("fedavg", "batched", trials, **few).trained
+    assert "Triton" in run("fedavg", "batched", trials, **few).executor_info
     monkeypatch.setattr(triton_kernels, "correlate", lambda *args: 1.1 * right(*args))
-    assert "Triton" not in run("fedavg", "batched", trials, **few).trained
+    assert "Triton" not in run("fedavg", "batched", trials, **few).executor_info
     # wrong for stacks of more than the two that are tried first
     monkeypatch.setattr(triton_kernels, "correlate", lambda x, *args: (1.1 if len(x) > 2 else 1.0) * right(x, *args))
     found = run("fedavg", "batched", **few)
     alike(alone, found, within=0.0)
-    assert "a client's update differs by" in found.trained
+    assert "a client's update differs by" in found.executor_info
 
 
 class Normed(nn.Sequential):
@@ -190,7 +190,7 @@ def test_rules_with_batch_normalisation(name: str) -> None:
     task = unequal((3, 4, 6, 7, 10, 11), Normed())
     alone, together = run(name, "inline", task=task, time=3.0), run(name, "batched", task=task, time=3.0)
     alike(alone, together)
-    assert together.trained.startswith("clients are trained together"), together.trained
+    assert together.executor_info.startswith("clients are trained together"), together.executor_info
 
 
 @pytest.mark.parametrize(
@@ -259,7 +259,7 @@ def test_compiled_steps_are_few_and_come_to_the_same(name: str, compiler: list[A
     """Whatever the lengths of batches, and however many wait."""
     alone, together = run(name, "inline", time=12.0), run(name, "batched", compile=True, time=12.0)
     alike(alone, together, 1e-7)
-    assert ", compiled)" in together.trained
+    assert ", compiled)" in together.executor_info
     assert 0 < len(compiler) <= (4 if name == "asynccurve" else 2)
 
 
@@ -268,7 +268,7 @@ def test_what_is_slower_compiled_is_not(compiler: list[Any], monkeypatch: pytest
     monkeypatch.setattr("tarry.executors.auto.seconds", lambda *_: next(slow))
     plain, asked = run("fedasync", "batched"), run("fedasync", "batched", compile=True)
     assert plain.weights_sha256 == asked.weights_sha256
-    assert "not compiled, which would be 0.5 times as fast): a step is 7.0 times" in asked.trained
+    assert "not compiled, which would be 0.5 times as fast): a step is 7.0 times" in asked.executor_info
 
 
 def test_what_cannot_be_compiled_is_stacked_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,7 +282,7 @@ def test_what_cannot_be_compiled_is_stacked_all_the_same(monkeypatch: pytest.Mon
     monkeypatch.setattr(AutoExecutor, "_timed", lambda *_: Choice(BatchConfig(1, None), 7.0))
     plain, asked = run("fedasync", "batched"), run("fedasync", "batched", compile=True)
     assert plain.weights_sha256 == asked.weights_sha256
-    assert "not compiled: --compile: torch cannot compile its step (RuntimeError: no compiler)" in asked.trained
+    assert "not compiled: --compile: torch cannot compile its step (RuntimeError: no compiler)" in asked.executor_info
 
 
 def test_what_cannot_be_compiled_on_the_way_goes_on_as_it_was_traced(
@@ -298,24 +298,24 @@ def test_what_cannot_be_compiled_on_the_way_goes_on_as_it_was_traced(
     monkeypatch.setattr(BatchedTrainer, "train", train)
     asked = run("fedasync", "batched", compile=True)
     assert plain.weights_sha256 == asked.weights_sha256
-    assert "no longer compiled: --compile: too many kinds)" in asked.trained
+    assert "no longer compiled: --compile: too many kinds)" in asked.executor_info
 
 
 class TwoLaps(LocalRule):
     """Its state takes another form at the first step of a lap."""
 
     @property
-    def own_optimiser(self) -> bool:
+    def own_optimizer(self) -> bool:
         return True
 
     @property
-    def laps(self) -> Any:
+    def passes(self) -> Any:
         return (self.step, self.step)
 
     def init(self, w: torch.Tensor, context: Any, f: Any) -> Any:
         return {"mean": None}
 
-    def turn(self, lap: int, state: Any, f: Any) -> Any:
+    def begin_pass(self, lap: int, state: Any, f: Any) -> Any:
         return {"mean": None}
 
     def step(self, w: torch.Tensor, batch: Any, context: Any, state: Any, f: Any) -> Any:
@@ -330,7 +330,7 @@ def test_who_is_done_stays_so_while_the_state_of_others_takes_another_form(steps
     how: dict[str, Any] = {"task": unequal((12, 16, 9, 13, 16, 12)), "steps": steps, "epochs": None}
     alone, together = (run(method, e, **how) for e in ("inline", "batched"))
     alike(alone, together)
-    assert together.trained.startswith("clients are trained together"), together.trained
+    assert together.executor_info.startswith("clients are trained together"), together.executor_info
 
 
 def test_clients_that_keep_something_bring_it_along() -> None:
@@ -375,8 +375,8 @@ def test_what_cannot_be_stacked_is_trained_one_by_one_to_the_bit_and_the_reason_
     sizes = (6, 7, 9, 10, 11, 15)
     alone, together = (run("fedasync", e, task=unequal(sizes, made)) for e in ("inline", "auto"))
     assert together.weights_sha256 == alone.weights_sha256
-    assert together.trained.startswith("clients are not trained together: ")
-    assert why in together.trained
+    assert together.executor_info.startswith("clients are not trained together: ")
+    assert why in together.executor_info
 
 
 def total(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -389,7 +389,7 @@ def test_a_loss_that_is_no_mean_is_found_though_those_who_are_tried_have_whole_b
     task = replace(unequal(sizes), loss=total)
     alone, together = (run("fedasync", e, task=task, lr=0.02) for e in ("inline", "batched"))
     assert together.weights_sha256 == alone.weights_sha256
-    assert "not the mean of the examples' losses" in together.trained
+    assert "not the mean of the examples' losses" in together.executor_info
 
 
 def test_a_weighted_loss_is_found_though_those_who_are_tried_have_one_class() -> None:
@@ -400,14 +400,14 @@ def test_a_weighted_loss_is_found_though_those_who_are_tried_have_one_class() ->
     task = replace(task, clients=clients, loss=lambda z, y: nn.functional.cross_entropy(z, y, weight=weights.to(z)))
     alone, together = (run("fedasync", e, task=task) for e in ("inline", "batched"))
     assert together.weights_sha256 == alone.weights_sha256
-    assert "not the mean of the examples' losses" in together.trained
+    assert "not the mean of the examples' losses" in together.executor_info
 
 
 class Scaled(LocalRule):
     """Keeps an array where a tensor belongs: the next visit's may lie where this one's lay."""
 
-    def begin(self, brief: Brief) -> Any:
-        return brief.weights, {"scale": np.random.default_rng(brief.key % 2**32).random(1)}
+    def begin(self, visit: VisitInput) -> Any:
+        return visit.weights, {"scale": np.random.default_rng(visit.key % 2**32).random(1)}
 
     def step(self, w: torch.Tensor, batch: Any, context: Any, state: Any, fns: Any) -> Any:
         grad, loss = fns.grad(w, batch)
@@ -418,7 +418,7 @@ def test_an_array_in_a_context_is_no_constant_of_a_trace() -> None:
     method = replace(tarry.methods.build("fedasync"), name="scaled", local=Scaled())
     alone, together = (run(method, e, concurrency=1) for e in ("inline", "batched"))
     assert together.weights_sha256 == alone.weights_sha256
-    assert "a tensor, or a field of the rule, would do" in together.trained
+    assert "a tensor, or a field of the rule, would do" in together.executor_info
 
 
 def test_where_memory_runs_out_stacks_are_halved(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -444,7 +444,7 @@ def test_too_little_memory_is_not_taken_for_what_cannot_be_stacked() -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     with pytest.raises(torch.OutOfMemoryError):
-        traced(much, [torch.ones(1)])
+        trace_function(much, [torch.ones(1)])
     with pytest.raises(torch.OutOfMemoryError), forbid_vmap_fallback():
         much()
 
@@ -456,7 +456,7 @@ def test_where_there_is_no_memory_for_one_clients_train_alone(monkeypatch: pytes
     monkeypatch.setattr(BatchedTrainer, "train", train)
     found = run("fedasync", "batched")
     alike(run("fedasync", "inline"), found, within=0.0)
-    assert found.trained == "clients are not trained together: the device has not the memory for it"
+    assert found.executor_info == "clients are not trained together: the device has not the memory for it"
 
 
 def test_rounding_is_told_from_another_result_by_what_a_change_in_the_last_digits_does(
@@ -464,17 +464,17 @@ def test_rounding_is_told_from_another_result_by_what_a_change_in_the_last_digit
 ) -> None:
     monkeypatch.setattr("tarry.executors.batched.equivalence._LIMITS", {torch.float32: 0.0, torch.float64: 0.0})
     sizes = (6, 7, 9, 10, 11, 15)
-    assert run("fedasync", "batched", task=unequal(sizes)).trained.startswith("clients are trained together")
+    assert run("fedasync", "batched", task=unequal(sizes)).executor_info.startswith("clients are trained together")
     monkeypatch.setattr(BatchedTrainer, "loss_is_mean", lambda _: True)  # not by asking the loss itself
     other = run("fedasync", "batched", task=replace(unequal(sizes), loss=total), lr=0.02)
-    assert "differs by" in other.trained
+    assert "differs by" in other.executor_info
 
 
 def test_where_nothing_is_masked_any_loss_is_stacked() -> None:
     task = replace(unequal((8,) * 6), loss=total)
     alone, together = (run("fedasync", e, task=task, lr=0.02) for e in ("inline", "batched"))
     alike(alone, together)
-    assert together.trained.startswith("clients are trained together")
+    assert together.executor_info.startswith("clients are trained together")
 
 
 def test_a_run_is_taken_up_again_where_it_was_to_rounding(tmp_path: Any) -> None:

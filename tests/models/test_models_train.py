@@ -10,7 +10,7 @@ import torch
 import tarry
 from tarry import Layout
 from tarry.core.local_rule import LocalRule
-from tarry.core.optim import optimiser
+from tarry.core.optim import make_optimizer
 from tarry.core.tickets import LocalResult, VisitJob
 from tarry.executors.batched.trainer import BatchedTrainer
 from tarry.training.flat_model import FlatModel, build_module
@@ -23,7 +23,7 @@ __all__ = ["slim"]
 
 
 def bound(case: Case, sizes: tuple[int, ...], **more: Any) -> FlatModel:
-    task, how = case.task(sizes, **more), optimiser("sgd", lr=0.05)
+    task, how = case.task(sizes, **more), make_optimizer("sgd", lr=0.05)
     module = build_module(task, seed=3, dtype=torch.float64)
     return FlatModel(module, Layout.of(module, task.clients[0][0]), task, how)
 
@@ -33,7 +33,11 @@ def far(a: LocalResult, b: LocalResult) -> float:
 
 
 def stacks_as_alone(b: FlatModel) -> None:
-    work, rule, sent = LocalWork(optimiser("sgd", lr=0.05), epochs=None, steps=3, batch=4), LocalRule(), b.flat.clone()
+    work, rule, sent = (
+        LocalWork(make_optimizer("sgd", lr=0.05), epochs=None, steps=3, batch=4),
+        LocalRule(),
+        b.flat.clone(),
+    )
     jobs = [VisitJob(i, i, 0, sent) for i in range(3)]
     alone = [train(j, b, rule=rule, work=work, seed=1) for j in jobs]
     together = BatchedTrainer(b, rule=rule, work=work, seed=1, size=3).train(jobs)
@@ -64,7 +68,7 @@ def test_the_batched_executor_takes_them(name: str, more: dict[str, Any]) -> Non
     task = case.task((6, 6), **more)
     ways = {e: tarry.run("fedasync", task, executor=e, batch=3, **SETTINGS) for e in ("inline", "batched")}
     a, b = (ways[e].weights for e in ("inline", "batched"))
-    assert ways["batched"].trained.startswith("clients are trained together"), ways["batched"].trained
+    assert ways["batched"].executor_info.startswith("clients are trained together"), ways["batched"].executor_info
     assert a is not None
     assert b is not None
     assert (a - b).norm() <= 1e-9 * a.norm()
@@ -80,9 +84,9 @@ def test_statistics_of_batches_travel_and_are_averaged(case: Case) -> None:
     assert layout.stats
     assert result.weights is not None
     assert result.weights.numel() == layout.size
-    b = FlatModel(module, layout, task, optimiser("sgd", lr=0.05))
+    b = FlatModel(module, layout, task, make_optimizer("sgd", lr=0.05))
     first = b.flat.clone()
-    work = LocalWork(optimiser("sgd", lr=0.05), epochs=None, steps=2, batch=3)
+    work = LocalWork(make_optimizer("sgd", lr=0.05), epochs=None, steps=2, batch=3)
     own = [train(VisitJob(i, i, 0, first), b, rule=LocalRule(), work=work, seed=1) for i in range(2)]
     mean = first + (own[0].delta + own[1].delta) / 2
     torch.testing.assert_close(result.weights, mean, rtol=1e-9, atol=1e-12)

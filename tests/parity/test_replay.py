@@ -38,7 +38,7 @@ def test_a_simulator_reaches_the_weights_of_the_federation(method, tmp_path):
     events = []
     told = replay(tmp_path / "out", callbacks=(events.append,))
     assert told.apart is None
-    assert told.weights_sha256 == sha256(d.engine.server.answer)
+    assert told.weights_sha256 == sha256(d.engine.server.output_weights)
     assert told.updates == d.engine.updates == 16
     rows = [r for r in read_rows(tmp_path / "out" / "events.jsonl") if r["kind"] != "evaluate"]
     again = [e for e in events if e.kind != "evaluate"]
@@ -71,7 +71,7 @@ def test_comings_goings_losses_and_deadlines_are_replayed(tmp_path):
     assert {"join", "leave", "lost", "arrival", "hand_out"} <= kinds
     told = replay(tmp_path / "out")
     assert told.apart is None
-    assert told.weights_sha256 == sha256(d.engine.server.answer)
+    assert told.weights_sha256 == sha256(d.engine.server.output_weights)
 
 
 def test_two_tickets_a_client_are_replayed(tmp_path):
@@ -88,7 +88,7 @@ def test_two_tickets_a_client_are_replayed(tmp_path):
     assert most == 2
     first = [e["client"] for e in read_rows(tmp_path / "out" / "events.jsonl") if e["kind"] == "hand_out"][:8]
     assert sorted(first) == [0, 0, 1, 1, 2, 2, 3, 3], "at once"
-    assert replay(tmp_path / "out").weights_sha256 == sha256(d.engine.server.answer)
+    assert replay(tmp_path / "out").weights_sha256 == sha256(d.engine.server.output_weights)
 
 
 def test_the_first_update_that_differs_is_named(tmp_path):
@@ -111,7 +111,7 @@ def test_a_record_that_has_not_ended_is_replayed_to_its_last_whole_instant(tmp_p
         d.tick()
         grid.clock.sleep(0.1)
     d.close()
-    weights = sha256(d.engine.server.answer)
+    weights = sha256(d.engine.server.output_weights)
     with open(tmp_path / "out" / "journal.jsonl", "a") as f:
         f.write(json.dumps({"op": "lost", "t": 1e6, "number": min(d.engine.server.tickets), "bytes": 0, "why": "x"}))
         f.write("\n")

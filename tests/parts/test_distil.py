@@ -14,11 +14,11 @@ from torch.nn.functional import cross_entropy, kl_div
 
 import tarry
 from tarry.core.layout import Layout
-from tarry.core.method import Method, Now
-from tarry.core.optim import optimiser
+from tarry.core.method import Method, ServerView
+from tarry.core.optim import make_optimizer
 from tarry.core.parts import Aggregate, MixStep, stateless
 from tarry.core.task import Task
-from tarry.core.tickets import Offer, Ticket, Update
+from tarry.core.tickets import Ticket, TicketExtras, Update
 from tarry.parts.aggregate import buffer
 from tarry.parts.distil import Distillation, clip_norm, distill, with_distillation
 from tarry.parts.manifold import line
@@ -54,13 +54,13 @@ class Bench:
             if stat.is_floating_point():
                 stat += 0.3 if "mean" in name else 0.5
         self.layout = Layout.of(self.module)
-        task = Task("bench", lambda: self.module, cross_entropy, unlabelled=drawn(n, 3, seed=2))
-        bound = FlatModel(copy.deepcopy(self.module), self.layout, task, optimiser(lr=1.0))
+        task = Task("bench", lambda: self.module, cross_entropy, unlabeled=drawn(n, 3, seed=2))
+        bound = FlatModel(copy.deepcopy(self.module), self.layout, task, make_optimizer(lr=1.0))
         self.lab = FlatServerModel(bound)
         self.weights = self.layout.read(self.module, F64)
 
-    def now(self, **changes: Any) -> Now:
-        return Now(self.weights, self.layout, 0, 1.0, 0, 3, 11, 5, lab=self.lab)._replace(**changes)
+    def now(self, **changes: Any) -> ServerView:
+        return ServerView(self.weights, self.layout, 0, 1.0, 0, 3, 11, 5, model=self.lab)._replace(**changes)
 
     def update(self, client: int, scale: float = 0.1, *, sent: Tensor | None = None) -> Update:
         sent = self.weights if sent is None else sent
@@ -151,7 +151,7 @@ def test_the_teacher_is_the_mean_over_clients_of_their_latest_models_logits() ->
     new = receive(method, bench, state, updates[2])
     assert new is not None
     y = (bench.says(updates[2].local) + bench.says(old + updates[1].delta)) / 2
-    x = bench.weights + 0.5 * sum(bench.now().moved(u) for u in updates) / 3
+    x = bench.weights + 0.5 * sum(bench.now().displacement(u) for u in updates) / 3
     torch.testing.assert_close(new, distill(x, y, bench.now(), HOW), rtol=1e-9, atol=1e-11)
 
 
@@ -168,7 +168,7 @@ def test_a_correct_part_that_makes_extras_of_its_own_loses_no_logits() -> None:
     bench, seen = Bench(plain), list[set[str]]()
     mine = stateless(lambda update, now: update.replace(extras={"mine": now.weights}))
 
-    def look(update: Update | None, now: Now) -> Update | None:
+    def look(update: Update | None, view: ServerView) -> Update | None:
         assert update is not None
         seen.append(set(update.extras))
         return update
@@ -203,14 +203,14 @@ def test_while_nobody_can_teach_the_step_is_the_methods_own() -> None:
 def epochs() -> Aggregate:
     """Waits for the end of an instant; offers what it holds."""
 
-    def apply(update: Update | None, state: dict[str, Any], now: Now) -> tuple[None, dict[str, Any]]:
+    def apply(update: Update | None, state: dict[str, Any], view: ServerView) -> tuple[None, dict[str, Any]]:
         return None, {"held": update}
 
-    def settle(state: dict[str, Any], now: Now) -> tuple[Update | None, dict[str, Any]]:
+    def settle(state: dict[str, Any], view: ServerView) -> tuple[Update | None, dict[str, Any]]:
         return state["held"], {"held": None}
 
-    def offer(client: int, state: dict[str, Any], now: Now) -> Offer:
-        return Offer({"client": torch.tensor(client), "held": torch.tensor(state["held"] is not None)})
+    def offer(client: int, state: dict[str, Any], view: ServerView) -> TicketExtras:
+        return TicketExtras({"client": torch.tensor(client), "held": torch.tensor(state["held"] is not None)})
 
     return Aggregate(apply, lambda _: {"held": None}, offer, on_instant_end=settle, payload_keys=frozenset({"client"}))
 
@@ -245,9 +245,9 @@ def test_a_method_answers_from_its_own_states() -> None:
         seen.append(states)
         return 2 * weights
 
-    method = with_distillation(Method("m", aggregate=buffer(2), answer=answer), HOW)
-    assert method.answer is not None
-    assert torch.equal(method.answer(bench.weights, begun(method, bench)), 2 * bench.weights)
+    method = with_distillation(Method("m", aggregate=buffer(2), output_weights=answer), HOW)
+    assert method.output_weights is not None
+    assert torch.equal(method.output_weights(bench.weights, begun(method, bench)), 2 * bench.weights)
     assert set(seen[0]) == {"correct", "aggregate", "step"}
     assert set(seen[0]["aggregate"].dump()) == set(buffer(2).init(bench.weights).dump())
 

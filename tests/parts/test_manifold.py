@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tarry.core.layout import Block, Kind, Layout
-from tarry.core.method import Geodesic, Now
+from tarry.core.method import Geodesic, ServerView
 from tarry.core.tickets import Ticket, Update
 from tarry.parts.endpoint import delay_correction, orthogonal, shifted
 from tarry.parts.manifold import CONTROL, bezier, line, manifolds, printed, rotated, travel
@@ -149,17 +149,17 @@ LAYOUT = Layout((Block("w", 0, 3, (3,), Kind.PARAM), Block("v", 3, 4, (1,), Kind
 def test_running_statistics_go_straight_and_no_further_than_their_end() -> None:
     w, end = torch.tensor([0.0, 0, 0, 1.0]), torch.tensor([2.0, 0, 0, 3.0])
     update = update_of(w, end - w, torch.tensor([0.0, 1.0, 0.0]))
-    now = Now(w, LAYOUT, 0, 0.0, 0, 1, 0, 0)
+    now = ServerView(w, LAYOUT, 0, 0.0, 0, 1, 0, 0)
     assert travel(bezier, now, end, 0.5, update).tolist() == [1.0, 0.5, 0.0, 2.0]
     assert travel(bezier, now, end, 1.5, update)[3] == 3.0
     assert travel(line, now, end, 1.5, update).tolist() == [3.0, 0.0, 0.0, 3.0]
 
 
-def late(control: Tensor | None) -> tuple[Update, Now]:
+def late(control: Tensor | None) -> tuple[Update, ServerView]:
     """δ = x, and the global has drifted by −x + y since."""
     layout = Layout((Block("w", 0, 3, (3,), Kind.PARAM),))
     x, y, z = torch.eye(3, dtype=torch.float64)
-    return update_of(z, x, control), Now(z - x + y, layout, 4, 0.0, 0, 1, 0, 0)
+    return update_of(z, x, control), ServerView(z - x + y, layout, 4, 0.0, 0, 1, 0, 0)
 
 
 def test_a_delay_correction_turns_the_control_point_with_the_displacement() -> None:

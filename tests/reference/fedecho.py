@@ -92,8 +92,8 @@ class Classes:
             loss=nn.functional.cross_entropy,
             clients=[(torch.from_numpy(x), torch.from_numpy(y)) for x, y in self.data],
             score=None,
-            unlabelled=torch.from_numpy(self.unlabelled),
-            unlabelled_mask=None if self.mask is None else torch.from_numpy(self.mask).bool(),
+            unlabeled=torch.from_numpy(self.unlabelled),
+            unlabeled_mask=None if self.mask is None else torch.from_numpy(self.mask).bool(),
             **more,
         )
 

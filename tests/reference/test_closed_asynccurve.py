@@ -15,10 +15,10 @@ import tarry
 from tarry.core import rng
 from tarry.core.errors import BadInput
 from tarry.core.layout import Block, Kind, Layout
-from tarry.core.local_rule import Brief, LocalRule
-from tarry.core.method import Now
-from tarry.core.optim import optimiser
-from tarry.core.tickets import LocalResult, Offer, Ticket, Update, VisitJob
+from tarry.core.local_rule import LocalRule, VisitInput
+from tarry.core.method import ServerView
+from tarry.core.optim import make_optimizer
+from tarry.core.tickets import LocalResult, Ticket, TicketExtras, Update, VisitJob
 from tarry.parts.curve import CurveLearning
 from tarry.parts.manifold import line
 from tarry.training.flat_model import FlatModel
@@ -38,7 +38,7 @@ def test_the_lorentz_gradient_is_the_slope_of_the_lorentz_term(apart: float) -> 
     g = np.random.default_rng(3)
     start = g.normal(size=6)
     theta = start + apart * g.normal(size=6)
-    made = rule(mu=0.7, sigma=2.5).bend(
+    made = rule(mu=0.7, sigma=2.5).transform_grad(
         torch.zeros(6, dtype=torch.float64), torch.from_numpy(theta), {"start": torch.from_numpy(start)}
     )
     h = 1e-5
@@ -54,7 +54,7 @@ def test_the_lorentz_term_holds_nobody_who_has_not_moved_and_keeps_small_moves_i
     """π_L's first coordinates are near 100 and nearly alike: their difference must not be drowned."""
     g = torch.Generator().manual_seed(0)
     start = torch.randn(10_000, generator=g)
-    pull = partial(rule(mu=1.0).bend, torch.zeros(10_000))
+    pull = partial(rule(mu=1.0).transform_grad, torch.zeros(10_000))
     assert not pull(start, {"start": start}).any()
     w = start + 1e-4 * torch.randn(10_000, generator=g)
     exact = lorentz_gradient_in_double(w, start)
@@ -70,7 +70,7 @@ def lorentz_gradient_in_double(w: Tensor, start: Tensor) -> Tensor:
 
 def visit(made: CurveLearning, *, seed: int = 0) -> LocalResult:
     """One client's visit of three epochs of three batches."""
-    problem, unused = Problem.draw(seed, p=3, h=3, sizes=[6]), optimiser("sgd", lr=1.0)
+    problem, unused = Problem.draw(seed, p=3, h=3, sizes=[6]), make_optimizer("sgd", lr=1.0)
     task = problem.task()
     assert isinstance(task.model, torch.nn.Module)
     bound, work = FlatModel(task.model, Layout.of(task.model), task, unused), LocalWork(unused, epochs=3, batch=2)
@@ -101,7 +101,7 @@ def test_the_initial_moments_are_the_last_global_step_shared_out_over_an_epochs_
     layout, w = Layout.of(torch.nn.Linear(1, 1)), torch.tensor([1.0, 2.0])
     shift = torch.tensor([4.0, -8.0])
     made = rule()
-    _, context = made.begin(Brief(w, {"shift": shift}, {}, layout, key=7, n_steps=12, n_batches=4))
+    _, context = made.begin(VisitInput(w, {"shift": shift}, {}, layout, key=7, n_steps=12, n_batches=4))
     first, second, steps = made.init(w, context, None).solver  # type: ignore[arg-type]
     assert (first.tolist(), second.tolist(), steps) == ([1.0, -2.0], [1.0, 4.0], 0)
     drawn = [rng.uniform(rng.extend(rng.extend(7, 1), k)) for k in range(12)]
@@ -119,9 +119,9 @@ def test_every_client_is_sent_the_last_global_step_once_there_is_one() -> None:
         assert tarry.methods.build("asynccurve", off).step.offer is None
 
 
-def at(version: int, weights: Tensor) -> Now:
+def at(version: int, weights: Tensor) -> ServerView:
     layout = Layout((Block("w", 0, len(weights), (len(weights),), Kind.PARAM),))
-    return Now(weights, layout, version, 0.0, 0, 4, 0, 0)
+    return ServerView(weights, layout, version, 0.0, 0, 4, 0, 0)
 
 
 def step_of(client: int, seen: list[int], **params: Any) -> list[float]:
@@ -156,7 +156,7 @@ def test_the_step_may_travel_another_way() -> None:
     new, state = step(update, step.init(w), at(0, w))
     assert new.tolist() == pytest.approx([0.4, 0.4])
     assert step.offer is not None
-    assert step.offer(0, state, at(1, new)) == Offer({"shift": state.shift})
+    assert step.offer(0, state, at(1, new)) == TicketExtras({"shift": state.shift})
     assert state.shift.tolist() == pytest.approx([-0.4, -0.4])
 
 
@@ -172,7 +172,7 @@ def normed_task() -> tarry.Task:
 @pytest.mark.parametrize("solver", ["adam", "asam"])
 def test_running_statistics_move_once_a_batch_with_the_endpoint(solver: str) -> None:
     """Where weights hardly move they are plain training's: neither control steps nor asam's second look count."""
-    task, unmoved, stats = normed_task(), optimiser("sgd", lr=1e-300), []
+    task, unmoved, stats = normed_task(), make_optimizer("sgd", lr=1e-300), []
     assert isinstance(task.model, torch.nn.Module)
     layout = Layout.of(task.model)
     sent = layout.read(task.model, torch.float32)

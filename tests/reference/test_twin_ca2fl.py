@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import tarry
-from tarry import Now, Update, stateless
+from tarry import ServerView, Update, stateless
 from tarry.core.errors import BadInput
 from tarry.core.layout import Layout
 from tarry.core.server import Server
@@ -126,7 +126,7 @@ def test_a_buffer_of_everybody_with_equal_delays_is_fedbuffs() -> None:
 def test_a_correction_of_late_updates_is_what_is_cached() -> None:
     """Halved updates are halved in the cache too: all goes half as far."""
 
-    def halved(update: Update, _: Now) -> Update:
+    def halved(update: Update, _: ServerView) -> Update:
         return update.replace(weight=0.5)
 
     plain = tarry.methods.build("ca2fl", {"buffer": 2})

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import tarry
 from tarry.core.errors import BadInput
 from tarry.core.layout import Block, Kind, Layout
-from tarry.core.method import Now
+from tarry.core.method import ServerView
 from tarry.core.tickets import Ticket, Update
 
 from .endpoint import Corrected, Correction, asgd, dc_asgd, dc_asgd_adaptive, orthocorrect
@@ -60,7 +60,7 @@ def after(method: tarry.Method, delta: list[float], drift: list[float]) -> torch
     d, g = (torch.tensor(x, dtype=torch.float64) for x in (delta, drift))
     layout = Layout((Block("w", 0, len(d), (len(d),), Kind.PARAM),))
     old = torch.ones_like(d)
-    now = Now(old + g, layout, 3, 1.0, 0, 2, 0, 0)
+    now = ServerView(old + g, layout, 3, 1.0, 0, 2, 0, 0)
     update = Update(Ticket(0, 0, 0, 0, 0.0, old, old), d, 1, 1, 3)
     corrected, _ = method.correct(update, method.correct.init(old), now)
     torch.testing.assert_close(corrected.local, now.weights + corrected.delta)
@@ -112,7 +112,7 @@ def test_orthostrict_leaves_nothing_of_a_displacement_along_the_drift(dtype: tor
         drift = torch.randn(50, generator=g, dtype=torch.float64).to(dtype)
         delta = drift * torch.rand((), generator=g).to(dtype)
         layout = Layout((Block("w", 0, 50, (50,), Kind.PARAM),))
-        now = Now(drift, layout, 3, 1.0, 0, 2, 0, 0)
+        now = ServerView(drift, layout, 3, 1.0, 0, 2, 0, 0)
         zero = torch.zeros_like(drift)
         update = Update(Ticket(0, 0, 0, 0, 0.0, zero, zero), delta, 1, 1, 3)
         left, _ = method.correct(update, method.correct.init(zero), now)

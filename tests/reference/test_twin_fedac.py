@@ -13,7 +13,7 @@ import tarry
 from tarry.config.spec import Spec
 from tarry.core.errors import BadInput
 from tarry.core.layout import Block, Kind, Layout
-from tarry.core.method import Now
+from tarry.core.method import ServerView
 from tarry.core.tickets import Ticket, Update
 from tarry.runs.build import build_run
 from tarry.runs.simulation import Simulation
@@ -78,7 +78,7 @@ def vec(*x: float) -> torch.Tensor:
 def test_a_late_update_counts_by_its_cosine_with_the_servers_way(delta: tuple[float, float], weight: float) -> None:
     """The server went (2, 0) meanwhile; the floor is 0.1."""
     method = tarry.methods.build("fedac")
-    now = Now(vec(3.0, 1.0), LAYOUT, 4, 1.0, 0, 2, 0, 0)
+    now = ServerView(vec(3.0, 1.0), LAYOUT, 4, 1.0, 0, 2, 0, 0)
     update = Update(Ticket(0, 0, 0, 1, 0.0, vec(1.0, 1.0), vec(1.0, 1.0)), vec(*delta), 1, 1, 3)
     counted, _ = method.correct(update, None, now)
     assert counted.weight == pytest.approx(weight, rel=1e-12)
@@ -88,7 +88,7 @@ def test_a_late_update_counts_by_its_cosine_with_the_servers_way(delta: tuple[fl
 
 def test_the_first_step_goes_1_minus_beta1_squared_of_the_way() -> None:
     """m = (1 − β) Δ, so m̂ = β (1 − β) Δ + (1 − β) Δ; divided by √((1 − β2) Δ²) when adaptive."""
-    now = Now(vec(1.0, 1.0), LAYOUT, 0, 1.0, 0, 2, 0, 0)
+    now = ServerView(vec(1.0, 1.0), LAYOUT, 0, 1.0, 0, 2, 0, 0)
     update = Update(Ticket(-1, -1, -1, 0, 0.0, now.weights, now.weights), vec(0.5, -2.0), 1, 1, 0)
     for adaptive, goes in ((False, vec(0.5, -2.0)), (True, vec(1.0, -1.0) / (1 - 0.99) ** 0.5)):
         params = {"eta": 0.1, "beta1": 0.6, "beta2": 0.99, "adaptive": adaptive}

@@ -90,7 +90,7 @@ def test_clients_tune_what_they_are_told_to(tune: str) -> None:
     """By hand: a batch of everything, two epochs; parameters of the other side get no step."""
     settings: dict[str, Any] = {**RUN, "batch": "all", "personalise": 2, "lr": 2.0}
     result = tarry.run({"name": "fedbabu", "tune": tune}, task(), **settings)
-    assert result.personal is not None
+    assert result.personalization is not None
     problem, test = task(), task().test
     assert test is not None
     found = []
@@ -108,8 +108,10 @@ def test_clients_tune_what_they_are_told_to(tune: str) -> None:
         right = (model.eval()(test[0].double()).argmax(1) == test[1]).double()
         shares = torch.bincount(y, minlength=3) / len(y)
         found.append(sum(shares[c].item() * right[test[1] == c].mean().item() for c in range(3)))
-    assert result.personal["after"]["per_client"] == pytest.approx(found, rel=1e-6)
-    assert result.personal["after"]["per_client"] != pytest.approx(result.personal["before"]["per_client"])
+    assert result.personalization["after"]["per_client"] == pytest.approx(found, rel=1e-6)
+    assert result.personalization["after"]["per_client"] != pytest.approx(
+        result.personalization["before"]["per_client"]
+    )
 
 
 @pytest.mark.parametrize(

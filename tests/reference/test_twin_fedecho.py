@@ -278,6 +278,6 @@ def test_outputs_that_are_no_classes_and_masks_that_do_not_fit_are_refused() -> 
     with pytest.raises(tarry.BadInput, match="outputs for it are 7×1; only scores of classes"):
         tarry.run("fedecho", line, **options)
     with pytest.raises(tarry.BadInput, match="mask is 7×2, the model's outputs are 7×3"):
-        tarry.run("fedecho", replace(task, unlabelled_mask=torch.ones(7, 2)), **options)
+        tarry.run("fedecho", replace(task, unlabeled_mask=torch.ones(7, 2)), **options)
     with pytest.raises(tarry.BadInput, match="no inputs in it"):
-        tarry.run("fedecho", replace(task, unlabelled=torch.empty(0, 3)), **options)
+        tarry.run("fedecho", replace(task, unlabeled=torch.empty(0, 3)), **options)

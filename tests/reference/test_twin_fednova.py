@@ -17,7 +17,7 @@ from torch import nn
 
 import tarry
 from tarry.core.errors import BadInput
-from tarry.core.optim import optimiser
+from tarry.core.optim import make_optimizer
 from tarry.parts.variates import reach
 
 from .fednova import FedNova, coefficients, descend
@@ -83,18 +83,18 @@ def test_it_is_its_twin(weighting: str, mu: float, momentum: float, case: Case, 
 def test_reach_is_the_sum_of_the_coefficients(steps: int, rho: float, mu: float) -> None:
     """Those found by letting gradients be unit vectors; at μ = 30, where η μ > 1, signs change."""
     a = coefficients(steps, lr=0.05, rho=rho, mu=mu)
-    got = reach(optimiser("sgd", lr=0.05, momentum=rho), steps, mu=mu)
+    got = reach(make_optimizer("sgd", lr=0.05, momentum=rho), steps, mu=mu)
     np.testing.assert_allclose(got, np.abs(a).sum(), rtol=1e-12)
 
 
 @pytest.mark.parametrize("tau", [1, 2, 7, 50])
 def test_reach_is_the_papers_formulas(tau: int) -> None:
-    assert reach(optimiser("sgd", lr=0.1), tau) == tau
+    assert reach(make_optimizer("sgd", lr=0.1), tau) == tau
     rho, eta, mu = 0.9, 0.1, 2.0
     with_momentum = (tau - rho * (1 - rho**tau) / (1 - rho)) / (1 - rho)
-    assert reach(optimiser("sgd", lr=eta, momentum=rho), tau) == pytest.approx(with_momentum, rel=1e-12)
+    assert reach(make_optimizer("sgd", lr=eta, momentum=rho), tau) == pytest.approx(with_momentum, rel=1e-12)
     pulled = (1 - (1 - eta * mu) ** tau) / (eta * mu)
-    assert reach(optimiser("sgd", lr=eta), tau, mu=mu) == pytest.approx(pulled, rel=1e-12)
+    assert reach(make_optimizer("sgd", lr=eta), tau, mu=mu) == pytest.approx(pulled, rel=1e-12)
 
 
 # Collapses, and what normalising is for

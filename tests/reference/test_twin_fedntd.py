@@ -16,8 +16,8 @@ from torch.nn.functional import cross_entropy, kl_div, log_softmax, softmax
 import tarry
 from tarry.core.errors import BadInput
 from tarry.core.layout import Layout
-from tarry.core.local_rule import Brief
-from tarry.core.optim import optimiser
+from tarry.core.local_rule import VisitInput
+from tarry.core.optim import make_optimizer
 from tarry.parts.proximal import NTD, WholePasses
 from tarry.training.flat_model import FlatModel
 from tarry.training.visit import BatchIterator, LocalWork
@@ -101,7 +101,7 @@ def test_the_auxiliary_strategy_of_fedsol_is_fedntd(case: Classified) -> None:
 
 def bound_to(net: nn.Module, x: Tensor, y: Tensor) -> FlatModel:
     task = tarry.Task("one", model=net, loss=cross_entropy, clients=[(x, y)])
-    bound = FlatModel(copy.deepcopy(net), Layout.of(net), task, optimiser("sgd", lr=0.1))
+    bound = FlatModel(copy.deepcopy(net), Layout.of(net), task, make_optimizer("sgd", lr=0.1))
     bound.visit = BatchIterator(bound.flat.clone(), (x, y), LocalWork(bound.optimiser, steps=1, epochs=None), 0)
     return bound
 
@@ -135,7 +135,7 @@ def test_it_is_the_authors_form_of_it_with_the_received_model_in_use_and_one_pas
     w = layout.params(received) + 0.3 * torch.randn(layout.n_params, generator=g, dtype=F64)
 
     local = tarry.methods.build("fedntd", {"beta": 0.4, "temperature": temperature}).local
-    start, context = local.begin(Brief(received, {}, {}, layout))
+    start, context = local.begin(VisitInput(received, {}, {}, layout))
     moved, _, loss = local.step(w, (x, y), context, local.init(w, context, bound), bound)
 
     student = copy.deepcopy(net).train()

@@ -17,8 +17,8 @@ from torch.nn.functional import cross_entropy
 import tarry
 from tarry.core.errors import BadInput
 from tarry.core.layout import Layout
-from tarry.core.local_rule import Brief, LocalRule
-from tarry.core.optim import Optimiser, optimiser
+from tarry.core.local_rule import LocalRule, VisitInput
+from tarry.core.optim import Optimizer, make_optimizer
 from tarry.core.tickets import VisitJob
 from tarry.methods.fedsol.descent import StepState
 from tarry.training.flat_model import FlatModel
@@ -183,16 +183,16 @@ class Point(nn.Module):
 def at(module: nn.Module, loss: Callable[[Tensor, Tensor], Tensor], examples: tuple[Tensor, Tensor]) -> FlatModel:
     """Functions whose optimiser answers with the direction it was given, in the weights' place."""
     task = tarry.Task("one", model=module, loss=loss, clients=[examples])
-    grab = Optimiser("grab", lambda w: None, lambda w, g, state: (g, state))
+    grab = Optimizer("grab", lambda w: None, lambda w, g, state: (g, state))
     return FlatModel(copy.deepcopy(module), Layout.of(module), task, grab)
 
 
 def direction(local: LocalRule, bound: FlatModel, received: Tensor, w: Tensor) -> Tensor:
     """Of a step at w, some way into a visit that began at `received`."""
-    _, context = local.begin(Brief(received, {}, {}, bound.layout))
+    _, context = local.begin(VisitInput(received, {}, {}, bound.layout))
     bound.load(received)
     bound.visit = BatchIterator(
-        received, bound.task.clients[0], LocalWork(optimiser("sgd", lr=0.1), steps=1, epochs=None), 0
+        received, bound.task.clients[0], LocalWork(make_optimizer("sgd", lr=0.1), steps=1, epochs=None), 0
     )
     state = local.init(w, context, bound)
     if isinstance(state, StepState):
@@ -336,10 +336,10 @@ def test_running_statistics_move_once_a_step_and_where_it_begins(strategy: str, 
 def test_diagnostics_are_means_over_the_steps_and_change_nothing() -> None:
     problem = Classes.draw(5, p=3, h=4, k=3, sizes=[6])
     task, start = problem.task(), torch.from_numpy(problem.w0)
-    work = LocalWork(optimiser("sgd", lr=0.4), epochs=None, steps=3)
+    work = LocalWork(make_optimizer("sgd", lr=0.4), epochs=None, steps=3)
     for part in ("head", "all"):
         bound = FlatModel(copy.deepcopy(task.model), Layout.of(task.model), task, work.optimiser)
-        rules = [replace(rule(part=part), watch=watch) for watch in (False, True)]
+        rules = [replace(rule(part=part), diagnose=watch) for watch in (False, True)]
         blind, seen = (train(VisitJob(0, 0, 0, start), bound, rule=r, work=work, seed=0) for r in rules)
         assert torch.equal(blind.delta, seen.delta)
         assert (dict(blind.notes), blind.loss) == ({}, seen.loss)
@@ -396,14 +396,14 @@ def test_a_visits_first_step_is_plain_though_the_received_model_is_asked_about_a
         module = nn.Sequential(nn.Linear(64, 50), nn.ReLU(), nn.Linear(50, 10))
     task = tarry.Task("rounding", model=module, loss=nn.functional.cross_entropy, clients=[(x, y)])
     local = tarry.methods.build("fedsol", {"adaptive": False, "part": part}).local
-    work = LocalWork(optimiser("sgd", lr=0.1), epochs=2, batch=32)
+    work = LocalWork(make_optimizer("sgd", lr=0.1), epochs=2, batch=32)
     bound = FlatModel(copy.deepcopy(module), Layout.of(module), task, work.optimiser)
     start = bound.flat.clone()
     seen: list[tuple[Tensor, Tensor]] = []
 
     class First(LocalRule):
-        def begin(self, brief: Brief) -> Any:
-            return local.begin(brief)
+        def begin(self, visit: VisitInput) -> Any:
+            return local.begin(visit)
 
         def init(self, w: Tensor, context: Any, f: Any) -> Any:
             return local.init(w, context, f)

@@ -128,7 +128,7 @@ def test_a_client_tells_how_far_its_steps_reach() -> None:
     def told(**setup: Any) -> set[float]:
         came: list[float] = []
 
-        def note(update: tarry.Update, _: tarry.Now) -> tarry.Update:
+        def note(update: tarry.Update, _: tarry.ServerView) -> tarry.Update:
             came.append(update.extras["rate"].item())
             return update
 

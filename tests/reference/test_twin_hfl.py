@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import tarry
 from tarry.core.errors import BadInput
 from tarry.core.layout import Block, Kind, Layout
-from tarry.core.method import Now
+from tarry.core.method import ServerView
 from tarry.core.tickets import Ticket, Update
 
 from .clock import agree, following, play
@@ -103,7 +103,7 @@ def after(method: tarry.Method, delta: list[float], drift: list[float]) -> list[
     d, g = (torch.tensor(x, dtype=torch.float64) for x in (delta, drift))
     layout = Layout((Block("w", 0, len(d), (len(d),), Kind.PARAM),))
     old = torch.ones_like(d)
-    now = Now(old + g, layout, 3, 1.0, 0, 2, 0, 0)
+    now = ServerView(old + g, layout, 3, 1.0, 0, 2, 0, 0)
     update = Update(Ticket(0, 0, 0, 0, 0.0, old, old), d, 1, 1, 3)
     corrected, _ = method.correct(update, method.correct.init(old), now)
     moved: list[float] = corrected.delta.tolist()

@@ -44,7 +44,7 @@ def test_a_clients_answers_are_the_twins(store: Any, lam: float | None, scale: f
     rng, n, d, classes, k = store
     keys, labels, head = rng.normal(size=(n, d)), rng.integers(classes, size=n), rng.normal(size=(d, classes))
     asked = rng.normal(size=(7, d))
-    predictor = tarry.methods.build("knn-per", {"k": k, "lam": lam, "scale": scale}).personal.predict
+    predictor = tarry.methods.build("knn-per", {"k": k, "lam": lam, "scale": scale}).personalization.predict
     assert predictor is not None
     own = (torch.from_numpy(keys), torch.from_numpy(labels))
     model: Any = Given(torch.from_numpy(head))
@@ -74,7 +74,7 @@ def test_many_examples_are_the_same_in_pieces() -> None:
     assert sorted(right)[-2] < max(right), "one λ is best"
     lam = int(np.argmax(right)) / 10
     assert 0 < lam < 1
-    predictor = tarry.methods.build("knn-per", {"k": k}).personal.predict
+    predictor = tarry.methods.build("knn-per", {"k": k}).personalization.predict
     assert predictor is not None
     own = (torch.from_numpy(keys), torch.from_numpy(labels))
     model: Any = Given(torch.from_numpy(head))
@@ -84,7 +84,7 @@ def test_many_examples_are_the_same_in_pieces() -> None:
 
 def test_far_neighbours_count_as_near_ones_do_among_themselves() -> None:
     """exp(−10⁶) is 0 in any machine's numbers; what matters is how much nearer one is than another."""
-    predictor = tarry.methods.build("knn-per", {"k": 2, "lam": 1.0}).personal.predict
+    predictor = tarry.methods.build("knn-per", {"k": 2, "lam": 1.0}).personalization.predict
     assert predictor is not None
     own = (torch.tensor([[1000.0], [1001.0]]), torch.tensor([0, 1]))
     model: Any = Given(torch.zeros(1, 2))
@@ -116,16 +116,16 @@ def test_training_is_fedavg_and_clients_answer_by_their_own() -> None:
     """Of the test set's names the first client's are right, the second's all wrong: memory, not the model, tells."""
     ours, plain = (tarry.run(m, clustered(), personalise=0, **RUN) for m in ("knn-per", "fedavg"))
     assert ours.weights_sha256 == plain.weights_sha256
-    assert ours.personal is not None
-    assert plain.personal is not None
-    assert ours.personal["after"]["per_client"] == [1.0, 0.0]
-    assert ours.personal["before"] == plain.personal["before"] == plain.personal["after"]
+    assert ours.personalization is not None
+    assert plain.personalization is not None
+    assert ours.personalization["after"]["per_client"] == [1.0, 0.0]
+    assert ours.personalization["before"] == plain.personalization["before"] == plain.personalization["after"]
 
 
 def test_lambda_0_is_the_model_alone_and_any_server_may_be_asked_so() -> None:
     for server in ("fedavg", "orthofl"):
-        alone = tarry.run(server, clustered(), local="knn-per:lam=0", personalise=0, **RUN).personal
-        beside = tarry.run(server, clustered(), local="knn-per", personalise=0, **RUN).personal
+        alone = tarry.run(server, clustered(), local="knn-per:lam=0", personalise=0, **RUN).personalization
+        beside = tarry.run(server, clustered(), local="knn-per", personalise=0, **RUN).personalization
         assert alone is not None
         assert beside is not None
         assert alone["after"] == alone["before"]
@@ -158,7 +158,7 @@ def test_a_task_without_classes_or_a_model_without_features_is_refused_before_th
     headless = tarry.Task("nested", Nested(), task.loss, clients=task.clients, test=task.test)
     with pytest.raises(BadInput, match="no last map of its own"):
         tarry.run("knn-per", headless, personalise=0, **RUN)
-    assert tarry.run("knn-per", headless, **RUN).personal is None
+    assert tarry.run("knn-per", headless, **RUN).personalization is None
 
 
 @pytest.mark.parametrize(

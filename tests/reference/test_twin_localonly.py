@@ -63,7 +63,7 @@ def test_every_client_is_plain_training_alone() -> None:
         np.testing.assert_allclose(sent.numpy(), alone, rtol=1e-11, atol=1e-13)
         assert visits >= 4
     mean = torch.stack([ends[m] for m in range(3)]).mean(0)
-    torch.testing.assert_close(sim.server.answer, mean, rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(sim.server.output_weights, mean, rtol=1e-12, atol=1e-14)
 
 
 def test_clients_that_contrast_with_their_previous_model_are_refused() -> None:
@@ -92,7 +92,7 @@ def test_with_everybodys_models_in_a_file_it_is_the_same_run_and_comes_back_afte
     assert list((tmp_path / "killed" / "cache").glob("*.rows"))
     back = tarry.resume(tmp_path / "killed")
     assert back.weights_sha256 == whole.weights_sha256
-    assert back.personal == whole.personal
+    assert back.personalization == whole.personalization
 
 
 @pytest.mark.parametrize("concurrency", [2, 3])
@@ -105,8 +105,8 @@ def test_statistics_are_the_mean_of_everybodys_latest_and_clients_go_on_from_the
     first = torch.cat([torch.zeros(4), torch.ones(4)]).double()
     latest = dict.fromkeys(range(3), first)
 
-    def look(update: tarry.Update, now: tarry.Now) -> tarry.Update:
-        torch.testing.assert_close(now.weights[-8:], sum(latest.values()) / 3, rtol=1e-12, atol=1e-14)
+    def look(update: tarry.Update, view: tarry.ServerView) -> tarry.Update:
+        torch.testing.assert_close(view.weights[-8:], sum(latest.values()) / 3, rtol=1e-12, atol=1e-14)
         torch.testing.assert_close(update.ticket.sent[-8:], latest[update.ticket.client], rtol=1e-12, atol=0)
         latest[update.ticket.client] = update.local[-8:]
         return update

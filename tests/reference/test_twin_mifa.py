@@ -214,7 +214,7 @@ def test_statistics_become_the_mean_of_everybodys_latest() -> None:
     came: dict[tuple[int, int], torch.Tensor] = {}
     seen: list[tarry.Event] = []
 
-    def look(update: tarry.Update, _: tarry.Now) -> tarry.Update:
+    def look(update: tarry.Update, _: tarry.ServerView) -> tarry.Update:
         came[update.ticket.client, update.ticket.visit] = update.local[-8:]
         return update
 

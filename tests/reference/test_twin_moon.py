@@ -18,7 +18,7 @@ import tarry
 from tarry.config.spec import Spec
 from tarry.core.errors import BadInput
 from tarry.core.layout import Layout
-from tarry.core.optim import optimiser
+from tarry.core.optim import make_optimizer
 from tarry.core.tickets import VisitJob
 from tarry.parts.proximal import MOON, WholePasses
 from tarry.runs.build import build_run
@@ -121,7 +121,7 @@ def test_fedsol_does_not_perturb_a_head_that_features_do_not_depend_on(strategy:
 
 def bound_to(net: nn.Module, x: Tensor, y: Tensor) -> FlatModel:
     task = tarry.Task("one", model=net, loss=cross_entropy, clients=[(x, y)])
-    return FlatModel(copy.deepcopy(net), Layout.of(net), task, optimiser("sgd", lr=0.1))
+    return FlatModel(copy.deepcopy(net), Layout.of(net), task, make_optimizer("sgd", lr=0.1))
 
 
 def plain(first: list[list[float]]) -> nn.Module:
@@ -249,7 +249,7 @@ def test_a_second_visit_ends_nearer_to_the_received_features_than_to_the_previou
     layout, x = Layout.of(task.model), task.clients[0][0]
     received = layout.read(task.model, torch.float32)
     previous = received + torch.randn(layout.size, generator=torch.Generator().manual_seed(1)).abs()
-    work = LocalWork(optimiser("sgd", lr=0.1), epochs=None, steps=30)
+    work = LocalWork(make_optimizer("sgd", lr=0.1), epochs=None, steps=30)
 
     def apart(mu: float) -> float:
         """s_glob − s_prev in the end."""

@@ -14,7 +14,7 @@ from torch import Tensor
 import tarry
 from tarry.core.errors import BadInput
 from tarry.core.layout import Block, Kind, Layout
-from tarry.core.method import Horizon, Now
+from tarry.core.method import RunLimits, ServerView
 from tarry.core.tickets import Ticket, Update
 from tarry.parts.endpoint import StaleUpdate, statistics
 
@@ -77,11 +77,11 @@ def test_the_twins_cases_reach_every_phase(statistic: str) -> None:
     assert seen == {0, 1, 2}
 
 
-def arrival(number: int, *, of: int = 20) -> tuple[Update, Now]:
+def arrival(number: int, *, of: int = 20) -> tuple[Update, ServerView]:
     """The number-th update of a budget: δ = (−1, 2, 0) after a drift of (2, 0, 0), which it conflicts with."""
     d, g = torch.tensor([-1.0, 2.0, 0.0]), torch.tensor([2.0, 0.0, 0.0])
     layout, old = Layout((Block("w", 0, 3, (3,), Kind.PARAM),)), torch.ones(3)
-    now = Now(old + g, layout, number, 1.0, 0, 2, 0, 0, number, Horizon(updates=of), notes={})
+    now = ServerView(old + g, layout, number, 1.0, 0, 2, 0, 0, number, RunLimits(updates=of), notes={})
     return Update(Ticket(0, 0, 0, 0, 0.0, old, old), d, 1, 1, 3), now
 
 
@@ -112,7 +112,7 @@ def test_without_a_conflict_the_last_phase_trusts_position() -> None:
 
 def late(client: int, delta: Tensor, sent: Tensor, *, n_clients: int = 1) -> StaleUpdate:
     layout = Layout((Block("w", 0, len(delta), (len(delta),), Kind.PARAM),))
-    now = Now(sent, layout, 0, 0.0, 0, n_clients, 0, 0)
+    now = ServerView(sent, layout, 0, 0.0, 0, n_clients, 0, 0)
     return StaleUpdate(
         delta, torch.zeros_like(delta), Update(Ticket(0, client, 0, 0, 0.0, sent, sent), delta, 1, 1, 0), now
     )

@@ -120,9 +120,9 @@ def test_clients_tune_by_steps_of_alpha_whatever_the_optimiser(form: str) -> Non
     for alpha, right in ((0.1, 0.0), (1.0, 1.0)):
         method = {"name": "perfedavg", "alpha": alpha, "form": form}
         result = tarry.run(method, task, lr=1e-12, momentum=0.9, personalise=1, **settings)
-        assert result.personal is not None
-        assert result.personal["before"]["mean"] == 0.0
-        assert result.personal["after"]["mean"] == right, alpha
+        assert result.personalization is not None
+        assert result.personalization["before"]["mean"] == 0.0
+        assert result.personalization["after"]["mean"] == right, alpha
 
 
 @pytest.mark.parametrize(

@@ -201,9 +201,9 @@ def test_the_server_keeps_m_and_two_models_and_the_undecided_beside_the_global(f
     for cohort in (range(round(4 * fraction)), range(4)):
         for ticket in [server.hand_out(k, 0.0) for k in cohort]:
             server.receive(ticket.number, LocalResult(torch.ones(4), 1, 1, 0.5), 1.0)
-        assert server.settle(1.0)
-    assert server.ledger.peak == (4 + 2 + undecided + 1) * 16
-    assert server.ledger.now == 16
+        assert server.end_instant(1.0)
+    assert server.meter.peak == (4 + 2 + undecided + 1) * 16
+    assert server.meter.held == 16
 
 
 def test_a_round_of_one_instant_keeps_what_bypasses_it_till_its_end() -> None:

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 import tarry
 from tarry.core.errors import BadInput
-from tarry.core.idle_clients import Roster
+from tarry.core.idle_clients import IdleClients
 from tarry.core.layout import Block, Kind, Layout
-from tarry.core.method import Now
+from tarry.core.method import ServerView
 from tarry.core.tickets import Ticket, Update
 
 from .fedavg import FedAvg
@@ -112,13 +112,13 @@ class Federation:
         self.state, self.moment = self.part.init(W), 0
         self.round(first)
 
-    def now(self, time: float = 0.0) -> Now:
+    def now(self, time: float = 0.0) -> ServerView:
         self.moment += 1
-        return Now(W, LAYOUT, 0, time, 0, self.n, 7, self.moment)
+        return ServerView(W, LAYOUT, 0, time, 0, self.n, 7, self.moment)
 
     def round(self, losses: Mapping[int, float]) -> set[int]:
         """The cohort of a round whose members report these losses (1 where nothing is said)."""
-        cohort, self.state = self.part(Roster(self.n, self.limit), self.state, self.now())
+        cohort, self.state = self.part(IdleClients(self.n, self.limit), self.state, self.now())
         assert self.part.observe is not None
         for k in cohort:
             update = Update(Ticket(0, k, 0, 0, 0.0, W, W), W, 1, 1, 0, losses.get(k, 1.0))

@@ -14,7 +14,7 @@ from torch import Tensor
 from tarry.config.spec import Spec
 from tarry.core.events import Event
 from tarry.core.layout import Block, Kind, Layout
-from tarry.core.method import Now
+from tarry.core.method import ServerView
 from tarry.core.tickets import Ticket, Update
 from tarry.methods import methods
 from tarry.parts.manifold import CONTROL
@@ -35,7 +35,7 @@ def _tiny(**changes: Any) -> Any:
     )
 
 
-def _arrival(seed: int, control: Vec | None = None) -> tuple[Update, Now, Vec, Vec, Vec]:
+def _arrival(seed: int, control: Vec | None = None) -> tuple[Update, ServerView, Vec, Vec, Vec]:
     draw = np.random.default_rng(seed)
     sent, delta, here = (draw.normal(size=N) for _ in range(3))
     layout = Layout((Block("w", 0, N, (N,), Kind.PARAM),))
@@ -43,7 +43,7 @@ def _arrival(seed: int, control: Vec | None = None) -> tuple[Update, Now, Vec, V
     w = as_tensor(sent)
     extras = {} if control is None else {CONTROL: as_tensor(control)}
     update = Update(Ticket(0, 1, 0, 0, 0.0, w, w), as_tensor(delta), 5, 5, staleness=2, extras=extras)
-    now = Now(as_tensor(here), layout, 2, 1.0, in_flight=1, n_clients=3, stream=0, moment=0)
+    now = ServerView(as_tensor(here), layout, 2, 1.0, in_flight=1, n_clients=3, stream=0, decision=0)
     return update, now, sent, delta, here
 
 
@@ -85,8 +85,8 @@ def test_a_sweep_by_a_runs_own_correction_finds_its_next_globals(name: str) -> N
     ends: list[Tensor] = []
     steps: list[Tensor] = []
 
-    def see(update: Update, now: Now) -> None:
-        ends.extend(sweep.endpoints(update, now))
+    def see(update: Update, view: ServerView) -> None:
+        ends.extend(sweep.endpoints(update, view))
 
     def after(event: Event) -> None:
         if event.kind == "arrival":

@@ -10,7 +10,7 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from tarry.core.layout import Layout
-from tarry.core.optim import optimiser
+from tarry.core.optim import make_optimizer
 from tarry.core.task import Task
 from tarry.reproduce.studies.hessian import lanczos, product
 from tarry.reproduce.studies.surface import filter_normalised, grid, random_directions
@@ -24,7 +24,7 @@ def _model(*middle: nn.Module) -> tuple[FlatModel, Tensor, tuple[Tensor, Tensor]
         x, y = torch.randn(300, 3).double(), torch.randint(3, (300,))
     task = Task("t", model=lambda: module, loss=cross_entropy, clients=[(x, y)])
     layout = Layout.of(module, x[:2])
-    bound = FlatModel(module, layout, task, optimiser("sgd", lr=0.1))
+    bound = FlatModel(module, layout, task, make_optimizer("sgd", lr=0.1))
     return bound, bound.flat.clone(), (x, y)
 
 

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 import tarry
 from tarry.core.layout import Layout
-from tarry.core.local_rule import Context, Functions, LocalRule
-from tarry.core.optim import Optimiser, optimiser
+from tarry.core.local_rule import ClientModel, Context, LocalRule
+from tarry.core.optim import Optimizer, make_optimizer
 from tarry.core.task import Examples
 from tarry.core.tickets import LocalResult, VisitJob
 from tarry.executors.batched.trace import NonUniform, NotStackable, flatten, merge_specs
@@ -25,13 +25,13 @@ from tarry.training.visit import LocalWork, train
 SIZES = (5, 8, 16, 16, 24, 40, 41, 64, 8)
 
 
-def bound_of(sizes: tuple[int, ...] = SIZES, how: Optimiser | None = None) -> FlatModel:
+def bound_of(sizes: tuple[int, ...] = SIZES, how: Optimizer | None = None) -> FlatModel:
     g = torch.Generator().manual_seed(5)
     data = [(torch.randn(n, 6, generator=g), torch.randint(0, 4, (n,), generator=g)) for n in sizes]
     torch.manual_seed(0)
     module = mlp(6, 16, 4)
     task = tarry.Task("stack", model=module, loss=nn.functional.cross_entropy, clients=data)
-    return FlatModel(module, Layout.of(module), task, how or optimiser("sgd", lr=0.1))
+    return FlatModel(module, Layout.of(module), task, how or make_optimizer("sgd", lr=0.1))
 
 
 def jobs_of(bound: FlatModel) -> list[VisitJob]:
@@ -44,7 +44,7 @@ def stacked(bound: FlatModel, work: LocalWork, rule: LocalRule | None = None, **
 
 
 def work(**how: Any) -> LocalWork:
-    return LocalWork(optimiser("sgd", lr=0.1), **{"epochs": 2, "batch": 8, **how})
+    return LocalWork(make_optimizer("sgd", lr=0.1), **{"epochs": 2, "batch": 8, **how})
 
 
 def alone(bound: FlatModel, how: LocalWork, rule: LocalRule | None = None) -> list[LocalResult]:
@@ -169,7 +169,7 @@ def test_stacks_are_as_large_as_memory_allows(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_rates_that_differ_are_each_clients_own() -> None:
-    rates = [optimiser("sgd", lr=0.1 * 0.8**v, momentum=0.5) for v in range(20)]
+    rates = [make_optimizer("sgd", lr=0.1 * 0.8**v, momentum=0.5) for v in range(20)]
     how = replace(work(), optimiser=rates[0], optimizer_at=rates.__getitem__)
     bound = bound_of(how=rates[0])
     for a, b in zip(alone(bound, how), stacked(bound, how), strict=True):
@@ -188,11 +188,11 @@ def test_clients_whose_examples_have_other_shapes_are_not_stacked() -> None:
 class Counting(LocalRule):
     """Counts its steps in Python."""
 
-    def init(self, w: Tensor, context: Context, f: Functions) -> Any:
+    def init(self, w: Tensor, context: Context, model: ClientModel) -> Any:
         return 0
 
-    def step(self, w: Tensor, batch: Examples, context: Context, state: Any, f: Functions) -> Any:
-        g, loss = f.grad(w, batch)
+    def step(self, w: Tensor, batch: Examples, context: Context, state: Any, model: ClientModel) -> Any:
+        g, loss = model.grad(w, batch)
         return w - 0.1 / (1 + state) * g, state + 1, loss
 
 
@@ -211,7 +211,7 @@ class Telling(LocalRule):
     def begin(self, brief: Any) -> Any:
         return brief.weights, {"n": brief.n_steps}
 
-    def bend(self, g: Tensor, w: Tensor, context: Context) -> Tensor:
+    def transform_grad(self, g: Tensor, w: Tensor, context: Context) -> Tensor:
         scaled: Tensor = g / context["n"]
         return scaled
 
@@ -321,7 +321,7 @@ def test_a_loss_is_a_mean_or_not() -> None:
 
 def trainer_of(model: nn.Module, loss: Any, clients: list[Examples]) -> BatchedTrainer:
     task = tarry.Task("loss", model=model, loss=loss, clients=clients)
-    bound = FlatModel(model, Layout.of(model), task, optimiser("sgd", lr=0.1))
+    bound = FlatModel(model, Layout.of(model), task, make_optimizer("sgd", lr=0.1))
     return BatchedTrainer(bound, rule=LocalRule(), work=work(), seed=1)
 
 

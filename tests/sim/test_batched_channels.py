@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 import tarry
 from tarry.core.layout import Layout
-from tarry.core.local_rule import Context, Functions, LocalRule
-from tarry.core.optim import optimiser
+from tarry.core.local_rule import ClientModel, Context, LocalRule
+from tarry.core.optim import make_optimizer
 from tarry.core.task import Examples
 from tarry.core.tickets import LocalResult, VisitJob
 from tarry.executors.batched.channels_last import ChannelsLastOrder, flat, is_worthwhile, view
@@ -42,7 +42,7 @@ def bound_of(module: nn.Module) -> FlatModel:
     g = torch.Generator().manual_seed(5)
     data = [(torch.randn(n, 2, 5, 4, generator=g, dtype=F64), torch.randint(3, (n,), generator=g)) for n in SIZES]
     task = tarry.Task("turned", model=module, loss=nn.functional.cross_entropy, clients=data)
-    return FlatModel(module, Layout.of(module, data[0][0]), task, optimiser("sgd", lr=0.05, momentum=0.5))
+    return FlatModel(module, Layout.of(module, data[0][0]), task, make_optimizer("sgd", lr=0.05, momentum=0.5))
 
 
 def trained(bound: FlatModel, rule: LocalRule, how: LocalWork, jobs: list[VisitJob], **ways: Any) -> list[LocalResult]:
@@ -72,7 +72,7 @@ def test_rules_come_to_what_they_come_to_one_by_one(name: str, params: dict[str,
     bound, rule = bound_of(model().to(F64)), tarry.methods.build(name, params).local
     layout, g = bound.layout, torch.Generator().manual_seed(2)
     work, sent = LocalWork(bound.optimiser, epochs=2, batch=4), bound.flat.clone()
-    payload = {k: 1e-2 * torch.randn(layout.n_params, generator=g, dtype=F64) for k in rule.needs}
+    payload = {k: 1e-2 * torch.randn(layout.n_params, generator=g, dtype=F64) for k in rule.required_payload}
     jobs = [VisitJob(c, c, 0, sent, payload) for c in range(len(SIZES))]
     trainer = BatchedTrainer(bound, rule=rule, work=work, seed=1, channels_last=True)
     for visit in (1, 2):
@@ -106,16 +106,16 @@ def test_every_optimiser_state_and_context_is_turned_and_turned_back() -> None:
             n = brief.layout.n_params
             return brief.weights, {"mask": torch.arange(2 * n).view(2, n) % 3 == 0, "n": torch.tensor(2.0, dtype=F64)}
 
-        def step(self, w: Tensor, batch: Examples, context: Context, state: Any, f: Functions) -> Any:
-            g, loss = f.grad(w, batch)
-            w, state = f.descend(w, torch.where(context["mask"].any(0), g, context["n"] * g), state)
+        def step(self, w: Tensor, batch: Examples, context: Context, state: Any, model: ClientModel) -> Any:
+            g, loss = model.grad(w, batch)
+            w, state = model.apply_gradient(w, torch.where(context["mask"].any(0), g, context["n"] * g), state)
             return w, state, loss
 
         def finish(self, w: Tensor, context: Context, state: Any) -> Any:
             return super().finish(w, context, state)._replace(extras={"m": state[0], "v": state[1], "w": w})
 
     torch.manual_seed(0)
-    bound, how = bound_of(net().to(F64)), optimiser("adam", lr=0.01)
+    bound, how = bound_of(net().to(F64)), make_optimizer("adam", lr=0.01)
     work, jobs = LocalWork(how, epochs=2, batch=4), [VisitJob(c, c, 0, bound.flat.clone()) for c in range(len(SIZES))]
     plain = trained(bound, Telling(), work, jobs)
     for a, b in zip(plain, trained(bound, Telling(), work, jobs, channels_last=True), strict=True):

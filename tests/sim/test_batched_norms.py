@@ -13,7 +13,7 @@ import tarry
 from tarry.core.errors import BadInput
 from tarry.core.layout import Layout
 from tarry.core.local_rule import LocalRule
-from tarry.core.optim import Optimiser, optimiser
+from tarry.core.optim import Optimizer, make_optimizer
 from tarry.core.tickets import LocalResult, VisitJob
 from tarry.executors.batched.trace import NotStackable
 from tarry.executors.batched.trainer import BatchedTrainer
@@ -80,7 +80,7 @@ NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 
 
 def bound_of(
-    net: Callable[[], nn.Module], sizes: tuple[int, ...], how: Optimiser, dtype: torch.dtype = F64
+    net: Callable[[], nn.Module], sizes: tuple[int, ...], how: Optimizer, dtype: torch.dtype = F64
 ) -> FlatModel:
     g = torch.Generator().manual_seed(5)
     data = [(1 + torch.randn(n, 8, generator=g, dtype=dtype), torch.randint(3, (n,), generator=g)) for n in sizes]
@@ -116,30 +116,30 @@ def alike(bound: FlatModel, alone: list[LocalResult], together: list[LocalResult
         assert a.loss == pytest.approx(b.loss, rel=within)
 
 
-def work(how: Optimiser | None = None, **more: Any) -> LocalWork:
-    return LocalWork(how or optimiser("sgd", lr=0.1), **{"epochs": 2, "batch": 4, **more})
+def work(how: Optimizer | None = None, **more: Any) -> LocalWork:
+    return LocalWork(how or make_optimizer("sgd", lr=0.1), **{"epochs": 2, "batch": 4, **more})
 
 
 @pytest.mark.parametrize("name", NETS)
 def test_every_kind_of_layer(name: str) -> None:
-    bound = bound_of(*NETS[name], optimiser("sgd", lr=0.1))
+    bound = bound_of(*NETS[name], make_optimizer("sgd", lr=0.1))
     alike(bound, *both(bound, work()))
 
 
 @pytest.mark.parametrize("ways", [{"size": 1}, {"size": 2}, {"lanes": 2}], ids=str)
 @pytest.mark.parametrize("name", ["1d, rows", "cumulative"])
 def test_stacks_of_every_size_on_every_lane(name: str, ways: dict[str, Any]) -> None:
-    bound = bound_of(*NETS[name], optimiser("sgd", lr=0.1))
+    bound = bound_of(*NETS[name], make_optimizer("sgd", lr=0.1))
     alike(bound, *both(bound, work(), **ways))
 
 
 def test_clients_smaller_than_others_batches() -> None:
-    bound = bound_of(NETS["2d"][0], (1, 2, 3, 16), optimiser("sgd", lr=0.1))
+    bound = bound_of(NETS["2d"][0], (1, 2, 3, 16), make_optimizer("sgd", lr=0.1))
     alike(bound, *both(bound, work(batch=None)))
 
 
 def test_statistics_move_where_there_are_any() -> None:
-    bound = bound_of(*NETS["2d"], optimiser("sgd", lr=0.1))
+    bound = bound_of(*NETS["2d"], make_optimizer("sgd", lr=0.1))
     for t in both(bound, work())[1]:
         assert t.delta[bound.layout.n_params :].abs().min() > 0
 
@@ -147,28 +147,30 @@ def test_statistics_move_where_there_are_any() -> None:
 @pytest.mark.parametrize("name", ["2d", "cumulative"])
 @pytest.mark.parametrize("size", [1, None])
 def test_whole_batches_which_need_no_mask(name: str, size: int | None) -> None:
-    bound = bound_of(NETS[name][0], (8, 8), optimiser("sgd", lr=0.1))
+    bound = bound_of(NETS[name][0], (8, 8), make_optimizer("sgd", lr=0.1))
     alike(bound, *both(bound, work(epochs=3), size=size))
 
 
 @pytest.mark.parametrize(
-    "how", [optimiser("adam", lr=0.01), optimiser("sgd", lr=0.1, momentum=0.9, weight_decay=0.01)], ids=lambda o: o.name
+    "how",
+    [make_optimizer("adam", lr=0.01), make_optimizer("sgd", lr=0.1, momentum=0.9, weight_decay=0.01)],
+    ids=lambda o: o.name,
 )
 @pytest.mark.parametrize("much", [{"epochs": None, "steps": 5}, {"epochs": 3}], ids=str)
-def test_every_way_to_train(how: Optimiser, much: dict[str, Any]) -> None:
+def test_every_way_to_train(how: Optimizer, much: dict[str, Any]) -> None:
     bound = bound_of(*NETS["2d"], how)
     alike(bound, *both(bound, work(how, **much)), within=1e-7)
 
 
 def test_rates_that_differ() -> None:
-    rates = [optimiser("sgd", lr=0.1 * 0.8**v) for v in range(20)]
+    rates = [make_optimizer("sgd", lr=0.1 * 0.8**v) for v in range(20)]
     bound = bound_of(*NETS["cumulative"], rates[0])
     alike(bound, *both(bound, work(rates[0], optimizer_at=rates.__getitem__)))
 
 
 def test_programs_that_have_become_quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tarry.executors.batched.programs._OFTEN", 2)
-    bound = bound_of(*NETS["2d"], optimiser("sgd", lr=0.1))
+    bound = bound_of(*NETS["2d"], make_optimizer("sgd", lr=0.1))
     alike(bound, *both(bound, work()))
 
 
@@ -176,7 +178,7 @@ def test_programs_that_have_become_quick(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize("sizes", [ALL, (8, 8)], ids=["padded", "whole"])
 def test_single_precision_and_bfloat16(bf16: bool, within: float, sizes: tuple[int, ...]) -> None:
     """FedNTD asks the received model, too, as in use."""
-    bound = bound_of(NETS["2d"][0], sizes, optimiser("sgd", lr=0.1), torch.float32)
+    bound = bound_of(NETS["2d"][0], sizes, make_optimizer("sgd", lr=0.1), torch.float32)
     bound._bf16 = bf16
     alone, together = both(bound, work(), tarry.methods.build("fedntd").local, bf16=bf16)
     for a, b in zip(alone, together, strict=True):
@@ -185,7 +187,7 @@ def test_single_precision_and_bfloat16(bf16: bool, within: float, sizes: tuple[i
 
 def test_a_batch_of_one_is_told_as_it_is_one_by_one() -> None:
     """Of linear layers: nothing is to be learnt from one value a channel."""
-    bound = bound_of(NETS["1d, rows"][0], (4, 9, 8), optimiser("sgd", lr=0.1))
+    bound = bound_of(NETS["1d, rows"][0], (4, 9, 8), make_optimizer("sgd", lr=0.1))
     trainer = BatchedTrainer(bound, rule=LocalRule(), work=work(), seed=1)
     with pytest.raises(NotStackable, match="a batch of one example"):
         trainer.train(jobs_of(bound))
@@ -217,12 +219,12 @@ class Own(nn.Module):
 
 
 def test_statistics_of_other_layers_are_stacked_where_nothing_is_padded() -> None:
-    bound = bound_of(lambda: Own(in_place=True), (16, 16), optimiser("sgd", lr=0.1))
+    bound = bound_of(lambda: Own(in_place=True), (16, 16), make_optimizer("sgd", lr=0.1))
     alike(bound, *both(bound, work(batch=8)))
 
 
 @pytest.mark.parametrize("in_place", [True, False])
 def test_statistics_of_other_layers_are_told_where_batches_are_padded(in_place: bool) -> None:
-    bound = bound_of(lambda: Own(in_place), (7, 8, 16), optimiser("sgd", lr=0.1))
+    bound = bound_of(lambda: Own(in_place), (7, 8, 16), make_optimizer("sgd", lr=0.1))
     with pytest.raises(NotStackable, match="in a layer of its own"):
         BatchedTrainer(bound, rule=LocalRule(), work=work(batch=8), seed=1).train(jobs_of(bound))

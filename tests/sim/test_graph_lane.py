@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import tarry
 from tarry.core.layout import Layout
 from tarry.core.local_rule import LocalRule
-from tarry.core.optim import optimiser
+from tarry.core.optim import make_optimizer
 from tarry.core.tickets import LocalResult, Ticket, VisitJob
 from tarry.executors.auto import AutoExecutor
 from tarry.executors.batched.trace import NotStackable
@@ -52,10 +52,10 @@ class Setting:
         modules = [(model or small)() for _ in range(2)]
         task = tarry.Task("gpu", model=modules[0], loss=nn.functional.cross_entropy, clients=data)
         self.rule: LocalRule = methods.build(method).local
-        self.work = LocalWork(optimiser("sgd", lr=0.05, momentum=0.5), epochs=epochs, batch=8)
+        self.work = LocalWork(make_optimizer("sgd", lr=0.05, momentum=0.5), epochs=epochs, batch=8)
         here, there = (FlatModel(m, Layout.of(m), task, self.work.optimiser) for m in modules)
         sent = here.layout.read(modules[0], torch.float32).clone()
-        payload = {k: torch.randn(here.layout.n_params, generator=g) * 1e-3 for k in self.rule.needs}
+        payload = {k: torch.randn(here.layout.n_params, generator=g) * 1e-3 for k in self.rule.required_payload}
         self.here, self.there = on_gpu(here), there
         self.jobs = [VisitJob(7 * c, c, 1, sent, payload) for c in range(len(sizes))]
         self.given: dict[str, Any] = {"rule": self.rule, "work": self.work, "seed": 1}

@@ -21,7 +21,7 @@ import tarry
 from tarry.config.spec import Spec
 from tarry.core.errors import TarryError, WorkerDied
 from tarry.core.events import Event
-from tarry.core.local_rule import Outcome
+from tarry.core.local_rule import VisitOutput
 from tarry.executors.pool import Pool
 from tarry.runs.build import build_run
 from tarry.runs.simulation import Simulation
@@ -121,19 +121,19 @@ class Counted(tarry.LocalRule):
     def finish(self, w, context, state):
         v = context["visits"]
         extras = {"count": v, "double": v.double() / 3, "row": v.repeat(2, 2), "hint": context["hint"]}
-        return Outcome(extras, {"visits": v})
+        return VisitOutput(extras, {"visits": v})
 
 
 def test_extras_memory_and_payload_travel_in_any_shape_and_type():
     seen: list[tuple[Any, ...]] = []
 
-    def look(update: tarry.Update, now: tarry.Now) -> tarry.Update:
+    def look(update: tarry.Update, view: tarry.ServerView) -> tarry.Update:
         extras = {k: (t.dtype, tuple(t.shape), t.tolist()) for k, t in update.extras.items()}
         seen.append((update.ticket.client, update.ticket.visit, extras))
         return update
 
-    def hinted(update: tarry.Update, now: tarry.Now) -> tarry.Start:
-        return tarry.Start(now.weights, {"hint": torch.full((2, 1), update.staleness, dtype=torch.int32)})
+    def hinted(update: tarry.Update, view: tarry.ServerView) -> tarry.NextStart:
+        return tarry.NextStart(view.weights, {"hint": torch.full((2, 1), update.staleness, dtype=torch.int32)})
 
     method = tarry.Method("counted", local=Counted(), correct=tarry.stateless(look), reply=tarry.stateless(hinted))
     stories = []
@@ -163,7 +163,7 @@ def test_an_update_that_is_not_finite_is_refused_in_processes_too():
     task = noisy_task()
     task.clients[1][0][0, 0] = float("nan")
     result = tarry.run(task=task, workers=2, **{**SMALL, "batch": "all"})
-    assert result.refused == 4  # visits of 1.5 s in 6 s
+    assert result.rejected == 4  # visits of 1.5 s in 6 s
     assert result.updates == 6 + 2
 
 

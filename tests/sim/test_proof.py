@@ -14,7 +14,7 @@ from torch.nn.functional import batch_norm, binary_cross_entropy_with_logits, cr
 from torch.utils.checkpoint import checkpoint
 
 import tarry
-from tarry.core.local_rule import LocalRule, Outcome
+from tarry.core.local_rule import LocalRule, VisitOutput
 from tarry.executors import auto as together
 from tarry.executors.batched.schedule import schedule
 from tarry.record.result import Result
@@ -51,7 +51,7 @@ def compared(make: Callable[[], tarry.Task], **more: Any) -> str:
     for workers in (1, 2):
         found = run(make(), "batched", workers, **more)
         torch.testing.assert_close(found.weights, alone.weights, rtol=1e-4, atol=1e-6)
-        told = found.trained
+        told = found.executor_info
     return told
 
 
@@ -166,8 +166,8 @@ def test_whoever_draws_numbers_of_his_own_is_trained_one_by_one() -> None:
     given = task(lambda: Noisy("torch"), drawn(*EVEN))
     found = [run(given, "batched", workers) for workers in (1, 2, 2)]
     assert {r.weights_sha256 for r in found} == {run(given, "inline").weights_sha256}
-    assert all("draws random numbers" in r.trained for r in found)
-    assert "draws random numbers" in run(task(lambda: Noisy("python"), drawn(*EVEN)), "batched").trained
+    assert all("draws random numbers" in r.executor_info for r in found)
+    assert "draws random numbers" in run(task(lambda: Noisy("python"), drawn(*EVEN)), "batched").executor_info
 
 
 class Bags(nn.Module):
@@ -202,7 +202,7 @@ class Waking(nn.Sequential):
 
 
 def test_a_model_that_changes_early_in_python_is_trained_one_by_one() -> None:
-    told = run(task(Waking, drawn(20, 20, 20)), "batched").trained
+    told = run(task(Waking, drawn(20, 20, 20)), "batched").executor_info
     assert "keeps something in Python" in told
 
 
@@ -239,7 +239,7 @@ def test_programs_of_runs_that_are_over_are_let_go() -> None:
     import torch.jit._state as state
 
     before = len(state._python_cu.get_functions())  # type: ignore[attr-defined]
-    told = run(task(lambda: nn.Linear(6, 3), drawn(20, 20, 20)), "batched", updates=200).trained
+    told = run(task(lambda: nn.Linear(6, 3), drawn(20, 20, 20)), "batched", updates=200).executor_info
     assert told.startswith("clients are trained together"), told
     assert len(state._python_cu.get_functions()) == before  # type: ignore[attr-defined]
 
@@ -251,7 +251,7 @@ def test_a_loss_that_keeps_something_in_python_is_trained_with_one_by_one() -> N
         calls[0] += 1
         return cross_entropy(z, y) * min(1.0, 0.2 + calls[0] / 1000)
 
-    told = run(task(lambda: nn.Linear(6, 3), drawn(*EVEN), annealed), "batched").trained
+    told = run(task(lambda: nn.Linear(6, 3), drawn(*EVEN), annealed), "batched").executor_info
     assert "does not come to the same twice" in told
 
 
@@ -354,8 +354,8 @@ class AStep(LocalRule):
         w, own = f.descend(w, g, state[0])
         return w, (own, state[1] + 1), loss
 
-    def finish(self, w: Tensor, context: Any, state: Any) -> Outcome:
-        return Outcome(delta=(w - context["sent"]) / state[1])
+    def finish(self, w: Tensor, context: Any, state: Any) -> VisitOutput:
+        return VisitOutput(delta=(w - context["sent"]) / state[1])
 
 
 @dataclass(frozen=True)
@@ -383,8 +383,8 @@ class Halved(LocalRule):
     def begin(self, brief: Any) -> Any:
         return brief.weights, {"sent": brief.weights}
 
-    def finish(self, w: Tensor, context: Any, state: Any) -> Outcome:
-        return Outcome(delta=(w - context["sent"]).half())
+    def finish(self, w: Tensor, context: Any, state: Any) -> VisitOutput:
+        return VisitOutput(delta=(w - context["sent"]).half())
 
 
 @pytest.mark.parametrize(
@@ -408,6 +408,6 @@ def test_numbers_that_examples_are_augmented_by_count_as_memory(monkeypatch: pyt
     monkeypatch.setattr("tarry.executors.batched.trainer.schedule", noted)
     monkeypatch.setattr("tarry.executors.batched.trainer._MEMORY", 5e6)
     given = task(lambda: nn.Linear(6, 3), drawn(*[64] * 12), augment=lambda x, d: x + 0 * d[:, :6], draws=784)
-    assert "all who wait in a stack" in run(given, "batched", epochs=4).trained
+    assert "all who wait in a stack" in run(given, "batched", epochs=4).executor_info
     a_client = 4 * 4 * 16 * 784 * 4  # epochs × batches × examples × numbers × bytes
     assert max(sizes[-6:]) * a_client <= 5e6 < 12 * a_client

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tarry.core.optim import optimiser
+from tarry.core.optim import make_optimizer
 from tarry.executors.batched.schedule import SizeBuckets, padded, schedule
 from tarry.training.batch_order import epoch_orders
 from tarry.training.visit import LocalWork
@@ -15,7 +15,7 @@ HERE = torch.zeros(0)
 
 
 def work(**how: int | None) -> LocalWork:
-    return LocalWork(optimiser("sgd", lr=0.1), **{"epochs": None, "steps": None, "batch": None, **how})  # type: ignore[arg-type]
+    return LocalWork(make_optimizer("sgd", lr=0.1), **{"epochs": None, "steps": None, "batch": None, **how})  # type: ignore[arg-type]
 
 
 def test_an_order_is_every_example_once_an_epoch_and_fresh() -> None:
@@ -32,7 +32,7 @@ def test_everybody_has_its_own_batches_in_its_own_order() -> None:
     how = work(epochs=2, batch=4)
     clients = [(10, 100, 7), (8, 200, 8), (3, 300, 9)]
     plan = schedule(clients, how, laps=1, width=4, like=HERE)
-    assert plan.laps == [(0, 0, 6)]
+    assert plan.passes == [(0, 0, 6)]
     assert plan.rows is not None
     for c, (n, offset, key) in enumerate(clients):
         batches = []
@@ -48,7 +48,7 @@ def test_everybody_has_its_own_batches_in_its_own_order() -> None:
 
 def test_with_several_laps_an_epoch_begins_in_one_column_for_all() -> None:
     plan = schedule([(10, 0, 7), (3, 10, 8)], work(epochs=2, batch=4), laps=2, width=4, like=HERE)
-    assert plan.laps == [(0, 0, 3), (1, 0, 3), (0, 3, 3), (1, 3, 3)]
+    assert plan.passes == [(0, 0, 3), (1, 0, 3), (0, 3, 3), (1, 3, 3)]
     assert plan.active is not None
     assert plan.active.tolist() == [[True] * 6, [True, False, False, True, False, False]]
     assert plan.cuts == {}

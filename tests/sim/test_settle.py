@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import tarry
 from tarry.config.spec import Spec
 from tarry.core.layout import Block, Kind, Layout
-from tarry.core.method import Method, Now
+from tarry.core.method import Method, ServerView
 from tarry.core.parts import Aggregate
 from tarry.core.server import Server
 from tarry.core.tickets import LocalResult, Ticket, Update
@@ -72,8 +72,8 @@ def told(seen: list[tarry.Event], *kinds: str) -> list[tuple[str, float, int]]:
     return [(e.kind, e.time, e.client) for e in seen if e.kind in kinds]
 
 
-def pooled(delta: Tensor, now: Now) -> Update:
-    ticket = Ticket(-1, -1, -1, now.version, now.time, now.weights, now.weights)
+def pooled(delta: Tensor, view: ServerView) -> Update:
+    ticket = Ticket(-1, -1, -1, view.version, view.time, view.weights, view.weights)
     return Update(ticket, delta, 1, 1, 0)
 
 
@@ -81,13 +81,13 @@ def instants(log: list[Any] | None = None) -> Method:
     """Adds up what comes at an instant and steps by the sum when it is over, if anything came."""
     log = [] if log is None else log
 
-    def apply(update: Update | None, total: float, now: Now) -> tuple[None, float]:
-        log.append(("apply", now.time, now.in_flight))
+    def apply(update: Update | None, total: float, view: ServerView) -> tuple[None, float]:
+        log.append(("apply", view.time, view.in_flight))
         return None, total if update is None else total + update.delta.sum().item()
 
-    def settle(total: float, now: Now) -> tuple[Update | None, float]:
-        log.append(("settle", now.time, now.in_flight))
-        return (pooled(torch.full_like(now.weights, total), now), 0.0) if total else (None, total)
+    def settle(total: float, view: ServerView) -> tuple[Update | None, float]:
+        log.append(("settle", view.time, view.in_flight))
+        return (pooled(torch.full_like(view.weights, total), view), 0.0) if total else (None, total)
 
     return Method("instants", aggregate=Aggregate(apply, lambda _: 0.0, on_instant_end=settle))
 
@@ -103,9 +103,9 @@ def server(method: Method) -> Server:
 
 def test_a_method_that_settles_nothing_is_not_disturbed() -> None:
     s = server(Method("each"))
-    before = s.moments
-    assert s.settle(1.0) is False
-    assert (s.moments, s.version) == (before, 0)
+    before = s.decisions
+    assert s.end_instant(1.0) is False
+    assert (s.decisions, s.version) == (before, 0)
 
 
 def test_settling_steps_by_what_the_aggregate_passes_on() -> None:
@@ -115,9 +115,9 @@ def test_settling_steps_by_what_the_aggregate_passes_on() -> None:
         receipt = s.receive(t.number, LocalResult(torch.tensor([1.0, 2.0], dtype=torch.float64), 1, 1, 0.5), 1.0)
         assert not receipt.stepped
     assert (s.version, s.weights.tolist()) == (0, [0, 0])
-    assert s.settle(1.0) is True
+    assert s.end_instant(1.0) is True
     assert (s.version, s.weights.tolist()) == (1, [6, 6])
-    assert s.settle(1.0) is False
+    assert s.end_instant(1.0) is False
     assert (s.version, s.weights.tolist()) == (1, [6, 6])
 
 
@@ -126,19 +126,19 @@ def test_what_is_out_before_a_settled_step_is_one_step_staler_after_it() -> None
     first, second = s.hand_out(0, 0.0), s.hand_out(1, 0.0)
     one = LocalResult(torch.ones(2, dtype=torch.float64), 1, 1, 0.5)
     assert s.receive(first.number, one, 1.0).staleness == 0
-    s.settle(1.0)
+    s.end_instant(1.0)
     assert s.receive(second.number, one, 2.0).staleness == 1
 
 
 def test_settling_lets_go_of_the_old_weights_and_counts_what_is_kept() -> None:
-    def settle(_: Any, now: Now) -> tuple[Update, dict[str, Tensor]]:
-        return pooled(torch.ones_like(now.weights), now), {"kept": torch.ones(5, dtype=torch.float64)}
+    def settle(_: Any, view: ServerView) -> tuple[Update, dict[str, Tensor]]:
+        return pooled(torch.ones_like(view.weights), view), {"kept": torch.ones(5, dtype=torch.float64)}
 
     keeps = Aggregate(lambda _, state, __: (None, state), lambda _: {}, on_instant_end=settle)
     s = server(Method("keeps", aggregate=keeps))
-    s.settle(1.0)
-    assert s.ledger.now == 16
-    assert s.ledger.peak == 16 + 40
+    s.end_instant(1.0)
+    assert s.meter.held == 16
+    assert s.meter.peak == 16 + 40
 
 
 # The simulator
@@ -232,12 +232,12 @@ class Counting(EpochServer):
     def init(self, _: Tensor) -> dict[str, Any]:
         return {"came": 0}
 
-    def on_update(self, update: Update, late: bool, book: dict[str, Any], now: Now) -> dict[str, Any]:
-        self.log.append((now.time, update.ticket.client, late))
+    def on_update(self, update: Update, late: bool, book: dict[str, Any], view: ServerView) -> dict[str, Any]:
+        self.log.append((view.time, update.ticket.client, late))
         return {"came": book["came"] + 1}
 
-    def end_epoch(self, book: dict[str, Any], now: Now) -> tuple[Tensor | None, dict[str, Any]]:
-        return torch.full_like(now.weights, book["came"]) if book["came"] else None, book
+    def end_epoch(self, book: dict[str, Any], view: ServerView) -> tuple[Tensor | None, dict[str, Any]]:
+        return torch.full_like(view.weights, book["came"]) if book["came"] else None, book
 
 
 class Offering(Counting):
@@ -325,9 +325,9 @@ def test_a_method_may_ask_for_instants_of_its_own_while_somebody_is_training() -
     """Every 3 s; the one client is away from 4 on, so that nobody trains and nothing wakes."""
     log: list[float] = []
 
-    def settle(woken: float, now: Now) -> tuple[None, float]:
-        log.append(now.time)
-        return None, max(woken, now.time)
+    def settle(woken: float, view: ServerView) -> tuple[None, float]:
+        log.append(view.time)
+        return None, max(woken, view.time)
 
     plain = instants().aggregate
     aggregate = replace(plain, init=lambda _: 0.0, on_instant_end=settle, next_wakeup=lambda woken, _: woken + 3)
@@ -381,7 +381,7 @@ def test_offers_see_the_book() -> None:
 def test_an_entry_is_the_weighted_displacement_and_the_clients_own_statistics() -> None:
     layout = Layout((Block("w", 0, 2, (2,), Kind.PARAM), Block("s", 2, 3, (1,), Kind.STAT)))
     sent = torch.tensor([1.0, 1.0, 5.0])
-    now = Now(sent + 1, layout, 4, 1.0, 0, 2, 0, 0)
+    now = ServerView(sent + 1, layout, 4, 1.0, 0, 2, 0, 0)
     update = Update(Ticket(0, 0, 0, 0, 0.0, sent, sent), torch.tensor([2.0, 3.0, -1.0]), 1, 1, 4, weight=0.5)
     assert storable(update, now).tolist() == [1.0, 1.5, 4.0]
 

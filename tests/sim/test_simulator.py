@@ -16,7 +16,7 @@ from torch.nn.functional import mse_loss
 import tarry
 from tarry.core.errors import BadInput, Diverged
 from tarry.core.events import Event
-from tarry.core.idle_clients import Roster
+from tarry.core.idle_clients import IdleClients
 from tarry.core.layout import Block, Kind, Layout
 from tarry.core.method import Method
 from tarry.core.server import Server
@@ -89,7 +89,7 @@ class Run:
             Server(made, torch.zeros(n), layout=layout, n_clients=n, seed=0),
             self.executor,
             scripted(durations),
-            roster=Roster(n, limit or n, () if windows is None else windows.absent_at_start),
+            roster=IdleClients(n, limit or n, () if windows is None else windows.absent_at_start),
             budget=Budget(**budget),
             evaluate=evaluate,
             eval_every=eval_every,
@@ -467,7 +467,7 @@ def test_a_loss_that_is_nan_in_real_training_is_refused_and_the_others_go_on():
     task = small_task(3)
     task.clients[1][1][0, 0] = nan
     result = tarry.run("fedasync", task, delay=[1.0, 1.0, 1.0], time=5, epochs=1)
-    assert (result.updates, result.refused) == (10, 5)
+    assert (result.updates, result.rejected) == (10, 5)
     assert result.weights is not None
     assert result.weights.isfinite().all()
     with pytest.raises(Diverged, match="client 1 came back at 1 s"):

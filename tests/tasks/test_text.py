@@ -80,7 +80,7 @@ def test_textcnn_reads_words(folder: Path) -> None:
     assert int(x.max()) < model.embedding.num_embeddings
     assert task.test is not None
     assert len(task.test[0]) == 30
-    assert task.distil_lr == 1e-4
+    assert task.distill_lr == 1e-4
 
 
 def test_limits_are_of_training_and_of_test_examples(folder: Path) -> None:
@@ -100,7 +100,7 @@ def test_an_encoder_reads_its_own_tokens(folder: Path) -> None:
     model = task.model()
     assert isinstance(model, Classifier)
     assert model(x[:3]).shape == (3, 2)
-    assert task.distil_lr == 3e-7
+    assert task.distill_lr == 3e-7
 
 
 def test_short_texts_make_short_rows(folder: Path) -> None:
@@ -116,8 +116,8 @@ def test_a_pair_has_a_separator_between_and_token_types_are_those_of_the_tokeniz
     assert len(x) == 50
     assert task.test is not None
     assert len(task.test[0]) == 10
-    assert task.unlabelled is not None
-    assert task.unlabelled.shape == (7, x.shape[1])
+    assert task.unlabeled is not None
+    assert task.unlabeled.shape == (7, x.shape[1])
     model, tokens = task.model(), tokenizer_of(str(folder / "bert"))
     assert isinstance(model, Classifier)
     for row, label in zip(x[:6], y[:6], strict=True):
@@ -135,14 +135,14 @@ def test_mrpc_with_a_validation_set_of_its_own_holds_nothing_out(folder: Path) -
         (folder / "MRPC" / f"{part}.tsv").write_text(table)
     task = build("mrpc")
     assert task.test is not None
-    assert (len(train_of(task)[0]), len(task.test[0]), task.unlabelled) == (6, 6, None)
+    assert (len(train_of(task)[0]), len(task.test[0]), task.unlabeled) == (6, 6, None)
 
 
 def test_mrpc_may_be_tested_on_its_test_pairs(folder: Path) -> None:
     pairs(folder / "mrpc.jsonl")
     task = build("mrpc", validation=0)
     assert task.test is not None
-    assert (len(train_of(task)[0]), len(task.test[0]), task.unlabelled) == (60, 30, None)
+    assert (len(train_of(task)[0]), len(task.test[0]), task.unlabeled) == (60, 30, None)
 
 
 def test_long_texts_are_cut_as_if_they_were_read_to_their_end(folder: Path) -> None:
@@ -187,8 +187,8 @@ def test_such_a_file_may_have_pairs_names_of_classes_and_a_part_without_labels(f
     lines(folder / "doubts.jsonl", rows)
     task = build("doubts", unlabelled=2)
     assert train_of(task)[1].tolist() == [2, 0, 1]
-    assert task.unlabelled is not None
-    assert len(task.unlabelled) == 2
+    assert task.unlabeled is not None
+    assert len(task.unlabeled) == 2
     assert task.model()(train_of(task)[0]).shape == (3, 3)
 
 

@@ -67,7 +67,7 @@ def test_questions_of_the_server_are_nobodys_examples_and_every_token_of_them_co
     lines(folder / "gsm8k.jsonl", rows)
     task = build(folder, unlabelled=12)
     tokens = tokenizer_of(str(folder / "llama"))
-    x, mask = task.unlabelled, task.unlabelled_mask
+    x, mask = task.unlabeled, task.unlabeled_mask
     assert x is not None
     assert mask is not None
     assert x.shape == mask.shape == (12, 9)
@@ -77,7 +77,7 @@ def test_questions_of_the_server_are_nobodys_examples_and_every_token_of_them_co
     assert len(numbers) == 12
     assert len(theirs) == 18
     assert not numbers & theirs
-    short = build(folder, unlabelled=12, prompt=5).unlabelled
+    short = build(folder, unlabelled=12, prompt=5).unlabeled
     assert short is not None
     assert torch.equal(short, x[:, :5])
 

@@ -166,7 +166,7 @@ def _print_tenths(name: str) -> Callable[[Progress], None]:
 
 def _personal_lines(result: Result) -> list[str]:
     """Return a line with the accuracy on the clients' own classes, if the run personalized."""
-    found = result.personal
+    found = result.personalization
     if found is None or found["after"]["mean"] is None:
         return []
     after, before, epochs = found["after"], found["before"]["mean"], found["epochs"]
@@ -192,9 +192,9 @@ def print_result(result: Result) -> None:
     print_markup(
         f"  staleness mean {s['mean']:.1f}, p95 {s['p95']:g}, max {s['max']:g}; {format_bytes(result.bytes_up)} up, "
         f"{format_bytes(result.bytes_down)} down, server at most {format_bytes(result.peak_server_bytes)}; "
-        f"{result.lost} lost, {result.refused} refused; {result.wall_s:.1f} s"
+        f"{result.lost} lost, {result.rejected} refused; {result.wall_s:.1f} s"
     )
-    notes = [result.trained, *_personal_lines(result), *result.remarks, *in_short(result)]
+    notes = [result.executor_info, *_personal_lines(result), *result.warnings, *in_short(result)]
     print_lines(f"  {line}" for line in notes if line)
     print_lines([f"  weights sha256 {result.weights_sha256}"])
     if result.out is not None:

@@ -20,9 +20,9 @@ from typing import Any
 
 from ..core.errors import BadInput
 from ..core.local_rule import LocalRule
-from ..core.method import Geodesic, Method, Now, Personal
+from ..core.method import Geodesic, Method, Personalization, ServerView
 from ..core.parts import KEEP, SEND_GLOBAL, Correct, Part
-from ..core.tickets import Offer, Update
+from ..core.tickets import TicketExtras, Update
 from ..parts.manifold import CONTROL
 
 __all__ = ["PARTS", "compose"]
@@ -32,7 +32,7 @@ PARTS: Mapping[str, tuple[str, ...]] = {
     "local": ("local",),
     "correct": ("correct",),
     "aggregate": ("aggregate", "dispatch"),  # a round needs its barrier
-    "step": ("step", "answer"),  # an average is kept by the step that makes it
+    "step": ("step", "output_weights"),  # an average is kept by the step that makes it
     "reply": ("reply",),
 }
 _SERVER = ("correct", "aggregate", "step", "reply")
@@ -55,19 +55,19 @@ def compose(
     if not others and distil is None and manifold is None:
         _check_payload(base, (labels or {}).get("method", base.name))
         return base
-    around = (distil or base).around
-    plain = base.plain or base
+    around = (distil or base).wrapper
+    plain = base.inner or base
     method = _with_parts(plain, others)
     names = {"method": base.name, **{p: o.name for p, o in others.items()}, **(labels or {})}
-    whole = "local" not in others or others["local"].local.needs <= _sent(others["local"])
+    whole = "local" not in others or others["local"].local.required_payload <= _sent(others["local"])
     compatibility = _Compatibility(method, plain, frozenset(others), names, whole)
     problems = list(compatibility.problems())
     if manifold is not None:
         method, problem = compatibility.with_manifold(*manifold)
         problems += [problem] if problem else []
-    if distil is not None and distil.around is None:
+    if distil is not None and distil.wrapper is None:
         problems.append(f"--distil {names['distil']}: it has nothing to put around a server; use --distil fedecho")
-    elif around is not None and DIFFERENCE in method.local.gives:
+    elif around is not None and DIFFERENCE in method.local.uploads:
         flag = "distil" if distil is not None else "local"
         problems.append(
             f"--{flag} {names[flag]}: clients that upload differences leave no model to distil; leave out --{flag}"
@@ -82,7 +82,7 @@ def compose(
 
 def _check_payload(method: Method, name: str) -> None:
     """Raise BadInput if clients of a method that is not crossed need payload that its server does not send."""
-    if missing := method.local.needs - _sent(method):
+    if missing := method.local.required_payload - _sent(method):
         raise BadInput(
             f"--method {name}: its clients need {_list(missing)} from the server, which nothing here sends; cross"
             " it with a method that does"
@@ -93,11 +93,11 @@ def _with_parts(base: Method, others: Mapping[str, Method]) -> Method:
     """Return the base with parts of other methods, unchecked, and without payload that its clients do not use."""
     method = base
     for part, other in others.items():
-        server = other.plain or other
+        server = other.inner or other
         method = replace(method, **{name: getattr(server, name) for name in PARTS[part]})
         if part == "correct":
             method = replace(method, correct=_correction(base, server))
-        method = replace(method, personal=_personal(method.personal, part, server.personal))
+        method = replace(method, personalization=_personal(method.personalization, part, server.personalization))
     parts: dict[str, Any] = {p: _without_unused_payload(getattr(method, p), method.local) for p in _SERVER}
     return replace(method, **parts)
 
@@ -108,18 +108,18 @@ def _sent(method: Method) -> frozenset[str]:
 
 def _without_unused_payload(part: Part[Any, Any], local: LocalRule) -> Part[Any, Any]:
     """Drop payload entries that the client rule does not use."""
-    make, unread = part.offer, part.payload_keys - local.takes
+    make, unread = part.offer, part.payload_keys - local.used_payload
     if make is None or not unread or unread & part.must_be_used:
         return part
 
-    def offer(client: int, state: Any, now: Now) -> Offer | None:
-        made = make(client, state, now)
+    def offer(client: int, state: Any, view: ServerView) -> TicketExtras | None:
+        made = make(client, state, view)
         return made and made._replace(payload={k: v for k, v in made.payload.items() if k not in unread})
 
     return replace(part, offer=offer, payload_keys=part.payload_keys - unread)
 
 
-def _personal(base: Personal, part: str, other: Personal) -> Personal:
+def _personal(base: Personalization, part: str, other: Personalization) -> Personalization:
     """Take how clients fine-tune and predict from `local`, and where their own models are from `reply`."""
     if part == "local":
         return replace(other, own=base.own)
@@ -128,13 +128,13 @@ def _personal(base: Personal, part: str, other: Personal) -> Personal:
 
 def _correction(base: Method, other: Method) -> Correct:
     """The other method's correction, followed by the base's weight for staleness if it has one."""
-    first, second = other.correction or other.correct, base.correct
+    first, second = other.as_correction or other.correct, base.correct
     if first.only_scales or not second.only_scales:
         return first
 
-    def apply(update: Update, state: Any, now: Now) -> tuple[Update, Any]:
-        update, one = first(update, state["first"], now)
-        update, two = second(update, state["second"], now)
+    def apply(update: Update, state: Any, view: ServerView) -> tuple[Update, Any]:
+        update, one = first(update, state["first"], view)
+        update, two = second(update, state["second"], view)
         return update, {"first": one, "second": two}
 
     return replace(
@@ -157,7 +157,7 @@ class _Compatibility:
 
     def unmet_requirements(self) -> Iterator[str]:
         """Problems of parts and clients that require what the others do not provide."""
-        if missing := self.method.local.needs - _sent(self.method):
+        if missing := self.method.local.required_payload - _sent(self.method):
             yield self.problem(
                 ("local", *(p for p in _SERVER if getattr(self.base, p).payload_keys & missing)),
                 f"clients of {self.name('local')} need {_list(missing)} from the server, which nothing here sends",
@@ -166,12 +166,12 @@ class _Compatibility:
         theirs = f"those of {self.name('local')}"
         for p in _SERVER:
             part, here = self.part(p), f"the {p} of {self.name(p)}"
-            if unread := part.must_be_used - self.method.local.needs:
+            if unread := part.must_be_used - self.method.local.required_payload:
                 yield self.problem(
                     (p, "local"),
                     f"{here} sends {_list(unread)} for clients to use, and {theirs} do not",
                 )
-            if missing := part.required_extras - self.method.local.gives:
+            if missing := part.required_extras - self.method.local.uploads:
                 yield self.problem(
                     (p, "local"),
                     f"{here} needs {_list(missing)} of clients, and {theirs} send none",
@@ -187,7 +187,7 @@ class _Compatibility:
 
     def extras(self) -> Iterator[str]:
         """Problems of uploads that the server would misread or lose."""
-        gives = self.method.local.gives
+        gives = self.method.local.uploads
         if DIFFERENCE in gives:
             strange = [p for p, plain in (("correct", KEEP), ("reply", SEND_GLOBAL)) if self.part(p) is not plain]
             strange += [] if DIFFERENCE in self.method.aggregate.required_extras else ["aggregate"]
@@ -217,7 +217,7 @@ class _Compatibility:
                 method,
                 f"{flag}: the step of {self.name('step')} goes the whole way, where all ways end; leave out --manifold",
             )
-        if name in ("bezier", "printed") and CONTROL not in method.local.gives:
+        if name in ("bezier", "printed") and CONTROL not in method.local.uploads:
             return method, f"{flag}: no client learns a control point here; add --local asynccurve"
         return replace(method, step=method.step.with_geodesic(geodesic)), None
 

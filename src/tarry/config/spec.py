@@ -22,7 +22,7 @@ import torch
 
 from ..core.errors import BadInput, near
 from ..core.method import Method
-from ..core.optim import Optimiser, optimiser
+from ..core.optim import Optimizer, make_optimizer
 from ..core.registry import Param
 from ..core.task import Task
 from ..engine.budget import Budget
@@ -218,10 +218,10 @@ class Spec:
         """The share of a GPU that a Ray worker holds."""
         return self.gpus if self.gpus is not None else float(self.device != "cpu")
 
-    def client_optimiser(self, steps: int = 0) -> Optimiser:
+    def client_optimiser(self, steps: int = 0) -> Optimizer:
         """The optimiser that the settings name, after so many server steps."""
         lr = self.lr * self.lr_decay**steps
-        return optimiser(self.optimiser, lr=lr, momentum=self.momentum, weight_decay=self.weight_decay)
+        return make_optimizer(self.optimiser, lr=lr, momentum=self.momentum, weight_decay=self.weight_decay)
 
     def _filled(self) -> Spec:
         spec = self

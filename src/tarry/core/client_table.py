@@ -26,34 +26,34 @@ from torch import Tensor
 
 from .errors import Damaged
 
-__all__ = ["Marks", "Room", "Table"]
+__all__ = ["ClientScalars", "ClientTable", "SpillPolicy"]
 
 _RECORDS = 2  # checkpoints that a run may still be resumed from
 
 
-class Marks(dict[int, Any]):
+class ClientScalars(dict[int, Any]):
     """A number, a string or a tuple of them for every client; no tensors. Written in place."""
 
 
 @dataclass(frozen=True)
-class Room:
+class SpillPolicy:
     """The memory limit of each table in bytes, and the folder of the files that larger tables are in."""
 
     limit: float = float("inf")
     folder: Path | None = None  # None = the folder for temporary files; the files are deleted with the process
 
 
-class Table:
+class ClientTable:
     """Rows by client."""
 
     def __init__(self, rows: dict[int, Tensor] | None = None):
         self._rows = dict(rows or {})
-        self._room, self._name = Room(), ""
+        self._room, self._name = SpillPolicy(), ""
         self._file: _File | None = None
         self._saved: dict[str, Any] | None = None  # the saved record of a file that is not opened yet
         self.nbytes = sum(row.nbytes for row in self._rows.values())
 
-    def move_in(self, room: Room, name: str, device: torch.device | str = "cpu") -> None:
+    def attach(self, room: SpillPolicy, name: str, device: torch.device | str = "cpu") -> None:
         """Attach the table to a memory limit and folder; `name` is the name of its file."""
         self._room, self._name = room, name
         if self._saved is not None:
@@ -119,7 +119,7 @@ class Table:
         return {"rows": dict(self._rows)} if self._file is None else self._file.save()
 
     @classmethod
-    def load(cls, saved: dict[str, Any]) -> Table:
+    def load(cls, saved: dict[str, Any]) -> ClientTable:
         """Return the table of a record; a file is opened by `move_in`."""
         if "rows" in saved:
             return cls(saved["rows"])
@@ -232,5 +232,5 @@ def _opened(path: Path | None) -> int:
     return fd
 
 
-def _path(room: Room, name: str) -> Path | None:
+def _path(room: SpillPolicy, name: str) -> Path | None:
     return None if room.folder is None else room.folder / f"{name}.rows"

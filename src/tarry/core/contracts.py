@@ -3,11 +3,11 @@
 Parts are checked at their first call, for types, shapes and in-place writes:
 
 correct    an Update                 aggregate   an Update, or None to wait      step       the new global weights
-reply      a Start, or None          dispatch    a list of clients               and each   its state, second
+reply      a NextStart, or None          dispatch    a list of clients               and each   its state, second
 
 Local rules are checked at every call:
 
-begin      (start, context)          step        (weights, state, loss)          finish     an Outcome
+begin      (start, context)          step        (weights, state, loss)          finish     a VisitOutput
 """
 
 from __future__ import annotations
@@ -18,42 +18,42 @@ from typing import Any
 from torch import Tensor
 
 from .errors import BadInput
-from .local_rule import LocalRule, Outcome
-from .method import Method, Now
+from .local_rule import LocalRule, VisitOutput
+from .method import Method, ServerView
 from .parts import ADD, EACH_ARRIVAL, KEEP, REFILL, SEND_GLOBAL
-from .tickets import Start, Update
+from .tickets import NextStart, Update
 
-__all__ = ["Apply", "checked", "looked_at"]
+__all__ = ["Apply", "check_first_call", "check_rule_output"]
 
-Apply = Callable[[Any, Any, Now], tuple[Any, Any]]
+Apply = Callable[[Any, Any, ServerView], tuple[Any, Any]]
 _OUTPUTS = {
     "correct": "an Update",
     "aggregate": "an Update, or None",
     "step": "the new global weights",
-    "reply": "a Start, or None",
+    "reply": "a NextStart, or None",
     "dispatch": "a list of clients",
 }
 _DEFAULTS = (KEEP, EACH_ARRIVAL, ADD, SEND_GLOBAL, REFILL)  # not checked: they are right
 
 
-def looked_at(method: Method) -> dict[str, Apply]:
+def check_first_call(method: Method) -> dict[str, Apply]:
     """Return the server parts by name. A part that is no default is checked until it first returns a right result."""
     apply: dict[str, Apply] = {}
 
     def guard(part: str, own: Apply) -> Apply:
-        def guarded(x: Any, state: Any, now: Now) -> tuple[Any, Any]:
-            given = {"the global weights": now.weights}
+        def guarded(x: Any, state: Any, view: ServerView) -> tuple[Any, Any]:
+            given = {"the global weights": view.weights}
             if isinstance(x, Update):
                 given |= {"the update's delta": x.delta, "the weights that were sent": x.ticket.sent}
             before = {name: t._version for name, t in given.items()}
-            made = own(x, state, now)
+            made = own(x, state, view)
             if written := [name for name, t in given.items() if t._version != before[name]]:
                 raise BadInput(
                     f"method {method.name!r}: its {part} wrote to {written[0]}; a part never writes to what it is"
                     " given: `weights + delta`, not `weights.add_(delta)`"
                 )
-            if wrong := _wrong(part, made, now.weights):
-                expected = f"{_OUTPUTS[part]} (the model has {now.weights.numel():,} numbers) and its state"
+            if wrong := _wrong(part, made, view.weights):
+                expected = f"{_OUTPUTS[part]} (the model has {view.weights.numel():,} numbers) and its state"
                 raise BadInput(f"method {method.name!r}: its {part} returned {wrong}; it should return {expected}")
             if made[0] is not None:  # None shows nothing of what the part returns otherwise
                 apply[part] = own
@@ -70,13 +70,13 @@ def looked_at(method: Method) -> dict[str, Apply]:
 def _wrong(part: str, made: Any, weights: Tensor) -> str | None:
     """Return a description of a wrong result; None: it is right."""
     if type(made) is not tuple or len(made) != 2:
-        return f"{_named(made)} alone" if isinstance(made, Tensor | Update | Start) else _named(made)
+        return f"{_named(made)} alone" if isinstance(made, Tensor | Update | NextStart) else _named(made)
     out = made[0]
     if out is None and part in ("aggregate", "reply"):
         return None
     if part == "dispatch":
         return None if isinstance(out, list) else _named(out)
-    kind: Any = {"step": Tensor, "reply": Start}.get(part, Update)
+    kind: Any = {"step": Tensor, "reply": NextStart}.get(part, Update)
     if not isinstance(out, kind):
         return _named(out)
     vector = out if part == "step" else out.weights if part == "reply" else out.delta
@@ -85,12 +85,12 @@ def _wrong(part: str, made: Any, weights: Tensor) -> str | None:
     return _named(vector) if part == "step" else f"{_named(out)} with {_named(vector)}"
 
 
-_RULE_OUTPUTS = {"begin": "(start, context)", "step": "(weights, state, loss)", "finish": "an Outcome"}
+_RULE_OUTPUTS = {"begin": "(start, context)", "step": "(weights, state, loss)", "finish": "a VisitOutput"}
 
 
-def checked(rule: LocalRule, what: str, made: Any, n: int | None = None) -> Any:
-    """Return what a function of a rule returned, if it is a tuple of n or an Outcome; else raise BadInput."""
-    if type(made) is tuple and len(made) == n if n is not None else isinstance(made, Outcome):
+def check_rule_output(rule: LocalRule, what: str, made: Any, n: int | None = None) -> Any:
+    """Return what a function of a rule returned, if it is a tuple of n or a VisitOutput; else raise BadInput."""
+    if type(made) is tuple and len(made) == n if n is not None else isinstance(made, VisitOutput):
         return made
     got = f"{len(made)} things" if type(made) is tuple else _named(made)
     should = _RULE_OUTPUTS[what]

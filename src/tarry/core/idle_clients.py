@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from . import rng
 
-__all__ = ["Roster"]
+__all__ = ["IdleClients"]
 
 _AWAY = -1
 
@@ -20,11 +20,11 @@ class Keyed(Protocol):
     def key(self) -> int: ...
 
 
-class Roster:
+class IdleClients:
     """The idle clients, as an array whose gaps are filled from the end; `limit` is the concurrency of the run."""
 
     def __init__(self, n_clients: int, limit: int, away: Iterable[int] = ()):
-        self.n_clients, self.limit = n_clients, limit
+        self.n_clients, self.concurrency = n_clients, limit
         gone = set(away)
         self._idle = array("q", (c for c in range(n_clients) if c not in gone))
         self._place = array("q", [_AWAY]) * n_clients

@@ -1,23 +1,25 @@
 """Client rules: how a client trains in a visit. The one training loop is in training.visit.
 
-    begin(brief)                        → start, context   the weights to start from, and constants of the visit
-    init(w, context, f)                 → state            carried from step to step; by default the optimizer's state
-    turn(lap, state, f)                 → state            at the beginning of a pass, if a rule makes several
-    step(w, batch, context, state, f)   → w, state, loss   one mini-batch; w are the trained weights, flat
-    finish(w, context, state)           → Outcome          extras for the server, and the client's memory
+    begin(visit)                            → start, context   the weights to start from, and constants of the visit
+    init(w, context, model)                 → state            carried from step to step; by default the optimizer's
+    begin_pass(index, state, model)         → state            at the beginning of a pass, if a rule makes several
+    step(w, batch, context, state, model)   → w, state, loss   one mini-batch; w are the trained weights, flat
+    finish(w, context, state)               → VisitOutput      extras for the server, and the client's memory
 
-An epoch is one pass over the client's batches by `step`; a rule may make several passes over the same batches (`laps`).
-f has pure functions of the flat weights, so that one text of a rule trains clients one by one or stacked:
+An epoch is one pass over the client's batches by `step`; a rule may make several passes over them (`passes`). `model`
+has pure functions of the flat weights, so that one text of a rule trains clients one by one or stacked:
 
-    f.grad(w, batch) → gradient, loss      f.init(w) → state, f.descend(w, g, state) → w, state      f.layout
-    f.grad(w, (x, t), objective)           the gradient of another objective(outputs, t)
-    f.outputs(vec, x)                      the outputs of a whole vector's model (weights and statistics) on x
-    f.received(x)                          the outputs of the received model on the current batch
-    f.split(w, x)                          one pass through the body; then the head at any weights
-    f.deep_grad(w, batch, objective)       the gradient of an objective(outputs, features, targets)
-    f.features(vec, x)                     the features of a whole vector's model on x: the inputs of its head
-    f.task_loss, f.mean                    the task's objective; the mean over the batch of one value per example
-    f.optimiser                            the client's optimizer, with its lr and momentum
+    model.grad(w, batch) → gradient, loss            of the task's objective
+    model.grad(w, (x, t), objective)                 of another objective(outputs, t)
+    model.grad_with_features(w, batch, objective)    of an objective(outputs, features, targets)
+    model.init(w) → state                            the optimizer's state before its first step
+    model.apply_gradient(w, g, state) → w, state     one step of the client's optimizer
+    model.outputs(vec, x)                            the outputs of a whole vector's model (weights and statistics)
+    model.received_outputs(x)                        the outputs of the received model on the current batch
+    model.features(vec, x)                           the features of a whole vector's model: the inputs of its head
+    model.head_split(w, x)                           one pass through the body; then the head at any weights
+    model.task_loss, model.mean                      the task's objective; the mean over the batch of one value each
+    model.layout, model.optimizer                    the layout; the client's optimizer, with its lr and momentum
 
 A step has no Python branch on a tensor's value, never writes to its inputs, and takes all randomness from the brief's
 key.
@@ -32,19 +34,29 @@ from typing import Any, NamedTuple, Protocol
 from torch import Tensor
 
 from .layout import Layout
-from .optim import Optimiser
+from .optim import Optimizer
 from .task import Examples, Task
 from .tickets import NOTHING
 
-__all__ = ["Brief", "Context", "DeepObjective", "Functions", "LocalRule", "Objective", "Outcome", "Split", "Step"]
+__all__ = [
+    "ClientModel",
+    "Context",
+    "FeatureObjective",
+    "HeadSplit",
+    "LocalRule",
+    "Objective",
+    "RuleStep",
+    "VisitInput",
+    "VisitOutput",
+]
 
 Context = Mapping[str, Any]
 Objective = Callable[[Tensor, Any], Tensor]  # outputs, targets → a mean over the batch
-DeepObjective = Callable[[Tensor, Tensor, Any], Tensor]  # outputs, features, targets → a mean over the batch
-Step = Callable[[Tensor, Examples, Context, Any, "Functions"], tuple[Tensor, Any, Tensor]]
+FeatureObjective = Callable[[Tensor, Tensor, Any], Tensor]  # outputs, features, targets → a mean over the batch
+RuleStep = Callable[[Tensor, Examples, Context, Any, "ClientModel"], tuple[Tensor, Any, Tensor]]
 
 
-class Brief(NamedTuple):
+class VisitInput(NamedTuple):
     """The input of a visit: weights, payload, the client's memory of its last visit, and the number of steps."""
 
     weights: Tensor
@@ -56,7 +68,7 @@ class Brief(NamedTuple):
     n_batches: int = 0  # steps of one pass in one epoch
 
 
-class Outcome(NamedTuple):
+class VisitOutput(NamedTuple):
     """The output of a visit beside the weights."""
 
     extras: Mapping[str, Tensor] = NOTHING  # uploaded to the server
@@ -65,7 +77,7 @@ class Outcome(NamedTuple):
     notes: Mapping[str, Tensor] = NOTHING  # diagnostics; not uploaded in a deployment
 
 
-class Split(Protocol):
+class HeadSplit(Protocol):
     """A model cut before its head, after one training pass of the body over some inputs."""
 
     def head_grad(self, w: Tensor, targets: Any, objective: Objective) -> Tensor:
@@ -75,12 +87,14 @@ class Split(Protocol):
         """Return gradient and value of the task's loss at weights that differ from the pass's in the head only."""
 
 
-class Functions(Protocol):
+class ClientModel(Protocol):
     """The client's model, as functions that a rule calls. `w` is the trained part of the vector (layout.params)."""
 
     layout: Layout
-    optimiser: Optimiser
-    steady: bool  # the model has the same outputs in training and eval mode: no dropout, no running statistics
+    optimiser: Optimizer
+    train_equals_eval: (
+        bool  # the model has the same outputs in training and eval mode: no dropout, no running statistics
+    )
 
     def task_loss(self, outputs: Tensor, targets: Any, /) -> Tensor:
         """Return the task's objective."""
@@ -96,15 +110,15 @@ class Functions(Protocol):
         With `still`, running statistics do not change.
         """
 
-    def deep_grad(
-        self, w: Tensor, batch: tuple[Tensor, Any], objective: DeepObjective, /, *, still: bool = False
+    def grad_with_features(
+        self, w: Tensor, batch: tuple[Tensor, Any], objective: FeatureObjective, /, *, still: bool = False
     ) -> tuple[Tensor, Tensor]:
         """As `grad`, for an objective that also sees the features: the inputs of the head, one row per example."""
 
     def features(self, vec: Tensor, x: Tensor, /) -> Tensor:
         """Return the features of a whole vector's model in eval mode: dropout off, its own running statistics."""
 
-    def known_features(self, vec: Tensor, x: Tensor, /) -> Tensor:
+    def cached_features(self, vec: Tensor, x: Tensor, /) -> Tensor:
         """Return the features of the current batch at a vector that is constant in the visit; cached."""
 
     def loss(self, w: Tensor, batch: Examples, /) -> Tensor:
@@ -113,16 +127,16 @@ class Functions(Protocol):
     def outputs(self, vec: Tensor, x: Tensor, /) -> Tensor:
         """Return the outputs of a whole vector's model in eval mode: dropout off, its own running statistics."""
 
-    def received(self, x: Tensor, /) -> Tensor:
+    def received_outputs(self, x: Tensor, /) -> Tensor:
         """Return the outputs of the received model on the inputs of the current batch; computed once a visit."""
 
-    def split(self, w: Tensor, x: Tensor, /) -> Split:
+    def head_split(self, w: Tensor, x: Tensor, /) -> HeadSplit:
         """Run one training pass of the body over x; the head can then be run many times at little cost."""
 
     def init(self, w: Tensor, /) -> Any:
         """Return the initial state of the client's optimizer."""
 
-    def descend(self, w: Tensor, g: Tensor, state: Any, /) -> tuple[Tensor, Any]:
+    def apply_gradient(self, w: Tensor, g: Tensor, state: Any, /) -> tuple[Tensor, Any]:
         """Return weights and state after one step of the client's optimizer along g."""
 
 
@@ -130,58 +144,58 @@ class Functions(Protocol):
 class LocalRule:
     """Plain training: descend the task's gradient from the received weights. Other rules override its methods."""
 
-    watch: bool = field(default=False, kw_only=True)  # collect diagnostics
+    diagnose: bool = field(default=False, kw_only=True)  # collect diagnostics
 
     @property
-    def needs(self) -> frozenset[str]:
+    def required_payload(self) -> frozenset[str]:
         """The payload keys that it requires."""
         return frozenset()
 
     @property
-    def takes(self) -> frozenset[str]:
+    def used_payload(self) -> frozenset[str]:
         """The payload keys that it uses; servers of other methods send it no other keys."""
-        return self.needs
+        return self.required_payload
 
     @property
-    def gives(self) -> frozenset[str]:
+    def uploads(self) -> frozenset[str]:
         """The extras that it uploads."""
         return frozenset()
 
     @property
-    def laps(self) -> tuple[Step, ...]:
+    def passes(self) -> tuple[RuleStep, ...]:
         """The passes over every epoch's batches, in order; the steps of the first one are counted."""
         return (self.step,)
 
     @property
-    def own_optimiser(self) -> bool:
+    def own_optimizer(self) -> bool:
         """Whether it uses an optimizer of its own instead of the run's."""
         return False
 
-    def check(self, layout: Layout, optimiser: Optimiser) -> None:
+    def check(self, layout: Layout, optimiser: Optimizer) -> None:
         """Raise BadInput if the rule cannot train this model, or not with this optimizer."""
 
-    def suits(self, task: Task) -> None:
+    def check_task(self, task: Task) -> None:
         """Raise BadInput if the rule cannot work on this task."""
 
-    def begin(self, brief: Brief) -> tuple[Tensor, Context]:
-        return brief.weights, NOTHING
+    def begin(self, visit: VisitInput) -> tuple[Tensor, Context]:
+        return visit.weights, NOTHING
 
-    def init(self, w: Tensor, context: Context, f: Functions) -> Any:  # noqa: ARG002 - what rules override
-        return f.init(w)
+    def init(self, w: Tensor, context: Context, model: ClientModel) -> Any:  # noqa: ARG002 - what rules override
+        return model.init(w)
 
-    def turn(self, lap: int, state: Any, f: Functions) -> Any:  # noqa: ARG002 - what rules override
+    def begin_pass(self, lap: int, state: Any, model: ClientModel) -> Any:  # noqa: ARG002 - what rules override
         return state
 
     def step(
-        self, w: Tensor, batch: Examples, context: Context, state: Any, f: Functions
+        self, w: Tensor, batch: Examples, context: Context, state: Any, model: ClientModel
     ) -> tuple[Tensor, Any, Tensor]:
-        g, loss = f.grad(w, batch)
-        w, state = f.descend(w, self.bend(g, w, context), state)
+        g, loss = model.grad(w, batch)
+        w, state = model.apply_gradient(w, self.transform_grad(g, w, context), state)
         return w, state, loss
 
-    def bend(self, g: Tensor, w: Tensor, context: Context) -> Tensor:  # noqa: ARG002 - what rules override
+    def transform_grad(self, g: Tensor, w: Tensor, context: Context) -> Tensor:  # noqa: ARG002 - what rules override
         """Return the direction to descend, from the gradient."""
         return g
 
-    def finish(self, w: Tensor, context: Context, state: Any) -> Outcome:  # noqa: ARG002 - what rules override
-        return Outcome()
+    def finish(self, w: Tensor, context: Context, state: Any) -> VisitOutput:  # noqa: ARG002 - what rules override
+        return VisitOutput()

@@ -1,11 +1,11 @@
 """A federated method: a name, a client rule, and five server parts with plain defaults.
 
-    local      LocalRule                                what a client does in a step
-    correct    Update → Update                          staleness weights, delay correction
-    aggregate  Update | None → Update | None            each arrival, buffer, round
-    step       Update → new global weights              add, mix, ...
-    reply      Update → Start | None                    the client's next start
-    dispatch   Roster → clients                         which idle clients get work now
+    local      LocalRule                            what a client does in a step
+    correct    Update → Update                      staleness weights, delay correction
+    aggregate  Update | None → Update | None        each arrival, buffer, round
+    step       Update → new global weights          add, mix, ...
+    reply      Update → NextStart | None            the client's next start
+    dispatch   IdleClients → clients                which idle clients get work now
 
 A simulator and a deployment run the same record (core.server). Parts are described in core.parts.
 """
@@ -20,17 +20,17 @@ import torch
 from torch import Tensor
 
 from . import rng
-from .idle_clients import Roster
+from .idle_clients import IdleClients
 from .layout import Layout
-from .local_rule import Functions, LocalRule
+from .local_rule import ClientModel, LocalRule
 from .parts import ADD, EACH_ARRIVAL, KEEP, REFILL, SEND_GLOBAL, Aggregate, Correct, Dispatch, Part, Reply, Step
 from .task import Examples
-from .tickets import Start, Update
+from .tickets import NextStart, Update
 
-__all__ = ["Geodesic", "Horizon", "Lab", "Method", "Now", "Personal", "Predict", "StepAndReply"]
+__all__ = ["Geodesic", "Method", "Personalization", "Predict", "RunLimits", "ServerModel", "ServerView", "StepAndReply"]
 
 
-class Horizon(NamedTuple):
+class RunLimits(NamedTuple):
     """The limits of a run that are known at its beginning: its budget (None: no such limit) and its lr decay."""
 
     time: float | None = None
@@ -39,7 +39,7 @@ class Horizon(NamedTuple):
     lr_decay: float = 1.0  # the factor on the clients' learning rate at every server step
 
 
-class Lab(Protocol):
+class ServerModel(Protocol):
     """The model on the server, for inputs without labels. It runs in eval mode: no dropout, fixed statistics."""
 
     inputs: Tensor  # the unlabeled set
@@ -57,7 +57,7 @@ class Lab(Protocol):
 Geodesic = Callable[[Tensor, Tensor, float, Update], Tensor]
 
 
-class Now(NamedTuple):
+class ServerView(NamedTuple):
     """A read-only view of the server at the moment of an arrival or another decision."""
 
     weights: Tensor  # the global weights, before this arrival changes them
@@ -67,30 +67,30 @@ class Now(NamedTuple):
     in_flight: int  # tickets still out
     n_clients: int
     stream: int  # the key of the server's random draws
-    moment: int  # decisions so far
+    decision: int  # decisions so far
     accepted: int = 0  # accepted updates so far
-    horizon: Horizon = Horizon()
-    lab: Lab | None = None
+    limits: RunLimits = RunLimits()
+    model: ServerModel | None = None
     notes: dict[str, Any] | None = None  # parts write diagnostics of this arrival into it; None: none are collected
-    since: float = 0.0  # the time since which at least one client has been training without a break
+    busy_since: float = 0.0  # the time since which at least one client has been training without a break
 
     @property
     def progress(self) -> float:
         """The used share of the budget, from 0 to 1 (0 if the run has no budget)."""
-        h = self.horizon
+        h = self.limits
         used = ((self.time, h.time), (self.accepted, h.updates), (self.version, h.rounds))
         return min(1.0, max((done / end for done, end in used if end), default=0.0))
 
     def rate(self, version: int) -> float:
         """The clients' learning rate after `version` server steps, divided by the first one."""
-        return self.horizon.lr_decay**version
+        return self.limits.lr_decay**version
 
     @property
     def key(self) -> int:
         """The key for random draws of this decision (core.rng)."""
-        return rng.extend(self.stream, self.moment)
+        return rng.extend(self.stream, self.decision)
 
-    def moved(self, update: Update) -> Tensor:
+    def displacement(self, update: Update) -> Tensor:
         """Return the displacement of an update: its delta; for running statistics, client's value − global value.
 
         A stale delta of a variance, added to a global that has changed since, could make it negative. A convex
@@ -103,13 +103,13 @@ class Now(NamedTuple):
 
 
 #: the global weights and the states of all parts by name → the weights that are evaluated and saved
-Answer = Callable[[Tensor, Mapping[str, Any]], Tensor]
+OutputWeights = Callable[[Tensor, Mapping[str, Any]], Tensor]
 #: a client's weights, its own examples, f → a function from inputs to outputs, in place of the model
-Predict = Callable[[Tensor, Examples, Functions], Callable[[Tensor], Tensor]]
+Predict = Callable[[Tensor, Examples, ClientModel], Callable[[Tensor], Tensor]]
 
 
 @dataclass(frozen=True)
-class Personal:
+class Personalization:
     """How every client personalizes the result of a run (--personalise)."""
 
     tune: LocalRule = field(default_factory=LocalRule)  # the rule of its fine-tuning, on its own examples
@@ -118,7 +118,7 @@ class Personal:
 
 
 #: the new global weights and the client's next start from one update; None: call the step and the reply one by one
-BothAtOnce = Callable[[Update, Now], tuple[Tensor, Start] | None]
+BothAtOnce = Callable[[Update, ServerView], tuple[Tensor, NextStart] | None]
 
 
 class StepAndReply(NamedTuple):
@@ -141,12 +141,12 @@ class Method:
     step: Step
     reply: Reply
     dispatch: Dispatch
-    answer: Answer | None  # None = the global weights
-    unlabelled: bool  # it needs a set of inputs without labels (now.lab)
-    around: Callable[[Method], Method] | None  # a wrapper that it puts around any server: a distillation, ...
-    plain: Method | None  # the method inside that wrapper
-    correction: Correct | None  # the correct part that a cross takes from it, if not `correct`
-    personal: Personal  # how its clients personalize the result
+    output_weights: OutputWeights | None  # None = the global weights
+    needs_unlabeled: bool  # it needs a set of inputs without labels (view.model)
+    wrapper: Callable[[Method], Method] | None  # a wrapper that it puts around any server: a distillation, ...
+    inner: Method | None  # the method inside that wrapper
+    as_correction: Correct | None  # the correct part that a cross takes from it, if not `correct`
+    personalization: Personalization  # how its clients personalize the result
     step_and_reply: StepAndReply | None  # a faster way through its step and reply; dropped if either is replaced
 
     def __init__(
@@ -157,14 +157,14 @@ class Method:
         correct: Part[Update, Update] = KEEP,
         aggregate: Part[Update | None, Update | None] = EACH_ARRIVAL,
         step: Part[Update, Tensor] = ADD,
-        reply: Part[Update, Start | None] = SEND_GLOBAL,
-        dispatch: Part[Roster, list[int]] = REFILL,
-        answer: Answer | None = None,
-        unlabelled: bool = False,
-        around: Callable[[Method], Method] | None = None,
-        plain: Method | None = None,
-        correction: Part[Update, Update] | None = None,
-        personal: Personal | None = None,
+        reply: Part[Update, NextStart | None] = SEND_GLOBAL,
+        dispatch: Part[IdleClients, list[int]] = REFILL,
+        output_weights: OutputWeights | None = None,
+        needs_unlabeled: bool = False,
+        wrapper: Callable[[Method], Method] | None = None,
+        inner: Method | None = None,
+        as_correction: Part[Update, Update] | None = None,
+        personalization: Personalization | None = None,
         step_and_reply: StepAndReply | None = None,
     ):
         if step_and_reply is not None and (step_and_reply.step is not step or step_and_reply.reply is not reply):
@@ -178,11 +178,11 @@ class Method:
             step=Step.of(step),
             reply=Reply.of(reply),
             dispatch=Dispatch.of(dispatch),
-            answer=answer,
-            unlabelled=unlabelled,
-            around=around,
-            plain=plain,
-            correction=None if correction is None else Correct.of(correction),
-            personal=Personal() if personal is None else personal,
+            output_weights=output_weights,
+            needs_unlabeled=needs_unlabeled,
+            wrapper=wrapper,
+            inner=inner,
+            as_correction=None if as_correction is None else Correct.of(as_correction),
+            personalization=Personalization() if personalization is None else personalization,
             step_and_reply=step_and_reply,
         )

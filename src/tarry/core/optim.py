@@ -15,20 +15,20 @@ from torch import Tensor
 
 from .errors import BadInput, near
 
-__all__ = ["Optimiser", "optimiser"]
+__all__ = ["Optimizer", "make_optimizer"]
 
 
 @dataclass(frozen=True)
-class Optimiser:
+class Optimizer:
     """Pure functions and the name they go by."""
 
     name: str
     init: Callable[[Tensor], Any]
-    descend: Callable[[Tensor, Tensor, Any], tuple[Tensor, Any]]
+    apply_gradient: Callable[[Tensor, Tensor, Any], tuple[Tensor, Any]]
     warm: Callable[[Tensor, Tensor], Any] | None = None  # begin with given first and second moments; steps count from 0
     lr: float = 0.0
     momentum: float = 0.0  # of sgd
-    at: Callable[[Any], Optimiser] | None = None  # the same at another rate, which may be a tensor
+    at: Callable[[Any], Optimizer] | None = None  # the same at another rate, which may be a tensor
 
 
 def _along(w: Tensor, g: Tensor, rate: Any) -> Tensor:
@@ -36,7 +36,7 @@ def _along(w: Tensor, g: Tensor, rate: Any) -> Tensor:
     return torch.addcmul(w, g, rate, value=-1) if isinstance(rate, Tensor) else torch.add(w, g, alpha=-rate)
 
 
-def _sgd(lr: Any, momentum: float, weight_decay: float) -> Optimiser:
+def _sgd(lr: Any, momentum: float, weight_decay: float) -> Optimizer:
     def init(w: Tensor) -> Tensor | None:
         return torch.zeros_like(w) if momentum else None
 
@@ -47,10 +47,10 @@ def _sgd(lr: Any, momentum: float, weight_decay: float) -> Optimiser:
             g = v = torch.add(g, v, alpha=momentum)
         return _along(w, g, lr), v
 
-    return Optimiser("sgd", init, descend, lr=lr, momentum=momentum, at=lambda lr: _sgd(lr, momentum, weight_decay))
+    return Optimizer("sgd", init, descend, lr=lr, momentum=momentum, at=lambda lr: _sgd(lr, momentum, weight_decay))
 
 
-def _adam(lr: Any, weight_decay: float, *, decoupled: bool) -> Optimiser:
+def _adam(lr: Any, weight_decay: float, *, decoupled: bool) -> Optimizer:
     b1, b2, eps = 0.9, 0.999, 1e-8
 
     def warm(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -72,10 +72,10 @@ def _adam(lr: Any, weight_decay: float, *, decoupled: bool) -> Optimiser:
         return torch.addcmul(w, m / scale, (lr / (1 - b1**t)).to(w.dtype), value=-1), (m, v, t)
 
     at = partial(_adam, weight_decay=weight_decay, decoupled=decoupled)
-    return Optimiser("adamw" if decoupled else "adam", init, descend, warm, lr=lr, at=at)
+    return Optimizer("adamw" if decoupled else "adam", init, descend, warm, lr=lr, at=at)
 
 
-def optimiser(name: str = "sgd", *, lr: float, momentum: float = 0.0, weight_decay: float = 0.0) -> Optimiser:
+def make_optimizer(name: str = "sgd", *, lr: float, momentum: float = 0.0, weight_decay: float = 0.0) -> Optimizer:
     """The optimiser of that name: sgd (momentum, weight decay), adam, adamw."""
     problems = []
     if not lr > 0:

@@ -1,17 +1,17 @@
 """Server parts: what a method does with an update, one class for each place in a Method.
 
-    Correct     Update → Update                          staleness weights, delay correction
-    Aggregate   Update | None → Update | None            each arrival, buffer, round (None in: lost; None out: wait)
-    Step        Update → new global weights              add, mix, ...
-    Reply       Update → Start | None                    the client's next start (None: the offered or global weights)
-    Dispatch    Roster → clients                         which idle clients get work now
+    Correct     Update → Update                   staleness weights, delay correction
+    Aggregate   Update | None → Update | None     each arrival, buffer, round (None in: lost; None out: wait)
+    Step        Update → new global weights       add, mix, ...
+    Reply       Update → NextStart | None         the client's next start (None: the offered or global weights)
+    Dispatch    IdleClients → clients             which idle clients get work now
 
-A part is `init(weights) → state` and `part(x, state, now) → (out, state)`: output first, state second. The state is a
+A part is `init(weights) → state` and `part(x, state, view) → (out, state)`: output first, state second. The state is a
 plain record (tensors, numbers, text, lists, dicts), so every method can be checkpointed. A part never writes to its
-inputs, with two exceptions in its state: a `Table` of rows and `Marks` of numbers by client (core.client_table) are
-written in place. `now` is the moment of the arrival, before anything changed.
+inputs, with two exceptions in its state that are written in place: a `ClientTable` of rows and `ClientScalars`, numbers
+by client (core.client_table). `view` is the server at the moment of the arrival, before anything changed.
 
-A part may also define hooks. `offer(client, state, now)` adds to a hand-out: a payload, or weights that replace the
+A part may also define hooks. `offer(client, state, view)` adds to a hand-out: a payload, or weights that replace the
 global if the client has no start of its own. The other hooks belong to one place and are fields of its class.
 """
 
@@ -25,12 +25,12 @@ import torch
 from torch import Tensor
 
 from .errors import BadInput
-from .idle_clients import Roster
+from .idle_clients import IdleClients
 from .task import Task
-from .tickets import Offer, Start, Update
+from .tickets import NextStart, TicketExtras, Update
 
 if TYPE_CHECKING:
-    from .method import Geodesic, Method, Now
+    from .method import Geodesic, Method, ServerView
 
 __all__ = [
     "ADD",
@@ -58,19 +58,19 @@ def _no_state(_: Tensor) -> None:
 
 @dataclass(frozen=True)
 class Part(Generic[X, Y]):
-    """A server part: a pure function of (x, state, now), and its initial state. It fits any place of a Method."""
+    """A server part: a pure function of (x, state, view), and its initial state. It fits any place of a Method."""
 
-    apply: Callable[[X, Any, Now], tuple[Y, Any]]
+    apply: Callable[[X, Any, ServerView], tuple[Y, Any]]
     init: Callable[[Tensor], Any] = _no_state
-    offer: Callable[[int, Any, Now], Offer | None] | None = None
+    offer: Callable[[int, Any, ServerView], TicketExtras | None] | None = None
     payload_keys: frozenset[str] = frozenset()  # the payload keys that `offer` or the reply adds
     must_be_used: frozenset[str] = frozenset()  # those of them that the clients' rule must require
     required_extras: frozenset[str] = frozenset()  # the extras that clients must upload
     incompatibility: Callable[[Method], str | None] | None = None  # why the part is wrong in that method; None: it fits
     check_task: Callable[[Task], None] | None = None  # raises BadInput if the part cannot work on that task
 
-    def __call__(self, x: X, state: Any, now: Now) -> tuple[Y, Any]:
-        return self.apply(x, state, now)
+    def __call__(self, x: X, state: Any, view: ServerView) -> tuple[Y, Any]:
+        return self.apply(x, state, view)
 
     @classmethod
     def of(cls, part: Part[X, Y]) -> Self:
@@ -95,9 +95,9 @@ class Aggregate(Part[Update | None, Update | None]):
     """Decide when the server steps, and by which update. The input is None when a visit was lost."""
 
     #: called after the last arrival of an instant; an update makes the server step
-    on_instant_end: Callable[[Any, Now], tuple[Update | None, Any]] | None = None
+    on_instant_end: Callable[[Any, ServerView], tuple[Update | None, Any]] | None = None
     #: the time at which to call `on_instant_end` even if no update arrives; inf: never
-    next_wakeup: Callable[[Any, Now], float] | None = None
+    next_wakeup: Callable[[Any, ServerView], float] | None = None
     dropped_extras: frozenset[str] = frozenset()  # the extras that the update passed on does not carry
     keeps_staleness: bool = False  # the update passed on has the largest staleness of those it stands for
 
@@ -118,40 +118,42 @@ class Step(Part[Update, Tensor]):
 
 
 @dataclass(frozen=True)
-class Reply(Part[Update, Start | None]):
+class Reply(Part[Update, NextStart | None]):
     """Compute the client's next start from its update."""
 
 
 @dataclass(frozen=True)
-class Dispatch(Part[Roster, list[int]]):
+class Dispatch(Part[IdleClients, list[int]]):
     """Choose the idle clients that get work now."""
 
-    observe: Callable[[Update, Any, Now], Any] | None = None  # called with every accepted update first; returns a state
+    observe: Callable[[Update, Any, ServerView], Any] | None = (
+        None  # called with every accepted update first; returns a state
+    )
 
 
-def stateless(fn: Callable[[X, Now], Y]) -> Part[X, Y]:
-    """Return a part without a state, for any place, from a function of (x, now)."""
-    return Part(lambda x, state, now: (fn(x, now), state))
+def stateless(fn: Callable[[X, ServerView], Y]) -> Part[X, Y]:
+    """Return a part without a state, for any place, from a function of (x, view)."""
+    return Part(lambda x, state, view: (fn(x, view), state))
 
 
-def _keep(update: Update, state: None, _: Now) -> tuple[Update, None]:
+def _keep(update: Update, state: None, _: ServerView) -> tuple[Update, None]:
     return update, state
 
 
-def _pass_on(update: Update | None, state: None, _: Now) -> tuple[Update | None, None]:
+def _pass_on(update: Update | None, state: None, _: ServerView) -> tuple[Update | None, None]:
     return update, state
 
 
-def _add(update: Update, state: None, now: Now) -> tuple[Tensor, None]:
-    return torch.add(now.weights, now.moved(update), alpha=update.weight), state
+def _add(update: Update, state: None, view: ServerView) -> tuple[Tensor, None]:
+    return torch.add(view.weights, view.displacement(update), alpha=update.weight), state
 
 
-def _send_global(_: Update, state: None, __: Now) -> tuple[Start | None, None]:
+def _send_global(_: Update, state: None, __: ServerView) -> tuple[NextStart | None, None]:
     return None, state
 
 
-def _refill(roster: Roster, state: None, now: Now) -> tuple[list[int], None]:
-    return roster.draw(roster.limit - now.in_flight, now), state
+def _refill(roster: IdleClients, state: None, view: ServerView) -> tuple[list[int], None]:
+    return roster.draw(roster.concurrency - view.in_flight, view), state
 
 
 KEEP = Correct(_keep)  # no correction

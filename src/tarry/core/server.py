@@ -20,14 +20,14 @@ import torch
 from torch import Tensor
 
 from . import rng
-from .client_table import Room
-from .contracts import looked_at
-from .idle_clients import Roster
+from .client_table import SpillPolicy
+from .contracts import check_first_call
+from .idle_clients import IdleClients
 from .layout import Layout
-from .method import Horizon, Lab, Method, Now
+from .method import Method, RunLimits, ServerModel, ServerView
 from .rng import Stream
-from .state_tree import Ledger, copied, restored, tables
-from .tickets import NOTHING, LocalResult, Start, Ticket, Update
+from .state_tree import MemoryMeter, copied, restored, tables
+from .tickets import NOTHING, LocalResult, NextStart, Ticket, Update
 
 __all__ = ["Receipt", "Server"]
 
@@ -57,66 +57,68 @@ class Server:
         layout: Layout,
         n_clients: int,
         seed: int,
-        horizon: Horizon = Horizon(),  # noqa: B008 - a constant
-        lab: Lab | None = None,
-        watch: bool = False,
-        room: Room = Room(),  # noqa: B008 - a constant
+        limits: RunLimits = RunLimits(),  # noqa: B008 - a constant
+        model: ServerModel | None = None,
+        diagnose: bool = False,
+        spill: SpillPolicy = SpillPolicy(),  # noqa: B008 - a constant
     ):
         self.method, self.layout, self.n_clients = method, layout, n_clients
-        self._horizon, self._lab, self._watch, self._room = horizon, lab, watch, room
+        self._limits, self._model, self._diagnose, self._spill = limits, model, diagnose, spill
         self._stream = rng.key(seed, Stream.DISPATCH)
         self.weights = weights
         self.version = 0  # steps made
         self.numbers = 0  # tickets written
-        self.moments = 0  # decisions taken, for the keys of random draws
+        self.decisions = 0  # decisions taken, for the keys of random draws
         self.accepted = 0  # updates
-        self.since = 0.0  # the time since which at least one client has been training without a break
+        self.busy_since = 0.0  # the time since which at least one client has been training without a break
         self.visits = array("q", [0]) * n_clients
         self.tickets: dict[int, Ticket] = {}
-        self.starts: dict[int, Start] = {}
+        self.starts: dict[int, NextStart] = {}
         self.state: dict[str, Any] = {p: getattr(method, p).init(weights) for p in _PARTS}
         self._move_in()
         self._offers = [(p, offer) for p in _PARTS if (offer := getattr(method, p).offer) is not None]
-        self._apply = looked_at(method)
+        self._apply = check_first_call(method)
         self._observe = method.dispatch.observe
         self._both = None if method.step_and_reply is None else method.step_and_reply.apply
         self._remembers = any(s is not None for s in self.state.values())
-        self.settled_notes: dict[str, Any] | None = None  # diagnostics of the last step between arrivals
-        self.ledger = Ledger()
-        self.ledger.hold(weights)
+        self.step_notes: dict[str, Any] | None = None  # diagnostics of the last step between arrivals
+        self.meter = MemoryMeter()
+        self.meter.hold(weights)
 
-    def pick(self, roster: Roster, time: float) -> list[int]:
+    def select_clients(self, roster: IdleClients, time: float) -> list[int]:
         """Return the clients that get work now, from the dispatch part; it takes them out of the roster."""
         clients: list[int]
-        clients, self.state["dispatch"] = self._apply["dispatch"](roster, self.state["dispatch"], self._now(time))
+        clients, self.state["dispatch"] = self._apply["dispatch"](roster, self.state["dispatch"], self._next_view(time))
         return clients
 
     @property
-    def answer(self) -> Tensor:
+    def output_weights(self) -> Tensor:
         """The weights that are evaluated, and saved at the end."""
-        return self.weights if self.method.answer is None else self.method.answer(self.weights, self.state)
+        return (
+            self.weights if self.method.output_weights is None else self.method.output_weights(self.weights, self.state)
+        )
 
     def hand_out(self, client: int, time: float) -> Ticket:
         """Return a ticket with the client's own start, else with offered weights, else with the global weights."""
-        number, visit, now = self.numbers, self.visits[client], self.weights
+        number, visit, view = self.numbers, self.visits[client], self.weights
         self.numbers = number + 1
         self.visits[client] = visit + 1
         if not self.tickets:
-            self.since = time
+            self.busy_since = time
         own = self.starts.pop(client, None)
         if own is not None and not self._offers:  # the ledger's hold goes from the start to the ticket
             assert own.anchor is not None
             ticket = Ticket(number, client, visit, own.version, time, own.weights, own.anchor, own.payload, True)
         elif not self._offers:
-            self.ledger.hold(now)
-            ticket = _make(Ticket, (number, client, visit, self.version, time, now, now, NOTHING, False))
+            self.meter.hold(view)
+            ticket = _make(Ticket, (number, client, visit, self.version, time, view, view, NOTHING, False))
         else:
             ticket = self._with_offers(number, client, visit, time, own)
         self.tickets[number] = ticket
         return ticket
 
-    def _with_offers(self, number: int, client: int, visit: int, time: float, own: Start | None) -> Ticket:
-        weights, payload, moment = self.weights, dict(own.payload) if own else {}, self._moment(time)
+    def _with_offers(self, number: int, client: int, visit: int, time: float, own: NextStart | None) -> Ticket:
+        weights, payload, moment = self.weights, dict(own.payload) if own else {}, self._view(time)
         for part, make in self._offers:
             offer = make(client, self.state[part], moment)
             if offer is not None:
@@ -138,136 +140,136 @@ class Server:
         if own is not None:
             return own.weights
         for part, make in self._offers:
-            offer = make(client, self.state[part], self._moment(self.since))
+            offer = make(client, self.state[part], self._view(self.busy_since))
             weights = weights if offer is None or offer.weights is None else offer.weights
         return weights
 
     def receive(self, number: int, trained: LocalResult, time: float) -> Receipt:
         """Process the result of a ticket. A result that is not finite is rejected: the visit counts as lost."""
         if not trained.finite:
-            return self.lost(number, time)
+            return self.lose(number, time)
         ticket = self.tickets.pop(number)
         staleness = self.version - ticket.version
         delta, n_examples, n_steps, loss, _, extras, _, notes = trained
         update = _make(Update, (ticket, delta, n_examples, n_steps, staleness, loss, 1.0, extras, None))
         self.accepted += 1
-        now, state, apply = self._now(time), self.state, self._apply
-        if self._watch:
+        view, state, apply = self._next_view(time), self.state, self._apply
+        if self._diagnose:
             globals_ = len({id(t.anchor) for t in self.tickets.values()})
             own = {k: v.tolist() for k, v in notes.items()}
-            angles = {} if "difference" in self.method.local.gives else _alignment(update, now)
-            now = now._replace(notes={**own, **angles, "past_globals": globals_})
+            angles = {} if "difference" in self.method.local.uploads else _alignment(update, view)
+            view = view._replace(notes={**own, **angles, "past_globals": globals_})
         if self._observe is not None:
-            state["dispatch"] = self._observe(update, state["dispatch"], now)
-        corrected, state["correct"] = apply["correct"](update, state["correct"], now)
-        pooled, state["aggregate"] = apply["aggregate"](corrected, state["aggregate"], now)
-        stepped, start = self._step_and_reply(update, pooled, now)
+            state["dispatch"] = self._observe(update, state["dispatch"], view)
+        corrected, state["correct"] = apply["correct"](update, state["correct"], view)
+        pooled, state["aggregate"] = apply["aggregate"](corrected, state["aggregate"], view)
+        stepped, start = self._step_and_reply(update, pooled, view)
         if start is not None:
-            self._put(ticket.client, Start(start.weights, start.payload, self.weights, self.version))
+            self._put(ticket.client, NextStart(start.weights, start.payload, self.weights, self.version))
         self._release(ticket)
         if self._remembers:
-            self.ledger.watch(state)
-        return _make(Receipt, (ticket, True, stepped, staleness, now.notes))
+            self.meter.observe(state)
+        return _make(Receipt, (ticket, True, stepped, staleness, view.notes))
 
-    def settle(self, time: float) -> bool:
+    def end_instant(self, time: float) -> bool:
         """Call the aggregate's `on_instant_end`, after an instant's last arrival; return whether it made a step."""
         on_instant_end = self.method.aggregate.on_instant_end
         if on_instant_end is None:
             return False
-        now = self._now(time)
-        if self._watch:
-            now = now._replace(notes={})
-        pooled, self.state["aggregate"] = on_instant_end(self.state["aggregate"], now)
-        stepped = self._step(pooled, now)
-        self.settled_notes = now.notes
+        view = self._next_view(time)
+        if self._diagnose:
+            view = view._replace(notes={})
+        pooled, self.state["aggregate"] = on_instant_end(self.state["aggregate"], view)
+        stepped = self._step(pooled, view)
+        self.step_notes = view.notes
         if self._remembers:
-            self.ledger.watch(self.state)
+            self.meter.observe(self.state)
         return stepped
 
-    def wakes(self, time: float) -> float:
+    def next_wakeup(self, time: float) -> float:
         """Return the time at which to call `settle` even if no update arrives; inf while no ticket is out."""
         next_wakeup = self.method.aggregate.next_wakeup
         if next_wakeup is None or not self.tickets:
             return inf
-        return next_wakeup(self.state["aggregate"], self._moment(time))
+        return next_wakeup(self.state["aggregate"], self._view(time))
 
-    def lost(self, number: int, time: float) -> Receipt:
+    def lose(self, number: int, time: float) -> Receipt:
         """Process the loss of a ticket. A client that had a start of its own gets the same start again."""
         ticket = self.tickets.pop(number)
-        if ticket.own:
-            self._put(ticket.client, Start(ticket.sent, ticket.payload, ticket.anchor, ticket.version))
+        if ticket.from_reply:
+            self._put(ticket.client, NextStart(ticket.sent, ticket.payload, ticket.anchor, ticket.version))
         staleness = self.version - ticket.version
-        now = self._now(time)
-        pooled, self.state["aggregate"] = self._apply["aggregate"](None, self.state["aggregate"], now)
-        stepped = self._step(pooled, now)
+        view = self._next_view(time)
+        pooled, self.state["aggregate"] = self._apply["aggregate"](None, self.state["aggregate"], view)
+        stepped = self._step(pooled, view)
         self._release(ticket)
         return Receipt(ticket, False, stepped, staleness)
 
     def _move_in(self) -> None:
         for name, table in tables(self.state, "server"):
-            table.move_in(self._room, name, self.weights.device)
+            table.attach(self._spill, name, self.weights.device)
 
     def close(self) -> None:
         """Close the tables of clients at the end of a run."""
         for _, table in tables(self.state):
             table.close()
 
-    def _step_and_reply(self, update: Update, pooled: Update | None, now: Now) -> tuple[bool, Start | None]:
+    def _step_and_reply(self, update: Update, pooled: Update | None, view: ServerView) -> tuple[bool, NextStart | None]:
         """Call the step and the reply, or what the method computes both with if the step is by this very update."""
-        both = self._both(update, now) if self._both is not None and pooled is update else None
+        both = self._both(update, view) if self._both is not None and pooled is update else None
         if both is not None:
             weights, start = both
             self._replace_global(weights)
             return True, start
-        stepped = self._step(pooled, now)
-        start, self.state["reply"] = self._apply["reply"](update, self.state["reply"], now)
+        stepped = self._step(pooled, view)
+        start, self.state["reply"] = self._apply["reply"](update, self.state["reply"], view)
         return stepped, start
 
-    def _step(self, pooled: Update | None, now: Now) -> bool:
+    def _step(self, pooled: Update | None, view: ServerView) -> bool:
         if pooled is None:
             return False
-        weights, self.state["step"] = self._apply["step"](pooled, self.state["step"], now)
+        weights, self.state["step"] = self._apply["step"](pooled, self.state["step"], view)
         self._replace_global(weights)
         return True
 
     def _replace_global(self, weights: Tensor) -> None:
-        self.ledger.hold(weights)
-        self.ledger.release(self.weights)
+        self.meter.hold(weights)
+        self.meter.release(self.weights)
         self.weights = weights
         self.version += 1
 
-    def _now(self, time: float) -> Now:
+    def _next_view(self, time: float) -> ServerView:
         """Return the view for a new decision, which has its own random key."""
-        self.moments += 1
-        return self._moment(time)
+        self.decisions += 1
+        return self._view(time)
 
-    def _moment(self, time: float) -> Now:
+    def _view(self, time: float) -> ServerView:
         """Return the view without a new decision: no random key is used up."""
         n, here = len(self.tickets), (self.weights, self.layout, self.version, time)
-        fixed = (self.accepted, self._horizon, self._lab, None, self.since)
-        return _make(Now, (*here, n, self.n_clients, self._stream, self.moments, *fixed))
+        fixed = (self.accepted, self._limits, self._model, None, self.busy_since)
+        return _make(ServerView, (*here, n, self.n_clients, self._stream, self.decisions, *fixed))
 
-    def _put(self, client: int, start: Start) -> None:
+    def _put(self, client: int, start: NextStart) -> None:
         self.starts[client] = start
         self._hold(start.weights, start.anchor, start.payload)
 
     def _hold(self, weights: Tensor, anchor: Tensor | None, payload: Mapping[str, Tensor]) -> None:
-        self.ledger.hold(weights)
+        self.meter.hold(weights)
         if anchor is not None and anchor is not weights:
-            self.ledger.hold(anchor)
+            self.meter.hold(anchor)
         for tensor in payload.values():
-            self.ledger.hold(tensor)
+            self.meter.hold(tensor)
 
     def _release(self, ticket: Ticket) -> None:
         self._let_go(ticket.sent, ticket.anchor, ticket.payload)
 
     def _let_go(self, weights: Tensor, anchor: Tensor | None, payload: Mapping[str, Tensor]) -> None:
-        self.ledger.release(weights)
+        self.meter.release(weights)
         if anchor is not None and anchor is not weights:
-            self.ledger.release(anchor)
+            self.meter.release(anchor)
         if payload:
             for tensor in payload.values():
-                self.ledger.release(tensor)
+                self.meter.release(tensor)
 
     def save(self) -> dict[str, Any]:
         """Return the whole state as a plain record."""
@@ -275,42 +277,42 @@ class Server:
             "weights": self.weights,
             "version": self.version,
             "numbers": self.numbers,
-            "moments": self.moments,
+            "moments": self.decisions,
             "accepted": self.accepted,
-            "since": self.since,
+            "since": self.busy_since,
             "visits": torch.tensor(self.visits),
             "tickets": [_plain(t) for t in self.tickets.values()],
             "starts": {c: _plain(s) for c, s in self.starts.items()},
             "state": copied(self.state),
-            "peak": self.ledger.peak,
+            "peak": self.meter.peak,
         }
 
     def load(self, saved: dict[str, Any]) -> None:
         """Restore the state that `save` returned."""
         self.weights, self.version = saved["weights"], saved["version"]
-        self.numbers, self.moments, self.accepted = saved["numbers"], saved["moments"], saved["accepted"]
-        self.since = saved["since"]
+        self.numbers, self.decisions, self.accepted = saved["numbers"], saved["moments"], saved["accepted"]
+        self.busy_since = saved["since"]
         self.visits = array("q", saved["visits"].tolist())
         self.tickets = {t["number"]: Ticket(**t) for t in saved["tickets"]}
-        self.starts = {c: Start(**s) for c, s in saved["starts"].items()}
+        self.starts = {c: NextStart(**s) for c, s in saved["starts"].items()}
         self.state = restored(saved["state"], self.state)
         self._move_in()
-        self.ledger = Ledger(peak=saved["peak"])
-        self.ledger.hold(self.weights)
+        self.meter = MemoryMeter(peak=saved["peak"])
+        self.meter.hold(self.weights)
         for t in self.tickets.values():
             self._hold(t.sent, t.anchor, t.payload)
         for s in self.starts.values():
             self._hold(s.weights, s.anchor, s.payload)
 
 
-def _alignment(update: Update, now: Now) -> dict[str, Any]:
+def _alignment(update: Update, view: ServerView) -> dict[str, Any]:
     """Return diagnostics of the angle between an update and the drift of the global since its hand-out.
 
     The cosine is given for the whole vector and layer by layer. Its absolute value is the share of a vector that a
     projection onto the other removes; below 0 the two conflict. Without a drift there are no diagnostics.
     """
-    layout = now.layout
-    drift, delta = layout.params(now.weights - update.ticket.anchor), layout.params(update.delta)
+    layout = view.layout
+    drift, delta = layout.params(view.weights - update.ticket.anchor), layout.params(update.delta)
     stretches = [slice(0, layout.n_params), *(b.at for b in layout.layers)]
     cosines = [torch.nn.functional.cosine_similarity(drift[at], delta[at], dim=0).item() for at in stretches]
     if not drift.any():
@@ -324,5 +326,5 @@ def _alignment(update: Update, now: Now) -> dict[str, Any]:
     }
 
 
-def _plain(x: Ticket | Start) -> dict[str, Any]:
+def _plain(x: Ticket | NextStart) -> dict[str, Any]:
     return {**x._asdict(), "payload": dict(x.payload)}

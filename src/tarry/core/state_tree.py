@@ -15,9 +15,9 @@ from typing import Any, Self, cast
 
 from torch import Tensor
 
-from .client_table import Marks, Table
+from .client_table import ClientScalars, ClientTable
 
-__all__ = ["Ledger", "StateRecord", "copied", "restored", "tables", "tensors"]
+__all__ = ["MemoryMeter", "StateRecord", "copied", "restored", "tables", "tensors"]
 
 
 class StateRecord:
@@ -41,16 +41,16 @@ def tensors(tree: Any) -> Iterator[Tensor]:
     """Yield every tensor of a tree."""
     if isinstance(tree, Tensor):
         yield tree
-    elif isinstance(tree, Table):
+    elif isinstance(tree, ClientTable):
         yield from tree.values()
     else:
         for _, value in _children(tree):
             yield from tensors(value)
 
 
-def tables(tree: Any, name: str = "table") -> Iterator[tuple[str, Table]]:
+def tables(tree: Any, name: str = "table") -> Iterator[tuple[str, ClientTable]]:
     """Yield every table of a tree, with a name made of the path to it."""
-    if isinstance(tree, Table):
+    if isinstance(tree, ClientTable):
         yield name, tree
     else:
         for key, value in _children(tree):
@@ -59,8 +59,8 @@ def tables(tree: Any, name: str = "table") -> Iterator[tuple[str, Table]]:
 
 def copied(tree: Any) -> Any:
     """Return the tree as it is now, whatever is written to it later. Tensors are shared: nothing writes to them."""
-    if isinstance(tree, Table):
-        return Table.load(tree.save())
+    if isinstance(tree, ClientTable):
+        return ClientTable.load(tree.save())
     if isinstance(tree, StateRecord):
         return type(tree).load({k: copied(v) for k, v in tree.dump().items()})
     if isinstance(tree, dict):
@@ -87,27 +87,27 @@ def restored(tree: Any, like: Any) -> Any:
 
 
 def _children(tree: Any) -> Iterable[tuple[Any, Any]]:
-    """Return what a branch of a tree holds, by key; nothing for a leaf. Marks are a leaf: they hold no tensors."""
+    """Return the children of a branch by key; nothing for a leaf. ClientScalars are a leaf: they hold no tensors."""
     if isinstance(tree, StateRecord):
         return tree.dump().items()
-    if isinstance(tree, dict) and not isinstance(tree, Marks):
+    if isinstance(tree, dict) and not isinstance(tree, ClientScalars):
         return tree.items()
     return enumerate(tree) if isinstance(tree, list | tuple) else ()
 
 
-class Ledger:
+class MemoryMeter:
     """Bytes of distinct tensors held, and the most there ever were. A tensor held twice counts once."""
 
     def __init__(self, *, peak: int = 0):
         self._held: dict[int, int] = {}
-        self.now, self.peak = 0, peak
+        self.held, self.peak = 0, peak
 
     def hold(self, t: Tensor) -> None:
         count = self._held.get(id(t), 0)
         self._held[id(t)] = count + 1
         if count == 0:
-            self.now += t.nbytes
-            self.peak = max(self.peak, self.now)
+            self.held += t.nbytes
+            self.peak = max(self.peak, self.held)
 
     def release(self, t: Tensor) -> None:
         count = self._held[id(t)] - 1
@@ -115,17 +115,17 @@ class Ledger:
             self._held[id(t)] = count
         else:
             del self._held[id(t)]
-            self.now -= t.nbytes
+            self.held -= t.nbytes
 
-    def watch(self, tree: Any) -> None:
+    def observe(self, tree: Any) -> None:
         """Count a record that is kept beside what is held."""
         extra = {id(x): x.nbytes for x in _holders(tree) if id(x) not in self._held}
-        self.peak = max(self.peak, self.now + sum(extra.values()))
+        self.peak = max(self.peak, self.held + sum(extra.values()))
 
 
-def _holders(tree: Any) -> Iterator[Tensor | Table]:
+def _holders(tree: Any) -> Iterator[Tensor | ClientTable]:
     """Yield tensors, and tables as a whole: they know their size."""
-    if isinstance(tree, Tensor | Table):
+    if isinstance(tree, Tensor | ClientTable):
         yield tree
     else:
         for _, value in _children(tree):

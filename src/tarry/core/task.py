@@ -73,9 +73,9 @@ class Task:
     train: Examples | None = field(default=None, repr=False)
     groups: Tensor | None = field(default=None, repr=False)
     score: Callable[[Tensor, Tensor], Tensor] | None = accuracy
-    unlabelled: Tensor | None = field(default=None, repr=False)  # inputs the server has, without labels
-    unlabelled_mask: Tensor | None = field(default=None, repr=False)  # which of their places count, for sequences
-    distil_lr: float | None = None  # the rate at which the server may distil, where it is known
+    unlabeled: Tensor | None = field(default=None, repr=False)  # inputs the server has, without labels
+    unlabeled_mask: Tensor | None = field(default=None, repr=False)  # which of their places count, for sequences
+    distill_lr: float | None = None  # the rate at which the server may distil, where it is known
     #: (inputs, numbers in [0, 1), a row of `draws` an input) → inputs as they are trained on, fresh every epoch
     augment: Callable[[Tensor, Tensor], Tensor] | None = None
     draws: int = 0
@@ -104,6 +104,6 @@ class Task:
         else:
             clients = [(cast(x), cast(y)) for x, y in clients]
         test = None if self.test is None else (cast(self.test[0]), cast(self.test[1]))
-        unlabelled = None if self.unlabelled is None else cast(self.unlabelled)
-        mask = None if self.unlabelled_mask is None else self.unlabelled_mask.to(device)
-        return replace(self, clients=clients, test=test, unlabelled=unlabelled, unlabelled_mask=mask)
+        unlabelled = None if self.unlabeled is None else cast(self.unlabeled)
+        mask = None if self.unlabeled_mask is None else self.unlabeled_mask.to(device)
+        return replace(self, clients=clients, test=test, unlabeled=unlabelled, unlabeled_mask=mask)

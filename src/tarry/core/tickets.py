@@ -2,8 +2,8 @@
 
     Ticket    the server's record of a hand-out; staleness is computed from it, never from what a client reports
     Update    the result of a visit, with its ticket
-    Start     a client's own next start, in place of the global weights of the moment
-    Offer     what a part adds to a hand-out
+    NextStart a client's own next start, in place of the global weights of the moment
+    TicketExtras what a part adds to a hand-out
     VisitJob       a visit to train; LocalResult: its result
 
 Staleness is the number of server steps between hand-out and arrival; 0 = fresh.
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-__all__ = ["NOTHING", "LocalResult", "Offer", "Start", "Ticket", "Update", "VisitJob"]
+__all__ = ["NOTHING", "LocalResult", "NextStart", "Ticket", "TicketExtras", "Update", "VisitJob"]
 
 NOTHING: Mapping[str, Tensor] = MappingProxyType({})
 
@@ -34,7 +34,7 @@ class Ticket(NamedTuple):
     sent: Tensor  # the weights the client was given
     anchor: Tensor  # the global weights then
     payload: Mapping[str, Tensor] = NOTHING  # sent with the weights
-    own: bool = False  # `sent` is the client's own start, made by the reply to its last update
+    from_reply: bool = False  # `sent` is the client's own start, made by the reply to its last update
 
 
 class _Update(NamedTuple):
@@ -65,7 +65,7 @@ class Update(_Update):
         return Update(*self._replace(**{"endpoint": None, **changes}))
 
 
-class Start(NamedTuple):
+class NextStart(NamedTuple):
     """A client's own next start, made at its arrival; the server fills in `anchor` and `version` after its step."""
 
     weights: Tensor
@@ -74,7 +74,7 @@ class Start(NamedTuple):
     version: int = 0
 
 
-class Offer(NamedTuple):
+class TicketExtras(NamedTuple):
     """What a server part adds to a hand-out: a payload, and weights in place of the global ones (None: those)."""
 
     payload: Mapping[str, Tensor] = NOTHING

@@ -77,7 +77,7 @@ class TarryProtocol:
         federation: str,
         expected_work: Callable[[int], tuple[int, int]] | None = None,
     ):
-        extras = frozenset(EXTRA + name for name in rule.gives)
+        extras = frozenset(EXTRA + name for name in rule.uploads)
         self._schema = ArraySchema({"delta": (layout.size,)}, _numpy_dtype(dtype), extras, layout.size)
         self._federation, self._expected_work = federation, expected_work
 
@@ -171,7 +171,7 @@ def check_flower_app(method: Method, label: str) -> None:
         problems.append(f"its clients train by a rule of their own ({type(rule).__name__})")
     reads = frozenset[str]().union(*(getattr(method, p).required_extras for p in _PARTS))
     demands = frozenset[str]().union(*(getattr(method, p).must_be_used for p in _PARTS))
-    for what, names in (("send back", reads | rule.gives), ("use", demands | rule.needs)):
+    for what, names in (("send back", reads | rule.uploads), ("use", demands | rule.required_payload)):
         if names:
             problems.append(f"its clients must {what} {', '.join(sorted(names))}")
     if problems:

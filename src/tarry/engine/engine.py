@@ -17,7 +17,7 @@ from typing import Any
 from torch import Tensor
 
 from ..core.events import Event, EventKind
-from ..core.idle_clients import Roster
+from ..core.idle_clients import IdleClients
 from ..core.server import Receipt, Server
 from ..core.tickets import LocalResult, Ticket
 from .budget import Budget
@@ -41,7 +41,7 @@ class Engine:
     def __init__(
         self,
         server: Server,
-        idle: Roster,
+        idle: IdleClients,
         budget: Budget,
         *,
         max_tickets: int = 1,
@@ -95,7 +95,7 @@ class Engine:
     def lose(self, time: float, number: int, *, rejected: bool = False) -> Receipt:
         """End a ticket without an update: it was lost, or (`rejected`) its result was not finite."""
         self._enter(time)
-        receipt = self.server.lost(number, time)
+        receipt = self.server.lose(number, time)
         if rejected:
             self._count_rejection(receipt)
         else:
@@ -112,10 +112,10 @@ class Engine:
         """
         self._enter(time)
         self.in_instant = False
-        if self._steps_between_arrivals and self.server.settle(time):
+        if self._steps_between_arrivals and self.server.end_instant(time):
             self._emit("step", stepped=True)
             if self.diagnostics is not None:
-                self.diagnostics.record_notes(time, self.server.settled_notes or {})
+                self.diagnostics.record_notes(time, self.server.step_notes or {})
             if self.server.version >= self._max_rounds:
                 self.stop_reason = "rounds"
                 return []
@@ -143,7 +143,7 @@ class Engine:
 
     def next_wakeup(self) -> float:
         """Return the time at which the server wants an instant even if nothing arrives; inf if it wants none."""
-        return self.server.wakes(self.time) if self._steps_between_arrivals else inf
+        return self.server.next_wakeup(self.time) if self._steps_between_arrivals else inf
 
     def changes_to(self, present: Collection[int]) -> list[Change]:
         """Return the leaves and joins after which only clients in `present` can be handed tickets."""
@@ -219,7 +219,7 @@ class Engine:
         again = True
         while again:
             again = False
-            for client in self.server.pick(self.idle, self.time):
+            for client in self.server.select_clients(self.idle, self.time):
                 seconds = None
                 if duration is not None and (seconds := duration(client, self.server.visits[client])) is None:
                     again = True

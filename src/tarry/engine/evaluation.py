@@ -41,5 +41,5 @@ class Evaluation:
         """Return accuracy and loss of the output weights; those of the last score if no step was made since."""
         assert self._evaluate is not None
         if self._engine.is_unscored:
-            return self._evaluate(self._engine.server.answer)
+            return self._evaluate(self._engine.server.output_weights)
         return self._engine.curve[-1][2:]

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from ..core.errors import BadInput, TarryError, WorkerDied
 from ..core.layout import Layout
 from ..core.local_rule import LocalRule
-from ..core.optim import Optimiser
+from ..core.optim import Optimizer
 from ..core.task import Shards, Task
 from ..core.tickets import LocalResult, Ticket, VisitJob
 from ..training.determinism import deterministic
@@ -85,7 +85,7 @@ class _Trainer:
     def train(
         self,
         who: tuple[int, int, int],
-        optimiser: Optimiser | None,
+        optimiser: Optimizer | None,
         memory: Mapping[str, Array],
         names: Sequence[str],
         sent: Array,
@@ -318,6 +318,6 @@ def _setup(
     clients = task.clients if shards is None else [(shards.x, shards.y)]
     arrays = [(x.cpu().numpy(), y.cpu().numpy()) for x, y in clients]
     sizes = None if shards is None else np.diff(shards.ends).tolist()
-    bare = replace(task, model=nn.Module, clients=(), test=None, unlabelled=None, unlabelled_mask=None)
+    bare = replace(task, model=nn.Module, clients=(), test=None, unlabeled=None, unlabeled_mask=None)
     here, device = copy.deepcopy(module).cpu(), next(module.parameters()).device.type
     return _Setup(here, layout, bare, arrays, sizes, rule, replace(work, optimizer_at=None), seed, precision, device)

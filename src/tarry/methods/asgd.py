@@ -26,4 +26,4 @@ def asgd(
     *, eta: Annotated[float, "η, the server's learning rate; 1/clients makes a round of equals FedAvg"] = 0.4
 ) -> Method:
     """Add every arriving displacement to the global weights, however old."""
-    return Method("asgd", step=add(eta), correction=delay_correction(shifted(0.0)))
+    return Method("asgd", step=add(eta), as_correction=delay_correction(shifted(0.0)))

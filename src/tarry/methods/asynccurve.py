@@ -31,12 +31,12 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor
 
-from ..core.client_table import Marks
+from ..core.client_table import ClientScalars
 from ..core.errors import BadInput
-from ..core.method import Geodesic, Method, Now
+from ..core.method import Geodesic, Method, ServerView
 from ..core.parts import Correct, Step
 from ..core.state_tree import StateRecord
-from ..core.tickets import Offer, Update
+from ..core.tickets import TicketExtras, Update
 from ..parts.curve import SHIFT, CurveLearning, CurveName, ProximalName, SolverName
 from ..parts.endpoint import delay_correction, dynamic, orthogonal, shifted
 from ..parts.manifold import bezier, line, printed, step_along
@@ -53,7 +53,7 @@ CURVES: dict[str, Geodesic] = {"bezier": bezier, "printed": printed, "line": lin
 class CurveState(StateRecord):
     """What the server remembers from step to step."""
 
-    counts: Marks  # the updates of every client so far
+    counts: ClientScalars  # the updates of every client so far
     total: int  # all updates so far
     shift: Tensor | None  # Θ^τ − Θ^(τ+1) of the last step, if it is sent
     swa: Tensor | None  # Θ^SWA
@@ -106,43 +106,45 @@ class CurveStep:
         )
 
     def init(self, _: Tensor) -> CurveState:
-        return CurveState(counts=Marks(), total=0, shift=None, swa=None, models=0)
+        return CurveState(counts=ClientScalars(), total=0, shift=None, swa=None, models=0)
 
-    def apply(self, update: Update, state: CurveState, now: Now) -> tuple[Tensor, CurveState]:
-        alpha, state = self.alpha(update, state, now)
-        here = now.layout.params(now.weights)
+    def apply(self, update: Update, state: CurveState, view: ServerView) -> tuple[Tensor, CurveState]:
+        alpha, state = self.alpha(update, state, view)
+        here = view.layout.params(view.weights)
         shift = empty_pooled(here) if self.moments else None
-        new = step_along(self.curve, now, min(alpha, 1.0), update, left=shift)  # Θ^(τ+1), Eq. 31; shift = Θ^τ − Θ^(τ+1)
-        swa, models = self.average(new, state, now)
-        if self.periodic and swa is not None and now.version % self.periodic == 0:  # Sec. 5.1
+        new = step_along(
+            self.curve, view, min(alpha, 1.0), update, left=shift
+        )  # Θ^(τ+1), Eq. 31; shift = Θ^τ − Θ^(τ+1)
+        swa, models = self.average(new, state, view)
+        if self.periodic and swa is not None and view.version % self.periodic == 0:  # Sec. 5.1
             new = swa
-            shift = here - now.layout.params(new) if self.moments else None
+            shift = here - view.layout.params(new) if self.moments else None
         return new, replace(state, shift=shift, swa=swa, models=models)
 
-    def alpha(self, update: Update, state: CurveState, now: Now) -> tuple[float, CurveState]:
+    def alpha(self, update: Update, state: CurveState, view: ServerView) -> tuple[float, CurveState]:
         """α = η(τ) / (K p_i), not yet cut at 1; an update that stands for several clients has no p_i."""
-        alpha = self.rate(now.version) * update.weight
+        alpha = self.rate(view.version) * update.weight
         i = update.ticket.client
         if i < 0:
             return alpha, state
         state.counts[i], state = state.counts.get(i, 0) + 1, replace(state, total=state.total + 1)
         if self.penalty:
-            alpha = alpha * state.total / (now.n_clients * state.counts[i])  # p_i = counts_i / total
+            alpha = alpha * state.total / (view.n_clients * state.counts[i])  # p_i = counts_i / total
         return alpha, state
 
     def rate(self, tau: int) -> float:
         """η(τ) = η (1 − (1 − low) u), u = ((τ − 1) mod c + 1)/c."""
         return self.eta * (1 - (1 - self.low) * ((tau - 1) % self.cycle + 1) / self.cycle)
 
-    def average(self, new: Tensor, state: CurveState, now: Now) -> tuple[Tensor | None, int]:
+    def average(self, new: Tensor, state: CurveState, view: ServerView) -> tuple[Tensor | None, int]:
         """Θ^SWA with Θ^(τ+1) in it, if τ ≡ 0 mod c in the last part of the budget; and the number of its models."""
-        if self.swa >= 1 or now.progress < self.swa or now.version % self.cycle != 0:
+        if self.swa >= 1 or view.progress < self.swa or view.version % self.cycle != 0:
             return state.swa, state.models
         models = state.models + 1
         return (new if state.swa is None else torch.lerp(state.swa, new, 1 / models)), models
 
-    def offer(self, _: int, state: CurveState, __: Now) -> Offer | None:
-        return None if state.shift is None else Offer({SHIFT: state.shift})
+    def offer(self, _: int, state: CurveState, __: ServerView) -> TicketExtras | None:
+        return None if state.shift is None else TicketExtras({SHIFT: state.shift})
 
 
 def averaged(weights: Tensor, states: Mapping[str, Any]) -> Tensor:
@@ -203,5 +205,5 @@ def asynccurve(
         local=local,
         correct=correction_part(correction, statistic, switch),
         step=CurveStep(eta, low, cycle, penalty, swa, periodic, moments, CURVES[curve]).part(),
-        answer=averaged,
+        output_weights=averaged,
     )

@@ -29,9 +29,9 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from ..core.client_table import Marks
+from ..core.client_table import ClientScalars
 from ..core.errors import BadInput
-from ..core.method import Method, Now
+from ..core.method import Method, ServerView
 from ..core.parts import Aggregate
 from ..core.tickets import Update
 from ..parts.cached import RowCache, as_update, replace_row
@@ -51,7 +51,7 @@ class Calibration(RowCache):
     """The h_i with their sum, and what arrived since the last step."""
 
     then: Tensor  # the sum of the h_i at the last step
-    S: Marks = field(default_factory=Marks)
+    S: ClientScalars = field(default_factory=ClientScalars)
     count: int = 0
     examples: int = 0
     steps: int = 0
@@ -66,31 +66,31 @@ def calibrated(size: int) -> Aggregate:
         cache = RowCache.empty(weights)
         return Calibration(cache.rows, cache.sum, cache.sum)
 
-    def apply(update: Update | None, state: Calibration, now: Now) -> tuple[Update | None, Calibration]:
+    def apply(update: Update | None, state: Calibration, view: ServerView) -> tuple[Update | None, Calibration]:
         if update is None:
             return None, state
-        state = replace_row(state, update.ticket.client, storable(update, now))  # h_i ← Δ_i
+        state = replace_row(state, update.ticket.client, storable(update, view))  # h_i ← Δ_i
         state.S[update.ticket.client] = True
         examples, steps = state.examples + update.n_examples, state.steps + update.n_steps
         state = replace(state, count=state.count + 1, examples=examples, steps=steps)
         if state.count < size:
             return None, state
-        return as_update(_v(state, now), now, examples, steps), Calibration(state.rows, state.sum, state.sum)
+        return as_update(_v(state, view), view, examples, steps), Calibration(state.rows, state.sum, state.sum)
 
     return Aggregate(apply, init, dropped_extras=frozenset({CONTROL}))
 
 
-def _v(state: Calibration, now: Now) -> Tensor:
+def _v(state: Calibration, view: ServerView) -> Tensor:
     """Return v = h + (1/|S|) Σ (Δ_i − h_i) = then/N + (sum − then)/|S|; for statistics, the way to their mean."""
-    n, total, then, s, v = now.layout.n_params, state.sum, state.then, len(state.S), empty_pooled(now.weights)
-    rest = 1 / now.n_clients - 1 / s
+    n, total, then, s, v = view.layout.n_params, state.sum, state.then, len(state.S), empty_pooled(view.weights)
+    rest = 1 / view.n_clients - 1 / s
     if (kernels := kernels_for(total, then)) is not None:
         partition((0, len(total))).run(kernels.weighed, total, then, 1 / s, rest, v)
     else:
         for now_, before, out in blocks(total, then, v):
             out.copy_(torch.div(now_, s).add_(before, alpha=rest))
-    if now.layout.stats:
-        v[n:] = total[n:] / len(state.rows) - now.weights[n:]
+    if view.layout.stats:
+        v[n:] = total[n:] / len(state.rows) - view.weights[n:]
     return v
 
 

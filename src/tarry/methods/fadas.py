@@ -25,7 +25,7 @@ from typing import Annotated, Any, Literal
 from torch import Tensor
 
 from ..core.errors import BadInput
-from ..core.method import Method, Now
+from ..core.method import Method, ServerView
 from ..core.parts import EACH_ARRIVAL, Aggregate
 from ..core.state_tree import StateRecord
 from ..core.tickets import Update
@@ -52,9 +52,9 @@ def with_longest_delay(part: Aggregate) -> Aggregate:
     def init(weights: Tensor) -> LongestDelay:
         return LongestDelay(part.init(weights))
 
-    def apply(update: Update | None, state: LongestDelay, now: Now) -> tuple[Update | None, LongestDelay]:
+    def apply(update: Update | None, state: LongestDelay, view: ServerView) -> tuple[Update | None, LongestDelay]:
         tau_max = state.tau_max if update is None else max(state.tau_max, update.staleness)
-        mean, inner = part(update, state.inner, now)
+        mean, inner = part(update, state.inner, view)
         if mean is None:
             return None, LongestDelay(inner, tau_max)
         return mean.replace(staleness=tau_max), LongestDelay(inner)

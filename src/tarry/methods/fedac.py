@@ -41,10 +41,10 @@ from torch import Tensor
 
 from ..core.errors import BadInput
 from ..core.local_rule import LocalRule
-from ..core.method import Method, Now
+from ..core.method import Method, ServerView
 from ..core.parts import Aggregate, Correct, Step
 from ..core.state_tree import StateRecord
-from ..core.tickets import Offer, Update
+from ..core.tickets import TicketExtras, Update
 from ..parts.aggregate import Sums, accumulate, empty_sums, mean_update
 from ..parts.manifold import CONTROL, inner
 from ..parts.moments import Second, adam
@@ -59,9 +59,9 @@ EPS = 1e-8
 def similar(floor: float) -> Correct:
     """A correct part: the update's weight becomes max(r_i, floor), 1 where the server has not moved."""
 
-    def apply(update: Update, state: None, now: Now) -> tuple[Update, None]:
-        params = now.layout.params
-        way, own = params(now.weights) - params(update.ticket.anchor), params(update.delta)
+    def apply(update: Update, state: None, view: ServerView) -> tuple[Update, None]:
+        params = view.layout.params
+        way, own = params(view.weights) - params(update.ticket.anchor), params(update.delta)
         size = torch.sqrt(inner(way, way) * inner(own, own))
         if update.staleness == 0 or size == 0:
             return update, state
@@ -88,19 +88,19 @@ def weighted_buffer(size: int, *, correction: bool) -> Aggregate:
     def init(weights: Tensor) -> WeightedBuffer:
         return WeightedBuffer(empty_sums(weights), weights.new_zeros(()))
 
-    def apply(update: Update | None, state: WeightedBuffer, now: Now) -> tuple[Update | None, WeightedBuffer]:
+    def apply(update: Update | None, state: WeightedBuffer, view: ServerView) -> tuple[Update | None, WeightedBuffer]:
         if update is None:
             return None, state
-        sums = accumulate(state.sums, update.replace(weight=1.0), now, update.weight, carries=carries)
+        sums = accumulate(state.sums, update.replace(weight=1.0), view, update.weight, carries=carries)
         if sums.count < size:
             return None, replace(state, sums=sums)
-        mean, c = mean_update(sums, now), state.c
+        mean, c = mean_update(sums, view), state.c
         if CHANGE in mean.extras:
-            c = torch.add(c, mean.extras[CHANGE], alpha=size / now.n_clients)  # c + (K/N) Σ p_i (c_i⁺ − c_i)
-        return mean, WeightedBuffer(empty_sums(now.weights), c)
+            c = torch.add(c, mean.extras[CHANGE], alpha=size / view.n_clients)  # c + (K/N) Σ p_i (c_i⁺ − c_i)
+        return mean, WeightedBuffer(empty_sums(view.weights), c)
 
-    def offer(_: int, state: WeightedBuffer, __: Now) -> Offer:
-        return Offer({VARIATE: state.c})
+    def offer(_: int, state: WeightedBuffer, __: ServerView) -> TicketExtras:
+        return TicketExtras({VARIATE: state.c})
 
     return Aggregate(
         apply, init, offer if correction else None, payload_keys=frozenset({VARIATE} if correction else ())
@@ -113,10 +113,10 @@ def prospective(eta: float, beta1: float, second: Second | None) -> Step:
     def init(weights: Tensor) -> dict[str, Tensor]:
         return dict.fromkeys(("m",) if second is None else ("m", "v"), weights.new_zeros(()))
 
-    def apply(update: Update, state: dict[str, Tensor], now: Now) -> tuple[Tensor, dict[str, Tensor]]:
-        n, goes = now.layout.n_params, now.moved(update)
+    def apply(update: Update, state: dict[str, Tensor], view: ServerView) -> tuple[Tensor, dict[str, Tensor]]:
+        n, goes = view.layout.n_params, view.displacement(update)
         goes = goes if update.weight == 1 else goes * update.weight
-        delta, w = goes[:n], now.weights[:n]
+        delta, w = goes[:n], view.weights[:n]
         m = torch.lerp(delta, state["m"], beta1)
         ahead, kept = torch.lerp(delta, m, beta1), {"m": m}
         if second is None:
@@ -124,7 +124,7 @@ def prospective(eta: float, beta1: float, second: Second | None) -> Step:
         else:
             v = kept["v"] = second(state["v"], delta)
             new = torch.addcdiv(w, ahead, v.sqrt().add_(EPS), value=eta)
-        return torch.cat([new, now.weights[n:] + goes[n:]]) if now.layout.stats else new, kept
+        return torch.cat([new, view.weights[n:] + goes[n:]]) if view.layout.stats else new, kept
 
     return Step(apply, init)
 

@@ -45,5 +45,5 @@ def fedasync(
         staleness=f"τ = server steps since hand-out; weight α s(τ), s {staleness}",
         local=ProximalRule(mu) if mu else LocalRule(),
         step=mix(alpha, s, flag="alpha"),
-        correction=trust_position(),
+        as_correction=trust_position(),
     )

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from ..core.errors import BadInput
 from ..core.layout import Block, Kind, Layout
-from ..core.local_rule import Brief, Context, Functions, LocalRule
-from ..core.method import Method, Personal
-from ..core.optim import Optimiser
+from ..core.local_rule import ClientModel, Context, LocalRule, VisitInput
+from ..core.method import Method, Personalization
+from ..core.optim import Optimizer
 from ..core.task import Examples
 from ..parts.aggregate import round_mean
 from ..parts.dispatch import barrier
@@ -41,20 +41,20 @@ class OneSide(LocalRule):
         """Return the layers that are not trained."""
         return tuple(b for b in layout.layers if (b.kind is Kind.HEAD) != (self.side == "head"))
 
-    def check(self, layout: Layout, optimiser: Optimiser) -> None:  # noqa: ARG002
+    def check(self, layout: Layout, optimiser: Optimizer) -> None:  # noqa: ARG002
         still = len(self.still(layout))
         if self.side == "body" and not 0 < still < len(layout.layers):
             why = "all of the model is head" if still else "the model has no linear or conv map, which is the head"
             raise BadInput(f"--method fedbabu: {why}; use --method fedavg")
 
-    def begin(self, brief: Brief) -> tuple[Tensor, Context]:
-        return brief.weights, {"still": self.still(brief.layout)}
+    def begin(self, visit: VisitInput) -> tuple[Tensor, Context]:
+        return visit.weights, {"still": self.still(visit.layout)}
 
     def step(
-        self, w: Tensor, batch: Examples, context: Context, state: Any, f: Functions
+        self, w: Tensor, batch: Examples, context: Context, state: Any, model: ClientModel
     ) -> tuple[Tensor, Any, Tensor]:
-        g, loss = f.grad(w, batch)
-        new, state = f.descend(w, g, state)
+        g, loss = model.grad(w, batch)
+        new, state = model.apply_gradient(w, g, state)
         for b in context["still"]:
             new[b.at].copy_(w[b.at])
         return new, state, loss
@@ -77,5 +77,5 @@ def fedbabu(
         local=OneSide("body"),
         aggregate=round_mean(weighting),
         dispatch=barrier(),
-        personal=Personal(tune=LocalRule() if tune == "all" else OneSide(tune)),
+        personalization=Personalization(tune=LocalRule() if tune == "all" else OneSide(tune)),
     )

@@ -24,7 +24,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from ..core.method import Method, Now
+from ..core.method import Method, ServerView
 from ..core.parts import Aggregate
 from ..core.state_tree import StateRecord
 from ..core.tickets import Update
@@ -52,12 +52,12 @@ def dynamic_mean() -> Aggregate:
     def init(weights: Tensor) -> DynamicState:
         return DynamicState(empty_sums(weights), weights.new_zeros(()))
 
-    def apply(update: Update | None, state: DynamicState, now: Now) -> tuple[Update | None, DynamicState]:
+    def apply(update: Update | None, state: DynamicState, view: ServerView) -> tuple[Update | None, DynamicState]:
         cohort, past = state.round.count + (update is not None), state.past
-        mean, sums = rounds(update, state.round, now)
+        mean, sums = rounds(update, state.round, view)
         if mean is not None:
-            delta, n = mean.delta.clone(), now.layout.n_params
-            past = torch.add(past, delta[:n], alpha=cohort / now.n_clients)  # −h/α + (1/N) Σ Δ_k
+            delta, n = mean.delta.clone(), view.layout.n_params
+            past = torch.add(past, delta[:n], alpha=cohort / view.n_clients)  # −h/α + (1/N) Σ Δ_k
             delta[:n] += past
             mean = mean.replace(delta=delta)
         return mean, DynamicState(sums, past)

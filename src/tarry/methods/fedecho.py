@@ -60,4 +60,4 @@ def fedecho(
         aggregate=buffered(buffer),
         step=add(eta),
     )
-    return replace(with_distillation(plain, how), around=partial(with_distillation, how=how), plain=plain)
+    return replace(with_distillation(plain, how), wrapper=partial(with_distillation, how=how), inner=plain)

@@ -27,7 +27,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from ..core.method import Method, Now
+from ..core.method import Method, ServerView
 from ..core.parts import Aggregate
 from ..core.state_tree import StateRecord
 from ..core.tickets import Update
@@ -54,17 +54,19 @@ def normalized_mean(weighting: Weighting) -> Aggregate:
     def init(weights: Tensor) -> NormalizedSums:
         return NormalizedSums(empty_sums(weights), tau=0.0)
 
-    def apply(update: Update | None, state: NormalizedSums, now: Now) -> tuple[Update | None, NormalizedSums]:
+    def apply(update: Update | None, state: NormalizedSums, view: ServerView) -> tuple[Update | None, NormalizedSums]:
         sums, tau = state.sums, state.tau
         if update is not None:
             mass = update.n_examples if weighting == "examples" else 1
             a = update.extras.get(REACH)
             size = update.n_steps if a is None else a.item()  # without an upload: plain SGD, ‖a‖₁ = steps
             tau += mass * size
-            sums = accumulate(sums, scaled(update, 1 / size, now), now, mass, carries=frozenset())  # Σ n_k Δ_k / ‖a_k‖₁
-        if now.in_flight or not sums.count:
+            sums = accumulate(
+                sums, scaled(update, 1 / size, view), view, mass, carries=frozenset()
+            )  # Σ n_k Δ_k / ‖a_k‖₁
+        if view.in_flight or not sums.count:
             return None, NormalizedSums(sums, tau)
-        return scaled(mean_update(sums, now), tau / sums.mass, now), init(now.weights)
+        return scaled(mean_update(sums, view), tau / sums.mass, view), init(view.weights)
 
     word = frozenset({NORMALISATION})
     return Aggregate(
@@ -77,11 +79,11 @@ def normalized_mean(weighting: Weighting) -> Aggregate:
     )
 
 
-def scaled(update: Update, by: float, now: Now) -> Update:
+def scaled(update: Update, by: float, view: ServerView) -> Update:
     """Return the update with its displacement times a number; running statistics unchanged."""
-    n = now.layout.n_params
+    n = view.layout.n_params
     delta = update.delta * by
-    return update.replace(delta=torch.cat([delta[:n], update.delta[n:]]) if now.layout.stats else delta)
+    return update.replace(delta=torch.cat([delta[:n], update.delta[n:]]) if view.layout.stats else delta)
 
 
 @methods.register(

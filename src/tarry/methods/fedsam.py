@@ -23,7 +23,7 @@ from typing import Annotated, Any
 from torch import Tensor
 
 from ..core.errors import BadInput
-from ..core.local_rule import Context, Functions, LocalRule
+from ..core.local_rule import ClientModel, Context, LocalRule
 from ..core.method import Method
 from ..core.task import Examples
 from ..parts.aggregate import Weighting, round_mean
@@ -47,15 +47,15 @@ class SharpnessAware(LocalRule):
         batch: Examples,
         context: Context,  # noqa: ARG002
         state: Any,
-        f: Functions,
+        model: ClientModel,
     ) -> tuple[Tensor, Any, Tensor]:
-        g, loss = f.grad(w, batch)
+        g, loss = model.grad(w, batch)
         if self.eta is None:
             up = ascended(w, g, rho=self.rho)
         else:
             up = ascended_adaptively(w, g, rho=self.rho, eta=self.eta)
-        g, _ = f.grad(up, batch, still=True)
-        w, state = f.descend(w, g, state)
+        g, _ = model.grad(up, batch, still=True)
+        w, state = model.apply_gradient(w, g, state)
         return w, state, loss
 
 

@@ -39,9 +39,9 @@ import torch
 from torch import Tensor
 
 from ..core.errors import BadInput
-from ..core.idle_clients import Roster
-from ..core.local_rule import Brief, Context, Functions, LocalRule, Outcome
-from ..core.method import Method, Now
+from ..core.idle_clients import IdleClients
+from ..core.local_rule import ClientModel, Context, LocalRule, VisitInput, VisitOutput
+from ..core.method import Method, ServerView
 from ..core.parts import Dispatch
 from ..core.state_tree import StateRecord
 from ..core.task import Examples
@@ -62,28 +62,28 @@ class FlanpClient(LocalRule):
     """Plain training that uploads η_l K (with momentum η_l ‖a‖₁)."""
 
     @property
-    def needs(self) -> frozenset[str]:
+    def required_payload(self) -> frozenset[str]:
         return STAGES
 
     @property
-    def gives(self) -> frozenset[str]:
+    def uploads(self) -> frozenset[str]:
         return frozenset({RATE})
 
-    def begin(self, brief: Brief) -> tuple[Tensor, Context]:
-        return brief.weights, {"n_steps": brief.n_steps}
+    def begin(self, visit: VisitInput) -> tuple[Tensor, Context]:
+        return visit.weights, {"n_steps": visit.n_steps}
 
-    def init(self, w: Tensor, context: Context, f: Functions) -> Any:  # noqa: ARG002
-        return f.init(w), f.optimiser
+    def init(self, w: Tensor, context: Context, model: ClientModel) -> Any:  # noqa: ARG002
+        return model.init(w), model.optimiser
 
     def step(
-        self, w: Tensor, batch: Examples, context: Context, state: Any, f: Functions
+        self, w: Tensor, batch: Examples, context: Context, state: Any, model: ClientModel
     ) -> tuple[Tensor, Any, Tensor]:
-        w, inner, loss = super().step(w, batch, context, state[0], f)
+        w, inner, loss = super().step(w, batch, context, state[0], model)
         return w, (inner, state[1]), loss
 
-    def finish(self, w: Tensor, context: Context, state: Any) -> Outcome:  # noqa: ARG002
+    def finish(self, w: Tensor, context: Context, state: Any) -> VisitOutput:  # noqa: ARG002
         rate = state[1].lr * reach(state[1], context["n_steps"])
-        return Outcome({RATE: torch.tensor(rate, dtype=torch.float64)})
+        return VisitOutput({RATE: torch.tensor(rate, dtype=torch.float64)})
 
 
 @dataclass(frozen=True)
@@ -115,31 +115,31 @@ class Fastest:
     def init(self, weights: Tensor) -> Stage:
         return Stage(Speeds.empty(), self.n0, weights.new_zeros(()), rate=0.0, examples=0, count=0, tested=True)
 
-    def observe(self, update: Update, stage: Stage, now: Now) -> Stage:
-        stage = replace(stage, book=record_first_duration(stage.book, update, now))
-        if stage.n >= now.n_clients or RATE not in update.extras:
+    def observe(self, update: Update, stage: Stage, view: ServerView) -> Stage:
+        stage = replace(stage, book=record_first_duration(stage.book, update, view))
+        if stage.n >= view.n_clients or RATE not in update.extras:
             return stage
         mass = update.n_examples if self.weighting == "examples" else 1
         return replace(
             stage,
-            sum=torch.add(stage.sum, now.layout.params(update.delta), alpha=mass),
+            sum=torch.add(stage.sum, view.layout.params(update.delta), alpha=mass),
             rate=stage.rate + mass * update.extras[RATE].item(),
             examples=stage.examples + update.n_examples,
             count=stage.count + 1,
         )
 
-    def apply(self, roster: Roster, stage: Stage, now: Now) -> tuple[list[int], Stage]:
-        if now.in_flight or not len(roster):
+    def apply(self, roster: IdleClients, stage: Stage, view: ServerView) -> tuple[list[int], Stage]:
+        if view.in_flight or not len(roster):
             return [], stage
         n = stage.n
-        if n < now.n_clients:
-            if cohort := first_visits(roster, stage.book, now):
-                return cohort, stage.without_sums(now.weights, tested=False)
+        if n < view.n_clients:
+            if cohort := first_visits(roster, stage.book, view):
+                return cohort, stage.without_sums(view.weights, tested=False)
             if stage.tested and stage.count and self.is_reached(stage):
-                n = min(2 * n, now.n_clients)
-        stage = replace(stage.without_sums(now.weights), book=ranked(stage.book, now.n_clients), n=n)
+                n = min(2 * n, view.n_clients)
+        stage = replace(stage.without_sums(view.weights), book=ranked(stage.book, view.n_clients), n=n)
         fast = [k for k in roster if stage.book.rank[k] < n]
-        return draw_among(roster, fast or list(roster), roster.limit, now), stage
+        return draw_among(roster, fast or list(roster), roster.concurrency, view), stage
 
     def is_reached(self, stage: Stage) -> bool:
         """‖∇L_n(w)‖² ≤ 2 μ c / (n s)."""

@@ -42,11 +42,11 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor
 
-from ..core.client_table import Marks, Table
+from ..core.client_table import ClientScalars, ClientTable
 from ..core.errors import BadInput
 from ..core.layout import Layout
-from ..core.local_rule import Brief, Context, Functions, LocalRule, Outcome
-from ..core.method import Method, Now
+from ..core.local_rule import ClientModel, Context, LocalRule, VisitInput, VisitOutput
+from ..core.method import Method, ServerView
 from ..core.parts import Aggregate
 from ..core.task import Examples
 from ..core.tickets import Update
@@ -73,32 +73,32 @@ class MemoryWorker(LocalRule):
 
     by: Projection
 
-    def begin(self, brief: Brief) -> tuple[Tensor, Context]:
-        x, stretches = brief.layout.params(brief.weights), _stretches(brief.layout, self.by)
-        return brief.weights, {"x": x, "stretches": stretches, "last": brief.memory.get("last"), "steps": brief.n_steps}
+    def begin(self, visit: VisitInput) -> tuple[Tensor, Context]:
+        x, stretches = visit.layout.params(visit.weights), _stretches(visit.layout, self.by)
+        return visit.weights, {"x": x, "stretches": stretches, "last": visit.memory.get("last"), "steps": visit.n_steps}
 
-    def init(self, w: Tensor, context: Context, f: Functions) -> Any:
-        return f.init(w), 0, context["last"], torch.zeros_like(w[0])
+    def init(self, w: Tensor, context: Context, model: ClientModel) -> Any:
+        return model.init(w), 0, context["last"], torch.zeros_like(w[0])
 
     def step(
-        self, w: Tensor, batch: Examples, context: Context, state: Any, f: Functions
+        self, w: Tensor, batch: Examples, context: Context, state: Any, model: ClientModel
     ) -> tuple[Tensor, Any, Tensor]:
         inner, tau, before, conflicts = state
-        g, loss = f.grad(w, batch)
-        rows = [] if before is None else [f.grad(before, batch, still=True)[0]]
+        g, loss = model.grad(w, batch)
+        rows = [] if before is None else [model.grad(before, batch, still=True)[0]]
         if tau > 1:
-            rows.append(f.grad(context["x"], batch, still=True)[0])
+            rows.append(model.grad(context["x"], batch, still=True)[0])
         if tau > 0:
             rows.append(w - context["x"])
         if rows:
             g, conflict = within(g, rows, context["stretches"])
-            conflicts = conflicts + conflict if self.watch else conflicts
-        new, inner = f.descend(w, g, inner)
+            conflicts = conflicts + conflict if self.diagnose else conflicts
+        new, inner = model.apply_gradient(w, g, inner)
         return new, (inner, min(tau + 1, 2), w, conflicts), loss  # from the third step on all are alike
 
-    def finish(self, w: Tensor, context: Context, state: Any) -> Outcome:
-        notes = {"corrected": state[3] / context["steps"]} if self.watch else {}
-        return Outcome(memory={"last": w[: len(context["x"])]}, notes=notes)
+    def finish(self, w: Tensor, context: Context, state: Any) -> VisitOutput:
+        notes = {"corrected": state[3] / context["steps"]} if self.diagnose else {}
+        return VisitOutput(memory={"last": w[: len(context["x"])]}, notes=notes)
 
 
 @dataclass(frozen=True)
@@ -114,45 +114,54 @@ class MemoryServer:
     def init(self, weights: Tensor) -> dict[str, Any]:
         if self.memory != 0:
             solver()  # raise before any training if scipy is missing
-        marks = {"count": Marks(), "since": Marks()}  # visits remembered; server steps at the last one
-        return {"mean": self.mean.init(weights), "D": Table(), **marks, "momentum": None, "order": [], "gram": None}
+        marks = {"count": ClientScalars(), "since": ClientScalars()}  # visits remembered; server steps at the last one
+        return {
+            "mean": self.mean.init(weights),
+            "D": ClientTable(),
+            **marks,
+            "momentum": None,
+            "order": [],
+            "gram": None,
+        }
 
-    def apply(self, update: Update | None, state: dict[str, Any], now: Now) -> tuple[Update | None, dict[str, Any]]:
+    def apply(
+        self, update: Update | None, state: dict[str, Any], view: ServerView
+    ) -> tuple[Update | None, dict[str, Any]]:
         if update is not None and self.memory != 0:
-            self.remember(update, state, now)
-        pooled, mean = self.mean(update, state["mean"], now)
+            self.remember(update, state, view)
+        pooled, mean = self.mean(update, state["mean"], view)
         state = {**state, "mean": mean}
         if pooled is None:
             return None, state
-        n, d = now.layout.n_params, now.layout.params(pooled.delta)
+        n, d = view.layout.n_params, view.layout.params(pooled.delta)
         m = d if state["momentum"] is None else torch.add(d, state["momentum"], alpha=self.beta1)
         if self.memory != 0:
-            m, state = self.corrected(m, state, now)
-        delta = torch.cat([m, pooled.delta[n:]]) if now.layout.stats else m
+            m, state = self.corrected(m, state, view)
+        delta = torch.cat([m, pooled.delta[n:]]) if view.layout.stats else m
         return pooled.replace(delta=delta), {**state, "momentum": m if self.beta1 else None}
 
-    def remember(self, update: Update, state: dict[str, Any], now: Now) -> None:
+    def remember(self, update: Update, state: dict[str, Any], view: ServerView) -> None:
         i, D, count, since = update.ticket.client, state["D"], state["count"], state["since"]
-        d, old = now.layout.params(update.delta), D.get(i)
+        d, old = view.layout.params(update.delta), D.get(i)
         d = d if update.weight == 1 else d * update.weight
-        D.put(i, d if old is None else torch.add(d, old, alpha=self.beta2 ** (now.version - since[i])))
-        count[i], since[i] = count.get(i, 0) + 1, now.version
+        D.put(i, d if old is None else torch.add(d, old, alpha=self.beta2 ** (view.version - since[i])))
+        count[i], since[i] = count.get(i, 0) + 1, view.version
 
-    def forget(self, state: dict[str, Any], now: Now) -> None:
+    def forget(self, state: dict[str, Any], view: ServerView) -> None:
         D, count, since = state["D"], state["count"], state["since"]
-        here = {i for i in D if since[i] == now.version}
+        here = {i for i in D if since[i] == view.version}
         gone = sorted(D, key=lambda i: (i in here, count[i]))[: 0 if self.memory is None else -self.memory]
         faded = set() if self.beta2 else set(D) - here
         for i in {*gone, *faded}:
             for rows in (D, count, since):
                 rows.pop(i)
 
-    def corrected(self, m: Tensor, state: dict[str, Any], now: Now) -> tuple[Tensor, dict[str, Any]]:
+    def corrected(self, m: Tensor, state: dict[str, Any], view: ServerView) -> tuple[Tensor, dict[str, Any]]:
         """m̃, and the Gram matrices of what is remembered, of which only the rows of this round are new."""
-        self.forget(state, now)
-        D, order, stretches = state["D"], list(state["D"]), _stretches(now.layout, self.by)
+        self.forget(state, view)
+        D, order, stretches = state["D"], list(state["D"]), _stretches(view.layout, self.by)
         rows = [D[i] for i in order]
-        new = [place for place, i in enumerate(order) if state["since"][i] == now.version]
+        new = [place for place, i in enumerate(order) if state["since"][i] == view.version]
         inner = torch.zeros(len(stretches), 1 + len(rows), 1 + len(rows), dtype=torch.float64, device=m.device)
         if state["gram"] is not None:
             inner[:, 1:, 1:] = _reordered(state["gram"], state["order"], order)
@@ -163,8 +172,8 @@ class MemoryServer:
         angles = Angles.of(inner)
         v = many(angles)
         active = v.any(0).nonzero().flatten().tolist()
-        if now.notes is not None:
-            now.notes["active"], now.notes["remembered"] = len(active), len(rows)
+        if view.notes is not None:
+            view.notes["active"], view.notes["remembered"] = len(active), len(rows)
         m = nearest(m, [rows[place] for place in active], (v * angles.scale)[:, active], stretches)
         return m, {**state, "order": order, "gram": inner[:, 1:, 1:]}
 

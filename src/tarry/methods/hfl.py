@@ -36,7 +36,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import BadInput
-from ..core.method import Method, Now
+from ..core.method import Method, ServerView
 from ..core.tickets import Update
 from ..parts.endpoint import Rule, StaleUpdate, delay_correction
 from ..parts.epochs import EpochServer, at_epoch_ends, epoch_aggregate, storable
@@ -67,8 +67,8 @@ class Hybrid(EpochServer):
         zero = torch.zeros_like(weights)
         return {"kernel": zero, "n": 0.0, "updater": zero, "lam": 0.0, "count": 0}
 
-    def on_update(self, update: Update, late: bool, book: Book, now: Now) -> Book:
-        own = storable(update, now)
+    def on_update(self, update: Update, late: bool, book: Book, view: ServerView) -> Book:
+        own = storable(update, view)
         if not late:
             kernel = torch.add(book["kernel"], own, alpha=update.n_examples)
             return {**book, "kernel": kernel, "n": book["n"] + update.n_examples}
@@ -76,19 +76,19 @@ class Hybrid(EpochServer):
         updater = torch.add(book["updater"], own, alpha=lam)
         return {**book, "updater": updater, "lam": book["lam"] + lam, "count": book["count"] + 1}
 
-    def end_epoch(self, book: Book, now: Now) -> tuple[Tensor | None, Book]:
+    def end_epoch(self, book: Book, view: ServerView) -> tuple[Tensor | None, Book]:
         if not (book["n"] or book["count"]):
             return None, book
         late = max(book["count"], 1)
-        kernel = book["kernel"] / book["n"] if book["n"] else _still(now)
+        kernel = book["kernel"] / book["n"] if book["n"] else _still(view)
         move = torch.add(book["updater"] / late, kernel, alpha=1 - book["lam"] / late)
-        return move, self.init(now.weights)
+        return move, self.init(view.weights)
 
 
-def _still(now: Now) -> Tensor:
+def _still(view: ServerView) -> Tensor:
     """Return the move that leaves the global weights unchanged."""
-    n = now.layout.n_params
-    return torch.cat([torch.zeros_like(now.weights[:n]), now.weights[n:]])
+    n = view.layout.n_params
+    return torch.cat([torch.zeros_like(view.weights[:n]), view.weights[n:]])
 
 
 @methods.register(

@@ -26,8 +26,8 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from ..core.errors import BadInput
-from ..core.local_rule import Functions
-from ..core.method import Method, Personal
+from ..core.local_rule import ClientModel
+from ..core.method import Method, Personalization
 from ..core.task import Examples
 from ..parts.aggregate import round_mean
 from ..parts.dispatch import barrier
@@ -47,16 +47,16 @@ class Neighbors:
     lam: float | None
     scale: float
 
-    def __call__(self, vec: Tensor, own: Examples, f: Functions) -> Callable[[Tensor], Tensor]:
+    def __call__(self, vec: Tensor, own: Examples, model: ClientModel) -> Callable[[Tensor], Tensor]:
         x, y = own
         if y.is_floating_point() or y.ndim != 1:
             raise BadInput("--method knn-per: neighbours vote for classes, and this task has none; use --method fedavg")
-        keys, outputs = features_and_outputs(vec, x, f)
+        keys, outputs = features_and_outputs(vec, x, model)
         votes = one_hot(y, outputs.shape[1]).to(outputs.dtype)
         lam = self.best_lambda(keys, outputs, votes) if self.lam is None else self.lam
 
         def predict(x: Tensor) -> Tensor:
-            features, outputs = features_and_outputs(vec, x, f)
+            features, outputs = features_and_outputs(vec, x, model)
             return torch.lerp(outputs, self.vote(features, keys, votes), lam)
 
         return predict
@@ -89,11 +89,11 @@ class Neighbors:
         return max(_GRID, key=merit)
 
 
-def features_and_outputs(vec: Tensor, x: Tensor, f: Functions) -> tuple[Tensor, Tensor]:
+def features_and_outputs(vec: Tensor, x: Tensor, model: ClientModel) -> tuple[Tensor, Tensor]:
     """Return φ(x), and the softmax of the model's outputs."""
     parts = torch.split(x, _CHUNK)
-    outputs = torch.cat([f.outputs(vec, part) for part in parts])
-    return torch.cat([f.features(vec, part) for part in parts]), torch.softmax(outputs, dim=1)
+    outputs = torch.cat([model.outputs(vec, part) for part in parts])
+    return torch.cat([model.features(vec, part) for part in parts]), torch.softmax(outputs, dim=1)
 
 
 @methods.register(
@@ -119,5 +119,5 @@ def knn_per(
         staleness="always 0",
         aggregate=round_mean(weighting),
         dispatch=barrier(),
-        personal=Personal(predict=Neighbors(k, lam, scale)),
+        personalization=Personalization(predict=Neighbors(k, lam, scale)),
     )

@@ -22,11 +22,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..core.client_table import Table
-from ..core.method import Geodesic, Method, Now, Personal
+from ..core.client_table import ClientTable
+from ..core.method import Geodesic, Method, Personalization, ServerView
 from ..core.parts import Reply, Step
 from ..core.state_tree import StateRecord
-from ..core.tickets import Offer, Update
+from ..core.tickets import TicketExtras, Update
 from ..parts.cached import RowCache, replace_row
 from ..parts.manifold import line, travel
 from ..parts.proximal import MOON
@@ -40,22 +40,22 @@ class OwnModels(StateRecord):
     """The first weights, and every client's own model."""
 
     first: Tensor
-    rows: Table
+    rows: ClientTable
 
 
 def own_models() -> Reply:
     """Send every client its own model; at its first visit the first weights, whenever that is."""
 
     def init(weights: Tensor) -> OwnModels:
-        return OwnModels(weights, Table())
+        return OwnModels(weights, ClientTable())
 
-    def apply(update: Update, state: OwnModels, _: Now) -> tuple[None, OwnModels]:
+    def apply(update: Update, state: OwnModels, _: ServerView) -> tuple[None, OwnModels]:
         state.rows.put(update.ticket.client, update.local)
         return None, state
 
-    def offer(client: int, state: OwnModels, _: Now) -> Offer:
+    def offer(client: int, state: OwnModels, _: ServerView) -> TicketExtras:
         row = state.rows.get(client)
-        return Offer(weights=state.first if row is None else row)
+        return TicketExtras(weights=state.first if row is None else row)
 
     def incompatibility(method: Method) -> str | None:
         contrasts = isinstance(getattr(method.local, "proximal", None), MOON)
@@ -81,14 +81,14 @@ def mean_of_all(along: Geodesic = line) -> Step:
     def init(weights: Tensor) -> Statistics:
         return Statistics.empty(weights[:0])
 
-    def apply(update: Update, state: Statistics, now: Now) -> tuple[Tensor, Statistics]:
-        n, N, k = now.layout.n_params, now.n_clients, update.ticket.client
-        new = travel(along, now, now.weights + now.moved(update), update.weight / N, update)
-        if not now.layout.stats or k < 0:
+    def apply(update: Update, state: Statistics, view: ServerView) -> tuple[Tensor, Statistics]:
+        n, N, k = view.layout.n_params, view.n_clients, update.ticket.client
+        new = travel(along, view, view.weights + view.displacement(update), update.weight / N, update)
+        if not view.layout.stats or k < 0:
             return new, state
         first = state.first
         if first is None:
-            first = now.weights[n:].clone()
+            first = view.weights[n:].clone()
             state = Statistics(state.rows, torch.zeros_like(first, dtype=torch.float64), first)
         state = replace_row(state, k, update.local[n:].clone())
         new[n:] = torch.add(state.sum, first, alpha=N - len(state.rows)) / N
@@ -105,5 +105,9 @@ def mean_of_all(along: Geodesic = line) -> Step:
 def local_only() -> Method:
     """Every client trains alone from the first weights; the mean of their models is evaluated, and never sent."""
     return Method(
-        "local-only", staleness="not used", step=mean_of_all(), reply=own_models(), personal=Personal(own=True)
+        "local-only",
+        staleness="not used",
+        step=mean_of_all(),
+        reply=own_models(),
+        personalization=Personalization(own=True),
     )

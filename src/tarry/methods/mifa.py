@@ -34,10 +34,10 @@ import torch
 from torch import Tensor
 
 from ..core import rng
-from ..core.client_table import Marks
+from ..core.client_table import ClientScalars
 from ..core.errors import BadInput
-from ..core.idle_clients import Roster
-from ..core.method import Method, Now
+from ..core.idle_clients import IdleClients
+from ..core.method import Method, ServerView
 from ..core.parts import Dispatch
 from ..core.state_tree import StateRecord
 from ..core.tickets import Update
@@ -57,24 +57,24 @@ class MemoryMean(EpochServer):
     def init(self, weights: Tensor) -> RowCache:
         return RowCache.empty(weights)
 
-    def on_update(self, update: Update, late: bool, G: RowCache, now: Now) -> RowCache:  # noqa: ARG002
-        return replace_row(G, update.ticket.client, per_rate(storable(update, now), update, now))
+    def on_update(self, update: Update, late: bool, G: RowCache, view: ServerView) -> RowCache:  # noqa: ARG002
+        return replace_row(G, update.ticket.client, per_rate(storable(update, view), update, view))
 
-    def end_epoch(self, G: RowCache, now: Now) -> tuple[Tensor | None, RowCache]:
-        known, n = len(G.rows), now.layout.n_params
-        if not known or (self.wait and known < now.n_clients):
+    def end_epoch(self, G: RowCache, view: ServerView) -> tuple[Tensor | None, RowCache]:
+        known, n = len(G.rows), view.layout.n_params
+        if not known or (self.wait and known < view.n_clients):
             return None, G
-        move = G.sum / now.n_clients
-        if now.layout.stats:
+        move = G.sum / view.n_clients
+        if view.layout.stats:
             torch.div(G.sum[n:], known, out=move[n:])
-        return at_rate(move, now).to(now.weights.dtype), G
+        return at_rate(move, view).to(view.weights.dtype), G
 
 
 @dataclass(frozen=True)
 class FirstReports(StateRecord):
     """The clients that have reported, and the state of the dispatch part that follows."""
 
-    seen: Marks
+    seen: ClientScalars
     then: Any
 
 
@@ -82,20 +82,20 @@ def all_clients_first(then: Dispatch) -> Dispatch:
     """Rounds of clients that have not reported yet; once all have, the part `then`."""
 
     def init(weights: Tensor) -> FirstReports:
-        return FirstReports(Marks(), then.init(weights))
+        return FirstReports(ClientScalars(), then.init(weights))
 
-    def observe(update: Update, state: FirstReports, _: Now) -> FirstReports:
+    def observe(update: Update, state: FirstReports, _: ServerView) -> FirstReports:
         state.seen[update.ticket.client] = True
         return state
 
-    def apply(roster: Roster, state: FirstReports, now: Now) -> tuple[list[int], FirstReports]:
-        if len(state.seen) == now.n_clients:
-            chosen, after = then(roster, state.then, now)
+    def apply(roster: IdleClients, state: FirstReports, view: ServerView) -> tuple[list[int], FirstReports]:
+        if len(state.seen) == view.n_clients:
+            chosen, after = then(roster, state.then, view)
             return chosen, replace(state, then=after)
-        if now.in_flight:
+        if view.in_flight:
             return [], state
         new = sorted(k for k in roster if k not in state.seen)
-        chosen = sorted(new[i] for i in rng.permutation(now.key, len(new))[: roster.limit])
+        chosen = sorted(new[i] for i in rng.permutation(view.key, len(new))[: roster.concurrency])
         for k in chosen:
             roster.remove(k)
         return chosen, state

@@ -29,8 +29,8 @@ import torch
 from torch import Tensor
 
 from ..core.errors import BadInput
-from ..core.local_rule import Context, Functions, LocalRule
-from ..core.method import Method, Personal
+from ..core.local_rule import ClientModel, Context, LocalRule
+from ..core.method import Method, Personalization
 from ..core.task import Examples
 from ..parts.aggregate import round_mean
 from ..parts.dispatch import barrier
@@ -55,8 +55,8 @@ class Meta(LocalRule):
     form: Order
     delta: float
 
-    def init(self, w: Tensor, context: Context, f: Functions) -> Any:  # noqa: ARG002
-        return f.init(w), 0
+    def init(self, w: Tensor, context: Context, model: ClientModel) -> Any:  # noqa: ARG002
+        return model.init(w), 0
 
     def step(
         self,
@@ -64,18 +64,18 @@ class Meta(LocalRule):
         batch: Examples,
         context: Context,  # noqa: ARG002
         state: Any,
-        f: Functions,
+        model: ClientModel,
     ) -> tuple[Tensor, Any, Tensor]:
         inner, k = state
         parts = split_batch(batch, 3 if self.form == "hf" else 2)
         first, second, *third = (parts[(k + i) % len(parts)] for i in range(len(parts)))
-        g, loss = f.grad(w, first)
-        g, _ = f.grad(torch.add(w, g, alpha=-self.alpha), second, still=True)
+        g, loss = model.grad(w, first)
+        g, _ = model.grad(torch.add(w, g, alpha=-self.alpha), second, still=True)
         if third:
-            up, _ = f.grad(torch.add(w, g, alpha=self.delta), third[0], still=True)
-            down, _ = f.grad(torch.add(w, g, alpha=-self.delta), third[0], still=True)
+            up, _ = model.grad(torch.add(w, g, alpha=self.delta), third[0], still=True)
+            down, _ = model.grad(torch.add(w, g, alpha=-self.delta), third[0], still=True)
             g = torch.add(g, up - down, alpha=-self.alpha / (2 * self.delta))
-        w, inner = f.descend(w, g, inner)
+        w, inner = model.apply_gradient(w, g, inner)
         return w, (inner, k + 1), loss
 
 
@@ -85,7 +85,7 @@ class Adapt(LocalRule):
 
     alpha: float
 
-    def init(self, w: Tensor, context: Context, f: Functions) -> None:  # noqa: ARG002
+    def init(self, w: Tensor, context: Context, model: ClientModel) -> None:  # noqa: ARG002
         return None
 
     def step(
@@ -94,9 +94,9 @@ class Adapt(LocalRule):
         batch: Examples,
         context: Context,  # noqa: ARG002
         state: Any,
-        f: Functions,
+        model: ClientModel,
     ) -> tuple[Tensor, Any, Tensor]:
-        g, loss = f.grad(w, batch)
+        g, loss = model.grad(w, batch)
         return torch.add(w, g, alpha=-self.alpha), state, loss
 
 
@@ -122,5 +122,5 @@ def perfedavg(
         local=Meta(alpha, form, delta if form == "hf" else 0.0),
         aggregate=round_mean(weighting),
         dispatch=barrier(),
-        personal=Personal(tune=Adapt(alpha)),
+        personalization=Personalization(tune=Adapt(alpha)),
     )

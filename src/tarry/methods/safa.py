@@ -38,10 +38,10 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from ..core.client_table import Marks, Table
+from ..core.client_table import ClientScalars, ClientTable
 from ..core.errors import BadInput
-from ..core.idle_clients import Roster
-from ..core.method import Method, Now
+from ..core.idle_clients import IdleClients
+from ..core.method import Method, ServerView
 from ..core.parts import Aggregate, Dispatch
 from ..core.tickets import Update
 from ..parts.cached import RowCache, as_update, replace_row
@@ -58,19 +58,21 @@ _SLACK = 1e-9  # C · m is rounded
 class SAFAState(RowCache):
     """The cache of the server (rows: w*_k of the clients that have come; sum: Σ n_k w*_k), and the round under way."""
 
-    sizes: Marks  # n_k
+    sizes: ClientScalars  # n_k
     n: int  # Σ n_k over the rows
     rest: Tensor | None  # w*_k of all clients that have not come; None: every client has
-    heard: Marks  # by client, the round from which its lag counts
+    heard: ClientScalars  # by client, the round from which its lag counts
     rest_heard: int  # the same for all clients that have not come
     version: int  # the round for which deprecated entries were replaced
-    last: Marks  # clients picked in the last round
-    undecided: Table  # w_k of clients that came in this round, and are picked if its quota is not filled by others
+    last: ClientScalars  # clients picked in the last round
+    undecided: (
+        ClientTable  # w_k of clients that came in this round, and are picked if its quota is not filled by others
+    )
     began: float  # when the round began (s)
     limit: float | None  # T_lim (s); None: the first round is under way, and ends with its quota
     idle: bool  # no client has ever come
     back: bool  # a visit has ended in this round, with an update or without one
-    picked: Marks  # clients certain to be picked in this round
+    picked: ClientScalars  # clients certain to be picked in this round
     again: int  # how many of them were picked in the last round, too
     examples: int  # behind the updates of this round
     steps: int  # behind the updates of this round
@@ -87,130 +89,130 @@ class Rounds:
     def init(self, weights: Tensor) -> SAFAState:
         return SAFAState(
             **RowCache.empty(weights).dump(),
-            sizes=Marks(),
+            sizes=ClientScalars(),
             n=0,
             rest=weights,
-            heard=Marks(),
+            heard=ClientScalars(),
             rest_heard=0,
             version=0,
-            last=Marks(),
-            undecided=Table(),
+            last=ClientScalars(),
+            undecided=ClientTable(),
             began=0.0,
             limit=self.limit,
             idle=True,
             back=False,
-            picked=Marks(),
+            picked=ClientScalars(),
             again=0,
             examples=0,
             steps=0,
         )
 
-    def quota(self, now: Now) -> int:
+    def quota(self, view: ServerView) -> int:
         """Return C · m."""
-        return max(1, ceil(self.fraction * now.n_clients - _SLACK))
+        return max(1, ceil(self.fraction * view.n_clients - _SLACK))
 
-    def apply(self, update: Update | None, state: SAFAState, now: Now) -> tuple[None, SAFAState]:
-        state = replace(self.distribute(state, now), back=True)
+    def apply(self, update: Update | None, state: SAFAState, view: ServerView) -> tuple[None, SAFAState]:
+        state = replace(self.distribute(state, view), back=True)
         if update is None:
             return None, state
         k = update.ticket.client
-        deprecated, certain = update.staleness > self.lag, self.is_certain(k, state, now)
+        deprecated, certain = update.staleness > self.lag, self.is_certain(k, state, view)
         if k not in state.rows:
             state.sizes[k] = update.n_examples
             if deprecated or not certain:  # it is known from now on, and counts as before
-                state = _enter(state, k, state.rest, now)
+                state = _enter(state, k, state.rest, view)
         if deprecated:
-            state.heard[k] = now.version  # it is handed the global at once
+            state.heard[k] = view.version  # it is handed the global at once
             return None, replace(state, idle=False)
-        state.heard[k] = now.version + 1
+        state.heard[k] = view.version + 1
         examples, steps = state.examples + update.n_examples, state.steps + update.n_steps
         state = replace(state, idle=False, examples=examples, steps=steps)
         if not certain:
-            state.undecided.put(k, _result(update, now))
+            state.undecided.put(k, _result(update, view))
             return None, state
         state.picked[k] = True
         state = replace(state, again=state.again + (k in state.last))
-        return None, _enter(state, k, _result(update, now), now)
+        return None, _enter(state, k, _result(update, view), view)
 
-    def is_certain(self, k: int, state: SAFAState, now: Now) -> bool:
+    def is_certain(self, k: int, state: SAFAState, view: ServerView) -> bool:
         """Whether k is picked whichever clients still come: those not picked in the last round go before the others."""
-        quota = self.quota(now)
+        quota = self.quota(view)
         if k not in state.last:
             return len(state.picked) < quota
-        return state.again < quota - (now.n_clients - len(state.last))
+        return state.again < quota - (view.n_clients - len(state.last))
 
-    def on_instant_end(self, state: SAFAState, now: Now) -> tuple[Update | None, SAFAState]:
-        if state.idle or not self.is_over(state, now):
+    def on_instant_end(self, state: SAFAState, view: ServerView) -> tuple[Update | None, SAFAState]:
+        if state.idle or not self.is_over(state, view):
             return None, state
-        state = self.distribute(state, now)
+        state = self.distribute(state, view)
         undecided, waiting = state.undecided, list(state.undecided)
-        free = max(0, self.quota(now) - len(state.picked))
+        free = max(0, self.quota(view) - len(state.picked))
         for k in waiting[:free]:
             state.picked[k] = True
-            state = _enter(state, k, undecided[k], now)  # pre-aggregation cache update
-        move = as_update(_mean(state, now).sub_(now.weights), now, state.examples, state.steps)
+            state = _enter(state, k, undecided[k], view)  # pre-aggregation cache update
+        move = as_update(_mean(state, view).sub_(view.weights), view, state.examples, state.steps)
         for k in waiting[free:]:
-            state = _enter(state, k, undecided[k], now)  # post-aggregation cache update
+            state = _enter(state, k, undecided[k], view)  # post-aggregation cache update
         for k in waiting:
             undecided.pop(k)
-        lasted = now.time - max(state.began, now.since)
+        lasted = view.time - max(state.began, view.busy_since)
         return move, replace(
             state,
             last=state.picked,
-            began=now.time,
+            began=view.time,
             limit=lasted if state.limit is None else state.limit,
             back=False,
-            picked=Marks(),
+            picked=ClientScalars(),
             again=0,
             examples=0,
             steps=0,
         )
 
-    def is_over(self, state: SAFAState, now: Now) -> bool:
-        if not now.in_flight:
+    def is_over(self, state: SAFAState, view: ServerView) -> bool:
+        if not view.in_flight:
             return state.back
-        return len(state.picked) >= self.quota(now) or now.time >= self.next_wakeup(state, now)
+        return len(state.picked) >= self.quota(view) or view.time >= self.next_wakeup(state, view)
 
-    def next_wakeup(self, state: SAFAState, now: Now) -> float:
-        return inf if state.idle else ends(state.began, state.limit, now)
+    def next_wakeup(self, state: SAFAState, view: ServerView) -> float:
+        return inf if state.idle else ends(state.began, state.limit, view)
 
-    def distribute(self, state: SAFAState, now: Now) -> SAFAState:
+    def distribute(self, state: SAFAState, view: ServerView) -> SAFAState:
         """Return the state with the global in the place of deprecated entries; once a round."""
-        if state.version == now.version:
+        if state.version == view.version:
             return state
         for k in list(state.rows):
-            if now.version - state.heard[k] > self.lag:
-                state.heard[k] = now.version
-                state = replace_row(state, k, now.weights, mass=state.sizes[k])
-        if state.rest is not None and now.version - state.rest_heard > self.lag:
-            state = replace(state, rest=now.weights, rest_heard=now.version)
-        return replace(state, version=now.version)
+            if view.version - state.heard[k] > self.lag:
+                state.heard[k] = view.version
+                state = replace_row(state, k, view.weights, mass=state.sizes[k])
+        if state.rest is not None and view.version - state.rest_heard > self.lag:
+            state = replace(state, rest=view.weights, rest_heard=view.version)
+        return replace(state, version=view.version)
 
 
-def _enter(state: SAFAState, k: int, row: Tensor | None, now: Now) -> SAFAState:
+def _enter(state: SAFAState, k: int, row: Tensor | None, view: ServerView) -> SAFAState:
     """Return the state with w*_k ← row, where k may be a client that has not come before."""
     assert row is not None, "clients that have not come share an entry"
     known = k in state.rows
     state = replace_row(state, k, row, mass=state.sizes[k])
     if known:
         return state
-    rest = None if len(state.rows) == now.n_clients else state.rest
+    rest = None if len(state.rows) == view.n_clients else state.rest
     return replace(state, n=state.n + state.sizes[k], rest=rest)
 
 
-def _result(update: Update, now: Now) -> Tensor:
+def _result(update: Update, view: ServerView) -> Tensor:
     """Return w_k. A weight that the update was given scales the displacement, but no running statistics."""
     if update.weight == 1:
         return update.local
-    n = now.layout.n_params
+    n = view.layout.n_params
     row = torch.add(update.ticket.sent, update.delta, alpha=update.weight)
-    return torch.cat([row[:n], update.local[n:]]) if now.layout.stats else row
+    return torch.cat([row[:n], update.local[n:]]) if view.layout.stats else row
 
 
-def _mean(state: SAFAState, now: Now) -> Tensor:
+def _mean(state: SAFAState, view: ServerView) -> Tensor:
     """Return Σ (n_k/n) w*_k; a client that has not come yet has the mean size of those that have."""
     known, n = len(state.rows), state.n
-    others = n / known * (now.n_clients - known)
+    others = n / known * (view.n_clients - known)
     mean = state.sum / (n + others)
     return mean.add_(state.rest, alpha=others / (n + others)) if others and state.rest is not None else mean
 
@@ -222,11 +224,11 @@ def lag_tolerant(lag: int) -> Dispatch:
     def init(weights: Tensor) -> dict[str, Any]:
         return {"late": [], "rounds": rounds.init(weights)}
 
-    def observe(update: Update, state: dict[str, Any], _: Now) -> dict[str, Any]:
+    def observe(update: Update, state: dict[str, Any], _: ServerView) -> dict[str, Any]:
         return {**state, "late": [*state["late"], update.ticket.client]} if update.staleness > lag else state
 
-    def apply(roster: Roster, state: dict[str, Any], now: Now) -> tuple[list[int], dict[str, Any]]:
-        chosen, after = rounds(roster, state["rounds"], now)
+    def apply(roster: IdleClients, state: dict[str, Any], view: ServerView) -> tuple[list[int], dict[str, Any]]:
+        chosen, after = rounds(roster, state["rounds"], view)
         if not chosen:
             chosen = sorted(k for k in state["late"] if k in roster)
             for k in chosen:

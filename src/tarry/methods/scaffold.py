@@ -32,13 +32,13 @@ from typing import Annotated, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from ..core.client_table import Marks
-from ..core.local_rule import Brief, Context, Functions, Outcome, Step
-from ..core.method import Method, Now
+from ..core.client_table import ClientScalars
+from ..core.local_rule import ClientModel, Context, RuleStep, VisitInput, VisitOutput
+from ..core.method import Method, ServerView
 from ..core.parts import Aggregate
 from ..core.state_tree import StateRecord
 from ..core.task import Examples
-from ..core.tickets import Offer, Update
+from ..core.tickets import TicketExtras, Update
 from ..parts.aggregate import Sums, Weighting, empty_sums, round_mean
 from ..parts.dispatch import barrier
 from ..parts.manifold import CONTROL
@@ -64,28 +64,28 @@ class OptionI(Varied):
     variate: Control
 
     @property
-    def laps(self) -> tuple[Step, ...]:
+    def passes(self) -> tuple[RuleStep, ...]:
         return self.step, self.probe
 
-    def begin(self, brief: Brief) -> tuple[Tensor, Context]:
-        start, context = super().begin(brief)
-        return start, {**context, "probes": min(brief.n_batches, brief.n_steps)}
+    def begin(self, visit: VisitInput) -> tuple[Tensor, Context]:
+        start, context = super().begin(visit)
+        return start, {**context, "probes": min(visit.n_batches, visit.n_steps)}
 
-    def init(self, w: Tensor, context: Context, f: Functions) -> VariedState:
-        return super().init(w, context, f)._replace(probe=Probe(torch.zeros_like(w), 0, 0))
+    def init(self, w: Tensor, context: Context, model: ClientModel) -> VariedState:
+        return super().init(w, context, model)._replace(probe=Probe(torch.zeros_like(w), 0, 0))
 
     def probe(
-        self, w: Tensor, batch: Examples, context: Context, state: VariedState, f: Functions
+        self, w: Tensor, batch: Examples, context: Context, state: VariedState, model: ClientModel
     ) -> tuple[Tensor, VariedState, Tensor]:
         total, examples, batches = state.probe
         if batches == context["probes"]:
             return w, state, total[0]  # any number: only losses of the first pass are counted
-        g, loss = f.grad(context["start"], batch, still=True)
+        g, loss = model.grad(context["start"], batch, still=True)
         n = len(batch[0])
         probe = Probe(torch.add(total, g, alpha=n), examples + n, batches + 1)
         return w, state._replace(probe=probe), loss
 
-    def finish(self, w: Tensor, context: Context, state: VariedState) -> Outcome:  # noqa: ARG002
+    def finish(self, w: Tensor, context: Context, state: VariedState) -> VisitOutput:  # noqa: ARG002
         return self.variate.change_to(state.probe.total / state.probe.examples, context)
 
 
@@ -95,7 +95,7 @@ class ControlState(StateRecord):
 
     round: Sums
     sum: Tensor  # Σ mass · c_k over all clients
-    sizes: Marks  # the mass of every client that has reported: n_k, or 1
+    sizes: ClientScalars  # the mass of every client that has reported: n_k, or 1
     mass: int  # their sum
     c: Tensor
 
@@ -106,16 +106,16 @@ def controlled_mean(weighting: Weighting) -> Aggregate:
 
     def init(weights: Tensor) -> ControlState:
         zero = weights.new_zeros(())
-        return ControlState(empty_sums(weights), sum=zero, sizes=Marks(), mass=0, c=zero)
+        return ControlState(empty_sums(weights), sum=zero, sizes=ClientScalars(), mass=0, c=zero)
 
-    def apply(update: Update | None, state: ControlState, now: Now) -> tuple[Update | None, ControlState]:
-        mean, sums = rounds(update, state.round, now)
+    def apply(update: Update | None, state: ControlState, view: ServerView) -> tuple[Update | None, ControlState]:
+        mean, sums = rounds(update, state.round, view)
         state = replace(state, round=sums)
         if update is not None and CHANGE in update.extras:
             state = add_change(update, state)
         if mean is not None and state.mass:
             known = len(state.sizes)  # c_k of the other N − known clients is 0
-            state = replace(state, c=state.sum * (known / (state.mass * now.n_clients)))
+            state = replace(state, c=state.sum * (known / (state.mass * view.n_clients)))
         return mean, state
 
     def add_change(update: Update, state: ControlState) -> ControlState:
@@ -124,8 +124,8 @@ def controlled_mean(weighting: Weighting) -> Aggregate:
         state.sizes[k] = mass
         return replace(state, mass=total, sum=torch.add(state.sum, update.extras[CHANGE], alpha=mass))
 
-    def offer(_: int, state: ControlState, __: Now) -> Offer:
-        return Offer({VARIATE: state.c})
+    def offer(_: int, state: ControlState, __: ServerView) -> TicketExtras:
+        return TicketExtras({VARIATE: state.c})
 
     c, change = frozenset({VARIATE}), frozenset({CHANGE})
     return Aggregate(

@@ -38,10 +38,10 @@ from typing import Annotated, Generic, Literal, TypeVar
 from torch import Tensor
 
 from ..core import rng
-from ..core.client_table import Marks
+from ..core.client_table import ClientScalars
 from ..core.errors import BadInput
-from ..core.idle_clients import Roster
-from ..core.method import Method, Now
+from ..core.idle_clients import IdleClients
+from ..core.method import Method, ServerView
 from ..core.parts import Dispatch
 from ..core.state_tree import StateRecord
 from ..core.tickets import Update
@@ -66,7 +66,7 @@ class TierState(StateRecord):
 class AdaptiveState(TierState):
     """What Algorithm 2 remembers from round to round."""
 
-    losses: Marks  # the last loss of every client
+    losses: ClientScalars  # the last loss of every client
     odds: list[float]
     credits: list[int] | None  # of every tier; None: no end to them
     round: int
@@ -83,26 +83,26 @@ class Tiers(Generic[State]):
 
     odds: tuple[float, ...]  # the probability of every tier, the fastest first
 
-    def observe(self, update: Update, state: State, now: Now) -> State:
-        return replace(state, book=record_first_duration(state.book, update, now))
+    def observe(self, update: Update, state: State, view: ServerView) -> State:
+        return replace(state, book=record_first_duration(state.book, update, view))
 
-    def apply(self, roster: Roster, state: State, now: Now) -> tuple[list[int], State]:
-        if now.in_flight or not len(roster):
+    def apply(self, roster: IdleClients, state: State, view: ServerView) -> tuple[list[int], State]:
+        if view.in_flight or not len(roster):
             return [], state
-        if len(self.odds) > 1 and (cohort := first_visits(roster, state.book, now)):
+        if len(self.odds) > 1 and (cohort := first_visits(roster, state.book, view)):
             return cohort, state
-        state = replace(state, book=ranked(state.book, now.n_clients))
+        state = replace(state, book=ranked(state.book, view.n_clients))
         members: dict[int, list[int]] = {}
         for k in roster:
-            members.setdefault(self.tier(k, state, now), []).append(k)
-        odds, state = self.probabilities(state, now)
-        tier = _draw_tier(odds, sorted(members), now)
-        return draw_among(roster, members[tier], roster.limit, now), self.after_round(tier, state)
+            members.setdefault(self.tier(k, state, view), []).append(k)
+        odds, state = self.probabilities(state, view)
+        tier = _draw_tier(odds, sorted(members), view)
+        return draw_among(roster, members[tier], roster.concurrency, view), self.after_round(tier, state)
 
-    def tier(self, k: int, state: State, now: Now) -> int:
-        return int(len(self.odds) * state.book.rank[k] // now.n_clients)
+    def tier(self, k: int, state: State, view: ServerView) -> int:
+        return int(len(self.odds) * state.book.rank[k] // view.n_clients)
 
-    def probabilities(self, state: State, now: Now) -> tuple[Sequence[float], State]:  # noqa: ARG002 - for overriding
+    def probabilities(self, state: State, view: ServerView) -> tuple[Sequence[float], State]:  # noqa: ARG002 - for overriding
         """Return the probabilities of this round."""
         return self.odds, state
 
@@ -128,27 +128,27 @@ class Adaptive(Tiers[AdaptiveState]):
 
     def init(self, _: Tensor) -> AdaptiveState:
         credits = None if self.credits is None else [self.credits] * len(self.odds)
-        return AdaptiveState(Speeds.empty(), Marks(), list(self.odds), credits, round=0, tier=0, before=[])
+        return AdaptiveState(Speeds.empty(), ClientScalars(), list(self.odds), credits, round=0, tier=0, before=[])
 
-    def observe(self, update: Update, state: AdaptiveState, now: Now) -> AdaptiveState:
+    def observe(self, update: Update, state: AdaptiveState, view: ServerView) -> AdaptiveState:
         state.losses[update.ticket.client] = update.loss
-        return super().observe(update, state, now)
+        return super().observe(update, state, view)
 
-    def probabilities(self, state: AdaptiveState, now: Now) -> tuple[Sequence[float], AdaptiveState]:
+    def probabilities(self, state: AdaptiveState, view: ServerView) -> tuple[Sequence[float], AdaptiveState]:
         odds = state.odds
         left = range(len(odds)) if state.credits is None else [t for t, c in enumerate(state.credits) if c > 0]
         if state.round % self.interval == 0:
-            losses = self.mean_losses(state, now)
+            losses = self.mean_losses(state, view)
             if state.round > 0 and losses[state.tier] >= state.before[state.tier]:
                 odds = _by_loss(losses, left)
             state = replace(state, before=losses, odds=odds)
         return [p if t in left else 0.0 for t, p in enumerate(odds)], state
 
-    def mean_losses(self, state: AdaptiveState, now: Now) -> list[float]:
+    def mean_losses(self, state: AdaptiveState, view: ServerView) -> list[float]:
         """Return the mean loss of every tier; 0 for a tier without a report."""
         sums, counts = [0.0] * len(self.odds), [0] * len(self.odds)
         for k, loss in state.losses.items():
-            t = self.tier(k, state, now)
+            t = self.tier(k, state, view)
             sums[t] += loss
             counts[t] += 1
         return [s / max(n, 1) for s, n in zip(sums, counts, strict=True)]
@@ -168,11 +168,11 @@ def _by_loss(losses: Sequence[float], left: Sequence[int]) -> list[float]:
     return odds
 
 
-def _draw_tier(odds: Sequence[float], tiers: Sequence[int], now: Now) -> int:
+def _draw_tier(odds: Sequence[float], tiers: Sequence[int], view: ServerView) -> int:
     """Draw one of these tiers by its odds among them; if all odds are 0, uniformly."""
     total = sum(odds[t] for t in tiers)
     shares = [odds[t] / total if total else 1 / len(tiers) for t in tiers]
-    u = rng.uniform(rng.extend(now.key, _TIER))
+    u = rng.uniform(rng.extend(view.key, _TIER))
     for t, share in zip(tiers, shares, strict=True):
         u -= share
         if u < 0:

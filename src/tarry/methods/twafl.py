@@ -30,9 +30,9 @@ from typing import Annotated
 
 import torch
 
-from ..core.client_table import Marks
+from ..core.client_table import ClientScalars
 from ..core.errors import BadInput
-from ..core.method import Method, Now
+from ..core.method import Method, ServerView
 from ..core.parts import Aggregate
 from ..core.tickets import Update
 from ..parts.cached import RowCache, as_update
@@ -47,7 +47,7 @@ __all__ = ["twafl"]
 class LatestModels(RowCache):
     """Every client's latest model ω^k, with the weighted sum of all, and the updates of the round."""
 
-    marks: Marks = field(default_factory=Marks)  # n_k and timestamp^k of every client
+    marks: ClientScalars = field(default_factory=ClientScalars)  # n_k and timestamp^k of every client
     mass: float = 0.0  # the sum of the weights
     count: int = 0
     examples: int = 0
@@ -60,23 +60,23 @@ def latest_models(a: float) -> Aggregate:
     The weight of an update scales the weight of its model.
     """
 
-    def apply(update: Update | None, state: LatestModels, now: Now) -> tuple[Update | None, LatestModels]:
+    def apply(update: Update | None, state: LatestModels, view: ServerView) -> tuple[Update | None, LatestModels]:
         if update is not None:
-            state = with_model(update, state, now)
-        if now.in_flight or not state.count:
+            state = with_model(update, state, view)
+        if view.in_flight or not state.count:
             return None, state
-        mean = as_update(state.sum / state.mass - now.weights, now, state.examples, state.steps)
+        mean = as_update(state.sum / state.mass - view.weights, view, state.examples, state.steps)
         return mean, LatestModels(state.rows, state.sum / a, state.marks, state.mass / a)
 
-    def with_model(update: Update, state: LatestModels, now: Now) -> LatestModels:
+    def with_model(update: Update, state: LatestModels, view: ServerView) -> LatestModels:
         k, new, mass = update.ticket.client, update.n_examples * update.weight, state.mass
         total = torch.add(state.sum, update.local, alpha=new)
         if (old := state.rows.get(k)) is not None:
             n_k, timestamp = state.marks[k]
-            counted = n_k * a ** (timestamp - now.version)
+            counted = n_k * a ** (timestamp - view.version)
             total, mass = total.sub_(old, alpha=counted), mass - counted
         state.rows.put(k, update.local)
-        state.marks[k] = (new, now.version)
+        state.marks[k] = (new, view.version)
         examples, steps = state.examples + update.n_examples, state.steps + update.n_steps
         return LatestModels(state.rows, total, state.marks, mass + new, state.count + 1, examples, steps)
 

@@ -3,8 +3,8 @@
 The update that is passed on stands for several clients: its ticket is written at the global weights of the moment.
 Extras in `carries` are averaged like the displacements; other extras are dropped.
 
-To write another aggregate: empty_sums(weights) → sums, accumulate(sums, update, now, mass) → sums,
-mean_update(sums, now) → the update to pass on.
+To write another aggregate: empty_sums(weights) → sums, accumulate(sums, update, view, mass) → sums,
+mean_update(sums, view) → the update to pass on.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import BadInput
-from ..core.method import Now
+from ..core.method import ServerView
 from ..core.parts import Aggregate
 from ..core.state_tree import StateRecord
 from ..core.tickets import NOTHING, Ticket, Update
@@ -48,12 +48,12 @@ def buffer(size: int, *, carries: frozenset[str] = _CARRIED) -> Aggregate:
     if size < 1:
         raise BadInput(f"--method.buffer {size}: must be 1 or more")
 
-    def apply(update: Update | None, sums: Sums, now: Now) -> tuple[Update | None, Sums]:
+    def apply(update: Update | None, sums: Sums, view: ServerView) -> tuple[Update | None, Sums]:
         if update is None:
             return None, sums
         last = sums.count + 1 == size
-        sums = accumulate(sums, update, now, 1.0, carries=carries, last=last)
-        return (mean_update(sums, now), empty_sums(now.weights)) if last else (None, sums)
+        sums = accumulate(sums, update, view, 1.0, carries=carries, last=last)
+        return (mean_update(sums, view), empty_sums(view.weights)) if last else (None, sums)
 
     return Aggregate(apply, empty_sums)
 
@@ -61,13 +61,13 @@ def buffer(size: int, *, carries: frozenset[str] = _CARRIED) -> Aggregate:
 def round_mean(weighting: Weighting = "examples", *, carries: frozenset[str] = _CARRIED) -> Aggregate:
     """When no client is training any more, pass on Σ (n_k/n) weight_k Δ_k over the updates (or their plain mean)."""
 
-    def apply(update: Update | None, sums: Sums, now: Now) -> tuple[Update | None, Sums]:
+    def apply(update: Update | None, sums: Sums, view: ServerView) -> tuple[Update | None, Sums]:
         if update is not None:
             mass = update.n_examples if weighting == "examples" else 1
-            sums = accumulate(sums, update, now, mass, carries=carries, last=not now.in_flight)
-        if now.in_flight or not sums.count:
+            sums = accumulate(sums, update, view, mass, carries=carries, last=not view.in_flight)
+        if view.in_flight or not sums.count:
             return None, sums
-        return mean_update(sums, now), empty_sums(now.weights)
+        return mean_update(sums, view), empty_sums(view.weights)
 
     return Aggregate(apply, empty_sums)
 
@@ -78,13 +78,13 @@ def empty_sums(weights: Tensor) -> Sums:
 
 
 def accumulate(
-    sums: Sums, update: Update, now: Now, mass: float, *, carries: frozenset[str] = _CARRIED, last: bool = False
+    sums: Sums, update: Update, view: ServerView, mass: float, *, carries: frozenset[str] = _CARRIED, last: bool = False
 ) -> Sums:
     """Return the sums with one more update: mass · weight · Δ, and the same of the extras in `carries`.
 
     With `last` the sums become means in the same pass over memory; then nothing more may be added.
     """
-    scale, extras, delta = mass * update.weight, dict(sums.extras), now.moved(update)
+    scale, extras, delta = mass * update.weight, dict(sums.extras), view.displacement(update)
     for name in update.extras.keys() & carries:
         extra = update.extras[name]
         extras[name] = torch.add(extras[name], extra, alpha=scale) if name in extras else extra * scale
@@ -119,9 +119,9 @@ def _mean(total: Tensor, new: Tensor, scale: float, mass: float) -> Tensor:
     return out
 
 
-def mean_update(sums: Sums, now: Now) -> Update:
+def mean_update(sums: Sums, view: ServerView) -> Update:
     """Return the sums as one update of this moment, divided by the mass."""
-    ticket = Ticket(-1, -1, -1, now.version, now.time, now.weights, now.weights)
+    ticket = Ticket(-1, -1, -1, view.version, view.time, view.weights, view.weights)
     mean, extras = sums.sum, sums.extras
     if sums.mass != 1:
         mean = torch.div(mean, sums.mass, out=empty_pooled(mean))

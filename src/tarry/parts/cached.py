@@ -2,7 +2,7 @@
 
     RowCache.empty(weights)                     no rows, a sum of 0
     replace_row(cache, client, row, mass=1)     replaces the client's row, and its share of the sum
-    as_update(delta, now, examples, steps)      a displacement of the global weights as an Update
+    as_update(delta, view, examples, steps)      a displacement of the global weights as an Update
 
 The sum is Σ mass · row, in double precision, so that a replaced row leaves no rounding error behind that grows. An
 arrival costs two passes over one row, however many clients there are. The mass of a client never changes.
@@ -16,8 +16,8 @@ from typing import Self, TypeVar
 import torch
 from torch import Tensor
 
-from ..core.client_table import Table
-from ..core.method import Now
+from ..core.client_table import ClientTable
+from ..core.method import ServerView
 from ..core.state_tree import StateRecord
 from ..core.tickets import Ticket, Update
 from ..vector.blocks import blocks
@@ -31,13 +31,13 @@ __all__ = ["RowCache", "as_update", "replace_row"]
 class RowCache(StateRecord):
     """A row per client, and Σ mass · row."""
 
-    rows: Table
+    rows: ClientTable
     sum: Tensor
 
     @classmethod
     def empty(cls, weights: Tensor) -> Self:
         """Return a cache without rows."""
-        return cls(Table(), torch.zeros_like(weights, dtype=torch.float64))
+        return cls(ClientTable(), torch.zeros_like(weights, dtype=torch.float64))
 
 
 Cache = TypeVar("Cache", bound=RowCache)
@@ -57,7 +57,7 @@ def replace_row(cache: Cache, client: int, row: Tensor, *, mass: float = 1.0) ->
     return replace(cache, sum=total)
 
 
-def as_update(delta: Tensor, now: Now, examples: int, steps: int) -> Update:
+def as_update(delta: Tensor, view: ServerView, examples: int, steps: int) -> Update:
     """Return a displacement of the global weights as an update of this moment, made from so many examples and steps."""
-    ticket = Ticket(-1, -1, -1, now.version, now.time, now.weights, now.weights)
-    return Update(ticket, delta.to(now.weights.dtype), examples, steps, staleness=0)
+    ticket = Ticket(-1, -1, -1, view.version, view.time, view.weights, view.weights)
+    return Update(ticket, delta.to(view.weights.dtype), examples, steps, staleness=0)

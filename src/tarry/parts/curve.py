@@ -27,8 +27,8 @@ from torch import Tensor
 
 from ..core import rng
 from ..core.errors import BadInput
-from ..core.local_rule import Brief, Context, Functions, LocalRule, Outcome, Step
-from ..core.optim import Optimiser, optimiser
+from ..core.local_rule import ClientModel, Context, LocalRule, RuleStep, VisitInput, VisitOutput
+from ..core.optim import Optimizer, make_optimizer
 from ..core.task import Examples
 from ..core.tickets import NOTHING
 from .manifold import CONTROL
@@ -91,42 +91,42 @@ class CurveLearning(LocalRule):
             raise BadInput(problems)
 
     @property
-    def own_optimiser(self) -> bool:
+    def own_optimizer(self) -> bool:
         return True
 
     @property
-    def takes(self) -> frozenset[str]:
+    def used_payload(self) -> frozenset[str]:
         return frozenset({SHIFT}) if self.solver != "sgd" else frozenset()
 
     @property
-    def gives(self) -> frozenset[str]:
+    def uploads(self) -> frozenset[str]:
         return frozenset() if self.shape == "line" else frozenset({CONTROL})
 
     @property
-    def laps(self) -> tuple[Step, ...]:
+    def passes(self) -> tuple[RuleStep, ...]:
         return (self.step,) if self.shape == "line" else (self.step, self.control_step)
 
     @cached_property
-    def _endpoint(self) -> Optimiser:
-        return optimiser("sgd" if self.solver == "sgd" else "adam", lr=self.lr)
+    def _endpoint(self) -> Optimizer:
+        return make_optimizer("sgd" if self.solver == "sgd" else "adam", lr=self.lr)
 
     @cached_property
-    def _control(self) -> Optimiser:
-        return optimiser("adam", lr=self.control_lr)
+    def _control(self) -> Optimizer:
+        return make_optimizer("adam", lr=self.control_lr)
 
-    def begin(self, brief: Brief) -> tuple[Tensor, Context]:
+    def begin(self, visit: VisitInput) -> tuple[Tensor, Context]:
         w, key = (
-            brief.weights.clone(),
-            rng.extend(brief.key, _LAMBDA),
+            visit.weights.clone(),
+            rng.extend(visit.key, _LAMBDA),
         )  # a copy: the last bit of torch.dot depends on the memory alignment
-        lam = [rng.uniform(rng.extend(key, k)) for k in range(brief.n_steps)]
+        lam = [rng.uniform(rng.extend(key, k)) for k in range(visit.n_steps)]
         lam += [0.0] * (max(_ROOM, 1 << (len(lam) - 1).bit_length()) - len(lam))  # padded to a power of 2, for stacking
-        context = {"start": brief.layout.params(w), "lam": torch.tensor(lam, dtype=w.dtype, device=w.device)}
-        if SHIFT in brief.payload:
-            context["first"] = brief.payload[SHIFT] / brief.n_batches
+        context = {"start": visit.layout.params(w), "lam": torch.tensor(lam, dtype=w.dtype, device=w.device)}
+        if SHIFT in visit.payload:
+            context["first"] = visit.payload[SHIFT] / visit.n_batches
         return w, context
 
-    def init(self, w: Tensor, context: Context, f: Functions) -> VisitState:  # noqa: ARG002
+    def init(self, w: Tensor, context: Context, model: ClientModel) -> VisitState:  # noqa: ARG002
         begin, first = self._endpoint, context.get("first")
         warm = None if begin.warm is None or first is None else begin.warm(first, first * first)
         none = torch.zeros((), dtype=torch.int64, device=w.device)
@@ -137,21 +137,21 @@ class CurveLearning(LocalRule):
         zero = torch.zeros_like(control[0])
         return ControlPass(self._control.init(control), zero, zero, zero)
 
-    def turn(self, lap: int, state: VisitState, f: Functions) -> VisitState:  # noqa: ARG002
+    def begin_pass(self, lap: int, state: VisitState, model: ClientModel) -> VisitState:  # noqa: ARG002
         return state._replace(control_pass=self._new_pass(state.control)) if lap == 1 else state
 
     def step(
-        self, w: Tensor, batch: Examples, context: Context, state: VisitState, f: Functions
+        self, w: Tensor, batch: Examples, context: Context, state: VisitState, model: ClientModel
     ) -> tuple[Tensor, VisitState, Tensor]:
-        g, loss = f.grad(w, batch)
-        g = self.bend(g, w, context)
+        g, loss = model.grad(w, batch)
+        g = self.transform_grad(g, w, context)
         if self.solver == "asam":
             w_up = ascended_adaptively(w, g, rho=self.rho, eta=_FLOOR)
-            g = self.bend(f.grad(w_up, batch, still=True)[0], w_up, context)
-        w, solver = self._endpoint.descend(w, g, state.solver)
+            g = self.transform_grad(model.grad(w_up, batch, still=True)[0], w_up, context)
+        w, solver = self._endpoint.apply_gradient(w, g, state.solver)
         return w, state._replace(solver=solver), loss
 
-    def bend(self, g: Tensor, w: Tensor, context: Context) -> Tensor:
+    def transform_grad(self, g: Tensor, w: Tensor, context: Context) -> Tensor:
         """∇F from ∇ℓ. For lorentz, with a = √(1 + ‖θ‖²) and b = √(1 + ‖Θ‖²):
 
         ∇ = (μ/σ) exp((‖θ − Θ‖² − (a − b)²)/σ) · (θ − Θ − ((a − b)/a) θ)
@@ -169,7 +169,7 @@ class CurveLearning(LocalRule):
         return torch.addcmul(torch.addcmul(g, d, pull), w, -pull * rise / a)
 
     def control_step(
-        self, w: Tensor, batch: Examples, context: Context, state: VisitState, f: Functions
+        self, w: Tensor, batch: Examples, context: Context, state: VisitState, model: ClientModel
     ) -> tuple[Tensor, VisitState, Tensor]:
         start, control = context["start"], state.control
         lams = context["lam"]  # in a stack, finished clients go on counting; their results are discarded
@@ -180,12 +180,12 @@ class CurveLearning(LocalRule):
         at = torch.addcmul(straight, d, share)
         if self.shape == "printed":
             at = torch.addcmul(at, start + w, -share / 2)
-        g, loss = f.grad(at, batch, still=True)
+        g, loss = model.grad(at, batch, still=True)
         assert state.control_pass is not None
         adam, line, curve, steps = state.control_pass
-        control, adam = self._control.descend(control, share * self._projected(g, way), adam)
-        if self.watch:
-            line, curve = line + f.loss(straight, batch), curve + loss
+        control, adam = self._control.apply_gradient(control, share * self._projected(g, way), adam)
+        if self.diagnose:
+            line, curve = line + model.loss(straight, batch), curve + loss
         return (
             w,
             state._replace(
@@ -199,11 +199,11 @@ class CurveLearning(LocalRule):
         size = torch.dot(way, way).clamp_min(torch.finfo(way.dtype).tiny)
         return torch.addcmul(v, way, -self.gamma * torch.dot(v, way) / size) if self.gamma else v
 
-    def finish(self, w: Tensor, context: Context, state: VisitState) -> Outcome:
+    def finish(self, w: Tensor, context: Context, state: VisitState) -> VisitOutput:
         if self.shape == "line":
-            return Outcome()
+            return VisitOutput()
         assert state.control_pass is not None
         start, done = context["start"], state.control_pass
         sent = {CONTROL: self._projected(state.control, w[: len(start)] - start)}
         means = {"line_loss": done.line / done.steps, "curve_loss": done.curve / done.steps}
-        return Outcome(sent, notes=means if self.watch else NOTHING)
+        return VisitOutput(sent, notes=means if self.diagnose else NOTHING)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..core.idle_clients import Roster
-from ..core.method import Now
+from ..core.idle_clients import IdleClients
+from ..core.method import ServerView
 from ..core.parts import Dispatch
 
 __all__ = ["barrier"]
@@ -12,7 +12,7 @@ __all__ = ["barrier"]
 def barrier() -> Dispatch:
     """Rounds: a new random cohort, as large as the concurrency, once no client is training."""
 
-    def apply(roster: Roster, state: None, now: Now) -> tuple[list[int], None]:
-        return ([] if now.in_flight else roster.draw(roster.limit, now)), state
+    def apply(roster: IdleClients, state: None, view: ServerView) -> tuple[list[int], None]:
+        return ([] if view.in_flight else roster.draw(roster.concurrency, view)), state
 
     return Dispatch(apply)

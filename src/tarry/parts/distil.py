@@ -12,7 +12,7 @@ may have any number of dimensions before the classes: all tokens of a sequence c
 Clip rescales a gradient longer than ν to the norm ν. Every distillation begins with Adam's moments at 0. Logits that
 are not finite are not stored: such a client keeps its older ones, or has none.
 
-The batches of the l-th pass over U (l = 0, 1, ...) are cut from rng.permutation(rng.extend(now.key, l), |U|), the last
+The batches of the l-th pass over U (l = 0, 1, ...) are cut from rng.permutation(rng.extend(view.key, l), |U|), the last
 one short; a batch of the whole set keeps the stored order.
 """
 
@@ -28,14 +28,14 @@ from torch import Tensor
 from torch.nn.functional import log_softmax
 
 from ..core import rng
-from ..core.client_table import Table
+from ..core.client_table import ClientTable
 from ..core.errors import BadInput
-from ..core.method import Method, Now
-from ..core.optim import optimiser
+from ..core.method import Method, ServerView
+from ..core.optim import make_optimizer
 from ..core.parts import Aggregate, Correct, Step
 from ..core.state_tree import StateRecord
 from ..core.task import Task
-from ..core.tickets import Offer, Update
+from ..core.tickets import TicketExtras, Update
 from .classes import want_classes
 
 __all__ = ["Distillation", "with_distillation"]
@@ -109,21 +109,21 @@ def distill_loss(y: Tensor, mask: Tensor | None, how: Distillation) -> DistillLo
     return DistillLoss(f_d, entropy, alpha)
 
 
-def distill(x: Tensor, teacher: Tensor, now: Now, how: Distillation) -> Tensor:
+def distill(x: Tensor, teacher: Tensor, view: ServerView, how: Distillation) -> Tensor:
     """Return x̂ after Q steps of Eq. 2. Running statistics do not change."""
-    lab, n = now.lab, now.layout.n_params
+    lab, n = view.model, view.layout.n_params
     assert lab is not None, "a method that distils says that it needs unlabelled inputs"
-    adam = optimiser("adam", lr=how.lr or lab.distil_lr or PAPERS_LR)
+    adam = make_optimizer("adam", lr=how.lr or lab.distil_lr or PAPERS_LR)
     w, stats, seen = x[:n], x[n:], list[Tensor]()
     moments = adam.init(w)
-    for at in batches(lab.inputs, how, now.key):
+    for at in batches(lab.inputs, how, view.key):
         loss = distill_loss(teacher[at], None if lab.mask is None else lab.mask[at], how)
         g, _ = lab.grad(torch.cat([w, stats]) if len(stats) else w, lab.inputs[at], loss.f_d)
-        w, moments = adam.descend(w, clip_norm(g, how.clip), moments)
-        if now.notes is not None:
+        w, moments = adam.apply_gradient(w, clip_norm(g, how.clip), moments)
+        if view.notes is not None:
             seen.append(torch.stack([loss.entropy, loss.alpha]))
-    if now.notes is not None:
-        now.notes["entropy"], now.notes["alpha"] = torch.stack(seen).mean(0).tolist()
+    if view.notes is not None:
+        view.notes["entropy"], view.notes["alpha"] = torch.stack(seen).mean(0).tolist()
     return torch.cat([w, stats]) if len(stats) else w
 
 
@@ -149,7 +149,7 @@ def with_distillation(method: Method, how: Distillation) -> Method:
     """Return the method with a distillation around its server; with Q = 0 the method itself."""
     if how.q == 0:
         return method
-    answer = method.answer
+    answer = method.output_weights
 
     def answered(weights: Tensor, states: Mapping[str, Any]) -> Tensor:
         assert answer is not None
@@ -160,32 +160,32 @@ def with_distillation(method: Method, how: Distillation) -> Method:
         correct=_with_logits(method.correct),
         aggregate=_keeping_logits(method.aggregate),
         step=_with_distillation_step(method.step, how),
-        answer=answered if answer is not None else None,
-        unlabelled=True,
+        output_weights=answered if answer is not None else None,
+        needs_unlabeled=True,
     )
 
 
 def _with_logits(part: Correct) -> Correct:
     """Return a correct part that adds the logits of the client's own model on U to the update's extras."""
 
-    def apply(update: Update, state: Any, now: Now) -> tuple[Update, Any]:
-        corrected, state = part(update, state, now)
-        logits = _logits(update, now)
-        if _finite(logits, now):
+    def apply(update: Update, state: Any, view: ServerView) -> tuple[Update, Any]:
+        corrected, state = part(update, state, view)
+        logits = _logits(update, view)
+        if _finite(logits, view):
             corrected = corrected.replace(extras={**corrected.extras, LOGITS: logits})
         return corrected, state
 
     return replace(part, apply=apply)
 
 
-def _finite(logits: Tensor, now: Now) -> bool:
+def _finite(logits: Tensor, view: ServerView) -> bool:
     """Return whether the logits are finite, at the positions of the mask."""
-    mask = None if now.lab is None else now.lab.mask
+    mask = None if view.model is None else view.model.mask
     return bool(torch.isfinite(logits if mask is None else logits[mask.bool()]).all())
 
 
-def _logits(update: Update, now: Now) -> Tensor:
-    lab = now.lab
+def _logits(update: Update, view: ServerView) -> Tensor:
+    lab = view.model
     assert lab is not None, "a method that distils says that it needs unlabelled inputs"
     logits = lab.outputs(update.ticket.sent + update.delta, lab.inputs)  # not update.local, which would stay in memory
     if logits.ndim < 2 or logits.shape[-1] < 2:
@@ -202,35 +202,35 @@ class LogitsState(StateRecord):
     """The state of the aggregate inside, and every client's logits y^i."""
 
     inner: Any
-    logits: Table
+    logits: ClientTable
 
 
 def _keeping_logits(part: Aggregate) -> Aggregate:
     """Return an aggregate part that stores every client's logits, and adds their mean to the update it passes on."""
 
-    def apply(update: Update | None, state: LogitsState, now: Now) -> tuple[Update | None, LogitsState]:
+    def apply(update: Update | None, state: LogitsState, view: ServerView) -> tuple[Update | None, LogitsState]:
         if update is not None and LOGITS in update.extras:
             extras = dict(update.extras)
             state.logits.put(update.ticket.client, extras.pop(LOGITS))
             update = update.replace(extras=extras)
-        mean, inner = part(update, state.inner, now)
-        return _with_teacher(mean, state.logits, now), replace(state, inner=inner)
+        mean, inner = part(update, state.inner, view)
+        return _with_teacher(mean, state.logits, view), replace(state, inner=inner)
 
     def init(weights: Tensor) -> LogitsState:
-        return LogitsState(part.init(weights), Table())
+        return LogitsState(part.init(weights), ClientTable())
 
-    def offer(client: int, state: LogitsState, now: Now) -> Offer | None:
+    def offer(client: int, state: LogitsState, view: ServerView) -> TicketExtras | None:
         assert part.offer is not None
-        return part.offer(client, state.inner, now)
+        return part.offer(client, state.inner, view)
 
-    def on_instant_end(state: LogitsState, now: Now) -> tuple[Update | None, LogitsState]:
+    def on_instant_end(state: LogitsState, view: ServerView) -> tuple[Update | None, LogitsState]:
         assert part.on_instant_end is not None
-        mean, inner = part.on_instant_end(state.inner, now)
-        return _with_teacher(mean, state.logits, now), replace(state, inner=inner)
+        mean, inner = part.on_instant_end(state.inner, view)
+        return _with_teacher(mean, state.logits, view), replace(state, inner=inner)
 
-    def next_wakeup(state: LogitsState, now: Now) -> float:
+    def next_wakeup(state: LogitsState, view: ServerView) -> float:
         assert part.next_wakeup is not None
-        return part.next_wakeup(state.inner, now)
+        return part.next_wakeup(state.inner, view)
 
     return replace(
         part,
@@ -242,7 +242,7 @@ def _keeping_logits(part: Aggregate) -> Aggregate:
     )
 
 
-def _with_teacher(update: Update | None, logits: Table, now: Now) -> Update | None:
+def _with_teacher(update: Update | None, logits: ClientTable, view: ServerView) -> Update | None:
     """Add y, the mean of all y^i, to the update's extras."""
     if update is None or not len(logits):
         return update
@@ -250,18 +250,18 @@ def _with_teacher(update: Update | None, logits: Table, now: Now) -> Update | No
     total = first.clone()
     for row in rest:
         total += row
-    if now.notes is not None:
-        now.notes["teachers"] = len(logits)
+    if view.notes is not None:
+        view.notes["teachers"] = len(logits)
     return update.replace(extras={**update.extras, TEACHER: total / len(logits)})
 
 
 def _with_distillation_step(part: Step, how: Distillation) -> Step:
     """Return a step part that distills after its step, if there are logits to teach from."""
 
-    def apply(update: Update, state: Any, now: Now) -> tuple[Tensor, Any]:
-        new, state = part(update, state, now)
+    def apply(update: Update, state: Any, view: ServerView) -> tuple[Tensor, Any]:
+        new, state = part(update, state, view)
         teacher = update.extras.get(TEACHER)
-        return (new if teacher is None else distill(new, teacher, now, how)), state
+        return (new if teacher is None else distill(new, teacher, view, how)), state
 
     inner = part.with_geodesic
     with_geodesic = inner and (lambda geodesic: _with_distillation_step(inner(geodesic), how))

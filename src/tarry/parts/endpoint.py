@@ -24,9 +24,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.client_table import Table
+from ..core.client_table import ClientTable
 from ..core.errors import BadInput
-from ..core.method import Now
+from ..core.method import ServerView
 from ..core.parts import Correct
 from ..core.registry import Registry
 from ..core.tickets import Update
@@ -57,7 +57,7 @@ class StaleUpdate(NamedTuple):
     delta: Tensor  # δ
     drift: Tensor  # G
     update: Update
-    now: Now
+    view: ServerView
     products: Sequence[Tensor] | None = None  # δ·G, G·G and δ·δ, if they are known already
 
 
@@ -72,10 +72,10 @@ def _no_state(_: Tensor) -> None:
 def delay_correction(rule: Rule, init: Callable[[Tensor], Any] = _no_state) -> Correct:
     """Return a correct part from a rule. Running statistics have no direction: they stay the client's."""
 
-    def apply(update: Update, state: Any, now: Now) -> tuple[Update, Any]:
-        params, moved = now.layout.params, now.moved(update)
-        w, sent = params(now.weights), params(update.ticket.sent)
-        late, bend = _late(params(moved), w, sent, update, now)
+    def apply(update: Update, state: Any, view: ServerView) -> tuple[Update, Any]:
+        params, moved = view.layout.params, view.displacement(update)
+        w, sent = params(view.weights), params(update.ticket.sent)
+        late, bend = _late(params(moved), w, sent, update, view)
         found, state = rule(late, state)
         extras, control = update.extras, update.extras.get(CONTROL)
         if isinstance(found, Tensor) and found.ndim:
@@ -85,28 +85,28 @@ def delay_correction(rule: Rule, init: Callable[[Tensor], Any] = _no_state) -> C
             new, turned = _straight(late, found, control, bend)
         if turned is not None:
             extras = {**extras, CONTROL: turned}
-        if now.layout.stats:
-            new = torch.cat([new, moved[now.layout.n_params :]])
-        here = update.ticket._replace(sent=now.weights, anchor=now.weights, version=now.version)
+        if view.layout.stats:
+            new = torch.cat([new, moved[view.layout.n_params :]])
+        here = update.ticket._replace(sent=view.weights, anchor=view.weights, version=view.version)
         return update.replace(ticket=here, delta=new, extras=extras), state
 
     return Correct(apply, init)
 
 
 def _late(
-    delta: Tensor, w: Tensor, sent: Tensor, update: Update, now: Now
+    delta: Tensor, w: Tensor, sent: Tensor, update: Update, view: ServerView
 ) -> tuple[StaleUpdate, tuple[float, float] | None]:
     """Return the stale update; and the inner products of its control point with δ and G, if they cost nothing."""
     drift, control = empty_pooled(w), update.extras.get(CONTROL)
     if (kernels := kernels_for(w, sent, delta)) is None:
-        return StaleUpdate(delta, torch.sub(w, sent, out=drift), update, now), None
+        return StaleUpdate(delta, torch.sub(w, sent, out=drift), update, view), None
     whole, bend = partition((0, len(w))), None
     if control is not None and kernels_for(w, control) is not None:
         *sums, x, y = whole.sums(kernels.drifted_beside, 5, w, sent, delta, control, drift)
         bend = float(x[0]), float(y[0])
     else:
         sums = whole.sums(kernels.drifted, 3, w, sent, delta, drift)
-    return StaleUpdate(delta, drift, update, now, torch.from_numpy(np.concatenate(sums)).unbind()), bend
+    return StaleUpdate(delta, drift, update, view, torch.from_numpy(np.concatenate(sums)).unbind()), bend
 
 
 def _straight(
@@ -139,11 +139,11 @@ def _straight(
 def trust_position() -> Correct:
     """λ = 1 as FedAsync means it: the endpoint is the client's own weights, whatever the drift was."""
 
-    def apply(update: Update, state: None, now: Now) -> tuple[Update, None]:
-        here = update.ticket._replace(sent=now.weights, anchor=now.weights, version=now.version)
-        delta, extras = update.local - now.weights, update.extras
+    def apply(update: Update, state: None, view: ServerView) -> tuple[Update, None]:
+        here = update.ticket._replace(sent=view.weights, anchor=view.weights, version=view.version)
+        delta, extras = update.local - view.weights, update.extras
         if CONTROL in extras:
-            params = now.layout.params
+            params = view.layout.params
             extras = {**extras, CONTROL: rotated(extras[CONTROL], params(update.delta), params(delta))}
         # `local` stays the client's weights to the bit, which sent + delta need not be
         return update.replace(ticket=here, delta=delta, extras=extras, endpoint=update.local), state
@@ -202,7 +202,7 @@ Smooth = Annotated[float, "how slowly the running mean forgets"]
 @statistics.register("progress")
 def progress() -> Statistic:
     """The used share of the budget; the default switch is half of it."""
-    return Statistic(lambda: None, lambda late, state: (late.now.progress, state), 0.5)
+    return Statistic(lambda: None, lambda late, state: (late.view.progress, state), 0.5)
 
 
 @statistics.register("ratio")
@@ -243,11 +243,11 @@ def agreement(*, smooth: Smooth = 0.95) -> Statistic:
             last, ended = row
             better = _cosine(delta, ended - sent) - _cosine(delta, last)
             e, count = (smooth * e + (1 - smooth) * better if count else better), count + 1
-        value = min(max((1 + e) / 2, 0.0), 1.0) if count >= 2 * late.now.n_clients else 0.0
+        value = min(max((1 + e) / 2, 0.0), 1.0) if count >= 2 * late.view.n_clients else 0.0
         clients.put(me, torch.stack([delta, sent + delta]))
         return value, {"clients": clients, "e": e, "count": count}
 
-    return Statistic(lambda: {"clients": Table(), "e": 0.0, "count": 0}, measure, 0.5)
+    return Statistic(lambda: {"clients": ClientTable(), "e": 0.0, "count": 0}, measure, 0.5)
 
 
 def _cosine(a: Tensor, b: Tensor) -> float:
@@ -269,8 +269,8 @@ def dynamic(statistic: str, *, switch: float | None = None, middle: float = 0.0,
     def rule(late: StaleUpdate, state: Any) -> tuple[Tensor | float, Any]:
         value, state = chosen.measure(late, state)
         phase = 2 if value > limit else 1 if value > limit - middle else 0
-        if late.now.notes is not None:
-            late.now.notes.update(phase=phase, statistic=value)
+        if late.view.notes is not None:
+            late.view.notes.update(phase=phase, statistic=value)
         return phases[phase](late, None)[0], state
 
     return delay_correction(rule, lambda _: chosen.init())

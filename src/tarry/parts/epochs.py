@@ -21,13 +21,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core.client_table import Marks
+from ..core.client_table import ClientScalars
 from ..core.errors import BadInput
-from ..core.idle_clients import Roster
-from ..core.method import Now
+from ..core.idle_clients import IdleClients
+from ..core.method import ServerView
 from ..core.parts import Aggregate, Dispatch
 from ..core.state_tree import StateRecord
-from ..core.tickets import NOTHING, Offer, Update
+from ..core.tickets import NOTHING, TicketExtras, Update
 from ..engine.clock import add_seconds
 from .cached import as_update
 from .manifold import CONTROL
@@ -48,11 +48,11 @@ class EpochServer(ABC):
         """Return the state at the beginning of the run."""
 
     @abstractmethod
-    def on_update(self, update: Update, late: bool, state: Any, now: Now) -> Any:
+    def on_update(self, update: Update, late: bool, state: Any, view: ServerView) -> Any:
         """Return the state with this update. `late`: it was handed out in an earlier epoch."""
 
     @abstractmethod
-    def end_epoch(self, state: Any, now: Now) -> tuple[Tensor | None, Any]:
+    def end_epoch(self, state: Any, view: ServerView) -> tuple[Tensor | None, Any]:
         """Return where the global is to go (None: nothing to go by yet, the epoch goes on), and the next state."""
 
     def payload(self, client: int, state: Any) -> Mapping[str, Tensor]:  # noqa: ARG002 - what servers override
@@ -65,7 +65,7 @@ class EpochState(StateRecord):
     """The state of the aggregate part; `book` is the method's own."""
 
     length: float | None  # of an epoch (s); None: no client has come back yet
-    seen: Marks | None  # clients whose first visit was timed; None: the length was given
+    seen: ClientScalars | None  # clients whose first visit was timed; None: the length was given
     began: float  # when the epoch began (s)
     back: bool  # a visit has ended since, with an update or without one
     count: int  # updates in this epoch
@@ -78,32 +78,32 @@ class EpochState(StateRecord):
         return replace(self, count=0, examples=0, steps=0, back=False, **changes)
 
 
-def storable(update: Update, now: Now) -> Tensor:
+def storable(update: Update, view: ServerView) -> Tensor:
     """Return what of an update can be kept and averaged later: its displacement, and its own running statistics.
 
     A variance's displacement would mean nothing to a global that has moved on; the client's own value does.
     """
-    n = now.layout.n_params
+    n = view.layout.n_params
     delta = update.delta if update.weight == 1 else update.delta * update.weight
-    return torch.cat([delta[:n], update.local[n:]]) if now.layout.stats else delta
+    return torch.cat([delta[:n], update.local[n:]]) if view.layout.stats else delta
 
 
-def per_rate(entry: Tensor, update: Update, now: Now) -> Tensor:
+def per_rate(entry: Tensor, update: Update, view: ServerView) -> Tensor:
     """Return an update's entry with its displacement over the rate that the client had, in terms of the first."""
-    return _scaled(entry, 1 / now.rate(update.ticket.version), now)
+    return _scaled(entry, 1 / view.rate(update.ticket.version), view)
 
 
-def at_rate(entry: Tensor, now: Now) -> Tensor:
+def at_rate(entry: Tensor, view: ServerView) -> Tensor:
     """Return the entry with its displacement at the rate of work handed out now."""
-    return _scaled(entry, now.rate(now.version), now)
+    return _scaled(entry, view.rate(view.version), view)
 
 
-def _scaled(entry: Tensor, share: float, now: Now) -> Tensor:
+def _scaled(entry: Tensor, share: float, view: ServerView) -> Tensor:
     """Running statistics know no rate."""
     if share == 1:
         return entry
-    n = now.layout.n_params
-    return torch.cat([entry[:n] * share, entry[n:]]) if now.layout.stats else entry * share
+    n = view.layout.n_params
+    return torch.cat([entry[:n] * share, entry[n:]]) if view.layout.stats else entry * share
 
 
 def epoch_aggregate(length: float | None, server: EpochServer) -> Aggregate:
@@ -116,15 +116,15 @@ def epoch_aggregate(length: float | None, server: EpochServer) -> Aggregate:
         raise BadInput(f"--method.epoch {length}: must be above 0, or none for the fastest client's first visit")
 
     def init(weights: Tensor) -> EpochState:
-        seen = None if length is not None else Marks()
+        seen = None if length is not None else ClientScalars()
         return EpochState(length, seen, 0.0, False, 0, 0, 0, server.init(weights))
 
-    def apply(update: Update | None, state: EpochState, now: Now) -> tuple[None, EpochState]:
+    def apply(update: Update | None, state: EpochState, view: ServerView) -> tuple[None, EpochState]:
         if update is None:
             return None, replace(state, back=True)
         client, lasts, seen = update.ticket.client, state.length, state.seen
         if seen is not None and client not in seen:
-            first = now.time - update.ticket.time
+            first = view.time - update.ticket.time
             lasts = first if lasts is None else min(lasts, first)
             seen[client] = True
         return None, EpochState(
@@ -135,22 +135,22 @@ def epoch_aggregate(length: float | None, server: EpochServer) -> Aggregate:
             count=state.count + 1,
             examples=state.examples + update.n_examples,
             steps=state.steps + update.n_steps,
-            book=server.on_update(update, update.staleness > 0, state.book, now),
+            book=server.on_update(update, update.staleness > 0, state.book, view),
         )
 
-    def on_instant_end(state: EpochState, now: Now) -> tuple[Update | None, EpochState]:
-        if not state.back or (now.in_flight and now.time < next_wakeup(state, now)):
+    def on_instant_end(state: EpochState, view: ServerView) -> tuple[Update | None, EpochState]:
+        if not state.back or (view.in_flight and view.time < next_wakeup(state, view)):
             return None, state
-        move, book = server.end_epoch(state.book, now)
+        move, book = server.end_epoch(state.book, view)
         if move is None:
             return None, replace(state, back=False)
-        return _as_update(move, state, now), state.next(began=now.time, book=book)
+        return _as_update(move, state, view), state.next(began=view.time, book=book)
 
-    def next_wakeup(state: EpochState, now: Now) -> float:
-        return ends(state.began, state.length, now) if state.back else inf
+    def next_wakeup(state: EpochState, view: ServerView) -> float:
+        return ends(state.began, state.length, view) if state.back else inf
 
-    def offer(client: int, state: EpochState, _: Now) -> Offer:
-        return Offer(server.payload(client, state.book))
+    def offer(client: int, state: EpochState, _: ServerView) -> TicketExtras:
+        return TicketExtras(server.payload(client, state.book))
 
     return Aggregate(
         apply,
@@ -162,25 +162,25 @@ def epoch_aggregate(length: float | None, server: EpochServer) -> Aggregate:
     )
 
 
-def ends(began: float, length: float | None, now: Now) -> float:
+def ends(began: float, length: float | None, view: ServerView) -> float:
     """Return when a span is over that began then, or with the first work handed out since; length None: never."""
-    return inf if length is None else add_seconds(max(began, now.since), length)
+    return inf if length is None else add_seconds(max(began, view.busy_since), length)
 
 
-def _as_update(move: Tensor, state: EpochState, now: Now) -> Update:
+def _as_update(move: Tensor, state: EpochState, view: ServerView) -> Update:
     """Return the move as an update of the moment: from the global's statistics to those given."""
-    n = now.layout.n_params
-    delta = torch.cat([move[:n], move[n:] - now.weights[n:]]) if now.layout.stats else move
-    return as_update(delta, now, state.examples, state.steps)
+    n = view.layout.n_params
+    delta = torch.cat([move[:n], move[n:] - view.weights[n:]]) if view.layout.stats else move
+    return as_update(delta, view, state.examples, state.steps)
 
 
 def at_epoch_ends() -> Dispatch:
     """Refill to the concurrency once the global has stepped, or no client is training; until then all wait."""
 
-    def apply(roster: Roster, last: dict[str, Any], now: Now) -> tuple[list[int], dict[str, Any]]:
+    def apply(roster: IdleClients, last: dict[str, Any], view: ServerView) -> tuple[list[int], dict[str, Any]]:
         # called again at the same instant: a client that was picked has left for good, and another gets the place
-        if now.in_flight and now.version == last["version"] and now.time != last["time"]:
+        if view.in_flight and view.version == last["version"] and view.time != last["time"]:
             return [], last
-        return roster.draw(roster.limit - now.in_flight, now), {"version": now.version, "time": now.time}
+        return roster.draw(roster.concurrency - view.in_flight, view), {"version": view.version, "time": view.time}
 
     return Dispatch(apply, lambda _: {"version": -1, "time": -1.0})

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import BadInput
-from ..core.local_rule import Brief, Context, LocalRule
+from ..core.local_rule import Context, LocalRule, VisitInput
 
 __all__ = ["ProximalRule"]
 
@@ -23,8 +23,8 @@ class ProximalRule(LocalRule):
         if not self.mu >= 0:
             raise BadInput(f"--method.mu {self.mu}: must be 0 or more")
 
-    def begin(self, brief: Brief) -> tuple[Tensor, Context]:
-        return brief.weights, {"start": brief.layout.params(brief.weights)}
+    def begin(self, visit: VisitInput) -> tuple[Tensor, Context]:
+        return visit.weights, {"start": visit.layout.params(visit.weights)}
 
-    def bend(self, g: Tensor, w: Tensor, context: Context) -> Tensor:
+    def transform_grad(self, g: Tensor, w: Tensor, context: Context) -> Tensor:
         return torch.add(g, w - context["start"], alpha=self.mu)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import BadInput
-from ..core.method import Geodesic, Now
+from ..core.method import Geodesic, ServerView
 from ..core.registry import Registry
 from ..core.tickets import Update
 from ..vector.blocks import blocks, blocks_reversed
@@ -82,28 +82,28 @@ def _printed() -> Geodesic:
     return printed
 
 
-def travel(along: Geodesic, now: Now, end: Tensor, t: float, update: Update) -> Tensor:
+def travel(along: Geodesic, view: ServerView, end: Tensor, t: float, update: Update) -> Tensor:
     """Return γ(t) for the trained weights, and the straight line (up to t = 1) for running statistics."""
     if along is line and t <= 1:
-        return torch.lerp(now.weights, end, t, out=empty_pooled(end))
-    params, n = now.layout.params, now.layout.n_params
-    start = params(now.weights)
+        return torch.lerp(view.weights, end, t, out=empty_pooled(end))
+    params, n = view.layout.params, view.layout.n_params
+    start = params(view.weights)
     new = along(start, params(end), t, update)
     if not isinstance(new, Tensor) or new.shape != start.shape:
         raise BadInput(
             f"--manifold: a geodesic gives {len(start)} weights, this one {getattr(new, 'shape', type(new))}"
         )
-    return torch.cat([new, torch.lerp(now.weights[n:], end[n:], min(t, 1.0))]) if now.layout.stats else new
+    return torch.cat([new, torch.lerp(view.weights[n:], end[n:], min(t, 1.0))]) if view.layout.stats else new
 
 
-def step_along(along: Geodesic, now: Now, t: float, update: Update, *, left: Tensor | None = None) -> Tensor:
+def step_along(along: Geodesic, view: ServerView, t: float, update: Update, *, left: Tensor | None = None) -> Tensor:
     """Return γ(t) on the way to W + Δ. This is the update's own displacement, so its control point is not rotated.
 
     `left` is filled with the old trained weights minus the new ones.
     """
-    moved, w, n = now.moved(update), now.weights, now.layout.n_params
+    moved, w, n = view.displacement(update), view.weights, view.layout.n_params
     if along not in (line, bezier):
-        new = travel(along, now, torch.add(w, moved, out=empty_pooled(w)), t, update)
+        new = travel(along, view, torch.add(w, moved, out=empty_pooled(w)), t, update)
         if left is not None:
             torch.sub(w[:n], new[:n], out=left)
         return new

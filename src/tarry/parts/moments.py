@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import BadInput
-from ..core.method import Now
+from ..core.method import ServerView
 from ..core.parts import Step
 from ..core.tickets import Update
 from ..vector.blocks import blocks
@@ -89,14 +89,14 @@ def adaptive(
         v = weights.new_full((), v0)
         return {"m": weights.new_zeros(()), "v": v, **({"largest": v} if amsgrad else {})}
 
-    def apply(update: Update, state: dict[str, Any], now: Now) -> tuple[Tensor, dict[str, Any]]:
-        moved, w = now.moved(update), now.layout.params(now.weights)
-        delta, eta_t = _weighed(update, moved, now), eta if late is None else late(update.staleness)
+    def apply(update: Update, state: dict[str, Any], view: ServerView) -> tuple[Tensor, dict[str, Any]]:
+        moved, w = view.displacement(update), view.layout.params(view.weights)
+        delta, eta_t = _weighed(update, moved, view), eta if late is None else late(update.staleness)
         old = {name: x.expand_as(delta) for name, x in state.items()}
         kept = {name: empty_pooled(delta) for name in state if name != "m" or beta1}
         new, names = empty_pooled(w), list(kept)
         if isinstance(second, Adam) and _in_one_pass(delta, w, state, kept, new, 1 - beta1, second, eta_t, eps):
-            return _with_statistics(new, moved, update.weight, now), {**state, **kept}
+            return _with_statistics(new, moved, update.weight, view), {**state, **kept}
         for d, w_, out, *both in blocks(delta, w, new, *(old[k] for k in names), *kept.values()):
             was, to = dict(zip(names, both, strict=False)), dict(zip(names, both[len(names) :], strict=True))
             m = torch.lerp(was["m"], d, 1 - beta1, out=to["m"]) if beta1 else d
@@ -104,7 +104,7 @@ def adaptive(
             if amsgrad:
                 v = torch.maximum(was["largest"], v, out=to["largest"])
             torch.addcdiv(w_, m, torch.sqrt(v, out=out).add_(eps), value=eta_t, out=out)
-        return _with_statistics(new, moved, update.weight, now), {**state, **kept}
+        return _with_statistics(new, moved, update.weight, view), {**state, **kept}
 
     return Step(apply, init)
 
@@ -136,27 +136,27 @@ def momentum(eta: float, beta: float, *, nesterov: bool = False) -> Step:
     _rate(eta)
     _decay("beta", beta)
 
-    def apply(update: Update, state: dict[str, Any], now: Now) -> tuple[Tensor, dict[str, Any]]:
-        moved, w = now.moved(update), now.layout.params(now.weights)
-        delta = _weighed(update, moved, now)
+    def apply(update: Update, state: dict[str, Any], view: ServerView) -> tuple[Tensor, dict[str, Any]]:
+        moved, w = view.displacement(update), view.layout.params(view.weights)
+        delta = _weighed(update, moved, view)
         v = torch.add(delta, state["v"], alpha=beta)
         way = torch.add(delta, v, alpha=beta) if nesterov else v
-        return _with_statistics(torch.add(w, way, alpha=eta), moved, eta * update.weight, now), {"v": v}
+        return _with_statistics(torch.add(w, way, alpha=eta), moved, eta * update.weight, view), {"v": v}
 
     return Step(apply, lambda weights: {"v": weights.new_zeros(())})
 
 
-def _weighed(update: Update, moved: Tensor, now: Now) -> Tensor:
-    delta = now.layout.params(moved)
+def _weighed(update: Update, moved: Tensor, view: ServerView) -> Tensor:
+    delta = view.layout.params(moved)
     return delta if update.weight == 1 else delta * update.weight
 
 
-def _with_statistics(new: Tensor, moved: Tensor, share: float, now: Now) -> Tensor:
+def _with_statistics(new: Tensor, moved: Tensor, share: float, view: ServerView) -> Tensor:
     """Return the new trained weights, with running statistics that go this share of their way."""
-    n = now.layout.n_params
-    if not now.layout.stats:
+    n = view.layout.n_params
+    if not view.layout.stats:
         return new
-    return torch.cat([new, torch.add(now.weights[n:], moved[n:], alpha=min(share, 1.0))])
+    return torch.cat([new, torch.add(view.weights[n:], moved[n:], alpha=min(share, 1.0))])
 
 
 def _rate(eta: float) -> None:

@@ -25,8 +25,8 @@ from torch.nn.functional import softplus
 
 from ..core.errors import BadInput
 from ..core.layout import Kind, Layout
-from ..core.local_rule import Brief, Context, DeepObjective, Functions, Objective, Outcome, Split
-from ..core.optim import Optimiser
+from ..core.local_rule import ClientModel, Context, FeatureObjective, HeadSplit, Objective, VisitInput, VisitOutput
+from ..core.optim import Optimizer
 from ..core.task import Examples, Task
 from .classes import want_classes
 from .variates import Control, Dual, Normal, Variate
@@ -55,8 +55,8 @@ _ROUNDING = 100  # of the last digit: unit vectors no further apart are the same
 class WholePasses:
     """A model that is not split: each call is a whole training pass, and the first one moves running statistics."""
 
-    def __init__(self, f: Functions, x: Tensor):
-        self._f, self._x, self._moved = f, x, False
+    def __init__(self, model: ClientModel, x: Tensor):
+        self._f, self._x, self._moved = model, x, False
 
     def head_grad(self, w: Tensor, targets: Any, objective: Objective) -> Tensor:
         """Return the gradient of an objective of outputs at w, over the whole model."""
@@ -64,8 +64,8 @@ class WholePasses:
 
     def feature_grad(self, w: Tensor, targets: Any, objective: Objective) -> tuple[Tensor, Tensor]:
         """Return gradient and value of an objective of features at w."""
-        on_features: DeepObjective = lambda _, r, aim: objective(r, aim)  # noqa: E731
-        return self._f.deep_grad(w, (self._x, targets), on_features, still=self._begin())
+        on_features: FeatureObjective = lambda _, r, aim: objective(r, aim)  # noqa: E731
+        return self._f.grad_with_features(w, (self._x, targets), on_features, still=self._begin())
 
     def grad(self, w: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Return gradient and value of the task's loss at w."""
@@ -80,7 +80,7 @@ class WholePasses:
 class BatchProximal(Protocol):
     """A proximal loss on one batch, at any weights."""
 
-    def gradient(self, passes: Split, w: Tensor) -> tuple[Tensor, Tensor]:
+    def gradient(self, passes: HeadSplit, w: Tensor) -> tuple[Tensor, Tensor]:
         """Return (∇L_p, L_p) at w; by a model split before its head, the gradient need be right in the head only."""
 
     def added(self, w: Tensor, batch: Examples, beta: float) -> tuple[Tensor, Tensor]:
@@ -93,37 +93,37 @@ class ProximalLoss(Protocol):
     zero_at_start: ClassVar[bool] = True  # its gradient is 0 at w_g
     reaches_head: ClassVar[bool] = True  # its gradient need not be 0 in the head
 
-    def check(self, layout: Layout, optimiser: Optimiser) -> None:  # noqa: ARG002 - what losses override
+    def check(self, layout: Layout, optimiser: Optimizer) -> None:  # noqa: ARG002 - what losses override
         """Raise BadInput where such a model has no such loss, or such an optimiser no use for it."""
         return
 
-    def suits(self, task: Task) -> None:  # noqa: ARG002 - what losses override
+    def check_task(self, task: Task) -> None:  # noqa: ARG002 - what losses override
         """Raise BadInput where such a task has no such loss."""
         return
 
-    def begin(self, brief: Brief) -> Context:  # noqa: ARG002 - what losses override
+    def begin(self, visit: VisitInput) -> Context:  # noqa: ARG002 - what losses override
         """What every step of the visit may read."""
         return {}
 
-    def on(self, batch: Examples, context: Context, f: Functions) -> BatchProximal:
+    def on(self, batch: Examples, context: Context, model: ClientModel) -> BatchProximal:
         """Return the loss on a batch. Call it before the step's first pass: it may load other weights."""
 
     @property
-    def needs(self) -> frozenset[str]:
+    def required_payload(self) -> frozenset[str]:
         """What of the payload it cannot do without."""
         return frozenset()
 
     @property
-    def gives(self) -> frozenset[str]:
+    def uploads(self) -> frozenset[str]:
         """The extras it sends back."""
         return frozenset()
 
-    def finish(self, w: Tensor, context: Context, optimiser: Optimiser, share: float) -> Outcome:  # noqa: ARG002
+    def finish(self, w: Tensor, context: Context, optimiser: Optimizer, share: float) -> VisitOutput:  # noqa: ARG002
         """What is sent, and kept until the next visit; w is the whole vector that the client ends with.
 
         `share` of the loss's gradient was in the directions that it descended.
         """
-        return Outcome()
+        return VisitOutput()
 
 
 def _noted(objective: Objective) -> tuple[Objective, list[Tensor]]:
@@ -141,14 +141,14 @@ def _noted(objective: Objective) -> tuple[Objective, list[Tensor]]:
 class OfWeights:
     """A loss of the weights alone: (∇L_p, L_p) in closed form."""
 
-    f: Functions
+    model: ClientModel
     at: Callable[[Tensor], tuple[Tensor, Tensor]]
 
-    def gradient(self, passes: Split, w: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ARG002 - it takes no pass
+    def gradient(self, passes: HeadSplit, w: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ARG002 - it takes no pass
         return self.at(w)
 
     def added(self, w: Tensor, batch: Examples, beta: float) -> tuple[Tensor, Tensor]:
-        g, loss = self.f.grad(w, batch)
+        g, loss = self.model.grad(w, batch)
         return torch.add(g, self.at(w)[0], alpha=beta), loss
 
 
@@ -156,17 +156,17 @@ class OfWeights:
 class OfOutputs:
     """A loss of the model's outputs on x, held against an aim."""
 
-    f: Functions
+    model: ClientModel
     aim: Any
     objective: Objective
 
-    def gradient(self, passes: Split, w: Tensor) -> tuple[Tensor, Tensor]:
+    def gradient(self, passes: HeadSplit, w: Tensor) -> tuple[Tensor, Tensor]:
         objective, values = _noted(self.objective)
         return passes.head_grad(w, self.aim, objective), values[0].detach()
 
     def added(self, w: Tensor, batch: Examples, beta: float) -> tuple[Tensor, Tensor]:
-        local, losses = _noted(self.f.task_loss)
-        g, _ = self.f.grad(w, batch, lambda z, y: local(z, y) + beta * self.objective(z, self.aim))
+        local, losses = _noted(self.model.task_loss)
+        g, _ = self.model.grad(w, batch, lambda z, y: local(z, y) + beta * self.objective(z, self.aim))
         return g, losses[0].detach()
 
 
@@ -174,17 +174,17 @@ class OfOutputs:
 class OfFeatures:
     """A loss of what goes into the head on x, held against an aim."""
 
-    f: Functions
+    model: ClientModel
     aim: Any
     objective: Objective  # of features in the place of outputs
 
-    def gradient(self, passes: Split, w: Tensor) -> tuple[Tensor, Tensor]:
+    def gradient(self, passes: HeadSplit, w: Tensor) -> tuple[Tensor, Tensor]:
         assert isinstance(passes, WholePasses), "features do not depend on the head"
         return passes.feature_grad(w, self.aim, self.objective)
 
     def added(self, w: Tensor, batch: Examples, beta: float) -> tuple[Tensor, Tensor]:
-        local, losses = _noted(self.f.task_loss)
-        g, _ = self.f.deep_grad(w, batch, lambda z, r, y: local(z, y) + beta * self.objective(r, self.aim))
+        local, losses = _noted(self.model.task_loss)
+        g, _ = self.model.grad_with_features(w, batch, lambda z, r, y: local(z, y) + beta * self.objective(r, self.aim))
         return g, losses[0].detach()
 
 
@@ -192,17 +192,17 @@ class OfFeatures:
 class L2(ProximalLoss):
     """½ ‖w − w_g‖²; its gradient is w − w_g."""
 
-    def begin(self, brief: Brief) -> Context:
-        return {"received": brief.weights}
+    def begin(self, visit: VisitInput) -> Context:
+        return {"received": visit.weights}
 
-    def on(self, batch: Examples, context: Context, f: Functions) -> BatchProximal:  # noqa: ARG002 - the same on all inputs
-        w_g = f.layout.params(context["received"])
+    def on(self, batch: Examples, context: Context, model: ClientModel) -> BatchProximal:  # noqa: ARG002 - the same on all inputs
+        w_g = model.layout.params(context["received"])
 
         def at(w: Tensor) -> tuple[Tensor, Tensor]:
             g = w - w_g
             return g, torch.dot(g, g) / 2
 
-        return OfWeights(f, at)
+        return OfWeights(model, at)
 
 
 @dataclass(frozen=True)
@@ -211,18 +211,18 @@ class KL(ProximalLoss):
 
     temperature: float = 3.0
 
-    def suits(self, task: Task) -> None:
+    def check_task(self, task: Task) -> None:
         want_classes(task, "--method.proximal kl:", "use --method.proximal l2")
 
-    def on(self, batch: Examples, context: Context, f: Functions) -> BatchProximal:  # noqa: ARG002 - f knows the received one
+    def on(self, batch: Examples, context: Context, model: ClientModel) -> BatchProximal:  # noqa: ARG002 - f knows the received one
         x, _ = batch
-        z_g = f.received(x)
+        z_g = model.received_outputs(x)
         if z_g.ndim < 2 or z_g.shape[-1] < 2:
             raise BadInput(
                 "--method.proximal kl: compares classes, and this model has one output; use --method.proximal l2"
             )
         s = z_g / self.temperature
-        return OfOutputs(f, s - s.logsumexp(-1, keepdim=True), lambda z, aim: f.mean(self.divergence(z, aim)))
+        return OfOutputs(model, s - s.logsumexp(-1, keepdim=True), lambda z, aim: model.mean(self.divergence(z, aim)))
 
     def divergence(self, z: Tensor, log_p: Tensor) -> Tensor:
         """Σ p (log p − z/T) + log Σ e^(z/T), of each example.
@@ -241,12 +241,12 @@ class NTD(ProximalLoss):
     temperature: float = 1.0
     flag: str = "--method.proximal ntd"
 
-    def suits(self, task: Task) -> None:
+    def check_task(self, task: Task) -> None:
         want_classes(task, f"{self.flag}:", "use another task")
 
-    def on(self, batch: Examples, context: Context, f: Functions) -> BatchProximal:  # noqa: ARG002 - f knows the received one
+    def on(self, batch: Examples, context: Context, model: ClientModel) -> BatchProximal:  # noqa: ARG002 - f knows the received one
         x, y = batch
-        z_g = f.received(x)
+        z_g = model.received_outputs(x)
         if y.is_floating_point() or z_g.ndim < 2 or z_g.shape[-1] < 3 or y.shape != z_g.shape[:-1]:
             out, labels = ("×".join(map(str, t.shape)) for t in (z_g, y))
             raise BadInput(
@@ -258,7 +258,7 @@ class NTD(ProximalLoss):
         s = z_g / self.temperature
         log_p = s - s.masked_fill(true, -torch.inf).logsumexp(-1, keepdim=True)
         aim = (true, log_p.exp().masked_fill(true, 0), log_p)
-        return OfOutputs(f, aim, lambda z, aim: f.mean(self.divergence(z, aim)))
+        return OfOutputs(model, aim, lambda z, aim: model.mean(self.divergence(z, aim)))
 
     def divergence(self, z: Tensor, aim: tuple[Tensor, Tensor, Tensor]) -> Tensor:
         """As kl's: exactly 0, and so its gradient, at z = z_g."""
@@ -281,7 +281,7 @@ class MOON(ProximalLoss):
     zero_at_start: ClassVar[bool] = False  # at w_g it points away from the previous model
     reaches_head: ClassVar[bool] = False
 
-    def check(self, layout: Layout, optimiser: Optimiser) -> None:  # noqa: ARG002
+    def check(self, layout: Layout, optimiser: Optimizer) -> None:  # noqa: ARG002
         heads = [b.kind is Kind.HEAD for b in layout.layers]
         if all(heads) or not any(heads):
             why = "nothing is trained before it" if any(heads) else "the model has none"
@@ -289,26 +289,26 @@ class MOON(ProximalLoss):
                 f"{self.flag}: compares what goes into the last linear or conv map, and {why}; use another model"
             )
 
-    def begin(self, brief: Brief) -> Context:
-        return {"received": brief.weights, "previous": brief.memory.get("previous")}
+    def begin(self, visit: VisitInput) -> Context:
+        return {"received": visit.weights, "previous": visit.memory.get("previous")}
 
-    def on(self, batch: Examples, context: Context, f: Functions) -> BatchProximal:
+    def on(self, batch: Examples, context: Context, model: ClientModel) -> BatchProximal:
         x, _ = batch
         received, previous = context["received"], context["previous"]
         if previous is None:
-            f.features(received, x[:1])  # a model without features is refused here, not at the second visit
-            return OfWeights(f, lambda w: (torch.zeros_like(w), w.new_zeros(())))
-        apart = _unit(f.known_features(previous, x)) - _unit(f.known_features(received, x))
+            model.features(received, x[:1])  # a model without features is refused here, not at the second visit
+            return OfWeights(model, lambda w: (torch.zeros_like(w), w.new_zeros(())))
+        apart = _unit(model.cached_features(previous, x)) - _unit(model.cached_features(received, x))
         size = torch.linalg.vector_norm(apart, dim=-1, keepdim=True)
         apart = torch.where(size > _ROUNDING * torch.finfo(apart.dtype).eps, apart, 0)
-        return OfFeatures(f, apart, lambda r, apart: f.mean(self.contrast(r, apart)))
+        return OfFeatures(model, apart, lambda r, apart: model.mean(self.contrast(r, apart)))
 
     def contrast(self, r: Tensor, apart: Tensor) -> Tensor:
         """`apart` is r_prev/‖r_prev‖ − r_g/‖r_g‖: exactly 0, and so the gradient, where the two models agree."""
         return softplus((_unit(r) * apart).sum(-1) / self.temperature)
 
-    def finish(self, w: Tensor, context: Context, optimiser: Optimiser, share: float) -> Outcome:  # noqa: ARG002
-        return Outcome(memory={"previous": w})
+    def finish(self, w: Tensor, context: Context, optimiser: Optimizer, share: float) -> VisitOutput:  # noqa: ARG002
+        return VisitOutput(memory={"previous": w})
 
 
 @dataclass(frozen=True)
@@ -319,29 +319,29 @@ class OfVariate(ProximalLoss):
     zero_at_start: ClassVar[bool] = False  # SCAFFOLD's and FedDyn's point somewhere at w_g, too
 
     @property
-    def needs(self) -> frozenset[str]:
-        return self.variate.needs
+    def required_payload(self) -> frozenset[str]:
+        return self.variate.required_payload
 
     @property
-    def gives(self) -> frozenset[str]:
-        return self.variate.gives
+    def uploads(self) -> frozenset[str]:
+        return self.variate.uploads
 
-    def check(self, layout: Layout, optimiser: Optimiser) -> None:  # noqa: ARG002
+    def check(self, layout: Layout, optimiser: Optimizer) -> None:  # noqa: ARG002
         self.variate.check(optimiser)
 
-    def begin(self, brief: Brief) -> Context:
-        return self.variate.begin(brief)
+    def begin(self, visit: VisitInput) -> Context:
+        return self.variate.begin(visit)
 
-    def on(self, batch: Examples, context: Context, f: Functions) -> BatchProximal:  # noqa: ARG002 - the same on all inputs
+    def on(self, batch: Examples, context: Context, model: ClientModel) -> BatchProximal:  # noqa: ARG002 - the same on all inputs
         start = context["start"]
 
         def at(w: Tensor) -> tuple[Tensor, Tensor]:
             g = self.variate.added(w, context)
             return g, torch.dot(g + self.variate.added(start, context), w - start) / 2  # it is linear in w
 
-        return OfWeights(f, at)
+        return OfWeights(model, at)
 
-    def finish(self, w: Tensor, context: Context, optimiser: Optimiser, share: float) -> Outcome:
+    def finish(self, w: Tensor, context: Context, optimiser: Optimizer, share: float) -> VisitOutput:
         return self.variate.finish(w, context, optimiser, share)
 
 

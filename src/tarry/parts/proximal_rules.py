@@ -8,8 +8,8 @@ from typing import Any
 from torch import Tensor
 
 from ..core.layout import Layout
-from ..core.local_rule import Brief, Context, Functions, LocalRule, Outcome
-from ..core.optim import Optimiser
+from ..core.local_rule import ClientModel, Context, LocalRule, VisitInput, VisitOutput
+from ..core.optim import Optimizer
 from ..core.task import Examples, Task
 from .proximal import ProximalLoss
 
@@ -22,25 +22,25 @@ class ProximalRule(LocalRule):
 
     proximal: ProximalLoss
 
-    def check(self, layout: Layout, optimiser: Optimiser) -> None:
+    def check(self, layout: Layout, optimiser: Optimizer) -> None:
         self.proximal.check(layout, optimiser)
 
-    def suits(self, task: Task) -> None:
-        self.proximal.suits(task)
+    def check_task(self, task: Task) -> None:
+        self.proximal.check_task(task)
 
     @property
-    def needs(self) -> frozenset[str]:
-        return self.proximal.needs
+    def required_payload(self) -> frozenset[str]:
+        return self.proximal.required_payload
 
     @property
-    def gives(self) -> frozenset[str]:
-        return self.proximal.gives
+    def uploads(self) -> frozenset[str]:
+        return self.proximal.uploads
 
-    def begin(self, brief: Brief) -> tuple[Tensor, Context]:
-        return brief.weights, self.proximal.begin(brief)
+    def begin(self, visit: VisitInput) -> tuple[Tensor, Context]:
+        return visit.weights, self.proximal.begin(visit)
 
-    def init(self, w: Tensor, context: Context, f: Functions) -> Any:  # noqa: ARG002
-        return f.init(w), f.optimiser
+    def init(self, w: Tensor, context: Context, model: ClientModel) -> Any:  # noqa: ARG002
+        return model.init(w), model.optimiser
 
 
 @dataclass(frozen=True)
@@ -50,12 +50,12 @@ class WithProximalLoss(ProximalRule):
     beta: float
 
     def step(
-        self, w: Tensor, batch: Examples, context: Context, state: Any, f: Functions
+        self, w: Tensor, batch: Examples, context: Context, state: Any, model: ClientModel
     ) -> tuple[Tensor, Any, Tensor]:
-        g, loss = self.proximal.on(batch, context, f).added(w, batch, self.beta)
+        g, loss = self.proximal.on(batch, context, model).added(w, batch, self.beta)
         inner, optimizer = state
-        w, inner = f.descend(w, g, inner)
+        w, inner = model.apply_gradient(w, g, inner)
         return w, (inner, optimizer), loss
 
-    def finish(self, w: Tensor, context: Context, state: Any) -> Outcome:
+    def finish(self, w: Tensor, context: Context, state: Any) -> VisitOutput:
         return self.proximal.finish(w, context, state[1], self.beta)

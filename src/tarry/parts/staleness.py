@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..core.errors import BadInput
-from ..core.method import Now
+from ..core.method import ServerView
 from ..core.parts import Correct
 from ..core.tickets import Update
 
@@ -47,7 +47,7 @@ def hinge(a: float, b: float) -> Decay:
 def discounted(s: Decay) -> Correct:
     """Return a correct part that multiplies the update's weight by s(τ)."""
 
-    def apply(update: Update, state: None, _: Now) -> tuple[Update, None]:
+    def apply(update: Update, state: None, _: ServerView) -> tuple[Update, None]:
         return update.replace(weight=update.weight * s(update.staleness)), state
 
     return Correct(apply, only_scales=True)

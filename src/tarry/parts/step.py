@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import BadInput
-from ..core.method import Geodesic, Now
+from ..core.method import Geodesic, ServerView
 from ..core.parts import MixStep, Step
 from ..core.tickets import Update
 from ..vector.blocks import blocks
@@ -29,8 +29,8 @@ def add(eta: float = 1.0, *, along: Geodesic = line) -> Step:
     if not eta > 0:
         raise BadInput(f"--method.eta {eta}: must be above 0")
 
-    def apply(update: Update, state: None, now: Now) -> tuple[Tensor, None]:
-        return step_along(along, now, eta * update.weight, update), state
+    def apply(update: Update, state: None, view: ServerView) -> tuple[Tensor, None]:
+        return step_along(along, view, eta * update.weight, update), state
 
     return Step(apply, with_geodesic=lambda geodesic: add(eta, along=geodesic))
 
@@ -40,12 +40,12 @@ def mix(beta: float, s: Decay, *, flag: str = "beta", along: Geodesic = line) ->
     if not 0 < beta <= 1:
         raise BadInput(f"--method.{flag} {beta}: must be above 0 and at most 1")
 
-    def apply(update: Update, state: None, now: Now) -> tuple[Tensor, None]:
+    def apply(update: Update, state: None, view: ServerView) -> tuple[Tensor, None]:
         t = beta * s(update.staleness) * update.weight
         if along is not line or t > 1 or update.endpoint is not None:
-            return travel(along, now, update.local, t, update), state
-        new = empty_pooled(now.weights)
-        for w, sent, delta, out in blocks(now.weights, update.ticket.sent, update.delta, new):
+            return travel(along, view, update.local, t, update), state
+        new = empty_pooled(view.weights)
+        for w, sent, delta, out in blocks(view.weights, update.ticket.sent, update.delta, new):
             mixed(w, sent, delta, out, t)
         return new, state
 

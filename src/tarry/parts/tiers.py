@@ -1,10 +1,10 @@
 """Client speeds: durations of first visits, ranks by speed, and cohorts drawn among some clients.
 
     Speeds.empty()                             before any visit
-    record_first_duration(speeds, update, now) for a dispatch part's `observe`
-    first_visits(roster, speeds, now)          a cohort with all idle clients that had no visit yet
+    record_first_duration(speeds, update, view) for a dispatch part's `observe`
+    first_visits(roster, speeds, view)          a cohort with all idle clients that had no visit yet
     ranked(speeds, n)                          speeds.rank[k] = #{j : T_j < T_k}
-    draw_among(roster, clients, k, now)        a cohort of k of these clients
+    draw_among(roster, clients, k, view)        a cohort of k of these clients
     at_most_all(name, value)                   a check of a parameter: at most as many as there are clients
 
 T_k is the time from hand-out to arrival of client k's first visit. Every client is tried once; a client whose visit was
@@ -20,10 +20,10 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from ..core import rng
-from ..core.client_table import Marks
+from ..core.client_table import ClientScalars
 from ..core.errors import BadInput
-from ..core.idle_clients import Roster
-from ..core.method import Now
+from ..core.idle_clients import IdleClients
+from ..core.method import ServerView
 from ..core.state_tree import StateRecord
 from ..core.task import Task
 from ..core.tickets import Update
@@ -37,32 +37,32 @@ _DECIMALS = 9  # of a second: a difference of two times is rounded, so that equa
 class Speeds(StateRecord):
     """The durations of first visits, in seconds, and the ranks by them."""
 
-    seconds: Marks
-    tried: Marks  # clients that had a first visit, also if it was lost
-    rank: Marks
+    seconds: ClientScalars
+    tried: ClientScalars  # clients that had a first visit, also if it was lost
+    rank: ClientScalars
     ranked: bool  # the ranks are up to date
 
     @classmethod
     def empty(cls) -> Speeds:
-        return cls(seconds=Marks(), tried=Marks(), rank=Marks(), ranked=False)
+        return cls(seconds=ClientScalars(), tried=ClientScalars(), rank=ClientScalars(), ranked=False)
 
 
-def record_first_duration(speeds: Speeds, update: Update, now: Now) -> Speeds:
+def record_first_duration(speeds: Speeds, update: Update, view: ServerView) -> Speeds:
     """Record the duration of a visit if it is the client's first."""
     if update.ticket.client in speeds.seconds:
         return speeds
-    speeds.seconds[update.ticket.client] = round(now.time - update.ticket.time, _DECIMALS)
+    speeds.seconds[update.ticket.client] = round(view.time - update.ticket.time, _DECIMALS)
     return replace(speeds, ranked=False)
 
 
-def first_visits(roster: Roster, speeds: Speeds, now: Now) -> list[int]:
+def first_visits(roster: IdleClients, speeds: Speeds, view: ServerView) -> list[int]:
     """Draw a cohort of idle clients that were never tried, filled up with others; empty if no such client is idle."""
     tried = speeds.tried
-    if len(tried) == now.n_clients:
+    if len(tried) == view.n_clients:
         return []
-    new = draw_among(roster, [k for k in roster if k not in tried], roster.limit, now)
+    new = draw_among(roster, [k for k in roster if k not in tried], roster.concurrency, view)
     tried.update(dict.fromkeys(new, True))
-    return sorted([*new, *roster.draw(roster.limit - len(new), now)]) if new else []
+    return sorted([*new, *roster.draw(roster.concurrency - len(new), view)]) if new else []
 
 
 def ranked(speeds: Speeds, n: int) -> Speeds:
@@ -74,14 +74,14 @@ def ranked(speeds: Speeds, n: int) -> Speeds:
     return replace(speeds, ranked=True)
 
 
-def draw_among(roster: Roster, clients: Sequence[int], k: int, now: Now) -> list[int]:
+def draw_among(roster: IdleClients, clients: Sequence[int], k: int, view: ServerView) -> list[int]:
     """Take k of these idle clients out of the roster at random (all if there are no more), sorted by number.
 
     If these are all idle clients, the draw is the roster's own.
     """
     if len(clients) == len(roster):
-        return roster.draw(k, now)
-    pool, key, chosen = sorted(clients), now.key, list[int]()
+        return roster.draw(k, view)
+    pool, key, chosen = sorted(clients), view.key, list[int]()
     while pool and len(chosen) < k:
         i = rng.below(key, len(pool))
         pool[i], pool[-1] = pool[-1], pool[i]

@@ -22,8 +22,8 @@ from torch import Tensor
 
 from ..core.errors import BadInput
 from ..core.layout import Layout
-from ..core.local_rule import Brief, Context, Functions, LocalRule, Outcome
-from ..core.optim import Optimiser
+from ..core.local_rule import ClientModel, Context, LocalRule, VisitInput, VisitOutput
+from ..core.optim import Optimizer
 from ..core.task import Examples
 
 __all__ = [
@@ -49,7 +49,7 @@ H = "h"  # FedDyn's, which is in the weights that are sent
 NORMALISATION = "normalisation"  # FedNova's
 
 
-def reach(optimiser: Optimiser, n_steps: int, *, mu: float = 0.0) -> float:
+def reach(optimiser: Optimizer, n_steps: int, *, mu: float = 0.0) -> float:
     """Return ‖a‖₁ of n_steps SGD steps with momentum ρ on a loss with (μ/2) ‖w − w_start‖² added.
 
     v and x are the momentum and the displacement over −η, step by step, after a first gradient of 1. For the m-th last
@@ -67,26 +67,26 @@ def reach(optimiser: Optimiser, n_steps: int, *, mu: float = 0.0) -> float:
 class Variate:
     """A term that is added to a client's gradients, with its uploads and memory."""
 
-    needs: ClassVar[frozenset[str]] = frozenset()
-    gives: ClassVar[frozenset[str]] = frozenset()
+    required_payload: ClassVar[frozenset[str]] = frozenset()
+    uploads: ClassVar[frozenset[str]] = frozenset()
 
-    def check(self, optimiser: Optimiser) -> None:
+    def check(self, optimiser: Optimizer) -> None:
         """Raise BadInput if the term is not defined for the optimizer."""
 
-    def begin(self, brief: Brief) -> dict[str, Any]:
+    def begin(self, visit: VisitInput) -> dict[str, Any]:
         """Return the constants of the visit."""
-        return {"start": brief.layout.params(brief.weights), "n_steps": brief.n_steps}
+        return {"start": visit.layout.params(visit.weights), "n_steps": visit.n_steps}
 
     def added(self, w: Tensor, context: Context) -> Tensor:  # noqa: ARG002 - for overriding
         """Return the term that is added to the task's gradient, over the trained weights."""
         return torch.zeros_like(w)
 
-    def bend(self, g: Tensor, w: Tensor, context: Context) -> Tensor:
+    def transform_grad(self, g: Tensor, w: Tensor, context: Context) -> Tensor:
         return g + self.added(w, context)
 
-    def finish(self, w: Tensor, context: Context, optimiser: Optimiser, share: float = 1.0) -> Outcome:  # noqa: ARG002
+    def finish(self, w: Tensor, context: Context, optimiser: Optimizer, share: float = 1.0) -> VisitOutput:  # noqa: ARG002
         """Return uploads and memory of a visit that ended at w, a whole vector; `share` of the term was added."""
-        return Outcome()
+        return VisitOutput()
 
 
 def _displacement(w: Tensor, context: Context) -> Tensor:
@@ -103,34 +103,34 @@ class Control(Variate):
     """
 
     option: Literal["I", "II"] = "II"
-    needs = frozenset({VARIATE})
-    gives = frozenset({CHANGE})
+    required_payload = frozenset({VARIATE})
+    uploads = frozenset({CHANGE})
 
-    def check(self, optimiser: Optimiser) -> None:
+    def check(self, optimiser: Optimizer) -> None:
         if self.option == "II" and optimiser.name != "sgd":
             raise BadInput(
                 f"--optimiser {optimiser.name}: a control variate is a mean gradient, which SCAFFOLD's option II reads"
                 " off the displacement of sgd steps; use --optimiser sgd"
             )
 
-    def begin(self, brief: Brief) -> dict[str, Any]:
-        c = brief.payload[VARIATE]
-        c_k = brief.memory.get("c_k", torch.zeros_like(c))
-        added = (c - c_k).expand(brief.layout.n_params)
-        return {**super().begin(brief), "c": c, "c_k": c_k, "added": added}
+    def begin(self, visit: VisitInput) -> dict[str, Any]:
+        c = visit.payload[VARIATE]
+        c_k = visit.memory.get("c_k", torch.zeros_like(c))
+        added = (c - c_k).expand(visit.layout.n_params)
+        return {**super().begin(visit), "c": c, "c_k": c_k, "added": added}
 
     def added(self, w: Tensor, context: Context) -> Tensor:  # noqa: ARG002 - a constant of the visit
         added: Tensor = context["added"]
         return added
 
-    def finish(self, w: Tensor, context: Context, optimiser: Optimiser, share: float = 1.0) -> Outcome:
+    def finish(self, w: Tensor, context: Context, optimiser: Optimizer, share: float = 1.0) -> VisitOutput:
         length = optimiser.lr * reach(optimiser, context["n_steps"])  # η ‖a_k‖₁, which is K η_l for plain SGD
         new = torch.sub(share * (context["c_k"] - context["c"]), _displacement(w, context), alpha=1 / length)
         return self.change_to(new, context)
 
-    def change_to(self, c_k: Tensor, context: Context) -> Outcome:
+    def change_to(self, c_k: Tensor, context: Context) -> VisitOutput:
         """Return the upload c_k⁺ − c_k and the memory c_k⁺."""
-        return Outcome({CHANGE: c_k - context["c_k"]}, {"c_k": c_k})
+        return VisitOutput({CHANGE: c_k - context["c_k"]}, {"c_k": c_k})
 
 
 @dataclass(frozen=True)
@@ -138,21 +138,21 @@ class Dual(Variate):
     """FedDyn's: −⟨λ_k, w⟩ + (α/2) ‖w − w_start‖² on top of the loss; then λ_k ← λ_k − α Δ_k."""
 
     alpha: float
-    needs = frozenset({H})
+    required_payload = frozenset({H})
 
     def __post_init__(self) -> None:
         if not self.alpha > 0:
             raise BadInput(f"--method.alpha {self.alpha}: must be above 0")
 
-    def begin(self, brief: Brief) -> dict[str, Any]:
-        known = super().begin(brief)
-        return {**known, "lambda": brief.memory.get("lambda", torch.zeros_like(known["start"]))}
+    def begin(self, visit: VisitInput) -> dict[str, Any]:
+        known = super().begin(visit)
+        return {**known, "lambda": visit.memory.get("lambda", torch.zeros_like(known["start"]))}
 
     def added(self, w: Tensor, context: Context) -> Tensor:
         return torch.sub(w, context["start"]).mul_(self.alpha).sub_(context["lambda"])
 
-    def finish(self, w: Tensor, context: Context, optimiser: Optimiser, share: float = 1.0) -> Outcome:  # noqa: ARG002
-        return Outcome(memory={"lambda": torch.sub(context["lambda"], _displacement(w, context), alpha=self.alpha)})
+    def finish(self, w: Tensor, context: Context, optimiser: Optimizer, share: float = 1.0) -> VisitOutput:  # noqa: ARG002
+        return VisitOutput(memory={"lambda": torch.sub(context["lambda"], _displacement(w, context), alpha=self.alpha)})
 
 
 @dataclass(frozen=True)
@@ -160,14 +160,14 @@ class Normal(Variate):
     """FedNova's: a proximal term if μ is not 0, and the upload ‖a_k‖₁."""
 
     mu: float = 0.0
-    needs = frozenset({NORMALISATION})
-    gives = frozenset({REACH})
+    required_payload = frozenset({NORMALISATION})
+    uploads = frozenset({REACH})
 
     def __post_init__(self) -> None:
         if not self.mu >= 0:
             raise BadInput(f"--method.mu {self.mu}: must be 0 or more")
 
-    def check(self, optimiser: Optimiser) -> None:
+    def check(self, optimiser: Optimizer) -> None:
         if optimiser.name != "sgd":
             raise BadInput(
                 f"--optimiser {optimiser.name}: FedNova divides by how far a client's steps reach, which is defined for"
@@ -177,19 +177,19 @@ class Normal(Variate):
     def added(self, w: Tensor, context: Context) -> Tensor:
         return torch.sub(w, context["start"]).mul_(self.mu)
 
-    def bend(self, g: Tensor, w: Tensor, context: Context) -> Tensor:
-        return super().bend(g, w, context) if self.mu else g
+    def transform_grad(self, g: Tensor, w: Tensor, context: Context) -> Tensor:
+        return super().transform_grad(g, w, context) if self.mu else g
 
-    def finish(self, w: Tensor, context: Context, optimiser: Optimiser, share: float = 1.0) -> Outcome:  # noqa: ARG002
+    def finish(self, w: Tensor, context: Context, optimiser: Optimizer, share: float = 1.0) -> VisitOutput:  # noqa: ARG002
         size = reach(optimiser, context["n_steps"], mu=share * self.mu)
-        return Outcome({REACH: torch.tensor(size, dtype=torch.float64)})
+        return VisitOutput({REACH: torch.tensor(size, dtype=torch.float64)})
 
 
 class VariedState(NamedTuple):
     """The state of a visit."""
 
     inner: Any  # of the optimizer
-    optimiser: Optimiser
+    optimiser: Optimizer
     probe: Any = None  # of rules that make a second pass
 
 
@@ -200,30 +200,30 @@ class Varied(LocalRule):
     variate: Variate
 
     @property
-    def needs(self) -> frozenset[str]:
-        return self.variate.needs
+    def required_payload(self) -> frozenset[str]:
+        return self.variate.required_payload
 
     @property
-    def gives(self) -> frozenset[str]:
-        return self.variate.gives
+    def uploads(self) -> frozenset[str]:
+        return self.variate.uploads
 
-    def check(self, layout: Layout, optimiser: Optimiser) -> None:  # noqa: ARG002
+    def check(self, layout: Layout, optimiser: Optimizer) -> None:  # noqa: ARG002
         self.variate.check(optimiser)
 
-    def begin(self, brief: Brief) -> tuple[Tensor, Context]:
-        return brief.weights, self.variate.begin(brief)
+    def begin(self, visit: VisitInput) -> tuple[Tensor, Context]:
+        return visit.weights, self.variate.begin(visit)
 
-    def init(self, w: Tensor, context: Context, f: Functions) -> VariedState:  # noqa: ARG002
-        return VariedState(f.init(w), f.optimiser)
+    def init(self, w: Tensor, context: Context, model: ClientModel) -> VariedState:  # noqa: ARG002
+        return VariedState(model.init(w), model.optimiser)
 
     def step(
-        self, w: Tensor, batch: Examples, context: Context, state: VariedState, f: Functions
+        self, w: Tensor, batch: Examples, context: Context, state: VariedState, model: ClientModel
     ) -> tuple[Tensor, VariedState, Tensor]:
-        w, inner, loss = super().step(w, batch, context, state.inner, f)
+        w, inner, loss = super().step(w, batch, context, state.inner, model)
         return w, state._replace(inner=inner), loss
 
-    def bend(self, g: Tensor, w: Tensor, context: Context) -> Tensor:
-        return self.variate.bend(g, w, context)
+    def transform_grad(self, g: Tensor, w: Tensor, context: Context) -> Tensor:
+        return self.variate.transform_grad(g, w, context)
 
-    def finish(self, w: Tensor, context: Context, state: VariedState) -> Outcome:
+    def finish(self, w: Tensor, context: Context, state: VariedState) -> VisitOutput:
         return self.variate.finish(w, context, state.optimiser)

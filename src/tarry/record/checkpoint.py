@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.client_table import Marks, Table
+from ..core.client_table import ClientScalars, ClientTable
 from ..core.errors import Damaged
 from ..core.state_tree import StateRecord
 from .result import write_atomic
@@ -93,9 +93,9 @@ def _pack(x: Any, arrays: dict[str, np.ndarray[Any, Any]], seen: dict[int, str])
             seen[id(x)] = f"t{len(seen)}"
             arrays[seen[id(x)]] = x.detach().cpu().contiguous().numpy()
         return {"tensor": seen[id(x)]}
-    if isinstance(x, Table):
+    if isinstance(x, ClientTable):
         return {"table": _pack(x.save(), arrays, seen)}
-    if isinstance(x, Marks):
+    if isinstance(x, ClientScalars):
         return {"marks": [[k, _pack(v, arrays, seen)] for k, v in x.items()]}
     if isinstance(x, StateRecord):
         x = x.dump()
@@ -117,9 +117,9 @@ def _unpack(x: Any, tensors: dict[str, Tensor]) -> Any:
     if "tensor" in x:
         return tensors[x["tensor"]]
     if "table" in x:
-        return Table.load(_unpack(x["table"], tensors))
+        return ClientTable.load(_unpack(x["table"], tensors))
     if "marks" in x:
-        return Marks((k, _unpack(v, tensors)) for k, v in x["marks"])
+        return ClientScalars((k, _unpack(v, tensors)) for k, v in x["marks"])
     if "tuple" in x:
         return tuple(_unpack(v, tensors) for v in x["tuple"])
     return {k: _unpack(v, tensors) for k, v in x["dict"]}

@@ -39,20 +39,20 @@ class Result:
     curve: list[Point]
     staleness: dict[str, float]  # mean, p95, max
     lost: int
-    refused: int
+    rejected: int
     weights_sha256: str
     wall_s: float
     bytes_up: int
     bytes_down: int
     peak_server_bytes: int
-    tarry: str  # version
-    chance: float | None = None  # accuracy of the best constant answer
+    version: str  # version
+    majority_accuracy: float | None = None  # accuracy of the best constant answer
     target: float | None = None  # accuracy at which the run was to stop
     clock: str = "virtual"  # "wall" in a federation
-    trained: str = ""  # how clients were trained, if that was chosen by measurement
-    remarks: list[str] = field(default_factory=list)  # notices: settings without effect, automatic choices
+    executor_info: str = ""  # how clients were trained, if that was chosen by measurement
+    warnings: list[str] = field(default_factory=list)  # notices: settings without effect, automatic choices
     diagnostics: dict[str, Any] | None = None  # with --diagnose
-    personal: dict[str, Any] | None = None  # with --personalise: clients' own accuracy, before and after
+    personalization: dict[str, Any] | None = None  # with --personalise: clients' own accuracy, before and after
     weights: Tensor | None = field(default=None, repr=False, compare=False)
     out: Path | None = field(default=None, compare=False)
 

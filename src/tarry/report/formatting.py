@@ -154,7 +154,9 @@ def _personal_in_words(summary: Summary) -> str:
 
 def remarked(results: Sequence[Result]) -> list[str]:
     """Return how clients were trained, if there was a choice, and the warnings of runs; each once, after its labels."""
-    said = [(r.label, r.trained) for r in results if r.trained] + [(r.label, s) for r in results for s in r.remarks]
+    said = [(r.label, r.executor_info) for r in results if r.executor_info] + [
+        (r.label, s) for r in results for s in r.warnings
+    ]
     about: dict[tuple[str, ...], dict[str, None]] = {}
     measured: dict[tuple[str, ...], list[list[str]]] = {}
     for label, text in said:

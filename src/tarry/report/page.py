@@ -83,7 +83,7 @@ def page(
         sections += ["<h2>Settings</h2>", _settings_table(settings)]
     if command:
         sections += ["<h2>Run it again</h2>", f"<pre><code>{escape(command)}</code></pre>"]
-    versions = ", ".join(sorted({r.tarry for r in results}))
+    versions = ", ".join(sorted({r.version for r in results}))
     sections.append(f'<p class="soft">Made with tarry {escape(versions)}.</p>')
     return _document(title, "\n".join(sections))
 

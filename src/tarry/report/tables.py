@@ -129,7 +129,7 @@ def summarise(results: Sequence[Result], *, baseline: str | None = None, fractio
         target=target,
         rows=tuple(replace(r, relative_time=_relative(r, base)) for r in rows),
         asked=asked is not None,
-        personal_epochs=tuple(sorted({r.personal["epochs"] for r in results if r.personal})),
+        personal_epochs=tuple(sorted({r.personalization["epochs"] for r in results if r.personalization})),
         clock=clock(results),
     )
 
@@ -143,7 +143,7 @@ def clock(results: Sequence[Result]) -> str:
 def _trivial_accuracy(run: Result) -> float:
     """Return the accuracy that a run reaches without learning."""
     first = run.curve[0] if run.curve and run.curve[0][1] == 0 else None
-    return max(known(run.chance) or 0.0, (known(first[2]) or 0.0) if first else 0.0)
+    return max(known(run.majority_accuracy) or 0.0, (known(first[2]) or 0.0) if first else 0.0)
 
 
 def _base(rows: Sequence[MethodRow], name: str | None) -> MethodRow | None:
@@ -251,7 +251,7 @@ def _row(label: str, runs: Sequence[Result], target: float | None) -> MethodRow:
         mb_down=fmean(r.bytes_down for r in runs) / _MB,
         peak_server_mb=max(r.peak_server_bytes for r in runs) / _MB,
         lost=fmean(r.lost for r in runs),
-        refused=fmean(r.refused for r in runs),
+        refused=fmean(r.rejected for r in runs),
         personal=_personal(runs, "after", "mean"),
         personal_sd=_personal(runs, "after", "sd"),
         personal_before=_personal(runs, "before", "mean"),
@@ -259,7 +259,7 @@ def _row(label: str, runs: Sequence[Result], target: float | None) -> MethodRow:
 
 
 def _personal(runs: Sequence[Result], when: str, what: str) -> float | None:
-    return _mean([known(r.personal[when][what]) if r.personal else None for r in runs])
+    return _mean([known(r.personalization[when][what]) if r.personalization else None for r in runs])
 
 
 def _time_to(target: float | None, run: Result) -> float | None:

@@ -101,14 +101,14 @@ def to_entry(result: Result, points: int, made: Mapping[str, str]) -> Entry:
     """Return the numbers and the curve of a result."""
     accuracies = [(t, 100 * a) for t, _, a, _ in result.curve if _real(a) is not None and a is not None]
     last = [a for t, a in accuracies if t >= _TAIL * result.virtual_time] or [a for _, a in accuracies[-1:]]
-    personal, speed = result.personal or {}, (result.diagnostics or {}).get("by_speed") or {}
+    personal, speed = result.personalization or {}, (result.diagnostics or {}).get("by_speed") or {}
     numbers: dict[str, float | None] = {
         "accuracy": _times(100, result.final_accuracy),
         "loss": _real(result.final_loss),
         "tail": fmean(last) if last else None,
         "swing": _swing([a for t, a in accuracies if t >= result.virtual_time / 2]),
         "best": max((a for _, a in accuracies), default=None),
-        "chance": _times(100, result.chance),
+        "chance": _times(100, result.majority_accuracy),
         "updates": result.updates,
         "rounds": result.rounds,
         "virtual_time": result.virtual_time,
@@ -125,7 +125,7 @@ def to_entry(result: Result, points: int, made: Mapping[str, str]) -> Entry:
         numbers |= {g: _times(100, speed[g]["accuracy"]) for g in ("active", "stragglers")}
     short = {k: None if v is None else _short(v, 6) for k, v in numbers.items()}
     curve = _thinned(result, points)
-    return Entry(short, curve, result.weights_sha256, made, tuple(result.remarks), result.trained)
+    return Entry(short, curve, result.weights_sha256, made, tuple(result.warnings), result.executor_info)
 
 
 def _swing(accuracies: Sequence[float]) -> float | None:

@@ -19,10 +19,10 @@ from torch import Tensor, nn
 from ..config.components import CROSSES, Choice, errors_under_flag
 from ..config.compose import PARTS, compose
 from ..config.spec import Spec
-from ..core.client_table import Room
+from ..core.client_table import SpillPolicy
 from ..core.errors import BadInput
 from ..core.layout import Layout
-from ..core.method import Horizon, Method, Personal
+from ..core.method import Method, Personalization, RunLimits
 from ..core.server import Server
 from ..core.task import Task
 from ..delays.availability import Availability
@@ -65,22 +65,22 @@ class BuiltRun:
     def server(self, cache: Path | None = None, *, n_clients: int | None = None) -> Server:
         """The server of the method with the first weights: a simulator and a deployment both drive it."""
         s = self.spec
-        decay = 1.0 if self.method.local.own_optimiser else s.lr_decay
+        decay = 1.0 if self.method.local.own_optimizer else s.lr_decay
         return Server(
             self.method,
             self.first_weights(),
             layout=self.layout,
             n_clients=n_clients or len(self.task.clients),
             seed=s.seed,
-            horizon=Horizon(self.budget.time, self.budget.updates, self.budget.rounds, decay),
-            lab=FlatServerModel(self.bound()) if self.method.unlabelled else None,
-            watch=s.diagnose,
-            room=self.room(cache),
+            limits=RunLimits(self.budget.time, self.budget.updates, self.budget.rounds, decay),
+            model=FlatServerModel(self.bound()) if self.method.needs_unlabeled else None,
+            diagnose=s.diagnose,
+            spill=self.room(cache),
         )
 
-    def room(self, cache: Path | None) -> Room:
+    def room(self, cache: Path | None) -> SpillPolicy:
         """The memory limit of --cache-limit; what exceeds it goes to files in the folder `cache`."""
-        return Room(self.spec.cache_limit * 1e6, cache)
+        return SpillPolicy(self.spec.cache_limit * 1e6, cache)
 
     def first_weights(self) -> Tensor:
         """The weights of the module before any training."""
@@ -126,7 +126,7 @@ def build_run(spec: Spec) -> BuiltRun:
     built = BuiltRun(spec, method, task, module, layout, work, delay, availability, budget, every, notices)
     if spec.personalise is not None:
         with errors_under_flag(_local_flag(spec)):
-            check_personalisation(spec.personalise, method.personal, built.bound(), built.first_weights())
+            check_personalisation(spec.personalise, method.personalization, built.bound(), built.first_weights())
     return built
 
 
@@ -148,7 +148,7 @@ def _build_method(spec: Spec) -> tuple[Method, list[str]]:
     if any(getattr(spec, cross) is not None for cross in CROSSES):
         method = replace(method, name=spec.label)
     if spec.diagnose:
-        method = replace(method, local=replace(method.local, watch=True))
+        method = replace(method, local=replace(method.local, diagnose=True))
     return method, _replaced_clients(spec, base, method)
 
 
@@ -157,11 +157,11 @@ def _build_data(spec: Spec, method: Method) -> tuple[Task, tuple[str, ...]]:
     with collect_notices(limit_of(spec)) as notices:
         task = build_task(spec)
     out = [*notices]
-    if method.local.own_optimiser:
+    if method.local.own_optimizer:
         given = [n for n in _OPTIMISER if getattr(spec, n) != getattr(Spec, n)]
         flags = " ".join(f"--{n.replace('_', '-')} {getattr(spec, n)}" for n in given)
         out += [f"{flags} changes nothing: these clients have an optimiser of their own"] if given else []
-    if method.unlabelled:
+    if method.needs_unlabeled:
         task, default = add_unlabelled(task, spec)
         out += [] if default is None else [f"inputs without labels: {default}; --unlabelled chooses others"]
     elif spec.unlabelled is not None:
@@ -185,8 +185,7 @@ def _check_task(spec: Spec, method: Method, task: Task) -> None:
     for cross, names in PARTS.items():
         with errors_under_flag(cross if getattr(spec, cross) is not None else "method"):
             for name in names:
-                part = getattr(method, name)
-                check_task = getattr(part, "suits" if name == "local" else "check_task", None)
+                check_task = getattr(getattr(method, name), "check_task", None)
                 if check_task is not None:
                     check_task(task)
 
@@ -229,15 +228,15 @@ def _eval_every(spec: Spec, delay: Delay, n: int) -> float:
 
 def _unscored(spec: Spec, method: Method) -> list[str]:
     """A notice that the method is about clients' own models, and that they are not scored."""
-    if spec.personalise is not None or method.personal == Personal():
+    if spec.personalise is not None or method.personalization == Personalization():
         return []
     return [f"{spec.label} is about clients' own models: --personalise EPOCHS scores them"]
 
 
 def _replaced_clients(spec: Spec, base: Method, method: Method) -> list[str]:
     """A notice that --local replaces the clients which the method is about."""
-    about, now = (replace(m.personal, own=False) for m in (base, method))
-    if spec.local is None or about in (Personal(), now):
+    about, now = (replace(m.personalization, own=False) for m in (base, method))
+    if spec.local is None or about in (Personalization(), now):
         return []
     name = spec.name_of("method")
     return [f"--local {spec.name_of('local')} takes the place of {name}'s own clients: its server alone is left of it"]

@@ -59,13 +59,13 @@ def limit_of(spec: Spec) -> int | None:
 def add_unlabelled(task: Task, spec: Spec) -> tuple[Task, str | None]:
     """Return the task with unlabelled inputs for the server, and what they are if the spec does not choose them."""
     choice, default = spec.unlabelled, None
-    if choice is None and task.unlabelled is not None:
-        return task, f"the task's own, {len(task.unlabelled):,}"
+    if choice is None and task.unlabeled is not None:
+        return task, f"the task's own, {len(task.unlabeled):,}"
     if choice is None:
         choice, default = Choice("noise"), "noise, which teaches little"
     with errors_under_flag("unlabelled"):
         inputs = choice.build("unlabelled")(task, spec.seed)
-    return replace(task, unlabelled=inputs, unlabelled_mask=None).to(dtype_of(spec), spec.device), default
+    return replace(task, unlabeled=inputs, unlabeled_mask=None).to(dtype_of(spec), spec.device), default
 
 
 def check_model_and_loss(task: Task, module: nn.Module) -> None:

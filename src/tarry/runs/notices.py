@@ -42,7 +42,7 @@ def diverged(sim: Simulator) -> list[str]:
     since = next((t for t, _, _, loss in sim.engine.curve if loss is not None and not isfinite(loss)), None)
     if since is not None and since == sim.engine.curve[0][0] and sim.engine.curve[0][1] == 0:
         return ["the loss of the first weights on the test set is no number: look at the test data"]
-    if since is None and isfinite(sim.server.answer.sum().item()):
+    if since is None and isfinite(sim.server.output_weights.sum().item()):
         if not sim.engine.has_stalled or sim.server.version == 0:
             return []
         why = "were all refused because they were not finite: a smaller --lr may help"

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import BadInput
-from ..core.method import Personal
+from ..core.method import Personalization
 from ..core.server import Server
 from ..core.task import Examples, Task, accuracy
 from ..core.tickets import VisitJob
@@ -98,7 +98,7 @@ class PerClassTest:
         return sum(float(self._score(answers(part), targets)) for part, targets in chunks) / len(x)
 
 
-def check(epochs: int, how: Personal, bound: FlatModel, first: Tensor) -> None:
+def check(epochs: int, how: Personalization, bound: FlatModel, first: Tensor) -> None:
     """Raise BadInput if clients cannot be scored; the method's `predict` is tried on one example."""
     task = bound.task
     if task.test is None or task.score is None:
@@ -115,7 +115,7 @@ def personalise(
     server: Server, bound: FlatModel, *, work: LocalWork, epochs: int, seed: int, on_progress: OnProgress
 ) -> dict[str, Any]:
     """Return every client's own accuracy before and after fine-tuning; the run itself does not change."""
-    how, task, answer = server.method.personal, bound.task, server.answer
+    how, task, answer = server.method.personalization, bound.task, server.output_weights
     test = PerClassTest(task)
     known = test.by_class(lambda x: bound.outputs(answer, x))
     begins = _own_models(server) if how.own else lambda _: answer
@@ -144,7 +144,7 @@ def _own_models(server: Server) -> Callable[[int], Tensor]:
     return lambda client: out[client] if client in out else server.next_start(client)
 
 
-def _answers(how: Personal, w: Tensor, own: Examples, bound: FlatModel) -> Answers:
+def _answers(how: Personalization, w: Tensor, own: Examples, bound: FlatModel) -> Answers:
     if how.predict is None:
         return lambda x: bound.outputs(w, x)
     with torch.no_grad():

@@ -138,10 +138,12 @@ def replay(folder: Path, *, callbacks: tuple[Callable[[Event], None], ...] = ())
         stack.callback(executor.close)
         sim = simulation.simulator(executor, list(callbacks))
         sim.engine.max_tickets = record.per_client
-        sim.engine.idle.limit *= record.per_client
+        sim.engine.idle.concurrency *= record.per_client
         sim.run()
         accuracy = sim.engine.curve[-1][2] if sim.engine.curve else None
-        result = Replayed(sim.engine.updates, accuracy, sha256(sim.server.answer), _recorded(folder), executor.apart)
+        result = Replayed(
+            sim.engine.updates, accuracy, sha256(sim.server.output_weights), _recorded(folder), executor.apart
+        )
         sim.close()
     return result
 

@@ -11,7 +11,7 @@ from typing import Any
 from ..config.spec import Spec
 from ..core import rng
 from ..core.events import Event
-from ..core.idle_clients import Roster
+from ..core.idle_clients import IdleClients
 from ..core.rng import Stream
 from ..delays.base import Delay
 from ..engine.diagnostics import DiagnosticsLog
@@ -114,7 +114,7 @@ class Simulation:
             b.server(cache),
             executor,
             b.delay,
-            roster=Roster(n, s.concurrency or n, away),
+            roster=IdleClients(n, s.concurrency or n, away),
             budget=b.budget,
             evaluate=b.evaluator(),
             eval_every=b.eval_every,
@@ -138,7 +138,7 @@ class Simulation:
         """What --diagnose measured during the run, and the accuracy on fast and slow clients' examples."""
         if sim.engine.diagnostics is None:
             return None
-        bound, answer = self.built.bound(), sim.server.answer
+        bound, answer = self.built.bound(), sim.server.output_weights
         accuracy = sim.engine.curve[-1][2] if sim.engine.curve else None
         by = by_speed(
             self.built.task, sim.engine.diagnostics, lambda w, data: bound.evaluate(w, data)[0], answer, accuracy

@@ -17,10 +17,10 @@ from typing import Any
 
 from torch import Tensor
 
-from ..core.client_table import Room, Table
+from ..core.client_table import ClientTable, SpillPolicy
 from ..core.errors import BadInput, Diverged
 from ..core.events import Event
-from ..core.idle_clients import Roster
+from ..core.idle_clients import IdleClients
 from ..core.server import Server
 from ..core.state_tree import copied, tables
 from ..core.tickets import NOTHING, LocalResult, Ticket
@@ -46,7 +46,7 @@ class Simulator:
         executor: Executor,
         delay: Delay,
         *,
-        roster: Roster,
+        roster: IdleClients,
         budget: Budget,
         evaluate: Callable[[Tensor], Score] | None = None,
         eval_every: float = inf,
@@ -54,7 +54,7 @@ class Simulator:
         fails: Callable[[int, int], bool] | None = None,
         strict: bool = False,
         diagnostics: DiagnosticsLog | None = None,
-        room: Room = Room(),  # noqa: B008 - a constant
+        room: SpillPolicy = SpillPolicy(),  # noqa: B008 - a constant
         listeners: Sequence[Callable[[Event], None]] = (),
     ):
         self.server, self.executor, self.delay, self.budget = server, executor, delay, budget
@@ -65,7 +65,7 @@ class Simulator:
         self._next_change = 0  # index into _changes
         self._heap: list[tuple[float, int]] = []  # (due, ticket number)
         self._doomed: set[int] = set()  # tickets whose update will be lost
-        self._memories: dict[str, Table] = {}  # what clients keep from visit to visit, by name
+        self._memories: dict[str, ClientTable] = {}  # what clients keep from visit to visit, by name
         self.started = False
 
     @property
@@ -181,8 +181,8 @@ class Simulator:
     def _remember(self, client: int, memory: Mapping[str, Tensor]) -> None:
         for name, row in memory.items():
             if name not in self._memories:
-                self._memories[name] = Table()
-                self._memories[name].move_in(self._room, f"client-{name}", self.server.weights.device)
+                self._memories[name] = ClientTable()
+                self._memories[name].attach(self._room, f"client-{name}", self.server.weights.device)
             self._memories[name].put(client, row)
         for name in self._memories.keys() - memory.keys():
             self._memories[name].pop(client)
@@ -233,7 +233,7 @@ class Simulator:
         self._doomed = set(saved["doomed"])
         self._memories = copied(saved["memories"])
         for name, table in tables(self._memories, "client"):
-            table.move_in(self._room, name, self.server.weights.device)
+            table.attach(self._room, name, self.server.weights.device)
         engine.consecutive_rejections = saved["in_vain"]
         engine.rejections_by_client = Counter(saved.get("refusals", {}))
         if engine.diagnostics is not None:

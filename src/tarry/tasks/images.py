@@ -62,7 +62,7 @@ def digits(*, model: Model = "mlp", limit: Limit = None, **options: Any) -> Task
     scaled = x[:, None].astype(np.float32) / 16
     test = hold_out(y, _DIGITS_TEST)
     arrays = first(Arrays(scaled[~test], y[~test], scaled[test], y[test]), limit)
-    return replace(task_of("digits", arrays, model=model, classes=10, **options), distil_lr=DISTIL_LR)
+    return replace(task_of("digits", arrays, model=model, classes=10, **options), distill_lr=DISTIL_LR)
 
 
 @tasks.register("npz")
@@ -96,7 +96,7 @@ def _add(name: str, title: str, classes: int, usual: str, distil_lr: float | Non
         arrays, black = images(load(name, hub=hub), limit)
         if rgb:
             arrays, black = _to_rgb(name, arrays), black * 3
-        made = replace(task_of(name, arrays, model=model, classes=classes, **options), distil_lr=distil_lr)
+        made = replace(task_of(name, arrays, model=model, classes=classes, **options), distill_lr=distil_lr)
         if augment == "none":
             return made
         change = fedsol(name, arrays.x_train.shape[-1], black)

@@ -154,9 +154,9 @@ def _task(name: str, texts: Texts, how: _LanguageSettings) -> Task:
         train=(x, y),
         test=(x_test, y_test),
         groups=torch.from_numpy(texts.y_train[train][kept]),
-        unlabelled=padded(prompts, _padding(tokenizer)),
-        unlabelled_mask=padded([[1] * len(row) for row in prompts], 0).bool(),
-        distil_lr=PAPER_DISTILL_LR,
+        unlabeled=padded(prompts, _padding(tokenizer)),
+        unlabeled_mask=padded([[1] * len(row) for row in prompts], 0).bool(),
+        distill_lr=PAPER_DISTILL_LR,
         chunk=8,  # a number for every word of the vocabulary, at every place
     )
 

@@ -191,8 +191,8 @@ def _task(name: str, texts: Texts, how: _TextSettings) -> Task:
         loss=cross_entropy,
         train=(x, torch.from_numpy(texts.y_train[train])),
         test=(x_test, torch.from_numpy(texts.y_test[test])),
-        unlabelled=x_other if len(x_other) else None,
-        distil_lr=SMALL_LR if small else BERT_LR,
+        unlabeled=x_other if len(x_other) else None,
+        distill_lr=SMALL_LR if small else BERT_LR,
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from torch import Tensor, nn
 
 from ..core.errors import BadInput
-from ..core.local_rule import DeepObjective, Objective
+from ..core.local_rule import FeatureObjective, Objective
 from ..core.task import Task
 
 __all__ = ["features", "grad_with_features", "run_to_head"]
@@ -36,7 +36,7 @@ def features(model: _Model, vec: Tensor, x: Tensor) -> Tensor:
 
 
 def grad_with_features(
-    model: _Model, w: Tensor, batch: tuple[Tensor, Any], objective: DeepObjective, *, still: bool
+    model: _Model, w: Tensor, batch: tuple[Tensor, Any], objective: FeatureObjective, *, still: bool
 ) -> tuple[Tensor, Tensor]:
     """Return gradient and value of an objective that also takes the features."""
     with _head_inputs(model) as seen:

@@ -16,8 +16,8 @@ from torch.nn.parameter import is_lazy
 
 from ..core import rng
 from ..core.layout import Layout
-from ..core.local_rule import DeepObjective, Objective, Split
-from ..core.optim import Optimiser
+from ..core.local_rule import FeatureObjective, HeadSplit, Objective
+from ..core.optim import Optimizer
 from ..core.rng import Stream
 from ..core.task import Examples, Task
 from .features import features, grad_with_features
@@ -46,9 +46,9 @@ def build_module(task: Task, *, seed: int, dtype: torch.dtype) -> nn.Module:
 
 
 class FlatModel:
-    """A module over a flat vector: `Functions` for one client at a time, and evaluation."""
+    """A module over a flat vector: `ClientModel` for one client at a time, and evaluation."""
 
-    def __init__(self, module: nn.Module, layout: Layout, task: Task, optimiser: Optimiser, *, bf16: bool = False):
+    def __init__(self, module: nn.Module, layout: Layout, task: Task, optimiser: Optimizer, *, bf16: bool = False):
         self.module, self.layout, self.task, self.task_loss = module.train(), layout, task, task.loss
         self._bf16 = bf16
         self.use(optimiser)
@@ -62,7 +62,7 @@ class FlatModel:
         self.params = [named[b.name] for b in layout.layers]
         self.head = head_of(module, layout)
         self.drops = KeyedDropout() if uses_dropout(module) else None
-        self.steady = not layout.stats and self.drops is None
+        self.train_equals_eval = not layout.stats and self.drops is None
         self.visit: BatchIterator | None = None  # the visit in progress
         self._writes: bool | None = None  # whether the module writes to its inputs; None: not known yet
         owners = [block.name.rpartition(".") for block in layout.stats]
@@ -93,9 +93,9 @@ class FlatModel:
         for buffer, first in self.counters:
             buffer.copy_(first)
 
-    def use(self, optimiser: Optimiser) -> None:
+    def use(self, optimiser: Optimizer) -> None:
         """Set the optimizer."""
-        self.optimiser, self.init, self.descend = optimiser, optimiser.init, optimiser.descend
+        self.optimiser, self.init, self.apply_gradient = optimiser, optimiser.init, optimiser.apply_gradient
 
     def begin_step(self, noise: int | None, step: int = 0, lap: int = 0) -> None:
         """Set the step of the visit, of which dropout is a function."""
@@ -126,8 +126,8 @@ class FlatModel:
         self._put_back(kept)
         return torch.cat([g.reshape(-1) for g in grads]), loss.detach()
 
-    def deep_grad(
-        self, w: Tensor, batch: tuple[Tensor, Any], objective: DeepObjective, /, *, still: bool = False
+    def grad_with_features(
+        self, w: Tensor, batch: tuple[Tensor, Any], objective: FeatureObjective, /, *, still: bool = False
     ) -> tuple[Tensor, Tensor]:
         return grad_with_features(self, w, batch, objective, still=still)
 
@@ -147,11 +147,11 @@ class FlatModel:
         self._put_back(kept)
         return loss
 
-    def received(self, x: Tensor, /) -> Tensor:
+    def received_outputs(self, x: Tensor, /) -> Tensor:
         assert self.visit is not None, "asked outside of a visit"
         return self._once("received", self.outputs, self.visit.sent, x)
 
-    def known_features(self, vec: Tensor, x: Tensor, /) -> Tensor:
+    def cached_features(self, vec: Tensor, x: Tensor, /) -> Tensor:
         return self._once(f"features of {id(vec)}", self.features, vec, x)
 
     def _once(self, name: str, ask: Callable[[Tensor, Tensor], Tensor], vec: Tensor, x: Tensor) -> Tensor:
@@ -174,7 +174,7 @@ class FlatModel:
         self._put_back(kept)
         return out
 
-    def split(self, w: Tensor, x: Tensor, /) -> Split:
+    def head_split(self, w: Tensor, x: Tensor, /) -> HeadSplit:
         self._trained.copy_(w)
         return FlatHeadSplit(self, w, x)
 

@@ -23,12 +23,12 @@ class FlatServerModel:
 
     def __init__(self, model: FlatModel):
         task = model.task
-        assert task.unlabelled is not None
-        if not len(task.unlabelled):
+        assert task.unlabeled is not None
+        if not len(task.unlabeled):
             raise BadInput("--unlabelled: there are no inputs in it")
         model.module.eval()
         self._model = model
-        self.inputs, self.mask, self.distil_lr = task.unlabelled, task.unlabelled_mask, task.distil_lr
+        self.inputs, self.mask, self.distil_lr = task.unlabeled, task.unlabeled_mask, task.distill_lr
 
     @torch.no_grad()
     def outputs(self, vec: Tensor, x: Tensor, /) -> Tensor:

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from ..core import rng
-from ..core.contracts import checked
+from ..core.contracts import check_rule_output
 from ..core.errors import BadInput
-from ..core.local_rule import Brief, LocalRule
-from ..core.optim import Optimiser
+from ..core.local_rule import LocalRule, VisitInput
+from ..core.optim import Optimizer
 from ..core.rng import Stream
 from ..core.task import Examples, Task
 from ..core.tickets import LocalResult, VisitJob
@@ -27,11 +27,11 @@ __all__ = ["BatchIterator", "LocalWork", "train"]
 class LocalWork:
     """The work of a visit: epochs over the client's data or a number of steps, and the batch size (None = all)."""
 
-    optimiser: Optimiser
+    optimiser: Optimizer
     epochs: int | None = 1
     steps: int | None = None
     batch: int | None = None
-    optimizer_at: Callable[[int], Optimiser] | None = None  # the optimizer by server steps, where it changes
+    optimizer_at: Callable[[int], Optimizer] | None = None  # the optimizer by server steps, where it changes
 
     def __post_init__(self) -> None:
         if (self.epochs is None) == (self.steps is None):
@@ -103,13 +103,13 @@ def train(job: VisitJob, model: FlatModel, *, rule: LocalRule, work: LocalWork, 
     torch.default_generator.manual_seed(key >> 1)
     if job.sent.is_cuda:
         torch.cuda.manual_seed(key >> 1)
-    brief = Brief(job.sent, job.payload, job.memory, layout, key, work.n_steps(n), work.n_batches(n))
+    brief = VisitInput(job.sent, job.payload, job.memory, layout, key, work.n_steps(n), work.n_batches(n))
     if work.optimizer_at is not None:
         model.use(work.optimizer_at(job.version))
-    start, context = checked(rule, "begin", rule.begin(brief), 2)
+    start, context = check_rule_output(rule, "begin", rule.begin(brief), 2)
     model.load(start)
     w = layout.params(start)
-    state, total, laps = rule.init(w, context, model), torch.zeros((), dtype=w.dtype, device=w.device), rule.laps
+    state, total, laps = rule.init(w, context, model), torch.zeros((), dtype=w.dtype, device=w.device), rule.passes
     model.visit = BatchIterator(job.sent, data, work, rng.key(seed, Stream.ORDER, job.client, job.visit), like=task)
     noise, done = rng.key(seed, Stream.DROPOUT, job.client, job.visit), 0
     try:
@@ -117,10 +117,10 @@ def train(job: VisitJob, model: FlatModel, *, rule: LocalRule, work: LocalWork, 
             for lap, step in enumerate(laps):
                 model.begin_step(None)
                 if len(laps) > 1:
-                    state = rule.turn(lap, state, model)
+                    state = rule.begin_pass(lap, state, model)
                 for i, batch in enumerate(epoch):
                     model.begin_step(noise, done + i, lap)
-                    w, state, loss = checked(rule, "step", step(w, batch, context, state, model), 3)
+                    w, state, loss = check_rule_output(rule, "step", step(w, batch, context, state, model), 3)
                     if lap == 0:
                         total = total + loss
             done += len(epoch)
@@ -135,7 +135,7 @@ def train(job: VisitJob, model: FlatModel, *, rule: LocalRule, work: LocalWork, 
         model.visit = None
         model.begin_step(None)
     final = torch.cat([w, model.statistics()]) if layout.stats else w
-    out = checked(rule, "finish", rule.finish(final, context, state))
+    out = check_rule_output(rule, "finish", rule.finish(final, context, state))
     if job.sent._version != untouched:
         raise BadInput(
             f"local rule {type(rule).__name__}: it wrote to the weights that the client was sent; a rule never writes"

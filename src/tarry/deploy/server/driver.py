@@ -346,7 +346,7 @@ class Driver:
             return
         self._next_client_eval = now + self.config.client_eval_every
         here = [(c, n) for c in sorted(self._present(now)) if (n := self.clients.node(c)) is not None]
-        weights, ttl = self.engine.server.answer, self.config.deadline
+        weights, ttl = self.engine.server.output_weights, self.config.deadline
         requests = [self.protocol.encode_eval(weights, node=n, client=c, ttl=ttl) for c, n in here]
         ids = self.grid.push(requests) if requests else []
         self._evals.update({i: c for (c, _), i in zip(here, ids, strict=True) if i is not None})

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ...core.events import Event
-from ...core.idle_clients import Roster
+from ...core.idle_clients import IdleClients
 from ...core.server import Server
 from ...core.tickets import Ticket
 from ...engine.budget import Budget
@@ -54,7 +54,7 @@ class JournaledState:
         self._listeners: tuple[Callable[[Event], None], ...] = (self._recorder, *listeners)
         self._events: list[Event] = []  # that listeners have not seen yet
         n = server.n_clients
-        idle = Roster(n, concurrency * max_tickets, range(n))
+        idle = IdleClients(n, concurrency * max_tickets, range(n))
         self.engine = Engine(server, idle, budget, max_tickets=max_tickets, listeners=[self._events.append])
         self.clients, self.open_tickets, self.stats = Clients(n, known), OpenTickets(), FederationStats()
         self.deadlines = Deadlines(deadline)

@@ -52,7 +52,7 @@ def check_equivalence(
     if sum(p.numel() for p in model.module.parameters()) > _LARGE:
         return False
     short, shards = _short(work), [_exact(s) for s in _shards(model, jobs, work, ragged=ragged)]
-    task = replace(model.task, clients=shards, train=None, test=None, unlabelled=None, unlabelled_mask=None)
+    task = replace(model.task, clients=shards, train=None, test=None, unlabeled=None, unlabeled_mask=None)
     try:
         module = copy.deepcopy(model.module).to("cpu", _EXACT)
         own = FlatModel(module, model.layout, task, work.optimiser)

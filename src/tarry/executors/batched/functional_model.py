@@ -24,8 +24,8 @@ from torch.func import functional_call, vmap
 from torch.nn.functional import cross_entropy
 
 from ...core.layout import Block, Kind, Layout
-from ...core.local_rule import DeepObjective, Objective, Split
-from ...core.optim import Optimiser
+from ...core.local_rule import FeatureObjective, HeadSplit, Objective
+from ...core.optim import Optimizer
 from ...core.task import Examples, Task
 from ...training.features import features, grad_with_features, run_to_head
 from ...training.keyed_dropout import KeyedDropout, uses_dropout
@@ -39,14 +39,14 @@ _IGNORED = -100  # a target that cross_entropy leaves out
 
 
 class FunctionalModel:
-    """`Functions` of the tensors they are given; `begin_step` says which statistics, received weights and rows."""
+    """`ClientModel` of the tensors they are given; `begin_step` says which statistics, received weights and rows."""
 
     def __init__(
         self,
         module: nn.Module,
         layout: Layout,
         task: Task,
-        optimiser: Optimiser,
+        optimiser: Optimizer,
         head: nn.Module | None,
         *,
         bf16: bool = False,
@@ -55,7 +55,7 @@ class FunctionalModel:
         self.module, self.layout, self.task, self.head = module.train(), layout, task, head
         self._bf16, self.channels_last = bf16, channels_last
         self.drops = KeyedDropout() if uses_dropout(module) else None
-        self.steady = not layout.stats and self.drops is None
+        self.train_equals_eval = not layout.stats and self.drops is None
         self._sizes, self._shared = [b.stop - b.start for b in layout.layers], _shared(module)
         self.norms, whole = (
             MaskedBatchNorm(module),
@@ -70,9 +70,9 @@ class FunctionalModel:
         self._sent = self.stats = torch.empty(0)
         self._mask: Tensor | None = None
 
-    def use(self, optimiser: Optimiser) -> None:
+    def use(self, optimiser: Optimizer) -> None:
         """Descend by this optimiser from now on."""
-        self.optimiser, self.init, self.descend = optimiser, optimiser.init, optimiser.descend
+        self.optimiser, self.init, self.apply_gradient = optimiser, optimiser.init, optimiser.apply_gradient
 
     def begin_step(
         self, sent: Tensor, stats: Tensor, mask: Tensor | None = None, key: Tensor | None = None, lap: int = 0
@@ -115,15 +115,15 @@ class FunctionalModel:
             grads = torch.autograd.grad(loss, params, materialize_grads=True)
         return self._flat(grads), loss.detach()
 
-    def deep_grad(
-        self, w: Tensor, batch: tuple[Tensor, Any], objective: DeepObjective, /, *, still: bool = False
+    def grad_with_features(
+        self, w: Tensor, batch: tuple[Tensor, Any], objective: FeatureObjective, /, *, still: bool = False
     ) -> tuple[Tensor, Tensor]:
         return grad_with_features(self, w, batch, objective, still=still)
 
     def features(self, vec: Tensor, x: Tensor, /) -> Tensor:
         return features(self, vec, x)
 
-    known_features = features
+    cached_features = features
 
     @torch.no_grad()
     def loss(self, w: Tensor, batch: Examples, /) -> Tensor:
@@ -138,10 +138,10 @@ class FunctionalModel:
         self.module.train()
         return out
 
-    def received(self, x: Tensor, /) -> Tensor:
+    def received_outputs(self, x: Tensor, /) -> Tensor:
         return self.outputs(self._sent, x)
 
-    def split(self, w: Tensor, x: Tensor, /) -> Split:
+    def head_split(self, w: Tensor, x: Tensor, /) -> HeadSplit:
         return _FunctionalHeadSplit(self, w, x)
 
     # How

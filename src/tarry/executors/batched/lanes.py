@@ -84,8 +84,8 @@ class CpuLane:
     def run(self, stack: Stack) -> Iterator[None]:
         stack.begin(self._steps)
         plan, c, stays, tails = stack.schedule, stack.size, stack.constants, list[list[Tensor]]()
-        for lap, first, count in plan.laps:
-            if len(plan.laps) > 1:
+        for lap, first, count in plan.passes:
+            if len(plan.passes) > 1:
                 stack.turn(self._steps, lap, first)
             s = first
             while s < first + count:
@@ -150,9 +150,9 @@ class GraphLane:
             buffers = self._buffers_of(stack)
             buffers.fill(stack)
         c = stack.size
-        for lap, first, count in plan.laps:
+        for lap, first, count in plan.passes:
             with on():
-                if len(plan.laps) > 1:
+                if len(plan.passes) > 1:
                     stack.carried = list(buffers.carried)
                     stack.turn(self._steps, lap, first)
                     _put(buffers.carried, stack.carried)

@@ -21,13 +21,13 @@ from torch.fx import GraphModule
 
 from ...core.errors import first_line
 from ...core.local_rule import LocalRule
-from ...core.optim import Optimiser
+from ...core.optim import Optimizer
 from ...vector.process import trim_memory
 from .conv.numba import with_numba_convolutions
 from .functional_model import FunctionalModel
 from .rewrite_channels_last import rewrite_channels_last
 from .rewrite_losses import rewrite_losses
-from .trace import NotStackable, RecordSpec, bytes_of, flatten, forbid_vmap_fallback, stacked, traced
+from .trace import NotStackable, RecordSpec, bytes_of, flatten, forbid_vmap_fallback, stacked, trace_function
 
 __all__ = ["Program", "ProgramCache"]
 
@@ -90,7 +90,7 @@ class ProgramCache:
         self,
         model: FunctionalModel,
         rule: LocalRule,
-        optimiser: Optimiser,
+        optimiser: Optimizer,
         x: Tensor,
         y: Tensor,
         *,
@@ -123,7 +123,7 @@ class ProgramCache:
         def fn(*args: Tensor) -> tuple[Any, list[Tensor]]:
             stays, (_, stats, *tensors) = args[: self._stays(context)], args[self._stays(context) :]
             self._model.begin_step(stays[0], stats)
-            after = self._rule.turn(lap, state.filled(tensors), self._model)
+            after = self._rule.begin_pass(lap, state.filled(tensors), self._model)
             return flatten(after)
 
         return self._program(("turn", lap), c, context, state, fn, rows, _masking if ragged else None)
@@ -143,7 +143,7 @@ class ProgramCache:
                 x = task.augment(x, more[0])
             key = more[augmented] if noisy else None
             self._model.begin_step(stays[0], stats, more[-1] if ragged else None, key, lap)
-            made = self._rule.laps[lap](w, (x, y), self._context(context, stays), state.filled(tensors), self._model)
+            made = self._rule.passes[lap](w, (x, y), self._context(context, stays), state.filled(tensors), self._model)
             form, moved = flatten(made[1])
             return form, [made[0], self._model.stats, *moved, made[2]]
 
@@ -253,7 +253,7 @@ class ProgramCache:
             return tensors
 
         try:
-            graph = traced(tensors_alone, rows)
+            graph = trace_function(tensors_alone, rows)
         finally:
             self._model.use(self._optimiser)
         of_same_kind = [k for k in self._ones if k[:2] == key[:2]]  # type: ignore[index]

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Interpreter, Node
 
-from .trace import traced
+from .trace import trace_function
 
 __all__ = ["rewrite_channels_last"]
 
@@ -30,7 +30,7 @@ _NORMS = {_aten.native_group_norm.default, _aten.native_group_norm_backward.defa
 
 def rewrite_channels_last(graph: GraphModule, args: Sequence[Tensor]) -> GraphModule:
     """Return the rewritten graph. Results are the same up to rounding."""
-    return traced(_ChannelsLast(graph).run, args)
+    return trace_function(_ChannelsLast(graph).run, args)
 
 
 class _ChannelsLast(Interpreter):

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Interpreter, Node
 from torch.nn.functional import pad
 
-from .trace import traced
+from .trace import trace_function
 
 __all__ = ["rewrite_losses"]
 
@@ -33,7 +33,7 @@ def rewrite_losses(graph: GraphModule, args: Sequence[Tensor], *, y: int, target
     batch = [n for n in graph.graph.nodes if n.op == "placeholder"][y]
     ignorable = {n.args[4] for n in graph.graph.nodes if n.target is _aten.nll_loss_forward.default}
     made = _RewriteLosses(graph, batch, {i for i in ignorable if not bool((targets == i).any())}, args[y])
-    other = traced(made.run, args)
+    other = trace_function(made.run, args)
     return other if made.any else graph
 
 

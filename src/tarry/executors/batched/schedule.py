@@ -37,7 +37,7 @@ class Schedule:
     keys: Tensor | None
     rows: Tensor | None
     active: Tensor | None
-    laps: list[tuple[int, int, int]]  # pass, first column, number of columns
+    passes: list[tuple[int, int, int]]  # pass, first column, number of columns
     cuts: dict[int, int]  # size of the stack from a column on
     single: bool  # whether there is a batch of one example
 

@@ -39,7 +39,7 @@ __all__ = [
     "forbid_vmap_fallback",
     "merge_specs",
     "stacked",
-    "traced",
+    "trace_function",
 ]
 
 Operations = Callable[..., Any]
@@ -147,7 +147,7 @@ def _key(x: Any) -> Hashable:
     return (type(x).__name__, x)
 
 
-def traced(fn: Operations, args: Sequence[Tensor]) -> GraphModule:
+def trace_function(fn: Operations, args: Sequence[Tensor]) -> GraphModule:
     """Return the operations of a function on such tensors; none writes to an argument."""
     try:
         with sdpa_kernel(SDPBackend.MATH):  # its faster forms have no batching rules

@@ -28,9 +28,9 @@ import torch
 from torch import Tensor
 
 from ...core import rng
-from ...core.contracts import checked
-from ...core.local_rule import Brief, Context, LocalRule
-from ...core.optim import Optimiser
+from ...core.contracts import check_rule_output
+from ...core.local_rule import Context, LocalRule, VisitInput
+from ...core.optim import Optimizer
 from ...core.rng import Stream
 from ...core.task import Shards, Task
 from ...core.tickets import LocalResult, VisitJob
@@ -56,14 +56,14 @@ class PreparedJob(NamedTuple):
     """A visit with its start weights, context and keys."""
 
     job: VisitJob
-    brief: Brief
+    brief: VisitInput
     start: Tensor
     context: Context
     form: RecordSpec
     tensors: list[Tensor]
     examples: tuple[int, int, int]  # number, offset of the first, key of their order
     noise: int  # the key of dropout
-    optimiser: Optimiser
+    optimiser: Optimizer
 
 
 class Group(NamedTuple):
@@ -168,8 +168,10 @@ class BatchedTrainer:
         work, offset = self._work, self._offsets[job.client]
         n, who = self._offsets[job.client + 1] - offset, (job.client, job.visit)
         key = rng.key(self._seed, Stream.LOCAL, *who)
-        brief = Brief(job.sent, job.payload, job.memory, self._model.layout, key, work.n_steps(n), work.n_batches(n))
-        start, context = checked(self._rule, "begin", self._rule.begin(brief), 2)
+        brief = VisitInput(
+            job.sent, job.payload, job.memory, self._model.layout, key, work.n_steps(n), work.n_batches(n)
+        )
+        start, context = check_rule_output(self._rule, "begin", self._rule.begin(brief), 2)
         form, tensors = flatten(context)
         optimiser = work.optimiser if work.optimizer_at is None else work.optimizer_at(job.version)
         examples = (n, offset, rng.key(self._seed, Stream.ORDER, *who))
@@ -179,7 +181,7 @@ class BatchedTrainer:
     def _groups(self, visits: Sequence[PreparedJob]) -> Iterator[Group]:
         """Yield the stacks, those with many steps first, spread over the lanes."""
         together: dict[Hashable, list[PreparedJob]] = {}
-        aligned = len(self._rule.laps) > 1
+        aligned = len(self._rule.passes) > 1
         for v in visits:
             width = self._width(v.examples[0])
             alike = (str(v.form.spec), v.form.kinds, _next_power_of_2(v.brief.n_batches) if aligned else 0)
@@ -236,7 +238,7 @@ class BatchedTrainer:
         changes = [starts[:, :n].contiguous(), stats, starts.new_zeros(len(filled))]
         examples = [v.examples for v in members]
         noise = [v.noise for v in members] if self._functional.drops is not None else None
-        laps = len(self._rule.laps)
+        laps = len(self._rule.passes)
         plan = schedule(
             examples, self._work, laps=laps, width=width, like=starts, n_draws=self._n_draws, noise=noise,
             fill=fill, left=left, masked=self._masked,
@@ -281,8 +283,8 @@ class BatchedTrainer:
         losses = totals.tolist()
         found = []
         for c, v in enumerate(members):
-            own = stack.state.filled([t[c] for t in state], instead={Optimiser: v.optimiser})
-            out = checked(self._rule, "finish", self._rule.finish(ends[c], v.context, own))
+            own = stack.state.filled([t[c] for t in state], instead={Optimizer: v.optimiser})
+            out = check_rule_output(self._rule, "finish", self._rule.finish(ends[c], v.context, own))
             delta = ends[c] - v.brief.weights if out.delta is None else _own(out.delta)
             found.append((delta, out))
         sums = torch.stack([delta.sum() for delta, _ in found]).tolist() if found else []

@@ -40,7 +40,7 @@ import torch
 from torch import Tensor
 
 from ...core.errors import BadInput
-from ...core.local_rule import Brief, Context, LocalRule
+from ...core.local_rule import Context, LocalRule, VisitInput
 from ...core.method import Method
 from ...parts.epochs import at_epoch_ends, epoch_aggregate
 from ...parts.step import add
@@ -61,17 +61,17 @@ class OrthogonalDescent(LocalRule):
     when: Literal["conflict", "always"] = "conflict"
 
     @property
-    def needs(self) -> frozenset[str]:
+    def required_payload(self) -> frozenset[str]:
         return frozenset({"base"})
 
-    def begin(self, brief: Brief) -> tuple[Tensor, Context]:
-        b = brief.payload.get("base")
+    def begin(self, visit: VisitInput) -> tuple[Tensor, Context]:
+        b = visit.payload.get("base")
         if b is None:  # the other group is empty
-            b = torch.zeros_like(brief.layout.params(brief.weights))
+            b = torch.zeros_like(visit.layout.params(visit.weights))
         size = torch.linalg.vector_norm(b).clamp_min(torch.finfo(b.dtype).tiny)
-        return brief.weights, {"b": b / size}
+        return visit.weights, {"b": b / size}
 
-    def bend(self, g: Tensor, w: Tensor, context: Context) -> Tensor:  # noqa: ARG002
+    def transform_grad(self, g: Tensor, w: Tensor, context: Context) -> Tensor:  # noqa: ARG002
         along = torch.dot(g, context["b"])
         taken = along if self.when == "always" else along.clamp_max(0)
         return torch.addcmul(g, taken, context["b"], value=-1)
@@ -108,7 +108,9 @@ def fedogd(
         "fedogd",
         staleness="not weighed: a straggler's latest gradient counts in every epoch until its next",
         local=local,
-        aggregate=replace(epoch_aggregate(epoch, server), payload_keys=local.needs, required_extras=local.gives),
+        aggregate=replace(
+            epoch_aggregate(epoch, server), payload_keys=local.required_payload, required_extras=local.uploads
+        ),
         step=add(eta),
         dispatch=at_epoch_ends(),
     )

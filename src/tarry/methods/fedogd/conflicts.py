@@ -8,7 +8,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from ...core.local_rule import Brief, Context, Functions, LocalRule, Outcome
+from ...core.local_rule import ClientModel, Context, LocalRule, VisitInput, VisitOutput
 from ...core.task import Examples
 
 __all__ = ["CountConflicts"]
@@ -21,42 +21,42 @@ class CountConflicts(LocalRule):
     rule: LocalRule
 
     @property
-    def needs(self) -> frozenset[str]:
-        return self.rule.needs
+    def required_payload(self) -> frozenset[str]:
+        return self.rule.required_payload
 
     @property
-    def gives(self) -> frozenset[str]:
-        return self.rule.gives
+    def uploads(self) -> frozenset[str]:
+        return self.rule.uploads
 
-    def begin(self, brief: Brief) -> tuple[Tensor, Context]:
-        start, context = self.rule.begin(brief)
-        return start, {**context, "n_steps": brief.n_steps}
+    def begin(self, visit: VisitInput) -> tuple[Tensor, Context]:
+        start, context = self.rule.begin(visit)
+        return start, {**context, "n_steps": visit.n_steps}
 
-    def init(self, w: Tensor, context: Context, f: Functions) -> Any:
-        return self.rule.init(w, context, f), torch.zeros_like(w[0])
+    def init(self, w: Tensor, context: Context, model: ClientModel) -> Any:
+        return self.rule.init(w, context, model), torch.zeros_like(w[0])
 
     def step(
-        self, w: Tensor, batch: Examples, context: Context, state: Any, f: Functions
+        self, w: Tensor, batch: Examples, context: Context, state: Any, model: ClientModel
     ) -> tuple[Tensor, Any, Tensor]:
         own, conflicts = state
-        if not self.watch:
-            w, own, loss = self.rule.step(w, batch, context, own, f)
+        if not self.diagnose:
+            w, own, loss = self.rule.step(w, batch, context, own, model)
             return w, (own, conflicts), loss
-        recorder = _Recorder(f)
-        w, own, loss = self.rule.step(w, batch, context, own, cast(Functions, recorder))
+        recorder = _Recorder(model)
+        w, own, loss = self.rule.step(w, batch, context, own, cast(ClientModel, recorder))
         return w, (own, conflicts + (torch.dot(recorder.g, context["b"]) < 0)), loss
 
-    def finish(self, w: Tensor, context: Context, state: Any) -> Outcome:
+    def finish(self, w: Tensor, context: Context, state: Any) -> VisitOutput:
         own, conflicts = state
         out = self.rule.finish(w, context, own)
-        return out._replace(notes={"conflict": conflicts / context["n_steps"]}) if self.watch else out
+        return out._replace(notes={"conflict": conflicts / context["n_steps"]}) if self.diagnose else out
 
 
 class _Recorder:
     """The functions of a client, and the gradient that they returned last."""
 
-    def __init__(self, f: Functions):
-        self._f = f
+    def __init__(self, model: ClientModel):
+        self._f = model
 
     def grad(self, *args: Any, **more: Any) -> tuple[Tensor, Tensor]:
         self.g, loss = self._f.grad(*args, **more)

@@ -21,9 +21,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...core.client_table import Marks
-from ...core.local_rule import Brief, Context, Functions, LocalRule, Outcome
-from ...core.method import Now
+from ...core.client_table import ClientScalars
+from ...core.local_rule import ClientModel, Context, LocalRule, VisitInput, VisitOutput
+from ...core.method import ServerView
 from ...core.state_tree import StateRecord
 from ...core.task import Examples
 from ...core.tickets import Update
@@ -42,30 +42,30 @@ class PrivateClient(LocalRule):
     rule: LocalRule
 
     @property
-    def needs(self) -> frozenset[str]:
-        return self.rule.needs
+    def required_payload(self) -> frozenset[str]:
+        return self.rule.required_payload
 
     @property
-    def gives(self) -> frozenset[str]:
+    def uploads(self) -> frozenset[str]:
         return DIFFERENCE
 
-    def begin(self, brief: Brief) -> tuple[Tensor, Context]:
-        start, context = self.rule.begin(brief)
-        n, memory = brief.layout.n_params, brief.memory
+    def begin(self, visit: VisitInput) -> tuple[Tensor, Context]:
+        start, context = self.rule.begin(visit)
+        n, memory = visit.layout.n_params, visit.memory
         origin = torch.cat([start[:n], torch.zeros_like(start[n:])])
-        before = {"old": memory.get("entry"), "old_rate": memory.get("rate"), "changes": "changes" in brief.payload}
+        before = {"old": memory.get("entry"), "old_rate": memory.get("rate"), "changes": "changes" in visit.payload}
         return start, {**context, "origin": origin, "n_params": n, **before}
 
-    def init(self, w: Tensor, context: Context, f: Functions) -> Any:
-        return self.rule.init(w, context, f), f.optimiser
+    def init(self, w: Tensor, context: Context, model: ClientModel) -> Any:
+        return self.rule.init(w, context, model), model.optimiser
 
     def step(
-        self, w: Tensor, batch: Examples, context: Context, state: Any, f: Functions
+        self, w: Tensor, batch: Examples, context: Context, state: Any, model: ClientModel
     ) -> tuple[Tensor, Any, Tensor]:
-        w, own, loss = self.rule.step(w, batch, context, state[0], f)
+        w, own, loss = self.rule.step(w, batch, context, state[0], model)
         return w, (own, state[1]), loss
 
-    def finish(self, w: Tensor, context: Context, state: Any) -> Outcome:
+    def finish(self, w: Tensor, context: Context, state: Any) -> VisitOutput:
         own, optimizer = state
         new, rate = w - context["origin"], torch.tensor(optimizer.lr, dtype=torch.float64)
         out = self.rule.finish(w, context, own)._replace(delta=new, memory={"entry": new, "rate": rate})
@@ -81,8 +81,8 @@ class Sums(StateRecord):
     """The state of the server that keeps sums alone."""
 
     sums: dict[int, Tensor]  # Σ Δw_k by group, per rate, in double precision
-    pace: Marks  # ACTIVE or STRAGGLER, by the latest upload
-    group: Marks  # in whose sum a client's latest upload is
+    pace: ClientScalars  # ACTIVE or STRAGGLER, by the latest upload
+    group: ClientScalars  # in whose sum a client's latest upload is
     bases: dict[int, Tensor]  # −b_i by group
 
 
@@ -96,24 +96,24 @@ class PrivateServer(GroupServer):
 
     def init(self, weights: Tensor) -> Sums:
         zero = torch.zeros_like(weights, dtype=torch.float64)
-        return Sums({STRAGGLER: zero, ACTIVE: zero}, Marks(), Marks(), {})
+        return Sums({STRAGGLER: zero, ACTIVE: zero}, ClientScalars(), ClientScalars(), {})
 
-    def on_update(self, update: Update, late: bool, state: Sums, now: Now) -> Sums:
+    def on_update(self, update: Update, late: bool, state: Sums, view: ServerView) -> Sums:
         k, pace = update.ticket.client, STRAGGLER if late else ACTIVE
         before, group = state.group.get(k), state.pace.get(k, pace)  # as announced at the hand-out
         state.group[k] = group
-        sums = {**state.sums, group: state.sums[group] + per_rate(update.delta, update, now)}
+        sums = {**state.sums, group: state.sums[group] + per_rate(update.delta, update, view)}
         if before not in (None, group):
-            shared, leaves = before in state.group.values(), per_rate(update.extras["leaves"], update, now)
+            shared, leaves = before in state.group.values(), per_rate(update.extras["leaves"], update, view)
             sums[before] = sums[before] + leaves if shared else torch.zeros_like(sums[before])
         state.pace[k] = pace
         return replace(state, sums=sums)
 
-    def end_epoch(self, state: Sums, now: Now) -> tuple[Tensor | None, Sums]:
+    def end_epoch(self, state: Sums, view: ServerView) -> tuple[Tensor | None, Sums]:
         members = list(state.group.values())
         sizes = {i: members.count(i) for i in (STRAGGLER, ACTIVE) if i in members}
-        b = {i: (state.sums[i] / size).to(now.weights.dtype) for i, size in sizes.items()}  # Eq. 3
-        return self.move(b, sizes, now), replace(state, bases=self.uphill(b, now))
+        b = {i: (state.sums[i] / size).to(view.weights.dtype) for i, size in sizes.items()}  # Eq. 3
+        return self.move(b, sizes, view), replace(state, bases=self.uphill(b, view))
 
     def payload(self, client: int, state: Sums) -> dict[str, Tensor]:
         group = state.pace.get(client, ACTIVE)

@@ -39,7 +39,7 @@ from typing import Annotated, Any, Literal
 from torch import Tensor
 
 from ...core.errors import BadInput
-from ...core.local_rule import Context, Functions, LocalRule
+from ...core.local_rule import ClientModel, Context, LocalRule
 from ...core.method import Method
 from ...core.task import Examples
 from ...parts.aggregate import round_mean
@@ -59,20 +59,22 @@ Strategy = Literal["A0", "A1", "A2", "A3", "A4", "A5", "A6", "projection"]
 class FedSOL(PerturbedDescent):
     """A1, Eq. 6: descend the local gradient taken at weights perturbed along the proximal gradient."""
 
-    def direction(self, w: Tensor, batch: Examples, context: Context, f: Functions) -> Direction:
+    def direction(self, w: Tensor, batch: Examples, context: Context, model: ClientModel) -> Direction:
         x, y = batch
-        loss_p = self.proximal.on(batch, context, f)
-        passes = f.split(w, x) if self.perturb.region == "head" else WholePasses(f, x)  # head: one pass of the body
-        g_p, l_p = self.proximal_gradient(loss_p, passes, w, context, f)
+        loss_p = self.proximal.on(batch, context, model)
+        passes = (
+            model.head_split(w, x) if self.perturb.region == "head" else WholePasses(model, x)
+        )  # head: one pass of the body
+        g_p, l_p = self.proximal_gradient(loss_p, passes, w, context, model)
         g, loss = passes.grad(self.perturb(w, g_p, context), y)  # Eq. 7, 8; then Eq. 6
         return Direction(g, loss, l_p, g_p)
 
     def step(
-        self, w: Tensor, batch: Examples, context: Context, state: Any, f: Functions
+        self, w: Tensor, batch: Examples, context: Context, state: Any, model: ClientModel
     ) -> tuple[Tensor, Any, Tensor]:
-        if state.at_start and (self.perturb.adaptive or self.gradient_is_zero(f)):  # w = w_g, so ε = 0
-            return self.descend(w, Direction(*f.grad(w, batch)), context, state, f)
-        return super().step(w, batch, context, state, f)
+        if state.at_start and (self.perturb.adaptive or self.gradient_is_zero(model)):  # w = w_g, so ε = 0
+            return self.apply_gradient(w, Direction(*model.grad(w, batch)), context, state, model)
+        return super().step(w, batch, context, state, model)
 
     def cosine(self, g: Tensor, g_p: Tensor, context: Context) -> Tensor:
         if self.perturb.region == "head":  # g_p is known there only
@@ -133,7 +135,7 @@ def _rule(strategy: Strategy, loss: ProximalLoss, perturb: Perturbation, beta: f
     if perturb.rho == 0:
         strategy = UNPERTURBED.get(strategy, strategy)
     if strategy == "A0":
-        return PlainWithVariate(loss, perturb, beta) if loss.needs else Plain(loss, perturb, beta)
+        return PlainWithVariate(loss, perturb, beta) if loss.required_payload else Plain(loss, perturb, beta)
     return STRATEGIES[strategy](loss, perturb, beta)
 
 

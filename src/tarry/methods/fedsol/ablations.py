@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from ...core.local_rule import Context, Functions, LocalRule, Outcome
+from ...core.local_rule import ClientModel, Context, LocalRule, VisitOutput
 from ...core.task import Examples, Task
 from ...parts.perturbation import Perturbation
 from ...parts.proximal import ProximalLoss
@@ -41,16 +41,16 @@ class PlainWithVariate(ProximalRule):
     perturb: Perturbation
     beta: float = 1.0
 
-    def suits(self, task: Task) -> None:  # noqa: ARG002 - L_p is not computed
+    def check_task(self, task: Task) -> None:  # noqa: ARG002 - L_p is not computed
         return
 
     def step(
-        self, w: Tensor, batch: Examples, context: Context, state: Any, f: Functions
+        self, w: Tensor, batch: Examples, context: Context, state: Any, model: ClientModel
     ) -> tuple[Tensor, Any, Tensor]:
-        w, inner, loss = super().step(w, batch, context, state[0], f)
+        w, inner, loss = super().step(w, batch, context, state[0], model)
         return w, (inner, state[1]), loss
 
-    def finish(self, w: Tensor, context: Context, state: Any) -> Outcome:
+    def finish(self, w: Tensor, context: Context, state: Any) -> VisitOutput:
         return self.proximal.finish(w, context, state[1], 0.0)
 
 
@@ -60,8 +60,8 @@ class A2(PerturbedDescent):
 
     adds_proximal_loss: ClassVar[bool] = True
 
-    def direction(self, w: Tensor, batch: Examples, context: Context, f: Functions) -> Direction:
-        loss_p, passes, g_p, l_p = self.at_w(w, batch, context, f)
+    def direction(self, w: Tensor, batch: Examples, context: Context, model: ClientModel) -> Direction:
+        loss_p, passes, g_p, l_p = self.at_w(w, batch, context, model)
         away = self.perturb(w, g_p, context)
         g, loss = passes.grad(w, batch[1])
         there, _ = loss_p.gradient(passes, away)
@@ -74,8 +74,8 @@ class A3(PerturbedDescent):
 
     adds_proximal_loss: ClassVar[bool] = True
 
-    def direction(self, w: Tensor, batch: Examples, context: Context, f: Functions) -> Direction:
-        loss_p, passes, g_p, l_p = self.at_w(w, batch, context, f)
+    def direction(self, w: Tensor, batch: Examples, context: Context, model: ClientModel) -> Direction:
+        loss_p, passes, g_p, l_p = self.at_w(w, batch, context, model)
         away = self.perturb(w, g_p, context)
         g, loss = passes.grad(away, batch[1])
         there, _ = loss_p.gradient(passes, away)
@@ -89,8 +89,8 @@ class A4(PerturbedDescent):
     adds_proximal_loss: ClassVar[bool] = True
     follows_proximal: ClassVar[bool] = False
 
-    def direction(self, w: Tensor, batch: Examples, context: Context, f: Functions) -> Direction:
-        loss_p, passes, g_p, l_p = self.at_w(w, batch, context, f)
+    def direction(self, w: Tensor, batch: Examples, context: Context, model: ClientModel) -> Direction:
+        loss_p, passes, g_p, l_p = self.at_w(w, batch, context, model)
         g_l, _ = passes.grad(w, batch[1])
         away = self.perturb(w, torch.add(g_l, g_p, alpha=self.beta), context)
         g, loss = passes.grad(away, batch[1])
@@ -104,8 +104,8 @@ class A5(ProximalDescent):
 
     adds_proximal_loss: ClassVar[bool] = True
 
-    def direction(self, w: Tensor, batch: Examples, context: Context, f: Functions) -> Direction:
-        _, passes, g_p, l_p = self.at_w(w, batch, context, f)
+    def direction(self, w: Tensor, batch: Examples, context: Context, model: ClientModel) -> Direction:
+        _, passes, g_p, l_p = self.at_w(w, batch, context, model)
         g, loss = passes.grad(w, batch[1])
         return Direction(torch.add(g, g_p, alpha=self.beta), loss, l_p, g_p)
 
@@ -116,8 +116,8 @@ class A6(PerturbedDescent):
 
     adds_proximal_loss: ClassVar[bool] = True
 
-    def direction(self, w: Tensor, batch: Examples, context: Context, f: Functions) -> Direction:
-        _, passes, g_p, l_p = self.at_w(w, batch, context, f)
+    def direction(self, w: Tensor, batch: Examples, context: Context, model: ClientModel) -> Direction:
+        _, passes, g_p, l_p = self.at_w(w, batch, context, model)
         g, loss = passes.grad(self.perturb(w, g_p, context), batch[1])
         return Direction(torch.add(g, g_p, alpha=self.beta), loss, l_p, g_p)
 
@@ -130,8 +130,8 @@ class Projection(ProximalDescent):
     def exact_zero(self) -> bool:
         return True
 
-    def direction(self, w: Tensor, batch: Examples, context: Context, f: Functions) -> Direction:
-        _, passes, g_p, l_p = self.at_w(w, batch, context, f)
+    def direction(self, w: Tensor, batch: Examples, context: Context, model: ClientModel) -> Direction:
+        _, passes, g_p, l_p = self.at_w(w, batch, context, model)
         g, loss = passes.grad(w, batch[1])
         along, size = torch.dot(g, g_p), torch.dot(g_p, g_p)
         share = along.clamp_max(0) / size.clamp_min(torch.finfo(size.dtype).tiny)

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from ...core.errors import BadInput
 from ...core.layout import Layout
-from ...core.local_rule import Brief, Context, Functions, Outcome, Split
-from ...core.optim import Optimiser
+from ...core.local_rule import ClientModel, Context, HeadSplit, VisitInput, VisitOutput
+from ...core.optim import Optimizer
 from ...core.task import Examples
 from ...parts.perturbation import Perturbation
 from ...parts.proximal import BatchProximal, WholePasses
@@ -35,7 +35,7 @@ class StepState(NamedTuple):
     inner: Any  # of the optimizer
     at_start: bool  # no step was made yet: w = w_g
     sums: Tensor | None  # of L_p and of its cosine, for notes
-    optimizer: Optimiser
+    optimizer: Optimizer
 
 
 @dataclass(frozen=True)
@@ -46,13 +46,13 @@ class ProximalDescent(ProximalRule):
     beta: float = 1.0
     adds_proximal_loss: ClassVar[bool] = False  # whether β L_p is a term of what is descended
 
-    def direction(self, w: Tensor, batch: Examples, context: Context, f: Functions) -> Direction:
+    def direction(self, w: Tensor, batch: Examples, context: Context, model: ClientModel) -> Direction:
         """Return the direction of a step at w. Running statistics move in its first pass only."""
         raise NotImplementedError
 
-    def gradient_is_zero(self, f: Functions) -> bool:
+    def gradient_is_zero(self, model: ClientModel) -> bool:
         """Whether g_p is 0 at w_g. It is not for a model that says something else in training than in use."""
-        return self.proximal.zero_at_start and f.steady
+        return self.proximal.zero_at_start and model.train_equals_eval
 
     @property
     def exact_zero(self) -> bool:
@@ -60,38 +60,38 @@ class ProximalDescent(ProximalRule):
         return not self.perturb.adaptive
 
     def proximal_gradient(
-        self, loss: BatchProximal, passes: Split, w: Tensor, context: Context, f: Functions
+        self, loss: BatchProximal, passes: HeadSplit, w: Tensor, context: Context, model: ClientModel
     ) -> tuple[Tensor, Tensor]:
         """Return (g_p, L_p) at w. While w is w_g, g_p is exactly 0 where it should be: a norm blows up rounding."""
         g_p, value = loss.gradient(passes, w)
-        if self.exact_zero and self.gradient_is_zero(f):
+        if self.exact_zero and self.gradient_is_zero(model):
             g_p = torch.mul(g_p, (w != context["w_g"]).any())
         return g_p, value
 
     def at_w(
-        self, w: Tensor, batch: Examples, context: Context, f: Functions
+        self, w: Tensor, batch: Examples, context: Context, model: ClientModel
     ) -> tuple[BatchProximal, WholePasses, Tensor, Tensor]:
         """Return the proximal loss on a batch, the passes of the step, and g_p and L_p at w."""
-        loss, passes = self.proximal.on(batch, context, f), WholePasses(f, batch[0])
-        return loss, passes, *self.proximal_gradient(loss, passes, w, context, f)
+        loss, passes = self.proximal.on(batch, context, model), WholePasses(model, batch[0])
+        return loss, passes, *self.proximal_gradient(loss, passes, w, context, model)
 
-    def begin(self, brief: Brief) -> tuple[Tensor, Context]:
-        w_g = brief.layout.params(brief.weights)
-        return brief.weights, {"w_g": w_g, "n_steps": brief.n_steps, **self.proximal.begin(brief)}
+    def begin(self, visit: VisitInput) -> tuple[Tensor, Context]:
+        w_g = visit.layout.params(visit.weights)
+        return visit.weights, {"w_g": w_g, "n_steps": visit.n_steps, **self.proximal.begin(visit)}
 
-    def init(self, w: Tensor, context: Context, f: Functions) -> Any:  # noqa: ARG002
-        return StepState(f.init(w), True, w.new_zeros(2) if self.watch else None, f.optimiser)
+    def init(self, w: Tensor, context: Context, model: ClientModel) -> Any:  # noqa: ARG002
+        return StepState(model.init(w), True, w.new_zeros(2) if self.diagnose else None, model.optimiser)
 
     def step(
-        self, w: Tensor, batch: Examples, context: Context, state: Any, f: Functions
+        self, w: Tensor, batch: Examples, context: Context, state: Any, model: ClientModel
     ) -> tuple[Tensor, Any, Tensor]:
-        return self.descend(w, self.direction(w, batch, context, f), context, state, f)
+        return self.apply_gradient(w, self.direction(w, batch, context, model), context, state, model)
 
-    def descend(
-        self, w: Tensor, found: Direction, context: Context, state: StepState, f: Functions
+    def apply_gradient(
+        self, w: Tensor, found: Direction, context: Context, state: StepState, model: ClientModel
     ) -> tuple[Tensor, Any, Tensor]:
         """Return what a step along this direction returns."""
-        w, inner = f.descend(w, found.g, state.inner)
+        w, inner = model.apply_gradient(w, found.g, state.inner)
         sums = state.sums
         if sums is not None and found.l_p is not None and found.g_p is not None:
             sums = sums + torch.stack([found.l_p, self.cosine(found.g, found.g_p, context)])
@@ -101,7 +101,7 @@ class ProximalDescent(ProximalRule):
         sizes: Tensor = g.norm() * g_p.norm()
         return torch.dot(g, g_p) / sizes.clamp_min(torch.finfo(g.dtype).tiny)
 
-    def finish(self, w: Tensor, context: Context, state: Any) -> Outcome:
+    def finish(self, w: Tensor, context: Context, state: Any) -> VisitOutput:
         out = self.proximal.finish(w, context, state.optimizer, self.beta if self.adds_proximal_loss else 0.0)
         if state.sums is None:
             return out
@@ -115,7 +115,7 @@ class PerturbedDescent(ProximalDescent):
 
     follows_proximal: ClassVar[bool] = True  # whether weights are perturbed along g_p alone
 
-    def check(self, layout: Layout, optimiser: Optimiser) -> None:
+    def check(self, layout: Layout, optimiser: Optimizer) -> None:
         super().check(layout, optimiser)
         self.perturb.layers(layout)
         if self.perturb.region == "head" and self.follows_proximal and not self.proximal.reaches_head:
@@ -124,6 +124,6 @@ class PerturbedDescent(ProximalDescent):
                 " use --method.part all"
             )
 
-    def begin(self, brief: Brief) -> tuple[Tensor, Context]:
-        start, context = super().begin(brief)
-        return start, {**context, **self.perturb.begin(brief.layout)}
+    def begin(self, visit: VisitInput) -> tuple[Tensor, Context]:
+        start, context = super().begin(visit)
+        return start, {**context, **self.perturb.begin(visit.layout)}

@@ -22,9 +22,9 @@ from typing import Annotated, Literal
 from torch import Tensor
 
 from ...core.errors import BadInput
-from ...core.method import Method, Now, StepAndReply
+from ...core.method import Method, ServerView, StepAndReply
 from ...core.parts import Reply
-from ...core.tickets import Start, Update
+from ...core.tickets import NextStart, Update
 from ...parts.project import Projection, calibrate, calibrate_and_mix
 from ...parts.staleness import Decay, polynomial
 from ...parts.step import mix
@@ -39,16 +39,16 @@ def algorithm_1(beta: float, s: Decay, by: Projection) -> StepAndReply:
     """Algorithm 1: the server mixes, calibrates and sends W_m(t+)."""
     step = mix(beta, s)  # Eq. 3
 
-    def reply(update: Update, state: None, now: Now) -> tuple[Start, None]:
-        return Start(calibrate(update, now.weights, layout=now.layout, by=by)), state  # Eq. 4 to 7
+    def reply(update: Update, state: None, view: ServerView) -> tuple[NextStart, None]:
+        return NextStart(calibrate(update, view.weights, layout=view.layout, by=by)), state  # Eq. 4 to 7
 
-    def both(update: Update, now: Now) -> tuple[Tensor, Start] | None:
+    def both(update: Update, view: ServerView) -> tuple[Tensor, NextStart] | None:
         """The same in one pass over memory, for a large model."""
         beta_t = beta * s(update.staleness) * update.weight
-        if beta_t > 1 or not large(now.weights) or update.endpoint is not None:
+        if beta_t > 1 or not large(view.weights) or update.endpoint is not None:
             return None
-        start, new = calibrate_and_mix(update, now.weights, beta_t, layout=now.layout, by=by)
-        return new, Start(start)
+        start, new = calibrate_and_mix(update, view.weights, beta_t, layout=view.layout, by=by)
+        return new, NextStart(start)
 
     return StepAndReply(step, Reply(reply), both)
 

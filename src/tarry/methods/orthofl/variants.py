@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from ...core.layout import Kind
-from ...core.local_rule import Brief, Context, LocalRule, Outcome
-from ...core.method import Method, Now
+from ...core.local_rule import Context, LocalRule, VisitInput, VisitOutput
+from ...core.method import Method, ServerView
 from ...core.parts import EACH_ARRIVAL, KEEP, MixStep, Reply, Step
-from ...core.tickets import Offer, Start, Update
+from ...core.tickets import NextStart, TicketExtras, Update
 from ...parts.project import Projection, calibrate, orthogonal_component, orthogonal_to_span
 from ...parts.staleness import Decay
 from ...parts.step import mix
@@ -61,11 +61,11 @@ class Variant:
 def mixed_placement(share: float, by: Projection, beta: float, s: Decay) -> Reply:
     """Algorithm 2 for the first clients, a share of all: they are sent W(t) and β_t. Algorithm 1 for the rest."""
 
-    def apply(update: Update, state: None, now: Now) -> tuple[Start, None]:
-        if update.ticket.client >= share * now.n_clients:
-            return Start(calibrate(update, now.weights, layout=now.layout, by=by)), state
+    def apply(update: Update, state: None, view: ServerView) -> tuple[NextStart, None]:
+        if update.ticket.client >= share * view.n_clients:
+            return NextStart(calibrate(update, view.weights, layout=view.layout, by=by)), state
         beta_t = torch.tensor(beta * s(update.staleness), dtype=torch.float64)
-        return Start(now.weights, {"beta": beta_t}), state
+        return NextStart(view.weights, {"beta": beta_t}), state
 
     def incompatibility(method: Method) -> str | None:
         at_once = method.aggregate is EACH_ARRIVAL and method.correct is KEEP
@@ -82,28 +82,28 @@ class SelfCalibrating(LocalRule):
 
     by: Projection
 
-    def begin(self, brief: Brief) -> tuple[Tensor, Context]:
-        memory, beta = brief.memory, brief.payload.get("beta")
+    def begin(self, visit: VisitInput) -> tuple[Tensor, Context]:
+        memory, beta = visit.memory, visit.payload.get("beta")
         if beta is None or not memory:
-            return brief.weights, {"start": brief.weights, "anchor": brief.weights}
+            return visit.weights, {"start": visit.weights, "anchor": visit.weights}
         own = memory["own"] - memory["start"]  # Eq. 4
-        shift = brief.weights - memory["anchor"]  # Eq. 5
-        start = memory["own"] + orthogonal_component(shift, own, layout=brief.layout, by=self.by)  # Eq. 6, 7
-        return start, {"start": start, "anchor": torch.lerp(brief.weights, memory["own"], beta.item())}  # Eq. 3
+        shift = visit.weights - memory["anchor"]  # Eq. 5
+        start = memory["own"] + orthogonal_component(shift, own, layout=visit.layout, by=self.by)  # Eq. 6, 7
+        return start, {"start": start, "anchor": torch.lerp(visit.weights, memory["own"], beta.item())}  # Eq. 3
 
     @property
-    def needs(self) -> frozenset[str]:
+    def required_payload(self) -> frozenset[str]:
         return BETA
 
-    def finish(self, w: Tensor, context: Context, state: Any) -> Outcome:  # noqa: ARG002
-        return Outcome(memory={"own": w, **context})
+    def finish(self, w: Tensor, context: Context, state: Any) -> VisitOutput:  # noqa: ARG002
+        return VisitOutput(memory={"own": w, **context})
 
 
 def calibrated_step(by: Projection) -> Step:
     """Fig. 3, without the moving average: W ← W_m(t+) of Eq. 7."""
 
-    def apply(update: Update, state: None, now: Now) -> tuple[Tensor, None]:
-        return calibrate(update, now.weights, layout=now.layout, by=by), state
+    def apply(update: Update, state: None, view: ServerView) -> tuple[Tensor, None]:
+        return calibrate(update, view.weights, layout=view.layout, by=by), state
 
     return Step(apply)
 
@@ -111,13 +111,13 @@ def calibrated_step(by: Projection) -> Step:
 def pairwise(by: Projection) -> Reply:
     """Fig. 3, pairwise: the shift stays whole; the client's update loses the span of the other clients' latest ones."""
 
-    def apply(update: Update, latest: dict[int, Tensor], now: Now) -> tuple[Start, dict[int, Tensor]]:
+    def apply(update: Update, latest: dict[int, Tensor], view: ServerView) -> tuple[NextStart, dict[int, Tensor]]:
         me = update.ticket.client
         others = [delta for client, delta in latest.items() if client != me]
-        own = orthogonal_to_span(update.delta, others, layout=now.layout, by=by)
-        shift = now.weights - update.ticket.anchor
-        start = update.ticket.sent + own + orthogonal_component(shift, shift, layout=now.layout, by="none")
-        return Start(start), {**latest, me: update.delta}
+        own = orthogonal_to_span(update.delta, others, layout=view.layout, by=by)
+        shift = view.weights - update.ticket.anchor
+        start = update.ticket.sent + own + orthogonal_component(shift, shift, layout=view.layout, by="none")
+        return NextStart(start), {**latest, me: update.delta}
 
     return Reply(apply, lambda _: {})
 
@@ -125,16 +125,16 @@ def pairwise(by: Projection) -> Reply:
 def released_reply() -> Reply:
     """The released code: a second server model, V ← x + (V − V_m)⊥ along x − V_m, is what every client gets back."""
 
-    def apply(update: Update, v: dict[str, Tensor], now: Now) -> tuple[Start, dict[str, Tensor]]:
+    def apply(update: Update, v: dict[str, Tensor], view: ServerView) -> tuple[NextStart, dict[str, Tensor]]:
         shift = v["V"] - update.ticket.sent
-        new = update.local + orthogonal_component(shift, update.delta, layout=now.layout)
-        for block in now.layout.layers:
+        new = update.local + orthogonal_component(shift, update.delta, layout=view.layout)
+        for block in view.layout.layers:
             if block.kind is Kind.NORM:
                 new[block.at] = update.local[block.at]
-        return Start(new), {"V": new}
+        return NextStart(new), {"V": new}
 
-    def offer(_: int, v: dict[str, Tensor], __: Now) -> Offer:
-        return Offer(weights=v["V"])  # W is never sent: a client gets V at its first visit too
+    def offer(_: int, v: dict[str, Tensor], __: ServerView) -> TicketExtras:
+        return TicketExtras(weights=v["V"])  # W is never sent: a client gets V at its first visit too
 
     return Reply(apply, lambda weights: {"V": weights}, offer)
 
@@ -143,7 +143,7 @@ def released_step(beta: float, s: Decay) -> Step:
     """The released code's moving average: the very first arrival replaces W."""
     later = mix(beta, s)
 
-    def apply(update: Update, state: Any, now: Now) -> tuple[Tensor, Any]:
-        return (update.local, state) if now.version == 0 else later(update, state, now)
+    def apply(update: Update, state: Any, view: ServerView) -> tuple[Tensor, Any]:
+        return (update.local, state) if view.version == 0 else later(update, state, view)
 
     return Step(apply)

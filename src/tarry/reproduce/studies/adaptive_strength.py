@@ -20,7 +20,7 @@ from typing import Any
 from torch import Tensor
 
 from ...core.layout import Layout
-from ...core.method import Now
+from ...core.method import ServerView
 from ...core.tickets import Update
 from .fedsol_setting import SETTINGS, SMALL
 from .series import short
@@ -72,9 +72,9 @@ def _piece(study: Study, seed: int) -> dict[str, dict[str, float]]:
         made = study.plan(seed)
         last, seen = study.options["settings"]["rounds"] - 1, list[dict[str, dict[str, float]]]()
 
-        def see(update: Update, now: Now) -> None:
-            if now.version == last:
-                seen.append(strengths(update.local, now.weights, now.layout))
+        def see(update: Update, view: ServerView) -> None:
+            if view.version == last:
+                seen.append(strengths(update.local, view.weights, view.layout))
 
         recorded(made, see, tell=study.tell, what=f"seed {seed}")
         return {layer: {name: fmean(s[layer][name] for s in seen) for name in seen[0][layer]} for layer in seen[0]}

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ...core import rng
 from ...core.layout import Block, Kind, Layout
-from ...core.method import Now
+from ...core.method import ServerView
 from ...core.rng import Stream
 from ...core.tickets import Ticket, Update
 from ...methods import methods
@@ -69,7 +69,7 @@ def layout_of(name: str, about: Mapping[str, Any]) -> Layout:
     return Layout.of(model_for(name, options.pop("shape"), classes, **options)())
 
 
-def arrival(layout: Layout, seed: int, device: str) -> tuple[Update, Now]:
+def arrival(layout: Layout, seed: int, device: str) -> tuple[Update, ServerView]:
     """An update of noise that comes three steps late."""
     draws = rng.generator(rng.key(seed, Stream.DATA, 4))
 
@@ -78,7 +78,7 @@ def arrival(layout: Layout, seed: int, device: str) -> tuple[Update, Now]:
 
     ticket = Ticket(0, 0, 0, 0, 0.0, sent=vector(), anchor=vector())
     update = Update(ticket, vector(), 100, 10, staleness=3)
-    return update, Now(vector(), layout, 3, 10.0, in_flight=1, n_clients=2, stream=0, moment=0)
+    return update, ServerView(vector(), layout, 3, 10.0, in_flight=1, n_clients=2, stream=0, decision=0)
 
 
 def run(

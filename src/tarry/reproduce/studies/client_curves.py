@@ -24,7 +24,7 @@ import torch
 
 from ...core import rng
 from ...core.errors import BadInput
-from ...core.method import Now
+from ...core.method import ServerView
 from ...core.rng import Stream
 from ...core.task import Examples, Task
 from ...core.tickets import Update
@@ -82,7 +82,7 @@ class Visits:
         self._bound, self._examples = model_of(made), examples
         self.by_client: dict[int, list[list[float]]] = {}
 
-    def __call__(self, update: Update, _: Now) -> None:
+    def __call__(self, update: Update, _: ServerView) -> None:
         client, scores = update.ticket.client, list[float]()
         for weights in (update.ticket.sent, update.local):
             right, loss = self._bound.evaluate(weights, self._examples[client])

@@ -30,7 +30,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...core.method import Now
+from ...core.method import ServerView
 from ...core.tickets import Update
 from ...parts.manifold import CONTROL, rotated
 from ...runs.build import BuiltRun
@@ -64,13 +64,13 @@ QUICK: dict[str, Any] = {
 }
 
 #: name → (start, end, the control point's displacement from their midpoint or None: a line), over the trained weights
-Ways = Callable[[Update, Now], dict[str, tuple[Tensor, Tensor, Tensor | None]]]
+Ways = Callable[[Update, ServerView], dict[str, tuple[Tensor, Tensor, Tensor | None]]]
 
 
-def after_delay(update: Update, now: Now) -> dict[str, tuple[Tensor, Tensor, Tensor | None]]:
+def after_delay(update: Update, view: ServerView) -> dict[str, tuple[Tensor, Tensor, Tensor | None]]:
     """The ways of Fig. 3."""
-    params = now.layout.params
-    sent, delta, here = params(update.ticket.sent), params(update.delta), params(now.weights)
+    params = view.layout.params
+    sent, delta, here = params(update.ticket.sent), params(update.delta), params(view.weights)
     d, drift = update.extras[CONTROL], here - sent
     far, there = here + delta, sent + delta
     return {
@@ -104,12 +104,12 @@ def record(study: Study, seed: int, label: str, changes: Mapping[str, Any], ways
         made, rows = study.plan(seed, changes), dict[str, list[float]]()
         loss = _loss(made, o["examples"])
 
-        def see(update: Update, now: Now) -> None:
-            if now.version % o["every"]:
+        def see(update: Update, view: ServerView) -> None:
+            if view.version % o["every"]:
                 return
-            rows.setdefault("round", []).append(now.version)
-            stats = now.weights[now.layout.n_params :]
-            for name, way in ways(update, now).items():
+            rows.setdefault("round", []).append(view.version)
+            stats = view.weights[view.layout.n_params :]
+            for name, way in ways(update, view).items():
                 at = [torch.cat([along(*way, t), stats]) for t in places(o["points"])]
                 rows.setdefault(name, []).append(float(np.mean([loss(w) for w in at])))
 

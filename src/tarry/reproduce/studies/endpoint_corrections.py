@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from ...config.components import Choice
-from ...core.method import Method, Now
+from ...core.method import Method, ServerView
 from ...core.tickets import Update
 from ...methods import methods
 from ...runs.build import BuiltRun
@@ -78,23 +78,23 @@ class Sweep:
         self, made: BuiltRun, corrections: Mapping[str, Method], *, share: float, every: int, most: int | None
     ):
         assert made.task.test is not None
-        self._parts = [m.correct if m.correction is None else m.correction for m in corrections.values()]
+        self._parts = [m.correct if m.as_correction is None else m.as_correction for m in corrections.values()]
         self._states: list[Any] | None = None
         self._share, self._every = share, every
         self._loss = loss_on(model_of(made), some_of(made.task.test, most))
         self.rows: list[list[float]] = []
 
-    def endpoints(self, update: Update, now: Now) -> list[Tensor]:
+    def endpoints(self, update: Update, view: ServerView) -> list[Tensor]:
         """Θ^τ + share · δ̂ by each correction."""
-        states = [p.init(now.weights) for p in self._parts] if self._states is None else self._states
-        done = [part(update, state, now) for part, state in zip(self._parts, states, strict=True)]
+        states = [p.init(view.weights) for p in self._parts] if self._states is None else self._states
+        done = [part(update, state, view) for part, state in zip(self._parts, states, strict=True)]
         self._states = [state for _, state in done]
-        return [torch.add(now.weights, now.moved(new), alpha=self._share) for new, _ in done]
+        return [torch.add(view.weights, view.displacement(new), alpha=self._share) for new, _ in done]
 
-    def __call__(self, update: Update, now: Now) -> None:
-        ends = self.endpoints(update, now)
-        if now.version % self._every == 0:
-            self.rows.append([now.version, *(self._loss(end) for end in ends)])
+    def __call__(self, update: Update, view: ServerView) -> None:
+        ends = self.endpoints(update, view)
+        if view.version % self._every == 0:
+            self.rows.append([view.version, *(self._loss(end) for end in ends)])
 
 
 def run(

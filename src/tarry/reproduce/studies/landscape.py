@@ -66,11 +66,11 @@ class Arc(NamedTuple):
 
     start: Tensor
     end: Tensor
-    bend: Tensor
+    transform_grad: Tensor
 
     def at(self, t: float, *, curved: bool) -> Tensor:
-        n = len(self.bend)
-        there = along(self.start[:n], self.end[:n], self.bend if curved else None, t)
+        n = len(self.transform_grad)
+        there = along(self.start[:n], self.end[:n], self.transform_grad if curved else None, t)
         return torch.cat([there, torch.lerp(self.start[n:], self.end[n:], t)])
 
 
@@ -130,7 +130,7 @@ def _looked_at(study: Study, made: BuiltRun, arc: Arc) -> dict[str, Any]:
 
 
 def _compared(arc: Arc, loss: Callable[[Tensor], float], o: Mapping[str, Any]) -> dict[str, Any]:
-    ts, n = places(o["places"]), len(arc.bend)
+    ts, n = places(o["places"]), len(arc.transform_grad)
     way = (arc.end - arc.start)[:n]
     length, far = float(way.norm()), [float((arc.at(t, curved=True) - arc.start)[:n].norm()) for t in ts]
     curved, straight = ([loss(arc.at(t, curved=c)) for t in ts] for c in (True, False))
@@ -148,9 +148,9 @@ def _compared(arc: Arc, loss: Callable[[Tensor], float], o: Mapping[str, Any]) -
 def _plane(arc: Arc, way: Tensor, loss: Callable[[Tensor], float], o: Mapping[str, Any]) -> dict[str, Any]:
     """The losses on the plane, and the curve on it."""
     u = way / way.norm()
-    normal = arc.bend - torch.dot(arc.bend, u) * u
+    normal = arc.transform_grad - torch.dot(arc.transform_grad, u) * u
     v = normal / normal.norm().clamp_min(torch.finfo(normal.dtype).tiny)
-    length, height = float(way.norm()), float(torch.dot(arc.bend, v))
+    length, height = float(way.norm()), float(torch.dot(arc.transform_grad, v))
     xs = np.linspace(-_MARGIN * length, (1 + _MARGIN) * length, o["points"])
     ys = np.linspace(-_MARGIN * length, max(height / 2, _MARGIN * length) + _MARGIN * length, o["points"])
     offsets = [(arc.at(t, curved=True) - arc.start)[: len(u)] for t in np.linspace(0, 1, 21).tolist()]

@@ -21,7 +21,7 @@ from ...config.components import Choice
 from ...core import rng
 from ...core.layout import Layout
 from ...core.local_rule import LocalRule
-from ...core.optim import optimiser
+from ...core.optim import make_optimizer
 from ...core.rng import Stream
 from ...core.task import Task
 from ...core.tickets import VisitJob
@@ -106,5 +106,5 @@ def _bench(o: Mapping[str, Any], seed: int, device: str) -> tuple[FlatModel, Loc
     task = Task("noise", model=build, loss=cross_entropy, clients=[(x, y)]).to(torch.float32, device)
     module = build_module(task, seed=seed, dtype=torch.float32).to(device)
     layout = Layout.of(module, task.clients[0][0][:2])
-    work = LocalWork(optimiser("sgd", lr=0.01, momentum=0.9, weight_decay=1e-5), epochs=1, batch=o["batch"])
+    work = LocalWork(make_optimizer("sgd", lr=0.01, momentum=0.9, weight_decay=1e-5), epochs=1, batch=o["batch"])
     return FlatModel(module, layout, task, work.optimiser), work, layout.read(module, torch.float32)

@@ -27,7 +27,7 @@ import numpy as np
 from torch import Tensor
 
 from ...core.errors import BadInput, near
-from ...core.method import Now
+from ...core.method import ServerView
 from ...core.tickets import Update
 from ...parts.proximal import KL
 from ...runs.build import BuiltRun
@@ -66,14 +66,14 @@ class Rounds:
         self._cosines: list[float] = []
         self.rows: list[dict[str, Any]] = []
 
-    def __call__(self, update: Update, now: Now) -> None:
-        if now.version % self._o["every"]:
+    def __call__(self, update: Update, view: ServerView) -> None:
+        if view.version % self._o["every"]:
             return
         self._models.append((update.ticket.client, update.local))
-        if now.notes is not None and "cosine_proximal" in now.notes:
-            self._cosines.append(now.notes["cosine_proximal"])
-        if now.in_flight == 0:
-            self.rows.append({"round": now.version, **self.look(now.weights, self._models)})
+        if view.notes is not None and "cosine_proximal" in view.notes:
+            self._cosines.append(view.notes["cosine_proximal"])
+        if view.in_flight == 0:
+            self.rows.append({"round": view.version, **self.look(view.weights, self._models)})
             self._models, self._cosines = [], []
 
     def look(self, w_g: Tensor, models: Sequence[tuple[int, Tensor]]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ...core.method import Now
+from ...core.method import ServerView
 from ...core.tickets import Update
 from ...parts.manifold import CONTROL
 from . import control_corrections
@@ -42,9 +42,9 @@ _PAIRS = {
 }
 
 
-def with_own(update: Update, now: Now) -> dict[str, tuple[Tensor, Tensor, Tensor | None]]:
+def with_own(update: Update, view: ServerView) -> dict[str, tuple[Tensor, Tensor, Tensor | None]]:
     """The ways that are compared."""
-    late, params = after_delay(update, now), now.layout.params
+    late, params = after_delay(update, view), view.layout.params
     start, end = params(update.ticket.sent), params(update.local)
     own = {"own-linear": (start, end, None), "own-learnt": (start, end, update.extras[CONTROL])}
     used = {name for pair in _PAIRS.values() for name in pair}

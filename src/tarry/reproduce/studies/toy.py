@@ -21,8 +21,8 @@ import torch
 from torch import Tensor, nn
 
 from ...core.layout import Layout
-from ...core.local_rule import Brief, LocalRule
-from ...core.optim import optimiser
+from ...core.local_rule import LocalRule, VisitInput
+from ...core.optim import make_optimizer
 from ...core.task import Task
 from ...core.tickets import NOTHING
 from ...methods import methods
@@ -71,10 +71,10 @@ def path_of(rule: LocalRule, optimum: Sequence[float], delta: float, *, steps: i
     batch = (torch.tensor(rows[:1], dtype=torch.float64), torch.tensor(rows[1:], dtype=torch.float64))
     task = Task("toy", model=_Point, loss=lambda out, y: ((out - y) ** 2).sum() / 2, clients=[batch], score=None)
     module = _Point()
-    layout, by = Layout.of(module), optimiser("sgd", lr=lr)
+    layout, by = Layout.of(module), make_optimizer("sgd", lr=lr)
     bound = FlatModel(module, layout, task, by)
     w_g = torch.zeros(2, dtype=torch.float64)
-    _, context = rule.begin(Brief(w_g, NOTHING, NOTHING, layout, n_steps=steps, n_batches=1))
+    _, context = rule.begin(VisitInput(w_g, NOTHING, NOTHING, layout, n_steps=steps, n_batches=1))
     w = torch.tensor(list(optimum), dtype=torch.float64)
     state, path = rule.init(w, context, bound), [w.tolist()]
     for _ in range(steps):

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ...config.spec import CROSSES
 from ...core.events import Event
-from ...core.method import Method, Now
+from ...core.method import Method, ServerView
 from ...core.task import Examples
 from ...core.tickets import Update
 from ...record.result import Result
@@ -27,7 +27,7 @@ from .study import Tell
 
 __all__ = ["See", "loss_on", "model_of", "recorded", "some_of", "watched"]
 
-See = Callable[[Update, Now], None]
+See = Callable[[Update, ServerView], None]
 _CHUNK = {"cpu": 1000, "cuda": 5000}  # examples in a batch of an evaluation
 
 
@@ -35,9 +35,9 @@ def watched(method: Method, see: See) -> Method:
     """Return the method with an observer: `see` is called with every update before it is processed."""
     before = method.dispatch.observe
 
-    def observe(update: Update, state: Any, now: Now) -> Any:
-        see(update, now)
-        return state if before is None else before(update, state, now)
+    def observe(update: Update, state: Any, view: ServerView) -> Any:
+        see(update, view)
+        return state if before is None else before(update, state, view)
 
     return replace(method, dispatch=replace(method.dispatch, observe=observe))
 

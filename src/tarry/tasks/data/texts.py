@@ -40,7 +40,7 @@ class Texts:
 class Row(NamedTuple):
     """One example as a reader finds it: its split, its text, and its class by number or by name (None: not told)."""
 
-    split: str
+    head_split: str
     text: Text
     label: int | str | None = None
 
@@ -54,9 +54,9 @@ def gather_texts(rows: Iterable[Row], flag: str, classes: Sequence[str] = (), n:
     """
     by: dict[str, list[Row]] = {"train": [], "validation": [], "test": []}
     for row in rows:
-        if not isinstance(row.split, str) or row.split not in by:
-            raise BadInput(f"{flag}: has the split {row.split!r}; wants {', '.join(by)}")
-        by[row.split].append(row)
+        if not isinstance(row.head_split, str) or row.head_split not in by:
+            raise BadInput(f"{flag}: has the split {row.head_split!r}; wants {', '.join(by)}")
+        by[row.head_split].append(row)
     train, test = by["train"], by["validation"] or by["test"]
     if not train:
         raise BadInput(f"{flag}: has no training examples (split 'train')")
@@ -90,7 +90,7 @@ def _labels(rows: Sequence[Row], place: dict[str, int], flag: str) -> Labels:
         label = place.get(row.label, -1) if isinstance(row.label, str) else row.label
         if not isinstance(label, int) or not 0 <= label < len(place):
             raise BadInput(
-                f"{flag}: a {row.split} example has the label {row.label!r}; its classes are {len(place)}, from 0:"
+                f"{flag}: a {row.head_split} example has the label {row.label!r}; its classes are {len(place)}, from 0:"
                 f" {', '.join(list(place)[:5])}{', …' if len(place) > 5 else ''}"
             )
         found[i] = label

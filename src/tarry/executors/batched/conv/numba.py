@@ -16,7 +16,7 @@ from torch.fx import GraphModule
 from torch.nn.functional import pad
 
 from ....vector.fused import numba
-from ..trace import traced
+from ..trace import trace_function
 from .rewrite import ConvolutionRewrite, of_stack
 
 __all__ = ["few_channels", "with_numba_convolutions"]
@@ -36,7 +36,7 @@ def with_numba_convolutions(graph: GraphModule, args: Sequence[Tensor]) -> Graph
         return graph
     _operations()
     made = _InPlanes(graph)
-    other = traced(made.run, args)
+    other = trace_function(made.run, args)
     return other if made.any else graph
 
 

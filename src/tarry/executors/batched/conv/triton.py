@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.fx import GraphModule
 from torch.nn.functional import pad
 
-from ..trace import traced
+from ..trace import trace_function
 from .rewrite import ConvolutionRewrite, of_stack
 
 __all__ = ["with_triton_convolutions"]
@@ -25,7 +25,7 @@ _OUTPUTS = 64  # outputs of a place that use a GPU best
 def with_triton_convolutions(graph: GraphModule, args: Sequence[Tensor]) -> GraphModule:
     """Return the rewritten graph, equal up to rounding; the graph itself where it has no such convolution."""
     made = _TritonConvolutions(graph, "tf32" if torch.backends.cudnn.allow_tf32 else "tf32x3")
-    other = traced(made.run, args)
+    other = trace_function(made.run, args)
     return other if made.any else graph
 
 
