@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tarry.tasks.data import Arrays, catalog, load
+from tarry.tasks.data import ArrayDataset, catalog, load
 from tarry.tasks.data.sets import collect_notices
 
 from .made import (
@@ -34,7 +34,7 @@ from .made import (
 RNG = np.random.default_rng(3)
 
 
-def same(a: Arrays, m: Made) -> None:
+def same(a: ArrayDataset, m: Made) -> None:
     assert np.array_equal(a.x_train, m.x_train)
     assert np.array_equal(a.x_test, m.x_test)
     assert a.y_train.tolist() == m.y_train.tolist()

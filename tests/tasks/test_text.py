@@ -17,7 +17,7 @@ from tarry.tasks import find_task, tasks
 from tarry.tasks.models import TextCNN
 from tarry.tasks.models.language import Classifier, tokenizer_of
 from tarry.tasks.text import _tokenize_texts
-from tarry.tasks.tokens import Words, padded, sample_indices
+from tarry.tasks.tokens import Vocabulary, pad_rows, sample_indices
 
 
 @pytest.fixture(autouse=True)
@@ -37,28 +37,28 @@ def train_of(task: Task) -> tuple[Tensor, Tensor]:
 
 
 def test_words_are_numbered_by_how_often_they_occur_and_ties_by_the_alphabet() -> None:
-    words = Words(["B a, b!", "c B"], 10, 100)
+    words = Vocabulary(["B a, b!", "c B"], 10, 100)
     assert words.rows(["b ! , a c new"]) == [[3, 4, 5, 6, 7, 1]]
     assert len(words) == 8
-    few = Words(["B a, b!", "c B"], 10, 5)
+    few = Vocabulary(["B a, b!", "c B"], 10, 5)
     assert len(few) == 5
     assert few.rows(["b ! a"]) == [[3, 4, 1]]
 
 
 def test_words_are_cut_and_a_pair_shares_the_room() -> None:
-    words = Words(["a b c d e"], 3, 100)
+    words = Vocabulary(["a b c d e"], 3, 100)
     assert words.rows(["a b c d"]) == [[3, 4, 5]]
-    both = Words([("a b", "c d e f g"), ("a", "b")], 5, 100)
+    both = Vocabulary([("a b", "c d e f g"), ("a", "b")], 5, 100)
     assert both.rows([("a b", "c d e"), ("b", "a")]) == [[3, 4, 2, 5, 6], [4, 2, 3]]
 
 
 def test_an_apostrophe_is_part_of_a_word() -> None:
-    words = Words(["don't stop"], 10, 100)
+    words = Vocabulary(["don't stop"], 10, 100)
     assert words.rows(["Don't"]) == [[3]]
 
 
 def test_rows_are_padded_to_the_longest() -> None:
-    assert padded([[1, 2, 3], [4], []], 9).tolist() == [[1, 2, 3], [4, 9, 9], [9, 9, 9]]
+    assert pad_rows([[1, 2, 3], [4], []], 9).tolist() == [[1, 2, 3], [4, 9, 9], [9, 9, 9]]
 
 
 def test_a_limit_draws_the_same_examples_always_and_in_order() -> None:

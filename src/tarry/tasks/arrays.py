@@ -12,15 +12,15 @@ from torch.nn.functional import cross_entropy
 
 from ..core.errors import BadInput
 from ..core.task import Task
-from .data.arrays import Array, Arrays, hold_out
+from .data.arrays import AnyArray, ArrayDataset, hold_out
 from .models import model_for
 
-__all__ = ["first", "images", "task_of"]
+__all__ = ["limit_training", "make_task", "normalize_images"]
 
 _AT_A_TIME = 64  # images that pass through the cache together
 
 
-def task_of(name: str, a: Arrays, *, model: str, classes: int, **options: Any) -> Task:
+def make_task(name: str, a: ArrayDataset, *, model: str, classes: int, **options: Any) -> Task:
     """The task of these arrays as they are; `options` are the model's."""
     return Task(
         name,
@@ -32,25 +32,25 @@ def task_of(name: str, a: Arrays, *, model: str, classes: int, **options: Any) -
     )
 
 
-def images(a: Arrays, limit: int | None) -> tuple[Arrays, tuple[float, ...]]:
+def normalize_images(a: ArrayDataset, limit: int | None) -> tuple[ArrayDataset, tuple[float, ...]]:
     """uint8 images, each channel with mean 0 and deviation 1 over the training set, N×C×H×W; and a black pixel.
 
     `limit` training images are kept, and normalised as all of them are.
     """
     table = _pixel_values(a.x_train)
-    kept = first(a, limit)
+    kept = limit_training(a, limit)
     x, xt = _channels_first(kept.x_train, table), _channels_first(kept.x_test, table)
     return replace(kept, x_train=x, x_test=xt), tuple(table[:, 0].tolist())
 
 
-def first(a: Arrays, limit: int | None) -> Arrays:
+def limit_training(a: ArrayDataset, limit: int | None) -> ArrayDataset:
     """The first `limit` training examples; where they lie sorted by class, a fixed sample, each class in proportion."""
     if limit is None:
         return a
     if limit < 1:
         raise BadInput(f"--task.limit {limit}: must be 1 or more")
     y = a.y_train
-    keep: slice | Array = slice(limit)
+    keep: slice | AnyArray = slice(limit)
     if limit < len(y) and y[0] != y[-1] and (np.diff(y) >= 0).all():
         keep = hold_out(y, limit)
     return replace(a, x_train=a.x_train[keep], y_train=y[keep], groups=None if a.groups is None else a.groups[keep])

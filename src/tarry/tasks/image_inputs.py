@@ -17,14 +17,14 @@ from torch.nn.functional import interpolate
 
 from ..core.errors import BadInput
 
-__all__ = ["fit_images", "images_as", "read_inputs"]
+__all__ = ["fit_images", "normalize_to_shape", "read_inputs"]
 
 _SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 _UNREADABLE = (OSError, ValueError, EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error, LZMAError)
 _LUMA = (0.299, 0.587, 0.114)  # of red, green and blue in grey: ITU-R BT.601
 
 Shape = tuple[int, ...]
-Chosen = Callable[[int], list[int]]  # of so many, which
+ChooseIndices = Callable[[int], list[int]]  # of so many, which
 
 
 def fit_images(x: Tensor, shape: Shape, *, whole: bool, flag: str) -> Tensor:
@@ -37,7 +37,7 @@ def fit_images(x: Tensor, shape: Shape, *, whole: bool, flag: str) -> Tensor:
     if x.ndim != 4 or len(shape) != 3 or whole:
         has, wants = ("×".join(map(str, s)) for s in (x.shape[1:], shape))
         raise BadInput(f"{flag}: an input there is {has}, the task wants {wants}; only images can be made to fit")
-    return _resized(_match_channels(x, shape[0], flag), shape[1:])
+    return _resize(_match_channels(x, shape[0], flag), shape[1:])
 
 
 def _match_channels(x: Tensor, channels: int, flag: str) -> Tensor:
@@ -51,11 +51,11 @@ def _match_channels(x: Tensor, channels: int, flag: str) -> Tensor:
     raise BadInput(f"{flag}: images of {have} channels cannot be made into ones of {channels}; grey and RGB can")
 
 
-def _resized(x: Tensor, size: Shape) -> Tensor:
+def _resize(x: Tensor, size: Shape) -> Tensor:
     return x if x.shape[2:] == size else interpolate(x, size=list(size), mode="bilinear", antialias=True)
 
 
-def read_inputs(path: Path, shape: Shape, chosen: Chosen, *, whole: bool, flag: str) -> Tensor:
+def read_inputs(path: Path, shape: Shape, chosen: ChooseIndices, *, whole: bool, flag: str) -> Tensor:
     """Some inputs of a directory of images or of a file of arrays, to fit `shape`."""
     if path.is_dir():
         if len(shape) != 3 or shape[0] not in (1, 3) or whole:
@@ -64,24 +64,24 @@ def read_inputs(path: Path, shape: Shape, chosen: Chosen, *, whole: bool, flag: 
         return _normalize(_read_images(path, shape, chosen, flag))
     if path.suffix not in (".npz", ".npy") or not path.is_file():
         raise BadInput(f"{flag}: there is no such directory of images and no such .npz or .npy file")
-    array = _array(path, flag)
+    array = _read_array(path, flag)
     if array.ndim < 2 or not len(array) or array.dtype.kind not in "uif":
         raise BadInput(f"{flag}: holds {array.dtype} {'×'.join(map(str, array.shape))}; wants one input a row")
     array = array[chosen(len(array))]
     if array.dtype == np.uint8 and not whole:
-        return images_as(array, shape, whole=False, flag=flag)
+        return normalize_to_shape(array, shape, whole=False, flag=flag)
     x = torch.from_numpy(array.astype(np.int64 if array.dtype.kind in "ui" else np.float32))
     if not torch.isfinite(x).all():
         raise BadInput(f"{flag}: holds NaN or infinite numbers")
     return fit_images(x, shape, whole=whole, flag=flag)
 
 
-def images_as(images: npt.NDArray[np.uint8], shape: Shape, *, whole: bool, flag: str) -> Tensor:
+def normalize_to_shape(images: npt.NDArray[np.uint8], shape: Shape, *, whole: bool, flag: str) -> Tensor:
     """uint8 images in the shape that is wanted, normalised."""
     return _normalize(fit_images(_pixels(images, flag), shape, whole=whole, flag=flag))
 
 
-def _array(path: Path, flag: str) -> npt.NDArray[Any]:
+def _read_array(path: Path, flag: str) -> npt.NDArray[Any]:
     """The array of a file; of an archive, its inputs and nothing else is read."""
     try:
         with path.open("rb") as file:
@@ -111,7 +111,7 @@ def _normalize(x: Tensor) -> Tensor:
     return (x - mean) / torch.where(std > 1e-6, std, torch.ones_like(std))
 
 
-def _read_images(path: Path, shape: Shape, chosen: Chosen, flag: str) -> Tensor:
+def _read_images(path: Path, shape: Shape, chosen: ChooseIndices, flag: str) -> Tensor:
     try:
         from PIL import Image
     except ImportError:
@@ -126,5 +126,5 @@ def _read_images(path: Path, shape: Shape, chosen: Chosen, flag: str) -> Tensor:
                 array = np.array(image.convert("L" if shape[0] == 1 else "RGB"))
         except _UNREADABLE as e:
             raise BadInput(f"{flag}: {file.name} is no image that can be read ({e})") from e
-        rows.append(_resized(_pixels(array[None], flag), shape[1:])[0])
+        rows.append(_resize(_pixels(array[None], flag), shape[1:])[0])
     return torch.stack(rows)

@@ -21,8 +21,8 @@ import numpy.typing as npt
 
 from ..core.errors import BadInput
 from ..core.task import Task
-from .arrays import first, images, task_of
-from .data import Arrays, catalog, hold_out, load
+from .arrays import limit_training, make_task, normalize_images
+from .data import ArrayDataset, catalog, hold_out, load
 from .data.augment import fedsol
 from .data.npz import read_npz
 from .registries import tasks
@@ -61,8 +61,8 @@ def digits(*, model: Model = "mlp", limit: Limit = None, **options: Any) -> Task
     y = labels.astype(np.int64)
     scaled = x[:, None].astype(np.float32) / 16
     test = hold_out(y, _DIGITS_TEST)
-    arrays = first(Arrays(scaled[~test], y[~test], scaled[test], y[test]), limit)
-    return replace(task_of("digits", arrays, model=model, classes=10, **options), distil_lr=DISTIL_LR)
+    arrays = limit_training(ArrayDataset(scaled[~test], y[~test], scaled[test], y[test]), limit)
+    return replace(make_task("digits", arrays, model=model, classes=10, **options), distil_lr=DISTIL_LR)
 
 
 @tasks.register("npz")
@@ -77,8 +77,8 @@ def npz(*, path: Annotated[str, "the .npz file"], model: Model = "mlp", limit: L
     file = Path(path).expanduser()
     arrays = read_npz(file, f"--task.path {path}")
     classes = 1 + int(max(arrays.y_train.max(), arrays.y_test.max()))
-    arrays = images(arrays, limit)[0] if arrays.x_train.dtype == np.uint8 else first(arrays, limit)
-    return task_of(file.stem, arrays, model=model, classes=classes, **options)
+    arrays = normalize_images(arrays, limit)[0] if arrays.x_train.dtype == np.uint8 else limit_training(arrays, limit)
+    return make_task(file.stem, arrays, model=model, classes=classes, **options)
 
 
 def _add(name: str, title: str, classes: int, usual: str, distil_lr: float | None = None) -> None:
@@ -93,10 +93,10 @@ def _add(name: str, title: str, classes: int, usual: str, distil_lr: float | Non
         hub: FromHub = False,
         **options: Any,
     ) -> Task:
-        arrays, black = images(load(name, hub=hub), limit)
+        arrays, black = normalize_images(load(name, hub=hub), limit)
         if rgb:
             arrays, black = _to_rgb(name, arrays), black * 3
-        made = replace(task_of(name, arrays, model=model, classes=classes, **options), distil_lr=distil_lr)
+        made = replace(make_task(name, arrays, model=model, classes=classes, **options), distil_lr=distil_lr)
         if augment == "none":
             return made
         change = fedsol(name, arrays.x_train.shape[-1], black)
@@ -106,7 +106,7 @@ def _add(name: str, title: str, classes: int, usual: str, distil_lr: float | Non
     tasks.register(name)(task)
 
 
-def _to_rgb(name: str, a: Arrays) -> Arrays:
+def _to_rgb(name: str, a: ArrayDataset) -> ArrayDataset:
     if a.x_train.shape[1] != 1:
         raise BadInput(f"--task.rgb true: the images of {name} are not grey; leave it out")
     return replace(a, x_train=np.repeat(a.x_train, 3, axis=1), x_test=np.repeat(a.x_test, 3, axis=1))

@@ -27,16 +27,16 @@ from torch.nn.functional import cross_entropy
 from ..core.errors import BadInput
 from ..core.task import Partitioner, Shards, Task
 from .data import text_sets as text_sets  # fills the catalogue
-from .data.texts import Text, Texts, load_text, with_test
+from .data.texts import Text, TextDataset, load_text, with_test
 from .models.language import Adapter, causal, max_length, tokenizer_of
 from .registries import tasks
-from .tokens import check_counts, padded, sample_indices
+from .tokens import check_counts, pad_rows, sample_indices
 
 __all__ = ["Sequences", "answer_loss", "exact_match", "last_number", "token_accuracy"]
 
 IGNORED = -100  # a target that is none
 PAPER_DISTILL_LR = 3e-6  # at which FedEcho distils Qwen2.5
-_HELD_OUT = 1000  # of MathInstruct, which has no test set
+_TEST_QUESTIONS = 1000  # of MathInstruct, which has no test set
 _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
 
 Model = Annotated[str, "smollm2, qwen, a folder or .gguf file, or an id of the Hugging Face hub"]
@@ -85,7 +85,9 @@ class _LanguageSettings:
         )
 
 
-def _add(name: str, summary: str, *, model: str, prepare: Callable[[Texts], Texts] = lambda texts: texts) -> None:
+def _add(
+    name: str, summary: str, *, model: str, prepare: Callable[[TextDataset], TextDataset] = lambda texts: texts
+) -> None:
     """Register the task of a set of questions and answers; `prepare` changes the set before it is tokenized."""
 
     def task(
@@ -108,8 +110,8 @@ def _add(name: str, summary: str, *, model: str, prepare: Callable[[Texts], Text
     tasks.register(name)(task)
 
 
-def _hold_out_test(texts: Texts) -> Texts:
-    return with_test(texts, min(_HELD_OUT, len(texts.train) // 5))
+def _hold_out_test(texts: TextDataset) -> TextDataset:
+    return with_test(texts, min(_TEST_QUESTIONS, len(texts.train) // 5))
 
 
 _add("gsm8k", "GSM8K: worked answers to grade school problems, token by token.", model="smollm2")
@@ -125,7 +127,7 @@ _add(
 )
 
 
-def _task(name: str, texts: Texts, how: _LanguageSettings) -> Task:
+def _task(name: str, texts: TextDataset, how: _LanguageSettings) -> Task:
     if how.unlabelled >= len(texts.train):
         raise BadInput(
             f"--task.unlabelled {how.unlabelled}: leaves none of the {len(texts.train)} training questions of {name} to"
@@ -154,8 +156,8 @@ def _task(name: str, texts: Texts, how: _LanguageSettings) -> Task:
         train=(x, y),
         test=(x_test, y_test),
         groups=torch.from_numpy(texts.y_train[train][kept]),
-        unlabelled=padded(prompts, _padding(tokenizer)),
-        unlabelled_mask=padded([[1] * len(row) for row in prompts], 0).bool(),
+        unlabelled=pad_rows(prompts, _padding(tokenizer)),
+        unlabelled_mask=pad_rows([[1] * len(row) for row in prompts], 0).bool(),
         distil_lr=PAPER_DISTILL_LR,
         chunk=8,  # a number for every word of the vocabulary, at every place
     )
@@ -172,7 +174,7 @@ def _examples(texts: Sequence[Text], tokenizer: Any, length: int) -> tuple[Tenso
             rows.append(row)
             targets.append([IGNORED] * (len(question) - 1) + row[len(question) :] + [IGNORED])
             kept.append(i)
-    return padded(rows, _padding(tokenizer)), padded(targets, IGNORED), kept
+    return pad_rows(rows, _padding(tokenizer)), pad_rows(targets, IGNORED), kept
 
 
 def _prompts(texts: Sequence[Text], tokenizer: Any) -> list[list[int]]:

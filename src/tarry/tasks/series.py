@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from ..core.task import Task
-from .arrays import first, task_of
-from .data import Arrays, catalog, load
+from .arrays import limit_training, make_task
+from .data import ArrayDataset, catalog, load
 from .images import FromHub, Limit, Model
 from .registries import tasks
 
@@ -19,8 +19,8 @@ _CLASSES = 6
 
 
 def har(*, model: Model = "resnet18-1d", limit: Limit = None, hub: FromHub = False, **options: Any) -> Task:
-    arrays = first(_normalize(load("har", hub=hub)), limit)
-    return task_of("har", arrays, model=model, classes=_CLASSES, **options)
+    arrays = limit_training(_normalize(load("har", hub=hub)), limit)
+    return make_task("har", arrays, model=model, classes=_CLASSES, **options)
 
 
 har.__doc__ = f"""Human activity: {catalog()["har"].what}.
@@ -31,7 +31,7 @@ those of har.npz; each normalised by the training set. The person is the natural
 tasks.register("har")(har)
 
 
-def _normalize(a: Arrays) -> Arrays:
+def _normalize(a: ArrayDataset) -> ArrayDataset:
     """Every channel with mean 0 and deviation 1 over the training set (deviation 1 where it is constant)."""
     mean = a.x_train.mean((0, 2), np.float64, keepdims=True)
     std = a.x_train.std((0, 2), np.float64, keepdims=True)

@@ -20,11 +20,11 @@ from ..core.errors import BadInput
 from ..core.task import Task
 from .data import text_sets as text_sets  # fills the catalogue
 from .data.text_files import loose_jsonl
-from .data.texts import Text, Texts, load_text, with_test
+from .data.texts import Text, TextDataset, load_text, with_test
 from .models import Build, model_for
 from .models.language import Adapter, classifier, max_length, tokenizer_of
 from .registries import tasks
-from .tokens import Words, check_counts, padded, sample_indices
+from .tokens import Vocabulary, check_counts, pad_rows, sample_indices
 
 __all__ = ["jsonl", "mrpc", "sst2"]
 
@@ -177,7 +177,7 @@ def jsonl(
     return _task(file.stem, loose_jsonl(file, f"--task.path {path}"), how)
 
 
-def _task(name: str, texts: Texts, how: _TextSettings) -> Task:
+def _task(name: str, texts: TextDataset, how: _TextSettings) -> Task:
     train, test = sample_indices(len(texts.train), how.limit), sample_indices(len(texts.test), how.test)
     if not len(test):
         raise BadInput(f"--task {name}: the set has no test examples (split 'test' or 'validation')")
@@ -197,7 +197,7 @@ def _task(name: str, texts: Texts, how: _TextSettings) -> Task:
 
 
 def _textcnn_rows(sets: Sequence[list[Text]], classes: int, how: _TextSettings) -> tuple[list[Tensor], Build]:
-    words = Words(sets[0], how.length, how.vocabulary)
+    words = Vocabulary(sets[0], how.length, how.vocabulary)
     rows = _pad_to_longest([words.rows(texts) for texts in sets], 0, least=_MIN_LENGTH)
     build = model_for("textcnn", rows[0].shape[1:], classes, vocabulary=len(words), dropout=how.dropout)
     return rows, build
@@ -261,4 +261,4 @@ def _tokenize(tokenizer: Any, first: list[str], second: list[str], length: int) 
 def _pad_to_longest(sets: Sequence[list[list[int]]], pad: int, least: int = 1) -> list[Tensor]:
     """Every set's rows in the width of the longest of all."""
     width = max(least, *(len(row) for rows in sets for row in rows))
-    return [padded(rows, pad, width) for rows in sets]
+    return [pad_rows(rows, pad, width) for rows in sets]

@@ -17,13 +17,13 @@ from ..core.errors import BadInput
 from ..core.rng import Stream
 from .data.texts import Text
 
-__all__ = ["Words", "check_counts", "padded", "sample_indices"]
+__all__ = ["Vocabulary", "check_counts", "pad_rows", "sample_indices"]
 
 PAD, UNKNOWN, BETWEEN = 0, 1, 2  # the numbers of a word-level vocabulary that stand for no word
 _WORD = re.compile(r"\w+(?:'\w+)?|[^\w\s]")
 
 
-def padded(rows: Sequence[Sequence[int]], pad: int, width: int = 0) -> Tensor:
+def pad_rows(rows: Sequence[Sequence[int]], pad: int, width: int = 0) -> Tensor:
     """Rows of one length: of the longest, or of `width`."""
     width = width or max((len(row) for row in rows), default=0)
     table = np.full((len(rows), max(width, 1)), pad, np.int64)
@@ -45,7 +45,7 @@ def check_counts(**counts: int | None) -> None:
         raise BadInput(problems)
 
 
-class Words:
+class Vocabulary:
     """A word-level vocabulary: lower case, the most frequent words of the training texts, ties by the alphabet."""
 
     def __init__(self, texts: Iterable[Text], length: int, most: int):

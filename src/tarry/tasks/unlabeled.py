@@ -27,7 +27,7 @@ from ..core.rng import Stream
 from ..core.task import Shards, Task
 from .data.sets import catalog, missing
 from .data.stl10 import read_unlabeled
-from .image_inputs import fit_images, images_as, read_inputs
+from .image_inputs import fit_images, normalize_to_shape, read_inputs
 from .registries import tasks
 
 __all__ = ["Maker", "unlabeled_sets"]
@@ -35,14 +35,14 @@ __all__ = ["Maker", "unlabeled_sets"]
 Maker = Callable[[Task, int], Tensor]
 unlabeled_sets: Registry[Maker] = Registry("unlabelled", Callable)
 
-UnlabeledSet = Annotated[int, "how many inputs to make"]
-WithoutTask = Annotated[int, "how many inputs to take, at random; all where there are fewer"]
+SampleCount = Annotated[int, "how many inputs to make"]
+MaxSamples = Annotated[int, "how many inputs to take, at random; all where there are fewer"]
 
 
 @unlabeled_sets.register("noise")
 def noise(
     *,
-    samples: UnlabeledSet = 2000,
+    samples: SampleCount = 2000,
     mean: Annotated[float, "of every number of an input"] = 0.0,
     std: Annotated[float, "its standard deviation"] = 1.0,
 ) -> Maker:
@@ -66,7 +66,7 @@ def noise(
 @unlabeled_sets.register("mixup", paper="Zhang et al. 2018, mixup: Beyond Empirical Risk Minimization")
 def mixup(
     *,
-    samples: UnlabeledSet = 2000,
+    samples: SampleCount = 2000,
     alpha: Annotated[float, "the share of the first of a pair is drawn from Beta(alpha, alpha)"] = 1.0,
 ) -> Maker:
     """Convex mixes of random pairs of the task's training inputs, all clients' together.
@@ -89,7 +89,7 @@ def mixup(
 
 
 @unlabeled_sets.register("task")
-def other_task(*, of: Annotated[str, "the other task: `tarry tasks`"], samples: WithoutTask = 2000) -> Maker:
+def other_task(*, of: Annotated[str, "the other task: `tarry tasks`"], samples: MaxSamples = 2000) -> Maker:
     """The training inputs of another task, scaled to this one's size and colours; its labels are not used.
 
     They come as that task prepares them: images normalised by that data set's own mean and deviation.
@@ -109,7 +109,7 @@ def other_task(*, of: Annotated[str, "the other task: `tarry tasks`"], samples: 
 
 
 @unlabeled_sets.register("test")
-def own_test(*, samples: WithoutTask = 2000) -> Maker:
+def own_test(*, samples: MaxSamples = 2000) -> Maker:
     """The task's own test inputs, labels unread: transductive, so its accuracy stands beside no other method's."""
     _check_samples(samples)
 
@@ -123,7 +123,7 @@ def own_test(*, samples: WithoutTask = 2000) -> Maker:
 
 @unlabeled_sets.register("folder")
 def folder(
-    *, path: Annotated[str, "a directory of images, or an .npz or .npy file"], samples: WithoutTask = 2000
+    *, path: Annotated[str, "a directory of images, or an .npz or .npy file"], samples: MaxSamples = 2000
 ) -> Maker:
     """Images from a directory (needs Pillow), or inputs from an .npz (x, x_train or its only array) or .npy file.
 
@@ -135,14 +135,14 @@ def folder(
     def make(task: Task, seed: int) -> Tensor:
         like, flag = _inputs(task), f"--unlabelled.path {path}"
         shape, whole = tuple(like.shape[1:]), not like.is_floating_point()
-        x = read_inputs(Path(path).expanduser(), shape, lambda n: _chosen(n, samples, seed), whole=whole, flag=flag)
+        x = read_inputs(Path(path).expanduser(), shape, lambda n: _choose(n, samples, seed), whole=whole, flag=flag)
         return x.to(like)
 
     return make
 
 
 @unlabeled_sets.register("stl10")
-def stl10(*, samples: WithoutTask = 2000) -> Maker:
+def stl10(*, samples: MaxSamples = 2000) -> Maker:
     """The unlabelled part of STL-10: 100,000 photographs, scaled to the task's size and colours, then normalised.
 
     unlabeled_X.bin of stl10_binary in TARRY_DATA, a folder or the archive as it is distributed.
@@ -155,8 +155,8 @@ def stl10(*, samples: WithoutTask = 2000) -> Maker:
         if found is None:
             raise BadInput(f"--unlabelled stl10: {missing(known)}")
         flag = f"--unlabelled stl10: {found[0]}"
-        pixels = read_unlabeled(found[0], flag, lambda n: _chosen(n, samples, seed))
-        return images_as(pixels, tuple(like.shape[1:]), whole=not like.is_floating_point(), flag=flag).to(like)
+        pixels = read_unlabeled(found[0], flag, lambda n: _choose(n, samples, seed))
+        return normalize_to_shape(pixels, tuple(like.shape[1:]), whole=not like.is_floating_point(), flag=flag).to(like)
 
     return make
 
@@ -187,7 +187,7 @@ def _generator(seed: int) -> np.random.Generator:
     return rng.generator(rng.key(seed, Stream.DATA, 1))
 
 
-def _chosen(n: int, samples: int, seed: int) -> list[int]:
+def _choose(n: int, samples: int, seed: int) -> list[int]:
     """Which of n inputs are taken, in their stored order; all of them if there are no more."""
     if n <= samples:
         return list(range(n))
@@ -195,4 +195,4 @@ def _chosen(n: int, samples: int, seed: int) -> list[int]:
 
 
 def _sample(x: Tensor, samples: int, seed: int) -> Tensor:
-    return x if len(x) <= samples else x[torch.tensor(_chosen(len(x), samples, seed), device=x.device)]
+    return x if len(x) <= samples else x[torch.tensor(_choose(len(x), samples, seed), device=x.device)]

@@ -7,8 +7,19 @@ catalogue()             every set there is, with where it is looked for, how to 
 
 from . import image_sets as image_sets  # these two fill the catalogue
 from . import text_sets as text_sets
-from .arrays import Arrays, hold_out
+from .arrays import ArrayDataset, hold_out
 from .sets import DataSet, FileFormat, HubSource, add_set, catalog, fetch, load
-from .texts import Texts
+from .texts import TextDataset
 
-__all__ = ["Arrays", "DataSet", "FileFormat", "HubSource", "Texts", "add_set", "catalog", "fetch", "hold_out", "load"]
+__all__ = [
+    "ArrayDataset",
+    "DataSet",
+    "FileFormat",
+    "HubSource",
+    "TextDataset",
+    "add_set",
+    "catalog",
+    "fetch",
+    "hold_out",
+    "load",
+]

@@ -26,7 +26,7 @@ from typing import IO, Self
 from ...core.errors import BadInput
 from .npz import UNREADABLE
 
-__all__ = ["SlowReadNotice", "files", "named_files", "parent_folder", "zip_files"]
+__all__ = ["SlowReadNotice", "named_files", "parent_folder", "read_files", "zip_files"]
 
 MOST_ARCHIVE = 16 << 30
 _QUIET = 2.0  # seconds of reading before anything is said
@@ -35,11 +35,11 @@ File = tuple[str, bytes]  # name with / between folders, content
 SetFolder = Callable[[str], str]  # a file's name → the folder of the set it belongs to
 
 
-def files(
+def read_files(
     path: Path, wanted: Callable[[str], bool], flag: str, *, most: int, home: SetFolder | None = None
 ) -> Iterator[File]:
     """Name and content of every file below `path` whose name is wanted, in the order they lie there."""
-    with _reading(flag):
+    with _read_errors(flag):
         if path.is_dir():
             yield from _folder(path, wanted, flag, most, home)
         elif zipfile.is_zipfile(path):
@@ -78,7 +78,7 @@ def _found_twice(one: str, other: str, flag: str) -> BadInput:
 
 
 @contextmanager
-def _reading(flag: str) -> Iterator[None]:
+def _read_errors(flag: str) -> Iterator[None]:
     try:
         yield
     except (*UNREADABLE, tarfile.TarError) as e:
@@ -88,7 +88,7 @@ def _reading(flag: str) -> Iterator[None]:
 def named_files(path: Path, names: tuple[str, ...], flag: str, *, most: int) -> dict[str, bytes]:
     """The files of these names (last part), all of which must be there, in one folder."""
     found = dict[str, bytes]()
-    for name, content in files(path, lambda n: n.rpartition("/")[2] in names, flag, most=most, home=parent_folder):
+    for name, content in read_files(path, lambda n: n.rpartition("/")[2] in names, flag, most=most, home=parent_folder):
         found[name.rpartition("/")[2]] = content
         if len(found) == len(names) and _depth(parent_folder(name)) < 2:
             break  # an archive may go on for gigabytes, and nothing nearer to the top is to come
@@ -101,7 +101,7 @@ def _folder(path: Path, wanted: Callable[[str], bool], flag: str, most: int, hom
     names = (file.relative_to(path).as_posix() for file in _files_below(path))
     there = [n for n in names if wanted(n) and _is_content(n) and (path / n).is_file()]
     for name in _nearest_to_top(there, home, flag):
-        _check((path / name).stat().st_size, most, name, flag)
+        _check_size((path / name).stat().st_size, most, name, flag)
         yield name, (path / name).read_bytes()
 
 
@@ -121,15 +121,15 @@ def zip_files(
     file: IO[bytes], wanted: Callable[[str], bool], flag: str, *, most: int, home: SetFolder | None = None
 ) -> Iterator[File]:
     """As `files`, of an open .zip."""
-    with _reading(flag), zipfile.ZipFile(file) as z:
-        _check(sum(i.file_size for i in z.infolist()), MOST_ARCHIVE, "the archive", flag)
+    with _read_errors(flag), zipfile.ZipFile(file) as z:
+        _check_size(sum(i.file_size for i in z.infolist()), MOST_ARCHIVE, "the archive", flag)
         members = {
             i.filename: i  # of two of one name the last, as everybody unpacks it
             for i in z.infolist()
             if wanted(i.filename) and _is_content(i.filename) and not i.is_dir()  # in this order: a name may be empty
         }
         for name in _nearest_to_top(list(members), home, flag):
-            _check(members[name].file_size, most, name, flag)
+            _check_size(members[name].file_size, most, name, flag)
             yield name, z.read(members[name])  # no more than it claims: zipfile stops there
 
 
@@ -151,7 +151,7 @@ def _tar(path: Path, wanted: Callable[[str], bool], flag: str, most: int, home: 
     with tarfile.open(path, "r|*", tarinfo=_Member) as tar:  # a stream: going back would unpack it again
         while (info := tar.next()) is not None:
             total += info.size
-            _check(total, MOST_ARCHIVE, "the archive", flag)
+            _check_size(total, MOST_ARCHIVE, "the archive", flag)
             name = info.name.removeprefix("./")
             taken = info.isreg() and wanted(name) and _is_content(name)
             if taken and home is not None:
@@ -161,7 +161,7 @@ def _tar(path: Path, wanted: Callable[[str], bool], flag: str, most: int, home: 
                 if not taken and _depth(here) <= _depth(first):
                     raise _found_twice(first, here, flag)
             if taken:
-                _check(info.size, most, name, flag)
+                _check_size(info.size, most, name, flag)
                 member = tar.extractfile(info)
                 assert member is not None
                 content = member.read(info.size)
@@ -171,7 +171,7 @@ def _tar(path: Path, wanted: Callable[[str], bool], flag: str, most: int, home: 
             tar.members.clear()  # type: ignore[attr-defined]  # it would keep a record of every file passed
 
 
-def _check(size: int, most: int, what: str, flag: str) -> None:
+def _check_size(size: int, most: int, what: str, flag: str) -> None:
     if size > most:
         raise BadInput(f"{flag}: {what} claims {size:,} bytes; at most {most:,} are read")
 

@@ -16,33 +16,33 @@ from ...core.rng import Stream, key, permutation
 from .apportion import apportion
 
 __all__ = [
-    "Array",
-    "Arrays",
+    "AnyArray",
+    "ArrayDataset",
     "Labels",
     "check_classes",
+    "check_inputs",
+    "check_labels",
     "check_shape",
-    "form",
+    "check_split",
+    "describe_array",
     "hold_out",
-    "inputs",
-    "labels",
-    "split",
-    "whole",
+    "whole_numbers",
 ]
 
 _MOST_CLASSES = 100_000  # a larger label is an identifier or a measurement, and its output layer would fill the memory
 _MOST_CHANNELS = 4
 
-Array = npt.NDArray[Any]
+AnyArray = npt.NDArray[Any]
 Labels = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Arrays:
+class ArrayDataset:
     """A data set as read: inputs uint8 (images) or float32, labels, the natural group of each training example."""
 
-    x_train: Array
+    x_train: AnyArray
     y_train: Labels
-    x_test: Array
+    x_test: AnyArray
     y_test: Labels
     groups: Labels | None = None
 
@@ -57,16 +57,20 @@ def hold_out(labels: Labels, n: int) -> npt.NDArray[np.bool_]:
     return marked
 
 
-def split(train: tuple[Array, Array], test: tuple[Array, Array], flag: str, names: tuple[str, str, str, str]) -> Arrays:
+def check_split(
+    train: tuple[AnyArray, AnyArray], test: tuple[AnyArray, AnyArray], flag: str, names: tuple[str, str, str, str]
+) -> ArrayDataset:
     """Training and test examples, checked; `names` are what x_train, y_train, x_test, y_test are called."""
-    x_train, x_test = inputs(train[0], f"{flag}: {names[0]}"), inputs(test[0], f"{flag}: {names[2]}")
+    x_train, x_test = check_inputs(train[0], f"{flag}: {names[0]}"), check_inputs(test[0], f"{flag}: {names[2]}")
     if (x_train.dtype, x_train.shape[1:]) != (x_test.dtype, x_test.shape[1:]):
-        raise BadInput(f"{flag}: {names[0]} is {form(x_train)} and {names[2]} {form(x_test)}; they must be alike")
-    y_train = labels(train[1], len(x_train), f"{flag}: {names[1]}")
-    return Arrays(x_train, y_train, x_test, labels(test[1], len(x_test), f"{flag}: {names[3]}"))
+        raise BadInput(
+            f"{flag}: {names[0]} is {describe_array(x_train)} and {names[2]} {describe_array(x_test)}; they must be alike"
+        )
+    y_train = check_labels(train[1], len(x_train), f"{flag}: {names[1]}")
+    return ArrayDataset(x_train, y_train, x_test, check_labels(test[1], len(x_test), f"{flag}: {names[3]}"))
 
 
-def check_classes(arrays: Arrays, classes: int, flag: str, name: str) -> Arrays:
+def check_classes(arrays: ArrayDataset, classes: int, flag: str, name: str) -> ArrayDataset:
     """The same arrays, or BadInput where a label is none of the set's classes."""
     largest = int(max(arrays.y_train.max(), arrays.y_test.max()))
     if largest >= classes:
@@ -74,7 +78,7 @@ def check_classes(arrays: Arrays, classes: int, flag: str, name: str) -> Arrays:
     return arrays
 
 
-def check_shape(arrays: Arrays, shape: tuple[int, int, int], flag: str, name: str) -> Arrays:
+def check_shape(arrays: ArrayDataset, shape: tuple[int, int, int], flag: str, name: str) -> ArrayDataset:
     """The same arrays, or BadInput where its images have not the set's height, width and channels (1 may go unsaid)."""
     found = arrays.x_train.shape[1:]
     if found not in (shape, shape if shape[2] > 1 else shape[:2]):
@@ -86,41 +90,41 @@ def check_shape(arrays: Arrays, shape: tuple[int, int, int], flag: str, name: st
     return arrays
 
 
-def form(x: Array) -> str:
+def describe_array(x: AnyArray) -> str:
     return f"{x.dtype} {'×'.join(map(str, x.shape))}"
 
 
-def inputs(x: Array, where: str) -> Array:
+def check_inputs(x: AnyArray, where: str) -> AnyArray:
     """Images as uint8 or finite numbers as float32, one an example."""
     if x.ndim < 2 or x.size == 0:
-        raise BadInput(f"{where} is {form(x)}; wants one row or image an example")
+        raise BadInput(f"{where} is {describe_array(x)}; wants one row or image an example")
     if x.dtype == np.uint8:
         if x.ndim not in (3, 4) or (x.ndim == 4 and x.shape[3] > _MOST_CHANNELS):
             raise BadInput(
-                f"{where} is {form(x)}; uint8 inputs are images, N×H×W or N×H×W×C with at most"
+                f"{where} is {describe_array(x)}; uint8 inputs are images, N×H×W or N×H×W×C with at most"
                 f" {_MOST_CHANNELS} channels. Save other inputs as float32."
             )
         return x
     if x.dtype.kind != "f":
-        raise BadInput(f"{where} is {form(x)}; wants images as uint8 or other inputs as float32")
+        raise BadInput(f"{where} is {describe_array(x)}; wants images as uint8 or other inputs as float32")
     if not np.isfinite(x).all() or np.abs(x).max() > np.finfo(np.float32).max:
         raise BadInput(f"{where} holds NaN, infinite or too large numbers")
     return np.ascontiguousarray(x, np.float32)
 
 
-def labels(y: Array, n: int, where: str) -> Labels:
+def check_labels(y: AnyArray, n: int, where: str) -> Labels:
     """One class for each of `n` examples."""
-    found = whole(y, n, where)
+    found = whole_numbers(y, n, where)
     if found.max() >= _MOST_CLASSES:
         raise BadInput(f"{where} goes up to {found.max()}; labels are 0 … classes − 1, at most {_MOST_CLASSES} classes")
     return found
 
 
-def whole(a: Array, n: int, where: str) -> Labels:
+def whole_numbers(a: AnyArray, n: int, where: str) -> Labels:
     """One whole number from 0 up for each of `n` examples; N×1 is as good as N."""
     a = a[:, 0] if a.shape == (n, 1) else a
     if a.shape != (n,):
-        raise BadInput(f"{where} is {form(a)}; wants one number for each of the {n} examples")
+        raise BadInput(f"{where} is {describe_array(a)}; wants one number for each of the {n} examples")
     # beyond 2^53 a float stands for many whole numbers
     if a.dtype.kind not in "biuf" or (a.dtype.kind == "f" and not ((a == np.floor(a)) & (np.abs(a) < 2.0**53)).all()):
         raise BadInput(f"{where} ({a.dtype}) must hold whole numbers")

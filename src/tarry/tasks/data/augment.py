@@ -50,16 +50,16 @@ class Augment:
         if self.flip:
             columns = torch.where(next(drawn)[:, None] < 0.5, columns.flip(1), columns)
         if self.pad or self.flip:
-            x = self._moved(x, rows, columns)
+            x = self._gather(x, rows, columns)
         if self.hole:
-            x = _cut(x, _pick(next(drawn), height), _pick(next(drawn), width), self.hole)
+            x = _cutout(x, _pick(next(drawn), height), _pick(next(drawn), width), self.hole)
         return x
 
-    def _moved(self, x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    def _gather(self, x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
         """x at these rows and columns of each image; outside it what lies around."""
         height, width = x.shape[-2:]
-        outside = _outside(rows, height)[:, None, :, None] | _outside(columns, width)[:, None, None, :]
-        place = _inside(rows, height)[:, :, None] * width + _inside(columns, width)[:, None, :]
+        outside = _is_outside(rows, height)[:, None, :, None] | _is_outside(columns, width)[:, None, None, :]
+        place = _reflect(rows, height)[:, :, None] * width + _reflect(columns, width)[:, None, :]
         index = place.flatten(1)[:, None].expand(-1, x.shape[1], -1)
         moved = x.flatten(2).gather(2, index).view(x.shape)
         if self.mirror or not self.pad:
@@ -86,18 +86,18 @@ def _pick(u: Tensor, n: int) -> Tensor:
     return (u * n).floor().clamp(0, n - 1).long()
 
 
-def _outside(at: Tensor, n: int) -> Tensor:
+def _is_outside(at: Tensor, n: int) -> Tensor:
     return (at < 0) | (at >= n)
 
 
-def _inside(at: Tensor, n: int) -> Tensor:
+def _reflect(at: Tensor, n: int) -> Tensor:
     """Places mirrored at the edge pixels as often as it takes: −1 is 1, n is n − 2."""
     there_and_back = max(2 * (n - 1), 1)
     at = at % there_and_back
     return torch.where(at >= n, there_and_back - at, at)
 
 
-def _cut(x: Tensor, row: Tensor, column: Tensor, side: int) -> Tensor:
+def _cutout(x: Tensor, row: Tensor, column: Tensor, side: int) -> Tensor:
     """0 in the rows and columns from centre − side/2 up to, not with, centre + side/2."""
     hit = []
     for centre, n in ((row, x.shape[-2]), (column, x.shape[-1])):

@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 
 from ...core.errors import BadInput
-from .archives import SlowReadNotice, files
-from .arrays import Array, Arrays, split
+from .archives import SlowReadNotice, read_files
+from .arrays import AnyArray, ArrayDataset, check_split
 from .npz import UNREADABLE
 from .sets import add_notice
 
@@ -34,12 +34,12 @@ _CINIC10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "hor
 Decode = Callable[[bytes, str], bytes]
 
 
-def read_cinic10(path: Path, flag: str) -> Arrays:
+def read_cinic10(path: Path, flag: str) -> ArrayDataset:
     """CINIC-10 as folder or archive."""
     return _read(path, flag, side=32, parts=("train", "test"), classes=_CINIC10)
 
 
-def read_tiny_imagenet(path: Path, flag: str) -> Arrays:
+def read_tiny_imagenet(path: Path, flag: str) -> ArrayDataset:
     """tiny-imagenet-200 as folder or archive."""
     return _read(path, flag, side=64, parts=("train", "val"))
 
@@ -48,15 +48,17 @@ class _Split:
     """The images of one part: decoded bytes one after the other, with the class and file of each."""
 
     def __init__(self) -> None:
-        self.pixels, self.of = bytearray(), list[tuple[str, str]]()  # of: folder of the class ("" if none), file
+        self.pixels, self.sources = bytearray(), list[tuple[str, str]]()  # of: folder of the class ("" if none), file
 
     def add(self, folder: str, file: str, pixels: bytes) -> None:
-        self.of.append((folder, file))
+        self.sources.append((folder, file))
         self.pixels += pixels
 
-    def arrays(self, classes: dict[str, int], side: int, told_by: dict[str, str], flag: str) -> tuple[Array, Array]:
+    def arrays(
+        self, classes: dict[str, int], side: int, told_by: dict[str, str], flag: str
+    ) -> tuple[AnyArray, AnyArray]:
         named = []
-        for folder, file in self.of:
+        for folder, file in self.sources:
             name = folder or told_by.get(file, "")
             if name not in classes:
                 told = "" if folder else f"; {_ANNOTATIONS} says {name or 'nothing'} of it"
@@ -68,7 +70,7 @@ class _Split:
         return x[order], np.array([classes[named[i][0]] for i in order], np.int64)
 
 
-def _read(path: Path, flag: str, *, side: int, parts: tuple[str, str], classes: Sequence[str] = ()) -> Arrays:
+def _read(path: Path, flag: str, *, side: int, parts: tuple[str, str], classes: Sequence[str] = ()) -> ArrayDataset:
     found, tables = {part: _Split() for part in parts}, dict.fromkeys((_ANNOTATIONS, _CLASSES), "")
     decode, told, done = _decoder(side, flag), SlowReadNotice(flag), 0
 
@@ -76,7 +78,7 @@ def _read(path: Path, flag: str, *, side: int, parts: tuple[str, str], classes: 
         is_table = not classes and name.rpartition("/")[2] in tables
         return is_table or (name.lower().endswith(_PICTURES) and _place(name, parts) is not None)
 
-    for name, content in files(path, wanted, flag, most=_MOST_BYTES, home=_home):
+    for name, content in read_files(path, wanted, flag, most=_MOST_BYTES, home=_home):
         file = name.rpartition("/")[2]
         if file in tables:
             tables[file] = content.decode("utf-8", "replace")
@@ -87,9 +89,11 @@ def _read(path: Path, flag: str, *, side: int, parts: tuple[str, str], classes: 
         found[part].add(folder, file, decode(content, name))
         told(done := done + 1)
     train, test = (found[part] for part in parts)
-    if not train.of or not test.of:
-        raise BadInput(f"{flag}: has {len(train.of):,} images in {parts[0]}/ and {len(test.of):,} in {parts[1]}/")
-    known = classes or tables[_CLASSES].split() or {folder for folder, _ in train.of if folder}
+    if not train.sources or not test.sources:
+        raise BadInput(
+            f"{flag}: has {len(train.sources):,} images in {parts[0]}/ and {len(test.sources):,} in {parts[1]}/"
+        )
+    known = classes or tables[_CLASSES].split() or {folder for folder, _ in train.sources if folder}
     numbers = {name: i for i, name in enumerate(sorted(known))}
     told_by = dict(line.split("\t")[:2] for line in tables[_ANNOTATIONS].splitlines() if line.count("\t"))
     x, y = train.arrays(numbers, side, told_by, flag)
@@ -99,7 +103,7 @@ def _read(path: Path, flag: str, *, side: int, parts: tuple[str, str], classes: 
             more = f" and {len(gone) - 10} more" if len(gone) > 10 else ""
             add_notice(f"{path.name}: {part}/ has no images of {', '.join(gone[:10])}{more}")
     names = (f"{parts[0]} images", f"{parts[0]} labels", f"{parts[1]} images", f"{parts[1]} labels")
-    return split((x, y), (xt, yt), flag, names)
+    return check_split((x, y), (xt, yt), flag, names)
 
 
 def _home(name: str) -> str:

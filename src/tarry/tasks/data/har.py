@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from ...core.errors import BadInput
-from .archives import SlowReadNotice, files, parent_folder, zip_files
-from .arrays import Array, Arrays, split, whole
+from .archives import SlowReadNotice, parent_folder, read_files, zip_files
+from .arrays import AnyArray, ArrayDataset, check_split, whole_numbers
 from .npz import read_npz
 
 __all__ = ["read_har", "read_har_npz"]
@@ -26,7 +26,7 @@ _WINDOW = 128
 _MOST_BYTES = 256 << 20
 
 
-def read_har_npz(path: Path, flag: str) -> Arrays:
+def read_har_npz(path: Path, flag: str) -> ArrayDataset:
     """har.npz, its series channels first: the shorter of the two axes is the channels'."""
     a = read_npz(path, flag)
     if a.x_train.ndim != 3 or a.x_train.dtype != np.float32:
@@ -38,12 +38,12 @@ def read_har_npz(path: Path, flag: str) -> Arrays:
     return a
 
 
-def read_har(path: Path, flag: str) -> Arrays:
+def read_har(path: Path, flag: str) -> ArrayDataset:
     """`UCI HAR Dataset` as folder or archive, also inside the archive that the repository hands out today."""
     found = _contents(path, flag)
     (x, y, who), (xt, yt, _) = (_part(found, part, flag) for part in ("train", "test"))
-    arrays = split((x, y), (xt, yt), flag, ("train signals", "y_train.txt", "test signals", "y_test.txt"))
-    return replace(arrays, groups=whole(who, len(x), f"{flag}: subject_train.txt"))
+    arrays = check_split((x, y), (xt, yt), flag, ("train signals", "y_train.txt", "test signals", "y_test.txt"))
+    return replace(arrays, groups=whole_numbers(who, len(x), f"{flag}: subject_train.txt"))
 
 
 def _contents(path: Path, flag: str) -> dict[str, bytes]:
@@ -54,9 +54,9 @@ def _contents(path: Path, flag: str) -> dict[str, bytes]:
     def wanted(name: str) -> bool:
         return name.rpartition("/")[2] in names
 
-    found = {n.rpartition("/")[2]: c for n, c in files(path, wanted, flag, most=_MOST_BYTES, home=_home)}
+    found = {n.rpartition("/")[2]: c for n, c in read_files(path, wanted, flag, most=_MOST_BYTES, home=_home)}
     if not found and path.is_file():  # a .zip inside a .zip
-        for _, inner in files(
+        for _, inner in read_files(
             path, lambda n: n.endswith("UCI HAR Dataset.zip"), flag, most=_MOST_BYTES, home=parent_folder
         ):
             inside = zip_files(io.BytesIO(inner), wanted, flag, most=_MOST_BYTES, home=_home)
@@ -75,8 +75,8 @@ def _home(name: str) -> str:
     return "/".join(steps)
 
 
-def _part(found: dict[str, bytes], part: str, flag: str) -> tuple[Array, Array, Array]:
-    signals, told, read = dict[str, Array](), SlowReadNotice(f"{flag}: {part}, windows"), 0
+def _part(found: dict[str, bytes], part: str, flag: str) -> tuple[AnyArray, AnyArray, AnyArray]:
+    signals, told, read = dict[str, AnyArray](), SlowReadNotice(f"{flag}: {part}, windows"), 0
     for s in _SIGNALS:
         with np.errstate(over="ignore"):  # what is too large becomes infinite, and is refused as such
             signals[s] = _numbers(found, f"{s}_{part}.txt", flag, _WINDOW).astype(np.float32)
@@ -89,7 +89,7 @@ def _part(found: dict[str, bytes], part: str, flag: str) -> tuple[Array, Array, 
     return np.stack(list(signals.values()), 1), y - 1, who
 
 
-def _numbers(found: dict[str, bytes], name: str, flag: str, width: int) -> Array:
+def _numbers(found: dict[str, bytes], name: str, flag: str, width: int) -> AnyArray:
     lines = sum(1 for line in found[name].split(b"\n") if line.strip())
     try:
         with warnings.catch_warnings():

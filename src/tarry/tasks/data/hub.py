@@ -10,10 +10,10 @@ import numpy as np
 
 from ...core.errors import BadInput
 from .archives import SlowReadNotice
-from .arrays import Array, Arrays, Labels, hold_out, labels, split
+from .arrays import AnyArray, ArrayDataset, Labels, check_labels, check_split, hold_out
 from .sets import HubSource
 
-__all__ = ["download", "pictures"]
+__all__ = ["download", "image_source"]
 
 
 def download(name: str, config: str | None, flag: str) -> Any:
@@ -28,7 +28,7 @@ def download(name: str, config: str | None, flag: str) -> Any:
         raise BadInput(f"{flag}: could not be fetched ({type(e).__name__}: {e})") from e
 
 
-def pictures(
+def image_source(
     name: str,
     *,
     config: str | None = None,
@@ -41,7 +41,7 @@ def pictures(
 ) -> HubSource:
     """A set of images at the hub: its columns and parts; without a test part a fixed stratified fifth is held out."""
 
-    def read(flag: str) -> Arrays:
+    def read(flag: str) -> ArrayDataset:
         parts = download(name, config, flag)
         wanted = [*train, *([] if test is None else [test])]
         if missing := [part for part in wanted if part not in parts]:
@@ -50,15 +50,15 @@ def pictures(
         xs, ys, gs = (np.concatenate(column) for column in zip(*(found[part] for part in train), strict=True))
         if test is not None:
             names = (f"{train[0]} {x}", f"{train[0]} {y}", f"{test} {x}", f"{test} {y}")
-            arrays = split((xs, ys), found[test][:2], flag, names)
+            arrays = check_split((xs, ys), found[test][:2], flag, names)
             return replace(arrays, groups=gs if group else None)
-        held = hold_out(labels(ys, len(xs), f"{flag}: {y}"), max(1, len(ys) // 5))
-        return Arrays(xs[~held], ys[~held], xs[held], ys[held], gs[~held] if group else None)
+        held = hold_out(check_labels(ys, len(xs), f"{flag}: {y}"), max(1, len(ys) // 5))
+        return ArrayDataset(xs[~held], ys[~held], xs[held], ys[held], gs[~held] if group else None)
 
     return HubSource(name, read)
 
 
-def _part(rows: Any, x: str, y: str, group: str | None, rgb: bool, flag: str) -> tuple[Array, Labels, Labels]:
+def _part(rows: Any, x: str, y: str, group: str | None, rgb: bool, flag: str) -> tuple[AnyArray, Labels, Labels]:
     columns = list(rows.column_names)
     if missing := [c for c in (x, y, group) if c is not None and c not in columns]:
         raise BadInput(f"{flag}: has no column {', '.join(missing)}; it has {', '.join(columns)}")

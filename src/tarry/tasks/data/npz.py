@@ -23,9 +23,19 @@ import numpy as np
 from numpy.lib import format as npy
 
 from ...core.errors import BadInput
-from .arrays import Array, Arrays, Labels, form, hold_out, inputs, labels, split, whole
+from .arrays import (
+    AnyArray,
+    ArrayDataset,
+    Labels,
+    check_inputs,
+    check_labels,
+    check_split,
+    describe_array,
+    hold_out,
+    whole_numbers,
+)
 
-__all__ = ["UNREADABLE", "read_npz", "read_pictures"]
+__all__ = ["UNREADABLE", "read_image_npz", "read_npz"]
 
 _SPLIT = ("x_train", "y_train", "x_test", "y_test")
 _MED = ("train_images", "train_labels", "test_images", "test_labels")
@@ -45,30 +55,30 @@ UNREADABLE = (
 _ODD_HEADER = (TypeError, SyntaxError, tokenize.TokenError)  # what numpy may raise on one besides
 
 
-def read_npz(path: Path, flag: str) -> Arrays:
+def read_npz(path: Path, flag: str) -> ArrayDataset:
     """The arrays of a file, or BadInput that begins with `flag` and says what is wrong with it."""
     arrays, names = _load(path, flag)
     if all(k in arrays for k in _SPLIT):
         a, b, c, d = (arrays[k] for k in _SPLIT)
-        return _grouped(split((a, b), (c, d), flag, _SPLIT), arrays, flag)
+        return _with_groups(check_split((a, b), (c, d), flag, _SPLIT), arrays, flag)
     if all(k in arrays for k in _MED):
-        return _grouped(_medmnist(arrays, flag), arrays, flag)
+        return _with_groups(_medmnist(arrays, flag), arrays, flag)
     if "x" in arrays and "y" in arrays:
         return _from_table(arrays, flag)
     raise BadInput(f"{flag}: wants the arrays {', '.join(_SPLIT)}, or x and y; it has {', '.join(names) or 'none'}")
 
 
-def _grouped(a: Arrays, arrays: dict[str, Array], flag: str) -> Arrays:
+def _with_groups(a: ArrayDataset, arrays: dict[str, AnyArray], flag: str) -> ArrayDataset:
     """With the natural groups of the training examples, where the file has them."""
     return replace(a, groups=_groups(arrays, len(a.x_train), f"{flag}: training examples'"))
 
 
-def _groups(arrays: dict[str, Array], n: int, where: str) -> Labels | None:
+def _groups(arrays: dict[str, AnyArray], n: int, where: str) -> Labels | None:
     name = next((k for k in ("group", "subject") if k in arrays), None)
-    return None if name is None else whole(arrays[name], n, f"{where} {name}")
+    return None if name is None else whole_numbers(arrays[name], n, f"{where} {name}")
 
 
-def _load(path: Path, flag: str) -> tuple[dict[str, Array], list[str]]:
+def _load(path: Path, flag: str) -> tuple[dict[str, AnyArray], list[str]]:
     """The arrays that are read of it, and the names of all."""
     if not path.is_file():
         raise BadInput(f"{flag}: there is no such file. Task 'digits' needs no download.")
@@ -83,7 +93,7 @@ def _load(path: Path, flag: str) -> tuple[dict[str, Array], list[str]]:
         raise BadInput(f"{flag}: is not a plain .npz archive of numbers ({type(e).__name__}: {e})") from e
 
 
-def _array(z: zipfile.ZipFile, info: zipfile.ZipInfo) -> Array:
+def _array(z: zipfile.ZipFile, info: zipfile.ZipInfo) -> AnyArray:
     """One array of the archive; what its header claims is held against the member's size before it is made."""
     with z.open(info) as member:
         version = npy.read_magic(member)
@@ -101,47 +111,49 @@ def _array(z: zipfile.ZipFile, info: zipfile.ZipInfo) -> Array:
         if claimed + member.tell() != info.file_size:
             raise ValueError(f"{info.filename} claims {claimed:,} bytes of numbers and holds {info.file_size:,} in all")
     with z.open(info) as member:
-        array: Array = npy.read_array(member, allow_pickle=False)
+        array: AnyArray = npy.read_array(member, allow_pickle=False)
         return array
 
 
-def read_pictures(path: Path, flag: str) -> Arrays:
+def read_image_npz(path: Path, flag: str) -> ArrayDataset:
     """As read_npz, of a set that is made of images."""
     arrays = read_npz(path, flag)
     if arrays.x_train.dtype != np.uint8:
         raise BadInput(
-            f"{flag}: its inputs are {form(arrays.x_train)}; wants images as uint8 (0 … 255), N×H×W or N×H×W×C."
+            f"{flag}: its inputs are {describe_array(arrays.x_train)}; wants images as uint8 (0 … 255), N×H×W or N×H×W×C."
             f" Other inputs are read as they are by --task npz --task.path {path}"
         )
     return arrays
 
 
-def _medmnist(arrays: dict[str, Array], flag: str) -> Arrays:
+def _medmnist(arrays: dict[str, AnyArray], flag: str) -> ArrayDataset:
     names = [*_MED, *(["val_images", "val_labels"] if {"val_images", "val_labels"} <= arrays.keys() else [])]
     flat = {}
     for name in names[1::2]:
         y = arrays[name]
         if y.ndim == 2 and y.shape[1] > 1:
-            raise BadInput(f"{flag}: {name} is {form(y)}: several labels an image, and a task wants one")
+            raise BadInput(f"{flag}: {name} is {describe_array(y)}: several labels an image, and a task wants one")
         flat[name] = y.reshape(-1) if y.ndim == 2 else y
     x, y = arrays["train_images"], flat["train_labels"]
     if "val_images" in names:
         # each before they are joined, so that the right one is named
-        x, val = (inputs(arrays[name], f"{flag}: {name}") for name in ("train_images", "val_images"))
+        x, val = (check_inputs(arrays[name], f"{flag}: {name}") for name in ("train_images", "val_images"))
         if x.shape[1:] != val.shape[1:] or x.dtype != val.dtype:
-            raise BadInput(f"{flag}: train_images is {form(x)} and val_images {form(val)}; they must be alike")
-        labels(y, len(x), f"{flag}: train_labels")
-        labels(flat["val_labels"], len(val), f"{flag}: val_labels")
+            raise BadInput(
+                f"{flag}: train_images is {describe_array(x)} and val_images {describe_array(val)}; they must be alike"
+            )
+        check_labels(y, len(x), f"{flag}: train_labels")
+        check_labels(flat["val_labels"], len(val), f"{flag}: val_labels")
         x, y = np.concatenate([x, val]), np.concatenate([y, flat["val_labels"]])
-    return split((x, y), (arrays["test_images"], flat["test_labels"]), flag, _MED)
+    return check_split((x, y), (arrays["test_images"], flat["test_labels"]), flag, _MED)
 
 
-def _from_table(arrays: dict[str, Array], flag: str) -> Arrays:
-    x = inputs(arrays["x"], f"{flag}: x")
-    y = labels(arrays["y"], len(x), f"{flag}: y")
+def _from_table(arrays: dict[str, AnyArray], flag: str) -> ArrayDataset:
+    x = check_inputs(arrays["x"], f"{flag}: x")
+    y = check_labels(arrays["y"], len(x), f"{flag}: y")
     groups = _groups(arrays, len(x), f"{flag}:")
     if "is_test" in arrays:
-        marks = whole(arrays["is_test"], len(x), f"{flag}: is_test")
+        marks = whole_numbers(arrays["is_test"], len(x), f"{flag}: is_test")
         if set(marks.tolist()) != {0, 1}:
             raise BadInput(f"{flag}: is_test must mark some examples with 1 (test) and some with 0 (training)")
         test = marks == 1
@@ -149,4 +161,4 @@ def _from_table(arrays: dict[str, Array], flag: str) -> Arrays:
         raise BadInput(f"{flag}: {len(x)} examples are too few to hold out a test set; give is_test")
     else:
         test = hold_out(y, len(x) // 5)
-    return Arrays(x[~test], y[~test], x[test], y[test], None if groups is None else groups[~test])
+    return ArrayDataset(x[~test], y[~test], x[test], y[test], None if groups is None else groups[~test])

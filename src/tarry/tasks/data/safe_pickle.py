@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from .arrays import Array
+from .arrays import AnyArray
 
 __all__ = ["UnsafePickle", "safe_unpickle"]
 
@@ -51,7 +51,7 @@ class _Array:
     def build(self, state: Any) -> None:
         self.state = state[1:] if isinstance(state, tuple) and len(state) == 5 else None
 
-    def to_numpy(self) -> Array:
+    def to_numpy(self) -> AnyArray:
         if not isinstance(self.state, tuple):
             raise UnsafePickle("an array there is never filled")
         shape, dtype, column_major, content = self.state
@@ -73,19 +73,19 @@ def _from_buffer(content: Any, dtype: Any, shape: Any, order: Any) -> _Array:
     return array
 
 
-def _encoded(text: Any, encoding: Any) -> bytes:
+def _encode(text: Any, encoding: Any) -> bytes:
     if not isinstance(text, str) or encoding != "latin1":
         raise UnsafePickle("a text there is encoded in no known way")
     return text.encode("latin1")
 
 
-_NAMES: dict[str, Callable[..., Any]] = {"numpy ndarray": _Array, "numpy dtype": _Dtype, "_codecs encode": _encoded}
+_NAMES: dict[str, Callable[..., Any]] = {"numpy ndarray": _Array, "numpy dtype": _Dtype, "_codecs encode": _encode}
 for _module in ("numpy.core", "numpy._core"):
     _NAMES[f"{_module}.multiarray _reconstruct"] = _Array
     _NAMES[f"{_module}.numeric _frombuffer"] = _from_buffer
 
-_PASSED_OVER = {"PROTO", "FRAME"}
-_TEXTS_OF_PYTHON_2 = {"STRING", "BINSTRING", "SHORT_BINSTRING"}  # bytes, which pickletools shows as latin-1 text
+_IGNORED = {"PROTO", "FRAME"}
+_PYTHON_2_STRINGS = {"STRING", "BINSTRING", "SHORT_BINSTRING"}  # bytes, which pickletools shows as latin-1 text
 _NUMBERS = {"INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1"}
 _BYTES = {"BINBYTES", "SHORT_BINBYTES", "BINBYTES8", "BYTEARRAY8"}
 _TEXTS = {"UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"}
@@ -117,7 +117,7 @@ class _Machine:
     def execute(self, name: str, argument: Any) -> None:
         if name in _VALUES:
             self.stack.append(argument)
-        elif name in _TEXTS_OF_PYTHON_2:
+        elif name in _PYTHON_2_STRINGS:
             self.stack.append(argument.encode("latin1"))
         elif name in _CONSTANTS:
             self.stack.append(_CONSTANTS[name]())
@@ -127,7 +127,7 @@ class _Machine:
             self.stack.append(self.slots[argument])
         elif name == "MARK":
             self.marks.append(len(self.stack))
-        elif not self._gather(name) and not self._make(name, argument) and name not in _PASSED_OVER:
+        elif not self._gather(name) and not self._make(name, argument) and name not in _IGNORED:
             raise UnsafePickle(f"it has the instruction {name}; only plain numbers, texts and arrays are read")
 
     def _gather(self, name: str) -> bool:
@@ -140,13 +140,13 @@ class _Machine:
         elif name == "LIST":
             self.stack.append(self.since_mark())
         elif name == "DICT":
-            self.stack.append(_put({}, self.since_mark()))
+            self.stack.append(_set_items({}, self.since_mark()))
         elif name in ("APPEND", "APPENDS"):
             items = [self.stack.pop()] if name == "APPEND" else self.since_mark()
             _expect(self.stack[-1], list).extend(items)
         elif name in ("SETITEM", "SETITEMS"):
             items = [self.stack.pop(), self.stack.pop()][::-1] if name == "SETITEM" else self.since_mark()
-            _put(_expect(self.stack[-1], dict), items)
+            _set_items(_expect(self.stack[-1], dict), items)
         else:
             return False
         return True
@@ -181,7 +181,7 @@ def _expect(thing: Any, kind: type) -> Any:
     return thing
 
 
-def _put(into: dict[Any, Any], items: list[Any]) -> dict[Any, Any]:
+def _set_items(into: dict[Any, Any], items: list[Any]) -> dict[Any, Any]:
     for key, value in zip(items[::2], items[1::2], strict=True):
         if not isinstance(key, str | bytes):  # a key is hashed, and a tuple of tuples can take for ever
             raise UnsafePickle("a key there is no text")

@@ -37,7 +37,7 @@ from pathlib import Path
 from typing import Any
 
 from ...core.errors import BadInput, near
-from .arrays import Arrays
+from .arrays import ArrayDataset
 
 __all__ = [
     "DataSet",
@@ -57,9 +57,9 @@ __all__ = [
     "without_flags",
 ]
 
-_SHOWN = 12  # names of a folder in a message
+_MAX_NAMES = 12  # names of a folder in a message
 
-Reader = Callable[[Path, str], Any]  # (path, flag) → what the set is made of; `flag` begins every complaint
+FormatReader = Callable[[Path, str], Any]  # (path, flag) → what the set is made of; `flag` begins every complaint
 
 
 def _spellings(at: str) -> tuple[str, ...]:
@@ -76,7 +76,7 @@ class FileFormat:
     """
 
     at: tuple[str, ...]
-    read: Reader
+    read: FormatReader
     marks: tuple[str, ...] = ()
 
     def find(self, folder: Path) -> Path | None:
@@ -134,7 +134,7 @@ class DataSet:
                     return path, form
         return None
 
-    def short(self, train: int, test: int, limit: int | None = None) -> str | None:
+    def size_notice(self, train: int, test: int, limit: int | None = None) -> str | None:
         """How many examples of how many these are, where they are no whole set; `limit` training ones are asked for."""
         if not self.sizes:
             return None
@@ -180,12 +180,12 @@ def where_data_is() -> str:
         return f"TARRY_DATA={folder} is not a folder: set it to a folder of data sets."
     if not os.access(folder, os.R_OK | os.X_OK):
         return f"TARRY_DATA={folder} may not be read: change its permissions."
-    names = sorted(_shown(p) for p in folder.iterdir() if not p.name.startswith("."))
-    shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+    names = sorted(_describe_path(p) for p in folder.iterdir() if not p.name.startswith("."))
+    shown = ", ".join(names[:_MAX_NAMES]) + (f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else "")
     return f"TARRY_DATA={folder} holds {shown or 'nothing'}."
 
 
-def _shown(path: Path) -> str:
+def _describe_path(path: Path) -> str:
     return path.name + "/" * path.is_dir() + (" (may not be read)" if not os.access(path, os.R_OK) else "")
 
 
@@ -229,10 +229,10 @@ def is_absent(name: str, *, hub: bool = False) -> str | None:
     return missing(made, asked=asked)
 
 
-def load(name: str, *, hub: bool = False) -> Arrays:
+def load(name: str, *, hub: bool = False) -> ArrayDataset:
     """The images or series of that name, checked."""
     arrays = fetch(name, hub=hub)
-    if not isinstance(arrays, Arrays):
+    if not isinstance(arrays, ArrayDataset):
         raise BadInput(f"--task {name}: is no set of images or series but of texts; tarry.tasks.data.fetch reads it")
     return arrays
 
@@ -261,8 +261,8 @@ def _check_sizes(made: DataSet, where: str, found: Any) -> Any:
     """What was found, Arrays or a record of texts; that it is not the whole set is remarked."""
     if not made.sizes or (heard := _collected.get()) is None:
         return found
-    train, test = (found.y_train, found.y_test) if isinstance(found, Arrays) else (found.train, found.test)
-    if (told := made.short(len(train), len(test), heard[1])) is not None:
+    train, test = (found.y_train, found.y_test) if isinstance(found, ArrayDataset) else (found.train, found.test)
+    if (told := made.size_notice(len(train), len(test), heard[1])) is not None:
         add_notice(f"{where}: {told}")
     return found
 

@@ -10,23 +10,23 @@ from pathlib import Path
 import numpy as np
 
 from ...core.errors import BadInput
-from .arrays import Array, Arrays, split
+from .arrays import AnyArray, ArrayDataset, check_split
 
 __all__ = ["FILES", "read_svhn"]
 
 FILES = ("train_32x32.mat", "test_32x32.mat")
 _COMPRESSED = 15
-_TORN = "is torn, it ends in the middle of a variable; get it again"
+_TRUNCATED = "is torn, it ends in the middle of a variable; get it again"
 _MOST_IMAGES = 1_000_000  # the extra part, the largest, has 531,131
 
 
-def read_svhn(path: Path, flag: str) -> Arrays:
+def read_svhn(path: Path, flag: str) -> ArrayDataset:
     """train_32x32.mat and test_32x32.mat of a folder."""
     train, test = (_part(path / name, f"{flag}: {name}") for name in FILES)
-    return split(train, test, flag, ("training X", "training y", "test X", "test y"))
+    return check_split(train, test, flag, ("training X", "training y", "test X", "test y"))
 
 
-def _part(path: Path, where: str) -> tuple[Array, Array]:
+def _part(path: Path, where: str) -> tuple[AnyArray, AnyArray]:
     if not path.is_file():
         raise BadInput(f"{where}: is not there; both {' and '.join(FILES)} are wanted")
     x, y = _variables(path, where)
@@ -40,7 +40,7 @@ def _part(path: Path, where: str) -> tuple[Array, Array]:
     return np.ascontiguousarray(x.transpose(3, 0, 1, 2)), labels % 10
 
 
-def _variables(path: Path, where: str) -> tuple[Array, Array]:
+def _variables(path: Path, where: str) -> tuple[AnyArray, AnyArray]:
     try:
         mat = import_module("scipy.io")
     except ImportError as e:
@@ -52,15 +52,15 @@ def _variables(path: Path, where: str) -> tuple[Array, Array]:
             found = mat.loadmat(path, variable_names=("X", "y"))
             return found["X"], found["y"]
     except Exception as e:  # whatever scipy raises on a torn file
-        why = _TORN if _is_torn(path) else "is no MATLAB file of version 5 to 7"
+        why = _TRUNCATED if _is_truncated(path) else "is no MATLAB file of version 5 to 7"
         raise BadInput(f"{where}: {why} ({type(e).__name__}: {e})") from e
-    if _is_torn(path):
-        raise BadInput(f"{where}: {_TORN}")
+    if _is_truncated(path):
+        raise BadInput(f"{where}: {_TRUNCATED}")
     told = ", ".join(f"{name} {'×'.join(map(str, shape))}" for name, shape in shapes.items()) or "nothing"
     raise BadInput(f"{where}: wants X, 32×32×3×N, and N numbers y; it has {told}")
 
 
-def _is_torn(path: Path) -> bool:
+def _is_truncated(path: Path) -> bool:
     """Whether the file ends before its last variable does (MAT-File Format, level 5).
 
     After 128 bytes each variable says its kind and length in 8; if it is not compressed, zeros fill it up to eights.

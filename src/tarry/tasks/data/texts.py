@@ -16,13 +16,13 @@ from ...core.errors import BadInput
 from .arrays import Labels, hold_out
 from .sets import fetch
 
-__all__ = ["Row", "Text", "Texts", "gather_texts", "load_text", "with_test"]
+__all__ = ["Text", "TextDataset", "TextExample", "gather_texts", "load_text", "with_test"]
 
 Text = str | tuple[str, str]
 
 
 @dataclass(frozen=True)
-class Texts:
+class TextDataset:
     """Texts and their classes: a label is a place in `classes`. `unlabelled` are texts the set gives no labels for.
 
     `validated`: what is tested on is the set's own validation part.
@@ -37,7 +37,7 @@ class Texts:
     has_validation: bool = False
 
 
-class Row(NamedTuple):
+class TextExample(NamedTuple):
     """One example as a reader finds it: its split, its text, and its class by number or by name (None: not told)."""
 
     split: str
@@ -45,14 +45,14 @@ class Row(NamedTuple):
     label: int | str | None = None
 
 
-def gather_texts(rows: Iterable[Row], flag: str, classes: Sequence[str] = (), n: int = 0) -> Texts:
+def gather_texts(rows: Iterable[TextExample], flag: str, classes: Sequence[str] = (), n: int = 0) -> TextDataset:
     """Rows of the splits train, test and validation as one set.
 
     Where there is a validation set it is what is tested on, and the test set's texts go without labels, as in GLUE.
     Where `classes` does not say what they are, labels are names, numbered in alphabetical order, or numbers from 0 up;
     `n` is then how many there must be, where that is known.
     """
-    by: dict[str, list[Row]] = {"train": [], "validation": [], "test": []}
+    by: dict[str, list[TextExample]] = {"train": [], "validation": [], "test": []}
     for row in rows:
         if not isinstance(row.split, str) or row.split not in by:
             raise BadInput(f"{flag}: has the split {row.split!r}; wants {', '.join(by)}")
@@ -62,7 +62,7 @@ def gather_texts(rows: Iterable[Row], flag: str, classes: Sequence[str] = (), n:
         raise BadInput(f"{flag}: has no training examples (split 'train')")
     classes = classes or _classes((*train, *test), flag, n)
     place = {name: i for i, name in enumerate(classes)}
-    return Texts(
+    return TextDataset(
         train=tuple(r.text for r in train),
         y_train=_labels(train, place, flag),
         test=tuple(r.text for r in test),
@@ -73,7 +73,7 @@ def gather_texts(rows: Iterable[Row], flag: str, classes: Sequence[str] = (), n:
     )
 
 
-def _classes(rows: Sequence[Row], flag: str, n: int) -> list[str]:
+def _classes(rows: Sequence[TextExample], flag: str, n: int) -> list[str]:
     if len({isinstance(row.label, str) for row in rows if isinstance(row.label, str | int)}) > 1:
         raise BadInput(f"{flag}: some labels are names and some numbers; all must be alike")
     counts = Counter(str(row.label) for row in rows)
@@ -84,7 +84,7 @@ def _classes(rows: Sequence[Row], flag: str, n: int) -> list[str]:
     return sorted(counts)
 
 
-def _labels(rows: Sequence[Row], place: dict[str, int], flag: str) -> Labels:
+def _labels(rows: Sequence[TextExample], place: dict[str, int], flag: str) -> Labels:
     found = np.empty(len(rows), np.int64)
     for i, row in enumerate(rows):
         label = place.get(row.label, -1) if isinstance(row.label, str) else row.label
@@ -97,14 +97,14 @@ def _labels(rows: Sequence[Row], place: dict[str, int], flag: str) -> Labels:
     return found
 
 
-def with_test(texts: Texts, n: int) -> Texts:
+def with_test(texts: TextDataset, n: int) -> TextDataset:
     """With `n` training examples held out to test on, each class in proportion, the same for every seed.
 
     The texts that were to be tested on go without labels.
     """
     marked = hold_out(texts.y_train, n)
     kept, held = np.flatnonzero(~marked), np.flatnonzero(marked)
-    return Texts(
+    return TextDataset(
         train=tuple(texts.train[i] for i in kept),
         y_train=texts.y_train[kept],
         test=tuple(texts.train[i] for i in held),
@@ -114,9 +114,9 @@ def with_test(texts: Texts, n: int) -> Texts:
     )
 
 
-def load_text(name: str, *, hub: bool = False) -> Texts:
+def load_text(name: str, *, hub: bool = False) -> TextDataset:
     """The texts of that name: from TARRY_DATA, else from the hub if that is wanted, else BadInput."""
     texts = fetch(name, hub=hub)
-    if not isinstance(texts, Texts):
+    if not isinstance(texts, TextDataset):
         raise BadInput(f"--task {name}: it is a set of images or series, not of texts")
     return texts

@@ -6,17 +6,17 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
 from ...core.errors import BadInput
-from .registry import Shape
+from .registry import ExampleShape
 
-__all__ = ["Enlarged", "at_least", "check_image_shape", "check_series_shape", "check_token_shape"]
+__all__ = ["Enlarged", "check_at_least", "check_image_shape", "check_series_shape", "check_token_shape"]
 
 
-def at_least(flag: str, value: float, least: int) -> None:
+def check_at_least(flag: str, value: float, least: int) -> None:
     if value < least:
         raise BadInput(f"--task.{flag} {value}: must be {least} or more")
 
 
-def check_image_shape(name: str, shape: Shape, smallest: int) -> Shape:
+def check_image_shape(name: str, shape: ExampleShape, smallest: int) -> ExampleShape:
     """Channels, height, width."""
     if len(shape) != 3 or shape[0] < 1 or min(shape[1:]) < smallest:
         raise BadInput(
@@ -26,7 +26,7 @@ def check_image_shape(name: str, shape: Shape, smallest: int) -> Shape:
     return shape
 
 
-def check_series_shape(name: str, shape: Shape, shortest: int) -> tuple[int, int]:
+def check_series_shape(name: str, shape: ExampleShape, shortest: int) -> tuple[int, int]:
     """Channels and steps of a series, which may be stored either way round: the longer side is time."""
     if len(shape) != 2 or min(shape) < 1 or max(shape) < shortest:
         raise BadInput(
@@ -36,7 +36,7 @@ def check_series_shape(name: str, shape: Shape, shortest: int) -> tuple[int, int
     return min(shape), max(shape)
 
 
-def check_token_shape(name: str, shape: Shape, shortest: int) -> int:
+def check_token_shape(name: str, shape: ExampleShape, shortest: int) -> int:
     """The length of a text."""
     if len(shape) != 1 or shape[0] < shortest:
         raise BadInput(
@@ -46,11 +46,11 @@ def check_token_shape(name: str, shape: Shape, shortest: int) -> int:
     return shape[0]
 
 
-def _describe(shape: Shape) -> str:
+def _describe(shape: ExampleShape) -> str:
     return "×".join(map(str, shape)) or "a single number"
 
 
-def _suggest(shape: Shape) -> str:
+def _suggest(shape: ExampleShape) -> str:
     if len(shape) == 3 and min(shape[1:]) >= 4:
         return "--task.model mlp or cnn"
     return "--task.model mlp"
@@ -62,7 +62,7 @@ class Enlarged(nn.Module):
     FedSOL (App. B.1) makes 32×32 out of 28×28 in this way for models that halve an image five times.
     """
 
-    def __init__(self, shape: Shape, side: int):
+    def __init__(self, shape: ExampleShape, side: int):
         super().__init__()
         h, w = shape[1:]
         self.sides = (max(h, side), max(w, side))

@@ -38,7 +38,7 @@ __all__ = [
     "ModelSource",
     "causal",
     "classifier",
-    "find",
+    "find_source",
     "max_length",
     "tokenizer_of",
 ]
@@ -103,7 +103,7 @@ class ModelSource:
         return {"trust_remote_code": False} | ({"gguf_file": self.gguf} if self.gguf else {})
 
 
-def find(name: str) -> ModelSource:
+def find_source(name: str) -> ModelSource:
     """The source of a model by its short name, path or id at the hub; nothing is fetched yet."""
     known = KNOWN.get(name)
     if known is not None and known.package and (place := _installed(known)) is not None:
@@ -181,8 +181,8 @@ def _load_error(source: ModelSource, e: Exception) -> str:
 
 def tokenizer_of(name: str) -> Any:
     """The model's own fast tokenizer."""
-    source = find(name)
-    made = _of_gguf("AutoTokenizer", source) if source.gguf else _read("AutoTokenizer", source)
+    source = find_source(name)
+    made = _read_cached("AutoTokenizer", source) if source.gguf else _read("AutoTokenizer", source)
     if not made.is_fast:
         raise BadInput(f"--task.model {name}: has no fast tokenizer (tokenizer.json)")
     return made
@@ -193,16 +193,16 @@ def _read(kind: str, source: ModelSource) -> Any:
         return getattr(transformers, kind).from_pretrained(source.folder, **source.options)
 
 
-_of_gguf = lru_cache(maxsize=4)(_read)  # these are read as a whole, for half a minute, whatever of them is wanted
+_read_cached = lru_cache(maxsize=4)(_read)  # these are read as a whole, for half a minute, whatever of them is wanted
 
 
 def max_length(name: str) -> int | None:
     """How many tokens the model reads at most, where it says so."""
-    return getattr(_config(find(name)), "max_position_embeddings", None)
+    return getattr(_config(find_source(name)), "max_position_embeddings", None)
 
 
 def _config(source: ModelSource) -> Any:
-    return copy.deepcopy(_of_gguf("AutoConfig", source)) if source.gguf else _read("AutoConfig", source)
+    return copy.deepcopy(_read_cached("AutoConfig", source)) if source.gguf else _read("AutoConfig", source)
 
 
 def classifier(name: str, classes: int, adapter: Adapter, *, pad: int, separator: int | None) -> Classifier:
@@ -211,26 +211,26 @@ def classifier(name: str, classes: int, adapter: Adapter, *, pad: int, separator
     A head that is not in the files, or is for another number of classes there, is drawn from torch's generator as
     LoRA's matrices are. `pad` and `separator` are the tokenizer's numbers of these tokens.
     """
-    source = find(name)
+    source = find_source(name)
     with _library(source, adapter) as transformers:
         config = _without_dropout(_config(source), adapter)
         config.num_labels, config.pad_token_id = classes, pad
-        model = _loaded(transformers.AutoModelForSequenceClassification, source, config)
-        return Classifier(_adapted(model, adapter), pad, separator)
+        model = _load_weights(transformers.AutoModelForSequenceClassification, source, config)
+        return Classifier(_add_lora(model, adapter), pad, separator)
 
 
 def causal(name: str, adapter: Adapter) -> Causal:
     """A pretrained model of the next token; its map to words stays as it is."""
-    source = find(name)
+    source = find_source(name)
     with _library(source, adapter) as transformers:
         config = _without_dropout(_config(source), adapter)
-        model = _loaded(transformers.AutoModelForCausalLM, source, config)
+        model = _load_weights(transformers.AutoModelForCausalLM, source, config)
         if _is_causal(model):
             raise BadInput(
                 f"--task.model {name}: {type(model).__name__} sees the tokens it is to foretell, as encoders do; use a"
                 " model of the next token, as smollm2 or qwen"
             )
-        return Causal(_adapted(model, adapter))
+        return Causal(_add_lora(model, adapter))
 
 
 @torch.no_grad()
@@ -243,7 +243,7 @@ def _is_causal(model: Any) -> bool:
     return bool((one - other).abs().max() > 1e-4 * one.abs().max())
 
 
-def _loaded(kind: Any, source: ModelSource, config: Any) -> Any:
+def _load_weights(kind: Any, source: ModelSource, config: Any) -> Any:
     """The model with the files' weights. A classifier's head may be of another size there; nothing else may."""
     options = source.options | {"dtype": torch.float32} | ({} if source.gguf else {"use_safetensors": True})
     options |= {"ignore_mismatched_sizes": True, "output_loading_info": True}
@@ -266,7 +266,7 @@ def _without_dropout(config: Any, adapter: Adapter) -> Any:
     return config
 
 
-def _adapted(model: Any, adapter: Adapter) -> nn.Module:
+def _add_lora(model: Any, adapter: Adapter) -> nn.Module:
     """With LoRA inside, all trained that is to be, and nothing that looks like a running statistic."""
     if adapter.rank:
         from peft import LoraConfig, inject_adapter_in_model
@@ -342,7 +342,7 @@ class _TiedModule(nn.Module):
 
         kernels cannot be stacked, and draw by themselves.
         """
-        with sdpa_kernel(SDPBackend.MATH) if _traced(x) or (self.training and self._noisy) else nullcontext():
+        with sdpa_kernel(SDPBackend.MATH) if _is_traced(x) or (self.training and self._noisy) else nullcontext():
             out: Tensor = self.model(**inputs).logits
         return out
 
@@ -361,7 +361,7 @@ class Classifier(_TiedModule):
         self.typed = separator is not None and getattr(config, "type_vocab_size", 0) > 1
 
     def forward(self, x: Tensor) -> Tensor:
-        if not _traced(x):
+        if not _is_traced(x):
             x = x[:, : max(int((x != self.pad).any(0).sum()), 1)]
         inside = x != self.pad
         inputs = {"input_ids": x, "attention_mask": inside.long()}
@@ -382,5 +382,5 @@ class Causal(_TiedModule):
         return self.scores(x, {"input_ids": x, "use_cache": False})
 
 
-def _traced(x: Tensor) -> bool:
+def _is_traced(x: Tensor) -> bool:
     return type(x) is not Tensor

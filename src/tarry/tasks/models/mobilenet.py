@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.nn.functional import relu
 
 from .input_checks import check_image_shape
-from .normalization import Norm, norm_layer
-from .registry import Build, Shape, models
+from .normalization import NormKind, norm_layer
+from .registry import Build, ExampleShape, models
 
 __all__ = ["MobileNetV2"]
 
@@ -31,7 +31,7 @@ class MobileNetV2(nn.Module):
 
     smallest = 8
 
-    def __init__(self, shape: Shape = (3, 32, 32), classes: int = 100, *, norm: str = "group"):
+    def __init__(self, shape: ExampleShape = (3, 32, 32), classes: int = 100, *, norm: str = "group"):
         super().__init__()
         stride = 2 if min(shape[1:]) >= _LARGE else 1
         layers: list[nn.Module] = [
@@ -42,7 +42,7 @@ class MobileNetV2(nn.Module):
         channels = _FIRST
         for t, c, n, s in _STAGES:
             for k in range(n):
-                layers.append(_Block(channels, c, expansion=t, stride=s if k == 0 else 1, norm=norm))
+                layers.append(_InvertedResidual(channels, c, expansion=t, stride=s if k == 0 else 1, norm=norm))
                 channels = c
         layers += [nn.Conv2d(channels, _LAST, 1, bias=False), norm_layer(norm, _LAST), nn.ReLU()]
         self.features = nn.Sequential(*layers)
@@ -53,7 +53,7 @@ class MobileNetV2(nn.Module):
         return out
 
 
-class _Block(nn.Module):
+class _InvertedResidual(nn.Module):
     """Wider by `expansion`, each channel's own 3×3 convolution, narrow again without a ReLU."""
 
     def __init__(self, channels: int, out: int, *, expansion: int, stride: int, norm: str):
@@ -80,6 +80,6 @@ class _Block(nn.Module):
 
 
 @models.register("mobilenetv2", paper="Sandler et al. 2018, MobileNetV2: Inverted Residuals and Linear Bottlenecks")
-def _mobilenetv2(shape: Shape, classes: int, *, norm: Norm = "group") -> Build:
+def _mobilenetv2(shape: ExampleShape, classes: int, *, norm: NormKind = "group") -> Build:
     """MobileNetV2 for small images: OrthoFL's on CIFAR-100."""
     return partial(MobileNetV2, check_image_shape("mobilenetv2", shape, MobileNetV2.smallest), classes, norm=norm)

@@ -10,9 +10,9 @@ from typing import Annotated, Literal
 
 from torch import nn
 
-__all__ = ["Norm", "norm_layer"]
+__all__ = ["NormKind", "norm_layer"]
 
-Norm = Annotated[Literal["group", "batch"], "group normalisation, or batch normalisation, whose statistics travel"]
+NormKind = Annotated[Literal["group", "batch"], "group normalisation, or batch normalisation, whose statistics travel"]
 _GROUPS, _FEWEST = 32, 4
 
 

@@ -18,9 +18,9 @@ from torch import nn
 from ...core.errors import BadInput
 from ...core.registry import Entry, Registry
 
-__all__ = ["Build", "Shape", "model_for", "models"]
+__all__ = ["Build", "ExampleShape", "model_for", "models"]
 
-Shape = tuple[int, ...]
+ExampleShape = tuple[int, ...]
 Build = Callable[[], nn.Module]
 
 _FROM_DATA = ("shape", "classes")  # given by the task, not by a person

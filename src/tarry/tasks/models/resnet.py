@@ -16,9 +16,9 @@ from typing import Annotated
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
-from .input_checks import at_least, check_image_shape
-from .normalization import Norm, norm_layer
-from .registry import Build, Shape, models
+from .input_checks import check_at_least, check_image_shape
+from .normalization import NormKind, norm_layer
+from .registry import Build, ExampleShape, models
 
 __all__ = ["ResNet"]
 
@@ -34,7 +34,7 @@ class ResNet(nn.Module):
     def __init__(
         self,
         blocks: Sequence[int],
-        shape: Shape = (3, 32, 32),
+        shape: ExampleShape = (3, 32, 32),
         classes: int = 10,
         *,
         norm: str = "group",
@@ -48,7 +48,7 @@ class ResNet(nn.Module):
         channels, stages = width, []
         for i, n in enumerate(blocks):
             for k in range(n):
-                stages.append(_Block(channels, width << i, stride=2 if i > 0 and k == 0 else 1, norm=norm))
+                stages.append(_ResidualBlock(channels, width << i, stride=2 if i > 0 and k == 0 else 1, norm=norm))
                 channels = width << i
         self.stages = nn.Sequential(*stages)
         self.head = nn.Linear(channels, classes)
@@ -58,7 +58,7 @@ class ResNet(nn.Module):
         return out
 
 
-class _Block(nn.Module):
+class _ResidualBlock(nn.Module):
     def __init__(self, channels: int, width: int, *, stride: int, norm: str):
         super().__init__()
         self.first = nn.Conv2d(channels, width, 3, stride=stride, padding=1, bias=False)
@@ -79,17 +79,17 @@ _HE = "He et al. 2016, Deep Residual Learning for Image Recognition"
 
 
 @models.register("resnet18", paper=_HE)
-def _resnet18(shape: Shape, classes: int, *, norm: Norm = "group", width: Width = 64) -> Build:
+def _resnet18(shape: ExampleShape, classes: int, *, norm: NormKind = "group", width: Width = 64) -> Build:
     """ResNet-18 for small images: FedEcho's, FedSOL's and Fed-OGD's on CIFAR."""
     return _resnet("resnet18", (2, 2, 2, 2), shape, classes, norm, width)
 
 
 @models.register("resnet34", paper=_HE)
-def _resnet34(shape: Shape, classes: int, *, norm: Norm = "group", width: Width = 64) -> Build:
+def _resnet34(shape: ExampleShape, classes: int, *, norm: NormKind = "group", width: Width = 64) -> Build:
     """ResNet-34 for small images: Fed-OGD's on Tiny-ImageNet."""
     return _resnet("resnet34", (3, 4, 6, 3), shape, classes, norm, width)
 
 
-def _resnet(name: str, blocks: tuple[int, ...], shape: Shape, classes: int, norm: str, width: int) -> Build:
-    at_least("width", width, 2)
+def _resnet(name: str, blocks: tuple[int, ...], shape: ExampleShape, classes: int, norm: str, width: int) -> Build:
+    check_at_least("width", width, 2)
     return partial(ResNet, blocks, check_image_shape(name, shape, ResNet.smallest), classes, norm=norm, width=width)

@@ -19,9 +19,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
-from .input_checks import at_least, check_series_shape
-from .normalization import Norm, norm_layer
-from .registry import Build, Shape, models
+from .input_checks import check_at_least, check_series_shape
+from .normalization import NormKind, norm_layer
+from .registry import Build, ExampleShape, models
 from .resnet import Width
 
 __all__ = ["ResNet1D"]
@@ -32,7 +32,7 @@ class ResNet1D(nn.Module):
 
     shortest = 31  # steps that leave two at the end, one for each half
 
-    def __init__(self, shape: Shape = (9, 128), classes: int = 6, *, norm: str = "group", width: int = 10):
+    def __init__(self, shape: ExampleShape = (9, 128), classes: int = 6, *, norm: str = "group", width: int = 10):
         super().__init__()
         self.steps_first = shape[0] > shape[1]
         layers: list[nn.Module] = [
@@ -44,7 +44,7 @@ class ResNet1D(nn.Module):
             if stage > 0:
                 layers += [nn.Conv1d(width, 2 * width, 3, stride=2, padding=1, bias=False), nn.ReLU()]
                 width *= 2
-            layers += [_Block(width, norm), _Block(width, norm)]
+            layers += [_ResidualBlock1D(width, norm), _ResidualBlock1D(width, norm)]
         self.features = nn.Sequential(*layers)
         self.head = nn.Linear(2 * width, classes, bias=False)
 
@@ -56,7 +56,7 @@ class ResNet1D(nn.Module):
         return out
 
 
-class _Block(nn.Module):
+class _ResidualBlock1D(nn.Module):
     def __init__(self, width: int, norm: str):
         super().__init__()
         self.first = nn.Conv1d(width, width, 3, padding=1, bias=False)
@@ -70,8 +70,8 @@ class _Block(nn.Module):
 
 
 @models.register("resnet18-1d", paper="He et al. 2016, Deep Residual Learning; OrthoFL's form of it for series")
-def _resnet18_1d(shape: Shape, classes: int, *, norm: Norm = "group", width: Width = 10) -> Build:
+def _resnet18_1d(shape: ExampleShape, classes: int, *, norm: NormKind = "group", width: Width = 10) -> Build:
     """ResNet-18 for series: OrthoFL's on human activity; its public code has --task.width 32."""
-    at_least("width", width, 2)
+    check_at_least("width", width, 2)
     check_series_shape("resnet18-1d", shape, ResNet1D.shortest)
     return partial(ResNet1D, shape, classes, norm=norm, width=width)

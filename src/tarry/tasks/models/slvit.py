@@ -23,8 +23,8 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu, pad
 
 from ...core.errors import BadInput
-from .input_checks import Enlarged, at_least, check_image_shape
-from .registry import Build, Shape, models
+from .input_checks import Enlarged, check_at_least, check_image_shape
+from .registry import Build, ExampleShape, models
 
 __all__ = ["SLViT"]
 
@@ -38,7 +38,7 @@ class SLViT(nn.Module):
 
     def __init__(
         self,
-        shape: Shape = (3, 32, 32),
+        shape: ExampleShape = (3, 32, 32),
         classes: int = 10,
         *,
         patch: int = 4,
@@ -52,7 +52,7 @@ class SLViT(nn.Module):
         self.tokens = _ShiftedPatches(shape[0], patch, _WIDTH)
         self.first = nn.Parameter(torch.randn(1, 1, _WIDTH))
         self.places = nn.Parameter(torch.randn(1, 1 + (h // patch) * (w // patch), _WIDTH))
-        self.layers = nn.Sequential(*(_Layer(_WIDTH, _HEADS, head, hidden) for _ in range(depth)))
+        self.layers = nn.Sequential(*(_TransformerLayer(_WIDTH, _HEADS, head, hidden) for _ in range(depth)))
         self.norm = nn.LayerNorm(_WIDTH)
         self.head = nn.Linear(_WIDTH, classes)
 
@@ -80,7 +80,7 @@ class _ShiftedPatches(nn.Module):
         return out
 
 
-class _Layer(nn.Module):
+class _TransformerLayer(nn.Module):
     def __init__(self, width: int, heads: int, head: int, hidden: int):
         super().__init__()
         self.attention_norm = nn.LayerNorm(width)
@@ -115,7 +115,7 @@ class _LocalAttention(nn.Module):
 
 @models.register("sl-vit", paper="Lee et al. 2021, Vision Transformer for Small-Size Datasets")
 def _slvit(
-    shape: Shape,
+    shape: ExampleShape,
     classes: int,
     *,
     patch: Annotated[int | None, "pixels of a patch's side; none: an eighth of the image's"] = None,
@@ -125,7 +125,7 @@ def _slvit(
 ) -> Build:
     """A vision transformer for small data sets, FedSOL's; its public code has patch 8, head 64, hidden 192."""
     for flag, value in (("depth", depth), ("head", head), ("hidden", hidden)):
-        at_least(flag, value, 1)
+        check_at_least(flag, value, 1)
     sides = Enlarged(check_image_shape("sl-vit", shape, SLViT.smallest), 32).sides
     size = min(sides) // 8 if patch is None else patch
     if size < 2 or sides[0] % size or sides[1] % size:

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from ...core.errors import BadInput
-from .input_checks import at_least, check_token_shape
-from .registry import Build, Shape, models
+from .input_checks import check_at_least, check_token_shape
+from .registry import Build, ExampleShape, models
 
 __all__ = ["TextCNN"]
 
@@ -45,7 +45,7 @@ class TextCNN(nn.Module):
 
 @models.register("textcnn", paper="Kim 2014, Convolutional Neural Networks for Sentence Classification")
 def _textcnn(
-    shape: Shape,
+    shape: ExampleShape,
     classes: int,
     *,
     vocabulary: Annotated[int, "how many tokens there are, with 0, the padding"],
@@ -56,7 +56,7 @@ def _textcnn(
     """Convolutions of three widths over word vectors: Fed-OGD's on AG_NEWS."""
     check_token_shape("textcnn", shape, TextCNN.shortest)
     for flag, value, least in (("vocabulary", vocabulary, 2), ("embedding", embedding, 1), ("maps", maps, 1)):
-        at_least(flag, value, least)
+        check_at_least(flag, value, least)
     if not 0 <= dropout < 1:
         raise BadInput(f"--task.dropout {dropout}: must be at least 0 and below 1")
     return partial(TextCNN, vocabulary, classes, embedding=embedding, maps=maps, dropout=dropout)

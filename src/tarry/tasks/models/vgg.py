@@ -17,9 +17,9 @@ from typing import Annotated, Literal
 
 from torch import Tensor, nn
 
-from .input_checks import Enlarged, at_least, check_image_shape
+from .input_checks import Enlarged, check_at_least, check_image_shape
 from .normalization import norm_layer
-from .registry import Build, Shape, models
+from .registry import Build, ExampleShape, models
 
 __all__ = ["VGG11"]
 
@@ -31,7 +31,7 @@ class VGG11(nn.Module):
 
     smallest = 16
 
-    def __init__(self, shape: Shape = (3, 32, 32), classes: int = 10, *, norm: str = "group", hidden: int = 0):
+    def __init__(self, shape: ExampleShape = (3, 32, 32), classes: int = 10, *, norm: str = "group", hidden: int = 0):
         super().__init__()
         bias, channels = norm == "none", shape[0]
         layers: list[nn.Module] = [Enlarged(shape, 32)]
@@ -58,12 +58,12 @@ class VGG11(nn.Module):
 
 @models.register("vgg11", paper="Simonyan & Zisserman 2014, Very Deep Convolutional Networks")
 def _vgg11(
-    shape: Shape,
+    shape: ExampleShape,
     classes: int,
     *,
     norm: Annotated[Literal["group", "batch", "none"], "normalisation after each convolution"] = "group",
     hidden: Annotated[int, "units of the two layers before the head; 0: none (FedSOL: 512, with norm none)"] = 0,
 ) -> Build:
     """VGG-11 for small images: OrthoFL's on CIFAR-10, with other options FedSOL's."""
-    at_least("hidden", hidden, 0)
+    check_at_least("hidden", hidden, 0)
     return partial(VGG11, check_image_shape("vgg11", shape, VGG11.smallest), classes, norm=norm, hidden=hidden)
