@@ -113,7 +113,7 @@ def test_several_labels_an_image_and_parts_that_differ_are_refused_in_medmnists_
     np.savez(folder / "pathmnist.npz", **{**base, "val_labels": np.zeros((4, 14), np.uint8)})
     refused("pathmnist", "val_labels is uint8 4×14: several labels an image")
     np.savez(folder / "pathmnist.npz", **{**base, "val_images": np.zeros((4, 28, 28, 3), np.uint8)})
-    refused("pathmnist", "train_images is uint8 4×28×28 and val_images uint8 4×28×28×3; they must be alike")
+    refused("pathmnist", "train_images is uint8 4×28×28 and val_images uint8 4×28×28×3; type and shape must be the same")
     np.savez(folder / "pathmnist.npz", **{**base, "val_labels": y[:3]})
     refused("pathmnist", "val_labels is uint8 3; wants one number for each of the 4")
     np.savez(folder / "pathmnist.npz", **{**base, "test_labels": y + 9})

@@ -107,9 +107,9 @@ def test_labels_may_be_whole_numbers_written_as_floats(tmp_path: Path) -> None:
         ({"y_train": np.array([None, 1, 2, 0, 1, 2])}, "is not a plain .npz archive of numbers .*Object arrays"),
         (
             {"x_test": IMAGES[:2].astype(np.float32)},
-            "x_train is uint8 6×5×4 and x_test float32 2×5×4; they must be alike",
+            "x_train is uint8 6×5×4 and x_test float32 2×5×4; type and shape must be the same",
         ),
-        ({"x_test": IMAGES[:2, :4]}, "x_train is uint8 6×5×4 and x_test uint8 2×4×4; they must be alike"),
+        ({"x_test": IMAGES[:2, :4]}, "x_train is uint8 6×5×4 and x_test uint8 2×4×4; type and shape must be the same"),
         ({"x_train": IMAGES.reshape(6, 20)}, "x_train is uint8 6×20; uint8 inputs are images.* as float32"),
         ({"x_train": np.zeros((6, 3, 8, 8), np.uint8)}, "x_train is uint8 6×3×8×8; .*at most 4 channels"),
         (

@@ -1,4 +1,4 @@
-"""Arrays made into a task: inputs normalised by the training set, channels first."""
+"""Build tasks from arrays: normalize inputs by the training set, put channels first."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from .models import model_for
 
 __all__ = ["limit_training", "make_task", "normalize_images"]
 
-_AT_A_TIME = 64  # images that pass through the cache together
+_AT_A_TIME = 64  # images per block; a block fits into the processor's cache
 
 
 def make_task(name: str, a: ArrayDataset, *, model: str, classes: int, **options: Any) -> Task:
-    """The task of these arrays as they are; `options` are the model's."""
+    """Return the task of these arrays. `options` are those of the model."""
     return Task(
         name,
         model=model_for(model, a.x_train.shape[1:], classes, **options),
@@ -33,18 +33,22 @@ def make_task(name: str, a: ArrayDataset, *, model: str, classes: int, **options
 
 
 def normalize_images(a: ArrayDataset, limit: int | None) -> tuple[ArrayDataset, tuple[float, ...]]:
-    """uint8 images, each channel with mean 0 and deviation 1 over the training set, N×C×H×W; and a black pixel.
+    """Return normalized images (N×C×H×W) and the value of a black pixel in each channel.
 
-    `limit` training images are kept, and normalised as all of them are.
+    Each channel gets mean 0 and standard deviation 1 over the whole training set. If `limit` is given, only that many
+    training images are kept; the mean and deviation are still those of the whole set.
     """
     table = _pixel_values(a.x_train)
-    kept = limit_training(a, limit)
-    x, xt = _channels_first(kept.x_train, table), _channels_first(kept.x_test, table)
-    return replace(kept, x_train=x, x_test=xt), tuple(table[:, 0].tolist())
+    limited = limit_training(a, limit)
+    x, xt = _channels_first(limited.x_train, table), _channels_first(limited.x_test, table)
+    return replace(limited, x_train=x, x_test=xt), tuple(table[:, 0].tolist())
 
 
 def limit_training(a: ArrayDataset, limit: int | None) -> ArrayDataset:
-    """The first `limit` training examples; where they lie sorted by class, a fixed sample, each class in proportion."""
+    """Return the arrays with at most `limit` training examples.
+
+    The first examples are kept. If the set is sorted by class, a fixed stratified sample is kept instead.
+    """
     if limit is None:
         return a
     if limit < 1:
@@ -57,12 +61,15 @@ def limit_training(a: ArrayDataset, limit: int | None) -> ArrayDataset:
 
 
 def _channels(pixels: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """N×H×W×C, with one channel where there was no such axis."""
+    """Return the images as N×H×W×C; a missing channel axis is added."""
     return pixels if pixels.ndim == 4 else pixels[..., None]
 
 
 def _pixel_values(pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
-    """For each channel what a pixel 0 … 255 becomes: (v/255 − mean) / std over these images (std 1 where it is 0)."""
+    """Return, for each channel, the normalized value of each pixel value 0 … 255: (v/255 − mean) / std.
+
+    Mean and std are taken over these images. A std of 0 counts as 1.
+    """
     pixels = _channels(pixels)
     counts = np.zeros((pixels.shape[3], 256), np.int64)
     for at in range(0, len(pixels), _AT_A_TIME):

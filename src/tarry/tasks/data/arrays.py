@@ -64,7 +64,8 @@ def check_split(
     x_train, x_test = check_inputs(train[0], f"{flag}: {names[0]}"), check_inputs(test[0], f"{flag}: {names[2]}")
     if (x_train.dtype, x_train.shape[1:]) != (x_test.dtype, x_test.shape[1:]):
         raise BadInput(
-            f"{flag}: {names[0]} is {describe_array(x_train)} and {names[2]} {describe_array(x_test)}; they must be alike"
+            f"{flag}: {names[0]} is {describe_array(x_train)} and {names[2]} {describe_array(x_test)};"
+            " type and shape must be the same"
         )
     y_train = check_labels(train[1], len(x_train), f"{flag}: {names[1]}")
     return ArrayDataset(x_train, y_train, x_test, check_labels(test[1], len(x_test), f"{flag}: {names[3]}"))

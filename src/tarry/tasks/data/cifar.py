@@ -60,7 +60,8 @@ def _batch(content: bytes, key: str, where: str) -> CifarBatch:
     x, y = named["data"], named[key]
     if not isinstance(x, np.ndarray) or x.ndim != 2 or x.shape[1] != _PIXELS or x.dtype != np.uint8 or not len(x):
         raise BadInput(
-            f"{where}: data is {describe_array(x) if isinstance(x, np.ndarray) else 'no array'}; wants N×{_PIXELS} bytes"
+            f"{where}: data is {describe_array(x) if isinstance(x, np.ndarray) else 'no array'};"
+            f" expected N×{_PIXELS} bytes"
         )
     if isinstance(y, list) and all(type(v) is int and abs(v) < 2**31 for v in y):
         y = np.array(y, np.int64)

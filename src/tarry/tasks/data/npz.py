@@ -120,8 +120,8 @@ def read_image_npz(path: Path, flag: str) -> ArrayDataset:
     arrays = read_npz(path, flag)
     if arrays.x_train.dtype != np.uint8:
         raise BadInput(
-            f"{flag}: its inputs are {describe_array(arrays.x_train)}; wants images as uint8 (0 … 255), N×H×W or N×H×W×C."
-            f" Other inputs are read as they are by --task npz --task.path {path}"
+            f"{flag}: its inputs are {describe_array(arrays.x_train)}; expected images as uint8 (0 … 255), N×H×W or"
+            f" N×H×W×C. Other inputs are read as they are by --task npz --task.path {path}"
         )
     return arrays
 
@@ -140,7 +140,7 @@ def _medmnist(arrays: dict[str, AnyArray], flag: str) -> ArrayDataset:
         x, val = (check_inputs(arrays[name], f"{flag}: {name}") for name in ("train_images", "val_images"))
         if x.shape[1:] != val.shape[1:] or x.dtype != val.dtype:
             raise BadInput(
-                f"{flag}: train_images is {describe_array(x)} and val_images {describe_array(val)}; they must be alike"
+                f"{flag}: train_images is {describe_array(x)} and val_images {describe_array(val)}; type and shape must be the same"
             )
         check_labels(y, len(x), f"{flag}: train_labels")
         check_labels(flat["val_labels"], len(val), f"{flag}: val_labels")
