@@ -43,7 +43,7 @@ def test_a_missing_batch_is_named(folder: Path) -> None:
 
 def test_a_row_of_the_binary_version_that_is_cut_off_is_refused(folder: Path) -> None:
     write(folder / "cifar-100-binary", {"train.bin": bytes(3074 * 2), "test.bin": bytes(3000)})
-    refused("cifar100", r"test.bin: holds 3,000 bytes; wants rows of 3,074")
+    refused("cifar100", r"test.bin: holds 3,000 bytes; expected rows of 3,074")
 
 
 LYING = bytes([0, 0, 8, 3]) + struct.pack(">III", 4_000_000_000, 28, 28)
@@ -113,9 +113,11 @@ def test_several_labels_an_image_and_parts_that_differ_are_refused_in_medmnists_
     np.savez(folder / "pathmnist.npz", **{**base, "val_labels": np.zeros((4, 14), np.uint8)})
     refused("pathmnist", "val_labels is uint8 4×14: several labels an image")
     np.savez(folder / "pathmnist.npz", **{**base, "val_images": np.zeros((4, 28, 28, 3), np.uint8)})
-    refused("pathmnist", "train_images is uint8 4×28×28 and val_images uint8 4×28×28×3; type and shape must be the same")
+    refused(
+        "pathmnist", "train_images is uint8 4×28×28 and val_images uint8 4×28×28×3; type and shape must be the same"
+    )
     np.savez(folder / "pathmnist.npz", **{**base, "val_labels": y[:3]})
-    refused("pathmnist", "val_labels is uint8 3; wants one number for each of the 4")
+    refused("pathmnist", "val_labels is uint8 3; expected one number for each of the 4")
     np.savez(folder / "pathmnist.npz", **{**base, "test_labels": y + 9})
     refused("pathmnist", "has the label 9; pathmnist has the classes 0 … 8")
 
@@ -170,10 +172,10 @@ def test_a_torn_archive_is_refused(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"train_X.bin": bytes(100)}, "train_X.bin: holds 100 bytes; wants images of 27,648"),
+        ({"train_X.bin": bytes(100)}, "train_X.bin: holds 100 bytes; expected images of 27,648"),
         ({"train_y.bin": bytes([1, 0])}, "train_y.bin holds 0 … 1; labels are 1 … 10"),
         ({"test_y.bin": bytes([11, 1])}, "test_y.bin holds 1 … 11; labels are 1 … 10"),
-        ({"test_y.bin": bytes([1])}, "test_y.bin is int64 1; wants one number for each of the 2"),
+        ({"test_y.bin": bytes([1])}, "test_y.bin is int64 1; expected one number for each of the 2"),
     ],
 )
 def test_a_broken_stl10_is_refused_with_what_is_wrong(folder: Path, change: dict[str, bytes], message: str) -> None:
@@ -191,7 +193,7 @@ def test_a_broken_svhn_is_refused_with_what_is_wrong(folder: Path) -> None:
     savemat(file, {"X": np.zeros((32, 32, 3, 4), np.uint8), "y": np.ones((3, 1), np.uint8)})
     refused("svhn", "train_32x32.mat: wants X, 32×32×3×N, and N numbers y; it has X 32×32×3×4, y 3×1")
     savemat(file, {"X": np.zeros((32, 32, 3, 4)), "y": np.ones((4, 1))})
-    refused("svhn", "train_32x32.mat: X is float64 and y float64; wants bytes and numbers")
+    refused("svhn", "train_32x32.mat: X is float64 and y float64; expected bytes and numbers")
     savemat(file, {"X": np.zeros((32, 32, 3, 4), np.uint8), "y": np.full((4, 1), 11)})
     refused("svhn", "y holds 11 … 11; digits are 1 … 9, and 10 for zero")
     write_svhn(folder, made(32, 32, 3))
@@ -271,7 +273,7 @@ def test_a_har_without_its_signals_or_with_other_inputs_is_refused(folder: Path)
     write(folder / "UCI HAR Dataset", contents)
     refused("har", r"lacks body_acc_x_test.txt, body_acc_x_train.txt, body_acc_y_test.txt and 15 more")
     np.savez(folder / "har.npz", x=np.zeros((10, 561)), y=np.arange(10) % 6)
-    refused("har", r"har.npz: its inputs are float32 8×561; wants series, N×time×channels of float32")
+    refused("har", r"har.npz: its inputs are float32 8×561; expected series, N×time×channels of float32")
 
 
 @pytest.mark.parametrize(
@@ -282,7 +284,7 @@ def test_a_har_without_its_signals_or_with_other_inputs_is_refused(folder: Path)
         (
             "train/n01443537/images/x.JPEG",
             LONG,
-            "is 65×64 pixels; wants 64×64",
+            "is 65×64 pixels; expected 64×64",
         ),
         (
             "val/images/x.JPEG",

@@ -29,7 +29,7 @@ def test_numbers_in_the_place_of_images_are_refused_with_where_they_can_be_read(
 ) -> None:
     x, y = np.zeros((10, *shape)), np.arange(10)
     np.savez(folder / "mnist.npz", x_train=x, y_train=y, x_test=x, y_test=y)
-    refused("mnist", r"inputs are float32 10×.*; wants images as uint8 .* --task npz --task.path .*mnist.npz")
+    refused("mnist", r"inputs are float32 10×.*; expected images as uint8 .* --task npz --task.path .*mnist.npz")
 
 
 def test_arrays_of_other_names_are_named(folder: Path) -> None:
@@ -49,9 +49,9 @@ def test_medmnists_arrays_without_an_axis_are_refused(folder: Path) -> None:
     x, y = np.zeros((4, 28, 28), np.uint8), np.zeros((4, 1), np.uint8)
     base = {"train_images": x, "train_labels": y, "val_images": x, "val_labels": y, "test_images": x, "test_labels": y}
     np.savez(folder / "pathmnist.npz", **{**base, "train_labels": y[:, :0]})
-    refused("pathmnist", "train_labels is uint8 0; wants one number for each of the 4")
+    refused("pathmnist", "train_labels is uint8 0; expected one number for each of the 4")
     np.savez(folder / "pathmnist.npz", **{**base, "train_images": np.uint8(1), "val_images": np.uint8(1)})
-    refused("pathmnist", "train_images is uint8 ; wants one row or image an example")
+    refused("pathmnist", "train_images is uint8 ; expected one row or image an example")
 
 
 def test_a_digit_and_a_half_is_refused(folder: Path) -> None:
@@ -153,7 +153,7 @@ def test_a_folder_in_the_place_of_a_text_file_is_said(folder: Path) -> None:
         ("ag_news", '"5","t","d"', "line 2 of train.csv wants a class from 1 to 4, a title and a description"),
         ("ag_news", '"²","t","d"', "line 2 of train.csv wants a class from 1 to 4"),
         ("ag_news", '"1","t","' + "x" * 10_000_001, "train.csv: line 2: field larger than .*is a quote left open"),
-        ("banking77", "hello, bank,age_limit", "line 3 of train.csv has 3 columns; wants text, category"),
+        ("banking77", "hello, bank,age_limit", "line 3 of train.csv has 3 columns; expected text, category"),
         ("banking77", '"never closed,age_limit\nand,age_limit', "train.csv: line 4: .*; is a quote left open"),
     ],
 )

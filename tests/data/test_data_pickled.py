@@ -114,8 +114,8 @@ def test_an_array_that_claims_more_than_it_holds_is_refused() -> None:
     ("entries", "message"),
     [
         ({"data": np.zeros((2, 3072), np.uint8)}, "wants data and labels; it has data$"),
-        ({"data": np.zeros((2, 100), np.uint8), "labels": [0, 1]}, "data is uint8 2×100; wants N×3072 bytes"),
-        ({"data": [1, 2], "labels": [0, 1]}, "data is no array; wants N×3072"),
+        ({"data": np.zeros((2, 100), np.uint8), "labels": [0, 1]}, "data is uint8 2×100; expected N×3072 bytes"),
+        ({"data": [1, 2], "labels": [0, 1]}, "data is no array; expected N×3072"),
         ({"data": np.zeros((2, 3072), np.uint8), "labels": [0]}, "labels is no list of 2 whole numbers"),
         ({"data": np.zeros((2, 3072), np.uint8), "labels": [0, 12]}, "has the label 12; cifar10 has the classes 0 … 9"),
         ({"data": np.zeros((2, 3072), np.uint8), "labels": [0, -1]}, "training labels holds -1"),

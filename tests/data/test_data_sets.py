@@ -401,7 +401,7 @@ def test_stl10_without_its_unlabelled_part_is_told(folder: Path) -> None:
     with pytest.raises(BadInput, match=r"--unlabelled stl10: .*stl10_binary: lacks unlabeled_X.bin"):
         unlabeled_sets.build("stl10")(task, 0)
     write(folder / "stl10_binary", {"unlabeled_X.bin": bytes(5)})
-    with pytest.raises(BadInput, match=r"unlabeled_X.bin: holds 5 bytes; wants images of 27,648"):
+    with pytest.raises(BadInput, match=r"unlabeled_X.bin: holds 5 bytes; expected images of 27,648"):
         unlabeled_sets.build("stl10")(task, 0)
 
 

@@ -146,7 +146,7 @@ def test_what_comes_later_is_not_seen(tmp_path: Path) -> None:
 def test_an_encoder_that_sees_what_comes_later_is_no_model_of_the_next_token(tmp_path: Path) -> None:
     both_ways = saved(tmp_path / "encoder", "bert", initializer_range=0.5)
     with pytest.raises(
-        BadInput, match=r"--task\.model .*: BertLMHeadModel sees the tokens it is to foretell.* smollm2"
+        BadInput, match=r"--task\.model .*: BertLMHeadModel sees the tokens that it should predict.* smollm2"
     ):
         causal(both_ways, Adapter())
     assert (

@@ -238,7 +238,7 @@ def test_the_classes_of_an_npz_file_are_those_of_training_and_test_set_together(
 
 
 def test_a_model_that_does_not_fit_is_refused_before_training(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"--task.model lenet5: wants images"):
+    with pytest.raises(BadInput, match=r"--task.model lenet5: requires images"):
         tasks.build("digits", {"model": "lenet5"})
 
 

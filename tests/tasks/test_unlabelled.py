@@ -267,7 +267,12 @@ BAD: list[tuple[str, dict[str, Any], Callable[[], Task], str]] = [
     ("folder", {"path": "nan.npy"}, lambda: task(2), "--unlabelled.path nan.npy: holds NaN or infinite values"),
     ("folder", {"path": "bytes.npy"}, lambda: task(4), "uint8 inputs are images"),
     ("folder", {"path": "four.npy"}, lambda: task(3, 8, 8), "cannot convert images of 4 channels to 3"),
-    ("folder", {"path": "tokens.npy"}, lambda: task(4), "its inputs are integers, those of the task are floating-point"),
+    (
+        "folder",
+        {"path": "tokens.npy"},
+        lambda: task(4),
+        "its inputs are integers, those of the task are floating-point",
+    ),
     ("noise", {}, lambda: task(3, train=None), "--unlabelled: task 'mine' has neither clients nor training examples"),
 ]
 

@@ -292,7 +292,8 @@ def at_least(partitioner: Partitioner, minimum: int) -> Partitioner:
     """Return the same partitioner with at least `minimum` examples for every client.
 
     The partition is redrawn from the same generator up to 100 times until all clients have enough. If that fails,
-    the last one is repaired: one at a time, a random example of the largest client moves to the first client that is short.
+    the last one is repaired: one at a time, a random example of the largest client moves to the first client with
+    too few.
     """
     if minimum < 0:
         raise BadInput(f"--min-samples {minimum}: must be 0 or more")

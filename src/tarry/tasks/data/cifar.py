@@ -1,8 +1,8 @@
-"""CIFAR-10 and CIFAR-100 (Krizhevsky 2009) in the forms of their author: pickled batches, or the binary version.
+"""CIFAR-10 and CIFAR-100 (Krizhevsky 2009) in their original formats: pickled batches, or the binary version.
 
-A batch is a pickle of {data: N×3072 bytes (red, green, blue plane, row by row), labels or fine_labels: [N numbers]}; it
-is read by `pickled.py`, which runs nothing. A row of the binary version is a label (in CIFAR-100 the coarse one, then
-the fine one) and the same 3,072 bytes.
+A batch is a pickle of {data: N×3072 bytes (red, green, blue plane, row by row), labels or fine_labels: [N numbers]}. It
+is read by `safe_pickle.py`, which executes nothing. A row of the binary version is a label (in CIFAR-100 the coarse
+one, then the fine one) and the same 3,072 bytes.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _batch(content: bytes, key: str, where: str) -> CifarBatch:
 def _rows(content: bytes, first: int, where: str) -> CifarBatch:
     width = first + _PIXELS
     if not content or len(content) % width:
-        raise BadInput(f"{where}: holds {len(content):,} bytes; wants rows of {width:,}")
+        raise BadInput(f"{where}: holds {len(content):,} bytes; expected rows of {width:,}")
     rows = np.frombuffer(content, np.uint8).reshape(-1, width)
     return rows[:, first:], rows[:, first - 1]
 

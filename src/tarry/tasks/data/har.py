@@ -31,7 +31,7 @@ def read_har_npz(path: Path, flag: str) -> ArrayDataset:
     a = read_npz(path, flag)
     if a.x_train.ndim != 3 or a.x_train.dtype != np.float32:
         shape = "×".join(map(str, a.x_train.shape))
-        raise BadInput(f"{flag}: its inputs are {a.x_train.dtype} {shape}; wants series, N×time×channels of float32")
+        raise BadInput(f"{flag}: its inputs are {a.x_train.dtype} {shape}; expected series, N×time×channels of float32")
     if a.x_train.shape[1] > a.x_train.shape[2]:
         x, xt = (np.ascontiguousarray(x.transpose(0, 2, 1)) for x in (a.x_train, a.x_test))
         return replace(a, x_train=x, x_test=xt)
@@ -68,7 +68,7 @@ def _contents(path: Path, flag: str) -> dict[str, bytes]:
 
 
 def _home(name: str) -> str:
-    """What train/ and test/ lie in."""
+    """Return the folder that contains train/ and test/."""
     steps = name.split("/")[:-1]
     while steps and steps[-1] in ("Inertial Signals", "train", "test"):
         steps.pop()
@@ -76,11 +76,11 @@ def _home(name: str) -> str:
 
 
 def _part(found: dict[str, bytes], part: str, flag: str) -> tuple[AnyArray, AnyArray, AnyArray]:
-    signals, told, read = dict[str, AnyArray](), SlowReadNotice(f"{flag}: {part}, windows"), 0
+    signals, notice, read = dict[str, AnyArray](), SlowReadNotice(f"{flag}: {part}, windows"), 0
     for s in _SIGNALS:
-        with np.errstate(over="ignore"):  # what is too large becomes infinite, and is refused as such
+        with np.errstate(over="ignore"):  # too large values become infinite, which is rejected later
             signals[s] = _numbers(found, f"{s}_{part}.txt", flag, _WINDOW).astype(np.float32)
-        told(read := read + len(signals[s]))
+        notice(read := read + len(signals[s]))
     y, who = (_numbers(found, f"{name}_{part}.txt", flag, 1)[:, 0] for name in ("y", "subject"))
     lengths = {s: len(rows) for s, rows in signals.items()} | {"y": len(y), "subject": len(who)}
     if odd := [name for name, n in lengths.items() if n != lengths[_SIGNALS[0]]]:

@@ -1,4 +1,4 @@
-"""Sets from the Hugging Face hub, through the package `datasets`: only when it is installed and somebody asked."""
+"""Data sets of the Hugging Face hub, read by the package `datasets`. Downloads only on request."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["download", "image_source"]
 
 
 def download(name: str, config: str | None, flag: str) -> Any:
-    """All parts of a set of the hub, by name, as `datasets.load_dataset` gives them; no code of the set's is run."""
+    """Return all parts of a set of the hub by name, as `datasets.load_dataset` does. No code of the set is executed."""
     try:
         from datasets import load_dataset  # type: ignore[import-not-found,unused-ignore]
     except ImportError:
@@ -39,7 +39,7 @@ def image_source(
     test: str | None = "test",
     rgb: bool = True,
 ) -> HubSource:
-    """A set of images at the hub: its columns and parts; without a test part a fixed stratified fifth is held out."""
+    """Return the source of a set of images at the hub. Without a test part, a fixed stratified fifth is held out."""
 
     def read(flag: str) -> ArrayDataset:
         parts = download(name, config, flag)
@@ -62,10 +62,10 @@ def _part(rows: Any, x: str, y: str, group: str | None, rgb: bool, flag: str) ->
     columns = list(rows.column_names)
     if missing := [c for c in (x, y, group) if c is not None and c not in columns]:
         raise BadInput(f"{flag}: has no column {', '.join(missing)}; it has {', '.join(columns)}")
-    told, images = SlowReadNotice(flag), []
+    notice, images = SlowReadNotice(flag), []
     for done, row in enumerate(rows):
         images.append(np.asarray(row[x].convert("RGB" if rgb else "L"), np.uint8))
-        told(done)
+        notice(done)
     if len(shapes := sorted({image.shape[:2] for image in images})) > 1:
         sizes = ", ".join(f"{height}×{width}" for height, width in shapes[:3]) + (", …" if len(shapes) > 3 else "")
         raise BadInput(f"{flag}: its images are of several sizes, {sizes}; a task wants one")

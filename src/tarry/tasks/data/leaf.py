@@ -47,12 +47,12 @@ def _part(path: Path, part: str, writers: dict[str, int], flag: str) -> LeafExam
         return name.endswith(".json") and name.startswith(f"{part}/")
 
     rows: list[LeafExamples] = []
-    told, done = SlowReadNotice(flag), 0
+    notice, done = SlowReadNotice(flag), 0
     for name, content in read_files(path, wanted, flag, most=_MOST_BYTES):
         for user, x, y in _users(content, f"{flag}: {name}"):
             number = writers.setdefault(user, len(writers))
             rows.append((x, y, np.full(len(y), number, np.int64)))
-            told(done := done + len(y))
+            notice(done := done + len(y))
     if not rows:
         return None
     x, y, groups = (np.concatenate(column) for column in zip(*rows, strict=True))
@@ -61,8 +61,8 @@ def _part(path: Path, part: str, writers: dict[str, int], flag: str) -> LeafExam
 
 def _users(content: bytes, where: str) -> Iterator[tuple[str, AnyArray, Labels]]:
     try:
-        said = json.loads(content)
-        users, data, counts = said["users"], said["user_data"], said["num_samples"]
+        loaded = json.loads(content)
+        users, data, counts = loaded["users"], loaded["user_data"], loaded["num_samples"]
         pairs = [(str(u), data[u]["x"], data[u]["y"], n) for u, n in zip(users, counts, strict=True)]
     except (ValueError, KeyError, TypeError, RecursionError) as e:
         raise BadInput(f"{where}: is no LEAF file of users, num_samples and user_data ({type(e).__name__}: {e})") from e

@@ -1,12 +1,12 @@
-"""Arrays from .npz files, checked before anything is trained on them.
+"""Arrays from .npz files, checked before training.
 
-Three forms are read:
+Three layouts are read:
     x_train, y_train, x_test, y_test [, subject or group]
-                                           the split is given; subject or group is that of the training examples
+                                           the split is given; subject or group belongs to the training examples
     x, y [, subject or group] [, is_test]  one table; without is_test a fixed stratified fifth is the test set
     train_images, train_labels, test_images, test_labels [, val_images, val_labels]
-                                           MedMNIST's own (Yang et al. 2023); labels N×1; validation joins training
-Nothing is unpickled, and no more is allocated than the archive says it holds, at most 8 GiB an array.
+                                           MedMNIST's (Yang et al. 2023); labels N×1; validation joins training
+Nothing is unpickled. Claimed sizes are checked against the archive before memory is allocated, at most 8 GiB an array.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _SPLIT = ("x_train", "y_train", "x_test", "y_test")
 _MED = ("train_images", "train_labels", "test_images", "test_labels")
 _WANTED = {*_SPLIT, *_MED, "val_images", "val_labels", "x", "y", "group", "subject", "is_test"}
 _MOST_BYTES = 8 << 30
-#: what reading a torn or foreign file may raise
+#: exceptions that a truncated file or another format may cause
 UNREADABLE = (
     OSError,
     ValueError,
@@ -56,7 +56,7 @@ _ODD_HEADER = (TypeError, SyntaxError, tokenize.TokenError)  # what numpy may ra
 
 
 def read_npz(path: Path, flag: str) -> ArrayDataset:
-    """The arrays of a file, or BadInput that begins with `flag` and says what is wrong with it."""
+    """Return the arrays of a file. Raise BadInput, beginning with `flag`, if something is wrong with it."""
     arrays, names = _load(path, flag)
     if all(k in arrays for k in _SPLIT):
         a, b, c, d = (arrays[k] for k in _SPLIT)
@@ -79,13 +79,13 @@ def _groups(arrays: dict[str, AnyArray], n: int, where: str) -> Labels | None:
 
 
 def _load(path: Path, flag: str) -> tuple[dict[str, AnyArray], list[str]]:
-    """The arrays that are read of it, and the names of all."""
+    """Return the arrays that are used, and the names of all arrays."""
     if not path.is_file():
         raise BadInput(f"{flag}: there is no such file. Task 'digits' needs no download.")
     try:
         with path.open("rb") as file:  # numpy leaves a torn archive open when it opens the file itself
             if file.read(len(npy.MAGIC_PREFIX)) == npy.MAGIC_PREFIX:
-                raise BadInput(f"{flag}: holds a single array; wants an .npz archive of named ones")
+                raise BadInput(f"{flag}: holds a single array; expected an .npz archive of named ones")
             with zipfile.ZipFile(file) as z:
                 members = {i.filename.removesuffix(".npy"): i for i in z.infolist()}
                 return {k: _array(z, i) for k, i in members.items() if k in _WANTED}, list(members)
@@ -94,7 +94,7 @@ def _load(path: Path, flag: str) -> tuple[dict[str, AnyArray], list[str]]:
 
 
 def _array(z: zipfile.ZipFile, info: zipfile.ZipInfo) -> AnyArray:
-    """One array of the archive; what its header claims is held against the member's size before it is made."""
+    """Return one array of the archive. Its claimed size is checked before allocation."""
     with z.open(info) as member:
         version = npy.read_magic(member)
         if version == (1, 0):
@@ -116,7 +116,7 @@ def _array(z: zipfile.ZipFile, info: zipfile.ZipInfo) -> AnyArray:
 
 
 def read_image_npz(path: Path, flag: str) -> ArrayDataset:
-    """As read_npz, of a set that is made of images."""
+    """Return the arrays of a file as `read_npz` does. Raise BadInput if the inputs are not images."""
     arrays = read_npz(path, flag)
     if arrays.x_train.dtype != np.uint8:
         raise BadInput(
@@ -140,7 +140,8 @@ def _medmnist(arrays: dict[str, AnyArray], flag: str) -> ArrayDataset:
         x, val = (check_inputs(arrays[name], f"{flag}: {name}") for name in ("train_images", "val_images"))
         if x.shape[1:] != val.shape[1:] or x.dtype != val.dtype:
             raise BadInput(
-                f"{flag}: train_images is {describe_array(x)} and val_images {describe_array(val)}; type and shape must be the same"
+                f"{flag}: train_images is {describe_array(x)} and val_images {describe_array(val)};"
+                " type and shape must be the same"
             )
         check_labels(y, len(x), f"{flag}: train_labels")
         check_labels(flat["val_labels"], len(val), f"{flag}: val_labels")

@@ -1,10 +1,9 @@
-"""Pickles of plain things, read without Python's unpickler: a pickle is a programme, and most of what it can say is not
-wanted of a file of numbers.
+"""Read pickles of plain data without Python's unpickler, which would execute the program that a pickle is.
 
-The instructions are taken one by one (the standard library's `pickletools` cuts them apart and runs nothing). Those
-that push numbers, texts, lists, tuples and dictionaries are followed, as are the ways in which numpy writes an array;
-every other one, and every other name of a module, is refused. Nothing is imported and nothing is called. What is made
-is no larger than the file: an array is made only from bytes that are there, a key is a text.
+The instructions are interpreted one by one (the standard library's `pickletools` decodes them and executes nothing).
+Instructions that push numbers, texts, lists, tuples and dictionaries are followed, and those by which numpy writes an
+array. All other instructions and module names are rejected. Nothing is imported or called. The result is no larger
+than the file: an array is made only from bytes that are there, and keys must be texts.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ __all__ = ["UnsafePickle", "safe_unpickle"]
 
 
 class UnsafePickle(ValueError):
-    """The pickle says something that is not wanted, or is torn."""
+    """The pickle contains something that is not allowed, or is truncated."""
 
 
 class _Dtype:
@@ -196,7 +195,7 @@ def _allowed_callable(name: str) -> Callable[..., Any]:
 
 
 def safe_unpickle(content: bytes) -> dict[str, Any]:
-    """What a pickled dictionary holds, its keys as text and its arrays made; Refused for every other pickle."""
+    """Return a pickled dictionary with text keys and its arrays. Raise UnsafePickle for any other pickle."""
     machine = _Machine()
     try:
         for op, argument, _ in pickletools.genops(content):

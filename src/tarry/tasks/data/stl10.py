@@ -26,7 +26,7 @@ _FILES = ("train_X.bin", "train_y.bin", "test_X.bin", "test_y.bin")
 
 
 def read_stl10(path: Path, flag: str) -> ArrayDataset:
-    """The labelled parts of `stl10_binary`, as folder or archive."""
+    """The labeled parts of `stl10_binary`, as folder or archive."""
     found = named_files(path, _FILES, flag, most=_MOST_BYTES)
     parts = []
     for part in ("train", "test"):
@@ -55,7 +55,7 @@ def read_unlabeled(path: Path, flag: str, chosen: Callable[[int], list[int]]) ->
 
 def _check(content: AnyArray, where: str) -> None:
     if not content.size or content.size % _IMAGE:
-        raise BadInput(f"{where}: holds {content.size:,} bytes; wants images of {_IMAGE:,}")
+        raise BadInput(f"{where}: holds {content.size:,} bytes; expected images of {_IMAGE:,}")
 
 
 def _images(content: AnyArray, where: str) -> npt.NDArray[np.uint8]:

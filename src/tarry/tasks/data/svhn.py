@@ -16,7 +16,7 @@ __all__ = ["FILES", "read_svhn"]
 
 FILES = ("train_32x32.mat", "test_32x32.mat")
 _COMPRESSED = 15
-_TRUNCATED = "is torn, it ends in the middle of a variable; get it again"
+_TRUNCATED = "is truncated in the middle of a variable; get it again"
 _MOST_IMAGES = 1_000_000  # the extra part, the largest, has 531,131
 
 
@@ -31,7 +31,7 @@ def _part(path: Path, where: str) -> tuple[AnyArray, AnyArray]:
         raise BadInput(f"{where}: is not there; both {' and '.join(FILES)} are wanted")
     x, y = _variables(path, where)
     if x.dtype != np.uint8 or y.dtype.kind not in "uif" or not np.isfinite(y).all():
-        raise BadInput(f"{where}: X is {x.dtype} and y {y.dtype}; wants bytes and numbers")
+        raise BadInput(f"{where}: X is {x.dtype} and y {y.dtype}; expected bytes and numbers")
     if (y != np.floor(y)).any():
         raise BadInput(f"{where}: y must hold whole numbers")
     labels = y.ravel().astype(np.int64)
@@ -56,8 +56,8 @@ def _variables(path: Path, where: str) -> tuple[AnyArray, AnyArray]:
         raise BadInput(f"{where}: {why} ({type(e).__name__}: {e})") from e
     if _is_truncated(path):
         raise BadInput(f"{where}: {_TRUNCATED}")
-    told = ", ".join(f"{name} {'×'.join(map(str, shape))}" for name, shape in shapes.items()) or "nothing"
-    raise BadInput(f"{where}: wants X, 32×32×3×N, and N numbers y; it has {told}")
+    found_shapes = ", ".join(f"{name} {'×'.join(map(str, shape))}" for name, shape in shapes.items()) or "nothing"
+    raise BadInput(f"{where}: wants X, 32×32×3×N, and N numbers y; it has {found_shapes}")
 
 
 def _is_truncated(path: Path) -> bool:

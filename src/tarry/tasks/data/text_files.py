@@ -46,7 +46,7 @@ _CSV_LIMIT = 10_000_000  # characters a field; the module's own is 131,072
 
 
 def text_field(row: RawRow, field: str) -> str:
-    """A field that holds a text; `place` says what is wrong with another."""
+    """Return a field that must be a text. Raise TypeError for another type."""
     value = row[field]
     if not isinstance(value, str):
         raise TypeError(f"the field {field!r} holds no text but {type(value).__name__}")
@@ -80,16 +80,16 @@ def answer_of(row: RawRow) -> Text:
 
 def _either_of(row: RawRow) -> Text:
     if "text" in row and "s1" in row:
-        raise TypeError("has text as well as s1; wants one text, or the two of a pair")
+        raise TypeError("has text as well as s1; expected one text, or the two of a pair")
     return pair_of(row) if "s1" in row else text_of(row)
 
 
 def jsonl(
     text: Callable[[RawRow], Text], classes: Sequence[str] = (), *, label: Any = "y", n: int = 0, wants: str = ""
 ) -> TextReader:
-    """A reader of one object a line: `split`, what `text` makes a text of, and the field `label` (a number: always).
+    """Return a reader of one object per line with `split`, the fields that `text` reads, and the field `label`.
 
-    `n` is how many classes there are to be, where their names are not given.
+    A `label` that is a number is the label of all rows. `n` is the number of classes if their names are not given.
     """
 
     def read(path: Path, flag: str) -> TextDataset:
@@ -104,11 +104,11 @@ def jsonl(
     return read
 
 
-_read_loose = jsonl(_either_of, wants="; wants split (train, test or validation), y, and text, or s1 and s2")
+_read_loose = jsonl(_either_of, wants="; expected split (train, test or validation), y, and text, or s1 and s2")
 
 
 def loose_jsonl(path: Path, flag: str) -> TextDataset:
-    """A set that nobody knows: `split`, `y` and `text`, or `s1` and `s2` in all lines."""
+    """Return a set that is not in the catalog: `split`, `y` and `text`, or `s1` and `s2`, in all lines."""
     made = _read_loose(path, flag)
     if len({isinstance(text, str) for text in (*made.train, *made.test, *made.unlabeled)}) > 1:
         raise BadInput(f"{flag}: some lines have text and some s1 and s2; all must be alike")
@@ -117,7 +117,7 @@ def loose_jsonl(path: Path, flag: str) -> TextDataset:
 
 @contextmanager
 def row_errors(where: str, row: RawRow, flag: str, wants: str = "") -> Iterator[None]:
-    """What is wrong with a row is said of it."""
+    """Report errors of a row with its place in the file."""
     try:
         yield
     except KeyError as e:
@@ -260,10 +260,10 @@ def banking_csv(n: int) -> TextReader:
             (_, header), *lines = list(_csv_rows(found[f"{split}.csv"], f"{flag}: {split}.csv")) or [(1, [])]
             if header != ["text", "category"]:
                 begins = ", ".join(header)
-                raise BadInput(f"{flag}: {split}.csv begins with {begins!r}; wants the columns text, category")
+                raise BadInput(f"{flag}: {split}.csv begins with {begins!r}; expected the columns text, category")
             for i, line in lines:
                 if len(line) != 2:
-                    raise BadInput(f"{flag}: line {i} of {split}.csv has {len(line)} columns; wants text, category")
+                    raise BadInput(f"{flag}: line {i} of {split}.csv has {len(line)} columns; expected text, category")
                 rows.append(TextExample(split, line[0], line[1]))
         return gather_texts(rows, flag, n=n)
 

@@ -1,4 +1,4 @@
-"""A data set of texts, and how rows that a reader found become one.
+"""Data sets of texts, and how the rows of a reader become one.
 
 A text is a string, or a pair of strings: two sentences to compare, or a question and its answer.
 """
@@ -23,9 +23,9 @@ Text = str | tuple[str, str]
 
 @dataclass(frozen=True)
 class TextDataset:
-    """Texts and their classes: a label is a place in `classes`. `unlabelled` are texts the set gives no labels for.
+    """Texts and their classes. A label is an index into `classes`. `unlabeled` are the texts without labels.
 
-    `validated`: what is tested on is the set's own validation part.
+    `has_validation` says that the test set is the set's own validation part.
     """
 
     train: tuple[Text, ...]
@@ -38,7 +38,7 @@ class TextDataset:
 
 
 class TextExample(NamedTuple):
-    """One example as a reader finds it: its split, its text, and its class by number or by name (None: not told)."""
+    """One example as read: its split, its text, and its class by number or name (None: unknown)."""
 
     split: str
     text: Text
@@ -46,16 +46,16 @@ class TextExample(NamedTuple):
 
 
 def gather_texts(rows: Iterable[TextExample], flag: str, classes: Sequence[str] = (), n: int = 0) -> TextDataset:
-    """Rows of the splits train, test and validation as one set.
+    """Return the rows of the splits train, test and validation as one set.
 
-    Where there is a validation set it is what is tested on, and the test set's texts go without labels, as in GLUE.
-    Where `classes` does not say what they are, labels are names, numbered in alphabetical order, or numbers from 0 up;
-    `n` is then how many there must be, where that is known.
+    If there is a validation split, it is the test set, and the texts of the test split are unlabeled, as in GLUE. If
+    `classes` is empty, labels are names, numbered in alphabetical order, or numbers from 0 up; `n` is then the required
+    number of classes, if it is known.
     """
     by: dict[str, list[TextExample]] = {"train": [], "validation": [], "test": []}
     for row in rows:
         if not isinstance(row.split, str) or row.split not in by:
-            raise BadInput(f"{flag}: has the split {row.split!r}; wants {', '.join(by)}")
+            raise BadInput(f"{flag}: has the split {row.split!r}; expected {', '.join(by)}")
         by[row.split].append(row)
     train, test = by["train"], by["validation"] or by["test"]
     if not train:
@@ -98,15 +98,15 @@ def _labels(rows: Sequence[TextExample], place: dict[str, int], flag: str) -> La
 
 
 def with_test(texts: TextDataset, n: int) -> TextDataset:
-    """With `n` training examples held out to test on, each class in proportion, the same for every seed.
+    """Return the set with `n` training examples held out for testing, stratified by class, the same for every seed.
 
-    The texts that were to be tested on go without labels.
+    The former test texts become unlabeled.
     """
     marked = hold_out(texts.y_train, n)
-    kept, held = np.flatnonzero(~marked), np.flatnonzero(marked)
+    remaining, held = np.flatnonzero(~marked), np.flatnonzero(marked)
     return TextDataset(
-        train=tuple(texts.train[i] for i in kept),
-        y_train=texts.y_train[kept],
+        train=tuple(texts.train[i] for i in remaining),
+        y_train=texts.y_train[remaining],
         test=tuple(texts.train[i] for i in held),
         y_test=texts.y_train[held],
         classes=texts.classes,
@@ -115,7 +115,7 @@ def with_test(texts: TextDataset, n: int) -> TextDataset:
 
 
 def load_text(name: str, *, hub: bool = False) -> TextDataset:
-    """The texts of that name: from TARRY_DATA, else from the hub if that is wanted, else BadInput."""
+    """Return a data set of texts: from TARRY_DATA, else from the hub if asked for. Raise BadInput otherwise."""
     texts = fetch(name, hub=hub)
     if not isinstance(texts, TextDataset):
         raise BadInput(f"--task {name}: it is a set of images or series, not of texts")

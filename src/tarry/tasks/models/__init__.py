@@ -1,4 +1,4 @@
-"""The models by name, ordinary modules all of them: `model_for("resnet18", (3, 32, 32), 10)()`."""
+"""Models by name, all of them ordinary torch modules: `model_for("resnet18", (3, 32, 32), 10)()`."""
 
 from .mobilenet import MobileNetV2
 from .registry import Build, ExampleShape, model_for, models

@@ -1,10 +1,10 @@
 """ResNet-18 and ResNet-34 for small images. K. He, X. Zhang, S. Ren, J. Sun 2016, Deep Residual Learning for Image
 Recognition.
 
-Four stages of blocks of two 3×3 convolutions, of 64, 128, 256, 512 channels; a block that halves the picture has a 1×1
-convolution in its shortcut. The stem is one 3×3 convolution without max-pooling: of stride 1 for images below 64×64
-(CIFAR's 32×32 come to the last stage as 4×4), of stride 2 from 64×64 on (Tiny-ImageNet), so that a 64×64 picture costs
-what one of 32×32 does.
+Four stages of blocks of two 3×3 convolutions, of 64, 128, 256, 512 channels. A block that halves the image has a 1×1
+convolution in its shortcut. The stem is one 3×3 convolution without max-pooling: stride 1 for images below 64×64
+(CIFAR's 32×32 reach the last stage as 4×4), stride 2 from 64×64 on (Tiny-ImageNet), so that a 64×64 image costs as
+much as one of 32×32.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from .registry import Build, ExampleShape, models
 
 __all__ = ["ResNet"]
 
-Width = Annotated[int, "channels of the first stage; each of the next three has twice those before it"]
-_LARGE = 64  # pixels a side from which on the stem halves the picture
+Width = Annotated[int, "Number of channels of the first stage; each later stage has twice as many"]
+_LARGE = 64  # pixels per side from which the stem halves the image
 
 
 class ResNet(nn.Module):
@@ -80,13 +80,13 @@ _HE = "He et al. 2016, Deep Residual Learning for Image Recognition"
 
 @models.register("resnet18", paper=_HE)
 def _resnet18(shape: ExampleShape, classes: int, *, norm: NormKind = "group", width: Width = 64) -> Build:
-    """ResNet-18 for small images: FedEcho's, FedSOL's and Fed-OGD's on CIFAR."""
+    """ResNet-18 for small images, used on CIFAR by FedEcho, FedSOL and Fed-OGD."""
     return _resnet("resnet18", (2, 2, 2, 2), shape, classes, norm, width)
 
 
 @models.register("resnet34", paper=_HE)
 def _resnet34(shape: ExampleShape, classes: int, *, norm: NormKind = "group", width: Width = 64) -> Build:
-    """ResNet-34 for small images: Fed-OGD's on Tiny-ImageNet."""
+    """ResNet-34 for small images, used on Tiny-ImageNet by Fed-OGD."""
     return _resnet("resnet34", (3, 4, 6, 3), shape, classes, norm, width)
 
 

@@ -1,14 +1,14 @@
-"""ResNet-18 for series, OrthoFL's on human activity. After K. He et al. 2016, Deep Residual Learning for Image
-Recognition.
+"""ResNet-18 for time series, used by OrthoFL on human activity. After K. He et al. 2016, Deep Residual Learning for
+Image Recognition.
 
-The form is that of OrthoFL's public code: a stem of width 7 and stride 3; four stages of two blocks of two convolutions
-of width 3; between stages a convolution of stride 2 that doubles the channels, not normalised; what is left is averaged
-in two halves; no biases. What the text leaves open is how wide it is:
+The structure is that of OrthoFL's public code: a stem of width 7 and stride 3; four stages of two blocks of two
+convolutions of width 3; between stages a convolution of stride 2 that doubles the channels, not normalized; the mean of
+each half of the remaining steps; no biases. The paper does not give the number of channels:
 
     width 10    117,410 weights, 118,630 with batch statistics: the 119K of the paper's Table 3      the default
     width 32    1,182,496 weights, 1,186,400 with batch statistics, ten times as many: the public code
 
-(9 channels, 6 classes.) The code normalises by batches, norm=batch.
+(9 channels, 6 classes.) OrthoFL's code uses batch normalization, norm=batch.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["ResNet1D"]
 class ResNet1D(nn.Module):
     """Series of `shape`, channels × steps or steps × channels (the longer side is time), to `classes` outputs."""
 
-    shortest = 31  # steps that leave two at the end, one for each half
+    shortest = 31  # steps that leave two at the end, one per half
 
     def __init__(self, shape: ExampleShape = (9, 128), classes: int = 6, *, norm: str = "group", width: int = 10):
         super().__init__()
@@ -71,7 +71,7 @@ class _ResidualBlock1D(nn.Module):
 
 @models.register("resnet18-1d", paper="He et al. 2016, Deep Residual Learning; OrthoFL's form of it for series")
 def _resnet18_1d(shape: ExampleShape, classes: int, *, norm: NormKind = "group", width: Width = 10) -> Build:
-    """ResNet-18 for series: OrthoFL's on human activity; its public code has --task.width 32."""
+    """ResNet-18 for time series, used by OrthoFL on human activity; its public code has --task.width 32."""
     check_at_least("width", width, 2)
     check_series_shape("resnet18-1d", shape, ResNet1D.shortest)
     return partial(ResNet1D, shape, classes, norm=norm, width=width)

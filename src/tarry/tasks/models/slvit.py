@@ -1,14 +1,14 @@
 """SL-ViT, a vision transformer for small data sets. S. H. Lee, S. Lee, B. C. Song 2021, Vision Transformer for
 Small-Size Datasets; FedSOL's Table 3.
 
-    Shifted Patch Tokenization    an image and its four copies, moved by half a patch along the diagonals, are cut into
+    Shifted Patch Tokenization    an image and its four copies, shifted by half a patch along the diagonals, are cut into
                                   patches together; LayerNorm and a linear map make a token of each
-    Locality Self-Attention       softmax over q·k times a learnt scale (one a head, 1/√d at first), and no token
+    Locality Self-Attention       softmax over q·k times a learned scale (one per head, initially 1/√d), and no token
                                   attends to itself
 
 Otherwise ViT (Dosovitskiy et al. 2021): class token, learnt positions, LayerNorm first, GELU. Sizes are those of Lee et
 al.: 9 layers of 192 features, 12 heads of 16, 384 hidden units, patches of 4 pixels for 32×32 images, 8 for 64×64; no
-dropout. FedSOL's text gives none; its public code has patch=8, head=64, hidden=192, one scale a layer, and copies moved
+dropout. FedSOL's text gives none; its public code has patch=8, head=64, hidden=192, one scale a layer, and copies shifted
 by one pixel up, down, left and right. Scales and copies are those of Lee et al. here. As in FedSOL, smaller images are
 enlarged to 32×32.
 """
@@ -74,9 +74,9 @@ class _ShiftedPatches(nn.Module):
         n, _, h, w = x.shape
         p, s = self.patch, self.patch // 2
         wide = pad(x, (s, s, s, s))
-        moved = [wide[..., i : i + h, j : j + w] for i in (0, 2 * s) for j in (0, 2 * s)]
-        cut = torch.cat([x, *moved], 1).reshape(n, -1, h // p, p, w // p, p)
-        out: Tensor = self.embed(self.norm(cut.permute(0, 2, 4, 3, 5, 1).flatten(3).flatten(1, 2)))
+        shifted = [wide[..., i : i + h, j : j + w] for i in (0, 2 * s) for j in (0, 2 * s)]
+        patches = torch.cat([x, *shifted], 1).reshape(n, -1, h // p, p, w // p, p)
+        out: Tensor = self.embed(self.norm(patches.permute(0, 2, 4, 3, 5, 1).flatten(3).flatten(1, 2)))
         return out
 
 
@@ -118,12 +118,12 @@ def _slvit(
     shape: ExampleShape,
     classes: int,
     *,
-    patch: Annotated[int | None, "pixels of a patch's side; none: an eighth of the image's"] = None,
-    depth: Annotated[int, "layers"] = 9,
-    head: Annotated[int, "features of each of the 12 heads"] = 16,
-    hidden: Annotated[int, "hidden units of a layer"] = 384,
+    patch: Annotated[int | None, "Side of a patch in pixels; none: an eighth of the image's side"] = None,
+    depth: Annotated[int, "Number of layers"] = 9,
+    head: Annotated[int, "Number of features of each of the 12 heads"] = 16,
+    hidden: Annotated[int, "Number of hidden units of a layer"] = 384,
 ) -> Build:
-    """A vision transformer for small data sets, FedSOL's; its public code has patch 8, head 64, hidden 192."""
+    """A vision transformer for small data sets, used by FedSOL; its public code has patch 8, head 64, hidden 192."""
     for flag, value in (("depth", depth), ("head", head), ("hidden", hidden)):
         check_at_least(flag, value, 1)
     sides = Enlarged(check_image_shape("sl-vit", shape, SLViT.smallest), 32).sides

@@ -82,7 +82,9 @@ class McMahanCNN(nn.Module):
 
 
 @models.register("mlp")
-def _mlp(shape: ExampleShape, classes: int, *, hidden: Annotated[int, "units of the hidden layer"] = 64) -> Build:
+def _mlp(
+    shape: ExampleShape, classes: int, *, hidden: Annotated[int, "Number of units of the hidden layer"] = 64
+) -> Build:
     """One hidden layer, for examples of any shape."""
     check_at_least("hidden", hidden, 1)
     return partial(mlp, prod(shape), hidden, classes)

@@ -2,9 +2,9 @@
 
     c = f(w · x_{i:i+h−1} + b),   ĉ = max c,   y = W ĉ + b        Eq. 2, 3, 4; h = 3, 4, 5, of 100 maps each; f = ReLU
 
-An embedding of its own, trained with the rest (the paper's CNN-rand). Token 0 is padding: its vector is 0 and stays so.
-The paper has vectors of 300 and dropout 0.5 before the last map. Fed-OGD says the model's size only, 9.92 MB (of 2^20
-bytes): that many it has at vectors of 100 and 24,790 words. Dropout is 0 unless asked for.
+The embedding is trained with the rest (the paper's CNN-rand). Token 0 is padding: its vector stays 0. The paper has
+vectors of 300 and dropout 0.5 before the last layer. Fed-OGD gives only the model's size, 9.92 MB (of 2^20 bytes):
+vectors of 100 and 24,790 words have this size. Dropout is 0 by default.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class TextCNN(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         x = self.embedding(tokens).transpose(1, 2)
-        largest = [convolution(x).amax(-1) for convolution in self.convolutions]  # a ReLU may as well come after
+        largest = [convolution(x).amax(-1) for convolution in self.convolutions]  # ReLU after max: the same
         out: Tensor = self.head(self.dropout(torch.cat(largest, 1).relu()))
         return out
 
@@ -48,12 +48,12 @@ def _textcnn(
     shape: ExampleShape,
     classes: int,
     *,
-    vocabulary: Annotated[int, "how many tokens there are, with 0, the padding"],
-    embedding: Annotated[int, "features of a token"] = 100,
-    maps: Annotated[int, "convolutions of each of the widths 3, 4 and 5"] = 100,
-    dropout: Annotated[float, "share of features left out in training"] = 0.0,
+    vocabulary: Annotated[int, "Number of different tokens, including 0 for padding"],
+    embedding: Annotated[int, "Number of features of a token"] = 100,
+    maps: Annotated[int, "Number of convolutions of each of the widths 3, 4 and 5"] = 100,
+    dropout: Annotated[float, "Share of features dropped in training"] = 0.0,
 ) -> Build:
-    """Convolutions of three widths over word vectors: Fed-OGD's on AG_NEWS."""
+    """Convolutions of three widths over word vectors, used by Fed-OGD on AG_NEWS."""
     check_token_shape("textcnn", shape, TextCNN.shortest)
     for flag, value, least in (("vocabulary", vocabulary, 2), ("embedding", embedding, 1), ("maps", maps, 1)):
         check_at_least(flag, value, least)
