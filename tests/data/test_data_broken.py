@@ -59,7 +59,7 @@ LYING = bytes([0, 0, 8, 3]) + struct.pack(">III", 4_000_000_000, 28, 28)
         (idx(np.zeros(12)), "begins with 00 00 08 01, not 00 00 08 03"),
         (bytes([0, 0, 13, 3]) + bytes(12), "begins with 00 00 0d 03"),
         (b"", "begins with nothing"),
-        (idx(np.zeros((3, 28, 28))), "train-labels-idx1-ubyte is int64 12|wants one number for each of the 3"),
+        (idx(np.zeros((3, 28, 28))), "train-labels-idx1-ubyte is int64 12|expected one number for each of the 3"),
     ],
 )
 def test_an_idx_file_that_lies_is_refused_without_making_what_it_claims(
@@ -200,7 +200,7 @@ def test_a_broken_svhn_is_refused_with_what_is_wrong(folder: Path) -> None:
     whole = file.read_bytes()
     for n in (2000, len(whole) - 40, len(whole) - 3):
         file.write_bytes(whole[:n])
-        refused("svhn", "train_32x32.mat: is torn, it ends in the middle of a variable; get it again")
+        refused("svhn", "train_32x32.mat: is truncated in the middle of a variable; get it again")
     file.write_bytes(b"MATLAB 7.3 MAT-file".ljust(124) + b"\0\2IM" + bytes(300))
     refused("svhn", "train_32x32.mat: is no MATLAB file of version 5 to 7")
     file.write_bytes(b"MATLAB no more" + bytes(300))

@@ -323,7 +323,7 @@ def test_two_copies_side_by_side_are_refused(folder: Path, name: str) -> None:
     at, make = COPIES[name]
     for below in ("one", "two"):
         write(folder / at / below, make()[0])
-    refused(name, rf"{at}: its files lie in one/ and in two/ as well; leave one of these copies$")
+    refused(name, rf"{at}: its files are in both one/ and two/; delete one of these copies$")
 
 
 def test_batches_that_are_missing_are_not_taken_from_a_copy(folder: Path) -> None:
@@ -347,7 +347,7 @@ def test_a_copy_in_an_archive_is_passed_over_or_refused_where_it_comes_first(fol
     if below == "zz":
         same(load("cifar10"), m)
     else:
-        refused("cifar10", "lie in cifar-10-batches-py/ and in cifar-10-batches-py/a copy/ as well; leave one")
+        refused("cifar10", "are in both cifar-10-batches-py/ and cifar-10-batches-py/a copy/; delete one")
 
 
 def test_femnist_at_the_top_comes_before_femnist_further_down(folder: Path) -> None:

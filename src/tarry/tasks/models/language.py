@@ -74,7 +74,7 @@ _ATTENTION += (("query_key_value",), ("c_attn",), ("query_proj", "value_proj"), 
 
 @dataclass(frozen=True)
 class Adapter:
-    """LoRA's rank (0: train everything), α, and the dropout of its inputs; dropout 0 also disables the encoder's dropout."""
+    """LoRA's rank (0: train everything), α, and the dropout of its inputs; 0 disables the encoder's too."""
 
     rank: int = 8
     alpha: float = 16
@@ -138,7 +138,7 @@ def _installed(known: KnownModel) -> Path | None:
 
 @contextmanager
 def _library(source: ModelSource, adapter: Adapter | None = None) -> Iterator[Any]:
-    """Yield the transformers library, silenced; its errors become BadInput. PEFT is imported at once if it is needed."""
+    """Yield the transformers library, silenced; its errors become BadInput. Imports PEFT at once if needed."""
     try:
         import transformers
         from safetensors import SafetensorError
@@ -342,8 +342,8 @@ class _TiedModule(nn.Module):
     def scores(self, x: Tensor, inputs: dict[str, Any]) -> Tensor:
         """Return the model's logits.
 
-        Attention uses plain matrix products if the pass is traced or has dropout: fused kernels cannot be stacked and draw
-        their own random numbers.
+        Attention uses plain matrix products if the pass is traced or has dropout: fused kernels cannot be stacked and
+        draw their own random numbers.
         """
         with sdpa_kernel(SDPBackend.MATH) if _is_traced(x) or (self.training and self._noisy) else nullcontext():
             out: Tensor = self.model(**inputs).logits

@@ -1,16 +1,16 @@
 """SL-ViT, a vision transformer for small data sets. S. H. Lee, S. Lee, B. C. Song 2021, Vision Transformer for
 Small-Size Datasets; FedSOL's Table 3.
 
-    Shifted Patch Tokenization    an image and its four copies, shifted by half a patch along the diagonals, are cut into
+    Shifted Patch Tokenization    an image and its four copies, shifted by half a patch along diagonals, are cut into
                                   patches together; LayerNorm and a linear map make a token of each
     Locality Self-Attention       softmax over q·k times a learned scale (one per head, initially 1/√d), and no token
                                   attends to itself
 
 Otherwise ViT (Dosovitskiy et al. 2021): class token, learnt positions, LayerNorm first, GELU. Sizes are those of Lee et
 al.: 9 layers of 192 features, 12 heads of 16, 384 hidden units, patches of 4 pixels for 32×32 images, 8 for 64×64; no
-dropout. FedSOL's text gives none; its public code has patch=8, head=64, hidden=192, one scale a layer, and copies shifted
-by one pixel up, down, left and right. Scales and copies are those of Lee et al. here. As in FedSOL, smaller images are
-enlarged to 32×32.
+dropout. FedSOL's text gives none; its public code has patch=8, head=64, hidden=192, one scale a layer, and copies
+shifted by one pixel up, down, left and right. Scales and copies are those of Lee et al. here. As in FedSOL, smaller
+images are enlarged to 32×32.
 """
 
 from __future__ import annotations
