@@ -27,7 +27,7 @@ CifarBatch = tuple[AnyArray, AnyArray]  # rows of 3,072 bytes, labels
 
 
 def read_pickles(path: Path, flag: str, *, fine: bool = False) -> ArrayDataset:
-    """`cifar-10-batches-py` or (`fine`) `cifar-100-python`, as folder or archive."""
+    """Return the examples of `cifar-10-batches-py` or (`fine`) `cifar-100-python`, a folder or an archive."""
     train, test = (("train",), "test") if fine else (_TRAIN10, "test_batch")
     found = named_files(path, (*train, test), flag, most=_MOST_BYTES)
     key = "fine_labels" if fine else "labels"
@@ -39,7 +39,7 @@ def read_pickles(path: Path, flag: str, *, fine: bool = False) -> ArrayDataset:
 
 
 def read_binary(path: Path, flag: str, *, fine: bool = False) -> ArrayDataset:
-    """`cifar-10-batches-bin` or (`fine`) `cifar-100-binary`, as folder or archive."""
+    """Return the examples of `cifar-10-batches-bin` or (`fine`) `cifar-100-binary`, a folder or an archive."""
     train, test = (("train.bin",), "test.bin") if fine else (tuple(f"{n}.bin" for n in _TRAIN10), "test_batch.bin")
     found = named_files(path, (*train, test), flag, most=_MOST_BYTES)
     first = 2 if fine else 1
@@ -84,5 +84,5 @@ def _arrays(train: list[CifarBatch], test: CifarBatch, flag: str) -> ArrayDatase
 
 
 def _images(rows: AnyArray) -> AnyArray:
-    """Planes one after the other to pixels: N×H×W×C."""
+    """Return planes stored one after the other as pixels: N×H×W×C."""
     return np.ascontiguousarray(rows.reshape(-1, 3, _SIDE, _SIDE).transpose(0, 2, 3, 1))

@@ -35,12 +35,12 @@ Decode = Callable[[bytes, str], bytes]
 
 
 def read_cinic10(path: Path, flag: str) -> ArrayDataset:
-    """CINIC-10 as folder or archive."""
+    """Return the examples of CINIC-10, a folder or an archive."""
     return _read(path, flag, side=32, parts=("train", "test"), classes=_CINIC10)
 
 
 def read_tiny_imagenet(path: Path, flag: str) -> ArrayDataset:
-    """tiny-imagenet-200 as folder or archive."""
+    """Return the examples of tiny-imagenet-200, a folder or an archive."""
     return _read(path, flag, side=64, parts=("train", "val"))
 
 

@@ -27,7 +27,7 @@ _MOST_BYTES = 256 << 20
 
 
 def read_har_npz(path: Path, flag: str) -> ArrayDataset:
-    """har.npz, its series channels first: the shorter of the two axes is the channels'."""
+    """Return the examples of har.npz with channels first: the shorter of the two axes is that of the channels."""
     a = read_npz(path, flag)
     if a.x_train.ndim != 3 or a.x_train.dtype != np.float32:
         shape = "×".join(map(str, a.x_train.shape))
@@ -39,7 +39,7 @@ def read_har_npz(path: Path, flag: str) -> ArrayDataset:
 
 
 def read_har(path: Path, flag: str) -> ArrayDataset:
-    """`UCI HAR Dataset` as folder or archive, also inside the archive that the repository hands out today."""
+    """Return the examples of `UCI HAR Dataset`, a folder or an archive, also inside the archive distributed today."""
     found = _contents(path, flag)
     (x, y, who), (xt, yt, _) = (_part(found, part, flag) for part in ("train", "test"))
     arrays = check_split((x, y), (xt, yt), flag, ("train signals", "y_train.txt", "test signals", "y_test.txt"))

@@ -28,7 +28,7 @@ _GZIP = b"\x1f\x8b"
 
 
 def read_idx(path: Path, flag: str) -> ArrayDataset:
-    """The four files of a folder, each packed by gzip or not, whatever its name says."""
+    """Return the examples of the four files of a folder, each compressed by gzip or not, independent of its name."""
     a, b, c, d = (_file(path, name, axes, flag) for name, axes in zip(_FILES, (3, 1, 3, 1), strict=True))
     return check_split((a, b), (c, d), flag, _FILES)
 

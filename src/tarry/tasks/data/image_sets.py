@@ -1,4 +1,4 @@
-"""The sets of images and series in the catalogue."""
+"""Image and series data sets of the catalog."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _add(
     hub: HubSource | None = None,
     npz: ArrayReader = read_image_npz,
 ) -> None:
-    """A set of images of this height, width and channels, so many to train on and to test; None where it varies."""
+    """Add a set of images to the catalog. `shape` (height, width, channels) and `examples` are None where they vary."""
 
     def checked(arrays: ArrayDataset, flag: str) -> ArrayDataset:
         check_classes(arrays, classes, flag, name)
@@ -82,7 +82,7 @@ _add(
 )
 _add(
     "cifar10",
-    "photographs, 32×32 colour, 10 classes: 50,000 / 10,000",
+    "photographs, 32×32 color, 10 classes: 50,000 / 10,000",
     10,
     FileFormat(
         ("cifar-10-batches-py", "cifar-10-python.tar.gz", "cifar10/", "CIFAR10/"), read_pickles, ("data_batch_1",)
@@ -99,7 +99,7 @@ _add(
 )
 _add(
     "cifar100",
-    "photographs, 32×32 colour, 100 classes: 50,000 / 10,000",
+    "photographs, 32×32 color, 100 classes: 50,000 / 10,000",
     100,
     FileFormat(
         ("cifar-100-python", "cifar-100-python.tar.gz", "cifar100/", "CIFAR100/"),
@@ -120,7 +120,7 @@ _add(
 )
 _add(
     "svhn",
-    "digits of house numbers, 32×32 colour, 10 classes: 73,257 / 26,032",
+    "digits of house numbers, 32×32 color, 10 classes: 73,257 / 26,032",
     10,
     FileFormat(("./",), read_svhn, SVHN_FILES),
     shape=(32, 32, 3),
@@ -132,7 +132,7 @@ _add(
 )
 _add(
     "cinic10",
-    "photographs of CIFAR-10 and ImageNet, 32×32 colour, 10 classes: 90,000 / 90,000 (valid/ is not used)",
+    "photographs of CIFAR-10 and ImageNet, 32×32 color, 10 classes: 90,000 / 90,000 (valid/ is not used)",
     10,
     FileFormat(("CINIC-10", "CINIC-10.tar.gz", "cinic-10", "CINIC10", "cinic10/"), read_cinic10, ("train",)),
     shape=(32, 32, 3),
@@ -143,7 +143,7 @@ _add(
 )
 _add(
     "pathmnist",
-    "stained tissue of the colon, 28×28 colour, 9 classes: 100,000 (training and validation) / 7,180",
+    "stained tissue of the colon, 28×28 color, 9 classes: 100,000 (training and validation) / 7,180",
     9,
     shape=(28, 28, 3),
     examples=(100_000, 7180),
@@ -177,7 +177,7 @@ _add(
 )
 _add(
     "stl10",
-    "photographs, 96×96 colour, 10 classes: 5,000 / 8,000, and 100,000 without labels (--unlabelled stl10)",
+    "photographs, 96×96 color, 10 classes: 5,000 / 8,000, and 100,000 without labels (--unlabelled stl10)",
     10,
     FileFormat(("stl10_binary", "stl10_binary.tar.gz", "stl10/", "STL10/"), read_stl10, ("train_X.bin",)),
     shape=(96, 96, 3),
@@ -189,7 +189,7 @@ _add(
 )
 _add(
     "tiny_imagenet",
-    "photographs, 64×64 colour, 200 classes: 100,000 / 10,000",
+    "photographs, 64×64 color, 200 classes: 100,000 / 10,000",
     200,
     FileFormat(
         ("tiny-imagenet-200", "tiny-imagenet-200.zip", "tiny_imagenet/", "tiny-imagenet/"),

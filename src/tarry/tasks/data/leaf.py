@@ -27,7 +27,7 @@ LeafExamples = tuple[AnyArray, Labels, Labels]  # images, labels, writers
 
 
 def read_femnist(path: Path, flag: str) -> ArrayDataset:
-    """train/*.json and test/*.json of a folder, or all_data/*.json, writers as groups."""
+    """Return the examples of train/*.json and test/*.json, or of all_data/*.json, with writers as groups."""
     writers: dict[str, int] = {}
     train, test = _part(path, "train", writers, flag), _part(path, "test", writers, flag)
     if train is not None and test is not None:

@@ -157,7 +157,7 @@ _sets: dict[str, DataSet] = {}
 
 def add_set(made: DataSet) -> DataSet:
     """Add a set to the catalog. Its name must be new."""
-    assert made.name not in _sets, f"data set {made.name!r} is in the catalogue twice"
+    assert made.name not in _sets, f"data set {made.name!r} is in the catalog twice"
     _sets[made.name] = made
     return made
 

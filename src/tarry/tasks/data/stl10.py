@@ -26,7 +26,7 @@ _FILES = ("train_X.bin", "train_y.bin", "test_X.bin", "test_y.bin")
 
 
 def read_stl10(path: Path, flag: str) -> ArrayDataset:
-    """The labeled parts of `stl10_binary`, as folder or archive."""
+    """Return the labeled parts of `stl10_binary`, a folder or an archive."""
     found = named_files(path, _FILES, flag, most=_MOST_BYTES)
     parts = []
     for part in ("train", "test"):
@@ -39,7 +39,7 @@ def read_stl10(path: Path, flag: str) -> ArrayDataset:
 
 
 def read_unlabeled(path: Path, flag: str, chosen: Callable[[int], list[int]]) -> npt.NDArray[np.uint8]:
-    """Some images of the unlabelled part, N×H×W×C: `chosen` says which of how many; of a folder no other is read."""
+    """Return images of the unlabeled part, N×H×W×C. `chosen` maps their number to the indices to read."""
     file = path / UNLABELED
     if file.is_file():
         size = file.stat().st_size

@@ -21,7 +21,7 @@ _MOST_IMAGES = 1_000_000  # the extra part, the largest, has 531,131
 
 
 def read_svhn(path: Path, flag: str) -> ArrayDataset:
-    """train_32x32.mat and test_32x32.mat of a folder."""
+    """Return the examples of train_32x32.mat and test_32x32.mat of a folder."""
     train, test = (_part(path / name, f"{flag}: {name}") for name in FILES)
     return check_split(train, test, flag, ("training X", "training y", "test X", "test y"))
 
@@ -61,9 +61,10 @@ def _variables(path: Path, where: str) -> tuple[AnyArray, AnyArray]:
 
 
 def _is_truncated(path: Path) -> bool:
-    """Whether the file ends before its last variable does (MAT-File Format, level 5).
+    """Return whether the file ends before its last variable does (MAT-File Format, level 5).
 
-    After 128 bytes each variable says its kind and length in 8; if it is not compressed, zeros fill it up to eights.
+    After a header of 128 bytes, each variable begins with its kind and length in 8 bytes. Uncompressed variables are
+    padded with zeros to a multiple of 8 bytes.
     """
     with path.open("rb") as file:
         order = {b"\0\1IM": "<", b"\1\0MI": ">"}.get(file.read(128)[124:])

@@ -66,7 +66,7 @@ def post_of(row: RawRow) -> Text:
 
 
 def news_of(row: RawRow) -> Text:
-    """Title, where there is one, and description; a backslash in them stands for a line's end."""
+    """Return title (if there is one) and description. A backslash in them stands for a line break."""
     return " ".join(str(part) for part in (row.get("title"), text_field(row, "text")) if part).replace("\\", " ")
 
 
@@ -127,7 +127,7 @@ def row_errors(where: str, row: RawRow, flag: str, wants: str = "") -> Iterator[
 
 
 def question_jsonl(path: Path, flag: str) -> TextDataset:
-    """GSM8K's own train.jsonl and test.jsonl."""
+    """Return the examples of GSM8K's own train.jsonl and test.jsonl."""
     rows = []
     for name, text in _read_texts(path, ("train.jsonl", "test.jsonl"), flag).items():
         for i, row in _json_rows(text, f"{flag}: {name}"):
@@ -150,7 +150,7 @@ def _json_rows(text: str, flag: str) -> Iterator[tuple[int, RawRow]]:
 
 
 def _read_texts(path: Path, names: Sequence[str], flag: str, perhaps: Sequence[str] = ()) -> dict[str, str]:
-    """These files of a folder (not of its sub-folders) or of an archive; those of `perhaps` where they are there."""
+    """Return these files of a folder (not of its sub-folders) or of an archive, and those of `perhaps` that exist."""
     wanted = (*names, *perhaps)
     if path.is_dir():
         found = {name: _read_bytes(path / name, flag) for name in wanted if isfile(path / name)}
@@ -181,7 +181,7 @@ def _decode(content: bytes, flag: str) -> str:
 
 
 def math_json(path: Path, flag: str) -> TextDataset:
-    """MathInstruct: a question's class is the collection it was taken from. There is no test set."""
+    """Return MathInstruct. The class of a question is the collection that it was taken from. There is no test set."""
     try:
         rows = json.loads(_read_text(path, flag))
     except (ValueError, RecursionError) as e:
@@ -195,7 +195,7 @@ def math_json(path: Path, flag: str) -> TextDataset:
 
 
 def newsgroups(classes: Sequence[str]) -> TextReader:
-    """20news-bydate-train and 20news-bydate-test, in a folder or a tar archive, each with all groups."""
+    """Return a reader of 20news-bydate-train and 20news-bydate-test, folder or tar archive, each with all groups."""
 
     def read(path: Path, flag: str) -> TextDataset:
         places = [path / part for part in _BYDATE] if path.is_dir() else [path]
@@ -224,13 +224,13 @@ def _is_post(name: str) -> bool:
 
 
 def _group(place: Path, name: str) -> tuple[str, str, str]:
-    """Split, newsgroup and number of a post."""
+    """Return split, newsgroup and number of a post."""
     folder, group, number = f"{place.name}/{name}".split("/")[-3:]
     return folder.rpartition("-")[2], group, number
 
 
 def ag_csv(classes: Sequence[str]) -> TextReader:
-    """train.csv and test.csv of a folder: the class from 1 up, title, description; with a header at Kaggle."""
+    """Return a reader of train.csv and test.csv: the class from 1 up, title, description; Kaggle's has a header."""
 
     def read(path: Path, flag: str) -> TextDataset:
         rows, found = [], _read_texts(path, ("train.csv", "test.csv"), flag)
@@ -251,7 +251,7 @@ def ag_csv(classes: Sequence[str]) -> TextReader:
 
 
 def banking_csv(n: int) -> TextReader:
-    """train.csv and test.csv of a folder, with the columns text and category, of which there are `n`."""
+    """Return a reader of train.csv and test.csv with the columns text and category, which has `n` values."""
 
     def read(path: Path, flag: str) -> TextDataset:
         found = _read_texts(path, ("train.csv", "test.csv"), flag)
@@ -271,7 +271,7 @@ def banking_csv(n: int) -> TextReader:
 
 
 def _csv_rows(text: str, flag: str) -> Iterator[tuple[int, list[str]]]:
-    """The rows of a table that are not blank, each with the number of its last line; quotes must be in pairs."""
+    """Yield the rows of a table that are not blank, each with the number of its last line. Quotes must be in pairs."""
     csv.field_size_limit(_CSV_LIMIT)
     rows = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
@@ -281,14 +281,14 @@ def _csv_rows(text: str, flag: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def msr_txt(path: Path, flag: str) -> TextDataset:
-    """msr_paraphrase_train.txt and msr_paraphrase_test.txt of a folder."""
+    """Return the examples of msr_paraphrase_train.txt and msr_paraphrase_test.txt of a folder."""
     names = {f"msr_paraphrase_{split}.txt": split for split in ("train", "test")}
     tables = {names[name]: text for name, text in _read_texts(path, tuple(names), flag).items()}
     return gather_texts(_paraphrases(tables, flag), flag, ["different", "paraphrase"])
 
 
 def glue_tsv(kind: str, classes: Sequence[str]) -> TextReader:
-    """train.tsv, dev.tsv and, where it is there, test.tsv of a folder: `kind` mrpc or sst2."""
+    """Return a reader of train.tsv, dev.tsv and, if it exists, test.tsv of a folder. `kind` is mrpc or sst2."""
 
     def read(path: Path, flag: str) -> TextDataset:
         names = {"train.tsv": "train", "dev.tsv": "validation", "test.tsv": "test"}
@@ -317,7 +317,7 @@ def _digit(text: str | None) -> int | str | None:
 
 
 def _tab_rows(text: str, wanted: Sequence[str], flag: str) -> Iterator[dict[str, str]]:
-    """The lines of a table by its header; quotes are letters like others."""
+    """Yield the lines of a table as dictionaries by its header. Quotes are ordinary characters."""
     header, *lines = text.rstrip("\n").split("\n")
     names = header.rstrip("\r").split("\t")
     if missing := [name for name in wanted if name not in names]:

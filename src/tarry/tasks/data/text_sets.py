@@ -1,4 +1,4 @@
-"""The text sets of the catalogue."""
+"""Text data sets of the catalog."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _hub_source(
     config: str | None = None,
     n: int = 0,
 ) -> HubSource:
-    """A set of texts at the hub: what `row` makes of a row and its split."""
+    """Return the source of a set of texts at the hub. `row` converts a split and a row to an example."""
 
     def read(flag: str) -> TextDataset:
         splits = download(id, config, flag)
