@@ -192,7 +192,7 @@ def test_such_a_file_may_have_pairs_names_of_classes_and_a_part_without_labels(f
     assert task.model()(train_of(task)[0]).shape == (3, 3)
 
 
-WANTED = r"wants split \(train, test or validation\), y, and text, or s1 and s2"
+WANTED = r"expected split \(train, test or validation\), y, and text, or s1 and s2"
 
 
 @pytest.mark.parametrize(

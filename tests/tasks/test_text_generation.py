@@ -220,7 +220,7 @@ def test_what_cannot_be_done_is_said(folder: Path) -> None:
         ({"length": 65}, "--task.length 65: --task.model .* reads at most 64 tokens"),
         ({"prompt": 0}, "--task.prompt 0: must be 1 or more"),
         ({"lora": -1}, "--task.lora -1"),
-        ({"unlabelled": 60}, "--task.unlabelled 60: leaves none of the 60 training questions of gsm8k"),
+        ({"unlabelled": 60}, "--task.unlabelled 60: leaves none of 60 training questions of gsm8k"),
     ):
         with pytest.raises(BadInput, match=words):
             build(folder, **params)

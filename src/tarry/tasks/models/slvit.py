@@ -7,8 +7,8 @@ Small-Size Datasets; FedSOL's Table 3.
                                   attends to itself
 
 Otherwise ViT (Dosovitskiy et al. 2021): class token, learned positions, LayerNorm first, GELU. Sizes are those of Lee
-et al.: 9 layers of 192 features, 12 heads of 16, 384 hidden units, patches of 4 pixels for 32×32 images, 8 for 64×64; no
-dropout. FedSOL's text gives none; its public code has patch=8, head=64, hidden=192, one scale a layer, and copies
+et al.: 9 layers of 192 features, 12 heads of 16, 384 hidden units, patches of 4 pixels for 32×32 images, 8 for 64×64;
+no dropout. FedSOL's text gives none; its public code has patch=8, head=64, hidden=192, one scale a layer, and copies
 shifted by one pixel up, down, left and right. Scales and copies are those of Lee et al. here. As in FedSOL, smaller
 images are enlarged to 32×32.
 """
