@@ -155,11 +155,11 @@ class DataSet:
 _sets: dict[str, DataSet] = {}
 
 
-def add_set(made: DataSet) -> DataSet:
+def add_set(data_set: DataSet) -> DataSet:
     """Add a set to the catalog. Its name must be new."""
-    assert made.name not in _sets, f"data set {made.name!r} is in the catalog twice"
-    _sets[made.name] = made
-    return made
+    assert data_set.name not in _sets, f"data set {data_set.name!r} is in the catalog twice"
+    _sets[data_set.name] = data_set
+    return data_set
 
 
 def catalog() -> dict[str, DataSet]:
@@ -205,18 +205,20 @@ def fetch(name: str, *, hub: bool = False) -> Any:
     """Return the contents of a data set: from TARRY_DATA, else from the hub if asked for. Raise BadInput otherwise."""
     if name not in _sets:
         raise BadInput(f"--task {name}: there is no such data set.{near(name, _sets)}")
-    made = _sets[name]
-    if (found := made.find()) is not None:
+    data_set = _sets[name]
+    if (found := data_set.find()) is not None:
         path, form = found
         where = os.path.relpath(path, data_folder())
-        return _check_sizes(made, name if where == "." else where, form.read(path, f"--task {name}: {path}"))
-    asked = hub or _hub_enabled()
-    if made.hub is None or not asked:
-        raise BadInput(f"--task {name}: {missing(made, asked=asked)}")
+        return _check_sizes(data_set, name if where == "." else where, form.read(path, f"--task {name}: {path}"))
+    hub_requested = hub or _hub_enabled()
+    if data_set.hub is None or not hub_requested:
+        raise BadInput(f"--task {name}: {missing(data_set, hub_requested=hub_requested)}")
     try:
-        return _check_sizes(made, made.hub.id, made.hub.read(f"--task {name}: {made.hub.id} of the Hugging Face hub"))
+        return _check_sizes(
+            data_set, data_set.hub.id, data_set.hub.read(f"--task {name}: {data_set.hub.id} of the Hugging Face hub")
+        )
     except BadInput as e:
-        raise BadInput(f"{e}. And {missing(made, asked=True)}") from e
+        raise BadInput(f"{e}. And {missing(data_set, hub_requested=True)}") from e
 
 
 def _hub_enabled() -> bool:
@@ -224,11 +226,11 @@ def _hub_enabled() -> bool:
 
 
 def is_absent(name: str, *, hub: bool = False) -> str | None:
-    """Return the text of `missing` for a set that is not in TARRY_DATA and not asked for at the hub, else None."""
-    made, asked = _sets.get(name), hub or _hub_enabled()
-    if made is None or made.find() is not None or (made.hub is not None and asked):
+    """Return the text of `missing` for a set that is not in TARRY_DATA and not requested from the hub, else None."""
+    data_set, hub_requested = _sets.get(name), hub or _hub_enabled()
+    if data_set is None or data_set.find() is not None or (data_set.hub is not None and hub_requested):
         return None
-    return missing(made, asked=asked)
+    return missing(data_set, hub_requested=hub_requested)
 
 
 def load(name: str, *, hub: bool = False) -> ArrayDataset:
@@ -259,12 +261,12 @@ def add_notice(sentence: str) -> None:
         collected[0].append(sentence)
 
 
-def _check_sizes(made: DataSet, where: str, found: Any) -> Any:
+def _check_sizes(data_set: DataSet, where: str, found: Any) -> Any:
     """Return what was found. Add a notice if it is not the whole set."""
-    if not made.sizes or (collected := _collected.get()) is None:
+    if not data_set.sizes or (collected := _collected.get()) is None:
         return found
     train, test = (found.y_train, found.y_test) if isinstance(found, ArrayDataset) else (found.train, found.test)
-    if (notice := made.size_notice(len(train), len(test), collected[1])) is not None:
+    if (notice := data_set.size_notice(len(train), len(test), collected[1])) is not None:
         add_notice(f"{where}: {notice}")
     return found
 
@@ -282,21 +284,21 @@ def without_flags() -> Iterator[None]:
         _flags.reset(token)
 
 
-def missing(made: DataSet, *, asked: bool = False) -> str:
+def missing(data_set: DataSet, *, hub_requested: bool = False) -> str:
     """Return one message: which files are looked for and where, how to get them, what can replace them.
 
-    `asked` says that the user asked for the hub.
+    `hub_requested` says that the user asked for the hub.
     """
     flags = _flags.get()
-    forms = "; or ".join(form.words for form in made.forms)
+    forms = "; or ".join(form.words for form in data_set.forms)
     hub = ""
-    if made.hub is None and asked:
+    if data_set.hub is None and hub_requested:
         hub = " The Hugging Face hub is not asked for it: no copy is known there."
-    elif made.hub is not None and not asked:
+    elif data_set.hub is not None and not hub_requested:
         how = "TARRY_HUB=1 or --task.hub true" if flags else "TARRY_HUB=1"
-        hub = f" Or {how} fetches {made.hub.id} from the Hugging Face hub."
-    stand_in = f" What stands in: {made.stand_in}." if flags else ""
+        hub = f" Or {how} fetches {data_set.hub.id} from the Hugging Face hub."
+    stand_in = f" What stands in: {data_set.stand_in}." if flags else ""
     return (
-        f"the data set is not there. {where_data_is()} Put there (or in its folder {' or '.join(made.places)}):"
-        f" {forms}. Get it: {made.get}.{hub}{stand_in}"
+        f"the data set is not there. {where_data_is()} Put there (or in its folder {' or '.join(data_set.places)}):"
+        f" {forms}. Get it: {data_set.get}.{hub}{stand_in}"
     )

@@ -182,10 +182,10 @@ def _load_error(source: ModelSource, e: Exception) -> str:
 def tokenizer_of(name: str) -> Any:
     """Return the model's own fast tokenizer."""
     source = find_source(name)
-    made = _read_cached("AutoTokenizer", source) if source.gguf else _read("AutoTokenizer", source)
-    if not made.is_fast:
+    tokenizer = _read_cached("AutoTokenizer", source) if source.gguf else _read("AutoTokenizer", source)
+    if not tokenizer.is_fast:
         raise BadInput(f"--task.model {name}: has no fast tokenizer (tokenizer.json)")
-    return made
+    return tokenizer
 
 
 def _read(kind: str, source: ModelSource) -> Any:
@@ -323,10 +323,10 @@ class _TiedModule(nn.Module):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _TiedModule:
         memo.update((id(p), p) for p in self.parameters() if not p.requires_grad)
-        made = type(self).__new__(type(self))
-        memo[id(self)] = made
-        made.__dict__ = copy.deepcopy(self.__dict__, memo)
-        return made
+        duplicate = type(self).__new__(type(self))
+        memo[id(self)] = duplicate
+        duplicate.__dict__ = copy.deepcopy(self.__dict__, memo)
+        return duplicate
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> _TiedModule:
         """Apply `fn` as every module does. After a move to another device, frozen tensors are not shared."""
