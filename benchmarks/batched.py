@@ -33,13 +33,13 @@ from record import write
 from tarry.core.layout import Layout
 from tarry.core.local_rule import LocalRule
 from tarry.core.optim import optimiser
-from tarry.core.tickets import Job
-from tarry.executors.batched.trainer import Trainer
+from tarry.core.tickets import VisitJob
+from tarry.executors.batched.trainer import BatchedTrainer
 from tarry.methods import methods
 from tarry.tasks.models import LeNet5, McMahanCNN, ResNet, mlp
-from tarry.training.flat_model import Bound
-from tarry.training.visit import Work, train
-from tarry.vector.process import keep_memory
+from tarry.training.flat_model import FlatModel
+from tarry.training.visit import LocalWork, train
+from tarry.vector.process import tune_malloc
 
 _TURN = 0.2  # seconds at least: what was idle takes a while to be at its best
 
@@ -121,7 +121,7 @@ CPU = [
 ]
 
 
-def setting(row: Row, device: str) -> tuple[tarry.Task, Bound, LocalRule, Work, list[Job]]:
+def setting(row: Row, device: str) -> tuple[tarry.Task, FlatModel, LocalRule, LocalWork, list[VisitJob]]:
     torch.manual_seed(0)
     sizes = [row.batch * min(row.steps, 20)] * row.in_flight
     if row.unequal:
@@ -133,15 +133,17 @@ def setting(row: Row, device: str) -> tuple[tarry.Task, Bound, LocalRule, Work, 
     module = row.model().to(device)
     layout = Layout.of(module)
     much = {"epochs": 1, "steps": None} if row.unequal else {"epochs": None, "steps": row.steps}
-    work = Work(optimiser("sgd", lr=0.01), batch=row.batch, **much)  # type: ignore[arg-type]
-    bound = Bound(module, layout, task, work.optimiser)
+    work = LocalWork(optimiser("sgd", lr=0.01), batch=row.batch, **much)  # type: ignore[arg-type]
+    bound = FlatModel(module, layout, task, work.optimiser)
     rule = methods.build(row.method).local
     sent = layout.read(module, torch.float32)
     payload = {k: torch.randn(layout.n_params, device=device) * 1e-3 for k in rule.needs}
-    return task, bound, rule, work, [Job(i, i, 0, sent, payload) for i in range(row.in_flight)]
+    return task, bound, rule, work, [VisitJob(i, i, 0, sent, payload) for i in range(row.in_flight)]
 
 
-def bare(row: Row, module: nn.Module, first: Mapping[str, Tensor], task: tarry.Task, work: Work, device: str) -> int:
+def bare(
+    row: Row, module: nn.Module, first: Mapping[str, Tensor], task: tarry.Task, work: LocalWork, device: str
+) -> int:
     """Plain training, some clients one after the other, each from the first state on: how many steps."""
     every, done = max(1, row.in_flight // 4), 0
     for x, y in list(task.clients)[every - 1 :: every]:
@@ -157,7 +159,7 @@ def bare(row: Row, module: nn.Module, first: Mapping[str, Tensor], task: tarry.T
     return done
 
 
-def eager(jobs: Sequence[Job], bound: Bound, rule: LocalRule, work: Work) -> int:
+def eager(jobs: Sequence[VisitJob], bound: FlatModel, rule: LocalRule, work: LocalWork) -> int:
     """A rule that is not plain training, by the project's own loop, one by one."""
     return sum(train(j, bound, rule=rule, work=work, seed=0).n_steps for j in jobs[:: max(1, len(jobs) // 4)])
 
@@ -173,13 +175,15 @@ def rate(turn: Callable[[], int], device: str) -> float:
     return done / took
 
 
-def differs(trainer: Trainer, jobs: Sequence[Job], bound: Bound, rule: LocalRule, work: Work) -> float:
+def differs(
+    trainer: BatchedTrainer, jobs: Sequence[VisitJob], bound: FlatModel, rule: LocalRule, work: LocalWork
+) -> float:
     """The largest difference of an update to the same trained alone, in its own size: of three clients after 3 steps.
 
     More steps would show how training blows up any rounding, whoever trains.
     """
     short = replace(work, epochs=None, steps=3)
-    together = dict(zip((j.number for j in jobs), trainer.shortened(3).train(jobs), strict=True))
+    together = dict(zip((j.number for j in jobs), trainer.with_max_steps(3).train(jobs), strict=True))
     far = 0.0
     for j in [jobs[i] for i in sorted({0, len(jobs) // 2, len(jobs) - 1})]:
         alone = train(j, bound, rule=rule, work=short, seed=0).delta
@@ -210,7 +214,7 @@ def in_turns(
     return rates
 
 
-def _steps(trainer: Trainer, jobs: Sequence[Job]) -> int:
+def _steps(trainer: BatchedTrainer, jobs: Sequence[VisitJob]) -> int:
     return sum(t.n_steps for t in trainer.train(jobs))
 
 
@@ -229,7 +233,7 @@ def measure(row: Row, o: Any) -> list[dict[str, Any]]:
     for lanes in o.lanes:
         for size in o.size:
             _allow_tf32(not exact)
-            trainer = Trainer(
+            trainer = BatchedTrainer(
                 bound, rule=rule, work=work, seed=0, lanes=lanes, size=size or None, compiled=o.compile,
                 bf16=row.precision == "bf16", channels_last=o.channels_last,
                 own_conv=("numba" if on_cpu else "Triton") if o.own_conv else "",
@@ -270,7 +274,7 @@ def main() -> None:
     parser.add_argument("--cudnn-benchmark", action="store_true")
     parser.add_argument("--rounds", type=int, default=3)
     o = parser.parse_args()
-    keep_memory()
+    tune_malloc()
     torch.set_num_threads(1)
     torch.backends.cudnn.benchmark = o.cudnn_benchmark
     rows: list[dict[str, Any]] = []

@@ -34,8 +34,21 @@ Written by `benchmarks/page.py` from `benchmarks/results/`, which `make bench` a
 not by hand. Ratios are within one run on one machine, so that they can be compared with those of another machine;
 speeds cannot.
 """
-ORDER = ("overhead", "cpu", "gpu", "peers", "server", "local", "scale", "engine", "cache", "ray", "federation")
-RATIOS = ("ratio", "copies", "of plain SGD")  # what a bar is for
+ORDER = (
+    "startup",
+    "overhead",
+    "cpu",
+    "gpu",
+    "peers",
+    "server",
+    "local",
+    "scale",
+    "engine",
+    "cache",
+    "ray",
+    "federation",
+)
+RATIOS = ("ratio", "copies", "of plain SGD", "seconds")  # the columns that a bar is for
 MODELS = {"mlp": "digits' MLP, batch 32", "lenet5": "LeNet5", "cnn": "McMahan's CNN, batch 50", "resnet18": "ResNet18"}
 NOTES = {
     "peers": "LeNet5 (44,190 weights), 100 clients, batch 20, one local epoch of SGD, 10 clients a round or in flight,"
