@@ -134,7 +134,7 @@ def setting(row: Row, device: str) -> tuple[tarry.Task, FlatModel, LocalRule, Lo
     layout = Layout.of(module)
     much = {"epochs": 1, "steps": None} if row.unequal else {"epochs": None, "steps": row.steps}
     work = LocalWork(make_optimizer("sgd", lr=0.01), batch=row.batch, **much)  # type: ignore[arg-type]
-    bound = FlatModel(module, layout, task, work.optimiser)
+    bound = FlatModel(module, layout, task, work.optimizer)
     rule = methods.build(row.method).local
     sent = layout.read(module, torch.float32)
     payload = {k: torch.randn(layout.n_params, device=device) * 1e-3 for k in rule.required_payload}
@@ -199,7 +199,7 @@ def _sync(device: str) -> None:
 def in_turns(
     one: Callable[[], int], other: Callable[[], int], o: Any, *, exact: bool
 ) -> tuple[list[float], list[float]]:
-    """Rates of both, round by round; neither's first turn counts, in which torch imports what an optimiser asks for."""
+    """Rates of both, round by round; neither's first turn counts, in which torch imports what an optimizer asks for."""
     one(), other()
     gc.collect()
     gc.freeze()  # what was made for the one is not gone through over and over by the other's garbage collection

@@ -55,7 +55,7 @@ def _rows(local: LocalFederation) -> list[dict[str, Any]]:
 
 def _clients(local: LocalFederation) -> set[int]:
     """Those who have brought an update."""
-    who = {h[0]: h[1] for r in _rows(local) if r["op"] == "close" for h in r["handed"]}
+    who = {h[0]: h[1] for r in _rows(local) if r["op"] == "close" for h in r["handouts"]}
     return {who[r["number"]] for r in _rows(local) if r["op"] == "update"}
 
 
@@ -65,7 +65,7 @@ def _last(local: LocalFederation) -> float:
 
 def _summary(local: LocalFederation, first: float) -> dict[str, Any]:
     rows = _rows(local)
-    sent = {h[0]: (r["t"], h[1]) for r in rows if r["op"] == "close" for h in r["handed"]}
+    sent = {h[0]: (r["t"], h[1]) for r in rows if r["op"] == "close" for h in r["handouts"]}
     came = [r for r in rows if r["op"] == "update" and r["t"] > first]
     visits = [r["t"] - sent[r["number"]][0] for r in came]
     status = json.loads((local.folder / "status.json").read_text())
@@ -78,8 +78,8 @@ def _summary(local: LocalFederation, first: float) -> dict[str, Any]:
         "updates": len(came),
         "updates_per_s": len(came) / span,
         "visit_s": median(visits),
-        "training_s": median(r["took"] for r in came),
-        "overhead_s": clients * span / len(came) - median(r["took"] for r in came),
+        "training_s": median(r["train_seconds"] for r in came),
+        "overhead_s": clients * span / len(came) - median(r["train_seconds"] for r in came),
         "lost": status["lost"],
     }
 

@@ -52,7 +52,7 @@ ROWS = [
     Row("fedsol, all, l2", "fedsol", {"part": "all", "proximal": "l2"}, 2.1),
     Row("fedogd", "fedogd", payload=("base",)),
     Row("asynccurve", "asynccurve", payload=("shift",)),
-    Row("asynccurve, asam", "asynccurve", {"optimiser": "asam"}, payload=("shift",)),
+    Row("asynccurve, asam", "asynccurve", {"optimizer": "asam"}, payload=("shift",)),
 ]
 
 
@@ -66,7 +66,7 @@ def bench(rows: Sequence[Row], rounds: int, *, batches: int, epochs: int) -> lis
     layout = Layout.of(module)
     task = tarry.Task("noise", model=module, loss=nn.functional.cross_entropy, clients=[data])
     work = LocalWork(make_optimizer("sgd", lr=0.01, momentum=0.9, weight_decay=1e-5), epochs=epochs, batch=BATCH)
-    bound, start = FlatModel(module, layout, task, work.optimiser), layout.read(module, torch.float32)
+    bound, start = FlatModel(module, layout, task, work.optimizer), layout.read(module, torch.float32)
     rules = [tarry.methods.build(row.method, row.params).local for row in rows]
     payloads = [{name: torch.randn(layout.n_params, generator=g) for name in row.payload} for row in rows]
     seconds: list[list[float]] = []

@@ -51,11 +51,11 @@ def bare(task: tarry.Task, updates: int) -> float:
     for update in range(updates):
         x, y = task.clients[update % CLIENTS]
         model.load_state_dict(start)
-        optimiser = torch.optim.SGD(model.parameters(), lr=LR)
+        optimizer = torch.optim.SGD(model.parameters(), lr=LR)
         for index in torch.randperm(len(x)).split(BATCH):
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             nn.functional.cross_entropy(model(x[index]), y[index]).backward()
-            optimiser.step()
+            optimizer.step()
         {k: v - start[k] for k, v in model.state_dict().items()}
     return (time.perf_counter() - began) / updates
 

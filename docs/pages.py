@@ -98,7 +98,7 @@ def page(entry: Entry[Any], seen: Cost) -> str:
         f"- Staleness: {method.staleness}.",
     ]
     if method.needs_unlabeled:
-        costs.append("- It needs inputs without labels on the server: `--unlabelled`.")
+        costs.append("- It needs inputs without labels on the server: `--unlabeled`.")
     return (
         "\n\n".join(
             [

@@ -1,6 +1,6 @@
 """Parts of several methods in one: FedSOL's clients, OrthoFL's server, FedEcho's distillation, a way of your own.
 
-python -m tarry run --method orthofl --local fedsol --distil fedecho --task digits --time 3000
+python -m tarry run --method orthofl --local fedsol --distill fedecho --task digits --time 3000
 python -m tarry run --method fedasync --manifold examples/cross.py:overshooting --task digits --time 3000
 """
 
@@ -22,7 +22,7 @@ def overshooting(*, bow: Annotated[float, "how far from the straight line, at th
 
 
 if __name__ == "__main__":
-    crosses = ["orthofl", "orthofl+local=fedsol", "orthofl+local=fedsol+distil=fedecho"]
+    crosses = ["orthofl", "orthofl+local=fedsol", "orthofl+local=fedsol+distill=fedecho"]
     comparison = tarry.compare(crosses, "digits", seeds=[0], time=2000, lr=0.1)
     for row in comparison.summary.rows:
         print(f"{row.label:36} {row.accuracy:.3f}")

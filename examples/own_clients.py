@@ -28,7 +28,7 @@ class Lasting(tarry.LocalRule):
     def step(self, w: Any, batch: Any, context: Any, velocity: Any, f: Any) -> Any:
         gradient, loss = f.grad(w, batch)
         velocity = self.momentum * velocity + gradient  # never in place: others may hold what a step is given
-        return w - f.optimiser.lr * velocity, velocity, loss
+        return w - f.optimizer.lr * velocity, velocity, loss
 
     def finish(self, w: Any, context: Any, velocity: Any) -> Any:
         return tarry.VisitOutput(memory={"velocity": velocity})

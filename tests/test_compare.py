@@ -189,21 +189,21 @@ def named_file(what: str, folder: Path) -> tuple[Path, dict[str, Any], str, str]
         path.write_text(OWN_METHOD)
         return path, {**settings, "method": f"{path}:timid"}, "0.5", "0.9"
     path = folder / f"{what}.csv"
-    if what == "presence":
+    if what == "availability":
         path.write_text("client,start,end\n0,0,100\n0,200,400\n")
-        return path, {**settings, "presence": str(path)}, "100", "150"
+        return path, {**settings, "availability": str(path)}, "100", "150"
     path.write_text(TRACE)
     return path, {**settings, "delay": {"name": "trace", "path": str(path)}, "failure_rate": 0.0}, "9,came", "8,came"
 
 
-@pytest.mark.parametrize("what", ["method", "presence", "delay"])
+@pytest.mark.parametrize("what", ["method", "availability", "delay"])
 def test_an_edited_file_gives_no_old_result(tmp_path, what):
     path, settings, old, new = named_file(what, tmp_path)
     method, out = settings.pop("method"), tmp_path / "c"
     first = tarry.compare([method], seeds=[0], out=out, **settings)
-    assert first.found == ()
+    assert first.reused == ()
     again = tarry.compare([method], seeds=[0], out=out, **settings)
-    (told,) = again.found
+    (told,) = again.reused
     assert re.fullmatch(rf"1 of 1 run was there already \({out}\), made 20\d\d-\d\d-\d\d \d\d:\d\d", told)
     path.write_text(path.read_text().replace(old, new))
     before = stamps(out)
@@ -247,7 +247,7 @@ def test_a_folder_of_before_there_were_digests_is_taken_up_and_that_is_said(tmp_
     tarry.compare([method], seeds=[0], out=tmp_path / "c", **settings)
     (tmp_path / "c" / "timid" / "seed-0" / "files.json").unlink()
     path.write_text(path.read_text().replace(old, new))
-    count, unsure = tarry.compare([method], seeds=[0], out=tmp_path / "c", **settings).found
+    count, unsure = tarry.compare([method], seeds=[0], out=tmp_path / "c", **settings).reused
     assert count.startswith("1 of 1 run was there already")
     assert unsure.startswith(f"whether {path} changed since then is not known")
 
@@ -340,7 +340,7 @@ def test_problems_of_all_runs_come_in_one_error_each_once():
 
 def test_a_problem_of_some_methods_names_them_and_one_of_all_names_none():
     with pytest.raises(BadInput) as e:
-        tarry.compare(["fednova", "fedavg", "scaffold"], seeds=[0], optimiser="adam", **SETTINGS)
+        tarry.compare(["fednova", "fedavg", "scaffold"], seeds=[0], optimizer="adam", **SETTINGS)
     assert [p.rpartition(" (")[2] for p in e.value.problems] == ["--method fednova)", "--method scaffold)"]
     with pytest.raises(BadInput) as e:
         tarry.compare(["fedavg", "orthofl"], seeds=[0], **{**SETTINGS, "clients": 5000})
@@ -350,10 +350,10 @@ def test_a_problem_of_some_methods_names_them_and_one_of_all_names_none():
 
 def test_all_leaves_out_what_does_not_fit_and_says_why(monkeypatch):
     monkeypatch.setattr(tarry.methods, "names", lambda: ["asgd", "scaffold"])
-    c = tarry.compare(["all"], seeds=[0], optimiser="adam", **SETTINGS)
+    c = tarry.compare(["all"], seeds=[0], optimizer="adam", **SETTINGS)
     assert [row.label for row in c.summary.rows] == ["asgd"]
-    (said,) = c.left_out
-    assert said.startswith("scaffold is left out: --optimiser adam: ")
+    (said,) = c.skipped
+    assert said.startswith("scaffold is left out: --optimizer adam: ")
 
 
 def test_no_workers_is_refused():

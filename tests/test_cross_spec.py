@@ -17,7 +17,7 @@ from tarry.runs.build import build_run
 
 QUICK: dict[str, Any] = {
     "task": {"name": "digits", "limit": 100, "hidden": 4},
-    "unlabelled": "noise:samples=20",
+    "unlabeled": "noise:samples=20",
     "clients": 4,
     "steps": 2,
     "delay": [[1.0], [1.5], [0.5, 2.0], [3.0]],
@@ -30,7 +30,7 @@ def read(text: str, folder: Path) -> dict[str, Any]:
     return Spec.read(folder / "spec.toml")
 
 
-def refused(given: dict[str, Any]) -> tuple[str, ...]:
+def rejected(given: dict[str, Any]) -> tuple[str, ...]:
     with pytest.raises(BadInput) as e:
         build_run(Spec.of({**QUICK, **given}))
     return e.value.problems
@@ -39,13 +39,13 @@ def refused(given: dict[str, Any]) -> tuple[str, ...]:
 # Four ways to say the same
 
 EVERY = "asgd+local=asynccurve:lr=0.01+correct=orthodyn+aggregate=asgd+step=fedasync:alpha=0.5+reply=orthofl"
-EVERY += "+distil=fedecho+manifold=bezier"
+EVERY += "+distill=fedecho+manifold=bezier"
 SAYINGS: dict[str, tuple[str, dict[str, Any], str, str]] = {
     "two parts": (
-        "orthofl+local=fedsol:rho=1+distil=fedecho:lr=0.01",
-        {"method": "orthofl", "local": {"name": "fedsol", "rho": 1}, "distil": "fedecho:lr=0.01"},
-        'method = "orthofl"\n[local]\nname = "fedsol"\nrho = 1.0\n[distil]\nname = "fedecho"\nlr = 0.01\n',
-        "orthofl+local=fedsol:rho=1.0+distil=fedecho:lr=0.01",
+        "orthofl+local=fedsol:rho=1+distill=fedecho:lr=0.01",
+        {"method": "orthofl", "local": {"name": "fedsol", "rho": 1}, "distill": "fedecho:lr=0.01"},
+        'method = "orthofl"\n[local]\nname = "fedsol"\nrho = 1.0\n[distill]\nname = "fedecho"\nlr = 0.01\n',
+        "orthofl+local=fedsol:rho=1.0+distill=fedecho:lr=0.01",
     ),
     "parameters of the server": (
         "fedbuff:buffer=2,a=1+correct=orthograd+reply=orthofl:projection=full",
@@ -63,7 +63,7 @@ SAYINGS: dict[str, tuple[str, dict[str, Any], str, str]] = {
         {
             "method": "asgd",
             "manifold": "bezier",
-            "distil": "fedecho",
+            "distill": "fedecho",
             "reply": "orthofl",
             "step": "fedasync:alpha=0.5",
             "aggregate": "asgd",
@@ -114,9 +114,9 @@ def test_a_label_read_back_is_the_same_cross() -> None:
 
 
 def test_the_order_in_which_parts_are_given_does_not_matter() -> None:
-    one = Spec.of({"method": "orthofl+distil=fedecho+local=fedprox:mu=2"})
-    assert one == Spec.of({"method": "orthofl+local=fedprox:mu=2+distil=fedecho"})
-    assert one.label == "orthofl+local=fedprox:mu=2.0+distil=fedecho"
+    one = Spec.of({"method": "orthofl+distill=fedecho+local=fedprox:mu=2"})
+    assert one == Spec.of({"method": "orthofl+local=fedprox:mu=2+distill=fedecho"})
+    assert one.label == "orthofl+local=fedprox:mu=2.0+distill=fedecho"
 
 
 def test_parameters_in_a_table_may_go_with_a_compact_name() -> None:
@@ -125,7 +125,7 @@ def test_parameters_in_a_table_may_go_with_a_compact_name() -> None:
 
 
 def test_a_part_that_is_none_is_not_there() -> None:
-    spec = Spec.of({"method": "orthofl", **dict.fromkeys(("local", "distil", "manifold"))})
+    spec = Spec.of({"method": "orthofl", **dict.fromkeys(("local", "distill", "manifold"))})
     assert spec == Spec.of({"method": "orthofl"})
     assert spec.label == "orthofl"
 
@@ -256,8 +256,8 @@ MISTAKES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "step out of range": ({"step": "asgd:eta=0"}, ["--step.eta 0", "must be above 0"]),
     "aggregate out of range": ({"aggregate": "fedbuff:buffer=0"}, ["--aggregate.buffer 0", "must be 1 or more"]),
     "two parameters of a distillation": (
-        {"distil": "fedecho:alpha_min=0.9,alpha_max=0.1"},
-        ["--distil.alpha_min 0.9 --distil.alpha_max 0.1"],
+        {"distill": "fedecho:alpha_min=0.9,alpha_max=0.1"},
+        ["--distill.alpha_min 0.9 --distill.alpha_max 0.1"],
     ),
     "a part twice": (
         {"method": "orthofl+local=fedprox", "local": "fedsol"},
@@ -269,9 +269,9 @@ MISTAKES: dict[str, tuple[dict[str, Any], list[str]]] = {
     ),
     "a number": ({"method": "orthofl", "local": 5}, ["--local 5", "wants a name"]),
     "a table without a name": ({"method": "orthofl", "local": {"mu": 1}}, ["--local", "a table needs name"]),
-    "nothing to distil with": (
-        {"method": "orthofl", "distil": "fedprox"},
-        ["--distil fedprox", "nothing to put around a server", "fedecho"],
+    "nothing to distill with": (
+        {"method": "orthofl", "distill": "fedprox"},
+        ["--distill fedprox", "nothing to put around a server", "fedecho"],
     ),
     "a curve without control points": (
         {"method": "asgd", "manifold": "bezier"},
@@ -308,8 +308,8 @@ MISTAKES: dict[str, tuple[dict[str, Any], list[str]]] = {
         ["--local fedogd", "upload differences"],
     ),
     "a distillation of differences": (
-        {"method": "fedogd:privacy=true", "distil": "fedecho"},
-        ["--distil fedecho", "clients that upload differences", "leave out --distil"],
+        {"method": "fedogd:privacy=true", "distill": "fedecho"},
+        ["--distill fedecho", "clients that upload differences", "leave out --distill"],
     ),
 }
 
@@ -317,7 +317,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], list[str]]] = {
 @pytest.mark.parametrize("what", MISTAKES)
 def test_a_cross_that_cannot_be_is_told_by_the_flag_it_was_given_with(what: str) -> None:
     given, words = MISTAKES[what]
-    problems = refused(given)
+    problems = rejected(given)
     assert len(problems) == 1, problems
     for word in words:
         assert word in problems[0]
@@ -332,11 +332,11 @@ def test_all_mistakes_of_a_cross_come_in_one_error() -> None:
 
 
 def test_what_does_not_fit_and_what_cannot_be_travelled_is_told_together() -> None:
-    problems = refused({"method": "fedavg", "local": "fedogd", "manifold": "line", "distil": "fedprox"})
-    assert [p.split(":")[0] for p in problems] == ["--local fedogd", "--manifold line", "--distil fedprox"]
+    problems = rejected({"method": "fedavg", "local": "fedogd", "manifold": "line", "distill": "fedprox"})
+    assert [p.split(":")[0] for p in problems] == ["--local fedogd", "--manifold line", "--distill fedprox"]
 
 
-@pytest.mark.parametrize("part", ["local", "correct", "aggregate", "step", "reply", "distil", "manifold"])
+@pytest.mark.parametrize("part", ["local", "correct", "aggregate", "step", "reply", "distill", "manifold"])
 def test_a_function_in_a_parts_place_is_refused_by_name_or_understood(part: str) -> None:
     """A factory where its name belongs, or a geodesic itself."""
     from tarry.methods.fedprox import fedprox
@@ -368,7 +368,7 @@ FILES = {
 @pytest.mark.parametrize("what", FILES)
 def test_a_mistake_in_a_geodesic_of_ones_own(mine: Path, what: str) -> None:
     name, words = FILES[what]
-    (problem,) = refused({"method": "asgd", "manifold": name})
+    (problem,) = rejected({"method": "asgd", "manifold": name})
     assert problem.replace(f"{mine}/", "").startswith(f"--manifold {name}: ")
     assert words in problem
 
@@ -386,20 +386,20 @@ def test_what_a_local_rule_cannot_do_with_this_model_is_told_before_the_run_and_
 
 
 def test_a_cross_can_be_diagnosed_without_changing_it() -> None:
-    given = {"method": "orthofl+local=fedsol+distil=fedecho", **QUICK}
+    given = {"method": "orthofl+local=fedsol+distill=fedecho", **QUICK}
     noted = tarry.run(**given, diagnose=True)
     assert noted.diagnostics is not None
     assert noted.weights_sha256 == tarry.run(**given).weights_sha256
 
 
-def test_unlabelled_inputs_are_noise_unless_asked_for_otherwise_and_matter_to_a_distilled_server_alone() -> None:
+def test_unlabeled_inputs_are_noise_unless_asked_for_otherwise_and_matter_to_a_distilled_server_alone() -> None:
     def sha(method: str, **given: Any) -> str:
         return tarry.run(method, **{**QUICK, **given}).weights_sha256
 
-    assert sha("asgd", unlabelled="noise:samples=5") == sha("asgd")
-    distilled = "asgd+distil=fedecho:lr=0.01"
-    assert sha(distilled, unlabelled="noise:samples=5") != sha(distilled)
-    assert sha(distilled, unlabelled="noise:samples=2000") == sha(distilled, unlabelled=None)
+    assert sha("asgd", unlabeled="noise:samples=5") == sha("asgd")
+    distilled = "asgd+distill=fedecho:lr=0.01"
+    assert sha(distilled, unlabeled="noise:samples=5") != sha(distilled)
+    assert sha(distilled, unlabeled="noise:samples=2000") == sha(distilled, unlabeled=None)
 
 
 def test_a_comparison_of_crosses_has_a_row_each(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""--personalise: every client tunes the answer on its own examples, and is scored on its own mix of classes."""
+"""--personalize: every client tunes the answer on its own examples, and is scored on its own mix of classes."""
 
 from __future__ import annotations
 
@@ -87,14 +87,14 @@ def tuned(
 ) -> nn.Module:
     """By hand: fresh SGD over the client's examples, in the order of visit −1."""
     x, y = task().clients[client]
-    optimiser = torch.optim.SGD(model.parameters(), lr=lr, **solver)
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr, **solver)
     for epoch in range(epochs):
         key = rng.key(rng.key(seed, Stream.ORDER, client, -1), epoch)
         order = np.arange(len(x)) if batch is None else rng.permutation(key, len(x))
         for part in torch.split(torch.from_numpy(order), batch or len(x)):
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             nn.functional.cross_entropy(model(x[part].double()), y[part]).backward()
-            optimiser.step()
+            optimizer.step()
     return model
 
 
@@ -106,18 +106,18 @@ def tuned(
 def test_every_client_is_tuned_by_plain_training_and_scored_on_its_own_classes(method: str, batch: Any) -> None:
     """Against a loop written out by hand, whatever the method's own local rule: FedSOL without its perturbation."""
     solver = {"momentum": 0.5, "weight_decay": 0.01}
-    result = tarry.run(method, task(), personalise=3, **{**RUN, **solver, "batch": batch})
+    result = tarry.run(method, task(), personalize=3, **{**RUN, **solver, "batch": batch})
     size = None if batch == "all" else batch
     for client, (_, y) in enumerate(task().clients):
         before, model = loaded(result.weights), loaded(result.weights)
         tuned(model, client, epochs=3, batch=size, lr=0.3, **solver)
         assert found(result)["before"]["per_client"][client] == pytest.approx(own_accuracy(before, y), rel=1e-12)
         assert found(result)["after"]["per_client"][client] == pytest.approx(own_accuracy(model, y), rel=1e-12)
-    assert (found(result)["epochs"], found(result)["clients"], found(result)["refused"]) == (3, 4, 0)
+    assert (found(result)["epochs"], found(result)["clients"], found(result)["rejected"]) == (3, 4, 0)
 
 
 def test_means_and_standard_deviations_are_over_clients() -> None:
-    personal = found(tarry.run("fedavg", task(), personalise=2, **RUN))
+    personal = found(tarry.run("fedavg", task(), personalize=2, **RUN))
     for when in ("before", "after"):
         values = personal[when]["per_client"]
         assert len(set(values)) > 1
@@ -127,13 +127,13 @@ def test_means_and_standard_deviations_are_over_clients() -> None:
 
 
 def test_no_epochs_scores_what_there_is() -> None:
-    personal = found(tarry.run("fedavg", task(), personalise=0, **RUN))
+    personal = found(tarry.run("fedavg", task(), personalize=0, **RUN))
     assert personal["after"] == personal["before"]
     assert personal["epochs"] == 0
 
 
 def test_the_rate_is_what_it_was_at_the_end_of_the_run() -> None:
-    result = tarry.run("fedasync", task(), personalise=2, lr_decay=0.8, **{**RUN, "batch": "all"})
+    result = tarry.run("fedasync", task(), personalize=2, lr_decay=0.8, **{**RUN, "batch": "all"})
     assert result.rounds > 5
     models = [tuned(loaded(result.weights), c, epochs=2, batch=None, lr=0.3 * 0.8**result.rounds) for c in range(4)]
     expected = [own_accuracy(m, y) for m, (_, y) in zip(models, task().clients, strict=True)]
@@ -145,7 +145,7 @@ def test_classes_that_are_not_tested_count_for_nobody_and_who_has_no_other_has_n
     g = torch.Generator().manual_seed(5)
     data = [drawn(g, [0, 1], 10), drawn(g, [0, 3], 10), drawn(g, [1, 2], 10)]
     few = replace(task(), clients=data, test=drawn(g, [1, 2], 40))
-    result = tarry.run("fedavg", few, personalise=1, **{**RUN, "delay": [[1.0]] * 3})
+    result = tarry.run("fedavg", few, personalize=1, **{**RUN, "delay": [[1.0]] * 3})
     personal = found(result)
     assert [v is None for v in personal["after"]["per_client"]] == [False, True, False]
     assert personal["clients"] == 2
@@ -165,7 +165,7 @@ def test_without_classes_everybody_is_scored_on_the_whole_test_set() -> None:
         return ((outputs - targets).abs() < 0.5).sum()
 
     line = tarry.Task("line", nn.Linear(4, 1), nn.functional.mse_loss, clients=data[:2], test=data[2], score=near)
-    result = tarry.run("fedavg", line, personalise=1, delay=[[1.0]] * 2, rounds=2, lr=0.01)
+    result = tarry.run("fedavg", line, personalize=1, delay=[[1.0]] * 2, rounds=2, lr=0.01)
     assert found(result)["before"]["per_client"] == pytest.approx([result.final_accuracy] * 2)
 
 
@@ -174,11 +174,11 @@ def test_a_tuning_that_does_not_stay_finite_leaves_the_client_with_what_it_began
         """Not a number for who holds class 3."""
         return nn.functional.cross_entropy(outputs, targets) * torch.where((targets == 3).any(), torch.nan, 1.0)
 
-    personal = found(tarry.run("fedavg", task(loss=touchy), personalise=1, **{**RUN, "batch": "all"}))
-    assert personal["refused"] == 2
-    for client, refused in enumerate([False, False, True, True]):
+    personal = found(tarry.run("fedavg", task(loss=touchy), personalize=1, **{**RUN, "batch": "all"}))
+    assert personal["rejected"] == 2
+    for client, rejected in enumerate([False, False, True, True]):
         same = personal["after"]["per_client"][client] == personal["before"]["per_client"][client]
-        assert same or not refused
+        assert same or not rejected
     assert personal["after"]["mean"] != personal["before"]["mean"]
 
 
@@ -189,7 +189,7 @@ def test_a_tuning_that_does_not_stay_finite_leaves_the_client_with_what_it_began
     "method", ["fedavg", "orthofl", "asynccurve", "fedogd", "local-only", "knn-per", "fedbabu", "perfedavg"]
 )
 def test_looking_changes_nothing_else(method: str) -> None:
-    plain, looked = (tarry.run(method, task(), personalise=p, diagnose=True, **RUN) for p in (None, 2))
+    plain, looked = (tarry.run(method, task(), personalize=p, diagnose=True, **RUN) for p in (None, 2))
     assert plain.weights_sha256 == looked.weights_sha256
     for f in fields(tarry.Result):
         if f.name not in ("wall_s", "weights", "personal", "remarks"):
@@ -197,12 +197,12 @@ def test_looking_changes_nothing_else(method: str) -> None:
 
 
 def test_who_trains_changes_no_score() -> None:
-    alone, several = (tarry.run("orthofl", task(), personalise=2, workers=w, **RUN) for w in (1, 2))
+    alone, several = (tarry.run("orthofl", task(), personalize=2, workers=w, **RUN) for w in (1, 2))
     assert alone.personalization == several.personalization
 
 
 def test_tuning_is_the_same_for_all_methods_that_end_with_the_same_weights() -> None:
-    ours, theirs = (tarry.run(m, task(), personalise=2, **RUN) for m in ("fedavg", "fedprox:mu=0"))
+    ours, theirs = (tarry.run(m, task(), personalize=2, **RUN) for m in ("fedavg", "fedprox:mu=0"))
     assert ours.weights_sha256 == theirs.weights_sha256
     assert ours.personalization == theirs.personalization
 
@@ -218,7 +218,7 @@ class PulledPlugError(Exception):
 def test_a_run_that_was_killed_comes_to_the_same_scores(when: str, tmp_path: Path) -> None:
     """Killed among its visits, or while clients are being tuned."""
     settings = {**RUN, "task": {"name": "digits", "limit": 300, "hidden": 8}, "clients": 4, "dtype": "float32"}
-    settings |= {"method": "local-only", "personalise": 1, "checkpoint_every": 1e-9}
+    settings |= {"method": "local-only", "personalize": 1, "checkpoint_every": 1e-9}
     whole = tarry.run(out=tmp_path / "whole", **settings)
 
     def at(e: tarry.Event) -> None:
@@ -233,7 +233,7 @@ def test_a_run_that_was_killed_comes_to_the_same_scores(when: str, tmp_path: Pat
     resumed = tarry.resume(tmp_path / "r")
     assert resumed.personalization == whole.personalization
     assert tarry.Result.read(tmp_path / "r").personalization == whole.personalization
-    assert "personalise = 1" in (tmp_path / "r" / "spec.toml").read_text()
+    assert "personalize = 1" in (tmp_path / "r" / "spec.toml").read_text()
 
 
 def test_a_record_from_before_there_was_any_can_be_read(tmp_path: Path) -> None:
@@ -257,8 +257,8 @@ def alone(client: int, visits: int, epochs: int) -> nn.Module:
 def test_local_only_scores_every_clients_own_latest_model(epochs: int) -> None:
     """By 9 s clients 0 to 2 have been heard of 9, 6 and 6 times, with client 3 away all the time."""
     seen: list[tarry.Event] = []
-    changes = {"batch": "all", "concurrency": 4, "presence": {"3": [[100.0, 101.0]]}}
-    result = tarry.run("local-only", task(), personalise=epochs, callbacks=[seen.append], **{**RUN, **changes})
+    changes = {"batch": "all", "concurrency": 4, "availability": {"3": [[100.0, 101.0]]}}
+    result = tarry.run("local-only", task(), personalize=epochs, callbacks=[seen.append], **{**RUN, **changes})
     visits = [sum(e.kind == "arrival" and e.client == c for e in seen) for c in range(4)]
     assert visits == [9, 6, 6, 0]
     models = [alone(c, n, epochs) for c, n in enumerate(visits)]
@@ -273,7 +273,7 @@ def test_local_only_scores_every_clients_own_latest_model(epochs: int) -> None:
 def test_who_is_between_visits_is_scored_by_its_next_start() -> None:
     """In a run that ends with an update, its client is idle; the others are at work on what they were sent."""
     changes: dict[str, Any] = {"batch": "all", "concurrency": 4, "updates": 5, "time": None}
-    result = tarry.run("local-only", task(), personalise=0, **{**RUN, **changes})
+    result = tarry.run("local-only", task(), personalize=0, **{**RUN, **changes})
     # 0 at 1 s, 2 at 1.5 s, 0 and 1 at 2 s, 3 at 3 s, before the others of that instant: it was handed out first
     models = [alone(c, n, 0) for c, n in enumerate([2, 1, 1, 1])]
     expected = [own_accuracy(m, y) for m, (_, y) in zip(models, task().clients, strict=True)]
@@ -292,7 +292,7 @@ def test_how_clients_tune_goes_with_what_they_do_and_their_models_with_what_they
     echo = tarry.methods.build("fedecho")
     assert (
         compose(echo, {"local": babu}).personalization
-        == compose(babu, {}, distil=echo).personalization
+        == compose(babu, {}, distill=echo).personalization
         == babu.personalization
     )
 
@@ -305,7 +305,7 @@ def test_a_method_of_ones_own_may_say_how_clients_answer() -> None:
         return lambda x: nn.functional.one_hot(c, 4).expand(len(x), 4)
 
     method = tarry.Method("mine", personalization=Personalization(predict=commonest))
-    result = tarry.run(method, task(), personalise=0, **RUN)
+    result = tarry.run(method, task(), personalize=0, **RUN)
     shares = [(y.bincount().max() / len(y)).item() for _, y in task().clients]
     assert found(result)["after"]["per_client"] == pytest.approx(shares, rel=1e-6)
 
@@ -316,10 +316,10 @@ def test_a_method_of_ones_own_may_say_how_clients_answer() -> None:
 @pytest.mark.parametrize(
     ("changes", "settings", "said"),
     [
-        ({}, {"personalise": -1}, "--personalise -1: must be 0 or more"),
-        ({}, {"personalise": "many"}, "--personalise many"),
-        ({"test": None}, {"personalise": 1}, "--personalise 1: task 'four' has no test set; leave out --personalise"),
-        ({"score": None}, {"personalise": 1}, "--personalise 1: task 'four' has no score; leave out --personalise"),
+        ({}, {"personalize": -1}, "--personalize -1: must be 0 or more"),
+        ({}, {"personalize": "many"}, "--personalize many"),
+        ({"test": None}, {"personalize": 1}, "--personalize 1: task 'four' has no test set; leave out --personalize"),
+        ({"score": None}, {"personalize": 1}, "--personalize 1: task 'four' has no score; leave out --personalize"),
     ],
 )
 def test_what_cannot_be_is_refused(changes: dict[str, Any], settings: dict[str, Any], said: str) -> None:
@@ -331,8 +331,8 @@ def test_what_cannot_be_is_refused(changes: dict[str, Any], settings: dict[str, 
 def test_a_method_about_own_models_says_how_they_are_scored() -> None:
     for method in ("local-only", "perfedavg", "knn-per", "fedbabu:tune=head"):
         (said,) = tarry.run(method, task(), **RUN).warnings
-        assert said == f"{method} is about clients' own models: --personalise EPOCHS scores them"
-        assert tarry.run(method, task(), personalise=0, **RUN).warnings == []
+        assert said == f"{method} is about clients' own models: --personalize EPOCHS scores them"
+        assert tarry.run(method, task(), personalize=0, **RUN).warnings == []
     assert tarry.run("fedavg", task(), **RUN).warnings == []
 
 
@@ -340,16 +340,16 @@ def test_progress_tells_how_many_clients_are_done(monkeypatch: pytest.MonkeyPatc
     ticks = iter(range(100_000))
     monkeypatch.setattr("tarry.runs.run.clock.perf_counter", lambda: float(next(ticks)))
     seen: list[tarry.Progress] = []
-    tarry.run("fedavg", task(), personalise=1, progress=seen.append, **RUN)
-    assert [p.personalised for p in seen if p.personalised is not None] == [0.25, 0.5, 0.75, 1.0]
-    assert all(p.fraction == 1.0 for p in seen if p.personalised is not None)
-    assert seen[-1].personalised is None
+    tarry.run("fedavg", task(), personalize=1, progress=seen.append, **RUN)
+    assert [p.personalized for p in seen if p.personalized is not None] == [0.25, 0.5, 0.75, 1.0]
+    assert all(p.fraction == 1.0 for p in seen if p.personalized is not None)
+    assert seen[-1].personalized is None
 
 
 def test_the_callers_randomness_is_left_alone() -> None:
     torch.manual_seed(1)
     before = copy.deepcopy(torch.get_rng_state())
-    tarry.run("fedavg", task(), personalise=1, **RUN)
+    tarry.run("fedavg", task(), personalize=1, **RUN)
     assert torch.equal(before, torch.get_rng_state())
 
 

@@ -18,10 +18,10 @@ SHORT = {"time": 100.0, "clients": 3, "epochs": 1, "delay": "constant:seconds=30
 def test_inputs_without_labels_are_told_when_nobody_chose_them_and_when_nobody_needs_them() -> None:
     (said,) = tarry.run("fedecho", "digits", **SHORT).warnings
     assert "noise" in said
-    assert "--unlabelled" in said
-    assert tarry.run("fedecho", "digits", unlabelled="mixup", **SHORT).warnings == []
-    (said,) = tarry.run("fedasync", "digits", unlabelled="mixup", **SHORT).warnings
-    assert said.startswith("--unlabelled mixup changes nothing")
+    assert "--unlabeled" in said
+    assert tarry.run("fedecho", "digits", unlabeled="mixup", **SHORT).warnings == []
+    (said,) = tarry.run("fedasync", "digits", unlabeled="mixup", **SHORT).warnings
+    assert said.startswith("--unlabeled mixup changes nothing")
 
 
 @pytest.mark.parametrize("value", ["inf", "nan", float("inf"), float("-inf")])
@@ -66,12 +66,12 @@ def test_a_servers_payload_that_clients_do_not_read_is_not_sent() -> None:
 
 
 def test_what_a_step_between_arrivals_notes_is_kept() -> None:
-    noted = tarry.run("fedogd+distil=fedecho", "digits", diagnose=True, **SHORT).diagnostics
+    noted = tarry.run("fedogd+distill=fedecho", "digits", diagnose=True, **SHORT).diagnostics
     assert noted is not None
     assert {"entropy", "alpha", "teachers"} <= noted["series"].keys()
 
 
-def test_settings_of_an_optimiser_that_clients_do_not_use_are_told() -> None:
+def test_settings_of_an_optimizer_that_clients_do_not_use_are_told() -> None:
     (said,) = tarry.run("asynccurve", "digits", lr=0.5, momentum=0.9, **SHORT).warnings
     assert said.startswith("--lr 0.5 --momentum 0.9 changes nothing")
     assert tarry.run("asynccurve", "digits", **SHORT).warnings == []
@@ -101,12 +101,12 @@ NOTHING_LEARNT = {
         {"method": "mifa", "delay": [1.0, 50.0], "time": 3.0},
         "mifa was still waiting after all updates (1); 1 of 2 clients never came back",
     ),
-    "nobody there": ({"presence": {0: [], 1: []}, "delay": [1.0, 1.0], "time": 3.0}, "no client was there"),
+    "nobody there": ({"availability": {0: [], 1: []}, "delay": [1.0, 1.0], "time": 3.0}, "no client was there"),
     "no time": ({"delay": [5.0, 5.0], "time": 3.0}, "no client came back within 3 s; give it more --time"),
     "all lost": ({"delay": [1.0, 1.0], "time": 3.0, "failure_rate": 1 - 1e-12}, "all 6 visits that ended were lost"),
-    "all refused": (
+    "all rejected": (
         {"task": two_clients(float("nan")), "delay": [1.0, 1.0], "time": 3.0},
-        "all 6 updates were refused because they were not finite; a smaller --lr may help",
+        "all 6 updates were rejected because they were not finite; a smaller --lr may help",
     ),
 }
 
@@ -171,7 +171,7 @@ def test_a_client_that_is_always_refused_is_named() -> None:
     task = replace(task, clients=[(torch.full_like(x, float("nan")), y), other])
     result = tarry.run("asgd", task, delay=[1.0, 1.0], updates=20)
     (said,) = result.warnings
-    assert said.startswith("client 0: every update was refused because it was not finite")
+    assert said.startswith("client 0: every update was rejected because it was not finite")
     assert result.rejected > 10
 
 

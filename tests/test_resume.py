@@ -282,7 +282,7 @@ SETTINGS: dict[str, Any] = {
     "batch": 5,
     "failure_rate": 0.2,
     "concurrency": 3,
-    "presence": {1: [[0, 5.2], [7, 100]]},
+    "availability": {1: [[0, 5.2], [7, 100]]},
     "eval_every": 1.5,
     "checkpoint_every": 1e-9,
 }

@@ -20,7 +20,7 @@ from tarry.methods import methods
 from tarry.runs.build import build_run
 
 
-def refused(given: dict[str, Any]) -> tuple[str, ...]:
+def rejected(given: dict[str, Any]) -> tuple[str, ...]:
     with pytest.raises(BadInput) as e:
         Spec.of(given)
     return e.value.problems
@@ -89,7 +89,7 @@ def test_text_from_flags_is_read_as_the_settings_types():
         ({"lr": True}, "--lr True: wants float, got True"),
         ({"seed": 1.5}, "--seed 1.5: wants int, got 1.5"),
         ({"batch": "some"}, "--batch some: wants int | all, got 'some'"),
-        ({"optimiser": "adan"}, "--optimiser adan: wants sgd | adam | adamw, got 'adan'"),
+        ({"optimizer": "adan"}, "--optimizer adan: wants sgd | adam | adamw, got 'adan'"),
         ({"dtype": "float16"}, "--dtype float16: wants float32 | float64, got 'float16'"),
         ({"method": 3}, "--method 3: wants a name, a table or a Method, got int"),
         ({"method": "orthofk"}, "--method orthofk: there is no such method. Did you mean 'orthofl'?"),
@@ -125,21 +125,21 @@ def test_text_from_flags_is_read_as_the_settings_types():
         ({"device": "abacus"}, "--device abacus: there is no such device here; cpu always is"),
         ({"batch": 0}, "--batch 0: must be 1 or more, or `all`"),
         ({"lr": -1}, "--lr -1.0: must be above 0"),
-        ({"optimiser": "adam", "momentum": 0.5}, "--momentum 0.5: only --optimiser sgd has it"),
+        ({"optimizer": "adam", "momentum": 0.5}, "--momentum 0.5: only --optimizer sgd has it"),
     ],
 )
 def test_what_cannot_be_is_said_with_flag_value_and_way_out(given, problem):
-    assert refused(given) == (problem,)
+    assert rejected(given) == (problem,)
 
 
 def test_worker_processes_and_a_gpu_do_not_go_together(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     problem = "--device cuda --workers 2: worker processes train on the cpu only; use --executor batched, or auto"
-    assert refused({"device": "cuda", "workers": 2}) == (problem,)
+    assert rejected({"device": "cuda", "workers": 2}) == (problem,)
 
 
 def test_all_problems_come_in_one_error():
-    problems = refused(
+    problems = rejected(
         {
             "method": "orthofl:beta=x",
             "task": "digitz",
@@ -196,7 +196,7 @@ SPECS: dict[str, dict[str, Any]] = {
     "numpy": {"method": {"name": "orthofl", "beta": np.float64(0.4)}, "delay": [np.float64(1.5), 2.0]},
     "numbers": {"time": 1e300, "lr": 1e-30, "weight_decay": 5e-324},
     "delays": {"delay": [1, [2.0, 3.5], 4]},
-    "presence": {"presence": {0: [(0, 5.5), (7, inf)], "1": []}, "clients": 2},
+    "availability": {"availability": {0: [(0, 5.5), (7, inf)], "1": []}, "clients": 2},
     "words": {"delay": {"name": "empirical", "path": '/data/a "quoted" \\ ü\n.csv'}},
     "signs": {"delay": {"name": "empirical", "path": "/data/😀.csv"}},
 }
@@ -251,13 +251,13 @@ def test_paths_become_whole_so_that_a_spec_means_the_same_from_any_folder(tmp_pa
         {
             "method": "mine.py:mine",
             "delay": {"name": "empirical", "path": "~/d.csv"},
-            "presence": "here.csv",
+            "availability": "here.csv",
             "task": "npz:path=data/x.npz",
         }
     )
     assert spec.method == Choice(f"{tmp_path}/mine.py:mine")
     assert spec.delay == Choice("empirical", {"path": f"{tmp_path}/home/d.csv"})
-    assert spec.presence == f"{tmp_path}/here.csv"
+    assert spec.availability == f"{tmp_path}/here.csv"
     assert spec.task == Choice("npz", {"path": f"{tmp_path}/data/x.npz"})
     assert spec.label == "mine"
 
@@ -291,7 +291,10 @@ def test_a_plan_refuses_what_only_the_task_can_tell():
         ({"task": tiny(clients=())}, "--task tiny: it has neither clients nor training examples"),
         ({"task": tiny(clients=[(torch.zeros(0, 4), torch.zeros(0))])}, "client 0 has 0 examples and 0 targets"),
         ({"task": tiny(clients=[(torch.eye(4), torch.zeros(3))])}, "client 0 has 4 examples and 3 targets"),
-        ({"task": tiny(), "presence": {5: [[0, 1]]}}, "--presence: there is no client 5; clients are numbered 0 to 1"),
+        (
+            {"task": tiny(), "availability": {5: [[0, 1]]}},
+            "--availability: there is no client 5; clients are numbered 0 to 1",
+        ),
         ({"task": tiny(), "delay": [1.0]}, "scripted delay: 1 entries for 2 clients"),
         ({"clients": 2000}, "--clients 2000: the task has 1437 training examples"),
         ({"concurrency": 11}, "--concurrency 11: there are only 10 clients"),
@@ -303,12 +306,12 @@ def test_a_plan_refuses_what_only_the_task_can_tell():
 
 
 MISSHAPEN: dict[str, dict[str, Any]] = {
-    "a client that is no number": {"presence": {"abc": [[0, 1]]}},
-    "a window of three": {"presence": {0: [[0, 1, 2]]}},
-    "a window of words": {"presence": {0: [["soon", "late"]]}},
-    "no windows": {"presence": {0: 5}},
-    "a window of one": {"presence": {0: [5]}},
-    "presence as a number": {"presence": 5},
+    "a client that is no number": {"availability": {"abc": [[0, 1]]}},
+    "a window of three": {"availability": {0: [[0, 1, 2]]}},
+    "a window of words": {"availability": {0: [["soon", "late"]]}},
+    "no windows": {"availability": {0: 5}},
+    "a window of one": {"availability": {0: [5]}},
+    "availability as a number": {"availability": 5},
     "a duration in words": {"delay": [1.0, "slow"]},
     "no duration": {"delay": [1.0, None]},
     "durations as text": {"delay": {"name": "scripted", "durations": "1,2"}},

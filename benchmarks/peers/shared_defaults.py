@@ -1,6 +1,6 @@
 """Lets FLSim be imported since Python 3.11: `import shared_defaults` before it.
 
-Its configs have one another as defaults, which dataclasses refuse of unhashable classes from 3.11 on. Here a dataclass
+Its configs have one another as defaults, which dataclasses reject of unhashable classes from 3.11 on. Here a dataclass
 that would be unhashable keeps the hash of a plain object, and is taken as a default as it was before.
 """
 

@@ -2,7 +2,7 @@
 
 A script builds the clients with `clients()`, trains them through its framework and tells a `Meter` of every round (or
 of every stretch of updates). The meter lets the bare loop run in between, in the same process, so that what else the
-machine does falls on both alike, and prints the row at the end. With PEER_ALONE it does not: what torch's optimisers
+machine does falls on both alike, and prints the row at the end. With PEER_ALONE it does not: what torch's optimizers
 take of memory is then the framework's only where it uses them. Imports nothing but torch: each script runs in an
 environment of its own.
 """
@@ -76,11 +76,11 @@ def _drawn(client: int, samples: int) -> Shard:
 
 def train(model: nn.Module, x: Tensor, y: Tensor) -> None:
     """One epoch of SGD on shuffled batches: what a framework that leaves training to its user is given to do."""
-    optimiser = torch.optim.SGD(model.parameters(), lr=LR)
+    optimizer = torch.optim.SGD(model.parameters(), lr=LR)
     for index in torch.randperm(len(x)).split(BATCH):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         nn.functional.cross_entropy(model(x[index]), y[index]).backward()
-        optimiser.step()
+        optimizer.step()
 
 
 class Bare:

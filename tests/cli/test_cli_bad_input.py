@@ -50,7 +50,7 @@ ONE_MISTAKE = {
     "missing value": (["--lr"], ["--lr"]),
     "missing value of a parameter": (["--method.alpha"], ["--method.alpha", "a value is missing"]),
     "missing delay file": (["--delay", "empirical", "--delay.path", "no.csv"], ["--delay.path", "no.csv"]),
-    "missing presence file": (["--presence", "no.csv"], ["--presence", "no.csv"]),
+    "missing availability file": (["--availability", "no.csv"], ["--availability", "no.csv"]),
     "missing task file": (["--task", "npz", "--task.path", "no.npz"], ["--task.path", "no.npz"]),
     "missing method file": (["--method", "no.py:mine"], ["--method", "no.py:mine", "there is no file"]),
     "missing spec": (["--spec", "no.toml"], ["--spec no.toml", "there is no such file"]),
@@ -97,7 +97,7 @@ TOML = {
     "table without a name": ("[method]\nbeta = 1\n", ["--method", "a table needs name"]),
     "not TOML": ("lr = = 3\n", ["--spec bad.toml", "not TOML", "line 1"]),
     "not text": ("\0\1", ["--spec bad.toml", "not TOML"]),
-    "a presence of no client": ('[presence]\nabc = [[0, 1]]\n', ["--presence", "abc"]),
+    "a availability of no client": ('[availability]\nabc = [[0, 1]]\n', ["--availability", "abc"]),
 }  # fmt: skip
 
 
@@ -253,14 +253,14 @@ COMPARE = {
     "a flag of a method's": (["--buffer", "3"], ["no such flag. Did you mean --method NAME:buffer=VALUE? `--help"]),
     "a flag of a task's": (["--model", "lenet5"], ["no such flag. Did you mean --task.model? "]),
     "the run's seed": (["--seed", "3"], ["--seed 3", "Did you mean 'seeds'?"]),
-    "an optimiser that one of them cannot use": (
-        ["--method", "fedavg", "--method", "scaffold", "--optimiser", "adam"],
-        ["--optimiser adam", "(--method scaffold)"],
+    "an optimizer that one of them cannot use": (
+        ["--method", "fedavg", "--method", "scaffold", "--optimizer", "adam"],
+        ["--optimizer adam", "(--method scaffold)"],
     ),
     "a setting that nobody can use": (["--method", "all", "--lr", "fast"], ["--lr fast: wants float, got 'fast'\n"]),
     "a method among all that does not fit": (
-        ["--method", "all", "--method", "scaffold", "--optimiser", "adam"],
-        ["--optimiser adam", "(--method scaffold)"],
+        ["--method", "all", "--method", "scaffold", "--optimizer", "adam"],
+        ["--optimizer adam", "(--method scaffold)"],
     ),
 }  # fmt: skip
 
@@ -321,4 +321,4 @@ def test_a_client_that_diverges_under_strict_is_told_with_a_way_out(cli, here, q
 def test_without_strict_such_updates_are_refused_and_the_run_ends(cli, here, quick):
     assert cli("run", *quick, "--lr", "1e38", "--time", "100", "--out", "r").code == 0
     raw = json.loads((here / "r" / "result.json").read_text())
-    assert raw["refused"] > 0
+    assert raw["rejected"] > 0

@@ -482,9 +482,9 @@ def test_why_clients_of_a_comparison_are_not_trained_together_is_told_under_the_
 
 def test_all_methods_are_compared_but_those_that_do_not_fit(cli, here, quick, monkeypatch):
     monkeypatch.setattr(methods, "names", lambda: ["fedasync", "fednova", "scaffold"])
-    said = cli("compare", "--method", "all", "--optimiser", "adam", "--seeds", "0", *quick, "--out", "c")
+    said = cli("compare", "--method", "all", "--optimizer", "adam", "--seeds", "0", *quick, "--out", "c")
     assert said.code == 0
-    told = [line.partition(" is left out: --optimiser adam: ")[0] for line in said.out.splitlines()[:2]]
+    told = [line.partition(" is left out: --optimizer adam: ")[0] for line in said.out.splitlines()[:2]]
     assert told == ["fednova", "scaffold"]
     assert [p.name for p in (here / "c").iterdir() if p.is_dir()] == ["fedasync"]
     assert "fednova is left out" in (here / "c" / "report.html").read_text()

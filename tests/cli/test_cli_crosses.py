@@ -13,18 +13,18 @@ from tarry.record.result import Result
 SAYINGS = {
     "flags": [
         "--method", "orthofl", "--method.beta", "0.4", "--local", "fedsol", "--local.rho", "1",
-        "--distil", "fedecho", "--distil.lr=0.01",
+        "--distill", "fedecho", "--distill.lr=0.01",
     ],
     "flags for method": [
-        "--method", "orthofl:beta=0.4", "--local", "fedsol:rho=1", "--distil", "fedecho:lr=0.01",
+        "--method", "orthofl:beta=0.4", "--local", "fedsol:rho=1", "--distill", "fedecho:lr=0.01",
     ],
-    "compact": ["--method", "orthofl:beta=0.4+local=fedsol:rho=1+distil=fedecho:lr=0.01"],
-    "both": ["--method", "orthofl:beta=0.4+local=fedsol:rho=1", "--distil", "fedecho", "--distil.lr", "0.01"],
+    "compact": ["--method", "orthofl:beta=0.4+local=fedsol:rho=1+distill=fedecho:lr=0.01"],
+    "both": ["--method", "orthofl:beta=0.4+local=fedsol:rho=1", "--distill", "fedecho", "--distill.lr", "0.01"],
     "parameters of a compact server": [
-        "--method", "orthofl+local=fedsol:rho=1+distil=fedecho:lr=0.01", "--method.beta", "0.4",
+        "--method", "orthofl+local=fedsol:rho=1+distill=fedecho:lr=0.01", "--method.beta", "0.4",
     ],
 }  # fmt: skip
-LABEL = "orthofl:beta=0.4+local=fedsol:rho=1.0+distil=fedecho:lr=0.01"
+LABEL = "orthofl:beta=0.4+local=fedsol:rho=1.0+distill=fedecho:lr=0.01"
 TOML = """
 method = "orthofl:beta=0.4"
 
@@ -32,11 +32,11 @@ method = "orthofl:beta=0.4"
 name = "fedsol"
 rho = 1.0
 
-[distil]
+[distill]
 name = "fedecho"
 lr = 0.01
 """
-SMALL = ["--unlabelled", "noise", "--unlabelled.samples", "20"]
+SMALL = ["--unlabeled", "noise", "--unlabeled.samples", "20"]
 
 
 @pytest.fixture(scope="module")
@@ -46,8 +46,8 @@ def expected() -> str:
         "orthofl:beta=0.4",
         {"name": "digits", "limit": 200, "hidden": 8},
         local={"name": "fedsol", "rho": 1},
-        distil={"name": "fedecho", "lr": 0.01},
-        unlabelled="noise:samples=20",
+        distill={"name": "fedecho", "lr": 0.01},
+        unlabeled="noise:samples=20",
         clients=4,
         epochs=1,
         delay="constant",
@@ -68,9 +68,9 @@ def test_toml_says_it_too_and_flags_go_over_it(cli, here, quick, expected):
     (here / "cross.toml").write_text(TOML)
     assert cli("run", "--spec", "cross.toml", *quick, *SMALL, "--out", "r").code == 0
     assert (Result.read(here / "r").label, Result.read(here / "r").weights_sha256) == (LABEL, expected)
-    flags = ["--local.rho", "0.5", "--distil", "fedecho:q=1"]
+    flags = ["--local.rho", "0.5", "--distill", "fedecho:q=1"]
     assert cli("run", "--spec", "cross.toml", *flags, *quick, *SMALL, "--out", "s").code == 0
-    assert Result.read(here / "s").label == "orthofl:beta=0.4+local=fedsol:rho=0.5+distil=fedecho:q=1"
+    assert Result.read(here / "s").label == "orthofl:beta=0.4+local=fedsol:rho=0.5+distill=fedecho:q=1"
 
 
 def test_the_spec_that_a_cross_leaves_behind_repeats_it(cli, here, quick, expected):
@@ -78,7 +78,7 @@ def test_the_spec_that_a_cross_leaves_behind_repeats_it(cli, here, quick, expect
     left = tomllib.loads((here / "a" / "spec.toml").read_text())
     assert left["method"] == {"name": "orthofl", "beta": 0.4}
     assert left["local"] == {"name": "fedsol", "rho": 1.0}
-    assert left["distil"] == {"name": "fedecho", "lr": 0.01}
+    assert left["distill"] == {"name": "fedecho", "lr": 0.01}
     assert "server" not in left
     assert cli("run", "--spec", "a/spec.toml", "--out", "b").code == 0
     for name in ("spec.toml", "events.jsonl", "model.safetensors"):
@@ -164,7 +164,7 @@ ONE_MISTAKE = {
     ),
     "unknown part": (["--method", "asgd+lokal=fedprox"], ["lokal", "'local'"]),
     "unknown flag": (["--lokal", "fedprox"], ["--lokal fedprox", "no such flag", "'local'"]),
-    "nothing to distil with": (["--distil", "fedprox"], ["--distil fedprox", "fedecho"]),
+    "nothing to distill with": (["--distill", "fedprox"], ["--distill fedprox", "fedecho"]),
     "a curve without control points": (["--manifold", "bezier"], ["--manifold bezier", "add --local asynccurve"]),
     "unknown manifold": (["--manifold", "circle"], ["--manifold circle", "no such manifold", "bezier"]),
     "a missing file": (["--manifold", "no.py:mine"], ["--manifold", "no.py:mine", "there is no file"]),
@@ -199,5 +199,5 @@ def test_a_cross_that_cannot_be_spoils_a_comparison_before_it_begins(cli, here):
 
 def test_help_tells_of_every_part(cli):
     text = " ".join(cli("run", "--help").out.split())
-    for flag in ("--method", "--local", "--correct", "--aggregate", "--step", "--reply", "--distil", "--manifold"):
+    for flag in ("--method", "--local", "--correct", "--aggregate", "--step", "--reply", "--distill", "--manifold"):
         assert f"{flag} NAME" in text

@@ -6,7 +6,7 @@ from tarry.record.result import Result
 
 
 def test_a_run_tells_clients_own_accuracy_in_a_line(cli, here, quick):
-    said = cli("run", "--method", "fedavg", *quick, "--personalise", "2", "--out", "r")
+    said = cli("run", "--method", "fedavg", *quick, "--personalize", "2", "--out", "r")
     assert said.code == 0
     personal = Result.read(here / "r").personalization
     after, before = personal["after"], personal["before"]
@@ -18,8 +18,8 @@ def test_a_run_tells_clients_own_accuracy_in_a_line(cli, here, quick):
 
 
 def test_no_epochs_and_one_are_told_as_such(cli, quick):
-    assert "without fine-tuning (mean ± sd over 4 clients" in cli("run", *quick, "--personalise", "0").out
-    assert "after 1 epoch of fine-tuning" in cli("run", *quick, "--personalise", "1").out
+    assert "without fine-tuning (mean ± sd over 4 clients" in cli("run", *quick, "--personalize", "0").out
+    assert "after 1 epoch of fine-tuning" in cli("run", *quick, "--personalize", "1").out
 
 
 def test_a_run_that_was_not_asked_says_nothing_of_it(cli, quick):
@@ -29,7 +29,7 @@ def test_a_run_that_was_not_asked_says_nothing_of_it(cli, quick):
 def test_a_comparison_has_a_column_for_it_when_asked(cli, here, quick, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     methods = ["--method", "local-only", "--method", "fedavg", "--seeds", "0,1"]
-    said = cli("compare", *methods, *quick, "--personalise", "1", "--out", "c")
+    said = cli("compare", *methods, *quick, "--personalize", "1", "--out", "c")
     assert said.code == 0
     words = " ".join(said.out.split())
     assert "personal %" in words
@@ -51,6 +51,6 @@ def test_without_being_asked_there_is_no_column(cli, here, quick):
 
 
 def test_a_wrong_number_of_epochs_is_refused(cli, quick):
-    said = cli("run", *quick, "--personalise", "-1")
-    assert (said.code, said.complaints) == (2, ["--personalise -1: must be 0 or more"])
-    assert cli("run", *quick, "--personalise", "some").code == 2
+    said = cli("run", *quick, "--personalize", "-1")
+    assert (said.code, said.complaints) == (2, ["--personalize -1: must be 0 or more"])
+    assert cli("run", *quick, "--personalize", "some").code == 2

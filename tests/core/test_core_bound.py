@@ -116,7 +116,7 @@ def test_the_gradient_is_taken_at_the_weights_asked_for_not_at_those_of_the_last
     assert not torch.allclose(first, elsewhere)
 
 
-def torch_optimiser(name: str, params, kw: dict[str, float]) -> torch.optim.Optimizer:
+def torch_optimizer(name: str, params, kw: dict[str, float]) -> torch.optim.Optimizer:
     kind = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[name]
     return kind(params, **kw)
 
@@ -137,12 +137,12 @@ def test_a_visit_is_the_training_of_a_plain_torch_loop(name, optim, kw):
     net, task = made(name)
     layout = Layout.of(net)
     work = LocalWork(make_optimizer(optim, **kw), epochs=None, steps=40, batch=None)
-    bound = FlatModel(copy.deepcopy(net), layout, task, work.optimiser)
+    bound = FlatModel(copy.deepcopy(net), layout, task, work.optimizer)
     start = layout.read(net, F64)
     trained = train(VisitJob(0, 0, 0, start), bound, rule=LocalRule(), work=work, seed=0)
 
     x, y = task.clients[0]
-    steps = torch_optimiser(optim, [p for p in net.parameters() if p.requires_grad], kw)
+    steps = torch_optimizer(optim, [p for p in net.parameters() if p.requires_grad], kw)
     losses = []
     for _ in range(40):
         steps.zero_grad()
@@ -168,9 +168,9 @@ def test_in_single_precision_too_the_way_is_the_same_to_a_millionth(optim, kw):
     layout = Layout.of(net)
     work = LocalWork(make_optimizer(optim, **kw), epochs=60, batch=None)
     start = layout.read(net, torch.float32)
-    bound = FlatModel(copy.deepcopy(net), layout, task, work.optimiser)
+    bound = FlatModel(copy.deepcopy(net), layout, task, work.optimizer)
     trained = train(VisitJob(0, 0, 0, start), bound, rule=LocalRule(), work=work, seed=0)
-    steps = torch_optimiser(optim, net.parameters(), kw)
+    steps = torch_optimizer(optim, net.parameters(), kw)
     for _ in range(60):
         steps.zero_grad()
         mse_loss(net(x), y).backward()
@@ -184,7 +184,7 @@ def test_every_visit_begins_with_the_counters_as_built_and_the_statistics_receiv
         net[1].num_batches_tracked.fill_(3)
     layout = Layout.of(net)
     work = LocalWork(make_optimizer("sgd", lr=0.1), epochs=2)
-    bound = FlatModel(copy.deepcopy(net), layout, task, work.optimiser)
+    bound = FlatModel(copy.deepcopy(net), layout, task, work.optimizer)
     start = layout.read(net, F64)
     first = train(VisitJob(0, 0, 0, start), bound, rule=LocalRule(), work=work, seed=0)
     second = train(VisitJob(1, 0, 1, start), bound, rule=LocalRule(), work=work, seed=0)
@@ -196,7 +196,7 @@ def test_training_writes_neither_to_what_was_sent_nor_to_what_came_back_before()
     net, task = made("normed")
     layout = Layout.of(net)
     work = LocalWork(make_optimizer("sgd", lr=0.1, momentum=0.5), epochs=3, batch=8)
-    bound = FlatModel(copy.deepcopy(net), layout, task, work.optimiser)
+    bound = FlatModel(copy.deepcopy(net), layout, task, work.optimizer)
     start = layout.read(net, F64)
     kept = start.clone()
     first = train(VisitJob(0, 0, 0, start), bound, rule=LocalRule(), work=work, seed=0)

@@ -114,17 +114,17 @@ def test_work_that_cannot_be_done_is_refused(kw, words):
         ({"lr": float("nan")}, ["--lr nan: must be above 0"]),
         ({"lr": 1.0, "momentum": 1.0}, [r"--momentum 1.0: must be in [0, 1)"]),
         ({"lr": 1.0, "weight_decay": -1.0}, ["--weight-decay -1.0: must be 0 or more"]),
-        ({"name": "adam", "lr": 1.0, "momentum": 0.9}, ["--momentum 0.9: only --optimiser sgd has it"]),
+        ({"name": "adam", "lr": 1.0, "momentum": 0.9}, ["--momentum 0.9: only --optimizer sgd has it"]),
         (
             {"name": "adan", "lr": -1.0},
             [
                 "--lr -1.0: must be above 0",
-                "--optimiser adan: there is no such optimiser. Did you mean 'adam'?",
+                "--optimizer adan: there is no such optimizer. Did you mean 'adam'?",
             ],
         ),
     ],
 )
-def test_an_optimiser_that_cannot_be_is_refused_with_all_that_is_wrong(kw, words):
+def test_an_optimizer_that_cannot_be_is_refused_with_all_that_is_wrong(kw, words):
     with pytest.raises(BadInput) as e:
         make_optimizer(**kw)
     assert list(e.value.problems) == words
@@ -148,7 +148,7 @@ def mean_task(*values: list[float]) -> Task:
 def visit(task: Task, work: LocalWork, job: VisitJob, *, rule: LocalRule | None = None, seed: int = 0) -> LocalResult:
     layout = Layout.of(task.model)
     return train(
-        job, FlatModel(task.model, layout, task, work.optimiser), rule=rule or LocalRule(), work=work, seed=seed
+        job, FlatModel(task.model, layout, task, work.optimizer), rule=rule or LocalRule(), work=work, seed=seed
     )
 
 

@@ -309,7 +309,7 @@ def test_features_are_what_goes_into_the_head_and_their_gradient_is_autograds() 
     want = torch.cat([p.reshape(-1) for p in torch.autograd.grad(loss, list(net.parameters()))])
     torch.testing.assert_close(got, want)
     torch.testing.assert_close(value, loss.detach())
-    assert (bound.optimiser.lr, bound.optimiser.momentum) == (0.3, 0.5)
+    assert (bound.optimizer.lr, bound.optimizer.momentum) == (0.3, 0.5)
 
 
 def test_a_model_without_a_head_of_its_own_has_no_features() -> None:

@@ -30,7 +30,7 @@ def moved(*delta: float, n: int = 1, finite: bool = True, **kw: object) -> Local
 class TinyLab:
     """Two classes, scored by the two weights times the inputs."""
 
-    inputs, mask, distil_lr = torch.tensor([[1.0, 2.0], [3.0, -1.0], [0.5, 0.5]]), None, 0.1
+    inputs, mask, distill_lr = torch.tensor([[1.0, 2.0], [3.0, -1.0], [0.5, 0.5]]), None, 0.1
 
     def outputs(self, w, x):
         return x * w

@@ -63,8 +63,8 @@ def save(folder: Path, name: str, m: Made, **more: Any) -> Path:
     return path
 
 
-def refused(name: str, message: str) -> None:
-    """The set is refused in one sentence."""
+def rejected(name: str, message: str) -> None:
+    """The set is rejected in one sentence."""
     with pytest.raises(BadInput, match=message) as e:
         load(name)
     assert str(e.value).startswith(f"--task {name}: ")

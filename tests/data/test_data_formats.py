@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tarry.tasks.data import Arrays, catalog, load
+from tarry.tasks.data import ArrayDataset, catalog, load
 from tarry.tasks.data.sets import collect_notices
 
 from .made import (
@@ -21,7 +21,7 @@ from .made import (
     leaf,
     made,
     picture,
-    refused,
+    rejected,
     save,
     stl10,
     write,
@@ -34,7 +34,7 @@ from .made import (
 RNG = np.random.default_rng(3)
 
 
-def same(a: Arrays, m: Made) -> None:
+def same(a: ArrayDataset, m: Made) -> None:
     assert np.array_equal(a.x_train, m.x_train)
     assert np.array_equal(a.x_test, m.x_test)
     assert a.y_train.tolist() == m.y_train.tolist()
@@ -323,7 +323,7 @@ def test_two_copies_side_by_side_are_refused(folder: Path, name: str) -> None:
     at, make = COPIES[name]
     for below in ("one", "two"):
         write(folder / at / below, make()[0])
-    refused(name, rf"{at}: its files lie in one/ and in two/ as well; leave one of these copies$")
+    rejected(name, rf"{at}: its files are in both one/ and two/; delete one of these copies$")
 
 
 def test_batches_that_are_missing_are_not_taken_from_a_copy(folder: Path) -> None:
@@ -331,7 +331,7 @@ def test_batches_that_are_missing_are_not_taken_from_a_copy(folder: Path) -> Non
     write(folder / "cifar-10-batches-py" / "old", contents)
     del contents["data_batch_4"]
     write(folder / "cifar-10-batches-py", contents)
-    refused("cifar10", r"cifar-10-batches-py: lacks data_batch_4$")
+    rejected("cifar10", r"cifar-10-batches-py: lacks data_batch_4$")
 
 
 @pytest.mark.parametrize("below", ["a copy", "zz"])
@@ -347,7 +347,7 @@ def test_a_copy_in_an_archive_is_passed_over_or_refused_where_it_comes_first(fol
     if below == "zz":
         same(load("cifar10"), m)
     else:
-        refused("cifar10", "lie in cifar-10-batches-py/ and in cifar-10-batches-py/a copy/ as well; leave one")
+        rejected("cifar10", "are in both cifar-10-batches-py/ and cifar-10-batches-py/a copy/; delete one")
 
 
 def test_femnist_at_the_top_comes_before_femnist_further_down(folder: Path) -> None:
@@ -378,7 +378,7 @@ def test_a_class_of_cinic10_keeps_its_number_where_others_are_missing(folder: Pa
     gone = "airplane, automobile, cat, deer, dog, frog, horse, ship"
     assert said[:2] == [f"CINIC-10: train/ has no images of {gone}", f"CINIC-10: test/ has no images of {gone}"]
     write(folder / "CINIC-10", pictures_of(["zebra"], 32))
-    refused("cinic10", r"the class of zebra/0.png is not among the 10: airplane, automobile, .*, truck$")
+    rejected("cinic10", r"the class of zebra/0.png is not among the 10: airplane, automobile, .*, truck$")
 
 
 @pytest.mark.parametrize("listed", [True, False])
@@ -390,7 +390,7 @@ def test_the_classes_of_tiny_imagenet_are_those_of_its_list(folder: Path, listed
     assert ("tiny-imagenet-200: train/ has no images of n1" in said) == listed
     write(folder / "tiny-imagenet-200", pictures_of(["n9"], 64))
     if listed:
-        refused("tiny_imagenet", r"the class of n9/0.png is not among the 3: n1, n2, n5$")
+        rejected("tiny_imagenet", r"the class of n9/0.png is not among the 3: n1, n2, n5$")
     else:
         assert load("tiny_imagenet").y_train.tolist() == [0, 1, 2]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tarry.cli.catalogue import tasks as listing
+from tarry.cli.catalog import tasks as listing
 from tarry.tasks.data import catalog
 
 

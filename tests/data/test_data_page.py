@@ -1,4 +1,4 @@
-"""docs/data.md says what the catalogue says."""
+"""docs/data.md says what the catalog says."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ import pytest
 
 from tarry.tasks.data.safe_pickle import UnsafePickle, safe_unpickle
 
-from .made import batches, made, python_2_pickle, refused, write
+from .made import batches, made, python_2_pickle, rejected, write
 
 
 class Call:
@@ -44,7 +44,7 @@ def test_a_hostile_pickle_does_nothing_and_is_refused(folder: Path, kind: str, p
     contents = batches(made(32, 32, 3), fine=False)
     contents["data_batch_3"] = pickle.dumps(make(mark), protocol=protocol)
     write(folder / "cifar-10-batches-py", contents)
-    refused("cifar10", rf"cifar-10-batches-py: data_batch_3: is no pickled CIFAR batch: .*({message})")
+    rejected("cifar10", rf"cifar-10-batches-py: data_batch_3: is no pickled CIFAR batch: .*({message})")
     assert not mark.exists()
 
 
@@ -114,8 +114,8 @@ def test_an_array_that_claims_more_than_it_holds_is_refused() -> None:
     ("entries", "message"),
     [
         ({"data": np.zeros((2, 3072), np.uint8)}, "wants data and labels; it has data$"),
-        ({"data": np.zeros((2, 100), np.uint8), "labels": [0, 1]}, "data is uint8 2×100; wants N×3072 bytes"),
-        ({"data": [1, 2], "labels": [0, 1]}, "data is no array; wants N×3072"),
+        ({"data": np.zeros((2, 100), np.uint8), "labels": [0, 1]}, "data is uint8 2×100; expected N×3072 bytes"),
+        ({"data": [1, 2], "labels": [0, 1]}, "data is no array; expected N×3072"),
         ({"data": np.zeros((2, 3072), np.uint8), "labels": [0]}, "labels is no list of 2 whole numbers"),
         ({"data": np.zeros((2, 3072), np.uint8), "labels": [0, 12]}, "has the label 12; cifar10 has the classes 0 … 9"),
         ({"data": np.zeros((2, 3072), np.uint8), "labels": [0, -1]}, "training labels holds -1"),
@@ -126,4 +126,4 @@ def test_a_broken_cifar_batch_is_refused_with_what_is_wrong(
 ) -> None:
     contents = batches(made(32, 32, 3), fine=False)
     write(folder / "cifar-10-batches-py", {**contents, "data_batch_2": python_2_pickle(entries)})
-    refused("cifar10", message)
+    rejected("cifar10", message)

@@ -1,4 +1,4 @@
-"""The catalogue: where sets are looked for, what is said when one is missing, and the hub."""
+"""The catalog: where sets are looked for, what is said when one is missing, and the hub."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import torch
 import tarry
 from tarry.core.errors import BadInput
 from tarry.tasks import tasks
-from tarry.tasks.data import DataSet, Texts, catalog, fetch, load
+from tarry.tasks.data import DataSet, TextDataset, catalog, fetch, load
 from tarry.tasks.data import archives as places_module
 from tarry.tasks.data.archives import SlowReadNotice
 from tarry.tasks.data.sets import collect_notices
@@ -129,7 +129,7 @@ def test_a_folder_with_something_else_in_it_is_told_from_one_with_the_set(folder
 def test_the_sizes_of_a_set_are_those_it_is_described_with(name: str) -> None:
     known = catalog()[name]
     assert all(f"{n:,}" in known.what for size in known.sizes for n in size if n)
-    assert all(known.short(*size) is None for size in known.sizes)
+    assert all(known.size_notice(*size) is None for size in known.sizes)
 
 
 def test_images_have_their_sizes_but_for_femnist() -> None:
@@ -166,7 +166,7 @@ PAIRS = DataSet("pairs", "", (), "", "", sizes=((4076, 1725), (3668, 408)))
 def test_other_numbers_of_examples_than_a_set_has_are_said(
     known: str | DataSet, have: tuple[int, int], limit: int | None, said: str | None
 ) -> None:
-    assert (catalog()[known] if isinstance(known, str) else known).short(*have, limit) == said
+    assert (catalog()[known] if isinstance(known, str) else known).size_notice(*have, limit) == said
 
 
 SHORT: dict[str, Any] = {"time": 40.0, "clients": 3, "epochs": 1, "delay": "constant:seconds=30"}
@@ -200,7 +200,7 @@ def test_a_set_that_is_none_is_refused_with_the_nearest_name(folder: Path) -> No
 def test_any_set_is_fetched_and_one_of_texts_is_not_loaded_as_arrays(folder: Path) -> None:
     write(folder, {"sst2.jsonl": b'{"split": "train", "y": 1, "text": "fine"}\n'})
     texts = fetch("sst2")
-    assert isinstance(texts, Texts)
+    assert isinstance(texts, TextDataset)
     assert texts.train == ("fine",)
     with pytest.raises(
         BadInput, match=r"--task sst2: is no set of images or series but of texts; tarry.tasks.data.fetch"
@@ -371,7 +371,7 @@ def test_packages_that_are_not_installed_are_named_with_the_extra(
 
 
 @pytest.mark.parametrize("packed", [True, False])
-def test_the_unlabelled_part_of_stl10_is_an_unlabelled_set(folder: Path, packed: bool) -> None:
+def test_the_unlabeled_part_of_stl10_is_an_unlabeled_set(folder: Path, packed: bool) -> None:
     m = made(96, 96, 3, n=5, tested=2)
     m.x_train[:] = np.arange(5, dtype=np.uint8)[:, None, None, None] * 50
     m.x_train[:, :48, :, 0] = 255  # upright: red above
@@ -392,16 +392,16 @@ def test_the_unlabelled_part_of_stl10_is_an_unlabelled_set(folder: Path, packed:
     assert len(unlabeled_sets.build("stl10")(task, 0)) == 5
 
 
-def test_stl10_without_its_unlabelled_part_is_told(folder: Path) -> None:
+def test_stl10_without_its_unlabeled_part_is_told(folder: Path) -> None:
     task = tasks.build("digits")
     np.savez(folder / "stl10.npz", x=np.zeros((10, 96, 96, 3), np.uint8), y=np.arange(10))
-    with pytest.raises(BadInput, match=r"--unlabelled stl10: the data set is not there.*stl10_binary.tar.gz"):
+    with pytest.raises(BadInput, match=r"--unlabeled stl10: the data set is not there.*stl10_binary.tar.gz"):
         unlabeled_sets.build("stl10")(task, 0)
     write(folder / "stl10_binary", {"train_X.bin": b""})
-    with pytest.raises(BadInput, match=r"--unlabelled stl10: .*stl10_binary: lacks unlabeled_X.bin"):
+    with pytest.raises(BadInput, match=r"--unlabeled stl10: .*stl10_binary: lacks unlabeled_X.bin"):
         unlabeled_sets.build("stl10")(task, 0)
     write(folder / "stl10_binary", {"unlabeled_X.bin": bytes(5)})
-    with pytest.raises(BadInput, match=r"unlabeled_X.bin: holds 5 bytes; wants images of 27,648"):
+    with pytest.raises(BadInput, match=r"unlabeled_X.bin: holds 5 bytes; expected images of 27,648"):
         unlabeled_sets.build("stl10")(task, 0)
 
 

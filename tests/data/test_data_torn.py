@@ -1,4 +1,4 @@
-"""Whatever is changed in a file, it is read or refused with a sentence: nothing else ever comes out of a loader."""
+"""Whatever is changed in a file, it is read or rejected with a sentence: nothing else ever comes out of a loader."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_changed_file_is_read_or_refused(folder: Path, form: str) -> None:
     load(name)
     files = sorted(p for p in folder.rglob("*") if p.is_file())
     rng = np.random.default_rng(len(form))
-    refused = 0
+    rejected = 0
     for i in range(TRIES):
         file = files[rng.integers(len(files))]
         good = file.read_bytes()
@@ -74,7 +74,7 @@ def test_a_changed_file_is_read_or_refused(folder: Path, form: str) -> None:
             try:
                 load(name)
             except BadInput:
-                refused += 1
+                rejected += 1
         file.write_bytes(good)
-    assert refused > 0
+    assert rejected > 0
     load(name)

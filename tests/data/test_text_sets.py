@@ -20,7 +20,7 @@ from sklearn.datasets import _twenty_newsgroups as theirs
 from tarry.core.errors import BadInput
 from tarry.tasks.data import catalog, text_sets
 from tarry.tasks.data.newsgroup_posts import strip_headers
-from tarry.tasks.data.texts import Row, Texts, gather_texts, load_text, with_test
+from tarry.tasks.data.texts import TextDataset, TextExample, gather_texts, load_text, with_test
 
 
 def lines(path: Path, *rows: dict[str, Any]) -> None:
@@ -31,7 +31,7 @@ def lines(path: Path, *rows: dict[str, Any]) -> None:
 POST = "From: a@b.c\nSubject: Re: Löwen\n\nB. Smith wrote:\n> no\nYes, I do.\n\n-- \nA. Name\n"
 
 
-def test_the_sets_are_in_the_catalogue() -> None:
+def test_the_sets_are_in_the_catalog() -> None:
     names = {"20newsgroups", "ag_news", "mrpc", "sst2", "banking77", "gsm8k", "mathinstruct"}
     assert names <= catalog().keys()
     assert len(text_sets.NEWSGROUPS) == 20
@@ -277,7 +277,7 @@ def test_mathinstruct_goes_by_its_collections(folder: Path) -> None:
 
 def test_held_out_texts_are_stratified_always_the_same_and_leave_the_test_set_without_labels() -> None:
     y = np.repeat([0, 1], [30, 10])
-    texts = Texts(tuple(f"t{i}" for i in range(40)), y, ("x", "y"), np.array([0, 1]), ("a", "b"))
+    texts = TextDataset(tuple(f"t{i}" for i in range(40)), y, ("x", "y"), np.array([0, 1]), ("a", "b"))
     one, two = with_test(texts, 8), with_test(texts, 8)
     assert one.test == two.test
     assert one.y_test.tolist().count(1) == 2
@@ -306,9 +306,9 @@ BROKEN: list[tuple[str, str, str, str]] = [
         '{"split": "train", "y": 1, "text": null}',
         "line 1: the field 'text' holds no text but None",
     ),
-    ("sst2", "sst2.jsonl", '{"split": ["train"], "y": 1, "text": "a"}', r"has the split \['train'\]; wants train"),
+    ("sst2", "sst2.jsonl", '{"split": ["train"], "y": 1, "text": "a"}', r"has the split \['train'\]; expected train"),
     ("sst2", "sst2.jsonl", "[" * 100_000, "line 1 is no JSON"),
-    ("sst2", "sst2.jsonl", '{"split": "extra", "y": 1, "text": "a"}', "has the split 'extra'; wants train"),
+    ("sst2", "sst2.jsonl", '{"split": "extra", "y": 1, "text": "a"}', "has the split 'extra'; expected train"),
     ("sst2", "sst2.jsonl", '{"split": "test", "y": 1, "text": "a"}', "has no training examples"),
     ("sst2", "sst2.jsonl", "\udcff", "is no UTF-8 text"),
     ("sst2", "SST-2/dev.tsv", "sentence\tlabel\n", r"lacks train\.tsv"),
@@ -418,18 +418,20 @@ def test_every_set_of_the_hub_says_what_it_lacks(name: str, folder: Path, monkey
 
 
 def test_labels_may_be_names_or_numbers_of_given_classes() -> None:
-    texts = gather_texts([Row("train", "a", "y"), Row("train", "b", 0), Row("test", "c", "x")], "f", ["x", "y"])
+    texts = gather_texts(
+        [TextExample("train", "a", "y"), TextExample("train", "b", 0), TextExample("test", "c", "x")], "f", ["x", "y"]
+    )
     assert texts.y_train.tolist() == [1, 0]
     with pytest.raises(BadInput, match="f: a test example has the label 'z'"):
-        gather_texts([Row("train", "a", "y"), Row("test", "c", "z")], "f", ["x", "y"])
+        gather_texts([TextExample("train", "a", "y"), TextExample("test", "c", "z")], "f", ["x", "y"])
 
 
 def test_labels_of_classes_that_nobody_gave_are_all_names_or_all_numbers_from_0() -> None:
-    assert gather_texts([Row("train", "a", 1), Row("test", "b", 0)], "f").y_train.tolist() == [1]
+    assert gather_texts([TextExample("train", "a", 1), TextExample("test", "b", 0)], "f").y_train.tolist() == [1]
     with pytest.raises(BadInput, match="f: some labels are names and some numbers; all must be alike"):
-        gather_texts([Row("train", "a", "x"), Row("train", "b", 0)], "f")
+        gather_texts([TextExample("train", "a", "x"), TextExample("train", "b", 0)], "f")
     with pytest.raises(BadInput, match="f: a train example has the label 2; its classes are 2, from 0: 1, 2"):
-        gather_texts([Row("train", "a", 1), Row("train", "b", 2)], "f")
+        gather_texts([TextExample("train", "a", 1), TextExample("train", "b", 2)], "f")
 
 
 def test_of_two_copies_in_an_archive_the_nearest_to_the_top_is_read(folder: Path) -> None:

@@ -119,7 +119,7 @@ class FakeGrid:
 
     def _reachable(self) -> None:
         if self.down:
-            raise Unreachable("connection refused")
+            raise Unreachable("connection rejected")
 
 
 @cache

@@ -214,8 +214,8 @@ def test_a_hostile_client_changes_nothing(local, tmp_path):
     local.up()
     result = over(local, within=300.0)
     rows = list(read(local.folder / "journal.jsonl"))
-    who = {h[0]: h[1] for r in rows if r["op"] == "close" for h in r["handed"]}
+    who = {h[0]: h[1] for r in rows if r["op"] == "close" for h in r["handouts"]}
     assert {who[r["number"]] for r in rows if r["op"] == "update"} == {0, 2}
-    refused = json.loads((local.folder / "status.json").read_text())["refused"]
-    assert sum(refused.values()) >= 2
+    rejected = json.loads((local.folder / "status.json").read_text())["rejected"]
+    assert sum(rejected.values()) >= 2
     honest(local, result)

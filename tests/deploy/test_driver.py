@@ -1,4 +1,4 @@
-"""The driver on a network in memory: what it accepts, what it refuses, whom it waits for."""
+"""The driver on a network in memory: what it accepts, what it rejects, whom it waits for."""
 
 from __future__ import annotations
 
@@ -102,11 +102,11 @@ def test_a_hostile_client_changes_nothing_and_is_left_alone(how, tmp_path):
     d = driver(made, grid, tmp_path / "out")
     assert finished(d, grid) == "updates"
     assert d.stats[3].updates == 0
-    assert d.stats[3].failed["refused"] >= 1
+    assert d.stats[3].failed["rejected"] >= 1
     assert {r["client"] for r in rows(tmp_path, "arrival")} == {0, 1, 2}
     assert sum(d.stats.rejected.values()) >= 1
     said = [json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]
-    assert any(line["what"] == "an answer was refused" and line["client"] == 3 for line in said)
+    assert any(line["what"] == "an answer was rejected" and line["client"] == 3 for line in said)
     assert replay(tmp_path / "out").weights_sha256 == sha256(d.engine.server.output_weights)
 
 
@@ -123,7 +123,7 @@ def test_an_answer_that_was_given_once_is_not_taken_again(tmp_path):
     d = driver(made, grid, tmp_path / "out")
     finished(d, grid)
     assert d.stats[0].updates == 1
-    assert d.stats[0].failed["refused"] >= 1
+    assert d.stats[0].failed["rejected"] >= 1
 
 
 def test_weights_that_are_not_finite_are_refused_and_counted(tmp_path):
@@ -134,7 +134,7 @@ def test_weights_that_are_not_finite_are_refused_and_counted(tmp_path):
     d = driver(made, grid, tmp_path / "out")
     finished(d, grid)
     assert d.engine.rejected >= 1
-    assert {r["client"] for r in rows(tmp_path, "refused")} == {2}
+    assert {r["client"] for r in rows(tmp_path, "rejected")} == {2}
     assert np.isfinite(d.engine.server.weights.numpy()).all()
     assert replay(tmp_path / "out").weights_sha256 == sha256(d.engine.server.output_weights)
 
@@ -195,9 +195,9 @@ def test_newcomers_are_handed_work_and_those_who_left_are_not(tmp_path):
     until(d, grid, lambda: d.stats[3].updates >= 1)
     del grid.there[100]
     until(d, grid, lambda: bool(d.stats[0].failed))
-    handed = d.stats[0].handed
+    handed = d.stats[0].handouts
     finished(d, grid)
-    assert d.stats[0].handed == handed
+    assert d.stats[0].handouts == handed
     d2 = [r["kind"] for r in rows(tmp_path, "join", "leave")]
     assert d2.count("leave") >= 1
 
@@ -205,7 +205,7 @@ def test_newcomers_are_handed_work_and_those_who_left_are_not(tmp_path):
 def test_a_node_that_begins_anew_is_not_waited_for(tmp_path):
     made = small_plan(method="orthofl", updates=30)
     grid, d = federation(tmp_path, plan=made, seconds=lambda c, k: 1e5 if (c, k) == (2, 1) else 3.0, deadline=1e6)
-    until(d, grid, lambda: d.stats[2].handed == 2)
+    until(d, grid, lambda: d.stats[2].handouts == 2)
     grid.began[102], grid.there[102].free = "later", 0.0
     until(d, grid, lambda: bool(d.stats[2].failed))
     assert d.stats[2].failed == {"its node began anew": 1}

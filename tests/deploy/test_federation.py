@@ -83,7 +83,7 @@ def its_health_is_told(federation, cli):
     assert "0 client 0" in said
     full = json.loads(cli("federation", "status", federation, "--json")[1])
     assert sum(c["updates"] for c in full["clients"]) == 8
-    assert full["refused"] == {}
+    assert full["rejected"] == {}
 
 
 def its_delays_become_a_model(federation, cli, tmp_path):

@@ -140,7 +140,7 @@ def test_a_result_that_is_not_finite_counts_as_rejected_however_it_arrives() -> 
         else:
             engine.lose(1.0, second, rejected=True)
         assert (engine.updates, engine.rejected, engine.lost, engine.consecutive_rejections) == (1, 1, 0, 1)
-        assert events[-1].kind == "refused"
+        assert events[-1].kind == "rejected"
         assert events[-1].loss == (0.5 if accepts else None)
         assert engine.bytes_up == SIZE * 4, "computed where it was not measured"
 

@@ -25,7 +25,7 @@ SETTINGS: dict[str, Any] = {
     "concurrency": 4,
     "delay": {"name": "uniform", "low": 1.0, "high": 9.0},
     "failure_rate": 0.1,
-    "presence": {"2": [[6.5, 40.0]], "5": [[0.0, 12.0], [20.0, 40.0]]},
+    "availability": {"2": [[6.5, 40.0]], "5": [[0.0, 12.0], [20.0, 40.0]]},
     "steps": 1,
     "batch": 4,
     "time": 40.0,

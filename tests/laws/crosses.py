@@ -154,7 +154,7 @@ class Ran:
         """How many trained at once, at most."""
         out, most = 0, 0
         for e in self.events:
-            out += (e.kind == "hand_out") - (e.kind in ("arrival", "lost", "refused"))
+            out += (e.kind == "hand_out") - (e.kind in ("arrival", "lost", "rejected"))
             most = max(most, out)
         return most
 
@@ -167,7 +167,7 @@ class Ran:
 
 def planned(server: str, **crosses: Any) -> BuiltRun:
     """The plan of a cross on the short run; parts by name, settings as they are."""
-    parts = {k: choice(v) if k in (*PARTS, "distil") else v for k, v in crosses.items()}
+    parts = {k: choice(v) if k in (*PARTS, "distill") else v for k, v in crosses.items()}
     return build_run(Spec.of({**SHORT, "method": choice(server), **parts}))
 
 

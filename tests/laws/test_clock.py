@@ -10,7 +10,7 @@ import tarry
 
 from .variants import EVERYTHING, VARIANTS, Choice, every_method, everything, has_starts_of_its_own
 
-BACK = ("arrival", "lost", "refused")
+BACK = ("arrival", "lost", "rejected")
 
 
 @every_method
@@ -80,7 +80,7 @@ def test_a_visit_ends_when_its_duration_is_over_or_its_client_leaves(choice: Cho
 @every_method
 def test_nobody_is_handed_work_while_away(choice: Choice) -> None:
     log, _ = everything(choice)
-    windows = {int(c): w for c, w in EVERYTHING["presence"].items()}
+    windows = {int(c): w for c, w in EVERYTHING["availability"].items()}
     for e in log:
         if e["kind"] == "hand_out" and e["client"] in windows:
             assert any(start <= e["time"] < end for start, end in windows[e["client"]])

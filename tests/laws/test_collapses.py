@@ -39,7 +39,7 @@ def same(one: Any, other: Any, **changes: Any) -> None:
     torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-13)
 
 
-HARD: dict[str, Any] = {"concurrency": 4, "failure_rate": 0.2, "presence": EVERYTHING["presence"]}
+HARD: dict[str, Any] = {"concurrency": 4, "failure_rate": 0.2, "availability": EVERYTHING["availability"]}
 
 
 @pytest.mark.parametrize("changes", [{}, HARD], ids=["plain", "losses"])

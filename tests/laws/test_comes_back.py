@@ -66,7 +66,7 @@ def test_a_recorded_run_replays_to_the_same_arrivals_and_weights(choice: Choice,
 
 
 def test_every_method_of_a_comparison_meets_the_same_durations_and_losses(tmp_path: Path) -> None:
-    settings = {k: v for k, v in DRAWN.items() if k not in ("task", "seed", "presence")}
+    settings = {k: v for k, v in DRAWN.items() if k not in ("task", "seed", "availability")}
     tarry.compare(VARIANTS, EVERYTHING["task"], seeds=[3], out=tmp_path, **settings)
     logs = [list(read_rows(path)) for path in sorted(tmp_path.glob("*/seed-3/events.jsonl"))]
     assert len(logs) == len(VARIANTS)

@@ -1,4 +1,4 @@
-"""Laws of crosses: any part of any method under any other's server does what it says, or is refused with a way out."""
+"""Laws of crosses: any part of any method under any other's server does what it says, or is rejected with a way out."""
 
 from __future__ import annotations
 
@@ -102,12 +102,12 @@ AROUND = [name for name in NAMES if built(name).wrapper is not None]
 
 @pytest.mark.parametrize("name", AROUND)
 def test_a_method_with_its_own_distillation_is_itself(name: str) -> None:
-    """Or is refused: it does not distil twice."""
-    got = outcome(name, distil=name)
+    """Or is rejected: it does not distill twice."""
+    got = outcome(name, distill=name)
     assert isinstance(got, BadInput) or got.same_as(own(name))
 
 
-# What refusals say
+# What rejections say
 
 SOME = ["fedavg", "fedogd", "orthofl"]
 
@@ -178,9 +178,9 @@ MADE_OF: list[tuple[str, str, Crosses]] = [
     ("fedbuff:buffer=4", "asgd:eta=1", {"correct": "fedbuff", "aggregate": "fedbuff:buffer=4"}),
     ("fedogd", "asgd:eta=0.5", {"local": "fedogd", "aggregate": "fedogd"}),
     ("fedogd:projection=never", "asgd:eta=0.5", {"aggregate": "fedogd:projection=never"}),
-    ("fedecho:buffer=3,eta=0.5", "fedbuff:buffer=3,a=0,eta=0.5", {"distil": "fedecho"}),
-    ("fedecho:buffer=3,q=2,batch=4", "fedbuff:buffer=3,a=0", {"distil": "fedecho:q=2,batch=4"}),
-    ("fedbuff", "fedbuff", {"distil": "fedecho:q=0"}),
+    ("fedecho:buffer=3,eta=0.5", "fedbuff:buffer=3,a=0,eta=0.5", {"distill": "fedecho"}),
+    ("fedecho:buffer=3,q=2,batch=4", "fedbuff:buffer=3,a=0", {"distill": "fedecho:q=2,batch=4"}),
+    ("fedbuff", "fedbuff", {"distill": "fedecho:q=0"}),
     ("asynccurve", "asgd", {"local": "asynccurve", "correct": "asynccurve", "step": "asynccurve"}),
     (
         "asynccurve:lr=0.1,curve=printed",
@@ -200,23 +200,23 @@ def test_a_method_is_the_server_and_the_parts_it_is_made_of(whole: str, server: 
 
 @pytest.mark.parametrize("server", [n for n in NAMES if n not in AROUND])
 def test_any_server_may_be_distilled(server: str) -> None:
-    got = ran(planned(server, distil="fedecho"))
+    got = ran(planned(server, distill="fedecho"))
     assert torch.isfinite(got.weights).all()
     assert got.schedule == own(server).schedule
     assert differ(got, own(server))
-    assert ran(planned(server, distil="fedecho")).same_as(got)
+    assert ran(planned(server, distill="fedecho")).same_as(got)
 
 
 @pytest.mark.parametrize(("part", "other"), [(p, o) for p in PARTS for o in kinds(p) if not alike_in(p, "fedecho", o)])
 def test_fedecho_with_another_part_still_distils(part: str, other: str) -> None:
-    """Or is refused; without its distillation it would be a FedBuff that goes by its name."""
+    """Or is rejected; without its distillation it would be a FedBuff that goes by its name."""
     got = outcome("fedecho", **{part: other})
     assert isinstance(got, BadInput) or differ(got, outcome("fedecho:buffer=3,q=0", **{part: other}))
 
 
 @pytest.mark.parametrize("part", PARTS)
 def test_a_part_of_fedecho_is_one_of_its_plain_server(part: str) -> None:
-    """What it puts around a server is asked for by --distil alone."""
+    """What it puts around a server is asked for by --distill alone."""
     assert outcome("orthofl", **{part: "fedecho"}).same_as(outcome("orthofl", **{part: "fedecho:buffer=3,eta=0.8,q=0"}))
 
 
@@ -225,7 +225,7 @@ def test_a_part_of_fedecho_is_one_of_its_plain_server(part: str) -> None:
 
 @pytest.mark.parametrize("server", NAMES)
 def test_a_curve_that_is_asked_for_is_never_quietly_a_line(server: str) -> None:
-    """Clients learn control points; if they are lost on the way to the step, the cross is refused."""
+    """Clients learn control points; if they are lost on the way to the step, the cross is rejected."""
     got = outcome(server, local="asynccurve", manifold="bezier")
     if isinstance(got, BadInput):
         assert_told(got, *(("local", "asynccurve") if "keeps no 'control'" in str(got) else ("manifold", "bezier")))
@@ -235,7 +235,7 @@ def test_a_curve_that_is_asked_for_is_never_quietly_a_line(server: str) -> None:
 
 @pytest.mark.parametrize("other", [o for o in kinds("aggregate") if not alike_in("aggregate", "asynccurve", o)])
 def test_asynccurve_that_waits_still_follows_curves(other: str) -> None:
-    """Or is refused."""
+    """Or is rejected."""
     got = outcome("asynccurve", aggregate=other)
     straight = "asynccurve:lr=0.1,cycle=3,statistic=progress,curve=line"
     assert isinstance(got, BadInput) or differ(got, outcome(straight, aggregate=other))
@@ -264,7 +264,7 @@ CALIBRATED: list[Crosses] = [
     {"aggregate": "fedavg"},
     {"step": "asgd"},
     {"step": "fedasync:alpha=0.3"},
-    {"distil": "fedecho"},
+    {"distill": "fedecho"},
     {"manifold": "line"},
 ]
 
@@ -283,13 +283,13 @@ def test_orthofl_gives_the_same_wherever_it_calibrates_or_is_refused(parts: Cros
 #: client memory, payloads, distillation, curves, epochs
 RICH: list[tuple[str, Crosses]] = [
     ("orthofl", {"local": "fedprox"}),
-    ("orthofl", {"local": "fedsol", "distil": "fedecho"}),
+    ("orthofl", {"local": "fedsol", "distill": "fedecho"}),
     ("fedasync", {"local": "orthofl:placement=client", "reply": "orthofl:placement=client"}),
     ("asgd", {"local": "fedogd:privacy=true", "aggregate": "fedogd:privacy=true"}),
-    ("fedogd", {"correct": "orthodyn", "reply": "orthofl", "distil": "fedecho"}),
+    ("fedogd", {"correct": "orthodyn", "reply": "orthofl", "distill": "fedecho"}),
     ("orthofl", {"local": "asynccurve", "correct": "orthodyn", "step": "asynccurve", "manifold": "printed"}),
 ]
-LOSSES: dict[str, Any] = {"failure_rate": 0.2, "presence": {"1": [[0.0, 2.25]], "4": [[1.0, 3.0], [4.0, 6.0]]}}
+LOSSES: dict[str, Any] = {"failure_rate": 0.2, "availability": {"1": [[0.0, 2.25]], "4": [[1.0, 3.0], [4.0, 6.0]]}}
 rich = pytest.mark.parametrize(("server", "parts"), RICH, ids=label)
 
 
@@ -333,9 +333,9 @@ class PulledPlugError(Exception):
 def test_a_cross_that_is_killed_goes_on_from_what_it_wrote_down(tmp_path: Path) -> None:
     """With no more than the folder: the spec it left there says what it is crossed with."""
     settings: dict[str, Any] = {
-        "method": "orthofl:beta=0.4+local=fedsol:rho=1+distil=fedecho:q=2,lr=0.01",
+        "method": "orthofl:beta=0.4+local=fedsol:rho=1+distill=fedecho:q=2,lr=0.01",
         "task": {"name": "digits", "limit": 100, "hidden": 4},
-        "unlabelled": "noise:samples=20",
+        "unlabeled": "noise:samples=20",
         "clients": 4,
         "steps": 2,
         "delay": [[1.0], [1.5], [0.5, 2.0], [3.0]],
@@ -353,7 +353,7 @@ def test_a_cross_that_is_killed_goes_on_from_what_it_wrote_down(tmp_path: Path) 
     assert not (tmp_path / "r" / "result.json").exists()
     resumed = tarry.resume(tmp_path / "r")
     assert resumed.weights_sha256 == whole.weights_sha256
-    assert resumed.label == "orthofl:beta=0.4+local=fedsol:rho=1.0+distil=fedecho:q=2,lr=0.01"
+    assert resumed.label == "orthofl:beta=0.4+local=fedsol:rho=1.0+distill=fedecho:q=2,lr=0.01"
     for name in ("events.jsonl", "model.safetensors"):
         assert (tmp_path / "r" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 

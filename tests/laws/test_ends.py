@@ -22,15 +22,15 @@ def nan_loss(outputs: Tensor, targets: Tensor) -> Tensor:
 @pytest.mark.parametrize(("method", "budget"), [("fedasync", {"updates": 5}), ("fedavg", {"rounds": 5})])
 def test_a_run_ends_though_every_update_is_refused(method: str, budget: dict[str, Any]) -> None:
     """With a result or with an error for the user, but not by going on for ever."""
-    refused = [0]
+    rejected = [0]
 
     def count(e: tarry.Event) -> None:
-        refused[0] += e.kind == "refused"
-        assert refused[0] < 1000, "1000 updates were refused, none was taken in, and the run goes on"
+        rejected[0] += e.kind == "rejected"
+        assert rejected[0] < 1000, "1000 updates were rejected, none was taken in, and the run goes on"
 
     with contextlib.suppress(tarry.TarryError):
         tarry.run(method, small_task(nan_loss), delay=[1.0] * 6, steps=1, callbacks=[count], **budget)
-    assert refused[0] > 0
+    assert rejected[0] > 0
 
 
 @every_method

@@ -72,7 +72,7 @@ def test_what_clients_make_of_the_answer_is_by_the_head_that_runs(kind: type[Pla
     for method in ("fedbabu:tune=head", "knn-per"):
         scores = [
             tarry.run(
-                method, task(k), delay=[1.0] * 3, rounds=2, lr=0.2, dtype="float64", personalise=2
+                method, task(k), delay=[1.0] * 3, rounds=2, lr=0.2, dtype="float64", personalize=2
             ).personalization
             for k in (kind, Plain)
         ]

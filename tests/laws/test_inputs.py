@@ -102,8 +102,8 @@ class WatchedRule(LocalRule):
     inner: LocalRule
     count: list[int]
 
-    def check(self, layout: Layout, optimiser: Optimizer) -> None:
-        self.inner.check(layout, optimiser)
+    def check(self, layout: Layout, optimizer: Optimizer) -> None:
+        self.inner.check(layout, optimizer)
 
     def begin(self, visit: VisitInput) -> tuple[Tensor, Context]:
         watch = Watch(visit.weights, visit.payload, visit.memory)
@@ -149,16 +149,16 @@ def watched_method(choice: Choice, count: list[int]) -> Method:
 
 
 @every_method
-@pytest.mark.parametrize("optimiser", ["sgd", "adam"])
-def test_parts_and_local_rules_never_write_to_what_they_are_handed(choice: Choice, optimiser: str) -> None:
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_parts_and_local_rules_never_write_to_what_they_are_handed(choice: Choice, optimizer: str) -> None:
     count = [0]
-    momentum = 0.9 if optimiser == "sgd" else 0.0
-    settings = {**EVERYTHING, "time": 8.0, "optimiser": optimiser, "momentum": momentum}
+    momentum = 0.9 if optimizer == "sgd" else 0.0
+    settings = {**EVERYTHING, "time": 8.0, "optimizer": optimizer, "momentum": momentum}
     try:
         tarry.run(watched_method(choice, count), **settings)
     except BadInput as e:
-        assert "--optimiser adam" in str(e)  # noqa: PT017 - what a method refuses, it refuses by flag
-        assert optimiser == "adam"
+        assert "--optimizer adam" in str(e)  # noqa: PT017 - what a method rejects, it rejects by flag
+        assert optimizer == "adam"
         return
     assert count[0] > 100
 

@@ -39,7 +39,7 @@ POOL: dict[str, Any] = {
     "steps": 1,
     "batch": 8,
     "updates": 90,
-    "unlabelled": {"name": "noise", "samples": SAMPLES},
+    "unlabeled": {"name": "noise", "samples": SAMPLES},
 }
 
 ECHO: Choice = {"name": "fedecho", "buffer": 2, "lr": 0.01, "q": 1}

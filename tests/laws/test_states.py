@@ -52,7 +52,7 @@ def test_a_state_keeps_its_types_through_a_checkpoint_and_shares_nothing_mutable
     choice: Choice, tmp_path: Path
 ) -> None:
     made = planned(choice, **EVERYTHING)
-    executor = made.executor()
+    executor = Simulation(made).executor()
     sim, fresh, instants = made.simulator(executor, []), made.simulator(executor, []), [0]
 
     def between() -> None:

@@ -1,4 +1,4 @@
-"""Methods that compare classes refuse tasks that have none, by the flag that brought them in, before anything runs."""
+"""Methods that compare classes reject tasks that have none, by the flag that brought them in, before anything runs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ REFUSED = [
     ("fedsol:proximal=ntd,strategy=A5", "--method.proximal ntd: ", "use another task"),
     ("fedntd", "--method fedntd: ", "use another task"),
     ("fedecho", "--task values: ", "leave out the distillation"),
-    ("fedbuff+distil=fedecho", "--task values: ", "leave out the distillation"),
+    ("fedbuff+distill=fedecho", "--task values: ", "leave out the distillation"),
 ]
 NAMES = [method for method, *_ in REFUSED]
 
@@ -68,7 +68,7 @@ def test_what_compares_no_classes_learns_values_too(method: str) -> None:
 @pytest.mark.parametrize("server", ["knn-per", "fedbabu:tune=head", "perfedavg"])
 def test_that_others_take_the_place_of_clients_a_method_is_about_is_told(server: str) -> None:
     def said(**crosses: str) -> list[str]:
-        made = build_run(Spec.of({"method": server, "task": CLASSES, "personalise": 1, **crosses}))
+        made = build_run(Spec.of({"method": server, "task": CLASSES, "personalize": 1, **crosses}))
         return [remark for remark in made.notices if "takes the place" in remark]
 
     told = f"--local moon takes the place of {server}'s own clients: its server alone is left of it"

@@ -147,7 +147,7 @@ def test_own_convolutions_that_disagree_are_not_taken(own_conv: None, monkeypatc
     found = run("fedavg", "batched", **few)
     alike(alone, found, within=1e-5)
     assert "Triton" not in found.executor_info
-    # what an earlier run found is not said of one whose kernels are refused
+    # what an earlier run found is not said of one whose kernels are rejected
     monkeypatch.setattr(triton_kernels, "correlate", right)
     trials = TrialCache()
     assert "Triton" in run("fedavg", "batched", trials, **few).executor_info
@@ -196,7 +196,7 @@ def test_rules_with_batch_normalisation(name: str) -> None:
 @pytest.mark.parametrize(
     "settings",
     [
-        {"optimiser": "adam", "lr": 0.01},
+        {"optimizer": "adam", "lr": 0.01},
         {"momentum": 0.9, "weight_decay": 0.01},
         {"lr_decay": 0.9},
         {"batch": "all"},

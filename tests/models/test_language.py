@@ -25,7 +25,7 @@ from tarry.tasks.models.language import (
     ModelSource,
     causal,
     classifier,
-    find,
+    find_source,
     max_length,
     tokenizer_of,
 )
@@ -74,7 +74,7 @@ def test_distilbert_with_lora_has_the_papers_753_thousand_trained_numbers() -> N
     config = transformers.DistilBertConfig(num_labels=20)
     with torch.device("meta"):
         model = transformers.AutoModelForSequenceClassification.from_config(config)
-        made = language._adapted(model, Adapter(rank=8, alpha=16, dropout=0.1))
+        made = language._add_lora(model, Adapter(rank=8, alpha=16, dropout=0.1))
     assert trained(made) == 12 * 8 * (768 + 768) + (768 * 768 + 768) + (768 * 20 + 20) == 753_428
     assert {n.rpartition(".lora_")[0].rpartition(".")[2] for n, _ in made.named_parameters() if "lora" in n} == {
         "q_lin",
@@ -146,7 +146,7 @@ def test_what_comes_later_is_not_seen(tmp_path: Path) -> None:
 def test_an_encoder_that_sees_what_comes_later_is_no_model_of_the_next_token(tmp_path: Path) -> None:
     both_ways = saved(tmp_path / "encoder", "bert", initializer_range=0.5)
     with pytest.raises(
-        BadInput, match=r"--task\.model .*: BertLMHeadModel sees the tokens it is to foretell.* smollm2"
+        BadInput, match=r"--task\.model .*: BertLMHeadModel sees the tokens that it should predict.* smollm2"
     ):
         causal(both_ways, Adapter())
     assert (
@@ -279,14 +279,14 @@ def test_models_are_found_as_package_then_folder_then_at_the_hub(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(language.importlib.util, "find_spec", lambda _: None)
-    assert find("minilm").folder == "sentence-transformers/all-MiniLM-L6-v2"
-    assert find("some/model").folder == "some/model"
+    assert find_source("minilm").folder == "sentence-transformers/all-MiniLM-L6-v2"
+    assert find_source("some/model").folder == "some/model"
     (tmp_path / "some/model").mkdir(parents=True)
-    assert find("./some/model").folder == "some/model"
+    assert find_source("./some/model").folder == "some/model"
     (tmp_path / "tiny.gguf").write_bytes(b"GGUF")
-    assert (find("tiny.gguf").folder, find("tiny.gguf").gguf) == (".", "tiny.gguf")
+    assert (find_source("tiny.gguf").folder, find_source("tiny.gguf").gguf) == (".", "tiny.gguf")
     with pytest.raises(BadInput, match=r"--task.model minilmm: there is no such folder.* Did you mean 'minilm'\?"):
-        find("minilmm")
+        find_source("minilmm")
 
 
 def test_a_package_is_looked_at_and_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -294,7 +294,7 @@ def test_a_package_is_looked_at_and_not_imported(tmp_path: Path, monkeypatch: py
     (package / "model").mkdir(parents=True)
     (package / "__init__.py").write_text("raise SystemExit('imported')")
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    assert find("minilm").folder == str(package / "model")
+    assert find_source("minilm").folder == str(package / "model")
 
 
 def test_what_is_not_to_be_had_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -341,14 +341,14 @@ def test_lora_is_put_on_queries_and_values_or_where_peft_would(kind: str) -> Non
     sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
     config = getattr(transformers, f"{kind}Config")(vocab_size=30, pad_token_id=0, **sizes)
     with torch.device("meta"):
-        made = language._adapted(transformers.AutoModelForSequenceClassification.from_config(config), Adapter())
+        made = language._add_lora(transformers.AutoModelForSequenceClassification.from_config(config), Adapter())
     names = [n for n, p in made.named_parameters() if "lora_" in n and p.requires_grad]
     assert {n.rpartition(".lora_")[0].rpartition(".")[2] for n in names} == LORA[kind]
 
 
 def test_where_lora_finds_no_queries_the_whole_model_can_be_trained() -> None:
     with pytest.raises(BadInput, match=r"--task\.lora: .* in Linear; use --task\.lora 0"):
-        language._adapted(nn.Linear(2, 2), Adapter())
+        language._add_lora(nn.Linear(2, 2), Adapter())
 
 
 def test_without_transformers_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Models fit their inputs, every weight is learnt, and what cannot be built is refused with a way out."""
+"""Models fit their inputs, every weight is learnt, and what cannot be built is rejected with a way out."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ def test_textcnns_padding_learns_nothing() -> None:
     assert torch.equal(model.embedding.weight.grad[0], torch.zeros(4))
 
 
-# What is refused
+# What is rejected
 
 PICTURE = (3, 32, 32)
 
@@ -209,17 +209,22 @@ PICTURE = (3, 32, 32)
     [
         ("lenet", PICTURE, {}, r"^--task.model lenet: there is no such model. Did you mean 'lenet5'\?$"),
         ("zzz", PICTURE, {}, r"^--task.model zzz: there is no such model. Known: .*cnn, .*lenet5, .*vgg11"),
-        ("lenet5", (1, 8, 8), {}, r"--task.model lenet5: wants images, .*16×16 .*1×8×8. Use --task.model mlp or cnn"),
+        (
+            "lenet5",
+            (1, 8, 8),
+            {},
+            r"--task.model lenet5: requires images, .*16×16 .*1×8×8. Use --task.model mlp or cnn",
+        ),
         ("lenet5", (1, 28, 15), {}, "at least 16×16"),
         ("cnn", (128, 6), {}, r"--task.model cnn: .*128×6. Use --task.model mlp."),
         ("cnn", (1, 3, 8), {}, "at least 4×4"),
         ("vgg11", (3, 15, 32), {}, r"--task.model vgg11: .* at least 16×16 .* 3×15×32"),
         ("resnet18", (3, 32, 7), {}, r"--task.model resnet18: .* at least 8×8"),
-        ("resnet34", (32, 32), {}, r"--task.model resnet34: .* an example here is 32×32"),
-        ("mobilenetv2", (3, 3, 32, 32), {}, r"--task.model mobilenetv2: .* an example here is 3×3×32×32"),
-        ("sl-vit", (0, 32, 32), {}, r"--task.model sl-vit: wants images"),
-        ("resnet18-1d", (9, 30), {}, r"--task.model resnet18-1d: wants series.* at least 31 steps.* 9×30"),
-        ("resnet18-1d", PICTURE, {}, r"--task.model resnet18-1d: wants series.* 3×32×32"),
+        ("resnet34", (32, 32), {}, r"--task.model resnet34: .* an example of this task is 32×32"),
+        ("mobilenetv2", (3, 3, 32, 32), {}, r"--task.model mobilenetv2: .* an example of this task is 3×3×32×32"),
+        ("sl-vit", (0, 32, 32), {}, r"--task.model sl-vit: requires images"),
+        ("resnet18-1d", (9, 30), {}, r"--task.model resnet18-1d: requires series.* at least 31 steps.* 9×30"),
+        ("resnet18-1d", PICTURE, {}, r"--task.model resnet18-1d: requires series.* 3×32×32"),
         ("textcnn", (4,), {"vocabulary": 5}, r"--task.model textcnn: .*at least 5 token numbers"),
         ("textcnn", (9,), {}, r"--task.vocabulary: model 'textcnn' needs it"),
         ("textcnn", (9,), {"vocabulary": 1}, r"--task.vocabulary 1: must be 2 or more"),

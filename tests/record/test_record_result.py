@@ -86,9 +86,15 @@ def task() -> tarry.Task:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("runs") / "one"
-    presence = {2: [[0.0, 3.5]]}
+    availability = {2: [[0.0, 3.5]]}
     tarry.run(
-        {"name": "orthofl", "beta": 0.5}, task(), delay=[1.0, 1.5, 2.0], time=6, seed=4, presence=presence, out=out
+        {"name": "orthofl", "beta": 0.5},
+        task(),
+        delay=[1.0, 1.5, 2.0],
+        time=6,
+        seed=4,
+        availability=availability,
+        out=out,
     )
     return out
 
@@ -127,7 +133,7 @@ def test_result_json_has_what_others_rely_on(folder):
     assert {k: type(raw.get(k)) for k in WANTED} == WANTED
     assert (raw["method"], raw["label"], raw["task"], raw["seed"]) == ("orthofl", "orthofl:beta=0.5", "tiny", 4)
     # client 0 arrives 6 times in 6 s, client 1 4 times, client 2 once before it leaves in its second visit
-    assert (raw["virtual_time"], raw["updates"], raw["lost"], raw["refused"]) == (6.0, 11, 1, 0)
+    assert (raw["virtual_time"], raw["updates"], raw["lost"], raw["rejected"]) == (6.0, 11, 1, 0)
     assert set(raw["staleness"]) == {"mean", "p95", "max"}
     assert all(len(point) == 4 for point in raw["curve"])
     assert raw["curve"][0][:2] == [0.0, 0]
@@ -170,7 +176,9 @@ def test_the_recorded_visits_replay_to_the_same_weights(folder):
     rows = read_trace(folder / "arrivals.csv")
     assert [r.fate for r in rows if r.client == 2] == ["came", "lost"]
     delay = {"name": "trace", "path": str(folder / "arrivals.csv")}
-    again = tarry.run({"name": "orthofl", "beta": 0.5}, task(), delay=delay, time=6, seed=4, presence={2: [[0, 3.5]]})
+    again = tarry.run(
+        {"name": "orthofl", "beta": 0.5}, task(), delay=delay, time=6, seed=4, availability={2: [[0, 3.5]]}
+    )
     assert again.weights_sha256 == Result.read(folder).weights_sha256
 
 

@@ -71,7 +71,7 @@ class Client:
     n_batches: Sequence[int]  # of an epoch, client by client
     lr: float = 1e-3
     control_lr: float = 1e-4
-    optimiser: str = "adam"
+    optimizer: str = "adam"
     rho: float = 0.5
     proximal: str = "lorentz"
     mu: float = 0.1
@@ -87,7 +87,7 @@ class Client:
 
     def direction(self, m: int, theta: Vec, start: Vec) -> Vec:
         g = self.gradient(m, theta, start)
-        if self.optimiser != "asam":
+        if self.optimizer != "asam":
             return g
         T = np.diag(np.abs(theta) + 0.01)
         norm = np.linalg.norm(T @ g)
@@ -102,7 +102,7 @@ class Client:
             for _ in range(batches):
                 c_1 += 1
                 g = self.direction(m, theta, start)
-                if self.optimiser == "sgd":
+                if self.optimizer == "sgd":
                     theta = theta - self.lr * g
                     continue
                 m_1 = BETA_1 * m_1 + (1 - BETA_1) * g

@@ -1,4 +1,4 @@
-"""FedEcho, Algorithm 1: after M arrivals x̂ = x + η ΣΔ / M, then Q distillation steps on unlabelled inputs.
+"""FedEcho, Algorithm 1: after M arrivals x̂ = x + η ΣΔ / M, then Q distillation steps on unlabeled inputs.
 
 Every arrival leaves the logits of the client's model behind; the teacher is their mean. Each step goes against the
 clipped gradient of α KL(σ(y) ‖ σ(ŷ)) + (1 − α) CE(ŷ, argmax y) by Adam, whose moments begin at 0 each time.
@@ -40,14 +40,14 @@ def softmax(z: Vec) -> Vec:
 
 @dataclass(frozen=True)
 class Classes:
-    """Inputs (n × p) and labels (n) of every client; first weights, flat; unlabelled inputs of any leading shape."""
+    """Inputs (n × p) and labels (n) of every client; first weights, flat; unlabeled inputs of any leading shape."""
 
     p: int
     h: int
     C: int
     data: Sequence[tuple[Vec, npt.NDArray[np.int64]]]
     w0: Vec
-    unlabelled: Vec
+    unlabeled: Vec
     mask: Vec | None = None
 
     @classmethod
@@ -92,7 +92,7 @@ class Classes:
             loss=nn.functional.cross_entropy,
             clients=[(torch.from_numpy(x), torch.from_numpy(y)) for x, y in self.data],
             score=None,
-            unlabeled=torch.from_numpy(self.unlabelled),
+            unlabeled=torch.from_numpy(self.unlabeled),
             unlabeled_mask=None if self.mask is None else torch.from_numpy(self.mask).bool(),
             **more,
         )
@@ -131,10 +131,10 @@ class FedEcho:
         tau = self.t - t_then
         self.arrivals += 1
         self.buffer.append(w_m - given)
-        self.y[m] = self.problem.logits(w_m, self.problem.unlabelled)
+        self.y[m] = self.problem.logits(w_m, self.problem.unlabeled)
         if len(self.buffer) == self.M:
             x = self.w + self.eta * sum(self.buffer) / self.M
-            self.w = self.distil(x, np.mean(list(self.y.values()), axis=0))
+            self.w = self.distill(x, np.mean(list(self.y.values()), axis=0))
             self.buffer = []
             self.t += 1
         return tau
@@ -142,7 +142,7 @@ class FedEcho:
     def lose(self, m: int) -> None:
         pass
 
-    def distil(self, x: Vec, teacher: Vec) -> Vec:
+    def distill(self, x: Vec, teacher: Vec) -> Vec:
         first = second = np.zeros_like(x)
         for q, B in enumerate(self.batches(self.arrivals), 1):
             g = self.gradient(x, B, teacher[B])
@@ -158,7 +158,7 @@ class FedEcho:
     def gradient(self, x: Vec, B: npt.NDArray[np.int64], y: Vec) -> Vec:
         """Of f_d: that of KL over the student's logits is σ(ŷ) − σ(y), that of CE is σ(ŷ) − e_argmax."""
         problem = self.problem
-        p, q = softmax(y), softmax(problem.logits(x, problem.unlabelled[B]))
+        p, q = softmax(y), softmax(problem.logits(x, problem.unlabeled[B]))
         counts = np.ones(y.shape[:-1]) if problem.mask is None else problem.mask[B]
         share = counts / max(counts.sum(), 1)  # of every token in the mean
         entropy = float((share * -(p * np.log(p)).sum(axis=-1)).sum() / np.log(problem.C))
@@ -167,4 +167,4 @@ class FedEcho:
         self.entropies.append(entropy)
         hard = np.eye(problem.C)[y.argmax(axis=-1)]
         d = alpha * (q - p) + (1 - alpha) * (q - hard)
-        return problem.back(x, problem.unlabelled[B], share[..., None] * d)
+        return problem.back(x, problem.unlabeled[B], share[..., None] * d)

@@ -18,7 +18,7 @@ import numpy as np
 from .fedavg import FedAvg
 from .problem import Vec
 
-Optimiser = Callable[[Vec, Vec], Vec]  # x, Δ → x
+Optimizer = Callable[[Vec, Vec], Vec]  # x, Δ → x
 
 
 class Adaptive:
@@ -50,14 +50,14 @@ class Momentum:
 
 
 class InRounds(FedAvg):
-    """FedAvg whose mean is not where the server goes, but what its optimiser is told."""
+    """FedAvg whose mean is not where the server goes, but what its optimizer is told."""
 
-    def __init__(self, w: Vec, sizes: Sequence[float], optimiser: Optimiser):
+    def __init__(self, w: Vec, sizes: Sequence[float], optimizer: Optimizer):
         super().__init__(w, sizes)
-        self.optimiser = optimiser
+        self.optimizer = optimizer
 
     def close_if_all_are_back(self) -> None:
         x = self.w
         super().close_if_all_are_back()
         if self.w is not x:
-            self.w = self.optimiser(x, self.w - x)
+            self.w = self.optimizer(x, self.w - x)

@@ -75,7 +75,7 @@ def events_of(method: Any, case: Case, **more: Any) -> list[tarry.Event]:
             dtype="float64",
             batch="all",
             steps=case.steps,
-            optimiser="sgd",
+            optimizer="sgd",
             lr=case.lr,
             delay=trace(case, Path(folder) / "visits.csv") if case.lost else case.durations,
             updates=case.updates,

@@ -115,7 +115,7 @@ def test_every_client_is_sent_the_last_global_step_once_there_is_one() -> None:
     state = method.step.init(torch.from_numpy(problem.w0))
     assert method.step.offer is not None
     assert method.step.offer(0, state, None) is None  # type: ignore[arg-type]
-    for off in ({"moments": False}, {"optimiser": "sgd"}):
+    for off in ({"moments": False}, {"optimizer": "sgd"}):
         assert tarry.methods.build("asynccurve", off).step.offer is None
 
 

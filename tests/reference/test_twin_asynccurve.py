@@ -26,7 +26,7 @@ from .orthodyn import OrthoDyn
 from .problem import Problem, Vec
 
 #: the library's names of what the twin's client and server call by other names
-LOCAL = ("lr", "control_lr", "optimiser", "rho", "proximal", "mu", "sigma", "gamma")
+LOCAL = ("lr", "control_lr", "optimizer", "rho", "proximal", "mu", "sigma", "gamma")
 REMOTE = ("eta", "low", "cycle", "penalty", "swa", "periodic", "moments")
 
 
@@ -123,14 +123,14 @@ def test_asynccurve_at_its_defaults_is_its_twin(case: Case) -> None:
 
 
 VARIANTS: list[dict[str, Any]] = [
-    {"proximal": "l2", "mu": 0.5, "optimiser": "sgd", "lr": 0.05, "gamma": 0.5, "swa": 0.3, "cycle": 2, "periodic": 3},
-    {"proximal": "none", "optimiser": "asam", "rho": 0.3, "lr": 0.01, "gamma": 0.0, "penalty": False, "low": 1.0},
-    {"optimiser": "asam", "lr": 0.02, "mu": 2.0, "sigma": 0.5, "curve": "printed", "swa": 0.0, "cycle": 3, "low": 0.0},
+    {"proximal": "l2", "mu": 0.5, "optimizer": "sgd", "lr": 0.05, "gamma": 0.5, "swa": 0.3, "cycle": 2, "periodic": 3},
+    {"proximal": "none", "optimizer": "asam", "rho": 0.3, "lr": 0.01, "gamma": 0.0, "penalty": False, "low": 1.0},
+    {"optimizer": "asam", "lr": 0.02, "mu": 2.0, "sigma": 0.5, "curve": "printed", "swa": 0.0, "cycle": 3, "low": 0.0},
     {"curve": "line", "moments": False, "swa": 1.0, "eta": 0.9, "lr": 0.05, "mu": 3.0, "sigma": 4.0},
     {"correction": "orthograd", "lr": 0.03, "control_lr": 0.03, "moments": False, "gamma": 0.5, "cycle": 1},
     {"correction": "orthopos", "lr": 0.02, "control_lr": 0.05, "eta": 2.0, "swa": 0.5, "periodic": 1, "cycle": 2},
     {"correction": "fedasync", "lr": 0.02, "control_lr": 0.05, "curve": "printed", "gamma": 0.3, "penalty": False},
-    {"correction": "asgd", "optimiser": "sgd", "lr": 0.05, "control_lr": 0.1, "gamma": 0.0},
+    {"correction": "asgd", "optimizer": "sgd", "lr": 0.05, "control_lr": 0.1, "gamma": 0.0},
     {"statistic": "progress", "switch": 0.3, "lr": 0.02, "control_lr": 0.05},
 ]
 
@@ -146,7 +146,7 @@ def test_asynccurve_is_its_twin_in_its_variants(asked: dict[str, Any], case: Cas
 @given(cases(wide=True), st.sampled_from([1, 2]), st.sampled_from(["adam", "asam"]))
 def test_asynccurve_is_its_twin_with_several_batches_an_epoch(case: Case, batch: int, solver: str) -> None:
     """Adam's moments last over the batches of an epoch, the control's begin anew with each; the shift is shared out."""
-    run_both(Setting(case, epochs=2, batch=batch), optimiser=solver, lr=0.02, control_lr=0.02, swa=0.5, cycle=2)
+    run_both(Setting(case, epochs=2, batch=batch), optimizer=solver, lr=0.02, control_lr=0.02, swa=0.5, cycle=2)
 
 
 ENDPOINTS = {"orthograd": 0.4, "orthopos": 0.3, "orthostrict": 0.4}
@@ -164,7 +164,7 @@ def test_asynccurve_with_nothing_of_its_own_is_the_endpoint_correction(name: str
         "low": 1.0,
         "swa": 1.0,
         "moments": False,
-        "optimiser": "sgd",
+        "optimizer": "sgd",
         "lr": 0.05,
         "proximal": "none",
     }

@@ -103,7 +103,7 @@ def test_a_delay_adaptive_step_is_refused_where_it_would_not_hear_of_delays(meth
 def test_it_may_be_distilled_and_still_hears_of_delays() -> None:
     task = tarry.Task("three", model=Three(), loss=nn.functional.cross_entropy, clients=THREE, unlabeled=THREE[0][0])
     shas = {
-        delay: tarry.run(f"fadas:buffer=2,eta=0.1,delay={delay}+distil=fedecho:lr=0.01", task, **SLOW).weights_sha256
+        delay: tarry.run(f"fadas:buffer=2,eta=0.1,delay={delay}+distill=fedecho:lr=0.01", task, **SLOW).weights_sha256
         for delay in ("ignored", "scaled")
     }
     assert shas["ignored"] != shas["scaled"]

@@ -53,7 +53,7 @@ RUN: dict[str, Any] = {
     "lr": 0.1,
     "rounds": 5,
 }
-HARD = [{}, {"momentum": 0.9, "weight_decay": 0.01}, {"optimiser": "adamw", "weight_decay": 0.1, "lr": 0.01}]
+HARD = [{}, {"momentum": 0.9, "weight_decay": 0.01}, {"optimizer": "adamw", "weight_decay": 0.1, "lr": 0.01}]
 
 
 def split(weights: Tensor | None) -> dict[str, Tensor]:
@@ -88,7 +88,7 @@ def test_the_head_stays_to_the_bit_under_any_server(server: str) -> None:
 @pytest.mark.parametrize("tune", ["all", "head", "body"])
 def test_clients_tune_what_they_are_told_to(tune: str) -> None:
     """By hand: a batch of everything, two epochs; parameters of the other side get no step."""
-    settings: dict[str, Any] = {**RUN, "batch": "all", "personalise": 2, "lr": 2.0}
+    settings: dict[str, Any] = {**RUN, "batch": "all", "personalize": 2, "lr": 2.0}
     result = tarry.run({"name": "fedbabu", "tune": tune}, task(), **settings)
     assert result.personalization is not None
     problem, test = task(), task().test

@@ -23,7 +23,7 @@ from .match import Case, cases, few
 from .problem import Vec
 
 Batches = Callable[[int], list[npt.NDArray[np.int64]]]
-SIZE = 7  # of the unlabelled set
+SIZE = 7  # of the unlabeled set
 
 few = settings(few, max_examples=6)  # of each ablation
 
@@ -218,8 +218,8 @@ def rate(method: dict[str, Any], **task: Any) -> torch.Tensor:
 
 
 def test_the_rate_is_the_methods_then_the_tasks_then_the_papers() -> None:
-    assert torch.equal(rate({"lr": 0.01}), rate({"lr": 0.01}, distil_lr=0.5))
-    assert torch.equal(rate({}, distil_lr=0.02), rate({"lr": 0.02}))
+    assert torch.equal(rate({"lr": 0.01}), rate({"lr": 0.01}, distill_lr=0.5))
+    assert torch.equal(rate({}, distill_lr=0.02), rate({"lr": 0.02}))
     assert torch.equal(rate({}), rate({"lr": 3e-6}))
 
 

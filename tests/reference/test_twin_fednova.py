@@ -153,13 +153,13 @@ def test_running_statistics_are_averaged_whatever_the_steps() -> None:
     assert np.abs(ours[:-8] - theirs[:-8]).max() > 1e-3
 
 
-# What is refused
+# What is rejected
 
 
 @pytest.mark.parametrize("name", ["adam", "adamw"])
-def test_an_optimiser_without_a_sum_of_gradients_is_refused(name: str) -> None:
-    with pytest.raises(BadInput, match=f"--optimiser {name}: .*use --optimiser sgd"):
-        globals_of("fednova", pulling(), optimiser=name, **SETUP)
+def test_an_optimizer_without_a_sum_of_gradients_is_refused(name: str) -> None:
+    with pytest.raises(BadInput, match=f"--optimizer {name}: .*use --optimizer sgd"):
+        globals_of("fednova", pulling(), optimizer=name, **SETUP)
 
 
 def test_its_clients_and_its_server_need_each_other() -> None:

@@ -102,7 +102,7 @@ def test_the_auxiliary_strategy_of_fedsol_is_fedntd(case: Classified) -> None:
 def bound_to(net: nn.Module, x: Tensor, y: Tensor) -> FlatModel:
     task = tarry.Task("one", model=net, loss=cross_entropy, clients=[(x, y)])
     bound = FlatModel(copy.deepcopy(net), Layout.of(net), task, make_optimizer("sgd", lr=0.1))
-    bound.visit = BatchIterator(bound.flat.clone(), (x, y), LocalWork(bound.optimiser, steps=1, epochs=None), 0)
+    bound.visit = BatchIterator(bound.flat.clone(), (x, y), LocalWork(bound.optimizer, steps=1, epochs=None), 0)
     return bound
 
 
@@ -178,7 +178,7 @@ def test_a_sequence_has_a_true_class_at_every_place() -> None:
     torch.testing.assert_close(*found)
 
 
-# Collapses and refusals
+# Collapses and rejections
 
 
 def task_of(classes: int, labels: Tensor, loss: Any = cross_entropy) -> tarry.Task:

@@ -19,7 +19,7 @@ from tarry.runs.build import build_run
 from tarry.runs.simulation import Simulation
 
 from .fadas import FADAS
-from .fedopt import Adaptive, InRounds, Momentum, Optimiser
+from .fedopt import Adaptive, InRounds, Momentum, Optimizer
 from .match import Case, cases, check, events_of, few
 
 some = settings(few, max_examples=8)
@@ -45,15 +45,15 @@ NAMED: list[tuple[dict[str, Any], Any]] = [
     ),
 ]
 named = pytest.mark.parametrize(
-    ("method", "optimiser"), NAMED, ids=lambda x: "-".join(map(str, x.values())) if isinstance(x, dict) else ""
+    ("method", "optimizer"), NAMED, ids=lambda x: "-".join(map(str, x.values())) if isinstance(x, dict) else ""
 )
 
 
 @named
 @some
 @given(case=cases())
-def test_a_server_optimiser_is_its_twin(method: dict[str, Any], optimiser: Any, case: Case) -> None:
-    check(method, case, InRounds(case.problem.w0, case.sizes, optimiser()))
+def test_a_server_optimizer_is_its_twin(method: dict[str, Any], optimizer: Any, case: Case) -> None:
+    check(method, case, InRounds(case.problem.w0, case.sizes, optimizer()))
 
 
 @some
@@ -66,8 +66,8 @@ def test_nobody_who_is_lost_is_waited_for(case: Case) -> None:
 @given(cases(), st.sampled_from([("fedyogi", Adaptive), ("fedavgm", Momentum)]))
 def test_two_a_round_that_weigh_alike_are_their_twin(case: Case, which: tuple[str, Any]) -> None:
     name, made = which
-    optimiser: Optimiser = made("yogi", eta=0.01) if made is Adaptive else made()
-    twin = InRounds(case.problem.w0, [1] * len(case.sizes), optimiser)
+    optimizer: Optimizer = made("yogi", eta=0.01) if made is Adaptive else made()
+    twin = InRounds(case.problem.w0, [1] * len(case.sizes), optimizer)
     check({"name": name, "weighting": "uniform"}, case, twin, concurrency=2)
 
 

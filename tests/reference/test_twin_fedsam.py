@@ -135,7 +135,7 @@ def test_on_an_isotropic_quadratic_sam_goes_beyond_the_minimum_by_gamma_rho_and_
     )
 
 
-def test_the_gradient_further_up_goes_through_the_clients_optimiser() -> None:
+def test_the_gradient_further_up_goes_through_the_clients_optimizer() -> None:
     """Momentum and weight decay by hand: weights decay where they are, not where the gradient was taken."""
     H, start = torch.diag(torch.tensor([1.0, 4.0], dtype=F64)), torch.tensor([1.0, 1.0], dtype=F64)
     how = {"steps": 3, "lr": 0.1, "momentum": 0.9, "weight_decay": 0.5}

@@ -119,7 +119,7 @@ def test_fedsol_weighing_all_alike_is_algorithm_1(case: Classified) -> None:
 
 
 @pytest.mark.parametrize("part", ["head", "all"])
-def test_the_direction_goes_through_the_clients_optimiser(part: str) -> None:
+def test_the_direction_goes_through_the_clients_optimizer(part: str) -> None:
     """SGD with the paper's momentum and a weight decay, by hand; weights decay where they are, not where perturbed."""
     problem = Classes.draw(4, p=3, h=4, k=3, sizes=[5])
     client, w, v = Client(problem, part=part), problem.w0, 0.0
@@ -181,7 +181,7 @@ class Point(nn.Module):
 
 
 def at(module: nn.Module, loss: Callable[[Tensor, Tensor], Tensor], examples: tuple[Tensor, Tensor]) -> FlatModel:
-    """Functions whose optimiser answers with the direction it was given, in the weights' place."""
+    """Functions whose optimizer answers with the direction it was given, in the weights' place."""
     task = tarry.Task("one", model=module, loss=loss, clients=[examples])
     grab = Optimizer("grab", lambda w: None, lambda w, g, state: (g, state))
     return FlatModel(copy.deepcopy(module), Layout.of(module), task, grab)
@@ -338,7 +338,7 @@ def test_diagnostics_are_means_over_the_steps_and_change_nothing() -> None:
     task, start = problem.task(), torch.from_numpy(problem.w0)
     work = LocalWork(make_optimizer("sgd", lr=0.4), epochs=None, steps=3)
     for part in ("head", "all"):
-        bound = FlatModel(copy.deepcopy(task.model), Layout.of(task.model), task, work.optimiser)
+        bound = FlatModel(copy.deepcopy(task.model), Layout.of(task.model), task, work.optimizer)
         rules = [replace(rule(part=part), diagnose=watch) for watch in (False, True)]
         blind, seen = (train(VisitJob(0, 0, 0, start), bound, rule=r, work=work, seed=0) for r in rules)
         assert torch.equal(blind.delta, seen.delta)
@@ -397,7 +397,7 @@ def test_a_visits_first_step_is_plain_though_the_received_model_is_asked_about_a
     task = tarry.Task("rounding", model=module, loss=nn.functional.cross_entropy, clients=[(x, y)])
     local = tarry.methods.build("fedsol", {"adaptive": False, "part": part}).local
     work = LocalWork(make_optimizer("sgd", lr=0.1), epochs=2, batch=32)
-    bound = FlatModel(copy.deepcopy(module), Layout.of(module), task, work.optimiser)
+    bound = FlatModel(copy.deepcopy(module), Layout.of(module), task, work.optimizer)
     start = bound.flat.clone()
     seen: list[tuple[Tensor, Tensor]] = []
 

@@ -114,7 +114,7 @@ RUN: dict[str, Any] = {"delay": [[1.0], [1.0]], "rounds": 4, "steps": 2, "batch"
 
 def test_training_is_fedavg_and_clients_answer_by_their_own() -> None:
     """Of the test set's names the first client's are right, the second's all wrong: memory, not the model, tells."""
-    ours, plain = (tarry.run(m, clustered(), personalise=0, **RUN) for m in ("knn-per", "fedavg"))
+    ours, plain = (tarry.run(m, clustered(), personalize=0, **RUN) for m in ("knn-per", "fedavg"))
     assert ours.weights_sha256 == plain.weights_sha256
     assert ours.personalization is not None
     assert plain.personalization is not None
@@ -124,8 +124,8 @@ def test_training_is_fedavg_and_clients_answer_by_their_own() -> None:
 
 def test_lambda_0_is_the_model_alone_and_any_server_may_be_asked_so() -> None:
     for server in ("fedavg", "orthofl"):
-        alone = tarry.run(server, clustered(), local="knn-per:lam=0", personalise=0, **RUN).personalization
-        beside = tarry.run(server, clustered(), local="knn-per", personalise=0, **RUN).personalization
+        alone = tarry.run(server, clustered(), local="knn-per:lam=0", personalize=0, **RUN).personalization
+        beside = tarry.run(server, clustered(), local="knn-per", personalize=0, **RUN).personalization
         assert alone is not None
         assert beside is not None
         assert alone["after"] == alone["before"]
@@ -138,7 +138,7 @@ def test_a_task_without_classes_or_a_model_without_features_is_refused_before_th
         "line", nn.Linear(2, 1), nn.functional.mse_loss, clients=[(x, x[:, :1])] * 2, test=(x, x[:, :1])
     )
     with pytest.raises(BadInput, match=r"--method knn-per: .*classes.*use --method fedavg"):
-        tarry.run("knn-per", regression, personalise=0, **RUN)
+        tarry.run("knn-per", regression, personalize=0, **RUN)
 
     class Nested(nn.Module):
         def __init__(self) -> None:
@@ -157,7 +157,7 @@ def test_a_task_without_classes_or_a_model_without_features_is_refused_before_th
     task = clustered()
     headless = tarry.Task("nested", Nested(), task.loss, clients=task.clients, test=task.test)
     with pytest.raises(BadInput, match="no last map of its own"):
-        tarry.run("knn-per", headless, personalise=0, **RUN)
+        tarry.run("knn-per", headless, personalize=0, **RUN)
     assert tarry.run("knn-per", headless, **RUN).personalization is None
 
 

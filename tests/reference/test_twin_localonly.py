@@ -79,7 +79,7 @@ class Killed(Exception):
 
 def test_with_everybodys_models_in_a_file_it_is_the_same_run_and_comes_back_after_a_kill(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"task": "digits", "time": 1500.0, "clients": 4, "concurrency": 3, "epochs": 1}
-    settings |= {"personalise": 1, "failure_rate": 0.2, "seed": 3}
+    settings |= {"personalize": 1, "failure_rate": 0.2, "seed": 3}
     whole = tarry.run("local-only", **settings)
     in_file: dict[str, Any] = {**settings, "cache_limit": 1e-3, "checkpoint_every": 1e-6}
 

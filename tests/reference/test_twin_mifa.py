@@ -81,9 +81,9 @@ def test_with_clients_that_come_and_go_it_is_algorithm_1(
     n = len(case.sizes)
     rounds = data.draw(st.lists(st.sets(st.integers(0, n - 1), min_size=1), min_size=4, max_size=8))
     rounds = [set(range(n)), *rounds] if wait else rounds
-    presence = {str(i): [[float(t), t + 1.0] for t, A in enumerate(rounds) if i in A] for i in range(n)}
+    availability = {str(i): [[float(t), t + 1.0] for t, A in enumerate(rounds) if i in A] for i in range(n)}
     all_in_time = replace(case, durations=[[1.0]] * n, updates=sum(map(len, rounds)) + 1)
-    seen = events_of({"name": "mifa", "no_wait": not wait}, all_in_time, presence=presence, lr_decay=decay)
+    seen = events_of({"name": "mifa", "no_wait": not wait}, all_in_time, availability=availability, lr_decay=decay)
     expected = algorithm_1(case.problem.w0, n, rounds, training(case), eta=case.lr, decay=decay)
     steps = [e for e in seen if e.kind == "step"]
     assert [e.time for e in steps] == [t + 1.0 for t in range(len(rounds))]
@@ -143,11 +143,11 @@ def test_the_first_rounds_are_of_clients_that_have_not_been_seen() -> None:
 
 def test_nothing_moves_before_somebody_who_comes_late_has_reported() -> None:
     """Client 2 is there from 7 s on; who has reported waits, and is handed nothing meanwhile."""
-    seen = events_of("mifa", CASE, presence={"2": [[7.0, 1e9]]})
+    seen = events_of("mifa", CASE, availability={"2": [[7.0, 1e9]]})
     handed = [(e.time, e.client) for e in seen if e.kind == "hand_out"]
     assert handed[:4] == [(0.0, 0), (0.0, 1), (0.0, 3), (7.0, 2)]
     assert next(e.time for e in seen if e.kind == "step") == 8.0
-    at_once = events_of({"name": "mifa", "no_wait": True}, CASE, presence={"2": [[7.0, 1e9]]})
+    at_once = events_of({"name": "mifa", "no_wait": True}, CASE, availability={"2": [[7.0, 1e9]]})
     assert next(e.time for e in at_once if e.kind == "step") == 3.0
 
 
@@ -157,7 +157,7 @@ def test_a_run_ends_though_somebody_never_comes(budget: dict[str, int]) -> None:
 
     def run(**params: Any) -> tarry.Result:
         method, task = {"name": "mifa", **params}, CASE.problem.task()
-        return tarry.run(method, task, dtype="float64", delay=CASE.durations, presence={"2": []}, **budget)
+        return tarry.run(method, task, dtype="float64", delay=CASE.durations, availability={"2": []}, **budget)
 
     waits, goes_on = run(), run(no_wait=True)
     assert (waits.rounds, waits.updates) == (0, 3)
@@ -172,8 +172,8 @@ def test_a_round_that_nobody_comes_back_from_is_a_step_by_memory() -> None:
     assert np.abs(w1 - w0).max() > 1e-4
 
 
-@pytest.mark.parametrize("optimiser", ["sgd", "adamw"])
-def test_what_is_remembered_counts_at_the_rate_of_the_round(optimiser: str) -> None:
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_what_is_remembered_counts_at_the_rate_of_the_round(optimizer: str) -> None:
     """--lr-decay 0.5; client 1 is there in the first round alone: what it said halves with every round, as the other's.
 
     With AdamW a first step has the length of the rate, whatever the slope.
@@ -191,13 +191,13 @@ def test_what_is_remembered_counts_at_the_rate_of_the_round(optimiser: str) -> N
         steps=1,
         lr=1.0,
         lr_decay=0.5,
-        optimiser=optimiser,
+        optimizer=optimizer,
         delay=[[1.0], [1.0]],
-        presence={"1": [[0.0, 1.0]]},
+        availability={"1": [[0.0, 1.0]]},
         rounds=3,
         callbacks=[seen.append],
     )
-    first = 8.0 if optimiser == "sgd" else 1.0
+    first = 8.0 if optimizer == "sgd" else 1.0
     after = [e.weights.item() for e in seen if e.kind == "step"]
     np.testing.assert_allclose(after, [-first, -first * 1.5, -first * 1.75], rtol=1e-8)
 
@@ -220,7 +220,7 @@ def test_statistics_become_the_mean_of_everybodys_latest() -> None:
 
     method = replace(tarry.methods.build("mifa"), correct=tarry.stateless(look))
     there = {"1": [[0.0, 1.0]]}
-    tarry.run(method, task, dtype="float64", delay=[[1.0]] * 3, presence=there, rounds=2, callbacks=[seen.append])
+    tarry.run(method, task, dtype="float64", delay=[[1.0]] * 3, availability=there, rounds=2, callbacks=[seen.append])
     one, two = (e.weights[-8:] for e in seen if e.kind == "step")
     torch.testing.assert_close(one, (came[0, 0] + came[1, 0] + came[2, 0]) / 3, rtol=1e-12, atol=0)
     torch.testing.assert_close(two, (came[0, 1] + came[1, 0] + came[2, 1]) / 3, rtol=1e-12, atol=0)

@@ -253,7 +253,7 @@ def test_a_second_visit_ends_nearer_to_the_received_features_than_to_the_previou
 
     def apart(mu: float) -> float:
         """s_glob − s_prev in the end."""
-        bound = FlatModel(copy.deepcopy(task.model), layout, task, work.optimiser)
+        bound = FlatModel(copy.deepcopy(task.model), layout, task, work.optimizer)
         local = tarry.methods.build("moon", {"mu": mu}).local
         end = (
             received

@@ -99,13 +99,13 @@ def test_the_batches_are_every_second_example() -> None:
     assert result.weights.item() == pytest.approx(6.35, rel=1e-14)
 
 
-def test_the_meta_gradient_goes_through_the_clients_optimiser() -> None:
+def test_the_meta_gradient_goes_through_the_clients_optimizer() -> None:
     """Two steps with momentum ½: 6.3; then w = −1.15, w̃ = −1.105, g = −0.315; v = −0.315 + ½ 6.3 = 2.835."""
     assert after_a_step({"alpha": 0.1}, steps=2, momentum=0.5) == pytest.approx(-1.15 - 0.5 * 2.835, rel=1e-13)
 
 
 @pytest.mark.parametrize("form", ["fo", "hf"])
-def test_clients_tune_by_steps_of_alpha_whatever_the_optimiser(form: str) -> None:
+def test_clients_tune_by_steps_of_alpha_whatever_the_optimizer(form: str) -> None:
     """A step a batch of everything: w − α ∇f(w), which moves the one threshold past the client's test examples."""
 
     class Sign(Point):
@@ -119,7 +119,7 @@ def test_clients_tune_by_steps_of_alpha_whatever_the_optimiser(form: str) -> Non
     # w = 2 stays where it is in a round of rate 1e-12; one tuning step makes it negative only where α is large
     for alpha, right in ((0.1, 0.0), (1.0, 1.0)):
         method = {"name": "perfedavg", "alpha": alpha, "form": form}
-        result = tarry.run(method, task, lr=1e-12, momentum=0.9, personalise=1, **settings)
+        result = tarry.run(method, task, lr=1e-12, momentum=0.9, personalize=1, **settings)
         assert result.personalization is not None
         assert result.personalization["before"]["mean"] == 0.0
         assert result.personalization["after"]["mean"] == right, alpha

@@ -188,7 +188,7 @@ def test_of_clients_that_are_all_alike_it_is_fedavg_whatever_the_steps() -> None
     np.testing.assert_allclose(ours, theirs, rtol=1e-11, atol=1e-12)
 
 
-# Costs, optimisers, crosses
+# Costs, optimizers, crosses
 
 
 def test_a_round_trip_is_four_models_and_the_server_keeps_three() -> None:
@@ -201,9 +201,9 @@ def test_a_round_trip_is_four_models_and_the_server_keeps_three() -> None:
 
 
 def test_adam_is_refused_where_its_displacement_would_be_read() -> None:
-    with pytest.raises(BadInput, match=r"--optimiser adam: .*use --optimiser sgd"):
-        globals_of("scaffold", pulling(), optimiser="adam", **OFTEN)
-    moved = globals_of({"name": "scaffold", "option": "I"}, pulling(), optimiser="adam", **OFTEN)[-1]
+    with pytest.raises(BadInput, match=r"--optimizer adam: .*use --optimizer sgd"):
+        globals_of("scaffold", pulling(), optimizer="adam", **OFTEN)
+    moved = globals_of({"name": "scaffold", "option": "I"}, pulling(), optimizer="adam", **OFTEN)[-1]
     assert np.abs(moved).min() > 0.1
 
 

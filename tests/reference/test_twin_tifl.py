@@ -87,7 +87,7 @@ def test_few_at_a_time_the_first_rounds_reach_everybody_and_a_newcomer_is_timed_
     task = Case(1, 2, 2, [3] * 7, [], 1, 0.05, 1, False).problem.task()
     delay = [[1.0], [2.0], [3.0], [4.0], [5.0], [6.0], [0.5]]
     seen: list[tarry.Event] = []
-    setup: dict[str, Any] = {"concurrency": 3, "presence": {"6": [[30.0, 99.0]]}, "rounds": 20, "dtype": "float64"}
+    setup: dict[str, Any] = {"concurrency": 3, "availability": {"6": [[30.0, 99.0]]}, "rounds": 20, "dtype": "float64"}
     tarry.run({"name": "tifl", "tiers": 2}, task, delay=delay, callbacks=[seen.append], **setup)
     rounds = cohorts(handed(seen))
     assert rounds[0] | rounds[1] == set(range(6))

@@ -82,7 +82,7 @@ def test_the_weights_sum_to_1_however_long_somebody_is_away() -> None:
     module.w.data.fill_(4.0)
     task = towards(4.0, 4.0)
     task = tarry.Task("still", model=module, loss=task.loss, clients=task.clients, score=None)
-    got = steps(task, delay=[1.0, 1.0], presence={"1": [[0.0, 6.5]]}, updates=60)
+    got = steps(task, delay=[1.0, 1.0], availability={"1": [[0.0, 6.5]]}, updates=60)
     assert {client for client, _ in got} == {0, 1}
     assert all(abs(after - 4.0) < 1e-13 for _, after in got)
 

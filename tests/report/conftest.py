@@ -28,13 +28,13 @@ def make(label: str, seed: int, accuracies: dict[float, float | None], **others:
         "curve": curve,
         "staleness": {"mean": 1.0, "p95": 2, "max": 4},
         "lost": 0,
-        "refused": 0,
+        "rejected": 0,
         "weights_sha256": "0123456789abcdef" * 4,
         "wall_s": 1.5,
         "bytes_up": 2_000_000,
         "bytes_down": 3_000_000,
         "peak_server_bytes": 4_000_000,
-        "tarry": "0.1.0",
+        "version": "0.1.0",
     }
     return Result(**{**values, **others})
 

@@ -93,7 +93,7 @@ def test_ids_are_unique_on_the_page(html: str) -> None:
 
 def test_everything_handed_in_is_escaped(make: Make) -> None:
     evil = "<script>alert('x')</script>\"><img src=x onerror=y>"
-    runs = [make(evil, 0, {0: 0.1, 9: 0.5}, task=evil, tarry=evil, weights_sha256=evil)]
+    runs = [make(evil, 0, {0: 0.1, 9: 0.5}, task=evil, version=evil, weights_sha256=evil)]
     html = page(runs, summarise(runs), title=evil, settings={evil: evil}, command=evil)
     reader = read(html)
     assert not {"script", "img"} & {tag for tag, _ in reader.tags}
@@ -135,8 +135,8 @@ def test_a_task_without_accuracy_makes_a_page_about_its_loss(make: Make) -> None
 
 
 def test_what_the_runs_remark_and_what_was_left_out_is_on_the_page(make: Make) -> None:
-    runs = [make("a", 0, {0: 0.1, 9: 0.5}, remarks=["--x <1> changes nothing"])]
-    html = page(runs, summarise(runs), title="t", settings={}, remarks=["b is left out: why"])
+    runs = [make("a", 0, {0: 0.1, 9: 0.5}, warnings=["--x <1> changes nothing"])]
+    html = page(runs, summarise(runs), title="t", settings={}, notices=["b is left out: why"])
     assert "<h2>Remarks</h2>" in html
     said = [text for tag, text in read(html).texts if tag == "li"]
     assert said[-2:] == ["b is left out: why", "a: --x <1> changes nothing"]

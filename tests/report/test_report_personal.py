@@ -17,7 +17,7 @@ def scores(after: float | None, sd: float | None, before: float | None, epochs: 
     return {
         "epochs": epochs,
         "clients": 4,
-        "refused": 0,
+        "rejected": 0,
         "before": {"mean": before, "sd": 0.0, "per_client": []},
         "after": {"mean": after, "sd": sd, "per_client": []},
     }
@@ -26,9 +26,9 @@ def scores(after: float | None, sd: float | None, before: float | None, epochs: 
 @pytest.fixture
 def three(make: Make) -> list[Result]:
     return [
-        make("fedavg", 0, {0: 0.1, 1: 0.5}, personal=scores(0.80, 0.10, 0.50)),
-        make("fedavg", 1, {0: 0.1, 1: 0.5}, personal=scores(0.84, 0.20, 0.54)),
-        make("fedsol", 0, {0: 0.1, 1: 0.6}, personal=scores(0.90, 0.05, 0.60)),
+        make("fedavg", 0, {0: 0.1, 1: 0.5}, personalization=scores(0.80, 0.10, 0.50)),
+        make("fedavg", 1, {0: 0.1, 1: 0.5}, personalization=scores(0.84, 0.20, 0.54)),
+        make("fedsol", 0, {0: 0.1, 1: 0.6}, personalization=scores(0.90, 0.05, 0.60)),
         make("plain", 0, {0: 0.1, 1: 0.4}),
     ]
 
@@ -54,10 +54,10 @@ def test_the_column_stands_behind_the_scores_and_the_best_is_marked(three: list[
 
 
 def test_a_seed_without_a_score_leaves_no_mean(make: Make) -> None:
-    runs = [make("a", s, {1: 0.5}, personal=p) for s, p in enumerate([scores(0.8, 0.1, 0.5), None])]
+    runs = [make("a", s, {1: 0.5}, personalization=p) for s, p in enumerate([scores(0.8, 0.1, 0.5), None])]
     (row,) = summarise(runs).rows
     assert row.personal is None
-    nobody = make("b", 0, {1: 0.5}, personal=scores(None, None, None))
+    nobody = make("b", 0, {1: 0.5}, personalization=scores(None, None, None))
     assert grid(summarise([nobody]))[1][0][3] == Cell("–")
 
 
@@ -71,7 +71,7 @@ def test_a_seed_without_a_score_leaves_no_mean(make: Make) -> None:
     ],
 )
 def test_below_the_table_it_says_what_was_done(make: Make, epochs: tuple[int, ...], said: str) -> None:
-    runs = [make(f"m{e}", 0, {1: 0.5}, personal=scores(0.8, 0.1, 0.5, e)) for e in epochs]
+    runs = [make(f"m{e}", 0, {1: 0.5}, personalization=scores(0.8, 0.1, 0.5, e)) for e in epochs]
     assert said in legend(summarise(runs))
     assert "standard deviation over clients" in legend(summarise(runs))
 

@@ -36,14 +36,14 @@ def test_other_columns_are_means_and_the_largest_where_it_says_so(make: Make) ->
         staleness={"mean": 2.0, "p95": 5, "max": 7},
         updates=20,
         rounds=6,
-        refused=3,
+        rejected=3,
         bytes_up=4_000_000,
         bytes_down=1_000_000,
         peak_server_bytes=9_000_000,
     )
     (row,) = summarise([one, two]).rows
     assert (row.staleness_mean, row.staleness_p95, row.staleness_max) == (1.5, 4, 9)
-    assert (row.updates, row.rounds, row.lost, row.refused, row.virtual_time) == (15, 5.5, 0.5, 1.5, 1.5)
+    assert (row.updates, row.rounds, row.lost, row.rejected, row.virtual_time) == (15, 5.5, 0.5, 1.5, 1.5)
     assert (row.mb_up, row.mb_down, row.peak_server_mb) == (3, 2, 9)
 
 
@@ -78,8 +78,8 @@ def test_no_relative_times_when_a_seed_of_the_baseline_missed_the_target(make: M
 
 def test_a_method_that_learnt_nothing_sets_no_target(make: Make) -> None:
     """0.95 × 0.105 lies below the commonest class, 0.95 × 0.12 below the untrained model."""
-    stuck = make("stuck", 0, {0: 0.1, 10: 0.105}, chance=0.102)
-    lucky = make("lucky", 1, {0: 0.115, 10: 0.12}, chance=0.102)
+    stuck = make("stuck", 0, {0: 0.1, 10: 0.105}, majority_accuracy=0.102)
+    lucky = make("lucky", 1, {0: 0.115, 10: 0.12}, majority_accuracy=0.102)
     s = summarise([stuck, lucky, make("slow", 0, {0: 0.1, 10: 0.2}), make("fast", 0, {0: 0.1, 5: 0.6})])
     assert s.trivial_accuracy == 0.115
     assert s.target == pytest.approx(0.95 * 0.2)

@@ -36,9 +36,11 @@ def test_the_best_accuracy_is_bold_and_no_other(two_methods: list[Result]) -> No
 
 
 def test_long_labels_are_folded_so_that_no_column_is_lost_on_a_narrow_terminal(make: Make) -> None:
-    long = "orthofl:beta=0.4+local=fedsol:rho=1.0,proximal=ntd+distil=fedecho:alpha=0.5"
+    long = "orthofl:beta=0.4+local=fedsol:rho=1.0,proximal=ntd+distill=fedecho:alpha=0.5"
     personal = {"epochs": 1, "after": {"mean": 0.8, "sd": 0.1}, "before": {"mean": 0.6, "sd": 0.1}}
-    runs = [make(m, s, {0: 0.1, 750: 0.6 + 0.1 * s}, personal=personal) for m in (long, "fedavg") for s in (0, 1)]
+    runs = [
+        make(m, s, {0: 0.1, 750: 0.6 + 0.1 * s}, personalization=personal) for m in (long, "fedavg") for s in (0, 1)
+    ]
     text = shown(runs, width=80)
     rows = text.partition("Target")[0].splitlines()
     assert all(len(line) <= 80 for line in rows)

@@ -144,7 +144,7 @@ def test_methods_that_learnt_nothing_are_named_beside_the_target(make: Make) -> 
 
 def test_a_remark_is_told_once_with_the_methods_it_is_about(make: Make) -> None:
     said = {"a": ["so", "thus"], "b": ["so"], "c": []}
-    runs = [make(label, seed, {9: 0.6}, remarks=said[label]) for label in said for seed in (0, 1)]
+    runs = [make(label, seed, {9: 0.6}, warnings=said[label]) for label in said for seed in (0, 1)]
     assert remarked(runs) == ["a, b: so", "a: thus"]
 
 
@@ -157,7 +157,7 @@ def test_how_clients_were_trained_where_there_was_a_choice_is_told_once_for_all_
         "d": ["", ""],
         "e": [no.format("a client's update differs by 3e-05 of its size"), ""],
     }
-    runs = [make(label, seed, {9: 0.6}, trained=told[label][seed]) for label in told for seed in (0, 1)]
+    runs = [make(label, seed, {9: 0.6}, executor_info=told[label][seed]) for label in told for seed in (0, 1)]
     assert remarked(runs) == [
         "a, c: clients are not trained together: dropout",
         "b, c: clients are trained together (a stack): a step is 3.1 to 10.0 times as fast as alone",

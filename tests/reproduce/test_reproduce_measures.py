@@ -25,7 +25,7 @@ def result(curve: Sequence[Point], **more: object) -> Result:
     fields = {
         "method": "m", "label": "m", "task": "t", "seed": 0, "n_clients": 2, "virtual_time": last[0],
         "updates": last[1], "rounds": last[1] // 2, "final_accuracy": last[2], "final_loss": last[3],
-        "curve": list(curve), "staleness": {"mean": 1.5, "p95": 3, "max": 4}, "lost": 0, "refused": 0,
+        "curve": list(curve), "staleness": {"mean": 1.5, "p95": 3, "max": 4}, "lost": 0, "rejected": 0,
         "weights_sha256": "ab", "wall_s": 2.0, "bytes_up": 4_000_000, "bytes_down": 0, "peak_server_bytes": 0,
         "tarry": "0", "chance": 0.1,
     }  # fmt: skip
@@ -68,7 +68,7 @@ def test_personal_and_variance_are_kept_where_the_run_has_them() -> None:
     e = to_entry(
         result(
             [(0.0, 0, 0.5, 1.0)],
-            personal={"after": {"mean": 0.9}, "before": {"mean": 0.6}},
+            personalization={"after": {"mean": 0.9}, "before": {"mean": 0.6}},
             diagnostics={"by_speed": {"variance": 1e-4, "active": {"accuracy": 0.7}, "stragglers": {"accuracy": 0.6}}},
         ),
         60,
@@ -180,6 +180,6 @@ def test_holm_by_hand() -> None:
 
 def test_what_many_runs_say_is_said_once() -> None:
     few, many = ("odd",), ("cifar100.npz: 20,000 of 50,000 training examples", "--beta changes nothing")
-    runs = {"a": {"x": {s: SimpleNamespace(remarks=many if s else (*many, *few)) for s in range(4)}}}
+    runs = {"a": {"x": {s: SimpleNamespace(warnings=many if s else (*many, *few)) for s in range(4)}}}
     found = SimpleNamespace(rows={"x": "X"}, columns={"a": "A"}, runs=runs)
     assert run_warnings(found) == [f"4 runs: {many[0]}", "X, A, seed 0: odd"]  # type: ignore[arg-type]

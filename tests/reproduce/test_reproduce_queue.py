@@ -260,6 +260,6 @@ def test_tarry_reproduce_takes_minutes_too(folder: Path) -> None:
     done = CliRunner().invoke(app, [*words, "--within", "1e-9"])
     assert done.exit_code == 0, done.output
     assert "2 runs not begun: --within 1e-09 is over; the same command goes on" in done.output
-    refused = CliRunner().invoke(app, [*words, "--within", "-1"])
-    assert isinstance(refused.exception, BadInput)
-    assert str(refused.exception) == "--within -1: wants minutes, above 0"
+    rejected = CliRunner().invoke(app, [*words, "--within", "-1"])
+    assert isinstance(rejected.exception, BadInput)
+    assert str(rejected.exception) == "--within -1: wants minutes, above 0"

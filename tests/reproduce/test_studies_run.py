@@ -1,4 +1,4 @@
-"""Every study at a size of a second or two: what comes back, what is kept, what is refused."""
+"""Every study at a size of a second or two: what comes back, what is kept, what is rejected."""
 
 from __future__ import annotations
 

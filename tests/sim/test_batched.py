@@ -1,4 +1,4 @@
-"""Stacks of clients: the same bits whatever their size, memory bounded, lanes and rates, and what is refused."""
+"""Stacks of clients: the same bits whatever their size, memory bounded, lanes and rates, and what is rejected."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_stacks_are_as_large_as_memory_allows(monkeypatch: pytest.MonkeyPatch) -
 
 def test_rates_that_differ_are_each_clients_own() -> None:
     rates = [make_optimizer("sgd", lr=0.1 * 0.8**v, momentum=0.5) for v in range(20)]
-    how = replace(work(), optimiser=rates[0], optimizer_at=rates.__getitem__)
+    how = replace(work(), optimizer=rates[0], optimizer_at=rates.__getitem__)
     bound = bound_of(how=rates[0])
     for a, b in zip(alone(bound, how), stacked(bound, how), strict=True):
         torch.testing.assert_close(a.delta, b.delta, rtol=1e-4, atol=1e-6)
@@ -402,7 +402,7 @@ def test_a_loss_of_probabilities_is_tried_on_probabilities() -> None:
 
 
 def test_on_a_gpu_a_loss_is_given_no_output_larger_than_the_models(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would end the process, where it refuses them; elsewhere it may."""
+    """It would end the process, where it rejects them; elsewhere it may."""
 
     class Elsewhere(Tensor):
         pass

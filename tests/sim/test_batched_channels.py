@@ -71,7 +71,7 @@ def test_rules_come_to_what_they_come_to_one_by_one(name: str, params: dict[str,
     torch.manual_seed(0)
     bound, rule = bound_of(model().to(F64)), tarry.methods.build(name, params).local
     layout, g = bound.layout, torch.Generator().manual_seed(2)
-    work, sent = LocalWork(bound.optimiser, epochs=2, batch=4), bound.flat.clone()
+    work, sent = LocalWork(bound.optimizer, epochs=2, batch=4), bound.flat.clone()
     payload = {k: 1e-2 * torch.randn(layout.n_params, generator=g, dtype=F64) for k in rule.required_payload}
     jobs = [VisitJob(c, c, 0, sent, payload) for c in range(len(SIZES))]
     trainer = BatchedTrainer(bound, rule=rule, work=work, seed=1, channels_last=True)
@@ -90,7 +90,7 @@ def test_stacks_of_every_size_on_every_lane(ways: dict[str, Any]) -> None:
     torch.manual_seed(0)
     bound = bound_of(net().to(F64))
     work, jobs = (
-        LocalWork(bound.optimiser, epochs=2, batch=4),
+        LocalWork(bound.optimizer, epochs=2, batch=4),
         [VisitJob(c, c, 0, bound.flat.clone()) for c in range(len(SIZES))],
     )
     plain = [train(j, bound, rule=LocalRule(), work=work, seed=1) for j in jobs]
@@ -98,7 +98,7 @@ def test_stacks_of_every_size_on_every_lane(ways: dict[str, Any]) -> None:
         torch.testing.assert_close(a.delta, b.delta, rtol=1e-6, atol=1e-9)
 
 
-def test_every_optimiser_state_and_context_is_turned_and_turned_back() -> None:
+def test_every_optimizer_state_and_context_is_turned_and_turned_back() -> None:
     """A rule that sends its whole state back sends it in the layout's own order."""
 
     class Telling(LocalRule):
@@ -144,7 +144,7 @@ def test_the_inner_order_is_a_convolutions_with_channels_last() -> None:
 def test_a_step_turns_no_weights_round() -> None:
     bound = bound_of(net().to(F64))
     trainer = BatchedTrainer(
-        bound, rule=LocalRule(), work=LocalWork(bound.optimiser, batch=4), seed=1, size=1, channels_last=True
+        bound, rule=LocalRule(), work=LocalWork(bound.optimizer, batch=4), seed=1, size=1, channels_last=True
     )
     trainer.train([VisitJob(0, 0, 0, bound.flat.clone())])
     (step,) = (one.graph for key, one in trainer._steps._ones.items() if key[0][0] == "step")  # type: ignore[index]

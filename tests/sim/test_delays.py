@@ -237,16 +237,16 @@ def test_the_rarest_draws_are_durations_too(name, u, monkeypatch):
     ],
 )
 def test_a_wrong_parameter_is_refused_by_its_flag_and_value(name, params, problem):
-    with pytest.raises(BadInput) as refused:
+    with pytest.raises(BadInput) as rejected:
         delays.build(name, params)
-    assert refused.value.problems[0].startswith(problem)
-    assert len(refused.value.problems) == 1
+    assert rejected.value.problems[0].startswith(problem)
+    assert len(rejected.value.problems) == 1
 
 
 def test_all_wrong_parameters_are_named_at_once():
-    with pytest.raises(BadInput) as refused:
+    with pytest.raises(BadInput) as rejected:
         delays.build("normal", {"mean": 0, "sd": -1, "spread": -2})
-    assert [p.split()[0] for p in refused.value.problems] == ["--delay.mean", "--delay.sd", "--delay.spread"]
+    assert [p.split()[0] for p in rejected.value.problems] == ["--delay.mean", "--delay.sd", "--delay.spread"]
 
 
 @pytest.mark.parametrize(
@@ -254,9 +254,9 @@ def test_all_wrong_parameters_are_named_at_once():
 )
 def test_a_bad_measured_speed_is_refused_with_its_line(tmp_path, value, problem):
     path = speeds_file(tmp_path, 1000, value)
-    with pytest.raises(BadInput) as refused:
+    with pytest.raises(BadInput) as rejected:
         bandwidth(speeds=path)
-    assert str(refused.value).startswith(f"--delay.speeds {path}: line 3: {problem}")
+    assert str(rejected.value).startswith(f"--delay.speeds {path}: line 3: {problem}")
 
 
 def test_scripted_numbers_hold_at_every_visit_and_lists_are_run_through_again():

@@ -53,7 +53,7 @@ class Setting:
         task = tarry.Task("gpu", model=modules[0], loss=nn.functional.cross_entropy, clients=data)
         self.rule: LocalRule = methods.build(method).local
         self.work = LocalWork(make_optimizer("sgd", lr=0.05, momentum=0.5), epochs=epochs, batch=8)
-        here, there = (FlatModel(m, Layout.of(m), task, self.work.optimiser) for m in modules)
+        here, there = (FlatModel(m, Layout.of(m), task, self.work.optimizer) for m in modules)
         sent = here.layout.read(modules[0], torch.float32).clone()
         payload = {k: torch.randn(here.layout.n_params, generator=g) * 1e-3 for k in self.rule.required_payload}
         self.here, self.there = on_gpu(here), there

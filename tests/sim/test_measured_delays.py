@@ -105,10 +105,10 @@ def test_a_measured_file_may_be_packed_with_xz_or_begin_with_a_mark(tmp_path):
 def test_a_malformed_measured_file_is_refused_with_flag_file_and_line(tmp_path, text, problem):
     path = tmp_path / "bad.csv"
     path.write_text(text)
-    with pytest.raises(BadInput) as refused:
+    with pytest.raises(BadInput) as rejected:
         delays.build("empirical", {"path": str(path)})
-    assert str(refused.value).startswith(problem.format(path=path))
-    assert len(refused.value.problems) == 1
+    assert str(rejected.value).startswith(problem.format(path=path))
+    assert len(rejected.value.problems) == 1
 
 
 def test_one_column_cannot_hold_both_the_durations_and_the_clients(tmp_path):
@@ -128,9 +128,9 @@ def test_a_file_that_is_not_there_or_no_text_is_refused(tmp_path, name):
         (noise, "is not a CSV file"),
         (torn, "is not a CSV file"),
     ]:
-        with pytest.raises(BadInput) as refused:
+        with pytest.raises(BadInput) as rejected:
             delays.build(name, {"path": str(path)})
-        assert str(refused.value).startswith(f"--delay.path {path}: {problem}")
+        assert str(rejected.value).startswith(f"--delay.path {path}: {problem}")
 
 
 DURATION = st.floats(min_value=0, exclude_min=True, allow_infinity=False, allow_nan=False)
@@ -180,9 +180,9 @@ def test_past_its_record_a_client_starts_again_when_asked(tmp_path):
 
 def test_a_trace_that_names_a_client_this_run_does_not_have_is_refused(tmp_path):
     path = recorded(tmp_path, RECORD)
-    with pytest.raises(BadInput) as refused:
+    with pytest.raises(BadInput) as rejected:
         trace(path=path)(a_population(1))
-    assert str(refused.value) == f"--delay.path {path}: names client 1; this run has clients 0 to 0"
+    assert str(rejected.value) == f"--delay.path {path}: names client 1; this run has clients 0 to 0"
 
 
 @pytest.mark.parametrize("end", ["leave", "repeat"])
@@ -209,17 +209,17 @@ def test_a_client_that_a_trace_does_not_name_takes_no_part(tmp_path, end):
 def test_a_malformed_trace_is_refused_with_flag_file_and_line(tmp_path, row, problem):
     path = tmp_path / "bad.csv"
     path.write_text(f"client,visit,start,seconds,fate\n{row}\n")
-    with pytest.raises(BadInput) as refused:
+    with pytest.raises(BadInput) as rejected:
         trace(path=str(path))
-    assert str(refused.value).startswith(f"--delay.path {path}: ")
-    assert str(refused.value).endswith(problem)
+    assert str(rejected.value).startswith(f"--delay.path {path}: ")
+    assert str(rejected.value).endswith(problem)
 
 
 def test_a_trace_without_its_columns_is_refused_naming_each(tmp_path):
     path = tmp_path / "bad.csv"
     path.write_text("client,visit,start,second\n0,0,0.0,1.0\n")
-    with pytest.raises(BadInput) as refused:
+    with pytest.raises(BadInput) as rejected:
         trace(path=str(path))
-    assert len(refused.value.problems) == 2
-    assert "has no column 'seconds'. Did you mean 'second'?" in refused.value.problems[0]
-    assert "has no column 'fate'" in refused.value.problems[1]
+    assert len(rejected.value.problems) == 2
+    assert "has no column 'seconds'. Did you mean 'second'?" in rejected.value.problems[0]
+    assert "has no column 'fate'" in rejected.value.problems[1]

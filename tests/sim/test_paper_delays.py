@@ -266,9 +266,9 @@ def test_fedogd_clients_change_as_often_as_asked_and_the_shares_last():
     ],
 )
 def test_a_wrong_parameter_is_refused_by_its_flag_and_value(name, params, problem):
-    with pytest.raises(BadInput) as refused:
+    with pytest.raises(BadInput) as rejected:
         delays.build(name, params)
-    assert str(refused.value).startswith(problem)
+    assert str(rejected.value).startswith(problem)
 
 
 def test_every_delay_of_a_paper_names_it():

@@ -154,7 +154,7 @@ def test_it_is_asked_once_an_instant_after_all_its_arrivals() -> None:
 
 
 def test_an_instant_is_arrivals_the_step_comings_and_goings_hand_outs_and_evaluation() -> None:
-    seen = events(instants(), always(1.0, 1.0, 5.0), presence={"2": [[1.0, 9.0]]}, eval_every=1.0, time=1.0)
+    seen = events(instants(), always(1.0, 1.0, 5.0), availability={"2": [[1.0, 9.0]]}, eval_every=1.0, time=1.0)
     kinds = [e.kind for e in seen if e.time == 1.0]
     assert kinds == ["arrival", "arrival", "step", "join", "hand_out", "hand_out", "hand_out", "evaluate"]
 
@@ -331,7 +331,7 @@ def test_a_method_may_ask_for_instants_of_its_own_while_somebody_is_training() -
 
     plain = instants().aggregate
     aggregate = replace(plain, init=lambda _: 0.0, on_instant_end=settle, next_wakeup=lambda woken, _: woken + 3)
-    seen = events(Method("bell", aggregate=aggregate), always(20.0), presence={"0": [[0.0, 7.0]]}, time=30.0)
+    seen = events(Method("bell", aggregate=aggregate), always(20.0), availability={"0": [[0.0, 7.0]]}, time=30.0)
     assert log == [3.0, 6.0, 7.0]
     assert told(seen, "lost", "step") == [("lost", 7.0, 0)]
 
@@ -350,7 +350,7 @@ def test_losses_end_an_epoch_with_what_is_in_the_book_and_an_empty_book_lets_it_
 
 
 def test_comings_and_goings_end_no_epoch_and_who_comes_waits_for_its_end() -> None:
-    seen = events(epochs(1.0), always(2.0, 2.0, 2.0), presence={"2": [[1.5, 9.0]]}, time=4.0)
+    seen = events(epochs(1.0), always(2.0, 2.0, 2.0), availability={"2": [[1.5, 9.0]]}, time=4.0)
     assert steps(seen) == [2.0, 4.0]
     assert hand_outs(seen) == {0: [0.0, 2.0, 4.0], 1: [0.0, 2.0, 4.0], 2: [2.0, 4.0]}
 
@@ -359,7 +359,7 @@ def test_after_an_empty_spell_an_epoch_begins_with_the_work_handed_out() -> None
     """Both are away from 1 to 10. At 10.5 the epoch of 2 s, begun anew at 10, is not over, though 1 was long ago."""
     both = {"0": [[0.0, 1.25], [10.0, 99.0]], "1": [[0.0, 1.25], [10.0, 99.0]]}
     delay = Script([[1.0, 1.0, 0.5, 9.0], [1.0, 1.0, 2.0, 9.0]])
-    seen = events(epochs(2.0), delay, presence=both, time=13.0)
+    seen = events(epochs(2.0), delay, availability=both, time=13.0)
     assert steps(seen) == [1.0, 1.25, 12.0]
 
 

@@ -70,7 +70,7 @@ class Run:
         *,
         method: Method | str = "add",
         limit: int | None = None,
-        presence: dict[int, list[tuple[float, float]]] | None = None,
+        availability: dict[int, list[tuple[float, float]]] | None = None,
         fails: Sequence[tuple[int, int]] = (),
         bad: Sequence[tuple[int, int]] = (),
         evaluate: Callable[[Tensor], tuple[float | None, float]] | None = None,
@@ -84,7 +84,7 @@ class Run:
         self.executor = Counting(n, bad=bad, memory=memory)
         layout = Layout((Block("w", 0, n, (n,), Kind.PARAM),))
         made = Method("add") if method == "add" else methods.build(method) if isinstance(method, str) else method
-        windows = None if presence is None else Availability(presence)
+        windows = None if availability is None else Availability(availability)
         self.sim = Simulator(
             Server(made, torch.zeros(n), layout=layout, n_clients=n, seed=0),
             self.executor,
@@ -149,14 +149,14 @@ def test_at_one_instant_all_arrive_before_anybody_is_handed_work():
 
 
 def test_a_late_joiner_gets_work_the_moment_it_comes():
-    run = Run([2.0, 2.0], presence={1: [(3.0, inf)]}, time=5.0).go()
+    run = Run([2.0, 2.0], availability={1: [(3.0, inf)]}, time=5.0).go()
     assert run.line() == "0 out0 | 2 in0 out0 | 3 join1 out1 | 4 in0 out0 | 5 in1 out1"
     late = next(e for e in run.events if e.kind == IN and e.client == 1)
     assert (late.visit, late.staleness) == (0, 1)
 
 
 def test_the_update_of_who_leaves_while_training_is_lost_at_that_moment():
-    run = Run([10.0, 3.0], presence={1: [(0.0, 4.0)]}, time=9.0).go()
+    run = Run([10.0, 3.0], availability={1: [(0.0, 4.0)]}, time=9.0).go()
     assert run.line() == "0 out0 out1 | 3 in1 out1 | 4 lost1 leave1"
     assert run.heard == [0, 1]
     assert (run.sim.engine.updates, run.sim.engine.lost) == (1, 1)
@@ -164,26 +164,26 @@ def test_the_update_of_who_leaves_while_training_is_lost_at_that_moment():
 
 
 def test_an_update_that_is_due_at_the_very_moment_of_leaving_still_counts():
-    run = Run([4.0], presence={0: [(0.0, 4.0)]}, time=9.0).go()
+    run = Run([4.0], availability={0: [(0.0, 4.0)]}, time=9.0).go()
     assert run.line() == "0 out0 | 4 in0 leave0"
     assert run.sim.engine.lost == 0
 
 
 def test_who_comes_back_goes_on_with_its_next_visit():
-    run = Run([3.0], presence={0: [(0.0, 4.0), (10.0, 14.0)]}, time=20.0).go()
+    run = Run([3.0], availability={0: [(0.0, 4.0), (10.0, 14.0)]}, time=20.0).go()
     assert run.line() == "0 out0 | 3 in0 out0 | 4 lost0 leave0 | 10 join0 out0 | 13 in0 out0 | 14 lost0 leave0"
     assert [e.visit for e in run.events if e.kind == OUT] == [0, 1, 2, 3]
     assert run.sim.time == 20.0
 
 
 def test_who_is_idle_when_leaving_loses_nothing():
-    run = Run([1.0, 1.0, 1.0], limit=1, presence={0: [(0.0, 0.5)], 1: [(0.0, 0.5)], 2: [(0.0, 0.5)]}, time=3.0).go()
+    run = Run([1.0, 1.0, 1.0], limit=1, availability={0: [(0.0, 0.5)], 1: [(0.0, 0.5)], 2: [(0.0, 0.5)]}, time=3.0).go()
     assert run.sim.engine.lost == 1
     assert run.line("leave") == "0.5 leave0 leave1 leave2"
 
 
 def test_leavers_go_before_comers_arrive_at_one_moment():
-    run = Run([9.0, 9.0], presence={0: [(0.0, 2.0)], 1: [(2.0, inf)]}, time=3.0).go()
+    run = Run([9.0, 9.0], availability={0: [(0.0, 2.0)], 1: [(2.0, inf)]}, time=3.0).go()
     assert run.line() == "0 out0 | 2 lost0 leave0 join1 out1"
 
 
@@ -197,7 +197,7 @@ def test_a_failed_visit_takes_its_time_and_brings_nothing():
 
 
 def test_nothing_is_trained_for_visits_that_will_be_lost():
-    run = Run([2.0, 3.0], fails=[(0, 0)], presence={1: [(0.0, 1.0)]}, time=1.5)
+    run = Run([2.0, 3.0], fails=[(0, 0)], availability={1: [(0.0, 1.0)]}, time=1.5)
     run.go()
     assert run.executor.jobs == {}
 
@@ -227,13 +227,13 @@ def test_a_failure_rate_loses_about_that_share_and_the_same_visits_for_every_met
 
 
 def test_a_round_goes_on_when_a_member_is_lost():
-    run = Run([1.0, 2.0, 3.0], method="fedavg", presence={0: [(0.0, 0.5)]}, rounds=2).go()
+    run = Run([1.0, 2.0, 3.0], method="fedavg", availability={0: [(0.0, 0.5)]}, rounds=2).go()
     assert run.line(OUT, IN, "lost") == "0 out0 out1 out2 | 0.5 lost0 | 2 in1 | 3 in2 out1 out2 | 5 in1 | 6 in2"
     assert run.sim.server.weights.tolist() == [0, 1, 1]  # two rounds of a mean over two
 
 
 def test_a_round_goes_on_when_its_last_member_is_lost():
-    run = Run([1.0, 2.0, 9.0], method="fedavg", presence={2: [(0.0, 4.0)]}, rounds=2).go()
+    run = Run([1.0, 2.0, 9.0], method="fedavg", availability={2: [(0.0, 4.0)]}, rounds=2).go()
     assert run.line(OUT, IN, "lost") == "0 out0 out1 out2 | 1 in0 | 2 in1 | 4 lost2 out0 out1 | 5 in0 | 6 in1"
     stepped = [(e.kind, e.client) for e in run.events if e.stepped]
     assert stepped == [("lost", 2), (IN, 1)]
@@ -275,7 +275,7 @@ def test_a_budget_of_rounds_counts_server_steps():
 
 def test_lost_and_refused_visits_do_not_count_as_updates():
     run = Run([1.0], fails=[(0, 1)], bad=[(0, 2)], updates=3).go()
-    assert run.line(IN, "lost", "refused") == "1 in0 | 2 lost0 | 3 refused0 | 4 in0 | 5 in0"
+    assert run.line(IN, "lost", "rejected") == "1 in0 | 2 lost0 | 3 refused0 | 4 in0 | 5 in0"
 
 
 def test_a_budget_of_time_takes_what_arrives_at_its_end_and_stands_there():
@@ -420,7 +420,7 @@ def test_when_everybody_has_left_a_run_by_time_stands_still_to_its_end():
 
 
 def test_a_run_without_anybody_ends_at_once():
-    run = Run([1.0], presence={0: []}, updates=5, evaluate=total, eval_every=1.0).go()
+    run = Run([1.0], availability={0: []}, updates=5, evaluate=total, eval_every=1.0).go()
     assert run.events[-1].kind == "evaluate"
     assert (run.sim.time, run.sim.engine.updates, len(run.sim.engine.curve)) == (0.0, 0, 1)
 
@@ -433,11 +433,11 @@ def test_a_barrier_goes_on_when_members_leave_for_good():
 
 def test_an_update_that_is_not_finite_is_refused_counted_and_the_run_goes_on():
     run = Run([2.0, 3.0], bad=[(0, 1)], time=6.0).go()
-    assert run.line(IN, "refused") == "2 in0 | 3 in1 | 4 refused0 | 6 in1 in0"
+    assert run.line(IN, "rejected") == "2 in0 | 3 in1 | 4 refused0 | 6 in1 in0"
     assert run.heard == [2, 2]
     assert (run.sim.engine.updates, run.sim.engine.rejected, run.sim.engine.lost) == (4, 1, 0)
-    refused = next(e for e in run.events if e.kind == "refused")
-    assert (refused.visit, refused.stepped) == (1, False)
+    rejected = next(e for e in run.events if e.kind == "rejected")
+    assert (rejected.visit, rejected.stepped) == (1, False)
     assert sum(run.sim.engine.staleness.values()) == 4
 
 
@@ -493,7 +493,7 @@ def test_what_a_client_keeps_comes_back_to_it_at_its_next_visit():
 
 BUSY: dict[str, Any] = {
     "durations": [1.0, [2.0, 0.5], 3.0, [0.7, 0.7, None]],
-    "presence": {2: [(0.0, 4.0), (5.0, inf)], 1: [(1.0, inf)]},
+    "availability": {2: [(0.0, 4.0), (5.0, inf)], 1: [(1.0, inf)]},
     "fails": [(0, 3)],
     "bad": [(0, 1)],
     "evaluate": total,

@@ -94,30 +94,33 @@ def test_labels_may_be_whole_numbers_written_as_floats(tmp_path: Path) -> None:
             {"y_test": None},
             "wants the arrays x_train, y_train, x_test, y_test, or x and y; it has x_train, y_train, x_te",
         ),
-        ({"y_train": np.zeros(5, int)}, r"y_train is int64 5; wants one number for each of the 6 examples"),
-        ({"y_test": np.zeros((2, 2), int)}, r"y_test is int64 2×2; wants one number"),
+        ({"y_train": np.zeros(5, int)}, r"y_train is int64 5; expected one number for each of the 6 examples"),
+        ({"y_test": np.zeros((2, 2), int)}, r"y_test is int64 2×2; expected one number"),
         ({"y_train": np.array([0, 1, 2, 0, 1, 0.5])}, r"y_train \(float64\) must hold whole numbers"),
         ({"y_train": np.array([0, 1, 2, 0, 1, np.nan])}, r"y_train \(float64\) must hold whole numbers"),
         ({"y_train": np.array([0, 1, 2, 0, 1, np.inf])}, r"y_train \(float64\) must hold whole numbers"),
         ({"y_train": np.array(list("abcabc"))}, r"y_train \(<U1\) must hold whole numbers"),
-        ({"y_train": np.array([0, 1, 2, 0, 1, -1])}, "y_train holds -1; wants whole numbers from 0 up"),
-        ({"y_train": np.full(6, 2**63 + 5, np.uint64)}, "y_train holds 9223372036854775813; wants .* below 2\\^63"),
-        ({"group": np.arange(8)}, "training examples' group is int64 8; wants one number for each of the 6 examples"),
+        ({"y_train": np.array([0, 1, 2, 0, 1, -1])}, "y_train holds -1; expected whole numbers from 0 up"),
+        ({"y_train": np.full(6, 2**63 + 5, np.uint64)}, "y_train holds 9223372036854775813; expected .* below 2\\^63"),
+        (
+            {"group": np.arange(8)},
+            "training examples' group is int64 8; expected one number for each of the 6 examples",
+        ),
         ({"y_train": np.array([0, 1, 2, 0, 1, 100_000])}, "y_train goes up to 100000; .* at most 100000 classes"),
         ({"y_train": np.array([None, 1, 2, 0, 1, 2])}, "is not a plain .npz archive of numbers .*Object arrays"),
         (
             {"x_test": IMAGES[:2].astype(np.float32)},
-            "x_train is uint8 6×5×4 and x_test float32 2×5×4; they must be alike",
+            "x_train is uint8 6×5×4 and x_test float32 2×5×4; type and shape must be the same",
         ),
-        ({"x_test": IMAGES[:2, :4]}, "x_train is uint8 6×5×4 and x_test uint8 2×4×4; they must be alike"),
+        ({"x_test": IMAGES[:2, :4]}, "x_train is uint8 6×5×4 and x_test uint8 2×4×4; type and shape must be the same"),
         ({"x_train": IMAGES.reshape(6, 20)}, "x_train is uint8 6×20; uint8 inputs are images.* as float32"),
         ({"x_train": np.zeros((6, 3, 8, 8), np.uint8)}, "x_train is uint8 6×3×8×8; .*at most 4 channels"),
         (
             {"x_train": IMAGES.astype(np.int64)},
-            "x_train is int64 6×5×4; wants images as uint8 or other inputs as float32",
+            "x_train is int64 6×5×4; expected images as uint8 or other inputs as float32",
         ),
-        ({"x_train": np.zeros(6)}, "x_train is float64 6; wants one row or image an example"),
-        ({"x_train": np.zeros((0, 5, 4), np.uint8)}, "x_train is uint8 0×5×4; wants one row"),
+        ({"x_train": np.zeros(6)}, "x_train is float64 6; expected one row or image an example"),
+        ({"x_train": np.zeros((0, 5, 4), np.uint8)}, "x_train is uint8 0×5×4; expected one row"),
         ({"x_train": np.array([[1.0, np.nan]] * 6)}, "x_train holds NaN, infinite or too large numbers"),
         ({"x_train": np.full((6, 3), 1e300)}, "x_train holds NaN, infinite or too large numbers"),
     ],
@@ -134,8 +137,8 @@ def test_a_malformed_file_is_refused_with_what_is_wrong(tmp_path: Path, change: 
         ({"y": None}, "or x and y; it has x$"),
         ({"is_test": np.zeros(10, bool)}, "is_test must mark some examples"),
         ({"is_test": np.arange(10) % 3}, "is_test must mark some examples"),
-        ({"is_test": np.ones(3, bool)}, "is_test is bool 3; wants one number for each of the 10"),
-        ({"subject": np.arange(9)}, "subject is int64 9; wants one number for each of the 10"),
+        ({"is_test": np.ones(3, bool)}, "is_test is bool 3; expected one number for each of the 10"),
+        ({"subject": np.arange(9)}, "subject is int64 9; expected one number for each of the 10"),
         ({"group": np.arange(10) / 2}, r"group \(float64\) must hold whole numbers"),
         ({"x": TABLE["x"][:4], "y": TABLE["y"][:4]}, "4 examples are too few to hold out a test set; give is_test"),
     ],
@@ -176,7 +179,7 @@ def bit_flipped() -> bytes:
     [
         (b"", "is not a plain .npz archive"),
         (b"x,y\n1,2\n", "is not a plain .npz archive"),
-        (npy_bytes(), "holds a single array; wants an .npz archive"),
+        (npy_bytes(), "holds a single array; expected an .npz archive"),
         (good_bytes()[:200], "is not a plain .npz archive"),
         (bit_flipped(), "is not a plain .npz archive"),
         (zip_of_text(), "is not a plain .npz archive|x_train"),
@@ -253,7 +256,7 @@ def test_an_unknown_task_is_refused_with_what_there_is(tmp_path: Path, monkeypat
         find_task("gati")
 
 
-def test_a_file_of_medmnist_that_is_in_no_catalogue_is_a_task_of_its_name(
+def test_a_file_of_medmnist_that_is_in_no_catalog_is_a_task_of_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TARRY_DATA", str(tmp_path))

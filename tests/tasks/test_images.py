@@ -83,12 +83,12 @@ def test_digits_can_be_learnt_by_their_model() -> None:
     torch.manual_seed(0)
     model = task.model()
     assert sum(p.numel() for p in model.parameters()) == 64 * 32 + 32 + 32 * 10 + 10
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
     x, y = train_of(task)
     for _ in range(100):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         task.loss(model(x), y).backward()
-        optimiser.step()
+        optimizer.step()
     xt, yt = held_out(task)
     assert task.score is not None
     assert task.score(model(xt), yt) > 0.9 * len(yt)
@@ -238,7 +238,7 @@ def test_the_classes_of_an_npz_file_are_those_of_training_and_test_set_together(
 
 
 def test_a_model_that_does_not_fit_is_refused_before_training(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"--task.model lenet5: wants images"):
+    with pytest.raises(BadInput, match=r"--task.model lenet5: requires images"):
         tasks.build("digits", {"model": "lenet5"})
 
 

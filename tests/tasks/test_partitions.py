@@ -139,7 +139,7 @@ def test_main_class_without_a_size_takes_the_largest_that_fits(
         assert counts[mains].sum() == round(share * size)
         assert np.ptp(counts[mains]) <= 1
         assert np.ptp(others) <= 1
-    with pytest.raises(BadInput, match=f"--partition.size {size + 1}: .*at most {size} a client"):
+    with pytest.raises(BadInput, match=f"--partition.size {size + 1}: .*use at most {size} a client"):
         cut("main-class", labels, k, seed, main=main, share=share, size=size + 1)
 
 
@@ -343,7 +343,7 @@ TEN = np.arange(10) % 5
 
 @pytest.mark.parametrize("name", ["iid", "dirichlet", "lda", "shards", "main-class", "proportional"])
 def test_more_clients_than_examples_or_none_are_refused(name: str) -> None:
-    with pytest.raises(BadInput, match="--clients 11: the task has 10 training examples; ask for at most 10"):
+    with pytest.raises(BadInput, match="--clients 11: the task has 10 training examples; use at most 10"):
         cut(name, TEN, 11)
     with pytest.raises(BadInput, match="--clients 0: must be 1 or more"):
         cut(name, TEN, 0)
@@ -375,10 +375,10 @@ def test_more_clients_than_examples_or_none_are_refused(name: str) -> None:
             "main-class",
             {"share": 1.0, "size": 3},
             2,
-            "--partition.size 3: .*need 3 examples of one class, which has 2; at",
+            "--partition.size 3: .*need 3 examples of one class, which has 2; use at",
         ),
         ("groups", {}, 2, "--partition groups: the task's examples have no natural groups"),
-        ("halves", {}, 6, "--clients 6: the task has 5 classes; ask for at most 5 clients"),
+        ("halves", {}, 6, "--clients 6: the task has 5 classes; use at most 5 clients"),
     ],
 )
 def test_what_cannot_be_dealt_is_refused_with_the_flag_and_the_value(
@@ -401,7 +401,7 @@ def test_main_classes_too_small_for_one_example_a_client_are_refused() -> None:
 
 
 def test_more_clients_than_groups_are_refused() -> None:
-    with pytest.raises(BadInput, match="--clients 4: the task has 3 groups; ask for at most 3"):
+    with pytest.raises(BadInput, match="--clients 4: the task has 3 groups; use at most 3"):
         cut("groups", TEN, 4, groups=TEN % 3)
 
 
@@ -409,7 +409,7 @@ def test_an_impossible_minimum_is_refused() -> None:
     with pytest.raises(BadInput, match="--min-samples -1: must be 0 or more"):
         at_least(partitions.build("iid"), -1)
     with pytest.raises(
-        BadInput, match=r"--min-samples 4: 3 clients need 12 .* deals out 10 of 10; lower it or --clients"
+        BadInput, match=r"--min-samples 4: 3 clients need 12 .* assigns 10 of 10; lower it or --clients"
     ):
         at_least(partitions.build("iid"), 4)(TEN, None, 3, generator(0))
 

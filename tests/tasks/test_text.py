@@ -17,7 +17,7 @@ from tarry.tasks import find_task, tasks
 from tarry.tasks.models import TextCNN
 from tarry.tasks.models.language import Classifier, tokenizer_of
 from tarry.tasks.text import _tokenize_texts
-from tarry.tasks.tokens import Words, padded, sample_indices
+from tarry.tasks.tokens import Vocabulary, pad_rows, sample_indices
 
 
 @pytest.fixture(autouse=True)
@@ -37,28 +37,28 @@ def train_of(task: Task) -> tuple[Tensor, Tensor]:
 
 
 def test_words_are_numbered_by_how_often_they_occur_and_ties_by_the_alphabet() -> None:
-    words = Words(["B a, b!", "c B"], 10, 100)
+    words = Vocabulary(["B a, b!", "c B"], 10, 100)
     assert words.rows(["b ! , a c new"]) == [[3, 4, 5, 6, 7, 1]]
     assert len(words) == 8
-    few = Words(["B a, b!", "c B"], 10, 5)
+    few = Vocabulary(["B a, b!", "c B"], 10, 5)
     assert len(few) == 5
     assert few.rows(["b ! a"]) == [[3, 4, 1]]
 
 
 def test_words_are_cut_and_a_pair_shares_the_room() -> None:
-    words = Words(["a b c d e"], 3, 100)
+    words = Vocabulary(["a b c d e"], 3, 100)
     assert words.rows(["a b c d"]) == [[3, 4, 5]]
-    both = Words([("a b", "c d e f g"), ("a", "b")], 5, 100)
+    both = Vocabulary([("a b", "c d e f g"), ("a", "b")], 5, 100)
     assert both.rows([("a b", "c d e"), ("b", "a")]) == [[3, 4, 2, 5, 6], [4, 2, 3]]
 
 
 def test_an_apostrophe_is_part_of_a_word() -> None:
-    words = Words(["don't stop"], 10, 100)
+    words = Vocabulary(["don't stop"], 10, 100)
     assert words.rows(["Don't"]) == [[3]]
 
 
 def test_rows_are_padded_to_the_longest() -> None:
-    assert padded([[1, 2, 3], [4], []], 9).tolist() == [[1, 2, 3], [4, 9, 9], [9, 9, 9]]
+    assert pad_rows([[1, 2, 3], [4], []], 9).tolist() == [[1, 2, 3], [4, 9, 9], [9, 9, 9]]
 
 
 def test_a_limit_draws_the_same_examples_always_and_in_order() -> None:
@@ -111,7 +111,7 @@ def test_short_texts_make_short_rows(folder: Path) -> None:
 
 def test_a_pair_has_a_separator_between_and_token_types_are_those_of_the_tokenizer(folder: Path) -> None:
     pairs(folder / "mrpc.jsonl")
-    task = build("mrpc", model=save(folder / "bert", "bert"), length=32, validation=10, unlabelled=7)
+    task = build("mrpc", model=save(folder / "bert", "bert"), length=32, validation=10, unlabeled=7)
     x, y = train_of(task)
     assert len(x) == 50
     assert task.test is not None
@@ -185,14 +185,14 @@ def test_such_a_file_may_have_pairs_names_of_classes_and_a_part_without_labels(f
         for word in ("yes", "no", "perhaps")
     ]
     lines(folder / "doubts.jsonl", rows)
-    task = build("doubts", unlabelled=2)
+    task = build("doubts", unlabeled=2)
     assert train_of(task)[1].tolist() == [2, 0, 1]
     assert task.unlabeled is not None
     assert len(task.unlabeled) == 2
     assert task.model()(train_of(task)[0]).shape == (3, 3)
 
 
-WANTED = r"wants split \(train, test or validation\), y, and text, or s1 and s2"
+WANTED = r"expected split \(train, test or validation\), y, and text, or s1 and s2"
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"limit": 0}, "--task.limit 0: must be 1 or more"),
     ({"test": 0}, "--task.test 0: must be 1 or more"),
     ({"length": 0}, "--task.length 0: must be 1 or more"),
-    ({"unlabelled": 0}, "--task.unlabelled 0: must be 1 or more"),
+    ({"unlabeled": 0}, "--task.unlabeled 0: must be 1 or more"),
     ({"model": "tiny", "length": 65}, "--task.length 65: --task.model tiny reads at most 64 tokens"),
     ({"model": "tiny", "lora": -1}, "--task.lora -1: must be 0"),
     ({"model": "tiny", "dropout": 1.0}, r"--task.dropout 1\.0: must be 0 or more"),

@@ -32,7 +32,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def build(folder: Path, name: str = "gsm8k", **params: Any) -> Task:
     if not (folder / "llama").exists():
         save(folder / "llama", "llama")
-    own = {"model": str(folder / "llama"), "length": 32, "unlabelled": 10}
+    own = {"model": str(folder / "llama"), "length": 32, "unlabeled": 10}
     return tasks.build(name, {**own, **params})
 
 
@@ -65,7 +65,7 @@ def test_questions_of_the_server_are_nobodys_examples_and_every_token_of_them_co
         for i in range(30)
     ]
     lines(folder / "gsm8k.jsonl", rows)
-    task = build(folder, unlabelled=12)
+    task = build(folder, unlabeled=12)
     tokens = tokenizer_of(str(folder / "llama"))
     x, mask = task.unlabeled, task.unlabeled_mask
     assert x is not None
@@ -77,7 +77,7 @@ def test_questions_of_the_server_are_nobodys_examples_and_every_token_of_them_co
     assert len(numbers) == 12
     assert len(theirs) == 18
     assert not numbers & theirs
-    short = build(folder, unlabelled=12, prompt=5).unlabeled
+    short = build(folder, unlabeled=12, prompt=5).unlabeled
     assert short is not None
     assert torch.equal(short, x[:, :5])
 
@@ -89,12 +89,12 @@ def test_an_answer_is_cut_and_a_question_never(folder: Path) -> None:
         for q in ["good"] * 4 + ["bad " * 20] * 4
     ]
     lines(folder / "gsm8k.jsonl", rows)
-    x, y = examples(build(folder, length=10, unlabelled=1))
+    x, y = examples(build(folder, length=10, unlabeled=1))
     assert x.shape[1] == 10
     assert 3 <= len(x) <= 4
     assert ((y >= 0).sum(1) == 4).all()
     with pytest.raises(BadInput, match=r"--task\.length 5: no question of gsm8k leaves room for an answer"):
-        build(folder, length=5, unlabelled=1)
+        build(folder, length=5, unlabeled=1)
 
 
 def test_a_models_own_form_of_a_question_is_used(folder: Path) -> None:
@@ -143,7 +143,7 @@ def math_instruct(folder: Path) -> None:
 
 def test_partitions_go_by_the_collection_a_question_is_from(folder: Path) -> None:
     math_instruct(folder)
-    task = build(folder, "mathinstruct", unlabelled=3)
+    task = build(folder, "mathinstruct", unlabeled=3)
     assert task.test is not None
     assert len(task.test[0]) == 12
     tokens, (x, y) = tokenizer_of(str(folder / "llama")), examples(task)
@@ -220,11 +220,11 @@ def test_what_cannot_be_done_is_said(folder: Path) -> None:
         ({"length": 65}, "--task.length 65: --task.model .* reads at most 64 tokens"),
         ({"prompt": 0}, "--task.prompt 0: must be 1 or more"),
         ({"lora": -1}, "--task.lora -1"),
-        ({"unlabelled": 60}, "--task.unlabelled 60: leaves none of the 60 training questions of gsm8k"),
+        ({"unlabeled": 60}, "--task.unlabeled 60: leaves none of 60 training questions of gsm8k"),
     ):
         with pytest.raises(BadInput, match=words):
             build(folder, **params)
-    assert len(examples(build(folder, unlabelled=59))[0]) == 1
+    assert len(examples(build(folder, unlabeled=59))[0]) == 1
     lines(folder / "gsm8k.jsonl", [{"split": "train", "question": f"{i} ?", "answer": "1"} for i in range(20)])
     with pytest.raises(BadInput, match=r"--task gsm8k: the set has no test examples"):
         build(folder)

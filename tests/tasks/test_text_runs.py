@@ -52,7 +52,7 @@ def choice(folder: Path, kind: str, **more: Any) -> dict[str, Any]:
     if kind == "bert":
         return {"name": "sst2", "model": str(folder / "bert"), "length": 12, **more}
     if kind == "llama":
-        own = {"length": 32, "unlabelled": 10, "test": 8}
+        own = {"length": 32, "unlabeled": 10, "test": 8}
         return {"name": "gsm8k", "model": str(folder / "llama"), **own, **more}
     return {"name": "sst2", **more}
 
@@ -60,7 +60,7 @@ def choice(folder: Path, kind: str, **more: Any) -> dict[str, Any]:
 def run(folder: Path, kind: str, method: str, executor: str = "inline", dropout: float = 0.0, **more: Any) -> Any:
     given = {
         **SHORT,
-        **({"unlabelled": {"name": "test", "samples": 8}} if method == "fedecho" and kind != "llama" else {}),
+        **({"unlabeled": {"name": "test", "samples": 8}} if method == "fedecho" and kind != "llama" else {}),
     }
     return tarry.run(METHODS[method], choice(folder, kind, dropout=dropout), **{**given, "executor": executor, **more})
 
@@ -121,13 +121,13 @@ def test_a_run_with_dropout_is_taken_up_again_to_the_bit(kind: str, method: str,
 
 
 def test_an_encoder_learns_what_can_be_learnt(folder: Path) -> None:
-    result = run(folder, "bert", "fedavg", lr=0.05, optimiser="adam", updates=24, epochs=2)
+    result = run(folder, "bert", "fedavg", lr=0.05, optimizer="adam", updates=24, epochs=2)
     assert result.curve[-1][2] > 0.9
     assert result.curve[0][2] < 0.7
 
 
 def test_a_model_of_the_next_token_learns_how_answers_begin(folder: Path) -> None:
-    result = run(folder, "llama", "fedavg", lr=0.05, optimiser="adam", updates=24, epochs=2)
+    result = run(folder, "llama", "fedavg", lr=0.05, optimizer="adam", updates=24, epochs=2)
     assert result.curve[-1][2] > result.curve[0][2] + 0.1
     assert result.curve[-1][3] < result.curve[0][3]
 

@@ -33,15 +33,15 @@ COMMANDS: dict[str, LazyCommand] = {
     "demo": LazyCommand(
         "demo:demo", "Compare four methods on handwritten digits under Raspberry Pi delays, without any download."
     ),
-    "methods": LazyCommand("catalogue:methods", "List the methods, with their parameters and papers."),
-    "tasks": LazyCommand("catalogue:tasks", "List the tasks, with their parameters and where their data is."),
-    "models": LazyCommand("catalogue:models", "List the models for images, time series and texts, with their options."),
+    "methods": LazyCommand("catalog:methods", "List the methods, with their parameters and papers."),
+    "tasks": LazyCommand("catalog:tasks", "List the tasks, with their parameters and where their data is."),
+    "models": LazyCommand("catalog:models", "List the models for images, time series and texts, with their options."),
     "delays": LazyCommand(
         "delays:delays", "List the delay models, with their parameters; `fit DIR` makes one from a federation's record."
     ),
-    "partitions": LazyCommand("catalogue:partitions", "List the partitions, with their parameters and papers."),
-    "manifolds": LazyCommand("catalogue:manifolds", "List the curves along which the global model can move."),
-    "unlabelled": LazyCommand("catalogue:unlabelled", "List the sets of unlabelled inputs, with their parameters."),
+    "partitions": LazyCommand("catalog:partitions", "List the partitions, with their parameters and papers."),
+    "manifolds": LazyCommand("catalog:manifolds", "List the curves along which the global model can move."),
+    "unlabeled": LazyCommand("catalog:unlabeled", "List the sets of unlabeled inputs, with their parameters."),
     "federation": LazyCommand(
         "federation:federation", "Start, stop and inspect a real federation that Flower carries."
     ),

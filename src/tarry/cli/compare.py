@@ -65,7 +65,7 @@ def compare(
     specs = specs_of(method or [m for m in written if m] or DEFAULT, numbers, merged, left_out)
     console.print_lines(left_out)
     try:
-        run_and_show(specs, out=out, workers=workers, title="Comparison", remarks=left_out)
+        run_and_show(specs, out=out, workers=workers, title="Comparison", notices=left_out)
     except BadInput as e:
         if out != FOLDER:
             raise
@@ -73,7 +73,7 @@ def compare(
         raise BadInput([p.replace(f"{flag}:", f"{flag} (the default folder):", 1) for p in e.problems]) from e
 
 
-def run_and_show(specs: list[Spec], *, out: Path, workers: int, title: str, remarks: Sequence[str] = ()) -> Comparison:
+def run_and_show(specs: list[Spec], *, out: Path, workers: int, title: str, notices: Sequence[str] = ()) -> Comparison:
     """Run the specs, print the table and write the page, which shows `remarks` and those of the runs."""
     from ..report.formatting import remarked
     from ..report.page import write_page
@@ -86,11 +86,11 @@ def run_and_show(specs: list[Spec], *, out: Path, workers: int, title: str, rema
         from_here = f"cd {shlex.quote(os.getcwd())} && {command}"
         comparison = compare_specs(specs, out=out, workers=workers, progress=progress, command=from_here)
     results, summary, path = comparison.results, comparison.summary, out / "report.html"
-    console.print_lines(comparison.found)
+    console.print_lines(comparison.reused)
     console.console().print(table(summary))
     console.print_lines(remarked(results))
     settings = _shared_settings(specs)
-    write_page(path, results, summary, title=title, settings=settings, command=command, remarks=remarks)
+    write_page(path, results, summary, title=title, settings=settings, command=command, notices=notices)
     console.print_lines([f"page with pictures: {path.resolve()}"])
     return comparison
 

@@ -107,8 +107,8 @@ def progress_bars() -> Bars:
 
 def _note(progress: Progress) -> str:
     """Return the text beside the bar of a run."""
-    if progress.personalised is not None:
-        return f"personalising, {progress.personalised:.0%} of the clients"
+    if progress.personalized is not None:
+        return f"personalizing, {progress.personalized:.0%} of the clients"
     accuracy = "" if progress.accuracy is None else f", accuracy {progress.accuracy:.3f}"
     return f"virtual {progress.time:,.0f} s, {progress.updates:,} updates{accuracy}"
 
@@ -152,11 +152,11 @@ def comparison_progress(specs: list[Spec]) -> Iterator[Callable[[int, Spec, Prog
 
 def _print_tenths(name: str) -> Callable[[Progress], None]:
     """Return a callback that prints a line for every tenth of the run and of the personalization after it."""
-    printed = {"": 0, "personalised ": 0}
+    printed = {"": 0, "personalized ": 0}
 
     def update(progress: Progress) -> None:
-        personalizes = progress.personalised is not None
-        what, share = ("personalised ", progress.personalised or 0.0) if personalizes else ("", progress.fraction)
+        personalizes = progress.personalized is not None
+        what, share = ("personalized ", progress.personalized or 0.0) if personalizes else ("", progress.fraction)
         if int(share * 10) > printed[what]:
             printed[what] = int(share * 10)
             console(stderr=True).print(f"{name}: {what}{printed[what] * 10}%", highlight=False)
@@ -171,9 +171,11 @@ def _personal_lines(result: Result) -> list[str]:
         return []
     after, before, epochs = found["after"], found["before"]["mean"], found["epochs"]
     tuned = f"after {epochs} {'epoch' if epochs == 1 else 'epochs'} of fine-tuning" if epochs else "without fine-tuning"
-    refused = f"; {found['refused']:,} did not stay finite" if found["refused"] else ""
+    rejected = f"; {found['rejected']:,} did not stay finite" if found["rejected"] else ""
     over = f"mean ± sd over {found['clients']:,} clients, each on its own classes"
-    return [f"personal accuracy {after['mean']:.4f} ± {after['sd']:.4f} {tuned} ({over}), {before:.4f} before{refused}"]
+    return [
+        f"personal accuracy {after['mean']:.4f} ± {after['sd']:.4f} {tuned} ({over}), {before:.4f} before{rejected}"
+    ]
 
 
 def print_result(result: Result) -> None:
@@ -192,7 +194,7 @@ def print_result(result: Result) -> None:
     print_markup(
         f"  staleness mean {s['mean']:.1f}, p95 {s['p95']:g}, max {s['max']:g}; {format_bytes(result.bytes_up)} up, "
         f"{format_bytes(result.bytes_down)} down, server at most {format_bytes(result.peak_server_bytes)}; "
-        f"{result.lost} lost, {result.rejected} refused; {result.wall_s:.1f} s"
+        f"{result.lost} lost, {result.rejected} rejected; {result.wall_s:.1f} s"
     )
     notes = [result.executor_info, *_personal_lines(result), *result.warnings, *in_short(result)]
     print_lines(f"  {line}" for line in notes if line)

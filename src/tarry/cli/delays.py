@@ -30,12 +30,12 @@ def delays(
     ] = None,
 ) -> None:
     """List the delay models, with their parameters; `fit DIR` makes one from a federation's record."""
-    from . import catalogue
+    from . import catalog
 
     if name != "fit":
         if folder is not None or out is not None:
             raise BadInput(f"tarry delays {name}: a folder is for `tarry delays fit DIR`")
-        catalogue.delays(name)
+        catalog.delays(name)
         return
     if folder is None:
         raise BadInput("tarry delays fit: of which federation? Give its folder: tarry delays fit DIR")

@@ -89,12 +89,12 @@ def status(
         raise BadInput(f"{folder}: no federation has been at work here (no status.json)")
     state, advice = _state(s, folder)
     if as_json:
-        console.console().print_json(json.dumps({**s, "state": state, "told": advice}))
+        console.console().print_json(json.dumps({**s, "state": state, "advice": advice}))
         return
     live = state == "at work"
     console.print_lines([*_overview(s, state, live=live), *([f"  {advice}"] if advice else [])])
     console.console().print(_table(s, live=live))
-    console.print_lines(f"  refused {count} times: {why}" for why, count in s["refused"].items())
+    console.print_lines(f"  rejected {count} times: {why}" for why, count in s["rejected"].items())
 
 
 def _overview(s: dict[str, Any], state: str, *, live: bool) -> list[str]:
@@ -171,7 +171,7 @@ def _table(s: dict[str, Any], *, live: bool) -> Table:
             _activity(s, c["client"]) if live else "–",
             str(c["updates"]),
             duration(c["seconds"] / n) if c["updates"] else "–",
-            duration((c["seconds"] - c["worked"]) / n) if c["updates"] and c["worked"] > 0 else "–",
+            duration((c["seconds"] - c["train_seconds"]) / n) if c["updates"] and c["train_seconds"] > 0 else "–",
             f"{c['staleness'] / n:.1f}" if c["updates"] else "–",
             format_bytes(c["bytes_up"]),
             console.escape(failed + late) or "0",

@@ -18,7 +18,7 @@ from .setting_list import Setting, setting_list
 
 __all__ = ["gather", "with_settings"]
 
-_METAVARS = {"presence": "FILE", "personalise": "EPOCHS"}
+_METAVARS = {"availability": "FILE", "personalize": "EPOCHS"}
 
 
 def with_settings(*, leave_out: Sequence[str] = ()) -> Callable[[Callable[..., None]], Callable[..., None]]:

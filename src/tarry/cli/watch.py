@@ -130,8 +130,8 @@ class LogReader:
         if not self.now:
             return "nothing has happened yet"
         arrived = self.kinds["arrival"]
-        fates = [f"{self.kinds[k]} {word}" for k, word in (("lost", "lost"), ("refused", "refused")) if self.kinds[k]]
-        out = max(0, self.kinds["hand_out"] - arrived - self.kinds["lost"] - self.kinds["refused"])
+        fates = [f"{self.kinds[k]} {word}" for k, word in (("lost", "lost"), ("rejected", "rejected")) if self.kinds[k]]
+        out = max(0, self.kinds["hand_out"] - arrived - self.kinds["lost"] - self.kinds["rejected"])
         busiest = ", ".join(f"{c} ({n})" for c, n in self.arrivals.most_common(_BUSIEST))
         words = [
             f"{pluralize(self.now['updates'], 'update')} after {duration(self.now['time'])}",

@@ -33,15 +33,15 @@ REGISTRIES: Mapping[str, Registry[Any]] = {
     "task": tasks,
     "partition": partitions,
     "delay": delays,
-    **dict.fromkeys((*PARTS, "distil"), methods),
+    **dict.fromkeys((*PARTS, "distill"), methods),
     "manifold": manifolds,
-    "unlabelled": unlabeled_sets,
+    "unlabeled": unlabeled_sets,
 }
-CROSSES = (*PARTS, "distil", "manifold")
+CROSSES = (*PARTS, "distill", "manifold")
 #: the type of the Python objects that may be given instead of a choice
 _OBJECTS: Mapping[str, Any] = {
     "task": Task,
-    **dict.fromkeys(("method", *PARTS, "distil"), Method),
+    **dict.fromkeys(("method", *PARTS, "distill"), Method),
     **dict.fromkeys(("partition", "delay", "manifold"), Callable),
 }
 
@@ -110,9 +110,9 @@ def parse_setting(param: Param, value: Any) -> Any:
         return None
     if param.name in REGISTRIES:
         return value if _is_object(param.name, value) else Choice.of(value)
-    if param.name == "presence" and isinstance(value, Mapping):
+    if param.name == "availability" and isinstance(value, Mapping):
         return {str(_whole(client)): [_window(w) for w in windows] for client, windows in value.items()}
-    if param.name == "presence" and not (value is None or isinstance(value, str)):
+    if param.name == "availability" and not (value is None or isinstance(value, str)):
         raise ValueError(f"wants a file or a table of windows by client, got {value!r}")
     return param.parse(value)
 

@@ -1,11 +1,11 @@
 """Compose a method from parts of several: crosses, such as one method's server with another's clients.
 
-    --method orthofl --local fedsol --distil fedecho          orthofl+local=fedsol+distil=fedecho
+    --method orthofl --local fedsol --distill fedecho          orthofl+local=fedsol+distill=fedecho
     --method fedbuff --correct orthograd --reply orthofl      fedbuff+correct=orthograd+reply=orthofl
 
     local       what clients do                               reply     what a client starts from next
     correct     what is done to an update on arrival          step      from an update to new weights, and the answer
-    aggregate   when the server steps, and whom it waits for  distil    what a method puts around any server
+    aggregate   when the server steps, and whom it waits for  distill    what a method puts around any server
     manifold    the way the global travels
 
 Parts fit together unless one requires what no other provides; then the error names the flag that brought it in. A
@@ -44,18 +44,18 @@ def compose(
     base: Method,
     others: Mapping[str, Method],
     *,
-    distil: Method | None = None,
+    distill: Method | None = None,
     manifold: tuple[str, Geodesic] | None = None,
     labels: Mapping[str, str] | None = None,
 ) -> Method:
-    """Return the base with parts of other methods: `others` by part, `distil` around the result, `manifold` by name.
+    """Return the base with parts of other methods: `others` by part, `distill` around the result, `manifold` by name.
 
-    `labels` are the names for error messages: of each part, "method" and "distil".
+    `labels` are the names for error messages: of each part, "method" and "distill".
     """
-    if not others and distil is None and manifold is None:
+    if not others and distill is None and manifold is None:
         _check_payload(base, (labels or {}).get("method", base.name))
         return base
-    around = (distil or base).wrapper
+    around = (distill or base).wrapper
     plain = base.inner or base
     method = _with_parts(plain, others)
     names = {"method": base.name, **{p: o.name for p, o in others.items()}, **(labels or {})}
@@ -65,16 +65,16 @@ def compose(
     if manifold is not None:
         method, problem = compatibility.with_manifold(*manifold)
         problems += [problem] if problem else []
-    if distil is not None and distil.wrapper is None:
-        problems.append(f"--distil {names['distil']}: it has nothing to put around a server; use --distil fedecho")
+    if distill is not None and distill.wrapper is None:
+        problems.append(f"--distill {names['distill']}: it has nothing to put around a server; use --distill fedecho")
     elif around is not None and DIFFERENCE in method.local.uploads:
-        flag = "distil" if distil is not None else "local"
+        flag = "distill" if distill is not None else "local"
         problems.append(
-            f"--{flag} {names[flag]}: clients that upload differences leave no model to distil; leave out --{flag}"
+            f"--{flag} {names[flag]}: clients that upload differences leave no model to distill; leave out --{flag}"
         )
     elif around is not None and not problems:
         method = around(method)
-        problems = list(_Compatibility(method, plain, frozenset({*others, "distil"}), names).misplaced())
+        problems = list(_Compatibility(method, plain, frozenset({*others, "distill"}), names).misplaced())
     if problems:
         raise BadInput(problems)
     return method
@@ -183,7 +183,7 @@ class _Compatibility:
         for p in _SERVER:
             fits = self.part(p).incompatibility
             if fits is not None and (why := fits(self.method)):
-                yield self.problem((p, *(q for q in (*_SERVER, "distil", "local") if q != p)), why)
+                yield self.problem((p, *(q for q in (*_SERVER, "distill", "local") if q != p)), why)
 
     def extras(self) -> Iterator[str]:
         """Problems of uploads that the server would misread or lose."""

@@ -48,7 +48,7 @@ class Spec:
     reply: Annotated[
         Choice | Method | None, "Choose what clients start from next as this method does [default: as --method]"
     ] = None
-    distil: Annotated[
+    distill: Annotated[
         Choice | Method | None, "Add the distillation of this method, such as fedecho [default: none]"
     ] = None
     manifold: Annotated[
@@ -64,8 +64,8 @@ class Spec:
     delay: Annotated[
         Choice | Callable[..., Any], "Draw the durations of visits from this delay model: see `tarry delays`"
     ] = _RPI
-    unlabelled: Annotated[
-        Choice | None, "Give the server these unlabelled inputs: see `tarry unlabelled` [default: those of the task]"
+    unlabeled: Annotated[
+        Choice | None, "Give the server these unlabeled inputs: see `tarry unlabeled` [default: those of the task]"
     ] = None
     seed: Annotated[int, "Seed of all random numbers"] = 0
     clients: Annotated[int | None, "Number of clients [default: 10, or as many as the task has]"] = None
@@ -87,13 +87,13 @@ class Spec:
     batch: Annotated[
         int | Literal["all"], "Number of examples in a mini-batch; `all` takes the whole data of the client"
     ] = 32
-    optimiser: Annotated[Literal["sgd", "adam", "adamw"], "Optimizer of the clients"] = "sgd"
+    optimizer: Annotated[Literal["sgd", "adam", "adamw"], "Optimizer of the clients"] = "sgd"
     lr: Annotated[float, "Learning rate of the clients"] = 0.05
     lr_decay: Annotated[float, "Factor by which the learning rate is multiplied at every server step"] = 1.0
     momentum: Annotated[float, "Momentum of sgd"] = 0.0
     weight_decay: Annotated[float, "Weight decay of any optimizer"] = 0.0
     failure_rate: Annotated[float, "Probability that a visit is lost"] = 0.0
-    presence: Annotated[
+    availability: Annotated[
         str | Mapping[str, Any] | None,
         "Read when clients are available from this CSV file: client,start,end [default: always]",
     ] = None
@@ -118,7 +118,7 @@ class Spec:
     ] = False
     lookahead: Annotated[int, "Number of visits that are trained before they are needed; the result is the same"] = 0
     strict: Annotated[bool, "Stop at the first update that is not finite, instead of rejecting it"] = False
-    personalise: Annotated[
+    personalize: Annotated[
         int | None,
         "Fine-tune the final model on every client for so many epochs, and score it on the client's own classes "
         "[default: no fine-tuning]",
@@ -164,7 +164,7 @@ class Spec:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 yield f"--{name.replace('_', '-')} {value}: must be above 0"
-        for name in ("min_samples", "lookahead", "personalise"):
+        for name in ("min_samples", "lookahead", "personalize"):
             if (getattr(self, name) or 0) < 0:
                 yield f"--{name.replace('_', '-')} {getattr(self, name)}: must be 0 or more"
         if self.batch != "all" and self.batch < 1:
@@ -183,7 +183,7 @@ class Spec:
             yield f"--concurrency {self.concurrency}: there are only {self.clients} clients; ask for at most that many"
         if self.executor == "inline" and self.workers > 1:
             yield f"--executor inline --workers {self.workers}: inline trains in one process; use --executor pool"
-        for check in (self._budget, self.client_optimiser):
+        for check in (self._budget, self.client_optimizer):
             try:
                 check()
             except BadInput as e:
@@ -218,10 +218,10 @@ class Spec:
         """The share of a GPU that a Ray worker holds."""
         return self.gpus if self.gpus is not None else float(self.device != "cpu")
 
-    def client_optimiser(self, steps: int = 0) -> Optimizer:
-        """The optimiser that the settings name, after so many server steps."""
+    def client_optimizer(self, steps: int = 0) -> Optimizer:
+        """The optimizer that the settings name, after so many server steps."""
         lr = self.lr * self.lr_decay**steps
-        return make_optimizer(self.optimiser, lr=lr, momentum=self.momentum, weight_decay=self.weight_decay)
+        return make_optimizer(self.optimizer, lr=lr, momentum=self.momentum, weight_decay=self.weight_decay)
 
     def _filled(self) -> Spec:
         spec = self
@@ -229,8 +229,8 @@ class Spec:
             spec = replace(spec, time=10000.0)
         if self.epochs is None and self.steps is None:
             spec = replace(spec, epochs=5)
-        if isinstance(self.presence, str):
-            spec = replace(spec, presence=str(Path(self.presence).resolve()))
+        if isinstance(self.availability, str):
+            spec = replace(spec, availability=str(Path(self.availability).resolve()))
         choices: dict[str, Any] = {g: c.resolved() for g in REGISTRIES if isinstance(c := getattr(spec, g), Choice)}
         return replace(spec, **choices)
 

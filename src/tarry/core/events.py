@@ -8,7 +8,7 @@ from torch import Tensor
 
 __all__ = ["Event", "EventKind"]
 
-EventKind = Literal["hand_out", "arrival", "lost", "refused", "join", "leave", "step", "evaluate"]
+EventKind = Literal["hand_out", "arrival", "lost", "rejected", "join", "leave", "step", "evaluate"]
 
 
 class Event(NamedTuple):

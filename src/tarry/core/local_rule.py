@@ -91,7 +91,7 @@ class ClientModel(Protocol):
     """The client's model, as functions that a rule calls. `w` is the trained part of the vector (layout.params)."""
 
     layout: Layout
-    optimiser: Optimizer
+    optimizer: Optimizer
     train_equals_eval: (
         bool  # the model has the same outputs in training and eval mode: no dropout, no running statistics
     )
@@ -171,7 +171,7 @@ class LocalRule:
         """Whether it uses an optimizer of its own instead of the run's."""
         return False
 
-    def check(self, layout: Layout, optimiser: Optimizer) -> None:
+    def check(self, layout: Layout, optimizer: Optimizer) -> None:
         """Raise BadInput if the rule cannot train this model, or not with this optimizer."""
 
     def check_task(self, task: Task) -> None:

@@ -44,7 +44,7 @@ class ServerModel(Protocol):
 
     inputs: Tensor  # the unlabeled set
     mask: Tensor | None  # the token positions that count; None: all
-    distil_lr: float | None  # the task's learning rate for distillation; None: it names none
+    distill_lr: float | None  # the task's learning rate for distillation; None: it names none
 
     def outputs(self, vec: Tensor, x: Tensor, /) -> Tensor:
         """Return the model's outputs at a whole vector (weights and statistics)."""
@@ -110,7 +110,7 @@ Predict = Callable[[Tensor, Examples, ClientModel], Callable[[Tensor], Tensor]]
 
 @dataclass(frozen=True)
 class Personalization:
-    """How every client personalizes the result of a run (--personalise)."""
+    """How every client personalizes the result of a run (--personalize)."""
 
     tune: LocalRule = field(default_factory=LocalRule)  # the rule of its fine-tuning, on its own examples
     predict: Predict | None = None  # how it predicts afterwards; None = by the model

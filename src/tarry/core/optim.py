@@ -1,6 +1,6 @@
-"""Client optimisers as pure functions of flat vectors; the same arithmetic as torch.optim's of the same name.
+"""Client optimizers as pure functions of flat vectors; the same arithmetic as torch.optim's of the same name.
 
-init(w) → state        descend(w, g, state) → w, state        warm(first, second) → state, of an optimiser with moments
+init(w) → state        descend(w, g, state) → w, state        warm(first, second) → state, of an optimizer with moments
 """
 
 from __future__ import annotations
@@ -76,18 +76,18 @@ def _adam(lr: Any, weight_decay: float, *, decoupled: bool) -> Optimizer:
 
 
 def make_optimizer(name: str = "sgd", *, lr: float, momentum: float = 0.0, weight_decay: float = 0.0) -> Optimizer:
-    """The optimiser of that name: sgd (momentum, weight decay), adam, adamw."""
+    """The optimizer of that name: sgd (momentum, weight decay), adam, adamw."""
     problems = []
     if not lr > 0:
         problems.append(f"--lr {lr}: must be above 0")
     if not 0 <= momentum < 1:
         problems.append(f"--momentum {momentum}: must be in [0, 1)")
     if momentum and name != "sgd":
-        problems.append(f"--momentum {momentum}: only --optimiser sgd has it")
+        problems.append(f"--momentum {momentum}: only --optimizer sgd has it")
     if not weight_decay >= 0:
         problems.append(f"--weight-decay {weight_decay}: must be 0 or more")
     if name not in ("sgd", "adam", "adamw"):
-        problems.append(f"--optimiser {name}: there is no such optimiser.{near(name, ['sgd', 'adam', 'adamw'])}")
+        problems.append(f"--optimizer {name}: there is no such optimizer.{near(name, ['sgd', 'adam', 'adamw'])}")
     if problems:
         raise BadInput(problems)
     if name == "sgd":

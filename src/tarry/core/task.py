@@ -75,7 +75,7 @@ class Task:
     score: Callable[[Tensor, Tensor], Tensor] | None = accuracy
     unlabeled: Tensor | None = field(default=None, repr=False)  # inputs the server has, without labels
     unlabeled_mask: Tensor | None = field(default=None, repr=False)  # which of their places count, for sequences
-    distill_lr: float | None = None  # the rate at which the server may distil, where it is known
+    distill_lr: float | None = None  # the rate at which the server may distill, where it is known
     #: (inputs, numbers in [0, 1), a row of `draws` an input) → inputs as they are trained on, fresh every epoch
     augment: Callable[[Tensor, Tensor], Tensor] | None = None
     draws: int = 0
@@ -104,6 +104,6 @@ class Task:
         else:
             clients = [(cast(x), cast(y)) for x, y in clients]
         test = None if self.test is None else (cast(self.test[0]), cast(self.test[1]))
-        unlabelled = None if self.unlabeled is None else cast(self.unlabeled)
+        unlabeled = None if self.unlabeled is None else cast(self.unlabeled)
         mask = None if self.unlabeled_mask is None else self.unlabeled_mask.to(device)
-        return replace(self, clients=clients, test=test, unlabeled=unlabelled, unlabeled_mask=mask)
+        return replace(self, clients=clients, test=test, unlabeled=unlabeled, unlabeled_mask=mask)

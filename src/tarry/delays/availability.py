@@ -34,7 +34,7 @@ class Availability:
     def __init__(self, windows: Mapping[int, Sequence[tuple[float, float]]], *, dealt_to: int | None = None):
         """With `dealt_to` = n there are n clients, and client c has the windows of c mod m, m = len(windows)."""
         problems = [
-            f"--presence: client {client}, window {start} to {end}: {_RULE}"
+            f"--availability: client {client}, window {start} to {end}: {_RULE}"
             for client, entry in windows.items()
             for start, end in entry
             if not _possible(start, end)
@@ -53,7 +53,7 @@ class Availability:
         FLASH's phones are dealt to clients 0 … n−1 in the order in which they first appear; fewer are dealt out again
         from the first, more are left over.
         """
-        flag = f"--presence {path}"
+        flag = f"--availability {path}"
         flash = set(_FLASH) <= set(header(path, flag))
         found: dict[str, list[tuple[float, float]]] = {}
         for where, (name, *cells) in table(path, flag, dict.fromkeys(_FLASH if flash else _PLAIN, flag)):

@@ -44,7 +44,7 @@ class Options:
     in_flight: Annotated[int | Literal["auto"], "tickets that a client may hold; 2 where the method allows"] = "auto"
     stop_within: Annotated[float, "seconds that a stop waits for what is under way"] = 60.0
     ask_every: Annotated[float | None, "seconds between evaluations on clients; never"] = None
-    known: Annotated[str | None, "TOML file of clients' names and keys; others are refused"] = None
+    known: Annotated[str | None, "TOML file of clients' names and keys; others are rejected"] = None
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ _ERRORS = {
     3: "the message was gone",
     4: "the message ran out of time",
     5: "its node is not there",
-    6: "a mod refused it",
+    6: "a mod rejected it",
     7: "its node does not trust the app",
     8: "its app was killed",
 }

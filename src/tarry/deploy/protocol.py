@@ -43,7 +43,7 @@ class ClientReply(NamedTuple):
 
     result: LocalResult
     keeps_memory: bool = False  # the client keeps a memory of this visit
-    took: float | None = None  # seconds that the client reports; only recorded
+    train_seconds: float | None = None  # seconds that the client reports; only recorded
     memory_lost: bool = False  # the client no longer had the memory it was to use
 
 
@@ -101,14 +101,24 @@ class TarryProtocol:
         return Request(node, "evaluate", fields, {"weights": weights.detach().cpu().numpy()}, ttl)
 
     def decode_reply(self, reply: Reply, ticket: Ticket) -> ClientReply:
-        f = parse_fields(reply.fields, num_examples=int, num_steps=int, loss=float, took=float, keeps=bool, forgot=bool)
+        f = parse_fields(
+            reply.fields,
+            num_examples=int,
+            num_steps=int,
+            loss=float,
+            train_seconds=float,
+            keeps_memory=bool,
+            memory_lost=bool,
+        )
         work = (f["num_examples"], f["num_steps"])
         if self._expected_work is not None and work != self._expected_work(ticket.client):
             raise Rejected(f"client {ticket.client} tells of {work[0]} examples, {work[1]} steps")
         arrays = decode_arrays(reply.arrays, self._schema)
         delta = torch.from_numpy(arrays.pop("delta"))
         extras = {name.removeprefix(EXTRA): torch.from_numpy(np.array(a)) for name, a in arrays.items()}
-        return ClientReply(_result(delta, *work, f["loss"], extras), f["keeps"], f["took"], f["forgot"])
+        return ClientReply(
+            _result(delta, *work, f["loss"], extras), f["keeps_memory"], f["train_seconds"], f["memory_lost"]
+        )
 
 
 class FlowerAppProtocol:

@@ -79,7 +79,7 @@ class Engine:
         receipt = self.server.receive(number, result, time)
         if not receipt.accepted:
             self._count_rejection(receipt)
-            self._end_visit("refused", receipt, result.loss)
+            self._end_visit("rejected", receipt, result.loss)
             return receipt
         self.updates += 1
         self.consecutive_rejections = 0
@@ -100,7 +100,7 @@ class Engine:
             self._count_rejection(receipt)
         else:
             self.lost += 1
-        self._end_visit("refused" if rejected else "lost", receipt, None)
+        self._end_visit("rejected" if rejected else "lost", receipt, None)
         return receipt
 
     def end_instant(
@@ -252,7 +252,7 @@ _SAVED = {
     "time": "time",
     "updates": "updates",
     "lost": "lost",
-    "refused": "rejected",
+    "rejected": "rejected",
     "bytes_up": "bytes_up",
     "bytes_down": "bytes_down",
     "scored": "scored_version",

@@ -259,7 +259,7 @@ class AutoExecutor:
             rule: Any = hash(self._rule)
         except TypeError:
             rule = type(self._rule)
-        about = (rule, type(work.optimiser), work.batch, magnitudes, len(few), trainer.most_lanes, self._precision)
+        about = (rule, type(work.optimizer), work.batch, magnitudes, len(few), trainer.most_lanes, self._precision)
         return (*of_model, *about)
 
     def _timed(self, trainers: Mapping[str, BatchedTrainer], few: Sequence[VisitJob], work: LocalWork) -> Choice:

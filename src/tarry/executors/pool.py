@@ -84,7 +84,7 @@ def _serve(conn: Connection, others: list[Connection], setup: _Setup) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     torch.set_num_threads(1)
     tune_malloc()
-    model = FlatModel(setup.module, setup.layout, setup.task, setup.work.optimiser, bf16=setup.bf16)
+    model = FlatModel(setup.module, setup.layout, setup.task, setup.work.optimizer, bf16=setup.bf16)
     jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
     threading.Thread(target=_read, args=(conn, jobs), daemon=True).start()
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):

@@ -77,7 +77,7 @@ class _Trainer:
         clients = pairs if setup.sizes is None else Shards(*pairs[0], setup.sizes)
         task = replace(setup.task, clients=clients)
         module, rough = setup.module.to(setup.device), setup.precision == "bf16"
-        self._model = FlatModel(module, setup.layout, task, setup.work.optimiser, bf16=rough)
+        self._model = FlatModel(module, setup.layout, task, setup.work.optimizer, bf16=rough)
 
     def ready(self) -> str:
         return __version__
@@ -85,18 +85,18 @@ class _Trainer:
     def train(
         self,
         who: tuple[int, int, int],
-        optimiser: Optimizer | None,
+        optimizer: Optimizer | None,
         memory: Mapping[str, Array],
         names: Sequence[str],
         sent: Array,
         *payload: Array,
     ) -> Any:
-        """Return a result as numpy arrays, or a RemoteError. `optimiser`: the one to use, where it changes."""
+        """Return a result as numpy arrays, or a RemoteError. `optimizer`: the one to use, where it changes."""
         number, client, visit = who
         setup, along = self._setup, dict(zip(names, payload, strict=True))
         weights, (given, kept) = torch.tensor(sent, device=setup.device), map(self._tensors, (along, memory))
-        if optimiser is not None:
-            self._model.use(optimiser)
+        if optimizer is not None:
+            self._model.use(optimizer)
         try:
             job = VisitJob(number, client, visit, weights, given, kept)
             with deterministic(exact=setup.precision == "float32"):
@@ -225,10 +225,10 @@ class Ray(QueueingExecutor[_Worker]):
 
     def _send(self, worker: _Worker, number: int, visit: QueuedVisit) -> None:
         t = visit.ticket
-        optimiser = None if self._optimizer_at is None else self._optimizer_at(t.version)
+        optimizer = None if self._optimizer_at is None else self._optimizer_at(t.version)
         refs = [self._store.ref(tensor) for tensor in (t.sent, *t.payload.values())]
         who = (number, t.client, t.visit)
-        answer = worker.actor.train.remote(who, optimiser, _arrays(visit.memory), tuple(t.payload), *refs)
+        answer = worker.actor.train.remote(who, optimizer, _arrays(visit.memory), tuple(t.payload), *refs)
         worker.jobs[answer] = number
 
     def _listen(self) -> None:

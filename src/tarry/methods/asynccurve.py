@@ -18,7 +18,7 @@ Errata. The curve is printed with α(1−α) φ̂, whose coefficients do not sum
 the other `curve="printed"`. Algorithm 1 computes φ̂ before the Θ̂ it needs; Θ̂ comes first here. Eq. 32 weighs by w_i,
 Algorithm 1 by 1/(K p_i); Algorithm 1 is followed. T is the run's budget: without one there is no Θ^SWA.
 
-The clients' optimiser and learning rates are the method's, not the run's. The paper gives η₁ = 1e-3 and η₂ = η₁/10 (its
+The clients' optimizer and learning rates are the method's, not the run's. The paper gives η₁ = 1e-3 and η₂ = η₁/10 (its
 Fig. 3) and no other number; ρ is from Kwon et al. 2021, the rest from trials on `digits`.
 """
 
@@ -172,7 +172,7 @@ def asynccurve(
     correction: Annotated[Correction, "what is done about delay"] = "orthodyn",
     statistic: Annotated[str, "orthodyn's: agreement, ratio, progress, or file.py:factory"] = "agreement",
     switch: Annotated[float | None, "orthodyn: the value above which position is trusted; the statistic's own"] = None,
-    optimiser: Annotated[SolverName, "the clients'"] = "adam",
+    optimizer: Annotated[SolverName, "the clients'"] = "adam",
     lr: Annotated[float, "η₁, of the endpoint"] = 1e-3,
     control_lr: Annotated[float | None, "η₂, of the control point; lr/10 when left out"] = None,
     moments: Annotated[bool, "begin Adam with the global's last step"] = True,
@@ -184,14 +184,14 @@ def asynccurve(
 ) -> Method:
     """Clients learn a curve to where they end; the server walks along it.
 
-    Clients descend by the optimiser and the rates of the method, not by the run's --optimiser, --lr, --momentum,
+    Clients descend by the optimizer and the rates of the method, not by the run's --optimizer, --lr, --momentum,
     --weight-decay and --lr-decay; asam is a step of Adam at a point further up.
     """
-    moments = moments and optimiser != "sgd"
+    moments = moments and optimizer != "sgd"
     local = CurveLearning(
         lr=lr,
         control_lr=lr / 10 if control_lr is None else control_lr,
-        solver=optimiser,
+        solver=optimizer,
         rho=rho,
         proximal=proximal,
         mu=mu,

@@ -20,7 +20,7 @@ moments as well. Where the two differ or cannot be right, it is SCAFFOLD's:
     K/N                               is left out there, which makes c N/K times the clients' mean
     c and c_i                         act at every step, as they correct a stochastic gradient; there, once a visit
 
-Clients are SCAFFOLD's (parts.variates, option II, which wants --optimiser sgd): they keep c_i; c begins at 0 and
+Clients are SCAFFOLD's (parts.variates, option II, which wants --optimizer sgd): they keep c_i; c begins at 0 and
 travels down, c_i⁺ − c_i up. The buffer's mean divides by the sum of the weights. Running statistics go the whole way to
 the buffer's mean, without moments.
 

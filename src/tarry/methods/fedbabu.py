@@ -41,7 +41,7 @@ class OneSide(LocalRule):
         """Return the layers that are not trained."""
         return tuple(b for b in layout.layers if (b.kind is Kind.HEAD) != (self.side == "head"))
 
-    def check(self, layout: Layout, optimiser: Optimizer) -> None:  # noqa: ARG002
+    def check(self, layout: Layout, optimizer: Optimizer) -> None:  # noqa: ARG002
         still = len(self.still(layout))
         if self.side == "body" and not 0 < still < len(layout.layers):
             why = "all of the model is head" if still else "the model has no linear or conv map, which is the head"
@@ -63,14 +63,14 @@ class OneSide(LocalRule):
 @methods.register(
     "fedbabu",
     paper="Oh et al. 2022, FedBABU: Toward Enhanced Representation for Federated Image Classification",
-    use="Clients with few classes each, who will tune a head of their own; score it with --personalise.",
+    use="Clients with few classes each, who will tune a head of their own; score it with --personalize.",
 )
 def fedbabu(
     *,
-    tune: Annotated[Literal["all", "head", "body"], "what clients tune with --personalise"] = "all",
+    tune: Annotated[Literal["all", "head", "body"], "what clients tune with --personalize"] = "all",
     weighting: Annotated[Literal["examples", "uniform"], "clients weigh by their examples, or all alike"] = "examples",
 ) -> Method:
-    """Rounds that train the body only; the head stays as first drawn until clients tune it (--personalise)."""
+    """Rounds that train the body only; the head stays as first drawn until clients tune it (--personalize)."""
     return Method(
         "fedbabu",
         staleness="always 0",

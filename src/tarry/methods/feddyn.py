@@ -9,7 +9,7 @@
 h/α: α cancels. The default is the α of the authors' CIFAR-10 example. Where local steps get nowhere near the argmin
 (few steps, small α), −h/α is the sum of all past mean displacements: a momentum that never forgets. In the limit α → 0
 the clients are FedAvg's, and the server is not. Means are plain; the authors' code divides α by the client's share of
-the examples, and tests the mean of the w_k in W's place. Any --optimiser may look for the argmin. Of running statistics
+the examples, and tests the mean of the w_k in W's place. Any --optimizer may look for the argmin. Of running statistics
 the server takes the mean.
 
 Clients with λ_k and a server without h would stay near the first weights; a server with h and other clients would add

@@ -1,12 +1,12 @@
 """FedEcho: Stragglers Can Contribute More: Uncertainty-Aware Distillation for Asynchronous Federated Learning.
 
-    arrival of client i   Δ ← Δ + Δ^i;  y^i ← logits of x_{t−τ} + Δ^i on the unlabelled set U          lines 4–5
+    arrival of client i   Δ ← Δ + Δ^i;  y^i ← logits of x_{t−τ} + Δ^i on the unlabeled set U          lines 4–5
                           the current x goes to a random idle client                                     lines 6–7
     after M arrivals      x̂ = x + η Δ / M                                                              lines 10–11
                           Q times: x̂ ← x̂ − η_d Clip(∇f_d(y, ŷ), ν), y the mean of the y^i             lines 12–16
                           f_d = α KL(σ(y) ‖ σ(ŷ)) + (1 − α) CE(ŷ, argmax y), α by the entropy of y       Eq. 3–4
 
-The distillation is parts.distil, which may be put around any server: `--method orthofl --distil fedecho`. Eq. 2 is
+The distillation is parts.distillation, which may be put around any server: `--method orthofl --distill fedecho`. Eq. 2 is
 written with a plain gradient; Sec. 5.1 gives Adam as the optimizer, which is used here, on the clipped gradient. Our
 choices where the paper gives none: Adam's moments are 0 at the beginning of every distillation; Q is one pass over U in
 batches of 50 (the paper gives only the size of U, 2000); the student runs in eval mode (BatchNorm by its running
@@ -22,7 +22,7 @@ from typing import Annotated, Literal
 
 from ..core.method import Method
 from ..parts.aggregate import buffer as buffered
-from ..parts.distil import Distillation, with_distillation
+from ..parts.distillation import Distillation, with_distillation
 from ..parts.step import add
 from .registry import methods
 
@@ -42,7 +42,7 @@ def fedecho(
     eta: Annotated[float, "η, the server's learning rate"] = 1.0,
     lr: Annotated[float | None, "η_d of the distillation; none = the task's own, else 3e-6"] = None,
     q: Annotated[int | None, "Q, distillation steps a server step; none = one pass over the set; 0 = FedBuff"] = None,
-    batch: Annotated[int, "unlabelled inputs a distillation step"] = 50,
+    batch: Annotated[int, "unlabeled inputs a distillation step"] = 50,
     alpha: Annotated[Literal["dynamic"] | float, "weight of KL against CE: by the teacher's entropy, or fixed"] = (
         "dynamic"
     ),
@@ -50,7 +50,7 @@ def fedecho(
     alpha_max: Annotated[float, "α of a teacher with uniform outputs"] = 0.8,
     clip: Annotated[float | None, "ν, the longest a distillation gradient may be; none = any"] = 5.0,
 ) -> Method:
-    """FedBuff, then a distillation from the outputs of all clients' latest models on unlabelled inputs."""
+    """FedBuff, then a distillation from the outputs of all clients' latest models on unlabeled inputs."""
     how = Distillation(lr, q, batch, alpha, clip=clip)
     if alpha == "dynamic":
         how = replace(how, alpha_min=alpha_min, alpha_max=alpha_max)

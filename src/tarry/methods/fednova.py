@@ -15,7 +15,7 @@ gradient with its pull. (The authors' code pulls after momentum and adds up anot
 mean number of steps.) The paper's a_k has no negative entry; where η μ is so large that there are some, ‖·‖₁ is taken
 literally. Server momentum is not in the paper's box: `--step fedavgm`. Of running statistics the server takes the mean.
 
-Adam's displacement is not a fixed sum of gradients: --optimiser adam is rejected. Under other servers these clients
+Adam's displacement is not a fixed sum of gradients: --optimizer adam is rejected. Under other servers these clients
 would be plain or FedProx's; so they require this server, and it requires them.
 """
 

@@ -4,7 +4,7 @@ FedASAM: Improving Generalization in Federated Learning by Seeking Flat Minima (
     client, per step   g = ∇L(w)
                        ε = ρ g / ‖g‖                            fedsam, SAM: Foret et al. 2021
                        ε = ρ T² g / ‖T g‖,  T = |w| + η         fedasam, ASAM: Kwon et al. 2021
-                       w ← w − γ ∇L(w + ε)                      on the same batch, through the client's optimiser
+                       w ← w − γ ∇L(w + ε)                      on the same batch, through the client's optimizer
     server             as FedAvg
 
 ρ = 0 is FedAvg. Norms run over all trained weights. Running statistics change in the pass at w only; the reported loss

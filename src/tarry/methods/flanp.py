@@ -73,7 +73,7 @@ class FlanpClient(LocalRule):
         return visit.weights, {"n_steps": visit.n_steps}
 
     def init(self, w: Tensor, context: Context, model: ClientModel) -> Any:  # noqa: ARG002
-        return model.init(w), model.optimiser
+        return model.init(w), model.optimizer
 
     def step(
         self, w: Tensor, batch: Examples, context: Context, state: Any, model: ClientModel

@@ -29,7 +29,7 @@ code; `weighting="uniform"` is the plain mean. The client stores x_{−1} betwee
 of GradMA begins every visit with x. Where its solver fails the code goes on uncorrected; here the run ends with
 SolverFailed. β_1 = β_2 = 0.5 and m = N are those of the authors' example. A client is remembered when it arrives, so a
 lost visit changes nothing; of clients with equal counts the one remembered longest is replaced; of a round larger than
-m, only m are remembered. Momentum and weight decay of the client's optimiser act after the correction. Running
+m, only m are remembered. Momentum and weight decay of the client's optimizer act after the correction. Running
 statistics have no direction: they go to the round's mean.
 """
 

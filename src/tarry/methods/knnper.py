@@ -11,8 +11,8 @@ example is held out here: λ is the one of 0, 0.1, …, 1 that predicts most of 
 from its k nearest among the other ones; of several, the one with the highest likelihood. A client of one example takes
 λ = 0.
 
-With --personalise E the model is tuned for E epochs first (FedSOL's Table 9); E = 0 is the paper's own. It belongs to
-the client rule: `--method orthofl --local knn-per --personalise 0`.
+With --personalize E the model is tuned for E epochs first (FedSOL's Table 9); E = 0 is the paper's own. It belongs to
+the client rule: `--method orthofl --local knn-per --personalize 0`.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def features_and_outputs(vec: Tensor, x: Tensor, model: ClientModel) -> tuple[Te
 @methods.register(
     "knn-per",
     paper="Marfoq et al. 2022, Personalized Federated Learning through Local Memorization",
-    use="Clients that can keep their examples at hand when they answer; score it with --personalise 0.",
+    use="Clients that can keep their examples at hand when they answer; score it with --personalize 0.",
 )
 def knn_per(
     *,
@@ -108,7 +108,7 @@ def knn_per(
     scale: Annotated[float, "σ, how far off a neighbour may be and still count"] = 1.0,
     weighting: Annotated[Literal["examples", "uniform"], "clients weigh by their examples, or all alike"] = "examples",
 ) -> Method:
-    """FedAvg; then every client predicts from its own nearest examples and the model (--personalise)."""
+    """FedAvg; then every client predicts from its own nearest examples and the model (--personalize)."""
     problems = [f"--method.k {k}: must be 1 or more"] if k < 1 else []
     problems += [f"--method.lam {lam}: must be between 0 and 1"] if lam is not None and not 0 <= lam <= 1 else []
     problems += [f"--method.scale {scale}: must be above 0"] if not scale > 0 else []

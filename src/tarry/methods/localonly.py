@@ -1,10 +1,10 @@
-"""Local-only: every client trains alone, the baseline of personalised federated learning (FedSOL, Table 9).
+"""Local-only: every client trains alone, the baseline of personalized federated learning (FedSOL, Table 9).
 
     client   w_k ← plain training from w_k, visit after visit; at first from the first weights
     server   W = (1/N) Σ_k w_k                       of all N clients; no client trains from it
 
 There is no global model. The weights that are evaluated are the mean of all clients' models, with running statistics;
-a client without an arrival counts with the first weights. The score that matters is that of --personalise: of every
+a client without an arrival counts with the first weights. The score that matters is that of --personalize: of every
 client's own latest model, tuned for some more epochs.
 
 Under --lr-decay the rate falls with the server's steps, as for all methods; here these are the arrivals of all clients.
@@ -99,8 +99,8 @@ def mean_of_all(along: Geodesic = line) -> Step:
 
 @methods.register(
     "local-only",
-    paper="Lee et al. 2024, FedSOL (Table 9), where it is the baseline of personalised learning",
-    use="To see what federating is worth: clients that never learn from each other. Score it with --personalise.",
+    paper="Lee et al. 2024, FedSOL (Table 9), where it is the baseline of personalized learning",
+    use="To see what federating is worth: clients that never learn from each other. Score it with --personalize.",
 )
 def local_only() -> Method:
     """Every client trains alone from the first weights; the mean of their models is evaluated, and never sent."""

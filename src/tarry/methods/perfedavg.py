@@ -12,12 +12,12 @@
 D, D' and D'' are cut from the step's batch: every second example (fo), or every third (hf), so they are disjoint, and a
 step costs about one gradient (fo) or four thirds (hf) of the batch. They change places from step to step, so that all
 examples serve as each where a batch holds all there are. A batch of fewer examples serves whole as each of them. β is
-the client's optimiser (--lr), which the meta-gradient goes through; the paper's is SGD with 0.001. The paper's mean is
+the client's optimizer (--lr), which the meta-gradient goes through; the paper's is SGD with 0.001. The paper's mean is
 plain (`weighting="uniform"`); the default weighs by examples, as FedAvg does. Running statistics move in the pass over
 D only.
 
---personalise E tunes for E epochs of steps of size α without momentum: that is what w was trained to be good at. The
-paper's test, one step of gradient descent, is --personalise 1 where the batch is all of a client's examples.
+--personalize E tunes for E epochs of steps of size α without momentum: that is what w was trained to be good at. The
+paper's test, one step of gradient descent, is --personalize 1 where the batch is all of a client's examples.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Meta(LocalRule):
 
 @dataclass(frozen=True)
 class Adapt(LocalRule):
-    """Steps of size α, whatever the optimiser."""
+    """Steps of size α, whatever the optimizer."""
 
     alpha: float
 
@@ -103,7 +103,7 @@ class Adapt(LocalRule):
 @methods.register(
     "perfedavg",
     paper="Fallah et al. 2020, Personalized Federated Learning with Theoretical Guarantees: A MAML Approach",
-    use="A model to be tuned by every client with a few steps of its own; score it with --personalise.",
+    use="A model to be tuned by every client with a few steps of its own; score it with --personalize.",
 )
 def perfedavg(
     *,

@@ -60,7 +60,7 @@ class ControlPass(NamedTuple):
 class VisitState(NamedTuple):
     """The state of a visit."""
 
-    solver: Any  # the endpoint's optimiser
+    solver: Any  # the endpoint's optimizer
     control: Tensor  # δφ, before it is projected
     control_pass: ControlPass | None  # of the epoch; None: the curve is a line
     steps: Tensor  # control steps of the visit

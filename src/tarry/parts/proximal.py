@@ -93,8 +93,8 @@ class ProximalLoss(Protocol):
     zero_at_start: ClassVar[bool] = True  # its gradient is 0 at w_g
     reaches_head: ClassVar[bool] = True  # its gradient need not be 0 in the head
 
-    def check(self, layout: Layout, optimiser: Optimizer) -> None:  # noqa: ARG002 - what losses override
-        """Raise BadInput where such a model has no such loss, or such an optimiser no use for it."""
+    def check(self, layout: Layout, optimizer: Optimizer) -> None:  # noqa: ARG002 - what losses override
+        """Raise BadInput where such a model has no such loss, or such an optimizer no use for it."""
         return
 
     def check_task(self, task: Task) -> None:  # noqa: ARG002 - what losses override
@@ -118,7 +118,7 @@ class ProximalLoss(Protocol):
         """The extras it sends back."""
         return frozenset()
 
-    def finish(self, w: Tensor, context: Context, optimiser: Optimizer, share: float) -> VisitOutput:  # noqa: ARG002
+    def finish(self, w: Tensor, context: Context, optimizer: Optimizer, share: float) -> VisitOutput:  # noqa: ARG002
         """What is sent, and kept until the next visit; w is the whole vector that the client ends with.
 
         `share` of the loss's gradient was in the directions that it descended.
@@ -281,7 +281,7 @@ class MOON(ProximalLoss):
     zero_at_start: ClassVar[bool] = False  # at w_g it points away from the previous model
     reaches_head: ClassVar[bool] = False
 
-    def check(self, layout: Layout, optimiser: Optimizer) -> None:  # noqa: ARG002
+    def check(self, layout: Layout, optimizer: Optimizer) -> None:  # noqa: ARG002
         heads = [b.kind is Kind.HEAD for b in layout.layers]
         if all(heads) or not any(heads):
             why = "nothing is trained before it" if any(heads) else "the model has none"
@@ -296,7 +296,7 @@ class MOON(ProximalLoss):
         x, _ = batch
         received, previous = context["received"], context["previous"]
         if previous is None:
-            model.features(received, x[:1])  # a model without features is refused here, not at the second visit
+            model.features(received, x[:1])  # a model without features is rejected here, not at the second visit
             return OfWeights(model, lambda w: (torch.zeros_like(w), w.new_zeros(())))
         apart = _unit(model.cached_features(previous, x)) - _unit(model.cached_features(received, x))
         size = torch.linalg.vector_norm(apart, dim=-1, keepdim=True)
@@ -307,7 +307,7 @@ class MOON(ProximalLoss):
         """`apart` is r_prev/‖r_prev‖ − r_g/‖r_g‖: exactly 0, and so the gradient, where the two models agree."""
         return softplus((_unit(r) * apart).sum(-1) / self.temperature)
 
-    def finish(self, w: Tensor, context: Context, optimiser: Optimizer, share: float) -> VisitOutput:  # noqa: ARG002
+    def finish(self, w: Tensor, context: Context, optimizer: Optimizer, share: float) -> VisitOutput:  # noqa: ARG002
         return VisitOutput(memory={"previous": w})
 
 
@@ -326,8 +326,8 @@ class OfVariate(ProximalLoss):
     def uploads(self) -> frozenset[str]:
         return self.variate.uploads
 
-    def check(self, layout: Layout, optimiser: Optimizer) -> None:  # noqa: ARG002
-        self.variate.check(optimiser)
+    def check(self, layout: Layout, optimizer: Optimizer) -> None:  # noqa: ARG002
+        self.variate.check(optimizer)
 
     def begin(self, visit: VisitInput) -> Context:
         return self.variate.begin(visit)
@@ -341,8 +341,8 @@ class OfVariate(ProximalLoss):
 
         return OfWeights(model, at)
 
-    def finish(self, w: Tensor, context: Context, optimiser: Optimizer, share: float) -> VisitOutput:
-        return self.variate.finish(w, context, optimiser, share)
+    def finish(self, w: Tensor, context: Context, optimizer: Optimizer, share: float) -> VisitOutput:
+        return self.variate.finish(w, context, optimizer, share)
 
 
 def _unit(r: Tensor) -> Tensor:

@@ -22,8 +22,8 @@ class ProximalRule(LocalRule):
 
     proximal: ProximalLoss
 
-    def check(self, layout: Layout, optimiser: Optimizer) -> None:
-        self.proximal.check(layout, optimiser)
+    def check(self, layout: Layout, optimizer: Optimizer) -> None:
+        self.proximal.check(layout, optimizer)
 
     def check_task(self, task: Task) -> None:
         self.proximal.check_task(task)
@@ -40,7 +40,7 @@ class ProximalRule(LocalRule):
         return visit.weights, self.proximal.begin(visit)
 
     def init(self, w: Tensor, context: Context, model: ClientModel) -> Any:  # noqa: ARG002
-        return model.init(w), model.optimiser
+        return model.init(w), model.optimizer
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ H = "h"  # FedDyn's, which is in the weights that are sent
 NORMALISATION = "normalisation"  # FedNova's
 
 
-def reach(optimiser: Optimizer, n_steps: int, *, mu: float = 0.0) -> float:
+def reach(optimizer: Optimizer, n_steps: int, *, mu: float = 0.0) -> float:
     """Return ‖a‖₁ of n_steps SGD steps with momentum ρ on a loss with (μ/2) ‖w − w_start‖² added.
 
     v and x are the momentum and the displacement over −η, step by step, after a first gradient of 1. For the m-th last
@@ -59,7 +59,7 @@ def reach(optimiser: Optimizer, n_steps: int, *, mu: float = 0.0) -> float:
     for _ in range(n_steps):
         x += v
         total += abs(x)
-        v = optimiser.momentum * v - optimiser.lr * mu * x
+        v = optimizer.momentum * v - optimizer.lr * mu * x
     return total
 
 
@@ -70,7 +70,7 @@ class Variate:
     required_payload: ClassVar[frozenset[str]] = frozenset()
     uploads: ClassVar[frozenset[str]] = frozenset()
 
-    def check(self, optimiser: Optimizer) -> None:
+    def check(self, optimizer: Optimizer) -> None:
         """Raise BadInput if the term is not defined for the optimizer."""
 
     def begin(self, visit: VisitInput) -> dict[str, Any]:
@@ -84,7 +84,7 @@ class Variate:
     def transform_grad(self, g: Tensor, w: Tensor, context: Context) -> Tensor:
         return g + self.added(w, context)
 
-    def finish(self, w: Tensor, context: Context, optimiser: Optimizer, share: float = 1.0) -> VisitOutput:  # noqa: ARG002
+    def finish(self, w: Tensor, context: Context, optimizer: Optimizer, share: float = 1.0) -> VisitOutput:  # noqa: ARG002
         """Return uploads and memory of a visit that ended at w, a whole vector; `share` of the term was added."""
         return VisitOutput()
 
@@ -106,11 +106,11 @@ class Control(Variate):
     required_payload = frozenset({VARIATE})
     uploads = frozenset({CHANGE})
 
-    def check(self, optimiser: Optimizer) -> None:
-        if self.option == "II" and optimiser.name != "sgd":
+    def check(self, optimizer: Optimizer) -> None:
+        if self.option == "II" and optimizer.name != "sgd":
             raise BadInput(
-                f"--optimiser {optimiser.name}: a control variate is a mean gradient, which SCAFFOLD's option II reads"
-                " off the displacement of sgd steps; use --optimiser sgd"
+                f"--optimizer {optimizer.name}: a control variate is a mean gradient, which SCAFFOLD's option II reads"
+                " off the displacement of sgd steps; use --optimizer sgd"
             )
 
     def begin(self, visit: VisitInput) -> dict[str, Any]:
@@ -123,8 +123,8 @@ class Control(Variate):
         added: Tensor = context["added"]
         return added
 
-    def finish(self, w: Tensor, context: Context, optimiser: Optimizer, share: float = 1.0) -> VisitOutput:
-        length = optimiser.lr * reach(optimiser, context["n_steps"])  # η ‖a_k‖₁, which is K η_l for plain SGD
+    def finish(self, w: Tensor, context: Context, optimizer: Optimizer, share: float = 1.0) -> VisitOutput:
+        length = optimizer.lr * reach(optimizer, context["n_steps"])  # η ‖a_k‖₁, which is K η_l for plain SGD
         new = torch.sub(share * (context["c_k"] - context["c"]), _displacement(w, context), alpha=1 / length)
         return self.change_to(new, context)
 
@@ -151,7 +151,7 @@ class Dual(Variate):
     def added(self, w: Tensor, context: Context) -> Tensor:
         return torch.sub(w, context["start"]).mul_(self.alpha).sub_(context["lambda"])
 
-    def finish(self, w: Tensor, context: Context, optimiser: Optimizer, share: float = 1.0) -> VisitOutput:  # noqa: ARG002
+    def finish(self, w: Tensor, context: Context, optimizer: Optimizer, share: float = 1.0) -> VisitOutput:  # noqa: ARG002
         return VisitOutput(memory={"lambda": torch.sub(context["lambda"], _displacement(w, context), alpha=self.alpha)})
 
 
@@ -167,11 +167,11 @@ class Normal(Variate):
         if not self.mu >= 0:
             raise BadInput(f"--method.mu {self.mu}: must be 0 or more")
 
-    def check(self, optimiser: Optimizer) -> None:
-        if optimiser.name != "sgd":
+    def check(self, optimizer: Optimizer) -> None:
+        if optimizer.name != "sgd":
             raise BadInput(
-                f"--optimiser {optimiser.name}: FedNova divides by how far a client's steps reach, which is defined for"
-                " sgd, with or without --momentum; use --optimiser sgd"
+                f"--optimizer {optimizer.name}: FedNova divides by how far a client's steps reach, which is defined for"
+                " sgd, with or without --momentum; use --optimizer sgd"
             )
 
     def added(self, w: Tensor, context: Context) -> Tensor:
@@ -180,8 +180,8 @@ class Normal(Variate):
     def transform_grad(self, g: Tensor, w: Tensor, context: Context) -> Tensor:
         return super().transform_grad(g, w, context) if self.mu else g
 
-    def finish(self, w: Tensor, context: Context, optimiser: Optimizer, share: float = 1.0) -> VisitOutput:  # noqa: ARG002
-        size = reach(optimiser, context["n_steps"], mu=share * self.mu)
+    def finish(self, w: Tensor, context: Context, optimizer: Optimizer, share: float = 1.0) -> VisitOutput:  # noqa: ARG002
+        size = reach(optimizer, context["n_steps"], mu=share * self.mu)
         return VisitOutput({REACH: torch.tensor(size, dtype=torch.float64)})
 
 
@@ -189,7 +189,7 @@ class VariedState(NamedTuple):
     """The state of a visit."""
 
     inner: Any  # of the optimizer
-    optimiser: Optimizer
+    optimizer: Optimizer
     probe: Any = None  # of rules that make a second pass
 
 
@@ -207,14 +207,14 @@ class Varied(LocalRule):
     def uploads(self) -> frozenset[str]:
         return self.variate.uploads
 
-    def check(self, layout: Layout, optimiser: Optimizer) -> None:  # noqa: ARG002
-        self.variate.check(optimiser)
+    def check(self, layout: Layout, optimizer: Optimizer) -> None:  # noqa: ARG002
+        self.variate.check(optimizer)
 
     def begin(self, visit: VisitInput) -> tuple[Tensor, Context]:
         return visit.weights, self.variate.begin(visit)
 
     def init(self, w: Tensor, context: Context, model: ClientModel) -> VariedState:  # noqa: ARG002
-        return VariedState(model.init(w), model.optimiser)
+        return VariedState(model.init(w), model.optimizer)
 
     def step(
         self, w: Tensor, batch: Examples, context: Context, state: VariedState, model: ClientModel
@@ -226,4 +226,4 @@ class Varied(LocalRule):
         return self.variate.transform_grad(g, w, context)
 
     def finish(self, w: Tensor, context: Context, state: VariedState) -> VisitOutput:
-        return self.variate.finish(w, context, state.optimiser)
+        return self.variate.finish(w, context, state.optimizer)

@@ -52,7 +52,7 @@ class Result:
     executor_info: str = ""  # how clients were trained, if that was chosen by measurement
     warnings: list[str] = field(default_factory=list)  # notices: settings without effect, automatic choices
     diagnostics: dict[str, Any] | None = None  # with --diagnose
-    personalization: dict[str, Any] | None = None  # with --personalise: clients' own accuracy, before and after
+    personalization: dict[str, Any] | None = None  # with --personalize: clients' own accuracy, before and after
     weights: Tensor | None = field(default=None, repr=False, compare=False)
     out: Path | None = field(default=None, compare=False)
 

@@ -47,7 +47,7 @@ def grid(summary: Summary, *, full: bool = False) -> tuple[tuple[str, ...], list
     score += ("personal %",) if summary.personal_epochs else ()
     headings = ("method", *score, "staleness mean / max", "updates")
     if full:
-        headings += ("traffic", "rounds", "server peak", "lost / refused")
+        headings += ("traffic", "rounds", "server peak", "lost / rejected")
     return headings, [_cells(row, summary, full) for row in summary.rows]
 
 
@@ -56,7 +56,7 @@ def _cells(row: MethodRow, summary: Summary, full: bool) -> tuple[Cell, ...]:
     cells = (Cell(row.label), *_score(row, summary), *_personal(row, summary), staleness, Cell(count(row.updates)))
     if full:
         traffic = Cell(f"{format_bytes(1e6 * row.mb_up)} up", f"{format_bytes(1e6 * row.mb_down)} down")
-        failures = Cell(f"{count(row.lost)} / {count(row.refused)}")
+        failures = Cell(f"{count(row.lost)} / {count(row.rejected)}")
         cells += (traffic, Cell(count(row.rounds)), Cell(format_bytes(1e6 * row.peak_server_mb)), failures)
     return cells
 
@@ -74,7 +74,7 @@ def _score(row: MethodRow, summary: Summary) -> tuple[Cell, ...]:
 
 
 def _personal(row: MethodRow, summary: Summary) -> tuple[Cell, ...]:
-    """Return 88.9 ± 8.9 over clients, and the value before fine-tuning; no cell without --personalise."""
+    """Return 88.9 ± 8.9 over clients, and the value before fine-tuning; no cell without --personalize."""
     if not summary.personal_epochs:
         return ()
     if row.personal is None or row.personal_sd is None or row.personal_before is None:

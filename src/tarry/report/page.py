@@ -65,7 +65,7 @@ def page(
     title: str,
     settings: Mapping[str, str],
     command: str | None = None,
-    remarks: Sequence[str] = (),
+    notices: Sequence[str] = (),
 ) -> str:
     """Return the whole document with all texts escaped; `remarks` go before those of the runs."""
     sections = [
@@ -77,7 +77,7 @@ def page(
         "<h2>Every run</h2>",
         _run_table(results),
     ]
-    if said := [*remarks, *remarked(results)]:
+    if said := [*notices, *remarked(results)]:
         sections += ["<h2>Remarks</h2>", _list(said)]
     if settings:
         sections += ["<h2>Settings</h2>", _settings_table(settings)]
@@ -96,10 +96,10 @@ def write_page(
     title: str,
     settings: Mapping[str, str],
     command: str | None = None,
-    remarks: Sequence[str] = (),
+    notices: Sequence[str] = (),
 ) -> None:
     """Write the document to a file; a missing folder is created."""
-    text = page(results, summary, title=title, settings=settings, command=command, remarks=remarks)
+    text = page(results, summary, title=title, settings=settings, command=command, notices=notices)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, text.encode())

@@ -68,8 +68,8 @@ class MethodRow:
     mb_down: float
     peak_server_mb: float  # the largest of all runs
     lost: float
-    refused: float
-    personal: float | None = None  # --personalise: mean over clients of their own accuracy
+    rejected: float
+    personal: float | None = None  # --personalize: mean over clients of their own accuracy
     personal_sd: float | None = None  # over clients
     personal_before: float | None = None  # before fine-tuning
 
@@ -86,7 +86,7 @@ class Summary:
     target: float | None
     rows: tuple[MethodRow, ...]
     asked: bool = False  # whether the target is that of the runs, --target
-    personal_epochs: tuple[int, ...] = ()  # --personalise of the runs; () if none has it
+    personal_epochs: tuple[int, ...] = ()  # --personalize of the runs; () if none has it
     clock: str = "virtual time"
 
     @property
@@ -251,7 +251,7 @@ def _row(label: str, runs: Sequence[Result], target: float | None) -> MethodRow:
         mb_down=fmean(r.bytes_down for r in runs) / _MB,
         peak_server_mb=max(r.peak_server_bytes for r in runs) / _MB,
         lost=fmean(r.lost for r in runs),
-        refused=fmean(r.rejected for r in runs),
+        rejected=fmean(r.rejected for r in runs),
         personal=_personal(runs, "after", "mean"),
         personal_sd=_personal(runs, "after", "sd"),
         personal_before=_personal(runs, "before", "mean"),

@@ -30,9 +30,9 @@ def error(name: str) -> str:
 
 def _sets(settings: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
     """Yield names that may be data sets, and whether they are fetched from the hub."""
-    for key in ("task", "unlabelled"):
+    for key in ("task", "unlabeled"):
         if key in settings:
             choice = Choice.of(settings[key])
             yield choice.name, bool(choice.params.get("hub", False))
-            if key == "unlabelled" and isinstance(of := choice.params.get("of"), str):
+            if key == "unlabeled" and isinstance(of := choice.params.get("of"), str):
                 yield of, False

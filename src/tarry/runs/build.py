@@ -33,7 +33,7 @@ from ..training.flat_model import FlatModel, build_module
 from ..training.server_model import FlatServerModel
 from ..training.visit import LocalWork
 from .build_task import (
-    add_unlabelled,
+    add_unlabeled,
     build_task,
     check_model_and_loss,
     dtype_of,
@@ -43,7 +43,7 @@ from .personalize import check as check_personalisation
 
 __all__ = ["BuiltRun", "build_run"]
 
-_OPTIMISER = ("optimiser", "lr", "lr_decay", "momentum", "weight_decay")
+_OPTIMISER = ("optimizer", "lr", "lr_decay", "momentum", "weight_decay")
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class BuiltRun:
     def bound(self) -> FlatModel:
         """A copy of the model whose tensors are views of one flat vector."""
         bf16 = self.spec.precision == "bf16"
-        return FlatModel(copy.deepcopy(self.module), self.layout, self.task, self.work.optimiser, bf16=bf16)
+        return FlatModel(copy.deepcopy(self.module), self.layout, self.task, self.work.optimizer, bf16=bf16)
 
     def evaluator(self) -> Callable[[Tensor], Score] | None:
         """Accuracy and loss on the test set; None where the task has none."""
@@ -111,7 +111,7 @@ def build_run(spec: Spec) -> BuiltRun:
     check_model_and_loss(task, module)
     layout, work = Layout.of(module, task.clients[0][0][:2].clone()), _work(spec)
     with errors_under_flag(_local_flag(spec)):
-        method.local.check(layout, work.optimiser)
+        method.local.check(layout, work.optimizer)
     _check_task(spec, method, task)
     samples = [len(x) for x, _ in task.clients]
     size = layout.size * torch.finfo(dtype_of(spec)).bits // 8
@@ -124,9 +124,9 @@ def build_run(spec: Spec) -> BuiltRun:
     every, availability = _eval_every(spec, delay, n), _availability(spec, n)
     notices += (*_unscored(spec, method), *replaced, *_absent(delay, n))
     built = BuiltRun(spec, method, task, module, layout, work, delay, availability, budget, every, notices)
-    if spec.personalise is not None:
+    if spec.personalize is not None:
         with errors_under_flag(_local_flag(spec)):
-            check_personalisation(spec.personalise, method.personalization, built.bound(), built.first_weights())
+            check_personalisation(spec.personalize, method.personalization, built.bound(), built.first_weights())
     return built
 
 
@@ -142,9 +142,9 @@ def _build_method(spec: Spec) -> tuple[Method, list[str]]:
 
     others = {part: other for part in PARTS if (other := build(part)) is not None}
     manifold = None if spec.manifold is None else (spec.name_of("manifold"), build("manifold"))
-    labels = {group: spec.name_of(group) for group in ("method", "distil", *others)}
+    labels = {group: spec.name_of(group) for group in ("method", "distill", *others)}
     base = build("method")
-    method = compose(base, others, distil=build("distil"), manifold=manifold, labels=labels)
+    method = compose(base, others, distill=build("distill"), manifold=manifold, labels=labels)
     if any(getattr(spec, cross) is not None for cross in CROSSES):
         method = replace(method, name=spec.label)
     if spec.diagnose:
@@ -160,12 +160,12 @@ def _build_data(spec: Spec, method: Method) -> tuple[Task, tuple[str, ...]]:
     if method.local.own_optimizer:
         given = [n for n in _OPTIMISER if getattr(spec, n) != getattr(Spec, n)]
         flags = " ".join(f"--{n.replace('_', '-')} {getattr(spec, n)}" for n in given)
-        out += [f"{flags} changes nothing: these clients have an optimiser of their own"] if given else []
+        out += [f"{flags} changes nothing: these clients have an optimizer of their own"] if given else []
     if method.needs_unlabeled:
-        task, default = add_unlabelled(task, spec)
-        out += [] if default is None else [f"inputs without labels: {default}; --unlabelled chooses others"]
-    elif spec.unlabelled is not None:
-        out.append(f"--unlabelled {spec.unlabelled} changes nothing: {spec.label} uses no such inputs")
+        task, default = add_unlabeled(task, spec)
+        out += [] if default is None else [f"inputs without labels: {default}; --unlabeled chooses others"]
+    elif spec.unlabeled is not None:
+        out.append(f"--unlabeled {spec.unlabeled} changes nothing: {spec.label} uses no such inputs")
     return task, tuple(out)
 
 
@@ -176,8 +176,8 @@ def _local_flag(spec: Spec) -> str:
 
 def _work(spec: Spec) -> LocalWork:
     batch = None if spec.batch == "all" else spec.batch
-    later = None if spec.lr_decay == 1 else spec.client_optimiser
-    return LocalWork(spec.client_optimiser(), epochs=spec.epochs, steps=spec.steps, batch=batch, optimizer_at=later)
+    later = None if spec.lr_decay == 1 else spec.client_optimizer
+    return LocalWork(spec.client_optimizer(), epochs=spec.epochs, steps=spec.steps, batch=batch, optimizer_at=later)
 
 
 def _check_task(spec: Spec, method: Method, task: Task) -> None:
@@ -206,13 +206,13 @@ def _delay(spec: Spec, population: ClientPopulation) -> Delay:
 
 
 def _availability(spec: Spec, n: int) -> Availability | None:
-    if spec.presence is None:
+    if spec.availability is None:
         return None
-    if isinstance(spec.presence, str):
-        return Availability.read(spec.presence, n)
-    windows = {int(c): [(float(a), float(b)) for a, b in w] for c, w in spec.presence.items()}
+    if isinstance(spec.availability, str):
+        return Availability.read(spec.availability, n)
+    windows = {int(c): [(float(a), float(b)) for a, b in w] for c, w in spec.availability.items()}
     if unknown := [c for c in windows if not 0 <= c < n]:
-        raise BadInput(f"--presence: there is no client {unknown[0]}; clients are numbered 0 to {n - 1}")
+        raise BadInput(f"--availability: there is no client {unknown[0]}; clients are numbered 0 to {n - 1}")
     return Availability(windows)
 
 
@@ -228,9 +228,9 @@ def _eval_every(spec: Spec, delay: Delay, n: int) -> float:
 
 def _unscored(spec: Spec, method: Method) -> list[str]:
     """A notice that the method is about clients' own models, and that they are not scored."""
-    if spec.personalise is not None or method.personalization == Personalization():
+    if spec.personalize is not None or method.personalization == Personalization():
         return []
-    return [f"{spec.label} is about clients' own models: --personalise EPOCHS scores them"]
+    return [f"{spec.label} is about clients' own models: --personalize EPOCHS scores them"]
 
 
 def _replaced_clients(spec: Spec, base: Method, method: Method) -> list[str]:

@@ -1,4 +1,4 @@
-"""Build the task that a spec names: split among its clients, checked, with unlabelled inputs for the server."""
+"""Build the task that a spec names: split among its clients, checked, with unlabeled inputs for the server."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..core.task import Task
 from ..tasks import at_least
 from ..tasks.data.sets import catalog
 
-__all__ = ["add_unlabelled", "build_task", "check_model_and_loss", "dtype_of", "limit_of"]
+__all__ = ["add_unlabeled", "build_task", "check_model_and_loss", "dtype_of", "limit_of"]
 
 DEFAULT_CLIENTS = 10
 
@@ -56,15 +56,15 @@ def limit_of(spec: Spec) -> int | None:
     return limit if isinstance(limit, int) else None
 
 
-def add_unlabelled(task: Task, spec: Spec) -> tuple[Task, str | None]:
-    """Return the task with unlabelled inputs for the server, and what they are if the spec does not choose them."""
-    choice, default = spec.unlabelled, None
+def add_unlabeled(task: Task, spec: Spec) -> tuple[Task, str | None]:
+    """Return the task with unlabeled inputs for the server, and what they are if the spec does not choose them."""
+    choice, default = spec.unlabeled, None
     if choice is None and task.unlabeled is not None:
         return task, f"the task's own, {len(task.unlabeled):,}"
     if choice is None:
         choice, default = Choice("noise"), "noise, which teaches little"
-    with errors_under_flag("unlabelled"):
-        inputs = choice.build("unlabelled")(task, spec.seed)
+    with errors_under_flag("unlabeled"):
+        inputs = choice.build("unlabeled")(task, spec.seed)
     return replace(task, unlabeled=inputs, unlabeled_mask=None).to(dtype_of(spec), spec.device), default
 
 

@@ -45,8 +45,8 @@ class Comparison:
     results: tuple[Result, ...]
     summary: Summary
     out: Path | None = None
-    left_out: tuple[str, ...] = ()  # with `all`: the methods that do not fit the settings, and why
-    found: tuple[str, ...] = ()  # the runs that the folder held already, and what about them cannot be checked
+    skipped: tuple[str, ...] = ()  # with `all`: the methods that do not fit the settings, and why
+    reused: tuple[str, ...] = ()  # the runs that the folder held already, and what about them cannot be checked
 
 
 def compare(
@@ -68,7 +68,7 @@ def compare(
     left_out: list[str] = []
     specs = specs_of(methods, seeds, {"task": task, **settings}, left_out)
     made = compare_specs(specs, out=None if out is None else Path(out), workers=workers, progress=progress)
-    return replace(made, left_out=tuple(left_out))
+    return replace(made, skipped=tuple(left_out))
 
 
 def specs_of(
@@ -157,7 +157,7 @@ def compare_specs(
     summary = summarise(results)
     if out is not None:
         write_atomic(out / "compare.json", to_json(summary).encode())
-    return Comparison(tuple(results), summary, out, found=found)
+    return Comparison(tuple(results), summary, out, reused=found)
 
 
 def _write_command(out: Path, command: str) -> None:

@@ -24,14 +24,14 @@ def no_progress(sim: Simulator) -> list[str]:
     if target is not None and sim.engine.curve and (sim.engine.curve[-1][2] or 0.0) >= target:
         why = f"the first weights reach --target {target:g}"
     elif server.numbers == 0:
-        why = "no client was there to be handed work (--presence, --delay)"
+        why = "no client was there to be handed work (--availability, --delay)"
     elif sim.engine.updates > 0:
         more = f"; {unheard:,} of {server.n_clients:,} clients never came back" if unheard else ""
         why = f"{server.method.name} was still waiting after all updates ({sim.engine.updates:,}){more}"
     elif sim.engine.rejected > 0:
-        why = f"all {sim.engine.rejected:,} updates were refused because they were not finite; a smaller --lr may help"
+        why = f"all {sim.engine.rejected:,} updates were rejected because they were not finite; a smaller --lr may help"
     elif sim.engine.lost > 0:
-        why = f"all {sim.engine.lost:,} visits that ended were lost (--failure-rate, --presence, --delay)"
+        why = f"all {sim.engine.lost:,} visits that ended were lost (--failure-rate, --availability, --delay)"
     else:
         why = f"no client came back within {sim.time:g} s; give it more --time"
     return [f"nothing was learnt, the server made no step: {why}"]
@@ -45,7 +45,7 @@ def diverged(sim: Simulator) -> list[str]:
     if since is None and isfinite(sim.server.output_weights.sum().item()):
         if not sim.engine.has_stalled or sim.server.version == 0:
             return []
-        why = "were all refused because they were not finite: a smaller --lr may help"
+        why = "were all rejected because they were not finite: a smaller --lr may help"
         return [f"diverged: the last {sim.engine.consecutive_rejections:,} updates, up to {sim.time:g} s, {why}"]
     when = "" if since is None else f" (seen first at {since:g} s)"
     return [f"the global model's loss is no number any more{when}: a smaller --lr or server rate may help"]
@@ -59,7 +59,7 @@ def always_rejected(sim: Simulator) -> list[str]:
         return []
     names = ", ".join(map(str, never[:5])) + (", …" if len(never) > 5 else "")
     clients = f"client {names}" if len(never) == 1 else f"{len(never):,} of {server.n_clients:,} clients ({names})"
-    return [f"{clients}: every update was refused because it was not finite; do their data hold NaN or infinity?"]
+    return [f"{clients}: every update was rejected because it was not finite; do their data hold NaN or infinity?"]
 
 
 def target_missed(sim: Simulator) -> list[str]:

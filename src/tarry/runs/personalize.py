@@ -1,7 +1,7 @@
-"""Personalization (--personalise EPOCHS): every client fine-tunes the final weights and is scored on its own classes.
+"""Personalization (--personalize EPOCHS): every client fine-tunes the final weights and is scored on its own classes.
 
     begin    the final weights; a client's own model where the method's clients have one (Method.personal)
-    tune     EPOCHS epochs over the client's own examples: plain training with the run's optimiser, batch and last rate,
+    tune     EPOCHS epochs over the client's own examples: plain training with the run's optimizer, batch and last rate,
              unless the method has another rule for it
     score    a_k = Σ_c (n_kc / n_k) a_c           n_kc of client k's n_k examples are of class c
              a_c: the accuracy on all test examples of class c
@@ -36,7 +36,7 @@ from ..core.tickets import VisitJob
 from ..training.flat_model import FlatModel
 from ..training.visit import LocalWork, train
 
-__all__ = ["OnProgress", "PerClassTest", "check", "class_shares", "has_classes", "majority_accuracy", "personalise"]
+__all__ = ["OnProgress", "PerClassTest", "check", "class_shares", "has_classes", "majority_accuracy", "personalize"]
 
 _CHUNK = 1000  # test examples in one batch
 _VISIT = -1  # the run's visits count from 0
@@ -103,15 +103,15 @@ def check(epochs: int, how: Personalization, bound: FlatModel, first: Tensor) ->
     task = bound.task
     if task.test is None or task.score is None:
         missing = "test set" if task.test is None else "score"
-        raise BadInput(f"--personalise {epochs}: task {task.name!r} has no {missing}; leave out --personalise")
-    how.tune.check(bound.layout, bound.optimiser)
+        raise BadInput(f"--personalize {epochs}: task {task.name!r} has no {missing}; leave out --personalize")
+    how.tune.check(bound.layout, bound.optimizer)
     if how.predict is not None:
         x, y = task.clients[0]
         with torch.no_grad():
             how.predict(first, (x[:2], y[:2]), bound)(x[:1])
 
 
-def personalise(
+def personalize(
     server: Server, bound: FlatModel, *, work: LocalWork, epochs: int, seed: int, on_progress: OnProgress
 ) -> dict[str, Any]:
     """Return every client's own accuracy before and after fine-tuning; the run itself does not change."""
@@ -122,20 +122,20 @@ def personalise(
     tuning = replace(work, epochs=epochs, steps=None) if epochs else None
     before: list[float | None] = []
     after: list[float | None] = []
-    refused = 0
+    rejected = 0
     for client in range(len(task.clients)):
         mix, w = test.mix(client), begins(client)
         before.append(sum(share * known[c] for c, share in mix.items()) if mix else None)
         if tuning is not None:
             job = VisitJob(-1, client, _VISIT, w, version=server.version)
             trained = train(job, bound, rule=how.tune, work=tuning, seed=seed)
-            w, refused = (w + trained.delta, refused) if trained.finite else (w, refused + 1)
+            w, rejected = (w + trained.delta, rejected) if trained.finite else (w, rejected + 1)
         same = w is answer and how.predict is None
         after.append(before[-1] if same else test.score(_answers(how, w, task.clients[client], bound), mix))
         on_progress(client + 1)
     scored = sum(a is not None for a in after)
     found = {"before": _over_clients(before), "after": _over_clients(after)}
-    return {"epochs": epochs, "clients": scored, "refused": refused, **found}
+    return {"epochs": epochs, "clients": scored, "rejected": rejected, **found}
 
 
 def _own_models(server: Server) -> Callable[[int], Tensor]:

@@ -61,13 +61,13 @@ class Record:
         for r in rows:
             if r["op"] == "close":
                 changes += [(r["t"], c, comes) for c, comes in r["changes"]]
-                for number, client, visit, _ in r["handed"]:
+                for number, client, visit, _ in r["handouts"]:
                     who[number] = (client, visit)
                     visits[client, visit] = VisitRecord(r["t"], None)
-            elif r["op"] in ("update", "lost", "refused"):
+            elif r["op"] in ("update", "lost", "rejected"):
                 at = who[r["number"]]
                 visits[at] = VisitRecord(visits[at].start, r["t"], r["op"] != "update")
-        end = max((r["t"] for r in rows if r["op"] in ("update", "lost", "refused", "close", "end")), default=0.0)
+        end = max((r["t"] for r in rows if r["op"] in ("update", "lost", "rejected", "close", "end")), default=0.0)
         digests = {r["number"]: r["digest"] for r in rows if r["op"] == "update"}
         return cls(begun["clients"], begun["per_client"], visits, changes, digests, len(digests), end, ended)
 

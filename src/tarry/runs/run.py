@@ -47,7 +47,7 @@ class Progress:
     time: float
     updates: int
     accuracy: float | None
-    personalised: float | None = None  # when the run is over: the share of clients that are done (--personalise)
+    personalized: float | None = None  # when the run is over: the share of clients that are done (--personalize)
 
 
 def run(
@@ -135,7 +135,7 @@ def run_spec(
 
 def files_of(spec: Spec) -> dict[str, Path]:
     """The files that the settings name, by setting: `file.py:factory`, paths, and NAME.npz of TARRY_DATA."""
-    named = {} if not isinstance(spec.presence, str) else {"presence": spec.presence}
+    named = {} if not isinstance(spec.availability, str) else {"availability": spec.availability}
     for group in REGISTRIES:
         choice = getattr(spec, group)
         if isinstance(choice, Choice):
@@ -204,11 +204,11 @@ class RunSession:
             self.last_shown = now
             self.progress(_how_far(sim))
 
-    def _personalised(self, sim: Simulator, done: int) -> None:
+    def _report_personalization(self, sim: Simulator, done: int) -> None:
         now = clock.perf_counter()
         if self.progress is not None and now - self.last_shown >= 0.2:
             self.last_shown = now
-            self.progress(replace(_how_far(sim), fraction=1.0, personalised=done / len(self.built.task.clients)))
+            self.progress(replace(_how_far(sim), fraction=1.0, personalized=done / len(self.built.task.clients)))
 
     def _checkpoint(self, sim: Simulator) -> None:
         assert self.folder is not None
@@ -222,10 +222,10 @@ class RunSession:
             self.built,
             sim.engine,
             wall_s=self._wall(),
-            remarks=[*self.built.notices, *result_notices(sim)],
-            trained=sim.executor.description,
+            warnings=[*self.built.notices, *result_notices(sim)],
+            executor_info=sim.executor.description,
             diagnostics=self.simulation.diagnostics(sim),
-            personal=self.simulation.personal(sim, lambda done: self._personalised(sim, done)),
+            personalization=self.simulation.personalization(sim, lambda done: self._report_personalization(sim, done)),
             out=None if self.folder is None else self.folder.path,
         )
         if self.folder is not None:

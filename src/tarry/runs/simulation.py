@@ -24,7 +24,7 @@ from ..executors.ray_cluster import check as check_ray
 from ..executors.timing import TrialCache
 from ..sim.simulator import Simulator
 from .build import BuiltRun, build_run
-from .personalize import OnProgress, personalise
+from .personalize import OnProgress, personalize
 from .speed_groups import by_speed, validator
 
 __all__ = ["Simulation", "build_simulation"]
@@ -146,16 +146,16 @@ class Simulation:
         layers = [b.name for b in self.built.layout.layers]
         return {**sim.engine.diagnostics.summary(), "layers": layers, "by_speed": by}
 
-    def personal(self, sim: Simulator, on_progress: OnProgress) -> dict[str, Any] | None:
-        """Clients' own accuracy at the end of the run; None without --personalise."""
+    def personalization(self, sim: Simulator, on_progress: OnProgress) -> dict[str, Any] | None:
+        """Clients' own accuracy at the end of the run; None without --personalize."""
         b = self.built
-        if b.spec.personalise is None:
+        if b.spec.personalize is None:
             return None
-        return personalise(
+        return personalize(
             sim.server,
             b.bound(),
             work=b.work,
-            epochs=b.spec.personalise,
+            epochs=b.spec.personalize,
             seed=b.spec.seed,
             on_progress=on_progress,
         )

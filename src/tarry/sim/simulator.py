@@ -218,7 +218,7 @@ class Simulator:
             "doomed": sorted(self._doomed),
             "memories": copied(self._memories),
             "in_vain": engine.consecutive_rejections,
-            "refusals": dict(engine.rejections_by_client),
+            "rejections": dict(engine.rejections_by_client),
             "diary": None if engine.diagnostics is None else engine.diagnostics.save(),
         }
 
@@ -235,7 +235,7 @@ class Simulator:
         for name, table in tables(self._memories, "client"):
             table.attach(self._room, name, self.server.weights.device)
         engine.consecutive_rejections = saved["in_vain"]
-        engine.rejections_by_client = Counter(saved.get("refusals", {}))
+        engine.rejections_by_client = Counter(saved.get("rejections", {}))
         if engine.diagnostics is not None:
             engine.diagnostics.load(saved["diary"])
         for due, number in sorted(self._heap):

@@ -1,10 +1,10 @@
-"""What there is to learn: tasks (data, model, loss), the models, and the ways to deal the data out to clients.
+"""Learning tasks: data sets, models, losses, and partitions of the data over clients.
 
-tasks.build("digits", {"hidden": 32})             a task that is not cut up yet
+tasks.build("digits", {"hidden": 32})             a task whose data are not yet split over clients
     .split(partitions.build("dirichlet", {"alpha": 0.3}), 10, rng)
 """
 
-from . import images as images  # fills the registry of tasks, as .partitions does that of partitions
+from . import images as images  # registers tasks; .partitions registers the partitions
 from . import language as language
 from . import series as series
 from . import text as text

@@ -1,4 +1,4 @@
-"""Arrays made into a task: inputs normalised by the training set, channels first."""
+"""Build tasks from arrays: normalize inputs by the training set, put channels first."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from torch.nn.functional import cross_entropy
 
 from ..core.errors import BadInput
 from ..core.task import Task
-from .data.arrays import Array, Arrays, hold_out
+from .data.arrays import AnyArray, ArrayDataset, hold_out
 from .models import model_for
 
-__all__ = ["first", "images", "task_of"]
+__all__ = ["limit_training", "make_task", "normalize_images"]
 
-_AT_A_TIME = 64  # images that pass through the cache together
+_AT_A_TIME = 64  # images per block; a block fits into the processor's cache
 
 
-def task_of(name: str, a: Arrays, *, model: str, classes: int, **options: Any) -> Task:
-    """The task of these arrays as they are; `options` are the model's."""
+def make_task(name: str, a: ArrayDataset, *, model: str, classes: int, **options: Any) -> Task:
+    """Return the task of these arrays. `options` are those of the model."""
     return Task(
         name,
         model=model_for(model, a.x_train.shape[1:], classes, **options),
@@ -32,37 +32,44 @@ def task_of(name: str, a: Arrays, *, model: str, classes: int, **options: Any) -
     )
 
 
-def images(a: Arrays, limit: int | None) -> tuple[Arrays, tuple[float, ...]]:
-    """uint8 images, each channel with mean 0 and deviation 1 over the training set, N×C×H×W; and a black pixel.
+def normalize_images(a: ArrayDataset, limit: int | None) -> tuple[ArrayDataset, tuple[float, ...]]:
+    """Return normalized images (N×C×H×W) and the value of a black pixel in each channel.
 
-    `limit` training images are kept, and normalised as all of them are.
+    Each channel gets mean 0 and standard deviation 1 over the whole training set. If `limit` is given, only that many
+    training images are kept; the mean and deviation are still those of the whole set.
     """
     table = _pixel_values(a.x_train)
-    kept = first(a, limit)
-    x, xt = _channels_first(kept.x_train, table), _channels_first(kept.x_test, table)
-    return replace(kept, x_train=x, x_test=xt), tuple(table[:, 0].tolist())
+    limited = limit_training(a, limit)
+    x, xt = _channels_first(limited.x_train, table), _channels_first(limited.x_test, table)
+    return replace(limited, x_train=x, x_test=xt), tuple(table[:, 0].tolist())
 
 
-def first(a: Arrays, limit: int | None) -> Arrays:
-    """The first `limit` training examples; where they lie sorted by class, a fixed sample, each class in proportion."""
+def limit_training(a: ArrayDataset, limit: int | None) -> ArrayDataset:
+    """Return the arrays with at most `limit` training examples.
+
+    The first examples are kept. If the set is sorted by class, a fixed stratified sample is kept instead.
+    """
     if limit is None:
         return a
     if limit < 1:
         raise BadInput(f"--task.limit {limit}: must be 1 or more")
     y = a.y_train
-    keep: slice | Array = slice(limit)
+    keep: slice | AnyArray = slice(limit)
     if limit < len(y) and y[0] != y[-1] and (np.diff(y) >= 0).all():
         keep = hold_out(y, limit)
     return replace(a, x_train=a.x_train[keep], y_train=y[keep], groups=None if a.groups is None else a.groups[keep])
 
 
 def _channels(pixels: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """N×H×W×C, with one channel where there was no such axis."""
+    """Return the images as N×H×W×C; a missing channel axis is added."""
     return pixels if pixels.ndim == 4 else pixels[..., None]
 
 
 def _pixel_values(pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
-    """For each channel what a pixel 0 … 255 becomes: (v/255 − mean) / std over these images (std 1 where it is 0)."""
+    """Return, for each channel, the normalized value of each pixel value 0 … 255: (v/255 − mean) / std.
+
+    Mean and std are taken over these images. A std of 0 counts as 1.
+    """
     pixels = _channels(pixels)
     counts = np.zeros((pixels.shape[3], 256), np.int64)
     for at in range(0, len(pixels), _AT_A_TIME):

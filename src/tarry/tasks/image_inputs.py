@@ -1,4 +1,4 @@
-"""Inputs made to fit a task they were not made for: pictures resized, grey made colour, files of arrays read."""
+"""Fit inputs to a task that they were not made for: resize images, convert between grey and color, read array files."""
 
 from __future__ import annotations
 
@@ -16,28 +16,32 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from ..core.errors import BadInput
+from .models import ExampleShape
 
-__all__ = ["fit_images", "images_as", "read_inputs"]
+__all__ = ["fit_images", "normalize_to_shape", "read_inputs"]
 
 _SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 _UNREADABLE = (OSError, ValueError, EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error, LZMAError)
-_LUMA = (0.299, 0.587, 0.114)  # of red, green and blue in grey: ITU-R BT.601
+_LUMA = (0.299, 0.587, 0.114)  # weights of red, green and blue in grey, ITU-R BT.601
 
-Shape = tuple[int, ...]
-Chosen = Callable[[int], list[int]]  # of so many, which
+ChooseIndices = Callable[[int], list[int]]  # number of inputs → indices of those to use
 
 
-def fit_images(x: Tensor, shape: Shape, *, whole: bool, flag: str) -> Tensor:
-    """Inputs in the shape that is wanted: pictures (N×C×H×W) are resized, and made grey or coloured."""
+def fit_images(x: Tensor, shape: ExampleShape, *, whole: bool, flag: str) -> Tensor:
+    """Return the inputs in the given shape. Images (N×C×H×W) are resized and converted to grey or color.
+
+    Raise BadInput if the number types differ (`whole` says that the task's inputs are integers) or if inputs of another
+    shape are not images.
+    """
     if x.is_floating_point() == whole:
-        have, want = ("floating-point", "whole") if whole else ("whole", "floating-point")
-        raise BadInput(f"{flag}: its inputs are {have} numbers and the task's {want} ones")
+        have, want = ("floating-point numbers", "integers") if whole else ("integers", "floating-point numbers")
+        raise BadInput(f"{flag}: its inputs are {have}, those of the task are {want}; use another set")
     if x.shape[1:] == shape:
         return x
     if x.ndim != 4 or len(shape) != 3 or whole:
-        has, wants = ("×".join(map(str, s)) for s in (x.shape[1:], shape))
-        raise BadInput(f"{flag}: an input there is {has}, the task wants {wants}; only images can be made to fit")
-    return _resized(_match_channels(x, shape[0], flag), shape[1:])
+        has, expected = ("×".join(map(str, s)) for s in (x.shape[1:], shape))
+        raise BadInput(f"{flag}: its inputs are {has}, those of the task {expected}; only images can be resized")
+    return _resize(_match_channels(x, shape[0], flag), shape[1:])
 
 
 def _match_channels(x: Tensor, channels: int, flag: str) -> Tensor:
@@ -48,41 +52,44 @@ def _match_channels(x: Tensor, channels: int, flag: str) -> Tensor:
         return x.expand(-1, channels, -1, -1)
     if have == 3 and channels == 1:
         return torch.einsum("nchw,c->nhw", x, torch.tensor(_LUMA).to(x))[:, None]
-    raise BadInput(f"{flag}: images of {have} channels cannot be made into ones of {channels}; grey and RGB can")
+    raise BadInput(f"{flag}: cannot convert images of {have} channels to {channels}; only grey and RGB are converted")
 
 
-def _resized(x: Tensor, size: Shape) -> Tensor:
+def _resize(x: Tensor, size: ExampleShape) -> Tensor:
     return x if x.shape[2:] == size else interpolate(x, size=list(size), mode="bilinear", antialias=True)
 
 
-def read_inputs(path: Path, shape: Shape, chosen: Chosen, *, whole: bool, flag: str) -> Tensor:
-    """Some inputs of a directory of images or of a file of arrays, to fit `shape`."""
+def read_inputs(path: Path, shape: ExampleShape, chosen: ChooseIndices, *, whole: bool, flag: str) -> Tensor:
+    """Return the chosen inputs of a directory of images or of an array file, fitted to `shape`."""
     if path.is_dir():
         if len(shape) != 3 or shape[0] not in (1, 3) or whole:
-            wants = "×".join(map(str, shape))
-            raise BadInput(f"{flag}: the task's inputs are {wants}, no grey or RGB images; give an .npz or .npy file")
+            expected = "×".join(map(str, shape))
+            raise BadInput(
+                f"{flag}: the inputs of the task are {expected}, not grey or RGB images; give an .npz or .npy file"
+            )
         return _normalize(_read_images(path, shape, chosen, flag))
     if path.suffix not in (".npz", ".npy") or not path.is_file():
-        raise BadInput(f"{flag}: there is no such directory of images and no such .npz or .npy file")
-    array = _array(path, flag)
+        raise BadInput(f"{flag}: no such directory of images, and no such .npz or .npy file")
+    array = _read_array(path, flag)
     if array.ndim < 2 or not len(array) or array.dtype.kind not in "uif":
-        raise BadInput(f"{flag}: holds {array.dtype} {'×'.join(map(str, array.shape))}; wants one input a row")
+        found = f"{array.dtype} {'×'.join(map(str, array.shape))}"
+        raise BadInput(f"{flag}: holds {found}; expected numbers, one input per row")
     array = array[chosen(len(array))]
     if array.dtype == np.uint8 and not whole:
-        return images_as(array, shape, whole=False, flag=flag)
+        return normalize_to_shape(array, shape, whole=False, flag=flag)
     x = torch.from_numpy(array.astype(np.int64 if array.dtype.kind in "ui" else np.float32))
     if not torch.isfinite(x).all():
-        raise BadInput(f"{flag}: holds NaN or infinite numbers")
+        raise BadInput(f"{flag}: holds NaN or infinite values; remove them")
     return fit_images(x, shape, whole=whole, flag=flag)
 
 
-def images_as(images: npt.NDArray[np.uint8], shape: Shape, *, whole: bool, flag: str) -> Tensor:
-    """uint8 images in the shape that is wanted, normalised."""
+def normalize_to_shape(images: npt.NDArray[np.uint8], shape: ExampleShape, *, whole: bool, flag: str) -> Tensor:
+    """Return uint8 images in the given shape, normalized per channel."""
     return _normalize(fit_images(_pixels(images, flag), shape, whole=whole, flag=flag))
 
 
-def _array(path: Path, flag: str) -> npt.NDArray[Any]:
-    """The array of a file; of an archive, its inputs and nothing else is read."""
+def _read_array(path: Path, flag: str) -> npt.NDArray[Any]:
+    """Return the array of a file. From an archive, only the inputs are read."""
     try:
         with path.open("rb") as file:
             loaded = np.load(file, allow_pickle=False)
@@ -93,12 +100,14 @@ def _array(path: Path, flag: str) -> npt.NDArray[Any]:
                 array: npt.NDArray[Any] = loaded[names[0]]
                 return array
     except _UNREADABLE as e:
-        raise BadInput(f"{flag}: is no plain file of numbers ({type(e).__name__}: {e})") from e
-    raise BadInput(f"{flag}: wants an array x or x_train, or a single one; it has {', '.join(names) or 'none'}")
+        raise BadInput(f"{flag}: is not a plain file of numbers ({type(e).__name__}: {e})") from e
+    raise BadInput(
+        f"{flag}: expected an array x or x_train, or a single array; it has {', '.join(names) or 'no arrays'}"
+    )
 
 
 def _pixels(images: npt.NDArray[np.uint8], flag: str) -> Tensor:
-    """uint8 images, N×H×W or N×H×W×C, as numbers from 0 to 1, N×C×H×W."""
+    """Return uint8 images (N×H×W or N×H×W×C) as numbers from 0 to 1, N×C×H×W."""
     if images.ndim not in (3, 4):
         raise BadInput(f"{flag}: uint8 inputs are images, N×H×W or N×H×W×C; save other inputs as float32")
     channels_last = images if images.ndim == 4 else images[..., None]
@@ -106,25 +115,25 @@ def _pixels(images: npt.NDArray[np.uint8], flag: str) -> Tensor:
 
 
 def _normalize(x: Tensor) -> Tensor:
-    """Mean 0 and standard deviation 1 in every channel over the set (where a channel is constant, deviation 0)."""
+    """Return the images with mean 0 and standard deviation 1 in each channel. A constant channel becomes 0."""
     std, mean = torch.std_mean(x, dim=(0, 2, 3), correction=0, keepdim=True)
     return (x - mean) / torch.where(std > 1e-6, std, torch.ones_like(std))
 
 
-def _read_images(path: Path, shape: Shape, chosen: Chosen, flag: str) -> Tensor:
+def _read_images(path: Path, shape: ExampleShape, chosen: ChooseIndices, flag: str) -> Tensor:
     try:
         from PIL import Image
     except ImportError:
         raise BadInput(f"{flag}: reading images needs Pillow; install it, or save the images as an .npz file") from None
     files = sorted(p for p in path.rglob("*") if p.suffix.lower() in _SUFFIXES)
     if not files:
-        raise BadInput(f"{flag}: there are no images in it ({', '.join(sorted(_SUFFIXES))})")
+        raise BadInput(f"{flag}: has no images; expected files that end in {', '.join(sorted(_SUFFIXES))}")
     rows = []
     for file in (files[i] for i in chosen(len(files))):
         try:
             with Image.open(file) as image:
                 array = np.array(image.convert("L" if shape[0] == 1 else "RGB"))
         except _UNREADABLE as e:
-            raise BadInput(f"{flag}: {file.name} is no image that can be read ({e})") from e
-        rows.append(_resized(_pixels(array[None], flag), shape[1:])[0])
+            raise BadInput(f"{flag}: {file.name} cannot be read as an image ({e})") from e
+        rows.append(_resize(_pixels(array[None], flag), shape[1:])[0])
     return torch.stack(rows)

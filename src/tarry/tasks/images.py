@@ -1,8 +1,8 @@
-"""Image tasks: digits lies in the package, the others are read from TARRY_DATA (`tarry.tasks.data`).
+"""Image tasks. The set digits is part of the package; the others are read from TARRY_DATA (`tarry.tasks.data`).
 
 digits.npz is the test part of "Optical Recognition of Handwritten Digits" (E. Alpaydin, C. Kaynak, 1998; UCI Machine
-Learning Repository, CC BY 4.0), 1,797 images of 8×8 pixels with values 0 … 16, as scikit-learn (BSD-3) bundles it.
-It was made once by
+Learning Repository, CC BY 4.0): 1,797 images of 8×8 pixels with values 0 … 16, as bundled by scikit-learn (BSD-3).
+This code made the file:
 
     import numpy as np
     from sklearn.datasets import load_digits
@@ -21,39 +21,39 @@ import numpy.typing as npt
 
 from ..core.errors import BadInput
 from ..core.task import Task
-from .arrays import first, images, task_of
-from .data import Arrays, catalog, hold_out, load
+from .arrays import limit_training, make_task, normalize_images
+from .data import ArrayDataset, catalog, hold_out, load
 from .data.augment import fedsol
 from .data.npz import read_npz
+from .options import FetchFromHub, ImageModel, TrainingLimit
 from .registries import tasks
 
-__all__ = ["FromHub", "Limit", "Model", "digits", "load_digits", "npz"]
+__all__ = ["digits", "load_digits", "npz"]
 
 _DIGITS_TEST = 360
-DISTIL_LR = 1e-4  # of small models trained from scratch: FedEcho's own 3e-6, for ResNet-18, hardly moves them
+#: distillation rate of small models trained from scratch; FedEcho's 3e-6, meant for ResNet-18, hardly changes them
+DISTIL_LR = 1e-4
 
-Model = Annotated[str, "mlp, lenet5, cnn, vgg11, resnet18, … (tarry.tasks.models); its own options are flags beside it"]
-Limit = Annotated[int | None, "use only the first so many training examples, for quick runs"]
-Augmented = Annotated[
-    Literal["none", "fedsol"], "what is done to an image before each step; fedsol: crop, flip, cutout of its App. B.2"
+Augmentation = Annotated[
+    Literal["none", "fedsol"],
+    "Random changes to an image before each step; fedsol: the crop, flip and cutout of FedSOL's App. B.2",
 ]
-Rgb = Annotated[bool, "grey images get three equal channels, as in FedSOL"]
-FromHub = Annotated[bool, "fetch it from the Hugging Face hub where it is not in TARRY_DATA (as does TARRY_HUB=1)"]
+Rgb = Annotated[bool, "Copy the channel of grey images to three equal channels, as FedSOL does"]
 
 
 def load_digits() -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
-    """Images (1797×8×8, values 0 … 16) and labels of the bundled handwritten digits.
+    """Return images (1797×8×8, values 0 … 16) and labels of the bundled handwritten digits.
 
-    Provenance: UCI Optical Recognition of Handwritten Digits (Alpaydin, Kaynak 1998), CC BY 4.0, as bundled by
-    scikit-learn (BSD-3); value for value the same as its `load_digits`.
+    Source: UCI Optical Recognition of Handwritten Digits (Alpaydin, Kaynak 1998), CC BY 4.0, as bundled by scikit-learn
+    (BSD-3). The values equal those of scikit-learn's `load_digits`.
     """
     with np.load(Path(__file__).with_name("digits.npz"), allow_pickle=False) as z:
         return z["x"], z["y"]
 
 
 @tasks.register("digits")
-def digits(*, model: Model = "mlp", limit: Limit = None, **options: Any) -> Task:
-    """Handwritten digits, 8×8 pixels, 10 classes: 1,437 to train on, 360 to test; no download.
+def digits(*, model: ImageModel = "mlp", limit: TrainingLimit = None, **options: Any) -> Task:
+    """Handwritten digits, 8×8 pixels, 10 classes: 1,437 training and 360 test images, bundled.
 
     Pixels are scaled to [0, 1]. The test set is stratified and the same for every seed.
     """
@@ -61,54 +61,60 @@ def digits(*, model: Model = "mlp", limit: Limit = None, **options: Any) -> Task
     y = labels.astype(np.int64)
     scaled = x[:, None].astype(np.float32) / 16
     test = hold_out(y, _DIGITS_TEST)
-    arrays = first(Arrays(scaled[~test], y[~test], scaled[test], y[test]), limit)
-    return replace(task_of("digits", arrays, model=model, classes=10, **options), distill_lr=DISTIL_LR)
+    arrays = limit_training(ArrayDataset(scaled[~test], y[~test], scaled[test], y[test]), limit)
+    return replace(make_task("digits", arrays, model=model, classes=10, **options), distill_lr=DISTIL_LR)
 
 
 @tasks.register("npz")
-def npz(*, path: Annotated[str, "the .npz file"], model: Model = "mlp", limit: Limit = None, **options: Any) -> Task:
-    """Any .npz file: x_train, y_train, x_test, y_test, or x and y with subject or group and is_test if wanted.
+def npz(
+    *,
+    path: Annotated[str, "Path of the .npz file"],
+    model: ImageModel = "mlp",
+    limit: TrainingLimit = None,
+    **options: Any,
+) -> Task:
+    """Any .npz file: x_train, y_train, x_test, y_test, or x and y with optional subject or group and is_test.
 
-    uint8 inputs are images, normalised per channel by the mean and standard deviation of the training set;
-    floating-point inputs are kept as they are (lenet5 and cnn want them N×C×H×W). Without is_test, a stratified fifth
-    is held out, the same for every seed. `subject` or `group` (whole numbers) is what the partition `groups` cuts by.
-    The files of MedMNIST (train_images, …) are read too.
+    uint8 inputs are images, normalized per channel by the mean and standard deviation of the training set.
+    Floating-point inputs are used as they are (lenet5 and cnn expect N×C×H×W). Without is_test, a stratified fifth is
+    held out for testing, the same for every seed. The partition `groups` splits by `subject` or `group` (integers).
+    Files of MedMNIST (train_images, …) are read too.
     """
     file = Path(path).expanduser()
     arrays = read_npz(file, f"--task.path {path}")
     classes = 1 + int(max(arrays.y_train.max(), arrays.y_test.max()))
-    arrays = images(arrays, limit)[0] if arrays.x_train.dtype == np.uint8 else first(arrays, limit)
-    return task_of(file.stem, arrays, model=model, classes=classes, **options)
+    arrays = normalize_images(arrays, limit)[0] if arrays.x_train.dtype == np.uint8 else limit_training(arrays, limit)
+    return make_task(file.stem, arrays, model=model, classes=classes, **options)
 
 
-def _add(name: str, title: str, classes: int, usual: str, distil_lr: float | None = None) -> None:
-    """Register the task of an image set of the catalogue; `usual` is its model."""
+def _add(name: str, title: str, classes: int, default_model: str, distill_lr: float | None = None) -> None:
+    """Register the task of an image set of the catalog. `default_model` is the default of --task.model."""
 
-    def task(
+    def factory(
         *,
-        model: Model = usual,
-        augment: Augmented = "none",
+        model: ImageModel = default_model,
+        augment: Augmentation = "none",
         rgb: Rgb = False,
-        limit: Limit = None,
-        hub: FromHub = False,
+        limit: TrainingLimit = None,
+        hub: FetchFromHub = False,
         **options: Any,
     ) -> Task:
-        arrays, black = images(load(name, hub=hub), limit)
+        arrays, black = normalize_images(load(name, hub=hub), limit)
         if rgb:
             arrays, black = _to_rgb(name, arrays), black * 3
-        made = replace(task_of(name, arrays, model=model, classes=classes, **options), distill_lr=distil_lr)
+        task = replace(make_task(name, arrays, model=model, classes=classes, **options), distill_lr=distill_lr)
         if augment == "none":
-            return made
-        change = fedsol(name, arrays.x_train.shape[-1], black)
-        return replace(made, augment=change, draws=change.draws)
+            return task
+        augmentation = fedsol(name, arrays.x_train.shape[-1], black)
+        return replace(task, augment=augmentation, draws=augmentation.draws)
 
-    task.__doc__ = f"{title}: {catalog()[name].what}."
-    tasks.register(name)(task)
+    factory.__doc__ = f"{title}: {catalog()[name].what}."
+    tasks.register(name)(factory)
 
 
-def _to_rgb(name: str, a: Arrays) -> Arrays:
+def _to_rgb(name: str, a: ArrayDataset) -> ArrayDataset:
     if a.x_train.shape[1] != 1:
-        raise BadInput(f"--task.rgb true: the images of {name} are not grey; leave it out")
+        raise BadInput(f"--task.rgb true: the images of {name} are not grey; remove this flag")
     return replace(a, x_train=np.repeat(a.x_train, 3, axis=1), x_test=np.repeat(a.x_test, 3, axis=1))
 
 

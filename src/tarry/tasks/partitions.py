@@ -1,7 +1,7 @@
-"""Who holds which training examples: one factory for each way of the papers.
+"""Partitions: how training examples are split over clients, with one factory for each scheme of the papers.
 
 A partitioner gets the labels, the natural groups (or None), the number of clients and a generator, and returns one
-list of example numbers for each client. The lists are disjoint. What cannot be done is said with the flag to change.
+list of example indices per client. The lists are disjoint. Errors name the flag to change.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _TINY = np.finfo(np.float64).tiny
 
 @partitions.register("iid")
 def iid() -> Partitioner:
-    """Shuffled and dealt out evenly: sizes differ by at most one."""
+    """Shuffle and split evenly: sizes differ by at most one."""
 
-    def cut(labels: Indices, _groups: Indices | None, n_clients: int, rng: Rng) -> list[Indices]:
+    def partition(labels: Indices, _groups: Indices | None, n_clients: int, rng: Rng) -> list[Indices]:
         _check_clients(n_clients, len(labels))
         return np.array_split(rng.permutation(len(labels)), n_clients)
 
-    return cut
+    return partition
 
 
 @partitions.register(
@@ -43,24 +43,24 @@ def iid() -> Partitioner:
 )
 def dirichlet(
     *,
-    alpha: Annotated[float, "concentration of each client's class distribution; small is skewed"] = 0.1,
-    size: Annotated[int | None, "examples a client; none: as many as all can have"] = None,
+    alpha: Annotated[float, "Concentration of each client's class distribution; small values skew it"] = 0.1,
+    size: Annotated[int | None, "Number of examples per client; none: the most that all clients can have"] = None,
 ) -> Partitioner:
     """Each client's class distribution is drawn from Dir(α); all clients have the same number of examples.
 
         q_k ~ Dir(α, …, α) over the classes          one for each client k
         class of an example of k ~ q_k, the example itself at random and without replacement
 
-    When a class has run out its probability is dropped and the rest renormalised (Hsu et al. 2019, whose α is the
-    sum over classes; here, as in OrthoFL's code, it is the concentration of each class). The clients' places are
-    filled in random order, so that all of them meet the shortage alike; OrthoFL's code also alternates at random.
-    With `size` none, clients get ⌊n / clients⌋ examples and the few left over go to nobody.
+    When a class is exhausted, its probability is set to 0 and the rest is renormalized (Hsu et al. 2019, whose α is
+    the sum over classes; here, as in OrthoFL's code, it is the concentration of each class). The places of the clients
+    are filled in random order, so that a shortage affects all of them equally; OrthoFL's code also alternates at
+    random. With `size` none, clients get ⌊n / clients⌋ examples and the remaining ones are not used.
     """
     _check_alpha(alpha)
     if size is not None and size < 1:
         raise BadInput(f"--partition.size {size}: must be 1 or more")
 
-    def cut(labels: Indices, _groups: Indices | None, n_clients: int, rng: Rng) -> list[Indices]:
+    def partition(labels: Indices, _groups: Indices | None, n_clients: int, rng: Rng) -> list[Indices]:
         n = len(labels)
         _check_clients(n_clients, n)
         each = n // n_clients if size is None else size
@@ -79,14 +79,14 @@ def dirichlet(
             examples[here] = pool[: here.sum()]
         return [examples[places == k] for k in range(n_clients)]
 
-    return cut
+    return partition
 
 
 def _draw_classes(q: Floats, places: Indices, stock: Indices, rng: Rng) -> Indices:
-    """The class of each place in turn, drawn from its client's row of q among the classes not run out by then.
+    """Return the class of each place in turn, drawn from its client's row of q among the classes not exhausted by then.
 
-    Drawn all at once, then put right: the class whose shortage shows first is closed, and the places it has beyond its
-    stock are drawn again without it. Redrawing what is not to be had is the same as renormalising: no bias enters.
+    All classes are drawn at once and then corrected: the class that is exhausted first is closed, and its places beyond
+    the stock are drawn again without it. Redrawing exhausted classes equals renormalizing, so this adds no bias.
     """
     left = q.copy()
     drawn = _draw(left, places, rng)
@@ -101,7 +101,7 @@ def _draw_classes(q: Floats, places: Indices, stock: Indices, rng: Rng) -> Indic
 
 
 def _draw(q: Floats, places: Indices, rng: Rng) -> Indices:
-    """One class for each place, in the proportions of its client's row."""
+    """Draw one class for each place, in the proportions of its client's row."""
     c = q.cumsum(1)
     u = rng.random(len(places))
     return np.asarray(((c / c[:, -1:])[places] <= u[:, None]).sum(1), np.int64)
@@ -112,22 +112,22 @@ def _draw(q: Floats, places: Indices, rng: Rng) -> Indices:
 )
 def lda(
     *,
-    alpha: Annotated[float, "concentration of each class's shares over the clients; small is skewed"] = 0.1,
-    cap: Annotated[bool, "give no more classes to a client that has n / clients examples"] = False,
+    alpha: Annotated[float, "Concentration of each class's shares over the clients; small values skew them"] = 0.1,
+    cap: Annotated[bool, "Give no further classes to a client that has n / clients examples"] = False,
 ) -> Partitioner:
-    """Each class is cut over the clients in proportions drawn from Dir(α); sizes differ, all examples are used.
+    """Split each class over the clients in proportions drawn from Dir(α); sizes differ, all examples are used.
 
         p_c ~ Dir(α, …, α) over the clients          one for each class c; client k gets the share p_c[k] of class c
         p_c[k] ← 0, p_c ← p_c / Σ p_c                with `cap`, where k has n / clients examples or more already
 
-    The cap is in FedSOL's code, not in the text of the paper. Classes are dealt in order of label, so the last ones
-    go to the fewest clients. A client may end with no examples: see --min-samples.
+    The cap is in FedSOL's code, not in the text of the paper. Classes are split in order of label, so the last ones
+    go to the fewest clients. A client may get no examples: see --min-samples.
     """
     _check_alpha(alpha)
 
-    def cut(labels: Indices, _groups: Indices | None, n_clients: int, rng: Rng) -> list[Indices]:
+    def partition(labels: Indices, _groups: Indices | None, n_clients: int, rng: Rng) -> list[Indices]:
         _check_clients(n_clients, len(labels))
-        hands: list[list[Indices]] = [[] for _ in range(n_clients)]
+        parts: list[list[Indices]] = [[] for _ in range(n_clients)]
         sizes = np.zeros(n_clients)
         for pool in _shuffled_classes(labels, rng):
             share = rng.dirichlet(np.full(n_clients, alpha))
@@ -135,24 +135,24 @@ def lda(
                 share = np.where(sizes < len(labels) / n_clients, np.maximum(share, _TINY), 0.0)
             counts = apportion(share, len(pool))
             sizes += counts
-            for hand, piece in zip(hands, np.split(pool, np.cumsum(counts)[:-1]), strict=True):
-                hand.append(piece)
-        return [np.concatenate(hand) for hand in hands]
+            for part, share_of_pool in zip(parts, np.split(pool, np.cumsum(counts)[:-1]), strict=True):
+                part.append(share_of_pool)
+        return [np.concatenate(part) for part in parts]
 
-    return cut
+    return partition
 
 
 @partitions.register("shards", paper="McMahan et al. 2017; FedSOL (4.1)")
-def shards(*, s: Annotated[int, "shards a client; few is skewed"] = 2) -> Partitioner:
-    """Sorted by label, cut into clients × s equal shards, s random shards to each client; equal sizes.
+def shards(*, s: Annotated[int, "Number of shards per client; fewer shards skew the classes more"] = 2) -> Partitioner:
+    """Sort by label, split into clients × s equal shards, give s random shards to each client; equal sizes.
 
-    A shard may straddle two labels, as in McMahan et al. The n mod (clients × s) examples that do not fill a shard,
-    chosen at random, go to nobody.
+    A shard may contain two labels, as in McMahan et al. The n mod (clients × s) examples that do not fill a shard,
+    chosen at random, are not used.
     """
     if s < 1:
         raise BadInput(f"--partition.s {s}: must be 1 or more")
 
-    def cut(labels: Indices, _groups: Indices | None, n_clients: int, rng: Rng) -> list[Indices]:
+    def partition(labels: Indices, _groups: Indices | None, n_clients: int, rng: Rng) -> list[Indices]:
         n, n_shards = len(labels), n_clients * s
         _check_clients(n_clients, n)
         if n_shards > n:
@@ -161,10 +161,10 @@ def shards(*, s: Annotated[int, "shards a client; few is skewed"] = 2) -> Partit
                 " lower it or --clients"
             )
         used = rng.permutation(n)[: n - n % n_shards]
-        pieces = used[np.argsort(labels[used], kind="stable")].reshape(n_shards, -1)
-        return list(pieces[rng.permutation(n_shards)].reshape(n_clients, -1))
+        shard_rows = used[np.argsort(labels[used], kind="stable")].reshape(n_shards, -1)
+        return list(shard_rows[rng.permutation(n_shards)].reshape(n_clients, -1))
 
-    return cut
+    return partition
 
 
 @partitions.register(
@@ -173,18 +173,18 @@ def shards(*, s: Annotated[int, "shards a client; few is skewed"] = 2) -> Partit
 )
 def main_class(
     *,
-    size: Annotated[int | None, "examples a client; none: as many as all can have"] = None,
-    main: Annotated[int, "main classes a client"] = 1,
-    share: Annotated[float, "share of a client's examples that its main classes have together"] = 0.95,
+    size: Annotated[int | None, "Number of examples per client; none: the most that all clients can have"] = None,
+    main: Annotated[int, "Number of main classes per client"] = 1,
+    share: Annotated[float, "Share of a client's examples that belong to its main classes"] = 0.95,
 ) -> Partitioner:
     """Most of a client's examples are of its main class, the rest spread evenly over the others; equal sizes.
 
         main classes together     round(share · size), split equally        1000 → 950; with main 2, share 0.8: 2 × 400
         other classes             the rest, split equally                   50 over 9 → 6 of five classes, 5 of four
 
-    Main classes go round robin over the clients, and so do the odd examples of the rest, beginning with the class after
-    the main ones: CIFAR-10 is used up exactly by 50 clients of 1000, CIFAR-100 by 50 of 1000 with main 2, share 0.8.
-    Counts are exact and no example is used twice; what the data cannot give is refused.
+    Main classes are assigned round robin. The odd examples of the rest are too, beginning with the class after the main
+    ones. 50 clients of 1000 examples use all of CIFAR-10, and all of CIFAR-100 with main 2 and share 0.8. Counts are
+    exact and no example is used twice. A size that the data cannot provide is rejected.
     """
     problems = []
     if size is not None and size < 1:
@@ -196,7 +196,7 @@ def main_class(
     if problems:
         raise BadInput(problems)
 
-    def cut(labels: Indices, _groups: Indices | None, n_clients: int, rng: Rng) -> list[Indices]:
+    def partition(labels: Indices, _groups: Indices | None, n_clients: int, rng: Rng) -> list[Indices]:
         _check_clients(n_clients, len(labels))
         pools = _shuffled_classes(labels, rng)
         if main > len(pools) or (main == len(pools) and share < 1):
@@ -214,11 +214,11 @@ def main_class(
             for k in range(n_clients)
         ]
 
-    return cut
+    return partition
 
 
 def _main_class_counts(each: int, client: int, n_classes: int, *, main: int, share: float) -> Indices:
-    """How many examples of each class a client of `each` examples has."""
+    """Return how many examples of each class a client with `each` examples has."""
     in_main = round(share * each)
     wheel = (client * main + np.arange(n_classes)) % n_classes
     counts = np.empty(n_classes, np.int64)
@@ -228,22 +228,22 @@ def _main_class_counts(each: int, client: int, n_classes: int, *, main: int, sha
 
 
 def _main_class_size(size: int | None, n_clients: int, stock: list[int], *, main: int, share: float) -> int:
-    """`size` if the classes have enough for it, or for None the largest that they have enough for."""
+    """Return `size` if the classes have enough examples for it, or for None the largest possible size."""
 
     def need(each: int) -> Indices:
         rows = [_main_class_counts(each, k, len(stock), main=main, share=share) for k in range(n_clients)]
         return np.asarray(np.sum(rows, 0))
 
-    # each class's need grows with the size, so the sizes that do not fit are all above those that do
+    # the need of each class grows with the size, so a bisection finds the largest size that fits
     sizes = range(1, sum(stock) // n_clients + 1)
     largest = bisect_left(sizes, True, key=lambda each: bool((need(each) > stock).any()))
     if largest == 0:
-        raise BadInput(f"--clients {n_clients}: the classes have too few examples for so many; ask for fewer clients")
+        raise BadInput(f"--clients {n_clients}: the classes have too few examples for so many clients; use fewer")
     if size is not None and size > largest:
         c = int(np.argmax(need(size) - stock))
         raise BadInput(
             f"--partition.size {size}: {n_clients} clients need {need(size)[c]} examples of one class, which has"
-            f" {stock[c]}; at most {largest} a client can be had"
+            f" {stock[c]}; use at most {largest} a client"
         )
     return largest if size is None else size
 
@@ -252,81 +252,82 @@ def _main_class_size(size: int | None, n_clients: int, stock: list[int], *, main
     "proportional", paper="Aggregation on Learnable Manifolds for Asynchronous Federated Optimization (experiments)"
 )
 def proportional() -> Partitioner:
-    """Client k of 1 … K gets a share of all examples in proportion to k (largest remainders), otherwise iid."""
+    """Give client k of 1 … K a share of the examples in proportion to k (largest remainders), otherwise iid."""
 
-    def cut(labels: Indices, _groups: Indices | None, n_clients: int, rng: Rng) -> list[Indices]:
+    def partition(labels: Indices, _groups: Indices | None, n_clients: int, rng: Rng) -> list[Indices]:
         _check_clients(n_clients, len(labels))
         sizes = apportion(np.arange(1, n_clients + 1), len(labels))
         return np.split(rng.permutation(len(labels)), np.cumsum(sizes)[:-1])
 
-    return cut
+    return partition
 
 
 @partitions.register("groups", paper="natural clients, as HAR's subjects in OrthoFL (5.1)")
 def groups() -> Partitioner:
-    """Whole natural groups (people, speakers, devices): one a client in order, or dealt round robin to fewer."""
+    """Whole natural groups (people, speakers, devices): one per client in order, or round robin over fewer clients."""
 
-    def cut(_labels: Indices, groups: Indices | None, n_clients: int, _rng: Rng) -> list[Indices]:
+    def partition(_labels: Indices, groups: Indices | None, n_clients: int, _rng: Rng) -> list[Indices]:
         if groups is None:
             raise BadInput("--partition groups: the task's examples have no natural groups; choose another partition")
         ids, number = np.unique(groups, return_inverse=True)
         _check_clients(n_clients, len(ids), "groups")
         return [np.flatnonzero(number % n_clients == k) for k in range(n_clients)]
 
-    return cut
+    return partition
 
 
 @partitions.register("halves", paper="Orthogonal Calibration for Asynchronous Federated Learning (Fig. 1)")
 def halves() -> Partitioner:
-    """The classes cut into one block a client, each with all examples of its block; two clients have a half each."""
+    """Split the classes into one block per client with all examples of its classes; two clients get a half each."""
 
-    def cut(labels: Indices, _groups: Indices | None, n_clients: int, _rng: Rng) -> list[Indices]:
+    def partition(labels: Indices, _groups: Indices | None, n_clients: int, _rng: Rng) -> list[Indices]:
         classes = np.unique(labels)
         _check_clients(n_clients, len(classes), "classes")
         return [np.flatnonzero(np.isin(labels, block)) for block in np.array_split(classes, n_clients)]
 
-    return cut
+    return partition
 
 
 def at_least(partitioner: Partitioner, minimum: int) -> Partitioner:
-    """The same partitioner with at least `minimum` examples for every client.
+    """Return the same partitioner with at least `minimum` examples for every client.
 
-    Redrawn up to 100 times from the same generator until everybody has enough; if that never happens, the last draw is
-    mended: one at a time, a random example of the client with the most goes to the first client that is short.
+    The partition is redrawn from the same generator up to 100 times until all clients have enough. If that fails,
+    the last one is repaired: one at a time, a random example of the largest client moves to the first client with
+    too few.
     """
     if minimum < 0:
         raise BadInput(f"--min-samples {minimum}: must be 0 or more")
 
-    def cut(labels: Indices, groups: Indices | None, n_clients: int, rng: Rng) -> list[Indices]:
+    def partition(labels: Indices, groups: Indices | None, n_clients: int, rng: Rng) -> list[Indices]:
         for _ in range(_REDRAWS):
             parts = partitioner(labels, groups, n_clients, rng)
-            dealt = sum(map(len, parts))
-            if n_clients * minimum > dealt:
+            assigned = sum(map(len, parts))
+            if n_clients * minimum > assigned:
                 raise BadInput(
                     f"--min-samples {minimum}: {n_clients} clients need {n_clients * minimum} examples, the partition"
-                    f" deals out {dealt} of {len(labels)}; lower it or --clients"
+                    f" assigns {assigned} of {len(labels)}; lower it or --clients"
                 )
             if min(map(len, parts)) >= minimum:
                 return parts
         return _move_to_minimum(parts, minimum, rng)
 
-    return cut
+    return partition
 
 
 def _move_to_minimum(parts: list[Indices], minimum: int, rng: Rng) -> list[Indices]:
-    hands = [p.tolist() for p in parts]
-    sizes = np.array([len(h) for h in hands])
+    lists = [p.tolist() for p in parts]
+    sizes = np.array([len(h) for h in lists])
     for poor in np.flatnonzero(sizes < minimum):
         while sizes[poor] < minimum:
             rich = int(sizes.argmax())
-            hands[poor].append(hands[rich].pop(int(rng.integers(sizes[rich]))))
+            lists[poor].append(lists[rich].pop(int(rng.integers(sizes[rich]))))
             sizes[rich] -= 1
             sizes[poor] += 1
-    return [np.array(h, np.int64) for h in hands]
+    return [np.array(h, np.int64) for h in lists]
 
 
 def _shuffled_classes(labels: Indices, rng: Rng) -> list[Indices]:
-    """The examples of each class that occurs, in order of label, each class shuffled."""
+    """Return the examples of each class that occurs, in order of label, each class shuffled."""
     return [rng.permutation(np.flatnonzero(labels == c)) for c in np.unique(labels)]
 
 
@@ -334,7 +335,7 @@ def _check_clients(n_clients: int, n: int, what: str = "training examples") -> N
     if n_clients < 1:
         raise BadInput(f"--clients {n_clients}: must be 1 or more")
     if n_clients > n:
-        raise BadInput(f"--clients {n_clients}: the task has {n} {what}; ask for at most {n} clients")
+        raise BadInput(f"--clients {n_clients}: the task has {n} {what}; use at most {n} clients")
 
 
 def _check_alpha(alpha: float) -> None:

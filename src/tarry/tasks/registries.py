@@ -1,6 +1,6 @@
-"""The tasks and the partitions by name. A task may also be a file: `--task gait` reads gait.npz from TARRY_DATA.
+"""Registries of tasks and partitions. A file can be a task too: `--task gait` reads gait.npz from TARRY_DATA.
 
-A file gait.jsonl is one of texts.
+A file gait.jsonl is a text task.
 """
 
 from __future__ import annotations
@@ -21,18 +21,19 @@ __all__ = ["find_task", "partitions", "tasks"]
 
 
 class TaskRegistry(Registry[Task]):
-    """Task factories; a name nobody registered is looked for among the .npz and .jsonl files of TARRY_DATA.
+    """Registry of task factories. An unregistered name is looked up among the .npz and .jsonl files of TARRY_DATA.
 
-    A factory that takes `model` and `**options` also takes the options of that model: --task.norm, --task.width.
+    A factory with `model` and `**options` also takes the options of that model: --task.norm, --task.width.
     """
 
     def entry(self, name: str) -> Entry[Task]:
-        """The entry of that name, with the options of its usual model."""
+        """Return the entry of that name, with the options of its default model."""
         entry = self._entry(name)
-        usual = next((p.default for p in entry.params if p.name == "model"), None)
-        return _with_options(entry, usual) if isinstance(usual, str) else entry
+        model = next((p.default for p in entry.params if p.name == "model"), None)
+        return _with_options(entry, model) if isinstance(model, str) else entry
 
     def check(self, name: str, params: Mapping[str, Any] | None = None) -> tuple[Entry[Task], dict[str, Any]]:
+        """Return the entry and its checked parameters, with the options of the model that `params` names."""
         model = (params or {}).get("model")
         if not isinstance(model, str):
             return super().check(name, params)
@@ -47,8 +48,9 @@ class TaskRegistry(Registry[Task]):
             close = near(name, {*registered, *files})
             raise BadInput(
                 f"--task {name}: there is no such task.{close if 'Did you mean' in close else ''}"
-                f" Tasks: {', '.join(registered)}. {where_data_is()} A file NAME.npz or, of texts, NAME.jsonl"
-                " there is --task NAME, one elsewhere --task npz --task.path FILE or --task jsonl --task.path FILE."
+                f" Tasks: {', '.join(registered)}. {where_data_is()} For a file NAME.npz or NAME.jsonl (texts) in that"
+                " folder use --task NAME, for one elsewhere --task npz --task.path FILE or --task jsonl --task.path"
+                " FILE."
             )
         kind = super().entry(files[name].suffix[1:])
         factory = update_wrapper(partial(kind.factory, path=str(files[name])), kind.factory)
@@ -56,18 +58,18 @@ class TaskRegistry(Registry[Task]):
 
 
 class _SingleEntry(Registry[Task]):
-    """A single entry, for its checks."""
+    """Registry with a single entry, used to check its parameters."""
 
     def __init__(self, entry: Entry[Task]):
         super().__init__("task", Task)
-        self._one = entry
+        self._entry = entry
 
     def entry(self, name: str) -> Entry[Task]:  # noqa: ARG002
-        return self._one
+        return self._entry
 
 
 def _with_options(entry: Entry[Task], model: str) -> Entry[Task]:
-    """The entry with the options of `model` among its parameters, where its factory passes them on."""
+    """Return the entry with the options of `model` as additional parameters, if its factory accepts them."""
     kinds = {p.kind for p in inspect.signature(entry.factory).parameters.values()}
     own = {p.name for p in entry.params}
     if "model" not in own or inspect.Parameter.VAR_KEYWORD not in kinds:
@@ -81,5 +83,5 @@ partitions: Registry[Partitioner] = Registry("partition", Callable)
 
 
 def find_task(name: str) -> Entry[Task]:
-    """The task of that name: registered, `file.py:factory`, or a file NAME.npz or NAME.jsonl in TARRY_DATA."""
+    """Return the entry of that task: registered, `file.py:factory`, or a file NAME.npz or NAME.jsonl in TARRY_DATA."""
     return tasks.entry(name)

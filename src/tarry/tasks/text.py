@@ -1,7 +1,7 @@
-"""Text classification: TextCNN on words, or a pretrained encoder of Hugging Face with LoRA on its own tokens.
+"""Text classification: TextCNN on words, or a pretrained Hugging Face encoder with LoRA on its own tokens.
 
-An example is one row of token numbers; its padding, and where the second text of a pair begins, can be read off it.
-Texts are tokenised when the task is built; rows are as long as the longest one, `length` at most.
+An example is one row of token numbers. The row itself shows its padding and where the second text of a pair begins.
+Texts are tokenized when the task is built. Rows are as long as the longest text, at most `length` tokens.
 """
 
 from __future__ import annotations
@@ -18,34 +18,34 @@ from torch.nn.functional import cross_entropy
 
 from ..core.errors import BadInput
 from ..core.task import Task
-from .data import text_sets as text_sets  # fills the catalogue
+from .data import text_sets as text_sets  # fills the catalog
 from .data.text_files import loose_jsonl
-from .data.texts import Text, Texts, load_text, with_test
+from .data.texts import Text, TextDataset, load_text, with_test
 from .models import Build, model_for
 from .models.language import Adapter, classifier, max_length, tokenizer_of
+from .options import FetchFromHub, LoraAlpha, LoraRank, TestSample, TrainingSample
 from .registries import tasks
-from .tokens import Words, check_counts, padded, sample_indices
+from .tokens import Vocabulary, check_counts, pad_rows, sample_indices
 
 __all__ = ["jsonl", "mrpc", "sst2"]
 
-MRPC_VALIDATION = 408  # GLUE's
-SMALL_LR, BERT_LR = 1e-4, 3e-7  # at which FedEcho distils: TextCNN from scratch (as small image models); the paper's
+MRPC_VALIDATION = 408  # pairs, as in GLUE
+SMALL_LR, BERT_LR = 1e-4, 3e-7  # distillation rates: TextCNN trained from scratch; BERT, as in the FedEcho paper
 
-Model = Annotated[str, "textcnn, minilm, distilbert, bert, a folder, or an id of the Hugging Face hub"]
-Length = Annotated[int, "tokens of a text, at most"]
-Lora = Annotated[int, "rank of LoRA's matrices; 0: the whole encoder is trained"]
-Alpha = Annotated[float, "α of LoRA: what its matrices add is scaled by α / rank"]
-Dropout = Annotated[float | None, "of LoRA's inputs; 0: none in the encoder either. none: 0.1, and 0 for textcnn"]
-Vocabulary = Annotated[int, "words of textcnn at most, with three for padding, unknown ones and what is between texts"]
-Limit = Annotated[int | None, "use only so many training examples, drawn at random, for quick runs"]
-Tested = Annotated[int | None, "use only so many test examples, drawn at random"]
-Unlabelled = Annotated[int, "inputs without labels that the server has, drawn at random"]
-FromHub = Annotated[bool, "fetch the set from the Hugging Face hub when it is not in TARRY_DATA"]
+TextModel = Annotated[str, "textcnn, minilm, distilbert, bert, a folder, or an id of the Hugging Face hub"]
+TextLength = Annotated[int, "Maximum number of tokens of a text"]
+TextDropout = Annotated[
+    float | None, "Dropout of LoRA's inputs; 0 also disables the encoder's own. none: 0.1, or 0 for textcnn"
+]
+VocabularySize = Annotated[
+    int, "Maximum vocabulary of textcnn, including three numbers for padding, unknown words and the separator"
+]
+UnlabeledCount = Annotated[int, "Number of inputs without labels that the server has, drawn at random"]
 
 
 @dataclass(frozen=True)
 class _TextSettings:
-    """What a text task's flags say."""
+    """The checked settings of a text task."""
 
     model: str
     length: int
@@ -55,28 +55,28 @@ class _TextSettings:
     vocabulary: int
     limit: int | None
     test: int | None
-    unlabelled: int | None = None
+    unlabeled: int | None = None
 
     def __post_init__(self) -> None:
         check_counts(
-            length=self.length, limit=self.limit, test=self.test, unlabelled=self.unlabelled, vocabulary=self.vocabulary
+            length=self.length, limit=self.limit, test=self.test, unlabeled=self.unlabeled, vocabulary=self.vocabulary
         )
 
 
 def _add(name: str, summary: str, *, length: int) -> None:
-    """Register the task of a text set that has no unlabeled part; `length` is the default of --task.length."""
+    """Register the task of a text set that has no unlabeled part. `length` is the default of --task.length."""
 
     def task(
         *,
-        model: Model = "textcnn",
-        length: Length = length,
-        lora: Lora = 8,
-        alpha: Alpha = 16.0,
-        dropout: Dropout = None,
-        vocabulary: Vocabulary = 24790,
-        limit: Limit = None,
-        test: Tested = None,
-        hub: FromHub = False,
+        model: TextModel = "textcnn",
+        length: TextLength = length,
+        lora: LoraRank = 8,
+        alpha: LoraAlpha = 16.0,
+        dropout: TextDropout = None,
+        vocabulary: VocabularySize = 24790,
+        limit: TrainingSample = None,
+        test: TestSample = None,
+        hub: FetchFromHub = False,
     ) -> Task:
         settings = _TextSettings(model, length, lora, alpha, dropout, vocabulary, limit, test)
         return _task(name, load_text(name, hub=hub), settings)
@@ -87,104 +87,106 @@ def _add(name: str, summary: str, *, length: int) -> None:
 
 _add(
     "20newsgroups",
-    """20 Newsgroups: which group a post was sent to; header, signature and quotes are cut away.
+    """20 Newsgroups: classify posts by newsgroup; header, signature and quotes are removed.
 
-    OrthoFL's is --task.model distilbert --task.length 512 (LoRA r = 8, α = 16, dropout 0.1: the defaults); --task.model
+    OrthoFL uses --task.model distilbert --task.length 512 (LoRA r = 8, α = 16, dropout 0.1: the defaults). The model
     minilm can be installed by pip.
     """,
     length=128,
 )
 _add(
     "ag_news",
-    "AG_NEWS: world, sports, business or technology; textcnn is Fed-OGD's model, of its size in bytes.",
+    "AG_NEWS: classify news as world, sports, business or technology. Fed-OGD's model is textcnn at its default size.",
     length=64,
 )
-_add("banking77", "Banking77: which of 77 things a bank's customer wants.", length=64)
+_add("banking77", "Banking77: classify questions of a bank's customers by 77 intents.", length=64)
 
 
 @tasks.register("mrpc")
 def mrpc(
     *,
-    model: Model = "textcnn",
-    length: Length = 128,
-    lora: Lora = 8,
-    alpha: Alpha = 16.0,
-    dropout: Dropout = None,
-    vocabulary: Vocabulary = 24790,
-    limit: Limit = None,
-    test: Tested = None,
+    model: TextModel = "textcnn",
+    length: TextLength = 128,
+    lora: LoraRank = 8,
+    alpha: LoraAlpha = 16.0,
+    dropout: TextDropout = None,
+    vocabulary: VocabularySize = 24790,
+    limit: TrainingSample = None,
+    test: TestSample = None,
     validation: Annotated[
-        int, "training pairs held out to test on, where the files have no validation set; 0: the test pairs are"
+        int, "Number of training pairs held out for testing if there is no validation set; 0: use the test pairs"
     ] = MRPC_VALIDATION,
-    unlabelled: Unlabelled = 100,
-    hub: FromHub = False,
+    unlabeled: UnlabeledCount = 100,
+    hub: FetchFromHub = False,
 ) -> Task:
-    """MRPC: whether two sentences say the same; the test pairs, without labels, are what a server distils on.
+    """MRPC: whether two sentences have the same meaning. The unlabeled test pairs are the server's distillation inputs.
 
-    As FedEcho has it: tested on the validation set (GLUE's own or as many pairs, the same for every seed), 100 test
-    pairs unlabelled. Its model is --task.model bert --task.lora 0.
+    As in FedEcho, the test set is GLUE's validation set (or as many training pairs, the same for every seed), and 100
+    test pairs are unlabeled inputs. FedEcho's model is --task.model bert --task.lora 0.
     """
     texts = load_text("mrpc", hub=hub)
     if not texts.has_validation and not 0 <= validation < len(texts.train):
         raise BadInput(f"--task.validation {validation}: must be from 0 to {len(texts.train) - 1}")
     if not texts.has_validation and validation:
         texts = with_test(texts, validation)
-    return _task("mrpc", texts, _TextSettings(model, length, lora, alpha, dropout, vocabulary, limit, test, unlabelled))
+    return _task("mrpc", texts, _TextSettings(model, length, lora, alpha, dropout, vocabulary, limit, test, unlabeled))
 
 
 @tasks.register("sst2")
 def sst2(
     *,
-    model: Model = "textcnn",
-    length: Length = 64,
-    lora: Lora = 8,
-    alpha: Alpha = 16.0,
-    dropout: Dropout = None,
-    vocabulary: Vocabulary = 24790,
-    limit: Limit = None,
-    test: Tested = None,
-    unlabelled: Unlabelled = 100,
-    hub: FromHub = False,
+    model: TextModel = "textcnn",
+    length: TextLength = 64,
+    lora: LoraRank = 8,
+    alpha: LoraAlpha = 16.0,
+    dropout: TextDropout = None,
+    vocabulary: VocabularySize = 24790,
+    limit: TrainingSample = None,
+    test: TestSample = None,
+    unlabeled: UnlabeledCount = 100,
+    hub: FetchFromHub = False,
 ) -> Task:
     """SST-2: whether a phrase of a film review is positive; tested on GLUE's validation set."""
-    how = _TextSettings(model, length, lora, alpha, dropout, vocabulary, limit, test, unlabelled)
-    return _task("sst2", load_text("sst2", hub=hub), how)
+    settings = _TextSettings(model, length, lora, alpha, dropout, vocabulary, limit, test, unlabeled)
+    return _task("sst2", load_text("sst2", hub=hub), settings)
 
 
 @tasks.register("jsonl")
 def jsonl(
     *,
-    path: Annotated[str, "the .jsonl file"],
-    model: Model = "textcnn",
-    length: Length = 128,
-    lora: Lora = 8,
-    alpha: Alpha = 16.0,
-    dropout: Dropout = None,
-    vocabulary: Vocabulary = 24790,
-    limit: Limit = None,
-    test: Tested = None,
-    unlabelled: Unlabelled = 100,
+    path: Annotated[str, "Path of the .jsonl file"],
+    model: TextModel = "textcnn",
+    length: TextLength = 128,
+    lora: LoraRank = 8,
+    alpha: LoraAlpha = 16.0,
+    dropout: TextDropout = None,
+    vocabulary: VocabularySize = 24790,
+    limit: TrainingSample = None,
+    test: TestSample = None,
+    unlabeled: UnlabeledCount = 100,
 ) -> Task:
-    """Any .jsonl file of texts: an object a line with split (train, test, validation), y, and text, or s1 and s2.
+    """Any .jsonl file of texts: one object per line with split (train, test, validation), y, and text, or s1 and s2.
 
-    Classes are names, or numbers from 0 up. Where there is a validation part it is what is tested on, and the texts of
-    the test part, whose y may be null, are without labels, as in GLUE.
+    Classes are names or numbers from 0 up. If there is a validation split, it is the test set, and the texts of the
+    test split (whose y may be null) are unlabeled inputs, as in GLUE.
     """
-    file, how = (
+    file, settings = (
         Path(path).expanduser(),
-        _TextSettings(model, length, lora, alpha, dropout, vocabulary, limit, test, unlabelled),
+        _TextSettings(model, length, lora, alpha, dropout, vocabulary, limit, test, unlabeled),
     )
-    return _task(file.stem, loose_jsonl(file, f"--task.path {path}"), how)
+    return _task(file.stem, loose_jsonl(file, f"--task.path {path}"), settings)
 
 
-def _task(name: str, texts: Texts, how: _TextSettings) -> Task:
-    train, test = sample_indices(len(texts.train), how.limit), sample_indices(len(texts.test), how.test)
+def _task(name: str, texts: TextDataset, settings: _TextSettings) -> Task:
+    train, test = sample_indices(len(texts.train), settings.limit), sample_indices(len(texts.test), settings.test)
     if not len(test):
         raise BadInput(f"--task {name}: the set has no test examples (split 'test' or 'validation')")
-    others = sample_indices(len(texts.unlabeled), how.unlabelled, 1)
-    sets = [[texts.train[i] for i in train], [texts.test[i] for i in test], [texts.unlabeled[i] for i in others]]
-    classes, small = len(texts.classes), how.model == "textcnn"
-    (x, x_test, x_other), build = _textcnn_rows(sets, classes, how) if small else _encoder_rows(sets, classes, how)
+    unlabeled = sample_indices(len(texts.unlabeled), settings.unlabeled, 1)
+    sets = [[texts.train[i] for i in train], [texts.test[i] for i in test], [texts.unlabeled[i] for i in unlabeled]]
+    classes, small = len(texts.classes), settings.model == "textcnn"
+    (x, x_test, x_other), build = (
+        _textcnn_rows(sets, classes, settings) if small else _encoder_rows(sets, classes, settings)
+    )
     return Task(
         name,
         model=build,
@@ -196,26 +198,26 @@ def _task(name: str, texts: Texts, how: _TextSettings) -> Task:
     )
 
 
-def _textcnn_rows(sets: Sequence[list[Text]], classes: int, how: _TextSettings) -> tuple[list[Tensor], Build]:
-    words = Words(sets[0], how.length, how.vocabulary)
+def _textcnn_rows(sets: Sequence[list[Text]], classes: int, settings: _TextSettings) -> tuple[list[Tensor], Build]:
+    words = Vocabulary(sets[0], settings.length, settings.vocabulary)
     rows = _pad_to_longest([words.rows(texts) for texts in sets], 0, least=_MIN_LENGTH)
-    build = model_for("textcnn", rows[0].shape[1:], classes, vocabulary=len(words), dropout=how.dropout)
+    build = model_for("textcnn", rows[0].shape[1:], classes, vocabulary=len(words), dropout=settings.dropout)
     return rows, build
 
 
-_MIN_LENGTH = 5  # textcnn's widest convolution
+_MIN_LENGTH = 5  # tokens, the width of textcnn's widest convolution
 
 
-def _encoder_rows(sets: Sequence[list[Text]], classes: int, how: _TextSettings) -> tuple[list[Tensor], Build]:
-    adapter = Adapter(how.lora, how.alpha, 0.1 if how.dropout is None else how.dropout)
-    most = max_length(how.model)
-    if most is not None and how.length > most:
-        raise BadInput(f"--task.length {how.length}: --task.model {how.model} reads at most {most} tokens")
-    tokenizer = tokenizer_of(how.model)
+def _encoder_rows(sets: Sequence[list[Text]], classes: int, settings: _TextSettings) -> tuple[list[Tensor], Build]:
+    adapter = Adapter(settings.lora, settings.alpha, 0.1 if settings.dropout is None else settings.dropout)
+    most = max_length(settings.model)
+    if most is not None and settings.length > most:
+        raise BadInput(f"--task.length {settings.length}: --task.model {settings.model} reads at most {most} tokens")
+    tokenizer = tokenizer_of(settings.model)
     pad = _first_number(tokenizer.pad_token_id, tokenizer.eos_token_id)
-    rows = _pad_to_longest([_tokenize_texts(tokenizer, texts, how.length) for texts in sets], pad)
+    rows = _pad_to_longest([_tokenize_texts(tokenizer, texts, settings.length) for texts in sets], pad)
     separator = tokenizer.sep_token_id
-    return rows, partial(classifier, how.model, classes, adapter, pad=pad, separator=separator)
+    return rows, partial(classifier, settings.model, classes, adapter, pad=pad, separator=separator)
 
 
 def _first_number(*candidates: int | None) -> int:
@@ -223,30 +225,29 @@ def _first_number(*candidates: int | None) -> int:
 
 
 def _tokenize_texts(tokenizer: Any, texts: list[Text], length: int) -> list[list[int]]:
-    """The numbers of every text; of two, as a pair."""
+    """Return the token numbers of each text; two texts are encoded as a pair."""
     first, second = [t if isinstance(t, str) else t[0] for t in texts], [t[1] for t in texts if not isinstance(t, str)]
-    begun = first if second else [_leading_words(t, length * _LETTERS_PER_TOKEN) for t in first]
-    rows = _tokenize(tokenizer, begun, second, length)
-    short = [i for i, row in enumerate(rows) if len(row) < length and begun[i] is not first[i]]
+    leading = first if second else [_leading_words(t, length * _LETTERS_PER_TOKEN) for t in first]
+    rows = _tokenize(tokenizer, leading, second, length)
+    short = [i for i, row in enumerate(rows) if len(row) < length and leading[i] is not first[i]]
     for i, row in zip(short, _tokenize(tokenizer, [first[i] for i in short], [], length), strict=True):
         rows[i] = row
     return rows
 
 
-_LETTERS_PER_TOKEN = (
-    12  # of a text for a token wanted: most have fewer a token, and nobody need look at more of a long text
-)
+#: letters read per token wanted, so that long texts are not tokenized whole; most texts need fewer
+_LETTERS_PER_TOKEN = 12
 
 
 def _leading_words(text: str, letters: int) -> str:
-    """So many letters of it, and no broken word."""
+    """Return at most this many letters of the text, cut at the end of a word."""
     return text if len(text) <= letters else text[:letters].rpartition(" ")[0]
 
 
 def _tokenize(tokenizer: Any, first: list[str], second: list[str], length: int) -> list[list[int]]:
     if not first:
         return []
-    made = tokenizer(
+    encoded = tokenizer(
         first,
         second or None,
         truncation=True,
@@ -254,11 +255,11 @@ def _tokenize(tokenizer: Any, first: list[str], second: list[str], length: int) 
         return_attention_mask=False,
         return_token_type_ids=False,
     )
-    rows: list[list[int]] = made["input_ids"]
+    rows: list[list[int]] = encoded["input_ids"]
     return rows
 
 
 def _pad_to_longest(sets: Sequence[list[list[int]]], pad: int, least: int = 1) -> list[Tensor]:
-    """Every set's rows in the width of the longest of all."""
+    """Return the rows of every set, padded to the longest row of all sets."""
     width = max(least, *(len(row) for rows in sets for row in rows))
-    return [padded(rows, pad, width) for rows in sets]
+    return [pad_rows(rows, pad, width) for rows in sets]

@@ -48,10 +48,10 @@ def build_module(task: Task, *, seed: int, dtype: torch.dtype) -> nn.Module:
 class FlatModel:
     """A module over a flat vector: `ClientModel` for one client at a time, and evaluation."""
 
-    def __init__(self, module: nn.Module, layout: Layout, task: Task, optimiser: Optimizer, *, bf16: bool = False):
+    def __init__(self, module: nn.Module, layout: Layout, task: Task, optimizer: Optimizer, *, bf16: bool = False):
         self.module, self.layout, self.task, self.task_loss = module.train(), layout, task, task.loss
         self._bf16 = bf16
-        self.use(optimiser)
+        self.use(optimizer)
         first = next(p for p in module.parameters() if p.requires_grad)
         self.flat = layout.read(module, first.dtype)
         self._trained = self.flat[: layout.n_params]
@@ -93,9 +93,9 @@ class FlatModel:
         for buffer, first in self.counters:
             buffer.copy_(first)
 
-    def use(self, optimiser: Optimizer) -> None:
+    def use(self, optimizer: Optimizer) -> None:
         """Set the optimizer."""
-        self.optimiser, self.init, self.apply_gradient = optimiser, optimiser.init, optimiser.apply_gradient
+        self.optimizer, self.init, self.apply_gradient = optimizer, optimizer.init, optimizer.apply_gradient
 
     def begin_step(self, noise: int | None, step: int = 0, lap: int = 0) -> None:
         """Set the step of the visit, of which dropout is a function."""

@@ -25,10 +25,10 @@ class FlatServerModel:
         task = model.task
         assert task.unlabeled is not None
         if not len(task.unlabeled):
-            raise BadInput("--unlabelled: there are no inputs in it")
+            raise BadInput("--unlabeled: there are no inputs in it")
         model.module.eval()
         self._model = model
-        self.inputs, self.mask, self.distil_lr = task.unlabeled, task.unlabeled_mask, task.distill_lr
+        self.inputs, self.mask, self.distill_lr = task.unlabeled, task.unlabeled_mask, task.distill_lr
 
     @torch.no_grad()
     def outputs(self, vec: Tensor, x: Tensor, /) -> Tensor:

@@ -27,7 +27,7 @@ __all__ = ["BatchIterator", "LocalWork", "train"]
 class LocalWork:
     """The work of a visit: epochs over the client's data or a number of steps, and the batch size (None = all)."""
 
-    optimiser: Optimizer
+    optimizer: Optimizer
     epochs: int | None = 1
     steps: int | None = None
     batch: int | None = None

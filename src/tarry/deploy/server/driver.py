@@ -261,7 +261,7 @@ class Driver:
             return
         fields = [(k[:40], v) for k, v in list(reply.fields.items())[:16] if isinstance(v, int | float)]
         metrics = {k: float(v) for k, v in fields if isfinite(v)}
-        self.state.commit({"op": "heard", "t": now, "client": client, "metrics": metrics})
+        self.state.commit({"op": "client_eval", "t": now, "client": client, "metrics": metrics})
 
     def _decode(self, ticket: OpenTicket, reply: Reply) -> _Arrival:
         if reply.error is not None:
@@ -271,8 +271,8 @@ class Driver:
             decoded = self.protocol.decode_reply(reply, self.engine.server.tickets[ticket.number])
         except Rejected as e:
             about = {"client": ticket.client, "node": reply.node, "ticket": ticket.number}
-            self.log_problem("an answer was refused", why=str(e), rejected=True, **about)
-            return _Arrival(ticket, why="refused")
+            self.log_problem("an answer was rejected", why=str(e), rejected=True, **about)
+            return _Arrival(ticket, why="rejected")
         return _Arrival(ticket, decoded, "" if decoded.result.finite else "not finite", reply.nbytes)
 
     # -- instants
@@ -302,13 +302,22 @@ class Driver:
             if arrival.why != _EARLIER_RUN:
                 self._backed_off[ticket.client] = time + self.deadlines.record_failure(ticket.client)
             self.log_problem("a ticket brought nothing", why=arrival.why, **about)
-            self.state.commit({"op": "refused" if arrival.why == "not finite" else "lost", **row, "why": arrival.why})
+            self.state.commit({"op": "rejected" if arrival.why == "not finite" else "lost", **row, "why": arrival.why})
             return
         digest = hashlib.blake2b(reply.result.delta.numpy().tobytes(), digest_size=8).hexdigest()
         if reply.memory_lost:
             self.log_problem("a client has forgotten what it kept", **about)
-        took = reply.took if reply.took is not None and 0 <= reply.took <= time - ticket.time else None
-        more = {"took": took, "keeps": reply.keeps_memory, "forgot": reply.memory_lost, "digest": digest}
+        took = (
+            reply.train_seconds
+            if reply.train_seconds is not None and 0 <= reply.train_seconds <= time - ticket.time
+            else None
+        )
+        more = {
+            "train_seconds": took,
+            "keeps_memory": reply.keeps_memory,
+            "memory_lost": reply.memory_lost,
+            "digest": digest,
+        }
         self.state.accept({**row, **more}, reply)
 
     def _send(self, tickets: list[OpenTicket]) -> None:
@@ -325,7 +334,7 @@ class Driver:
             [t.number, i or "", request.node, round(now + self.deadlines.deadline(t.client), 3), request.nbytes]
             for t, i, request in zip(tickets, ids, requests, strict=True)
         ]
-        self.state.commit({"op": "sent", "run": self.grid.run, "letters": sent})
+        self.state.commit({"op": "sent", "run": self.grid.run, "requests": sent})
 
     # -- scores
 

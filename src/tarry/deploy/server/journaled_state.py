@@ -101,7 +101,7 @@ class JournaledState:
         """End an instant; its tickets are in the journal before a client is sent one."""
         tickets = [ticket for ticket, _ in self.engine.end_instant(time, changes)]
         handed = [[t.number, t.client, t.visit, OpenTickets.new_token()] for t in tickets]
-        row = {"op": "close", "t": time, "changes": [list(c) for c in changes], "handed": handed}
+        row = {"op": "close", "t": time, "changes": [list(c) for c in changes], "handouts": handed}
         self.journal.append(row)
         self._publish()
         self._recorder.flush()
@@ -127,19 +127,19 @@ class JournaledState:
             stats.name, stats.node = row["name"], row["node"]
         elif op == "update":
             self._apply_update(row, reply)
-        elif op in ("lost", "refused"):
+        elif op in ("lost", "rejected"):
             ticket = self._close_ticket(row)
             self.stats[ticket.client].failed[row["why"]] += 1
-            engine.lose(row["t"], ticket.number, rejected=op == "refused")
+            engine.lose(row["t"], ticket.number, rejected=op == "rejected")
         elif op == "close":
             tickets = [t for t, _ in engine.end_instant(row["t"], [(c, joins) for c, joins in row["changes"]])]
-            assert [[t.number, t.client, t.visit] for t in tickets] == [h[:3] for h in row["handed"]], "another run"
+            assert [[t.number, t.client, t.visit] for t in tickets] == [h[:3] for h in row["handouts"]], "another run"
             self._open_handed(row)
         elif op == "sent":
             self._apply_sent(row)
         elif op == "score":
             engine.score(row["t"], row["accuracy"], row["loss"])
-        elif op == "heard":
+        elif op == "client_eval":
             engine.on_client_eval(row["t"], row["client"], row["metrics"])
         elif op == "end":
             self.ended, engine.in_instant = row["why"], False
@@ -162,25 +162,25 @@ class JournaledState:
         self._updates_since_checkpoint.add(ticket.number)
         receipt = self.engine.accept(row["t"], ticket.number, result, nbytes=row["bytes"])
         assert receipt.accepted, "results that are not finite have rows of their own"
-        if row["keeps"]:
+        if row["keeps_memory"]:
             self.memory_visits[ticket.client] = ticket.visit
         seconds = row["t"] - ticket.time
         self.deadlines.record_duration(ticket.client, seconds)
         stats = self.stats[ticket.client]
         stats.updates += 1
         stats.seconds += seconds
-        stats.worked += row["took"] or 0.0
+        stats.train_seconds += row["train_seconds"] or 0.0
         stats.staleness += receipt.staleness
         stats.bytes_up += row["bytes"]
-        stats.forgot += row["forgot"]
+        stats.memory_lost += row["memory_lost"]
 
     def _open_handed(self, row: Row) -> None:
-        for number, client, visit, token in row["handed"]:
+        for number, client, visit, token in row["handouts"]:
             self.open_tickets.put(OpenTicket(number, client, visit, token, row["t"]))
-            self.stats[client].handed += 1
+            self.stats[client].handouts += 1
 
     def _apply_sent(self, row: Row) -> None:
-        for number, request, node, due, nbytes in row["letters"]:
+        for number, request, node, due, nbytes in row["requests"]:
             ticket = self.open_tickets[number]
             self.open_tickets.put(replace(ticket, request=request, node=node, run=row["run"], due=due))
             self.engine.bytes_down += nbytes

@@ -171,7 +171,7 @@ class Registration:
         log.info("client %d is %r at node %d", place, name, node)
 
     def _reject(self, now: float, node: int, why: Rejected) -> None:
-        self._log_problem("a client was refused", why=str(why), rejected=True, node=node)
+        self._log_problem("a client was rejected", why=str(why), rejected=True, node=node)
         self._retry_later(now, node)
 
     def _retry_later(self, now: float, node: int) -> None:

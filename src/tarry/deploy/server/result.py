@@ -20,9 +20,9 @@ def so_far(driver: Driver, built: BuiltRun) -> Result:
         built,
         driver.engine,
         wall_s=max(0.0, time.time() - driver.state.began),
-        remarks=[*built.notices, f"a real federation{'' if over else ', not over yet'}: time is the wall clock's"],
+        warnings=[*built.notices, f"a real federation{'' if over else ', not over yet'}: time is the wall clock's"],
         clock="wall",
-        trained="trained by clients over Flower",
+        executor_info="trained by clients over Flower",
         out=driver.folder,
     )
 

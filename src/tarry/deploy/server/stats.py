@@ -22,15 +22,15 @@ class ClientStats:
 
     name: str = ""
     node: int = 0
-    handed: int = 0  # tickets
+    handouts: int = 0  # tickets
     updates: int = 0
     seconds: float = 0.0  # of its updates, from hand-out to arrival
-    worked: float = 0.0  # of these, what it reports as training
+    train_seconds: float = 0.0  # of these, what it reports as training
     staleness: int = 0  # sum over its updates
     bytes_up: int = 0
     bytes_down: int = 0
     late: int = 0  # replies that came after their deadline
-    forgot: int = 0  # visits whose memory was lost
+    memory_lost: int = 0  # visits whose memory was lost
     failed: Counter[str] = field(default_factory=Counter)  # lost and rejected, by reason
     last: float | None = None  # time of its last reply or failure
 
@@ -52,14 +52,14 @@ class FederationStats:
 
     def save(self) -> dict[str, Any]:
         clients = {c: {**asdict(s), "failed": dict(s.failed)} for c, s in self.clients.items()}
-        return {"clients": clients, "refused": dict(self.rejected)}
+        return {"clients": clients, "rejected": dict(self.rejected)}
 
     def load(self, saved: Mapping[str, Any]) -> None:
         self.clients = {c: ClientStats(**{**s, "failed": Counter(s["failed"])}) for c, s in saved["clients"].items()}
-        self.rejected = Counter(saved["refused"])
+        self.rejected = Counter(saved["rejected"])
 
     def write(self, path: Path, more: Mapping[str, Any]) -> None:
         """Write the statistics and `more` as JSON, for `tarry federation status`."""
         saved = self.save()
         clients = [{"client": c, **s} for c, s in sorted(saved["clients"].items())]
-        write_atomic(path, json.dumps({**more, "clients": clients, "refused": saved["refused"]}, indent=1).encode())
+        write_atomic(path, json.dumps({**more, "clients": clients, "rejected": saved["rejected"]}, indent=1).encode())

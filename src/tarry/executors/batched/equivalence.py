@@ -55,7 +55,7 @@ def check_equivalence(
     task = replace(model.task, clients=shards, train=None, test=None, unlabeled=None, unlabeled_mask=None)
     try:
         module = copy.deepcopy(model.module).to("cpu", _EXACT)
-        own = FlatModel(module, model.layout, task, work.optimiser)
+        own = FlatModel(module, model.layout, task, work.optimizer)
         if _BACK * _BATCH * _seconds(own, shards[0][0][:1]) > _LONG:
             return False
         given = list(_visits(jobs, len(shards)))

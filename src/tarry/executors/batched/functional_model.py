@@ -46,7 +46,7 @@ class FunctionalModel:
         module: nn.Module,
         layout: Layout,
         task: Task,
-        optimiser: Optimizer,
+        optimizer: Optimizer,
         head: nn.Module | None,
         *,
         bf16: bool = False,
@@ -66,13 +66,13 @@ class FunctionalModel:
         self._stat_sizes = [b.stop - b.start for b in layout.stats] + [b.numel() for b in counters.values()]
         self.counts = torch.tensor([float(b) for b in counters.values()])  # what statistics have behind them, at first
         self._counters = {n: b for n, b in whole.items() if n not in counters}
-        self.use(optimiser)
+        self.use(optimizer)
         self._sent = self.stats = torch.empty(0)
         self._mask: Tensor | None = None
 
-    def use(self, optimiser: Optimizer) -> None:
-        """Descend by this optimiser from now on."""
-        self.optimiser, self.init, self.apply_gradient = optimiser, optimiser.init, optimiser.apply_gradient
+    def use(self, optimizer: Optimizer) -> None:
+        """Descend by this optimizer from now on."""
+        self.optimizer, self.init, self.apply_gradient = optimizer, optimizer.init, optimizer.apply_gradient
 
     def begin_step(
         self, sent: Tensor, stats: Tensor, mask: Tensor | None = None, key: Tensor | None = None, lap: int = 0

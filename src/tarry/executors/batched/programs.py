@@ -90,7 +90,7 @@ class ProgramCache:
         self,
         model: FunctionalModel,
         rule: LocalRule,
-        optimiser: Optimizer,
+        optimizer: Optimizer,
         x: Tensor,
         y: Tensor,
         *,
@@ -98,7 +98,7 @@ class ProgramCache:
         compiled: bool = False,
         own_conv: str = "",  # language of our own convolution kernels: Triton, numba or none
     ):
-        self._model, self._rule, self._optimiser, self._x, self._y = model, rule, optimiser, x, y
+        self._model, self._rule, self._optimizer, self._x, self._y = model, rule, optimizer, x, y
         self._rated, self._compiled, self._own_conv = rated, compiled, own_conv
         self._ones: dict[Hashable, TracedStep] = {}
         self._for_many: dict[Hashable, GraphModule] = {}
@@ -172,8 +172,8 @@ class ProgramCache:
 
     def _context(self, context: RecordSpec, stays: Sequence[Tensor]) -> Any:
         if self._rated:
-            assert self._optimiser.at is not None
-            self._model.use(self._optimiser.at(stays[1]))
+            assert self._optimizer.at is not None
+            self._model.use(self._optimizer.at(stays[1]))
         return context.filled(stays[1 + self._rated :])
 
     def _program(
@@ -255,7 +255,7 @@ class ProgramCache:
         try:
             graph = trace_function(tensors_alone, rows)
         finally:
-            self._model.use(self._optimiser)
+            self._model.use(self._optimizer)
         of_same_kind = [k for k in self._ones if k[:2] == key[:2]]  # type: ignore[index]
         if len(of_same_kind) >= _MOST_FORMS:
             raise NotStackable("its state changes at every step in something that is no tensor")

@@ -63,7 +63,7 @@ class PreparedJob(NamedTuple):
     tensors: list[Tensor]
     examples: tuple[int, int, int]  # number, offset of the first, key of their order
     noise: int  # the key of dropout
-    optimiser: Optimizer
+    optimizer: Optimizer
 
 
 class Group(NamedTuple):
@@ -109,12 +109,12 @@ class BatchedTrainer:
         self._longest = max(b - a for a, b in pairwise(self._offsets))
         self._masked = compiled and self.masks
         self._functional = FunctionalModel(
-            model.module, model.layout, model.task, work.optimiser, model.head, bf16=bf16, channels_last=channels_last
+            model.module, model.layout, model.task, work.optimizer, model.head, bf16=bf16, channels_last=channels_last
         )
         self._steps = ProgramCache(
             self._functional,
             rule,
-            work.optimiser,
+            work.optimizer,
             x,
             y,
             rated=work.optimizer_at is not None,
@@ -173,10 +173,10 @@ class BatchedTrainer:
         )
         start, context = check_rule_output(self._rule, "begin", self._rule.begin(brief), 2)
         form, tensors = flatten(context)
-        optimiser = work.optimiser if work.optimizer_at is None else work.optimizer_at(job.version)
+        optimizer = work.optimizer if work.optimizer_at is None else work.optimizer_at(job.version)
         examples = (n, offset, rng.key(self._seed, Stream.ORDER, *who))
         noise = rng.key(self._seed, Stream.DROPOUT, *who)
-        return PreparedJob(job, brief, start, context, form, tensors, examples, noise, optimiser)
+        return PreparedJob(job, brief, start, context, form, tensors, examples, noise, optimizer)
 
     def _groups(self, visits: Sequence[PreparedJob]) -> Iterator[Group]:
         """Yield the stacks, those with many steps first, spread over the lanes."""
@@ -232,7 +232,7 @@ class BatchedTrainer:
         as_received = all(v.start is v.brief.weights for v in filled)
         stays = [starts if as_received else self._to_inner(torch.stack([v.brief.weights for v in filled]))]
         if self._work.optimizer_at is not None:
-            stays.append(starts.new_tensor([v.optimiser.lr for v in filled]))
+            stays.append(starts.new_tensor([v.optimizer.lr for v in filled]))
         stays += [self._to_inner(torch.stack(column)) for column in zip(*(v.tensors for v in filled), strict=True)]
         stats = torch.cat([starts[:, n:], self._functional.counts.to(starts).expand(len(filled), -1)], 1)
         changes = [starts[:, :n].contiguous(), stats, starts.new_zeros(len(filled))]
@@ -283,7 +283,7 @@ class BatchedTrainer:
         losses = totals.tolist()
         found = []
         for c, v in enumerate(members):
-            own = stack.state.filled([t[c] for t in state], instead={Optimizer: v.optimiser})
+            own = stack.state.filled([t[c] for t in state], instead={Optimizer: v.optimizer})
             out = check_rule_output(self._rule, "finish", self._rule.finish(ends[c], v.context, own))
             delta = ends[c] - v.brief.weights if out.delta is None else _own(out.delta)
             found.append((delta, out))
@@ -302,8 +302,8 @@ def why_not_stackable(model: FlatModel, work: LocalWork) -> str | None:
     shapes = set() if isinstance(given, Shards) else {(x.shape[1:], y.shape[1:], x.dtype, y.dtype) for x, y in given}
     if len(shapes) > 1:
         return "clients' examples have different shapes"
-    if work.optimizer_at is not None and work.optimiser.at is None:
-        return "the optimiser's rate cannot be a tensor"
+    if work.optimizer_at is not None and work.optimizer.at is None:
+        return "the optimizer's rate cannot be a tensor"
     return None
 
 

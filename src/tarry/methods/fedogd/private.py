@@ -57,7 +57,7 @@ class PrivateClient(LocalRule):
         return start, {**context, "origin": origin, "n_params": n, **before}
 
     def init(self, w: Tensor, context: Context, model: ClientModel) -> Any:
-        return self.rule.init(w, context, model), model.optimiser
+        return self.rule.init(w, context, model), model.optimizer
 
     def step(
         self, w: Tensor, batch: Examples, context: Context, state: Any, model: ClientModel

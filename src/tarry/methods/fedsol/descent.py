@@ -80,7 +80,7 @@ class ProximalDescent(ProximalRule):
         return visit.weights, {"w_g": w_g, "n_steps": visit.n_steps, **self.proximal.begin(visit)}
 
     def init(self, w: Tensor, context: Context, model: ClientModel) -> Any:  # noqa: ARG002
-        return StepState(model.init(w), True, w.new_zeros(2) if self.diagnose else None, model.optimiser)
+        return StepState(model.init(w), True, w.new_zeros(2) if self.diagnose else None, model.optimizer)
 
     def step(
         self, w: Tensor, batch: Examples, context: Context, state: Any, model: ClientModel
@@ -115,8 +115,8 @@ class PerturbedDescent(ProximalDescent):
 
     follows_proximal: ClassVar[bool] = True  # whether weights are perturbed along g_p alone
 
-    def check(self, layout: Layout, optimiser: Optimizer) -> None:
-        super().check(layout, optimiser)
+    def check(self, layout: Layout, optimizer: Optimizer) -> None:
+        super().check(layout, optimizer)
         self.perturb.layers(layout)
         if self.perturb.region == "head" and self.follows_proximal and not self.proximal.reaches_head:
             raise BadInput(

@@ -40,7 +40,7 @@ PAPER: dict[str, Any] = {
         "updates": 2000,
         "epochs": 5,
         "batch": 128,
-        "optimiser": "adam",
+        "optimizer": "adam",
         "lr": 1e-3,
     },
     "stand_ins": [{"name": "mnist", "model": "lenet5"}],

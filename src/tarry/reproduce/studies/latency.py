@@ -107,4 +107,4 @@ def _bench(o: Mapping[str, Any], seed: int, device: str) -> tuple[FlatModel, Loc
     module = build_module(task, seed=seed, dtype=torch.float32).to(device)
     layout = Layout.of(module, task.clients[0][0][:2])
     work = LocalWork(make_optimizer("sgd", lr=0.01, momentum=0.9, weight_decay=1e-5), epochs=1, batch=o["batch"])
-    return FlatModel(module, layout, task, work.optimiser), work, layout.read(module, torch.float32)
+    return FlatModel(module, layout, task, work.optimizer), work, layout.read(module, torch.float32)

@@ -60,22 +60,22 @@ class Study:
 
     def find_data(self, paper: Any) -> None:
         """Choose the first of the task and its stand-ins whose data exist; note it if that is not the paper's."""
-        refused: BadInput | None = None
+        rejected: BadInput | None = None
         first = self.options["settings"]["task"]
         for task in (first, *self.options["stand_ins"]):
             try:
                 self.plan(0, {"task": task})
             except BadInput as e:
-                refused = refused or e
+                rejected = rejected or e
                 continue
-            if refused is not None:
-                self.tell(f"{_name(task)} stands in for {_name(first)}: {refused.problems[0]}")
+            if rejected is not None:
+                self.tell(f"{_name(task)} stands in for {_name(first)}: {rejected.problems[0]}")
             if _name(task) != _name(paper):
                 self.notes.append(f"{_name(task)} stood in for {_name(paper)}.")
             self.options["settings"] = {**self.options["settings"], "task": task}
             return
-        assert refused is not None
-        raise refused
+        assert rejected is not None
+        raise rejected
 
 
 def begin(

@@ -67,7 +67,7 @@ def recorded(
 
 def model_of(made: BuiltRun) -> FlatModel:
     """Return a model like that of the plan, to evaluate any weights."""
-    return FlatModel(copy.deepcopy(made.module), made.layout, made.task, made.work.optimiser)
+    return FlatModel(copy.deepcopy(made.module), made.layout, made.task, made.work.optimizer)
 
 
 def loss_on(bound: FlatModel, examples: Examples) -> Callable[[Tensor], float]:

@@ -1,14 +1,25 @@
-"""Data sets by name, each by one loader, from the folder that TARRY_DATA names.
+"""Data sets by name, read from the folder that TARRY_DATA names.
 
-fetch("mrpc")           what the set is made of: Arrays of images or series, or Texts
-load("cifar10")         Arrays: training and test inputs and labels, checked
-catalogue()             every set there is, with where it is looked for, how to get it, and what stands in
+fetch("mrpc")           the contents of the set: an ArrayDataset (images, series) or a TextDataset
+load("cifar10")         an ArrayDataset: checked training and test inputs and labels
+catalog()               every data set: where it is looked for, how to get it, and what can replace it
 """
 
-from . import image_sets as image_sets  # these two fill the catalogue
+from . import image_sets as image_sets  # these two modules fill the catalog
 from . import text_sets as text_sets
-from .arrays import Arrays, hold_out
+from .arrays import ArrayDataset, hold_out
 from .sets import DataSet, FileFormat, HubSource, add_set, catalog, fetch, load
-from .texts import Texts
+from .texts import TextDataset
 
-__all__ = ["Arrays", "DataSet", "FileFormat", "HubSource", "Texts", "add_set", "catalog", "fetch", "hold_out", "load"]
+__all__ = [
+    "ArrayDataset",
+    "DataSet",
+    "FileFormat",
+    "HubSource",
+    "TextDataset",
+    "add_set",
+    "catalog",
+    "fetch",
+    "hold_out",
+    "load",
+]

@@ -1,4 +1,4 @@
-"""Whole numbers in given proportions: the largest-remainder rule (Hamilton 1792)."""
+"""Split an integer in given proportions by the largest-remainder rule (Hamilton 1792)."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ __all__ = ["apportion"]
 
 
 def apportion(weights: npt.ArrayLike, total: int) -> npt.NDArray[np.int64]:
-    """`total` cut in proportion to `weights`: floors first, what is missing to the largest remainders.
+    """Return `total` split in proportion to `weights`: floors first, then one more to the largest remainders.
 
-    The parts add up to `total` and each is within one of its exact share; of equal remainders the first wins.
+    The parts add up to `total` and each is within one of its exact share. Ties go to the first part.
     """
     w = np.asarray(weights, np.float64)
     if total == 0:

@@ -1,15 +1,16 @@
-"""Files of a folder or of an archive, one at a time, none larger than it may be.
+"""Read the files of a folder or an archive one at a time, with a limit on their size.
 
-    for name, content in files(path, wanted, flag, most=1 << 20): ...
+    for name, content in read_files(path, wanted, flag, most=1 << 20): ...
 
-Where `home` says which folder a file belongs to, only the files of one folder are given: the one nearest to the top. A
-copy further down is passed over, two as near as each other are refused. A .tar is a stream, so there a copy further
-down may not come first. What macOS leaves beside a file (`._name`, `__MACOSX/`) is never given.
+If `home` is given (a function from a file's name to the folder of its data set), only the files of one such folder are
+read: the one nearest to the top. Copies further down are ignored. Two copies at the same depth are rejected. A .tar is
+read as a stream, so a copy further down must not come first there. Files that macOS adds (`._name`, `__MACOSX/`) are
+ignored.
 
-An archive (.zip; .tar, plain or packed by gzip, bzip2 or xz) is read from beginning to end and nothing is ever written,
-so no name in it can lead anywhere; links and devices in it are passed over. Links in a folder are followed. What a file
-claims to hold is checked before it is read: a wanted file of more than `most` bytes, or an archive of more than 16 GiB
-in all, is refused.
+An archive (.zip; .tar, plain or compressed by gzip, bzip2 or xz) is read from beginning to end and nothing is written
+to disk, so no name in it can lead outside. Links and devices in an archive are ignored; links in a folder are followed.
+Claimed sizes are checked before reading: a wanted file of more than `most` bytes, or an archive of more than 16 GiB in
+all, is rejected.
 """
 
 from __future__ import annotations
@@ -26,20 +27,20 @@ from typing import IO, Self
 from ...core.errors import BadInput
 from .npz import UNREADABLE
 
-__all__ = ["SlowReadNotice", "files", "named_files", "parent_folder", "zip_files"]
+__all__ = ["SlowReadNotice", "named_files", "parent_folder", "read_files", "zip_files"]
 
 MOST_ARCHIVE = 16 << 30
-_QUIET = 2.0  # seconds of reading before anything is said
+_QUIET = 2.0  # seconds of reading before the first notice
 
 File = tuple[str, bytes]  # name with / between folders, content
 SetFolder = Callable[[str], str]  # a file's name → the folder of the set it belongs to
 
 
-def files(
+def read_files(
     path: Path, wanted: Callable[[str], bool], flag: str, *, most: int, home: SetFolder | None = None
 ) -> Iterator[File]:
-    """Name and content of every file below `path` whose name is wanted, in the order they lie there."""
-    with _reading(flag):
+    """Yield name and content of every wanted file below `path`, in stored order."""
+    with _read_errors(flag):
         if path.is_dir():
             yield from _folder(path, wanted, flag, most, home)
         elif zipfile.is_zipfile(path):
@@ -50,7 +51,7 @@ def files(
 
 
 def parent_folder(name: str) -> str:
-    """The home of a file whose set lies in one folder."""
+    """Return the parent folder of a file: the `home` of a data set that lies in one folder."""
     return name.rpartition("/")[0]
 
 
@@ -59,7 +60,7 @@ def _is_content(name: str) -> bool:
 
 
 def _nearest_to_top(names: list[str], home: SetFolder | None, flag: str) -> list[str]:
-    """Those of the names whose home is nearest to the top; all of them where nobody asks for one."""
+    """Return the names whose home is nearest to the top; all names if `home` is None."""
     if home is None or not names:
         return names
     homes = sorted({home(name) for name in names}, key=_depth)
@@ -74,11 +75,11 @@ def _depth(home: str) -> int:
 
 def _found_twice(one: str, other: str, flag: str) -> BadInput:
     a, b = sorted(f"{home}/" if home else "the top" for home in (one, other))
-    return BadInput(f"{flag}: its files lie in {a} and in {b} as well; leave one of these copies")
+    return BadInput(f"{flag}: its files are in both {a} and {b}; delete one of these copies")
 
 
 @contextmanager
-def _reading(flag: str) -> Iterator[None]:
+def _read_errors(flag: str) -> Iterator[None]:
     try:
         yield
     except (*UNREADABLE, tarfile.TarError) as e:
@@ -86,12 +87,12 @@ def _reading(flag: str) -> Iterator[None]:
 
 
 def named_files(path: Path, names: tuple[str, ...], flag: str, *, most: int) -> dict[str, bytes]:
-    """The files of these names (last part), all of which must be there, in one folder."""
+    """Return the contents of files by name (last part of the path). All of them must be in one folder."""
     found = dict[str, bytes]()
-    for name, content in files(path, lambda n: n.rpartition("/")[2] in names, flag, most=most, home=parent_folder):
+    for name, content in read_files(path, lambda n: n.rpartition("/")[2] in names, flag, most=most, home=parent_folder):
         found[name.rpartition("/")[2]] = content
         if len(found) == len(names) and _depth(parent_folder(name)) < 2:
-            break  # an archive may go on for gigabytes, and nothing nearer to the top is to come
+            break  # stop here: the archive may be gigabytes long, and no copy can be nearer to the top
     if missing := [name for name in names if name not in found]:
         raise BadInput(f"{flag}: lacks {', '.join(missing)}")
     return found
@@ -101,12 +102,12 @@ def _folder(path: Path, wanted: Callable[[str], bool], flag: str, most: int, hom
     names = (file.relative_to(path).as_posix() for file in _files_below(path))
     there = [n for n in names if wanted(n) and _is_content(n) and (path / n).is_file()]
     for name in _nearest_to_top(there, home, flag):
-        _check((path / name).stat().st_size, most, name, flag)
+        _check_size((path / name).stat().st_size, most, name, flag)
         yield name, (path / name).read_bytes()
 
 
 def _files_below(folder: Path, above: tuple[Path, ...] = ()) -> Iterator[Path]:
-    """All that lies below a folder, sorted, in linked folders too, but for a link that leads back up."""
+    """Yield all files below a folder, sorted, also in linked folders, except through a link to a parent folder."""
     here = folder.resolve()
     if here in above:
         return
@@ -120,21 +121,21 @@ def _files_below(folder: Path, above: tuple[Path, ...] = ()) -> Iterator[Path]:
 def zip_files(
     file: IO[bytes], wanted: Callable[[str], bool], flag: str, *, most: int, home: SetFolder | None = None
 ) -> Iterator[File]:
-    """As `files`, of an open .zip."""
-    with _reading(flag), zipfile.ZipFile(file) as z:
-        _check(sum(i.file_size for i in z.infolist()), MOST_ARCHIVE, "the archive", flag)
+    """Yield the wanted files of an open .zip, as `read_files` does."""
+    with _read_errors(flag), zipfile.ZipFile(file) as z:
+        _check_size(sum(i.file_size for i in z.infolist()), MOST_ARCHIVE, "the archive", flag)
         members = {
-            i.filename: i  # of two of one name the last, as everybody unpacks it
+            i.filename: i  # the last of two equal names wins, as in other tools
             for i in z.infolist()
             if wanted(i.filename) and _is_content(i.filename) and not i.is_dir()  # in this order: a name may be empty
         }
         for name in _nearest_to_top(list(members), home, flag):
-            _check(members[name].file_size, most, name, flag)
+            _check_size(members[name].file_size, most, name, flag)
             yield name, z.read(members[name])  # no more than it claims: zipfile stops there
 
 
 class _Member(tarfile.TarInfo):
-    """A header that must be there: the module takes an archive that breaks off between two files for a whole one."""
+    """A tar header that must be there: tarfile accepts an archive that is truncated between two files."""
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
@@ -143,15 +144,15 @@ class _Member(tarfile.TarInfo):
         except tarfile.HeaderError as e:
             if len(buf) == tarfile.BLOCKSIZE and not any(buf):
                 raise  # zeros: the end of an archive
-            raise tarfile.ReadError(f"it is torn, or no archive: {e}") from None
+            raise tarfile.ReadError(f"the archive is truncated or not an archive: {e}") from None
 
 
 def _tar(path: Path, wanted: Callable[[str], bool], flag: str, most: int, home: SetFolder | None) -> Iterator[File]:
     total, first = 0, None
-    with tarfile.open(path, "r|*", tarinfo=_Member) as tar:  # a stream: going back would unpack it again
+    with tarfile.open(path, "r|*", tarinfo=_Member) as tar:  # a stream: seeking back would decompress it again
         while (info := tar.next()) is not None:
             total += info.size
-            _check(total, MOST_ARCHIVE, "the archive", flag)
+            _check_size(total, MOST_ARCHIVE, "the archive", flag)
             name = info.name.removeprefix("./")
             taken = info.isreg() and wanted(name) and _is_content(name)
             if taken and home is not None:
@@ -161,23 +162,23 @@ def _tar(path: Path, wanted: Callable[[str], bool], flag: str, most: int, home: 
                 if not taken and _depth(here) <= _depth(first):
                     raise _found_twice(first, here, flag)
             if taken:
-                _check(info.size, most, name, flag)
+                _check_size(info.size, most, name, flag)
                 member = tar.extractfile(info)
                 assert member is not None
                 content = member.read(info.size)
                 if len(content) != info.size:
                     raise EOFError(f"{name} ends early")
                 yield name, content
-            tar.members.clear()  # type: ignore[attr-defined]  # it would keep a record of every file passed
+            tar.members.clear()  # type: ignore[attr-defined]  # otherwise it keeps a record of every file
 
 
-def _check(size: int, most: int, what: str, flag: str) -> None:
+def _check_size(size: int, most: int, what: str, flag: str) -> None:
     if size > most:
         raise BadInput(f"{flag}: {what} claims {size:,} bytes; at most {most:,} are read")
 
 
 class SlowReadNotice:
-    """Says on standard error how far a long read has come: nothing for two seconds, then a line now and then."""
+    """Progress of a long read on standard error: nothing for two seconds, then a line every five seconds."""
 
     def __init__(self, what: str):
         self._what, self._begun, self._next = what, time.monotonic(), _QUIET

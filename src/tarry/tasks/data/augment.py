@@ -1,17 +1,17 @@
-"""Random crop, flip and cutout as pure functions of a batch and of the numbers drawn for it.
+"""Random crop, flip and cutout as pure functions of a batch and its random numbers.
 
     augment(x, u) → x          x: B×C×H×W,  u: B×draws, uniform in [0, 1)
 
-Equal u give equal images on every device. No branch depends on a value and nothing is read back, so it runs under
-`torch.func.vmap` and inside a CUDA graph.
+Equal u give equal images on every device. No branch depends on a value and nothing is copied to the host, so the
+functions run under `torch.func.vmap` and inside a CUDA graph.
 
-What FedSOL (Lee et al. 2024) does in App. B.2 is `fedsol(name, side, black)`, in this order:
-    crop      a window of the image's size out of the image with black pixels around it (CINIC-10: mirrored at its edge)
-    flip      left and right change sides, with probability ½
-    cutout    a square around a random pixel becomes 0, the mean, as far as it lies inside (DeVries, Taylor 2017)
-The text gives no sizes; 4 pixels of padding and 16 of cutout are those of the authors' code, which also cuts holes into
-MNIST's images, against the text; the text is followed. Sets that FedSOL does not train on are treated like the most
-similar one: Fashion-MNIST and FEMNIST like MNIST; CIFAR-100, STL10 and Tiny-ImageNet like CIFAR-10, in proportion.
+`fedsol(name, side, black)` is the augmentation of FedSOL (Lee et al. 2024, App. B.2), in this order:
+    crop      a window of the image's size from the image padded with black (CINIC-10: mirrored at its edge)
+    flip      left to right with probability ½
+    cutout    set a square around a random pixel to 0, the mean, within the image (DeVries, Taylor 2017)
+The paper gives no sizes. 4 pixels of padding and 16 of cutout are those of the authors' code. Against the paper, the
+code also applies cutout to MNIST; here the paper is followed. Sets that FedSOL does not train on are treated like the
+most similar one: Fashion-MNIST and FEMNIST like MNIST; CIFAR-100, STL10 and Tiny-ImageNet like CIFAR-10, in proportion.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["Augment", "fedsol"]
 
 @dataclass(frozen=True)
 class Augment:
-    """Crop (if `pad`), flip (if wanted), cutout (if `hole`), in this order; what is not wanted draws nothing."""
+    """Crop (if `pad`), flip (if `flip`), cutout (if `hole`), in this order. A disabled step uses no random numbers."""
 
     pad: int = 0  # pixels around the image that a crop may reach into
     flip: bool = False
@@ -36,7 +36,7 @@ class Augment:
 
     @property
     def draws(self) -> int:
-        """How many uniform numbers an image takes."""
+        """Number of uniform random numbers per image."""
         return 2 * (self.pad > 0) + self.flip + 2 * (self.hole > 0)
 
     def __call__(self, x: Tensor, u: Tensor) -> Tensor:
@@ -50,28 +50,28 @@ class Augment:
         if self.flip:
             columns = torch.where(next(drawn)[:, None] < 0.5, columns.flip(1), columns)
         if self.pad or self.flip:
-            x = self._moved(x, rows, columns)
+            x = self._gather(x, rows, columns)
         if self.hole:
-            x = _cut(x, _pick(next(drawn), height), _pick(next(drawn), width), self.hole)
+            x = _cutout(x, _pick(next(drawn), height), _pick(next(drawn), width), self.hole)
         return x
 
-    def _moved(self, x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-        """x at these rows and columns of each image; outside it what lies around."""
+    def _gather(self, x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+        """Return the pixels of x at these rows and columns; pixels outside the image get the fill value."""
         height, width = x.shape[-2:]
-        outside = _outside(rows, height)[:, None, :, None] | _outside(columns, width)[:, None, None, :]
-        place = _inside(rows, height)[:, :, None] * width + _inside(columns, width)[:, None, :]
+        is_outside = _is_outside(rows, height)[:, None, :, None] | _is_outside(columns, width)[:, None, None, :]
+        place = _reflect(rows, height)[:, :, None] * width + _reflect(columns, width)[:, None, :]
         index = place.flatten(1)[:, None].expand(-1, x.shape[1], -1)
-        moved = x.flatten(2).gather(2, index).view(x.shape)
+        shifted = x.flatten(2).gather(2, index).view(x.shape)
         if self.mirror or not self.pad:
-            return moved
+            return shifted
         fill = torch.cat(
             [x.new_full((1,), value) for value in self.fill]
         )  # no copy from the host: a graph may record it
-        return torch.where(outside, fill[:, None, None], moved)
+        return torch.where(is_outside, fill[:, None, None], shifted)
 
 
 def fedsol(name: str, side: int, black: tuple[float, ...]) -> Augment:
-    """What FedSOL does to the set `name`, whose images have this side; `black` is a black pixel, normalised."""
+    """Return FedSOL's augmentation for the set `name` with images of this side; `black` is a normalized black pixel."""
     pad = side // 8 if side > 32 else 4
     if name in ("pathmnist", "tissuemnist"):
         return Augment(flip=True)
@@ -82,23 +82,23 @@ def fedsol(name: str, side: int, black: tuple[float, ...]) -> Augment:
 
 
 def _pick(u: Tensor, n: int) -> Tensor:
-    """0 … n − 1 from numbers in [0, 1); just below 1 the product may round up to n."""
+    """Return integers 0 … n − 1 from numbers in [0, 1). The product may round up to n, hence the clamp."""
     return (u * n).floor().clamp(0, n - 1).long()
 
 
-def _outside(at: Tensor, n: int) -> Tensor:
+def _is_outside(at: Tensor, n: int) -> Tensor:
     return (at < 0) | (at >= n)
 
 
-def _inside(at: Tensor, n: int) -> Tensor:
-    """Places mirrored at the edge pixels as often as it takes: −1 is 1, n is n − 2."""
+def _reflect(at: Tensor, n: int) -> Tensor:
+    """Return indices reflected at the edge pixels as often as needed: −1 becomes 1, n becomes n − 2."""
     there_and_back = max(2 * (n - 1), 1)
     at = at % there_and_back
     return torch.where(at >= n, there_and_back - at, at)
 
 
-def _cut(x: Tensor, row: Tensor, column: Tensor, side: int) -> Tensor:
-    """0 in the rows and columns from centre − side/2 up to, not with, centre + side/2."""
+def _cutout(x: Tensor, row: Tensor, column: Tensor, side: int) -> Tensor:
+    """Set the rows and columns from centre − side/2 up to (not including) centre + side/2 to 0."""
     hit = []
     for centre, n in ((row, x.shape[-2]), (column, x.shape[-1])):
         distance = torch.arange(n, device=x.device) - centre[:, None]

@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from ...core.errors import BadInput
-from .archives import SlowReadNotice, files, parent_folder, zip_files
-from .arrays import Array, Arrays, split, whole
+from .archives import SlowReadNotice, parent_folder, read_files, zip_files
+from .arrays import AnyArray, ArrayDataset, check_split, whole_numbers
 from .npz import read_npz
 
 __all__ = ["read_har", "read_har_npz"]
@@ -26,24 +26,24 @@ _WINDOW = 128
 _MOST_BYTES = 256 << 20
 
 
-def read_har_npz(path: Path, flag: str) -> Arrays:
-    """har.npz, its series channels first: the shorter of the two axes is the channels'."""
+def read_har_npz(path: Path, flag: str) -> ArrayDataset:
+    """Return the examples of har.npz with channels first: the shorter of the two axes is that of the channels."""
     a = read_npz(path, flag)
     if a.x_train.ndim != 3 or a.x_train.dtype != np.float32:
         shape = "×".join(map(str, a.x_train.shape))
-        raise BadInput(f"{flag}: its inputs are {a.x_train.dtype} {shape}; wants series, N×time×channels of float32")
+        raise BadInput(f"{flag}: its inputs are {a.x_train.dtype} {shape}; expected series, N×time×channels of float32")
     if a.x_train.shape[1] > a.x_train.shape[2]:
         x, xt = (np.ascontiguousarray(x.transpose(0, 2, 1)) for x in (a.x_train, a.x_test))
         return replace(a, x_train=x, x_test=xt)
     return a
 
 
-def read_har(path: Path, flag: str) -> Arrays:
-    """`UCI HAR Dataset` as folder or archive, also inside the archive that the repository hands out today."""
+def read_har(path: Path, flag: str) -> ArrayDataset:
+    """Return the examples of `UCI HAR Dataset`, a folder or an archive, also inside the archive distributed today."""
     found = _contents(path, flag)
     (x, y, who), (xt, yt, _) = (_part(found, part, flag) for part in ("train", "test"))
-    arrays = split((x, y), (xt, yt), flag, ("train signals", "y_train.txt", "test signals", "y_test.txt"))
-    return replace(arrays, groups=whole(who, len(x), f"{flag}: subject_train.txt"))
+    arrays = check_split((x, y), (xt, yt), flag, ("train signals", "y_train.txt", "test signals", "y_test.txt"))
+    return replace(arrays, groups=whole_numbers(who, len(x), f"{flag}: subject_train.txt"))
 
 
 def _contents(path: Path, flag: str) -> dict[str, bytes]:
@@ -54,9 +54,9 @@ def _contents(path: Path, flag: str) -> dict[str, bytes]:
     def wanted(name: str) -> bool:
         return name.rpartition("/")[2] in names
 
-    found = {n.rpartition("/")[2]: c for n, c in files(path, wanted, flag, most=_MOST_BYTES, home=_home)}
+    found = {n.rpartition("/")[2]: c for n, c in read_files(path, wanted, flag, most=_MOST_BYTES, home=_home)}
     if not found and path.is_file():  # a .zip inside a .zip
-        for _, inner in files(
+        for _, inner in read_files(
             path, lambda n: n.endswith("UCI HAR Dataset.zip"), flag, most=_MOST_BYTES, home=parent_folder
         ):
             inside = zip_files(io.BytesIO(inner), wanted, flag, most=_MOST_BYTES, home=_home)
@@ -68,19 +68,19 @@ def _contents(path: Path, flag: str) -> dict[str, bytes]:
 
 
 def _home(name: str) -> str:
-    """What train/ and test/ lie in."""
+    """Return the folder that contains train/ and test/."""
     steps = name.split("/")[:-1]
     while steps and steps[-1] in ("Inertial Signals", "train", "test"):
         steps.pop()
     return "/".join(steps)
 
 
-def _part(found: dict[str, bytes], part: str, flag: str) -> tuple[Array, Array, Array]:
-    signals, told, read = dict[str, Array](), SlowReadNotice(f"{flag}: {part}, windows"), 0
+def _part(found: dict[str, bytes], part: str, flag: str) -> tuple[AnyArray, AnyArray, AnyArray]:
+    signals, notice, read = dict[str, AnyArray](), SlowReadNotice(f"{flag}: {part}, windows"), 0
     for s in _SIGNALS:
-        with np.errstate(over="ignore"):  # what is too large becomes infinite, and is refused as such
+        with np.errstate(over="ignore"):  # too large values become infinite, which is rejected later
             signals[s] = _numbers(found, f"{s}_{part}.txt", flag, _WINDOW).astype(np.float32)
-        told(read := read + len(signals[s]))
+        notice(read := read + len(signals[s]))
     y, who = (_numbers(found, f"{name}_{part}.txt", flag, 1)[:, 0] for name in ("y", "subject"))
     lengths = {s: len(rows) for s, rows in signals.items()} | {"y": len(y), "subject": len(who)}
     if odd := [name for name, n in lengths.items() if n != lengths[_SIGNALS[0]]]:
@@ -89,7 +89,7 @@ def _part(found: dict[str, bytes], part: str, flag: str) -> tuple[Array, Array, 
     return np.stack(list(signals.values()), 1), y - 1, who
 
 
-def _numbers(found: dict[str, bytes], name: str, flag: str, width: int) -> Array:
+def _numbers(found: dict[str, bytes], name: str, flag: str, width: int) -> AnyArray:
     lines = sum(1 for line in found[name].split(b"\n") if line.strip())
     try:
         with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""Sets from the Hugging Face hub, through the package `datasets`: only when it is installed and somebody asked."""
+"""Data sets of the Hugging Face hub, read by the package `datasets`. Downloads only on request."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import numpy as np
 
 from ...core.errors import BadInput
 from .archives import SlowReadNotice
-from .arrays import Array, Arrays, Labels, hold_out, labels, split
+from .arrays import AnyArray, ArrayDataset, Labels, check_labels, check_split, hold_out
 from .sets import HubSource
 
-__all__ = ["download", "pictures"]
+__all__ = ["download", "image_source"]
 
 
 def download(name: str, config: str | None, flag: str) -> Any:
-    """All parts of a set of the hub, by name, as `datasets.load_dataset` gives them; no code of the set's is run."""
+    """Return all parts of a set of the hub by name, as `datasets.load_dataset` does. No code of the set is executed."""
     try:
         from datasets import load_dataset  # type: ignore[import-not-found,unused-ignore]
     except ImportError:
@@ -28,7 +28,7 @@ def download(name: str, config: str | None, flag: str) -> Any:
         raise BadInput(f"{flag}: could not be fetched ({type(e).__name__}: {e})") from e
 
 
-def pictures(
+def image_source(
     name: str,
     *,
     config: str | None = None,
@@ -39,9 +39,9 @@ def pictures(
     test: str | None = "test",
     rgb: bool = True,
 ) -> HubSource:
-    """A set of images at the hub: its columns and parts; without a test part a fixed stratified fifth is held out."""
+    """Return the source of a set of images at the hub. Without a test part, a fixed stratified fifth is held out."""
 
-    def read(flag: str) -> Arrays:
+    def read(flag: str) -> ArrayDataset:
         parts = download(name, config, flag)
         wanted = [*train, *([] if test is None else [test])]
         if missing := [part for part in wanted if part not in parts]:
@@ -50,22 +50,22 @@ def pictures(
         xs, ys, gs = (np.concatenate(column) for column in zip(*(found[part] for part in train), strict=True))
         if test is not None:
             names = (f"{train[0]} {x}", f"{train[0]} {y}", f"{test} {x}", f"{test} {y}")
-            arrays = split((xs, ys), found[test][:2], flag, names)
+            arrays = check_split((xs, ys), found[test][:2], flag, names)
             return replace(arrays, groups=gs if group else None)
-        held = hold_out(labels(ys, len(xs), f"{flag}: {y}"), max(1, len(ys) // 5))
-        return Arrays(xs[~held], ys[~held], xs[held], ys[held], gs[~held] if group else None)
+        held = hold_out(check_labels(ys, len(xs), f"{flag}: {y}"), max(1, len(ys) // 5))
+        return ArrayDataset(xs[~held], ys[~held], xs[held], ys[held], gs[~held] if group else None)
 
     return HubSource(name, read)
 
 
-def _part(rows: Any, x: str, y: str, group: str | None, rgb: bool, flag: str) -> tuple[Array, Labels, Labels]:
+def _part(rows: Any, x: str, y: str, group: str | None, rgb: bool, flag: str) -> tuple[AnyArray, Labels, Labels]:
     columns = list(rows.column_names)
     if missing := [c for c in (x, y, group) if c is not None and c not in columns]:
         raise BadInput(f"{flag}: has no column {', '.join(missing)}; it has {', '.join(columns)}")
-    told, images = SlowReadNotice(flag), []
+    notice, images = SlowReadNotice(flag), []
     for done, row in enumerate(rows):
         images.append(np.asarray(row[x].convert("RGB" if rgb else "L"), np.uint8))
-        told(done)
+        notice(done)
     if len(shapes := sorted({image.shape[:2] for image in images})) > 1:
         sizes = ", ".join(f"{height}×{width}" for height, width in shapes[:3]) + (", …" if len(shapes) > 3 else "")
         raise BadInput(f"{flag}: its images are of several sizes, {sizes}; a task wants one")

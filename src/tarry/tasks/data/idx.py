@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from ...core.errors import BadInput
-from .arrays import Array, Arrays, split
+from .arrays import AnyArray, ArrayDataset, check_split
 from .npz import UNREADABLE
 
 __all__ = ["MARKS", "read_idx"]
@@ -27,13 +27,13 @@ _CHUNK = 1 << 24
 _GZIP = b"\x1f\x8b"
 
 
-def read_idx(path: Path, flag: str) -> Arrays:
-    """The four files of a folder, each packed by gzip or not, whatever its name says."""
+def read_idx(path: Path, flag: str) -> ArrayDataset:
+    """Return the examples of the four files of a folder, each compressed by gzip or not, independent of its name."""
     a, b, c, d = (_file(path, name, axes, flag) for name, axes in zip(_FILES, (3, 1, 3, 1), strict=True))
-    return split((a, b), (c, d), flag, _FILES)
+    return check_split((a, b), (c, d), flag, _FILES)
 
 
-def _file(folder: Path, name: str, axes: int, flag: str) -> Array:
+def _file(folder: Path, name: str, axes: int, flag: str) -> AnyArray:
     names = [f"{base}{end}" for base in (name, name.replace("-idx", ".idx")) for end in (".gz", "")]
     path = next((folder / n for n in names if (folder / n).is_file()), None)
     if path is None:
@@ -46,7 +46,7 @@ def _file(folder: Path, name: str, axes: int, flag: str) -> Array:
         raise BadInput(f"{flag}: {path.name} is no idx file of bytes ({type(e).__name__}: {e})") from e
 
 
-def _array(file: gzip.GzipFile | BufferedReader, axes: int) -> Array:
+def _array(file: gzip.GzipFile | BufferedReader, axes: int) -> AnyArray:
     header = file.read(4 + 4 * axes)
     if len(header) < 4 + 4 * axes or header[:4] != bytes([0, 0, 8, axes]):
         raise ValueError(f"begins with {header[:4].hex(' ') or 'nothing'}, not 00 00 08 {axes:02x}")

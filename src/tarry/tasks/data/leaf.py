@@ -15,54 +15,54 @@ from typing import Any
 import numpy as np
 
 from ...core.errors import BadInput
-from .archives import SlowReadNotice, files
-from .arrays import Array, Arrays, Labels, hold_out, labels, split
+from .archives import SlowReadNotice, read_files
+from .arrays import AnyArray, ArrayDataset, Labels, check_labels, check_split, hold_out
 
 __all__ = ["read_femnist"]
 
 _SIDE = 28
 _MOST_BYTES = 2 << 30
 
-Shard = tuple[Array, Labels, Labels]  # images, labels, writers
+LeafExamples = tuple[AnyArray, Labels, Labels]  # images, labels, writers
 
 
-def read_femnist(path: Path, flag: str) -> Arrays:
-    """train/*.json and test/*.json of a folder, or all_data/*.json, writers as groups."""
+def read_femnist(path: Path, flag: str) -> ArrayDataset:
+    """Return the examples of train/*.json and test/*.json, or of all_data/*.json, with writers as groups."""
     writers: dict[str, int] = {}
     train, test = _part(path, "train", writers, flag), _part(path, "test", writers, flag)
     if train is not None and test is not None:
-        arrays = split(train[:2], test[:2], flag, ("train x", "train y", "test x", "test y"))
-        return Arrays(arrays.x_train, arrays.y_train, arrays.x_test, arrays.y_test, train[2])
+        arrays = check_split(train[:2], test[:2], flag, ("train x", "train y", "test x", "test y"))
+        return ArrayDataset(arrays.x_train, arrays.y_train, arrays.x_test, arrays.y_test, train[2])
     everything = _part(path, "all_data", writers, flag)
     if everything is None:
         raise BadInput(f"{flag}: has no .json files in train/ and test/ (or all_data/), as LEAF's preprocess.sh leaves")
     x, y, groups = everything
-    y = labels(y, len(x), f"{flag}: y")
+    y = check_labels(y, len(x), f"{flag}: y")
     held = hold_out(y, max(1, len(y) // 5))
-    return Arrays(x[~held], y[~held], x[held], y[held], groups[~held])
+    return ArrayDataset(x[~held], y[~held], x[held], y[held], groups[~held])
 
 
-def _part(path: Path, part: str, writers: dict[str, int], flag: str) -> Shard | None:
+def _part(path: Path, part: str, writers: dict[str, int], flag: str) -> LeafExamples | None:
     def wanted(name: str) -> bool:
         return name.endswith(".json") and name.startswith(f"{part}/")
 
-    rows: list[Shard] = []
-    told, done = SlowReadNotice(flag), 0
-    for name, content in files(path, wanted, flag, most=_MOST_BYTES):
+    rows: list[LeafExamples] = []
+    notice, done = SlowReadNotice(flag), 0
+    for name, content in read_files(path, wanted, flag, most=_MOST_BYTES):
         for user, x, y in _users(content, f"{flag}: {name}"):
             number = writers.setdefault(user, len(writers))
             rows.append((x, y, np.full(len(y), number, np.int64)))
-            told(done := done + len(y))
+            notice(done := done + len(y))
     if not rows:
         return None
     x, y, groups = (np.concatenate(column) for column in zip(*rows, strict=True))
     return x, y, groups
 
 
-def _users(content: bytes, where: str) -> Iterator[tuple[str, Array, Labels]]:
+def _users(content: bytes, where: str) -> Iterator[tuple[str, AnyArray, Labels]]:
     try:
-        said = json.loads(content)
-        users, data, counts = said["users"], said["user_data"], said["num_samples"]
+        loaded = json.loads(content)
+        users, data, counts = loaded["users"], loaded["user_data"], loaded["num_samples"]
         pairs = [(str(u), data[u]["x"], data[u]["y"], n) for u, n in zip(users, counts, strict=True)]
     except (ValueError, KeyError, TypeError, RecursionError) as e:
         raise BadInput(f"{where}: is no LEAF file of users, num_samples and user_data ({type(e).__name__}: {e})") from e
@@ -73,7 +73,7 @@ def _users(content: bytes, where: str) -> Iterator[tuple[str, Array, Labels]]:
             yield user, _pixels(x, f"{where}: user {user}"), _classes(y, f"{where}: user {user}")
 
 
-def _pixels(x: list[Any], where: str) -> Array:
+def _pixels(x: list[Any], where: str) -> AnyArray:
     try:
         rows = np.array(x, np.float32)
     except (ValueError, TypeError):

@@ -1,8 +1,8 @@
-"""What of a newsgroup post its author wrote for it: no header, no signature, no lines quoted from others.
+"""Remove header, signature and quoted lines from a newsgroup post.
 
-Headers and signatures name people and machines, and a classifier learns these in the subject's place. The rule is the
-one of scikit-learn's `fetch_20newsgroups(remove=("headers", "footers", "quotes"))`, by which the copy of 20 Newsgroups
-was made that OrthoFL trains on (SetFit/20_newsgroups).
+Headers and signatures name people and machines, which a classifier would learn instead of the subject. The rule is
+that of scikit-learn's `fetch_20newsgroups(remove=("headers", "footers", "quotes"))`, which made the copy of 20
+Newsgroups that OrthoFL trains on (SetFit/20_newsgroups).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _QUOTED = re.compile(r"writes in|writes:|wrote:|says:|said:|^In article|^Quoted 
 
 
 def strip_headers(post: str) -> str:
-    """Without its header, then without its last paragraph (a signature), then without quoted lines."""
+    """Return the post without its header, then without its last paragraph (a signature), then without quoted lines."""
     _, _, text = post.partition("\n\n")
     text = _without_signature(text)
     return "\n".join(line for line in text.split("\n") if not _QUOTED.search(line))

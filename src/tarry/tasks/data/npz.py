@@ -1,12 +1,12 @@
-"""Arrays from .npz files, checked before anything is trained on them.
+"""Arrays from .npz files, checked before training.
 
-Three forms are read:
+Three layouts are read:
     x_train, y_train, x_test, y_test [, subject or group]
-                                           the split is given; subject or group is that of the training examples
+                                           the split is given; subject or group belongs to the training examples
     x, y [, subject or group] [, is_test]  one table; without is_test a fixed stratified fifth is the test set
     train_images, train_labels, test_images, test_labels [, val_images, val_labels]
-                                           MedMNIST's own (Yang et al. 2023); labels N×1; validation joins training
-Nothing is unpickled, and no more is allocated than the archive says it holds, at most 8 GiB an array.
+                                           MedMNIST's (Yang et al. 2023); labels N×1; validation joins training
+Nothing is unpickled. Claimed sizes are checked against the archive before memory is allocated, at most 8 GiB an array.
 """
 
 from __future__ import annotations
@@ -23,15 +23,25 @@ import numpy as np
 from numpy.lib import format as npy
 
 from ...core.errors import BadInput
-from .arrays import Array, Arrays, Labels, form, hold_out, inputs, labels, split, whole
+from .arrays import (
+    AnyArray,
+    ArrayDataset,
+    Labels,
+    check_inputs,
+    check_labels,
+    check_split,
+    describe_array,
+    hold_out,
+    whole_numbers,
+)
 
-__all__ = ["UNREADABLE", "read_npz", "read_pictures"]
+__all__ = ["UNREADABLE", "read_image_npz", "read_npz"]
 
 _SPLIT = ("x_train", "y_train", "x_test", "y_test")
 _MED = ("train_images", "train_labels", "test_images", "test_labels")
 _WANTED = {*_SPLIT, *_MED, "val_images", "val_labels", "x", "y", "group", "subject", "is_test"}
 _MOST_BYTES = 8 << 30
-#: what reading a torn or foreign file may raise
+#: exceptions that a truncated file or another format may cause
 UNREADABLE = (
     OSError,
     ValueError,
@@ -45,37 +55,37 @@ UNREADABLE = (
 _ODD_HEADER = (TypeError, SyntaxError, tokenize.TokenError)  # what numpy may raise on one besides
 
 
-def read_npz(path: Path, flag: str) -> Arrays:
-    """The arrays of a file, or BadInput that begins with `flag` and says what is wrong with it."""
+def read_npz(path: Path, flag: str) -> ArrayDataset:
+    """Return the arrays of a file. Raise BadInput, beginning with `flag`, if something is wrong with it."""
     arrays, names = _load(path, flag)
     if all(k in arrays for k in _SPLIT):
         a, b, c, d = (arrays[k] for k in _SPLIT)
-        return _grouped(split((a, b), (c, d), flag, _SPLIT), arrays, flag)
+        return _with_groups(check_split((a, b), (c, d), flag, _SPLIT), arrays, flag)
     if all(k in arrays for k in _MED):
-        return _grouped(_medmnist(arrays, flag), arrays, flag)
+        return _with_groups(_medmnist(arrays, flag), arrays, flag)
     if "x" in arrays and "y" in arrays:
         return _from_table(arrays, flag)
     raise BadInput(f"{flag}: wants the arrays {', '.join(_SPLIT)}, or x and y; it has {', '.join(names) or 'none'}")
 
 
-def _grouped(a: Arrays, arrays: dict[str, Array], flag: str) -> Arrays:
+def _with_groups(a: ArrayDataset, arrays: dict[str, AnyArray], flag: str) -> ArrayDataset:
     """With the natural groups of the training examples, where the file has them."""
     return replace(a, groups=_groups(arrays, len(a.x_train), f"{flag}: training examples'"))
 
 
-def _groups(arrays: dict[str, Array], n: int, where: str) -> Labels | None:
+def _groups(arrays: dict[str, AnyArray], n: int, where: str) -> Labels | None:
     name = next((k for k in ("group", "subject") if k in arrays), None)
-    return None if name is None else whole(arrays[name], n, f"{where} {name}")
+    return None if name is None else whole_numbers(arrays[name], n, f"{where} {name}")
 
 
-def _load(path: Path, flag: str) -> tuple[dict[str, Array], list[str]]:
-    """The arrays that are read of it, and the names of all."""
+def _load(path: Path, flag: str) -> tuple[dict[str, AnyArray], list[str]]:
+    """Return the arrays that are used, and the names of all arrays."""
     if not path.is_file():
         raise BadInput(f"{flag}: there is no such file. Task 'digits' needs no download.")
     try:
         with path.open("rb") as file:  # numpy leaves a torn archive open when it opens the file itself
             if file.read(len(npy.MAGIC_PREFIX)) == npy.MAGIC_PREFIX:
-                raise BadInput(f"{flag}: holds a single array; wants an .npz archive of named ones")
+                raise BadInput(f"{flag}: holds a single array; expected an .npz archive of named ones")
             with zipfile.ZipFile(file) as z:
                 members = {i.filename.removesuffix(".npy"): i for i in z.infolist()}
                 return {k: _array(z, i) for k, i in members.items() if k in _WANTED}, list(members)
@@ -83,8 +93,8 @@ def _load(path: Path, flag: str) -> tuple[dict[str, Array], list[str]]:
         raise BadInput(f"{flag}: is not a plain .npz archive of numbers ({type(e).__name__}: {e})") from e
 
 
-def _array(z: zipfile.ZipFile, info: zipfile.ZipInfo) -> Array:
-    """One array of the archive; what its header claims is held against the member's size before it is made."""
+def _array(z: zipfile.ZipFile, info: zipfile.ZipInfo) -> AnyArray:
+    """Return one array of the archive. Its claimed size is checked before allocation."""
     with z.open(info) as member:
         version = npy.read_magic(member)
         if version == (1, 0):
@@ -101,47 +111,50 @@ def _array(z: zipfile.ZipFile, info: zipfile.ZipInfo) -> Array:
         if claimed + member.tell() != info.file_size:
             raise ValueError(f"{info.filename} claims {claimed:,} bytes of numbers and holds {info.file_size:,} in all")
     with z.open(info) as member:
-        array: Array = npy.read_array(member, allow_pickle=False)
+        array: AnyArray = npy.read_array(member, allow_pickle=False)
         return array
 
 
-def read_pictures(path: Path, flag: str) -> Arrays:
-    """As read_npz, of a set that is made of images."""
+def read_image_npz(path: Path, flag: str) -> ArrayDataset:
+    """Return the arrays of a file as `read_npz` does. Raise BadInput if the inputs are not images."""
     arrays = read_npz(path, flag)
     if arrays.x_train.dtype != np.uint8:
         raise BadInput(
-            f"{flag}: its inputs are {form(arrays.x_train)}; wants images as uint8 (0 … 255), N×H×W or N×H×W×C."
-            f" Other inputs are read as they are by --task npz --task.path {path}"
+            f"{flag}: its inputs are {describe_array(arrays.x_train)}; expected images as uint8 (0 … 255), N×H×W or"
+            f" N×H×W×C. Other inputs are read as they are by --task npz --task.path {path}"
         )
     return arrays
 
 
-def _medmnist(arrays: dict[str, Array], flag: str) -> Arrays:
+def _medmnist(arrays: dict[str, AnyArray], flag: str) -> ArrayDataset:
     names = [*_MED, *(["val_images", "val_labels"] if {"val_images", "val_labels"} <= arrays.keys() else [])]
     flat = {}
     for name in names[1::2]:
         y = arrays[name]
         if y.ndim == 2 and y.shape[1] > 1:
-            raise BadInput(f"{flag}: {name} is {form(y)}: several labels an image, and a task wants one")
+            raise BadInput(f"{flag}: {name} is {describe_array(y)}: several labels an image, and a task wants one")
         flat[name] = y.reshape(-1) if y.ndim == 2 else y
     x, y = arrays["train_images"], flat["train_labels"]
     if "val_images" in names:
         # each before they are joined, so that the right one is named
-        x, val = (inputs(arrays[name], f"{flag}: {name}") for name in ("train_images", "val_images"))
+        x, val = (check_inputs(arrays[name], f"{flag}: {name}") for name in ("train_images", "val_images"))
         if x.shape[1:] != val.shape[1:] or x.dtype != val.dtype:
-            raise BadInput(f"{flag}: train_images is {form(x)} and val_images {form(val)}; they must be alike")
-        labels(y, len(x), f"{flag}: train_labels")
-        labels(flat["val_labels"], len(val), f"{flag}: val_labels")
+            raise BadInput(
+                f"{flag}: train_images is {describe_array(x)} and val_images {describe_array(val)};"
+                " type and shape must be the same"
+            )
+        check_labels(y, len(x), f"{flag}: train_labels")
+        check_labels(flat["val_labels"], len(val), f"{flag}: val_labels")
         x, y = np.concatenate([x, val]), np.concatenate([y, flat["val_labels"]])
-    return split((x, y), (arrays["test_images"], flat["test_labels"]), flag, _MED)
+    return check_split((x, y), (arrays["test_images"], flat["test_labels"]), flag, _MED)
 
 
-def _from_table(arrays: dict[str, Array], flag: str) -> Arrays:
-    x = inputs(arrays["x"], f"{flag}: x")
-    y = labels(arrays["y"], len(x), f"{flag}: y")
+def _from_table(arrays: dict[str, AnyArray], flag: str) -> ArrayDataset:
+    x = check_inputs(arrays["x"], f"{flag}: x")
+    y = check_labels(arrays["y"], len(x), f"{flag}: y")
     groups = _groups(arrays, len(x), f"{flag}:")
     if "is_test" in arrays:
-        marks = whole(arrays["is_test"], len(x), f"{flag}: is_test")
+        marks = whole_numbers(arrays["is_test"], len(x), f"{flag}: is_test")
         if set(marks.tolist()) != {0, 1}:
             raise BadInput(f"{flag}: is_test must mark some examples with 1 (test) and some with 0 (training)")
         test = marks == 1
@@ -149,4 +162,4 @@ def _from_table(arrays: dict[str, Array], flag: str) -> Arrays:
         raise BadInput(f"{flag}: {len(x)} examples are too few to hold out a test set; give is_test")
     else:
         test = hold_out(y, len(x) // 5)
-    return Arrays(x[~test], y[~test], x[test], y[test], None if groups is None else groups[~test])
+    return ArrayDataset(x[~test], y[~test], x[test], y[test], None if groups is None else groups[~test])

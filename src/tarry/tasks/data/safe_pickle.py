@@ -1,10 +1,9 @@
-"""Pickles of plain things, read without Python's unpickler: a pickle is a programme, and most of what it can say is not
-wanted of a file of numbers.
+"""Read pickles of plain data without Python's unpickler, which would execute the program that a pickle is.
 
-The instructions are taken one by one (the standard library's `pickletools` cuts them apart and runs nothing). Those
-that push numbers, texts, lists, tuples and dictionaries are followed, as are the ways in which numpy writes an array;
-every other one, and every other name of a module, is refused. Nothing is imported and nothing is called. What is made
-is no larger than the file: an array is made only from bytes that are there, a key is a text.
+The instructions are interpreted one by one (the standard library's `pickletools` decodes them and executes nothing).
+Instructions that push numbers, texts, lists, tuples and dictionaries are followed, and those by which numpy writes an
+array. All other instructions and module names are rejected. Nothing is imported or called. The result is no larger
+than the file: an array is made only from bytes that are there, and keys must be texts.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from .arrays import Array
+from .arrays import AnyArray
 
 __all__ = ["UnsafePickle", "safe_unpickle"]
 
 
 class UnsafePickle(ValueError):
-    """The pickle says something that is not wanted, or is torn."""
+    """The pickle contains something that is not allowed, or is truncated."""
 
 
 class _Dtype:
@@ -51,7 +50,7 @@ class _Array:
     def build(self, state: Any) -> None:
         self.state = state[1:] if isinstance(state, tuple) and len(state) == 5 else None
 
-    def to_numpy(self) -> Array:
+    def to_numpy(self) -> AnyArray:
         if not isinstance(self.state, tuple):
             raise UnsafePickle("an array there is never filled")
         shape, dtype, column_major, content = self.state
@@ -73,19 +72,19 @@ def _from_buffer(content: Any, dtype: Any, shape: Any, order: Any) -> _Array:
     return array
 
 
-def _encoded(text: Any, encoding: Any) -> bytes:
+def _encode(text: Any, encoding: Any) -> bytes:
     if not isinstance(text, str) or encoding != "latin1":
         raise UnsafePickle("a text there is encoded in no known way")
     return text.encode("latin1")
 
 
-_NAMES: dict[str, Callable[..., Any]] = {"numpy ndarray": _Array, "numpy dtype": _Dtype, "_codecs encode": _encoded}
+_NAMES: dict[str, Callable[..., Any]] = {"numpy ndarray": _Array, "numpy dtype": _Dtype, "_codecs encode": _encode}
 for _module in ("numpy.core", "numpy._core"):
     _NAMES[f"{_module}.multiarray _reconstruct"] = _Array
     _NAMES[f"{_module}.numeric _frombuffer"] = _from_buffer
 
-_PASSED_OVER = {"PROTO", "FRAME"}
-_TEXTS_OF_PYTHON_2 = {"STRING", "BINSTRING", "SHORT_BINSTRING"}  # bytes, which pickletools shows as latin-1 text
+_IGNORED = {"PROTO", "FRAME"}
+_PYTHON_2_STRINGS = {"STRING", "BINSTRING", "SHORT_BINSTRING"}  # bytes, which pickletools shows as latin-1 text
 _NUMBERS = {"INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1"}
 _BYTES = {"BINBYTES", "SHORT_BINBYTES", "BINBYTES8", "BYTEARRAY8"}
 _TEXTS = {"UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"}
@@ -117,7 +116,7 @@ class _Machine:
     def execute(self, name: str, argument: Any) -> None:
         if name in _VALUES:
             self.stack.append(argument)
-        elif name in _TEXTS_OF_PYTHON_2:
+        elif name in _PYTHON_2_STRINGS:
             self.stack.append(argument.encode("latin1"))
         elif name in _CONSTANTS:
             self.stack.append(_CONSTANTS[name]())
@@ -127,7 +126,7 @@ class _Machine:
             self.stack.append(self.slots[argument])
         elif name == "MARK":
             self.marks.append(len(self.stack))
-        elif not self._gather(name) and not self._make(name, argument) and name not in _PASSED_OVER:
+        elif not self._gather(name) and not self._make(name, argument) and name not in _IGNORED:
             raise UnsafePickle(f"it has the instruction {name}; only plain numbers, texts and arrays are read")
 
     def _gather(self, name: str) -> bool:
@@ -140,13 +139,13 @@ class _Machine:
         elif name == "LIST":
             self.stack.append(self.since_mark())
         elif name == "DICT":
-            self.stack.append(_put({}, self.since_mark()))
+            self.stack.append(_set_items({}, self.since_mark()))
         elif name in ("APPEND", "APPENDS"):
             items = [self.stack.pop()] if name == "APPEND" else self.since_mark()
             _expect(self.stack[-1], list).extend(items)
         elif name in ("SETITEM", "SETITEMS"):
             items = [self.stack.pop(), self.stack.pop()][::-1] if name == "SETITEM" else self.since_mark()
-            _put(_expect(self.stack[-1], dict), items)
+            _set_items(_expect(self.stack[-1], dict), items)
         else:
             return False
         return True
@@ -181,7 +180,7 @@ def _expect(thing: Any, kind: type) -> Any:
     return thing
 
 
-def _put(into: dict[Any, Any], items: list[Any]) -> dict[Any, Any]:
+def _set_items(into: dict[Any, Any], items: list[Any]) -> dict[Any, Any]:
     for key, value in zip(items[::2], items[1::2], strict=True):
         if not isinstance(key, str | bytes):  # a key is hashed, and a tuple of tuples can take for ever
             raise UnsafePickle("a key there is no text")
@@ -196,7 +195,7 @@ def _allowed_callable(name: str) -> Callable[..., Any]:
 
 
 def safe_unpickle(content: bytes) -> dict[str, Any]:
-    """What a pickled dictionary holds, its keys as text and its arrays made; Refused for every other pickle."""
+    """Return a pickled dictionary with text keys and its arrays. Raise UnsafePickle for any other pickle."""
     machine = _Machine()
     try:
         for op, argument, _ in pickletools.genops(content):

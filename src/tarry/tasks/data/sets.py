@@ -1,28 +1,28 @@
-"""The catalogue of data sets: where each is looked for, how to get it, what stands in when it is missing.
+"""Catalog of data sets: where each is looked for, how to get it, and what can replace it.
 
-A module of this room describes its sets and adds them:
+A module of this package describes its sets and adds them:
 
-    add(DataSet(
+    add_set(DataSet(
         name="mnist",                                   # of the set and of its task
         what="handwritten digits, 28×28 grey, 10 classes: 60,000 / 10,000",
-        forms=(Form(("mnist.npz",), read_npz), Form(("train-images-idx3-ubyte.gz", ...), read_idx)),
-        folders=("MNIST/raw", "MNIST"),                 # sub-folders of TARRY_DATA that are also looked in
+        forms=(FileFormat(("mnist.npz",), read_npz), FileFormat(("train-images-idx3-ubyte.gz", ...), read_idx)),
+        folders=("MNIST/raw", "MNIST"),                 # sub-folders of TARRY_DATA that are also searched
         get="the four *-ubyte.gz files of yann.lecun.com/exdb/mnist",
         stand_in="--task digits, bundled",
-        hub=Hub("ylecun/mnist", read_hub),              # None where the hub has none
+        hub=HubSource("ylecun/mnist", read_hub),        # None if the hub has no copy
         sizes=((60_000, 10_000),),                      # training and test examples: each pair is a whole set
     ))
 
-Forms are tried in order, each in TARRY_DATA itself, in its folder of the set's name and in `folders`; the first whose
-path exists is read. A reader gets that path (a file, a folder or an archive) and the words a complaint begins with; it
-returns what the set is made of (Arrays for images and series, a record of their own for texts) or raises BadInput. The
-hub is asked only when nothing lies in TARRY_DATA and somebody wants it: TARRY_HUB=1, or `hub=True` (--task.hub true).
+Formats are tried in order, each in TARRY_DATA itself, in its folder of the set's name and in `folders`. The first path
+that exists is read. A reader gets that path (a file, a folder or an archive) and the beginning of its error messages.
+It returns the contents (an ArrayDataset or a TextDataset) or raises BadInput. The hub is used only if nothing is found
+in TARRY_DATA and the user asks for it: TARRY_HUB=1, or `hub=True` (--task.hub true).
 
-What is read and is not wrong, but should be known (a set that is not whole), is heard by whoever listens:
+Notices that are not errors, for example that a set is incomplete, are collected by a context manager:
 
-    with remarked(limit) as said:
+    with collect_notices(limit) as notices:
         tasks.build("mnist")
-    said                                                # ["mnist.npz: 1,000 of 60,000 training examples"]
+    notices                                             # ["mnist.npz: 1,000 of 60,000 training examples"]
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from pathlib import Path
 from typing import Any
 
 from ...core.errors import BadInput, near
-from .arrays import Arrays
+from .arrays import ArrayDataset
 
 __all__ = [
     "DataSet",
@@ -57,9 +57,9 @@ __all__ = [
     "without_flags",
 ]
 
-_SHOWN = 12  # names of a folder in a message
+_MAX_NAMES = 12  # file names listed in a message
 
-Reader = Callable[[Path, str], Any]  # (path, flag) → what the set is made of; `flag` begins every complaint
+FormatReader = Callable[[Path, str], Any]  # (path, flag) → contents of the set; every error message begins with `flag`
 
 
 def _spellings(at: str) -> tuple[str, ...]:
@@ -70,17 +70,17 @@ def _spellings(at: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class FileFormat:
-    """One way a data set lies on a disk: any of `at` (file, folder or archive, relative to TARRY_DATA) is enough.
+    """One format of a data set on disk. Any of the paths `at` (file, folder or archive below TARRY_DATA) is enough.
 
-    A path that ends in `/` is a folder that counts only when one of `marks` is in it; `./` is where it is looked for.
+    A path that ends in `/` is a folder that counts only if one of `marks` is in it; `./` is the searched folder itself.
     """
 
     at: tuple[str, ...]
-    read: Reader
+    read: FormatReader
     marks: tuple[str, ...] = ()
 
     def find(self, folder: Path) -> Path | None:
-        """The first of its paths that exists below `folder`."""
+        """Return the first of its paths that exists below `folder`, or None."""
         for at in (spelling for name in self.at for spelling in _spellings(name)):
             path = folder / at
             if at.endswith("/"):
@@ -92,14 +92,14 @@ class FileFormat:
 
     @property
     def words(self) -> str:
-        """What a person may put there."""
+        """The paths as text, for messages."""
         named = (at.removeprefix("./") for at in self.at)
         return " or ".join(f"{at}{self.marks[0]}" if at.endswith("/") or not at else at for at in named)
 
 
 @dataclass(frozen=True)
 class HubSource:
-    """A set at the Hugging Face hub: its id there, and what makes ours of it (given how complaints begin)."""
+    """A data set at the Hugging Face hub: its id, and its reader (given the beginning of error messages)."""
 
     id: str
     read: Callable[[str], Any]
@@ -107,7 +107,7 @@ class HubSource:
 
 @dataclass(frozen=True)
 class DataSet:
-    """A data set by name: what it is, the forms it is looked for in, how to get it, what stands in."""
+    """A data set of the catalog: its description, its formats, how to get it, and what can replace it."""
 
     name: str
     what: str
@@ -120,11 +120,11 @@ class DataSet:
 
     @property
     def places(self) -> tuple[str, ...]:
-        """The sub-folders of TARRY_DATA that are also looked in."""
+        """The sub-folders of TARRY_DATA that are also searched."""
         return tuple(dict.fromkeys((self.name, *self.folders)))
 
     def find(self, forms: Sequence[FileFormat] | None = None) -> tuple[Path, FileFormat] | None:
-        """Where it lies and in which form (of all, or of those given), or None."""
+        """Return the path and format of the set (among all formats or those given), or None."""
         folder = data_folder()
         if folder is None:
             return None
@@ -134,45 +134,47 @@ class DataSet:
                     return path, form
         return None
 
-    def short(self, train: int, test: int, limit: int | None = None) -> str | None:
-        """How many examples of how many these are, where they are no whole set; `limit` training ones are asked for."""
+    def size_notice(self, train: int, test: int, limit: int | None = None) -> str | None:
+        """Return a notice if the set is incomplete, else None. `limit` is the number of training examples asked for."""
         if not self.sizes:
             return None
 
         def unlike(size: tuple[int, int]) -> tuple[int, int]:
-            apart = (abs(size[0] - train), abs(size[1] - test))
-            return sum(n > 0 for n in apart), sum(apart)
+            differences = (abs(size[0] - train), abs(size[1] - test))
+            return sum(n > 0 for n in differences), sum(differences)
 
         whole = min(self.sizes, key=unlike)
         most = train + whole[0] if limit is None else limit
         parts = (("training", min(train, most), min(whole[0], most)), ("test", test, whole[1]))
-        told = (f"{n:,} {'of' if n < of else 'in place of'} {of:,} {kind} examples" for kind, n, of in parts if n != of)
-        return " and ".join(told) or None
+        notices = (
+            f"{n:,} {'of' if n < of else 'in place of'} {of:,} {kind} examples" for kind, n, of in parts if n != of
+        )
+        return " and ".join(notices) or None
 
 
 _sets: dict[str, DataSet] = {}
 
 
-def add_set(made: DataSet) -> DataSet:
-    """Put a set into the catalogue; its name must be new."""
-    assert made.name not in _sets, f"data set {made.name!r} is in the catalogue twice"
-    _sets[made.name] = made
-    return made
+def add_set(data_set: DataSet) -> DataSet:
+    """Add a set to the catalog. Its name must be new."""
+    assert data_set.name not in _sets, f"data set {data_set.name!r} is in the catalog twice"
+    _sets[data_set.name] = data_set
+    return data_set
 
 
 def catalog() -> dict[str, DataSet]:
-    """Every set by name, sorted."""
+    """Return every set by name, sorted."""
     return dict(sorted(_sets.items()))
 
 
 def data_folder() -> Path | None:
-    """The folder TARRY_DATA names; None when it is unset."""
+    """Return the folder that TARRY_DATA names, or None if it is unset."""
     text = os.environ.get("TARRY_DATA", "")
     return Path(text).expanduser() if text else None
 
 
 def where_data_is() -> str:
-    """A sentence on TARRY_DATA: unset, no folder, or what lies there."""
+    """Return a sentence on TARRY_DATA: that it is unset or not a folder, or what the folder holds."""
     folder = data_folder()
     if folder is None:
         return "TARRY_DATA is unset: set it to a folder of data sets."
@@ -180,19 +182,19 @@ def where_data_is() -> str:
         return f"TARRY_DATA={folder} is not a folder: set it to a folder of data sets."
     if not os.access(folder, os.R_OK | os.X_OK):
         return f"TARRY_DATA={folder} may not be read: change its permissions."
-    names = sorted(_shown(p) for p in folder.iterdir() if not p.name.startswith("."))
-    shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+    names = sorted(_describe_path(p) for p in folder.iterdir() if not p.name.startswith("."))
+    shown = ", ".join(names[:_MAX_NAMES]) + (f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else "")
     return f"TARRY_DATA={folder} holds {shown or 'nothing'}."
 
 
-def _shown(path: Path) -> str:
+def _describe_path(path: Path) -> str:
     return path.name + "/" * path.is_dir() + (" (may not be read)" if not os.access(path, os.R_OK) else "")
 
 
 def loose_files() -> dict[str, Path]:
-    """The .npz and .jsonl files of TARRY_DATA by name, an .npz before a .jsonl and sets of the catalogue left out.
+    """Return the .npz and .jsonl files of TARRY_DATA by name, without sets of the catalog; .npz is preferred to .jsonl.
 
-    None when it is unset or no folder.
+    Return an empty dictionary if TARRY_DATA is unset or not a folder.
     """
     folder = data_folder()
     found = [] if folder is None else [*folder.glob("*.jsonl"), *folder.glob("*.npz")]
@@ -200,21 +202,23 @@ def loose_files() -> dict[str, Path]:
 
 
 def fetch(name: str, *, hub: bool = False) -> Any:
-    """What the set of that name is made of: from TARRY_DATA, else from the hub if that is wanted, else BadInput."""
+    """Return the contents of a data set: from TARRY_DATA, else from the hub if asked for. Raise BadInput otherwise."""
     if name not in _sets:
         raise BadInput(f"--task {name}: there is no such data set.{near(name, _sets)}")
-    made = _sets[name]
-    if (found := made.find()) is not None:
+    data_set = _sets[name]
+    if (found := data_set.find()) is not None:
         path, form = found
         where = os.path.relpath(path, data_folder())
-        return _check_sizes(made, name if where == "." else where, form.read(path, f"--task {name}: {path}"))
-    asked = hub or _hub_enabled()
-    if made.hub is None or not asked:
-        raise BadInput(f"--task {name}: {missing(made, asked=asked)}")
+        return _check_sizes(data_set, name if where == "." else where, form.read(path, f"--task {name}: {path}"))
+    hub_requested = hub or _hub_enabled()
+    if data_set.hub is None or not hub_requested:
+        raise BadInput(f"--task {name}: {missing(data_set, hub_requested=hub_requested)}")
     try:
-        return _check_sizes(made, made.hub.id, made.hub.read(f"--task {name}: {made.hub.id} of the Hugging Face hub"))
+        return _check_sizes(
+            data_set, data_set.hub.id, data_set.hub.read(f"--task {name}: {data_set.hub.id} of the Hugging Face hub")
+        )
     except BadInput as e:
-        raise BadInput(f"{e}. And {missing(made, asked=True)}") from e
+        raise BadInput(f"{e}. And {missing(data_set, hub_requested=True)}") from e
 
 
 def _hub_enabled() -> bool:
@@ -222,48 +226,48 @@ def _hub_enabled() -> bool:
 
 
 def is_absent(name: str, *, hub: bool = False) -> str | None:
-    """What `missing` says of a set that is not here and not asked for at the hub; None of all others. Reads nothing."""
-    made, asked = _sets.get(name), hub or _hub_enabled()
-    if made is None or made.find() is not None or (made.hub is not None and asked):
+    """Return the text of `missing` for a set that is not in TARRY_DATA and not requested from the hub, else None."""
+    data_set, hub_requested = _sets.get(name), hub or _hub_enabled()
+    if data_set is None or data_set.find() is not None or (data_set.hub is not None and hub_requested):
         return None
-    return missing(made, asked=asked)
+    return missing(data_set, hub_requested=hub_requested)
 
 
-def load(name: str, *, hub: bool = False) -> Arrays:
-    """The images or series of that name, checked."""
+def load(name: str, *, hub: bool = False) -> ArrayDataset:
+    """Return a data set of images or series, checked."""
     arrays = fetch(name, hub=hub)
-    if not isinstance(arrays, Arrays):
+    if not isinstance(arrays, ArrayDataset):
         raise BadInput(f"--task {name}: is no set of images or series but of texts; tarry.tasks.data.fetch reads it")
     return arrays
 
 
-_collected: ContextVar[tuple[list[str], int | None] | None] = ContextVar("heard", default=None)
+_collected: ContextVar[tuple[list[str], int | None] | None] = ContextVar("collected", default=None)
 
 
 @contextmanager
 def collect_notices(limit: int | None = None) -> Iterator[list[str]]:
-    """What is remarked on the sets that are read meanwhile, of which `limit` training examples are asked for."""
-    said: list[str] = []
-    token = _collected.set((said, limit))
+    """Collect notices on the sets read within the context, of which `limit` training examples are asked for."""
+    notices: list[str] = []
+    token = _collected.set((notices, limit))
     try:
-        yield said
+        yield notices
     finally:
         _collected.reset(token)
 
 
 def add_notice(sentence: str) -> None:
-    """Say something of a set that is not wrong, to whoever listens."""
-    if (heard := _collected.get()) is not None:
-        heard[0].append(sentence)
+    """Add a notice to the list of the enclosing `collect_notices`, if there is one."""
+    if (collected := _collected.get()) is not None:
+        collected[0].append(sentence)
 
 
-def _check_sizes(made: DataSet, where: str, found: Any) -> Any:
-    """What was found, Arrays or a record of texts; that it is not the whole set is remarked."""
-    if not made.sizes or (heard := _collected.get()) is None:
+def _check_sizes(data_set: DataSet, where: str, found: Any) -> Any:
+    """Return what was found. Add a notice if it is not the whole set."""
+    if not data_set.sizes or (collected := _collected.get()) is None:
         return found
-    train, test = (found.y_train, found.y_test) if isinstance(found, Arrays) else (found.train, found.test)
-    if (told := made.short(len(train), len(test), heard[1])) is not None:
-        add_notice(f"{where}: {told}")
+    train, test = (found.y_train, found.y_test) if isinstance(found, ArrayDataset) else (found.train, found.test)
+    if (notice := data_set.size_notice(len(train), len(test), collected[1])) is not None:
+        add_notice(f"{where}: {notice}")
     return found
 
 
@@ -272,7 +276,7 @@ _flags: ContextVar[bool] = ContextVar("flags", default=True)
 
 @contextmanager
 def without_flags() -> Iterator[None]:
-    """Meanwhile `missing` advises no flags of `tarry run`: whoever reads it gave another command."""
+    """Within the context, `missing` suggests no flags of `tarry run`, because another command is running."""
     token = _flags.set(False)
     try:
         yield
@@ -280,18 +284,21 @@ def without_flags() -> Iterator[None]:
         _flags.reset(token)
 
 
-def missing(made: DataSet, *, asked: bool = False) -> str:
-    """One message: which files are looked for and where, how to get them, what stands in; `asked`: the hub was."""
+def missing(data_set: DataSet, *, hub_requested: bool = False) -> str:
+    """Return one message: which files are looked for and where, how to get them, what can replace them.
+
+    `hub_requested` says that the user asked for the hub.
+    """
     flags = _flags.get()
-    forms = "; or ".join(form.words for form in made.forms)
+    forms = "; or ".join(form.words for form in data_set.forms)
     hub = ""
-    if made.hub is None and asked:
+    if data_set.hub is None and hub_requested:
         hub = " The Hugging Face hub is not asked for it: no copy is known there."
-    elif made.hub is not None and not asked:
+    elif data_set.hub is not None and not hub_requested:
         how = "TARRY_HUB=1 or --task.hub true" if flags else "TARRY_HUB=1"
-        hub = f" Or {how} fetches {made.hub.id} from the Hugging Face hub."
-    stand_in = f" What stands in: {made.stand_in}." if flags else ""
+        hub = f" Or {how} fetches {data_set.hub.id} from the Hugging Face hub."
+    stand_in = f" What stands in: {data_set.stand_in}." if flags else ""
     return (
-        f"the data set is not there. {where_data_is()} Put there (or in its folder {' or '.join(made.places)}):"
-        f" {forms}. Get it: {made.get}.{hub}{stand_in}"
+        f"the data set is not there. {where_data_is()} Put there (or in its folder {' or '.join(data_set.places)}):"
+        f" {forms}. Get it: {data_set.get}.{hub}{stand_in}"
     )

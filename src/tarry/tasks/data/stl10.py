@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from ...core.errors import BadInput
 from .archives import named_files
-from .arrays import Array, Arrays, split
+from .arrays import AnyArray, ArrayDataset, check_split
 
 __all__ = ["UNLABELED", "read_stl10", "read_unlabeled"]
 
@@ -21,12 +21,12 @@ UNLABELED = "unlabeled_X.bin"
 _SIDE = 96
 _IMAGE = 3 * _SIDE * _SIDE
 _MOST_BYTES = 1 << 30
-_MOST_UNLABELLED = 4 << 30
+_MAX_UNLABELED_BYTES = 4 << 30
 _FILES = ("train_X.bin", "train_y.bin", "test_X.bin", "test_y.bin")
 
 
-def read_stl10(path: Path, flag: str) -> Arrays:
-    """The labelled parts of `stl10_binary`, as folder or archive."""
+def read_stl10(path: Path, flag: str) -> ArrayDataset:
+    """Return the labeled parts of `stl10_binary`, a folder or an archive."""
     found = named_files(path, _FILES, flag, most=_MOST_BYTES)
     parts = []
     for part in ("train", "test"):
@@ -35,27 +35,29 @@ def read_stl10(path: Path, flag: str) -> Arrays:
         if y.size and (y.min() < 1 or y.max() > 10):
             raise BadInput(f"{flag}: {part}_y.bin holds {y.min()} … {y.max()}; labels are 1 … 10")
         parts.append((x, y.astype(np.int64) - 1))
-    return split(parts[0], parts[1], flag, _FILES)
+    return check_split(parts[0], parts[1], flag, _FILES)
 
 
 def read_unlabeled(path: Path, flag: str, chosen: Callable[[int], list[int]]) -> npt.NDArray[np.uint8]:
-    """Some images of the unlabelled part, N×H×W×C: `chosen` says which of how many; of a folder no other is read."""
+    """Return images of the unlabeled part, N×H×W×C. `chosen` maps their number to the indices to read."""
     file = path / UNLABELED
     if file.is_file():
         size = file.stat().st_size
-        everything: Array = np.memmap(file, np.uint8, "r") if size else np.zeros(0, np.uint8)
+        everything: AnyArray = np.memmap(file, np.uint8, "r") if size else np.zeros(0, np.uint8)
     else:
-        everything = np.frombuffer(named_files(path, (UNLABELED,), flag, most=_MOST_UNLABELLED)[UNLABELED], np.uint8)
+        everything = np.frombuffer(
+            named_files(path, (UNLABELED,), flag, most=_MAX_UNLABELED_BYTES)[UNLABELED], np.uint8
+        )
     _check(everything, f"{flag}: {UNLABELED}")
     rows = everything.reshape(-1, _IMAGE)
     return _images(np.array(rows[chosen(len(rows))]).ravel(), f"{flag}: {UNLABELED}")
 
 
-def _check(content: Array, where: str) -> None:
+def _check(content: AnyArray, where: str) -> None:
     if not content.size or content.size % _IMAGE:
-        raise BadInput(f"{where}: holds {content.size:,} bytes; wants images of {_IMAGE:,}")
+        raise BadInput(f"{where}: holds {content.size:,} bytes; expected images of {_IMAGE:,}")
 
 
-def _images(content: Array, where: str) -> npt.NDArray[np.uint8]:
+def _images(content: AnyArray, where: str) -> npt.NDArray[np.uint8]:
     _check(content, where)
     return np.ascontiguousarray(content.reshape(-1, 3, _SIDE, _SIDE).transpose(0, 3, 2, 1))

@@ -10,28 +10,28 @@ from pathlib import Path
 import numpy as np
 
 from ...core.errors import BadInput
-from .arrays import Array, Arrays, split
+from .arrays import AnyArray, ArrayDataset, check_split
 
 __all__ = ["FILES", "read_svhn"]
 
 FILES = ("train_32x32.mat", "test_32x32.mat")
 _COMPRESSED = 15
-_TORN = "is torn, it ends in the middle of a variable; get it again"
+_TRUNCATED = "is truncated in the middle of a variable; get it again"
 _MOST_IMAGES = 1_000_000  # the extra part, the largest, has 531,131
 
 
-def read_svhn(path: Path, flag: str) -> Arrays:
-    """train_32x32.mat and test_32x32.mat of a folder."""
+def read_svhn(path: Path, flag: str) -> ArrayDataset:
+    """Return the examples of train_32x32.mat and test_32x32.mat of a folder."""
     train, test = (_part(path / name, f"{flag}: {name}") for name in FILES)
-    return split(train, test, flag, ("training X", "training y", "test X", "test y"))
+    return check_split(train, test, flag, ("training X", "training y", "test X", "test y"))
 
 
-def _part(path: Path, where: str) -> tuple[Array, Array]:
+def _part(path: Path, where: str) -> tuple[AnyArray, AnyArray]:
     if not path.is_file():
         raise BadInput(f"{where}: is not there; both {' and '.join(FILES)} are wanted")
     x, y = _variables(path, where)
     if x.dtype != np.uint8 or y.dtype.kind not in "uif" or not np.isfinite(y).all():
-        raise BadInput(f"{where}: X is {x.dtype} and y {y.dtype}; wants bytes and numbers")
+        raise BadInput(f"{where}: X is {x.dtype} and y {y.dtype}; expected bytes and numbers")
     if (y != np.floor(y)).any():
         raise BadInput(f"{where}: y must hold whole numbers")
     labels = y.ravel().astype(np.int64)
@@ -40,7 +40,7 @@ def _part(path: Path, where: str) -> tuple[Array, Array]:
     return np.ascontiguousarray(x.transpose(3, 0, 1, 2)), labels % 10
 
 
-def _variables(path: Path, where: str) -> tuple[Array, Array]:
+def _variables(path: Path, where: str) -> tuple[AnyArray, AnyArray]:
     try:
         mat = import_module("scipy.io")
     except ImportError as e:
@@ -52,18 +52,19 @@ def _variables(path: Path, where: str) -> tuple[Array, Array]:
             found = mat.loadmat(path, variable_names=("X", "y"))
             return found["X"], found["y"]
     except Exception as e:  # whatever scipy raises on a torn file
-        why = _TORN if _is_torn(path) else "is no MATLAB file of version 5 to 7"
+        why = _TRUNCATED if _is_truncated(path) else "is no MATLAB file of version 5 to 7"
         raise BadInput(f"{where}: {why} ({type(e).__name__}: {e})") from e
-    if _is_torn(path):
-        raise BadInput(f"{where}: {_TORN}")
-    told = ", ".join(f"{name} {'×'.join(map(str, shape))}" for name, shape in shapes.items()) or "nothing"
-    raise BadInput(f"{where}: wants X, 32×32×3×N, and N numbers y; it has {told}")
+    if _is_truncated(path):
+        raise BadInput(f"{where}: {_TRUNCATED}")
+    found_shapes = ", ".join(f"{name} {'×'.join(map(str, shape))}" for name, shape in shapes.items()) or "nothing"
+    raise BadInput(f"{where}: wants X, 32×32×3×N, and N numbers y; it has {found_shapes}")
 
 
-def _is_torn(path: Path) -> bool:
-    """Whether the file ends before its last variable does (MAT-File Format, level 5).
+def _is_truncated(path: Path) -> bool:
+    """Return whether the file ends before its last variable does (MAT-File Format, level 5).
 
-    After 128 bytes each variable says its kind and length in 8; if it is not compressed, zeros fill it up to eights.
+    After a header of 128 bytes, each variable begins with its kind and length in 8 bytes. Uncompressed variables are
+    padded with zeros to a multiple of 8 bytes.
     """
     with path.open("rb") as file:
         order = {b"\0\1IM": "<", b"\1\0MI": ">"}.get(file.read(128)[124:])

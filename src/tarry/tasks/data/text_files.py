@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from ...core.errors import BadInput
-from .archives import files, parent_folder
+from .archives import parent_folder, read_files
 from .newsgroup_posts import strip_headers
-from .texts import Row, Text, Texts, gather_texts
+from .texts import Text, TextDataset, TextExample, gather_texts
 
 __all__ = ["ag_csv", "banking_csv", "glue_tsv", "jsonl", "loose_jsonl", "math_json", "msr_txt", "newsgroups"]
 __all__ += [
@@ -33,80 +33,82 @@ __all__ += [
     "pair_of",
     "post_of",
     "question_jsonl",
+    "row_errors",
     "text_field",
     "text_of",
     "text_pair",
-    "where_in_file",
 ]
 
-TextRows = dict[str, Any]
-Reader = Callable[[Path, str], Texts]
+RawRow = dict[str, Any]
+TextReader = Callable[[Path, str], TextDataset]
 _MOST = 1 << 30  # bytes a file
 _CSV_LIMIT = 10_000_000  # characters a field; the module's own is 131,072
 
 
-def text_field(row: TextRows, field: str) -> str:
-    """A field that holds a text; `place` says what is wrong with another."""
+def text_field(row: RawRow, field: str) -> str:
+    """Return a field that must be a text. Raise TypeError for another type."""
     value = row[field]
     if not isinstance(value, str):
         raise TypeError(f"the field {field!r} holds no text but {type(value).__name__}")
     return value
 
 
-def text_pair(row: TextRows, one: str, other: str) -> Text:
+def text_pair(row: RawRow, one: str, other: str) -> Text:
     return text_field(row, one), text_field(row, other)
 
 
-def text_of(row: TextRows) -> Text:
+def text_of(row: RawRow) -> Text:
     return text_field(row, "text")
 
 
-def post_of(row: TextRows) -> Text:
+def post_of(row: RawRow) -> Text:
     return strip_headers(text_field(row, "text"))
 
 
-def news_of(row: TextRows) -> Text:
-    """Title, where there is one, and description; a backslash in them stands for a line's end."""
+def news_of(row: RawRow) -> Text:
+    """Return title (if there is one) and description. A backslash in them stands for a line break."""
     return " ".join(str(part) for part in (row.get("title"), text_field(row, "text")) if part).replace("\\", " ")
 
 
-def pair_of(row: TextRows) -> Text:
+def pair_of(row: RawRow) -> Text:
     return text_pair(row, "s1", "s2")
 
 
-def answer_of(row: TextRows) -> Text:
+def answer_of(row: RawRow) -> Text:
     return text_pair(row, "question", "answer")
 
 
-def _either_of(row: TextRows) -> Text:
+def _either_of(row: RawRow) -> Text:
     if "text" in row and "s1" in row:
-        raise TypeError("has text as well as s1; wants one text, or the two of a pair")
+        raise TypeError("has text as well as s1; expected one text, or the two of a pair")
     return pair_of(row) if "s1" in row else text_of(row)
 
 
 def jsonl(
-    text: Callable[[TextRows], Text], classes: Sequence[str] = (), *, label: Any = "y", n: int = 0, wants: str = ""
-) -> Reader:
-    """A reader of one object a line: `split`, what `text` makes a text of, and the field `label` (a number: always).
+    text: Callable[[RawRow], Text], classes: Sequence[str] = (), *, label: Any = "y", n: int = 0, wants: str = ""
+) -> TextReader:
+    """Return a reader of one object per line with `split`, the fields that `text` reads, and the field `label`.
 
-    `n` is how many classes there are to be, where their names are not given.
+    A `label` that is a number is the label of all rows. `n` is the number of classes if their names are not given.
     """
 
-    def read(path: Path, flag: str) -> Texts:
-        return gather_texts((_row(i, row, flag) for i, row in _lines(_content(path, flag), flag)), flag, classes, n)
+    def read(path: Path, flag: str) -> TextDataset:
+        return gather_texts(
+            (_row(i, row, flag) for i, row in _json_rows(_read_text(path, flag), flag)), flag, classes, n
+        )
 
-    def _row(i: int, row: TextRows, flag: str) -> Row:
-        with where_in_file(f"line {i}", row, flag, wants):
-            return Row(row["split"], text(row), row[label] if isinstance(label, str) else label)
+    def _row(i: int, row: RawRow, flag: str) -> TextExample:
+        with row_errors(f"line {i}", row, flag, wants):
+            return TextExample(row["split"], text(row), row[label] if isinstance(label, str) else label)
 
     return read
 
 
-_read_loose = jsonl(_either_of, wants="; wants split (train, test or validation), y, and text, or s1 and s2")
+_read_loose = jsonl(_either_of, wants="; expected split (train, test or validation), y, and text, or s1 and s2")
 
 
-def loose_jsonl(path: Path, flag: str) -> Texts:
-    """A set that nobody knows: `split`, `y` and `text`, or `s1` and `s2` in all lines."""
+def loose_jsonl(path: Path, flag: str) -> TextDataset:
+    """Return a set that is not in the catalog: `split`, `y` and `text`, or `s1` and `s2`, in all lines."""
     made = _read_loose(path, flag)
     if len({isinstance(text, str) for text in (*made.train, *made.test, *made.unlabeled)}) > 1:
         raise BadInput(f"{flag}: some lines have text and some s1 and s2; all must be alike")
@@ -114,8 +116,8 @@ def loose_jsonl(path: Path, flag: str) -> Texts:
 
 
 @contextmanager
-def where_in_file(where: str, row: TextRows, flag: str, wants: str = "") -> Iterator[None]:
-    """What is wrong with a row is said of it."""
+def row_errors(where: str, row: RawRow, flag: str, wants: str = "") -> Iterator[None]:
+    """Report errors of a row with its place in the file."""
     try:
         yield
     except KeyError as e:
@@ -124,17 +126,17 @@ def where_in_file(where: str, row: TextRows, flag: str, wants: str = "") -> Iter
         raise BadInput(f"{flag}: {where}: {e}") from None
 
 
-def question_jsonl(path: Path, flag: str) -> Texts:
-    """GSM8K's own train.jsonl and test.jsonl."""
+def question_jsonl(path: Path, flag: str) -> TextDataset:
+    """Return the examples of GSM8K's own train.jsonl and test.jsonl."""
     rows = []
-    for name, text in _texts(path, ("train.jsonl", "test.jsonl"), flag).items():
-        for i, row in _lines(text, f"{flag}: {name}"):
-            with where_in_file(f"line {i}", row, f"{flag}: {name}"):
-                rows.append(Row(name.removesuffix(".jsonl"), answer_of(row), 0))
+    for name, text in _read_texts(path, ("train.jsonl", "test.jsonl"), flag).items():
+        for i, row in _json_rows(text, f"{flag}: {name}"):
+            with row_errors(f"line {i}", row, f"{flag}: {name}"):
+                rows.append(TextExample(name.removesuffix(".jsonl"), answer_of(row), 0))
     return gather_texts(rows, flag, ["grade school mathematics"])
 
 
-def _lines(text: str, flag: str) -> Iterator[tuple[int, TextRows]]:
+def _json_rows(text: str, flag: str) -> Iterator[tuple[int, RawRow]]:
     for i, line in enumerate(io.StringIO(text), 1):
         if not line.strip():
             continue
@@ -147,41 +149,41 @@ def _lines(text: str, flag: str) -> Iterator[tuple[int, TextRows]]:
         yield i, row
 
 
-def _texts(path: Path, names: Sequence[str], flag: str, perhaps: Sequence[str] = ()) -> dict[str, str]:
-    """These files of a folder (not of its sub-folders) or of an archive; those of `perhaps` where they are there."""
+def _read_texts(path: Path, names: Sequence[str], flag: str, perhaps: Sequence[str] = ()) -> dict[str, str]:
+    """Return these files of a folder (not of its sub-folders) or of an archive, and those of `perhaps` that exist."""
     wanted = (*names, *perhaps)
     if path.is_dir():
-        found = {name: _bytes(path / name, flag) for name in wanted if isfile(path / name)}
+        found = {name: _read_bytes(path / name, flag) for name in wanted if isfile(path / name)}
     else:
-        there = files(path, lambda n: n.rpartition("/")[2] in wanted, flag, most=_MOST, home=parent_folder)
+        there = read_files(path, lambda n: n.rpartition("/")[2] in wanted, flag, most=_MOST, home=parent_folder)
         found = {name.rpartition("/")[2]: content for name, content in there}
     if missing := [name for name in names if name not in found]:
         raise BadInput(f"{flag}: lacks {', '.join(missing)}")
-    return {name: _decoded(content, f"{flag}: {name}") for name, content in found.items()}
+    return {name: _decode(content, f"{flag}: {name}") for name, content in found.items()}
 
 
-def _bytes(path: Path, flag: str) -> bytes:
+def _read_bytes(path: Path, flag: str) -> bytes:
     try:
         return path.read_bytes()
     except OSError as e:
         raise BadInput(f"{flag}: cannot be read ({type(e).__name__}: {e})") from e
 
 
-def _content(path: Path, flag: str) -> str:
-    return _decoded(_bytes(path, flag), flag)
+def _read_text(path: Path, flag: str) -> str:
+    return _decode(_read_bytes(path, flag), flag)
 
 
-def _decoded(content: bytes, flag: str) -> str:
+def _decode(content: bytes, flag: str) -> str:
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as e:
         raise BadInput(f"{flag}: is no UTF-8 text ({e})") from e
 
 
-def math_json(path: Path, flag: str) -> Texts:
-    """MathInstruct: a question's class is the collection it was taken from. There is no test set."""
+def math_json(path: Path, flag: str) -> TextDataset:
+    """Return MathInstruct. The class of a question is the collection that it was taken from. There is no test set."""
     try:
-        rows = json.loads(_content(path, flag))
+        rows = json.loads(_read_text(path, flag))
     except (ValueError, RecursionError) as e:
         raise BadInput(f"{flag}: is no JSON ({e})") from e
     wanted = ("instruction", "output", "source")
@@ -189,25 +191,25 @@ def math_json(path: Path, flag: str) -> Texts:
         not isinstance(r, dict) or any(not isinstance(r.get(field), str) for field in wanted) for r in rows
     ):
         raise BadInput(f"{flag}: wants a list of objects with the fields {', '.join(wanted)}, all texts")
-    return gather_texts((Row("train", (r["instruction"], r["output"]), r["source"]) for r in rows), flag)
+    return gather_texts((TextExample("train", (r["instruction"], r["output"]), r["source"]) for r in rows), flag)
 
 
-def newsgroups(classes: Sequence[str]) -> Reader:
-    """20news-bydate-train and 20news-bydate-test, in a folder or a tar archive, each with all groups."""
+def newsgroups(classes: Sequence[str]) -> TextReader:
+    """Return a reader of 20news-bydate-train and 20news-bydate-test, folder or tar archive, each with all groups."""
 
-    def read(path: Path, flag: str) -> Texts:
+    def read(path: Path, flag: str) -> TextDataset:
         places = [path / part for part in _BYDATE] if path.is_dir() else [path]
         posts = sorted(
             (_group(place, name), content.decode("latin-1"))
             for place in places
-            for name, content in files(place, _is_post, flag, most=_MOST)
+            for name, content in read_files(place, _is_post, flag, most=_MOST)
         )
         there = {(split, group) for (split, group, _), _ in posts}
         for split in ("train", "test"):
             if lacking := [group for group in classes if (split, group) not in there]:
                 raise BadInput(f"{flag}: 20news-bydate-{split} has no posts of {', '.join(lacking)}")
         return gather_texts(
-            (Row(split, strip_headers(post), group) for (split, group, _), post in posts), flag, classes
+            (TextExample(split, strip_headers(post), group) for (split, group, _), post in posts), flag, classes
         )
 
     return read
@@ -222,19 +224,19 @@ def _is_post(name: str) -> bool:
 
 
 def _group(place: Path, name: str) -> tuple[str, str, str]:
-    """Split, newsgroup and number of a post."""
+    """Return split, newsgroup and number of a post."""
     folder, group, number = f"{place.name}/{name}".split("/")[-3:]
     return folder.rpartition("-")[2], group, number
 
 
-def ag_csv(classes: Sequence[str]) -> Reader:
-    """train.csv and test.csv of a folder: the class from 1 up, title, description; with a header at Kaggle."""
+def ag_csv(classes: Sequence[str]) -> TextReader:
+    """Return a reader of train.csv and test.csv: the class from 1 up, title, description; Kaggle's has a header."""
 
-    def read(path: Path, flag: str) -> Texts:
-        rows, found = [], _texts(path, ("train.csv", "test.csv"), flag)
+    def read(path: Path, flag: str) -> TextDataset:
+        rows, found = [], _read_texts(path, ("train.csv", "test.csv"), flag)
         numbers = {str(i + 1): i for i in range(len(classes))}
         for split in ("train", "test"):
-            for i, row in _csv(found[f"{split}.csv"], f"{flag}: {split}.csv"):
+            for i, row in _csv_rows(found[f"{split}.csv"], f"{flag}: {split}.csv"):
                 if i == 1 and row == ["Class Index", "Title", "Description"]:
                     continue
                 if len(row) != 3 or row[0] not in numbers:
@@ -242,34 +244,34 @@ def ag_csv(classes: Sequence[str]) -> Reader:
                         f"{flag}: line {i} of {split}.csv wants a class from 1 to {len(classes)}, a title and a"
                         " description"
                     )
-                rows.append(Row(split, news_of({"title": row[1], "text": row[2]}), numbers[row[0]]))
+                rows.append(TextExample(split, news_of({"title": row[1], "text": row[2]}), numbers[row[0]]))
         return gather_texts(rows, flag, classes)
 
     return read
 
 
-def banking_csv(n: int) -> Reader:
-    """train.csv and test.csv of a folder, with the columns text and category, of which there are `n`."""
+def banking_csv(n: int) -> TextReader:
+    """Return a reader of train.csv and test.csv with the columns text and category, which has `n` values."""
 
-    def read(path: Path, flag: str) -> Texts:
-        found = _texts(path, ("train.csv", "test.csv"), flag)
+    def read(path: Path, flag: str) -> TextDataset:
+        found = _read_texts(path, ("train.csv", "test.csv"), flag)
         rows = []
         for split in ("train", "test"):
-            (_, header), *lines = list(_csv(found[f"{split}.csv"], f"{flag}: {split}.csv")) or [(1, [])]
+            (_, header), *lines = list(_csv_rows(found[f"{split}.csv"], f"{flag}: {split}.csv")) or [(1, [])]
             if header != ["text", "category"]:
                 begins = ", ".join(header)
-                raise BadInput(f"{flag}: {split}.csv begins with {begins!r}; wants the columns text, category")
+                raise BadInput(f"{flag}: {split}.csv begins with {begins!r}; expected the columns text, category")
             for i, line in lines:
                 if len(line) != 2:
-                    raise BadInput(f"{flag}: line {i} of {split}.csv has {len(line)} columns; wants text, category")
-                rows.append(Row(split, line[0], line[1]))
+                    raise BadInput(f"{flag}: line {i} of {split}.csv has {len(line)} columns; expected text, category")
+                rows.append(TextExample(split, line[0], line[1]))
         return gather_texts(rows, flag, n=n)
 
     return read
 
 
-def _csv(text: str, flag: str) -> Iterator[tuple[int, list[str]]]:
-    """The rows of a table that are not blank, each with the number of its last line; quotes must be in pairs."""
+def _csv_rows(text: str, flag: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield the rows of a table that are not blank, each with the number of its last line. Quotes must be in pairs."""
     csv.field_size_limit(_CSV_LIMIT)
     rows = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
@@ -278,19 +280,19 @@ def _csv(text: str, flag: str) -> Iterator[tuple[int, list[str]]]:
         raise BadInput(f"{flag}: line {rows.line_num}: {e}; is a quote left open?") from e
 
 
-def msr_txt(path: Path, flag: str) -> Texts:
-    """msr_paraphrase_train.txt and msr_paraphrase_test.txt of a folder."""
+def msr_txt(path: Path, flag: str) -> TextDataset:
+    """Return the examples of msr_paraphrase_train.txt and msr_paraphrase_test.txt of a folder."""
     names = {f"msr_paraphrase_{split}.txt": split for split in ("train", "test")}
-    tables = {names[name]: text for name, text in _texts(path, tuple(names), flag).items()}
+    tables = {names[name]: text for name, text in _read_texts(path, tuple(names), flag).items()}
     return gather_texts(_paraphrases(tables, flag), flag, ["different", "paraphrase"])
 
 
-def glue_tsv(kind: str, classes: Sequence[str]) -> Reader:
-    """train.tsv, dev.tsv and, where it is there, test.tsv of a folder: `kind` mrpc or sst2."""
+def glue_tsv(kind: str, classes: Sequence[str]) -> TextReader:
+    """Return a reader of train.tsv, dev.tsv and, if it exists, test.tsv of a folder. `kind` is mrpc or sst2."""
 
-    def read(path: Path, flag: str) -> Texts:
+    def read(path: Path, flag: str) -> TextDataset:
         names = {"train.tsv": "train", "dev.tsv": "validation", "test.tsv": "test"}
-        found = _texts(path, ("train.tsv", "dev.tsv"), flag, perhaps=("test.tsv",))
+        found = _read_texts(path, ("train.tsv", "dev.tsv"), flag, perhaps=("test.tsv",))
         tables = {names[name]: text for name, text in found.items()}
         rows = _paraphrases(tables, flag) if kind == "mrpc" else _sentences(tables, flag)
         return gather_texts(rows, flag, classes)
@@ -298,24 +300,24 @@ def glue_tsv(kind: str, classes: Sequence[str]) -> Reader:
     return read
 
 
-def _paraphrases(tables: dict[str, str], flag: str) -> Iterator[Row]:
+def _paraphrases(tables: dict[str, str], flag: str) -> Iterator[TextExample]:
     for split, table in tables.items():
-        for row in _tabs(table, ("#1 String", "#2 String"), f"{flag}: the {split} table"):
-            yield Row(split, (row["#1 String"], row["#2 String"]), _digit(row.get("Quality")))
+        for row in _tab_rows(table, ("#1 String", "#2 String"), f"{flag}: the {split} table"):
+            yield TextExample(split, (row["#1 String"], row["#2 String"]), _digit(row.get("Quality")))
 
 
-def _sentences(tables: dict[str, str], flag: str) -> Iterator[Row]:
+def _sentences(tables: dict[str, str], flag: str) -> Iterator[TextExample]:
     for split, table in tables.items():
-        for row in _tabs(table, ("sentence",), f"{flag}: the {split} table"):
-            yield Row(split, row["sentence"].strip(), _digit(row.get("label")))
+        for row in _tab_rows(table, ("sentence",), f"{flag}: the {split} table"):
+            yield TextExample(split, row["sentence"].strip(), _digit(row.get("label")))
 
 
 def _digit(text: str | None) -> int | str | None:
     return int(text) if text in ("0", "1") else text
 
 
-def _tabs(text: str, wanted: Sequence[str], flag: str) -> Iterator[dict[str, str]]:
-    """The lines of a table by its header; quotes are letters like others."""
+def _tab_rows(text: str, wanted: Sequence[str], flag: str) -> Iterator[dict[str, str]]:
+    """Yield the lines of a table as dictionaries by its header. Quotes are ordinary characters."""
     header, *lines = text.rstrip("\n").split("\n")
     names = header.rstrip("\r").split("\t")
     if missing := [name for name in wanted if name not in names]:

@@ -1,4 +1,4 @@
-"""The text sets of the catalogue."""
+"""Text data sets of the catalog."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from . import text_files as files
 from .hub import download
 from .sets import DataSet, FileFormat, HubSource, add_set
-from .texts import Row, Text, Texts, gather_texts
+from .texts import Text, TextDataset, TextExample, gather_texts
 
 __all__ = ["AG_NEWS", "NEWSGROUPS"]
 
@@ -35,34 +35,34 @@ NEWSGROUPS = [
     "talk.religion.misc",
 ]
 AG_NEWS = ("World", "Sports", "Business", "Sci/Tech")
-_MRPC, _SST2, _SCHOOL = ("different", "paraphrase"), ("negative", "positive"), ("grade school mathematics",)
+_MRPC, _SST2, _GSM8K = ("different", "paraphrase"), ("negative", "positive"), ("grade school mathematics",)
 _INTENTS = 77
 _STAND_IN = "any other text set that is there, or --task digits, bundled"
 
 
-def _at_hub(
+def _hub_source(
     id: str,
-    row: Callable[[str, dict[str, Any]], Row],
+    row: Callable[[str, dict[str, Any]], TextExample],
     classes: Sequence[str] = (),
     config: str | None = None,
     n: int = 0,
 ) -> HubSource:
-    """A set of texts at the hub: what `row` makes of a row and its split."""
+    """Return the source of a set of texts at the hub. `row` converts a split and a row to an example."""
 
-    def read(flag: str) -> Texts:
+    def read(flag: str) -> TextDataset:
         splits = download(id, config, flag)
         rows = (_row(i, split, dict(r), flag) for split, part in splits.items() for i, r in enumerate(part, 1))
         return gather_texts(rows, flag, classes, n)
 
-    def _row(i: int, split: str, r: dict[str, Any], flag: str) -> Row:
-        with files.where_in_file(f"row {i} of {split}", r, flag):
+    def _row(i: int, split: str, r: dict[str, Any], flag: str) -> TextExample:
+        with files.row_errors(f"row {i} of {split}", r, flag):
             return row(split, r)
 
     return HubSource(id, read)
 
 
-def _glue(split: str, text: Text, r: dict[str, Any]) -> Row:
-    return Row(split, text, None if split == "test" else r["label"])
+def _glue(split: str, text: Text, r: dict[str, Any]) -> TextExample:
+    return TextExample(split, text, None if split == "test" else r["label"])
 
 
 add_set(
@@ -79,7 +79,7 @@ add_set(
         stand_in=_STAND_IN,
         folders=("20newsgroups",),
         # bodies already
-        hub=_at_hub("SetFit/20_newsgroups", lambda s, r: Row(s, files.text_of(r), r["label"]), NEWSGROUPS),
+        hub=_hub_source("SetFit/20_newsgroups", lambda s, r: TextExample(s, files.text_of(r), r["label"]), NEWSGROUPS),
     )
 )
 add_set(
@@ -94,7 +94,7 @@ add_set(
         ),
         get="train.csv and test.csv of Zhang et al. 2015 (ag_news_csv.tar.gz, as it is or unpacked)",
         stand_in=_STAND_IN,
-        hub=_at_hub("fancyzhx/ag_news", lambda s, r: Row(s, files.news_of(r), r["label"]), AG_NEWS),
+        hub=_hub_source("fancyzhx/ag_news", lambda s, r: TextExample(s, files.news_of(r), r["label"]), AG_NEWS),
     )
 )
 add_set(
@@ -109,7 +109,7 @@ add_set(
         ),
         get="msr_paraphrase_train.txt and _test.txt of the Microsoft Research Paraphrase Corpus, or MRPC of GLUE",
         stand_in=_STAND_IN,
-        hub=_at_hub(
+        hub=_hub_source(
             "nyu-mll/glue", lambda s, r: _glue(s, files.text_pair(r, "sentence1", "sentence2"), r), _MRPC, "mrpc"
         ),
     )
@@ -126,7 +126,9 @@ add_set(
         ),
         get="SST-2.zip of GLUE, as it is or unpacked",
         stand_in=_STAND_IN,
-        hub=_at_hub("nyu-mll/glue", lambda s, r: _glue(s, files.text_field(r, "sentence").strip(), r), _SST2, "sst2"),
+        hub=_hub_source(
+            "nyu-mll/glue", lambda s, r: _glue(s, files.text_field(r, "sentence").strip(), r), _SST2, "sst2"
+        ),
     )
 )
 add_set(
@@ -140,7 +142,7 @@ add_set(
         ),
         get="train.csv and test.csv of banking_data in github.com/PolyAI-LDN/task-specific-datasets",
         stand_in=_STAND_IN,
-        hub=_at_hub("mteb/banking77", lambda s, r: Row(s, files.text_of(r), r["label_text"]), n=_INTENTS),
+        hub=_hub_source("mteb/banking77", lambda s, r: TextExample(s, files.text_of(r), r["label_text"]), n=_INTENTS),
     )
 )
 add_set(
@@ -149,14 +151,14 @@ add_set(
         what="grade school mathematics, questions with worked answers: 7,473 / 1,319",
         sizes=((7_473, 1_319),),
         forms=(
-            FileFormat(("gsm8k.jsonl",), files.jsonl(files.answer_of, _SCHOOL, label=0)),
+            FileFormat(("gsm8k.jsonl",), files.jsonl(files.answer_of, _GSM8K, label=0)),
             FileFormat(
                 ("gsm8k/", "grade-school-math/grade_school_math/data/"), files.question_jsonl, marks=("train.jsonl",)
             ),
         ),
         get="train.jsonl and test.jsonl of github.com/openai/grade-school-math",
         stand_in=_STAND_IN,
-        hub=_at_hub("openai/gsm8k", lambda s, r: Row(s, files.answer_of(r), 0), _SCHOOL, "main"),
+        hub=_hub_source("openai/gsm8k", lambda s, r: TextExample(s, files.answer_of(r), 0), _GSM8K, "main"),
     )
 )
 add_set(
@@ -168,8 +170,9 @@ add_set(
         get="MathInstruct.json of TIGER-Lab/MathInstruct at the Hugging Face hub",
         stand_in="--task gsm8k",
         folders=("MathInstruct", "mathinstruct"),
-        hub=_at_hub(
-            "TIGER-Lab/MathInstruct", lambda s, r: Row(s, files.text_pair(r, "instruction", "output"), r["source"])
+        hub=_hub_source(
+            "TIGER-Lab/MathInstruct",
+            lambda s, r: TextExample(s, files.text_pair(r, "instruction", "output"), r["source"]),
         ),
     )
 )

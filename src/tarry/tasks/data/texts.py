@@ -1,4 +1,4 @@
-"""A data set of texts, and how rows that a reader found become one.
+"""Data sets of texts, and how the rows of a reader become one.
 
 A text is a string, or a pair of strings: two sentences to compare, or a question and its answer.
 """
@@ -16,16 +16,16 @@ from ...core.errors import BadInput
 from .arrays import Labels, hold_out
 from .sets import fetch
 
-__all__ = ["Row", "Text", "Texts", "gather_texts", "load_text", "with_test"]
+__all__ = ["Text", "TextDataset", "TextExample", "gather_texts", "load_text", "with_test"]
 
 Text = str | tuple[str, str]
 
 
 @dataclass(frozen=True)
-class Texts:
-    """Texts and their classes: a label is a place in `classes`. `unlabelled` are texts the set gives no labels for.
+class TextDataset:
+    """Texts and their classes. A label is an index into `classes`. `unlabeled` are the texts without labels.
 
-    `validated`: what is tested on is the set's own validation part.
+    `has_validation` says that the test set is the set's own validation part.
     """
 
     train: tuple[Text, ...]
@@ -37,32 +37,32 @@ class Texts:
     has_validation: bool = False
 
 
-class Row(NamedTuple):
-    """One example as a reader finds it: its split, its text, and its class by number or by name (None: not told)."""
+class TextExample(NamedTuple):
+    """One example as read: its split, its text, and its class by number or name (None: unknown)."""
 
-    head_split: str
+    split: str
     text: Text
     label: int | str | None = None
 
 
-def gather_texts(rows: Iterable[Row], flag: str, classes: Sequence[str] = (), n: int = 0) -> Texts:
-    """Rows of the splits train, test and validation as one set.
+def gather_texts(rows: Iterable[TextExample], flag: str, classes: Sequence[str] = (), n: int = 0) -> TextDataset:
+    """Return the rows of the splits train, test and validation as one set.
 
-    Where there is a validation set it is what is tested on, and the test set's texts go without labels, as in GLUE.
-    Where `classes` does not say what they are, labels are names, numbered in alphabetical order, or numbers from 0 up;
-    `n` is then how many there must be, where that is known.
+    If there is a validation split, it is the test set, and the texts of the test split are unlabeled, as in GLUE. If
+    `classes` is empty, labels are names, numbered in alphabetical order, or numbers from 0 up; `n` is then the required
+    number of classes, if it is known.
     """
-    by: dict[str, list[Row]] = {"train": [], "validation": [], "test": []}
+    by: dict[str, list[TextExample]] = {"train": [], "validation": [], "test": []}
     for row in rows:
-        if not isinstance(row.head_split, str) or row.head_split not in by:
-            raise BadInput(f"{flag}: has the split {row.head_split!r}; wants {', '.join(by)}")
-        by[row.head_split].append(row)
+        if not isinstance(row.split, str) or row.split not in by:
+            raise BadInput(f"{flag}: has the split {row.split!r}; expected {', '.join(by)}")
+        by[row.split].append(row)
     train, test = by["train"], by["validation"] or by["test"]
     if not train:
         raise BadInput(f"{flag}: has no training examples (split 'train')")
     classes = classes or _classes((*train, *test), flag, n)
     place = {name: i for i, name in enumerate(classes)}
-    return Texts(
+    return TextDataset(
         train=tuple(r.text for r in train),
         y_train=_labels(train, place, flag),
         test=tuple(r.text for r in test),
@@ -73,7 +73,7 @@ def gather_texts(rows: Iterable[Row], flag: str, classes: Sequence[str] = (), n:
     )
 
 
-def _classes(rows: Sequence[Row], flag: str, n: int) -> list[str]:
+def _classes(rows: Sequence[TextExample], flag: str, n: int) -> list[str]:
     if len({isinstance(row.label, str) for row in rows if isinstance(row.label, str | int)}) > 1:
         raise BadInput(f"{flag}: some labels are names and some numbers; all must be alike")
     counts = Counter(str(row.label) for row in rows)
@@ -84,29 +84,29 @@ def _classes(rows: Sequence[Row], flag: str, n: int) -> list[str]:
     return sorted(counts)
 
 
-def _labels(rows: Sequence[Row], place: dict[str, int], flag: str) -> Labels:
+def _labels(rows: Sequence[TextExample], place: dict[str, int], flag: str) -> Labels:
     found = np.empty(len(rows), np.int64)
     for i, row in enumerate(rows):
         label = place.get(row.label, -1) if isinstance(row.label, str) else row.label
         if not isinstance(label, int) or not 0 <= label < len(place):
             raise BadInput(
-                f"{flag}: a {row.head_split} example has the label {row.label!r}; its classes are {len(place)}, from 0:"
+                f"{flag}: a {row.split} example has the label {row.label!r}; its classes are {len(place)}, from 0:"
                 f" {', '.join(list(place)[:5])}{', …' if len(place) > 5 else ''}"
             )
         found[i] = label
     return found
 
 
-def with_test(texts: Texts, n: int) -> Texts:
-    """With `n` training examples held out to test on, each class in proportion, the same for every seed.
+def with_test(texts: TextDataset, n: int) -> TextDataset:
+    """Return the set with `n` training examples held out for testing, stratified by class, the same for every seed.
 
-    The texts that were to be tested on go without labels.
+    The former test texts become unlabeled.
     """
     marked = hold_out(texts.y_train, n)
-    kept, held = np.flatnonzero(~marked), np.flatnonzero(marked)
-    return Texts(
-        train=tuple(texts.train[i] for i in kept),
-        y_train=texts.y_train[kept],
+    remaining, held = np.flatnonzero(~marked), np.flatnonzero(marked)
+    return TextDataset(
+        train=tuple(texts.train[i] for i in remaining),
+        y_train=texts.y_train[remaining],
         test=tuple(texts.train[i] for i in held),
         y_test=texts.y_train[held],
         classes=texts.classes,
@@ -114,9 +114,9 @@ def with_test(texts: Texts, n: int) -> Texts:
     )
 
 
-def load_text(name: str, *, hub: bool = False) -> Texts:
-    """The texts of that name: from TARRY_DATA, else from the hub if that is wanted, else BadInput."""
+def load_text(name: str, *, hub: bool = False) -> TextDataset:
+    """Return a data set of texts: from TARRY_DATA, else from the hub if asked for. Raise BadInput otherwise."""
     texts = fetch(name, hub=hub)
-    if not isinstance(texts, Texts):
+    if not isinstance(texts, TextDataset):
         raise BadInput(f"--task {name}: it is a set of images or series, not of texts")
     return texts

@@ -1,7 +1,7 @@
-"""The models by name, ordinary modules all of them: `model_for("resnet18", (3, 32, 32), 10)()`."""
+"""Models by name, all of them ordinary torch modules: `model_for("resnet18", (3, 32, 32), 10)()`."""
 
 from .mobilenet import MobileNetV2
-from .registry import Build, Shape, model_for, models
+from .registry import Build, ExampleShape, model_for, models
 from .resnet import ResNet
 from .resnet1d import ResNet1D
 from .slvit import SLViT
@@ -12,13 +12,13 @@ from .vgg import VGG11
 __all__ = [
     "VGG11",
     "Build",
+    "ExampleShape",
     "LeNet5",
     "McMahanCNN",
     "MobileNetV2",
     "ResNet",
     "ResNet1D",
     "SLViT",
-    "Shape",
     "TextCNN",
     "mlp",
     "model_for",

@@ -1,4 +1,4 @@
-"""Whether a model fits the examples: what does not is refused, with a way out."""
+"""Check that a model fits the examples. Error messages suggest another model."""
 
 from __future__ import annotations
 
@@ -6,63 +6,64 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
 from ...core.errors import BadInput
-from .registry import Shape
+from .registry import ExampleShape
 
-__all__ = ["Enlarged", "at_least", "check_image_shape", "check_series_shape", "check_token_shape"]
+__all__ = ["Enlarged", "check_at_least", "check_image_shape", "check_series_shape", "check_token_shape"]
 
 
-def at_least(flag: str, value: float, least: int) -> None:
+def check_at_least(flag: str, value: float, least: int) -> None:
+    """Raise BadInput if the value of a flag is below its minimum."""
     if value < least:
         raise BadInput(f"--task.{flag} {value}: must be {least} or more")
 
 
-def check_image_shape(name: str, shape: Shape, smallest: int) -> Shape:
-    """Channels, height, width."""
+def check_image_shape(name: str, shape: ExampleShape, smallest: int) -> ExampleShape:
+    """Return the shape of an image. Raise BadInput for another shape or sides below `smallest` pixels."""
     if len(shape) != 3 or shape[0] < 1 or min(shape[1:]) < smallest:
         raise BadInput(
-            f"--task.model {name}: wants images, channels × height × width, of at least {smallest}×{smallest} pixels;"
-            f" an example here is {_describe(shape)}. Use {_suggest(shape)}."
+            f"--task.model {name}: requires images, channels × height × width, of at least {smallest}×{smallest}"
+            f" pixels; an example of this task is {_describe(shape)}. Use {_suggest(shape)}."
         )
     return shape
 
 
-def check_series_shape(name: str, shape: Shape, shortest: int) -> tuple[int, int]:
-    """Channels and steps of a series, which may be stored either way round: the longer side is time."""
+def check_series_shape(name: str, shape: ExampleShape, shortest: int) -> tuple[int, int]:
+    """Return channels and steps of a series. Both orders are accepted: the longer side is time."""
     if len(shape) != 2 or min(shape) < 1 or max(shape) < shortest:
         raise BadInput(
-            f"--task.model {name}: wants series, channels × steps or steps × channels, of at least {shortest} steps;"
-            f" an example here is {_describe(shape)}. Use {_suggest(shape)}."
+            f"--task.model {name}: requires series, channels × steps or steps × channels, of at least {shortest}"
+            f" steps; an example of this task is {_describe(shape)}. Use {_suggest(shape)}."
         )
     return min(shape), max(shape)
 
 
-def check_token_shape(name: str, shape: Shape, shortest: int) -> int:
-    """The length of a text."""
+def check_token_shape(name: str, shape: ExampleShape, shortest: int) -> int:
+    """Return the length of a text in tokens."""
     if len(shape) != 1 or shape[0] < shortest:
         raise BadInput(
-            f"--task.model {name}: wants texts as lists of at least {shortest} token numbers, padded with 0;"
-            f" an example here is {_describe(shape)}. Use {_suggest(shape)}."
+            f"--task.model {name}: requires texts as lists of at least {shortest} token numbers, padded with 0;"
+            f" an example of this task is {_describe(shape)}. Use {_suggest(shape)}."
         )
     return shape[0]
 
 
-def _describe(shape: Shape) -> str:
+def _describe(shape: ExampleShape) -> str:
     return "×".join(map(str, shape)) or "a single number"
 
 
-def _suggest(shape: Shape) -> str:
+def _suggest(shape: ExampleShape) -> str:
     if len(shape) == 3 and min(shape[1:]) >= 4:
         return "--task.model mlp or cnn"
     return "--task.model mlp"
 
 
 class Enlarged(nn.Module):
-    """Images smaller than `side` become side × side, each pixel its nearest one's value; larger ones stay as they are.
+    """Enlarge images smaller than `side` to side × side by nearest-neighbor interpolation. Larger images do not change.
 
-    FedSOL (App. B.1) makes 32×32 out of 28×28 in this way for models that halve an image five times.
+    FedSOL (App. B.1) enlarges 28×28 to 32×32 in this way for models that halve an image five times.
     """
 
-    def __init__(self, shape: Shape, side: int):
+    def __init__(self, shape: ExampleShape, side: int):
         super().__init__()
         h, w = shape[1:]
         self.sides = (max(h, side), max(w, side))

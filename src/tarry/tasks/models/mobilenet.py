@@ -1,10 +1,10 @@
 """MobileNetV2 for small images. M. Sandler, A. Howard, M. Zhu, A. Zhmoginov, L.-C. Chen 2018, MobileNetV2: Inverted
 Residuals and Linear Bottlenecks.
 
-As OrthoFL's public code has it for CIFAR-100, 2.4M (2,412,112) weights: the stem and the second stage do not halve a
-32×32 picture; ReLU where the paper has ReLU6; a block of stride 1 that changes the number of channels has a 1×1
-convolution as shortcut, where the paper has none; no bias in the head. It normalises by batches, norm=batch. From 64×64
-pixels on the stem halves the picture, as the paper's does.
+The structure is that of OrthoFL's public code for CIFAR-100, 2.4M (2,412,112) weights: the stem and the second stage do
+not halve a 32×32 image; ReLU replaces the paper's ReLU6; a block of stride 1 that changes the number of channels has a
+1×1 convolution as shortcut, where the paper has none; no bias in the head. That code uses batch normalization,
+norm=batch. From 64×64 pixels on, the stem halves the image, as in the paper.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from torch import Tensor, nn
 from torch.nn.functional import relu
 
 from .input_checks import check_image_shape
-from .normalization import Norm, norm_layer
-from .registry import Build, Shape, models
+from .normalization import NormKind, norm_layer
+from .registry import Build, ExampleShape, models
 
 __all__ = ["MobileNetV2"]
 
 #: Table 2 of the paper: expansion t, channels c, blocks n, stride s of the first (the second stage's is 1, not 2)
 _STAGES = ((1, 16, 1, 1), (6, 24, 2, 1), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
 _FIRST, _LAST = 32, 1280
-_LARGE = 64  # pixels a side from which on the stem halves the picture
+_LARGE = 64  # pixels per side from which the stem halves the image
 
 
 class MobileNetV2(nn.Module):
@@ -31,7 +31,7 @@ class MobileNetV2(nn.Module):
 
     smallest = 8
 
-    def __init__(self, shape: Shape = (3, 32, 32), classes: int = 100, *, norm: str = "group"):
+    def __init__(self, shape: ExampleShape = (3, 32, 32), classes: int = 100, *, norm: str = "group"):
         super().__init__()
         stride = 2 if min(shape[1:]) >= _LARGE else 1
         layers: list[nn.Module] = [
@@ -42,7 +42,7 @@ class MobileNetV2(nn.Module):
         channels = _FIRST
         for t, c, n, s in _STAGES:
             for k in range(n):
-                layers.append(_Block(channels, c, expansion=t, stride=s if k == 0 else 1, norm=norm))
+                layers.append(_InvertedResidual(channels, c, expansion=t, stride=s if k == 0 else 1, norm=norm))
                 channels = c
         layers += [nn.Conv2d(channels, _LAST, 1, bias=False), norm_layer(norm, _LAST), nn.ReLU()]
         self.features = nn.Sequential(*layers)
@@ -53,8 +53,8 @@ class MobileNetV2(nn.Module):
         return out
 
 
-class _Block(nn.Module):
-    """Wider by `expansion`, each channel's own 3×3 convolution, narrow again without a ReLU."""
+class _InvertedResidual(nn.Module):
+    """Inverted residual block: widen by `expansion`, depthwise 3×3 convolution, narrow again without a ReLU."""
 
     def __init__(self, channels: int, out: int, *, expansion: int, stride: int, norm: str):
         super().__init__()
@@ -80,6 +80,6 @@ class _Block(nn.Module):
 
 
 @models.register("mobilenetv2", paper="Sandler et al. 2018, MobileNetV2: Inverted Residuals and Linear Bottlenecks")
-def _mobilenetv2(shape: Shape, classes: int, *, norm: Norm = "group") -> Build:
-    """MobileNetV2 for small images: OrthoFL's on CIFAR-100."""
+def _mobilenetv2(shape: ExampleShape, classes: int, *, norm: NormKind = "group") -> Build:
+    """MobileNetV2 for small images, used by OrthoFL on CIFAR-100."""
     return partial(MobileNetV2, check_image_shape("mobilenetv2", shape, MobileNetV2.smallest), classes, norm=norm)

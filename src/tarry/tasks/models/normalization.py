@@ -1,7 +1,8 @@
-"""Normalisation layers.
+"""Normalization layers.
 
-GroupNorm (Wu & He 2018) looks at one example at a time: nothing but weights has to travel. BatchNorm (Ioffe & Szegedy
-2015) keeps running statistics, which travel and are averaged with the weights but are no direction (core.layout).
+GroupNorm (Wu & He 2018) normalizes each example by itself, so only weights are sent. BatchNorm (Ioffe & Szegedy 2015)
+keeps running statistics, which are sent and averaged with the weights but are not part of an update's direction
+(core.layout).
 """
 
 from __future__ import annotations
@@ -10,16 +11,17 @@ from typing import Annotated, Literal
 
 from torch import nn
 
-__all__ = ["Norm", "norm_layer"]
+__all__ = ["NormKind", "norm_layer"]
 
-Norm = Annotated[Literal["group", "batch"], "group normalisation, or batch normalisation, whose statistics travel"]
+NormKind = Annotated[Literal["group", "batch"], "Group normalization, or batch normalization with running statistics"]
 _GROUPS, _FEWEST = 32, 4
 
 
 def norm_layer(kind: str, channels: int, *, dims: int = 2) -> nn.Module:
-    """Of so many channels; 32 groups, or as many as divide them and leave each four channels or more.
+    """Return a normalization layer for this many channels.
 
-    Where a picture has shrunk to one pixel, two channels a group would come out as a sign each, and nothing is learnt.
+    GroupNorm has 32 groups, or fewer so that they divide the channels and each has at least four. On an image of one
+    pixel, groups of two channels would yield only a sign each, and nothing could be learned.
     """
     if kind == "batch":
         return nn.BatchNorm2d(channels) if dims == 2 else nn.BatchNorm1d(channels)

@@ -1,10 +1,10 @@
-"""The models by name: factories `(shape, classes, *, options…) -> Callable[[], nn.Module]`.
+"""Registry of models: factories `(shape, classes, *, options…) -> Callable[[], nn.Module]`.
 
-    model_for("resnet18", (3, 32, 32), 10, norm="batch")()        a fresh module
+    model_for("resnet18", (3, 32, 32), 10, norm="batch")()        a new module
 
-`shape` is one example's. A factory checks it, and what it returns pickles. Its options are flags of the task:
-`--task.model resnet18 --task.norm batch`. From outside: an entry point in the group `tarry.tasks.models`, or
-`--task.model path/to/file.py:factory`.
+`shape` is that of one example. A factory checks it, and its result can be pickled. Its options are flags of the task:
+`--task.model resnet18 --task.norm batch`. Other packages add models by an entry point in the group
+`tarry.tasks.models`; `--task.model path/to/file.py:factory` uses a file.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from torch import nn
 from ...core.errors import BadInput
 from ...core.registry import Entry, Registry
 
-__all__ = ["Build", "Shape", "model_for", "models"]
+__all__ = ["Build", "ExampleShape", "model_for", "models"]
 
-Shape = tuple[int, ...]
+ExampleShape = tuple[int, ...]
 Build = Callable[[], nn.Module]
 
-_FROM_DATA = ("shape", "classes")  # given by the task, not by a person
+_FROM_DATA = ("shape", "classes")  # given by the task, not by the user
 
 
 class ModelRegistry(Registry[Build]):
-    """Models are chosen, and their options given, by flags of the task."""
+    """Registry of models, which are chosen and configured by flags of the task."""
 
     def entry(self, name: str) -> Entry[Build]:
         try:
@@ -47,7 +47,7 @@ models: Registry[Build] = ModelRegistry("model")
 
 
 def model_for(name: str, shape: Sequence[int], classes: int, **options: Any) -> Build:
-    """A factory (it pickles) of the model `name` for examples of `shape`; an option of None counts as not given."""
+    """Return a picklable factory of the model `name` for examples of `shape`. An option of None counts as not given."""
     entry, values = models.check(name, {k: v for k, v in options.items() if v is not None})
     build: Any = entry.factory(tuple(shape), classes, **values)
     if not callable(build):

@@ -1,14 +1,14 @@
-"""ResNet-18 for series, OrthoFL's on human activity. After K. He et al. 2016, Deep Residual Learning for Image
-Recognition.
+"""ResNet-18 for time series, used by OrthoFL on human activity. After K. He et al. 2016, Deep Residual Learning for
+Image Recognition.
 
-The form is that of OrthoFL's public code: a stem of width 7 and stride 3; four stages of two blocks of two convolutions
-of width 3; between stages a convolution of stride 2 that doubles the channels, not normalised; what is left is averaged
-in two halves; no biases. What the text leaves open is how wide it is:
+The structure is that of OrthoFL's public code: a stem of width 7 and stride 3; four stages of two blocks of two
+convolutions of width 3; between stages a convolution of stride 2 that doubles the channels, not normalized; the mean of
+each half of the remaining steps; no biases. The paper does not give the number of channels:
 
     width 10    117,410 weights, 118,630 with batch statistics: the 119K of the paper's Table 3      the default
     width 32    1,182,496 weights, 1,186,400 with batch statistics, ten times as many: the public code
 
-(9 channels, 6 classes.) The code normalises by batches, norm=batch.
+(9 channels, 6 classes.) OrthoFL's code uses batch normalization, norm=batch.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
-from .input_checks import at_least, check_series_shape
-from .normalization import Norm, norm_layer
-from .registry import Build, Shape, models
+from .input_checks import check_at_least, check_series_shape
+from .normalization import NormKind, norm_layer
+from .registry import Build, ExampleShape, models
 from .resnet import Width
 
 __all__ = ["ResNet1D"]
@@ -30,9 +30,9 @@ __all__ = ["ResNet1D"]
 class ResNet1D(nn.Module):
     """Series of `shape`, channels × steps or steps × channels (the longer side is time), to `classes` outputs."""
 
-    shortest = 31  # steps that leave two at the end, one for each half
+    shortest = 31  # steps that leave two at the end, one per half
 
-    def __init__(self, shape: Shape = (9, 128), classes: int = 6, *, norm: str = "group", width: int = 10):
+    def __init__(self, shape: ExampleShape = (9, 128), classes: int = 6, *, norm: str = "group", width: int = 10):
         super().__init__()
         self.steps_first = shape[0] > shape[1]
         layers: list[nn.Module] = [
@@ -44,7 +44,7 @@ class ResNet1D(nn.Module):
             if stage > 0:
                 layers += [nn.Conv1d(width, 2 * width, 3, stride=2, padding=1, bias=False), nn.ReLU()]
                 width *= 2
-            layers += [_Block(width, norm), _Block(width, norm)]
+            layers += [_ResidualBlock1D(width, norm), _ResidualBlock1D(width, norm)]
         self.features = nn.Sequential(*layers)
         self.head = nn.Linear(2 * width, classes, bias=False)
 
@@ -56,7 +56,7 @@ class ResNet1D(nn.Module):
         return out
 
 
-class _Block(nn.Module):
+class _ResidualBlock1D(nn.Module):
     def __init__(self, width: int, norm: str):
         super().__init__()
         self.first = nn.Conv1d(width, width, 3, padding=1, bias=False)
@@ -70,8 +70,8 @@ class _Block(nn.Module):
 
 
 @models.register("resnet18-1d", paper="He et al. 2016, Deep Residual Learning; OrthoFL's form of it for series")
-def _resnet18_1d(shape: Shape, classes: int, *, norm: Norm = "group", width: Width = 10) -> Build:
-    """ResNet-18 for series: OrthoFL's on human activity; its public code has --task.width 32."""
-    at_least("width", width, 2)
+def _resnet18_1d(shape: ExampleShape, classes: int, *, norm: NormKind = "group", width: Width = 10) -> Build:
+    """ResNet-18 for time series, used by OrthoFL on human activity; its public code has --task.width 32."""
+    check_at_least("width", width, 2)
     check_series_shape("resnet18-1d", shape, ResNet1D.shortest)
     return partial(ResNet1D, shape, classes, norm=norm, width=width)

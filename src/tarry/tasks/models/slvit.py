@@ -1,16 +1,16 @@
 """SL-ViT, a vision transformer for small data sets. S. H. Lee, S. Lee, B. C. Song 2021, Vision Transformer for
 Small-Size Datasets; FedSOL's Table 3.
 
-    Shifted Patch Tokenization    an image and its four copies, moved by half a patch along the diagonals, are cut into
+    Shifted Patch Tokenization    an image and its four copies, shifted by half a patch along diagonals, are cut into
                                   patches together; LayerNorm and a linear map make a token of each
-    Locality Self-Attention       softmax over q·k times a learnt scale (one a head, 1/√d at first), and no token
+    Locality Self-Attention       softmax over q·k times a learned scale (one per head, initially 1/√d), and no token
                                   attends to itself
 
-Otherwise ViT (Dosovitskiy et al. 2021): class token, learnt positions, LayerNorm first, GELU. Sizes are those of Lee et
-al.: 9 layers of 192 features, 12 heads of 16, 384 hidden units, patches of 4 pixels for 32×32 images, 8 for 64×64; no
-dropout. FedSOL's text gives none; its public code has patch=8, head=64, hidden=192, one scale a layer, and copies moved
-by one pixel up, down, left and right. Scales and copies are those of Lee et al. here. As in FedSOL, smaller images are
-enlarged to 32×32.
+Otherwise ViT (Dosovitskiy et al. 2021): class token, learned positions, LayerNorm first, GELU. Sizes are those of Lee
+et al.: 9 layers of 192 features, 12 heads of 16, 384 hidden units, patches of 4 pixels for 32×32 images, 8 for 64×64;
+no dropout. FedSOL's text gives none; its public code has patch=8, head=64, hidden=192, one scale a layer, and copies
+shifted by one pixel up, down, left and right. Scales and copies are those of Lee et al. here. As in FedSOL, smaller
+images are enlarged to 32×32.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu, pad
 
 from ...core.errors import BadInput
-from .input_checks import Enlarged, at_least, check_image_shape
-from .registry import Build, Shape, models
+from .input_checks import Enlarged, check_at_least, check_image_shape
+from .registry import Build, ExampleShape, models
 
 __all__ = ["SLViT"]
 
@@ -38,7 +38,7 @@ class SLViT(nn.Module):
 
     def __init__(
         self,
-        shape: Shape = (3, 32, 32),
+        shape: ExampleShape = (3, 32, 32),
         classes: int = 10,
         *,
         patch: int = 4,
@@ -52,7 +52,7 @@ class SLViT(nn.Module):
         self.tokens = _ShiftedPatches(shape[0], patch, _WIDTH)
         self.first = nn.Parameter(torch.randn(1, 1, _WIDTH))
         self.places = nn.Parameter(torch.randn(1, 1 + (h // patch) * (w // patch), _WIDTH))
-        self.layers = nn.Sequential(*(_Layer(_WIDTH, _HEADS, head, hidden) for _ in range(depth)))
+        self.layers = nn.Sequential(*(_TransformerLayer(_WIDTH, _HEADS, head, hidden) for _ in range(depth)))
         self.norm = nn.LayerNorm(_WIDTH)
         self.head = nn.Linear(_WIDTH, classes)
 
@@ -74,13 +74,13 @@ class _ShiftedPatches(nn.Module):
         n, _, h, w = x.shape
         p, s = self.patch, self.patch // 2
         wide = pad(x, (s, s, s, s))
-        moved = [wide[..., i : i + h, j : j + w] for i in (0, 2 * s) for j in (0, 2 * s)]
-        cut = torch.cat([x, *moved], 1).reshape(n, -1, h // p, p, w // p, p)
-        out: Tensor = self.embed(self.norm(cut.permute(0, 2, 4, 3, 5, 1).flatten(3).flatten(1, 2)))
+        shifted = [wide[..., i : i + h, j : j + w] for i in (0, 2 * s) for j in (0, 2 * s)]
+        patches = torch.cat([x, *shifted], 1).reshape(n, -1, h // p, p, w // p, p)
+        out: Tensor = self.embed(self.norm(patches.permute(0, 2, 4, 3, 5, 1).flatten(3).flatten(1, 2)))
         return out
 
 
-class _Layer(nn.Module):
+class _TransformerLayer(nn.Module):
     def __init__(self, width: int, heads: int, head: int, hidden: int):
         super().__init__()
         self.attention_norm = nn.LayerNorm(width)
@@ -115,17 +115,17 @@ class _LocalAttention(nn.Module):
 
 @models.register("sl-vit", paper="Lee et al. 2021, Vision Transformer for Small-Size Datasets")
 def _slvit(
-    shape: Shape,
+    shape: ExampleShape,
     classes: int,
     *,
-    patch: Annotated[int | None, "pixels of a patch's side; none: an eighth of the image's"] = None,
-    depth: Annotated[int, "layers"] = 9,
-    head: Annotated[int, "features of each of the 12 heads"] = 16,
-    hidden: Annotated[int, "hidden units of a layer"] = 384,
+    patch: Annotated[int | None, "Side of a patch in pixels; none: an eighth of the image's side"] = None,
+    depth: Annotated[int, "Number of layers"] = 9,
+    head: Annotated[int, "Number of features of each of the 12 heads"] = 16,
+    hidden: Annotated[int, "Number of hidden units of a layer"] = 384,
 ) -> Build:
-    """A vision transformer for small data sets, FedSOL's; its public code has patch 8, head 64, hidden 192."""
+    """A vision transformer for small data sets, used by FedSOL; its public code has patch 8, head 64, hidden 192."""
     for flag, value in (("depth", depth), ("head", head), ("hidden", hidden)):
-        at_least(flag, value, 1)
+        check_at_least(flag, value, 1)
     sides = Enlarged(check_image_shape("sl-vit", shape, SLViT.smallest), 32).sides
     size = min(sides) // 8 if patch is None else patch
     if size < 2 or sides[0] % size or sides[1] % size:

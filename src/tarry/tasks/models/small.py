@@ -15,8 +15,8 @@ from typing import Annotated
 
 from torch import Tensor, nn
 
-from .input_checks import at_least, check_image_shape
-from .registry import Build, Shape, models
+from .input_checks import check_at_least, check_image_shape
+from .registry import Build, ExampleShape, models
 
 __all__ = ["LeNet5", "McMahanCNN", "mlp"]
 
@@ -31,7 +31,7 @@ class LeNet5(nn.Module):
 
     smallest = 16
 
-    def __init__(self, shape: Shape = (1, 28, 28), classes: int = 10):
+    def __init__(self, shape: ExampleShape = (1, 28, 28), classes: int = 10):
         super().__init__()
         channels, *sides = shape
         h, w = (((side - 4) // 2 - 4) // 2 for side in sides)
@@ -60,7 +60,7 @@ class McMahanCNN(nn.Module):
 
     smallest = 4
 
-    def __init__(self, shape: Shape = (1, 28, 28), classes: int = 10):
+    def __init__(self, shape: ExampleShape = (1, 28, 28), classes: int = 10):
         super().__init__()
         channels, h, w = shape
         self.features = nn.Sequential(
@@ -82,19 +82,21 @@ class McMahanCNN(nn.Module):
 
 
 @models.register("mlp")
-def _mlp(shape: Shape, classes: int, *, hidden: Annotated[int, "units of the hidden layer"] = 64) -> Build:
+def _mlp(
+    shape: ExampleShape, classes: int, *, hidden: Annotated[int, "Number of units of the hidden layer"] = 64
+) -> Build:
     """One hidden layer, for examples of any shape."""
-    at_least("hidden", hidden, 1)
+    check_at_least("hidden", hidden, 1)
     return partial(mlp, prod(shape), hidden, classes)
 
 
 @models.register("lenet5", paper="LeCun et al. 1998, Gradient-Based Learning Applied to Document Recognition")
-def _lenet5(shape: Shape, classes: int) -> Build:
+def _lenet5(shape: ExampleShape, classes: int) -> Build:
     """LeNet5 without biases, as OrthoFL trains it on MNIST."""
     return partial(LeNet5, check_image_shape("lenet5", shape, LeNet5.smallest), classes)
 
 
 @models.register("cnn", paper="McMahan et al. 2017, Communication-Efficient Learning from Decentralized Data")
-def _cnn(shape: Shape, classes: int) -> Build:
+def _cnn(shape: ExampleShape, classes: int) -> Build:
     """FedAvg's convolutional network: two convolutions, two fully connected layers."""
     return partial(McMahanCNN, check_image_shape("cnn", shape, McMahanCNN.smallest), classes)

@@ -2,9 +2,9 @@
 
     c = f(w · x_{i:i+h−1} + b),   ĉ = max c,   y = W ĉ + b        Eq. 2, 3, 4; h = 3, 4, 5, of 100 maps each; f = ReLU
 
-An embedding of its own, trained with the rest (the paper's CNN-rand). Token 0 is padding: its vector is 0 and stays so.
-The paper has vectors of 300 and dropout 0.5 before the last map. Fed-OGD says the model's size only, 9.92 MB (of 2^20
-bytes): that many it has at vectors of 100 and 24,790 words. Dropout is 0 unless asked for.
+The embedding is trained with the rest (the paper's CNN-rand). Token 0 is padding: its vector stays 0. The paper has
+vectors of 300 and dropout 0.5 before the last layer. Fed-OGD gives only the model's size, 9.92 MB (of 2^20 bytes):
+vectors of 100 and 24,790 words have this size. Dropout is 0 by default.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from ...core.errors import BadInput
-from .input_checks import at_least, check_token_shape
-from .registry import Build, Shape, models
+from .input_checks import check_at_least, check_token_shape
+from .registry import Build, ExampleShape, models
 
 __all__ = ["TextCNN"]
 
@@ -38,25 +38,25 @@ class TextCNN(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         x = self.embedding(tokens).transpose(1, 2)
-        largest = [convolution(x).amax(-1) for convolution in self.convolutions]  # a ReLU may as well come after
+        largest = [convolution(x).amax(-1) for convolution in self.convolutions]  # ReLU after max: the same
         out: Tensor = self.head(self.dropout(torch.cat(largest, 1).relu()))
         return out
 
 
 @models.register("textcnn", paper="Kim 2014, Convolutional Neural Networks for Sentence Classification")
 def _textcnn(
-    shape: Shape,
+    shape: ExampleShape,
     classes: int,
     *,
-    vocabulary: Annotated[int, "how many tokens there are, with 0, the padding"],
-    embedding: Annotated[int, "features of a token"] = 100,
-    maps: Annotated[int, "convolutions of each of the widths 3, 4 and 5"] = 100,
-    dropout: Annotated[float, "share of features left out in training"] = 0.0,
+    vocabulary: Annotated[int, "Number of different tokens, including 0 for padding"],
+    embedding: Annotated[int, "Number of features of a token"] = 100,
+    maps: Annotated[int, "Number of convolutions of each of the widths 3, 4 and 5"] = 100,
+    dropout: Annotated[float, "Share of features dropped in training"] = 0.0,
 ) -> Build:
-    """Convolutions of three widths over word vectors: Fed-OGD's on AG_NEWS."""
+    """Convolutions of three widths over word vectors, used by Fed-OGD on AG_NEWS."""
     check_token_shape("textcnn", shape, TextCNN.shortest)
     for flag, value, least in (("vocabulary", vocabulary, 2), ("embedding", embedding, 1), ("maps", maps, 1)):
-        at_least(flag, value, least)
+        check_at_least(flag, value, least)
     if not 0 <= dropout < 1:
         raise BadInput(f"--task.dropout {dropout}: must be at least 0 and below 1")
     return partial(TextCNN, vocabulary, classes, embedding=embedding, maps=maps, dropout=dropout)

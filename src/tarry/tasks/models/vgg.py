@@ -1,13 +1,13 @@
 """VGG-11 for small images. K. Simonyan, A. Zisserman 2014, Very Deep Convolutional Networks for Large-Scale Image
 Recognition, configuration A: eight 3×3 convolutions, five halvings, then fully connected layers.
 
-The two papers that use it for 32×32 images mean different tails; the eight convolutions are the same:
+The two papers that use it for 32×32 images have the same eight convolutions, but different layers after them:
 
-    OrthoFL     normalised convolutions, the head alone, no biases anywhere    9.2M (9,228,352)    the default
+    OrthoFL     normalized convolutions, only the head, no biases anywhere    9.2M (9,228,352)    the default
     FedSOL      plain convolutions, two layers of 512 before the head, biases  9,750,922           norm=none, hidden=512
 
-(as their authors' public code has it; OrthoFL's normalises by batches, norm=batch.) Images below 32×32 are enlarged, as
-FedSOL does with 28×28; of larger ones the mean over what is left of the picture goes on.
+(according to their authors' public code; OrthoFL's uses batch normalization, norm=batch.) Images below 32×32 are
+enlarged, as FedSOL does with 28×28. For larger images, the mean over the remaining pixels goes into the head.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Annotated, Literal
 
 from torch import Tensor, nn
 
-from .input_checks import Enlarged, at_least, check_image_shape
+from .input_checks import Enlarged, check_at_least, check_image_shape
 from .normalization import norm_layer
-from .registry import Build, Shape, models
+from .registry import Build, ExampleShape, models
 
 __all__ = ["VGG11"]
 
@@ -31,7 +31,7 @@ class VGG11(nn.Module):
 
     smallest = 16
 
-    def __init__(self, shape: Shape = (3, 32, 32), classes: int = 10, *, norm: str = "group", hidden: int = 0):
+    def __init__(self, shape: ExampleShape = (3, 32, 32), classes: int = 10, *, norm: str = "group", hidden: int = 0):
         super().__init__()
         bias, channels = norm == "none", shape[0]
         layers: list[nn.Module] = [Enlarged(shape, 32)]
@@ -58,12 +58,14 @@ class VGG11(nn.Module):
 
 @models.register("vgg11", paper="Simonyan & Zisserman 2014, Very Deep Convolutional Networks")
 def _vgg11(
-    shape: Shape,
+    shape: ExampleShape,
     classes: int,
     *,
-    norm: Annotated[Literal["group", "batch", "none"], "normalisation after each convolution"] = "group",
-    hidden: Annotated[int, "units of the two layers before the head; 0: none (FedSOL: 512, with norm none)"] = 0,
+    norm: Annotated[Literal["group", "batch", "none"], "Normalization after each convolution"] = "group",
+    hidden: Annotated[
+        int, "Number of units of the two layers before the head; 0: no such layers (FedSOL: 512, with norm none)"
+    ] = 0,
 ) -> Build:
-    """VGG-11 for small images: OrthoFL's on CIFAR-10, with other options FedSOL's."""
-    at_least("hidden", hidden, 0)
+    """VGG-11 for small images, used on CIFAR-10 by OrthoFL and, with other options, by FedSOL."""
+    check_at_least("hidden", hidden, 0)
     return partial(VGG11, check_image_shape("vgg11", shape, VGG11.smallest), classes, norm=norm, hidden=hidden)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ..core.registry import Entry, Param, Registry
     from ..tasks.data.sets import DataSet
 
-__all__ = ["delays", "manifolds", "methods", "models", "partitions", "tasks", "unlabelled"]
+__all__ = ["delays", "manifolds", "methods", "models", "partitions", "tasks", "unlabeled"]
 
 Name = Annotated[str | None, typer.Argument(help="Show this one in full", show_default="list all")]
 
@@ -70,8 +70,8 @@ def manifolds(name: Name = None) -> None:
     _print_entries(registry, name)
 
 
-def unlabelled(name: Name = None) -> None:
-    """List the sets of unlabelled inputs, with their parameters."""
+def unlabeled(name: Name = None) -> None:
+    """List the sets of unlabeled inputs, with their parameters."""
     from ..tasks.unlabeled import unlabeled_sets as registry
 
     _print_entries(registry, name)

@@ -20,7 +20,7 @@ from tarry.core.parts import Aggregate, MixStep, stateless
 from tarry.core.task import Task
 from tarry.core.tickets import Ticket, TicketExtras, Update
 from tarry.parts.aggregate import buffer
-from tarry.parts.distil import Distillation, clip_norm, distill, with_distillation
+from tarry.parts.distillation import Distillation, clip_norm, distill, with_distillation
 from tarry.parts.manifold import line
 from tarry.parts.staleness import constant
 from tarry.parts.step import add
@@ -296,7 +296,7 @@ CROSS: dict[str, Any] = {
     "clients": 3,
     "steps": 2,
     "updates": 9,
-    "unlabelled": {"name": "noise", "samples": 40},
+    "unlabeled": {"name": "noise", "samples": 40},
 }
 
 
@@ -304,7 +304,7 @@ CROSS: dict[str, Any] = {
 def test_any_server_takes_a_distillation_around_it(server: str) -> None:
     alone, none, around = (
         tarry.run(server, **CROSS, **more)
-        for more in ({}, {"distil": "fedecho:q=0"}, {"distil": "fedecho:lr=0.01,batch=20"})
+        for more in ({}, {"distill": "fedecho:q=0"}, {"distill": "fedecho:lr=0.01,batch=20"})
     )
     assert alone.weights_sha256 == none.weights_sha256
     assert alone.weights is not None

@@ -112,8 +112,8 @@ def distill_loss(y: Tensor, mask: Tensor | None, how: Distillation) -> DistillLo
 def distill(x: Tensor, teacher: Tensor, view: ServerView, how: Distillation) -> Tensor:
     """Return x̂ after Q steps of Eq. 2. Running statistics do not change."""
     lab, n = view.model, view.layout.n_params
-    assert lab is not None, "a method that distils says that it needs unlabelled inputs"
-    adam = make_optimizer("adam", lr=how.lr or lab.distil_lr or PAPERS_LR)
+    assert lab is not None, "a method that distils says that it needs unlabeled inputs"
+    adam = make_optimizer("adam", lr=how.lr or lab.distill_lr or PAPERS_LR)
     w, stats, seen = x[:n], x[n:], list[Tensor]()
     moments = adam.init(w)
     for at in batches(lab.inputs, how, view.key):
@@ -186,14 +186,14 @@ def _finite(logits: Tensor, view: ServerView) -> bool:
 
 def _logits(update: Update, view: ServerView) -> Tensor:
     lab = view.model
-    assert lab is not None, "a method that distils says that it needs unlabelled inputs"
+    assert lab is not None, "a method that distils says that it needs unlabeled inputs"
     logits = lab.outputs(update.ticket.sent + update.delta, lab.inputs)  # not update.local, which would stay in memory
     if logits.ndim < 2 or logits.shape[-1] < 2:
         form = "×".join(map(str, logits.shape))
-        raise BadInput(f"--unlabelled: the model's outputs for it are {form}; only scores of classes can be distill")
+        raise BadInput(f"--unlabeled: the model's outputs for it are {form}; only scores of classes can be distill")
     if lab.mask is not None and lab.mask.shape != logits.shape[:-1]:
         forms = ("×".join(map(str, shape)) for shape in (lab.mask.shape, logits.shape))
-        raise BadInput("--unlabelled: its mask is {}, the model's outputs are {}; wants a mark a token".format(*forms))
+        raise BadInput("--unlabeled: its mask is {}, the model's outputs are {}; wants a mark a token".format(*forms))
     return logits
 
 

@@ -212,43 +212,68 @@ BAD: list[tuple[str, dict[str, Any], Callable[[], Task], str]] = [
         "noise",
         {},
         lambda: task(5, dtype=torch.int64),
-        "--unlabelled noise: the inputs of task 'mine' are whole numbers",
+        "--unlabeled noise: the inputs of task 'mine' are integers",
     ),
     (
         "mixup",
         {},
         lambda: task(5, dtype=torch.int64),
-        "--unlabelled mixup: the inputs of task 'mine' are whole numbers",
+        "--unlabeled mixup: the inputs of task 'mine' are integers",
     ),
-    ("test", {}, lambda: task(5, test=None), "--unlabelled test: task 'mine' has no test set"),
-    ("task", {"of": "digit"}, lambda: task(1, 8, 8), "--unlabelled.of digit: .*Did you mean 'digits'"),
-    ("task", {"of": "npz"}, lambda: task(1, 8, 8), "--unlabelled.of npz: .*needs it"),
+    ("test", {}, lambda: task(5, test=None), "--unlabeled test: task 'mine' has no test set"),
+    ("task", {"of": "digit"}, lambda: task(1, 8, 8), "--unlabeled.of digit: .*Did you mean 'digits'"),
+    ("task", {"of": "npz"}, lambda: task(1, 8, 8), "--unlabeled.of npz: .*needs it"),
     (
         "task",
         {"of": "digits"},
         lambda: task(64),
-        "--unlabelled.of digits: an input there is 1×8×8, the task wants 64",
+        "--unlabeled.of digits: its inputs are 1×8×8, those of the task 64",
     ),
     (
         "task",
         {"of": "digits"},
         lambda: task(2, 5, 5, dtype=torch.int64),
-        "--unlabelled.of digits: .* floating-point",
+        "--unlabeled.of digits: .* floating-point",
     ),
-    ("folder", {"path": "nowhere"}, lambda: task(1, 8, 8), "--unlabelled.path nowhere: there is no such directory"),
-    ("folder", {"path": "empty"}, lambda: task(1, 8, 8), "--unlabelled.path empty: there are no images in it"),
-    ("folder", {"path": "empty"}, lambda: task(5), "--unlabelled.path empty: the task's inputs are 5, no grey or RGB"),
-    ("folder", {"path": "torn.png/"}, lambda: task(3, 8, 8), "broken.png is no image that can be read"),
-    ("folder", {"path": "torn.npz"}, lambda: task(3, 8, 8), "--unlabelled.path torn.npz: is no plain file of numbers"),
-    ("folder", {"path": "two.npz"}, lambda: task(3, 8, 8), "wants an array x or x_train, or a single one; it has a, b"),
-    ("folder", {"path": "flat.npy"}, lambda: task(3, 8, 8), "holds float64 5; wants one input a row"),
-    ("folder", {"path": "none.npy"}, lambda: task(3, 8, 8), "holds float64 0×3×8×8; wants one input a row"),
-    ("folder", {"path": "text.npy"}, lambda: task(3, 8, 8), "holds <U1 1×1; wants one input a row"),
-    ("folder", {"path": "nan.npy"}, lambda: task(2), "--unlabelled.path nan.npy: holds NaN or infinite numbers"),
+    ("folder", {"path": "nowhere"}, lambda: task(1, 8, 8), "--unlabeled.path nowhere: no such directory"),
+    ("folder", {"path": "empty"}, lambda: task(1, 8, 8), "--unlabeled.path empty: has no images; expected files"),
+    (
+        "folder",
+        {"path": "empty"},
+        lambda: task(5),
+        "--unlabeled.path empty: the inputs of the task are 5, not grey or RGB",
+    ),
+    ("folder", {"path": "torn.png/"}, lambda: task(3, 8, 8), "broken.png cannot be read as an image"),
+    (
+        "folder",
+        {"path": "torn.npz"},
+        lambda: task(3, 8, 8),
+        "--unlabeled.path torn.npz: is not a plain file of numbers",
+    ),
+    (
+        "folder",
+        {"path": "two.npz"},
+        lambda: task(3, 8, 8),
+        "expected an array x or x_train, or a single array; it has a, b",
+    ),
+    ("folder", {"path": "flat.npy"}, lambda: task(3, 8, 8), "holds float64 5; expected numbers, one input per row"),
+    (
+        "folder",
+        {"path": "none.npy"},
+        lambda: task(3, 8, 8),
+        "holds float64 0×3×8×8; expected numbers, one input per row",
+    ),
+    ("folder", {"path": "text.npy"}, lambda: task(3, 8, 8), "holds <U1 1×1; expected numbers, one input per row"),
+    ("folder", {"path": "nan.npy"}, lambda: task(2), "--unlabeled.path nan.npy: holds NaN or infinite values"),
     ("folder", {"path": "bytes.npy"}, lambda: task(4), "uint8 inputs are images"),
-    ("folder", {"path": "four.npy"}, lambda: task(3, 8, 8), "images of 4 channels cannot be made into ones of 3"),
-    ("folder", {"path": "tokens.npy"}, lambda: task(4), "its inputs are whole numbers and the task's floating-point"),
-    ("noise", {}, lambda: task(3, train=None), "--unlabelled: task 'mine' has neither clients nor training examples"),
+    ("folder", {"path": "four.npy"}, lambda: task(3, 8, 8), "cannot convert images of 4 channels to 3"),
+    (
+        "folder",
+        {"path": "tokens.npy"},
+        lambda: task(4),
+        "its inputs are integers, those of the task are floating-point",
+    ),
+    ("noise", {}, lambda: task(3, train=None), "--unlabeled: task 'mine' has neither clients nor training examples"),
 ]
 
 
@@ -275,13 +300,13 @@ def test_what_cannot_be_done_is_told(
 
 @pytest.mark.parametrize(("name", "params"), EVERY, ids=lambda x: x if isinstance(x, str) else "")
 def test_fewer_than_one_sample_is_refused(name: str, params: dict[str, Any]) -> None:
-    with pytest.raises(BadInput, match=r"--unlabelled.samples 0: must be 1 or more"):
+    with pytest.raises(BadInput, match=r"--unlabeled.samples 0: must be 1 or more"):
         unlabeled_sets.build(name, {**params, "samples": 0})
 
 
 @pytest.mark.parametrize(("name", "params"), [("noise", {"std": 0.0}), ("mixup", {"alpha": -1.0})])
 def test_a_spread_must_be_above_0(name: str, params: dict[str, Any]) -> None:
-    with pytest.raises(BadInput, match=r"--unlabelled\.\w+ .*: must be above 0"):
+    with pytest.raises(BadInput, match=r"--unlabeled\.\w+ .*: must be above 0"):
         unlabeled_sets.build(name, params)
 
 
@@ -301,9 +326,9 @@ SHORT: dict[str, Any] = {
 }
 
 
-def trajectory(on: Any, unlabelled: Any) -> str:
+def trajectory(on: Any, unlabeled: Any) -> str:
     method = {"name": "fedecho", "buffer": 2, "lr": 0.01}
-    return tarry.run(method, on, unlabelled=unlabelled, **SHORT).weights_sha256
+    return tarry.run(method, on, unlabeled=unlabeled, **SHORT).weights_sha256
 
 
 def test_poisoned_labels_of_another_task_change_no_trajectory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

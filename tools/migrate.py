@@ -1,0 +1,196 @@
+"""Rename settings and keys in folders of an earlier version: experiments, runs, comparisons and federations.
+
+    python tools/migrate.py experiments runs/first runs/table fed
+
+The restructure renamed settings (optimiser to optimizer, ...), the event kind `refused`, and keys of result.json and of
+the journal of a federation. This script rewrites every file below the given folders, in place; it changes no number
+and no weight. It can be run again: a file that is up to date stays as it is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+SETTINGS = {
+    "optimiser": "optimizer",
+    "personalise": "personalize",
+    "distil": "distill",
+    "unlabelled": "unlabeled",
+    "presence": "availability",
+}
+RESULT = {
+    "chance": "majority_accuracy",
+    "trained": "executor_info",
+    "remarks": "warnings",
+    "tarry": "version",
+    "refused": "rejected",
+    "personal": "personalization",
+}
+STORED = {"chance": "majority_accuracy", "remarks": "warnings", "trained": "executor_info", "tarry": "version"}
+ROW = {
+    "handed": "handouts",
+    "letters": "requests",
+    "keeps": "keeps_memory",
+    "forgot": "memory_lost",
+    "took": "train_seconds",
+}
+KINDS = {"refused": "rejected", "heard": "client_eval"}
+STATS = {"refused": "rejected", "forgot": "memory_lost", "handed": "handouts", "worked": "train_seconds"}
+COUNTERS = {"refused": "rejected", "refusals": "rejections"}
+#: logs by name, and the field of a row that says what happened
+LOGS = {"events.jsonl": "kind", "journal.jsonl": "op"}
+#: where a checkpoint says how many bytes of a log it has read: the log, and the key
+POSITIONS = {"rows": "events.jsonl", "events": "events.jsonl", "place": "journal.jsonl"}
+
+Write = Callable[[Path, bytes], None]
+
+
+def renamed(tree: Any, names: dict[str, str]) -> Any:
+    """Return the tree with its keys renamed, at every depth."""
+    if isinstance(tree, dict):
+        return {names.get(k, k): renamed(v, names) for k, v in tree.items()}
+    return [renamed(v, names) for v in tree] if isinstance(tree, list) else tree
+
+
+def toml(text: str) -> str:
+    """Return TOML with its setting names replaced: keys, headings of tables, and `# NAME:` comments of objects."""
+    words = "|".join(SETTINGS)
+    text = re.sub(rf"(?m)^(\s*(?:\w+\.)?)({words})(?=[.\w-]*\s*=)", lambda m: m[1] + SETTINGS[m[2]], text)
+    text = re.sub(rf"(?<=[{{,] )({words})(?=\s*=)", lambda m: SETTINGS[m[1]], text)
+    text = re.sub(rf"(?m)^(\[(?:\w+[\w.\"-]*\.)?)({words})(?=[\].])", lambda m: m[1] + SETTINGS[m[2]], text)
+    return re.sub(rf"(?m)^(# )({words})(?=:| )", lambda m: m[1] + SETTINGS[m[2]], text)
+
+
+def row(line: bytes, field: str) -> bytes:
+    """Return a row of a log with its kind and its keys renamed."""
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return line  # torn by a kill
+    found = {ROW.get(k, k) if field == "op" else k: v for k, v in found.items()}
+    found[field] = KINDS.get(found.get(field), found.get(field))
+    return json.dumps(found, separators=(",", ":")).encode() + b"\n"
+
+
+def log(path: Path, write: Write) -> Callable[[int], int]:
+    """Rewrite a log; return the function from a position in it to the position of the same row afterwards."""
+    before = path.read_bytes() if path.is_file() else b""
+    places, old, out = {0: 0}, 0, bytearray()
+    for line in before.splitlines(keepends=True):
+        out += row(line, LOGS[path.name]) if line.endswith(b"\n") else line
+        old += len(line)
+        places[old] = len(out)
+    if before:
+        write(path, bytes(out))
+    return lambda position: places.get(position, position)
+
+
+def checkpoint(path: Path, moved: dict[str, Callable[[int], int]], write: Write) -> None:
+    """Rewrite the record of a checkpoint: positions in the logs, counters, and statistics of clients."""
+    from safetensors import safe_open
+    from safetensors.numpy import save
+
+    from tarry.record.checkpoint import _digest
+
+    with safe_open(path, framework="np") as f:
+        metadata, arrays = dict(f.metadata() or {}), {name: f.get_tensor(name) for name in f.keys()}  # noqa: SIM118
+    if "record" not in metadata:
+        return
+    record = json.loads(metadata["record"])
+    if not isinstance(record, dict) or "dict" not in record:
+        return
+    pairs = []
+    for key, value in record["dict"]:
+        if key in POSITIONS and isinstance(value, int):
+            pairs.append([key, moved[POSITIONS[key]](value)])
+        elif key in ("simulator", "course"):
+            pairs.append([key, {"dict": [[COUNTERS.get(k, k), v] for k, v in value["dict"]]}])
+        elif key == "health":
+            pairs.append([key, packed(value)])
+        else:
+            pairs.append([key, value])
+    skeleton = json.dumps({**record, "dict": pairs})
+    if skeleton != metadata["record"]:
+        write(path, save(arrays, metadata={**metadata, "record": skeleton, "sha256": _digest(skeleton, arrays)}))
+
+
+def packed(x: Any) -> Any:
+    """Return a packed record with the keys of client statistics renamed."""
+    if isinstance(x, list):
+        return [packed(v) for v in x]
+    if isinstance(x, dict) and "dict" in x:
+        return {"dict": [[STATS.get(k, k) if isinstance(k, str) else k, packed(v)] for k, v in x["dict"]]}
+    return {k: packed(v) for k, v in x.items()} if isinstance(x, dict) else x
+
+
+def stored(path: Path, write: Write) -> None:
+    """Rewrite the results of a table, with the fingerprints of the renamed settings."""
+    from tarry.reproduce.experiment import fingerprint
+
+    text = path.read_text(encoding="utf-8")
+    for names in (SETTINGS, STORED):
+        for old, new in names.items():
+            text = text.replace(f'"{old}":', f'"{new}":')
+    for sizes in json.loads(text).get("cells", {}).values():
+        for entry in sizes.values():
+            text = text.replace(entry["fingerprint"], fingerprint(entry["settings"]))
+            changed = entry["changed"]
+            for old, new in SETTINGS.items():
+                changed = re.sub(rf"\b{old}\b", new, changed)
+            text = text.replace(json.dumps(entry["changed"]), json.dumps(changed))
+    write(path, text.encode())
+
+
+def document(path: Path, names: dict[str, str], write: Write) -> None:
+    """Rewrite a JSON file whose keys were renamed at its top level."""
+    found = json.loads(path.read_text(encoding="utf-8"))
+    if isinstance(found, dict):
+        write(path, (json.dumps({names.get(k, k): v for k, v in found.items()}, indent=1) + "\n").encode())
+
+
+def migrate(folder: Path) -> int:
+    """Rewrite the files below a folder; return how many changed."""
+    changed = 0
+
+    def write(path: Path, data: bytes) -> None:
+        nonlocal changed
+        if hashlib.sha256(data).digest() != hashlib.sha256(path.read_bytes()).digest():
+            changed += 1
+            path.write_bytes(data)
+
+    for path in sorted(folder.rglob("*.toml")):
+        write(path, toml(path.read_text(encoding="utf-8")).encode())
+    for path in sorted(folder.rglob("results/*.json")):
+        stored(path, write)
+    for name, names in (("result.json", RESULT), ("progress.json", RESULT), ("files.json", SETTINGS)):
+        for path in sorted(folder.rglob(name)):
+            document(path, names, write)
+    for path in sorted(folder.rglob("status.json")):
+        write(path, json.dumps(renamed(json.loads(path.read_text(encoding="utf-8")), STATS), indent=1).encode())
+    for home in sorted({p.parent for name in LOGS for p in folder.rglob(name)}):
+        moved = {name: log(home / name, write) for name in LOGS}
+        for path in sorted((home / "checkpoints").glob("*.safetensors")):
+            checkpoint(path, moved, write)
+    return changed
+
+
+def main(arguments: list[str]) -> int:
+    if not arguments or any(a.startswith("-") for a in arguments):
+        sys.stderr.write(f"{__doc__}\n")
+        return 2
+    for argument in arguments:
+        if not Path(argument).is_dir():
+            sys.stderr.write(f"{argument}: there is no such folder\n")
+            return 2
+        sys.stdout.write(f"{argument}: {migrate(Path(argument))} files changed\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
