@@ -61,7 +61,7 @@ def renamed(tree: Any, names: dict[str, str]) -> Any:
 def toml(text: str) -> str:
     """Return TOML with its setting names replaced: keys, headings of tables, and `# NAME:` comments of objects."""
     words = "|".join(SETTINGS)
-    text = re.sub(rf"(?m)^(\s*(?:\w+\.)?)({words})(?=[.\w-]*\s*=)", lambda m: m[1] + SETTINGS[m[2]], text)
+    text = re.sub(rf"(?m)^(\s*(?:\w+\.)?)({words})(?=(?:\.[\w.-]+)?\s*=)", lambda m: m[1] + SETTINGS[m[2]], text)
     text = re.sub(rf"(?<=[{{,] )({words})(?=\s*=)", lambda m: SETTINGS[m[1]], text)
     text = re.sub(rf"(?m)^(\[(?:\w+[\w.\"-]*\.)?)({words})(?=[\].])", lambda m: m[1] + SETTINGS[m[2]], text)
     return re.sub(rf"(?m)^(# )({words})(?=:| )", lambda m: m[1] + SETTINGS[m[2]], text)

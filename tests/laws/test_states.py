@@ -11,6 +11,7 @@ from torch import Tensor
 from tarry.core.client_table import ClientTable
 from tarry.core.state_tree import StateRecord, copied, tensors
 from tarry.record import checkpoint
+from tarry.runs.simulation import Simulation
 
 from .variants import EVERYTHING, Choice, every_method, planned
 
@@ -52,8 +53,9 @@ def test_a_state_keeps_its_types_through_a_checkpoint_and_shares_nothing_mutable
     choice: Choice, tmp_path: Path
 ) -> None:
     made = planned(choice, **EVERYTHING)
-    executor = Simulation(made).executor()
-    sim, fresh, instants = made.simulator(executor, []), made.simulator(executor, []), [0]
+    run = Simulation(made)
+    executor = run.executor()
+    sim, fresh, instants = run.simulator(executor, []), run.simulator(executor, []), [0]
 
     def between() -> None:
         instants[0] += 1

@@ -6,8 +6,8 @@
                           Q times: x̂ ← x̂ − η_d Clip(∇f_d(y, ŷ), ν), y the mean of the y^i             lines 12–16
                           f_d = α KL(σ(y) ‖ σ(ŷ)) + (1 − α) CE(ŷ, argmax y), α by the entropy of y       Eq. 3–4
 
-The distillation is parts.distillation, which may be put around any server: `--method orthofl --distill fedecho`. Eq. 2 is
-written with a plain gradient; Sec. 5.1 gives Adam as the optimizer, which is used here, on the clipped gradient. Our
+The distillation is parts.distillation, which may be put around any server: `--method orthofl --distill fedecho`. Eq. 2
+is written with a plain gradient; Sec. 5.1 gives Adam as the optimizer, which is used here, on the clipped gradient. Our
 choices where the paper gives none: Adam's moments are 0 at the beginning of every distillation; Q is one pass over U in
 batches of 50 (the paper gives only the size of U, 2000); the student runs in eval mode (BatchNorm by its running
 statistics). η_d is a property of the task: the paper's 3e-6 is for ResNet-18 on CIFAR, 3e-7 for BERT; a task may name

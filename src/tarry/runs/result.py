@@ -35,7 +35,7 @@ class Counters(Protocol):
 
 
 def make_result(built: BuiltRun, counters: Counters, **more: Any) -> Result:
-    """Return the result so far; `more` are the fields that only the caller knows: wall_s, warnings, executor_info, out ..."""
+    """Return the result so far; `more` are the fields that only the caller knows: wall_s, warnings, out ..."""
     server, spec = counters.server, built.spec
     accuracy, loss = counters.curve[-1][2:] if counters.curve else (None, None)
     return Result(

@@ -307,13 +307,11 @@ class Driver:
         digest = hashlib.blake2b(reply.result.delta.numpy().tobytes(), digest_size=8).hexdigest()
         if reply.memory_lost:
             self.log_problem("a client has forgotten what it kept", **about)
-        took = (
-            reply.train_seconds
-            if reply.train_seconds is not None and 0 <= reply.train_seconds <= time - ticket.time
-            else None
-        )
+        seconds = reply.train_seconds
+        if seconds is not None and not 0 <= seconds <= time - ticket.time:
+            seconds = None
         more = {
-            "train_seconds": took,
+            "train_seconds": seconds,
             "keeps_memory": reply.keeps_memory,
             "memory_lost": reply.memory_lost,
             "digest": digest,
