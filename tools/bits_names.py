@@ -11,11 +11,10 @@ __all__ = ["NAMES"]
 NAMES = {
     "optimiser": "optimizer",
     "personalise": "personalize",
-    "personal": "personalized",
+    "personal": "personalization",
     "distil": "distill",
     "unlabelled": "unlabeled",
     "presence": "availability",
-    "hand_out": "dispatch",
     "refused": "rejected",
     "trained": "executor_info",
 }

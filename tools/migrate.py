@@ -42,6 +42,7 @@ ROW = {
 }
 KINDS = {"refused": "rejected", "heard": "client_eval"}
 STATS = {"refused": "rejected", "forgot": "memory_lost", "handed": "handouts", "worked": "train_seconds"}
+TICKET = {"own": "from_reply"}
 COUNTERS = {"refused": "rejected", "refusals": "rejections"}
 #: logs by name, and the field of a row that says what happened
 LOGS = {"events.jsonl": "kind", "journal.jsonl": "op"}
@@ -110,9 +111,9 @@ def checkpoint(path: Path, moved: dict[str, Callable[[int], int]], write: Write)
         if key in POSITIONS and isinstance(value, int):
             pairs.append([key, moved[POSITIONS[key]](value)])
         elif key in ("simulator", "course"):
-            pairs.append([key, {"dict": [[COUNTERS.get(k, k), v] for k, v in value["dict"]]}])
+            pairs.append([key, {"dict": [[COUNTERS.get(k, k), tickets(k, v)] for k, v in value["dict"]]}])
         elif key == "health":
-            pairs.append([key, packed(value)])
+            pairs.append([key, packed(value, STATS)])
         else:
             pairs.append([key, value])
     skeleton = json.dumps({**record, "dict": pairs})
@@ -120,13 +121,20 @@ def checkpoint(path: Path, moved: dict[str, Callable[[int], int]], write: Write)
         write(path, save(arrays, metadata={**metadata, "record": skeleton, "sha256": _digest(skeleton, arrays)}))
 
 
-def packed(x: Any) -> Any:
-    """Return a packed record with the keys of client statistics renamed."""
+def tickets(key: str, value: Any) -> Any:
+    """Return an entry of a run's record, with the keys of tickets renamed if it is the record of the server."""
+    if key != "server":
+        return value
+    return {"dict": [[k, packed(v, TICKET) if k == "tickets" else v] for k, v in value["dict"]]}
+
+
+def packed(x: Any, names: dict[str, str]) -> Any:
+    """Return a packed record with its keys renamed, at every depth."""
     if isinstance(x, list):
-        return [packed(v) for v in x]
+        return [packed(v, names) for v in x]
     if isinstance(x, dict) and "dict" in x:
-        return {"dict": [[STATS.get(k, k) if isinstance(k, str) else k, packed(v)] for k, v in x["dict"]]}
-    return {k: packed(v) for k, v in x.items()} if isinstance(x, dict) else x
+        return {"dict": [[names.get(k, k) if isinstance(k, str) else k, packed(v, names)] for k, v in x["dict"]]}
+    return {k: packed(v, names) for k, v in x.items()} if isinstance(x, dict) else x
 
 
 def stored(path: Path, write: Write) -> None:

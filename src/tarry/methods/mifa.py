@@ -11,8 +11,8 @@ hand-out. Clients weigh alike, as in the paper's objective.
 an arrival is a step by memory alone. The clients available at a round's beginning take part in it, up to --concurrency
 at random. The paper's rounds have no length; here a round lasts as long as its slowest member, as in FedAvg. With
 `epoch` a round lasts that many seconds (parts.epochs): a late client counts with its memory, and its Δ_i, from an older
-W, counts in a later round. That is how Fed-OGD's authors run MIFA. A step at each arrival is not offered: it would make a
-round's step N times as often.
+W, counts in a later round. That is how Fed-OGD's authors run MIFA. A step at each arrival is not offered: it would make
+a round's step N times as often.
 
 There is no step before all clients have reported once (in the paper all take part in the first round). So the first
 rounds go to clients without a report, all from the first W; the other clients wait. If some client never reports, no
