@@ -22,12 +22,14 @@ import torch
 from record import apart, write
 from tarry.core.idle_clients import Roster
 from tarry.core.layout import Block, Kind, Layout
-from tarry.core.method import Method, stateless
+from tarry.core.method import Method
+from tarry.core.parts import stateless
 from tarry.core.server import Server
 from tarry.core.tickets import Ticket, Trained
-from tarry.delays.base import Fleet, delays
+from tarry.delays.base import ClientPopulation, delays
+from tarry.engine.budget import Budget
 from tarry.methods import methods
-from tarry.sim.simulator import Budget, Simulator
+from tarry.sim.simulator import Simulator
 
 LENET5, MILLION = 44_190, 1_000_000
 ROWS = [  # whether FedBuff, clients, in flight, weights
@@ -60,7 +62,7 @@ def simulate(method: Method, clients: int, in_flight: int, size: int, visits: in
     layout = Layout((Block("w", 0, size, (size,), Kind.PARAM),))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     server = Server(method, torch.zeros(size), layout=layout, n_clients=clients, seed=0)
-    delay = delays.build("exponential", {"mean": 100.0})(Fleet(clients, range(1, clients + 1), 4 * size, 0))
+    delay = delays.build("exponential", {"mean": 100.0})(ClientPopulation(clients, range(1, clients + 1), 4 * size, 0))
     sim = Simulator(
         server, Nothing(size), delay, roster=Roster(clients, in_flight), budget=Budget(updates=visits)
     )  # fmt: skip
@@ -70,7 +72,7 @@ def simulate(method: Method, clients: int, in_flight: int, size: int, visits: in
         if len(moments) == 1:
             moments.append(time.perf_counter())
 
-    sim.run(between=first_instant_over)
+    sim.run(on_instant=first_instant_over)
     began, filled = moments
     ended = time.perf_counter()
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before

@@ -20,7 +20,7 @@ from statistics import median
 from typing import Any
 
 from record import write
-from tarry.deploy.local.local_federation import Local
+from tarry.deploy.local.local_federation import LocalFederation
 from tarry.record.journal import read
 
 LIGHT = {"task": "digits:limit=400,hidden=8", "epochs": 1, "eval-every": 30.0, "stop-within": 2.0}
@@ -30,7 +30,7 @@ METHODS = {"orthofl": 1, "fedasync": 2}  # tickets in flight
 def measured(nodes: int, method: str, seconds: float) -> dict[str, Any]:
     """A federation of so many nodes, for so long once all are at work."""
     folder = Path(tempfile.mkdtemp(prefix="tarry-bench-"))
-    local = Local(folder / "out")
+    local = LocalFederation(folder / "out")
     local.prepare(nodes, {**LIGHT, "method": method, "clients": nodes, "time": 36000.0}, tls=False, memory=True)
     began = time.monotonic()
     try:
@@ -48,22 +48,22 @@ def measured(nodes: int, method: str, seconds: float) -> dict[str, Any]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _rows(local: Local) -> list[dict[str, Any]]:
+def _rows(local: LocalFederation) -> list[dict[str, Any]]:
     path = local.folder / "journal.jsonl"
     return list(read(path)) if path.is_file() else []
 
 
-def _clients(local: Local) -> set[int]:
+def _clients(local: LocalFederation) -> set[int]:
     """Those who have brought an update."""
     who = {h[0]: h[1] for r in _rows(local) if r["op"] == "close" for h in r["handed"]}
     return {who[r["number"]] for r in _rows(local) if r["op"] == "update"}
 
 
-def _last(local: Local) -> float:
+def _last(local: LocalFederation) -> float:
     return max((r["t"] for r in _rows(local) if r["op"] == "update"), default=0.0)
 
 
-def _summary(local: Local, first: float) -> dict[str, Any]:
+def _summary(local: LocalFederation, first: float) -> dict[str, Any]:
     rows = _rows(local)
     sent = {h[0]: (r["t"], h[1]) for r in rows if r["op"] == "close" for h in r["handed"]}
     came = [r for r in rows if r["op"] == "update" and r["t"] > first]

@@ -16,15 +16,16 @@ from record import write
 from tarry.config.spec import Spec
 from tarry.executors.inline import Executor
 from tarry.executors.ray import Ray
-from tarry.runs.build import plan
+from tarry.runs.build import build_run
+from tarry.runs.simulation import Simulation
 
 
 def measure(args: argparse.Namespace, steps: int, *, ray: bool) -> tuple[float, torch.Tensor]:
     """Milliseconds an update, and the weights it comes to."""
     task = {"name": "digits", "hidden": args.hidden}
     settings = {"method": "fedasync", "task": task, "clients": 50, "updates": args.updates, "delay": "lognormal"}
-    made = plan(Spec.of({**settings, "steps": steps, "eval_every": 1e9}))
-    executor: Executor = made.executor()
+    made = build_run(Spec.of({**settings, "steps": steps, "eval_every": 1e9}))
+    executor: Executor = Simulation(made).executor()
     if ray:
         executor = Ray(
             made.module,
@@ -38,8 +39,8 @@ def measure(args: argparse.Namespace, steps: int, *, ray: bool) -> tuple[float, 
         )
     moments: list[tuple[float, int]] = []
     try:
-        sim = made.simulator(executor, [])
-        sim.run(between=lambda: moments.append((time.perf_counter(), sim.updates)))
+        sim = Simulation(made).simulator(executor, [])
+        sim.run(on_instant=lambda: moments.append((time.perf_counter(), sim.engine.updates)))
     finally:
         executor.close()
     (began, first), (ended, last) = moments[len(moments) // 10], moments[-1]

@@ -1,6 +1,6 @@
 """Parts of several methods in one: FedSOL's clients, OrthoFL's server, FedEcho's distillation, a way of your own.
 
-python -m tarry run --server orthofl --local fedsol --distil fedecho --task digits --time 3000
+python -m tarry run --method orthofl --local fedsol --distil fedecho --task digits --time 3000
 python -m tarry run --method fedasync --manifold examples/cross.py:overshooting --task digits --time 3000
 """
 
