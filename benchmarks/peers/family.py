@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-LOOK = 0.5  # seconds between two looks at the memory
+LOOK = 0.5  # seconds between two readings of the memory
 GRACE = 10.0  # seconds from the request to end to the end
 
 
@@ -23,7 +23,7 @@ class Family:
         self.peak_mb = 0
 
     def wait(self, seconds: float) -> int | None:
-        """The exit status, or None when the time was up; in any case nobody is left behind."""
+        """Return the exit status, or None after the time limit. All processes have ended then."""
         until = time.monotonic() + seconds
         try:
             while (code := self._over(LOOK)) is None:
@@ -41,7 +41,7 @@ class Family:
             return None
 
     def _look(self) -> None:
-        """Where somebody came or went meanwhile, what was shared might be counted twice: that look does not count."""
+        """Read the memory, unless a process started or ended meanwhile: shared memory might be counted twice."""
         before = self._find()
         bytes_ = sum(map(_resident, before))
         if self._find() == before:

@@ -108,8 +108,8 @@ def last_words(text: str, most: int = 3) -> str:
     text = re.sub(r"\b\w+://\S+", "…", text)
     text = re.sub(r"(?<![\w.])/(?:[^\s/'\":,]+/)+", "", text)
     lines = [line.strip() for line in text.replace("\r", "\n").splitlines() if line.strip()]
-    told = [line for line in lines if line.startswith("ERROR")] or lines
-    return " / ".join(line[:300] for line in told[-most:]) or "it said nothing"
+    lines = [line for line in lines if line.startswith("ERROR")] or lines
+    return " / ".join(line[:300] for line in lines[-most:]) or "no output"
 
 
 def measure(python: str, peer: Peer, samples: int, setting: str, seconds: float, limit: float) -> dict[str, Any]:
@@ -126,10 +126,12 @@ def _row(
     """What a run prints, with the memory of the script and all its children."""
     command = [python, str(HERE / peer.script), "--samples", str(samples), "--seconds", str(seconds)]
     command += ["--setting", setting] if setting else []
-    calm = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", **more}
+    variables = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", **more}
     with tempfile.TemporaryFile("w+") as log, tempfile.TemporaryDirectory() as folder:
-        calm["FLWR_HOME"] = folder  # Flower's, else it leaves one at home
-        family = Family(command, stdout=log, cwd=folder, env={**os.environ, **calm, "PEER_STARTED": str(time.time())})
+        variables["FLWR_HOME"] = folder  # otherwise Flower makes one in the home folder
+        family = Family(
+            command, stdout=log, cwd=folder, env={**os.environ, **variables, "PEER_STARTED": str(time.time())}
+        )
         code = family.wait(limit)
         text = _text(log)
     if code is None:
@@ -142,7 +144,7 @@ def _row(
     return row
 
 
-def told(row: dict[str, Any]) -> str:
+def as_line(row: dict[str, Any]) -> str:
     head = f"{row['peer']:13} {row.get('setting', ''):23} {row.get('samples', ''):>4}"
     if "error" in row:
         return f"{head}  left out: {row['error']}"
@@ -155,7 +157,7 @@ def compare(options: argparse.Namespace) -> list[dict[str, Any]]:
 
     def add(row: dict[str, Any]) -> None:
         rows.append(row)
-        print(told(row), flush=True)
+        print(as_line(row), flush=True)
 
     for key in options.only:
         peer = PEERS[key]
@@ -176,7 +178,7 @@ def compare(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 def record(rows: list[dict[str, Any]]) -> dict[str, Any]:
     sys.path.append(str(HERE.parent))
-    from record import machine  # the machine is told as the other benchmarks tell it
+    from record import machine  # the same fields as in the other benchmarks
 
     return {
         "what": "Peers: updates per second as a fraction of a bare single-thread PyTorch loop in the same process",

@@ -53,7 +53,7 @@ _DEALT: dict[int, list[Shard]] = {}
 
 
 def clients(samples: int) -> list[Shard]:
-    """Everybody's examples, one after the other in one tensor each, as a data set is dealt out."""
+    """Return the examples of all clients, in one tensor each, as a partition of a data set would."""
     if samples not in _DEALT:
         x, y = (t.new_empty(CLIENTS * samples, *t.shape[1:]) for t in _drawn(0, samples))
         _DEALT[samples] = list(zip(x.split(samples), y.split(samples), strict=True))
@@ -144,7 +144,7 @@ class Meter:
         self.since = time.perf_counter()
 
     def resume(self) -> None:
-        """What has been done since the last round was not the peer's: start the watch anew."""
+        """Restart the watch: the work since the last round was not the peer's."""
         self.since = time.perf_counter()
 
     def add(self, updates: int, seconds: float) -> None:
