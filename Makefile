@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-data test-federation check bench bench-gpu docs results wheel clean
+.PHONY: demo test test-data test-federation check bits bench bench-gpu docs results wheel clean
 
 demo: $(STAMP)
 	$(BIN)/tarry demo
@@ -26,8 +26,13 @@ check: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# No number changes: runs of this tree and of a reference commit, compared to the bit. Options go in BITS="--quick".
+bits: $(STAMP)
+	$(BIN)/python tools/bits.py $(BITS)
+
 # An hour; other frameworks are installed for comparison, into environments of their own (8 GB in the cache folder).
 bench: $(STAMP)
+	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/batched.py --lanes 1,2 --size 0,1 --rounds 9 --name cpu-batched
 	$(BIN)/python benchmarks/batched.py --own-conv --lanes 1,2 --only lenet5 --rounds 9 --name cpu-lenet5-own-conv
@@ -52,6 +57,7 @@ bench-gpu:
 	$(TOGETHER) --own-conv --compile --lanes 4 --only cnn --rounds 4 --name gpu-cnn-compiled
 	$(TOGETHER) --channels-last --compile --lanes 4 --size 1 --only resnet18-25 --rounds 4 \
 	  --name gpu-resnet18-channels-last
+	$(TOGETHER) --compile --lanes 4 --size 1 --only resnet18-25 --rounds 4 --name gpu-resnet18-channels-first
 	$(PYTHON) benchmarks/page.py
 
 # The pages of docs/methods, from the registry.

@@ -34,13 +34,13 @@ from record import write
 from tarry.core.layout import Layout
 from tarry.core.local_rule import LocalRule
 from tarry.core.optim import optimiser
-from tarry.core.tickets import Job
-from tarry.executors.batched.trainer import Trainer
+from tarry.core.tickets import VisitJob
+from tarry.executors.batched.trainer import BatchedTrainer
 from tarry.methods import methods
 from tarry.tasks.models import LeNet5, McMahanCNN, ResNet, mlp
-from tarry.training.flat_model import Bound
-from tarry.training.visit import Work, train
-from tarry.vector.process import keep_memory
+from tarry.training.flat_model import FlatModel
+from tarry.training.visit import LocalWork, train
+from tarry.vector.process import tune_malloc
 
 _TURN = 0.2  # seconds; the shortest turn: an idle device takes a while to reach full speed
 
@@ -122,7 +122,7 @@ CPU = [
 ]
 
 
-def setting(row: Row, device: str) -> tuple[tarry.Task, Bound, LocalRule, Work, list[Job]]:
+def setting(row: Row, device: str) -> tuple[tarry.Task, FlatModel, LocalRule, LocalWork, list[VisitJob]]:
     torch.manual_seed(0)
     sizes = [row.batch * min(row.steps, 20)] * row.in_flight
     if row.unequal:
@@ -134,15 +134,17 @@ def setting(row: Row, device: str) -> tuple[tarry.Task, Bound, LocalRule, Work, 
     module = row.model().to(device)
     layout = Layout.of(module)
     much = {"epochs": 1, "steps": None} if row.unequal else {"epochs": None, "steps": row.steps}
-    work = Work(optimiser("sgd", lr=0.01), batch=row.batch, **much)  # type: ignore[arg-type]
-    bound = Bound(module, layout, task, work.optimiser)
+    work = LocalWork(optimiser("sgd", lr=0.01), batch=row.batch, **much)  # type: ignore[arg-type]
+    bound = FlatModel(module, layout, task, work.optimiser)
     rule = methods.build(row.method).local
     sent = layout.read(module, torch.float32)
     payload = {k: torch.randn(layout.n_params, device=device) * 1e-3 for k in rule.needs}
-    return task, bound, rule, work, [Job(i, i, 0, sent, payload) for i in range(row.in_flight)]
+    return task, bound, rule, work, [VisitJob(i, i, 0, sent, payload) for i in range(row.in_flight)]
 
 
-def bare(row: Row, module: nn.Module, first: Mapping[str, Tensor], task: tarry.Task, work: Work, device: str) -> int:
+def bare(
+    row: Row, module: nn.Module, first: Mapping[str, Tensor], task: tarry.Task, work: LocalWork, device: str
+) -> int:
     """Train clients one after the other by plain SGD, each from the first state; return the number of steps."""
     every, done = max(1, row.in_flight // 4), 0
     for x, y in list(task.clients)[every - 1 :: every]:
@@ -158,7 +160,7 @@ def bare(row: Row, module: nn.Module, first: Mapping[str, Tensor], task: tarry.T
     return done
 
 
-def eager(jobs: Sequence[Job], bound: Bound, rule: LocalRule, work: Work) -> int:
+def eager(jobs: Sequence[VisitJob], bound: FlatModel, rule: LocalRule, work: LocalWork) -> int:
     """Train clients one by one with a rule other than plain SGD, in the project's own loop."""
     return sum(train(j, bound, rule=rule, work=work, seed=0).n_steps for j in jobs[:: max(1, len(jobs) // 4)])
 
@@ -174,13 +176,15 @@ def rate(turn: Callable[[], int], device: str) -> float:
     return done / took
 
 
-def differs(trainer: Trainer, jobs: Sequence[Job], bound: Bound, rule: LocalRule, work: Work) -> float:
+def differs(
+    trainer: BatchedTrainer, jobs: Sequence[VisitJob], bound: FlatModel, rule: LocalRule, work: LocalWork
+) -> float:
     """Return the largest relative distance of an update to the same one trained alone: three clients, 3 steps.
 
     With more steps, training amplifies every rounding difference.
     """
     short = replace(work, epochs=None, steps=3)
-    together = dict(zip((j.number for j in jobs), trainer.shortened(3).train(jobs), strict=True))
+    together = dict(zip((j.number for j in jobs), trainer.with_max_steps(3).train(jobs), strict=True))
     far = 0.0
     for j in [jobs[i] for i in sorted({0, len(jobs) // 2, len(jobs) - 1})]:
         alone = train(j, bound, rule=rule, work=short, seed=0).delta
@@ -211,7 +215,7 @@ def in_turns(
     return rates
 
 
-def _steps(trainer: Trainer, jobs: Sequence[Job]) -> int:
+def _steps(trainer: BatchedTrainer, jobs: Sequence[VisitJob]) -> int:
     return sum(t.n_steps for t in trainer.train(jobs))
 
 
@@ -230,7 +234,7 @@ def measure(row: Row, o: Any) -> list[dict[str, Any]]:
     for lanes in o.lanes:
         for size in o.size:
             _allow_tf32(not exact)
-            trainer = Trainer(
+            trainer = BatchedTrainer(
                 bound, rule=rule, work=work, seed=0, lanes=lanes, size=size or None, compiled=o.compile,
                 bf16=row.precision == "bf16", channels_last=o.channels_last,
                 own_conv=("numba" if on_cpu else "Triton") if o.own_conv else "",
@@ -271,7 +275,7 @@ def main() -> None:
     parser.add_argument("--cudnn-benchmark", action="store_true")
     parser.add_argument("--rounds", type=int, default=3)
     o = parser.parse_args()
-    keep_memory()
+    tune_malloc()
     torch.set_num_threads(1)
     torch.backends.cudnn.benchmark = o.cudnn_benchmark
     rows: list[dict[str, Any]] = []

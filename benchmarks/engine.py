@@ -25,7 +25,7 @@ from tarry.core.layout import Block, Kind, Layout
 from tarry.core.method import Method
 from tarry.core.parts import stateless
 from tarry.core.server import Server
-from tarry.core.tickets import Ticket, Trained
+from tarry.core.tickets import LocalResult, Ticket
 from tarry.delays.base import ClientPopulation, delays
 from tarry.engine.budget import Budget
 from tarry.methods import methods
@@ -45,12 +45,12 @@ class Nothing:
     """An executor that trains nothing: every visit returns the same zero delta."""
 
     def __init__(self, size: int):
-        self._answer = Trained(torch.zeros(size), 1, 1, 0.0)
+        self._answer = LocalResult(torch.zeros(size), 1, 1, 0.0)
 
     def submit(self, ticket: Ticket, memory: object, due: float) -> None:
         pass
 
-    def collect(self, number: int) -> Trained:  # noqa: ARG002
+    def collect(self, number: int) -> LocalResult:  # noqa: ARG002
         return self._answer
 
     def close(self) -> None:

@@ -23,11 +23,11 @@ import tarry
 from record import write
 from tarry.core.layout import Layout
 from tarry.core.optim import optimiser
-from tarry.core.tickets import NOTHING, Job
+from tarry.core.tickets import NOTHING, VisitJob
 from tarry.tasks.models import McMahanCNN
-from tarry.training.flat_model import Bound
-from tarry.training.visit import Work, train
-from tarry.vector.process import keep_memory
+from tarry.training.flat_model import FlatModel
+from tarry.training.visit import LocalWork, train
+from tarry.vector.process import tune_malloc
 
 BATCH = 50
 
@@ -65,8 +65,8 @@ def bench(rows: Sequence[Row], rounds: int, *, batches: int, epochs: int) -> lis
     module = McMahanCNN()
     layout = Layout.of(module)
     task = tarry.Task("noise", model=module, loss=nn.functional.cross_entropy, clients=[data])
-    work = Work(optimiser("sgd", lr=0.01, momentum=0.9, weight_decay=1e-5), epochs=epochs, batch=BATCH)
-    bound, start = Bound(module, layout, task, work.optimiser), layout.read(module, torch.float32)
+    work = LocalWork(optimiser("sgd", lr=0.01, momentum=0.9, weight_decay=1e-5), epochs=epochs, batch=BATCH)
+    bound, start = FlatModel(module, layout, task, work.optimiser), layout.read(module, torch.float32)
     rules = [tarry.methods.build(row.method, row.params).local for row in rows]
     payloads = [{name: torch.randn(layout.n_params, generator=g) for name in row.payload} for row in rows]
     seconds: list[list[float]] = []
@@ -74,7 +74,7 @@ def bench(rows: Sequence[Row], rounds: int, *, batches: int, epochs: int) -> lis
         seconds.append([])
         for rule, payload in zip(rules, payloads, strict=True):
             began = time.process_time()
-            train(Job(visit, 0, visit, start, payload), bound, rule=rule, work=work, seed=0)
+            train(VisitJob(visit, 0, visit, start, payload), bound, rule=rule, work=work, seed=0)
             seconds[-1].append(time.process_time() - began)
     return seconds[1:]
 
@@ -87,7 +87,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="rules whose names contain this")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    keep_memory()
+    tune_malloc()
     plain, *others = ROWS
     rows = [plain, *(row for row in others if options.only in row.name)]
     seconds = bench(rows, options.rounds, batches=options.batches, epochs=options.epochs)

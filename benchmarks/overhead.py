@@ -24,7 +24,7 @@ from torch import nn
 import tarry
 from record import write
 from tarry.tasks.models import LeNet5
-from tarry.vector.process import keep_memory
+from tarry.vector.process import tune_malloc
 
 CLIENTS, BATCH, LR = 100, 20, 0.01
 WAYS: dict[str, dict[str, Any]] = {
@@ -67,7 +67,7 @@ _own: dict[int, tarry.Task] = {}  # the tasks of this process, by samples
 
 def _alone(samples: int, updates: int) -> float:
     torch.set_num_threads(1)
-    keep_memory()
+    tune_malloc()
     if samples not in _own:
         bare(_own.setdefault(samples, make_task(samples)), 10)
     return bare(_own[samples], updates)
@@ -107,7 +107,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     o = parser.parse_args()
     torch.set_num_threads(1)
-    keep_memory()
+    tune_malloc()
     rows = []
     pool = ProcessPoolExecutor(2, mp_context=get_context("spawn"))
     for samples in o.samples:

@@ -14,7 +14,7 @@ import torch
 
 from record import write
 from tarry.config.spec import Spec
-from tarry.executors.inline import Executor
+from tarry.executors.base import Executor
 from tarry.executors.ray import Ray
 from tarry.runs.build import build_run
 from tarry.runs.simulation import Simulation

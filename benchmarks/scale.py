@@ -22,7 +22,7 @@ import tarry
 from record import apart, write
 from tarry.tasks import tasks
 from tarry.tasks.models import mlp
-from tarry.vector.process import keep_memory
+from tarry.vector.process import tune_malloc
 
 EACH, BATCH = 20, 10
 
@@ -50,7 +50,7 @@ class Watch:
 
 def measure(clients: int, hidden: int, in_flight: int, executor: str, updates: int) -> dict[str, Any]:
     torch.set_num_threads(1)
-    keep_memory()
+    tune_malloc()
     task, watch = digits(clients, hidden), Watch(updates)
     size = 64 * hidden + hidden + 10 * hidden + 10
     tarry.run(

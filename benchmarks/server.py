@@ -33,11 +33,12 @@ from torch import Tensor
 from record import write
 from tarry.core.layout import Block, Kind, Layout
 from tarry.core.server import Server
-from tarry.core.tickets import Trained
+from tarry.core.tickets import LocalResult
 from tarry.methods import methods
 from tarry.parts.manifold import CONTROL
-from tarry.vector.fused import compiled, use_threads
-from tarry.vector.process import keep_memory
+from tarry.vector import fused
+from tarry.vector.fused import kernels_for
+from tarry.vector.process import tune_malloc
 
 IN_FLIGHT, BUFFER, DELTAS = 5, 4, 7
 REST = 0.01  # seconds
@@ -104,7 +105,7 @@ class Bench:
     def _arrival(self) -> None:
         delta = self._deltas[self._came % len(self._deltas)]
         self._came += 1
-        receipt = self._server.receive(self._out.pop(0), Trained(delta, 1, 1, 0.0, extras=self._extras), self._came)
+        receipt = self._server.receive(self._out.pop(0), LocalResult(delta, 1, 1, 0.0, extras=self._extras), self._came)
         self._out.append(self._server.hand_out(receipt.ticket.client, self._came).number)
 
     def cycle(self) -> None:
@@ -136,7 +137,7 @@ def copies(vectors: float, source: Tensor, target: Tensor) -> Callable[[], None]
 
 
 def measure(cases: list[Case], threads: int, rounds: int) -> list[dict[str, Any]]:
-    use_threads(threads)
+    fused.THREADS = threads
     layout, g = vgg11(), torch.Generator().manual_seed(0)
     vectors = [torch.randn(layout.size, generator=g).mul_(0.01) for _ in range(DELTAS + 4)]
     weights, control, source, target, *deltas = vectors
@@ -175,7 +176,7 @@ def main() -> None:
     parser.add_argument("--name", default="server", help="write benchmarks/results/NAME.json")
     options = parser.parse_args()
     if not options.plain:
-        keep_memory()
+        tune_malloc()
     cases, rows = [case for case in CASES if case.name in options.only], []
     print("method        threads   vectors  again   ms/arrival  copies  (quartiles)       strict")
     for threads in options.threads:
@@ -188,7 +189,7 @@ def main() -> None:
                 f"{row['copies_strict']:10.2f}"
             )
     kept = "" if options.plain else ", the C library keeping freed memory"
-    kept += "" if compiled(torch.empty(9_200_000)) else ", without numba (TARRY_NUMBA=0)"
+    kept += "" if kernels_for(torch.empty(9_200_000)) else ", without numba (TARRY_NUMBA=0)"
     write(options.name, f"An arrival at the server, 9.2M weights, in copies of the bytes it must move{kept}", rows)
 
 

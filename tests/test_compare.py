@@ -20,7 +20,6 @@ from tarry.core.errors import BadInput, Damaged, TarryError, WorkerDied
 from tarry.core.events import Event
 from tarry.record.result import Result
 from tarry.record.rows import read_rows
-from tarry.runs import compare as compare_function
 from tarry.runs.compare import compare_specs, specs_of
 from tarry.runs.run import run_spec
 
@@ -64,11 +63,11 @@ def test_every_method_of_a_seed_meets_the_same_first_weights_durations_and_losse
 
 
 def test_every_method_of_a_seed_gets_the_same_partition_and_other_seeds_another():
-    from tarry.runs.build import plan
+    from tarry.runs.build import build_run
 
     def dealt(method: str, seed: int) -> tuple[Any, ...]:
         (spec,) = specs_of([method], [seed], SETTINGS)
-        made = plan(spec)
+        made = build_run(spec)
         return tuple((x.sum().item(), tuple(y.tolist())) for x, y in made.task.clients)
 
     seeds = [{dealt(m, seed) for m in METHODS} for seed in (0, 1)]
@@ -250,7 +249,7 @@ def test_a_folder_of_before_there_were_digests_is_taken_up_and_that_is_said(tmp_
     path.write_text(path.read_text().replace(old, new))
     count, unsure = tarry.compare([method], seeds=[0], out=tmp_path / "c", **settings).found
     assert count.startswith("1 of 1 run was there already")
-    assert unsure.startswith(f"whether {path} changed since then cannot be told")
+    assert unsure.startswith(f"whether {path} changed since then is not known")
 
 
 def test_the_folder_of_a_run_is_not_used_for_a_comparison(tmp_path):
@@ -282,7 +281,7 @@ def test_the_settings_that_differ_from_those_in_the_folder_are_named(tmp_path, o
 def test_a_record_of_settings_that_is_torn_is_told(tmp_path):
     tarry.compare(["fedavg"], seeds=[0], out=tmp_path, **SETTINGS)
     (tmp_path / "fedavg" / "seed-0" / "spec.toml").write_text("lr = ")
-    with pytest.raises(Damaged, match=r"spec\.toml cannot be read: .*remove .*seed-0 to run it anew"):
+    with pytest.raises(Damaged, match=r"spec\.toml cannot be read: .*remove .*seed-0 to run it again"):
         tarry.compare(["fedavg"], seeds=[0], out=tmp_path, **SETTINGS)
 
 
@@ -378,10 +377,10 @@ def test_objects_of_ones_own_are_compared_and_taken_up_again(tmp_path):
         return 1.0 + client
 
     args: dict[str, Any] = {"seeds": [0, 1], "out": tmp_path, "delay": delay, **OWN}
-    first = compare_function([timid, "fedasync"], own_task(), workers=2, **args)
+    first = tarry.compare([timid, "fedasync"], own_task(), workers=2, **args)
     before = stamps(tmp_path)
-    with pytest.warns(UserWarning, match=r"4 of 4 runs were there already .* whether .*method timid .*cannot be told"):
-        again = compare_function([timid, "fedasync"], own_task(), **args)
+    with pytest.warns(UserWarning, match=r"4 of 4 runs were there already .* whether .*method timid .*is not known"):
+        again = tarry.compare([timid, "fedasync"], own_task(), **args)
     assert [facts(r) for r in again.results] == [facts(r) for r in first.results]
     assert stamps(tmp_path) == before
 
@@ -391,9 +390,9 @@ def test_a_delay_function_made_anew_as_after_a_restart_goes_on_in_the_same_folde
         return lambda client, visit: 1.0 + client
 
     keep = [made(), made()]
-    first = compare_function(["fedasync"], own_task(), seeds=[0], out=tmp_path, delay=keep[0], **OWN)
+    first = tarry.compare(["fedasync"], own_task(), seeds=[0], out=tmp_path, delay=keep[0], **OWN)
     with pytest.warns(UserWarning, match="there already"):
-        again = compare_function(["fedasync"], own_task(), seeds=[0], out=tmp_path, delay=keep[1], **OWN)
+        again = tarry.compare(["fedasync"], own_task(), seeds=[0], out=tmp_path, delay=keep[1], **OWN)
     assert [facts(r) for r in again.results] == [facts(r) for r in first.results]
 
 
@@ -404,7 +403,7 @@ def test_an_error_in_one_of_several_processes_reaches_the_caller_and_ends_the_ot
         return cross_entropy(out, y)
 
     with pytest.raises(TarryError, match="there is a worm in this apple"):
-        compare_function(["fedasync", "fedavg"], own_task(loss), seeds=[0, 1], workers=2, delay=[1, 2], **OWN)
+        tarry.compare(["fedasync", "fedavg"], own_task(loss), seeds=[0, 1], workers=2, delay=[1, 2], **OWN)
     assert mp.active_children() == []
 
 
@@ -412,7 +411,7 @@ def test_divergence_in_one_of_several_processes_reaches_the_caller():
     task = own_task()
     task.clients[1][0][0, 0] = float("nan")
     with pytest.raises(TarryError, match=r"client 1 came back at 2 s with weights that are not finite"):
-        compare_function(["fedasync", "fedavg"], task, seeds=[0], workers=2, delay=[1, 2], strict=True, **OWN)
+        tarry.compare(["fedasync", "fedavg"], task, seeds=[0], workers=2, delay=[1, 2], strict=True, **OWN)
     assert mp.active_children() == []
 
 
@@ -423,7 +422,7 @@ def test_a_process_that_is_killed_is_noticed_and_the_others_are_ended():
         return cross_entropy(out, y)
 
     with pytest.raises(WorkerDied, match=r"the run of \w+ was killed \(code -9\)"):
-        compare_function(["fedasync", "fedavg"], own_task(loss), seeds=[0, 1], workers=2, delay=[1, 2], **OWN)
+        tarry.compare(["fedasync", "fedavg"], own_task(loss), seeds=[0, 1], workers=2, delay=[1, 2], **OWN)
     assert mp.active_children() == []
 
 

@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 import tarry
 from tarry.config.spec import Choice, Spec
 from tarry.core.errors import BadInput
-from tarry.runs.build import plan
+from tarry.runs.build import build_run
 
 QUICK: dict[str, Any] = {
     "task": {"name": "digits", "limit": 100, "hidden": 4},
@@ -32,7 +32,7 @@ def read(text: str, folder: Path) -> dict[str, Any]:
 
 def refused(given: dict[str, Any]) -> tuple[str, ...]:
     with pytest.raises(BadInput) as e:
-        plan(Spec.of({**QUICK, **given}))
+        build_run(Spec.of({**QUICK, **given}))
     return e.value.problems
 
 
@@ -44,7 +44,7 @@ SAYINGS: dict[str, tuple[str, dict[str, Any], str, str]] = {
     "two parts": (
         "orthofl+local=fedsol:rho=1+distil=fedecho:lr=0.01",
         {"method": "orthofl", "local": {"name": "fedsol", "rho": 1}, "distil": "fedecho:lr=0.01"},
-        'server = "orthofl"\n[local]\nname = "fedsol"\nrho = 1.0\n[distil]\nname = "fedecho"\nlr = 0.01\n',
+        'method = "orthofl"\n[local]\nname = "fedsol"\nrho = 1.0\n[distil]\nname = "fedecho"\nlr = 0.01\n',
         "orthofl+local=fedsol:rho=1.0+distil=fedecho:lr=0.01",
     ),
     "parameters of the server": (
@@ -70,7 +70,7 @@ SAYINGS: dict[str, tuple[str, dict[str, Any], str, str]] = {
             "correct": "orthodyn",
             "local": "asynccurve:lr=0.01",
         },
-        'manifold = "bezier"\nserver = "asgd"\nlocal = "asynccurve:lr=0.01"\ncorrect = "orthodyn"\n'
+        'manifold = "bezier"\nmethod = "asgd"\nlocal = "asynccurve:lr=0.01"\ncorrect = "orthodyn"\n'
         'aggregate = "asgd"\nreply = "orthofl"\ndistil = "fedecho"\n[step]\nname = "fedasync"\nalpha = 0.5\n',
         EVERY,
     ),
@@ -86,9 +86,9 @@ SAYINGS: dict[str, tuple[str, dict[str, Any], str, str]] = {
 @pytest.mark.parametrize("what", SAYINGS)
 def test_the_compact_form_settings_and_toml_say_the_same_and_read_back_as_it(what: str, tmp_path: Path) -> None:
     compact, settings, toml, label = SAYINGS[what]
-    ways = [{"method": compact}, {"server": compact}, settings, read(toml, tmp_path)]
+    ways = [{"method": compact}, settings, read(toml, tmp_path)]
     specs = [Spec.of({**QUICK, **given}) for given in ways]
-    assert [s.label for s in specs] == [label] * 4
+    assert [s.label for s in specs] == [label] * 3
     assert all(s == specs[0] for s in specs)
     again = Spec.of(read(specs[0].to_toml(), tmp_path))
     assert (again, again.label, again.to_toml()) == (specs[0], label, specs[0].to_toml())
@@ -119,17 +119,13 @@ def test_the_order_in_which_parts_are_given_does_not_matter() -> None:
     assert one.label == "orthofl+local=fedprox:mu=2.0+distil=fedecho"
 
 
-def test_run_takes_server_by_keyword_as_flags_and_toml_do() -> None:
-    assert tarry.run(server="orthofl", local="fedprox", **QUICK).label == "orthofl+local=fedprox"
-
-
 def test_parameters_in_a_table_may_go_with_a_compact_name() -> None:
     spec = Spec.of({"method": {"name": "orthofl+local=fedprox:mu=2", "beta": 0.4}})
     assert spec.label == "orthofl:beta=0.4+local=fedprox:mu=2.0"
 
 
 def test_a_part_that_is_none_is_not_there() -> None:
-    spec = Spec.of({"method": "orthofl", **dict.fromkeys(("local", "distil", "manifold", "server"))})
+    spec = Spec.of({"method": "orthofl", **dict.fromkeys(("local", "distil", "manifold"))})
     assert spec == Spec.of({"method": "orthofl"})
     assert spec.label == "orthofl"
 
@@ -197,7 +193,7 @@ def mine(tmp_path, monkeypatch) -> Path:
 
 
 def first_weights() -> torch.Tensor:
-    made = plan(Spec.of({**QUICK, "method": "asgd"}))
+    made = build_run(Spec.of({**QUICK, "method": "asgd"}))
     return made.layout.read(made.module, torch.float32)
 
 
@@ -225,7 +221,7 @@ def test_a_geodesic_sees_trained_weights_while_running_statistics_go_straight(mi
         model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
     task = tarry.Task("normed", model=model, loss=cross_entropy, clients=clients)
     settings: dict[str, Any] = {"delay": [1.0, 1.5, 2.0], "updates": 6, "steps": 2}
-    made = plan(Spec.of({"method": "asgd", "task": task, **settings}))
+    made = build_run(Spec.of({"method": "asgd", "task": task, **settings}))
     first, n = made.layout.read(made.module, torch.float32), made.layout.n_params
     still = tarry.run("asgd", task, manifold="mine.py:frozen", **settings).weights
     assert torch.equal(still[:n], first[:n])
@@ -238,7 +234,7 @@ def test_a_spec_with_a_geodesic_of_ones_own_reads_back_from_any_folder(mine: Pat
     monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
     again = Spec.of(read(spec.to_toml(), mine))
     assert again == spec
-    assert plan(again).method.name == "asgd+manifold=jump:times=2.0"
+    assert build_run(again).method.name == "asgd+manifold=jump:times=2.0"
 
 
 # Mistakes
@@ -246,7 +242,7 @@ def test_a_spec_with_a_geodesic_of_ones_own_reads_back_from_any_folder(mine: Pat
 MISTAKES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "unknown method": ({"method": "orthofl", "local": "fedprx"}, ["--local fedprx", "Did you mean 'fedprox'?"]),
     "unknown method, compact": ({"method": "orthofl+local=fedprx"}, ["--local fedprx", "Did you mean 'fedprox'?"]),
-    "unknown server": ({"server": "orthofk"}, ["--server orthofk", "Did you mean 'orthofl'?"]),
+    "a setting that is none": ({"server": "orthofl"}, ["--server: there is no such setting"]),
     "unknown part": ({"method": "orthofl+lokal=fedprox"}, ["lokal", "'local'"]),
     "unknown part with parameters": ({"method": "orthofl+lokal=fedprox:mu=1"}, ["lokal", "'local'"]),
     "part without a method": ({"method": "orthofl+local="}, ["--local"]),
@@ -262,10 +258,6 @@ MISTAKES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "two parameters of a distillation": (
         {"distil": "fedecho:alpha_min=0.9,alpha_max=0.1"},
         ["--distil.alpha_min 0.9 --distil.alpha_max 0.1"],
-    ),
-    "server and method": (
-        {"method": "orthofl", "server": "fedavg"},
-        ["--server fedavg", "--method orthofl", "give one of them"],
     ),
     "a part twice": (
         {"method": "orthofl+local=fedprox", "local": "fedsol"},
@@ -301,7 +293,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], list[str]]] = {
     ),
     "clients that need what nobody sends": (
         {"method": "orthofl", "local": "fedogd"},
-        ["--local fedogd", "need 'base'", "use --server fedogd"],
+        ["--local fedogd", "need 'base'", "use --method fedogd"],
     ),
     "a reply to clients that do not listen": (
         {"method": "asgd", "reply": "orthofl:placement=client"},
@@ -353,7 +345,7 @@ def test_a_function_in_a_parts_place_is_refused_by_name_or_understood(part: str)
         return start + t * (end - start)
 
     try:
-        plan(Spec.of({**QUICK, "method": "asgd", part: straight if part == "manifold" else fedprox}))
+        build_run(Spec.of({**QUICK, "method": "asgd", part: straight if part == "manifold" else fedprox}))
         problems: tuple[str, ...] = ()
     except BadInput as e:
         problems = e.problems

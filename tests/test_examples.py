@@ -10,11 +10,11 @@ import pytest
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 SAYS = {
-    "config/compose.py": r"orthofl\+local=fedsol\+distil=fedecho +0\.\d+\nfedasync\+manifold=geodesic +0\.\d+",
+    "cross.py": r"orthofl\+local=fedsol\+distil=fedecho +0\.\d+\nfedasync\+manifold=geodesic +0\.\d+",
     "own_clients.py": r"inline +(0\.\d+)\nbatched +\1",
     "own_task.py": r"accuracy 0\.\d+ after \d+ virtual seconds",
     "own_method.py": r"agreeing +0\.\d+\nfedasync +0\.\d+\northofl +0\.\d+",
-    "runs/replay.py": r"\d+ arrivals and \d+ losses, as in the recorded run",
+    "replay.py": r"\d+ arrivals and \d+ losses, as in the recorded run",
 }
 
 

@@ -16,12 +16,12 @@ from torch import Tensor, nn
 
 import tarry
 from tarry import Layout
-from tarry.config.compose import crossed
+from tarry.config.compose import compose
 from tarry.core import rng
 from tarry.core.errors import BadInput
 from tarry.core.method import Personal
 from tarry.core.rng import Stream
-from tarry.runs.personalize import best_constant
+from tarry.runs.personalize import majority_accuracy
 
 
 def net() -> nn.Module:
@@ -282,15 +282,15 @@ def test_who_is_between_visits_is_scored_by_its_next_start() -> None:
 
 def test_how_clients_tune_goes_with_what_they_do_and_their_models_with_what_they_are_replied() -> None:
     local, babu, plain = (tarry.methods.build(name) for name in ("local-only", "fedbabu", "fedasync"))
-    both = crossed(plain, {"local": babu, "reply": local})
+    both = compose(plain, {"local": babu, "reply": local})
     assert both.personal == replace(babu.personal, own=True)
-    assert crossed(local, {"local": babu}).personal == both.personal
-    assert crossed(babu, {"reply": local}).personal == both.personal
-    assert crossed(local, {"reply": plain}).personal == Personal()
-    assert crossed(babu, {"local": plain}).personal == Personal()
-    assert crossed(babu, {"step": local, "aggregate": plain, "correct": plain}).personal == babu.personal
+    assert compose(local, {"local": babu}).personal == both.personal
+    assert compose(babu, {"reply": local}).personal == both.personal
+    assert compose(local, {"reply": plain}).personal == Personal()
+    assert compose(babu, {"local": plain}).personal == Personal()
+    assert compose(babu, {"step": local, "aggregate": plain, "correct": plain}).personal == babu.personal
     echo = tarry.methods.build("fedecho")
-    assert crossed(echo, {"local": babu}).personal == crossed(babu, {}, distil=echo).personal == babu.personal
+    assert compose(echo, {"local": babu}).personal == compose(babu, {}, distil=echo).personal == babu.personal
 
 
 def test_a_method_of_ones_own_may_say_how_clients_answer() -> None:
@@ -349,11 +349,11 @@ def test_the_callers_randomness_is_left_alone() -> None:
     assert torch.equal(before, torch.get_rng_state())
 
 
-def test_the_best_constant_answer_is_the_commonest_class_of_the_test_set() -> None:
+def test_the_majority_accuracy_answer_is_the_commonest_class_of_the_test_set() -> None:
     x = torch.zeros(5, 4)
-    assert best_constant(task(test=(x, torch.tensor([2, 0, 2, 1, 2])))) == 0.6
-    assert best_constant(task(test=None)) is None
-    assert best_constant(task(score=None)) is None
-    assert best_constant(task(test=(x, torch.zeros(5, 2, dtype=torch.int64)))) is None
+    assert majority_accuracy(task(test=(x, torch.tensor([2, 0, 2, 1, 2])))) == 0.6
+    assert majority_accuracy(task(test=None)) is None
+    assert majority_accuracy(task(score=None)) is None
+    assert majority_accuracy(task(test=(x, torch.zeros(5, 2, dtype=torch.int64)))) is None
     made = task()
-    assert tarry.run("asgd", made, **RUN).chance == best_constant(made)
+    assert tarry.run("asgd", made, **RUN).chance == majority_accuracy(made)

@@ -14,9 +14,12 @@ import pytest
 import tarry
 
 PUBLIC = [
+    "Aggregate",
     "BadInput",
     "Brief",
     "Comparison",
+    "Correct",
+    "Dispatch",
     "Event",
     "Functions",
     "Layout",
@@ -27,8 +30,10 @@ PUBLIC = [
     "Outcome",
     "Part",
     "Progress",
+    "Reply",
     "Result",
     "Start",
+    "Step",
     "TarryError",
     "Task",
     "Ticket",
@@ -120,6 +125,55 @@ def test_importing_tarry_reads_no_terminal_or_plotting_library(tmp_path):
     code = f"import sys, tarry; print(sorted({set(BLOCKED)!r} & set(sys.modules)))"
     done = python("-c", code, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
+
+
+ORDERS = [
+    "import tarry",
+    "import tarry.methods.registry; import tarry",
+    "import tarry.methods.fedbuff, tarry.tasks.images, tarry.delays.papers; import tarry",
+    "import tarry; tarry.methods; import tarry.methods.fedbuff, tarry.delays.base, tarry.tasks.text",
+    "from tarry import run; import tarry.tasks, tarry.delays, tarry.methods",
+    "import tarry.cli.run; import tarry",
+    "import importlib, tarry; importlib.import_module('tarry.delays'); importlib.import_module('tarry.tasks')",
+]
+
+
+@pytest.mark.parametrize("imports", ORDERS)
+def test_the_registries_are_never_hidden_by_the_subpackages_of_their_names(tmp_path, imports):
+    code = f"""
+{imports}
+assert "fedbuff" in tarry.methods.names()
+assert "digits" in tarry.tasks.names()
+assert "constant" in tarry.delays.names()
+from tarry import delays, methods, tasks
+assert (methods, tasks, delays) == (tarry.methods, tarry.tasks, tarry.delays)
+from tarry.methods import fedbuff, registry
+assert registry.methods is methods
+assert fedbuff.__name__ == "tarry.methods.fedbuff"
+"""
+    done = python("-c", code, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+def test_public_names_are_imported_on_first_use_and_listed_before(tmp_path):
+    code = f"""
+import sys, tarry
+assert not {{"torch", "numpy"}} & set(sys.modules)
+assert set({PUBLIC!r}) | {{"__version__", "__doc__"}} <= set(dir(tarry))
+for name in {PUBLIC!r}:
+    exec(f"from tarry import {{name}}; assert {{name}} is tarry.{{name}}")
+assert tarry.runs.run.run is tarry.run
+assert not hasattr(tarry, "nothing") and not hasattr(tarry, "__wrapped__")
+"""
+    done = python("-c", code, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_name_that_tarry_does_not_have_is_an_ordinary_error():
+    with pytest.raises(AttributeError, match=r"^module 'tarry' has no attribute 'orthofl'$"):
+        _ = tarry.orthofl
+    with pytest.raises(ImportError, match="cannot import name 'orthofl' from 'tarry'"):
+        from tarry import orthofl  # noqa: F401
 
 
 def test_python_m_tarry_is_the_command(tmp_path):

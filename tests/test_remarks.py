@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import pytest
@@ -12,38 +11,8 @@ from torch import nn
 
 import tarry
 from tarry.core.errors import BadInput
-from tarry.runs.notices import alike
 
 SHORT = {"time": 100.0, "clients": 3, "epochs": 1, "delay": "constant:seconds=30"}
-
-
-@pytest.mark.parametrize(
-    ("method", "said"),
-    [
-        ("fedsol:proximal=l2,temperature=1", "--method.temperature 1.0 changes nothing here"),
-        ("orthocorrect:conflict=endpoint,theta=0.5", "--method.theta 0.5 changes nothing here"),
-        ("orthodyn:statistic=progress,smooth=0.5", "--method.smooth 0.5 changes nothing here"),
-        ("fedecho:alpha=0.5,alpha_max=0.9", "--method.alpha_max 0.9 changes nothing here"),
-        ("fedavg+local=fedsol:weighting=uniform", "--local.weighting uniform changes nothing here"),
-        ("fedasync+distil=fedecho:buffer=3", "--distil.buffer 3 changes nothing here"),
-        ("fedasync+correct=fedbuff:buffer=3", "--correct.buffer 3 changes nothing here"),
-    ],
-)
-def test_a_parameter_without_effect_is_told(method: str, said: str) -> None:
-    assert said in tarry.run(method, "digits", **SHORT).remarks
-
-
-@pytest.mark.parametrize(
-    "method",
-    ["fedsol:temperature=1", "orthocorrect:theta=0.5", "fedbuff:buffer=3,a=0", "orthofl:beta=0.3", "fedogd:eta=0.5"],
-)
-def test_a_parameter_with_effect_is_not(method: str) -> None:
-    assert tarry.run(method, "digits", **SHORT).remarks == []
-
-
-@pytest.mark.parametrize("method", ["fedsol:proximal=l2,temperature=3", "fadas:eta=0.0001"])
-def test_a_default_given_in_so_many_words_is_not_told(method: str) -> None:
-    assert tarry.run(method, "digits", **SHORT).remarks == []
 
 
 def test_inputs_without_labels_are_told_when_nobody_chose_them_and_when_nobody_needs_them() -> None:
@@ -53,19 +22,6 @@ def test_inputs_without_labels_are_told_when_nobody_chose_them_and_when_nobody_n
     assert tarry.run("fedecho", "digits", unlabelled="mixup", **SHORT).remarks == []
     (said,) = tarry.run("fedasync", "digits", unlabelled="mixup", **SHORT).remarks
     assert said.startswith("--unlabelled mixup changes nothing")
-
-
-def test_functions_made_alike_are_told_from_others() -> None:
-    def make(a: Any) -> Any:
-        return lambda x: x + a
-
-    assert alike(make(1), make(1))
-    assert not alike(make(1), make(2))
-    assert not alike(make(1), lambda x: x + 1)
-    assert alike(partial(make, 1), partial(make, 1))
-    assert not alike(partial(make, 1), partial(make, 2))
-    assert alike({"a": [make(1), (2,)]}, {"a": [make(1), (2,)]})
-    assert not alike({"a": 1}, {"b": 1})
 
 
 @pytest.mark.parametrize("value", ["inf", "nan", float("inf"), float("-inf")])

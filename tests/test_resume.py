@@ -420,3 +420,42 @@ def test_resuming_goes_on_with_callbacks_and_progress(tmp_path):
     logged = (tmp_path / "r" / "events.jsonl").read_text().splitlines()
     assert 0 < len(events) < len(logged)
     assert events[-1].time == json.loads(logged[-1])["time"]
+
+
+COMMENTS = "# a note of mine\n# lr: tried 0.1 first\n"
+
+
+def test_comments_in_the_spec_of_a_run_of_python_objects_do_not_keep_it_from_resuming(tmp_path):
+    tarry.run("fedasync", task(), delay=delay, **SETTINGS, out=tmp_path / "whole")
+    broken(tmp_path / "r", 20, method="fedasync")
+    assert json.loads((tmp_path / "r" / "meta.json").read_text()) == {"objects": ["task", "delay"]}
+    spec = tmp_path / "r" / "spec.toml"
+    spec.write_text(COMMENTS + spec.read_text())
+    tarry.resume(tmp_path / "r", task=task(), delay=delay)
+    assert Result.read(tmp_path / "r").weights_sha256 == Result.read(tmp_path / "whole").weights_sha256
+
+
+def test_comments_in_the_spec_of_a_run_without_objects_do_not_keep_it_from_resuming(tmp_path):
+    first = tarry.run("fedasync", "digits", time=300.0, clients=3, out=tmp_path / "r")
+    assert not (tmp_path / "r" / "meta.json").exists()
+    (tmp_path / "r" / "result.json").unlink()
+    spec = tmp_path / "r" / "spec.toml"
+    spec.write_text(COMMENTS + spec.read_text())
+    assert tarry.resume(tmp_path / "r").weights_sha256 == first.weights_sha256
+
+
+def test_a_folder_that_names_its_objects_in_comments_alone_is_resumed_with_them(tmp_path):
+    """As folders were written before meta.json."""
+    broken(tmp_path / "r", 20, method="fedasync")
+    (tmp_path / "r" / "meta.json").unlink()
+    with pytest.raises(BadInput, match="given a Python object as task, delay; resume it from Python"):
+        tarry.resume(tmp_path / "r")
+    assert tarry.resume(tmp_path / "r", task=task(), delay=delay).updates > 0
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"objects": 3}'])
+def test_a_meta_file_that_cannot_be_read_is_named(tmp_path, text):
+    broken(tmp_path / "r", 20, method="fedasync")
+    (tmp_path / "r" / "meta.json").write_text(text)
+    with pytest.raises(Damaged, match=r"meta\.json cannot be read"):
+        tarry.resume(tmp_path / "r", task=task(), delay=delay)

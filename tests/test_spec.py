@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pickle
 import tomllib
 from math import inf
 from pathlib import Path
@@ -14,8 +15,9 @@ from torch.nn.functional import cross_entropy
 import tarry
 from tarry.config.spec import Choice, Spec, settings
 from tarry.core.errors import BadInput
+from tarry.core.registry import Registry
 from tarry.methods import methods
-from tarry.runs.build import plan
+from tarry.runs.build import build_run
 
 
 def refused(given: dict[str, Any]) -> tuple[str, ...]:
@@ -296,7 +298,7 @@ def test_a_plan_refuses_what_only_the_task_can_tell():
         ({"lr": -1}, "--lr -1.0: must be above 0"),
     ]:
         with pytest.raises(BadInput) as e:
-            plan(Spec.of(given))
+            build_run(Spec.of(given))
         assert words in str(e.value)
 
 
@@ -324,7 +326,7 @@ def test_objects_and_tables_of_the_wrong_shape_are_refused_by_name_not_by_a_cras
     given = MISSHAPEN[what]
     (name,) = given
     with pytest.raises(BadInput, match=name):
-        plan(Spec.of({"task": tiny(), **given}))
+        build_run(Spec.of({"task": tiny(), **given}))
 
 
 def test_a_partition_may_be_a_function_as_the_docs_of_run_say():
@@ -332,20 +334,20 @@ def test_a_partition_may_be_a_function_as_the_docs_of_run_say():
         return np.array_split(np.arange(len(labels)), n_clients)
 
     task = tiny(clients=(), train=(torch.eye(4), torch.tensor([0, 1, 0, 1])))
-    made = plan(Spec.of({"task": task, "partition": halves, "clients": 2, "delay": [1, 1]}))
+    made = build_run(Spec.of({"task": task, "partition": halves, "clients": 2, "delay": [1, 1]}))
     assert [len(x) for x, _ in made.task.clients] == [2, 2]
 
 
 def test_evaluations_come_every_fiftieth_of_the_time_or_about_once_a_round():
     task = {"task": tiny(), "delay": [3.0, 8.0]}
-    assert plan(Spec.of({**task, "time": 100})).eval_every == 2.0
-    assert plan(Spec.of({**task, "updates": 10})).eval_every == 5.5
-    assert plan(Spec.of({**task, "updates": 10, "eval_every": 0.25})).eval_every == 0.25
+    assert build_run(Spec.of({**task, "time": 100})).eval_every == 2.0
+    assert build_run(Spec.of({**task, "updates": 10})).eval_every == 5.5
+    assert build_run(Spec.of({**task, "updates": 10, "eval_every": 0.25})).eval_every == 0.25
 
 
 def test_the_partition_is_drawn_from_the_seed():
     def labels(seed: int) -> list[list[int]]:
-        made = plan(Spec.of({"seed": seed, "clients": 4, "task": {"name": "digits", "limit": 200}}))
+        made = build_run(Spec.of({"seed": seed, "clients": 4, "task": {"name": "digits", "limit": 200}}))
         return [y.tolist() for _, y in made.task.clients]
 
     assert labels(1) == labels(1)
@@ -354,5 +356,35 @@ def test_the_partition_is_drawn_from_the_seed():
 
 def test_planning_writes_nothing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    plan(Spec.of({"task": {"name": "digits", "limit": 100}}))
+    build_run(Spec.of({"task": {"name": "digits", "limit": 100}}))
     assert list(Path().iterdir()) == []
+
+
+def test_every_component_of_a_run_is_checked_and_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    checked, built = list[str](), list[str]()
+    check, make = Registry.check, Registry.make
+
+    def counted_check(self: Any, name: str, params: Any = None) -> Any:
+        if self.kind != "model":  # it belongs to the task
+            checked.append(name)
+        return check(self, name, params)
+
+    def counted_make(self: Any, entry: Any, values: Any) -> Any:
+        built.append(entry.name)
+        return make(self, entry, values)
+
+    monkeypatch.setattr(Registry, "check", counted_check)
+    monkeypatch.setattr(Registry, "make", counted_make)
+    build_run(Spec.of({"method": "orthofl", "partition": "iid", "delay": "constant", "time": 100}))
+    assert sorted(checked) == sorted(built) == ["constant", "digits", "iid", "orthofl"]
+
+
+def test_a_choice_travels_without_the_factory_of_a_file(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("import tarry\ndef mine():\n    return tarry.Method('mine')\n")
+    spec = Spec.of({"method": f"{tmp_path}/mine.py:mine"})
+    assert isinstance(spec.method, Choice)
+    assert spec.method.entry is not None
+    again = pickle.loads(pickle.dumps(spec))  # noqa: S301 - our own
+    assert again == spec
+    assert again.method.entry is None
+    assert again.method.build("method").name == "mine"

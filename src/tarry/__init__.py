@@ -5,67 +5,123 @@
     comparison = tarry.compare(["fedavg", "fedasync", "orthofl"], "digits", seeds=[0, 1, 2])
 
 A task of your own is a `Task`; a method of your own a `Method` made of `Part`s and a `LocalRule`.
+The public names are imported when they are first used, so that `import tarry` alone does not import torch.
 """
 
-from .core.errors import BadInput as BadInput
-from .core.errors import TarryError as TarryError
-from .core.events import Event as Event
-from .core.layout import Layout as Layout
-from .core.local_rule import Brief as Brief
-from .core.local_rule import Functions as Functions
-from .core.local_rule import LocalRule as LocalRule
-from .core.local_rule import Outcome as Outcome
-from .core.method import Method as Method
-from .core.method import Now as Now
-from .core.method import Part as Part
-from .core.method import stateless as stateless
-from .core.task import Task as Task
-from .core.tickets import Offer as Offer
-from .core.tickets import Start as Start
-from .core.tickets import Ticket as Ticket
-from .core.tickets import Update as Update
-from .delays.base import delays as delays
-from .methods import methods as methods
-from .parts.manifold import manifolds as manifolds
-from .record.result import Result as Result
-from .runs.compare import Comparison as Comparison
-from .runs.compare import compare as compare
-from .runs.run import Progress as Progress
-from .runs.run import resume as resume
-from .runs.run import run as run
-from .tasks import partitions as partitions
-from .tasks import tasks as tasks
-from .tasks.unlabeled import unlabeled_sets as unlabeled_sets
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
 from .version import __version__ as __version__
 
-__all__ = [
-    "BadInput",
-    "Brief",
-    "Comparison",
-    "Event",
-    "Functions",
-    "Layout",
-    "LocalRule",
-    "Method",
-    "Now",
-    "Offer",
-    "Outcome",
-    "Part",
-    "Progress",
-    "Result",
-    "Start",
-    "TarryError",
-    "Task",
-    "Ticket",
-    "Update",
-    "compare",
-    "delays",
-    "manifolds",
-    "methods",
-    "partitions",
-    "resume",
-    "run",
-    "stateless",
-    "tasks",
-    "unlabeled_sets",
-]
+if TYPE_CHECKING:
+    from .core.errors import BadInput as BadInput
+    from .core.errors import TarryError as TarryError
+    from .core.events import Event as Event
+    from .core.layout import Layout as Layout
+    from .core.local_rule import Brief as Brief
+    from .core.local_rule import Functions as Functions
+    from .core.local_rule import LocalRule as LocalRule
+    from .core.local_rule import Outcome as Outcome
+    from .core.method import Method as Method
+    from .core.method import Now as Now
+    from .core.parts import Aggregate as Aggregate
+    from .core.parts import Correct as Correct
+    from .core.parts import Dispatch as Dispatch
+    from .core.parts import Part as Part
+    from .core.parts import Reply as Reply
+    from .core.parts import Step as Step
+    from .core.parts import stateless as stateless
+    from .core.task import Task as Task
+    from .core.tickets import Offer as Offer
+    from .core.tickets import Start as Start
+    from .core.tickets import Ticket as Ticket
+    from .core.tickets import Update as Update
+    from .delays import delays as delays
+    from .methods import methods as methods
+    from .parts.manifold import manifolds as manifolds
+    from .record.result import Result as Result
+    from .runs.compare import Comparison as Comparison
+    from .runs.compare import compare as compare
+    from .runs.run import Progress as Progress
+    from .runs.run import resume as resume
+    from .runs.run import run as run
+    from .tasks import partitions as partitions
+    from .tasks import tasks as tasks
+    from .tasks.unlabeled import unlabeled_sets as unlabeled_sets
+
+#: the module that defines each public name
+_MODULES = {
+    "Aggregate": "core.parts",
+    "BadInput": "core.errors",
+    "Brief": "core.local_rule",
+    "Comparison": "runs.compare",
+    "Correct": "core.parts",
+    "Dispatch": "core.parts",
+    "Event": "core.events",
+    "Functions": "core.local_rule",
+    "Layout": "core.layout",
+    "LocalRule": "core.local_rule",
+    "Method": "core.method",
+    "Now": "core.method",
+    "Offer": "core.tickets",
+    "Outcome": "core.local_rule",
+    "Part": "core.parts",
+    "Progress": "runs.run",
+    "Reply": "core.parts",
+    "Result": "record.result",
+    "Start": "core.tickets",
+    "Step": "core.parts",
+    "TarryError": "core.errors",
+    "Task": "core.task",
+    "Ticket": "core.tickets",
+    "Update": "core.tickets",
+    "compare": "runs.compare",
+    "delays": "delays",
+    "manifolds": "parts.manifold",
+    "methods": "methods",
+    "partitions": "tasks",
+    "resume": "runs.run",
+    "run": "runs.run",
+    "stateless": "core.parts",
+    "tasks": "tasks",
+    "unlabeled_sets": "tasks.unlabeled",
+}
+__all__ = list(_MODULES)
+
+
+class _LazyPackage(ModuleType):
+    """The package itself: public names and subpackages are imported on first access (PEP 562, as a class).
+
+    The registries `delays`, `methods` and `tasks` share their names with subpackages. The import system assigns a
+    subpackage to its parent; `__setattr__` drops that assignment, so that the public name is always the registry.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _MODULES:
+            value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+        elif name.startswith("_"):
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        else:
+            value = self._submodule(name)
+        self.__dict__[name] = value
+        return value
+
+    def _submodule(self, name: str) -> ModuleType:
+        try:
+            return import_module(f"{__name__}.{name}")
+        except ModuleNotFoundError as e:
+            if e.name != f"{__name__}.{name}":
+                raise
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (isinstance(value, ModuleType) and name in _MODULES):
+            super().__setattr__(name, value)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *_MODULES})
+
+
+sys.modules[__name__].__class__ = _LazyPackage

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import tarry
-from tarry.cli.watch import _Told as watching
+from tarry.cli.watch import LogReader
 from tarry.config.spec import settings
 from tarry.delays.base import delays
 from tarry.methods import methods
@@ -38,7 +38,7 @@ def test_help_of_every_command(cli):
 @pytest.mark.parametrize("command", ["run", "compare"])
 def test_help_tells_of_every_setting_with_its_default(cli, command):
     text = " ".join(cli(command, "--help").out.split())
-    left_out = {"method", "server", "seed", "workers", "executor"} if command == "compare" else set()
+    left_out = {"method", "seed", "workers", "executor"} if command == "compare" else set()
     for name, param in settings().items():
         if name not in left_out:
             assert f"--{name.replace('_', '-')} " in text
@@ -375,12 +375,10 @@ def test_the_demo_compares_four_methods(cli, here, monkeypatch):
 
 
 def test_ctrl_c_ends_with_130_and_says_how_to_go_on(cli, quick, monkeypatch):
-    from tarry.cli import run
-
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(run, "run_spec", interrupted)
+    monkeypatch.setattr("tarry.runs.run.run_spec", interrupted)
     said = cli("run", *quick, "--out", "my run")
     assert said.code == 130
     assert said.complaints == ["interrupted; `tarry resume 'my run'` goes on"]
@@ -417,7 +415,7 @@ def test_a_run_whose_training_processes_die_again_and_again_says_how_to_go_on(cl
 
 INTERRUPTED = """
 import atexit, os, signal, sys, time
-from tarry.cli import run
+from tarry.runs import run
 from tarry.cli.app import main
 
 def interrupted(*_, **__):
@@ -428,6 +426,7 @@ def at_the_end():
     os.kill(os.getpid(), signal.SIGINT)
     time.sleep(60)
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the suite was started with nohup and &
 atexit.register(at_the_end)
 run.run_spec = interrupted
 sys.argv = ["tarry", "run", "--out", "r"]
@@ -504,15 +503,16 @@ def test_watch_tells_every_evaluation_and_how_it_ended(cli, here, quick):
 
 
 def test_watch_goes_on_from_where_it_read_and_begins_again_where_a_run_was_taken_up(tmp_path):
-    log, told = tmp_path / "events.jsonl", watching()
+    log = tmp_path / "events.jsonl"
+    told = LogReader(log)
     row = '{"kind":"evaluate","time":%d.0,"version":0,"updates":%d,"accuracy":0.5}\n'
     log.write_text(row % (1, 1))
-    assert len(told.news(log)) == 1
-    assert told.news(log) == []
+    assert len(told.read()) == 1
+    assert told.read() == []
     log.write_text(row % (1, 1) + row % (2, 2) + row % (3, 3))
-    assert [line.split()[0] for line in told.news(log)] == ["2", "3"]
+    assert [line.split()[0] for line in told.read()] == ["2", "3"]
     log.write_text(row % (1, 1) + row % (2, 2))
-    assert len(told.news(log)) == 2
+    assert len(told.read()) == 2
     assert told.kinds["evaluate"] == 2
 
 

@@ -12,14 +12,13 @@ from tarry.record.result import Result
 
 SAYINGS = {
     "flags": [
-        "--server", "orthofl", "--server.beta", "0.4", "--local", "fedsol", "--local.rho", "1",
+        "--method", "orthofl", "--method.beta", "0.4", "--local", "fedsol", "--local.rho", "1",
         "--distil", "fedecho", "--distil.lr=0.01",
     ],
     "flags for method": [
         "--method", "orthofl:beta=0.4", "--local", "fedsol:rho=1", "--distil", "fedecho:lr=0.01",
     ],
     "compact": ["--method", "orthofl:beta=0.4+local=fedsol:rho=1+distil=fedecho:lr=0.01"],
-    "compact for server": ["--server", "orthofl:beta=0.4+local=fedsol:rho=1+distil=fedecho:lr=0.01"],
     "both": ["--method", "orthofl:beta=0.4+local=fedsol:rho=1", "--distil", "fedecho", "--distil.lr", "0.01"],
     "parameters of a compact server": [
         "--method", "orthofl+local=fedsol:rho=1+distil=fedecho:lr=0.01", "--method.beta", "0.4",
@@ -27,7 +26,7 @@ SAYINGS = {
 }  # fmt: skip
 LABEL = "orthofl:beta=0.4+local=fedsol:rho=1.0+distil=fedecho:lr=0.01"
 TOML = """
-server = "orthofl:beta=0.4"
+method = "orthofl:beta=0.4"
 
 [local]
 name = "fedsol"
@@ -153,14 +152,12 @@ def test_long_labels_are_told_whole_on_a_narrow_terminal(cli, quick, monkeypatch
 
 ONE_MISTAKE = {
     "parameters of nothing": (["--local.mu", "1"], ["--local.mu 1", "Give --local NAME"]),
-    "parameters of no server": (["--server.beta", "1"], ["--server.beta 1", "Give --server NAME"]),
     "unknown method": (["--local", "fedprx"], ["--local fedprx", "Did you mean 'fedprox'?"]),
-    "unknown server": (["--server", "orthofk"], ["--server orthofk", "Did you mean 'orthofl'?"]),
+    "a server by another flag": (["--server", "orthofl"], ["--server orthofl", "no such flag"]),
     "unknown parameter": (["--local", "fedprox", "--local.nu", "1"], ["--local.nu 1", "'fedprox'", "mu"]),
-    "unknown parameter of the server": (["--server", "orthofl", "--server.bet", "1"], ["--server.bet 1", "'beta'"]),
+    "unknown parameter of the method": (["--method", "orthofl", "--method.bet", "1"], ["--method.bet 1", "'beta'"]),
     "wrong type": (["--local", "fedprox", "--local.mu", "x"], ["--local.mu x", "wants float"]),
     "out of range": (["--local", "fedprox", "--local.mu", "-1"], ["--local.mu -1", "must be 0 or more"]),
-    "server and method": (["--server", "orthofl", "--method", "fedavg"], ["--server orthofl", "--method fedavg"]),
     "a part twice": (
         ["--method", "asgd+local=fedprox", "--local", "fedsol"],
         ["asgd+local=fedprox", "--local fedsol", "local is there twice"],
@@ -171,7 +168,7 @@ ONE_MISTAKE = {
     "a curve without control points": (["--manifold", "bezier"], ["--manifold bezier", "add --local asynccurve"]),
     "unknown manifold": (["--manifold", "circle"], ["--manifold circle", "no such manifold", "bezier"]),
     "a missing file": (["--manifold", "no.py:mine"], ["--manifold", "no.py:mine", "there is no file"]),
-    "what nobody sends": (["--method", "orthofl", "--local", "fedogd"], ["--local fedogd", "use --server fedogd"]),
+    "what nobody sends": (["--method", "orthofl", "--local", "fedogd"], ["--local fedogd", "use --method fedogd"]),
     "what nobody reads": (
         ["--method", "asgd", "--reply", "orthofl", "--reply.placement", "client"],
         ["--reply orthofl", "leave out --reply"],
@@ -192,15 +189,6 @@ def test_one_mistake_in_a_cross(cli, here, what):
     assert list(here.iterdir()) == []
 
 
-def test_a_parameter_of_the_method_is_one_of_the_server_or_is_told_by_its_name(cli, here, quick):
-    said = cli("run", "--server", "orthofl", "--method.beta", "0.4", *quick, "--out", "r")
-    if said.code == 0:
-        assert Result.read(here / "r").label == "orthofl:beta=0.4"
-    else:
-        assert "--method.beta 0.4" in said.err
-        assert "fedasync" not in said.err, "nobody named it"
-
-
 def test_a_cross_that_cannot_be_spoils_a_comparison_before_it_begins(cli, here):
     said = cli("compare", "--method", "fedavg", "--method", "orthofl+local=fedogd", "--out", "c")
     assert said.code == 2
@@ -211,5 +199,5 @@ def test_a_cross_that_cannot_be_spoils_a_comparison_before_it_begins(cli, here):
 
 def test_help_tells_of_every_part(cli):
     text = " ".join(cli("run", "--help").out.split())
-    for flag in ("--server", "--local", "--correct", "--aggregate", "--step", "--reply", "--distil", "--manifold"):
+    for flag in ("--method", "--local", "--correct", "--aggregate", "--step", "--reply", "--distil", "--manifold"):
         assert f"{flag} NAME" in text

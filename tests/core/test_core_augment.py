@@ -9,8 +9,8 @@ from torch import Tensor, nn
 import tarry
 from tarry.core import rng
 from tarry.core.optim import optimiser
-from tarry.training.batch_order import draws
-from tarry.training.visit import Visit, Work
+from tarry.training.batch_order import augmentation_draws
+from tarry.training.visit import BatchIterator, LocalWork
 
 
 def shaken(x: Tensor, u: Tensor) -> Tensor:
@@ -48,11 +48,11 @@ def test_numbers_are_uniform_and_a_function_of_the_key() -> None:
 def test_batches_are_augmented_by_their_own_numbers_fresh_every_epoch() -> None:
     t = task()
     x, y = t.clients[0]
-    work = Work(optimiser("sgd", lr=0.1), epochs=3, batch=4)
-    visit = Visit(torch.zeros(1), (x, y), work, 77, like=t)
+    work = LocalWork(optimiser("sgd", lr=0.1), epochs=3, batch=4)
+    visit = BatchIterator(torch.zeros(1), (x, y), work, 77, like=t)
     seen = []
     for epoch, lap in enumerate(visit.epochs()):
-        u = torch.from_numpy(draws(13, 2, 77, epoch))
+        u = torch.from_numpy(augmentation_draws(13, 2, 77, epoch))
         for got, labels in lap:
             assert visit.at is not None
             torch.testing.assert_close(got, shaken(x[visit.at], u[visit.at]), rtol=0, atol=0)

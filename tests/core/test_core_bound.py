@@ -14,9 +14,9 @@ from tarry.core.layout import Layout
 from tarry.core.local_rule import LocalRule
 from tarry.core.optim import optimiser
 from tarry.core.task import Task
-from tarry.core.tickets import Job
-from tarry.training.flat_model import Bound, build_module
-from tarry.training.visit import Work, train
+from tarry.core.tickets import VisitJob
+from tarry.training.flat_model import FlatModel, build_module
+from tarry.training.visit import LocalWork, train
 
 F64 = torch.float64
 
@@ -82,8 +82,8 @@ def made(name: str) -> tuple[nn.Module, Task]:
     return net, Task(name, model=net, loss=cross_entropy, clients=[(x, y)], test=(x, y))
 
 
-def bind(net: nn.Module, task: Task, **kw: float) -> Bound:
-    return Bound(copy.deepcopy(net), Layout.of(net), task, optimiser("sgd", lr=0.1, **kw))
+def bind(net: nn.Module, task: Task, **kw: float) -> FlatModel:
+    return FlatModel(copy.deepcopy(net), Layout.of(net), task, optimiser("sgd", lr=0.1, **kw))
 
 
 @pytest.mark.parametrize("name", NETS)
@@ -136,10 +136,10 @@ OPTIMISERS = [
 def test_a_visit_is_the_training_of_a_plain_torch_loop(name, optim, kw):
     net, task = made(name)
     layout = Layout.of(net)
-    work = Work(optimiser(optim, **kw), epochs=None, steps=40, batch=None)
-    bound = Bound(copy.deepcopy(net), layout, task, work.optimiser)
+    work = LocalWork(optimiser(optim, **kw), epochs=None, steps=40, batch=None)
+    bound = FlatModel(copy.deepcopy(net), layout, task, work.optimiser)
     start = layout.read(net, F64)
-    trained = train(Job(0, 0, 0, start), bound, rule=LocalRule(), work=work, seed=0)
+    trained = train(VisitJob(0, 0, 0, start), bound, rule=LocalRule(), work=work, seed=0)
 
     x, y = task.clients[0]
     steps = torch_optimiser(optim, [p for p in net.parameters() if p.requires_grad], kw)
@@ -166,10 +166,10 @@ def test_in_single_precision_too_the_way_is_the_same_to_a_millionth(optim, kw):
     y = torch.sin(x.sum(1, keepdim=True))
     task = Task("fit", model=net, loss=mse_loss, clients=[(x, y)])
     layout = Layout.of(net)
-    work = Work(optimiser(optim, **kw), epochs=60, batch=None)
+    work = LocalWork(optimiser(optim, **kw), epochs=60, batch=None)
     start = layout.read(net, torch.float32)
-    bound = Bound(copy.deepcopy(net), layout, task, work.optimiser)
-    trained = train(Job(0, 0, 0, start), bound, rule=LocalRule(), work=work, seed=0)
+    bound = FlatModel(copy.deepcopy(net), layout, task, work.optimiser)
+    trained = train(VisitJob(0, 0, 0, start), bound, rule=LocalRule(), work=work, seed=0)
     steps = torch_optimiser(optim, net.parameters(), kw)
     for _ in range(60):
         steps.zero_grad()
@@ -183,11 +183,11 @@ def test_every_visit_begins_with_the_counters_as_built_and_the_statistics_receiv
     with torch.no_grad():
         net[1].num_batches_tracked.fill_(3)
     layout = Layout.of(net)
-    work = Work(optimiser("sgd", lr=0.1), epochs=2)
-    bound = Bound(copy.deepcopy(net), layout, task, work.optimiser)
+    work = LocalWork(optimiser("sgd", lr=0.1), epochs=2)
+    bound = FlatModel(copy.deepcopy(net), layout, task, work.optimiser)
     start = layout.read(net, F64)
-    first = train(Job(0, 0, 0, start), bound, rule=LocalRule(), work=work, seed=0)
-    second = train(Job(1, 0, 1, start), bound, rule=LocalRule(), work=work, seed=0)
+    first = train(VisitJob(0, 0, 0, start), bound, rule=LocalRule(), work=work, seed=0)
+    second = train(VisitJob(1, 0, 1, start), bound, rule=LocalRule(), work=work, seed=0)
     assert torch.equal(first.delta, second.delta)
     assert bound.module[1].num_batches_tracked == 5
 
@@ -195,13 +195,13 @@ def test_every_visit_begins_with_the_counters_as_built_and_the_statistics_receiv
 def test_training_writes_neither_to_what_was_sent_nor_to_what_came_back_before():
     net, task = made("normed")
     layout = Layout.of(net)
-    work = Work(optimiser("sgd", lr=0.1, momentum=0.5), epochs=3, batch=8)
-    bound = Bound(copy.deepcopy(net), layout, task, work.optimiser)
+    work = LocalWork(optimiser("sgd", lr=0.1, momentum=0.5), epochs=3, batch=8)
+    bound = FlatModel(copy.deepcopy(net), layout, task, work.optimiser)
     start = layout.read(net, F64)
     kept = start.clone()
-    first = train(Job(0, 0, 0, start), bound, rule=LocalRule(), work=work, seed=0)
+    first = train(VisitJob(0, 0, 0, start), bound, rule=LocalRule(), work=work, seed=0)
     delta = first.delta.clone()
-    train(Job(1, 0, 1, start + first.delta), bound, rule=LocalRule(), work=work, seed=0)
+    train(VisitJob(1, 0, 1, start + first.delta), bound, rule=LocalRule(), work=work, seed=0)
     assert torch.equal(start, kept)
     assert torch.equal(first.delta, delta)
 

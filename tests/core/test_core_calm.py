@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from tarry.training.determinism import calm, free
+from tarry.training.determinism import deterministic, nondeterministic
 
 
 def settings() -> tuple[int, bool, bool, bool]:
@@ -30,9 +30,9 @@ def test_what_was_before_comes_back(exact: bool) -> None:
     before, seen = settings(), []
 
     def work() -> None:
-        with calm(exact=exact):
+        with deterministic(exact=exact):
             seen.append(settings())
-            with free():
+            with nondeterministic():
                 seen.append(settings())
             seen.append(settings())
             raise ZeroDivisionError

@@ -15,18 +15,18 @@ from tarry.core.local_rule import LocalRule, Outcome
 from tarry.core.optim import optimiser
 from tarry.core.rng import Stream
 from tarry.core.task import Task
-from tarry.core.tickets import Job, Trained
-from tarry.training.flat_model import Bound
-from tarry.training.visit import Visit, Work, train
+from tarry.core.tickets import LocalResult, VisitJob
+from tarry.training.flat_model import FlatModel
+from tarry.training.visit import BatchIterator, LocalWork, train
 
 SGD = optimiser("sgd", lr=0.1)
 
 
-def order(n: int, work: Work, key: int = 5) -> list[list[int]]:
+def order(n: int, work: LocalWork, key: int = 5) -> list[list[int]]:
     """Which examples each batch holds."""
     data = (torch.arange(float(n)), torch.arange(n))
     out = []
-    for x, y in chain.from_iterable(Visit(data[0], data, work, key).epochs()):
+    for x, y in chain.from_iterable(BatchIterator(data[0], data, work, key).epochs()):
         assert x.long().tolist() == y.tolist()
         out.append(y.tolist())
     return out
@@ -37,13 +37,13 @@ def flat(parts: list[list[int]]) -> list[int]:
 
 
 def test_an_epoch_goes_once_through_all_examples_and_keeps_the_short_last_batch():
-    parts = order(10, Work(SGD, epochs=1, batch=4))
+    parts = order(10, LocalWork(SGD, epochs=1, batch=4))
     assert [len(p) for p in parts] == [4, 4, 2]
     assert sorted(flat(parts)) == list(range(10))
 
 
 def test_every_epoch_has_an_order_of_its_own():
-    parts = order(12, Work(SGD, epochs=3, batch=5))
+    parts = order(12, LocalWork(SGD, epochs=3, batch=5))
     assert [len(p) for p in parts] == [5, 5, 2] * 3
     epochs = [flat(parts[i : i + 3]) for i in (0, 3, 6)]
     assert all(sorted(e) == list(range(12)) for e in epochs)
@@ -51,27 +51,27 @@ def test_every_epoch_has_an_order_of_its_own():
 
 
 def test_the_order_is_the_keyed_permutation_of_the_epoch():
-    parts = order(9, Work(SGD, epochs=2, batch=3), key=77)
+    parts = order(9, LocalWork(SGD, epochs=2, batch=3), key=77)
     assert flat(parts[:3]) == rng.permutation(rng.key(77, 0), 9).tolist()
     assert flat(parts[3:]) == rng.permutation(rng.key(77, 1), 9).tolist()
-    assert order(9, Work(SGD, epochs=2, batch=3), key=78) != parts
+    assert order(9, LocalWork(SGD, epochs=2, batch=3), key=78) != parts
 
 
 def test_so_many_steps_are_so_many_batches_over_the_end_of_epochs():
-    parts = order(10, Work(SGD, epochs=None, steps=7, batch=4))
+    parts = order(10, LocalWork(SGD, epochs=None, steps=7, batch=4))
     assert [len(p) for p in parts] == [4, 4, 2, 4, 4, 2, 4]
-    assert order(10, Work(SGD, epochs=None, steps=2, batch=4)) == parts[:2]
-    assert parts == order(10, Work(SGD, epochs=3, batch=4))[:7]
+    assert order(10, LocalWork(SGD, epochs=None, steps=2, batch=4)) == parts[:2]
+    assert parts == order(10, LocalWork(SGD, epochs=3, batch=4))[:7]
 
 
 @pytest.mark.parametrize("batch", [None, 6, 99])
 def test_a_batch_that_holds_everything_keeps_the_stored_order(batch):
-    assert order(6, Work(SGD, epochs=3, batch=batch)) == [list(range(6))] * 3
-    assert order(6, Work(SGD, epochs=None, steps=2, batch=batch)) == [list(range(6))] * 2
+    assert order(6, LocalWork(SGD, epochs=3, batch=batch)) == [list(range(6))] * 3
+    assert order(6, LocalWork(SGD, epochs=None, steps=2, batch=batch)) == [list(range(6))] * 2
 
 
 def test_a_batch_of_one_is_one_example_a_step():
-    parts = order(3, Work(SGD, epochs=2, batch=1))
+    parts = order(3, LocalWork(SGD, epochs=2, batch=1))
     assert [len(p) for p in parts] == [1] * 6
 
 
@@ -87,7 +87,7 @@ def test_a_batch_of_one_is_one_example_a_step():
     ],
 )
 def test_the_number_of_steps_is_known_beforehand(n, kw, steps):
-    work = Work(SGD, **kw)
+    work = LocalWork(SGD, **kw)
     assert work.n_steps(n) == steps
     assert len(order(n, work)) == steps
 
@@ -104,7 +104,7 @@ def test_the_number_of_steps_is_known_beforehand(n, kw, steps):
 )
 def test_work_that_cannot_be_done_is_refused(kw, words):
     with pytest.raises(BadInput, match=words):
-        Work(SGD, **kw)
+        LocalWork(SGD, **kw)
 
 
 @pytest.mark.parametrize(
@@ -145,18 +145,20 @@ def mean_task(*values: list[float]) -> Task:
     return Task("mean", model=Point(), loss=mse_loss, clients=clients)
 
 
-def visit(task: Task, work: Work, job: Job, *, rule: LocalRule | None = None, seed: int = 0) -> Trained:
+def visit(task: Task, work: LocalWork, job: VisitJob, *, rule: LocalRule | None = None, seed: int = 0) -> LocalResult:
     layout = Layout.of(task.model)
-    return train(job, Bound(task.model, layout, task, work.optimiser), rule=rule or LocalRule(), work=work, seed=seed)
+    return train(
+        job, FlatModel(task.model, layout, task, work.optimiser), rule=rule or LocalRule(), work=work, seed=seed
+    )
 
 
 def test_a_visit_by_hand():
     task = mean_task([1.0, 3.0])
-    got = visit(task, Work(SGD, epochs=2), Job(0, 0, 0, torch.tensor([2.0], dtype=torch.float64)))
+    got = visit(task, LocalWork(SGD, epochs=2), VisitJob(0, 0, 0, torch.tensor([2.0], dtype=torch.float64)))
     # full batch: gradient 2 (w − 2), zero at the start; losses ((2 − 1)² + (2 − 3)²) / 2 = 1 both times
     assert got.delta.tolist() == [0.0]
     assert (got.n_examples, got.n_steps, got.loss, got.finite) == (2, 2, 1.0, True)
-    got = visit(task, Work(SGD, epochs=2), Job(0, 0, 0, torch.tensor([0.0], dtype=torch.float64)))
+    got = visit(task, LocalWork(SGD, epochs=2), VisitJob(0, 0, 0, torch.tensor([0.0], dtype=torch.float64)))
     # w: 0 → 0.1 · 4 = 0.4 → 0.4 + 0.1 · 3.2 = 0.72; losses 5 and ((0.6)² + (2.6)²) / 2 = 3.56
     assert got.delta.item() == pytest.approx(0.72)
     assert got.loss == pytest.approx((5 + 3.56) / 2)
@@ -164,17 +166,19 @@ def test_a_visit_by_hand():
 
 def test_the_mean_loss_weighs_every_step_alike():
     task = mean_task([0.0, 0.0, 3.0])
-    got = visit(task, Work(optimiser("sgd", lr=1e-12), epochs=1, batch=2), Job(0, 0, 0, torch.zeros(1).double()))
+    got = visit(
+        task, LocalWork(optimiser("sgd", lr=1e-12), epochs=1, batch=2), VisitJob(0, 0, 0, torch.zeros(1).double())
+    )
     *pair, _ = rng.permutation(rng.key(rng.key(0, Stream.ORDER, 0, 0), 0), 3).tolist()
     assert got.loss == pytest.approx((9 / 2 + 0) / 2 if 2 in pair else (0 + 9) / 2, abs=1e-9)
 
 
 def test_batch_order_is_keyed_by_seed_client_and_visit_and_nothing_else():
     values = [float(i * i) for i in range(9)]
-    task, work, start = mean_task(values, values), Work(SGD, epochs=1, batch=2), torch.zeros(1).double()
+    task, work, start = mean_task(values, values), LocalWork(SGD, epochs=1, batch=2), torch.zeros(1).double()
 
     def outcome(number: int, client: int, visit_: int, seed: int) -> float:
-        return visit(task, work, Job(number, client, visit_, start), seed=seed).delta.item()
+        return visit(task, work, VisitJob(number, client, visit_, start), seed=seed).delta.item()
 
     base = outcome(0, 0, 0, 1)
     assert outcome(17, 0, 0, 1) == base
@@ -195,11 +199,11 @@ def dropout_task() -> Task:
 
 
 def test_dropout_is_keyed_so_that_call_order_and_the_global_generator_change_nothing():
-    task, work = dropout_task(), Work(SGD, epochs=2, batch=5)
+    task, work = dropout_task(), LocalWork(SGD, epochs=2, batch=5)
     layout = Layout.of(task.model)
     start = layout.read(task.model, torch.float32)
-    bound = Bound(task.model, layout, task, SGD)
-    jobs = [Job(i, i % 3, i // 3, start) for i in range(6)]
+    bound = FlatModel(task.model, layout, task, SGD)
+    jobs = [VisitJob(i, i % 3, i // 3, start) for i in range(6)]
 
     def outcomes(order: list[int], noise: int) -> dict[int, list[float]]:
         torch.manual_seed(noise)
@@ -211,9 +215,9 @@ def test_dropout_is_keyed_so_that_call_order_and_the_global_generator_change_not
 
 
 def test_dropout_differs_from_visit_to_visit_even_with_the_same_batches():
-    task, work = dropout_task(), Work(SGD, epochs=1)
+    task, work = dropout_task(), LocalWork(SGD, epochs=1)
     start = Layout.of(task.model).read(task.model, torch.float32)
-    a, b, again = (visit(task, work, Job(0, 0, v, start)) for v in (0, 1, 0))
+    a, b, again = (visit(task, work, VisitJob(0, 0, v, start)) for v in (0, 1, 0))
     assert torch.equal(a.delta, again.delta)
     assert not torch.equal(a.delta, b.delta)
 
@@ -234,9 +238,9 @@ class Elsewhere(LocalRule):
 
 
 def test_a_rule_may_start_elsewhere_bend_the_gradient_send_extras_and_keep_memory():
-    task, work = mean_task([0.0]), Work(SGD, epochs=1)
+    task, work = mean_task([0.0]), LocalWork(SGD, epochs=1)
     sent, by, kept = (torch.tensor([v], dtype=torch.float64) for v in (1.0, 10.0, 100.0))
-    got = visit(task, work, Job(0, 0, 0, sent, {"by": by}, {"kept": kept}), rule=Elsewhere())
+    got = visit(task, work, VisitJob(0, 0, 0, sent, {"by": by}, {"kept": kept}), rule=Elsewhere())
     # start 1 + 1 + 10 + 100 = 112, gradient 224 halved: 112 − 0.1 · 112 = 100.8
     assert got.extras["end"].item() == pytest.approx(100.8)
     assert got.memory["kept"].item() == pytest.approx(-11.2)
@@ -245,12 +249,14 @@ def test_a_rule_may_start_elsewhere_bend_the_gradient_send_extras_and_keep_memor
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_what_is_not_finite_is_said_where_it_is_found(bad):
-    got = visit(mean_task([1.0, bad]), Work(SGD, epochs=1), Job(0, 0, 0, torch.zeros(1).double()))
+    got = visit(mean_task([1.0, bad]), LocalWork(SGD, epochs=1), VisitJob(0, 0, 0, torch.zeros(1).double()))
     assert not got.finite
 
 
 def test_weights_that_blow_up_are_not_finite_even_when_the_loss_was():
     task = mean_task([1.0])
-    got = visit(task, Work(optimiser("sgd", lr=1e308), epochs=1), Job(0, 0, 0, torch.tensor([100.0]).double()))
+    got = visit(
+        task, LocalWork(optimiser("sgd", lr=1e308), epochs=1), VisitJob(0, 0, 0, torch.tensor([100.0]).double())
+    )
     assert got.loss == 99.0**2
     assert not got.finite

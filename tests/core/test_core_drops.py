@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from tarry.core import rng
-from tarry.training.keyed_dropout import Drops, drops
+from tarry.training.keyed_dropout import KeyedDropout, uses_dropout
 
 
 def kept(key: int, shape: tuple[int, ...], share: float = 0.5, *, lap: int = 0, skip: int = 0) -> Tensor:
-    made = Drops()
+    made = KeyedDropout()
     made.begin(key, lap)
     with made:
         for _ in range(skip):
@@ -25,7 +25,7 @@ def kept(key: int, shape: tuple[int, ...], share: float = 0.5, *, lap: int = 0, 
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
 def test_a_key_in_a_tensor_says_the_same_as_a_number(shape: tuple[int, ...], share: float) -> None:
     for key in (rng.key(1, 2), rng.key(3)):
-        made = Drops()
+        made = KeyedDropout()
         made.begin(torch.tensor((key + 2**63) % 2**64 - 2**63), 1)
         with made:
             torch.empty(2).bernoulli_(0.5)
@@ -62,7 +62,7 @@ def test_as_many_are_kept_as_should_be_and_neighbours_know_nothing_of_each_other
 
 
 def test_both_ways_in_which_torch_drops_are_seen() -> None:
-    x, made = torch.rand(4, 6) + 1, Drops()
+    x, made = torch.rand(4, 6) + 1, KeyedDropout()
     made.begin(5)
     with made:
         one = torch.nn.functional.dropout(x, 0.25)
@@ -82,10 +82,10 @@ def test_both_ways_in_which_torch_drops_are_seen() -> None:
 
 
 def test_aside_nothing_is_drawn_and_without_a_key_torch_draws() -> None:
-    made = Drops()
+    made = KeyedDropout()
     made.begin(5)
     with made:
-        with made.aside():
+        with made.without_advancing():
             first = torch.empty(50).bernoulli_(0.5)
         assert torch.equal(torch.empty(50).bernoulli_(0.5), first)
     made.begin(None)
@@ -114,4 +114,4 @@ class DropPath(nn.Module):
     ],
 )
 def test_who_leaves_something_out(module: nn.Module, said: bool) -> None:
-    assert drops(nn.Sequential(nn.Linear(2, 2), module)) is said
+    assert uses_dropout(nn.Sequential(nn.Linear(2, 2), module)) is said

@@ -13,7 +13,7 @@ from tarry.core.errors import BadInput
 from tarry.core.layout import Kind, Layout
 from tarry.core.optim import optimiser
 from tarry.core.task import Task
-from tarry.training.flat_model import Bound
+from tarry.training.flat_model import FlatModel
 
 F64 = torch.float64
 
@@ -110,13 +110,13 @@ NETS = {
 every_net = pytest.mark.parametrize("name", NETS)
 
 
-def made(name: str) -> tuple[Bound, nn.Module, Tensor, tuple[Tensor, Tensor]]:
+def made(name: str) -> tuple[FlatModel, nn.Module, Tensor, tuple[Tensor, Tensor]]:
     """Functions, a copy of the module, its weights, and a batch. The functions begin from other weights."""
     torch.manual_seed(3)
     net = NETS[name]().to(F64)
     x, y = torch.randn(12, 4, dtype=F64), torch.randint(0, 3, (12,))
     layout, task = Layout.of(net), Task(name, model=net, loss=cross_entropy, clients=[(x, y)])
-    bound = Bound(copy.deepcopy(net), layout, task, optimiser("sgd", lr=0.1))
+    bound = FlatModel(copy.deepcopy(net), layout, task, optimiser("sgd", lr=0.1))
     start = layout.read(net, F64)
     bound.load(torch.cat([layout.params(start) + 1, start[layout.n_params :]]))
     return bound, net, layout.params(start), (x, y)
@@ -132,11 +132,11 @@ def plain(net: nn.Module, w: Tensor, value: object, batch: tuple[Tensor, Tensor]
     return torch.cat([g.reshape(-1) for g in grads]), loss.detach(), layout.read(net, F64)[layout.n_params :]
 
 
-def statistics(bound: Bound) -> Tensor:
+def statistics(bound: FlatModel) -> Tensor:
     return bound.flat[bound.layout.n_params :].clone()
 
 
-def counters(bound: Bound) -> list[int]:
+def counters(bound: FlatModel) -> list[int]:
     return [int(b) for b in bound.module.buffers() if not b.is_floating_point()]
 
 
@@ -204,14 +204,14 @@ def test_outputs_draw_no_dropout() -> None:
     net = nn.Sequential(nn.Linear(4, 9), nn.Dropout(0.5), nn.Linear(9, 3)).to(F64)
     x = torch.randn(5, 4, dtype=F64)
     layout = Layout.of(net)
-    bound = Bound(copy.deepcopy(net), layout, Task("d", model=net, loss=cross_entropy), optimiser("sgd", lr=0.1))
+    bound = FlatModel(copy.deepcopy(net), layout, Task("d", model=net, loss=cross_entropy), optimiser("sgd", lr=0.1))
     state = torch.get_rng_state()
     got = bound.outputs(layout.read(net, F64), x)
     assert torch.equal(torch.get_rng_state(), state)
     torch.testing.assert_close(got, net[2](net[0](x)))
 
 
-def heads(bound: Bound) -> Tensor:
+def heads(bound: FlatModel) -> Tensor:
     """1 in the head, 0 in the body."""
     mask = torch.zeros(bound.layout.n_params, dtype=F64)
     for block in bound.layout.layers:
@@ -294,7 +294,7 @@ def test_features_are_what_goes_into_the_head_and_their_gradient_is_autograds() 
         net = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3)).double()
     task = Task("deep", model=net, loss=nn.functional.cross_entropy, clients=[(x, y)])
     layout = Layout.of(net)
-    bound = Bound(copy.deepcopy(net), layout, task, optimiser("sgd", lr=0.3, momentum=0.5))
+    bound = FlatModel(copy.deepcopy(net), layout, task, optimiser("sgd", lr=0.3, momentum=0.5))
     w = layout.read(net, torch.float64)
     assert torch.equal(bound.features(w, x), net[:2](x))
 
@@ -321,6 +321,6 @@ def test_a_model_without_a_head_of_its_own_has_no_features() -> None:
 
     net = Bare()
     task = Task("bare", model=net, loss=nn.functional.mse_loss, clients=[(torch.ones(1, 2), torch.ones(1, 2))])
-    bound = Bound(net, Layout.of(net), task, optimiser("sgd", lr=0.1))
+    bound = FlatModel(net, Layout.of(net), task, optimiser("sgd", lr=0.1))
     with pytest.raises(BadInput, match="--task bare: its model has no last map of its own"):
         bound.features(torch.zeros(2), torch.ones(1, 2))

@@ -6,7 +6,6 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,12 +14,12 @@ from torch import Tensor
 
 from tarry.core.layout import Block, Kind, Layout
 from tarry.core.server import Server
-from tarry.core.tickets import Trained
+from tarry.core.tickets import LocalResult
 from tarry.methods import methods
 from tarry.parts.manifold import rotated, turning
+from tarry.vector import blocks as vector
 from tarry.vector import fused
-from tarry.vector import pool as vector
-from tarry.vector.fused import Pieces, combined, compiled, number, pieces, use_threads
+from tarry.vector.fused import Pieces, as_scalar, combined, kernels_for, partition
 
 N = 200_003
 STRETCHES = ((0, 70_000), (70_000, 70_001), (70_001, 150_000), (150_000, N))
@@ -29,15 +28,13 @@ TYPES = [torch.float32, torch.float64]
 
 @pytest.fixture(autouse=True)
 def _everything_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vector, "_STRETCH", 1000)
+    monkeypatch.setattr(vector, "_BLOCK", 1000)
 
 
 @pytest.fixture(params=[1, 2, 5])
-def threads(request: pytest.FixtureRequest) -> Iterator[int]:
-    (before,) = fused._at_once
-    use_threads(request.param)
-    yield request.param
-    use_threads(before)
+def threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(fused, "THREADS", request.param)
+    return request.param
 
 
 def drawn(n: int, dtype: torch.dtype) -> list[Tensor]:
@@ -61,9 +58,9 @@ def close(got: Any, expected: Tensor, dtype: torch.dtype) -> None:
 def test_a_shift_beside_an_update_and_the_mean(dtype: torch.dtype) -> None:
     w, anchor, delta, sent = drawn(4, dtype)
     out, new = torch.empty_like(w), torch.empty_like(w)
-    whole, k = pieces(*STRETCHES), compiled(w, anchor, delta, sent)
+    whole, k = partition(*STRETCHES), kernels_for(w, anchor, delta, sent)
     assert k is not None
-    along, size = whole.sums(k.shifted_and_mixed, 2, w, anchor, delta, sent, out, number(0.3, w), new)
+    along, size = whole.sums(k.shifted_and_mixed, 2, w, anchor, delta, sent, out, as_scalar(0.3, w), new)
     shift = w - anchor
     close(along, by_stretch(shift, delta), dtype)
     close(size, by_stretch(delta, delta), dtype)
@@ -82,7 +79,7 @@ def test_a_shift_beside_an_update_and_the_mean(dtype: torch.dtype) -> None:
 @pytest.mark.usefixtures("threads")
 def test_products(dtype: torch.dtype) -> None:
     a, b, d = drawn(3, dtype)
-    whole, k = pieces(*STRETCHES), compiled(a, b, d)
+    whole, k = partition(*STRETCHES), kernels_for(a, b, d)
     assert k is not None
     for got, expected in zip(whole.sums(k.products, 3, a, b), ((a, a), (b, b), (a, b)), strict=True):
         close(got, by_stretch(*expected), dtype)
@@ -99,10 +96,10 @@ def test_products(dtype: torch.dtype) -> None:
     close(along, by_stretch(n, d), dtype)
     close(across, by_stretch(n, out), dtype)
     new, turned = torch.empty_like(a), torch.empty_like(a)
-    whole.run(k.corrected_beside, a, b, d, *(number(x, a) for x in (0.5, -2.0, 3.0)), new, turned)
+    whole.run(k.corrected_beside, a, b, d, *(as_scalar(x, a) for x in (0.5, -2.0, 3.0)), new, turned)
     torch.testing.assert_close(new, a - 0.5 * b)
     torch.testing.assert_close(turned, d - 2 * a + 3 * b)
-    sums = whole.sums(k.side_products, 4, a, b, d, number(0.5, a), number(-2.0, a))
+    sums = whole.sums(k.side_products, 4, a, b, d, as_scalar(0.5, a), as_scalar(-2.0, a))
     for got, expected in zip(sums, ((n, n), (n, a), (d, a), (d, n)), strict=True):
         close(got, by_stretch(*expected), dtype)
 
@@ -112,9 +109,9 @@ def test_products(dtype: torch.dtype) -> None:
 def test_a_sum_in_double_precision_forgets_what_is_replaced(dtype: torch.dtype) -> None:
     new, old = drawn(2, dtype)
     total, out = old.double() * 0.7, torch.empty(N, dtype=torch.float64)
-    k = compiled(new, old)
+    k = kernels_for(new, old)
     assert k is not None
-    pieces((0, N)).run(k.replaced, total, new, old, 0.7, out)
+    partition((0, N)).run(k.replaced, total, new, old, 0.7, out)
     torch.testing.assert_close(out, new.double() * 0.7, rtol=1e-12, atol=1e-12)
 
 
@@ -122,9 +119,9 @@ def test_a_sum_in_double_precision_forgets_what_is_replaced(dtype: torch.dtype) 
 @pytest.mark.usefixtures("threads")
 def test_the_last_of_a_buffer_makes_the_mean(dtype: torch.dtype) -> None:
     total, new = drawn(2, dtype)
-    k, out = compiled(total, new), torch.empty_like(new)
+    k, out = kernels_for(total, new), torch.empty_like(new)
     assert k is not None
-    pieces((0, N)).run(k.averaged, total, new, number(0.3, new), number(7.0, new), out)
+    partition((0, N)).run(k.averaged, total, new, as_scalar(0.3, new), as_scalar(7.0, new), out)
     torch.testing.assert_close(out, (total + 0.3 * new) / 7)
 
 
@@ -135,10 +132,10 @@ def test_adams_step_in_one_pass(dtype: torch.dtype, keeps: bool) -> None:
     d, w, m, v, top = drawn(5, dtype)
     v, top = v.square(), top.square()
     new_m, new_v, new_top, out = (torch.full_like(w, torch.nan) for _ in range(4))
-    k = compiled(d, w, m, v, top)
+    k = kernels_for(d, w, m, v, top)
     assert k is not None
-    numbers = (number(x, d) for x in (0.1, 0.99, 0.01, 0.5, 1e-3))
-    pieces((0, N)).run(k.adapted, d, w, m, v, top, *numbers, keeps, new_m, new_v, new_top, out)
+    numbers = (as_scalar(x, d) for x in (0.1, 0.99, 0.01, 0.5, 1e-3))
+    partition((0, N)).run(k.adapted, d, w, m, v, top, *numbers, keeps, new_m, new_v, new_top, out)
     second = 0.99 * v + 0.01 * d * d
     most = torch.maximum(top, second) if keeps else second
     torch.testing.assert_close(new_m, 0.9 * m + 0.1 * d)
@@ -171,7 +168,7 @@ def test_adaptive_methods_make_the_same_steps_without_it(method: str, monkeypatc
             seed=0,
         )
         for i, delta in enumerate(deltas * 2):
-            server.receive(server.hand_out(0, i).number, Trained(delta, 1, 1, 0.0), i)
+            server.receive(server.hand_out(0, i).number, LocalResult(delta, 1, 1, 0.0), i)
         return server.weights
 
     ours = run()
@@ -197,12 +194,10 @@ def test_a_combination_with_one_and_with_two(dtype: torch.dtype, monkeypatch: py
 
 def test_sums_do_not_depend_on_the_number_of_threads() -> None:
     a, b = drawn(2, torch.float32)
-    (before,), k, found = fused._at_once, compiled(a, b), []
+    k, found = kernels_for(a, b), []
     assert k is not None
     for n in (1, 2, 3, 8):
-        use_threads(n)
-        found.append([s.tolist() for s in pieces(*STRETCHES).sums(k.products, 3, a, b)])
-    use_threads(before)
+        found.append([s.tolist() for s in partition(*STRETCHES).sums(k.products, 3, a, b, threads=n)])
     assert found[1:] == found[:-1]
 
 
@@ -250,8 +245,8 @@ def test_nothing_turns_from_or_to_nowhere() -> None:
     ids=["small", "of another type", "of two types"],
 )
 def test_what_is_not_compiled(vectors: list[Tensor]) -> None:
-    assert compiled(torch.zeros(5000)) is not None
-    assert compiled(*vectors) is None
+    assert kernels_for(torch.zeros(5000)) is not None
+    assert kernels_for(*vectors) is None
 
 
 def test_pieces_cover_their_stretches_once_and_threads_share_them_evenly() -> None:
@@ -280,7 +275,7 @@ def test_without_numba_torch_does_it(reason: str) -> None:
         "import sys\n" + ("sys.modules['numba'] = None\n" if reason == "not installed" else "") + "import torch\n"
         "from tarry.vector import fused\n"
         "big = torch.ones(600_000)\n"
-        "print(fused.compiled(big), fused.combined(big, big, 2.0, out=torch.empty_like(big)).sum().item())\n"
+        "print(fused.kernels_for(big), fused.combined(big, big, 2.0, out=torch.empty_like(big)).sum().item())\n"
     )
     env = {**os.environ, **({"TARRY_NUMBA": "0"} if reason == "asked not to" else {})}
     done = subprocess.run(

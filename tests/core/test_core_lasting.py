@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from tarry.executors.batched.rewrite_channels_last import lasting
+from tarry.executors.batched.rewrite_channels_last import rewrite_channels_last
 from tarry.executors.batched.trace import traced
 
 F64 = torch.float64
@@ -64,7 +64,7 @@ def test_gradients_are_the_same(affine: bool) -> None:
         for p in module.parameters():
             nn.init.normal_(p, 0.2, 0.5)
     fn, args = stepped(module)
-    turned = lasting(traced(fn, args), args)
+    turned = rewrite_channels_last(traced(fn, args), args)
     others = [*args[:-1], torch.randn_like(args[-1])]
     for given in (args, others):
         for one, other in zip(fn(*given), turned(*given), strict=True):
@@ -89,7 +89,7 @@ def test_a_copy_that_others_need_stays() -> None:
     fn, args = stepped(Mixed().to(F64))
     graph = traced(fn, args)
     assert any(n.target is aten._unsafe_view.default for n in graph.graph.nodes)
-    for one, other in zip(graph(*args), lasting(graph, args)(*args), strict=True):
+    for one, other in zip(graph(*args), rewrite_channels_last(graph, args)(*args), strict=True):
         torch.testing.assert_close(other, one, rtol=1e-9, atol=1e-12)
 
 
@@ -105,7 +105,7 @@ def test_less_precise_images_stay_so() -> None:
     graph = traced(less, given)
     kinds = [n.meta["val"].dtype for n in graph.graph.nodes if n.target is aten.convolution.default]
     assert kinds == [torch.bfloat16] * 3
-    turned = lasting(graph, given)
+    turned = rewrite_channels_last(graph, given)
     assert [n.meta["val"].dtype for n in turned.graph.nodes if n.target is aten.convolution.default] == kinds
     for one, other in zip(graph(*given), turned(*given), strict=True):
         assert other.dtype == one.dtype
@@ -116,7 +116,7 @@ def test_convolutions_read_channels_last_and_only_what_comes_from_elsewhere_is_t
     torch.manual_seed(0)
     fn, args = stepped(net())
     graph = traced(fn, args)
-    before, after = graph.graph.nodes, lasting(graph, args).graph.nodes
+    before, after = graph.graph.nodes, rewrite_channels_last(graph, args).graph.nodes
 
     def read(nodes: Any) -> list[bool]:
         images = [n.args[i] for n in nodes for i in range(READS.get(n.target, 0))]
@@ -138,7 +138,7 @@ def test_a_step_is_made_part_by_part() -> None:
         return [torch.add(w, torch.cat([a * 2, b]), alpha=-0.1), torch.cat([a, b]) + 1.0]
 
     graph = traced(step, args)
-    turned = lasting(graph, args)
+    turned = rewrite_channels_last(graph, args)
     for one, other in zip(graph(*args), turned(*args), strict=True):
         assert torch.equal(one, other)
     (out,) = (n for n in turned.graph.nodes if n.op == "output")
@@ -154,7 +154,7 @@ def test_what_else_needs_a_gradient_has_it_whole() -> None:
         return [w + g, g.norm(), c + torch.cat([b, a])]
 
     graph = traced(step, args)
-    turned = lasting(graph, args)
+    turned = rewrite_channels_last(graph, args)
     for one, other in zip(graph(*args), turned(*args), strict=True):
         assert torch.equal(one, other)
     assert sum(n.target is aten.cat.default for n in turned.graph.nodes) == 2
@@ -166,4 +166,4 @@ def test_other_operations_are_left_alone() -> None:
     names = [n for n, _ in module.named_parameters()]
     args = [*(p.detach() for p in module.parameters()), torch.randn(5, 2, 4, dtype=F64)]
     graph = traced(lambda *a: [functional_call(module, dict(zip(names, a[:-1], strict=True)), (a[-1],))], args)
-    assert [n.target for n in lasting(graph, args).graph.nodes] == [n.target for n in graph.graph.nodes]
+    assert [n.target for n in rewrite_channels_last(graph, args).graph.nodes] == [n.target for n in graph.graph.nodes]

@@ -14,7 +14,7 @@ from traced_steps import stepped as stepped_on
 
 pytest.importorskip("triton", reason="for Linux alone")
 
-from tarry.executors.batched.conv.triton import with_own_convolutions
+from tarry.executors.batched.conv.triton import with_triton_convolutions
 from tarry.executors.batched.conv.triton_kernels import Tile, correlate, correlate_filters
 from tarry.executors.batched.trace import NotStackable, stacked, traced
 
@@ -108,7 +108,7 @@ def test_a_step_of_one(kernel: Any, padding: Any, bias: bool) -> None:
     ).to(DEVICE)
     fn, args = stepped(module, (5, 2, 6, 7))
     graph = traced(fn, args)
-    made = with_own_convolutions(graph, args)
+    made = with_triton_convolutions(graph, args)
     assert not [n for n in made.graph.nodes if n.target in CONVOLUTIONS]
     others = [torch.randn_like(a) for a in args]
     for given in (args, others):
@@ -121,7 +121,7 @@ def test_a_step_of_a_stack(way: str) -> None:
     module = nn.Sequential(nn.Conv2d(2, 3, 3, padding=2), nn.ReLU(), nn.Conv2d(3, 2, 2)).to(DEVICE)
     fn, args = stepped(module, (5, 2, 6, 7))
     many = [torch.randn(3, *a.shape, device=DEVICE) for a in args]
-    one = with_own_convolutions(traced(fn, args), args)
+    one = with_triton_convolutions(traced(fn, args), args)
     made = stacked(one, many) if way == "traced" else vmap(one)
     if way == "traced":
         ours = [n for n in made.graph.nodes if "tarry" in str(n.target)]
@@ -136,7 +136,7 @@ def test_single_precision_unless_less_is_allowed(monkeypatch: pytest.MonkeyPatch
     fn, args = stepped(nn.Conv2d(2, 3, 3).to(DEVICE), (5, 2, 6, 7))
 
     def hows() -> set[str]:
-        graph = with_own_convolutions(traced(fn, args), args).graph
+        graph = with_triton_convolutions(traced(fn, args), args).graph
         return {n.args[-1] for n in graph.nodes if "tarry" in str(n.target)}
 
     assert hows() == {"tf32x3"}
@@ -155,13 +155,13 @@ def test_single_precision_unless_less_is_allowed(monkeypatch: pytest.MonkeyPatch
 def test_others_are_left_as_they_are(layer: nn.Module, dtype: torch.dtype) -> None:
     fn, args = stepped(layer.to(DEVICE, dtype), (3, 2, 7, 7), dtype)
     graph = traced(fn, args)
-    assert with_own_convolutions(graph, args) is graph
+    assert with_triton_convolutions(graph, args) is graph
 
 
 def test_more_numbers_than_kernels_count_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
     fn, args = stepped(nn.Conv2d(2, 3, 3).to(DEVICE), (5, 2, 6, 7))
     graph = traced(fn, args)
     monkeypatch.setattr("tarry.executors.batched.conv.rewrite._MOST", 5 * 3 * (6 + 6) * (7 + 6))
-    assert with_own_convolutions(graph, args) is graph
+    assert with_triton_convolutions(graph, args) is graph
     monkeypatch.setattr("tarry.executors.batched.conv.rewrite._MOST", 5 * 3 * (6 + 6) * (7 + 6) + 1)
-    assert with_own_convolutions(graph, args) is not graph
+    assert with_triton_convolutions(graph, args) is not graph

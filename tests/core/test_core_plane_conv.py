@@ -11,7 +11,7 @@ from torch.func import vmap
 from torch.nn.functional import conv2d, pad
 from traced_steps import stepped
 
-from tarry.executors.batched.conv.numba import few_channels, with_plane_convolutions
+from tarry.executors.batched.conv.numba import few_channels, with_numba_convolutions
 from tarry.executors.batched.trace import stacked, traced
 from tarry.vector import fused
 
@@ -54,7 +54,7 @@ def agrees(module: nn.Module, shape: tuple[int, ...]) -> set[Any]:
     """Alone, with the numbers it was traced with and with others: what operations are left."""
     fn, args = stepped(module, shape)
     graph = traced(fn, args)
-    made = with_plane_convolutions(graph, args)
+    made = with_numba_convolutions(graph, args)
     for given in (args, [torch.randn_like(a) for a in args]):
         for one, other in zip(graph(*given), made(*given), strict=True):
             torch.testing.assert_close(other, one, **CLOSE)
@@ -99,7 +99,7 @@ def test_a_step_of_a_stack(way: str) -> None:
     module = nn.Sequential(nn.Conv2d(2, 3, 3, padding=2), nn.ReLU(), nn.AvgPool2d(2), nn.Conv2d(3, 2, 2))
     fn, args = stepped(module, (5, 2, 6, 6))
     many = [torch.randn(3, *a.shape) for a in args]
-    one = with_plane_convolutions(traced(fn, args), args)
+    one = with_numba_convolutions(traced(fn, args), args)
     made = stacked(one, many) if way == "traced" else vmap(one)
     if way == "traced":
         ours = [n for n in made.graph.nodes if "tarry" in str(n.target)]
@@ -113,7 +113,7 @@ def test_a_step_of_a_stack(way: str) -> None:
 def test_a_stack_comes_to_the_bits_of_one() -> None:
     fn, args = stepped(nn.Sequential(nn.Conv2d(1, 3, 5), nn.ReLU(), nn.AvgPool2d(2)), (4, 1, 12, 12))
     many = [torch.randn(3, *a.shape) for a in args]
-    one = with_plane_convolutions(traced(fn, args), args)
+    one = with_numba_convolutions(traced(fn, args), args)
     found = stacked(one, many)(*many)
     for c in range(3):
         for alone, other in zip(one(*(a[c] for a in many)), found, strict=True):
@@ -131,7 +131,7 @@ def test_a_stack_comes_to_the_bits_of_one() -> None:
 def test_others_are_left_as_they_are(layer: nn.Module, dtype: torch.dtype) -> None:
     fn, args = stepped(layer.to(dtype), (3, layer.in_channels, 7, 7), dtype)  # type: ignore[arg-type]
     graph = traced(fn, args)
-    assert with_plane_convolutions(graph, args) is graph
+    assert with_numba_convolutions(graph, args) is graph
 
 
 def test_few_channels_of_images_or_of_outputs() -> None:
@@ -144,12 +144,12 @@ def test_without_numba_all_is_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
     fn, args = stepped(nn.Conv2d(2, 3, 3), (3, 2, 7, 7))
     graph = traced(fn, args)
     monkeypatch.setattr("tarry.executors.batched.conv.numba.numba", lambda _: None)
-    assert with_plane_convolutions(graph, args) is graph
+    assert with_numba_convolutions(graph, args) is graph
 
 
 def test_operations_are_what_they_say() -> None:
     fn, args = stepped(nn.Conv2d(2, 3, 3), (3, 2, 7, 7))
-    with_plane_convolutions(traced(fn, args), args)
+    with_numba_convolutions(traced(fn, args), args)
     x, w, grad = torch.randn(2, 3, 5, 8, 2), torch.randn(2, 6, 3, 2, 4), torch.randn(2, 6, 4, 5, 2)
     told = ("test_schema", "test_faketensor")
     torch.library.opcheck(torch.ops.tarry.planes.default, (x, w, 1), test_utils=told)

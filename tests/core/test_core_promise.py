@@ -14,7 +14,7 @@ from tarry import Method
 from tarry.core.contracts import looked_at
 from tarry.core.errors import BadInput
 from tarry.core.local_rule import Brief, LocalRule
-from tarry.core.method import Part, stateless
+from tarry.core.parts import Part, stateless
 from tarry.core.tickets import Start
 
 
@@ -33,7 +33,7 @@ SLIPS: dict[str, tuple[dict[str, Part[Any, Any]], str]] = {
     "a number": ({"step": stateless(lambda u, now: 0.5)}, "its step returned float; "),
     "a delta for an update": ({"correct": stateless(lambda u, now: u.delta)}, "its correct returned a tensor of 10; "),
     "a long update": (
-        {"correct": stateless(lambda u, now: u.but(delta=u.delta.repeat(2)))},
+        {"correct": stateless(lambda u, now: u.replace(delta=u.delta.repeat(2)))},
         "its correct returned Update with a tensor of 20; ",
     ),
     "a pooled nothing": ({"aggregate": stateless(lambda u, now: False)}, "its aggregate returned bool; "),

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.func import vmap
 from torch.nn.functional import cross_entropy
 
-from tarry.executors.batched.rewrite_losses import quick
+from tarry.executors.batched.rewrite_losses import rewrite_losses
 from tarry.executors.batched.trace import traced
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -50,7 +50,7 @@ def batches(rows: int, classes: int, dtype: torch.dtype, stack: int = 3) -> list
 
 def both(loss: Loss, args: list[Tensor]) -> tuple[Any, Any]:
     one = traced(step(loss), [a[0] for a in args])
-    return one, quick(one, [a[0] for a in args], y=-1, targets=args[1].flatten())
+    return one, rewrite_losses(one, [a[0] for a in args], y=-1, targets=args[1].flatten())
 
 
 def calls(graph: Any) -> list[Any]:

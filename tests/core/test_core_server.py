@@ -8,10 +8,11 @@ from torch import Tensor
 
 from tarry.core.idle_clients import Roster
 from tarry.core.layout import Block, Kind, Layout
-from tarry.core.method import Method, Part, stateless
+from tarry.core.method import Method
+from tarry.core.parts import Part, stateless
 from tarry.core.server import Server
 from tarry.core.state_tree import Ledger, tensors
-from tarry.core.tickets import Start, Ticket, Trained, Update
+from tarry.core.tickets import LocalResult, Start, Ticket, Update
 from tarry.methods import methods
 
 LAYOUT = Layout((Block("w", 0, 2, (2,), Kind.PARAM),))
@@ -22,8 +23,8 @@ def vec(*values: float) -> Tensor:
     return torch.tensor(values, dtype=torch.float64)
 
 
-def moved(*delta: float, n: int = 1, finite: bool = True, **kw: object) -> Trained:
-    return Trained(vec(*delta), n_examples=n, n_steps=1, loss=0.5, finite=finite, **kw)  # type: ignore[arg-type]
+def moved(*delta: float, n: int = 1, finite: bool = True, **kw: object) -> LocalResult:
+    return LocalResult(vec(*delta), n_examples=n, n_steps=1, loss=0.5, finite=finite, **kw)  # type: ignore[arg-type]
 
 
 class TinyLab:
@@ -125,7 +126,7 @@ def test_parts_run_in_order_and_the_reply_sees_the_update_as_it_came():
 
     m = Method(
         "told",
-        correct=told("correct", lambda u: u.but(weight=0.5)),
+        correct=told("correct", lambda u: u.replace(weight=0.5)),
         aggregate=told("aggregate", lambda u: u),
         step=told("step", lambda u: u.ticket.sent + u.weight * u.delta),
         reply=told("reply", lambda u: None),

@@ -15,12 +15,14 @@ from torch import Tensor
 from tarry.core.layout import Block, Kind, Layout
 from tarry.core.server import Server
 from tarry.core.state_tree import tensors
-from tarry.core.tickets import Trained
+from tarry.core.tickets import LocalResult
 from tarry.methods import methods
 from tarry.parts.manifold import CONTROL
+from tarry.vector import blocks as block_module
 from tarry.vector import fused
 from tarry.vector import pool as vector
-from tarry.vector.pool import back, forget, fresh, swept
+from tarry.vector.blocks import blocks, blocks_reversed
+from tarry.vector.pool import clear_pool, empty_pooled
 
 LARGE = torch.zeros(300_000)  # above the limit for reuse
 SIZES = (270_000, 64, 29_000, 700, 236)  # the last are running statistics
@@ -49,9 +51,9 @@ CASES: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.fixture(autouse=True)
 def _nothing_spare() -> Iterator[None]:
-    forget()
+    clear_pool()
     yield
-    forget()
+    clear_pool()
 
 
 def layout() -> Layout:
@@ -81,7 +83,7 @@ class Drive:
             number = out.pop(arrival % min(3, len(out)))
             control = {CONTROL: torch.randn(self.n_params, generator=self.g)}
             delta = torch.randn(sum(SIZES), generator=self.g).mul_(0.1)
-            client = server.receive(number, Trained(delta, 3, 2, 0.5, extras=control), arrival).ticket.client
+            client = server.receive(number, LocalResult(delta, 3, 2, 0.5, extras=control), arrival).ticket.client
             look(server)
             if server.method.name not in IN_ROUNDS:
                 out.append(server.hand_out(client, arrival).number)
@@ -92,11 +94,11 @@ class Drive:
 
 
 def test_memory_is_used_again_when_its_last_holder_is_gone() -> None:
-    first = fresh(LARGE)
+    first = empty_pooled(LARGE)
     where = first.data_ptr()
-    assert fresh(LARGE).data_ptr() != where
+    assert empty_pooled(LARGE).data_ptr() != where
     del first
-    assert fresh(LARGE).data_ptr() == where
+    assert empty_pooled(LARGE).data_ptr() == where
 
 
 HOLDERS: dict[str, Any] = {
@@ -115,21 +117,21 @@ HOLDERS: dict[str, Any] = {
 
 @pytest.mark.parametrize("holder", HOLDERS)
 def test_memory_that_anything_holds_is_not_used_again(holder: str) -> None:
-    first = fresh(LARGE)
+    first = empty_pooled(LARGE)
     where, held = first.data_ptr(), HOLDERS[holder](first)
     del first
-    several = [fresh(LARGE) for _ in range(12)]
+    several = [empty_pooled(LARGE) for _ in range(12)]
     assert where not in {t.data_ptr() for t in several}
     del held
-    assert fresh(LARGE).data_ptr() == where
+    assert empty_pooled(LARGE).data_ptr() == where
 
 
 def test_a_graph_holds_what_it_needs() -> None:
-    first = fresh(LARGE).fill_(2.0)
+    first = empty_pooled(LARGE).fill_(2.0)
     x = torch.ones(len(first), requires_grad=True)
     y = (x * first).sum()
     del first
-    fresh(LARGE).fill_(7.0)
+    empty_pooled(LARGE).fill_(7.0)
     y.backward()
     assert x.grad is not None
     assert (x.grad == 2).all()
@@ -137,18 +139,18 @@ def test_a_graph_holds_what_it_needs() -> None:
 
 def test_sizes_and_types_are_those_asked_for_and_spare_memory_is_bounded() -> None:
     for like in (LARGE, LARGE.double(), LARGE.view(3, -1), torch.zeros(3), torch.zeros(0)):
-        made = fresh(like)
+        made = empty_pooled(like)
         assert (made.shape, made.dtype, made.device) == (like.shape, like.dtype, like.device)
         assert made.is_contiguous()
-    many = [fresh(LARGE) for _ in range(40)]
+    many = [empty_pooled(LARGE) for _ in range(40)]
     many.clear()
-    assert 0 < sum(map(len, vector._spare.values())) <= 4 * vector._SPARE
-    forget()
-    assert not vector._spare
+    assert 0 < sum(map(len, vector._free_buffers.values())) <= 4 * vector._MOST
+    clear_pool()
+    assert not vector._free_buffers
 
 
 def test_a_leased_vector_saves_loads_and_copies() -> None:
-    made = fresh(LARGE).fill_(3.0)
+    made = empty_pooled(LARGE).fill_(3.0)
     file = io.BytesIO()
     torch.save(made, file)
     file.seek(0)
@@ -160,13 +162,13 @@ def test_a_leased_vector_saves_loads_and_copies() -> None:
 def test_a_sweep_goes_over_everything_once_and_back() -> None:
     a, b = torch.arange(10.0), torch.arange(10.0) * 2
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(vector, "_STRETCH", 4)
-        forth = swept(a, b)
+        patch.setattr(block_module, "_BLOCK", 4)
+        forth = blocks(a, b)
         assert [x.tolist() for x, _ in forth] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
         assert all(torch.equal(2 * x, y) for x, y in forth)
-        assert [x[0].item() for x, _ in back(a, b)] == [8, 4, 0]
+        assert [x[0].item() for x, _ in blocks_reversed(a, b)] == [8, 4, 0]
         with pytest.raises(ValueError, match="argument 2 is shorter"):
-            swept(a, b[:3])
+            blocks(a, b[:3])
 
 
 @pytest.mark.parametrize(("name", "parameters"), CASES)
@@ -191,7 +193,7 @@ def test_no_vector_that_was_ever_seen_changes(name: str, parameters: dict[str, A
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """How a server goes over a vector: all at once, in stretches of torch's operations, or by compiled loops."""
     if request.param != "whole":
-        monkeypatch.setattr(vector, "_STRETCH", 10_007)
+        monkeypatch.setattr(block_module, "_BLOCK", 10_007)
     if request.param == "compiled":
         assert fused.numba("tarry.vector.kernels") is not None, "the tests need numba"
     else:
@@ -206,13 +208,15 @@ def test_memory_used_again_leaves_no_trace(
 ) -> None:
     """The same bits as from new memory full of rubbish, and memory was in fact used again."""
     leased = Drive(name, parameters).run()
-    spare = sum(map(len, vector._spare.values()))
+    spare = sum(map(len, vector._free_buffers.values()))
 
     def rubbish(like: Tensor) -> Tensor:
         return torch.full_like(like, float("nan"))
 
-    for module in [m for m in sys.modules.values() if getattr(m, "fresh", None) is fresh and m.__name__[:5] == "tarry"]:
-        monkeypatch.setattr(module, "fresh", rubbish)
+    for module in [
+        m for m in sys.modules.values() if getattr(m, "fresh", None) is empty_pooled and m.__name__[:5] == "tarry"
+    ]:
+        monkeypatch.setattr(module, "empty_pooled", rubbish)
     assert torch.equal(leased, Drive(name, parameters).run())
     assert spare > 0
 
@@ -223,5 +227,5 @@ def test_every_way_gives_what_the_whole_does(
     name: str, parameters: dict[str, Any], way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     got = Drive(name, parameters).run()
-    monkeypatch.setattr(vector, "_STRETCH", 1 << 19)
+    monkeypatch.setattr(block_module, "_BLOCK", 1 << 19)
     torch.testing.assert_close(got, Drive(name, parameters).run(), rtol=2e-5, atol=2e-6)

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 
 from tarry.config.spec import Spec
-from tarry.deploy.client.client_store import Home
-from tarry.deploy.client.worker import Worker, hello
-from tarry.deploy.protocol import Own
-from tarry.deploy.server.course import most_in_flight
-from tarry.deploy.server.driver import Driver, Terms
-from tarry.deploy.wire import Blob, Letter, Return, Unreachable
-from tarry.runs.build import Plan, plan
+from tarry.deploy.client.client_store import ClientStore
+from tarry.deploy.client.worker import Worker, prove_identity
+from tarry.deploy.protocol import TarryProtocol
+from tarry.deploy.server.driver import Driver, DriverConfig
+from tarry.deploy.server.open_tickets import max_tickets_per_client
+from tarry.deploy.wire import EncodedArray, Reply, Request, Unreachable
+from tarry.runs.build import BuiltRun, build_run
 
 SMALL = {"task": "digits:limit=200,hidden=8", "clients": 4, "epochs": 1, "delay": "constant", "updates": 12}
 
@@ -37,10 +37,10 @@ class Clock:
         self.now += seconds
 
 
-def npy(a: np.ndarray) -> Blob:
+def npy(a: np.ndarray) -> EncodedArray:
     out = io.BytesIO()
     np.save(out, a, allow_pickle=False)
-    return Blob(a.dtype.name, a.shape, "numpy.ndarray", out.getvalue())
+    return EncodedArray(a.dtype.name, a.shape, "numpy.ndarray", out.getvalue())
 
 
 @dataclass
@@ -51,18 +51,20 @@ class Node:
     name: str
     place: int | None
     seconds: Callable[[int], float]
-    spoil: Callable[[Letter, Return], Return] = lambda _, back: back
+    spoil: Callable[[Request, Reply], Reply] = lambda _, back: back
     free: float = 0.0  # when it has done what it was sent
     worked: int = 0
 
-    def answer(self, letter: Letter, id_: str) -> Return:
-        if letter.kind == "query.hello":
-            words: Any = hello(self.worker.home, letter.words, node=letter.node, name=self.name, place=self.place)
-            return Return(id_, letter.node, words, {})
-        if letter.kind == "evaluate":
-            return Return(id_, letter.node, self.worker.evaluate(letter.words, letter.arrays), {})
-        words, arrays = self.worker.train(letter.words, letter.arrays)
-        return Return(id_, letter.node, words, {k: npy(np.asarray(a)) for k, a in arrays.items()})
+    def answer(self, request: Request, id_: str) -> Reply:
+        if request.kind == "query.hello":
+            words: Any = prove_identity(
+                self.worker.store, request.fields, node=request.node, name=self.name, place=self.place
+            )
+            return Reply(id_, request.node, words, {})
+        if request.kind == "evaluate":
+            return Reply(id_, request.node, self.worker.evaluate(request.fields, request.arrays), {})
+        words, arrays = self.worker.train(request.fields, request.arrays)
+        return Reply(id_, request.node, words, {k: npy(np.asarray(a)) for k, a in arrays.items()})
 
 
 @dataclass
@@ -74,41 +76,41 @@ class FakeGrid:
     run: str = "1"
     down: bool = False
     began: dict[int, str] = field(default_factory=dict)  # when a node began, where it did so anew
-    log: list[Letter] = field(default_factory=list)
+    log: list[Request] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._ids = itertools.count()
-        self._due: dict[str, tuple[float, Letter, Return]] = {}
+        self._due: dict[str, tuple[float, Request, Reply]] = {}
 
     def nodes(self) -> dict[int, str]:
         self._reachable()
         return {n: self.began.get(n, "") for n in self.there}
 
-    def push(self, letters: Sequence[Letter]) -> list[str | None]:
+    def push(self, requests: Sequence[Request]) -> list[str | None]:
         self._reachable()
         ids: list[str | None] = []
-        for letter in letters:
-            node = self.there.get(letter.node)
+        for request in requests:
+            node = self.there.get(request.node)
             if node is None:
                 ids.append(None)
                 continue
-            self.log.append(letter)
+            self.log.append(request)
             id_ = f"{self.run}-{next(self._ids)}"
-            seconds = 0.5 if letter.kind == "query.hello" else node.seconds(node.worked)
-            node.worked += letter.kind == "train"
+            seconds = 0.5 if request.kind == "query.hello" else node.seconds(node.worked)
+            node.worked += request.kind == "train"
             node.free = max(node.free, self.clock()) + seconds
-            back = node.spoil(letter, node.answer(letter, id_))
-            self._due[id_] = (node.free, letter, back)
+            back = node.spoil(request, node.answer(request, id_))
+            self._due[id_] = (node.free, request, back)
             ids.append(id_)
         return ids
 
-    def pull(self, ids: Iterable[str]) -> list[Return]:
+    def pull(self, ids: Iterable[str]) -> list[Reply]:
         self._reachable()
         out = []
         for id_ in ids:
-            due, letter, back = self._due.get(id_, (float("inf"), None, None))
-            if letter is not None and letter.node not in self.there:
-                out.append(Return(id_, 0, {}, {}, error="node is gone"))
+            due, request, back = self._due.get(id_, (float("inf"), None, None))
+            if request is not None and request.node not in self.there:
+                out.append(Reply(id_, 0, {}, {}, error="node is gone"))
                 del self._due[id_]
             elif due <= self.clock():
                 out.append(back)
@@ -121,41 +123,47 @@ class FakeGrid:
 
 
 @cache
-def small_plan(**settings: Any) -> Plan:
-    return plan(Spec.of({**SMALL, **settings}))
+def small_plan(**settings: Any) -> BuiltRun:
+    return build_run(Spec.of({**SMALL, **settings}))
 
 
-def nodes(made: Plan, homes: Path, seconds: Callable[[int, int], float] | None = None) -> dict[int, Node]:
+def nodes(made: BuiltRun, homes: Path, seconds: Callable[[int, int], float] | None = None) -> dict[int, Node]:
     """A node for every client, node 100 + c for client c; `seconds(client, count)`."""
     took = seconds or (lambda c, _: 2.0 + 3 * c)
     s = made.spec
     out = {}
     for c in range(len(made.task.clients)):
-        worker = Worker(made.bound(), made.method.local, made.work, s.seed, Home(homes / str(c)))
+        worker = Worker(made.bound(), made.method.local, made.work, s.seed, ClientStore(homes / str(c)))
         out[100 + c] = Node(worker, f"client {c}", c, lambda count, c=c: took(c, count))
     return out
 
 
-def driver(made: Plan, grid: FakeGrid, folder: Path, *, known: Any = None, knows: bool = True, **terms: Any) -> Driver:
+def driver(
+    made: BuiltRun, grid: FakeGrid, folder: Path, *, known: Any = None, knows: bool = True, **config: Any
+) -> Driver:
     """A driver for a plan, in a folder that holds its spec."""
     folder.mkdir(exist_ok=True)
     (folder / "spec.toml").write_text(made.spec.to_toml())
     given = {
         "eval_every": 5.0,
-        "per_client": most_in_flight(made.method),
+        "max_tickets_per_client": max_tickets_per_client(made.method),
         "checkpoint_every": 20.0,
         "poll": 0.1,
-        **terms,
+        **config,
     }
 
     def examples(client: int) -> tuple[int, int]:
         n = len(made.task.clients[client][0])
         return n, made.work.n_steps(n)
 
-    def speech(federation: str) -> Own:
+    def protocol(federation: str) -> TarryProtocol:
         rule = made.method.local
-        return Own(
-            made.layout, rule, dtype=made.bound().flat.dtype, federation=federation, knows=examples if knows else None
+        return TarryProtocol(
+            made.layout,
+            rule,
+            dtype=made.bound().flat.dtype,
+            federation=federation,
+            expected_work=examples if knows else None,
         )
 
     server = made.server(folder / "cache")
@@ -163,10 +171,9 @@ def driver(made: Plan, grid: FakeGrid, folder: Path, *, known: Any = None, knows
         grid,
         folder,
         server,
-        speech,
-        terms=Terms(**given),
-        horizon=server._horizon,
-        target=made.spec.target,
+        protocol,
+        config=DriverConfig(**given),
+        budget=made.budget,
         evaluate=made.evaluator(),
         known=known,
         clock=grid.clock,

@@ -13,7 +13,7 @@ from textwrap import dedent
 
 import pytest
 
-from tarry.deploy.local.local_federation import Local
+from tarry.deploy.local.local_federation import LocalFederation
 from tarry.deploy.local.tls import node_key
 from tarry.record.journal import read
 from tarry.record.result import Result
@@ -26,12 +26,12 @@ EXAMPLES = Path(__file__).parents[2] / "examples" / "flower"
 
 @pytest.fixture
 def local(tmp_path):
-    made = Local(tmp_path / "out", lambda line: sys.stderr.write(line + "\n"))
+    made = LocalFederation(tmp_path / "out", lambda line: sys.stderr.write(line + "\n"))
     yield made
     made.down(within=10.0)
 
 
-def over(local: Local, *, within: float, repair: bool = False) -> Result:
+def over(local: LocalFederation, *, within: float, repair: bool = False) -> Result:
     until = time.monotonic() + within
     while not (local.folder / "result.json").is_file():
         assert time.monotonic() < until, (local.folder / "status.json").read_text()
@@ -41,19 +41,19 @@ def over(local: Local, *, within: float, repair: bool = False) -> Result:
     return Result.read(local.folder)
 
 
-def updates(local: Local) -> int:
+def updates(local: LocalFederation) -> int:
     path = local.folder / "journal.jsonl"
     return sum(r["op"] == "update" for r in read(path)) if path.is_file() else 0
 
 
-def reach(local: Local, count: int, *, within: float = 240.0) -> None:
+def reach(local: LocalFederation, count: int, *, within: float = 240.0) -> None:
     until = time.monotonic() + within
     while updates(local) < count:
         assert time.monotonic() < until
         time.sleep(0.2)
 
 
-def kill(local: Local, name: str) -> None:
+def kill(local: LocalFederation, name: str) -> None:
     if name == "app":
         os.kill(json.loads((local.folder / "server.json").read_text())["pid"], signal.SIGKILL)
         return
@@ -63,7 +63,7 @@ def kill(local: Local, name: str) -> None:
     os.kill(process.pid, signal.SIGKILL)
 
 
-def honest(local: Local, result: Result) -> None:
+def honest(local: LocalFederation, result: Result) -> None:
     """Every update once, and the weights are what a simulator makes of the record."""
     numbers = [r["number"] for r in read(local.folder / "journal.jsonl") if r["op"] == "update"]
     assert len(numbers) == len(set(numbers)) == result.updates
@@ -134,7 +134,7 @@ def test_a_node_whose_key_is_not_registered_is_refused(local, tmp_path):
     local.up()
     reach(local, 2)
     key, _ = node_key(tmp_path, 9)
-    ca, port = local.room / "tls" / "ca.crt", local.setup.ports[0]
+    ca, port = local.flower_dir / "tls" / "ca.crt", local.setup.ports[0]
     done = subprocess.run(
         ["flower-supernode", "--root-certificates", str(ca), "--superlink", f"localhost:{port}", "--max-retries", "1",
          "--auth-supernode-private-key", str(key), "--port", "0", "--node-config", "partition-id=2"],
@@ -205,10 +205,10 @@ def test_a_hostile_client_changes_nothing(local, tmp_path):
     (app / "hostile" / "__init__.py").touch()
     (app / "hostile" / "client.py").write_text(dedent(HOSTILE).lstrip())
     local.prepare(3, {**SMALL, "method": "fedasync", "clients": 3, "updates": 40}, tls=False)
-    text = (local.room / "app" / "pyproject.toml").read_text()
+    text = (local.flower_dir / "app" / "pyproject.toml").read_text()
     (app / "pyproject.toml").write_text(text.replace("tarry.deploy.client_app:app", "hostile.client:app"))
-    ours = json.loads((local.room / "setup.json").read_text())
-    (local.room / "setup.json").write_text(
+    ours = json.loads((local.flower_dir / "setup.json").read_text())
+    (local.flower_dir / "setup.json").write_text(
         json.dumps({**ours, "app": str(app), "config": {"out": ours["config"]["out"]}})
     )
     local.up()

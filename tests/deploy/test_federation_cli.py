@@ -11,7 +11,7 @@ import time
 import pytest
 
 from tarry.cli.watch import watch
-from tarry.deploy.local.local_federation import Local
+from tarry.deploy.local.local_federation import LocalFederation
 from tarry.deploy.local.processes import began
 from tarry.deploy.server.result import write
 
@@ -73,7 +73,7 @@ def test_mistakes_are_told_before_anything_is_started(cli, words, why, tmp_path)
 
 
 def test_a_federation_goes_on_with_its_own_settings_alone(cli, tmp_path):
-    Local(tmp_path / "fed").prepare(2, {"method": "fedasync", "clients": 2}, tls=False)
+    LocalFederation(tmp_path / "fed").prepare(2, {"method": "fedasync", "clients": 2}, tls=False)
     code, said = cli("federation", "up", "--out", "fed", "--method", "orthofl")
     assert code == 2
     assert "goes on with its own settings" in said
@@ -106,7 +106,7 @@ AGAIN = "`tarry federation up --out fed` takes it up again"
 @pytest.fixture
 def sleepers(tmp_path):
     """The folder of a federation whose processes, the server too, do nothing but live."""
-    local = Local(tmp_path / "fed")
+    local = LocalFederation(tmp_path / "fed")
     local.prepare(1, {"clients": 1}, tls=False)
     for name in ("link", "exec", "node-0"):
         local.processes.start(name, SLEEPER)
@@ -246,7 +246,7 @@ def test_a_federation_that_is_waited_for_tells_the_seconds_of_the_wall_clock(cli
     grid = FakeGrid(Clock(), nodes(made, tmp_path / "homes"))
     d = driver(made, grid, fed)
     finished(d, grid)
-    Local(fed).prepare(2, {"clients": 2}, tls=False)
+    LocalFederation(fed).prepare(2, {"clients": 2}, tls=False)
     told = [8.9, 8.9, 9.9, 12.3]
 
     def up(_):
@@ -255,12 +255,12 @@ def test_a_federation_that_is_waited_for_tells_the_seconds_of_the_wall_clock(cli
         if not told:
             write(d, made, fed)
 
-    monkeypatch.setattr(Local, "up", up)
+    monkeypatch.setattr(LocalFederation, "up", up)
     monkeypatch.setattr(time, "sleep", lambda _: None)
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     code, said = cli("federation", "up", "--out", "fed", "--wait")
     assert code == 0
     lines = said.splitlines()
     assert lines[:2] == ["9 updates, accuracy 0.536 after 8.9 s", "9 updates, accuracy 0.536 after 12.3 s"]
-    assert f"after {d.course.time:,.6g} s, 12 updates" in lines[2]
+    assert f"after {d.engine.time:,.6g} s, 12 updates" in lines[2]
     assert "virtual" not in said

@@ -17,21 +17,20 @@ from torch import nn
 
 import tarry
 from tarry.core.errors import BadInput
-from tarry.core.tickets import Trained
+from tarry.core.tickets import LocalResult
 from tarry.deploy.client import worker as worker_module
-from tarry.deploy.client.client_store import Home
+from tarry.deploy.client.client_store import ClientStore
 from tarry.deploy.client.worker import Worker
 from tarry.deploy.client_app import _worker
 from tarry.deploy.config import read
-from tarry.deploy.local.local_federation import Local
+from tarry.deploy.local.local_federation import LocalFederation
 from tarry.deploy.local.processes import Processes, began, free_ports
 from tarry.deploy.local.tls import authority, node_key
-from tarry.deploy.private_data import shaped, with_own_data
-from tarry.deploy.protocol import Plain, check_plain
-from tarry.deploy.server.course import most_in_flight
-from tarry.deploy.server.open_tickets import Held
+from tarry.deploy.private_data import plan_with_own_data, plan_without_data
+from tarry.deploy.protocol import FlowerAppProtocol, check_flower_app
+from tarry.deploy.server.open_tickets import OpenTicket, max_tickets_per_client
 from tarry.deploy.server_app import serve
-from tarry.deploy.wire import Refused, Return
+from tarry.deploy.wire import Rejected, Reply
 
 from .fake import Clock, FakeGrid, driver, finished, nodes, npy, small_plan
 
@@ -154,7 +153,7 @@ def test_a_plain_clients_own_settings_are_left_alone():
 
 
 def test_settings_reach_the_app_as_they_were_given(tmp_path):
-    local = Local(tmp_path / "fed")
+    local = LocalFederation(tmp_path / "fed")
     given = {"method.name": "orthofl", "method.beta": 0.4, "task": "digits", "clients": 2, "updates": 5, "lr": 0.1}
     local.prepare(2, given, tls=False)
     config = tomllib.loads((tmp_path / "fed/flower/app/pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
@@ -163,19 +162,19 @@ def test_settings_reach_the_app_as_they_were_given(tmp_path):
     assert s.options.out == str(tmp_path / "fed")
     assert len(set(local.setup.ports)) == 3
     with pytest.raises(BadInput, match="no federation was set up"):
-        assert Local(tmp_path / "none").setup
+        assert LocalFederation(tmp_path / "none").setup
 
 
 @pytest.mark.parametrize("method", ["fedasync", "fedbuff", "ca2fl", "fadas", "mifa", "orthofl", "fedecho", "fedavg"])
 def test_methods_whose_clients_just_train_suit_any_flower_app(method):
     made = small_plan(method=method).method
-    check_plain(made, method)
+    check_flower_app(made, method)
 
 
 @pytest.mark.parametrize("method", ["scaffold", "fedprox", "moon", "fedogd", "asynccurve", "orthofl:placement=client"])
 def test_methods_that_need_more_of_clients_are_refused(method):
     with pytest.raises(BadInput, match="a Flower app of one's own does no such thing"):
-        check_plain(small_plan(method=method).method, method)
+        check_flower_app(small_plan(method=method).method, method)
 
 
 class Normed(nn.Module):
@@ -198,19 +197,21 @@ def test_a_plain_client_gets_the_whole_model_and_its_answer_is_a_difference():
     state = module.state_dict()
     rest = {k: v.numpy() for k, v in state.items() if k not in {b.name for b in layout.blocks}}
     assert set(rest) == {"b.bias", "norm.num_batches_tracked"}
-    speech = Plain(layout, list(state), rest, dtype=torch.float32, lr=0.1)
+    protocol = FlowerAppProtocol(layout, list(state), rest, dtype=torch.float32, lr=0.1)
     ticket = Ticket(0, 0, 0, 0, 0.0, vec, vec)
-    letter = speech.order(ticket, Held(0, 0, 0, "t", 0.0), node=1, kept=-1, ttl=9.0)
-    assert list(letter.arrays) == list(state)
-    module.load_state_dict({k: torch.from_numpy(v.copy()) for k, v in letter.arrays.items()})
-    arrays = {k: npy(v + 1) for k, v in letter.arrays.items()}
-    answer = speech.answer(Return("x", 1, {"num-examples": 7, "train_loss": 0.5}, arrays), ticket)
-    assert answer.trained.n_examples == 7
-    assert torch.allclose(answer.trained.delta, torch.ones(layout.size))
-    with pytest.raises(Refused):
-        speech.answer(Return("x", 1, {}, arrays), ticket)
-    with pytest.raises(Refused):
-        speech.answer(Return("x", 1, {"num-examples": 7}, {k: v for k, v in arrays.items() if k != "a.weight"}), ticket)
+    request = protocol.encode_ticket(ticket, OpenTicket(0, 0, 0, "t", 0.0), node=1, memory_visit=-1, ttl=9.0)
+    assert list(request.arrays) == list(state)
+    module.load_state_dict({k: torch.from_numpy(v.copy()) for k, v in request.arrays.items()})
+    arrays = {k: npy(v + 1) for k, v in request.arrays.items()}
+    answer = protocol.decode_reply(Reply("x", 1, {"num-examples": 7, "train_loss": 0.5}, arrays), ticket)
+    assert answer.result.n_examples == 7
+    assert torch.allclose(answer.result.delta, torch.ones(layout.size))
+    with pytest.raises(Rejected):
+        protocol.decode_reply(Reply("x", 1, {}, arrays), ticket)
+    with pytest.raises(Rejected):
+        protocol.decode_reply(
+            Reply("x", 1, {"num-examples": 7}, {k: v for k, v in arrays.items() if k != "a.weight"}), ticket
+        )
 
 
 def test_a_plain_federation_runs_on_the_same_driver(tmp_path):
@@ -219,13 +220,13 @@ def test_a_plain_federation_runs_on_the_same_driver(tmp_path):
                     "clients": 3, "updates": 5, "out": str(tmp_path / "out")})  # fmt: skip
 
     class Adder(FakeGrid):
-        def push(self, letters):
+        def push(self, requests):
             ids = []
-            for x in letters:
+            for x in requests:
                 assert x.kind == "train"
                 arrays = {k: npy(v + 1) for k, v in x.arrays.items()}
                 id_ = f"{len(self._due)}"
-                self._due[id_] = (self.clock() + 1.0, x, Return(id_, x.node, {"num-examples": 3}, arrays))
+                self._due[id_] = (self.clock() + 1.0, x, Reply(id_, x.node, {"num-examples": 3}, arrays))
                 ids.append(id_)
             return ids
 
@@ -249,7 +250,7 @@ def _served(grid, setting):
 
     run = module.Driver.run
     module.Driver.__init__ = init
-    module.Driver.run = lambda self, stop, told: run(self, stop, told=told, sleep=grid.clock.sleep)
+    module.Driver.run = lambda self, stop, on_progress: run(self, stop, on_progress=on_progress, sleep=grid.clock.sleep)
     try:
         return serve(grid, setting)
     finally:
@@ -291,16 +292,16 @@ def test_a_federation_that_is_not_over_is_reported(tmp_path, cli):
 
 def test_each_client_may_hold_its_own_examples(tmp_path):
     config = {"data": "own", "method": "orthofl", "task": "digits:limit=200,hidden=8", "clients": 3, "epochs": 1}
-    server, client = shaped(read(config)), with_own_data(read(config))
+    server, client = plan_without_data(read(config)), plan_with_own_data(read(config))
     assert len(client.task.clients) == 3
     assert len(client.task.clients[2][0]) == len(server.task.clients[0][0])
-    worker = Worker(client.bound(), client.method.local, client.work, 0, Home(tmp_path))
+    worker = Worker(client.bound(), client.method.local, client.work, 0, ClientStore(tmp_path))
     words = {"federation": "ab", "number": 0, "token": "t", "client": 2, "visit": 0, "version": 0, "kept": -1}
     told, arrays = worker.train(words, {"weights": server.server().weights.numpy()})
     assert told["num-examples"] == len(server.task.clients[0][0])
     assert arrays["delta"].shape == (server.layout.size,)
     with pytest.raises(BadInput, match="how many"):
-        shaped(read({"data": "own", "task": "digits"}))
+        plan_without_data(read({"data": "own", "task": "digits"}))
 
 
 def test_a_machine_says_what_it_trains_on(tmp_path):
@@ -319,11 +320,11 @@ def test_what_comes_is_put_where_it_is_trained(tmp_path, monkeypatch):
     def look(job, bound, **_):
         seen.extend([job.sent, *job.payload.values(), *job.memory.values()])
         made = torch.ones(2)
-        return Trained(made, 5, 1, 0.5, True, {"more": made}, {"own": made}, {})
+        return LocalResult(made, 5, 1, 0.5, True, {"more": made}, {"own": made}, {})
 
     monkeypatch.setattr(worker_module, "train", look)
     elsewhere = SimpleNamespace(flat=torch.empty(0, device="meta"))
-    home = Home(tmp_path)
+    home = ClientStore(tmp_path)
     worker = Worker(elsewhere, None, None, 0, home)
     words = {"federation": "ab", "number": 0, "token": "t", "client": 2, "version": 0}
     given = {"weights": np.zeros(2, np.float32), "payload.c": np.ones(2, np.float32)}
@@ -339,6 +340,6 @@ def test_the_driver_of_a_plan_holds_two_tickets_where_it_may(tmp_path):
     made = small_plan(method="fedbuff")
     grid = FakeGrid(Clock(), nodes(made, tmp_path / "homes"))
     d = driver(made, grid, tmp_path / "out")
-    assert d.course.per_client == most_in_flight(made.method) == 2
+    assert d.engine.max_tickets == max_tickets_per_client(made.method) == 2
     finished(d, grid)
     assert os.path.exists(tmp_path / "out" / "journal.jsonl")

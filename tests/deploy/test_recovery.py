@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tarry.core.errors import BadInput, Damaged
-from tarry.deploy.server.journaled_state import Keeper
+from tarry.deploy.server.journaled_state import JournaledState
 from tarry.record.journal import Journal, read
 from tarry.record.result import sha256
 from tarry.runs.replay import replay
@@ -60,16 +60,16 @@ def _drive(made, folder: Path, homes: Path, run: int, kill: tuple[str, int, str]
         setattr(kind, name, call)
 
     if kill is not None:
-        armed({"append": Journal, "keep": Journal, "checkpoint": Keeper}[kill[0]], kill[0])
+        armed({"append": Journal, "save_update": Journal, "checkpoint": JournaledState}[kill[0]], kill[0])
     grid = FakeGrid(Clock(1e9 + 40.0 * run), nodes(made, homes), run=str(run))
     d = driver(made, grid, folder, checkpoint_every=6.0)
     finished(d, grid)
-    (folder / "over").write_text(sha256(d.course.server.answer))
+    (folder / "over").write_text(sha256(d.engine.server.answer))
 
 
 KILLS = [
     ("append", 1, "half"), ("append", 9, "before"), ("append", 14, "half"), ("append", 20, "after"),
-    ("keep", 2, "before"), ("keep", 3, "after"), ("append", 27, "after"), ("checkpoint", 2, "before"),
+    ("save_update", 2, "before"), ("save_update", 3, "after"), ("append", 27, "after"), ("checkpoint", 2, "before"),
     ("checkpoint", 1, "after"), ("append", 31, "half"), ("append", 17, "before"),
 ]  # fmt: skip
 
@@ -100,67 +100,100 @@ def test_a_driver_that_is_killed_again_and_again_reaches_an_honest_end(method, t
     assert told.weights_sha256 == (folder / "over").read_text()
 
 
+def test_listeners_see_the_events_of_an_instant_after_its_row_is_written(tmp_path, monkeypatch):
+    made = small_plan(method="orthofl", updates=20)
+    grid = FakeGrid(Clock(), nodes(made, tmp_path / "homes"))
+    d = driver(made, grid, tmp_path / "out")
+    seen, plain = [], Journal.append
+    d.state._listeners = (*d.state._listeners, lambda e: seen.append(e.kind))
+
+    def append(self, row, *, sync=False):
+        if row["op"] == "close":
+            assert not d.state.engine.in_instant, "the instant is computed"
+            assert not {"hand_out", "join"} & set(seen), "and nobody has seen it"
+            raise OSError("no space left on device")
+        plain(self, row, sync=sync)
+
+    monkeypatch.setattr(Journal, "append", append)
+
+    def tick_until_it_fails():
+        while True:
+            d.tick()
+            grid.clock.sleep(0.1)
+
+    with pytest.raises(OSError, match="no space"):
+        tick_until_it_fails()
+    assert d.state._events, "there was something to see"
+    assert not {"hand_out", "join"} & set(seen)
+    monkeypatch.undo()
+    d.close()
+    again = driver(made, grid, tmp_path / "out")
+    assert again.engine.server.numbers == 0, "nothing was handed out"
+    assert finished(again, grid) == "updates"
+    assert replay(tmp_path / "out").weights_sha256 == sha256(again.engine.server.answer)
+
+
 def test_tickets_of_the_same_run_are_waited_for(tmp_path):
     made = small_plan(method="orthofl", updates=20)
     grid = FakeGrid(Clock(), nodes(made, tmp_path / "homes"))
     first = driver(made, grid, tmp_path / "out")
-    while first.course.updates < 5:
+    while first.engine.updates < 5:
         first.tick()
         grid.clock.sleep(0.1)
-    out, updates = set(first.course.server.tickets), first.course.updates
+    out, updates = set(first.engine.server.tickets), first.engine.updates
     first.close()  # which says nothing to anybody, as a kill would
     second = driver(made, grid, tmp_path / "out")
-    assert set(second.course.server.tickets) == out
-    assert second.course.updates == updates
+    assert set(second.engine.server.tickets) == out
+    assert second.engine.updates == updates
     finished(second, grid)
     arrived = {r["number"] for r in read(tmp_path / "out" / "journal.jsonl") if r["op"] == "update"}
     assert out <= arrived
-    assert second.course.lost == 0
-    assert replay(tmp_path / "out").weights_sha256 == sha256(second.course.server.answer)
+    assert second.engine.lost == 0
+    assert replay(tmp_path / "out").weights_sha256 == sha256(second.engine.server.answer)
 
 
 def test_tickets_of_an_earlier_run_are_lost_and_their_holders_not_blamed(tmp_path):
     made = small_plan(method="orthofl", updates=20)
     grid = FakeGrid(Clock(), nodes(made, tmp_path / "homes"))
     first = driver(made, grid, tmp_path / "out")
-    while first.course.updates < 5:
+    while first.engine.updates < 5:
         first.tick()
         grid.clock.sleep(0.1)
-    out = set(first.course.server.tickets)
+    out = set(first.engine.server.tickets)
     first.close()
     grid.run = "2"
     second = driver(made, grid, tmp_path / "out")
     second.tick()
     lost = {r["number"] for r in read(tmp_path / "out" / "journal.jsonl") if r["op"] == "lost"}
     assert lost == out
-    assert len(second.course.server.tickets) == 4, "everybody is at work again"
+    assert len(second.engine.server.tickets) == 4, "everybody is at work again"
     finished(second, grid)
-    assert replay(tmp_path / "out").weights_sha256 == sha256(second.course.server.answer)
+    assert replay(tmp_path / "out").weights_sha256 == sha256(second.engine.server.answer)
 
 
 def test_the_checkpoint_before_will_do(tmp_path):
     made = small_plan(method="ca2fl:buffer=2", updates=30)
     grid = FakeGrid(Clock(), nodes(made, tmp_path / "homes"))
     first = driver(made, grid, tmp_path / "out", checkpoint_every=4.0)
-    while first.course.updates < 16:
+    while first.engine.updates < 16:
         first.tick()
         grid.clock.sleep(0.1)
-    weights = sha256(first.course.server.answer)
+    weights = sha256(first.engine.server.answer)
     first.close()
     there = sorted((tmp_path / "out" / "checkpoints").glob("*"))
     assert len(there) == 2
     there[-1].write_bytes(there[-1].read_bytes()[:-50])
     second = driver(made, grid, tmp_path / "out", checkpoint_every=4.0)
-    assert sha256(second.course.server.answer) == weights
+    assert sha256(second.engine.server.answer) == weights
     finished(second, grid)
-    assert replay(tmp_path / "out").weights_sha256 == sha256(second.course.server.answer)
+    assert replay(tmp_path / "out").weights_sha256 == sha256(second.engine.server.answer)
 
 
 def test_an_accepted_update_that_is_gone_is_told(tmp_path):
     made = small_plan(method="fedasync", updates=30)
     grid = FakeGrid(Clock(), nodes(made, tmp_path / "homes"))
     first = driver(made, grid, tmp_path / "out", checkpoint_every=1e9)
-    while first.course.updates < 4:
+    while first.engine.updates < 4:
         first.tick()
         grid.clock.sleep(0.1)
     first.close()

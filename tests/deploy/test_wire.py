@@ -7,16 +7,16 @@ import io
 import numpy as np
 import pytest
 
-from tarry.deploy.wire import Blob, Form, Refused, opened, said
+from tarry.deploy.wire import ArraySchema, EncodedArray, Rejected, decode_arrays, parse_fields
 
 from .fake import npy
 
-FORM = Form({"delta": (6,)}, np.dtype(np.float32), frozenset({"extra.change"}), most=6)
+FORM = ArraySchema({"delta": (6,)}, np.dtype(np.float32), frozenset({"extra.change"}), max_extra_size=6)
 GOOD = np.arange(6, dtype=np.float32)
 
 
 def test_what_fits_is_read_bit_for_bit():
-    found = opened({"delta": npy(GOOD), "extra.change": npy(np.array(0.1, np.float64))}, FORM)
+    found = decode_arrays({"delta": npy(GOOD), "extra.change": npy(np.array(0.1, np.float64))}, FORM)
     assert found["delta"].tobytes() == GOOD.tobytes()
     assert found["extra.change"].shape == ()
     assert found["extra.change"].dtype == np.float64
@@ -24,21 +24,21 @@ def test_what_fits_is_read_bit_for_bit():
 
 def test_arrays_by_column_are_read_as_they_are_meant():
     a = np.asfortranarray(np.arange(6, dtype=np.float32).reshape(2, 3))
-    form = Form({"w": (2, 3)}, np.dtype(np.float32))
-    assert opened({"w": npy(a)}, form)["w"].tolist() == a.tolist()
+    form = ArraySchema({"w": (2, 3)}, np.dtype(np.float32))
+    assert decode_arrays({"w": npy(a)}, form)["w"].tolist() == a.tolist()
 
 
-def pickled() -> Blob:
+def pickled() -> EncodedArray:
     out = io.BytesIO()
     np.save(out, np.array([{"a": 1}], object), allow_pickle=True)
-    return Blob("float32", (6,), "numpy.ndarray", out.getvalue())
+    return EncodedArray("float32", (6,), "numpy.ndarray", out.getvalue())
 
 
-def lying(claimed: tuple[int, ...]) -> Blob:
+def lying(claimed: tuple[int, ...]) -> EncodedArray:
     """A header that tells of more numbers than there are."""
     out = io.BytesIO()
     np.lib.format.write_array_header_1_0(out, {"descr": "<f4", "fortran_order": False, "shape": claimed})
-    return Blob("float32", (6,), "numpy.ndarray", out.getvalue() + bytes(24))
+    return EncodedArray("float32", (6,), "numpy.ndarray", out.getvalue() + bytes(24))
 
 
 @pytest.mark.parametrize(
@@ -62,15 +62,15 @@ def lying(claimed: tuple[int, ...]) -> Blob:
     ],
 )
 def test_what_does_not_fit_is_refused(arrays, why):
-    with pytest.raises(Refused, match=why):
-        opened(arrays, FORM)
+    with pytest.raises(Rejected, match=why):
+        decode_arrays(arrays, FORM)
 
 
 def test_arrays_that_are_not_read_are_bounded_too():
-    form = Form({"w": (6,)}, np.dtype(np.float32), ignored={"counter": 8})
-    assert set(opened({"w": npy(GOOD), "counter": npy(np.array(3))}, form)) == {"w"}
-    with pytest.raises(Refused):
-        opened({"w": npy(GOOD), "counter": npy(np.zeros(10_000))}, form)
+    form = ArraySchema({"w": (6,)}, np.dtype(np.float32), ignored={"counter": 8})
+    assert set(decode_arrays({"w": npy(GOOD), "counter": npy(np.array(3))}, form)) == {"w"}
+    with pytest.raises(Rejected):
+        decode_arrays({"w": npy(GOOD), "counter": npy(np.zeros(10_000))}, form)
 
 
 @pytest.mark.parametrize(
@@ -86,9 +86,12 @@ def test_arrays_that_are_not_read_are_bounded_too():
     ],
 )
 def test_words_that_do_not_fit_are_refused(words):
-    with pytest.raises(Refused):
-        said(words, num_examples=int)
+    with pytest.raises(Rejected):
+        parse_fields(words, num_examples=int)
 
 
 def test_whole_numbers_do_for_numbers():
-    assert said({"loss": 2, "num-examples": 3}, loss=float, num_examples=int) == {"loss": 2.0, "num_examples": 3}
+    assert parse_fields({"loss": 2, "num-examples": 3}, loss=float, num_examples=int) == {
+        "loss": 2.0,
+        "num_examples": 3,
+    }

@@ -14,8 +14,10 @@ from torch import Tensor
 import tarry
 from tarry.config.compose import PARTS
 from tarry.config.spec import Spec
-from tarry.core.method import Method, Part
-from tarry.runs.build import Plan, plan
+from tarry.core.method import Method
+from tarry.core.parts import Part, Step
+from tarry.runs.build import BuiltRun, build_run
+from tarry.runs.simulation import Simulation
 
 from .small import small_task
 from .variants import Row, row
@@ -57,9 +59,12 @@ def built(name: str) -> Method:
 def alike(one: Any, other: Any) -> bool:
     """Whether two parts, made anew each time, are the same code over the same numbers, or say that they compute one."""
     if isinstance(one, Part) and isinstance(other, Part):
-        if one.formula is not None and alike(one.formula, other.formula):
+        if isinstance(one, Step) and isinstance(other, Step) and one.formula and alike(one.formula, other.formula):
             return True
-        return all(alike(getattr(one, f), getattr(other, f)) for f in ("apply", "init", "offer", "settle", "sends"))
+        return all(
+            alike(getattr(one, f, None), getattr(other, f, None))
+            for f in ("apply", "init", "offer", "on_instant_end", "payload_keys")
+        )
     if isinstance(one, MethodType) and isinstance(other, MethodType):
         return one.__func__ is other.__func__ and one.__self__ == other.__self__
     if isinstance(one, FunctionType) and isinstance(other, FunctionType):
@@ -160,21 +165,21 @@ class Ran:
         )
 
 
-def planned(server: str, **crosses: Any) -> Plan:
+def planned(server: str, **crosses: Any) -> BuiltRun:
     """The plan of a cross on the short run; parts by name, settings as they are."""
     parts = {k: choice(v) if k in (*PARTS, "distil") else v for k, v in crosses.items()}
-    return plan(Spec.of({**SHORT, "method": choice(server), **parts}))
+    return build_run(Spec.of({**SHORT, "method": choice(server), **parts}))
 
 
-def ran(made: Plan, *listeners: Callable[[tarry.Event], None]) -> Ran:
+def ran(made: BuiltRun, *listeners: Callable[[tarry.Event], None]) -> Ran:
     seen: list[tarry.Event] = []
 
     def note(e: tarry.Event) -> None:
         seen.append(e)
         assert len(seen) < 1000, "it goes on and on"
 
-    executor = made.executor()
-    sim = made.simulator(executor, [note, *listeners])
+    executor = Simulation(made).executor()
+    sim = Simulation(made).simulator(executor, [note, *listeners])
     sim.run()
     executor.close()
     return Ran(seen, sim.server.answer)

@@ -14,7 +14,7 @@ from tarry.core.task import Examples
 
 @dataclass(frozen=True)
 class Spy(LocalRule):
-    """Trained one by one without lookahead, the last entry is the visit that arrives next."""
+    """LocalResult one by one without lookahead, the last entry is the visit that arrives next."""
 
     inner: LocalRule
     starts: list[Tensor] = field(default_factory=list)

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 import tarry
-from tarry.core.method import Method
+from tarry.core.parts import REFILL
 from tarry.record import checkpoint
 from tarry.record.result import sha256
 from tarry.record.rows import read_rows
+from tarry.runs.simulation import Simulation
 
 from .variants import EVERYTHING, VARIANTS, Choice, Row, built, every_method, everything, planned, row
 
@@ -21,8 +22,8 @@ def test_a_run_saved_at_any_instant_and_taken_up_afresh_ends_the_same(choice: Ch
     """Saved to a file after the 1st, 6th and 17th instant; the rest of the log and the final weights are the same."""
     log, digest = everything(choice)
     made = planned(choice, **EVERYTHING)
-    executor, seen, saved = made.executor(), list[Row](), dict[Path, int]()
-    sim = made.simulator(executor, [lambda e: seen.append(row(e))])
+    executor, seen, saved = Simulation(made).executor(), list[Row](), dict[Path, int]()
+    sim = Simulation(made).simulator(executor, [lambda e: seen.append(row(e))])
     instants = [0]
 
     def between() -> None:
@@ -35,16 +36,16 @@ def test_a_run_saved_at_any_instant_and_taken_up_afresh_ends_the_same(choice: Ch
     assert sha256(sim.server.answer) == digest, "saving disturbs nothing"
     assert len(saved) == 3
     for path, rows in saved.items():
-        executor, rest = made.executor(), list[Row]()
-        fresh = made.simulator(executor, [lambda e, rest=rest: rest.append(row(e))])  # type: ignore[misc]
+        executor, rest = Simulation(made).executor(), list[Row]()
+        fresh = Simulation(made).simulator(executor, [lambda e, rest=rest: rest.append(row(e))])  # type: ignore[misc]
         fresh.load(checkpoint.load(path))
         fresh.run()
         executor.close()
         assert rest == [tuple(e.values()) for e in log[rows:]]
         assert sha256(fresh.server.answer) == digest
-        assert fresh.curve == sim.curve
-        assert fresh.staleness == sim.staleness
-        assert (fresh.bytes_up, fresh.bytes_down) == (sim.bytes_up, sim.bytes_down)
+        assert fresh.engine.curve == sim.engine.curve
+        assert fresh.engine.staleness == sim.engine.staleness
+        assert (fresh.engine.bytes_up, fresh.engine.bytes_down) == (sim.engine.bytes_up, sim.engine.bytes_down)
         assert fresh.server.ledger.peak == sim.server.ledger.peak
 
 
@@ -83,7 +84,7 @@ def test_every_method_of_a_comparison_meets_the_same_durations_and_losses(tmp_pa
     assert {"lost", "arrival"} == {f for one in fates.values() for f in one}
 
 
-ASYNCHRONOUS = [c for c in VARIANTS if built(c).dispatch.apply is Method("plain").dispatch.apply]
+ASYNCHRONOUS = [c for c in VARIANTS if built(c).dispatch is REFILL]
 
 
 @pytest.mark.parametrize("concurrency", [3, 6])

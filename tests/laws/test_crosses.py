@@ -12,9 +12,10 @@ import pytest
 import torch
 
 import tarry
-from tarry.config.compose import PARTS, crossed
+from tarry.config.compose import PARTS, compose
 from tarry.core.errors import BadInput
 from tarry.record import checkpoint
+from tarry.runs.simulation import Simulation
 
 from .crosses import NAMES, PAIRS, SHORT, Ran, alike_in, built, kinds, own, planned, ran
 from .variants import Row, row
@@ -113,7 +114,7 @@ SOME = ["fedavg", "fedogd", "orthofl"]
 
 def is_refused(server: str, part: str, other: str) -> bool:
     try:
-        crossed(built(server), {part: built(other)})
+        compose(built(server), {part: built(other)})
     except BadInput:
         return True
     return False
@@ -134,7 +135,7 @@ def test_there_are_refusals() -> None:
 
 @pytest.mark.parametrize(("server", "part", "other"), REFUSED)
 def test_a_refusal_names_what_was_given_and_its_way_out_leads_out(server: str, part: str, other: str) -> None:
-    """Taken at its word: `use --server X` in the server's place, `use --local X too` beside what was given,
+    """Taken at its word: `use --method X` in the server's place, `use --local X too` beside what was given,
     `leave out --local` instead of it.
     """
     with pytest.raises(BadInput) as e:
@@ -144,7 +145,8 @@ def test_a_refusal_names_what_was_given_and_its_way_out_leads_out(server: str, p
     for problem in e.value.problems:
         found = WAY_OUT.search(problem)
         assert found is not None, f"no way out: {problem}"
-        advised[found[2]] = found[3] if found[1] in ("use", "add") else None
+        part_advised = "server" if found[2] == "method" else found[2]
+        advised[part_advised] = found[3] if found[1] in ("use", "add") else None
     planned(**{k: v for k, v in advised.items() if v is not None})
 
 
@@ -297,8 +299,8 @@ def test_a_cross_saved_at_any_instant_and_taken_up_afresh_ends_the_same(
 ) -> None:
     made = planned(server, time=8.0, **LOSSES, **parts)
     whole = ran(made)
-    executor, seen, saved = made.executor(), list[Row](), dict[Path, int]()
-    sim = made.simulator(executor, [lambda e: seen.append(row(e))])
+    executor, seen, saved = Simulation(made).executor(), list[Row](), dict[Path, int]()
+    sim = Simulation(made).simulator(executor, [lambda e: seen.append(row(e))])
 
     def between() -> None:
         saved[checkpoint.save(tmp_path / f"{len(saved)}", 1, sim.save())] = len(seen)
@@ -309,8 +311,8 @@ def test_a_cross_saved_at_any_instant_and_taken_up_afresh_ends_the_same(
     assert {e.kind for e in whole.events} >= {"lost", "join", "leave"}
     assert len(saved) >= 8
     for path, rows in [*saved.items()][::3]:
-        executor, rest = made.executor(), list[Row]()
-        fresh = made.simulator(executor, [lambda e, rest=rest: rest.append(row(e))])  # type: ignore[misc]
+        executor, rest = Simulation(made).executor(), list[Row]()
+        fresh = Simulation(made).simulator(executor, [lambda e, rest=rest: rest.append(row(e))])  # type: ignore[misc]
         fresh.load(checkpoint.load(path))
         fresh.run()
         executor.close()

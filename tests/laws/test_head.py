@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import tarry
 from tarry.config.spec import Spec
 from tarry.core.layout import Kind, Layout
-from tarry.runs.build import plan
+from tarry.runs.build import build_run
 
 F64 = torch.float64
 
@@ -137,5 +137,5 @@ def test_weights_of_a_whole_come_before_its_maps_and_where_no_map_runs_the_last_
 
 
 def test_a_run_looks_at_the_tasks_own_inputs() -> None:
-    made = plan(Spec.of({"task": task(HeadFirst), "method": "fedbabu", "dtype": "float64"}))
+    made = build_run(Spec.of({"task": task(HeadFirst), "method": "fedbabu", "dtype": "float64"}))
     assert [b.name for b in made.layout.layers if b.kind is Kind.HEAD] == ["head.weight", "head.bias"]

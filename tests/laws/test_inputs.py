@@ -14,10 +14,12 @@ import tarry
 from tarry.core.errors import BadInput
 from tarry.core.layout import Layout
 from tarry.core.local_rule import Brief, Context, Functions, LocalRule, Outcome, Step
-from tarry.core.method import Method, Now, Part
+from tarry.core.method import Method, Now
 from tarry.core.optim import Optimiser
+from tarry.core.parts import Aggregate, Dispatch, Part
 from tarry.core.task import Examples
-from tarry.core.tickets import Offer, Trained, Update
+from tarry.core.tickets import LocalResult, Offer, Update
+from tarry.runs.simulation import Simulation
 
 from .small import flat_loss, small_task
 from .spy import spied
@@ -50,6 +52,9 @@ class Watch:
 
 
 def watched(part: Part[Any, Any], name: str, count: list[int]) -> Part[Any, Any]:
+    """The part; every function that it has is watched."""
+    hooks: dict[str, Any] = {}
+
     def apply(x: Any, state: Any, now: Now) -> tuple[Any, Any]:
         watch = Watch(x, state, now)
         out = part.apply(x, state, now)
@@ -69,27 +74,27 @@ def watched(part: Part[Any, Any], name: str, count: list[int]) -> Part[Any, Any]
         count[0] += watch.check(f"{name}.offer")
         return out
 
-    def settle(state: Any, now: Now) -> tuple[Any, Any]:
+    def on_instant_end(state: Any, now: Now) -> tuple[Any, Any]:
+        assert isinstance(part, Aggregate)
+        assert part.on_instant_end is not None
         watch = Watch(state, now)
-        assert part.settle is not None
-        out = part.settle(state, now)
-        count[0] += watch.check(f"{name}.settle")
+        out = part.on_instant_end(state, now)
+        count[0] += watch.check(f"{name}.on_instant_end")
         return out
 
-    def hear(update: Update, state: Any, now: Now) -> Any:
+    def observe(update: Update, state: Any, now: Now) -> Any:
+        assert isinstance(part, Dispatch)
+        assert part.observe is not None
         watch = Watch(update, state, now)
-        assert part.hear is not None
-        out = part.hear(update, state, now)
-        count[0] += watch.check(f"{name}.hear")
+        out = part.observe(update, state, now)
+        count[0] += watch.check(f"{name}.observe")
         return out
 
-    return Part(
-        apply,
-        init,
-        offer if part.offer else None,
-        settle if part.settle else None,
-        hear=hear if part.hear else None,
-    )
+    if isinstance(part, Aggregate):
+        hooks = {"on_instant_end": part.on_instant_end and on_instant_end}
+    if isinstance(part, Dispatch):
+        hooks = {"observe": part.observe and observe}
+    return type(part)(apply, init, part.offer and offer, **hooks)
 
 
 @dataclass(frozen=True)
@@ -166,11 +171,11 @@ def test_weights_once_shown_in_an_event_never_change(choice: Choice) -> None:
 @every_method
 def test_the_server_writes_neither_to_tickets_nor_to_what_came_back(choice: Choice) -> None:
     made = planned(choice, **EVERYTHING)
-    server = made.simulator(made.executor(), []).server
+    server = Simulation(made).simulator(Simulation(made).executor(), []).server
     out = [server.hand_out(client, 0.0) for client in range(4)]
     for time, ticket in enumerate(out, 1):
         delta = torch.linspace(-1, 1, len(ticket.sent)) * time
-        trained = Trained(delta, 10, 2, 0.5)
+        trained = LocalResult(delta, 10, 2, 0.5)
         watch = Watch([(t.sent, t.anchor, t.payload) for t in out], delta, server.weights)
         server.receive(ticket.number, trained, float(time))
         assert watch.check("receive") >= 10

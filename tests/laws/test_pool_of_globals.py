@@ -17,11 +17,12 @@ from tarry.core.layout import Layout
 from tarry.core.optim import optimiser
 from tarry.core.server import Server
 from tarry.core.task import Task
-from tarry.core.tickets import Trained
+from tarry.core.tickets import LocalResult
 from tarry.record import checkpoint
+from tarry.runs.simulation import Simulation
 from tarry.sim.simulator import Simulator
-from tarry.training.flat_model import Bound
-from tarry.training.server_model import ModelLab
+from tarry.training.flat_model import FlatModel
+from tarry.training.server_model import FlatServerModel
 
 from .variants import Choice, built, label, planned
 
@@ -76,7 +77,7 @@ class Pool:
         self.most = max(self.most, len(past))
         self.shared = max(self.shared, len(tickets) - len(past))
         distinct = past | {id(server.weights)}
-        tables = len(server.state["aggregate"]["logits"]) if self.sim.server.method.unlabelled else 0
+        tables = len(server.state["aggregate"].logits) if self.sim.server.method.unlabelled else 0
         self.bytes = max(self.bytes, len(distinct) * MODEL + tables * TABLE)
 
 
@@ -88,7 +89,7 @@ def run(sim: Simulator, between: Callable[[], None]) -> None:
 @pytest.mark.parametrize("choice", CHOICES, ids=label)
 def test_past_globals_are_shared_bounded_by_the_concurrency_and_freed_with_their_last_ticket(choice: Choice) -> None:
     made = planned(choice, **POOL)
-    sim = made.simulator(made.executor(), [])
+    sim = Simulation(made).simulator(Simulation(made).executor(), [])
     pool = Pool(sim)
     run(sim, pool)
     assert 2 < pool.most <= AT_ONCE
@@ -99,14 +100,14 @@ def test_past_globals_are_shared_bounded_by_the_concurrency_and_freed_with_their
 
 def test_a_run_taken_up_again_holds_no_more_and_frees_the_same(tmp_path: Path) -> None:
     made, saved = planned(ECHO, **POOL), list[Path]()
-    sim = made.simulator(made.executor(), [])
+    sim = Simulation(made).simulator(Simulation(made).executor(), [])
 
     def save() -> None:
-        if sim.updates >= 30 and not saved:
+        if sim.engine.updates >= 30 and not saved:
             saved.append(checkpoint.save(tmp_path / "at", 1, sim.save()))
 
     run(sim, save)
-    again = made.simulator(made.executor(), [])
+    again = Simulation(made).simulator(Simulation(made).executor(), [])
     again.load(checkpoint.load(saved[0]))
     assert len({t.version for t in again.server.tickets.values()}) > 1
     pool = Pool(again)
@@ -130,13 +131,13 @@ def test_the_peak_of_three_clients_by_hand() -> None:
     module = torch.nn.Linear(3, 4, bias=False)
     layout = Layout.of(module)
     task = Task("hand", lambda: module, cross_entropy, unlabelled=x)
-    lab = ModelLab(Bound(copy.deepcopy(module), layout, task, optimiser(lr=1.0)))
+    lab = FlatServerModel(FlatModel(copy.deepcopy(module), layout, task, optimiser(lr=1.0)))
     method = built({"name": "fedecho", "buffer": 2})
     server = Server(method, torch.zeros(12), layout=layout, n_clients=3, seed=0, lab=lab)
     tickets = [server.hand_out(c, 0.0) for c in range(3)]
     p, t, peaks = 12 * 4, 20 * 4 * 4, []
     for ticket in tickets:
-        server.receive(ticket.number, Trained(torch.ones(12) * (1 + ticket.client), 1, 1, 0.5), 1.0)
+        server.receive(ticket.number, LocalResult(torch.ones(12) * (1 + ticket.client), 1, 1, 0.5), 1.0)
         peaks.append(server.ledger.peak)
     assert peaks == [2 * p + t, 2 * p + 4 + 2 * t, 2 * p + 3 * t]
     assert server.version == 1

@@ -9,6 +9,7 @@ import torch
 
 import tarry
 from tarry.record.result import sha256
+from tarry.runs.simulation import Simulation
 
 from .variants import EVERYTHING, Choice, Row, every_method, everything, planned, row, simulate
 
@@ -83,13 +84,13 @@ def test_orthofl_gives_the_same_weights_wherever_it_calibrates(placement: str, p
 def test_orthofl_hybrid_lets_the_first_share_of_clients_calibrate_themselves() -> None:
     """A third of six: clients 0 and 1 are sent W(t) with β_t beside it after their first visit, the others never."""
     made = planned({"name": "orthofl", "placement": "hybrid", "share": 1 / 3}, **{**EVERYTHING, "concurrency": 6})
-    executor, sent = made.executor(), dict[int, set[str]]()
+    executor, sent = Simulation(made).executor(), dict[int, set[str]]()
 
     def look(e: tarry.Event) -> None:
         if e.kind == "hand_out":
             sent.setdefault(e.client, set()).update(sim.server.tickets[e.ticket].payload)
 
-    sim = made.simulator(executor, [look])
+    sim = Simulation(made).simulator(executor, [look])
     sim.run()
     executor.close()
     assert sent == {0: {"beta"}, 1: {"beta"}, 2: set(), 3: set(), 4: set(), 5: set()}

@@ -12,7 +12,7 @@ import tarry
 from tarry.config.spec import Spec
 from tarry.core.errors import BadInput
 from tarry.core.task import accuracy
-from tarry.runs.build import plan
+from tarry.runs.build import build_run
 
 G = torch.Generator().manual_seed(1)
 X = [torch.randn(6, 3, generator=G) for _ in range(3)]
@@ -43,7 +43,7 @@ NAMES = [method for method, *_ in REFUSED]
 @pytest.mark.parametrize(("method", "flag", "way_out"), REFUSED, ids=NAMES)
 def test_a_task_without_classes_is_refused_with_a_way_out(method: str, flag: str, way_out: str) -> None:
     with pytest.raises(BadInput, match=rf"^{re.escape(flag)}.*classes.*'values'.*4 an example.*; .*{way_out}"):
-        plan(Spec.of({"method": method, "task": VALUES}))
+        build_run(Spec.of({"method": method, "task": VALUES}))
 
 
 SOFT = [name for name in NAMES if "ntd" not in name]
@@ -68,8 +68,8 @@ def test_what_compares_no_classes_learns_values_too(method: str) -> None:
 @pytest.mark.parametrize("server", ["knn-per", "fedbabu:tune=head", "perfedavg"])
 def test_that_others_take_the_place_of_clients_a_method_is_about_is_told(server: str) -> None:
     def said(**crosses: str) -> list[str]:
-        made = plan(Spec.of({"method": server, "task": CLASSES, "personalise": 1, **crosses}))
-        return [remark for remark in made.remarks if "takes the place" in remark]
+        made = build_run(Spec.of({"method": server, "task": CLASSES, "personalise": 1, **crosses}))
+        return [remark for remark in made.notices if "takes the place" in remark]
 
     told = f"--local moon takes the place of {server}'s own clients: its server alone is left of it"
     assert said(local="moon") == [told]

@@ -11,10 +11,13 @@ import torch
 from torch import nn
 
 import tarry
+from tarry.config.spec import Spec
 from tarry.core.local_rule import Brief, LocalRule
-from tarry.executors.auto import Together, Way
-from tarry.executors.batched.trace import NotStackable, no_loops, traced
-from tarry.executors.batched.trainer import Trainer
+from tarry.executors.auto import AutoExecutor
+from tarry.executors.batched.trace import NotStackable, forbid_vmap_fallback, traced
+from tarry.executors.batched.trainer import BatchedTrainer
+from tarry.executors.timing import BatchConfig, Choice, TrialCache
+from tarry.runs.run import run_spec
 
 from .small import Small
 
@@ -30,11 +33,12 @@ def unequal(sizes: tuple[int, ...] = SIZES, model: Any = None) -> tarry.Task:
     return tarry.Task("unequal", model=model or Small(), loss=nn.functional.cross_entropy, clients=data, test=data[-1])
 
 
-def run(method: Any, executor: str, **settings: Any) -> tarry.Result:
+def run(method: Any, executor: str, trials: TrialCache | None = None, **settings: Any) -> tarry.Result:
     fixed = {"epochs": 2, "batch": 4, "lr": 0.1, "dtype": "float64", "time": 4.0, "seed": 2, "eval_every": 4.0}
     delay = [[1.0], [1.0], [2.0], [1.0], [2.0], [2.0]]
     task = settings.pop("task", None) or unequal()
-    return tarry.run(method, task, executor=executor, delay=delay, **{**fixed, **settings})
+    given = {"method": method, "task": task, "executor": executor, "delay": delay, **fixed, **settings}
+    return run_spec(Spec.of(given), trials=trials)
 
 
 def alike(a: tarry.Result, b: tarry.Result, within: float = 1e-9) -> None:
@@ -97,18 +101,21 @@ class Seeing(nn.Sequential):
 def own_conv(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels of our own, interpreted, and nothing else to choose from."""
     pytest.importorskip("triton", reason="for Linux alone")
-    monkeypatch.setattr("tarry.executors.auto._FOUND", {})
-    monkeypatch.setattr(Together, "_own_conv", lambda _: "Triton")
-    monkeypatch.setattr(Together, "_ways", lambda *_, own_conv: [Way(1, None, whose) for whose in own_conv or [""]])
+    monkeypatch.setattr(AutoExecutor, "_own_conv", lambda _: "Triton")
+    monkeypatch.setattr(
+        AutoExecutor, "_ways", lambda *_, own_conv: [BatchConfig(1, None, whose) for whose in own_conv or [""]]
+    )
     torch.manual_seed(6)
 
 
 @pytest.mark.parametrize("whose", ["Triton", "numba"])
 @pytest.mark.parametrize("name", ["fedsol", "asynccurve"])
 def test_own_convolutions(name: str, whose: str, own_conv: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Together, "_own_conv", lambda _: whose)
+    monkeypatch.setattr(AutoExecutor, "_own_conv", lambda _: whose)
     few = {"task": unequal((3, 4, 9, 1, 4, 5), model=Seeing()), "dtype": "float32", "epochs": 1, "time": 2.0}
-    alone, *together = (run(name, e, **few) for e in ("inline", "batched", "batched"))
+    trials = TrialCache()
+    alone, *together = (run(name, e, trials, **few) for e in ("inline", "batched", "batched"))
+    assert len(trials.choices) == 1
     for found in together:  # the second knows of the first's choice
         alike(alone, found, within=1e-5)
         assert f"all who wait in a stack, convolutions by {whose}" in found.trained
@@ -118,13 +125,12 @@ def test_whose_convolutions_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a processor ours, where channels are few and numba is there; timing decides, which is left out here."""
     seen: list[Any] = []
 
-    def tried(_: Together, trainers: Any, *__: Any) -> tuple[Way, float]:
+    def timed(_: AutoExecutor, trainers: Any, *__: Any) -> Choice:
         seen.append(set(trainers))
-        return Way(1, None), 1.0
+        return Choice(BatchConfig(1, None), 1.0)
 
-    monkeypatch.setattr(Together, "_tried", tried)
+    monkeypatch.setattr(AutoExecutor, "_timed", timed)
     for numba, dtype in (("1", "float32"), ("1", "float64"), ("0", "float32")):
-        monkeypatch.setattr("tarry.executors.auto._FOUND", {})
         with monkeypatch.context() as m:
             m.setattr("tarry.executors.auto.numba", lambda _, here=numba: object() if here == "1" else None)
             run("fedasync", "batched", task=unequal(model=Seeing()), dtype=dtype)
@@ -142,13 +148,12 @@ def test_own_convolutions_that_disagree_are_not_taken(own_conv: None, monkeypatc
     alike(alone, found, within=1e-5)
     assert "Triton" not in found.trained
     # what an earlier run found is not said of one whose kernels are refused
-    monkeypatch.setattr("tarry.executors.auto._FOUND", {})
     monkeypatch.setattr(triton_kernels, "correlate", right)
-    assert "Triton" in run("fedavg", "batched", **few).trained
+    trials = TrialCache()
+    assert "Triton" in run("fedavg", "batched", trials, **few).trained
     monkeypatch.setattr(triton_kernels, "correlate", lambda *args: 1.1 * right(*args))
-    assert "Triton" not in run("fedavg", "batched", **few).trained
+    assert "Triton" not in run("fedavg", "batched", trials, **few).trained
     # wrong for stacks of more than the two that are tried first
-    monkeypatch.setattr("tarry.executors.auto._FOUND", {})
     monkeypatch.setattr(triton_kernels, "correlate", lambda x, *args: (1.1 if len(x) > 2 else 1.0) * right(x, *args))
     found = run("fedavg", "batched", **few)
     alike(alone, found, within=0.0)
@@ -244,9 +249,8 @@ def compiler(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         return run
 
     monkeypatch.setattr(torch, "compile", made)
-    monkeypatch.setattr("tarry.executors.auto._FOUND", {})
-    monkeypatch.setattr(Together, "_tried", lambda *_: (Way(1, None), 7.0))
-    monkeypatch.setattr("tarry.executors.auto._seconds", lambda work, what: work(what) and 1.0)
+    monkeypatch.setattr(AutoExecutor, "_timed", lambda *_: Choice(BatchConfig(1, None), 7.0))
+    monkeypatch.setattr("tarry.executors.auto.seconds", lambda work, what: work(what) and 1.0)
     return given
 
 
@@ -261,7 +265,7 @@ def test_compiled_steps_are_few_and_come_to_the_same(name: str, compiler: list[A
 
 def test_what_is_slower_compiled_is_not(compiler: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     slow = iter([1.0] * 3 + [2.0] * 3)
-    monkeypatch.setattr("tarry.executors.auto._seconds", lambda *_: next(slow))
+    monkeypatch.setattr("tarry.executors.auto.seconds", lambda *_: next(slow))
     plain, asked = run("fedasync", "batched"), run("fedasync", "batched", compile=True)
     assert plain.weights_sha256 == asked.weights_sha256
     assert "not compiled, which would be 0.5 times as fast): a step is 7.0 times" in asked.trained
@@ -275,8 +279,7 @@ def test_what_cannot_be_compiled_is_stacked_all_the_same(monkeypatch: pytest.Mon
         return run
 
     monkeypatch.setattr(torch, "compile", fails)
-    monkeypatch.setattr("tarry.executors.auto._FOUND", {})
-    monkeypatch.setattr(Together, "_tried", lambda *_: (Way(1, None), 7.0))
+    monkeypatch.setattr(AutoExecutor, "_timed", lambda *_: Choice(BatchConfig(1, None), 7.0))
     plain, asked = run("fedasync", "batched"), run("fedasync", "batched", compile=True)
     assert plain.weights_sha256 == asked.weights_sha256
     assert "not compiled: --compile: torch cannot compile its step (RuntimeError: no compiler)" in asked.trained
@@ -285,14 +288,14 @@ def test_what_cannot_be_compiled_is_stacked_all_the_same(monkeypatch: pytest.Mon
 def test_what_cannot_be_compiled_on_the_way_goes_on_as_it_was_traced(
     compiler: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain, inner = run("fedasync", "batched"), Trainer.train
+    plain, inner = run("fedasync", "batched"), BatchedTrainer.train
 
-    def train(self: Trainer, jobs: Any) -> Any:
+    def train(self: BatchedTrainer, jobs: Any) -> Any:
         if self.compiled and self._work.steps is None:  # no trial
             raise NotStackable("--compile: too many kinds")
         return inner(self, jobs)
 
-    monkeypatch.setattr(Trainer, "train", train)
+    monkeypatch.setattr(BatchedTrainer, "train", train)
     asked = run("fedasync", "batched", compile=True)
     assert plain.weights_sha256 == asked.weights_sha256
     assert "no longer compiled: --compile: too many kinds)" in asked.trained
@@ -419,19 +422,18 @@ def test_an_array_in_a_context_is_no_constant_of_a_trace() -> None:
 
 
 def test_where_memory_runs_out_stacks_are_halved(monkeypatch: pytest.MonkeyPatch) -> None:
-    inner, sizes = Trainer.train, list[Any]()
+    inner, sizes = BatchedTrainer.train, list[Any]()
 
-    def train(self: Trainer, jobs: Any) -> Any:
+    def train(self: BatchedTrainer, jobs: Any) -> Any:
         if self._work.steps is None:  # no trial
             sizes.append(self.size)
             if self.size is None or self.size > 1:
                 raise torch.OutOfMemoryError("CUDA out of memory")
         return inner(self, jobs)
 
-    monkeypatch.setattr(Trainer, "train", train)
-    monkeypatch.setattr(Together, "_ways", lambda *_, own_conv: [Way(1, None)])
-    monkeypatch.setattr("tarry.executors.auto._FOUND", {})
-    monkeypatch.setattr("tarry.executors.auto.proven", lambda *_, **__: True)
+    monkeypatch.setattr(BatchedTrainer, "train", train)
+    monkeypatch.setattr(AutoExecutor, "_ways", lambda *_, own_conv: [BatchConfig(1, None)])
+    monkeypatch.setattr("tarry.executors.auto.check_equivalence", lambda *_, **__: True)
     alike(run("fedasync", "inline"), run("fedasync", "batched"))
     assert sizes[:3] == [None, 3, 1]
     assert set(sizes[2:]) == {1}
@@ -443,15 +445,15 @@ def test_too_little_memory_is_not_taken_for_what_cannot_be_stacked() -> None:
 
     with pytest.raises(torch.OutOfMemoryError):
         traced(much, [torch.ones(1)])
-    with pytest.raises(torch.OutOfMemoryError), no_loops():
+    with pytest.raises(torch.OutOfMemoryError), forbid_vmap_fallback():
         much()
 
 
 def test_where_there_is_no_memory_for_one_clients_train_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    def train(self: Trainer, jobs: Any) -> Any:
+    def train(self: BatchedTrainer, jobs: Any) -> Any:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(Trainer, "train", train)
+    monkeypatch.setattr(BatchedTrainer, "train", train)
     found = run("fedasync", "batched")
     alike(run("fedasync", "inline"), found, within=0.0)
     assert found.trained == "clients are not trained together: the device has not the memory for it"
@@ -460,10 +462,10 @@ def test_where_there_is_no_memory_for_one_clients_train_alone(monkeypatch: pytes
 def test_rounding_is_told_from_another_result_by_what_a_change_in_the_last_digits_does(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tarry.executors.auto._ALIKE", {torch.float32: 0.0, torch.float64: 0.0})
+    monkeypatch.setattr("tarry.executors.batched.equivalence._LIMITS", {torch.float32: 0.0, torch.float64: 0.0})
     sizes = (6, 7, 9, 10, 11, 15)
     assert run("fedasync", "batched", task=unequal(sizes)).trained.startswith("clients are trained together")
-    monkeypatch.setattr(Trainer, "means", lambda _: True)  # not by asking the loss itself
+    monkeypatch.setattr(BatchedTrainer, "loss_is_mean", lambda _: True)  # not by asking the loss itself
     other = run("fedasync", "batched", task=replace(unequal(sizes), loss=total), lr=0.02)
     assert "differs by" in other.trained
 

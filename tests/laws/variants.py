@@ -12,8 +12,10 @@ import pytest
 import tarry
 from tarry.config.spec import Spec
 from tarry.core.method import Method
+from tarry.core.parts import SEND_GLOBAL
 from tarry.record.result import sha256
-from tarry.runs.build import Plan, plan
+from tarry.runs.build import BuiltRun, build_run
+from tarry.runs.simulation import Simulation
 
 Choice = dict[str, Any]
 
@@ -86,7 +88,7 @@ def built(choice: Choice) -> Method:
 
 def has_starts_of_its_own(choice: Choice) -> bool:
     """Whether the method replies to a client with a start made when its update came; local-only offers it later."""
-    return choice["name"] != "local-only" and built(choice).reply.apply is not Method("plain").reply.apply
+    return choice["name"] != "local-only" and built(choice).reply is not SEND_GLOBAL
 
 
 #: six clients, four at a time, several arriving at one instant; some visits fail; two clients come and go
@@ -113,17 +115,17 @@ def row(e: tarry.Event) -> Row:
     return tuple(value for field, value in e._asdict().items() if field != "weights")
 
 
-def simulate(made: Plan, *listeners: Callable[[tarry.Event], None]) -> Any:
+def simulate(made: BuiltRun, *listeners: Callable[[tarry.Event], None]) -> Any:
     """Run a plan to its end; the simulator, to look into."""
-    executor = made.executor()
-    sim = made.simulator(executor, list(listeners))
+    executor = Simulation(made).executor()
+    sim = Simulation(made).simulator(executor, list(listeners))
     sim.run()
     executor.close()
     return sim
 
 
-def planned(choice: Choice | Method, **settings: Any) -> Plan:
-    return plan(Spec.of({"method": choice, **settings}))
+def planned(choice: Choice | Method, **settings: Any) -> BuiltRun:
+    return build_run(Spec.of({"method": choice, **settings}))
 
 
 @cache

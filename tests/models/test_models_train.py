@@ -11,10 +11,10 @@ import tarry
 from tarry import Layout
 from tarry.core.local_rule import LocalRule
 from tarry.core.optim import optimiser
-from tarry.core.tickets import Job, Trained
-from tarry.executors.batched.trainer import Trainer
-from tarry.training.flat_model import Bound, build_module
-from tarry.training.visit import Work, train
+from tarry.core.tickets import LocalResult, VisitJob
+from tarry.executors.batched.trainer import BatchedTrainer
+from tarry.training.flat_model import FlatModel, build_module
+from tarry.training.visit import LocalWork, train
 
 from .small import CASES, NORMED, Case, label, slim
 
@@ -22,21 +22,21 @@ pytestmark = pytest.mark.usefixtures("slim")
 __all__ = ["slim"]
 
 
-def bound(case: Case, sizes: tuple[int, ...], **more: Any) -> Bound:
+def bound(case: Case, sizes: tuple[int, ...], **more: Any) -> FlatModel:
     task, how = case.task(sizes, **more), optimiser("sgd", lr=0.05)
     module = build_module(task, seed=3, dtype=torch.float64)
-    return Bound(module, Layout.of(module, task.clients[0][0]), task, how)
+    return FlatModel(module, Layout.of(module, task.clients[0][0]), task, how)
 
 
-def far(a: Trained, b: Trained) -> float:
+def far(a: LocalResult, b: LocalResult) -> float:
     return ((a.delta - b.delta).norm() / a.delta.norm()).item()
 
 
-def stacks_as_alone(b: Bound) -> None:
-    work, rule, sent = Work(optimiser("sgd", lr=0.05), epochs=None, steps=3, batch=4), LocalRule(), b.flat.clone()
-    jobs = [Job(i, i, 0, sent) for i in range(3)]
+def stacks_as_alone(b: FlatModel) -> None:
+    work, rule, sent = LocalWork(optimiser("sgd", lr=0.05), epochs=None, steps=3, batch=4), LocalRule(), b.flat.clone()
+    jobs = [VisitJob(i, i, 0, sent) for i in range(3)]
     alone = [train(j, b, rule=rule, work=work, seed=1) for j in jobs]
-    together = Trainer(b, rule=rule, work=work, seed=1, size=3).train(jobs)
+    together = BatchedTrainer(b, rule=rule, work=work, seed=1, size=3).train(jobs)
     assert all(a.delta.norm() > 0 for a in alone)
     assert max(map(far, alone, together)) < 1e-9
 
@@ -80,10 +80,10 @@ def test_statistics_of_batches_travel_and_are_averaged(case: Case) -> None:
     assert layout.stats
     assert result.weights is not None
     assert result.weights.numel() == layout.size
-    b = Bound(module, layout, task, optimiser("sgd", lr=0.05))
+    b = FlatModel(module, layout, task, optimiser("sgd", lr=0.05))
     first = b.flat.clone()
-    work = Work(optimiser("sgd", lr=0.05), epochs=None, steps=2, batch=3)
-    own = [train(Job(i, i, 0, first), b, rule=LocalRule(), work=work, seed=1) for i in range(2)]
+    work = LocalWork(optimiser("sgd", lr=0.05), epochs=None, steps=2, batch=3)
+    own = [train(VisitJob(i, i, 0, first), b, rule=LocalRule(), work=work, seed=1) for i in range(2)]
     mean = first + (own[0].delta + own[1].delta) / 2
     torch.testing.assert_close(result.weights, mean, rtol=1e-9, atol=1e-12)
     moved = (result.weights - first)[layout.n_params :]

@@ -38,8 +38,8 @@ def test_a_simulator_reaches_the_weights_of_the_federation(method, tmp_path):
     events = []
     told = replay(tmp_path / "out", callbacks=(events.append,))
     assert told.apart is None
-    assert told.weights_sha256 == sha256(d.course.server.answer)
-    assert told.updates == d.course.updates == 16
+    assert told.weights_sha256 == sha256(d.engine.server.answer)
+    assert told.updates == d.engine.updates == 16
     rows = [r for r in read_rows(tmp_path / "out" / "events.jsonl") if r["kind"] != "evaluate"]
     again = [e for e in events if e.kind != "evaluate"]
     assert [(r["kind"], r["time"], r.get("client", -1), r["version"]) for r in rows] == [
@@ -71,24 +71,24 @@ def test_comings_goings_losses_and_deadlines_are_replayed(tmp_path):
     assert {"join", "leave", "lost", "arrival", "hand_out"} <= kinds
     told = replay(tmp_path / "out")
     assert told.apart is None
-    assert told.weights_sha256 == sha256(d.course.server.answer)
+    assert told.weights_sha256 == sha256(d.engine.server.answer)
 
 
 def test_two_tickets_a_client_are_replayed(tmp_path):
     made = small_plan(method="fedasync", updates=20)
     grid = FakeGrid(Clock(), nodes(made, tmp_path / "homes"))
     d = driver(made, grid, tmp_path / "out")
-    assert d.course.per_client == 2
+    assert d.engine.max_tickets == 2
     most = 0
     while not d.ended:
         d.tick()
-        most = max(most, *d.course.load.values()) if d.course.load else most
+        most = max(most, *d.engine.tickets_held)
         grid.clock.sleep(0.1)
     d.close()
     assert most == 2
     first = [e["client"] for e in read_rows(tmp_path / "out" / "events.jsonl") if e["kind"] == "hand_out"][:8]
     assert sorted(first) == [0, 0, 1, 1, 2, 2, 3, 3], "at once"
-    assert replay(tmp_path / "out").weights_sha256 == sha256(d.course.server.answer)
+    assert replay(tmp_path / "out").weights_sha256 == sha256(d.engine.server.answer)
 
 
 def test_the_first_update_that_differs_is_named(tmp_path):
@@ -111,9 +111,9 @@ def test_a_record_that_has_not_ended_is_replayed_to_its_last_whole_instant(tmp_p
         d.tick()
         grid.clock.sleep(0.1)
     d.close()
-    weights = sha256(d.course.server.answer)
+    weights = sha256(d.engine.server.answer)
     with open(tmp_path / "out" / "journal.jsonl", "a") as f:
-        f.write(json.dumps({"op": "lost", "t": 1e6, "number": min(d.course.server.tickets), "bytes": 0, "why": "x"}))
+        f.write(json.dumps({"op": "lost", "t": 1e6, "number": min(d.engine.server.tickets), "bytes": 0, "why": "x"}))
         f.write("\n")
     assert replay(tmp_path / "out").weights_sha256 == weights
     assert Record.read(Path(tmp_path / "out")).ended == ""

@@ -14,16 +14,18 @@ from torch.nn.functional import cross_entropy, kl_div
 
 import tarry
 from tarry.core.layout import Layout
-from tarry.core.method import Method, Now, Part, stateless
+from tarry.core.method import Method, Now
 from tarry.core.optim import optimiser
+from tarry.core.parts import Aggregate, MixStep, stateless
 from tarry.core.task import Task
 from tarry.core.tickets import Offer, Ticket, Update
 from tarry.parts.aggregate import buffer
-from tarry.parts.distil import Distillation, clipped, distilled, echoing
+from tarry.parts.distil import Distillation, clip_norm, distill, with_distillation
 from tarry.parts.manifold import line
+from tarry.parts.staleness import constant
 from tarry.parts.step import add
-from tarry.training.flat_model import Bound
-from tarry.training.server_model import ModelLab
+from tarry.training.flat_model import FlatModel
+from tarry.training.server_model import FlatServerModel
 
 F64 = torch.float64
 HOW = Distillation(lr=0.01, q=3, batch=4, clip=0.5)
@@ -53,8 +55,8 @@ class Bench:
                 stat += 0.3 if "mean" in name else 0.5
         self.layout = Layout.of(self.module)
         task = Task("bench", lambda: self.module, cross_entropy, unlabelled=drawn(n, 3, seed=2))
-        bound = Bound(copy.deepcopy(self.module), self.layout, task, optimiser(lr=1.0))
-        self.lab = ModelLab(bound)
+        bound = FlatModel(copy.deepcopy(self.module), self.layout, task, optimiser(lr=1.0))
+        self.lab = FlatServerModel(bound)
         self.weights = self.layout.read(self.module, F64)
 
     def now(self, **changes: Any) -> Now:
@@ -108,7 +110,7 @@ def test_a_distillation_is_that_of_torchs_own_adam_and_losses(
     bench = Bench(make)
     y = bench.says(bench.update(0, 1.0).local)
     how = replace(HOW, alpha="dynamic" if alpha is None else alpha)
-    got = distilled(bench.weights, y, bench.now(), how)
+    got = distill(bench.weights, y, bench.now(), how)
     expected = by_torch(bench, bench.weights, y, lr=0.01, q=3, alpha=alpha, clip=0.5)
     torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-11)
     assert not torch.allclose(got, bench.weights, rtol=1e-3)
@@ -118,10 +120,10 @@ def test_a_distillation_is_that_of_torchs_own_adam_and_losses(
 
 def test_a_gradient_longer_than_the_clip_is_rescaled_and_others_are_left_alone() -> None:
     g = torch.tensor([3.0, 4.0])
-    assert clipped(g, 2.5).tolist() == [1.5, 2.0]
-    assert torch.equal(clipped(g, 5.0), g)
-    assert torch.equal(clipped(g, None), g)
-    assert clipped(torch.zeros(2), 1.0).tolist() == [0.0, 0.0]
+    assert clip_norm(g, 2.5).tolist() == [1.5, 2.0]
+    assert torch.equal(clip_norm(g, 5.0), g)
+    assert torch.equal(clip_norm(g, None), g)
+    assert clip_norm(torch.zeros(2), 1.0).tolist() == [0.0, 0.0]
 
 
 def receive(method: Method, bench: Bench, state: dict[str, Any], update: Update, **now: Any) -> Tensor | None:
@@ -141,7 +143,7 @@ def begun(method: Method, bench: Bench) -> dict[str, Any]:
 
 def test_the_teacher_is_the_mean_over_clients_of_their_latest_models_logits() -> None:
     bench = Bench(normed)
-    method = echoing(Method("m", aggregate=buffer(3), step=add(0.5)), HOW)
+    method = with_distillation(Method("m", aggregate=buffer(3), step=add(0.5)), HOW)
     state, old = begun(method, bench), bench.weights + 0.3
     updates = [bench.update(0), bench.update(1, sent=old), bench.update(0, 0.2)]
     for u in updates[:2]:
@@ -150,55 +152,55 @@ def test_the_teacher_is_the_mean_over_clients_of_their_latest_models_logits() ->
     assert new is not None
     y = (bench.says(updates[2].local) + bench.says(old + updates[1].delta)) / 2
     x = bench.weights + 0.5 * sum(bench.now().moved(u) for u in updates) / 3
-    torch.testing.assert_close(new, distilled(x, y, bench.now(), HOW), rtol=1e-9, atol=1e-11)
+    torch.testing.assert_close(new, distill(x, y, bench.now(), HOW), rtol=1e-9, atol=1e-11)
 
 
 def test_models_are_asked_as_they_came_before_any_correction() -> None:
     bench = Bench(plain)
-    moved = stateless(lambda u, now: u.but(delta=-5 * u.delta, ticket=u.ticket._replace(sent=now.weights)))
-    method = echoing(Method("m", correct=moved), HOW)
+    moved = stateless(lambda u, now: u.replace(delta=-5 * u.delta, ticket=u.ticket._replace(sent=now.weights)))
+    method = with_distillation(Method("m", correct=moved), HOW)
     update, state = bench.update(0, sent=bench.weights - 1.0), begun(method, bench)
     receive(method, bench, state, update)
-    torch.testing.assert_close(state["aggregate"]["logits"][0], bench.says(update.local))
+    torch.testing.assert_close(state["aggregate"].logits[0], bench.says(update.local))
 
 
 def test_a_correct_part_that_makes_extras_of_its_own_loses_no_logits() -> None:
     bench, seen = Bench(plain), list[set[str]]()
-    mine = stateless(lambda update, now: update.but(extras={"mine": now.weights}))
+    mine = stateless(lambda update, now: update.replace(extras={"mine": now.weights}))
 
     def look(update: Update | None, now: Now) -> Update | None:
         assert update is not None
         seen.append(set(update.extras))
         return update
 
-    method = echoing(Method("m", correct=mine, aggregate=stateless(look)), HOW)
+    method = with_distillation(Method("m", correct=mine, aggregate=stateless(look)), HOW)
     state = begun(method, bench)
     receive(method, bench, state, bench.update(2))
-    assert list(state["aggregate"]["logits"]) == [2]
+    assert list(state["aggregate"].logits) == [2]
     assert seen == [{"mine"}], "the method's own parts do not see them"
 
 
 def test_logits_that_are_not_finite_are_not_stored_and_older_ones_stay() -> None:
-    bench, method = Bench(plain), echoing(Method("m", aggregate=buffer(4)), HOW)
+    bench, method = Bench(plain), with_distillation(Method("m", aggregate=buffer(4)), HOW)
     state, good = begun(method, bench), bench.update(0)
-    wild = good.but(delta=torch.full_like(good.delta, 1e308))
-    for u in (good, wild, wild.but(ticket=good.ticket._replace(client=1))):
+    wild = good.replace(delta=torch.full_like(good.delta, 1e308))
+    for u in (good, wild, wild.replace(ticket=good.ticket._replace(client=1))):
         receive(method, bench, state, u)
-    assert list(state["aggregate"]["logits"]) == [0]
-    torch.testing.assert_close(state["aggregate"]["logits"][0], bench.says(good.local))
+    assert list(state["aggregate"].logits) == [0]
+    torch.testing.assert_close(state["aggregate"].logits[0], bench.says(good.local))
 
 
 def test_while_nobody_can_teach_the_step_is_the_methods_own() -> None:
     bench = Bench(plain)
-    method = echoing(Method("m"), HOW)
+    method = with_distillation(Method("m"), HOW)
     update = bench.update(0)
-    wild = update.but(delta=torch.full_like(update.delta, 1e308))
+    wild = update.replace(delta=torch.full_like(update.delta, 1e308))
     new = receive(method, bench, begun(method, bench), wild)
     assert new is not None
     assert torch.equal(new, bench.weights + wild.delta)
 
 
-def epochs() -> Part[Update | None, Update | None]:
+def epochs() -> Aggregate:
     """Waits for the end of an instant; offers what it holds."""
 
     def apply(update: Update | None, state: dict[str, Any], now: Now) -> tuple[None, dict[str, Any]]:
@@ -210,29 +212,29 @@ def epochs() -> Part[Update | None, Update | None]:
     def offer(client: int, state: dict[str, Any], now: Now) -> Offer:
         return Offer({"client": torch.tensor(client), "held": torch.tensor(state["held"] is not None)})
 
-    return Part(apply, lambda _: {"held": None}, offer, settle, sends=frozenset({"client"}))
+    return Aggregate(apply, lambda _: {"held": None}, offer, on_instant_end=settle, payload_keys=frozenset({"client"}))
 
 
 def test_a_server_that_works_in_epochs_settles_with_the_teacher_and_offers_as_before() -> None:
     bench, update = Bench(plain), Bench(plain).update(1)
-    method = echoing(Method("m", aggregate=epochs()), HOW)
-    assert method.aggregate.settle is not None
+    method = with_distillation(Method("m", aggregate=epochs()), HOW)
+    assert method.aggregate.on_instant_end is not None
     assert method.aggregate.offer is not None
-    assert method.aggregate.sends == {"client"}
+    assert method.aggregate.payload_keys == {"client"}
     state = begun(method, bench)
     assert receive(method, bench, state, update) is None
     offer = method.aggregate.offer(2, state["aggregate"], bench.now())
     assert offer is not None
     assert {k: v.item() for k, v in offer.payload.items()} == {"client": 2, "held": True}
-    pooled, after = method.aggregate.settle(state["aggregate"], bench.now())
+    pooled, after = method.aggregate.on_instant_end(state["aggregate"], bench.now())
     assert pooled is not None
     new, _ = method.step(pooled, state["step"], bench.now())
-    expected = distilled(bench.weights + update.delta, bench.says(update.local), bench.now(), HOW)
+    expected = distill(bench.weights + update.delta, bench.says(update.local), bench.now(), HOW)
     torch.testing.assert_close(new, expected)
-    assert after["inner"] == {"held": None}
-    assert list(after["logits"]) == [1]
-    assert echoing(Method("m"), HOW).aggregate.settle is None
-    assert echoing(Method("m"), HOW).aggregate.offer is None
+    assert after.inner == {"held": None}
+    assert list(after.logits) == [1]
+    assert with_distillation(Method("m"), HOW).aggregate.on_instant_end is None
+    assert with_distillation(Method("m"), HOW).aggregate.offer is None
 
 
 def test_a_method_answers_from_its_own_states() -> None:
@@ -243,33 +245,33 @@ def test_a_method_answers_from_its_own_states() -> None:
         seen.append(states)
         return 2 * weights
 
-    method = echoing(Method("m", aggregate=buffer(2), answer=answer), HOW)
+    method = with_distillation(Method("m", aggregate=buffer(2), answer=answer), HOW)
     assert method.answer is not None
     assert torch.equal(method.answer(bench.weights, begun(method, bench)), 2 * bench.weights)
     assert set(seen[0]) == {"correct", "aggregate", "step"}
-    assert set(seen[0]["aggregate"]) == set(buffer(2).init(bench.weights))
+    assert set(seen[0]["aggregate"].dump()) == set(buffer(2).init(bench.weights).dump())
 
 
 def test_a_step_along_another_geodesic_is_still_followed_by_the_distillation() -> None:
     bench, update = Bench(plain), Bench(plain).update(0)
-    method = echoing(Method("m", step=add(0.5)), HOW)
-    assert method.step.along is not None
-    bent = replace(method, step=method.step.along(lambda start, end, t, u: line(start, end, t, u) + 0.25))
+    method = with_distillation(Method("m", step=add(0.5)), HOW)
+    assert method.step.with_geodesic is not None
+    bent = replace(method, step=method.step.with_geodesic(lambda start, end, t, u: line(start, end, t, u) + 0.25))
     new = receive(bent, bench, begun(bent, bench), update)
     assert new is not None
     x = bench.weights + 0.5 * update.delta + 0.25
-    torch.testing.assert_close(new, distilled(x, bench.says(update.local), bench.now(), HOW))
-    assert echoing(Method("m"), HOW).step.along is None
+    torch.testing.assert_close(new, distill(x, bench.says(update.local), bench.now(), HOW))
+    assert with_distillation(Method("m"), HOW).step.with_geodesic is None
 
 
 def test_a_step_with_a_distillation_after_it_no_longer_goes_by_its_formula() -> None:
-    step = replace(add(0.5), formula=("add", 0.5))
-    assert echoing(Method("m", step=step), HOW).step.formula is None
+    step = replace(add(0.5), formula=MixStep(0.5, constant()))
+    assert with_distillation(Method("m", step=step), HOW).step.formula is None
 
 
 def test_no_steps_is_the_method_itself() -> None:
     method = Method("m")
-    assert echoing(method, replace(HOW, q=0)) is method
+    assert with_distillation(method, replace(HOW, q=0)) is method
 
 
 def test_a_lab_asks_models_as_in_use_and_keeps_nothing() -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from tarry.core.layout import Block, Kind, Layout
 from tarry.core.method import Geodesic, Now
 from tarry.core.tickets import Ticket, Update
-from tarry.parts.endpoint import corrected, orthogonal, shifted
+from tarry.parts.endpoint import delay_correction, orthogonal, shifted
 from tarry.parts.manifold import CONTROL, bezier, line, manifolds, printed, rotated, travel
 from tarry.parts.staleness import constant
 from tarry.parts.step import add, mix
@@ -166,19 +166,19 @@ def test_a_delay_correction_turns_the_control_point_with_the_displacement() -> N
     """Eq. 17. orthograd: δ·G = −1, ‖G‖² = 2, so δ̂ = x + (−x + y)/2 = (x + y)/2: an eighth of a turn."""
     x, y, z = torch.eye(3, dtype=torch.float64)
     update, now = late(y + 3 * z)
-    turned, _ = corrected(orthogonal(0.0, 0.0))(update, None, now)
+    turned, _ = delay_correction(orthogonal(0.0, 0.0))(update, None, now)
     torch.testing.assert_close(turned.delta, (x + y) / 2)
     torch.testing.assert_close(turned.extras[CONTROL], cos(pi / 4) * (y - x) + 3 * z)
-    kept, _ = corrected(shifted(0.0))(update, None, now)
+    kept, _ = delay_correction(shifted(0.0))(update, None, now)
     assert torch.equal(kept.extras[CONTROL], update.extras[CONTROL]), "where displacement is trusted, R is the identity"
-    plain, _ = corrected(orthogonal(0.0, 0.0))(late(None)[0], None, now)
+    plain, _ = delay_correction(orthogonal(0.0, 0.0))(late(None)[0], None, now)
     assert CONTROL not in plain.extras
 
 
 def test_trusting_position_by_correction_or_by_mixing_travels_the_same_curve() -> None:
     """fedasync's correction then a step along the curve, or a mixing step that turns the control point itself."""
     update, now = late(torch.tensor([0.3, -0.2, 0.5], dtype=torch.float64))
-    moved, _ = corrected(shifted(1.0))(update, None, now)
+    moved, _ = delay_correction(shifted(1.0))(update, None, now)
     one, _ = add(0.4, along=bezier)(moved, None, now)
     other, _ = mix(0.4, constant(), along=bezier)(update, None, now)
     torch.testing.assert_close(one, other, rtol=1e-13, atol=1e-14)

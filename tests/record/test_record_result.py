@@ -116,6 +116,7 @@ def test_a_folder_holds_what_its_page_promises(folder):
         "spec.toml",
         "events.jsonl",
         "arrivals.csv",
+        "meta.json",
         "model.safetensors",
         "result.json",
     }
@@ -162,6 +163,7 @@ def test_a_result_reads_back_as_it_was_written(folder):
     assert result.out == folder
     assert result.to_json() == (folder / "result.json").read_text()
     assert all(isinstance(p, tuple) for p in result.curve)
+    assert Result.read(str(folder)) == result
 
 
 def test_the_recorded_visits_replay_to_the_same_weights(folder):

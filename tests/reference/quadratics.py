@@ -57,12 +57,13 @@ def globals_of(method: Any, task: tarry.Task, **setup: Any) -> list[Vec]:
 def memories(method: Any, task: tarry.Task, look: Any, **setup: Any) -> Any:
     """Run to the end, and `look` at the simulator whenever the server has closed a round."""
     from tarry.config.spec import Spec
-    from tarry.runs.build import plan
+    from tarry.runs.build import build_run
+    from tarry.runs.simulation import Simulation
 
     plain: dict[str, Any] = {"dtype": "float64", "batch": "all", "delay": [1.0] * len(task.clients)}
-    made = plan(Spec.of({"method": method, "task": task, **plain, **setup}))
-    executor = made.executor()
-    sim = made.simulator(executor, [])
+    made = build_run(Spec.of({"method": method, "task": task, **plain, **setup}))
+    executor = Simulation(made).executor()
+    sim = Simulation(made).simulator(executor, [])
     closed = [0]
 
     def between() -> None:

@@ -18,11 +18,11 @@ from tarry.core.layout import Block, Kind, Layout
 from tarry.core.local_rule import Brief, LocalRule
 from tarry.core.method import Now
 from tarry.core.optim import optimiser
-from tarry.core.tickets import Job, Offer, Ticket, Trained, Update
+from tarry.core.tickets import LocalResult, Offer, Ticket, Update, VisitJob
 from tarry.parts.curve import CurveLearning
 from tarry.parts.manifold import line
-from tarry.training.flat_model import Bound
-from tarry.training.visit import Work, train
+from tarry.training.flat_model import FlatModel
+from tarry.training.visit import LocalWork, train
 
 from .asynccurve import lorentz_gradient, lorentz_term
 from .problem import Problem
@@ -68,13 +68,13 @@ def lorentz_gradient_in_double(w: Tensor, start: Tensor) -> Tensor:
     return torch.exp(gap) * (x - y - (a - b) / a * x)
 
 
-def visit(made: CurveLearning, *, seed: int = 0) -> Trained:
+def visit(made: CurveLearning, *, seed: int = 0) -> LocalResult:
     """One client's visit of three epochs of three batches."""
     problem, unused = Problem.draw(seed, p=3, h=3, sizes=[6]), optimiser("sgd", lr=1.0)
     task = problem.task()
     assert isinstance(task.model, torch.nn.Module)
-    bound, work = Bound(task.model, Layout.of(task.model), task, unused), Work(unused, epochs=3, batch=2)
-    return train(Job(0, 0, 0, torch.from_numpy(problem.w0)), bound, rule=made, work=work, seed=0)
+    bound, work = FlatModel(task.model, Layout.of(task.model), task, unused), LocalWork(unused, epochs=3, batch=2)
+    return train(VisitJob(0, 0, 0, torch.from_numpy(problem.w0)), bound, rule=made, work=work, seed=0)
 
 
 def test_a_control_point_is_orthogonal_to_the_line_unless_gamma_lets_it_be() -> None:
@@ -111,7 +111,7 @@ def test_the_initial_moments_are_the_last_global_step_shared_out_over_an_epochs_
 def test_every_client_is_sent_the_last_global_step_once_there_is_one() -> None:
     problem = Problem.draw(4, p=3, h=2, sizes=[6, 5])
     method = tarry.methods.build("asynccurve")
-    assert method.step.sends == {"shift"}
+    assert method.step.payload_keys == {"shift"}
     state = method.step.init(torch.from_numpy(problem.w0))
     assert method.step.offer is not None
     assert method.step.offer(0, state, None) is None  # type: ignore[arg-type]
@@ -149,15 +149,15 @@ def test_an_update_of_several_clients_is_not_penalised() -> None:
 
 
 def test_the_step_may_travel_another_way() -> None:
-    along = tarry.methods.build("asynccurve", {"penalty": False, "low": 1.0}).step.along
-    assert along is not None
-    step, w = along(line), torch.zeros(2)
+    with_geodesic = tarry.methods.build("asynccurve", {"penalty": False, "low": 1.0}).step.with_geodesic
+    assert with_geodesic is not None
+    step, w = with_geodesic(line), torch.zeros(2)
     update = Update(Ticket(0, 0, 0, 0, 0.0, w, w), torch.ones(2), 1, 1, 0, extras={"control": torch.ones(2)})
     new, state = step(update, step.init(w), at(0, w))
     assert new.tolist() == pytest.approx([0.4, 0.4])
     assert step.offer is not None
-    assert step.offer(0, state, at(1, new)) == Offer({"shift": state["shift"]})
-    assert state["shift"].tolist() == pytest.approx([-0.4, -0.4])
+    assert step.offer(0, state, at(1, new)) == Offer({"shift": state.shift})
+    assert state.shift.tolist() == pytest.approx([-0.4, -0.4])
 
 
 def normed_task() -> tarry.Task:
@@ -177,8 +177,8 @@ def test_running_statistics_move_once_a_batch_with_the_endpoint(solver: str) -> 
     layout = Layout.of(task.model)
     sent = layout.read(task.model, torch.float32)
     for made in (LocalRule(), rule(solver=solver, lr=1e-300, control_lr=1e-300)):
-        bound = Bound(copy.deepcopy(task.model), layout, task, unmoved)
-        out = train(Job(0, 1, 0, sent), bound, rule=made, work=Work(unmoved, epochs=2, batch=4), seed=3)
+        bound = FlatModel(copy.deepcopy(task.model), layout, task, unmoved)
+        out = train(VisitJob(0, 1, 0, sent), bound, rule=made, work=LocalWork(unmoved, epochs=2, batch=4), seed=3)
         stats.append(out.delta[layout.n_params :])
     assert stats[0].norm() > 0.1
     torch.testing.assert_close(stats[1], stats[0], rtol=1e-6, atol=1e-7)

@@ -18,7 +18,7 @@ from tarry import Now, Update, stateless
 from tarry.core.errors import BadInput
 from tarry.core.layout import Layout
 from tarry.core.server import Server
-from tarry.core.tickets import Trained
+from tarry.core.tickets import LocalResult
 
 from .ca2fl import CA2FL
 from .match import Case, cases, check, events_of, few
@@ -52,7 +52,7 @@ def server(n: int, **params: Any) -> Server:
 def visit(at: Server, client: int, *delta: float) -> list[float]:
     """The global after one visit."""
     ticket = at.hand_out(client, 0.0)
-    at.receive(ticket.number, Trained(torch.tensor(delta, dtype=torch.float64), 1, 1, 0.5), 1.0)
+    at.receive(ticket.number, LocalResult(torch.tensor(delta, dtype=torch.float64), 1, 1, 0.5), 1.0)
     numbers: list[float] = at.weights.tolist()
     return numbers
 
@@ -127,7 +127,7 @@ def test_a_correction_of_late_updates_is_what_is_cached() -> None:
     """Halved updates are halved in the cache too: all goes half as far."""
 
     def halved(update: Update, _: Now) -> Update:
-        return update.but(weight=0.5)
+        return update.replace(weight=0.5)
 
     plain = tarry.methods.build("ca2fl", {"buffer": 2})
     half = tarry.Method("half", correct=stateless(halved), aggregate=plain.aggregate, step=plain.step)
@@ -143,8 +143,8 @@ def test_what_was_replaced_leaves_nothing_behind() -> None:
     s = Server(method, torch.zeros(2), layout=layout, n_clients=2, seed=0)
     for delta in (1e8, 0.25, 0.25):
         ticket = s.hand_out(0, 0.0)
-        s.receive(ticket.number, Trained(torch.full((2,), delta), 1, 1, 0.5), 1.0)
-    assert (s.state["aggregate"]["sum"] == 0.25).all()
+        s.receive(ticket.number, LocalResult(torch.full((2,), delta), 1, 1, 0.5), 1.0)
+    assert (s.state["aggregate"].sum == 0.25).all()
 
 
 def test_the_server_keeps_n_and_four_models_beside_the_global() -> None:

@@ -15,7 +15,8 @@ from tarry.core.errors import BadInput
 from tarry.core.layout import Block, Kind, Layout
 from tarry.core.method import Now
 from tarry.core.tickets import Ticket, Update
-from tarry.runs.build import plan
+from tarry.runs.build import build_run
+from tarry.runs.simulation import Simulation
 
 from .fedac import FedAC
 from .fedbuff import FedBuff
@@ -81,7 +82,7 @@ def test_a_late_update_counts_by_its_cosine_with_the_servers_way(delta: tuple[fl
     update = Update(Ticket(0, 0, 0, 1, 0.0, vec(1.0, 1.0), vec(1.0, 1.0)), vec(*delta), 1, 1, 3)
     counted, _ = method.correct(update, None, now)
     assert counted.weight == pytest.approx(weight, rel=1e-12)
-    fresh, _ = method.correct(update.but(staleness=0), None, now)
+    fresh, _ = method.correct(update.replace(staleness=0), None, now)
     assert fresh.weight == 1.0
 
 
@@ -100,15 +101,17 @@ def test_weighing_all_alike_c_is_the_mean_of_what_clients_keep() -> None:
     """Whenever the buffer is empty; those who have not come keep 0."""
     case = Case(5, 2, 3, [4, 2, 3, 5], [[1.0], [1.5], [2.0], [3.5, 0.5]], 2, 0.05, 24, False)
     setup = {"delay": case.durations, "updates": 24, "dtype": "float64", "batch": "all", "lr": 0.05, "steps": 2}
-    made = plan(Spec.of({"method": {"name": "fedac", "buffer": 3, "floor": 1.0}, "task": case.problem.task(), **setup}))
-    executor = made.executor()
-    sim, checked = made.simulator(executor, []), [0]
+    made = build_run(
+        Spec.of({"method": {"name": "fedac", "buffer": 3, "floor": 1.0}, "task": case.problem.task(), **setup})
+    )
+    executor = Simulation(made).executor()
+    sim, checked = Simulation(made).simulator(executor, []), [0]
 
     def look() -> None:
         state = sim.server.state["aggregate"]
-        if state["sums"]["count"] == 0 and sim.server.version:
+        if state.sums.count == 0 and sim.server.version:
             kept = sim._memories["c_k"]
-            torch.testing.assert_close(state["c"], sum(kept.values()) / 4, rtol=1e-10, atol=1e-12)
+            torch.testing.assert_close(state.c, sum(kept.values()) / 4, rtol=1e-10, atol=1e-12)
             checked[0] += 1
 
     sim.run(look)

@@ -50,7 +50,7 @@ def test_where_it_stands_still_every_client_remembers_its_gradient_there() -> No
     last: list[Any] = []
 
     def look(sim: Any) -> None:
-        last[:] = [sim.server.weights, rows(sim, "lambda", 3), sim.server.state["aggregate"]["past"]]
+        last[:] = [sim.server.weights, rows(sim, "lambda", 3), sim.server.state["aggregate"].past]
 
     memories({"name": "feddyn", "alpha": 0.3}, pulling(), look, **WORK, rounds=80)
     w, lam, past = last
@@ -64,7 +64,7 @@ def test_h_is_the_mean_of_what_all_clients_keep(more: dict[str, Any]) -> None:
     seen = [0]
 
     def look(sim: Any) -> None:
-        h = -0.3 * sim.server.state["aggregate"]["past"]
+        h = -0.3 * sim.server.state["aggregate"].past
         torch.testing.assert_close(sum(rows(sim, "lambda", 3)) / 3, h, rtol=1e-9, atol=1e-12)
         seen[0] += 1
 
@@ -100,12 +100,12 @@ def test_the_first_step_goes_beyond_the_mean_by_the_share_of_clients_that_came(l
 def test_it_sends_no_more_than_fedavg_and_keeps_two_models() -> None:
     sim = memories("feddyn", pulling(), lambda _: None, lr=0.1, steps=2, rounds=3)
     model = 2 * 8
-    assert (sim.bytes_up, sim.bytes_down) == (9 * model, 9 * model)
+    assert (sim.engine.bytes_up, sim.engine.bytes_down) == (9 * model, 9 * model)
     assert sim.server.ledger.peak <= (1 + 1 + 2) * model  # W, the one before for those still out, h and a sum
 
 
 def test_clients_and_server_need_each_other() -> None:
-    with pytest.raises(BadInput, match=r"--local feddyn: .*use --server feddyn"):
+    with pytest.raises(BadInput, match=r"--local feddyn: .*use --method feddyn"):
         tarry.run("asgd", pulling(), local="feddyn", **WORK)
     with pytest.raises(BadInput, match=r"--local fedprox: .*leave out --local"):
         tarry.run("feddyn", pulling(), local="fedprox", **WORK)

@@ -18,9 +18,9 @@ from tarry.core.errors import BadInput
 from tarry.core.layout import Layout
 from tarry.core.local_rule import Brief
 from tarry.core.optim import optimiser
-from tarry.parts.proximal import NTD
-from tarry.training.flat_model import Bound
-from tarry.training.visit import Visit, Work
+from tarry.parts.proximal import NTD, WholePasses
+from tarry.training.flat_model import FlatModel
+from tarry.training.visit import BatchIterator, LocalWork
 
 from .fedasync import FedAsync, polynomial
 from .fedavg import FedAvg
@@ -99,10 +99,10 @@ def test_the_auxiliary_strategy_of_fedsol_is_fedntd(case: Classified) -> None:
 # The loss itself
 
 
-def bound_to(net: nn.Module, x: Tensor, y: Tensor) -> Bound:
+def bound_to(net: nn.Module, x: Tensor, y: Tensor) -> FlatModel:
     task = tarry.Task("one", model=net, loss=cross_entropy, clients=[(x, y)])
-    bound = Bound(copy.deepcopy(net), Layout.of(net), task, optimiser("sgd", lr=0.1))
-    bound.visit = Visit(bound.flat.clone(), (x, y), Work(bound.optimiser, steps=1, epochs=None), 0)
+    bound = FlatModel(copy.deepcopy(net), Layout.of(net), task, optimiser("sgd", lr=0.1))
+    bound.visit = BatchIterator(bound.flat.clone(), (x, y), LocalWork(bound.optimiser, steps=1, epochs=None), 0)
     return bound
 
 
@@ -115,8 +115,8 @@ def test_by_hand() -> None:
     net.weight.data = torch.tensor([[1.0], [2.0], [1.0]], dtype=F64).log()
     x, y = torch.ones(1, 1, dtype=F64), torch.tensor([0])
     bound = bound_to(net, x, y)
-    near = NTD().near((x, y), {}, bound)
-    g, value = near.gradient(torch.tensor([9.0, 0.0, 0.0], dtype=F64), still=False)
+    w = torch.tensor([9.0, 0.0, 0.0], dtype=F64)
+    g, value = NTD().on((x, y), {}, bound).gradient(WholePasses(bound, x), w)
     torch.testing.assert_close(g, torch.tensor([0.0, -1 / 6, 1 / 6], dtype=F64))
     p = torch.tensor([2.0, 1.0], dtype=F64) / 3
     torch.testing.assert_close(value, (p * (p / 0.5).log()).sum())
@@ -160,7 +160,7 @@ def test_where_a_visit_begins_the_gradient_is_0_to_the_bit() -> None:
     x, y = torch.randn(30, 7, generator=g), torch.randint(10, (30,), generator=g)
     bound = bound_to(net, x, y)
     for temperature in (0.3, 1.0, 3.0):
-        found, value = NTD(temperature).near((x, y), {}, bound).gradient(bound.flat.clone(), still=False)
+        found, value = NTD(temperature).on((x, y), {}, bound).gradient(WholePasses(bound, x), bound.flat.clone())
         assert not found.any()
         assert abs(value) < 1e-6
 
@@ -171,9 +171,11 @@ def test_a_sequence_has_a_true_class_at_every_place() -> None:
     net = nn.Linear(3, 4, dtype=F64)
     x, y = torch.randn(2, 5, 3, generator=g, dtype=F64), torch.randint(4, (2, 5), generator=g)
     w = torch.randn(16, generator=g, dtype=F64)
-    whole = NTD(2.0).near((x, y), {}, bound_to(net, x, y)).gradient(w, still=False)
-    flat = x.flatten(0, 1), y.flatten()
-    torch.testing.assert_close(whole, NTD(2.0).near(flat, {}, bound_to(net, *flat)).gradient(w, still=False))
+    found = []
+    for batch in ((x, y), (x.flatten(0, 1), y.flatten())):
+        bound = bound_to(net, *batch)
+        found.append(NTD(2.0).on(batch, {}, bound).gradient(WholePasses(bound, batch[0]), w))
+    torch.testing.assert_close(*found)
 
 
 # Collapses and refusals

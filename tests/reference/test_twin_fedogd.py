@@ -17,7 +17,8 @@ import tarry
 from tarry.config.spec import Spec
 from tarry.core.errors import BadInput
 from tarry.core.state_tree import tensors
-from tarry.runs.build import plan
+from tarry.runs.build import build_run
+from tarry.runs.simulation import Simulation
 
 from .clock import agree, following, play
 from .fedogd import FedOGD, algorithm_1, client_update
@@ -266,9 +267,9 @@ TARGETS = [(8.0, 1.0), (7.0, 3.0), (5.0, -4.0), (-3.0, 6.0), (-9.0, 2.0), (-2.0,
 def simulated(look: Callable[[Any], None], **params: Any) -> Any:
     """A run of three active clients and three stragglers, looked at after every instant."""
     setup = {"delay": [[1.0]] * 3 + [[3.0]] * 3, "time": 12.0, "dtype": "float64", "batch": "all", "lr": 0.1}
-    made = plan(Spec.of({"method": fedogd(**params), "task": towards(*TARGETS), "steps": 2, **setup}))
-    executor = made.executor()
-    sim = made.simulator(executor, [])
+    made = build_run(Spec.of({"method": fedogd(**params), "task": towards(*TARGETS), "steps": 2, **setup}))
+    executor = Simulation(made).executor()
+    sim = Simulation(made).simulator(executor, [])
     sim.run(lambda: look(sim))
     executor.close()
     return sim
@@ -292,7 +293,7 @@ def test_the_private_server_keeps_nobodys_gradient_and_the_other_keeps_everybody
     assert (found[0], looked[0] > 100) == (0, True)
     if not private:
         states: list[list[Tensor]] = []
-        simulated(lambda sim: states.append(list(sim.server.state["aggregate"]["book"]["M"].values())))
+        simulated(lambda sim: states.append(list(sim.server.state["aggregate"].book.M.values())))
         assert all(any(torch.allclose(t, g) for t in states[-1]) for g in gradients.values())
 
 
@@ -322,8 +323,8 @@ def test_a_round_trip_is_three_models_and_the_server_keeps_k_and_two() -> None:
     size = 2 * 8
     active, slow = 3 * 13, 3 * 5  # hand-outs at 0, 1, …, 12 and at 0, 3, …, 12
     with_base = 3 * 10 + 3 * 4  # from 3 on
-    assert sim.bytes_up == size * (36 + 12)
-    assert sim.bytes_down == size * (active + slow + with_base)
+    assert sim.engine.bytes_up == size * (36 + 12)
+    assert sim.engine.bytes_down == size * (active + slow + with_base)
     kept = list(tensors(sim.server.state["aggregate"]))
     assert sum(t.nbytes for t in kept) == size * (6 + 2)
     assert sim.server.ledger.peak >= size * (6 + 2 + 1)

@@ -15,7 +15,8 @@ import tarry
 from tarry.config.spec import Spec
 from tarry.core.errors import BadInput
 from tarry.core.state_tree import tensors
-from tarry.runs.build import plan
+from tarry.runs.build import build_run
+from tarry.runs.simulation import Simulation
 
 from .fadas import FADAS
 from .fedopt import Adaptive, InRounds, Momentum, Optimiser
@@ -216,9 +217,9 @@ def test_statistics_go_etas_share_of_the_way_under_fedavgm_and_never_further_tha
 
 @pytest.mark.parametrize(("name", "copies"), [("fedadam", 2), ("fedyogi", 2), ("fedadagrad", 1), ("fedavgm", 1)])
 def test_the_server_keeps_so_many_copies_of_the_trained_weights(name: str, copies: int) -> None:
-    made = plan(Spec.of({"method": name, "task": TASK, "rounds": 2, **SETUP}))
-    executor = made.executor()
-    sim = made.simulator(executor, [])
+    made = build_run(Spec.of({"method": name, "task": TASK, "rounds": 2, **SETUP}))
+    executor = Simulation(made).executor()
+    sim = Simulation(made).simulator(executor, [])
     sim.run()
     executor.close()
     kept = [t for t in tensors(sim.server.state["step"]) if t.ndim]

@@ -19,10 +19,10 @@ from tarry.core.errors import BadInput
 from tarry.core.layout import Layout
 from tarry.core.local_rule import Brief, LocalRule
 from tarry.core.optim import Optimiser, optimiser
-from tarry.core.tickets import Job
-from tarry.methods.fedsol import Progress
-from tarry.training.flat_model import Bound
-from tarry.training.visit import Visit, Work, train
+from tarry.core.tickets import VisitJob
+from tarry.methods.fedsol.descent import StepState
+from tarry.training.flat_model import FlatModel
+from tarry.training.visit import BatchIterator, LocalWork, train
 
 from .fedasync import FedAsync, polynomial
 from .fedavg import FedAvg
@@ -180,20 +180,22 @@ class Point(nn.Module):
         return x + self.theta
 
 
-def at(module: nn.Module, loss: Callable[[Tensor, Tensor], Tensor], examples: tuple[Tensor, Tensor]) -> Bound:
+def at(module: nn.Module, loss: Callable[[Tensor, Tensor], Tensor], examples: tuple[Tensor, Tensor]) -> FlatModel:
     """Functions whose optimiser answers with the direction it was given, in the weights' place."""
     task = tarry.Task("one", model=module, loss=loss, clients=[examples])
     grab = Optimiser("grab", lambda w: None, lambda w, g, state: (g, state))
-    return Bound(copy.deepcopy(module), Layout.of(module), task, grab)
+    return FlatModel(copy.deepcopy(module), Layout.of(module), task, grab)
 
 
-def direction(local: LocalRule, bound: Bound, received: Tensor, w: Tensor) -> Tensor:
+def direction(local: LocalRule, bound: FlatModel, received: Tensor, w: Tensor) -> Tensor:
     """Of a step at w, some way into a visit that began at `received`."""
     _, context = local.begin(Brief(received, {}, {}, bound.layout))
     bound.load(received)
-    bound.visit = Visit(received, bound.task.clients[0], Work(optimiser("sgd", lr=0.1), steps=1, epochs=None), 0)
+    bound.visit = BatchIterator(
+        received, bound.task.clients[0], LocalWork(optimiser("sgd", lr=0.1), steps=1, epochs=None), 0
+    )
     state = local.init(w, context, bound)
-    if isinstance(state, Progress):
+    if isinstance(state, StepState):
         state = state._replace(at_start=False)
     g, _, _ = local.step(w, bound.task.clients[0], context, state, bound)
     return g
@@ -334,11 +336,11 @@ def test_running_statistics_move_once_a_step_and_where_it_begins(strategy: str, 
 def test_diagnostics_are_means_over_the_steps_and_change_nothing() -> None:
     problem = Classes.draw(5, p=3, h=4, k=3, sizes=[6])
     task, start = problem.task(), torch.from_numpy(problem.w0)
-    work = Work(optimiser("sgd", lr=0.4), epochs=None, steps=3)
+    work = LocalWork(optimiser("sgd", lr=0.4), epochs=None, steps=3)
     for part in ("head", "all"):
-        bound = Bound(copy.deepcopy(task.model), Layout.of(task.model), task, work.optimiser)
+        bound = FlatModel(copy.deepcopy(task.model), Layout.of(task.model), task, work.optimiser)
         rules = [replace(rule(part=part), watch=watch) for watch in (False, True)]
-        blind, seen = (train(Job(0, 0, 0, start), bound, rule=r, work=work, seed=0) for r in rules)
+        blind, seen = (train(VisitJob(0, 0, 0, start), bound, rule=r, work=work, seed=0) for r in rules)
         assert torch.equal(blind.delta, seen.delta)
         assert (dict(blind.notes), blind.loss) == ({}, seen.loss)
         losses, cosines, w = [], [], problem.w0
@@ -394,8 +396,8 @@ def test_a_visits_first_step_is_plain_though_the_received_model_is_asked_about_a
         module = nn.Sequential(nn.Linear(64, 50), nn.ReLU(), nn.Linear(50, 10))
     task = tarry.Task("rounding", model=module, loss=nn.functional.cross_entropy, clients=[(x, y)])
     local = tarry.methods.build("fedsol", {"adaptive": False, "part": part}).local
-    work = Work(optimiser("sgd", lr=0.1), epochs=2, batch=32)
-    bound = Bound(copy.deepcopy(module), Layout.of(module), task, work.optimiser)
+    work = LocalWork(optimiser("sgd", lr=0.1), epochs=2, batch=32)
+    bound = FlatModel(copy.deepcopy(module), Layout.of(module), task, work.optimiser)
     start = bound.flat.clone()
     seen: list[tuple[Tensor, Tensor]] = []
 
@@ -411,6 +413,6 @@ def test_a_visits_first_step_is_plain_though_the_received_model_is_asked_about_a
             seen.append((out[0], LocalRule().step(w, batch, context, f.init(w), f)[0]))
             return out
 
-    train(Job(0, 0, 0, start), bound, rule=First(), work=work, seed=0)
+    train(VisitJob(0, 0, 0, start), bound, rule=First(), work=work, seed=0)
     torch.testing.assert_close(*seen[0], rtol=1e-6, atol=1e-8)
     assert not torch.allclose(*seen[2], rtol=1e-6, atol=1e-8)

@@ -18,7 +18,7 @@ import tarry
 from tarry.core.errors import BadInput, SolverFailed
 from tarry.core.layout import Layout
 from tarry.core.server import Server
-from tarry.core.tickets import Trained
+from tarry.core.tickets import LocalResult
 from tarry.parts import cone
 
 from .fedavg import FedAvg, descend
@@ -175,7 +175,7 @@ class Rounds:
         before = self.server.weights
         tickets = {name: self.server.hand_out(ord(name) - ord("a"), 0.0) for name in deltas}
         for name, d in deltas.items():
-            self.server.receive(tickets[name].number, Trained(torch.tensor(d).double(), 1, 1, 0.5), 1.0)
+            self.server.receive(tickets[name].number, LocalResult(torch.tensor(d).double(), 1, 1, 0.5), 1.0)
         return (self.server.weights - before).tolist()
 
     @property

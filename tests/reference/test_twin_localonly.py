@@ -15,7 +15,8 @@ from torch import nn
 import tarry
 from tarry.config.spec import Spec
 from tarry.core.errors import BadInput
-from tarry.runs.build import plan
+from tarry.runs.build import build_run
+from tarry.runs.simulation import Simulation
 
 from .fedavg import descend
 from .localonly import LocalOnly
@@ -49,9 +50,9 @@ def test_every_client_is_plain_training_alone() -> None:
     """After its n-th visit a client is where n visits in a row lead; the others' data never matter."""
     case, problem = CASE, CASE.problem
     settings: dict[str, Any] = {"task": problem.task(), "dtype": "float64", "batch": "all", "steps": case.steps}
-    made = plan(Spec.of({"method": METHOD, **settings, "lr": case.lr, "delay": case.durations, "time": 12.0}))
-    executor = made.executor()
-    sim = made.simulator(executor, [])
+    made = build_run(Spec.of({"method": METHOD, **settings, "lr": case.lr, "delay": case.durations, "time": 12.0}))
+    executor = Simulation(made).executor()
+    sim = Simulation(made).simulator(executor, [])
     sim.run()
     executor.close()
     ends = {t.client: t.sent for t in sim.server.tickets.values()}

@@ -19,11 +19,12 @@ from tarry.config.spec import Spec
 from tarry.core.errors import BadInput
 from tarry.core.layout import Layout
 from tarry.core.optim import optimiser
-from tarry.core.tickets import Job
-from tarry.parts.proximal import MOON
-from tarry.runs.build import plan
-from tarry.training.flat_model import Bound
-from tarry.training.visit import Work, train
+from tarry.core.tickets import VisitJob
+from tarry.parts.proximal import MOON, WholePasses
+from tarry.runs.build import build_run
+from tarry.runs.simulation import Simulation
+from tarry.training.flat_model import FlatModel
+from tarry.training.visit import LocalWork, train
 
 from .fedasync import FedAsync, polynomial
 from .fedavg import FedAvg
@@ -118,9 +119,9 @@ def test_fedsol_does_not_perturb_a_head_that_features_do_not_depend_on(strategy:
 # The loss itself
 
 
-def bound_to(net: nn.Module, x: Tensor, y: Tensor) -> Bound:
+def bound_to(net: nn.Module, x: Tensor, y: Tensor) -> FlatModel:
     task = tarry.Task("one", model=net, loss=cross_entropy, clients=[(x, y)])
-    return Bound(copy.deepcopy(net), Layout.of(net), task, optimiser("sgd", lr=0.1))
+    return FlatModel(copy.deepcopy(net), Layout.of(net), task, optimiser("sgd", lr=0.1))
 
 
 def plain(first: list[list[float]]) -> nn.Module:
@@ -138,7 +139,7 @@ def contrast(at: list[list[float]], received: list[list[float]], previous: list[
     head = torch.cat([p.reshape(-1) for p in net[1].parameters()])
     w, w_g, w_prev = (torch.cat([torch.tensor(v, dtype=F64).reshape(-1), head]) for v in (at, received, previous))
     context = {"received": w_g, "previous": w_prev}
-    g, value = MOON().near((x, y), context, bound).gradient(w, still=False)
+    g, value = MOON().on((x, y), context, bound).gradient(WholePasses(bound, x), w)
     assert not g[layout.layers[0].stop :].any(), "nothing reaches the head"
     return g[:4].view(2, 2), value
 
@@ -248,15 +249,17 @@ def test_a_second_visit_ends_nearer_to_the_received_features_than_to_the_previou
     layout, x = Layout.of(task.model), task.clients[0][0]
     received = layout.read(task.model, torch.float32)
     previous = received + torch.randn(layout.size, generator=torch.Generator().manual_seed(1)).abs()
-    work = Work(optimiser("sgd", lr=0.1), epochs=None, steps=30)
+    work = LocalWork(optimiser("sgd", lr=0.1), epochs=None, steps=30)
 
     def apart(mu: float) -> float:
         """s_glob − s_prev in the end."""
-        bound = Bound(copy.deepcopy(task.model), layout, task, work.optimiser)
+        bound = FlatModel(copy.deepcopy(task.model), layout, task, work.optimiser)
         local = tarry.methods.build("moon", {"mu": mu}).local
         end = (
             received
-            + train(Job(0, 0, 1, received, memory={"previous": previous}), bound, rule=local, work=work, seed=0).delta
+            + train(
+                VisitJob(0, 0, 1, received, memory={"previous": previous}), bound, rule=local, work=work, seed=0
+            ).delta
         )
         r, r_g, r_prev = (bound.features(v, x) for v in (end, received, previous))
         return (cosine_similarity(r, r_g) - cosine_similarity(r, r_prev)).mean().item()
@@ -273,9 +276,9 @@ def test_a_client_keeps_the_model_it_ended_with_and_the_server_no_more_than_feda
         return update
 
     method = replace(tarry.methods.build("moon"), correct=tarry.stateless(look))
-    made = plan(Spec.of({"method": method, "task": normed_task(), "rounds": 2, **HOW}))
-    executor = made.executor()
-    sim = made.simulator(executor, [])
+    made = build_run(Spec.of({"method": method, "task": normed_task(), "rounds": 2, **HOW}))
+    executor = Simulation(made).executor()
+    sim = Simulation(made).simulator(executor, [])
     sim.run()
     executor.close()
     assert set(sim._memories) == {"previous"}

@@ -16,7 +16,7 @@ from tarry.core.errors import BadInput
 from tarry.core.layout import Block, Kind, Layout
 from tarry.core.method import Horizon, Now
 from tarry.core.tickets import Ticket, Update
-from tarry.parts.endpoint import Late, statistics
+from tarry.parts.endpoint import StaleUpdate, statistics
 
 from .fedavg import descend
 from .loop import play
@@ -106,17 +106,19 @@ def test_without_a_conflict_the_last_phase_trusts_position() -> None:
     method = tarry.methods.build("orthodyn", {"statistic": "progress"})
     for number, left in ((1, [1.0, 2.0, 0.0]), (20, [-1.0, 2.0, 0.0])):
         update, now = arrival(number)
-        corrected, _ = method.correct(update.but(delta=-update.delta + torch.tensor([0.0, 4.0, 0.0])), None, now)
+        corrected, _ = method.correct(update.replace(delta=-update.delta + torch.tensor([0.0, 4.0, 0.0])), None, now)
         assert corrected.delta.tolist() == left
 
 
-def late(client: int, delta: Tensor, sent: Tensor, *, n_clients: int = 1) -> Late:
+def late(client: int, delta: Tensor, sent: Tensor, *, n_clients: int = 1) -> StaleUpdate:
     layout = Layout((Block("w", 0, len(delta), (len(delta),), Kind.PARAM),))
     now = Now(sent, layout, 0, 0.0, 0, n_clients, 0, 0)
-    return Late(delta, torch.zeros_like(delta), Update(Ticket(0, client, 0, 0, 0.0, sent, sent), delta, 1, 1, 0), now)
+    return StaleUpdate(
+        delta, torch.zeros_like(delta), Update(Ticket(0, client, 0, 0, 0.0, sent, sent), delta, 1, 1, 0), now
+    )
 
 
-def values(name: str, visits: list[Late], **params: float) -> list[float]:
+def values(name: str, visits: list[StaleUpdate], **params: float) -> list[float]:
     statistic, out = statistics.build(name, params), list[float]()
     state = statistic.init()
     for visit in visits:

@@ -17,7 +17,7 @@ import tarry
 from tarry.core.errors import BadInput
 from tarry.core.layout import Layout
 from tarry.core.server import Server
-from tarry.core.tickets import Trained
+from tarry.core.tickets import LocalResult
 
 from .clock import agree, following
 from .fedavg import descend
@@ -200,7 +200,7 @@ def test_the_server_keeps_m_and_two_models_and_the_undecided_beside_the_global(f
     server = Server(method, torch.zeros(4), layout=Layout.of(Point()), n_clients=4, seed=0)
     for cohort in (range(round(4 * fraction)), range(4)):
         for ticket in [server.hand_out(k, 0.0) for k in cohort]:
-            server.receive(ticket.number, Trained(torch.ones(4), 1, 1, 0.5), 1.0)
+            server.receive(ticket.number, LocalResult(torch.ones(4), 1, 1, 0.5), 1.0)
         assert server.settle(1.0)
     assert server.ledger.peak == (4 + 2 + undecided + 1) * 16
     assert server.ledger.now == 16

@@ -74,7 +74,7 @@ def test_the_sum_of_all_c_k_is_n_times_c(option: str, momentum: float, more: dic
     seen = [0]
 
     def look(sim: Any) -> None:
-        c, c_k = sim.server.state["aggregate"]["c"], rows(sim, "c_k", 3)
+        c, c_k = sim.server.state["aggregate"].c, rows(sim, "c_k", 3)
         torch.testing.assert_close(sum(c_k), 3 * c.expand(2), rtol=1e-10, atol=1e-12)
         seen[0] += bool(c.abs().sum() > 0)
 
@@ -195,8 +195,8 @@ def test_a_round_trip_is_four_models_and_the_server_keeps_three() -> None:
     """Three rounds of three: c is one number at the first hand-out. Kept: c, and two sums while a round is open."""
     sim = memories("scaffold", pulling(), lambda _: None, lr=0.1, steps=2, rounds=3)
     model = 2 * 8
-    assert sim.bytes_up == 9 * 2 * model
-    assert sim.bytes_down == 3 * (model + 8) + 6 * 2 * model
+    assert sim.engine.bytes_up == 9 * 2 * model
+    assert sim.engine.bytes_down == 3 * (model + 8) + 6 * 2 * model
     assert sim.server.ledger.peak <= (1 + 1 + 3) * model  # W, the one before for those still out, and these
 
 
@@ -208,7 +208,7 @@ def test_adam_is_refused_where_its_displacement_would_be_read() -> None:
 
 
 def test_a_server_that_keeps_no_c_is_refused() -> None:
-    with pytest.raises(BadInput, match=r"--local scaffold: .*need 'c' .*use --server scaffold"):
+    with pytest.raises(BadInput, match=r"--local scaffold: .*need 'c' .*use --method scaffold"):
         tarry.run("asgd", pulling(), local="scaffold", **OFTEN)
     with pytest.raises(BadInput, match=r"--local fedprox: .*leave out --local"):
         tarry.run("scaffold", pulling(), local="fedprox", **OFTEN)

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 import tarry
-from tarry.cli.console import result_lines
+from tarry.cli.console import print_result
 from tarry.record.result import Result
 from tarry.report import diagnostics, page, summarise
 from tarry.report.diagnostics import Picture, pictures
@@ -30,11 +30,11 @@ from tarry.report.tables import Curve
 Make = Callable[..., Result]
 SVG = "{http://www.w3.org/2000/svg}"
 TITLES = [
-    "Updates and what the others did meanwhile",
+    "Updates and the concurrent change of the model",
     "Layer by layer",
     "Other measurements over time",
     "Accuracy on clients' own mix of classes (%)",
-    "Who took part",
+    "Participation of the clients",
 ]
 
 
@@ -178,7 +178,7 @@ def test_methods_keep_the_colour_of_their_place_though_others_noted_nothing(
     runs = [run(make, "silent", 0, None), *two]
     assert "silent" not in words(one(runs, TITLES[0]).svg)
     assert {i for curves in drawn.panels.values() for i, _ in curves} == {1, 2}
-    assert sentences(runs)[-1] == "Nothing was noted for silent: run without --diagnose."
+    assert sentences(runs)[-1] == "No diagnostics of silent: run with --diagnose to have them."
 
 
 # updates and what the others did
@@ -186,7 +186,7 @@ def test_methods_keep_the_colour_of_their_place_though_others_noted_nothing(
 
 def test_cosines_and_opposition_are_drawn_over_time_as_means_over_seeds(two: list[Result], drawn: Drawn) -> None:
     picture = one(two, TITLES[0])
-    (a, cosine_a), (b, cosine_b) = drawn.panels["Cosine of an update with what the others did"][:2]
+    (a, cosine_a), (b, cosine_b) = drawn.panels["Cosine of an update with the concurrent change"][:2]
     assert (a, b) == (0, 1)
     assert cosine_a.x == [5.0, 15.0, 25.0, 35.0]
     assert cosine_a.mean == pytest.approx([0.4] * 4)
@@ -200,7 +200,7 @@ def test_cosines_and_opposition_are_drawn_over_time_as_means_over_seeds(two: lis
 
 def test_what_was_seen_is_said_with_its_share(two: list[Result]) -> None:
     assert sentences(two) == [
-        "Mean cosine of an update with what the others did meanwhile (and how many opposed it): "
+        "Mean cosine of an update with the concurrent change of the model (and the share of updates that oppose it): "
         "a 0.400 (25.0 %), b −0.100 (25.0 %)."
     ]
 
@@ -237,8 +237,8 @@ def test_stretches_are_joined_by_their_counts_and_seeds_by_interpolation(make: M
 def test_layers_stand_in_model_order_with_short_names(two: list[Result], drawn: Drawn) -> None:
     shown = words(one(two, TITLES[1]).svg)
     assert shown.index("1.w") < shown.index("2.b")  # what all begin with is left out
-    assert drawn.panels["Cosine of an update with what the others did"][0][1].mean == pytest.approx([0.4, -0.4])
-    assert drawn.panels["What a projection would remove (%)"][0][1].mean == pytest.approx([40.0, 40.0])
+    assert drawn.panels["Cosine of an update with the concurrent change"][0][1].mean == pytest.approx([0.4, -0.4])
+    assert drawn.panels["Share that a projection would remove (%)"][0][1].mean == pytest.approx([40.0, 40.0])
 
 
 def test_of_many_layers_some_are_named_and_none_at_length(make: Make) -> None:
@@ -266,11 +266,11 @@ def test_known_series_have_plain_titles_and_others_their_own_names(make: Make, d
     own = {"conflict": [[5.0, 0.3, 10]], "my_series": [[5.0, 7.0, 10]], "pairs": [[5.0, [1.0, 3.0], 10]]}
     runs = [run(make, "a", 0, notes(series=own)), run(make, "b", 0, notes())]
     said = " ".join(words(one(runs, TITLES[2]).svg))
-    for title in ("How far the others moved the model meanwhile (norm)", "my_series", "pairs (mean of its values)"):
+    for title in ("Norm of the concurrent change of the model", "my_series", "pairs (mean of its values)"):
         assert title in said
     assert drawn.panels["Local steps that conflicted with the other group (%)"] == [(0, Curve([5.0], [30.0], None))]
     assert drawn.panels["pairs (mean of its values)"][0][1].mean == [2.0]
-    assert [i for i, _ in drawn.panels["How far the others moved the model meanwhile (norm)"]] == [0, 1]
+    assert [i for i, _ in drawn.panels["Norm of the concurrent change of the model"]] == [0, 1]
     assert names(runs) == ["drift", "conflict", "my_series", "pairs"]
 
 
@@ -419,13 +419,13 @@ def test_what_is_not_a_number_is_never_drawn(make: Make, drawn: Drawn) -> None:
     assert not re.search(r"\b(nan|inf)\b", "".join(p.svg for p in pictures(runs)), re.IGNORECASE)
     assert speed_grid(runs) is None
     assert all(v == v and abs(v) < 1e9 for curves in drawn.panels.values() for _, c in curves for v in c.mean)
-    assert drawn.panels["Cosine of an update with what the others did"][0][1].x == [5.0, 35.0]
+    assert drawn.panels["Cosine of an update with the concurrent change"][0][1].x == [5.0, 35.0]
 
 
 def test_notes_without_a_clock_are_one_point(make: Make, drawn: Drawn) -> None:
     runs = [run(make, "a", 0, {"every": 0.0, "series": {"cosine": [[0.0, 0.4, 9]]}}, virtual_time=0.0)]
     assert [p.title for p in pictures(runs)] == TITLES[:1]
-    assert drawn.panels["Cosine of an update with what the others did"] == [(0, Curve([0.0], [0.4], None))]
+    assert drawn.panels["Cosine of an update with the concurrent change"] == [(0, Curve([0.0], [0.4], None))]
     assert stretch(runs) == 0.0
 
 
@@ -451,11 +451,11 @@ def test_everything_handed_in_is_escaped(make: Make) -> None:
 def test_a_run_with_notes_says_them_in_three_lines(make: Make, capsys: pytest.CaptureFixture[str]) -> None:
     r = run(make, "a", 0, notes(-0.25, series={"conflict": [[5.0, 0.1, 3], [15.0, 0.125, 3]], "[b]": [[5.0, 2, 1]]}))
     assert in_short(r) == [
-        "mean cosine of an update with what the others did meanwhile -0.250, 25.0 % of updates opposed it",
+        "mean cosine of an update with the concurrent change of the model -0.250, 25.0 % of updates oppose it",
         "at the end conflict 0.125, [b] 2",
         "accuracy 50.0 % on the test set, 60.0 % on active clients' examples, 30.0 % on stragglers'; variance 0.025",
     ]
-    result_lines(r)
+    print_result(r)
     said = capsys.readouterr().out
     assert all(f"  {line}\n" in said for line in in_short(r))
 

@@ -156,7 +156,7 @@ def test_both_colour_schemes_and_small_screens_are_provided_for(html: str) -> No
 def test_long_labels_wrap_and_sizes_have_units(make: Make) -> None:
     html = made([make("a", 0, {0: 0.1, 9: 0.5}, bytes_up=980, bytes_down=12_345, peak_server_bytes=4_500)])
     assert re.search(r"tbody th[^{]*{[^}]*overflow-wrap: anywhere", html)
-    assert '<td>980 B up <span class="aside">12.3 kB down</span></td>' in html
+    assert '<td>980 B up <span class="secondary">12.3 kB down</span></td>' in html
     assert "<td>4.5 kB</td>" in html
 
 

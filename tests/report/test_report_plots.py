@@ -11,7 +11,7 @@ import pytest
 from tarry.core.errors import BadInput
 from tarry.record.result import Result
 from tarry.report import accuracy_over_time, accuracy_over_updates, staleness_bars, summarise
-from tarry.report.plots import look
+from tarry.report.plots import line_style
 
 Make = Callable[..., Result]
 SVG = "{http://www.w3.org/2000/svg}"
@@ -131,8 +131,8 @@ def test_many_methods_differ_by_colour_or_dashes(make: Make) -> None:
 
 
 def test_as_many_methods_as_there_are_have_a_look_each() -> None:
-    assert len({str(look(i)) for i in range(100)}) == 100
-    assert look(3) == {"color": "#CC79A7", "linestyle": "solid", "linewidth": 1.7}
+    assert len({str(line_style(i)) for i in range(100)}) == 100
+    assert line_style(3) == {"color": "#CC79A7", "linestyle": "solid", "linewidth": 1.7}
 
 
 def test_marks_are_drawn_on_lines_and_in_the_legend(make: Make) -> None:

@@ -81,7 +81,7 @@ def test_a_method_that_learnt_nothing_sets_no_target(make: Make) -> None:
     stuck = make("stuck", 0, {0: 0.1, 10: 0.105}, chance=0.102)
     lucky = make("lucky", 1, {0: 0.115, 10: 0.12}, chance=0.102)
     s = summarise([stuck, lucky, make("slow", 0, {0: 0.1, 10: 0.2}), make("fast", 0, {0: 0.1, 5: 0.6})])
-    assert s.unlearnt == 0.115
+    assert s.trivial_accuracy == 0.115
     assert s.target == pytest.approx(0.95 * 0.2)
     assert [r.reached for r in s.rows] == [0, 0, 1, 1]
 
@@ -105,12 +105,12 @@ def test_runs_without_a_common_target_get_the_usual_one(make: Make, targets: tup
 
 def test_where_nothing_was_learnt_there_is_no_target(make: Make) -> None:
     s = summarise([make("fedavg", 0, {0: 0.5, 10: 0.4}), make("other", 0, {0: 0.3, 10: 0.5})])
-    assert (s.unlearnt, s.target) == (0.5, None)
+    assert (s.trivial_accuracy, s.target) == (0.5, None)
     assert [r.time_to_target for r in s.rows] == [None, None]
 
 
 def test_a_run_that_was_first_tested_after_it_had_begun_tells_nothing_of_the_untrained_model(make: Make) -> None:
-    assert summarise([make("a", 0, {5: 0.5, 10: 0.4})]).unlearnt == 0
+    assert summarise([make("a", 0, {5: 0.5, 10: 0.4})]).trivial_accuracy == 0
 
 
 def test_without_fedavg_times_are_absolute_only(make: Make) -> None:

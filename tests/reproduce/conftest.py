@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tarry.reproduce.command import asked
+from tarry.reproduce.command import check_options
 from tarry.reproduce.experiment import Experiment
-from tarry.reproduce.jobs import Asked
+from tarry.reproduce.options import ReproduceFlags, ReproduceOptions
 from tarry.reproduce.parser import read
 from tarry.reproduce.running import run_all
 
@@ -101,8 +101,9 @@ def table(folder: Path) -> Callable[..., Experiment]:
 def do() -> Callable[..., list[str]]:
     """Run experiments on the CPU; what was told."""
 
-    def run(*experiments: Experiment, fine: bool = True, **flags: object) -> list[str]:
-        what: Asked = asked(experiments, **{"device": "cpu", **flags})  # type: ignore[arg-type]
+    def run(*experiments: Experiment, fine: bool = True, command: str = "", **flags: object) -> list[str]:
+        given = ReproduceFlags(**{"device": "cpu", **flags})  # type: ignore[arg-type]
+        what: ReproduceOptions = check_options(experiments, given, command)
         said: list[str] = []
         failed = run_all(experiments, what, lambda report: said.append(report.text), said.append)
         assert (failed == []) is fine, failed

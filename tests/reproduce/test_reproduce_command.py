@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import re
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from tarry.cli.app import app
-from tarry.cli.reproduce import reproduce
+from tarry.cli.app import COMMANDS, app
 from tarry.core.errors import BadInput
-from tarry.reproduce import catalog as shelf
-from tarry.reproduce import command
-from tarry.reproduce.command import main, seed_numbers
+from tarry.reproduce import catalog, command
+from tarry.reproduce.command import main
+from tarry.reproduce.options import ReproduceFlags, argument_parser, seed_numbers
 
 FLAGS = ["toy/table1", "--only", "a", "--rows", "fedavg", "--seeds", "1", "--device", "cpu"]
 
@@ -57,7 +56,7 @@ def test_the_plain_command_runs_and_prints_ours_and_the_papers(
 
 
 def test_a_page_of_other_results_is_written_beside_them(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    docs = shelf.page_folder()
+    docs = catalog.page_folder()
     (docs / "results").mkdir(parents=True)
     (docs / "results" / "own.svg").touch()
     (docs / "results.md").write_text("mine")
@@ -107,14 +106,14 @@ def test_mistakes_are_said_together(folder: Path, capsys: pytest.CaptureFixture[
 
 
 def test_a_papers_name_stands_for_all_of_its_tables(folder: Path) -> None:
-    assert [e.name for e in command.chosen(["toy"])] == ["toy/table1"]
-    assert [e.name for e in command.chosen(["all", "toy/table1"])] == ["toy/table1"]
+    assert [e.name for e in command.select_experiments(["toy"])] == ["toy/table1"]
+    assert [e.name for e in command.select_experiments(["all", "toy/table1"])] == ["toy/table1"]
 
 
 def test_tarry_reproduce_does_the_same(folder: Path) -> None:
     done = CliRunner().invoke(app, ["reproduce", *FLAGS])
     assert done.exit_code == 0, done.output
-    first = json.loads(shelf.results("toy/table1").path.read_text())["cells"]
+    first = json.loads(catalog.results("toy/table1").path.read_text())["cells"]
     assert main([*FLAGS, "--results", "other"]) == 0
     second = json.loads(Path("other/toy/results/table1.json").read_text())["cells"]
     digest = [cells["fedavg/a"]["full"]["seeds"]["0"]["weights"] for cells in (first, second)]
@@ -123,9 +122,13 @@ def test_tarry_reproduce_does_the_same(folder: Path) -> None:
 
 
 def test_both_commands_have_the_same_flags() -> None:
-    plain = {a.dest for a in command._parser()._actions} - {"help"}
-    own = {"listed": "list", "only_show": "show"}
-    assert {own.get(n, n) for n in inspect.signature(reproduce).parameters} == plain
+    plain = {a.dest: a for a in argument_parser("x")._actions if a.dest != "help"}
+    typed = {p.name: p for p in COMMANDS["reproduce"].load("reproduce").params if p.name != "help"}
+    assert list(plain) == list(typed) == [f.name for f in fields(ReproduceFlags)]
+    for name, action in plain.items():
+        assert typed[name].help in action.help
+        assert typed[name].default == action.default or not (typed[name].default or action.default)
+        assert tuple(getattr(typed[name].type, "choices", ())) == tuple(action.choices or ())
 
 
 def test_nothing_but_torch_numpy_and_safetensors_is_needed_to_run(folder: Path) -> None:
@@ -136,4 +139,4 @@ def test_nothing_but_torch_numpy_and_safetensors_is_needed_to_run(folder: Path) 
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert shelf.results("toy/table1", quick=True).path.is_file()
+    assert catalog.results("toy/table1", quick=True).path.is_file()

@@ -12,9 +12,9 @@ import scipy.stats
 
 from tarry.record.result import Result
 from tarry.reproduce.experiment import Experiment
-from tarry.reproduce.measures import MEASURES, Entry, by_seed, kept, stat
+from tarry.reproduce.measures import MEASURES, Entry, by_seed, stat, to_entry
 from tarry.reproduce.significance import holm, signed_rank
-from tarry.reproduce.tables import difference, said_by_runs
+from tarry.reproduce.tables import difference, run_warnings
 
 Table = Callable[..., Experiment]
 Point = tuple[float, int, float | None, float | None]
@@ -35,7 +35,7 @@ def result(curve: Sequence[Point], **more: object) -> Result:
 def entry(accuracies: Sequence[float], step: float = 10.0) -> Entry:
     """Evaluated every `step` seconds, a update a second."""
     curve: list[Point] = [(i * step, int(i * step), a, 1 - a) for i, a in enumerate(accuracies)]
-    return kept(result(curve), 60, {})
+    return to_entry(result(curve), 60, {})
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_numbers_of_a_run_are_final_tail_best_and_swing() -> None:
 
 
 def test_what_is_no_number_is_none() -> None:
-    e = kept(result([(0.0, 0, 0.1, 2.0), (10.0, 5, math.nan, math.inf)]), 60, {})
+    e = to_entry(result([(0.0, 0, 0.1, 2.0), (10.0, 5, math.nan, math.inf)]), 60, {})
     assert e.numbers["accuracy"] is None
     assert e.numbers["loss"] is None
     assert e.curve["accuracy"] == [10.0, None]
@@ -65,7 +65,7 @@ def test_what_is_no_number_is_none() -> None:
 
 
 def test_personal_and_variance_are_kept_where_the_run_has_them() -> None:
-    e = kept(
+    e = to_entry(
         result(
             [(0.0, 0, 0.5, 1.0)],
             personal={"after": {"mean": 0.9}, "before": {"mean": 0.6}},
@@ -79,7 +79,7 @@ def test_personal_and_variance_are_kept_where_the_run_has_them() -> None:
 
 
 def test_a_curve_is_thinned_evenly_with_both_ends() -> None:
-    e = kept(result([(float(i), i, i / 1000, 1.0) for i in range(1001)]), 11, {})
+    e = to_entry(result([(float(i), i, i / 1000, 1.0) for i in range(1001)]), 11, {})
     assert e.curve["time"] == [0, 100, 200, 300, 400, 500, 600, 700, 800, 900, 1000]
     assert e.curve["accuracy"][3] == 30.0
 
@@ -182,4 +182,4 @@ def test_what_many_runs_say_is_said_once() -> None:
     few, many = ("odd",), ("cifar100.npz: 20,000 of 50,000 training examples", "--beta changes nothing")
     runs = {"a": {"x": {s: SimpleNamespace(remarks=many if s else (*many, *few)) for s in range(4)}}}
     found = SimpleNamespace(rows={"x": "X"}, columns={"a": "A"}, runs=runs)
-    assert said_by_runs(found) == [f"4 runs: {many[0]}", "X, A, seed 0: odd"]  # type: ignore[arg-type]
+    assert run_warnings(found) == [f"4 runs: {many[0]}", "X, A, seed 0: odd"]  # type: ignore[arg-type]

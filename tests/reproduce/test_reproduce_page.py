@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tarry.reproduce import catalog as shelf
+from tarry.reproduce import catalog
 from tarry.reproduce.command import main
 from tarry.reproduce.experiment import Experiment
 from tarry.reproduce.page import write_page
@@ -21,7 +21,7 @@ Do = Callable[..., list[str]]
 
 
 def numbers(key: str) -> list[float]:
-    raw: dict[str, Any] = json.loads(shelf.results("toy/table1").path.read_text())
+    raw: dict[str, Any] = json.loads(catalog.results("toy/table1").path.read_text())
     return [seed["numbers"]["accuracy"] for seed in raw["cells"][key]["full"]["seeds"].values()]
 
 

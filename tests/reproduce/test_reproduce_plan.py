@@ -9,7 +9,7 @@ import pytest
 
 from tarry.config.spec import Choice
 from tarry.core.errors import BadInput
-from tarry.reproduce import catalog as shelf
+from tarry.reproduce import catalog
 from tarry.reproduce.experiment import Experiment, changes, fingerprint, merged
 from tarry.reproduce.parser import read
 
@@ -142,22 +142,22 @@ def test_settings_that_no_run_takes_are_said_once_with_their_cells(table: Table)
 def test_not_toml_and_no_file_are_said(folder: Path) -> None:
     (folder / "toy" / "x.toml").write_text("a = [")
     with pytest.raises(BadInput, match="not TOML"):
-        shelf.find("toy/x")
+        catalog.find("toy/x")
     with pytest.raises(BadInput, match="Did you mean 'toy/table1'"):
-        shelf.find("toy/tabel1")
+        catalog.find("toy/tabel1")
 
 
 def test_a_table_that_uses_another_has_its_rows_and_cells(table: Table, folder: Path) -> None:
     table()
     path = folder / "toy" / "fig9.toml"
     path.write_text('uses = "table1"\ntitle = "t"\nwhere = "w"\nwords = "w"\nmeasures = ["tail"]\nfigure = "curves"\n')
-    e = shelf.find("toy/fig9")
+    e = catalog.find("toy/fig9")
     assert e.runs_of == "toy/table1"
     assert list(e.rows) == ["fedavg", "orthofl"]
     assert e.cell("orthofl", "b", "full").settings["lr"] == 0.2
     path.write_text(path.read_text() + "[rows.x]\n")
     with pytest.raises(BadInput, match="rows: it comes from 'table1'"):
-        shelf.find("toy/fig9")
+        catalog.find("toy/fig9")
 
 
 def test_skipped_cells_are_not_in_the_grid(table: Table) -> None:
@@ -168,4 +168,4 @@ def test_skipped_cells_are_not_in_the_grid(table: Table) -> None:
 def test_tables_are_listed_in_the_order_people_count_them(folder: Path) -> None:
     for name in ("table10", "table2", "fig3"):
         (folder / "toy" / f"{name}.toml").write_text("")
-    assert shelf.names() == ["toy/fig3", "toy/table1", "toy/table2", "toy/table10"]
+    assert catalog.names() == ["toy/fig3", "toy/table1", "toy/table2", "toy/table10"]

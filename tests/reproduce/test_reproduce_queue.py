@@ -15,15 +15,15 @@ from typer.testing import CliRunner
 
 from tarry.cli.app import app
 from tarry.core.errors import BadInput
-from tarry.reproduce import catalog as shelf
-from tarry.reproduce import jobs, pool
-from tarry.reproduce.command import asked, main
+from tarry.reproduce import catalog, jobs, pool
+from tarry.reproduce.command import check_options, main
 from tarry.reproduce.experiment import Experiment
-from tarry.reproduce.jobs import Asked, Queue, StudyRun, planned
+from tarry.reproduce.jobs import Queue, StudyRun, plan_jobs
+from tarry.reproduce.options import ReproduceFlags, ReproduceOptions
 from tarry.reproduce.parser import read
 from tarry.reproduce.running import run_all
 from tarry.reproduce.studies import STUDIES
-from tarry.reproduce.worker import Failed
+from tarry.reproduce.worker import JobFailure
 
 Table = Callable[..., Experiment]
 Do = Callable[..., list[str]]
@@ -56,7 +56,7 @@ def study(folder: Path, name: str = "fig2", *pairs: tuple[str, str]) -> Experime
 
 
 def stored(name: str, **where: Any) -> dict[str, Any]:
-    raw: dict[str, Any] = json.loads(shelf.results(name, **where).path.read_text())
+    raw: dict[str, Any] = json.loads(catalog.results(name, **where).path.read_text())
     return raw
 
 
@@ -68,7 +68,9 @@ def other(table: Table) -> Experiment:
 
 
 def queue_of(*experiments: Experiment, **flags: Any) -> Queue:
-    return Queue(planned(experiments, asked(experiments, device="cpu", **flags), lambda _: None)[1])
+    return Queue(
+        plan_jobs(experiments, check_options(experiments, ReproduceFlags(device="cpu", **flags)), lambda _: None)[1]
+    )
 
 
 def job(study: str = "none", *, alone: bool = False) -> StudyRun:
@@ -131,7 +133,10 @@ def test_a_table_is_told_as_soon_as_nothing_is_left_of_it(table: Table, folder: 
     shows.write_text('uses = "table1"\ntitle = "t"\nwhere = "w"\nwords = "w"\nmeasures = ["accuracy"]\n')
     do(second, rows="orthofl", seeds="1")
     all_three = [first, read(shows, "toy/fig9"), second]
-    what, ended = asked(all_three, rows="orthofl", seeds="1", device="cpu"), list[tuple[str, int]]()
+    what, ended = (
+        check_options(all_three, ReproduceFlags(rows="orthofl", seeds="1", device="cpu")),
+        list[tuple[str, int]](),
+    )
     done = list[str]()
     run_all(
         all_three,
@@ -173,7 +178,7 @@ def test_of_a_study_whose_seed_fails_the_others_are_kept_and_so_are_its_pieces(
 
     monkeypatch.setitem(STUDIES, "made_up", "made_up_study")
     monkeypatch.setitem(sys.modules, "made_up_study", MadeUp)  # type: ignore[arg-type]
-    monkeypatch.setattr(pool, "several", pool.alone)
+    monkeypatch.setattr(pool, "run_parallel", pool.run_serial)
     e = study(folder, "fig2", ("two_clients", "made_up"))
     said = do(e, fine=False, workers=3, seeds="3")
     assert asked_for == [[0], [1], [2], [0, 2]]
@@ -210,13 +215,13 @@ def test_mistakes_in_all_tables_are_said_before_anything_is_run(table: Table, fo
 
 
 def test_a_worker_that_is_killed_while_it_has_nothing_to_do_is_replaced() -> None:
-    workers = pool._Pool(Asked(), 1)
+    workers = pool._Pool(ReproduceOptions(), 1)
     try:
         for _ in range(2):
             workers.feed(Queue([job()]))
             (conn,) = workers.busy
             outcome = workers.message(conn)
-            assert isinstance(outcome, Failed)
+            assert isinstance(outcome, JobFailure)
             assert "KeyError: 'none'" in outcome.text  # its own answer
             process = workers._processes[conn]
             os.kill(process.pid, signal.SIGKILL)

@@ -16,8 +16,7 @@ from typing import Any
 import pytest
 
 from tarry import run
-from tarry.reproduce import catalog as shelf
-from tarry.reproduce import running
+from tarry.reproduce import catalog, running
 from tarry.reproduce.experiment import Experiment
 from tarry.reproduce.studies import STUDIES
 from tarry.tasks.data import fetch
@@ -27,7 +26,7 @@ Do = Callable[..., list[str]]
 
 
 def results(quick: bool = False) -> dict[str, Any]:
-    raw: dict[str, Any] = json.loads(shelf.results("toy/table1", quick=quick).path.read_text())
+    raw: dict[str, Any] = json.loads(catalog.results("toy/table1", quick=quick).path.read_text())
     return raw
 
 
@@ -81,7 +80,7 @@ def test_cells_whose_settings_changed_are_dropped(table: Table, do: Do) -> None:
     do(table(), seeds="1", rows="fedavg")
     old = digests(results())
     e = table(("alpha = 10.0", "alpha = 5.0"))
-    assert shelf.results(e.name).entries(e.cell("fedavg", "b", "full")) == {}
+    assert catalog.results(e.name).entries(e.cell("fedavg", "b", "full")) == {}
     said = do(e, seeds="1", rows="fedavg", only="a")
     assert any("fedavg/b (full): its settings are other ones now" in s for s in said)
     assert digests(results()) == {"fedavg/a full 0": old["fedavg/a full 0"]}
@@ -92,7 +91,7 @@ def test_a_cell_of_another_table_with_the_same_settings_is_not_run_again(table: 
     other = table(("[columns.b]", "[columns.c]"), ("[cells.orthofl.b]", "[cells.orthofl.c]"), name="table2")
     said = do(other, rows="fedavg", seeds="1")
     assert any("1 of 2 runs are there, 1 of them from other tables" in s for s in said)
-    copied = json.loads(shelf.results("toy/table2").path.read_text())
+    copied = json.loads(catalog.results("toy/table2").path.read_text())
     assert digests(copied)["fedavg/a full 0"] == digests(results())["fedavg/a full 0"]
 
 
@@ -175,7 +174,7 @@ def test_a_study_that_lacks_data_is_told_no_flags_of_tarry_run(
     monkeypatch.delenv("TARRY_HUB", raising=False)
     monkeypatch.setitem(STUDIES, "made_up", "made_up_study")
     monkeypatch.setitem(sys.modules, "made_up_study", SimpleNamespace(run=lambda *_, **__: fetch("mnist")))  # type: ignore[arg-type]
-    told = do(shelf.find("toy/fig2"), fine=False)[-1]
+    told = do(catalog.find("toy/fig2"), fine=False)[-1]
     assert "TARRY_HUB=1 fetches" in told
     assert "--task.hub" not in told
 
@@ -204,7 +203,7 @@ def test_a_killed_run_goes_on_from_its_checkpoint_to_the_same_weights(table: Tab
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait()
-    assert not shelf.results("toy/table1").path.exists()
+    assert not catalog.results("toy/table1").path.exists()
     do(e, only="a", rows="orthofl", seeds="1", out=Path("killed"), keep=True)
     kept = sorted(p.name for p in Path("killed").rglob("checkpoints/*.safetensors"))
     assert kept[-1] > there[0].name  # it counted on
@@ -237,12 +236,12 @@ def test_a_study_gets_its_options_and_its_numbers_are_kept(
 
     monkeypatch.setitem(STUDIES, "made_up", "made_up_study")
     monkeypatch.setitem(sys.modules, "made_up_study", Study)  # type: ignore[arg-type]
-    e = shelf.find("toy/fig2")
+    e = catalog.find("toy/fig2")
     do(e)
     do(e, seeds="5-5")
     do(e, quick=True)
     assert seen == [({"n": 5}, False, [0, 1], True), ({"n": 5}, False, [5], True), ({"n": 1}, True, [0], True)]
-    found = shelf.results(e.name).study(e, "full")
+    found = catalog.results(e.name).study(e, "full")
     assert found is not None
     assert found["numbers"] == {"r": {"c": {"0": 5, "1": 6, "5": 10}}}
 
@@ -255,11 +254,11 @@ def test_of_packed_experiments_results_go_beside_us_on_top_of_those_that_came_al
     packed = folder / "toy" / "results" / "table1.json"
     before = packed.read_bytes()
     monkeypatch.delenv("TARRY_EXPERIMENTS")
-    monkeypatch.setattr(shelf, "_PACKED", folder)
+    monkeypatch.setattr(catalog, "_PACKED", folder)
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    assert shelf.root() == folder
-    assert len(list(shelf.results("toy/table1").runs())) == 2
+    assert catalog.root() == folder
+    assert len(list(catalog.results("toy/table1").runs())) == 2
     do(e, only="b", seeds="1")
     assert packed.read_bytes() == before
     assert set(json.loads(Path("experiments/toy/results/table1.json").read_text())["cells"]) == {

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tarry.reproduce import catalog as shelf
-from tarry.reproduce.experiment import SIZES
+from tarry.reproduce import catalog
+from tarry.reproduce.options import SIZES
 
-NAMES = shelf.names()
+NAMES = catalog.names()
 MOST_BYTES = 250_000
 
 
@@ -20,14 +20,14 @@ def test_there_are_all_tables_of_orthofl() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_cell_is_a_spec_at_every_size(name: str) -> None:
-    experiment = shelf.find(name)  # names of the paper's numbers, of claims and of cells are checked here
+    experiment = catalog.find(name)  # names of the paper's numbers, of claims and of cells are checked here
     assert [p for size in SIZES for p in experiment.problems(size)] == []
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_results_are_of_the_settings_as_they_are_now_and_small(name: str) -> None:
-    experiment = shelf.find(name)
-    store = shelf.results(name)
+    experiment = catalog.find(name)
+    store = catalog.results(name)
     path = store.path
     if experiment.uses is not None or not path.is_file():
         return

@@ -22,7 +22,7 @@ from tarry.reproduce.studies.control_corrections import after_delay, along, plac
 from tarry.reproduce.studies.endpoint_corrections import PAPER, Sweep
 from tarry.reproduce.studies.manifold_quality import quality, with_own
 from tarry.reproduce.studies.watch import recorded
-from tarry.runs.build import plan
+from tarry.runs.build import build_run
 
 Vec = npt.NDArray[np.float64]
 N = 6
@@ -30,7 +30,9 @@ N = 6
 
 def _tiny(**changes: Any) -> Any:
     settings = {"task": {"name": "digits", "limit": 80}, "clients": 4, "updates": 12, "steps": 2, "batch": 8}
-    return plan(Spec.of({**settings, "delay": {"name": "scripted", "durations": [3.0, 5.0, 7.0, 11.0]}, **changes}))
+    return build_run(
+        Spec.of({**settings, "delay": {"name": "scripted", "durations": [3.0, 5.0, 7.0, 11.0]}, **changes})
+    )
 
 
 def _arrival(seed: int, control: Vec | None = None) -> tuple[Update, Now, Vec, Vec, Vec]:
@@ -172,7 +174,7 @@ def test_a_control_point_in_the_middle_has_the_quality_of_the_line() -> None:
 
 def test_a_better_curve_has_a_quality_above_one() -> None:
     update, now, sent, delta, _ = _arrival(6, np.zeros(N))
-    bent = update.but(extras={CONTROL: torch.from_numpy(-(sent + delta / 2))})  # towards 0
+    bent = update.replace(extras={CONTROL: torch.from_numpy(-(sent + delta / 2))})  # towards 0
     ways = with_own(bent, now)
     own = [float((along(*ways[name], 0.5) ** 2).sum()) for name in ("own-linear", "own-learnt")]
     assert quality(own[:1], own[1:])[0] > 1

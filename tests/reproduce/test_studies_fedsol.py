@@ -18,7 +18,7 @@ from tarry.reproduce.studies import toy
 from tarry.reproduce.studies.adaptive_strength import strengths
 from tarry.reproduce.studies.local_effects import PAPER, Rounds
 from tarry.reproduce.studies.watch import recorded
-from tarry.runs.build import plan
+from tarry.runs.build import build_run
 
 
 @pytest.mark.parametrize(("rho", "optimum"), [(0.5, (1.0, 1.0)), (1.2, (2.0, 0.5))])
@@ -66,7 +66,7 @@ def test_strengths_by_hand() -> None:
 
 def _made(method: Any, **changes: Any) -> Any:
     settings = {"task": {"name": "digits", "limit": 120}, "clients": 6, "concurrency": 3, "rounds": 5, "steps": 3}
-    return plan(Spec.of({**settings, "delay": "constant", "batch": 8, "method": method, **changes}))
+    return build_run(Spec.of({**settings, "delay": "constant", "batch": 8, "method": method, **changes}))
 
 
 def test_a_rounds_numbers_are_those_of_the_formulas() -> None:

@@ -14,21 +14,21 @@ from tarry.core.optim import optimiser
 from tarry.core.task import Task
 from tarry.reproduce.studies.hessian import lanczos, product
 from tarry.reproduce.studies.surface import filter_normalised, grid, random_directions
-from tarry.training.flat_model import Bound
+from tarry.training.flat_model import FlatModel
 
 
-def _model(*middle: nn.Module) -> tuple[Bound, Tensor, tuple[Tensor, Tensor]]:
+def _model(*middle: nn.Module) -> tuple[FlatModel, Tensor, tuple[Tensor, Tensor]]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
         module = nn.Sequential(nn.Linear(3, 4), *middle, nn.Tanh(), nn.Linear(4, 3)).double()
         x, y = torch.randn(300, 3).double(), torch.randint(3, (300,))
     task = Task("t", model=lambda: module, loss=cross_entropy, clients=[(x, y)])
     layout = Layout.of(module, x[:2])
-    bound = Bound(module, layout, task, optimiser("sgd", lr=0.1))
+    bound = FlatModel(module, layout, task, optimiser("sgd", lr=0.1))
     return bound, bound.flat.clone(), (x, y)
 
 
-def _dense(bound: Bound, weights: Tensor, examples: tuple[Tensor, Tensor]) -> Tensor:
+def _dense(bound: FlatModel, weights: Tensor, examples: tuple[Tensor, Tensor]) -> Tensor:
     """The whole Hessian by torch, on all examples at once, the module as in use."""
     blocks, (x, y) = bound.layout.layers, examples
     bound.module.eval()

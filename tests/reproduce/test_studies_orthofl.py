@@ -16,7 +16,7 @@ from tarry.reproduce.studies.calibration import PAPER, arrival, distilbert_lora,
 from tarry.reproduce.studies.client_curves import Visits, held_out
 from tarry.reproduce.studies.two_clients import cosines, hidden_layer
 from tarry.reproduce.studies.watch import recorded
-from tarry.runs.build import plan
+from tarry.runs.build import build_run
 
 
 def test_layouts_have_the_papers_sizes() -> None:
@@ -56,7 +56,7 @@ def test_what_is_timed_is_eq_3_and_eq_5_to_7() -> None:
 
 def _made(**changes: Any) -> Any:
     settings = {"task": {"name": "digits", "limit": 100}, "clients": 4, "updates": 10, "steps": 2, "batch": 8}
-    return plan(Spec.of({**settings, "method": "fedasync", **changes}))
+    return build_run(Spec.of({**settings, "method": "fedasync", **changes}))
 
 
 def test_held_out_examples_are_each_clients_own_and_not_trained_on() -> None:

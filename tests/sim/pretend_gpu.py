@@ -23,8 +23,8 @@ from torch.utils._pytree import tree_leaves
 from tarry.executors.batched import lanes as lane
 from tarry.executors.batched import rewrite_losses as quick
 from tarry.executors.batched import trace as stack
-from tarry.executors.batched.tracer import LooksAtValues
-from tarry.training.flat_model import Bound
+from tarry.executors.batched.tracer import DataDependentError
+from tarry.training.flat_model import FlatModel
 
 _FORBIDDEN = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 _COPIES = {torch.ops.aten.lift_fresh.default, torch.ops.aten.lift_fresh_copy.default}
@@ -108,9 +108,9 @@ def pretend(monkeypatch: pytest.MonkeyPatch) -> type[Graph]:
     """From here on there is a GPU of 2 GB, half of which is free."""
 
     def not_here(*_: Any) -> Any:
-        raise LooksAtValues
+        raise DataDependentError
 
-    monkeypatch.setattr(stack, "recorded", not_here)  # by torch's own tracer, as on a GPU
+    monkeypatch.setattr(stack, "record_graph", not_here)  # by torch's own tracer, as on a GPU
     monkeypatch.setattr(quick, "_on_cpu", lambda _: False)
     lane._stream.cache_clear()
     Graph.launched = Graph.captured = 0
@@ -124,7 +124,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch) -> type[Graph]:
     return Graph
 
 
-def on_gpu(bound: Bound) -> Bound:
+def on_gpu(bound: FlatModel) -> FlatModel:
     """A bound module that says it is on a GPU."""
     bound.flat = bound.flat.as_subclass(Pretended)
     return bound

@@ -15,39 +15,39 @@ from tarry.core.layout import Layout
 from tarry.core.local_rule import Context, Functions, LocalRule
 from tarry.core.optim import Optimiser, optimiser
 from tarry.core.task import Examples
-from tarry.core.tickets import Job, Trained
-from tarry.executors.batched.trace import NotStackable, Varies, form_of, gathered
-from tarry.executors.batched.trainer import Trainer, _joined
+from tarry.core.tickets import LocalResult, VisitJob
+from tarry.executors.batched.trace import NonUniform, NotStackable, flatten, merge_specs
+from tarry.executors.batched.trainer import BatchedTrainer, _concatenate
 from tarry.tasks.models import mlp
-from tarry.training.flat_model import Bound
-from tarry.training.visit import Work, train
+from tarry.training.flat_model import FlatModel
+from tarry.training.visit import LocalWork, train
 
 SIZES = (5, 8, 16, 16, 24, 40, 41, 64, 8)
 
 
-def bound_of(sizes: tuple[int, ...] = SIZES, how: Optimiser | None = None) -> Bound:
+def bound_of(sizes: tuple[int, ...] = SIZES, how: Optimiser | None = None) -> FlatModel:
     g = torch.Generator().manual_seed(5)
     data = [(torch.randn(n, 6, generator=g), torch.randint(0, 4, (n,), generator=g)) for n in sizes]
     torch.manual_seed(0)
     module = mlp(6, 16, 4)
     task = tarry.Task("stack", model=module, loss=nn.functional.cross_entropy, clients=data)
-    return Bound(module, Layout.of(module), task, how or optimiser("sgd", lr=0.1))
+    return FlatModel(module, Layout.of(module), task, how or optimiser("sgd", lr=0.1))
 
 
-def jobs_of(bound: Bound) -> list[Job]:
+def jobs_of(bound: FlatModel) -> list[VisitJob]:
     sent = 0.3 * torch.randn(bound.layout.size, generator=torch.Generator().manual_seed(9))
-    return [Job(7 * c, c, 3, sent, version=c) for c in range(len(bound.task.clients))]
+    return [VisitJob(7 * c, c, 3, sent, version=c) for c in range(len(bound.task.clients))]
 
 
-def stacked(bound: Bound, work: Work, rule: LocalRule | None = None, **how: Any) -> list[Trained]:
-    return Trainer(bound, rule=rule or LocalRule(), work=work, seed=1, **how).train(jobs_of(bound))
+def stacked(bound: FlatModel, work: LocalWork, rule: LocalRule | None = None, **how: Any) -> list[LocalResult]:
+    return BatchedTrainer(bound, rule=rule or LocalRule(), work=work, seed=1, **how).train(jobs_of(bound))
 
 
-def work(**how: Any) -> Work:
-    return Work(optimiser("sgd", lr=0.1), **{"epochs": 2, "batch": 8, **how})
+def work(**how: Any) -> LocalWork:
+    return LocalWork(optimiser("sgd", lr=0.1), **{"epochs": 2, "batch": 8, **how})
 
 
-def alone(bound: Bound, how: Work, rule: LocalRule | None = None) -> list[Trained]:
+def alone(bound: FlatModel, how: LocalWork, rule: LocalRule | None = None) -> list[LocalResult]:
     return [train(j, bound, rule=rule or LocalRule(), work=how, seed=1) for j in jobs_of(bound)]
 
 
@@ -93,10 +93,10 @@ def test_steps_in_a_row_without_python_come_to_the_same_bits(in_a_row: int, monk
     assert sum(p.columns is not None for p in trainer._steps._programs.values()) > 3  # of several sizes
 
 
-def hurried(bound: Bound, how: Work) -> tuple[Trainer, list[Trained]]:
-    trainer = Trainer(bound, rule=LocalRule(), work=how, seed=1)
+def hurried(bound: FlatModel, how: LocalWork) -> tuple[BatchedTrainer, list[LocalResult]]:
+    trainer = BatchedTrainer(bound, rule=LocalRule(), work=how, seed=1)
     trainer.train(jobs_of(bound))
-    trainer.hurry()
+    trainer.compile_programs()
     return trainer, trainer.train(jobs_of(bound))
 
 
@@ -114,10 +114,10 @@ def test_what_cannot_be_scripted_is_run_as_it_was_stacked(monkeypatch: pytest.Mo
     bound, how = bound_of(), work()
     slowly = stacked(bound, how)
     monkeypatch.setattr(torch._C, "_create_graph_by_tracing", unknown)
-    before = Trainer(bound, rule=LocalRule(), work=how, seed=1)
+    before = BatchedTrainer(bound, rule=LocalRule(), work=how, seed=1)
     before.train(jobs_of(bound))
     runs = {k: p.run for k, p in before._steps._programs.items()}
-    before.hurry()
+    before.compile_programs()
     for a, b in zip(slowly, before.train(jobs_of(bound)), strict=True):
         assert torch.equal(a.delta, b.delta)
     after = before._steps._programs
@@ -129,7 +129,7 @@ def test_compiled_stacks_are_filled_up_to_what_fits_and_no_further(monkeypatch: 
     monkeypatch.setattr(torch, "compile", lambda graph, **_: graph)
     bound, seen = bound_of((16,) * 5), list[int]()
     for size, most in ((2, 2), (None, 5)):
-        trainer = Trainer(bound, rule=LocalRule(), work=work(), seed=1, size=size, compiled=True)
+        trainer = BatchedTrainer(bound, rule=LocalRule(), work=work(), seed=1, size=size, compiled=True)
         for n in range(10, 16):
             trainer._sizes(10 * n)  # a handful: whoever comes next would be stacked as 8
         inner = trainer._stack
@@ -153,7 +153,7 @@ def test_an_update_holds_no_memory_of_its_stack() -> None:
 
 def test_stacks_are_as_large_as_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:
     bound, seen = bound_of((16,) * 12), list[int]()
-    trainer = Trainer(bound, rule=LocalRule(), work=work(), seed=1)
+    trainer = BatchedTrainer(bound, rule=LocalRule(), work=work(), seed=1)
     inner = trainer._stack
     monkeypatch.setattr(trainer, "_stack", lambda members, *how: seen.append(len(members)) or inner(members, *how))
     trainer.train(jobs_of(bound))
@@ -170,7 +170,7 @@ def test_stacks_are_as_large_as_memory_allows(monkeypatch: pytest.MonkeyPatch) -
 
 def test_rates_that_differ_are_each_clients_own() -> None:
     rates = [optimiser("sgd", lr=0.1 * 0.8**v, momentum=0.5) for v in range(20)]
-    how = replace(work(), optimiser=rates[0], later=rates.__getitem__)
+    how = replace(work(), optimiser=rates[0], optimizer_at=rates.__getitem__)
     bound = bound_of(how=rates[0])
     for a, b in zip(alone(bound, how), stacked(bound, how), strict=True):
         torch.testing.assert_close(a.delta, b.delta, rtol=1e-4, atol=1e-6)
@@ -182,7 +182,7 @@ def test_clients_whose_examples_have_other_shapes_are_not_stacked() -> None:
         bound.task, clients=[(torch.randn(4, 6), torch.zeros(4).long()), (torch.randn(4, 2, 3), torch.zeros(4).long())]
     )
     with pytest.raises(NotStackable, match="different shapes"):
-        Trainer(bound, rule=LocalRule(), work=work(), seed=1)
+        BatchedTrainer(bound, rule=LocalRule(), work=work(), seed=1)
 
 
 class Counting(LocalRule):
@@ -222,20 +222,20 @@ def test_a_rule_that_tells_clients_apart_by_plain_numbers_is_told() -> None:
 
 
 def test_a_form_is_a_record_taken_apart_and_what_differs_varies() -> None:
-    one, tensors = form_of({"a": torch.ones(2), "n": 3, "what": "x", "at": slice(0, 2)})
-    two, _ = form_of({"a": torch.zeros(2), "n": 4, "what": "x", "at": slice(0, 2)})
+    one, tensors = flatten({"a": torch.ones(2), "n": 3, "what": "x", "at": slice(0, 2)})
+    two, _ = flatten({"a": torch.zeros(2), "n": 4, "what": "x", "at": slice(0, 2)})
     assert one.filled(tensors)["what"] == "x"
     assert one.key != two.key
-    both = gathered([one, two])
-    assert isinstance(both.filled(tensors)["n"], Varies)
+    both = merge_specs([one, two])
+    assert isinstance(both.filled(tensors)["n"], NonUniform)
     assert both.filled(tensors)["at"] == slice(0, 2)
-    assert both.key == gathered([two]).key, "a plain number always varies, so that nobody is traced for one"
+    assert both.key == merge_specs([two]).key, "a plain number always varies, so that nobody is traced for one"
 
 
 def test_examples_that_lie_side_by_side_are_not_copied() -> None:
     whole = torch.arange(60.0).view(10, 2, 3)
     a, b, c = whole[1:].split([4, 0, 5])
-    joined = _joined([a, b, c])
+    joined = _concatenate([a, b, c])
     assert torch.equal(joined, whole[1:])
     assert joined.data_ptr() == whole[1:].data_ptr()
     for parts in (
@@ -245,7 +245,7 @@ def test_examples_that_lie_side_by_side_are_not_copied() -> None:
         [whole[:2], a],
         [whole.transpose(1, 2)[:4], whole.transpose(1, 2)[4:]],
     ):
-        copied = _joined(parts)
+        copied = _concatenate(parts)
         assert torch.equal(copied, torch.cat(parts))
         assert copied.data_ptr() not in {p.data_ptr() for p in parts}
 
@@ -265,7 +265,7 @@ def test_threads_of_lanes_outlive_their_stacks() -> None:
 
 def test_who_makes_many_times_the_steps_is_stacked_with_others_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     bound, how = bound_of((8, 16, 8 * 300, 8 * 40, 8, 24)), work(epochs=1)
-    trainer, made = Trainer(bound, rule=LocalRule(), work=how, seed=1), list[tuple[int, ...]]()
+    trainer, made = BatchedTrainer(bound, rule=LocalRule(), work=how, seed=1), list[tuple[int, ...]]()
     inner = trainer._stack
 
     def stack(members: Any, *how: Any) -> Any:
@@ -282,7 +282,7 @@ def test_who_makes_many_times_the_steps_is_stacked_with_others_alike(monkeypatch
 
 def test_a_stack_is_made_when_its_turn_comes(monkeypatch: pytest.MonkeyPatch) -> None:
     bound, seen = bound_of((16,) * 4), list[str]()
-    trainer = Trainer(bound, rule=LocalRule(), work=work(), seed=1, size=1)
+    trainer = BatchedTrainer(bound, rule=LocalRule(), work=work(), seed=1, size=1)
     stack, finished = trainer._stack, trainer._finished
     monkeypatch.setattr(trainer, "_stack", lambda *args: seen.append("made") or stack(*args))
     monkeypatch.setattr(trainer, "_finished", lambda *args: seen.append("done") or finished(*args))
@@ -303,26 +303,26 @@ def test_what_cannot_be_compiled_is_told(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_compiled_on_a_processor_there_is_one_lane() -> None:
-    assert Trainer(bound_of(), rule=LocalRule(), work=work(), seed=1, lanes=3, compiled=True).lanes == 1
+    assert BatchedTrainer(bound_of(), rule=LocalRule(), work=work(), seed=1, lanes=3, compiled=True).lanes == 1
 
 
 def test_a_loss_is_a_mean_or_not() -> None:
-    def trainer(loss: Any) -> Trainer:
+    def trainer(loss: Any) -> BatchedTrainer:
         bound = bound_of()
         bound.task = replace(bound.task, loss=loss)
-        return Trainer(bound, rule=LocalRule(), work=work(), seed=1)
+        return BatchedTrainer(bound, rule=LocalRule(), work=work(), seed=1)
 
     weights = torch.tensor([1.0, 1.0, 1.0, 1.01])
-    assert trainer(nn.functional.cross_entropy).means()
-    assert trainer(lambda z, y: nn.functional.cross_entropy(z, y, label_smoothing=0.1)).means()
-    assert not trainer(lambda z, y: nn.functional.cross_entropy(z, y, reduction="sum")).means()
-    assert not trainer(lambda z, y: nn.functional.cross_entropy(z, y, weight=weights)).means()
+    assert trainer(nn.functional.cross_entropy).loss_is_mean()
+    assert trainer(lambda z, y: nn.functional.cross_entropy(z, y, label_smoothing=0.1)).loss_is_mean()
+    assert not trainer(lambda z, y: nn.functional.cross_entropy(z, y, reduction="sum")).loss_is_mean()
+    assert not trainer(lambda z, y: nn.functional.cross_entropy(z, y, weight=weights)).loss_is_mean()
 
 
-def trainer_of(model: nn.Module, loss: Any, clients: list[Examples]) -> Trainer:
+def trainer_of(model: nn.Module, loss: Any, clients: list[Examples]) -> BatchedTrainer:
     task = tarry.Task("loss", model=model, loss=loss, clients=clients)
-    bound = Bound(model, Layout.of(model), task, optimiser("sgd", lr=0.1))
-    return Trainer(bound, rule=LocalRule(), work=work(), seed=1)
+    bound = FlatModel(model, Layout.of(model), task, optimiser("sgd", lr=0.1))
+    return BatchedTrainer(bound, rule=LocalRule(), work=work(), seed=1)
 
 
 def normal(*sizes: int, outputs: int = 1) -> list[Examples]:
@@ -350,12 +350,12 @@ def own_cross_entropy(z: Tensor, y: Tensor) -> Tensor:
 def test_a_single_text_with_other_tokens_to_ignore_is_enough_to_tell_that_a_loss_is_no_mean(loss: Any) -> None:
     g = torch.Generator().manual_seed(3)
     texts = [(torch.randint(7, (n, 6), generator=g), torch.randint(7, (n, 6), generator=g)) for n in (41, 90, 300)]
-    assert trainer_of(Tokens(), loss, texts).means()
+    assert trainer_of(Tokens(), loss, texts).loss_is_mean()
     for _, y in texts:
         y[:, -1] = -100  # there is no next token
-    assert trainer_of(Tokens(), loss, texts).means()
+    assert trainer_of(Tokens(), loss, texts).loss_is_mean()
     texts[2][1][100, :2] = -100  # between those that are looked at in any case
-    assert not trainer_of(Tokens(), loss, texts).means()
+    assert not trainer_of(Tokens(), loss, texts).loss_is_mean()
 
 
 @pytest.mark.parametrize("whole", [False, True], ids=["floats", "whole numbers"])
@@ -368,9 +368,9 @@ def test_a_single_example_of_another_weight_is_enough_to_tell_that_a_loss_is_no_
     for _, y in clients:
         y[:, column] = 1
     given = [(x, y.long() if whole else y) for x, y in clients]
-    assert trainer_of(nn.Linear(3, 1), weighed, given).means()
+    assert trainer_of(nn.Linear(3, 1), weighed, given).loss_is_mean()
     given[2][1][100, column] = 5  # which is a target's value, too
-    assert not trainer_of(nn.Linear(3, 1), weighed, given).means()
+    assert not trainer_of(nn.Linear(3, 1), weighed, given).loss_is_mean()
 
 
 def test_the_lowest_and_the_highest_target_are_among_those_that_a_loss_is_tried_on() -> None:
@@ -379,10 +379,10 @@ def test_the_lowest_and_the_highest_target_are_among_those_that_a_loss_is_tried_
         return ((z - y) ** 2 * near).sum() / near.sum().clamp_min(1)
 
     clients = normal(41, 90, 300)
-    assert trainer_of(nn.Linear(3, 1), robust, clients).means()
+    assert trainer_of(nn.Linear(3, 1), robust, clients).loss_is_mean()
     for far in (-10.0, 10.0):
         clients[2][1][100] = far
-        assert not trainer_of(nn.Linear(3, 1), robust, clients).means()
+        assert not trainer_of(nn.Linear(3, 1), robust, clients).loss_is_mean()
         clients[2][1][100] = 0
 
 
@@ -397,8 +397,8 @@ def weighed_entropy(z: Tensor, y: Tensor) -> Tensor:
 
 def test_a_loss_of_probabilities_is_tried_on_probabilities() -> None:
     clients = [(x, (y > 0).to(y.dtype)) for x, y in normal(41, 90)]
-    assert trainer_of(probability(), nn.functional.binary_cross_entropy, clients).means()
-    assert not trainer_of(probability(), weighed_entropy, clients).means()
+    assert trainer_of(probability(), nn.functional.binary_cross_entropy, clients).loss_is_mean()
+    assert not trainer_of(probability(), weighed_entropy, clients).loss_is_mean()
 
 
 def test_on_a_gpu_a_loss_is_given_no_output_larger_than_the_models(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -419,6 +419,6 @@ def test_on_a_gpu_a_loss_is_given_no_output_larger_than_the_models(monkeypatch: 
     clients = [(x, (y > 0).to(y.dtype)) for x, y in normal(41, 90)]
     trainer = trainer_of(probability(), loss, clients)
     trainer._device = torch.device("cuda")
-    assert trainer.means()
+    assert trainer.loss_is_mean()
     assert max(seen[True]) > 1
     assert 0.4 < max(seen[False]) < 1

@@ -13,11 +13,11 @@ from tarry.core.layout import Layout
 from tarry.core.local_rule import Context, Functions, LocalRule
 from tarry.core.optim import optimiser
 from tarry.core.task import Examples
-from tarry.core.tickets import Job, Trained
-from tarry.executors.batched.channels_last import Inner, flat, pays, view
-from tarry.executors.batched.trainer import Trainer
-from tarry.training.flat_model import Bound
-from tarry.training.visit import Work, train
+from tarry.core.tickets import LocalResult, VisitJob
+from tarry.executors.batched.channels_last import ChannelsLastOrder, flat, is_worthwhile, view
+from tarry.executors.batched.trainer import BatchedTrainer
+from tarry.training.flat_model import FlatModel
+from tarry.training.visit import LocalWork, train
 
 F64 = torch.float64
 SIZES = (3, 4, 9)
@@ -38,15 +38,15 @@ def conv_head() -> nn.Module:
     return nn.Sequential(nn.Conv2d(2, 4, 3), nn.Tanh(), nn.Conv2d(4, 3, (3, 2)), nn.Flatten())
 
 
-def bound_of(module: nn.Module) -> Bound:
+def bound_of(module: nn.Module) -> FlatModel:
     g = torch.Generator().manual_seed(5)
     data = [(torch.randn(n, 2, 5, 4, generator=g, dtype=F64), torch.randint(3, (n,), generator=g)) for n in SIZES]
     task = tarry.Task("turned", model=module, loss=nn.functional.cross_entropy, clients=data)
-    return Bound(module, Layout.of(module, data[0][0]), task, optimiser("sgd", lr=0.05, momentum=0.5))
+    return FlatModel(module, Layout.of(module, data[0][0]), task, optimiser("sgd", lr=0.05, momentum=0.5))
 
 
-def trained(bound: Bound, rule: LocalRule, how: Work, jobs: list[Job], **ways: Any) -> list[Trained]:
-    return Trainer(bound, rule=rule, work=how, seed=1, **ways).train(jobs)
+def trained(bound: FlatModel, rule: LocalRule, how: LocalWork, jobs: list[VisitJob], **ways: Any) -> list[LocalResult]:
+    return BatchedTrainer(bound, rule=rule, work=how, seed=1, **ways).train(jobs)
 
 
 CASES: list[tuple[Any, str, dict[str, Any]]] = [
@@ -71,10 +71,10 @@ def test_rules_come_to_what_they_come_to_one_by_one(name: str, params: dict[str,
     torch.manual_seed(0)
     bound, rule = bound_of(model().to(F64)), tarry.methods.build(name, params).local
     layout, g = bound.layout, torch.Generator().manual_seed(2)
-    work, sent = Work(bound.optimiser, epochs=2, batch=4), bound.flat.clone()
+    work, sent = LocalWork(bound.optimiser, epochs=2, batch=4), bound.flat.clone()
     payload = {k: 1e-2 * torch.randn(layout.n_params, generator=g, dtype=F64) for k in rule.needs}
-    jobs = [Job(c, c, 0, sent, payload) for c in range(len(SIZES))]
-    trainer = Trainer(bound, rule=rule, work=work, seed=1, channels_last=True)
+    jobs = [VisitJob(c, c, 0, sent, payload) for c in range(len(SIZES))]
+    trainer = BatchedTrainer(bound, rule=rule, work=work, seed=1, channels_last=True)
     for visit in (1, 2):
         alone = [train(j, bound, rule=rule, work=work, seed=1) for j in jobs]
         for a, b in zip(alone, trainer.train(jobs), strict=True):
@@ -82,14 +82,17 @@ def test_rules_come_to_what_they_come_to_one_by_one(name: str, params: dict[str,
                 assert one.keys() == other.keys()
                 for k in one:
                     torch.testing.assert_close(one[k], other[k], rtol=1e-6, atol=1e-9)
-        jobs = [Job(9 * visit + c, c, visit, sent + a.delta, payload, a.memory) for c, a in enumerate(alone)]
+        jobs = [VisitJob(9 * visit + c, c, visit, sent + a.delta, payload, a.memory) for c, a in enumerate(alone)]
 
 
 @pytest.mark.parametrize("ways", [{"size": 1}, {"size": 2}, {"lanes": 2}], ids=str)
 def test_stacks_of_every_size_on_every_lane(ways: dict[str, Any]) -> None:
     torch.manual_seed(0)
     bound = bound_of(net().to(F64))
-    work, jobs = Work(bound.optimiser, epochs=2, batch=4), [Job(c, c, 0, bound.flat.clone()) for c in range(len(SIZES))]
+    work, jobs = (
+        LocalWork(bound.optimiser, epochs=2, batch=4),
+        [VisitJob(c, c, 0, bound.flat.clone()) for c in range(len(SIZES))],
+    )
     plain = [train(j, bound, rule=LocalRule(), work=work, seed=1) for j in jobs]
     for a, b in zip(plain, trained(bound, LocalRule(), work, jobs, channels_last=True, **ways), strict=True):
         torch.testing.assert_close(a.delta, b.delta, rtol=1e-6, atol=1e-9)
@@ -113,7 +116,7 @@ def test_every_optimiser_state_and_context_is_turned_and_turned_back() -> None:
 
     torch.manual_seed(0)
     bound, how = bound_of(net().to(F64)), optimiser("adam", lr=0.01)
-    work, jobs = Work(how, epochs=2, batch=4), [Job(c, c, 0, bound.flat.clone()) for c in range(len(SIZES))]
+    work, jobs = LocalWork(how, epochs=2, batch=4), [VisitJob(c, c, 0, bound.flat.clone()) for c in range(len(SIZES))]
     plain = trained(bound, Telling(), work, jobs)
     for a, b in zip(plain, trained(bound, Telling(), work, jobs, channels_last=True), strict=True):
         for k in ("m", "v", "w"):
@@ -123,10 +126,10 @@ def test_every_optimiser_state_and_context_is_turned_and_turned_back() -> None:
 def test_the_inner_order_is_a_convolutions_with_channels_last() -> None:
     layout = Layout.of(net())
     stack = torch.arange(3 * layout.size, dtype=F64).view(3, layout.size)
-    inner = Inner(layout, torch.device("cpu"))
-    turned = inner.there(stack)
-    assert torch.equal(inner.back(turned), stack)
-    assert torch.equal(inner.back(inner.there(stack[:, : layout.n_params])), stack[:, : layout.n_params])
+    inner = ChannelsLastOrder(layout, torch.device("cpu"))
+    turned = inner.to_inner(stack)
+    assert torch.equal(inner.to_layout(turned), stack)
+    assert torch.equal(inner.to_layout(inner.to_inner(stack[:, : layout.n_params])), stack[:, : layout.n_params])
     assert torch.equal(turned[:, layout.n_params :], stack[:, layout.n_params :])
     for block in layout.layers:
         seen = view(turned[1, block.at], block)
@@ -135,13 +138,15 @@ def test_the_inner_order_is_a_convolutions_with_channels_last() -> None:
         if len(block.shape) == 4:
             assert seen.is_contiguous(memory_format=torch.channels_last)
     for other in (torch.ones(3), torch.ones(3, 2), torch.ones(layout.size)):
-        assert inner.there(other) is other
+        assert inner.to_inner(other) is other
 
 
 def test_a_step_turns_no_weights_round() -> None:
     bound = bound_of(net().to(F64))
-    trainer = Trainer(bound, rule=LocalRule(), work=Work(bound.optimiser, batch=4), seed=1, size=1, channels_last=True)
-    trainer.train([Job(0, 0, 0, bound.flat.clone())])
+    trainer = BatchedTrainer(
+        bound, rule=LocalRule(), work=LocalWork(bound.optimiser, batch=4), seed=1, size=1, channels_last=True
+    )
+    trainer.train([VisitJob(0, 0, 0, bound.flat.clone())])
     (step,) = (one.graph for key, one in trainer._steps._ones.items() if key[0][0] == "step")  # type: ignore[index]
     copied = [n.meta["val"].shape for n in step.graph.nodes if "clone" in str(n.target)]
     assert (4, 5, 4, 2) in copied, "the images are"
@@ -149,6 +154,6 @@ def test_a_step_turns_no_weights_round() -> None:
 
 
 def test_it_pays_where_a_convolution_has_many_channels() -> None:
-    assert not pays(Layout.of(net()))
-    assert not pays(Layout.of(nn.Linear(64, 64)))
-    assert pays(Layout.of(nn.Sequential(nn.Conv2d(3, 16, 3), nn.Conv2d(16, 32, 3))))
+    assert not is_worthwhile(Layout.of(net()))
+    assert not is_worthwhile(Layout.of(nn.Linear(64, 64)))
+    assert is_worthwhile(Layout.of(nn.Sequential(nn.Conv2d(3, 16, 3), nn.Conv2d(16, 32, 3))))

@@ -14,11 +14,11 @@ from tarry.core.errors import BadInput
 from tarry.core.layout import Layout
 from tarry.core.local_rule import LocalRule
 from tarry.core.optim import Optimiser, optimiser
-from tarry.core.tickets import Job, Trained
+from tarry.core.tickets import LocalResult, VisitJob
 from tarry.executors.batched.trace import NotStackable
-from tarry.executors.batched.trainer import Trainer
-from tarry.training.flat_model import Bound
-from tarry.training.visit import Work, train
+from tarry.executors.batched.trainer import BatchedTrainer
+from tarry.training.flat_model import FlatModel
+from tarry.training.visit import LocalWork, train
 
 F64 = torch.float64
 PAIRS = (3, 4, 6, 11)  # batches of 4: rests of 2 and 3, a client smaller than a batch
@@ -79,7 +79,9 @@ NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 }
 
 
-def bound_of(net: Callable[[], nn.Module], sizes: tuple[int, ...], how: Optimiser, dtype: torch.dtype = F64) -> Bound:
+def bound_of(
+    net: Callable[[], nn.Module], sizes: tuple[int, ...], how: Optimiser, dtype: torch.dtype = F64
+) -> FlatModel:
     g = torch.Generator().manual_seed(5)
     data = [(1 + torch.randn(n, 8, generator=g, dtype=dtype), torch.randint(3, (n,), generator=g)) for n in sizes]
     torch.manual_seed(0)
@@ -90,20 +92,22 @@ def bound_of(net: Callable[[], nn.Module], sizes: tuple[int, ...], how: Optimise
             nn.init.uniform_(m.running_var, 0.5, 2)
             m.num_batches_tracked.fill_(3)
     task = tarry.Task("norms", model=module, loss=nn.functional.cross_entropy, clients=data)
-    return Bound(module, Layout.of(module), task, how)
+    return FlatModel(module, Layout.of(module), task, how)
 
 
-def jobs_of(bound: Bound) -> list[Job]:
-    return [Job(7 * c, c, 3, bound.flat.clone(), version=c) for c in range(len(bound.task.clients))]
+def jobs_of(bound: FlatModel) -> list[VisitJob]:
+    return [VisitJob(7 * c, c, 3, bound.flat.clone(), version=c) for c in range(len(bound.task.clients))]
 
 
-def both(bound: Bound, work: Work, rule: LocalRule | None = None, **how: Any) -> tuple[list[Trained], list[Trained]]:
+def both(
+    bound: FlatModel, work: LocalWork, rule: LocalRule | None = None, **how: Any
+) -> tuple[list[LocalResult], list[LocalResult]]:
     rule, jobs = rule or LocalRule(), jobs_of(bound)
     alone = [train(j, bound, rule=rule, work=work, seed=1) for j in jobs]
-    return alone, Trainer(bound, rule=rule, work=work, seed=1, **how).train(jobs)
+    return alone, BatchedTrainer(bound, rule=rule, work=work, seed=1, **how).train(jobs)
 
 
-def alike(bound: Bound, alone: list[Trained], together: list[Trained], within: float = 1e-9) -> None:
+def alike(bound: FlatModel, alone: list[LocalResult], together: list[LocalResult], within: float = 1e-9) -> None:
     n = bound.layout.n_params
     for a, b in zip(alone, together, strict=True):
         assert a.delta[:n].norm() > 0
@@ -112,8 +116,8 @@ def alike(bound: Bound, alone: list[Trained], together: list[Trained], within: f
         assert a.loss == pytest.approx(b.loss, rel=within)
 
 
-def work(how: Optimiser | None = None, **more: Any) -> Work:
-    return Work(how or optimiser("sgd", lr=0.1), **{"epochs": 2, "batch": 4, **more})
+def work(how: Optimiser | None = None, **more: Any) -> LocalWork:
+    return LocalWork(how or optimiser("sgd", lr=0.1), **{"epochs": 2, "batch": 4, **more})
 
 
 @pytest.mark.parametrize("name", NETS)
@@ -159,7 +163,7 @@ def test_every_way_to_train(how: Optimiser, much: dict[str, Any]) -> None:
 def test_rates_that_differ() -> None:
     rates = [optimiser("sgd", lr=0.1 * 0.8**v) for v in range(20)]
     bound = bound_of(*NETS["cumulative"], rates[0])
-    alike(bound, *both(bound, work(rates[0], later=rates.__getitem__)))
+    alike(bound, *both(bound, work(rates[0], optimizer_at=rates.__getitem__)))
 
 
 def test_programs_that_have_become_quick(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,7 +186,7 @@ def test_single_precision_and_bfloat16(bf16: bool, within: float, sizes: tuple[i
 def test_a_batch_of_one_is_told_as_it_is_one_by_one() -> None:
     """Of linear layers: nothing is to be learnt from one value a channel."""
     bound = bound_of(NETS["1d, rows"][0], (4, 9, 8), optimiser("sgd", lr=0.1))
-    trainer = Trainer(bound, rule=LocalRule(), work=work(), seed=1)
+    trainer = BatchedTrainer(bound, rule=LocalRule(), work=work(), seed=1)
     with pytest.raises(NotStackable, match="a batch of one example"):
         trainer.train(jobs_of(bound))
     for executor in ("inline", "batched"):
@@ -221,4 +225,4 @@ def test_statistics_of_other_layers_are_stacked_where_nothing_is_padded() -> Non
 def test_statistics_of_other_layers_are_told_where_batches_are_padded(in_place: bool) -> None:
     bound = bound_of(lambda: Own(in_place), (7, 8, 16), optimiser("sgd", lr=0.1))
     with pytest.raises(NotStackable, match="in a layer of its own"):
-        Trainer(bound, rule=LocalRule(), work=work(batch=8), seed=1).train(jobs_of(bound))
+        BatchedTrainer(bound, rule=LocalRule(), work=work(batch=8), seed=1).train(jobs_of(bound))

@@ -15,7 +15,7 @@ from tarry.core.errors import BadInput
 from tarry.core.rng import Stream
 from tarry.delays import distributions
 from tarry.delays import papers as paper_delays  # noqa: F401  (registers its delays)
-from tarry.delays.base import Delay, Fleet, deal, delays, visit_keys
+from tarry.delays.base import ClientPopulation, Delay, assign_profiles, delays, visit_keys
 from tarry.delays.distributions import bandwidth, normal, scripted
 
 GENERIC = ["constant", "normal", "lognormal", "half-normal", "uniform", "exponential", "pareto", "bandwidth"]
@@ -23,12 +23,12 @@ RANDOM = ["normal", "lognormal", "half-normal", "uniform", "exponential", "paret
 NO_FILE = [name for name in delays.names() if name not in ("empirical", "trace", "scripted")]
 
 
-def a_fleet(n: int = 20, seed: int = 7, model_bytes: int = 1_000_000, epochs: float = 1.0) -> Fleet:
-    return Fleet(n, range(10, 10 + n), model_bytes, seed, epochs)
+def a_population(n: int = 20, seed: int = 7, model_bytes: int = 1_000_000, epochs: float = 1.0) -> ClientPopulation:
+    return ClientPopulation(n, range(10, 10 + n), model_bytes, seed, epochs)
 
 
-def build(name: str, fleet: Fleet | None = None, **params: object) -> Delay:
-    return delays.build(name, params)(fleet or a_fleet())
+def build(name: str, population: ClientPopulation | None = None, **params: object) -> Delay:
+    return delays.build(name, params)(population or a_population())
 
 
 def draws(delay: Delay, clients: int = 20, visits: int = 2000) -> np.ndarray:
@@ -37,7 +37,7 @@ def draws(delay: Delay, clients: int = 20, visits: int = 2000) -> np.ndarray:
 
 def test_a_visit_key_is_the_key_of_seed_stream_client_and_visit():
     for seed in (0, 7, -3, 2**63):
-        visit_key = visit_keys(a_fleet(seed=seed), Stream.DELAY)
+        visit_key = visit_keys(a_population(seed=seed), Stream.DELAY)
         for client, visit in [(0, 0), (0, 1), (1, 0), (999_999, 12_345)]:
             assert visit_key(client, visit) == rng.key(seed, Stream.DELAY, client, visit)
 
@@ -53,7 +53,7 @@ def test_a_delay_is_a_function_of_client_and_visit_in_any_order(name):
 
 @pytest.mark.parametrize("name", [n for n in NO_FILE if n not in ("constant", "bandwidth")])
 def test_another_seed_gives_other_durations(name):
-    one, other = build(name, a_fleet(seed=1)), build(name, a_fleet(seed=2))
+    one, other = build(name, a_population(seed=1)), build(name, a_population(seed=2))
     assert draws(one, visits=5).tolist() != draws(other, visits=5).tolist()
 
 
@@ -114,9 +114,9 @@ def test_a_normal_draw_of_0_or_less_becomes_the_mean():
 
 
 def test_spread_scales_mean_and_sd_of_a_client_alike():
-    fleet = a_fleet(2000)
-    factor = [normal(mean=1, sd=0, spread=0.5)(fleet)(client, 0) for client in range(2000)]
-    typical, spread = normal(mean=50, sd=40)(fleet), normal(mean=50, sd=40, spread=0.5)(fleet)
+    population = a_population(2000)
+    factor = [normal(mean=1, sd=0, spread=0.5)(population)(client, 0) for client in range(2000)]
+    typical, spread = normal(mean=50, sd=40)(population), normal(mean=50, sd=40, spread=0.5)(population)
     for client in range(0, 2000, 40):
         for visit in range(10):
             assert spread(client, visit) == pytest.approx(factor[client] * typical(client, visit), rel=1e-12)
@@ -126,16 +126,16 @@ def test_spread_scales_mean_and_sd_of_a_client_alike():
 
 
 def test_bandwidth_adds_computing_and_both_transfers():
-    fleet = Fleet(2, [100, 0], model_bytes=500_000, seed=1, epochs=3)
-    delay = bandwidth(seconds_per_sample=0.02, down_mbps=8, up_mbps=2)(fleet)
+    population = ClientPopulation(2, [100, 0], model_bytes=500_000, seed=1, epochs=3)
+    delay = bandwidth(seconds_per_sample=0.02, down_mbps=8, up_mbps=2)(population)
     assert delay(0, 0) == pytest.approx(100 * 3 * 0.02 + 4e6 / 8e6 + 4e6 / 2e6)
     assert delay(1, 9) == pytest.approx(2.5)
 
 
 def test_bandwidth_spread_changes_the_computing_time_only():
     slow_links = {"down_mbps": 1e-3, "up_mbps": 1e-3}
-    fleet = Fleet(3000, [10] * 2999 + [0], model_bytes=125, seed=3)
-    delay = bandwidth(seconds_per_sample=0.1, spread=0.7, **slow_links)(fleet)
+    population = ClientPopulation(3000, [10] * 2999 + [0], model_bytes=125, seed=3)
+    delay = bandwidth(seconds_per_sample=0.1, spread=0.7, **slow_links)(population)
     logs = np.log([delay(client, 0) - 2 for client in range(2999)])
     assert logs.mean() == pytest.approx(0, abs=0.06)
     assert logs.std() == pytest.approx(0.7, rel=0.06)
@@ -150,27 +150,27 @@ def speeds_file(folder: Path, *kbps: object) -> str:
 
 def test_measured_speeds_hold_for_both_ways_and_are_dealt_without_replacement(tmp_path):
     path = speeds_file(tmp_path, 1000, 2000, 4000, 8000)
-    fleet = Fleet(4, [0] * 4, model_bytes=1_000_000, seed=5)
-    delay = bandwidth(down_mbps=1e-3, speeds=path)(fleet)
+    population = ClientPopulation(4, [0] * 4, model_bytes=1_000_000, seed=5)
+    delay = bandwidth(down_mbps=1e-3, speeds=path)(population)
     assert sorted(delay(client, 0) for client in range(4)) == pytest.approx([2, 4, 8, 16])
 
 
 def test_more_clients_than_measured_speeds_share_them(tmp_path):
     path = speeds_file(tmp_path, 1000, 2000)
-    delay = bandwidth(speeds=path)(Fleet(200, [0] * 200, model_bytes=1_000_000, seed=5))
+    delay = bandwidth(speeds=path)(ClientPopulation(200, [0] * 200, model_bytes=1_000_000, seed=5))
     values = [round(delay(client, 0), 9) for client in range(200)]
     assert set(values) == {8, 16}
     assert 65 <= values.count(8) <= 135
 
 
 def test_things_are_dealt_without_replacement_while_there_are_enough():
-    assert sorted(deal(a_fleet(9), 9)) == list(range(9))
-    assert len(set(deal(a_fleet(5), 9))) == 5
-    assert deal(a_fleet(5, seed=1), 9) != deal(a_fleet(5, seed=2), 9)
+    assert sorted(assign_profiles(a_population(9), 9)) == list(range(9))
+    assert len(set(assign_profiles(a_population(5), 9))) == 5
+    assert assign_profiles(a_population(5, seed=1), 9) != assign_profiles(a_population(5, seed=2), 9)
 
 
 def test_things_are_dealt_with_replacement_when_there_are_too_few():
-    counts = np.bincount(deal(a_fleet(9000), 9), minlength=9)
+    counts = np.bincount(assign_profiles(a_population(9000), 9), minlength=9)
     assert scipy.stats.chisquare(counts).pvalue > 0.01
     assert len(set(counts.tolist())) > 1
 
@@ -189,7 +189,7 @@ SECONDS = st.floats(1e-9, 1e15)
 )
 @settings(deadline=None, max_examples=200, derandomize=True)
 def test_every_duration_is_above_0_and_finite(mean, sd, spread, shape, seed, client, visit):
-    fleet = a_fleet(seed=seed, model_bytes=1)
+    population = a_population(seed=seed, model_bytes=1)
     asked = {
         "constant": {"seconds": mean},
         "normal": {"mean": mean, "sd": sd, "spread": spread},
@@ -202,7 +202,7 @@ def test_every_duration_is_above_0_and_finite(mean, sd, spread, shape, seed, cli
     }
     assert list(asked) == GENERIC
     for name, params in asked.items():
-        assert 0 < build(name, fleet, **params)(client, visit) < math.inf, name
+        assert 0 < build(name, population, **params)(client, visit) < math.inf, name
 
 
 @pytest.mark.parametrize("u", [2.0**-53, 1 - 2.0**-53])
@@ -260,13 +260,13 @@ def test_a_bad_measured_speed_is_refused_with_its_line(tmp_path, value, problem)
 
 
 def test_scripted_numbers_hold_at_every_visit_and_lists_are_run_through_again():
-    delay = scripted([4, [1.0, 2.0, 3.5]])(a_fleet(2))
+    delay = scripted([4, [1.0, 2.0, 3.5]])(a_population(2))
     assert [delay(0, v) for v in range(3)] == [4, 4, 4]
     assert [delay(1, v) for v in range(7)] == [1.0, 2.0, 3.5, 1.0, 2.0, 3.5, 1.0]
 
 
 def test_scripted_clients_leave_at_the_end_of_their_list_when_asked():
-    delay = scripted([4.0, (1.0, 2.0), []], end="leave")(a_fleet(3))
+    delay = scripted([4.0, (1.0, 2.0), []], end="leave")(a_population(3))
     assert delay(0, 1000) == 4
     assert [delay(1, v) for v in range(4)] == [1.0, 2.0, None, None]
     assert delay(2, 0) is None
@@ -280,7 +280,7 @@ def test_a_scripted_duration_that_is_none_is_refused_by_client_visit_and_value(b
 
 def test_scripted_needs_one_entry_a_client():
     with pytest.raises(BadInput, match="2 entries for 3 clients"):
-        scripted([1.0, 2.0])(a_fleet(3))
+        scripted([1.0, 2.0])(a_population(3))
 
 
 def test_scripted_cannot_repeat_an_empty_list_or_end_in_an_unknown_way():

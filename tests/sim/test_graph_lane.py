@@ -14,26 +14,24 @@ import tarry
 from tarry.core.layout import Layout
 from tarry.core.local_rule import LocalRule
 from tarry.core.optim import optimiser
-from tarry.core.tickets import Job, Ticket, Trained
-from tarry.executors import auto as together
-from tarry.executors.auto import Together
+from tarry.core.tickets import LocalResult, Ticket, VisitJob
+from tarry.executors.auto import AutoExecutor
 from tarry.executors.batched.trace import NotStackable
-from tarry.executors.batched.trainer import Trainer
+from tarry.executors.batched.trainer import BatchedTrainer
 from tarry.executors.inline import Inline
 from tarry.methods import methods
 from tarry.tasks.models import mlp
-from tarry.training.determinism import calm
-from tarry.training.flat_model import Bound
-from tarry.training.visit import Work, train
+from tarry.training.determinism import deterministic
+from tarry.training.flat_model import FlatModel
+from tarry.training.visit import LocalWork, train
 
 EQUAL, UNEQUAL = (24,) * 5, (6, 8, 16, 24, 62)
 
 
 @pytest.fixture(autouse=True)
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Graph]]:
-    monkeypatch.setattr(together, "_FOUND", {})
     monkeypatch.setattr(torch, "compile", lambda graph, **_: graph)
-    with calm():
+    with deterministic():
         yield pretend(monkeypatch)
 
 
@@ -54,18 +52,18 @@ class Setting:
         modules = [(model or small)() for _ in range(2)]
         task = tarry.Task("gpu", model=modules[0], loss=nn.functional.cross_entropy, clients=data)
         self.rule: LocalRule = methods.build(method).local
-        self.work = Work(optimiser("sgd", lr=0.05, momentum=0.5), epochs=epochs, batch=8)
-        here, there = (Bound(m, Layout.of(m), task, self.work.optimiser) for m in modules)
+        self.work = LocalWork(optimiser("sgd", lr=0.05, momentum=0.5), epochs=epochs, batch=8)
+        here, there = (FlatModel(m, Layout.of(m), task, self.work.optimiser) for m in modules)
         sent = here.layout.read(modules[0], torch.float32).clone()
         payload = {k: torch.randn(here.layout.n_params, generator=g) * 1e-3 for k in self.rule.needs}
         self.here, self.there = on_gpu(here), there
-        self.jobs = [Job(7 * c, c, 1, sent, payload) for c in range(len(sizes))]
+        self.jobs = [VisitJob(7 * c, c, 1, sent, payload) for c in range(len(sizes))]
         self.given: dict[str, Any] = {"rule": self.rule, "work": self.work, "seed": 1}
 
-    def trainer(self, **how: Any) -> Trainer:
-        return Trainer(self.here, **self.given, **how)
+    def trainer(self, **how: Any) -> BatchedTrainer:
+        return BatchedTrainer(self.here, **self.given, **how)
 
-    def same(self, found: list[Trained]) -> None:
+    def same(self, found: list[LocalResult]) -> None:
         """As one by one elsewhere."""
         for job, b in zip(self.jobs, found, strict=True):
             a = train(job, self.there, **self.given)
@@ -148,7 +146,7 @@ def test_where_little_memory_is_left_what_was_captured_is_forgotten(
     for free, jobs, desks in ((1e9, 5, 1), (1e9, 4, 2), (1e8, 3, 1)):
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda *_, free=free: (free, 2e9))
         trainer.train(here.jobs[:jobs])
-        assert len(trainer._lanes[0]._desks) == desks  # type: ignore[union-attr]
+        assert len(trainer._lanes[0]._buffers) == desks  # type: ignore[union-attr]
     here.same(trainer.train(here.jobs))
 
 
@@ -207,10 +205,10 @@ def test_all_of_it_together() -> None:
     assert told.startswith("clients are trained together")
 
 
-def collected(here: Setting, **how: Any) -> tuple[list[Trained], str]:
-    made = Together(
-        here.here, **here.given, lanes=2, forced=True, otherwise=lambda: Inline(here.there, **here.given), **how
+def collected(here: Setting, **how: Any) -> tuple[list[LocalResult], str]:
+    made = AutoExecutor(
+        here.here, **here.given, lanes=2, always_batch=True, fallback=lambda: Inline(here.there, **here.given), **how
     )
     for j in here.jobs:
         made.submit(Ticket(j.number, j.client, j.visit, 0, 0.0, j.sent, j.sent, j.payload), {}, 0.0)
-    return [made.collect(j.number) for j in here.jobs], made.told
+    return [made.collect(j.number) for j in here.jobs], made.description

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from tarry.core import rng
 from tarry.core.errors import BadInput
 from tarry.core.rng import Stream
-from tarry.delays.base import Fleet, delays
+from tarry.delays.base import ClientPopulation, delays
 from tarry.delays.measured import TraceRow, empirical, read_trace, trace, write_trace
 
 ROUNDS = {"37": [9.5, 11.25, 8.0], "15": [97.5, 100.0], "2": [700.0, 800.0, 650.0, 905.5]}
 
 
-def a_fleet(n: int, seed: int = 7) -> Fleet:
-    return Fleet(n, [100] * n, 1000, seed)
+def a_population(n: int, seed: int = 7) -> ClientPopulation:
+    return ClientPopulation(n, [100] * n, 1000, seed)
 
 
 def rounds_file(folder: Path) -> str:
@@ -36,13 +36,13 @@ def rounds_file(folder: Path) -> str:
 
 
 def test_recorded_order_runs_through_the_rounds_of_one_measured_client_and_wraps(tmp_path):
-    delay = empirical(path=rounds_file(tmp_path), order="recorded")(a_fleet(3))
+    delay = empirical(path=rounds_file(tmp_path), order="recorded")(a_population(3))
     lived = [[delay(client, visit) for visit in range(9)] for client in range(3)]
     assert sorted(lived) == sorted((rounds * 5)[:9] for rounds in ROUNDS.values())
 
 
 def test_random_order_draws_from_the_rounds_of_one_measured_client(tmp_path):
-    delay = empirical(path=rounds_file(tmp_path))(a_fleet(3))
+    delay = empirical(path=rounds_file(tmp_path))(a_population(3))
     own = []
     for client in range(3):
         lived = [delay(client, visit) for visit in range(600)]
@@ -54,7 +54,7 @@ def test_random_order_draws_from_the_rounds_of_one_measured_client(tmp_path):
 
 
 def test_more_clients_than_measured_ones_share_them(tmp_path):
-    delay = empirical(path=rounds_file(tmp_path), order="recorded")(a_fleet(300))
+    delay = empirical(path=rounds_file(tmp_path), order="recorded")(a_population(300))
     first = [delay(client, 0) for client in range(300)]
     assert all(first.count(rounds[0]) == pytest.approx(100, abs=40) for rounds in ROUNDS.values())
     assert len({first.count(rounds[0]) for rounds in ROUNDS.values()}) > 1
@@ -63,17 +63,17 @@ def test_more_clients_than_measured_ones_share_them(tmp_path):
 def test_empirical_is_a_function_of_client_and_visit_and_seed(tmp_path):
     path = rounds_file(tmp_path)
     pairs = [(c, v) for c in range(5) for v in range(20)]
-    once = {pair: empirical(path=path)(a_fleet(5))(*pair) for pair in pairs}
+    once = {pair: empirical(path=path)(a_population(5))(*pair) for pair in pairs}
     random.Random(2).shuffle(pairs)
-    again, other = empirical(path=path)(a_fleet(5)), empirical(path=path)(a_fleet(5, seed=8))
+    again, other = empirical(path=path)(a_population(5)), empirical(path=path)(a_population(5, seed=8))
     assert {pair: again(*pair) for pair in pairs} == once
     assert {pair: other(*pair) for pair in pairs} != once
 
 
 def test_another_column_may_hold_the_durations_or_the_clients(tmp_path):
     path = rounds_file(tmp_path)
-    assert empirical(path=path, column="comp_delay_s")(a_fleet(2))(1, 5) == 3.8
-    delay = empirical(path=path, client_column="gateway", order="recorded")(a_fleet(1))
+    assert empirical(path=path, column="comp_delay_s")(a_population(2))(1, 5) == 3.8
+    delay = empirical(path=path, client_column="gateway", order="recorded")(a_population(1))
     assert [delay(0, v) for v in range(4)] == [9.5, 97.5, 700.0, 11.25]
 
 
@@ -82,7 +82,7 @@ def test_a_measured_file_may_be_packed_with_xz_or_begin_with_a_mark(tmp_path):
     packed.write_bytes(lzma.compress(b"client,round_delay_s\n1,2.5\n"))
     marked.write_bytes(b"\xef\xbb\xbfclient,round_delay_s\r\n1,2.5\r\n\r\n")
     for path in (packed, marked):
-        assert empirical(path=str(path))(a_fleet(1))(0, 0) == 2.5
+        assert empirical(path=str(path))(a_population(1))(0, 0) == 2.5
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_a_trace_comes_back_bit_for_bit(tmp_path_factory, visits):
     write_trace(path, rows)
     assert read_trace(path) == rows
     n = min(3, len(rows))
-    replay = trace(path=str(path))(a_fleet(n))
+    replay = trace(path=str(path))(a_population(n))
     for row in rows:
         assert replay(row.client, row.visit) == row.seconds
         assert replay.lost(row.client, row.visit) == (row.fate == "lost")
@@ -165,14 +165,14 @@ def recorded(folder: Path, rows: list[tuple[int, int, float, float, str]], name:
 
 
 def test_past_its_record_a_client_leaves(tmp_path):
-    replay = trace(path=recorded(tmp_path, RECORD))(a_fleet(2))
+    replay = trace(path=recorded(tmp_path, RECORD))(a_population(2))
     assert [replay(1, v) for v in range(4)] == [7.5, 3.25, None, None]
     assert [replay.lost(1, v) for v in range(4)] == [False, True, False, False]
 
 
 def test_past_its_record_a_client_starts_again_when_asked(tmp_path):
     path = recorded(tmp_path, [*RECORD, (0, 2, 13.0, 1.0, "done")], "trace.csv.xz")
-    replay = delays.build("trace", {"path": path, "end": "repeat"})(a_fleet(2))
+    replay = delays.build("trace", {"path": path, "end": "repeat"})(a_population(2))
     assert [replay(0, v) for v in range(5)] == [9.0, 4.0, 1.0, 9.0, 4.0]
     assert [replay.lost(0, v) for v in range(5)] == [True, False, False, True, False]
     assert [replay(1, v) for v in range(3)] == [7.5, 3.25, 7.5]
@@ -181,14 +181,14 @@ def test_past_its_record_a_client_starts_again_when_asked(tmp_path):
 def test_a_trace_that_names_a_client_this_run_does_not_have_is_refused(tmp_path):
     path = recorded(tmp_path, RECORD)
     with pytest.raises(BadInput) as refused:
-        trace(path=path)(a_fleet(1))
+        trace(path=path)(a_population(1))
     assert str(refused.value) == f"--delay.path {path}: names client 1; this run has clients 0 to 0"
 
 
 @pytest.mark.parametrize("end", ["leave", "repeat"])
 def test_a_client_that_a_trace_does_not_name_takes_no_part(tmp_path, end):
     path = recorded(tmp_path, [(0, 0, 0.0, 1.0, "done"), (2, 0, 0.0, 3.0, "done")])
-    replay = trace(path=path, end=end)(a_fleet(4))
+    replay = trace(path=path, end=end)(a_population(4))
     assert [replay(c, 0) for c in range(4)] == [1.0, None, 3.0, None]
     assert not replay.lost(1, 0)
 

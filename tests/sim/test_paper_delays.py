@@ -11,12 +11,12 @@ import scipy.stats
 from tarry.core import rng
 from tarry.core.errors import BadInput
 from tarry.core.rng import Stream
-from tarry.delays.base import Delay, Fleet, delays
+from tarry.delays.base import ClientPopulation, Delay, delays
 from tarry.delays.papers import PROFILES, Groups, fadas, fedecho_large, fedogd_l1, rpi_moments, rpi_percentile
 
 
-def a_fleet(n: int, seed: int = 7, samples: list[int] | None = None) -> Fleet:
-    return Fleet(n, samples or [100] * n, 1000, seed)
+def a_population(n: int, seed: int = 7, samples: list[int] | None = None) -> ClientPopulation:
+    return ClientPopulation(n, samples or [100] * n, 1000, seed)
 
 
 def profile_of(delay: Delay, client: int, seed: int) -> tuple[float, float]:
@@ -28,13 +28,13 @@ def profile_of(delay: Delay, client: int, seed: int) -> tuple[float, float]:
 
 
 def test_nine_rpi_clients_get_the_nine_profiles():
-    delay = delays.build("orthofl-rpi")(a_fleet(9))
+    delay = delays.build("orthofl-rpi")(a_population(9))
     assert sorted(profile_of(delay, c, 7) for c in range(9)) == sorted(PROFILES)
 
 
 def test_fewer_rpi_clients_get_different_profiles_and_a_seed_its_own():
     def dealt(seed: int) -> list[tuple[float, float]]:
-        delay = delays.build("orthofl-rpi")(a_fleet(5, seed))
+        delay = delays.build("orthofl-rpi")(a_population(5, seed))
         return [profile_of(delay, c, seed) for c in range(5)]
 
     assert len(set(dealt(1))) == 5
@@ -42,7 +42,7 @@ def test_fewer_rpi_clients_get_different_profiles_and_a_seed_its_own():
 
 
 def test_more_rpi_clients_draw_profiles_with_replacement():
-    delay = delays.build("orthofl-rpi")(a_fleet(900))
+    delay = delays.build("orthofl-rpi")(a_population(900))
     counts = [0] * 9
     for client in range(900):
         counts[PROFILES.index(profile_of(delay, client, 7))] += 1
@@ -51,7 +51,7 @@ def test_more_rpi_clients_draw_profiles_with_replacement():
 
 
 def test_an_rpi_draw_of_0_or_less_becomes_the_mean_of_the_profile():
-    delay = delays.build("orthofl-rpi")(a_fleet(9))
+    delay = delays.build("orthofl-rpi")(a_population(9))
     replaced = 0
     for client in range(9):
         mean, sd = profile_of(delay, client, 7)
@@ -103,7 +103,7 @@ def test_the_derived_distributions_have_the_numbers_in_their_help():
     ],
 )
 def test_the_derived_distributions_are_those_of_appendix_d4(name, law):
-    delay = delays.build(name)(a_fleet(10))
+    delay = delays.build(name)(a_population(10))
     values = [delay(client, visit) for client in range(10) for visit in range(2000)]
     assert scipy.stats.kstest(values, law.cdf).pvalue > 0.01
 
@@ -124,14 +124,14 @@ def classes(delay: Delay, n: int, severity: str = "large") -> list[int]:
 @pytest.mark.parametrize("severity", ["large", "mild"])
 def test_fedecho_has_at_most_a_tenth_long_and_a_third_medium(severity):
     for n, long, medium in [(50, 5, 16), (10, 1, 3), (9, 0, 3), (2, 0, 0)]:
-        found = classes(delays.build(f"fedecho-{severity}")(a_fleet(n)), n, severity)
+        found = classes(delays.build(f"fedecho-{severity}")(a_population(n)), n, severity)
         assert [found.count(k) for k in range(3)] == [n - long - medium, medium, long]
 
 
 @pytest.mark.parametrize("name", ["fedecho-large", "fedecho-mild", "fadas"])
 def test_a_client_stays_in_its_class_and_redraws_its_duration(name):
     severity = "mild" if name == "fedecho-mild" else "large"
-    delay = delays.build(name)(a_fleet(50))
+    delay = delays.build(name)(a_population(50))
     for client in range(50):
         low, high = BOUNDS[severity][class_of(delay, client, severity, visits=200)]
         shares = [(delay(client, visit) - low) / (high - low) for visit in range(200)]
@@ -142,7 +142,7 @@ def test_fedecho_with_gamma_0_goes_by_the_number_of_examples_alone():
     samples = [100 + 7 * c % 50 for c in range(50)]
     by_size = sorted(range(50), key=lambda c: -samples[c])
     for seed in (1, 2):
-        found = classes(fedecho_large(gamma=0)(a_fleet(50, seed, samples)), 50)
+        found = classes(fedecho_large(gamma=0)(a_population(50, seed, samples)), 50)
         assert [found[c] for c in by_size] == [2] * 5 + [1] * 16 + [0] * 29
 
 
@@ -151,12 +151,12 @@ def test_fedecho_ranks_by_mid_rank_plus_gamma_times_a_uniform_number():
     u = rng.generator(rng.key(7, Stream.FLEET)).random(50)
     score = [(scipy.stats.rankdata(samples)[c] - 0.5) / 50 + gamma * u[c] for c in range(50)]
     slowest_first = sorted(range(50), key=lambda c: -score[c])
-    found = classes(fedecho_large(gamma=gamma)(a_fleet(50, samples=samples)), 50)
+    found = classes(fedecho_large(gamma=gamma)(a_population(50, samples=samples)), 50)
     assert [found[c] for c in slowest_first] == [2] * 5 + [1] * 16 + [0] * 29
 
 
 def long_clients_mean_rank(gamma: float) -> float:
-    found = classes(fedecho_large(gamma=gamma)(a_fleet(2000, 3, list(range(2000)))), 2000)
+    found = classes(fedecho_large(gamma=gamma)(a_population(2000, 3, list(range(2000)))), 2000)
     return float(np.mean([c / 2000 for c, k in enumerate(found) if k == 2]))
 
 
@@ -168,7 +168,7 @@ def test_fedecho_depends_on_the_examples_less_and_less_as_gamma_grows():
 
 
 def test_fedecho_clients_of_one_size_are_told_apart_by_chance_and_not_by_number():
-    first = [classes(fedecho_large(gamma=0)(a_fleet(1000, seed)), 1000) for seed in (1, 2)]
+    first = [classes(fedecho_large(gamma=0)(a_population(1000, seed)), 1000) for seed in (1, 2)]
     assert first[0] != first[1]
     long = [c for c, k in enumerate(first[0]) if k == 2]
     assert np.mean(long) == pytest.approx(500, abs=4 * 289 / math.sqrt(100))
@@ -176,21 +176,21 @@ def test_fedecho_clients_of_one_size_are_told_apart_by_chance_and_not_by_number(
 
 @pytest.mark.parametrize("gamma", [0.01, 1.0, 5.0])
 def test_fadas_classes_are_the_largest_part_of_a_dirichlet_draw(gamma):
-    found = classes(fadas(gamma=gamma)(a_fleet(4000)), 4000)
+    found = classes(fadas(gamma=gamma)(a_population(4000)), 4000)
     parts = np.random.default_rng(5).gamma([3 * gamma, 2 * gamma, gamma], size=(400_000, 3))
     expected = np.bincount(parts.argmax(1), minlength=3) / 400_000
     assert scipy.stats.chisquare(np.bincount(found, minlength=3), expected * 4000).pvalue > 0.01
 
 
 def test_fadas_gamma_small_means_3_to_2_to_1_and_large_means_all_short():
-    found = classes(fadas(gamma=1e-9)(a_fleet(3000)), 3000)
+    found = classes(fadas(gamma=1e-9)(a_population(3000)), 3000)
     assert scipy.stats.chisquare(np.bincount(found), [1500, 1000, 500]).pvalue > 0.01
-    assert set(classes(fadas(gamma=1e6)(a_fleet(300)), 300)) == {0}
+    assert set(classes(fadas(gamma=1e6)(a_population(300)), 300)) == {0}
 
 
 def test_fadas_severity_says_how_long_long_is():
-    fleet = a_fleet(300)
-    large, mild = fadas()(fleet), fadas(severity="mild")(fleet)
+    population = a_population(300)
+    large, mild = fadas()(population), fadas(severity="mild")(population)
     assert classes(large, 300) == classes(mild, 300, "mild")
 
 
@@ -206,7 +206,7 @@ def test_fadas_severity_says_how_long_long_is():
     ],
 )
 def test_fedogd_groups_have_exactly_their_shares_by_largest_remainder(name, n, counts):
-    delay = delays.build(name, {"r": 2})(a_fleet(n))
+    delay = delays.build(name, {"r": 2})(a_population(n))
     groups = [delay.group(client, 0) for client in range(n)]
     assert [groups.count(g) for g in range(3)] == counts
     assert [delay(client, 0) for client in range(n)] == [(2, 6, 10)[g] for g in groups]
@@ -214,16 +214,18 @@ def test_fedogd_groups_have_exactly_their_shares_by_largest_remainder(name, n, c
 
 
 def test_fedogd_draws_who_is_in_which_group():
-    groups = [[fedogd_l1()(a_fleet(50, seed)).group(client, 0) for client in range(50)] for seed in (1, 2)]
+    groups = [[fedogd_l1()(a_population(50, seed)).group(client, 0) for client in range(50)] for seed in (1, 2)]
     assert groups[0] != groups[1]
     assert groups[0] != sorted(groups[0])
 
 
-def naive_groups(fleet: Fleet, shares: tuple[int, ...], change: float, client: int, visits: int) -> list[int]:
+def naive_groups(
+    population: ClientPopulation, shares: tuple[int, ...], change: float, client: int, visits: int
+) -> list[int]:
     """Forward from the first visit, with a chance of a fresh deal at each later one."""
-    groups = [Groups(fleet, shares, r=1, change=0).group(client, 0)]
+    groups = [Groups(population, shares, r=1, change=0).group(client, 0)]
     for visit in range(1, visits):
-        u = rng.uniform(rng.key(fleet.seed, Stream.FLEET, client, visit))
+        u = rng.uniform(rng.key(population.seed, Stream.FLEET, client, visit))
         percent = 100 * u / change
         fresh = 0 if percent < shares[0] else 1 if percent < shares[0] + shares[1] else 2
         groups.append(fresh if u < change else groups[-1])
@@ -232,19 +234,19 @@ def naive_groups(fleet: Fleet, shares: tuple[int, ...], change: float, client: i
 
 @pytest.mark.parametrize("change", [0.02, 0.3, 1.0])
 def test_fedogd_group_is_the_one_dealt_at_the_latest_change(change):
-    fleet, shares = a_fleet(10), (40, 30, 30)
-    expected = {c: naive_groups(fleet, shares, change, c, 120) for c in range(10)}
+    population, shares = a_population(10), (40, 30, 30)
+    expected = {c: naive_groups(population, shares, change, c, 120) for c in range(10)}
     assert any(len(set(groups)) == 3 for groups in expected.values())
-    in_turn, shuffled = Groups(fleet, shares, r=1, change=change), Groups(fleet, shares, r=1, change=change)
+    in_turn, shuffled = Groups(population, shares, r=1, change=change), Groups(population, shares, r=1, change=change)
     assert {c: [in_turn.group(c, v) for v in range(120)] for c in range(10)} == expected
     pairs = list(itertools.product(range(10), range(120)))
     random.Random(1).shuffle(pairs)
     assert all(shuffled.group(c, v) == expected[c][v] for c, v in pairs)
-    assert Groups(fleet, shares, r=1, change=change).group(3, 119) == expected[3][119]
+    assert Groups(population, shares, r=1, change=change).group(3, 119) == expected[3][119]
 
 
 def test_fedogd_clients_change_as_often_as_asked_and_the_shares_last():
-    delay = fedogd_l1(change=0.2)(a_fleet(50))
+    delay = fedogd_l1(change=0.2)(a_population(50))
     groups = np.array([[delay.group(c, v) for v in range(800)] for c in range(50)])
     moved = np.mean(groups[:, 1:] != groups[:, :-1])
     assert moved == pytest.approx(0.2 * (1 - 0.6**2 - 0.2**2 - 0.2**2), abs=0.01)

@@ -23,7 +23,8 @@ from tarry.core.errors import TarryError, WorkerDied
 from tarry.core.events import Event
 from tarry.core.local_rule import Outcome
 from tarry.executors.pool import Pool
-from tarry.runs.build import plan
+from tarry.runs.build import build_run
+from tarry.runs.simulation import Simulation
 
 HERE = os.getpid()
 
@@ -310,10 +311,10 @@ def test_processes_end_when_a_callback_of_the_callers_fails():
 
 
 def made_pool() -> Pool:
-    made = plan(Spec.of({"task": noisy_task(), "workers": 2, **SMALL}))
-    pool = made.executor()
+    made = build_run(Spec.of({"task": noisy_task(), "workers": 2, **SMALL}))
+    pool = Simulation(made).executor()
     assert isinstance(pool, Pool)
-    sim = made.simulator(pool, [])
+    sim = Simulation(made).simulator(pool, [])
     sim._dispatch()  # three jobs for two workers
     return pool
 

@@ -9,20 +9,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tarry.core.errors import BadInput
-from tarry.delays.availability import Presence
+from tarry.delays.availability import Availability
 
 INF = math.inf
 
 
 def test_a_window_holds_its_start_and_not_its_end():
-    presence = Presence({0: [(10, 20), (30, INF)]})
+    presence = Availability({0: [(10, 20), (30, INF)]})
     before_10, before_20 = math.nextafter(10, 0), math.nextafter(20, 0)
     inside = {0: False, before_10: False, 10: True, before_20: True, 20: False, 29: False, 30: True, 1e12: True}
     assert {time: presence.here(0, time) for time in inside} == inside
 
 
 def test_a_client_without_an_entry_is_always_there_and_one_with_an_empty_entry_never():
-    presence = Presence({1: []})
+    presence = Availability({1: []})
     assert presence.here(0, 0)
     assert presence.until(0, 5) == INF
     assert not presence.here(1, 0)
@@ -32,25 +32,25 @@ def test_a_client_without_an_entry_is_always_there_and_one_with_an_empty_entry_n
 
 
 def test_until_is_the_end_of_the_window_that_holds_the_time():
-    presence = Presence({0: [(0, 20), (30, INF)]})
+    presence = Availability({0: [(0, 20), (30, INF)]})
     assert presence.until(0, 0) == 20
     assert presence.until(0, 19.5) == 20
     assert presence.until(0, 31) == INF
 
 
 def test_until_is_the_time_itself_when_the_client_is_away():
-    presence = Presence({0: [(10, 20)]})
+    presence = Availability({0: [(10, 20)]})
     assert [presence.until(0, time) for time in (3, 20, 25)] == [3, 20, 25]
 
 
 def test_windows_are_sorted_merged_and_dropped_when_empty():
-    presence = Presence({0: [(30, 40), (5, 5), (0, 10), (8, 12), (12, 15), (9, 10)]})
+    presence = Availability({0: [(30, 40), (5, 5), (0, 10), (8, 12), (12, 15), (9, 10)]})
     assert list(presence.changes()) == [(15, 0, False), (30, 0, True), (40, 0, False)]
     assert presence.until(0, 0) == 15
 
 
 def test_changes_come_by_time_then_leaving_before_arriving_then_client():
-    presence = Presence({5: [(0, 10), (20, INF)], 1: [(10, 20)], 3: [(0, 10)], 2: [(10, INF)]})
+    presence = Availability({5: [(0, 10), (20, INF)], 1: [(10, 20)], 3: [(0, 10)], 2: [(10, INF)]})
     assert list(presence.changes()) == [
         (10, 3, False),
         (10, 5, False),
@@ -70,7 +70,7 @@ def test_changes_come_by_time_then_leaving_before_arriving_then_client():
 @settings(deadline=None, max_examples=200, derandomize=True)
 def test_presence_agrees_with_looking_at_every_window(lengths):
     windows = {client: [(a, a + b) for a, b in entry] for client, entry in lengths.items()}
-    presence = Presence(windows)
+    presence = Availability(windows)
     now = {client: client not in presence.absent_at_start for client in range(6)}
     moves = list(presence.changes())
     for time in range(30):
@@ -89,7 +89,7 @@ def test_presence_agrees_with_looking_at_every_window(lengths):
 @pytest.mark.parametrize("window", [(-1, 5), (5, 4), (math.nan, 4), (0, math.nan), (INF, INF)])
 def test_an_impossible_window_is_refused_naming_the_client(window):
     with pytest.raises(BadInput) as refused:
-        Presence({0: [(0, 1)], 3: [window]})
+        Availability({0: [(0, 1)], 3: [window]})
     assert str(refused.value).startswith(f"--presence: client 3, window {window[0]} to {window[1]}: must begin at 0")
 
 
@@ -103,7 +103,7 @@ PLAIN = "client,start,end\n2,10,20\n0,0,inf\n2,30,40\n1,7,7\n"
 
 
 def test_clients_of_a_plain_file_are_those_of_the_run_and_the_others_are_always_there(tmp_path):
-    presence = Presence.read(written(tmp_path, PLAIN), 4)
+    presence = Availability.read(written(tmp_path, PLAIN), 4)
     assert list(presence.changes()) == [(10, 2, True), (20, 2, False), (30, 2, True), (40, 2, False)]
     assert presence.absent_at_start == [1, 2]
     assert presence.until(0, 100) == INF
@@ -115,7 +115,7 @@ def test_clients_of_a_plain_file_are_those_of_the_run_and_the_others_are_always_
 def test_a_plain_file_that_names_a_client_the_run_does_not_have_is_refused(tmp_path, name):
     path = written(tmp_path, f"client,start,end\n{name},0,1\n")
     with pytest.raises(BadInput, match=f"line 2: client {name}: must be a client of this run, 0 to 3"):
-        Presence.read(path, 4)
+        Availability.read(path, 4)
 
 
 FLASH = """client,trace_start_s,trace_end_s,ready_start_s,ready_end_s
@@ -134,13 +134,13 @@ c,0,99,7,7
 
 
 def test_flash_phones_are_dealt_in_the_order_of_their_first_line(tmp_path):
-    presence = Presence.read(written(tmp_path, PHONES), 3)
+    presence = Availability.read(written(tmp_path, PHONES), 3)
     assert list(presence.changes()) == [(10, 0, True), (20, 0, False), (30, 0, True), (40, 0, False)]
     assert presence.absent_at_start == [0, 2]
 
 
 def test_more_clients_than_phones_go_round_again(tmp_path):
-    presence = Presence.read(written(tmp_path, PHONES), 7)
+    presence = Availability.read(written(tmp_path, PHONES), 7)
     assert [c for c in range(7) if presence.here(c, 15)] == [0, 1, 3, 4, 6]
     assert list(presence.changes()) == [
         (time, client, arrives)
@@ -150,14 +150,14 @@ def test_more_clients_than_phones_go_round_again(tmp_path):
 
 
 def test_fewer_clients_than_phones_take_the_first_ones(tmp_path):
-    presence = Presence.read(written(tmp_path, PHONES), 1)
+    presence = Availability.read(written(tmp_path, PHONES), 1)
     assert len(list(presence.changes())) == 4
     assert presence.absent_at_start == [0]
 
 
 @pytest.mark.parametrize("name", ["flash.csv", "flash.csv.xz"])
 def test_flash_windows_count_from_the_start_of_each_trace(tmp_path, name):
-    presence = Presence.read(written(tmp_path, FLASH, name), 2)
+    presence = Availability.read(written(tmp_path, FLASH, name), 2)
     assert list(presence.changes()) == [(150, 1, False), (3491, 0, True), (3501, 0, False)]
     assert presence.absent_at_start == [0]
 
@@ -182,10 +182,10 @@ def test_flash_windows_count_from_the_start_of_each_trace(tmp_path, name):
 def test_a_malformed_file_is_refused_with_flag_file_and_line(tmp_path, text, problem):
     path = written(tmp_path, text)
     with pytest.raises(BadInput) as refused:
-        Presence.read(path, 3)
+        Availability.read(path, 3)
     assert str(refused.value).startswith(f"--presence {path}: " + problem.format(path=path))
 
 
 def test_a_file_that_is_not_there_is_refused(tmp_path):
     with pytest.raises(BadInput, match=r"--presence .*none\.csv: cannot be read: No such file"):
-        Presence.read(tmp_path / "none.csv", 3)
+        Availability.read(tmp_path / "none.csv", 3)

@@ -184,7 +184,6 @@ class Bags(nn.Module):
 def test_what_has_no_form_for_a_stack_is_traced_one_client_a_stack(
     model: Callable[[], nn.Module], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(together, "_FOUND", {})
     told = compared(lambda: task(model, words(*EVEN)), lr=2.0)
     assert told.startswith("clients are trained together (one client a stack"), told
 
@@ -405,7 +404,7 @@ def test_numbers_that_examples_are_augmented_by_count_as_memory(monkeypatch: pyt
         sizes.append(len(clients))
         return schedule(clients, *args, **more)
 
-    monkeypatch.setattr(together.Together, "_ways", lambda *_, **__: iter([together.Way(1, None)]))
+    monkeypatch.setattr(together.AutoExecutor, "_ways", lambda *_, **__: iter([together.BatchConfig(1, None)]))
     monkeypatch.setattr("tarry.executors.batched.trainer.schedule", noted)
     monkeypatch.setattr("tarry.executors.batched.trainer._MEMORY", 5e6)
     given = task(lambda: nn.Linear(6, 3), drawn(*[64] * 12), augment=lambda x, d: x + 0 * d[:, :6], draws=784)

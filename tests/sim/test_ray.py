@@ -25,15 +25,15 @@ from tarry.config.spec import Spec
 from tarry.core.errors import BadInput, TarryError, WorkerDied
 from tarry.core.events import Event
 from tarry.core.tickets import NOTHING, Ticket
-from tarry.executors import ray as module
 from tarry.executors import ray_cluster
-from tarry.executors.inline import Executor
+from tarry.executors.base import Executor
 from tarry.executors.ray import Ray, _setup, _Store, _Trainer
-from tarry.runs.build import plan
+from tarry.runs.build import build_run
 from tarry.runs.compare import _one, specs_of
-from tarry.runs.parallel_ray import _run, spread
+from tarry.runs.parallel_ray import _run, run_on_ray
 from tarry.runs.run import Progress
-from tarry.training.determinism import calm
+from tarry.runs.simulation import Simulation
+from tarry.training.determinism import deterministic
 
 HERE = os.getpid()
 
@@ -114,21 +114,21 @@ def on_ray(made: Any, workers: int = 2, **kw: Any) -> Ray:
     )
 
 
-def story(executor: Callable[[Any], Executor] = lambda made: made.executor(), **settings: Any) -> list[Any]:
+def story(executor: Callable[[Any], Executor] = lambda made: Simulation(made).executor(), **settings: Any) -> list[Any]:
     """Every event, weights as bytes, and what there was to go by at the end."""
     events: list[Any] = []
 
     def listen(e: Event) -> None:
         events.append(e._replace(weights=e.weights.numpy().tobytes()))  # type: ignore[arg-type]
 
-    made = plan(Spec.of({"task": task(), **SMALL, **settings}))
+    made = build_run(Spec.of({"task": task(), **SMALL, **settings}))
     used = executor(made)
     try:
-        sim = made.simulator(used, [listen])
+        sim = Simulation(made).simulator(used, [listen])
         sim.run()
     finally:
         used.close()
-    return [*events, sim.curve, sim.bytes_up, sim.bytes_down]
+    return [*events, sim.engine.curve, sim.engine.bytes_up, sim.engine.bytes_down]
 
 
 MINE = """
@@ -216,7 +216,7 @@ def test_clients_of_a_worker_that_was_killed_at_work_are_trained_again_to_the_sa
 
 
 def test_a_client_that_kills_its_workers_again_and_again_is_named(monkeypatch):
-    monkeypatch.setattr(module, "_LIVES", 2)
+    monkeypatch.setattr(Ray, "lives", 2)
 
     def loss(out: Tensor, y: Tensor) -> Tensor:
         if os.getpid() != HERE and y.shape[0] == 7:
@@ -238,17 +238,17 @@ def worm(out: Tensor, y: Tensor) -> Tensor:
 
 
 def test_an_exception_in_a_worker_reaches_the_caller_with_its_text():
-    made = plan(Spec.of({"task": task(worm), **SMALL}))
+    made = build_run(Spec.of({"task": task(worm), **SMALL}))
     setup = _setup(made.module, made.layout, made.task, made.method.local, made.work, 0)
     weights = made.layout.read(made.module, torch.float32).numpy()
-    with calm():  # a worker's habits are its own process's
+    with deterministic():  # a worker's habits are its own process's
         said = _Trainer(setup).train((0, 1, 0), None, {}, (), weights)
     with pytest.raises(TarryError, match=r"(?s)in a Ray worker: ZeroDivisionError: there is a worm.*in worm"):
-        Ray.__new__(Ray)._take(0, said)
+        Ray.__new__(Ray)._on_answer(0, said)
 
 
 def test_workers_that_never_come_up_are_given_up_with_the_reason(monkeypatch):
-    monkeypatch.setattr(module, "_LIVES", 1)
+    monkeypatch.setattr(Ray, "lives", 1)
 
     class Unlucky(nn.Linear):
         def __setstate__(self, state: dict[str, Any]) -> None:
@@ -335,7 +335,7 @@ def test_runs_spread_over_the_cluster_come_to_what_they_come_to_here(tmp_path):
         heard.append((index, progress.fraction))
 
     folders = [tmp_path / "out" / s.label / "seed-0" for s in specs]
-    results = spread(list(zip(specs, folders, strict=True)), one=_one, workers=2, show=show)
+    results = run_on_ray(list(zip(specs, folders, strict=True)), one=_one, workers=2, show=show)
     for result, spec, folder in zip(results, specs, folders, strict=True):
         alone = _one(spec, None, lambda _: None)
         assert result.label == spec.label

@@ -7,25 +7,25 @@ import pytest
 import torch
 
 from tarry.core.optim import optimiser
-from tarry.executors.batched.schedule import Few, padded, schedule
-from tarry.training.batch_order import orders
-from tarry.training.visit import Work
+from tarry.executors.batched.schedule import SizeBuckets, padded, schedule
+from tarry.training.batch_order import epoch_orders
+from tarry.training.visit import LocalWork
 
 HERE = torch.zeros(0)
 
 
-def work(**how: int | None) -> Work:
-    return Work(optimiser("sgd", lr=0.1), **{"epochs": None, "steps": None, "batch": None, **how})  # type: ignore[arg-type]
+def work(**how: int | None) -> LocalWork:
+    return LocalWork(optimiser("sgd", lr=0.1), **{"epochs": None, "steps": None, "batch": None, **how})  # type: ignore[arg-type]
 
 
 def test_an_order_is_every_example_once_an_epoch_and_fresh() -> None:
-    epochs = list(orders(10, work(epochs=3, batch=4), key=5))
+    epochs = list(epoch_orders(10, work(epochs=3, batch=4), key=5))
     assert [count for _, count in epochs] == [3, 3, 3]
     seen = [order.tolist() for order, _ in epochs if order is not None]
     assert all(sorted(o) == list(range(10)) for o in seen)
     assert len({tuple(o) for o in seen}) == 3
-    assert [count for _, count in orders(10, work(steps=4, batch=4), key=5)] == [3, 1]
-    assert list(orders(4, work(epochs=2, batch=4), key=5)) == [(None, 1), (None, 1)]
+    assert [count for _, count in epoch_orders(10, work(steps=4, batch=4), key=5)] == [3, 1]
+    assert list(epoch_orders(4, work(epochs=2, batch=4), key=5)) == [(None, 1), (None, 1)]
 
 
 def test_everybody_has_its_own_batches_in_its_own_order() -> None:
@@ -36,7 +36,7 @@ def test_everybody_has_its_own_batches_in_its_own_order() -> None:
     assert plan.rows is not None
     for c, (n, offset, key) in enumerate(clients):
         batches = []
-        for order, count in orders(n, how, key):
+        for order, count in epoch_orders(n, how, key):
             examples = np.arange(n) if order is None else order
             batches += [(examples[i * 4 : (i + 1) * 4] + offset).tolist() for i in range(count)]
         for s in range(6):
@@ -91,7 +91,7 @@ def test_no_more_than_two_steps_are_computed_for_one_that_counts(seed: int) -> N
 
 @pytest.mark.parametrize("seed", range(20))
 def test_where_sizes_are_compiled_there_are_few_of_them_however_many_wait(seed: int) -> None:
-    draw, few = np.random.default_rng(seed), Few()
+    draw, few = np.random.default_rng(seed), SizeBuckets()
     asked = [int(n) for n in np.exp(draw.uniform(0, np.log(300), 400))]
     made = set[int]()
     for i, n in enumerate(asked):
@@ -100,12 +100,12 @@ def test_where_sizes_are_compiled_there_are_few_of_them_however_many_wait(seed: 
         made.add(size)
     assert len(made) <= 6 + 4
     assert {few(n) for n in asked} <= made
-    assert Few()(1) == 1  # a client a stack stays that
+    assert SizeBuckets()(1) == 1  # a client a stack stays that
 
 
 @pytest.mark.parametrize(("clients", "lanes"), [(25, 4), (10, 4), (50, 8), (100, 1), (112, 4), (101, 4)])
 def test_a_compiled_stack_is_filled_up_by_a_tenth_at_most_while_there_are_few_sizes(clients: int, lanes: int) -> None:
-    few, dealt = Few(), [len(range(i, clients, lanes)) for i in range(lanes)]
+    few, dealt = SizeBuckets(), [len(range(i, clients, lanes)) for i in range(lanes)]
     few(112)  # earlier there were more
     for _ in range(2):
         sizes = [few(n, lanes=lanes) for n in dealt]
@@ -114,7 +114,7 @@ def test_a_compiled_stack_is_filled_up_by_a_tenth_at_most_while_there_are_few_si
 
 
 def test_a_compiled_stack_is_filled_up_to_what_fits_and_that_is_a_size_like_others() -> None:
-    few = Few()
+    few = SizeBuckets()
     assert [few(n, lanes=8) for n in (10, 9, 8, 7, 6, 5, 4)] == [10, 9, 8, 7, 6, 5, 5]  # a handful; then one of those
     assert few(30, most=37) == 32
     assert few(33, most=37) == 37, "twice as many as the next below would be more than fits"
@@ -123,15 +123,15 @@ def test_a_compiled_stack_is_filled_up_to_what_fits_and_that_is_a_size_like_othe
 
 
 def test_a_few_clients_take_as_long_as_some_more_and_no_size_of_their_own() -> None:
-    few = Few()
+    few = SizeBuckets()
     assert [few(n) for n in (5, 3, 1, 7, 5, 8)] == [5, 5, 5, 8, 5, 8]
     assert few(6, most=7) == 7
-    together = Few()
+    together = SizeBuckets()
     assert [together(n, lanes=4) for n in (3, 3, 2, 2, 1)] == [3, 3, 2, 2, 2], "those of all lanes are some more"
 
 
 def test_what_is_left_of_a_compiled_stack_takes_no_size_for_each_time_it_is_halved() -> None:
-    how, few = work(epochs=1, batch=4), Few()
+    how, few = work(epochs=1, batch=4), SizeBuckets()
     clients = [(4 * (i + 1), 0, i) for i in reversed(range(100))]  # one is done in every column
     plan = schedule(clients, how, laps=1, width=4, like=HERE, fill=few, left=few.left)
     assert list(plan.cuts.values()) == [24, 8]

@@ -13,12 +13,14 @@ from torch import Tensor, nn
 import tarry
 from tarry.config.spec import Spec
 from tarry.core.layout import Block, Kind, Layout
-from tarry.core.method import Method, Now, Part
+from tarry.core.method import Method, Now
+from tarry.core.parts import Aggregate
 from tarry.core.server import Server
-from tarry.core.tickets import Offer, Ticket, Trained, Update
-from tarry.parts.epochs import at_epoch_ends, by_epochs, entry
+from tarry.core.tickets import LocalResult, Ticket, Update
+from tarry.parts.epochs import EpochServer, at_epoch_ends, epoch_aggregate, storable
 from tarry.record.rows import read_rows
-from tarry.runs.build import plan
+from tarry.runs.build import build_run
+from tarry.runs.simulation import Simulation
 
 
 class Scalar(nn.Module):
@@ -87,7 +89,7 @@ def instants(log: list[Any] | None = None) -> Method:
         log.append(("settle", now.time, now.in_flight))
         return (pooled(torch.full_like(now.weights, total), now), 0.0) if total else (None, total)
 
-    return Method("instants", aggregate=Part(apply, lambda _: 0.0, settle=settle))
+    return Method("instants", aggregate=Aggregate(apply, lambda _: 0.0, on_instant_end=settle))
 
 
 # The server
@@ -110,7 +112,7 @@ def test_settling_steps_by_what_the_aggregate_passes_on() -> None:
     s = server(instants())
     tickets = [s.hand_out(c, 0.0) for c in range(3)]
     for t in tickets[:2]:
-        receipt = s.receive(t.number, Trained(torch.tensor([1.0, 2.0], dtype=torch.float64), 1, 1, 0.5), 1.0)
+        receipt = s.receive(t.number, LocalResult(torch.tensor([1.0, 2.0], dtype=torch.float64), 1, 1, 0.5), 1.0)
         assert not receipt.stepped
     assert (s.version, s.weights.tolist()) == (0, [0, 0])
     assert s.settle(1.0) is True
@@ -122,7 +124,7 @@ def test_settling_steps_by_what_the_aggregate_passes_on() -> None:
 def test_what_is_out_before_a_settled_step_is_one_step_staler_after_it() -> None:
     s = server(instants())
     first, second = s.hand_out(0, 0.0), s.hand_out(1, 0.0)
-    one = Trained(torch.ones(2, dtype=torch.float64), 1, 1, 0.5)
+    one = LocalResult(torch.ones(2, dtype=torch.float64), 1, 1, 0.5)
     assert s.receive(first.number, one, 1.0).staleness == 0
     s.settle(1.0)
     assert s.receive(second.number, one, 2.0).staleness == 1
@@ -132,7 +134,8 @@ def test_settling_lets_go_of_the_old_weights_and_counts_what_is_kept() -> None:
     def settle(_: Any, now: Now) -> tuple[Update, dict[str, Tensor]]:
         return pooled(torch.ones_like(now.weights), now), {"kept": torch.ones(5, dtype=torch.float64)}
 
-    s = server(Method("keeps", aggregate=Part(lambda _, state, __: (None, state), lambda _: {}, settle=settle)))
+    keeps = Aggregate(lambda _, state, __: (None, state), lambda _: {}, on_instant_end=settle)
+    s = server(Method("keeps", aggregate=keeps))
     s.settle(1.0)
     assert s.ledger.now == 16
     assert s.ledger.peak == 16 + 40
@@ -201,15 +204,15 @@ def test_steps_are_rows_of_the_log(tmp_path: Path) -> None:
 def test_a_run_saved_after_any_instant_ends_the_same() -> None:
     delay = always(1.0, 3.0, 1.5)
     setup = {"task": task(3), "delay": delay, "time": 12.0, "dtype": "float64", "steps": 1, "lr": 1.0}
-    made = plan(Spec.of({"method": epochs(), **setup}))
-    executor, saved = made.executor(), list[Any]()
-    sim = made.simulator(executor, [])
+    made = build_run(Spec.of({"method": epochs(), **setup}))
+    executor, saved = Simulation(made).executor(), list[Any]()
+    sim = Simulation(made).simulator(executor, [])
     sim.run(lambda: saved.append(sim.save()))
     executor.close()
     assert len(saved) > 10
     for record in saved[::3]:
-        executor = made.executor()
-        again = made.simulator(executor, [])
+        executor = Simulation(made).executor()
+        again = Simulation(made).simulator(executor, [])
         again.load(record)
         again.run()
         executor.close()
@@ -220,19 +223,40 @@ def test_a_run_saved_after_any_instant_ends_the_same() -> None:
 # Epochs
 
 
-def epochs(length: float | None = None, log: list[Any] | None = None) -> Method:
-    """Steps by the number of those who ever came, and notes who was late."""
-    log = [] if log is None else log
+@dataclass(frozen=True)
+class Counting(EpochServer):
+    """Steps by the number of clients that ever came, and notes which were late."""
 
-    def take(update: Update, book: dict[str, Any], late: bool, now: Now) -> dict[str, Any]:
-        log.append((now.time, update.ticket.client, late))
+    log: list[Any]
+
+    def init(self, _: Tensor) -> dict[str, Any]:
+        return {"came": 0}
+
+    def on_update(self, update: Update, late: bool, book: dict[str, Any], now: Now) -> dict[str, Any]:
+        self.log.append((now.time, update.ticket.client, late))
         return {"came": book["came"] + 1}
 
-    def close(book: dict[str, Any], now: Now) -> tuple[Tensor | None, dict[str, Any]]:
+    def end_epoch(self, book: dict[str, Any], now: Now) -> tuple[Tensor | None, dict[str, Any]]:
         return torch.full_like(now.weights, book["came"]) if book["came"] else None, book
 
-    aggregate = by_epochs(length, begin=lambda _: {"came": 0}, take=take, close=close)
-    return Method("epochs", aggregate=aggregate, dispatch=at_epoch_ends())
+
+class Offering(Counting):
+    """A server that sends a number along."""
+
+    @property
+    def offers(self) -> bool:
+        return True
+
+    def init(self, _: Tensor) -> dict[str, Any]:
+        return {"came": 7}
+
+    def payload(self, client: int, book: dict[str, Any]) -> dict[str, Tensor]:
+        return {"x": torch.tensor(client + book["came"])}
+
+
+def epochs(length: float | None = None, log: list[Any] | None = None) -> Method:
+    server = Counting([] if log is None else log)
+    return Method("epochs", aggregate=epoch_aggregate(length, server), dispatch=at_epoch_ends())
 
 
 def steps(seen: list[tarry.Event]) -> list[float]:
@@ -306,7 +330,7 @@ def test_a_method_may_ask_for_instants_of_its_own_while_somebody_is_training() -
         return None, max(woken, now.time)
 
     plain = instants().aggregate
-    aggregate = replace(plain, init=lambda _: 0.0, settle=settle, wakes=lambda woken, _: woken + 3)
+    aggregate = replace(plain, init=lambda _: 0.0, on_instant_end=settle, next_wakeup=lambda woken, _: woken + 3)
     seen = events(Method("bell", aggregate=aggregate), always(20.0), presence={"0": [[0.0, 7.0]]}, time=30.0)
     assert log == [3.0, 6.0, 7.0]
     assert told(seen, "lost", "step") == [("lost", 7.0, 0)]
@@ -348,13 +372,7 @@ def test_the_place_of_a_client_that_left_for_good_goes_to_another_at_once() -> N
 def test_offers_see_the_book() -> None:
     method = epochs(1.0)
     plain = method.aggregate
-    made = by_epochs(
-        1.0,
-        begin=lambda _: {"came": 7},
-        take=lambda update, book, late, now: book,
-        close=lambda book, now: (None, book),
-        offer=lambda client, book, now: Offer({"x": torch.tensor(client + book["came"])}),
-    )
+    made = epoch_aggregate(1.0, Offering([]))
     assert plain.offer is None
     s = server(replace(method, aggregate=made))
     assert s.hand_out(2, 0.0).payload["x"].item() == 9
@@ -365,7 +383,7 @@ def test_an_entry_is_the_weighted_displacement_and_the_clients_own_statistics() 
     sent = torch.tensor([1.0, 1.0, 5.0])
     now = Now(sent + 1, layout, 4, 1.0, 0, 2, 0, 0)
     update = Update(Ticket(0, 0, 0, 0, 0.0, sent, sent), torch.tensor([2.0, 3.0, -1.0]), 1, 1, 4, weight=0.5)
-    assert entry(update, now).tolist() == [1.0, 1.5, 4.0]
+    assert storable(update, now).tolist() == [1.0, 1.5, 4.0]
 
 
 def test_durations_that_a_machine_rounds_still_fall_on_one_instant() -> None:

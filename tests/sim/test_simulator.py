@@ -20,10 +20,12 @@ from tarry.core.idle_clients import Roster
 from tarry.core.layout import Block, Kind, Layout
 from tarry.core.method import Method
 from tarry.core.server import Server
-from tarry.core.tickets import Ticket, Trained
-from tarry.delays.availability import Presence
+from tarry.core.tickets import LocalResult, Ticket
+from tarry.delays.availability import Availability
+from tarry.engine.budget import Budget
 from tarry.methods import methods
-from tarry.sim.simulator import Budget, Simulator
+from tarry.sim.simulator import Simulator
+from tarry.vector import pool
 
 OUT, IN = "hand_out", "arrival"
 
@@ -41,13 +43,13 @@ class Counting:
         self.jobs[ticket.number] = ticket
         self.memories[ticket.number] = memory
 
-    def collect(self, number: int) -> Trained:
+    def collect(self, number: int) -> LocalResult:
         t = self.jobs.pop(number)
         delta = torch.zeros(self.n)
         delta[t.client] = 1.0
         finite = (t.client, t.visit) not in self.bad
         kept = {"visits": torch.tensor(t.visit)} if self.memory else {}
-        return Trained(delta, 1, 1, 0.25 if finite else nan, finite, {"extra": torch.zeros(3)}, kept)
+        return LocalResult(delta, 1, 1, 0.25 if finite else nan, finite, {"extra": torch.zeros(3)}, kept)
 
     def close(self) -> None: ...
 
@@ -82,7 +84,7 @@ class Run:
         self.executor = Counting(n, bad=bad, memory=memory)
         layout = Layout((Block("w", 0, n, (n,), Kind.PARAM),))
         made = Method("add") if method == "add" else methods.build(method) if isinstance(method, str) else method
-        windows = None if presence is None else Presence(presence)
+        windows = None if presence is None else Availability(presence)
         self.sim = Simulator(
             Server(made, torch.zeros(n), layout=layout, n_clients=n, seed=0),
             self.executor,
@@ -91,7 +93,7 @@ class Run:
             budget=Budget(**budget),
             evaluate=evaluate,
             eval_every=eval_every,
-            presence=windows,
+            availability=windows,
             fails=(lambda c, v: (c, v) in fails) if fails else None,
             strict=strict,
             listeners=[self.events.append],
@@ -128,7 +130,7 @@ def test_the_whole_line_of_two_clients():
         (4, 2, 1, 5, 5),
     ]
     assert run.sim.time == 6.0
-    assert run.sim.staleness == {0: 1, 1: 4}
+    assert run.sim.engine.staleness == {0: 1, 1: 4}
 
 
 def test_events_carry_the_weights_after_them_and_the_length_of_visits():
@@ -157,14 +159,14 @@ def test_the_update_of_who_leaves_while_training_is_lost_at_that_moment():
     run = Run([10.0, 3.0], presence={1: [(0.0, 4.0)]}, time=9.0).go()
     assert run.line() == "0 out0 out1 | 3 in1 out1 | 4 lost1 leave1"
     assert run.heard == [0, 1]
-    assert (run.sim.updates, run.sim.lost) == (1, 1)
+    assert (run.sim.engine.updates, run.sim.engine.lost) == (1, 1)
     assert [e.seconds for e in run.events if e.kind == OUT] == [10.0, 3.0, 3.0]
 
 
 def test_an_update_that_is_due_at_the_very_moment_of_leaving_still_counts():
     run = Run([4.0], presence={0: [(0.0, 4.0)]}, time=9.0).go()
     assert run.line() == "0 out0 | 4 in0 leave0"
-    assert run.sim.lost == 0
+    assert run.sim.engine.lost == 0
 
 
 def test_who_comes_back_goes_on_with_its_next_visit():
@@ -176,7 +178,7 @@ def test_who_comes_back_goes_on_with_its_next_visit():
 
 def test_who_is_idle_when_leaving_loses_nothing():
     run = Run([1.0, 1.0, 1.0], limit=1, presence={0: [(0.0, 0.5)], 1: [(0.0, 0.5)], 2: [(0.0, 0.5)]}, time=3.0).go()
-    assert run.sim.lost == 1
+    assert run.sim.engine.lost == 1
     assert run.line("leave") == "0.5 leave0 leave1 leave2"
 
 
@@ -189,7 +191,7 @@ def test_a_failed_visit_takes_its_time_and_brings_nothing():
     run = Run([2.0, 5.0], fails=[(0, 1)], time=6.0).go()
     assert run.line(IN, "lost") == "2 in0 | 4 lost0 | 5 in1 | 6 in0"
     assert run.heard == [2, 1]
-    assert run.sim.lost == 1
+    assert run.sim.engine.lost == 1
     lost = next(e for e in run.events if e.kind == "lost")
     assert (lost.visit, lost.stepped, lost.updates, lost.version) == (1, False, 1, 1)
 
@@ -241,7 +243,7 @@ def test_a_round_goes_on_when_its_last_member_is_lost():
 def test_a_loss_that_completes_the_last_round_ends_the_run():
     run = Run([1.0, 2.0], method="fedavg", fails=[(1, 0)], rounds=1).go()
     assert run.sim.time == 2.0
-    assert (run.sim.server.version, run.sim.updates, run.sim.lost) == (1, 1, 1)
+    assert (run.sim.server.version, run.sim.engine.updates, run.sim.engine.lost) == (1, 1, 1)
 
 
 def test_a_round_that_loses_everybody_is_followed_by_another():
@@ -261,14 +263,14 @@ def test_a_barrier_takes_a_fresh_cohort_of_the_concurrency_each_round():
 
 def test_a_budget_of_updates_stops_in_the_middle_of_an_instant():
     run = Run([1.0] * 5, updates=8).go()
-    assert (run.sim.updates, run.sim.time) == (8, 2.0)
+    assert (run.sim.engine.updates, run.sim.time) == (8, 2.0)
     assert len(run.seen(IN)) == 8
     assert run.seen(OUT)[-1][0] == 1.0  # nobody is handed work any more
 
 
 def test_a_budget_of_rounds_counts_server_steps():
     run = Run([1.0] * 4, method=methods.build("fedbuff", {"buffer": 3}), rounds=3).go()
-    assert (run.sim.server.version, run.sim.updates, run.sim.time) == (3, 9, 3.0)
+    assert (run.sim.server.version, run.sim.engine.updates, run.sim.time) == (3, 9, 3.0)
 
 
 def test_lost_and_refused_visits_do_not_count_as_updates():
@@ -284,7 +286,7 @@ def test_a_budget_of_time_takes_what_arrives_at_its_end_and_stands_there():
 
 
 def test_the_first_budget_to_be_met_ends_the_run():
-    assert Run([1.0], time=3.0, updates=5).go().sim.updates == 3
+    assert Run([1.0], time=3.0, updates=5).go().sim.engine.updates == 3
     assert Run([1.0], time=9.0, updates=5).go().sim.time == 5.0
 
 
@@ -295,7 +297,7 @@ def total(weights: Tensor) -> tuple[float | None, float]:
 def test_the_curve_has_a_point_at_every_step_of_its_grid_and_at_the_end():
     run = Run([1.5], evaluate=total, eval_every=2.0, time=7.0).go()
     # arrivals at 1.5, 3, 4.5, 6: what arrives at an instant is seen by the evaluation of that instant
-    assert run.sim.curve == [
+    assert run.sim.engine.curve == [
         (0.0, 0, 0.0, 0.0),
         (2.0, 1, 0.1, -1.0),
         (4.0, 2, 0.2, -2.0),
@@ -303,19 +305,19 @@ def test_the_curve_has_a_point_at_every_step_of_its_grid_and_at_the_end():
         (7.0, 4, 0.4, -4.0),
     ]
     assert [(e.time, e.accuracy, e.loss) for e in run.events if e.kind == "evaluate"] == [
-        (t, a, loss) for t, _, a, loss in run.sim.curve
+        (t, a, loss) for t, _, a, loss in run.sim.engine.curve
     ]
 
 
 def test_the_end_is_scored_once_when_the_grid_meets_it():
     run = Run([1.5], evaluate=total, eval_every=2.0, time=6.0).go()
-    assert [p[0] for p in run.sim.curve] == [0, 2, 4, 6]
+    assert [p[0] for p in run.sim.engine.curve] == [0, 2, 4, 6]
 
 
 def test_an_end_by_updates_is_scored_there():
     run = Run([1.5, 1.5], evaluate=total, eval_every=2.0, updates=3).go()
-    assert run.sim.curve[-1] == (3.0, 3, 0.3, -3.0)
-    assert [p[0] for p in run.sim.curve] == [0, 2, 3]
+    assert run.sim.engine.curve[-1] == (3.0, 3, 0.3, -3.0)
+    assert [p[0] for p in run.sim.engine.curve] == [0, 2, 3]
 
 
 def test_evaluation_at_an_instant_comes_after_its_hand_outs_and_disturbs_nothing():
@@ -332,22 +334,22 @@ def test_weights_that_stood_still_are_not_evaluated_again():
         return total(weights)
 
     run = Run([4.0], evaluate=counted, eval_every=1.0, time=10.0).go()
-    assert len(run.sim.curve) == 11
+    assert len(run.sim.engine.curve) == 11
     assert len(calls) == 3
 
 
 def test_a_target_stops_at_the_first_evaluation_that_reaches_it():
     run = Run([1.0], evaluate=total, eval_every=2.5, target=0.55, time=100.0).go()
-    assert run.sim.curve[-1] == (7.5, 7, 0.7, -7.0)
+    assert run.sim.engine.curve[-1] == (7.5, 7, 0.7, -7.0)
     assert run.sim.time == 7.5
-    assert run.sim.updates == 7
+    assert run.sim.engine.updates == 7
 
 
 def test_a_target_reached_at_an_instant_stops_there_and_not_before():
     run = Run([1.0], evaluate=total, eval_every=1.0, target=0.3, time=100.0).go()
-    assert (run.sim.time, run.sim.updates) == (3.0, 3)
-    assert run.sim.curve[-1][:2] == (3.0, 3)
-    assert len(run.sim.curve) == 4
+    assert (run.sim.time, run.sim.engine.updates) == (3.0, 3)
+    assert run.sim.engine.curve[-1][:2] == (3.0, 3)
+    assert len(run.sim.engine.curve) == 4
 
 
 def test_a_target_that_is_never_reached_leaves_the_other_budget():
@@ -385,7 +387,7 @@ def test_refilling_keeps_the_concurrency_and_never_hands_a_busy_client_work():
         elif e.kind == IN:
             open_.discard(e.client)
 
-    run.sim._listeners = (*run.sim._listeners, listen)
+    run.sim.engine._listeners = (*run.sim.engine._listeners, listen)
     run.go(between)
     assert set(sizes) == {4}
     assert {c for _, _, c in run.seen(OUT)} == set(range(10))
@@ -408,19 +410,19 @@ def test_when_everybody_has_left_a_run_by_updates_ends_where_it_stands():
     run = Run([[1.0, 2.0, None], [5.0, None]], updates=100, evaluate=total, eval_every=2.0).go()
     assert run.line(IN, "leave") == "1 in0 | 3 in0 leave0 | 5 in1 leave1"
     assert run.sim.time == 5.0
-    assert run.sim.curve[-1][:2] == (5.0, 3)
+    assert run.sim.engine.curve[-1][:2] == (5.0, 3)
 
 
 def test_when_everybody_has_left_a_run_by_time_stands_still_to_its_end():
     run = Run([[1.0, None]], time=6.0, evaluate=total, eval_every=2.0).go()
     assert run.sim.time == 6.0
-    assert [p[:2] for p in run.sim.curve] == [(0, 0), (2, 1), (4, 1), (6, 1)]
+    assert [p[:2] for p in run.sim.engine.curve] == [(0, 0), (2, 1), (4, 1), (6, 1)]
 
 
 def test_a_run_without_anybody_ends_at_once():
     run = Run([1.0], presence={0: []}, updates=5, evaluate=total, eval_every=1.0).go()
     assert run.events[-1].kind == "evaluate"
-    assert (run.sim.time, run.sim.updates, len(run.sim.curve)) == (0.0, 0, 1)
+    assert (run.sim.time, run.sim.engine.updates, len(run.sim.engine.curve)) == (0.0, 0, 1)
 
 
 def test_a_barrier_goes_on_when_members_leave_for_good():
@@ -433,10 +435,10 @@ def test_an_update_that_is_not_finite_is_refused_counted_and_the_run_goes_on():
     run = Run([2.0, 3.0], bad=[(0, 1)], time=6.0).go()
     assert run.line(IN, "refused") == "2 in0 | 3 in1 | 4 refused0 | 6 in1 in0"
     assert run.heard == [2, 2]
-    assert (run.sim.updates, run.sim.refused, run.sim.lost) == (4, 1, 0)
+    assert (run.sim.engine.updates, run.sim.engine.rejected, run.sim.engine.lost) == (4, 1, 0)
     refused = next(e for e in run.events if e.kind == "refused")
     assert (refused.visit, refused.stepped) == (1, False)
-    assert sum(run.sim.staleness.values()) == 4
+    assert sum(run.sim.engine.staleness.values()) == 4
 
 
 def test_strict_stops_at_the_first_update_that_is_not_finite():
@@ -449,11 +451,16 @@ def test_strict_stops_at_the_first_update_that_is_not_finite():
 def test_a_run_by_updates_that_are_all_refused_ends_where_it_is_and_one_by_time_goes_on():
     never = [(0, v) for v in range(400)]
     run = Run([1.0], bad=never, updates=5).go()
-    assert (run.sim.updates, run.sim.refused, run.sim.time, run.sim.hopeless) == (0, 100, 100.0, True)
-    assert Run([1.0], bad=never, time=150.0).go().sim.refused == 150
+    assert (run.sim.engine.updates, run.sim.engine.rejected, run.sim.time, run.sim.engine.has_stalled) == (
+        0,
+        100,
+        100.0,
+        True,
+    )
+    assert Run([1.0], bad=never, time=150.0).go().sim.engine.rejected == 150
     once = Run([1.0], bad=[b for b in never if b != (0, 60)], rounds=5).go()
-    assert (once.sim.updates, once.sim.refused, once.sim.hopeless) == (1, 160, True)
-    assert not Run([1.0], bad=never[:99], updates=5).go().sim.hopeless
+    assert (once.sim.engine.updates, once.sim.engine.rejected, once.sim.engine.has_stalled) == (1, 160, True)
+    assert not Run([1.0], bad=never[:99], updates=5).go().sim.engine.has_stalled
 
 
 def test_a_loss_that_is_nan_in_real_training_is_refused_and_the_others_go_on():
@@ -470,8 +477,8 @@ def test_a_loss_that_is_nan_in_real_training_is_refused_and_the_others_go_on():
 def test_bytes_are_those_of_the_models_and_what_travels_along():
     run = Run([1.0, 2.0], fails=[(0, 0)], time=2.0).go()
     # handed out: 2 at 0, 1 at 1, 2 at 2; arrived: 0 at 2 and 1 at 2; a model is 8 bytes, the extra 12
-    assert run.sim.bytes_down == 5 * 8
-    assert run.sim.bytes_up == 2 * (8 + 12)
+    assert run.sim.engine.bytes_down == 5 * 8
+    assert run.sim.engine.bytes_up == 2 * (8 + 12)
 
 
 def test_what_a_client_keeps_comes_back_to_it_at_its_next_visit():
@@ -513,9 +520,9 @@ def test_a_run_taken_up_after_any_instant_goes_on_to_the_same_end(method, budget
         again.sim.load(saved)
         again.go()
         assert told(again.events) == told(whole.events[so_far:]), f"taken up after event {so_far}"
-        assert again.sim.curve == whole.sim.curve
-        for name in ("time", "updates", "lost", "refused", "bytes_up", "bytes_down", "staleness"):
-            assert getattr(again.sim, name) == getattr(whole.sim, name)
+        assert again.sim.engine.curve == whole.sim.engine.curve
+        for name in ("time", "updates", "lost", "rejected", "bytes_up", "bytes_down", "staleness"):
+            assert getattr(again.sim.engine, name) == getattr(whole.sim.engine, name)
 
 
 @pytest.mark.parametrize("seconds", [-1.0, 0.0, nan])
@@ -528,3 +535,10 @@ def test_a_delay_function_that_gives_no_duration_is_refused_with_client_and_valu
 
     with pytest.raises(BadInput, match=r"client 1"):
         tarry.run(task=small_task(2), delay=delay, updates=50, epochs=1, eval_every=1.0, progress=not_forever)
+
+
+def test_close_empties_the_pool_of_vectors():
+    pool.fresh(torch.zeros(1 << 20))  # dropped at once, so its memory is in the pool
+    assert pool._spare
+    Run([1.0], time=2.0).go().sim.close()
+    assert not pool._spare

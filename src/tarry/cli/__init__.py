@@ -1,1 +1,1 @@
-"""The command line: one file a command, all reading flags the same way."""
+"""The command line: a table of commands, and one file for each command."""

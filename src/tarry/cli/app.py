@@ -1,82 +1,91 @@
-"""Wiring: each command is a function in its own file. Mistakes of the user end with one message and exit code 2."""
+"""The command `tarry`: a table of commands, and errors as one message with exit code 2."""
 
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, ClassVar
 
 import typer
 
 from ..core.errors import TarryError
-from ..vector.process import keep_memory
+from ..vector.process import tune_malloc
 from ..version import __version__
-from . import catalogue
-from . import console as show
-from .compare import compare
-from .delays import delays
-from .demo import demo
-from .federation import federation
-from .flags import HELP, PASS_ON
-from .replay import replay
-from .report import report
-from .reproduce import reproduce
-from .resume import resume
-from .run import run
-from .watch import watch
+from .lazy import HELP, LazyCommand, LazyGroup
 
-__all__ = ["app", "main"]
+__all__ = ["COMMANDS", "app", "main"]
+
+#: the commands in the order of `tarry --help`; each summary is the first line of the command's own help
+COMMANDS: dict[str, LazyCommand] = {
+    "run": LazyCommand("run:run", "Run one method on one task under the virtual clock.", pass_on=True),
+    "compare": LazyCommand(
+        "compare:compare",
+        "Compare methods on the same data, first weights and delays; write a table and a page with plots.",
+        pass_on=True,
+    ),
+    "resume": LazyCommand("resume:resume", "Finish an interrupted run; the weights are those it would have reached."),
+    "replay": LazyCommand("replay:replay", "Simulate a federation from its record and report the first difference."),
+    "report": LazyCommand("report:report", "Compare finished runs in a table and a self-contained page with plots."),
+    "watch": LazyCommand("watch:watch", "Follow a run or a federation: print a line for every evaluation."),
+    "reproduce": LazyCommand(
+        "reproduce:reproduce", "Run the tables and figures of the papers and compare our numbers with theirs."
+    ),
+    "demo": LazyCommand(
+        "demo:demo", "Compare four methods on handwritten digits under Raspberry Pi delays, without any download."
+    ),
+    "methods": LazyCommand("catalogue:methods", "List the methods, with their parameters and papers."),
+    "tasks": LazyCommand("catalogue:tasks", "List the tasks, with their parameters and where their data is."),
+    "models": LazyCommand("catalogue:models", "List the models for images, time series and texts, with their options."),
+    "delays": LazyCommand(
+        "delays:delays", "List the delay models, with their parameters; `fit DIR` makes one from a federation's record."
+    ),
+    "partitions": LazyCommand("catalogue:partitions", "List the partitions, with their parameters and papers."),
+    "manifolds": LazyCommand("catalogue:manifolds", "List the curves along which the global model can move."),
+    "unlabelled": LazyCommand("catalogue:unlabelled", "List the sets of unlabelled inputs, with their parameters."),
+    "federation": LazyCommand(
+        "federation:federation", "Start, stop and inspect a real federation that Flower carries."
+    ),
+}
+
+
+class _Commands(LazyGroup):
+    table: ClassVar[Mapping[str, LazyCommand]] = COMMANDS
+
 
 app = typer.Typer(
     name="tarry",
+    cls=_Commands,
     help="Asynchronous federated learning that makes stragglers count.",
     context_settings=HELP,
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-app.command(context_settings=PASS_ON)(run)
-app.command(context_settings=PASS_ON)(compare)
-for command in (
-    resume,
-    replay,
-    report,
-    watch,
-    reproduce,
-    demo,
-    catalogue.methods,
-    catalogue.tasks,
-    catalogue.models,
-    delays,
-    catalogue.partitions,
-    catalogue.manifolds,
-    catalogue.unlabelled,
-):
-    app.command(context_settings=HELP)(command)
-
-app.add_typer(federation)
 
 
-def _version(wanted: bool) -> None:
+def _print_version(wanted: bool) -> None:
     if wanted:
-        show.console.print(f"tarry {__version__}", highlight=False)
+        typer.echo(f"tarry {__version__}")
         raise typer.Exit
 
 
 @app.callback()
 def _main(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="print the version")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit")
     ] = False,
 ) -> None:
     pass
 
 
 def main() -> None:
-    """The command `tarry`."""
-    keep_memory()
+    """Run the command `tarry`."""
+    tune_malloc()
     try:
         app()
     except TarryError as e:
-        show.complaint(str(e))
+        from .console import print_error  # imports rich
+
+        print_error(str(e))
         sys.exit(2)

@@ -1,102 +1,127 @@
-"""What there is, with parameters, defaults and papers: `tarry methods`, `tasks`, `models`, `delays` and so on."""
+"""Lists of what can be chosen, with parameters, defaults and papers: `tarry methods`, `tasks`, `models` and so on."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..core.registry import Registry
-from ..delays.base import delays as delay_registry
-from ..methods import methods as method_registry
-from ..parts.manifold import manifolds as manifold_registry
-from ..tasks import partitions as partition_registry
-from ..tasks import tasks as task_registry
-from ..tasks.data.sets import DataSet, loose_files, missing
-from ..tasks.data.sets import catalog as data_sets
-from ..tasks.models import models as model_registry
-from ..tasks.unlabeled import unlabeled_sets
-from . import console as show
+from .console import escape, print_markup
+
+if TYPE_CHECKING:
+    from ..core.registry import Entry, Param, Registry
+    from ..tasks.data.sets import DataSet
 
 __all__ = ["delays", "manifolds", "methods", "models", "partitions", "tasks", "unlabelled"]
 
-Name = Annotated[str | None, typer.Argument(help="show one in full")]
+Name = Annotated[str | None, typer.Argument(help="Show this one in full", show_default="list all")]
 
 
 def methods(name: Name = None) -> None:
     """List the methods, with their parameters and papers."""
-    _show(method_registry, name)
+    from ..methods import methods as registry
+
+    _print_entries(registry, name)
 
 
 def tasks(name: Name = None) -> None:
-    """List the tasks, with their parameters and whether their data is there."""
-    _show(task_registry, name)
+    """List the tasks, with their parameters and where their data is."""
+    from ..tasks import tasks as registry
+    from ..tasks.data.sets import loose_files
+
+    _print_entries(registry, name)
     files = {} if name is not None else loose_files()
-    if loose := [n for n in files if n not in task_registry.names()]:
-        _line(f"[bold]and in TARRY_DATA[/]  {show.plain(', '.join(f'--task {n}' for n in loose))}")
+    if loose := [n for n in files if n not in registry.names()]:
+        print_markup(f"[bold]and in TARRY_DATA[/]  {escape(', '.join(f'--task {n}' for n in loose))}")
     for hidden in sorted(files.keys() - loose):
         reader = f"--task {files[hidden].suffix[1:]} --task.path"
-        _line(show.plain(f"{files[hidden]} is not --task {hidden}, which is another: {reader} reads it"))
+        print_markup(escape(f"{files[hidden]} is not --task {hidden}, which is another: {reader} reads it"))
 
 
 def models(name: Name = None) -> None:
-    """List the models for images, series and words, with their options."""
-    _show(model_registry, name)
+    """List the models for images, time series and texts, with their options."""
+    from ..tasks.models import models as registry
+
+    _print_entries(registry, name)
     if name is None:
-        _line("and for texts whatever of transformers' lies in a folder or at the hub, by --task.model: docs/text.md")
+        print_markup(
+            "and for texts any model of transformers in a folder or on the hub, by --task.model: see docs/text.md"
+        )
 
 
-def delays(name: Name = None) -> None:
+def delays(name: str | None = None) -> None:
     """List the delay models, with their parameters and papers."""
-    _show(delay_registry, name)
+    from ..delays import delays as registry
+
+    _print_entries(registry, name)
 
 
 def partitions(name: Name = None) -> None:
     """List the partitions, with their parameters and papers."""
-    _show(partition_registry, name)
+    from ..tasks import partitions as registry
+
+    _print_entries(registry, name)
 
 
 def manifolds(name: Name = None) -> None:
-    """List the geodesics a global may travel along."""
-    _show(manifold_registry, name)
+    """List the curves along which the global model can move."""
+    from ..parts.manifold import manifolds as registry
+
+    _print_entries(registry, name)
 
 
 def unlabelled(name: Name = None) -> None:
-    """List the sets of inputs without labels, with their parameters."""
-    _show(unlabeled_sets, name)
+    """List the sets of unlabelled inputs, with their parameters."""
+    from ..tasks.unlabeled import unlabeled_sets as registry
+
+    _print_entries(registry, name)
 
 
-def _show(registry: Registry[Any], name: str | None) -> None:
-    """All in a few lines each, or one in full."""
-    of = "task" if registry is model_registry else registry.kind
+def _print_entries(registry: Registry[Any], name: str | None) -> None:
+    """Print all entries in a few lines each, or one in full."""
+    group = "task" if registry.kind == "model" else registry.kind
     for entry in [registry.entry(n) for n in (registry.names() if name is None else [name])]:
-        _line(f"[bold]{entry.name}[/]  {show.plain(entry.summary)}")
-        if entry.paper:
-            _line(f"    [dim]{show.plain(entry.paper)}[/]")
-        if entry.use:
-            _line(f"    [dim]when:[/] {show.plain(entry.use)}")
-        if registry is method_registry and not any(p.required for p in entry.params):
-            _line(f"    [dim]staleness:[/] {show.plain(registry.build(entry.name).staleness)}")
+        _print_about(registry, entry)
         if name is not None and (rest := entry.doc.partition("\n")[2].strip()):
-            _line(f"\n{show.plain(rest)}\n")
-        if registry is task_registry and entry.name in data_sets():
-            _line(f"    [dim]data:[/] {show.plain(_data(data_sets()[entry.name], whole=name is not None))}")
+            print_markup(f"\n{escape(rest)}\n")
+        if registry.kind == "task":
+            _print_data(entry.name, whole=name is not None)
         if name is None and entry.params:
-            _line(f"    [dim]{show.plain('  '.join(f'--{of}.{p.name}' for p in entry.params))}[/]")
+            print_markup(f"    [dim]{escape('  '.join(f'--{group}.{p.name}' for p in entry.params))}[/]")
             continue
         for p in entry.params:
-            default = "needed" if p.required else f"default {p.default}"
-            _line(f"    --{of}.{p.name}  [dim]{show.plain(p.type_name)}, {default}[/]")
-            _line(f"        {show.plain(p.help)}")
+            _print_param(group, p)
 
 
-def _data(made: DataSet, *, whole: bool) -> str:
-    """Where a data set lies, or that it does not: how to get it, where one task is shown."""
-    found = made.find()
+def _print_about(registry: Registry[Any], entry: Entry[Any]) -> None:
+    """Print the name of an entry, its summary, its paper and when to use it."""
+    print_markup(f"[bold]{entry.name}[/]  {escape(entry.summary)}")
+    if entry.paper:
+        print_markup(f"    [dim]{escape(entry.paper)}[/]")
+    if entry.use:
+        print_markup(f"    [dim]when:[/] {escape(entry.use)}")
+    if registry.kind == "method" and not any(p.required for p in entry.params):
+        print_markup(f"    [dim]staleness:[/] {escape(registry.build(entry.name).staleness)}")
+
+
+def _print_param(group: str, param: Param) -> None:
+    default = "needed" if param.required else f"default {param.default}"
+    print_markup(f"    --{group}.{param.name}  [dim]{escape(param.type_name)}, {default}[/]")
+    print_markup(f"        {escape(param.help)}")
+
+
+def _print_data(name: str, *, whole: bool) -> None:
+    """Print where the data set of a task lies, or how to get it."""
+    from ..tasks.data.sets import catalog
+
+    if name in catalog():
+        print_markup(f"    [dim]data:[/] {escape(_place(catalog()[name], whole=whole))}")
+
+
+def _place(data: DataSet, *, whole: bool) -> str:
+    from ..tasks.data.sets import missing
+
+    found = data.find()
     if found is not None:
         return f"{found[0]}"
-    return missing(made) if whole else f"not there; `tarry tasks {made.name}` says how to get it"
-
-
-def _line(text: str) -> None:
-    show.console.print(text, highlight=False, soft_wrap=True)
+    return missing(data) if whole else f"not there; `tarry tasks {data.name}` says how to get it"

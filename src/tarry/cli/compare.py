@@ -7,19 +7,18 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..config.spec import Spec
 from ..core.errors import BadInput
-from ..report.formatting import remarked
-from ..report.page import write_page
-from ..report.terminal import table
-from ..reproduce.command import seed_numbers
-from ..runs.compare import Comparison, compare_specs, specs_of
-from . import console as show
+from ..reproduce.options import seed_numbers
+from . import console
 from .flags import gather, with_settings
+
+if TYPE_CHECKING:
+    from ..config.spec import Spec
+    from ..runs.compare import Comparison
 
 __all__ = ["compare", "run_and_show"]
 
@@ -27,30 +26,44 @@ DEFAULT = ("fedavg", "fedasync", "fedbuff", "orthofl")
 FOLDER = Path("tarry-compare")
 
 
-@with_settings(leave_out=("method", "server", "seed", "workers"))
+@with_settings(leave_out=("method", "seed", "workers"))
 def compare(
     context: typer.Context,
     given: dict[str, Any],
     method: Annotated[
         list[str] | None,
-        typer.Option("--method", help="once for each: all, fedbuff:buffer=3, orthofl+local=fedsol, file.py:factory"),
+        typer.Option(
+            "--method",
+            help="Add a method, in the form all, fedbuff:buffer=3, orthofl+local=fedsol or file.py:factory",
+            show_default=", ".join(DEFAULT),
+        ),
     ] = None,
-    seeds: Annotated[str, typer.Option("--seeds", help="how many (3), or which (0, 5-7 or 0,4)")] = "0-2",
+    seeds: Annotated[str, typer.Option("--seeds", help="Run this many seeds (3), or these (0, 5-7 or 0,4)")] = "0-2",
     spec: Annotated[
-        Path | None, typer.Option("--spec", help="TOML file with settings and methods = [...]; flags win")
+        Path | None,
+        typer.Option(
+            "--spec",
+            help="Read settings and methods = [...] from this TOML file; flags take precedence",
+            show_default="none",
+        ),
     ] = None,
-    out: Annotated[Path, typer.Option("--out", help="folder; a comparison begun there goes on")] = FOLDER,
-    workers: Annotated[int, typer.Option("--workers", help="runs at a time")] = 2,
+    out: Annotated[
+        Path, typer.Option("--out", help="Write all runs to this folder, or resume the comparison in it")
+    ] = FOLDER,
+    workers: Annotated[int, typer.Option("--workers", help="Run this many runs at a time")] = 2,
 ) -> None:
-    """Compare methods fairly: same data, same first weights, same delays; a table and a page with pictures."""
-    if astray := [word for word in context.args if word.startswith("--method.")]:
-        raise BadInput(f"{astray[0]}: which method? In a comparison say --method NAME:{astray[0][9:]}=VALUE")
+    """Compare methods on the same data, first weights and delays; write a table and a page with plots."""
+    from ..runs.compare import specs_of
+
+    if without_method := [word for word in context.args if word.startswith("--method.")]:
+        word = without_method[0]
+        raise BadInput(f"{word}: which method? In a comparison say --method NAME:{word[9:]}=VALUE")
     merged = gather(given, context, spec)
     written = merged.pop("methods", None) or [merged.pop("method", None)]
     left_out: list[str] = []
     numbers = (0,) if seeds == "0" else seed_numbers(seeds)
     specs = specs_of(method or [m for m in written if m] or DEFAULT, numbers, merged, left_out)
-    show.lines(left_out)
+    console.print_lines(left_out)
     try:
         run_and_show(specs, out=out, workers=workers, title="Comparison", remarks=left_out)
     except BadInput as e:
@@ -61,22 +74,28 @@ def compare(
 
 
 def run_and_show(specs: list[Spec], *, out: Path, workers: int, title: str, remarks: Sequence[str] = ()) -> Comparison:
-    """Run the specs, print the table, leave the page; `remarks` stand on it beside the runs' own."""
+    """Run the specs, print the table and write the page, which shows `remarks` and those of the runs."""
+    from ..report.formatting import remarked
+    from ..report.page import write_page
+    from ..report.terminal import table
+    from ..runs.compare import compare_specs
+
     command = shlex.join(["tarry", *sys.argv[1:]])
-    with show.stoppable(f"the same command goes on with what is in {out}: {command}"), show.many(specs) as progress:
+    go_on = f"the same command goes on with what is in {out}: {command}"
+    with console.on_interrupt(go_on), console.comparison_progress(specs) as progress:
         from_here = f"cd {shlex.quote(os.getcwd())} && {command}"
         comparison = compare_specs(specs, out=out, workers=workers, progress=progress, command=from_here)
     results, summary, path = comparison.results, comparison.summary, out / "report.html"
-    show.lines(comparison.found)
-    show.console.print(table(summary))
-    show.lines(remarked(results))
-    settings = _settings(specs)
+    console.print_lines(comparison.found)
+    console.console().print(table(summary))
+    console.print_lines(remarked(results))
+    settings = _shared_settings(specs)
     write_page(path, results, summary, title=title, settings=settings, command=command, remarks=remarks)
-    show.lines([f"page with pictures: {path.resolve()}"])
+    console.print_lines([f"page with pictures: {path.resolve()}"])
     return comparison
 
 
-def _settings(specs: list[Spec]) -> dict[str, str]:
-    """What is the same for all of them."""
+def _shared_settings(specs: list[Spec]) -> dict[str, str]:
+    """Return the settings that all specs share."""
     first, *others = ({k: str(v) for k, v in vars(s).items() if v is not None} for s in specs)
     return {k: v for k, v in first.items() if k not in ("method", "seed") and all(o.get(k) == v for o in others)}

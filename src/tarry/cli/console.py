@@ -1,61 +1,97 @@
-"""What a person sees while work goes on and when it is done."""
+"""What the commands print: lines, errors, progress bars and the result of a run. rich is imported on first use."""
 
 from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import cache
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
-from ..config.spec import Spec
 from ..core.errors import WorkerDied
-from ..record.result import Result
-from ..report.diagnostics_data import in_short
-from ..report.formatting import number_of, size
-from ..runs.run import Progress as Step
 
-__all__ = ["bars", "complaint", "console", "is_terminal", "lines", "many", "one", "plain", "result_lines", "stoppable"]
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress as Bars
 
-console = Console(emoji=False)
-_errors = Console(stderr=True, emoji=False)
+    from ..config.spec import Spec
+    from ..record.result import Result
+    from ..runs.run import Progress
+
+__all__ = [
+    "comparison_progress",
+    "console",
+    "escape",
+    "is_terminal",
+    "on_interrupt",
+    "print_error",
+    "print_lines",
+    "print_markup",
+    "print_result",
+    "progress_bars",
+    "run_progress",
+]
 
 
-def complaint(text: str) -> None:
-    """An error, one sentence a line, on standard error."""
+@cache
+def console(*, stderr: bool = False) -> Console:
+    """Return the console of standard output, or of standard error."""
+    from rich.console import Console
+
+    return Console(stderr=stderr, emoji=False)
+
+
+def print_error(text: str) -> None:
+    """Print each line of an error message on standard error, after `error:`."""
     for line in text.splitlines():
-        _errors.print(f"[bold red]error:[/] {plain(line)}", highlight=False, soft_wrap=True)
+        console(stderr=True).print(f"[bold red]error:[/] {escape(line)}", highlight=False, soft_wrap=True)
 
 
-def plain(text: str) -> str:
+def escape(text: str) -> str:
+    """Return the text with brackets that rich prints as they are."""
     return text.replace("[", r"\[")
 
 
-def lines(texts: Iterable[str]) -> None:
-    """Texts as they are, a line each."""
+def print_lines(texts: Iterable[str]) -> None:
+    """Print texts unchanged, one on each line."""
     for text in texts:
-        console.print(plain(text), soft_wrap=True, highlight=False)
+        print_markup(escape(text))
+
+
+def print_markup(text: str) -> None:
+    """Print one line of rich markup without wrapping it."""
+    console().print(text, highlight=False, soft_wrap=True)
 
 
 @contextmanager
-def stoppable(go_on: str) -> Iterator[None]:
-    """Around work that Ctrl-C may end, or the loss of its processes: it says how to go on with it."""
+def on_interrupt(way_out: str) -> Iterator[None]:
+    """Print `way_out` when Ctrl-C ends the work inside, and append it to the error when worker processes die."""
     try:
         yield
     except KeyboardInterrupt:
-        complaint(f"interrupted; {go_on}")
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second one finds nothing to tell: it ends us, without a word
+        print_error(f"interrupted; {way_out}")
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second Ctrl-C ends the process without a message
         raise
     except WorkerDied as e:
-        raise WorkerDied(f"{e}; {go_on}") from e
+        raise WorkerDied(f"{e}; {way_out}") from e
 
 
 def is_terminal() -> bool:
-    return _errors.is_terminal
+    """Return whether standard error is a terminal, where progress bars are drawn."""
+    return console(stderr=True).is_terminal
 
 
-def bars() -> Progress:
+def progress_bars() -> Bars:
+    """Return progress bars on standard error that disappear at the end."""
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        TaskProgressColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
     return Progress(
         TextColumn("[bold]{task.description}"),
         BarColumn(bar_width=28),
@@ -64,66 +100,72 @@ def bars() -> Progress:
         TextColumn("ETA"),
         TimeRemainingColumn(),
         TextColumn("{task.fields[note]}"),
-        console=_errors,
+        console=console(stderr=True),
         transient=True,
     )
 
 
-def _note(step: Step) -> str:
-    if step.personalised is not None:
-        return f"personalising, {step.personalised:.0%} of the clients"
-    accuracy = "" if step.accuracy is None else f", accuracy {step.accuracy:.3f}"
-    return f"virtual {step.time:,.0f} s, {step.updates:,} updates{accuracy}"
+def _note(progress: Progress) -> str:
+    """Return the text beside the bar of a run."""
+    if progress.personalised is not None:
+        return f"personalising, {progress.personalised:.0%} of the clients"
+    accuracy = "" if progress.accuracy is None else f", accuracy {progress.accuracy:.3f}"
+    return f"virtual {progress.time:,.0f} s, {progress.updates:,} updates{accuracy}"
 
 
 @contextmanager
-def one(name: str) -> Iterator[Callable[[Step], None]]:
-    """Progress of one run: a bar on a terminal, a line every tenth elsewhere."""
-    if not _errors.is_terminal:
-        yield _every_tenth(name)
+def run_progress(name: str) -> Iterator[Callable[[Progress], None]]:
+    """Show the progress of one run: a bar on a terminal, a line for every tenth elsewhere."""
+    if not is_terminal():
+        yield _print_tenths(name)
         return
-    with bars() as shown:
-        task = shown.add_task(name, total=1.0, note="")
-        yield lambda step: shown.update(task, completed=step.fraction, note=_note(step))
+    with progress_bars() as bars:
+        task = bars.add_task(name, total=1.0, note="")
+        yield lambda progress: bars.update(task, completed=progress.fraction, note=_note(progress))
 
 
 @contextmanager
-def many(specs: list[Spec]) -> Iterator[Callable[[int, Spec, Step], None]]:
-    """Progress of a comparison: one bar for all of it."""
-    done = dict.fromkeys(range(len(specs)), 0.0)
-    if not _errors.is_terminal:
-        tell = _every_tenth(number_of(len(specs), "run"))
+def comparison_progress(specs: list[Spec]) -> Iterator[Callable[[int, Spec, Progress], None]]:
+    """Show the progress of a comparison: one bar for all runs on a terminal, a line for every tenth elsewhere."""
+    from ..report.formatting import pluralize
+    from ..runs.run import Progress
 
-        def update(index: int, _: Spec, step: Step) -> None:
-            done[index] = step.fraction
-            tell(Step(sum(done.values()) / len(specs), step.time, step.updates, None))
+    done = dict.fromkeys(range(len(specs)), 0.0)
+    if not is_terminal():
+        print_tenths = _print_tenths(pluralize(len(specs), "run"))
+
+        def update(index: int, _: Spec, progress: Progress) -> None:
+            done[index] = progress.fraction
+            print_tenths(Progress(sum(done.values()) / len(specs), progress.time, progress.updates, None))
 
         yield update
         return
-    with bars() as shown:
-        task = shown.add_task(number_of(len(specs), "run"), total=float(len(specs)), note="")
+    with progress_bars() as bars:
+        task = bars.add_task(pluralize(len(specs), "run"), total=float(len(specs)), note="")
 
-        def show(index: int, spec: Spec, step: Step) -> None:
-            done[index] = step.fraction
-            shown.update(task, completed=sum(done.values()), note=f"{plain(spec.label)}, seed {spec.seed}")
+        def update_bar(index: int, spec: Spec, progress: Progress) -> None:
+            done[index] = progress.fraction
+            bars.update(task, completed=sum(done.values()), note=f"{escape(spec.label)}, seed {spec.seed}")
 
-        yield show
+        yield update_bar
 
 
-def _every_tenth(name: str) -> Callable[[Step], None]:
-    shown = {"": 0, "personalised ": 0}
+def _print_tenths(name: str) -> Callable[[Progress], None]:
+    """Return a callback that prints a line for every tenth of the run and of the personalization after it."""
+    printed = {"": 0, "personalised ": 0}
 
-    def update(step: Step) -> None:
-        what, share = ("", step.fraction) if step.personalised is None else ("personalised ", step.personalised)
-        if int(share * 10) > shown[what]:
-            shown[what] = int(share * 10)
-            _errors.print(f"{name}: {what}{shown[what] * 10}%", highlight=False)
+    def update(progress: Progress) -> None:
+        personalizes = progress.personalised is not None
+        what, share = ("personalised ", progress.personalised or 0.0) if personalizes else ("", progress.fraction)
+        if int(share * 10) > printed[what]:
+            printed[what] = int(share * 10)
+            console(stderr=True).print(f"{name}: {what}{printed[what] * 10}%", highlight=False)
 
     return update
 
 
-def _personal(result: Result) -> list[str]:
-    """Clients' own accuracy, where it was asked for."""
+def _personal_lines(result: Result) -> list[str]:
+    """Return a line with the accuracy on the clients' own classes, if the run personalized."""
     found = result.personal
     if found is None or found["after"]["mean"] is None:
         return []
@@ -134,29 +176,26 @@ def _personal(result: Result) -> list[str]:
     return [f"personal accuracy {after['mean']:.4f} ± {after['sd']:.4f} {tuned} ({over}), {before:.4f} before{refused}"]
 
 
-def result_lines(result: Result) -> None:
-    """One run's outcome in a few lines."""
+def print_result(result: Result) -> None:
+    """Print the result of one run in a few lines."""
+    from ..report.diagnostics_data import in_short
+    from ..report.formatting import format_bytes, pluralize
+
     clock = "virtual s" if result.clock == "virtual" else "s"
     accuracy = "no score" if result.final_accuracy is None else f"accuracy {result.final_accuracy:.4f}"
     s = result.staleness
-    console.print(
-        f"[bold]{plain(result.label)}[/] on {result.task}, seed {result.seed}: {accuracy} after "
-        f"{result.virtual_time:,.6g} {clock}, {number_of(result.updates, 'update')}, "
-        f"{number_of(result.rounds, 'server step')}",
-        highlight=False,
-        soft_wrap=True,
+    print_markup(
+        f"[bold]{escape(result.label)}[/] on {result.task}, seed {result.seed}: {accuracy} after "
+        f"{result.virtual_time:,.6g} {clock}, {pluralize(result.updates, 'update')}, "
+        f"{pluralize(result.rounds, 'server step')}"
     )
-    console.print(
-        f"  staleness mean {s['mean']:.1f}, p95 {s['p95']:g}, max {s['max']:g}; {size(result.bytes_up)} up, "
-        f"{size(result.bytes_down)} down, server at most {size(result.peak_server_bytes)}; "
-        f"{result.lost} lost, {result.refused} refused; {result.wall_s:.1f} s",
-        highlight=False,
-        soft_wrap=True,
+    print_markup(
+        f"  staleness mean {s['mean']:.1f}, p95 {s['p95']:g}, max {s['max']:g}; {format_bytes(result.bytes_up)} up, "
+        f"{format_bytes(result.bytes_down)} down, server at most {format_bytes(result.peak_server_bytes)}; "
+        f"{result.lost} lost, {result.refused} refused; {result.wall_s:.1f} s"
     )
-    for line in [result.trained, *_personal(result), *result.remarks, *in_short(result)]:
-        if not line:
-            continue
-        console.print(f"  {plain(line)}", highlight=False, soft_wrap=True)
-    console.print(f"  weights sha256 {result.weights_sha256}", highlight=False, soft_wrap=True)
+    notes = [result.trained, *_personal_lines(result), *result.remarks, *in_short(result)]
+    print_lines(f"  {line}" for line in notes if line)
+    print_lines([f"  weights sha256 {result.weights_sha256}"])
     if result.out is not None:
-        console.print(f"  in {plain(str(result.out))}", highlight=False, soft_wrap=True)
+        print_lines([f"  in {result.out}"])

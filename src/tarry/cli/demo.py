@@ -1,4 +1,4 @@
-"""`tarry demo`: the main job on the embedded digits, in under two minutes."""
+"""`tarry demo`: four methods on the digits that come with tarry, in under two minutes."""
 
 from __future__ import annotations
 
@@ -7,12 +7,9 @@ from typing import Annotated
 
 import typer
 
-from ..runs.compare import specs_of
-from .compare import run_and_show
-
 __all__ = ["DEMO", "demo"]
 
-#: ten clients with Raspberry-Pi delays, each holding mostly one or two of the ten digits
+#: ten clients with Raspberry Pi delays, each with mostly one or two of the ten digits
 DEMO = {
     "task": "digits",
     "clients": 10,
@@ -27,9 +24,12 @@ METHODS = ("fedavg", "fedasync", "fedbuff:buffer=3", "orthofl")
 
 
 def demo(
-    out: Annotated[Path, typer.Option("--out", help="folder for the record and the page")] = Path("tarry-demo"),
-    seeds: Annotated[int, typer.Option("--seeds", help="how many seeds")] = 3,
-    workers: Annotated[int, typer.Option("--workers", help="runs at a time")] = 2,
+    out: Annotated[Path, typer.Option("--out", help="Write the runs and the page to this folder")] = Path("tarry-demo"),
+    seeds: Annotated[int, typer.Option("--seeds", help="Run this many seeds")] = 3,
+    workers: Annotated[int, typer.Option("--workers", help="Run this many runs at a time")] = 2,
 ) -> None:
-    """FedAvg, FedAsync, FedBuff and OrthoFL on handwritten digits under Raspberry-Pi delays; needs no download."""
+    """Compare four methods on handwritten digits under Raspberry Pi delays, without any download."""
+    from ..runs.compare import specs_of
+    from .compare import run_and_show
+
     run_and_show(specs_of(METHODS, range(seeds), dict(DEMO)), out=out, workers=workers, title="tarry demo")

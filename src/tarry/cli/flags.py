@@ -1,4 +1,4 @@
-"""Flags made from the settings of a spec, so that the command line can never differ from TOML and Python.
+"""Flags made from the settings of `Spec`, so that the command line has the same names and types as TOML and Python.
 
 `--lr 0.1`, `--method orthofl`, and any parameter of a method, task, delay or partition as `--method.beta 0.4`.
 """
@@ -13,64 +13,60 @@ from typing import Annotated, Any
 
 import typer
 
-from ..config.components import REGISTRIES, Choice, uncrossed
-from ..config.spec import Spec, settings
 from ..core.errors import BadInput, near
+from .setting_list import Setting, setting_list
 
-__all__ = ["HELP", "PASS_ON", "gather", "with_settings"]
+__all__ = ["gather", "with_settings"]
 
-HELP: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
-#: for commands that take `--method.NAME value`
-PASS_ON = {**HELP, "allow_extra_args": True, "ignore_unknown_options": True}
-_SHAPES = {**dict.fromkeys(REGISTRIES, "NAME"), "presence": "FILE", "personalise": "EPOCHS"}
+_METAVARS = {"presence": "FILE", "personalise": "EPOCHS"}
 
 
 def with_settings(*, leave_out: Sequence[str] = ()) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command one option for each setting; it gets them as `given`, those that were not there left out."""
+    """Give a command one option for each setting; it gets the options that were used as the mapping `given`."""
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         own = [p for p in inspect.signature(command).parameters.values() if p.name != "given"]
-        made = [_option(name) for name in settings() if name not in leave_out]
+        options = [_option(setting) for setting in setting_list() if setting.name not in leave_out]
 
         def wrapped(**values: Any) -> None:
-            given = {p.name: values.pop(p.name) for p in made}
+            given = {p.name: values.pop(p.name) for p in options}
             command(given={k: v for k, v in given.items() if v is not None}, **values)
 
         wrapped.__name__, wrapped.__doc__ = command.__name__, command.__doc__
         hints = inspect.get_annotations(command, eval_str=True)
         own = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[p.name]) for p in own]
-        wrapped.__signature__ = inspect.Signature([*own, *made])  # type: ignore[attr-defined]
-        wrapped.__annotations__ = {p.name: p.annotation for p in (*own, *made)}
+        wrapped.__signature__ = inspect.Signature([*own, *options])  # type: ignore[attr-defined]
+        wrapped.__annotations__ = {p.name: p.annotation for p in (*own, *options)}
         return wrapped
 
     return decorate
 
 
-def _option(name: str) -> inspect.Parameter:
-    param = settings()[name]
-    flag = "--" + name.replace("_", "-")
-    default = "" if param.default is None else f" [default: {param.default}]"
-    if param.type is bool:
-        kind: Any = Annotated[
-            bool | None, typer.Option(f"{flag}/--no-{name}", help=param.help + default, show_default=False)
-        ]
+def _option(setting: Setting) -> inspect.Parameter:
+    """Return the parameter of a command that stands for a setting."""
+    flag = "--" + setting.name.replace("_", "-")
+    shown = "off" if setting.default is False else setting.default
+    text = setting.help.replace(" [default: ", "  [default: ") + ("" if shown is None else f"  [default: {shown}]")
+    if setting.types == ("bool",):
+        switch = typer.Option(f"{flag}/--no-{setting.name}", help=text, show_default=False)
+        kind: Any = Annotated[bool | None, switch]
     else:
-        shape = _SHAPES.get(name, param.type_name.replace(" | none", ""))
-        option = typer.Option(flag, help=param.help + default, metavar=shape, show_default=False)
-        kind = Annotated[str | None, option]
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+        metavar = _METAVARS.get(setting.name, "NAME" if setting.is_component else " | ".join(setting.types))
+        kind = Annotated[str | None, typer.Option(flag, help=text, metavar=metavar, show_default=False)]
+    return inspect.Parameter(setting.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
 
 
 def gather(given: Mapping[str, Any], context: typer.Context, spec: Path | None) -> dict[str, Any]:
-    """TOML, then flags over it, then `--method.NAME value` over both."""
+    """Return the settings of a TOML file, replaced by flags, replaced by `--method.NAME value`."""
+    from ..config.components import Choice
+    from ..config.cross_syntax import expand_cross
+    from ..config.spec import Spec, settings
+
     merged = Spec.read(spec) if spec is not None else {}
-    if given.get("method") is not None or given.get("server") is not None:
-        merged = {k: v for k, v in merged.items() if k not in ("method", "server")}
-    merged, problems = uncrossed({**merged, **given})
+    merged, problems = expand_cross({**merged, **given})
     if problems:
         raise BadInput(problems)
     for group, parameter, value in _dotted(context.args, lambda flag: _hint(flag, context, merged)):
-        group = "server" if group == "method" and merged.get("server") is not None else group
         base = merged.get(group, settings()[group].default)
         if base is None:
             raise BadInput(f"--{group}.{parameter} {value}: of which {group}? Give --{group} NAME too")
@@ -79,16 +75,14 @@ def gather(given: Mapping[str, Any], context: typer.Context, spec: Path | None) 
         except ValueError as e:
             raise BadInput(f"--{group} {base}: {e}") from e
         merged[group] = Choice(choice.name, {**choice.params, parameter: value})
-        if group == "server":
-            merged["method"] = merged["server"]
     return merged
 
 
 def _hint(flag: str, context: typer.Context, merged: Mapping[str, Any]) -> str:
-    """' Did you mean x?' of a flag that is none: a parameter of what is chosen, else a flag like it, or of others."""
+    """Return ' Did you mean x?' for an unknown flag: a parameter of what is chosen, a similar flag, or another's."""
     params, name = context.command.params, flag.replace("-", "_")
     several = any(p.name == "method" and getattr(p, "multiple", False) for p in params)  # each with its own
-    own, others = _whose(name, {**merged, "method": None} if several else merged)
+    own, others = _groups_with(name, {**merged, "method": None} if several else merged)
     ways = {g: f"--{g}.{name.replace('_', '-')}" for g in own or others}
     if several and "method" in ways:
         ways["method"] = f"--method NAME:{name}=VALUE"
@@ -97,12 +91,15 @@ def _hint(flag: str, context: typer.Context, merged: Mapping[str, Any]) -> str:
     return f" Did you mean {', or '.join(m for m in meant if m)}?" if any(meant) else ""
 
 
-def _whose(parameter: str, merged: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """The groups in which what is chosen has that parameter, and those in which anything has it."""
+def _groups_with(parameter: str, merged: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """Return the groups in which what is chosen has that parameter, and those in which any entry has it."""
+    from ..config.components import REGISTRIES, Choice
+    from ..config.spec import settings
+
     own, others = list[str](), list[str]()
     for group in ("method", "task", "delay", "partition"):
         registry, chosen = REGISTRIES[group], merged.get(group, settings()[group].default)
-        with suppress(BadInput, ValueError):  # of a name that is none, or a table without one: told elsewhere
+        with suppress(BadInput, ValueError):  # an unknown name is reported elsewhere
             if parameter in (p.name for p in registry.entry(Choice.of(chosen).name).params):
                 own.append(group)
         if any(parameter == p.name for name in registry.names() for p in registry.entry(name).params):
@@ -111,10 +108,12 @@ def _whose(parameter: str, merged: Mapping[str, Any]) -> tuple[list[str], list[s
 
 
 def _dotted(extra: Sequence[str], hint: Callable[[str], str]) -> list[tuple[str, str, str]]:
-    """The (group, parameter, value) of each `--group.parameter value` or `--group.parameter=value`.
+    """Return (group, parameter, value) for each `--group.parameter value` or `--group.parameter=value`.
 
-    `hint` is what to say of a flag that is none.
+    `hint` returns the advice on an unknown flag.
     """
+    from ..config.components import REGISTRIES
+
     out, problems, rest = [], [], list(extra)
     while rest:
         word = rest.pop(0)

@@ -1,4 +1,4 @@
-"""`tarry replay`: a federation's record again under the virtual clock."""
+"""`tarry replay`: the record of a federation, simulated under the virtual clock."""
 
 from __future__ import annotations
 
@@ -7,24 +7,27 @@ from typing import Annotated
 
 import typer
 
-from ..report.formatting import number_of
-from ..runs.replay import replay as replayed
-from . import console as show
+from . import console
 
 __all__ = ["replay"]
 
 
-def replay(folder: Annotated[Path, typer.Argument(metavar="DIR", help="the --out of the federation")]) -> None:
-    """Simulate what a federation did, from its own record; says where the two come apart, if they do."""
-    told = replayed(folder)
-    accuracy = "" if told.accuracy is None else f", accuracy {told.accuracy:.4f}"
-    show.lines([f"{number_of(told.updates, 'update')}{accuracy}", f"  weights sha256 {told.weights_sha256}"])
-    if told.apart is not None:
-        number, client, visit = told.apart
-        show.lines([f"  the first update that is another: ticket {number}, client {client}, visit {visit}"])
-    elif told.recorded_sha256 is None:
-        show.lines(["  every update was the federation's to the bit; it is not over, so there is no last one"])
+def replay(folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder (--out) of the federation")]) -> None:
+    """Simulate a federation from its record and report the first difference."""
+    from ..report.formatting import pluralize
+    from ..runs.replay import replay as simulate
+
+    found = simulate(folder)
+    accuracy = "" if found.accuracy is None else f", accuracy {found.accuracy:.4f}"
+    console.print_lines([f"{pluralize(found.updates, 'update')}{accuracy}", f"  weights sha256 {found.weights_sha256}"])
+    if found.apart is not None:
+        number, client, visit = found.apart
+        console.print_lines([f"  the first update that is another: ticket {number}, client {client}, visit {visit}"])
+    elif found.recorded_sha256 is None:
+        text = "  every update was the federation's to the bit; it is not over, so there is no last one"
+        console.print_lines([text])
     else:
-        show.lines(["  the federation's weights to the bit" if told.same else "  other weights than the federation's"])
-    if not told.same:
+        same = "  the federation's weights to the bit" if found.same else "  other weights than the federation's"
+        console.print_lines([same])
+    if not found.same:
         raise typer.Exit(1)

@@ -9,37 +9,51 @@ from typing import Annotated, Any
 import typer
 
 from ..core.errors import BadInput
-from ..runs.compare import COMMAND
-from ..runs.run import resume as resume_run
-from . import console as show
+from . import console
 
 __all__ = ["resume"]
 
 
 def resume(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="the --out of the run")],
-    workers: Annotated[int | None, typer.Option("--workers", help="training processes; changes no result")] = None,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder (--out) of the run")],
+    workers: Annotated[
+        int | None,
+        typer.Option("--workers", help="Train in this many processes; the result is the same", show_default="as begun"),
+    ] = None,
     executor: Annotated[
         str | None,
-        typer.Option("--executor", help="how clients are trained from here on: inline, pool, batched, ray, auto"),
+        typer.Option(
+            "--executor",
+            help="Train the remaining visits by this executor: inline, pool, batched, ray or auto",
+            show_default="as begun",
+        ),
     ] = None,
-    address: Annotated[str | None, typer.Option("--address", help="of the Ray cluster, HOST:PORT or auto")] = None,
+    address: Annotated[
+        str | None,
+        typer.Option("--address", help="Connect to the Ray cluster at HOST:PORT or auto", show_default="as begun"),
+    ] = None,
 ) -> None:
-    """Finish an interrupted run, with the very weights it would have reached.
+    """Finish an interrupted run; the weights are those it would have reached.
 
-    Clients may be trained elsewhere than before. Trained together (batched, auto) their updates differ by rounding.
+    Clients may be trained by another executor than before. If they are trained together (batched, auto), their updates
+    differ by rounding.
     """
+    from ..runs.run import resume as resume_run
+
     if not (folder / "spec.toml").is_file():
-        _no_comparison(folder)
+        _reject_comparison(folder)
     go_on = f"`tarry resume {quote(str(folder))}` goes on"
-    with show.stoppable(go_on), show.one(str(folder)) as progress:
-        asked = {"workers": workers, "executor": executor, "address": address}
-        changed: dict[str, Any] = {k: v for k, v in asked.items() if v is not None}
+    with console.on_interrupt(go_on), console.run_progress(str(folder)) as progress:
+        options = {"workers": workers, "executor": executor, "address": address}
+        changed: dict[str, Any] = {k: v for k, v in options.items() if v is not None}
         result = resume_run(folder, progress=progress, **changed)
-    show.result_lines(result)
+    console.print_result(result)
 
 
-def _no_comparison(folder: Path) -> None:
+def _reject_comparison(folder: Path) -> None:
+    """Raise BadInput with the command that resumes it if the folder holds a comparison."""
+    from ..runs.compare import COMMAND
+
     command = folder / COMMAND
     if command.is_file():
         raise BadInput(f"{folder}: it holds a comparison; this goes on with it: {command.read_text().strip()}")

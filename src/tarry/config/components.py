@@ -1,9 +1,8 @@
-"""Choices, and how whatever is given for a setting is read: a name, a table, a Python object, a cross in one word.
+"""Components of a run: a Choice is a registered name with parameters, and settings are parsed into choices.
 
-    "fedbuff:buffer=3"                          {"name": "fedbuff", "buffer": 3}
-    "orthofl+local=fedsol:rho=1"                method "orthofl", local "fedsol:rho=1"
+    "fedbuff:buffer=3"          Choice("fedbuff", {"buffer": 3})          {"name": "fedbuff", "buffer": 3}
 
-What is wrong with a choice is told by the flag that it was given with.
+Errors name the flag that the choice was given with.
 """
 
 from __future__ import annotations
@@ -11,13 +10,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import BadInput, near
+from ..core.errors import BadInput
 from ..core.method import Method
-from ..core.registry import Param, Registry
+from ..core.registry import Entry, Param, Registry
 from ..core.task import Task
 from ..delays.base import delays
 from ..methods import methods
@@ -26,25 +25,23 @@ from ..tasks import partitions, tasks
 from ..tasks.unlabeled import unlabeled_sets
 from .compose import PARTS
 
-__all__ = ["CROSSES", "REGISTRIES", "Choice", "read", "uncrossed", "under_flag"]
+__all__ = ["CROSSES", "REGISTRIES", "Choice", "errors_under_flag", "parse_setting"]
 
-#: what a choice of each group is looked up in
+#: the registry of each group of choices
 REGISTRIES: Mapping[str, Registry[Any]] = {
     "method": methods,
     "task": tasks,
     "partition": partitions,
     "delay": delays,
-    **dict.fromkeys(("server", *PARTS, "distil"), methods),
+    **dict.fromkeys((*PARTS, "distil"), methods),
     "manifold": manifolds,
     "unlabelled": unlabeled_sets,
 }
 CROSSES = (*PARTS, "distil", "manifold")
-_STRANGE = re.compile(r"\+(\w+)=")
-_CROSSING = re.compile(rf"\+(?=(?:{'|'.join(CROSSES)})=)")
-#: what Python object may stand for a choice of a group
+#: the type of the Python objects that may be given instead of a choice
 _OBJECTS: Mapping[str, Any] = {
     "task": Task,
-    **dict.fromkeys(("method", "server", *PARTS, "distil"), Method),
+    **dict.fromkeys(("method", *PARTS, "distil"), Method),
     **dict.fromkeys(("partition", "delay", "manifold"), Callable),
 }
 
@@ -55,16 +52,17 @@ class Choice:
 
     name: str
     params: Mapping[str, Any] = field(default_factory=dict)
+    entry: Entry[Any] | None = field(default=None, compare=False, repr=False)  # set by `checked`
 
     def __str__(self) -> str:
-        """As it is written on the command line, a file's factory by its bare name."""
+        """The choice in the syntax of the command line, a file's factory by its bare name."""
         given = ",".join(f"{k}={v}" for k, v in self.params.items() if not isinstance(v, list))
         name = self.name.rpartition(".py:")[2]
         return f"{name}:{given}" if given else name
 
     @classmethod
     def of(cls, value: Any) -> Choice:
-        """From text, a table with a name, or a choice."""
+        """Parse text, a table with a name, or a choice."""
         if isinstance(value, Choice):
             return value
         if isinstance(value, Mapping):
@@ -80,16 +78,32 @@ class Choice:
         pairs = [p.partition("=") for p in tail.split(",")]
         return cls(head, {k.strip(): v.strip() for k, _, v in pairs})
 
+    def checked(self, group: str) -> Choice:
+        """The choice with its registry entry, and with parameters of their declared types; raise BadInput if wrong."""
+        entry, values = REGISTRIES[group].check(self.name, self.params)
+        return Choice(self.name, values, entry)
+
+    def build(self, group: str) -> Any:
+        """Call the factory; the parameters are checked first, unless `checked` has done it."""
+        choice = self.checked(group) if self.entry is None else self
+        assert choice.entry is not None
+        return REGISTRIES[group].make(choice.entry, choice.params)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Leave out the entry: the factory of a user's file cannot be imported in another process."""
+        return Choice, (self.name, self.params)
+
     def resolved(self) -> Choice:
-        """The same with whole paths, so that it means the same from any folder."""
+        """The choice with absolute paths, so that it means the same in any working directory."""
         file, colon, attribute = self.name.rpartition(".py:")
         name = f"{Path(file + '.py').expanduser().resolve()}:{attribute}" if colon else self.name
         files = {k: v for k, v in self.params.items() if k in ("path", "speeds") and isinstance(v, str)}
-        return Choice(name, {**self.params, **{k: str(Path(v).expanduser().resolve()) for k, v in files.items()}})
+        params = {**self.params, **{k: str(Path(v).expanduser().resolve()) for k, v in files.items()}}
+        return replace(self, name=name, params=params)
 
 
-def read(param: Param, value: Any) -> Any:
-    """A setting as its type: from text, a table, a number or a Python object; ValueError says what it wants."""
+def parse_setting(param: Param, value: Any) -> Any:
+    """Return a setting as its type, from text, a table, a number or a Python object; ValueError if it is wrong."""
     if param.name == "delay" and isinstance(value, list | tuple):
         return Choice("scripted", {"durations": [list(d) if isinstance(d, list | tuple) else d for d in value]})
     if param.name in REGISTRIES and value is None and param.default is None:
@@ -129,36 +143,10 @@ def _window(window: Any) -> list[float]:
         raise ValueError(f"a window is a pair of seconds, got {window!r}") from None
 
 
-def uncrossed(given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """`server` is the method; `orthofl+local=fedsol` in the method's place is a method and a local."""
-    out, problems = dict(given), list[str]()
-    if (server := out.get("server")) is not None:
-        if out.get("method") not in (None, server):
-            problems.append(f"--server {server} --method {out['method']}: they say the same thing; give one of them")
-        out["method"] = server
-    method = out.get("method")
-    text = method if isinstance(method, str) else method.get("name") if isinstance(method, Mapping) else None
-    if not isinstance(text, str):
-        return out, problems
-    name, *crosses = _CROSSING.split(text)
-    if (strange := _STRANGE.search(name)) and ".py:" not in name[strange.start() :]:
-        problems.append(f"--method {text}: there is no part {strange[1]!r} to cross.{near(strange[1], CROSSES)}")
-        return {k: v for k, v in out.items() if k not in ("method", "server")}, problems
-    if crosses:
-        out["method"] = {**method, "name": name} if isinstance(method, Mapping) else name
-        out["server"] = out["method"] if server is not None else None
-    for cross in crosses:
-        part, _, choice = cross.partition("=")
-        if out.get(part) is not None:
-            problems.append(f"--method {text} --{part} {out[part]}: {part} is there twice")
-        out[part] = choice
-    return out, problems
-
-
 @contextmanager
-def under_flag(group: str) -> Iterator[None]:
-    """Problems of a choice are told by the flag it was given with: what a method calls --method is --local here."""
-    kind = "method" if group == "server" else REGISTRIES[group].kind
+def errors_under_flag(group: str) -> Iterator[None]:
+    """Rename flags in a BadInput: a factory says --method, where the choice was given with --local."""
+    kind = REGISTRIES[group].kind
     try:
         yield
     except BadInput as e:

@@ -1,6 +1,6 @@
-"""Crosses: one method's server with parts of others.
+"""Compose a method from parts of several: crosses, such as one method's server with another's clients.
 
-    --server orthofl --local fedsol --distil fedecho          orthofl+local=fedsol+distil=fedecho
+    --method orthofl --local fedsol --distil fedecho          orthofl+local=fedsol+distil=fedecho
     --method fedbuff --correct orthograd --reply orthofl      fedbuff+correct=orthograd+reply=orthofl
 
     local       what clients do                               reply     what a client starts from next
@@ -8,8 +8,8 @@
     aggregate   when the server steps, and whom it waits for  distil    what a method puts around any server
     manifold    the way the global travels
 
-Parts fit together unless one needs what no other gives; then the error names the flag that brought it in. A method that
-is a distillation around a plain server (fedecho) is crossed at the plain server, and put around it again.
+Parts fit together unless one requires what no other provides; then the error names the flag that brought it in. A
+method that is a distillation around a plain server (fedecho) is crossed at the plain server and wrapped again.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from typing import Any
 
 from ..core.errors import BadInput
 from ..core.local_rule import LocalRule
-from ..core.method import Geodesic, Method, Now, Part, Personal
+from ..core.method import Geodesic, Method, Now, Personal
+from ..core.parts import KEEP, SEND_GLOBAL, Correct, Part
 from ..core.tickets import Offer, Update
 from ..parts.manifold import CONTROL
 
-__all__ = ["PARTS", "crossed"]
+__all__ = ["PARTS", "compose"]
 
-#: what may be taken from another method, and the fields of the record that go with it
+#: the parts that may be taken from another method, and the fields of Method that go with each
 PARTS: Mapping[str, tuple[str, ...]] = {
     "local": ("local",),
     "correct": ("correct",),
@@ -35,11 +36,11 @@ PARTS: Mapping[str, tuple[str, ...]] = {
     "reply": ("reply",),
 }
 _SERVER = ("correct", "aggregate", "step", "reply")
-#: given by clients whose delta is not their result less what they were sent
+#: uploaded by clients whose delta is not their final weights minus the weights they were sent
 DIFFERENCE = "difference"
 
 
-def crossed(
+def compose(
     base: Method,
     others: Mapping[str, Method],
     *,
@@ -47,35 +48,22 @@ def crossed(
     manifold: tuple[str, Geodesic] | None = None,
     labels: Mapping[str, str] | None = None,
 ) -> Method:
-    """The base with parts of others: `others` by part, `distil` around it all, `manifold` by name.
+    """Return the base with parts of other methods: `others` by part, `distil` around the result, `manifold` by name.
 
-    `labels` are the names to speak of them by: of each part, "method" and "distil".
+    `labels` are the names for error messages: of each part, "method" and "distil".
     """
     if not others and distil is None and manifold is None:
-        if missing := base.local.needs - _sent(base):
-            name = (labels or {}).get("method", base.name)
-            raise BadInput(
-                f"--method {name}: its clients need {_list(missing)} from the server, which nothing here sends; cross"
-                " it with a method that does"
-            )
+        _check_payload(base, (labels or {}).get("method", base.name))
         return base
     around = (distil or base).around
     plain = base.plain or base
-    method = plain
-    for part, other in others.items():
-        server = other.plain or other
-        method = replace(method, **{name: getattr(server, name) for name in PARTS[part]})
-        if part == "correct":
-            method = replace(method, correct=_correction(plain, server))
-        method = replace(method, personal=_personal(method.personal, part, server.personal))
-    pointed: dict[str, Any] = {p: _to_the_point(getattr(method, p), method.local) for p in _SERVER}
-    method = replace(method, **pointed)
+    method = _with_parts(plain, others)
     names = {"method": base.name, **{p: o.name for p, o in others.items()}, **(labels or {})}
     whole = "local" not in others or others["local"].local.needs <= _sent(others["local"])
-    fitting = _Fitting(method, plain, frozenset(others), names, whole)
-    problems = list(fitting.problems())
+    compatibility = _Compatibility(method, plain, frozenset(others), names, whole)
+    problems = list(compatibility.problems())
     if manifold is not None:
-        method, problem = fitting.travelling(*manifold)
+        method, problem = compatibility.with_manifold(*manifold)
         problems += [problem] if problem else []
     if distil is not None and distil.around is None:
         problems.append(f"--distil {names['distil']}: it has nothing to put around a server; use --distil fedecho")
@@ -86,40 +74,62 @@ def crossed(
         )
     elif around is not None and not problems:
         method = around(method)
-        problems = list(_Fitting(method, plain, frozenset({*others, "distil"}), names).unfitting())
+        problems = list(_Compatibility(method, plain, frozenset({*others, "distil"}), names).misplaced())
     if problems:
         raise BadInput(problems)
     return method
 
 
+def _check_payload(method: Method, name: str) -> None:
+    """Raise BadInput if clients of a method that is not crossed need payload that its server does not send."""
+    if missing := method.local.needs - _sent(method):
+        raise BadInput(
+            f"--method {name}: its clients need {_list(missing)} from the server, which nothing here sends; cross"
+            " it with a method that does"
+        )
+
+
+def _with_parts(base: Method, others: Mapping[str, Method]) -> Method:
+    """Return the base with parts of other methods, unchecked, and without payload that its clients do not use."""
+    method = base
+    for part, other in others.items():
+        server = other.plain or other
+        method = replace(method, **{name: getattr(server, name) for name in PARTS[part]})
+        if part == "correct":
+            method = replace(method, correct=_correction(base, server))
+        method = replace(method, personal=_personal(method.personal, part, server.personal))
+    parts: dict[str, Any] = {p: _without_unused_payload(getattr(method, p), method.local) for p in _SERVER}
+    return replace(method, **parts)
+
+
 def _sent(method: Method) -> frozenset[str]:
-    return frozenset[str]().union(*(getattr(method, p).sends for p in _SERVER))
+    return frozenset[str]().union(*(getattr(method, p).payload_keys for p in _SERVER))
 
 
-def _to_the_point(part: Part[Any, Any], local: LocalRule) -> Part[Any, Any]:
-    """The part without what clients would not read."""
-    make, unread = part.offer, part.sends - local.takes
-    if make is None or not unread or unread & part.demands:
+def _without_unused_payload(part: Part[Any, Any], local: LocalRule) -> Part[Any, Any]:
+    """Drop payload entries that the client rule does not use."""
+    make, unread = part.offer, part.payload_keys - local.takes
+    if make is None or not unread or unread & part.must_be_used:
         return part
 
     def offer(client: int, state: Any, now: Now) -> Offer | None:
         made = make(client, state, now)
         return made and made._replace(payload={k: v for k, v in made.payload.items() if k not in unread})
 
-    return replace(part, offer=offer, sends=part.sends - unread)
+    return replace(part, offer=offer, payload_keys=part.payload_keys - unread)
 
 
 def _personal(base: Personal, part: str, other: Personal) -> Personal:
-    """How clients tune and answer goes with what they do; where their own models are, with what they are replied."""
+    """Take how clients fine-tune and predict from `local`, and where their own models are from `reply`."""
     if part == "local":
         return replace(other, own=base.own)
     return replace(base, own=other.own) if part == "reply" else base
 
 
-def _correction(base: Method, other: Method) -> Part[Update, Update]:
-    """The other's correction; a weight for staleness that the base gives goes on top of it."""
+def _correction(base: Method, other: Method) -> Correct:
+    """The other method's correction, followed by the base's weight for staleness if it has one."""
     first, second = other.correction or other.correct, base.correct
-    if first.weighs or not second.weighs:
+    if first.only_scales or not second.only_scales:
         return first
 
     def apply(update: Update, state: Any, now: Now) -> tuple[Update, Any]:
@@ -127,64 +137,66 @@ def _correction(base: Method, other: Method) -> Part[Update, Update]:
         update, two = second(update, state["second"], now)
         return update, {"first": one, "second": two}
 
-    return replace(first, apply=apply, init=lambda w: {"first": first.init(w), "second": second.init(w)}, weighs=True)
+    return replace(
+        first, apply=apply, init=lambda w: {"first": first.init(w), "second": second.init(w)}, only_scales=True
+    )
 
 
 @dataclass(frozen=True)
-class _Fitting:
-    """A method put together, the one it began as, the parts taken from others, and everybody's name."""
+class _Compatibility:
+    """Compatibility checks of a composed method: its base, the parts taken from others, and their names."""
 
     method: Method
     base: Method
     taken: frozenset[str]
     names: Mapping[str, str]
-    whole: bool = True  # the method whose clients they are has a server that suits them
+    whole: bool = True  # whether the method of `local` sends what its clients need
 
     def problems(self) -> Iterator[str]:
-        yield from list(self.misfits()) or self.unfitting()
+        yield from list(self.unmet_requirements()) or self.misplaced()
 
-    def misfits(self) -> Iterator[str]:
-        """Parts and clients that need what the others do not give."""
+    def unmet_requirements(self) -> Iterator[str]:
+        """Problems of parts and clients that require what the others do not provide."""
         if missing := self.method.local.needs - _sent(self.method):
-            yield self.misfit(
-                ("local", *(p for p in _SERVER if getattr(self.base, p).sends & missing)),
+            yield self.problem(
+                ("local", *(p for p in _SERVER if getattr(self.base, p).payload_keys & missing)),
                 f"clients of {self.name('local')} need {_list(missing)} from the server, which nothing here sends",
-                instead=f"use --server {self.names['local']}" if self.taken == {"local"} and self.whole else None,
+                instead=f"use --method {self.names['local']}" if self.taken == {"local"} and self.whole else None,
             )
         theirs = f"those of {self.name('local')}"
         for p in _SERVER:
             part, here = self.part(p), f"the {p} of {self.name(p)}"
-            if unread := part.demands - self.method.local.needs:
-                yield self.misfit(
+            if unread := part.must_be_used - self.method.local.needs:
+                yield self.problem(
                     (p, "local"),
                     f"{here} sends {_list(unread)} for clients to use, and {theirs} do not",
                 )
-            if missing := part.reads - self.method.local.gives:
-                yield self.misfit(
+            if missing := part.required_extras - self.method.local.gives:
+                yield self.problem(
                     (p, "local"),
                     f"{here} needs {_list(missing)} of clients, and {theirs} send none",
                 )
         yield from self.extras()
 
-    def unfitting(self) -> Iterator[str]:
-        """Parts that say themselves that they are in the wrong place."""
+    def misplaced(self) -> Iterator[str]:
+        """Problems of parts that reject the method they are in."""
         for p in _SERVER:
-            fits = self.part(p).fits
+            fits = self.part(p).incompatibility
             if fits is not None and (why := fits(self.method)):
-                yield self.misfit((p, *(q for q in (*_SERVER, "distil", "local") if q != p)), why)
+                yield self.problem((p, *(q for q in (*_SERVER, "distil", "local") if q != p)), why)
 
     def extras(self) -> Iterator[str]:
-        """What clients give that the server would misread or lose."""
-        gives, plain = self.method.local.gives, Method("plain")
+        """Problems of uploads that the server would misread or lose."""
+        gives = self.method.local.gives
         if DIFFERENCE in gives:
-            strange = [p for p in ("correct", "reply") if self.part(p).apply is not getattr(plain, p).apply]
-            strange += [] if DIFFERENCE in self.method.aggregate.reads else ["aggregate"]
+            strange = [p for p, plain in (("correct", KEEP), ("reply", SEND_GLOBAL)) if self.part(p) is not plain]
+            strange += [] if DIFFERENCE in self.method.aggregate.required_extras else ["aggregate"]
             if strange:
-                yield self.misfit(
+                yield self.problem(
                     (*strange, "local"), "clients upload differences, which only their own server understands"
                 )
-        if lost := gives & self.method.aggregate.drops:
-            yield self.misfit(
+        if lost := gives & self.method.aggregate.dropped_extras:
+            yield self.problem(
                 ("aggregate", "local"),
                 f"the server of {self.name('aggregate')} keeps no {_list(lost)}, which clients of "
                 f"{self.name('local')} send",
@@ -197,20 +209,20 @@ class _Fitting:
     def name(self, part: str) -> str:
         return repr(self.names[part] if part in self.taken else self.names["method"])
 
-    def travelling(self, name: str, geodesic: Geodesic) -> tuple[Method, str | None]:
-        """The method along another geodesic, or why not."""
+    def with_manifold(self, name: str, geodesic: Geodesic) -> tuple[Method, str | None]:
+        """Return the method with steps along another geodesic, and a problem if it cannot have them."""
         method, flag = self.method, f"--manifold {name}"
-        if method.step.along is None:
+        if method.step.with_geodesic is None:
             return (
                 method,
                 f"{flag}: the step of {self.name('step')} goes the whole way, where all ways end; leave out --manifold",
             )
         if name in ("bezier", "printed") and CONTROL not in method.local.gives:
             return method, f"{flag}: no client learns a control point here; add --local asynccurve"
-        return replace(method, step=method.step.along(geodesic)), None
+        return replace(method, step=method.step.with_geodesic(geodesic)), None
 
-    def misfit(self, among: tuple[str, ...], why: str, instead: str | None = None) -> str:
-        """Told by the first flag among those that may have brought it in."""
+    def problem(self, among: tuple[str, ...], why: str, instead: str | None = None) -> str:
+        """The problem, with the first flag among those that may have brought it in."""
         flag = next((p for p in among if p in self.taken), None)
         if flag is None:
             return f"--method {self.names['method']}: {why}"

@@ -1,4 +1,4 @@
-"""What to run, said once: a frozen record made from TOML, flags or keywords, with all its problems in one error.
+"""Spec: every setting of a run, made from TOML, flags or keywords, with all problems in one error.
 
     method = "orthofl"                  --method orthofl                    run(method="orthofl")
     [method]                            --method orthofl                    run(method={"name": "orthofl",
@@ -13,8 +13,7 @@ import json
 import tomllib
 import typing
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
-from functools import partial
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
 
@@ -26,10 +25,11 @@ from ..core.method import Method
 from ..core.optim import Optimiser, optimiser
 from ..core.registry import Param
 from ..core.task import Task
-from ..sim.simulator import Budget
-from .components import CROSSES, REGISTRIES, Choice, read, uncrossed, under_flag
+from ..engine.budget import Budget
+from .components import CROSSES, REGISTRIES, Choice, errors_under_flag, parse_setting
+from .cross_syntax import expand_cross
 
-__all__ = ["CROSSES", "REGISTRIES", "Choice", "Spec", "settings", "under_flag"]
+__all__ = ["CROSSES", "REGISTRIES", "Choice", "Spec", "settings"]
 
 _FEDASYNC, _DIGITS, _DIRICHLET, _RPI = map(Choice, ("fedasync", "digits", "dirichlet", "orthofl-rpi"))
 
@@ -38,77 +38,108 @@ _FEDASYNC, _DIGITS, _DIRICHLET, _RPI = map(Choice, ("fedasync", "digits", "diric
 class Spec:
     """Every setting of a run."""
 
-    method: Annotated[Choice | Method, "what is run: `tarry methods`, or file.py:factory"] = _FEDASYNC
-    server: Annotated[
-        Choice | Method | None, "the method whose server is crossed with parts of others: as --method"
-    ] = field(default=None, compare=False)
-    local: Annotated[Choice | Method | None, "clients do what this method's do"] = None
-    correct: Annotated[Choice | Method | None, "updates are corrected as by this method"] = None
-    aggregate: Annotated[Choice | Method | None, "the server waits as in this method"] = None
-    step: Annotated[Choice | Method | None, "the server steps as in this method"] = None
-    reply: Annotated[Choice | Method | None, "clients start next from what this method replies"] = None
-    distil: Annotated[Choice | Method | None, "this method's distillation around it all (fedecho)"] = None
-    manifold: Annotated[
-        Choice | Callable[..., Any] | None, "the way the global travels: line, bezier, or file.py:factory"
+    method: Annotated[Choice | Method, "Run this method: see `tarry methods`, or file.py:factory"] = _FEDASYNC
+    local: Annotated[Choice | Method | None, "Train the clients as this method does [default: as --method]"] = None
+    correct: Annotated[Choice | Method | None, "Correct updates as this method does [default: as --method]"] = None
+    aggregate: Annotated[
+        Choice | Method | None, "Collect updates before a server step as this method does [default: as --method]"
     ] = None
-    task: Annotated[Choice | Task, "what is learnt: `tarry tasks`, NAME of a file in TARRY_DATA or file.py:factory"] = (
-        _DIGITS
-    )
-    partition: Annotated[Choice | Callable[..., Any], "who holds which examples: `tarry partitions`"] = _DIRICHLET
-    delay: Annotated[Choice | Callable[..., Any], "how long visits take: `tarry delays`"] = _RPI
-    unlabelled: Annotated[Choice | None, "the server's inputs without labels: `tarry unlabelled`; the task's own"] = (
+    step: Annotated[Choice | Method | None, "Compute the server step as this method does [default: as --method]"] = None
+    reply: Annotated[
+        Choice | Method | None, "Choose what clients start from next as this method does [default: as --method]"
+    ] = None
+    distil: Annotated[
+        Choice | Method | None, "Add the distillation of this method, such as fedecho [default: none]"
+    ] = None
+    manifold: Annotated[
+        Choice | Callable[..., Any] | None,
+        "Move the global model along this curve: line, bezier or file.py:factory [default: as --method]",
+    ] = None
+    task: Annotated[
+        Choice | Task, "Learn this task: see `tarry tasks`, NAME of a file in TARRY_DATA, or file.py:factory"
+    ] = _DIGITS
+    partition: Annotated[
+        Choice | Callable[..., Any], "Deal the examples to clients by this partition: see `tarry partitions`"
+    ] = _DIRICHLET
+    delay: Annotated[
+        Choice | Callable[..., Any], "Draw the durations of visits from this delay model: see `tarry delays`"
+    ] = _RPI
+    unlabelled: Annotated[
+        Choice | None, "Give the server these unlabelled inputs: see `tarry unlabelled` [default: those of the task]"
+    ] = None
+    seed: Annotated[int, "Seed of all random numbers"] = 0
+    clients: Annotated[int | None, "Number of clients [default: 10, or as many as the task has]"] = None
+    concurrency: Annotated[
+        int | None, "Number of clients that train at a time, which is the cohort in rounds [default: all]"
+    ] = None
+    min_samples: Annotated[int, "Least number of examples that a client is dealt"] = 1
+    time: Annotated[float | None, "Stop after so many virtual seconds [default: 10000 if no other budget is given]"] = (
         None
     )
-    seed: Annotated[int, "of everything random"] = 0
-    clients: Annotated[int | None, "how many; 10, or as many as the task has"] = None
-    concurrency: Annotated[int | None, "how many train at a time (the cohort, in rounds); all"] = None
-    min_samples: Annotated[int, "the fewest examples a client may be dealt"] = 1
-    time: Annotated[float | None, "budget: virtual seconds (10000 when no budget is given)"] = None
-    updates: Annotated[int | None, "budget: updates accepted"] = None
-    rounds: Annotated[int | None, "budget: server steps"] = None
-    target: Annotated[float | None, "budget: stop at this test accuracy"] = None
-    eval_every: Annotated[float | None, "virtual seconds between evaluations; a fiftieth of --time"] = None
-    epochs: Annotated[int | None, "passes over its data a visit (5 unless --steps)"] = None
-    steps: Annotated[int | None, "mini-batches a visit, instead of epochs"] = None
-    batch: Annotated[int | Literal["all"], "examples a step; `all` = the client's whole data"] = 32
-    optimiser: Annotated[Literal["sgd", "adam", "adamw"], "the clients'"] = "sgd"
-    lr: Annotated[float, "the clients' learning rate"] = 0.05
-    lr_decay: Annotated[float, "what the rate is multiplied by at every server step"] = 1.0
-    momentum: Annotated[float, "of sgd"] = 0.0
-    weight_decay: Annotated[float, "of any optimiser"] = 0.0
-    failure_rate: Annotated[float, "the chance that a visit is lost"] = 0.0
-    presence: Annotated[str | Mapping[str, Any] | None, "CSV of availability windows: client,start,end"] = None
-    dtype: Annotated[Literal["float32", "float64"], "of weights and inputs"] = "float32"
-    device: Annotated[str, "cpu, or cuda"] = "cpu"
+    updates: Annotated[int | None, "Stop after so many accepted updates [default: no limit]"] = None
+    rounds: Annotated[int | None, "Stop after so many server steps [default: no limit]"] = None
+    target: Annotated[float | None, "Stop at this test accuracy [default: none]"] = None
+    eval_every: Annotated[float | None, "Evaluate every so many virtual seconds [default: a fiftieth of --time]"] = None
+    epochs: Annotated[
+        int | None, "Number of passes over its data that a client makes in a visit [default: 5 unless --steps is given]"
+    ] = None
+    steps: Annotated[int | None, "Number of mini-batches of a visit, instead of --epochs [default: none]"] = None
+    batch: Annotated[
+        int | Literal["all"], "Number of examples in a mini-batch; `all` takes the whole data of the client"
+    ] = 32
+    optimiser: Annotated[Literal["sgd", "adam", "adamw"], "Optimizer of the clients"] = "sgd"
+    lr: Annotated[float, "Learning rate of the clients"] = 0.05
+    lr_decay: Annotated[float, "Factor by which the learning rate is multiplied at every server step"] = 1.0
+    momentum: Annotated[float, "Momentum of sgd"] = 0.0
+    weight_decay: Annotated[float, "Weight decay of any optimizer"] = 0.0
+    failure_rate: Annotated[float, "Probability that a visit is lost"] = 0.0
+    presence: Annotated[
+        str | Mapping[str, Any] | None,
+        "Read when clients are available from this CSV file: client,start,end [default: always]",
+    ] = None
+    dtype: Annotated[Literal["float32", "float64"], "Type of weights and inputs"] = "float32"
+    device: Annotated[str, "Device of the training, cpu or cuda"] = "cpu"
     executor: Annotated[
         Literal["inline", "pool", "batched", "ray", "auto"] | None,
-        "clients train one by one, in --workers processes, together (batched), on a Ray cluster, or as is fastest"
-        " here (auto);"
-        " inline, or pool when --workers is above 1",
+        "Train clients one by one (inline), in --workers processes (pool), together (batched), on a Ray cluster "
+        "(ray) or as is fastest here (auto) [default: inline, or pool if --workers is above 1]",
     ] = None
-    workers: Annotated[int, "training processes; threads or streams of batched"] = 1
-    address: Annotated[str | None, "of the Ray cluster, HOST:PORT or auto; one of our own on this machine"] = None
-    gpus: Annotated[float | None, "the share of a GPU that each Ray worker holds; 1 with --device cuda"] = None
+    workers: Annotated[int, "Number of training processes, or of threads or streams of batched"] = 1
+    address: Annotated[
+        str | None, "Connect to the Ray cluster at HOST:PORT or auto [default: start one on this machine]"
+    ] = None
+    gpus: Annotated[float | None, "Share of a GPU that each Ray worker holds [default: 1 with --device cuda]"] = None
     precision: Annotated[
-        Literal["float32", "tf32", "bf16"], "of matrix products in training: exact, or faster on a GPU"
+        Literal["float32", "tf32", "bf16"],
+        "Precision of matrix products in training: float32 is exact, tf32 and bf16 are faster on a GPU",
     ] = "float32"
-    compile: Annotated[bool, "batched: have torch.compile make the steps; takes a while, for long runs"] = False
-    lookahead: Annotated[int, "visits trained ahead of need; changes no result"] = 0
-    strict: Annotated[bool, "stop at the first update that is not finite, instead of refusing it"] = False
+    compile: Annotated[
+        bool, "Compile the steps of batched by torch.compile, which takes a while and pays in long runs"
+    ] = False
+    lookahead: Annotated[int, "Number of visits that are trained before they are needed; the result is the same"] = 0
+    strict: Annotated[bool, "Stop at the first update that is not finite, instead of rejecting it"] = False
     personalise: Annotated[
-        int | None, "epochs that every client fine-tunes the answer for at the end, to be scored on its own classes"
+        int | None,
+        "Fine-tune the final model on every client for so many epochs, and score it on the client's own classes "
+        "[default: no fine-tuning]",
     ] = None
-    diagnose: Annotated[bool, "note how updates lie to each other, and what the method says of itself"] = False
+    diagnose: Annotated[
+        bool, "Record how far updates agree with each other, and what the method reports about itself"
+    ] = False
     cache_limit: Annotated[
-        float, "MB of memory for each thing that is kept of all clients; beyond, it is in a file"
+        float, "Megabytes of memory for each table that is kept of all clients; a larger one is in a file"
     ] = 2048.0
-    checkpoint_every: Annotated[float, "wall-clock seconds between checkpoints (with --out)"] = 10.0
+    checkpoint_every: Annotated[float, "Wall-clock seconds between checkpoints, with --out"] = 10.0
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Spec:
-        """From a mapping of settings; unknown names, wrong types and contradictions are reported together."""
-        known, values = settings(), dict[str, Any]()
-        given, problems = uncrossed(given)
+        """Make a spec of settings; unknown names, wrong types and contradictions are reported together."""
+        return cls.of_expanded(*expand_cross(given))
+
+    @classmethod
+    def of_expanded(cls, given: Mapping[str, Any], problems: Iterable[str] = ()) -> Spec:
+        """Make a spec of settings that `expand_cross` has seen; `problems` are those that it found."""
+        known, values, problems = settings(), dict[str, Any](), list(problems)
         for name, value in given.items():
             if name not in known:
                 flag = name.replace("_", "-")
@@ -117,22 +148,17 @@ class Spec:
                 )
                 continue
             try:
-                values[name] = read(known[name], value)
+                values[name] = parse_setting(known[name], value)
             except (ValueError, TypeError) as e:
                 problems.append(f"--{name.replace('_', '-')} {_short(value)}: {e}")
-        spec = cls(**values)
-        problems += spec._contradictions()
+        choices, wrong_choices = _checked_choices({g: values.get(g, known[g].default) for g in REGISTRIES})
+        spec = cls(**{**values, **choices})
+        problems += spec._contradictions(wrong_choices)
         if problems:
             raise BadInput(problems)
         return spec._filled()
 
-    def _typed(self, group: str) -> Choice:
-        """A choice with its parameters as their types, so that text and values say the same."""
-        choice = getattr(self, group)
-        _, values = REGISTRIES[group].check(choice.name, choice.params)  # checked before
-        return Choice(choice.name, {k: values[k] for k in choice.params})
-
-    def _contradictions(self) -> Iterable[str]:
+    def _contradictions(self, wrong_choices: Iterable[str]) -> Iterable[str]:
         positive = ("clients", "concurrency", "eval_every", "epochs", "steps", "workers", "checkpoint_every")
         for name in (*positive, "cache_limit"):
             value = getattr(self, name)
@@ -157,13 +183,15 @@ class Spec:
             yield f"--concurrency {self.concurrency}: there are only {self.clients} clients; ask for at most that many"
         if self.executor == "inline" and self.workers > 1:
             yield f"--executor inline --workers {self.workers}: inline trains in one process; use --executor pool"
-        checks: list[Callable[[], Any]] = [self._budget, self.client_optimiser]
-        checks += [partial(self._named, g) for g in REGISTRIES]
-        for check in checks:
+        for check in (self._budget, self.client_optimiser):
             try:
                 check()
             except BadInput as e:
                 yield from e.problems
+        yield from wrong_choices
+        yield from self._executor_contradictions()
+
+    def _executor_contradictions(self) -> Iterable[str]:
         if self.device != "cpu" and (self.executor == "pool" or (self.workers > 1 and self.executor is None)):
             yield (
                 f"--device {self.device} --workers {self.workers}: worker processes train on the cpu only;"
@@ -175,7 +203,7 @@ class Spec:
         if self.gpus is not None and not 0 < self.gpus <= 1:
             yield f"--gpus {self.gpus}: must be above 0 and at most 1, the share of one GPU"
         elif self.gpus is not None and self.device == "cpu":
-            yield f"--gpus {self.gpus} --device cpu: nobody would use it; give --device cuda too"
+            yield f"--gpus {self.gpus} --device cpu: it has no effect there; give --device cuda too"
         if self.precision != "float32" and self.dtype == "float64":
             yield f"--precision {self.precision} --dtype float64: reduced precision is of float32; leave out one"
         if self.compile and self.executor not in ("batched", "auto"):
@@ -187,19 +215,13 @@ class Spec:
 
     @property
     def gpu_share(self) -> float:
-        """What of a GPU a Ray worker holds."""
+        """The share of a GPU that a Ray worker holds."""
         return self.gpus if self.gpus is not None else float(self.device != "cpu")
 
     def client_optimiser(self, steps: int = 0) -> Optimiser:
         """The optimiser that the settings name, after so many server steps."""
         lr = self.lr * self.lr_decay**steps
         return optimiser(self.optimiser, lr=lr, momentum=self.momentum, weight_decay=self.weight_decay)
-
-    def _named(self, group: str) -> None:
-        choice = getattr(self, group)
-        if isinstance(choice, Choice) and not (group == "method" and self.server is not None):
-            with under_flag(group):
-                REGISTRIES[group].check(choice.name, choice.params)
 
     def _filled(self) -> Spec:
         spec = self
@@ -209,8 +231,7 @@ class Spec:
             spec = replace(spec, epochs=5)
         if isinstance(self.presence, str):
             spec = replace(spec, presence=str(Path(self.presence).resolve()))
-        named = [g for g in REGISTRIES if isinstance(getattr(spec, g), Choice)]
-        choices: dict[str, Any] = {g: spec._typed(g).resolved() for g in named}
+        choices: dict[str, Any] = {g: c.resolved() for g in REGISTRIES if isinstance(c := getattr(spec, g), Choice)}
         return replace(spec, **choices)
 
     @property
@@ -235,8 +256,6 @@ class Spec:
         plain, tables = [], []
         for f in fields(self):
             value = getattr(self, f.name)
-            if f.name == "server":  # it is the method
-                continue
             if f.name in REGISTRIES and not isinstance(value, Choice | None):
                 name = getattr(value, "name", getattr(value, "__name__", type(value).__name__))
                 plain.append(f"# {f.name}: a Python object ({' '.join(str(name).split())})")
@@ -260,6 +279,19 @@ class Spec:
             raise BadInput(f"--spec {path}: not TOML: {e}") from e
         except OSError as e:
             raise BadInput(f"--spec {path}: it cannot be read: {e}") from e
+
+
+def _checked_choices(values: Mapping[str, Any]) -> tuple[dict[str, Choice], list[str]]:
+    """Return the choices by group, with their parameters as their types, and the problems of those that are wrong."""
+    checked, problems = dict[str, Choice](), list[str]()
+    for group, value in values.items():
+        if isinstance(value, Choice):
+            try:
+                with errors_under_flag(group):
+                    checked[group] = value.checked(group)
+            except BadInput as e:
+                problems += e.problems
+    return checked, problems
 
 
 def _short(value: Any) -> str:

@@ -1,13 +1,12 @@
-"""What is remembered of every client: a row each. In memory, or beyond a limit in a file that is mapped row by row.
+"""Server memory of one row per client: in memory, or beyond a limit in a file that is mapped row by row.
 
     table.put(client, row)      table[client]      table.get(client) → row or None      table.pop(client)
 
-Unlike the rest of a record a table is written in place. A row that `get` gave holds until the client's next `put`.
-All rows of a table have one shape and type.
+Unlike the rest of a state, a table is written in place. A row from `get` is valid until the client's next `put`. All
+rows of a table have one shape and type.
 
-In a file, rows that a saved record speaks of are left alone: a new row goes to a free place, and the old place is free
-once the record is old. So a checkpoint writes down places and digests, however many rows there are, and a run that is
-killed finds its rows again.
+In a file, rows that a checkpoint refers to are not overwritten: a new row goes to a free slot, and the old slot becomes
+free once the checkpoint is old. So a checkpoint stores slots and digests only, and a killed run finds its rows again.
 """
 
 from __future__ import annotations
@@ -29,19 +28,19 @@ from .errors import Damaged
 
 __all__ = ["Marks", "Room", "Table"]
 
-_RECORDS = 2  # how many saved records may still be gone back to
+_RECORDS = 2  # checkpoints that a run may still be resumed from
 
 
 class Marks(dict[int, Any]):
-    """A number, a word or a few of them for every client; no tensors. Written in place."""
+    """A number, a string or a tuple of them for every client; no tensors. Written in place."""
 
 
 @dataclass(frozen=True)
 class Room:
-    """Where tables may be: so many bytes of memory each, and beyond that in files of a folder."""
+    """The memory limit of each table in bytes, and the folder of the files that larger tables are in."""
 
     limit: float = float("inf")
-    folder: Path | None = None  # None = the machine's folder for temporary files, and nothing is left behind
+    folder: Path | None = None  # None = the folder for temporary files; the files are deleted with the process
 
 
 class Table:
@@ -51,11 +50,11 @@ class Table:
         self._rows = dict(rows or {})
         self._room, self._name = Room(), ""
         self._file: _File | None = None
-        self._saved: dict[str, Any] | None = None  # a file that has not been opened again
+        self._saved: dict[str, Any] | None = None  # the saved record of a file that is not opened yet
         self.nbytes = sum(row.nbytes for row in self._rows.values())
 
     def move_in(self, room: Room, name: str, device: torch.device | str = "cpu") -> None:
-        """Keep to this room from now on; `name` tells tables of one room apart."""
+        """Attach the table to a memory limit and folder; `name` is the name of its file."""
         self._room, self._name = room, name
         if self._saved is not None:
             self._file, self._saved = _File.again(_path(room, name), self._saved, device), None
@@ -83,7 +82,7 @@ class Table:
         self.nbytes += 0 if known else row.nbytes
 
     def pop(self, client: int) -> None:
-        """Forget a client, if it is known."""
+        """Delete a client's row, if there is one."""
         if client in self:
             self.nbytes -= self[client].nbytes
             self._rows.pop(client, None)
@@ -114,14 +113,14 @@ class Table:
             self._file.put(client, self._rows.pop(client))
 
     def save(self) -> dict[str, Any]:
-        """A plain record: the rows, or where they lie. It stays true while this table goes on."""
+        """Return a plain record: the rows, or their slots in the file. It stays valid while this table changes."""
         if self._saved is not None:
             return self._saved
         return {"rows": dict(self._rows)} if self._file is None else self._file.save()
 
     @classmethod
     def load(cls, saved: dict[str, Any]) -> Table:
-        """From a record; rows in a file are found again at `move_in`."""
+        """Return the table of a record; a file is opened by `move_in`."""
         if "rows" in saved:
             return cls(saved["rows"])
         table = cls()
@@ -129,22 +128,22 @@ class Table:
         return table
 
     def close(self) -> None:
-        """The rows are not needed any more."""
+        """Delete the rows, and their file."""
         self._rows = {}
         if self._file is not None:
             self._file.remove()
 
 
 class _File:
-    """Rows in a file, each at a place of its own, mapped one at a time."""
+    """Rows in a file, each in its own slot, mapped one at a time."""
 
     def __init__(self, path: Path | None, like: Tensor):
         self.path, self.shape, self.dtype, self.device = path, tuple(like.shape), like.dtype, like.device
         self.row_bytes = like.nbytes
         self._stride = -(-max(like.nbytes, 1) // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
         self.places: dict[int, int] = {}
-        self._digests: dict[int, str] = {}  # by place; of rows that were saved
-        self._kept: list[frozenset[int]] = []  # the places that records speak of
+        self._digests: dict[int, str] = {}  # by slot, of saved rows
+        self._kept: list[frozenset[int]] = []  # the slots that checkpoints refer to
         self._free: list[int] = []
         self._end = 0
         self._fd = _opened(path)
@@ -181,7 +180,7 @@ class _File:
             self._free.append(place)
 
     def save(self) -> dict[str, Any]:
-        if self.path is None:  # the file ends with the process
+        if self.path is None:  # a temporary file: the rows themselves are saved
             return {"rows": {client: row.clone() for client in self.places if (row := self.get(client)) is not None}}
         os.fsync(self._fd)
         for place in self.places.values():
@@ -224,7 +223,7 @@ class _File:
 
 
 def _opened(path: Path | None) -> int:
-    """A descriptor; without a path, of a file that is gone with it."""
+    """Open a file; without a path, a temporary file that is deleted when it is closed."""
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         return os.open(path, os.O_RDWR | os.O_CREAT, 0o600)

@@ -1,10 +1,11 @@
-"""What the parts of a method promise to return, looked at the first time: a slip in one's own is told by name, and so
-is one that writes to what it is given.
+"""Checks of what the parts of a method and a local rule return; the error names the part at fault.
+
+Parts are checked at their first call, for types, shapes and in-place writes:
 
 correct    an Update                 aggregate   an Update, or None to wait      step       the new global weights
 reply      a Start, or None          dispatch    a list of clients               and each   its state, second
 
-and of a local rule, which is looked at every time:
+Local rules are checked at every call:
 
 begin      (start, context)          step        (weights, state, loss)          finish     an Outcome
 """
@@ -19,23 +20,25 @@ from torch import Tensor
 from .errors import BadInput
 from .local_rule import LocalRule, Outcome
 from .method import Method, Now
+from .parts import ADD, EACH_ARRIVAL, KEEP, REFILL, SEND_GLOBAL
 from .tickets import Start, Update
 
 __all__ = ["Apply", "checked", "looked_at"]
 
 Apply = Callable[[Any, Any, Now], tuple[Any, Any]]
-_PROMISED = {
+_OUTPUTS = {
     "correct": "an Update",
     "aggregate": "an Update, or None",
     "step": "the new global weights",
     "reply": "a Start, or None",
     "dispatch": "a list of clients",
 }
+_DEFAULTS = (KEEP, EACH_ARRIVAL, ADD, SEND_GLOBAL, REFILL)  # not checked: they are right
 
 
 def looked_at(method: Method) -> dict[str, Apply]:
-    """The server parts by name; each is itself again as soon as it has returned something as promised."""
-    plain, apply = Method("plain"), dict[str, Apply]()
+    """Return the server parts by name. A part that is no default is checked until it first returns a right result."""
+    apply: dict[str, Apply] = {}
 
     def guard(part: str, own: Apply) -> Apply:
         def guarded(x: Any, state: Any, now: Now) -> tuple[Any, Any]:
@@ -50,22 +53,22 @@ def looked_at(method: Method) -> dict[str, Apply]:
                     " given: `weights + delta`, not `weights.add_(delta)`"
                 )
             if wrong := _wrong(part, made, now.weights):
-                promised = f"{_PROMISED[part]} (the model has {now.weights.numel():,} numbers) and its state"
-                raise BadInput(f"method {method.name!r}: its {part} returned {wrong}; it should return {promised}")
-            if made[0] is not None:
+                expected = f"{_OUTPUTS[part]} (the model has {now.weights.numel():,} numbers) and its state"
+                raise BadInput(f"method {method.name!r}: its {part} returned {wrong}; it should return {expected}")
+            if made[0] is not None:  # None shows nothing of what the part returns otherwise
                 apply[part] = own
             return made
 
         return guarded
 
-    for part in _PROMISED:
-        own = getattr(method, part).apply
-        apply[part] = own if own is getattr(plain, part).apply else guard(part, own)
+    for part in _OUTPUTS:
+        own = getattr(method, part)
+        apply[part] = own.apply if own in _DEFAULTS else guard(part, own.apply)
     return apply
 
 
 def _wrong(part: str, made: Any, weights: Tensor) -> str | None:
-    """What was returned in the place of what is promised, if so."""
+    """Return a description of a wrong result; None: it is right."""
     if type(made) is not tuple or len(made) != 2:
         return f"{_named(made)} alone" if isinstance(made, Tensor | Update | Start) else _named(made)
     out = made[0]
@@ -82,15 +85,16 @@ def _wrong(part: str, made: Any, weights: Tensor) -> str | None:
     return _named(vector) if part == "step" else f"{_named(out)} with {_named(vector)}"
 
 
-_OF_A_RULE = {"begin": "(start, context)", "step": "(weights, state, loss)", "finish": "an Outcome"}
+_RULE_OUTPUTS = {"begin": "(start, context)", "step": "(weights, state, loss)", "finish": "an Outcome"}
 
 
 def checked(rule: LocalRule, what: str, made: Any, n: int | None = None) -> Any:
-    """What a function of a rule returned: n things, or an Outcome."""
+    """Return what a function of a rule returned, if it is a tuple of n or an Outcome; else raise BadInput."""
     if type(made) is tuple and len(made) == n if n is not None else isinstance(made, Outcome):
         return made
     got = f"{len(made)} things" if type(made) is tuple else _named(made)
-    raise BadInput(f"local rule {type(rule).__name__}: its {what} returned {got}; it should return {_OF_A_RULE[what]}")
+    should = _RULE_OUTPUTS[what]
+    raise BadInput(f"local rule {type(rule).__name__}: its {what} returned {got}; it should return {should}")
 
 
 def _named(x: Any) -> str:

@@ -1,13 +1,13 @@
-"""What can go wrong because of what a person asked for.
+"""Exceptions for problems that the user can fix.
 
-    TarryError            everything tarry raises on purpose; the command line prints it and exits with 2
-      BadInput            a flag, a parameter or a file says something that cannot be done (all problems at once)
-      Damaged             a checkpoint or a record on disk cannot be trusted
+    TarryError            base class; the command line prints the message and exits with 2
+      BadInput            a flag, a parameter or a file asks for something impossible (all problems at once)
+      Damaged             a checkpoint or a record on disk is torn or was changed
       Diverged            a client's loss became NaN or infinite and the run is strict
-      SolverFailed        a server's programme was not solved: nothing goes on with what it did not find
-      WorkerDied          a training process ended without an answer
+      SolverFailed        a solver found no solution
+      WorkerDied          a training process ended without a result
 
-Mistakes of ours are assertions, not these.
+Bugs of tarry raise AssertionError instead.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ __all__ = ["BadInput", "Damaged", "Diverged", "SolverFailed", "TarryError", "Wor
 
 
 class TarryError(Exception):
-    """Something a person can put right; the message says what, where and how."""
+    """A problem that the user can fix; the message says what, where and how."""
 
 
 class BadInput(TarryError):
-    """One or more things that were asked for cannot be done. `problems` holds a sentence each."""
+    """Invalid settings, parameters or files. `problems` holds a sentence for each."""
 
     def __init__(self, problems: str | Sequence[str]):
         self.problems: tuple[str, ...] = (problems,) if isinstance(problems, str) else tuple(problems)
@@ -31,23 +31,23 @@ class BadInput(TarryError):
 
 
 class Damaged(TarryError):
-    """A file that a run left behind is torn or was changed."""
+    """A file of a run is torn or was changed."""
 
 
 class Diverged(TarryError):
-    """A client came back with a loss or weights that are not finite, and `strict` was asked for."""
+    """A client returned a loss or weights that are not finite, in a run with `strict`."""
 
 
 class SolverFailed(TarryError):
-    """A solver gave up, or what it found does not hold."""
+    """A solver found no solution, or its solution violates the constraints."""
 
 
 class WorkerDied(TarryError):
-    """A training process is gone: killed, or out of memory."""
+    """A training process ended: it was killed, or out of memory."""
 
 
 def near(name: str, known: Iterable[str]) -> str:
-    """' Did you mean x?' when a known name resembles `name`, in letters of any size, else the list of known names."""
+    """Return ' Did you mean x?' if a known name resembles `name`, ignoring case, else the list of known names."""
     names = {k.casefold(): k for k in sorted(known)}
     if close := difflib.get_close_matches(name.casefold(), names, n=1, cutoff=0.6):
         return f" Did you mean {names[close[0]]!r}?"
@@ -55,5 +55,5 @@ def near(name: str, known: Iterable[str]) -> str:
 
 
 def first_line(e: BaseException) -> str:
-    """Of what an exception says, in brief."""
+    """Return the first line of an exception's message, at most 160 characters."""
     return next(iter(str(e).strip().splitlines()), "")[:160]

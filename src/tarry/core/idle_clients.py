@@ -1,4 +1,4 @@
-"""Who is here and idle. Drawing one at random is O(1), whatever the number of clients."""
+"""The set of idle clients. Drawing one at random is O(1), whatever the number of clients."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _AWAY = -1
 
 
 class Keyed(Protocol):
-    """Something that has a key for random draws."""
+    """An object with a key for random draws."""
 
     @property
     def key(self) -> int: ...
 
 
 class Roster:
-    """The idle clients, as an array that fills its holes from the end; `limit` is the concurrency asked for."""
+    """The idle clients, as an array whose gaps are filled from the end; `limit` is the concurrency of the run."""
 
     def __init__(self, n_clients: int, limit: int, away: Iterable[int] = ()):
         self.n_clients, self.limit = n_clients, limit
@@ -35,24 +35,24 @@ class Roster:
         return len(self._idle)
 
     def __iter__(self) -> Iterator[int]:
-        """The idle clients, in no order that means anything."""
+        """Iterate over the idle clients, in arbitrary order."""
         return iter(list(self._idle))
 
     def __contains__(self, client: int) -> bool:
         return self._place[client] != _AWAY
 
     def add(self, client: int) -> None:
-        """The client is idle again, or has come."""
+        """Add a client that became idle or available."""
         assert self._place[client] == _AWAY, f"client {client} is idle already"
         self._place[client] = len(self._idle)
         self._idle.append(client)
 
     def remove(self, client: int) -> None:
-        """The client is busy now, or gone."""
+        """Remove a client that is busy or unavailable now."""
         self._take(self._place[client])
 
     def draw(self, k: int, moment: Keyed) -> list[int]:
-        """Take out `k` idle clients at random (all of them if there are no more), in order of their number."""
+        """Remove and return `k` idle clients at random (all of them if there are no more), sorted by number."""
         if k <= 0 or not self._idle:
             return []
         if k >= len(self._idle):
@@ -69,13 +69,13 @@ class Roster:
         chosen.sort()
         return chosen
 
-    def _take(self, hole: int) -> int:
-        """Take out the client at a place; the last one fills the hole."""
+    def _take(self, index: int) -> int:
+        """Remove and return the client at an index; the last client moves there."""
         idle, place = self._idle, self._place
-        client, last = idle[hole], idle.pop()
+        client, last = idle[index], idle.pop()
         if last != client:
-            idle[hole] = last
-            place[last] = hole
+            idle[index] = last
+            place[last] = index
         place[client] = _AWAY
         return client
 

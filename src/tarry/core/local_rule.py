@@ -1,26 +1,26 @@
-"""What a client does: a LocalRule, called by the one training loop of the project (core.client).
+"""Client rules: how a client trains in a visit. The one training loop is in training.visit.
 
-    begin(brief)                        → start, context   where training starts, and what every step may read
-    init(w, context, f)                 → state            what goes from step to step; by default the optimiser's
-    turn(lap, state, f)                 → state            as a lap begins, of rules that make more than one
+    begin(brief)                        → start, context   the weights to start from, and constants of the visit
+    init(w, context, f)                 → state            carried from step to step; by default the optimizer's state
+    turn(lap, state, f)                 → state            at the beginning of a pass, if a rule makes several
     step(w, batch, context, state, f)   → w, state, loss   one mini-batch; w are the trained weights, flat
-    finish(w, context, state)           → Outcome          what travels back beside the delta; what the client keeps
+    finish(w, context, state)           → Outcome          extras for the server, and the client's memory
 
-An epoch is one lap over the client's batches by `step`; a rule may make more laps over the same batches (`laps`).
-f gives pure functions of the flat weights, so a rule is written once and runs one by one or stacked:
+An epoch is one pass over the client's batches by `step`; a rule may make several passes over the same batches (`laps`).
+f has pure functions of the flat weights, so that one text of a rule trains clients one by one or stacked:
 
     f.grad(w, batch) → gradient, loss      f.init(w) → state, f.descend(w, g, state) → w, state      f.layout
     f.grad(w, (x, t), objective)           the gradient of another objective(outputs, t)
-    f.outputs(vec, x)                      what the model of a whole vector (weights and statistics) says of x
-    f.received(x)                          what the received model says of the batch at hand
-    f.split(w, x)                          one pass through the body, the head at any weights
+    f.outputs(vec, x)                      the outputs of a whole vector's model (weights and statistics) on x
+    f.received(x)                          the outputs of the received model on the current batch
+    f.split(w, x)                          one pass through the body; then the head at any weights
     f.deep_grad(w, batch, objective)       the gradient of an objective(outputs, features, targets)
-    f.features(vec, x)                     what a whole vector's model makes of x before its head
-    f.task_loss, f.mean                    the task's own objective; the mean over the batch, of a value an example
-    f.optimiser                            the client's optimiser, with its lr and momentum
+    f.features(vec, x)                     the features of a whole vector's model on x: the inputs of its head
+    f.task_loss, f.mean                    the task's objective; the mean over the batch of one value per example
+    f.optimiser                            the client's optimizer, with its lr and momentum
 
-A step has no Python branch on a tensor's value, never writes to its inputs and draws no hidden randomness: what it
-draws, it draws from the brief's key.
+A step has no Python branch on a tensor's value, never writes to its inputs, and takes all randomness from the brief's
+key.
 """
 
 from __future__ import annotations
@@ -45,123 +45,123 @@ Step = Callable[[Tensor, Examples, Context, Any, "Functions"], tuple[Tensor, Any
 
 
 class Brief(NamedTuple):
-    """What a client begins a visit with: what was sent, what it kept from its last one, and how much there is to do."""
+    """The input of a visit: weights, payload, the client's memory of its last visit, and the number of steps."""
 
     weights: Tensor
     payload: Mapping[str, Tensor]
     memory: Mapping[str, Tensor]
     layout: Layout
-    key: int = 0  # of this visit's draws (core.rng)
-    n_steps: int = 0  # of a lap over the whole visit
-    n_batches: int = 0  # of a lap over one epoch
+    key: int = 0  # for the random draws of this visit (core.rng)
+    n_steps: int = 0  # steps of one pass in the whole visit
+    n_batches: int = 0  # steps of one pass in one epoch
 
 
 class Outcome(NamedTuple):
-    """What a visit leaves behind beside the weights."""
+    """The output of a visit beside the weights."""
 
-    extras: Mapping[str, Tensor] = NOTHING  # travels to the server
+    extras: Mapping[str, Tensor] = NOTHING  # uploaded to the server
     memory: Mapping[str, Tensor] = NOTHING  # stays with the client
-    delta: Tensor | None = None  # travels in the delta's place, when that is not result − sent
-    notes: Mapping[str, Tensor] = NOTHING  # for diagnostics: travels nowhere in a deployment
+    delta: Tensor | None = None  # uploaded as the delta; None: result − sent
+    notes: Mapping[str, Tensor] = NOTHING  # diagnostics; not uploaded in a deployment
 
 
 class Split(Protocol):
     """A model cut before its head, after one training pass of the body over some inputs."""
 
     def head_grad(self, w: Tensor, targets: Any, objective: Objective) -> Tensor:
-        """Gradient of an objective at w with respect to the head, flat over all weights: 0 in the body."""
+        """Return the gradient of an objective at w with respect to the head, flat over all weights: 0 in the body."""
 
     def grad(self, w: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Gradient of the task's loss and the loss, at weights that differ from the pass's in the head alone."""
+        """Return gradient and value of the task's loss at weights that differ from the pass's in the head only."""
 
 
 class Functions(Protocol):
-    """What a rule may call. `w` is the trained part of the vector (layout.params)."""
+    """The client's model, as functions that a rule calls. `w` is the trained part of the vector (layout.params)."""
 
     layout: Layout
     optimiser: Optimiser
-    steady: bool  # the model says the same in training as in use: no dropout, no running statistics
+    steady: bool  # the model has the same outputs in training and eval mode: no dropout, no running statistics
 
     def task_loss(self, outputs: Tensor, targets: Any, /) -> Tensor:
-        """The task's own objective."""
+        """Return the task's objective."""
 
     def mean(self, values: Tensor, /) -> Tensor:
-        """Over the examples of the batch at hand. What is stacked may be padded: objectives take their mean by this."""
+        """Return the mean over the batch's examples. Objectives use it because stacked batches are padded."""
 
     def grad(
         self, w: Tensor, batch: tuple[Tensor, Any], objective: Objective | None = None, /, *, still: bool = False
     ) -> tuple[Tensor, Tensor]:
-        """Gradient and value of the task's loss (or another objective) at w on a batch: a training pass, dropout on.
+        """Return gradient and value of the task's loss (or another objective) at w: a training pass, dropout on.
 
-        `still`: running statistics stay what they were.
+        With `still`, running statistics do not change.
         """
 
     def deep_grad(
         self, w: Tensor, batch: tuple[Tensor, Any], objective: DeepObjective, /, *, still: bool = False
     ) -> tuple[Tensor, Tensor]:
-        """As `grad`, of an objective that also sees the features: what goes into the head, a row an example."""
+        """As `grad`, for an objective that also sees the features: the inputs of the head, one row per example."""
 
     def features(self, vec: Tensor, x: Tensor, /) -> Tensor:
-        """The features of a whole vector's model, as in use: dropout off, its own running statistics."""
+        """Return the features of a whole vector's model in eval mode: dropout off, its own running statistics."""
 
     def known_features(self, vec: Tensor, x: Tensor, /) -> Tensor:
-        """The features of a vector that is the same all visit long, on the batch at hand: worked out once a visit."""
+        """Return the features of the current batch at a vector that is constant in the visit; cached."""
 
     def loss(self, w: Tensor, batch: Examples, /) -> Tensor:
-        """The task's loss at w on a batch, as a training pass sees it; nothing moves."""
+        """Return the task's loss at w on a batch, in training mode; running statistics do not change."""
 
     def outputs(self, vec: Tensor, x: Tensor, /) -> Tensor:
-        """The outputs of a whole vector's model, as in use: dropout off, its own running statistics."""
+        """Return the outputs of a whole vector's model in eval mode: dropout off, its own running statistics."""
 
     def received(self, x: Tensor, /) -> Tensor:
-        """The outputs of the received model on the inputs of the batch at hand, worked out once a visit."""
+        """Return the outputs of the received model on the inputs of the current batch; computed once a visit."""
 
     def split(self, w: Tensor, x: Tensor, /) -> Split:
-        """One training pass of the body over x; the head can then be run again and again at little cost."""
+        """Run one training pass of the body over x; the head can then be run many times at little cost."""
 
     def init(self, w: Tensor, /) -> Any:
-        """The client's optimiser before its first step."""
+        """Return the initial state of the client's optimizer."""
 
     def descend(self, w: Tensor, g: Tensor, state: Any, /) -> tuple[Tensor, Any]:
-        """One step of the client's optimiser along g."""
+        """Return weights and state after one step of the client's optimizer along g."""
 
 
 @dataclass(frozen=True)
 class LocalRule:
-    """Plain training: descend the task's gradient from the weights received. Other rules override what they change."""
+    """Plain training: descend the task's gradient from the received weights. Other rules override its methods."""
 
-    watch: bool = field(default=False, kw_only=True)  # take notes for diagnostics
+    watch: bool = field(default=False, kw_only=True)  # collect diagnostics
 
     @property
     def needs(self) -> frozenset[str]:
-        """What of the payload it cannot do without."""
+        """The payload keys that it requires."""
         return frozenset()
 
     @property
     def takes(self) -> frozenset[str]:
-        """What of the payload it uses; nothing else is sent to it by servers of other methods."""
+        """The payload keys that it uses; servers of other methods send it no other keys."""
         return self.needs
 
     @property
     def gives(self) -> frozenset[str]:
-        """The extras it sends back."""
+        """The extras that it uploads."""
         return frozenset()
 
     @property
     def laps(self) -> tuple[Step, ...]:
-        """What is done with every epoch's batches, one lap after the other; the first is what is counted as steps."""
+        """The passes over every epoch's batches, in order; the steps of the first one are counted."""
         return (self.step,)
 
     @property
     def own_optimiser(self) -> bool:
-        """Whether it descends by an optimiser of its own, not by the run's."""
+        """Whether it uses an optimizer of its own instead of the run's."""
         return False
 
     def check(self, layout: Layout, optimiser: Optimiser) -> None:
-        """Raise BadInput where the rule cannot train such a model, or not by such an optimiser."""
+        """Raise BadInput if the rule cannot train this model, or not with this optimizer."""
 
     def suits(self, task: Task) -> None:
-        """Raise BadInput where the rule makes nothing of such a task."""
+        """Raise BadInput if the rule cannot work on this task."""
 
     def begin(self, brief: Brief) -> tuple[Tensor, Context]:
         return brief.weights, NOTHING
@@ -180,7 +180,7 @@ class LocalRule:
         return w, state, loss
 
     def bend(self, g: Tensor, w: Tensor, context: Context) -> Tensor:  # noqa: ARG002 - what rules override
-        """The direction to descend, from the gradient."""
+        """Return the direction to descend, from the gradient."""
         return g
 
     def finish(self, w: Tensor, context: Context, state: Any) -> Outcome:  # noqa: ARG002 - what rules override

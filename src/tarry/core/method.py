@@ -1,29 +1,20 @@
-"""A method is a small frozen record of six parts; whoever drives the server runs the same record.
+"""A federated method: a name, a client rule, and five server parts with plain defaults.
 
     local      LocalRule                                what a client does in a step
     correct    Update → Update                          staleness weights, delay correction
-    aggregate  Update | None → Update | None            each arrival, buffer, round (out None = wait)
+    aggregate  Update | None → Update | None            each arrival, buffer, round
     step       Update → new global weights              add, mix, ...
-    reply      Update → Start | None                    this client's next start (None = what is offered, or the global)
-    dispatch   Roster → clients                         who is handed work now
+    reply      Update → Start | None                    the client's next start
+    dispatch   Roster → clients                         which idle clients get work now
 
-A server part is `init(weights) → state` and `part(x, state, now) → (out, state)`: output first, state second. State
-is a plain record (tensors, numbers, text, lists, dicts), so every method checkpoints for free. Parts never write to
-their inputs, but for two things in their state that are written in place: a `Table` of rows and `Marks` of numbers by
-client (core.table). `now` is the moment of the arrival, before anything changed.
-
-A part may do more. `offer(client, state, now)` adds to what a client is handed: a payload, or weights of its
-own in the global's place when the client's last reply made no start. `settle(state, now)`, of an aggregate, is asked
-after the last arrival of an instant whether to step now: for methods whose server works in epochs. `wakes(state, now)`
-is the instant at which it wants to be asked even if nobody arrives then (inf: none). `hear(update, state, now)`, of a
-dispatch, is told of every update that is accepted, before anything else is done with it, and returns its state.
+A simulator and a deployment run the same record (core.server). Parts are described in core.parts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -32,80 +23,78 @@ from . import rng
 from .idle_clients import Roster
 from .layout import Layout
 from .local_rule import Functions, LocalRule
-from .task import Examples, Task
-from .tickets import Offer, Start, Update
+from .parts import ADD, EACH_ARRIVAL, KEEP, REFILL, SEND_GLOBAL, Aggregate, Correct, Dispatch, Part, Reply, Step
+from .task import Examples
+from .tickets import Start, Update
 
-__all__ = ["Geodesic", "Horizon", "Lab", "Method", "Now", "Part", "Personal", "Predict", "stateless"]
-
-X = TypeVar("X")
-Y = TypeVar("Y")
+__all__ = ["Geodesic", "Horizon", "Lab", "Method", "Now", "Personal", "Predict", "StepAndReply"]
 
 
 class Horizon(NamedTuple):
-    """What is known of a run from its beginning: its budget (None where there is no such end), and clients' rates."""
+    """The limits of a run that are known at its beginning: its budget (None: no such limit) and its lr decay."""
 
     time: float | None = None
     updates: int | None = None
     rounds: int | None = None
-    lr_decay: float = 1.0  # what clients' learning rate is multiplied by at every server step
+    lr_decay: float = 1.0  # the factor on the clients' learning rate at every server step
 
 
 class Lab(Protocol):
-    """What a server may compute with the model: on inputs without labels, in use (dropout off, statistics still)."""
+    """The model on the server, for inputs without labels. It runs in eval mode: no dropout, fixed statistics."""
 
-    inputs: Tensor  # the unlabelled set
-    mask: Tensor | None  # which places of a sequence count (token models), else None
-    distil_lr: float | None  # the task's own rate for distillation, if it names one
+    inputs: Tensor  # the unlabeled set
+    mask: Tensor | None  # the token positions that count; None: all
+    distil_lr: float | None  # the task's learning rate for distillation; None: it names none
 
     def outputs(self, vec: Tensor, x: Tensor, /) -> Tensor:
-        """The outputs of a whole vector's model."""
+        """Return the model's outputs at a whole vector (weights and statistics)."""
 
     def grad(self, vec: Tensor, x: Tensor, objective: Callable[[Tensor], Tensor], /) -> tuple[Tensor, Tensor]:
-        """Gradient of objective(outputs), over the trained weights, and its value."""
+        """Return the gradient of objective(outputs) over the trained weights, and its value."""
 
 
-#: start Θ, end Θ̂, t, update → γ(t), where γ(0) = Θ and γ(1) = Θ̂: the way a global travels
+#: start Θ, end Θ̂, t, update → γ(t), a curve with γ(0) = Θ and γ(1) = Θ̂ along which a server step goes
 Geodesic = Callable[[Tensor, Tensor, float, Update], Tensor]
 
 
 class Now(NamedTuple):
-    """What a part may know of the moment."""
+    """A read-only view of the server at the moment of an arrival or another decision."""
 
-    weights: Tensor  # the global, before this arrival changes it
+    weights: Tensor  # the global weights, before this arrival changes them
     layout: Layout
     version: int  # server steps so far
     time: float
     in_flight: int  # tickets still out
     n_clients: int
-    stream: int  # of the server's draws
-    moment: int  # counts the decisions taken
-    accepted: int = 0  # updates so far
+    stream: int  # the key of the server's random draws
+    moment: int  # decisions so far
+    accepted: int = 0  # accepted updates so far
     horizon: Horizon = Horizon()
     lab: Lab | None = None
-    notes: dict[str, Any] | None = None  # diagnostics of this arrival go here, when they are asked for
-    since: float = 0.0  # without a break somebody has been training
+    notes: dict[str, Any] | None = None  # parts write diagnostics of this arrival into it; None: none are collected
+    since: float = 0.0  # the time since which at least one client has been training without a break
 
     @property
     def progress(self) -> float:
-        """The share of the budget that is used, from 0 to 1 (0 where there is no end in sight)."""
+        """The used share of the budget, from 0 to 1 (0 if the run has no budget)."""
         h = self.horizon
         used = ((self.time, h.time), (self.accepted, h.updates), (self.version, h.rounds))
         return min(1.0, max((done / end for done, end in used if end), default=0.0))
 
     def rate(self, version: int) -> float:
-        """The learning rate of work handed out after so many server steps, over that of the first."""
+        """The clients' learning rate after `version` server steps, divided by the first one."""
         return self.horizon.lr_decay**version
 
     @property
     def key(self) -> int:
-        """For draws of this moment (core.rng)."""
+        """The key for random draws of this decision (core.rng)."""
         return rng.extend(self.stream, self.moment)
 
     def moved(self, update: Update) -> Tensor:
-        """Where an update pulls the global: its delta, and for running statistics the way to the client's own.
+        """Return the displacement of an update: its delta; for running statistics, client's value − global value.
 
-        A stale delta of a variance added to a global that has moved on could make it negative; going part of the way
-        towards the client's value cannot.
+        A stale delta of a variance, added to a global that has changed since, could make it negative. A convex
+        combination of two variances cannot be negative.
         """
         if not self.layout.stats:
             return update.delta
@@ -113,89 +102,87 @@ class Now(NamedTuple):
         return torch.cat([update.delta[:n], update.local[n:] - self.weights[n:]])
 
 
-def _no_state(_: Tensor) -> None:
-    return None
-
-
-@dataclass(frozen=True)
-class Part(Generic[X, Y]):
-    """A server part: a pure function of (x, state, now), and the state it begins with."""
-
-    apply: Callable[[X, Any, Now], tuple[Y, Any]]
-    init: Callable[[Tensor], Any] = _no_state
-    offer: Callable[[int, Any, Now], Offer | None] | None = None
-    settle: Callable[[Any, Now], tuple[Update | None, Any]] | None = None
-    wakes: Callable[[Any, Now], float] | None = None
-    hear: Callable[[Update, Any, Now], Any] | None = None
-    along: Callable[[Geodesic], Part[X, Y]] | None = None  # of a step: the same step along another geodesic
-    sends: frozenset[str] = frozenset()  # what it puts into a payload
-    demands: frozenset[str] = frozenset()  # what of it clients must use, or the part makes no sense
-    reads: frozenset[str] = frozenset()  # the extras it cannot do without
-    drops: frozenset[str] = frozenset()  # of an aggregate: the extras it cannot pass on
-    formula: Any = None  # what it computes, where another part has to know
-    fits: Callable[[Method], str | None] | None = None  # why it cannot be a part of that method, if so
-    suits: Callable[[Task], None] | None = None  # raises BadInput where it makes nothing of that task
-    weighs: bool = False  # of a correct part: it weighs updates, and corrects nothing
-
-    def __call__(self, x: X, state: Any, now: Now) -> tuple[Y, Any]:
-        return self.apply(x, state, now)
-
-
-def stateless(fn: Callable[[X, Now], Y]) -> Part[X, Y]:
-    """A part without memory, from a function of (x, now)."""
-    return Part(lambda x, state, now: (fn(x, now), state))
-
-
-def _keep(update: Update, state: None, _: Now) -> tuple[Update, None]:
-    return update, state
-
-
-def _each(update: Update | None, state: None, _: Now) -> tuple[Update | None, None]:
-    return update, state
-
-
-def _add(update: Update, now: Now) -> Tensor:
-    return torch.add(now.weights, now.moved(update), alpha=update.weight)
-
-
-def _the_global(_: Update, state: None, __: Now) -> tuple[Start | None, None]:
-    return None, state
-
-
-def _refill(roster: Roster, state: None, now: Now) -> tuple[list[int], None]:
-    return roster.draw(roster.limit - now.in_flight, now), state
-
-
-#: the global weights and the states of all parts by name → what the method answers with: what is tested and kept
+#: the global weights and the states of all parts by name → the weights that are evaluated and saved
 Answer = Callable[[Tensor, Mapping[str, Any]], Tensor]
-#: a client's weights, its own examples, f → what it says of inputs, in place of the model's outputs
+#: a client's weights, its own examples, f → a function from inputs to outputs, in place of the model
 Predict = Callable[[Tensor, Examples, Functions], Callable[[Tensor], Tensor]]
 
 
 @dataclass(frozen=True)
 class Personal:
-    """How a client makes the answer its own when the run is over (--personalise)."""
+    """How every client personalizes the result of a run (--personalise)."""
 
-    tune: LocalRule = field(default_factory=LocalRule)  # what it fine-tunes by, on its own examples
-    predict: Predict | None = None  # how it then answers; None = as the model does
-    own: bool = False  # it begins from its own model (its next start, or what it was sent), not from the answer
+    tune: LocalRule = field(default_factory=LocalRule)  # the rule of its fine-tuning, on its own examples
+    predict: Predict | None = None  # how it predicts afterwards; None = by the model
+    own: bool = False  # it begins from its next start (or the weights it was last sent), not from the run's result
 
 
-@dataclass(frozen=True)
+#: the new global weights and the client's next start from one update; None: call the step and the reply one by one
+BothAtOnce = Callable[[Update, Now], tuple[Tensor, Start] | None]
+
+
+class StepAndReply(NamedTuple):
+    """A step and a reply without states that share one pass over the same vectors, with the same result to the bit."""
+
+    step: Step
+    reply: Reply
+    apply: BothAtOnce
+
+
+@dataclass(frozen=True, init=False)
 class Method:
-    """A federated method: a name, what staleness means to it, and six parts with plain defaults."""
+    """A federated method: a name, what staleness means to it, a client rule and server parts with plain defaults."""
 
     name: str
-    staleness: str = "ignored"
-    local: LocalRule = field(default_factory=LocalRule)
-    correct: Part[Update, Update] = field(default_factory=lambda: Part(_keep))
-    aggregate: Part[Update | None, Update | None] = field(default_factory=lambda: Part(_each))
-    step: Part[Update, Tensor] = field(default_factory=lambda: stateless(_add))
-    reply: Part[Update, Start | None] = field(default_factory=lambda: Part(_the_global))
-    dispatch: Part[Roster, list[int]] = field(default_factory=lambda: Part(_refill))
-    answer: Answer | None = None  # None = the global weights
-    unlabelled: bool = False  # it needs a set of inputs without labels (now.lab)
-    around: Callable[[Method], Method] | None = None  # what it puts around any server: a distillation, ...
-    plain: Method | None = None  # the server it is put around here
-    correction: Part[Update, Update] | None = None  # what its trust means as a correct part of another's server
-    personal: Personal = field(default_factory=Personal)  # how its clients make the answer their own
+    staleness: str
+    local: LocalRule
+    correct: Correct
+    aggregate: Aggregate
+    step: Step
+    reply: Reply
+    dispatch: Dispatch
+    answer: Answer | None  # None = the global weights
+    unlabelled: bool  # it needs a set of inputs without labels (now.lab)
+    around: Callable[[Method], Method] | None  # a wrapper that it puts around any server: a distillation, ...
+    plain: Method | None  # the method inside that wrapper
+    correction: Correct | None  # the correct part that a cross takes from it, if not `correct`
+    personal: Personal  # how its clients personalize the result
+    step_and_reply: StepAndReply | None  # a faster way through its step and reply; dropped if either is replaced
+
+    def __init__(
+        self,
+        name: str,
+        staleness: str = "ignored",
+        local: LocalRule | None = None,
+        correct: Part[Update, Update] = KEEP,
+        aggregate: Part[Update | None, Update | None] = EACH_ARRIVAL,
+        step: Part[Update, Tensor] = ADD,
+        reply: Part[Update, Start | None] = SEND_GLOBAL,
+        dispatch: Part[Roster, list[int]] = REFILL,
+        answer: Answer | None = None,
+        unlabelled: bool = False,
+        around: Callable[[Method], Method] | None = None,
+        plain: Method | None = None,
+        correction: Part[Update, Update] | None = None,
+        personal: Personal | None = None,
+        step_and_reply: StepAndReply | None = None,
+    ):
+        if step_and_reply is not None and (step_and_reply.step is not step or step_and_reply.reply is not reply):
+            step_and_reply = None
+        vars(self).update(
+            name=name,
+            staleness=staleness,
+            local=LocalRule() if local is None else local,
+            correct=Correct.of(correct),
+            aggregate=Aggregate.of(aggregate),
+            step=Step.of(step),
+            reply=Reply.of(reply),
+            dispatch=Dispatch.of(dispatch),
+            answer=answer,
+            unlabelled=unlabelled,
+            around=around,
+            plain=plain,
+            correction=None if correction is None else Correct.of(correction),
+            personal=Personal() if personal is None else personal,
+            step_and_reply=step_and_reply,
+        )

@@ -1,4 +1,4 @@
-"""Named factories whose signature is the schema: the command line, the docs and the checks all read it.
+"""Registry: named factories whose signature is the schema that the command line, the docs and the checks read.
 
     @methods.register("orthofl", paper="Orthogonal Calibration for Asynchronous Federated Learning")
     def orthofl(*, beta: Annotated[float, "mixing weight of a fresh update"] = 0.6, a: ... = 0.5) -> Method:
@@ -54,7 +54,7 @@ class Param:
         return " | ".join(_type_name(t) for t in _alternatives(self.type))
 
     def parse(self, value: Any) -> Any:
-        """The value as this parameter's type; text (from a flag) is read, anything else is checked."""
+        """Return the value as this parameter's type: text is parsed, anything else checked; ValueError if wrong."""
         value = value.item() if isinstance(value, np.generic) else value
         for kind in _alternatives(self.type):
             try:
@@ -107,7 +107,7 @@ def _as(kind: Any, value: Any) -> Any:
             return value
     elif kind is object:
         if text is None:
-            return value  # not said what it is; text could be anything
+            return value  # of no declared type; text could mean anything
     elif isinstance(value, list | tuple):
         return value
     elif isinstance(value, str):
@@ -121,12 +121,12 @@ def _as(kind: Any, value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Entry(Generic[T]):
-    """A registered factory with what its signature and docstring say."""
+    """A registered factory, with its parameters, summary and paper."""
 
     name: str
     factory: Callable[..., T]
     paper: str
-    use: str  # when one would take it
+    use: str  # when to choose it
     params: tuple[Param, ...]
 
     @property
@@ -139,9 +139,9 @@ class Entry(Generic[T]):
 
 
 def _hint(p: inspect.Parameter, names: dict[str, Any]) -> Any:
-    """The type behind an annotation, one parameter at a time: what only type checkers import is not asked for.
+    """Return the type of a parameter; annotations that only type checkers can import are skipped.
 
-    Where nothing is said it is that of the default; a whole number may stand for any.
+    Without an annotation it is the type of the default; an integer default allows any number.
     """
     if isinstance(p.annotation, str):
         with suppress(NameError):
@@ -167,7 +167,7 @@ def _params(factory: Callable[..., Any]) -> tuple[Param, ...]:
 
 
 class Registry(Generic[T]):
-    """All factories of one kind ('method', 'task', 'delay', 'partition'), by name; `makes` is the type they make."""
+    """The factories of one kind ('method', 'task', 'delay', 'partition'), by name; `makes` is the type they make."""
 
     def __init__(self, kind: str, makes: Any = object):
         self.kind, self._makes = kind, makes
@@ -176,7 +176,7 @@ class Registry(Generic[T]):
         self._plugins_loaded = False
 
     def register(self, name: str, *, paper: str = "", use: str = "") -> Callable[[F], F]:
-        """Decorate a factory; its name must be new and its docstring there. `use` says when one would take it."""
+        """Decorate a factory; its name must be new and it needs a docstring. `use` says when to choose it."""
 
         def add(factory: F) -> F:
             assert name not in self._entries, f"{self.kind} {name!r} is registered twice"
@@ -191,7 +191,7 @@ class Registry(Generic[T]):
         return sorted(self._entries)
 
     def entry(self, name: str) -> Entry[T]:
-        """The entry of that name, or of the factory in `file.py:factory`."""
+        """Return the entry of that name, or of the factory in `file.py:factory`; raise BadInput if there is none."""
         if ".py:" in name:
             return self._from_file(name)
         self._load_plugins()
@@ -203,16 +203,19 @@ class Registry(Generic[T]):
 
     def build(self, name: str, params: Mapping[str, Any] | None = None) -> T:
         """Call the factory with checked parameters."""
-        entry, values = self.check(name, params)
+        return self.make(*self.check(name, params))
+
+    def make(self, entry: Entry[T], values: Mapping[str, Any]) -> T:
+        """Call the factory of an entry with parameters that `check` returned."""
         made = entry.factory(**values)
         if not isinstance(made, self._makes):
             raise BadInput(
-                f"--{self.kind} {name}: its factory returned {type(made).__name__}, not {self._makes.__name__}"
+                f"--{self.kind} {entry.name}: its factory returned {type(made).__name__}, not {self._makes.__name__}"
             )
         return made
 
     def check(self, name: str, params: Mapping[str, Any] | None = None) -> tuple[Entry[T], dict[str, Any]]:
-        """The factory and its parameters as their types; every wrong one is named in one error."""
+        """Return the entry and the given parameters as their types; one error names every wrong parameter."""
         entry, given, problems = self.entry(name), dict(params or {}), []
         known = {p.name: p for p in entry.params}
         values: dict[str, Any] = {}
@@ -269,5 +272,5 @@ class Registry(Generic[T]):
 
 
 def _foreign(name: str, factory: Callable[..., Any]) -> Entry[Any]:
-    """Of a factory that no decorator was put on."""
+    """The entry of a factory that is not registered."""
     return Entry(name, factory, getattr(factory, "paper", ""), getattr(factory, "use", ""), _params(factory))

@@ -1,11 +1,11 @@
-"""The server: hands out tickets, receives updates, and runs a method's parts in one order.
+"""The server: hands out tickets, receives updates, and calls a method's parts in one order.
 
     hand_out(client) → Ticket          receive(number, trained) → Receipt          lost(number) → Receipt
     receive:  correct → aggregate → step → reply
-    settle() → bool                    after the last arrival of an instant: did the method step on that account
-    wakes() → time                     when it wants to be asked to settle, whoever arrives
+    settle() → bool                    after the last arrival of an instant: whether the method made a step
+    wakes() → time                     the time at which to call `settle` even if no update arrives
 
-It knows no clock and no network: a simulator and a deployment drive it alike. Its whole state saves and loads as a
+It knows no clock and no network; a simulator and a deployment drive it alike. Its whole state saves and loads as a
 plain record.
 """
 
@@ -26,28 +26,28 @@ from .idle_clients import Roster
 from .layout import Layout
 from .method import Horizon, Lab, Method, Now
 from .rng import Stream
-from .state_tree import Ledger, copied, tables
-from .tickets import NOTHING, Start, Ticket, Trained, Update
+from .state_tree import Ledger, copied, restored, tables
+from .tickets import NOTHING, LocalResult, Start, Ticket, Update
 
 __all__ = ["Receipt", "Server"]
 
-# A NamedTuple's own constructor is a Python function; the event loop goes past it to the tuple's.
+# A NamedTuple's constructor is a Python function; the event loop calls the tuple's, which is faster.
 _make = tuple.__new__
 _PARTS = ("correct", "aggregate", "step", "reply", "dispatch")
 
 
 class Receipt(NamedTuple):
-    """What became of an arrival."""
+    """The server's record of an arrival."""
 
     ticket: Ticket
-    accepted: bool  # False: lost on the way, or refused because it was not finite
+    accepted: bool  # False: lost, or rejected because it was not finite
     stepped: bool  # the global weights changed
     staleness: int
-    notes: dict[str, Any] | None = None  # diagnostics, when they are asked for
+    notes: dict[str, Any] | None = None  # diagnostics; None: they are not collected
 
 
 class Server:
-    """A method at work on global weights."""
+    """The state of a method in a run: global weights, tickets, clients' starts, states of the parts."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Server:
         self.numbers = 0  # tickets written
         self.moments = 0  # decisions taken, for the keys of random draws
         self.accepted = 0  # updates
-        self.since = 0.0  # somebody has been training all the time
+        self.since = 0.0  # the time since which at least one client has been training without a break
         self.visits = array("q", [0]) * n_clients
         self.tickets: dict[int, Ticket] = {}
         self.starts: dict[int, Start] = {}
@@ -78,25 +78,26 @@ class Server:
         self._move_in()
         self._offers = [(p, offer) for p in _PARTS if (offer := getattr(method, p).offer) is not None]
         self._apply = looked_at(method)
-        self._hear = method.dispatch.hear
+        self._observe = method.dispatch.observe
+        self._both = None if method.step_and_reply is None else method.step_and_reply.apply
         self._remembers = any(s is not None for s in self.state.values())
         self.settled_notes: dict[str, Any] | None = None  # diagnostics of the last step between arrivals
         self.ledger = Ledger()
         self.ledger.hold(weights)
 
     def pick(self, roster: Roster, time: float) -> list[int]:
-        """Whom to hand work to now, by the method's dispatch part; the roster no longer counts them as idle."""
+        """Return the clients that get work now, from the dispatch part; it takes them out of the roster."""
         clients: list[int]
         clients, self.state["dispatch"] = self._apply["dispatch"](roster, self.state["dispatch"], self._now(time))
         return clients
 
     @property
     def answer(self) -> Tensor:
-        """The weights the method answers with: what is tested, and kept at the end."""
+        """The weights that are evaluated, and saved at the end."""
         return self.weights if self.method.answer is None else self.method.answer(self.weights, self.state)
 
     def hand_out(self, client: int, time: float) -> Ticket:
-        """Write a ticket: the client's own start if its last reply made one, else what is offered, else the global."""
+        """Return a ticket with the client's own start, else with offered weights, else with the global weights."""
         number, visit, now = self.numbers, self.visits[client], self.weights
         self.numbers = number + 1
         self.visits[client] = visit + 1
@@ -132,7 +133,7 @@ class Server:
         return ticket
 
     def next_start(self, client: int) -> Tensor:
-        """The weights that a client would be handed now."""
+        """Return the weights that the client would be sent now."""
         own, weights = self.starts.get(client), self.weights
         if own is not None:
             return own.weights
@@ -141,26 +142,26 @@ class Server:
             weights = weights if offer is None or offer.weights is None else offer.weights
         return weights
 
-    def receive(self, number: int, trained: Trained, time: float) -> Receipt:
-        """Take in what came back for a ticket. What is not finite is refused: the visit counts as lost."""
+    def receive(self, number: int, trained: LocalResult, time: float) -> Receipt:
+        """Process the result of a ticket. A result that is not finite is rejected: the visit counts as lost."""
         if not trained.finite:
             return self.lost(number, time)
         ticket = self.tickets.pop(number)
         staleness = self.version - ticket.version
         delta, n_examples, n_steps, loss, _, extras, _, notes = trained
-        update = _make(Update, (ticket, delta, n_examples, n_steps, staleness, loss, 1.0, extras))
+        update = _make(Update, (ticket, delta, n_examples, n_steps, staleness, loss, 1.0, extras, None))
         self.accepted += 1
         now, state, apply = self._now(time), self.state, self._apply
         if self._watch:
             globals_ = len({id(t.anchor) for t in self.tickets.values()})
             own = {k: v.tolist() for k, v in notes.items()}
-            lies = {} if "difference" in self.method.local.gives else _alignment(update, now)
-            now = now._replace(notes={**own, **lies, "past_globals": globals_})
-        if self._hear is not None:
-            state["dispatch"] = self._hear(update, state["dispatch"], now)
+            angles = {} if "difference" in self.method.local.gives else _alignment(update, now)
+            now = now._replace(notes={**own, **angles, "past_globals": globals_})
+        if self._observe is not None:
+            state["dispatch"] = self._observe(update, state["dispatch"], now)
         corrected, state["correct"] = apply["correct"](update, state["correct"], now)
-        stepped = self._advance(corrected, now)
-        start, state["reply"] = apply["reply"](update, state["reply"], now)
+        pooled, state["aggregate"] = apply["aggregate"](corrected, state["aggregate"], now)
+        stepped, start = self._step_and_reply(update, pooled, now)
         if start is not None:
             self._put(ticket.client, Start(start.weights, start.payload, self.weights, self.version))
         self._release(ticket)
@@ -169,14 +170,14 @@ class Server:
         return _make(Receipt, (ticket, True, stepped, staleness, now.notes))
 
     def settle(self, time: float) -> bool:
-        """All arrivals of an instant are in: a method whose server works in epochs may step now."""
-        settle = self.method.aggregate.settle
-        if settle is None:
+        """Call the aggregate's `on_instant_end`, after an instant's last arrival; return whether it made a step."""
+        on_instant_end = self.method.aggregate.on_instant_end
+        if on_instant_end is None:
             return False
         now = self._now(time)
         if self._watch:
             now = now._replace(notes={})
-        pooled, self.state["aggregate"] = settle(self.state["aggregate"], now)
+        pooled, self.state["aggregate"] = on_instant_end(self.state["aggregate"], now)
         stepped = self._step(pooled, now)
         self.settled_notes = now.notes
         if self._remembers:
@@ -184,17 +185,21 @@ class Server:
         return stepped
 
     def wakes(self, time: float) -> float:
-        """The instant at which to settle even if nothing arrives; inf while nobody is training."""
-        wakes = self.method.aggregate.wakes
-        return inf if wakes is None or not self.tickets else wakes(self.state["aggregate"], self._moment(time))
+        """Return the time at which to call `settle` even if no update arrives; inf while no ticket is out."""
+        next_wakeup = self.method.aggregate.next_wakeup
+        if next_wakeup is None or not self.tickets:
+            return inf
+        return next_wakeup(self.state["aggregate"], self._moment(time))
 
     def lost(self, number: int, time: float) -> Receipt:
-        """A ticket's work is gone. A client with a start of its own will get the same again."""
+        """Process the loss of a ticket. A client that had a start of its own gets the same start again."""
         ticket = self.tickets.pop(number)
         if ticket.own:
             self._put(ticket.client, Start(ticket.sent, ticket.payload, ticket.anchor, ticket.version))
         staleness = self.version - ticket.version
-        stepped = self._advance(None, self._now(time))
+        now = self._now(time)
+        pooled, self.state["aggregate"] = self._apply["aggregate"](None, self.state["aggregate"], now)
+        stepped = self._step(pooled, now)
         self._release(ticket)
         return Receipt(ticket, False, stepped, staleness)
 
@@ -203,32 +208,41 @@ class Server:
             table.move_in(self._room, name, self.weights.device)
 
     def close(self) -> None:
-        """The run is over: close the tables of clients."""
+        """Close the tables of clients at the end of a run."""
         for _, table in tables(self.state):
             table.close()
 
-    def _advance(self, update: Update | None, now: Now) -> bool:
-        state, apply = self.state, self._apply
-        pooled, state["aggregate"] = apply["aggregate"](update, state["aggregate"], now)
-        return self._step(pooled, now)
+    def _step_and_reply(self, update: Update, pooled: Update | None, now: Now) -> tuple[bool, Start | None]:
+        """Call the step and the reply, or what the method computes both with if the step is by this very update."""
+        both = self._both(update, now) if self._both is not None and pooled is update else None
+        if both is not None:
+            weights, start = both
+            self._replace_global(weights)
+            return True, start
+        stepped = self._step(pooled, now)
+        start, self.state["reply"] = self._apply["reply"](update, self.state["reply"], now)
+        return stepped, start
 
     def _step(self, pooled: Update | None, now: Now) -> bool:
         if pooled is None:
             return False
         weights, self.state["step"] = self._apply["step"](pooled, self.state["step"], now)
+        self._replace_global(weights)
+        return True
+
+    def _replace_global(self, weights: Tensor) -> None:
         self.ledger.hold(weights)
         self.ledger.release(self.weights)
         self.weights = weights
         self.version += 1
-        return True
 
     def _now(self, time: float) -> Now:
-        """The moment of a decision: its draws are its own."""
+        """Return the view for a new decision, which has its own random key."""
         self.moments += 1
         return self._moment(time)
 
     def _moment(self, time: float) -> Now:
-        """A moment without a decision: looking at it disturbs no draw."""
+        """Return the view without a new decision: no random key is used up."""
         n, here = len(self.tickets), (self.weights, self.layout, self.version, time)
         fixed = (self.accepted, self._horizon, self._lab, None, self.since)
         return _make(Now, (*here, n, self.n_clients, self._stream, self.moments, *fixed))
@@ -256,7 +270,7 @@ class Server:
                 self.ledger.release(tensor)
 
     def save(self) -> dict[str, Any]:
-        """Everything, as a plain record."""
+        """Return the whole state as a plain record."""
         return {
             "weights": self.weights,
             "version": self.version,
@@ -272,14 +286,14 @@ class Server:
         }
 
     def load(self, saved: dict[str, Any]) -> None:
-        """Take up where `save` left off."""
+        """Restore the state that `save` returned."""
         self.weights, self.version = saved["weights"], saved["version"]
         self.numbers, self.moments, self.accepted = saved["numbers"], saved["moments"], saved["accepted"]
         self.since = saved["since"]
         self.visits = array("q", saved["visits"].tolist())
         self.tickets = {t["number"]: Ticket(**t) for t in saved["tickets"]}
         self.starts = {c: Start(**s) for c, s in saved["starts"].items()}
-        self.state = copied(saved["state"])
+        self.state = restored(saved["state"], self.state)
         self._move_in()
         self.ledger = Ledger(peak=saved["peak"])
         self.ledger.hold(self.weights)
@@ -290,10 +304,10 @@ class Server:
 
 
 def _alignment(update: Update, now: Now) -> dict[str, Any]:
-    """How a client's update lies to what the others did meanwhile: the cosine, whole and layer by layer.
+    """Return diagnostics of the angle between an update and the drift of the global since its hand-out.
 
-    Its absolute value is the share of one that a projection onto the other removes; below 0 the two conflict. Nothing
-    is said of an update that met no drift.
+    The cosine is given for the whole vector and layer by layer. Its absolute value is the share of a vector that a
+    projection onto the other removes; below 0 the two conflict. Without a drift there are no diagnostics.
     """
     layout = now.layout
     drift, delta = layout.params(now.weights - update.ticket.anchor), layout.params(update.delta)

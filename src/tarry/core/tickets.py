@@ -1,12 +1,12 @@
-"""What goes out and what comes back.
+"""Records that travel between the server and its clients.
 
-    Ticket    the server's receipt of a hand-out; staleness is read off it, never believed from a client
-    Update    what came of it, with its ticket beside it
-    Start     what a client gets next when that is not simply the global weights of the moment
+    Ticket    the server's record of a hand-out; staleness is computed from it, never from what a client reports
+    Update    the result of a visit, with its ticket
+    Start     a client's own next start, in place of the global weights of the moment
     Offer     what a part adds to a hand-out
-    Job       a visit to be trained; Trained: what came of it
+    VisitJob       a visit to train; LocalResult: its result
 
-Staleness is defined once: the number of server steps between hand-out and arrival, 0 = fresh.
+Staleness is the number of server steps between hand-out and arrival; 0 = fresh.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-__all__ = ["NOTHING", "Job", "Offer", "Start", "Ticket", "Trained", "Update"]
+__all__ = ["NOTHING", "LocalResult", "Offer", "Start", "Ticket", "Update", "VisitJob"]
 
 NOTHING: Mapping[str, Tensor] = MappingProxyType({})
 
 
 class Ticket(NamedTuple):
-    """One hand-out. Tensors are shared by reference and never written to."""
+    """One hand-out. Its tensors are shared by reference and never written to."""
 
     number: int  # counts hand-outs, all clients
     client: int
@@ -33,8 +33,8 @@ class Ticket(NamedTuple):
     time: float
     sent: Tensor  # the weights the client was given
     anchor: Tensor  # the global weights then
-    payload: Mapping[str, Tensor] = NOTHING  # what travelled along
-    own: bool = False  # the start was the client's own, made by the reply to its last update
+    payload: Mapping[str, Tensor] = NOTHING  # sent with the weights
+    own: bool = False  # `sent` is the client's own start, made by the reply to its last update
 
 
 class _Update(NamedTuple):
@@ -44,33 +44,29 @@ class _Update(NamedTuple):
     n_steps: int
     staleness: int
     loss: float = float("nan")
-    weight: float = 1.0  # what a correct part makes of staleness
+    weight: float = 1.0  # set by a correct part, from the staleness
     extras: Mapping[str, Tensor] = NOTHING
+    endpoint: Tensor | None = None  # the client's weights, if sent + delta does not give them to the bit
 
 
 class Update(_Update):
-    """One client's answer, or several put together by an aggregate part (the ticket is then one of the moment).
+    """One client's update, or the mean of several from an aggregate part (its ticket is then one of that moment).
 
-    Fields: ticket, delta (result − sent), n_examples, n_steps, staleness, loss, weight, extras.
+    Fields: ticket, delta (result − sent), n_examples, n_steps, staleness, loss, weight, extras, endpoint.
     """
 
     @cached_property
     def local(self) -> Tensor:
         """The client's weights at the end of its training."""
-        return self.ticket.sent + self.delta
+        return self.ticket.sent + self.delta if self.endpoint is None else self.endpoint
 
-    @cached_property
-    def aside(self) -> dict[str, Tensor]:
-        """What one part of a method came by on its way, and a later one of this arrival need not work out again."""
-        return {}
-
-    def but(self, **changes: Any) -> Update:
-        """The same update with some fields changed."""
-        return Update(*self._replace(**changes))
+    def replace(self, **changes: Any) -> Update:
+        """Return a copy with some fields changed. The endpoint is not copied: it may not fit the changed fields."""
+        return Update(*self._replace(**{"endpoint": None, **changes}))
 
 
 class Start(NamedTuple):
-    """A client's own next start, made when its update came; `anchor` and `version` are of the moment right after."""
+    """A client's own next start, made at its arrival; the server fills in `anchor` and `version` after its step."""
 
     weights: Tensor
     payload: Mapping[str, Tensor] = NOTHING
@@ -79,14 +75,14 @@ class Start(NamedTuple):
 
 
 class Offer(NamedTuple):
-    """What a server part adds to a hand-out, of the moment: a payload, and weights in the global's place."""
+    """What a server part adds to a hand-out: a payload, and weights in place of the global ones (None: those)."""
 
     payload: Mapping[str, Tensor] = NOTHING
     weights: Tensor | None = None
 
 
-class Job(NamedTuple):
-    """A visit to be trained; everything its outcome depends on."""
+class VisitJob(NamedTuple):
+    """A visit to train: everything that its result depends on."""
 
     number: int
     client: int
@@ -94,11 +90,11 @@ class Job(NamedTuple):
     sent: Tensor
     payload: Mapping[str, Tensor] = NOTHING
     memory: Mapping[str, Tensor] = NOTHING
-    version: int = 0  # server steps made when the weights were the global
+    version: int = 0  # server steps made when `anchor` was the global
 
 
-class Trained(NamedTuple):
-    """What a visit came to. `finite` is found where the numbers are at hand: in the process that trained."""
+class LocalResult(NamedTuple):
+    """The result of a visit. `finite` is checked in the process that trained."""
 
     delta: Tensor
     n_examples: int

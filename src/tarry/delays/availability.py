@@ -1,4 +1,4 @@
-"""Who is there when: windows of time in which a client takes part.
+"""Availability: the windows of time in which a client takes part.
 
     client,start,end                                                  seconds; end may be inf
     client,trace_start_s,trace_end_s,ready_start_s,ready_end_s        FLASH's phones, relative to each trace_start_s
@@ -18,15 +18,15 @@ from pathlib import Path
 from ..core.errors import BadInput
 from .measured import header, number, table
 
-__all__ = ["Presence"]
+__all__ = ["Availability"]
 
 _FLASH = ("client", "trace_start_s", "ready_start_s", "ready_end_s")
 _PLAIN = ("client", "start", "end")
 _RULE = "must begin at 0 or later and not end before it begins"
 
 
-class Presence:
-    """Windows of presence by client; a client without an entry is always there, one with an empty entry never.
+class Availability:
+    """Windows of availability by client; a client without an entry is always available, one with an empty entry never.
 
     Windows may come in any order; empty ones are dropped, those that overlap or touch become one.
     """
@@ -46,8 +46,8 @@ class Presence:
         self._dealt_to = dealt_to
 
     @classmethod
-    def read(cls, path: str | Path, n_clients: int) -> Presence:
-        """Windows from a file.
+    def read(cls, path: str | Path, n_clients: int) -> Availability:
+        """Read windows from a file.
 
         In the plain form `client` is the number of a client of this run, and clients not named are always there.
         FLASH's phones are dealt to clients 0 … n−1 in the order in which they first appear; fewer are dealt out again
@@ -70,7 +70,7 @@ class Presence:
         return cls({int(name): windows for name, windows in found.items()})
 
     def here(self, client: int, time: float) -> bool:
-        """Whether the client is there at that time."""
+        """Whether the client is available at that time."""
         bounds = self._of(client)
         return bounds is None or bisect_right(bounds, time) % 2 == 1
 
@@ -84,14 +84,14 @@ class Presence:
 
     @property
     def absent_at_start(self) -> list[int]:
-        """The clients that are away at time 0, in rising order."""
+        """The clients that are not available at time 0, in rising order."""
         away = (client for client in self._bounds if not self.here(client, 0.0))
         return sorted(sharer for client in away for sharer in self._sharers(client))
 
     def changes(self) -> Iterator[tuple[float, int, bool]]:
-        """(time, client, arrives) of every coming and going after time 0.
+        """Yield (time, client, arrives) of every join and leave after time 0.
 
-        In the order of time; at one time those who leave come before those who arrive, each by client number.
+        In order of time; at the same time leaves come before joins, each by client number.
         """
         moves = sorted(
             (time, place % 2 == 0, client)

@@ -1,10 +1,10 @@
-"""Who takes part, and how long a client takes.
+"""Delays: how long a visit of a client takes. ClientPopulation: the clients of a run.
 
 A delay is a pure function (client, visit) → seconds, where `visit` counts the jobs of that client from 0. It is keyed
 by (seed, client, visit) and never by call order, so every method of a comparison meets the same durations.
 
     delays.build("normal", {"mean": 60})   →  DelayFactory     checks the parameters, reads the files
-    factory(Fleet(...))                    →  Delay            knows the clients
+    factory(ClientPopulation(...))                    →  Delay            knows the clients
     delay(client, visit)                   →  seconds          or None: the client leaves for good
 """
 
@@ -19,15 +19,24 @@ from ..core.errors import BadInput
 from ..core.registry import Registry
 from ..core.rng import Stream, extend, generator, key
 
-__all__ = ["Delay", "DelayFactory", "Fleet", "deal", "delays", "outside", "refuse", "visit_keys"]
+__all__ = [
+    "ClientPopulation",
+    "Delay",
+    "DelayFactory",
+    "assign_profiles",
+    "delays",
+    "raise_problems",
+    "range_errors",
+    "visit_keys",
+]
 
-#: the durations (s) a parameter may ask for: wide enough for anybody, narrow enough that no draw is 0 or infinite
+#: seconds: the bounds of durations as parameters, narrow enough that no draw is 0 or infinite
 SHORTEST, LONGEST = 1e-9, 1e15
 
 
 @dataclass(frozen=True)
-class Fleet:
-    """What a delay may depend on: how many clients, what each holds, the model's size, the run's seed."""
+class ClientPopulation:
+    """What a delay may depend on: number of clients, examples of each, size of the model, seed."""
 
     n_clients: int
     samples: Sequence[int]  # examples a client
@@ -43,18 +52,18 @@ class Fleet:
 
 
 class Delay(Protocol):
-    """How long a client's visit takes: above 0 and finite, the same whenever it is asked."""
+    """The duration of a client's visit: above 0 and finite, the same at every call."""
 
     def __call__(self, client: int, visit: int, /) -> float | None:
-        """Seconds from hand-out to arrival; None: this client does no further work (it leaves for good)."""
+        """Seconds from hand-out to arrival; None: the client leaves for good."""
 
 
-DelayFactory = Callable[[Fleet], Delay]
+DelayFactory = Callable[[ClientPopulation], Delay]
 delays: Registry[DelayFactory] = Registry("delay", Callable)
 
 
-def outside(low: float, high: float, /, **values: float) -> list[str]:
-    """One problem for each parameter of a delay that is not a number from `low` to `high`."""
+def range_errors(low: float, high: float, /, **values: float) -> list[str]:
+    """Return a problem for each parameter of a delay that is not a number from `low` to `high`."""
     return [
         f"--delay.{name} {value}: must be from {low:g} to {high:g}"
         for name, value in values.items()
@@ -62,18 +71,18 @@ def outside(low: float, high: float, /, **values: float) -> list[str]:
     ]
 
 
-def refuse(problems: Sequence[str]) -> None:
-    """Raise all problems as one BadInput, if there are any."""
+def raise_problems(problems: Sequence[str]) -> None:
+    """Raise BadInput with all problems, if there are any."""
     if problems:
         raise BadInput(problems)
 
 
-def visit_keys(fleet: Fleet, stream: Stream) -> Callable[[int, int], int]:
+def visit_keys(population: ClientPopulation, stream: Stream) -> Callable[[int, int], int]:
     """(client, visit) → rng.key(seed, stream, client, visit), in half the time.
 
     `key` takes its parts in one after another, so seed and stream need mixing only once.
     """
-    base = key(fleet.seed, stream)
+    base = key(population.seed, stream)
 
     def visit_key(client: int, visit: int) -> int:
         return extend(extend(base, client), visit)
@@ -81,9 +90,9 @@ def visit_keys(fleet: Fleet, stream: Stream) -> Callable[[int, int], int]:
     return visit_key
 
 
-def deal(fleet: Fleet, n: int) -> Sequence[int]:
-    """One of n measured things for each client: without replacement while there are enough, else with."""
-    rng = generator(key(fleet.seed, Stream.FLEET, 0))
-    if fleet.n_clients <= n:
-        return array("q", rng.permutation(n)[: fleet.n_clients].tolist())
-    return array("q", rng.integers(n, size=fleet.n_clients).tobytes())
+def assign_profiles(population: ClientPopulation, n: int) -> Sequence[int]:
+    """Draw one of n measured profiles for each client: without replacement while there are enough, else with."""
+    rng = generator(key(population.seed, Stream.FLEET, 0))
+    if population.n_clients <= n:
+        return array("q", rng.permutation(n)[: population.n_clients].tolist())
+    return array("q", rng.integers(n, size=population.n_clients).tobytes())

@@ -17,7 +17,18 @@ import numpy.typing as npt
 
 from ..core.errors import BadInput
 from ..core.rng import Stream, generator, key, uniform
-from .base import LONGEST, SHORTEST, Delay, DelayFactory, Fleet, deal, delays, outside, refuse, visit_keys
+from .base import (
+    LONGEST,
+    SHORTEST,
+    ClientPopulation,
+    Delay,
+    DelayFactory,
+    assign_profiles,
+    delays,
+    raise_problems,
+    range_errors,
+    visit_keys,
+)
 from .measured import number, table
 
 __all__ = [
@@ -33,14 +44,14 @@ __all__ = [
 ]
 
 _inverse_normal = NormalDist().inv_cdf
-_MOST_SPREAD = 10.0  # two clients in three already differ by e^10; more is a slip of the pen
+_MOST_SPREAD = 10.0  # at this spread a third of the clients differ from the typical one by more than e^10
 
 
 def _drawn(quantile: Callable[[float], float]) -> DelayFactory:
     """Every visit of every client draws from one distribution."""
 
-    def build(fleet: Fleet) -> Delay:
-        visit_key = visit_keys(fleet, Stream.DELAY)
+    def build(population: ClientPopulation) -> Delay:
+        visit_key = visit_keys(population, Stream.DELAY)
 
         def delay(client: int, visit: int, /) -> float:
             return quantile(uniform(visit_key(client, visit)))
@@ -50,18 +61,18 @@ def _drawn(quantile: Callable[[float], float]) -> DelayFactory:
     return build
 
 
-def _factors(fleet: Fleet, spread: float) -> npt.NDArray[np.float64]:
+def _factors(population: ClientPopulation, spread: float) -> npt.NDArray[np.float64]:
     """exp(spread · z) for each client, z standard normal: how much slower than the typical client it is."""
-    # not key(seed, FLEET, 0), which `deal` uses: a client's speed must not follow from its measured line
-    return np.exp(spread * generator(key(fleet.seed, Stream.FLEET, 1)).standard_normal(fleet.n_clients))
+    # not key(seed, FLEET, 0), which `assign_profiles` uses: a client's speed must not follow from its measured line
+    return np.exp(spread * generator(key(population.seed, Stream.FLEET, 1)).standard_normal(population.n_clients))
 
 
 @delays.register("constant")
 def constant(*, seconds: Annotated[float, "how long every visit takes (s)"] = 10.0) -> DelayFactory:
     """Every visit takes the same time."""
-    refuse(outside(SHORTEST, LONGEST, seconds=seconds))
+    raise_problems(range_errors(SHORTEST, LONGEST, seconds=seconds))
 
-    def build(_fleet: Fleet) -> Delay:
+    def build(_population: ClientPopulation) -> Delay:
         def delay(_client: int, _visit: int, /) -> float:
             return seconds
 
@@ -81,7 +92,11 @@ def normal(
 
     Client c has the mean m_c = mean · exp(spread · z_c) and the standard deviation sd · exp(spread · z_c).
     """
-    refuse(outside(SHORTEST, LONGEST, mean=mean) + outside(0, LONGEST, sd=sd) + outside(0, _MOST_SPREAD, spread=spread))
+    raise_problems(
+        range_errors(SHORTEST, LONGEST, mean=mean)
+        + range_errors(0, LONGEST, sd=sd)
+        + range_errors(0, _MOST_SPREAD, spread=spread)
+    )
 
     def typical(u: float) -> float:
         seconds = mean + sd * _inverse_normal(u)
@@ -90,9 +105,9 @@ def normal(
     if spread == 0:
         return _drawn(typical)
 
-    def build(fleet: Fleet) -> Delay:
-        visit_key = visit_keys(fleet, Stream.DELAY)
-        factors = array("d", _factors(fleet, spread).tobytes())
+    def build(population: ClientPopulation) -> Delay:
+        visit_key = visit_keys(population, Stream.DELAY)
+        factors = array("d", _factors(population, spread).tobytes())
 
         def delay(client: int, visit: int, /) -> float:
             return factors[client] * typical(uniform(visit_key(client, visit)))
@@ -112,7 +127,7 @@ def lognormal(
 
     σ² = ln(sd² / mean² + 1), μ = ln(mean) − σ² / 2, as in Appendix D.4 of the OrthoFL paper.
     """
-    refuse(outside(SHORTEST, LONGEST, mean=mean) + outside(0, LONGEST, sd=sd))
+    raise_problems(range_errors(SHORTEST, LONGEST, mean=mean) + range_errors(0, LONGEST, sd=sd))
     variance = math.log1p((sd / mean) ** 2)
     mu, sigma = math.log(mean) - variance / 2, math.sqrt(variance)
     return _drawn(lambda u: math.exp(mu + sigma * _inverse_normal(u)))
@@ -124,7 +139,7 @@ def half_normal(*, mean: Annotated[float, "mean of the durations (s)"] = 100.0) 
 
     |N(0, s²)| has the mean s · √(2/π), so s = mean · √(π/2); its standard deviation is mean · √(π/2 − 1).
     """
-    refuse(outside(SHORTEST, LONGEST, mean=mean))
+    raise_problems(range_errors(SHORTEST, LONGEST, mean=mean))
     scale = mean * math.sqrt(math.pi / 2)
     return _drawn(lambda u: -scale * _inverse_normal((1 - u) / 2))
 
@@ -136,17 +151,17 @@ def uniform_between(
     high: Annotated[float, "longest visit (s)"] = 150.0,
 ) -> DelayFactory:
     """Any duration between two bounds, all alike."""
-    problems = outside(0, LONGEST, low=low) + outside(SHORTEST, LONGEST, high=high)
+    problems = range_errors(0, LONGEST, low=low) + range_errors(SHORTEST, LONGEST, high=high)
     if not problems and low > high:
         problems = [f"--delay.low {low}: must not be above --delay.high {high}"]
-    refuse(problems)
+    raise_problems(problems)
     return _drawn(lambda u: low + (high - low) * u)
 
 
 @delays.register("exponential")
 def exponential(*, mean: Annotated[float, "mean of the durations (s)"] = 100.0) -> DelayFactory:
     """Exponential: how long a visit still takes does not depend on how long it has taken."""
-    refuse(outside(SHORTEST, LONGEST, mean=mean))
+    raise_problems(range_errors(SHORTEST, LONGEST, mean=mean))
     return _drawn(lambda u: -mean * math.log(u))
 
 
@@ -157,7 +172,7 @@ def pareto(
     shape: Annotated[float, "tail exponent: at 1 and below the mean is infinite, at 2 and below the variance"] = 2.0,
 ) -> DelayFactory:
     """Pareto: P(longer than t) = (minimum / t)^shape, a tail that no average tames."""
-    refuse(outside(SHORTEST, LONGEST, minimum=minimum) + outside(0.1, LONGEST, shape=shape))
+    raise_problems(range_errors(SHORTEST, LONGEST, minimum=minimum) + range_errors(0.1, LONGEST, shape=shape))
     return _drawn(lambda u: minimum * u ** (-1 / shape))
 
 
@@ -175,21 +190,21 @@ def bandwidth(
     seconds_per_sample · samples · epochs · exp(spread · z_c) + 8 · model_bytes · (1 / down + 1 / up).
     A file of measured speeds replaces down and up.
     """
-    refuse(
-        outside(SHORTEST, LONGEST, seconds_per_sample=seconds_per_sample, down_mbps=down_mbps, up_mbps=up_mbps)
-        + outside(0, _MOST_SPREAD, spread=spread)
+    raise_problems(
+        range_errors(SHORTEST, LONGEST, seconds_per_sample=seconds_per_sample, down_mbps=down_mbps, up_mbps=up_mbps)
+        + range_errors(0, _MOST_SPREAD, spread=spread)
     )
     measured = None if speeds is None else _read_kbps(speeds)
 
-    def build(fleet: Fleet) -> Delay:
-        work = np.asarray(fleet.samples, np.float64) * (fleet.epochs * seconds_per_sample)
-        bits = 8.0 * fleet.model_bytes
+    def build(population: ClientPopulation) -> Delay:
+        work = np.asarray(population.samples, np.float64) * (population.epochs * seconds_per_sample)
+        bits = 8.0 * population.model_bytes
         transfer: npt.NDArray[np.float64] | float
         if measured is None:
             transfer = bits / (down_mbps * 1e6) + bits / (up_mbps * 1e6)
         else:
-            transfer = 2 * bits / (measured[np.asarray(deal(fleet, len(measured)))] * 1e3)
-        seconds = array("d", (work * _factors(fleet, spread) + transfer).tobytes())
+            transfer = 2 * bits / (measured[np.asarray(assign_profiles(population, len(measured)))] * 1e3)
+        seconds = array("d", (work * _factors(population, spread) + transfer).tobytes())
 
         def delay(client: int, _visit: int, /) -> float:
             return seconds[client]
@@ -239,11 +254,13 @@ def scripted(
         problems += [
             f"scripted delay of client {c}: []: needs a duration to repeat" for c, e in enumerate(script) if not e
         ]
-    refuse(problems)
+    raise_problems(problems)
 
-    def build(fleet: Fleet) -> Delay:
-        if len(script) != fleet.n_clients:
-            raise BadInput(f"scripted delay: {len(script)} entries for {fleet.n_clients} clients: must be one a client")
+    def build(population: ClientPopulation) -> Delay:
+        if len(script) != population.n_clients:
+            raise BadInput(
+                f"scripted delay: {len(script)} entries for {population.n_clients} clients: must be one a client"
+            )
 
         def delay(client: int, visit: int, /) -> float | None:
             entry = script[client]

@@ -19,7 +19,7 @@ import numpy as np
 
 from ..core.errors import BadInput, near
 from ..core.rng import Stream, below
-from .base import Delay, DelayFactory, Fleet, deal, delays, visit_keys
+from .base import ClientPopulation, Delay, DelayFactory, assign_profiles, delays, visit_keys
 
 __all__ = [
     "Replay",
@@ -36,21 +36,21 @@ __all__ = [
 
 
 def _open(path: str | Path, mode: Literal["rt", "wt"]) -> IO[str]:
-    encoding = "utf-8-sig" if mode == "rt" else "utf-8"  # spreadsheets put a mark before the first column's name
+    encoding = "utf-8-sig" if mode == "rt" else "utf-8"  # spreadsheets write a byte order mark
     if str(path).endswith(".xz"):
         return cast(IO[str], lzma.open(path, mode, encoding=encoding, newline=""))
     return open(path, mode, encoding=encoding, newline="")
 
 
 def header(path: str | Path, flag: str) -> list[str]:
-    """The column names of a CSV file, packed with xz or not; `flag` is how the person named it."""
+    """Return the column names of a CSV file, packed with xz or not; `flag` is the option that named it, for errors."""
     return next(_lines(path, flag))[1]
 
 
 def table(path: str | Path, flag: str, columns: Mapping[str, str]) -> Iterator[tuple[str, list[str]]]:
-    """The wanted columns of a CSV file, line by line, each with the words that say where it is.
+    """Yield the given columns of a CSV file, line by line, each with its position for error messages.
 
-    `columns` names the flag to blame for each column that is not there.
+    `columns` gives, for each column, the flag that an error names if the column is missing.
     """
     lines = _lines(path, flag)
     _, names = next(lines)
@@ -90,7 +90,7 @@ def _lines(path: str | Path, flag: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def number(where: str, text: str) -> float:
-    """The cell as a number."""
+    """Return the cell as a number; raise BadInput if it is none."""
     try:
         return float(text)
     except ValueError:
@@ -98,7 +98,7 @@ def number(where: str, text: str) -> float:
 
 
 def positive(where: str, text: str) -> float:
-    """The cell as a finite number above 0."""
+    """Return the cell as a finite number above 0; raise BadInput if it is none."""
     value = number(where, text)
     if not 0 < value < math.inf:
         raise BadInput(f"{where}: {text}: must be finite and above 0")
@@ -126,9 +126,9 @@ def empirical(
         rounds.setdefault(name, array("d")).append(positive(where, seconds))
     measured = list(rounds.values())
 
-    def build(fleet: Fleet) -> Delay:
-        given = deal(fleet, len(measured))
-        visit_key = visit_keys(fleet, Stream.DELAY)
+    def build(population: ClientPopulation) -> Delay:
+        given = assign_profiles(population, len(measured))
+        visit_key = visit_keys(population, Stream.DELAY)
 
         def drawn(client: int, visit: int, /) -> float:
             own = measured[given[client]]
@@ -154,7 +154,7 @@ class TraceRow(NamedTuple):
 
 
 def write_trace(path: str | Path, rows: Iterable[TraceRow | tuple[int, int, float, float, str]]) -> None:
-    """Record a run's visits; every number reads back bit for bit."""
+    """Write the visits of a run; every number reads back bit for bit."""
     with _open(path, "wt") as file:
         out = csv.writer(file, lineterminator="\n")
         out.writerow(TraceRow._fields)
@@ -163,7 +163,7 @@ def write_trace(path: str | Path, rows: Iterable[TraceRow | tuple[int, int, floa
 
 
 def read_trace(path: str | Path) -> list[TraceRow]:
-    """The visits of a recorded run, in the order of the file."""
+    """Read the visits of a recorded run, in the order of the file."""
     flag = f"--delay.path {path}"
     rows = []
     for where, (client, visit, start, seconds, fate) in table(path, flag, dict.fromkeys(TraceRow._fields, flag)):
@@ -225,10 +225,12 @@ def trace(
     lost = bytearray(row.fate == "lost" for row in rows)
     _check_turns(rows, flag)
 
-    def build(fleet: Fleet) -> Delay:
-        if rows[-1].client >= fleet.n_clients:
-            raise BadInput(f"{flag}: names client {rows[-1].client}; this run has clients 0 to {fleet.n_clients - 1}")
-        counts = np.bincount([row.client for row in rows], minlength=fleet.n_clients)
+    def build(population: ClientPopulation) -> Delay:
+        if rows[-1].client >= population.n_clients:
+            raise BadInput(
+                f"{flag}: names client {rows[-1].client}; this run has clients 0 to {population.n_clients - 1}"
+            )
+        counts = np.bincount([row.client for row in rows], minlength=population.n_clients)
         return Replay([0, *np.cumsum(counts).tolist()], seconds, lost, repeat=end == "repeat")
 
     return build

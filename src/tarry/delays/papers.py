@@ -19,7 +19,18 @@ import numpy.typing as npt
 
 from ..core.rng import Stream, generator, key, permutation, uniform
 from ..core.rng import normal as standard_normal
-from .base import LONGEST, SHORTEST, Delay, DelayFactory, Fleet, deal, delays, outside, refuse, visit_keys
+from .base import (
+    LONGEST,
+    SHORTEST,
+    ClientPopulation,
+    Delay,
+    DelayFactory,
+    assign_profiles,
+    delays,
+    raise_problems,
+    range_errors,
+    visit_keys,
+)
 from .distributions import half_normal, lognormal, uniform_between
 
 __all__ = [
@@ -71,9 +82,9 @@ def orthofl_rpi() -> DelayFactory:
     Profiles are drawn without replacement while there are at most nine clients, else with.
     """
 
-    def build(fleet: Fleet) -> Delay:
-        given = deal(fleet, len(PROFILES))
-        visit_key = visit_keys(fleet, Stream.DELAY)
+    def build(population: ClientPopulation) -> Delay:
+        given = assign_profiles(population, len(PROFILES))
+        visit_key = visit_keys(population, Stream.DELAY)
 
         def delay(client: int, visit: int, /) -> float:
             mean, sd = PROFILES[given[client]]
@@ -143,10 +154,10 @@ def orthofl_rpi_uniform() -> DelayFactory:
     return uniform_between(low=rpi_percentile(5), high=rpi_percentile(95))
 
 
-def _by_class(fleet: Fleet, classes: bytes, severity: str) -> Delay:
+def _by_class(population: ClientPopulation, classes: bytes, severity: str) -> Delay:
     """Every visit is uniform between the bounds of its client's class in Table 1."""
     bounds = _TABLE_1[severity]
-    visit_key = visit_keys(fleet, Stream.DELAY)
+    visit_key = visit_keys(population, Stream.DELAY)
 
     def delay(client: int, visit: int, /) -> float:
         low, high = bounds[classes[client]]
@@ -155,17 +166,17 @@ def _by_class(fleet: Fleet, classes: bytes, severity: str) -> Delay:
     return delay
 
 
-def _by_samples(fleet: Fleet, gamma: float) -> bytes:
+def _by_samples(population: ClientPopulation, gamma: float) -> bytes:
     """Short (0), medium (1) or long (2) for each client: the rule of FedEcho's delays that the paper leaves open.
 
     Score = r + γ u, where r ∈ (0, 1) is the client's mid-rank by number of examples (as many examples, the same rank)
     and u ∈ (0, 1) is drawn once. The highest ⌊n/10⌋ scores are long, the next ⌊n/3⌋ medium, the rest short. γ = 0
     goes by rank alone (ties by u), a large γ by chance alone.
     """
-    n = fleet.n_clients
-    _, inverse, counts = np.unique(np.asarray(fleet.samples), return_inverse=True, return_counts=True)
+    n = population.n_clients
+    _, inverse, counts = np.unique(np.asarray(population.samples), return_inverse=True, return_counts=True)
     rank = ((np.cumsum(counts) - counts / 2) / n)[inverse]
-    u = generator(key(fleet.seed, Stream.FLEET)).random(n)
+    u = generator(key(population.seed, Stream.FLEET)).random(n)
     slowest_first = np.lexsort((u, rank + gamma * u))[::-1]
     classes: npt.NDArray[np.uint8] = np.zeros(n, np.uint8)
     classes[slowest_first[: n // 10]] = 2
@@ -177,8 +188,8 @@ Gamma = Annotated[float, "how little a client's class depends on its number of e
 
 
 def _fedecho(gamma: float, severity: str) -> DelayFactory:
-    refuse(outside(0, 1e9, gamma=gamma))
-    return lambda fleet: _by_class(fleet, _by_samples(fleet, gamma), severity)
+    raise_problems(range_errors(0, 1e9, gamma=gamma))
+    return lambda population: _by_class(population, _by_samples(population, gamma), severity)
 
 
 @delays.register("fedecho-large", paper=_FEDECHO)
@@ -208,11 +219,13 @@ def fadas(
     severity: Annotated[Literal["large", "mild"], "long clients take 500 to 800 s, or 100 to 200 s"] = "large",
 ) -> DelayFactory:
     """Class of a client = the largest part of Dir(3γ, 2γ, γ) over short, medium, long; durations as in fedecho-…"""
-    refuse(outside(1e-9, 1e9, gamma=gamma))
+    raise_problems(range_errors(1e-9, 1e9, gamma=gamma))
 
-    def build(fleet: Fleet) -> Delay:
-        parts = generator(key(fleet.seed, Stream.FLEET)).dirichlet((3 * gamma, 2 * gamma, gamma), fleet.n_clients)
-        return _by_class(fleet, parts.argmax(1).astype(np.uint8).tobytes(), severity)
+    def build(population: ClientPopulation) -> Delay:
+        parts = generator(key(population.seed, Stream.FLEET)).dirichlet(
+            (3 * gamma, 2 * gamma, gamma), population.n_clients
+        )
+        return _by_class(population, parts.argmax(1).astype(np.uint8).tobytes(), severity)
 
     return build
 
@@ -224,14 +237,14 @@ class Groups:
     1/change steps on average, and a single one for visits asked in turn, because the last answer is remembered.
     """
 
-    def __init__(self, fleet: Fleet, shares: Sequence[int], *, r: float, change: float):
+    def __init__(self, population: ClientPopulation, shares: Sequence[int], *, r: float, change: float):
         assert sum(shares) == 100
         self._seconds = (r, 3 * r, 5 * r)
         self._change = change
         self._bounds = (shares[0] / 100, (shares[0] + shares[1]) / 100)
-        self._first = _exact_groups(fleet, shares)
-        self._visit_key = visit_keys(fleet, Stream.FLEET)
-        self._last_visit = array("q", bytes(8 * fleet.n_clients if change else 0))
+        self._first = _exact_groups(population, shares)
+        self._visit_key = visit_keys(population, Stream.FLEET)
+        self._last_visit = array("q", bytes(8 * population.n_clients if change else 0))
         self._last_group = bytearray(self._first if change else b"")
 
     def __call__(self, client: int, visit: int, /) -> float:
@@ -254,14 +267,16 @@ class Groups:
         return group
 
 
-def _exact_groups(fleet: Fleet, shares: Sequence[int]) -> bytes:
+def _exact_groups(population: ClientPopulation, shares: Sequence[int]) -> bytes:
     """A group for each client in a random order, as many in each as the shares (%) say, by largest remainder."""
-    counts = [fleet.n_clients * share // 100 for share in shares]
-    by_remainder = sorted(range(len(shares)), key=lambda g: -(fleet.n_clients * shares[g] % 100))
-    for group in by_remainder[: fleet.n_clients - sum(counts)]:
+    counts = [population.n_clients * share // 100 for share in shares]
+    by_remainder = sorted(range(len(shares)), key=lambda g: -(population.n_clients * shares[g] % 100))
+    for group in by_remainder[: population.n_clients - sum(counts)]:
         counts[group] += 1
-    groups: npt.NDArray[np.uint8] = np.empty(fleet.n_clients, np.uint8)
-    groups[permutation(key(fleet.seed, Stream.FLEET), fleet.n_clients)] = np.repeat(np.arange(len(shares)), counts)
+    groups: npt.NDArray[np.uint8] = np.empty(population.n_clients, np.uint8)
+    groups[permutation(key(population.seed, Stream.FLEET), population.n_clients)] = np.repeat(
+        np.arange(len(shares)), counts
+    )
     return groups.tobytes()
 
 
@@ -270,8 +285,8 @@ Change = Annotated[float, "chance that a client is dealt a new group at a visit 
 
 
 def _fedogd(shares: Sequence[int], r: float, change: float) -> DelayFactory:
-    refuse(outside(SHORTEST, LONGEST, r=r) + outside(0, 1, change=change))
-    return lambda fleet: Groups(fleet, shares, r=r, change=change)
+    raise_problems(range_errors(SHORTEST, LONGEST, r=r) + range_errors(0, 1, change=change))
+    return lambda population: Groups(population, shares, r=r, change=change)
 
 
 @delays.register("fedogd-l1", paper=_FEDOGD)

@@ -1,7 +1,6 @@
-"""A recorded course of events on the virtual clock: who was handed work, came back, was lost, came and went, and when.
+"""Delays and availability from the record of a federation, with which a simulator repeats it.
 
-A deployment writes its course down. With these in the place of delays and presence, a simulator makes the same calls of
-the server, in the same order, at the same times.
+The simulator then makes the same calls of the server, in the same order, at the same times.
 """
 
 from __future__ import annotations
@@ -11,45 +10,45 @@ from math import inf
 from typing import NamedTuple
 
 from ..core.errors import Damaged
-from .availability import Presence
+from .availability import Availability
 
-__all__ = ["Comings", "Visits", "Went"]
+__all__ = ["RecordedAvailability", "RecordedDelays", "VisitRecord"]
 
-_NEVER = 1e9  # seconds: of a visit that had not ended when the record did
+_NEVER = 1e9  # seconds: duration of a visit that had not ended at the end of the record
 
 
-class Went(NamedTuple):
-    """How a visit went: handed out at `start`; `end` None: it had not ended."""
+class VisitRecord(NamedTuple):
+    """A visit handed out at `start`; `end` is None if it had not ended."""
 
     start: float
     end: float | None
     lost: bool = False
 
 
-class Visits:
-    """The delay of a record: how long each visit took, and which were lost."""
+class RecordedDelays:
+    """The delay of a record: the duration of each visit, and which visits were lost."""
 
-    def __init__(self, visits: Mapping[tuple[int, int], Went]):
+    def __init__(self, visits: Mapping[tuple[int, int], VisitRecord]):
         self._visits = visits
 
     def __call__(self, client: int, visit: int, /) -> float:
-        went = self._visits.get((client, visit))
-        if went is None:
+        record = self._visits.get((client, visit))
+        if record is None:
             raise Damaged(f"here client {client} is handed its visit {visit}; in the record it never was")
-        return _NEVER if went.end is None else went.end - went.start
+        return _NEVER if record.end is None else record.end - record.start
 
     def lost(self, client: int, visit: int) -> bool:
         return self._visits[client, visit].lost
 
 
-class Comings(Presence):
-    """The presence of a record: nobody is there at first, and changes come as they were written down."""
+class RecordedAvailability(Availability):
+    """The availability of a record: no client at first, then the recorded joins and leaves."""
 
     def __init__(self, n_clients: int, changes: Sequence[tuple[float, int, bool]]):
         super().__init__({})
         self._n, self._changes = n_clients, changes
 
-    def until(self, client: int, time: float) -> float:  # noqa: ARG002 - what was lost is in the record itself
+    def until(self, client: int, time: float) -> float:  # noqa: ARG002 - the record itself says what was lost
         return inf
 
     @property

@@ -1,14 +1,14 @@
-"""A client as a Flower app: `clientapp = "tarry.deploy.client_app:app"` in a pyproject.toml; settings: its run config.
+"""Client as a Flower app: `clientapp = "tarry.deploy.client_app:app"` in a pyproject.toml; settings: its run config.
 
-What a node may be told by its SuperNode (--node-config):
+Options of a node (--node-config of its SuperNode):
 
-    partition-id=3           the client's place; else it is given the first that is free
-    name="st-mary"           who it is; else its place, or its machine
-    home="/var/lib/tarry"    folder of its key and of what its method keeps; else ~/.tarry/NAME
-    data="/srv/tarry"        where its examples are (TARRY_DATA)
-    device="cuda"            what it trains on; else cpu
+    partition-id=3           the client's index; by default the first that is free
+    name="st-mary"           the client's name; by default from its index, or its machine
+    home="/var/lib/tarry"    folder of its key and its client memory; by default ~/.tarry/NAME
+    data="/srv/tarry"        folder of its data sets (TARRY_DATA)
+    device="cuda"            the device it trains on; by default cpu
 
-A message is a process of its own, so little is imported before it is known what is asked.
+Every message is handled in a process of its own, so each handler imports only what it needs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 if TYPE_CHECKING:
-    from .client.client_store import Home
+    from .client.client_store import ClientStore
     from .client.worker import Worker
 
 __all__ = ["app"]
@@ -33,37 +33,37 @@ app = ClientApp()
 
 @app.query("hello")
 def hello(message: Message, context: Context) -> Message:
-    """Say who this is."""
-    from .client.worker import hello as said
-    from .grid import packed, words_of
+    """Answer with the client's name and key."""
+    from .client.worker import prove_identity
+    from .grid import fields_of, to_records
 
     place = context.node_config.get("partition-id")
-    told = said(
+    words = prove_identity(
         _home(context),
-        words_of(message.content),
+        fields_of(message.content),
         node=context.node_id,
         name=_name(context),
         place=None if place is None else int(place),
     )
-    return Message(packed(told, {}), reply_to=message)
+    return Message(to_records(words, {}), reply_to=message)
 
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    """A visit."""
-    from .grid import packed, words_of
+    """Train for one visit."""
+    from .grid import fields_of, to_records
 
-    words, arrays = _worker(context).train(words_of(message.content), _arrays(message))
-    return Message(packed(words, arrays), reply_to=message)
+    words, arrays = _worker(context).train(fields_of(message.content), _arrays(message))
+    return Message(to_records(words, arrays), reply_to=message)
 
 
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
-    """How the weights do on this client's own examples."""
-    from .grid import packed, words_of
+    """Evaluate the weights on this client's own examples."""
+    from .grid import fields_of, to_records
 
-    words = _worker(context).evaluate(words_of(message.content), _arrays(message))
-    return Message(packed(words, {}), reply_to=message)
+    words = _worker(context).evaluate(fields_of(message.content), _arrays(message))
+    return Message(to_records(words, {}), reply_to=message)
 
 
 def _arrays(message: Message) -> dict[str, Any]:
@@ -77,26 +77,26 @@ def _name(context: Context) -> str:
     return str(given)
 
 
-def _home(context: Context) -> Home:
-    from .client.client_store import Home
+def _home(context: Context) -> ClientStore:
+    from .client.client_store import ClientStore
 
     own = re.sub(r"[^A-Za-z0-9.-]+", "-", _name(context))
-    return Home(Path(str(context.node_config.get("home", Path.home() / ".tarry" / own))))
+    return ClientStore(Path(str(context.node_config.get("home", Path.home() / ".tarry" / own))))
 
 
 def _worker(context: Context) -> Worker:
     import torch
 
-    from ..runs.build import plan
+    from ..runs.build import build_run
     from .client.worker import Worker
     from .config import read
-    from .private_data import with_own_data
+    from .private_data import plan_with_own_data
 
     torch.set_num_threads(1)
     if "data" in context.node_config:  # where this machine's examples are
         os.environ["TARRY_DATA"] = str(context.node_config["data"])
     own = {"device": str(context.node_config["device"])} if "device" in context.node_config else {}
     setting = read({**context.run_config, **own})
-    made = with_own_data(setting) if setting.options.data == "own" else plan(setting.spec)
+    made = plan_with_own_data(setting) if setting.options.data == "own" else build_run(setting.spec)
     sleeps = made.delay if setting.sleeps else None
     return Worker(made.bound(), made.method.local, made.work, setting.spec.seed, _home(context), sleeps)

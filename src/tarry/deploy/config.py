@@ -1,11 +1,11 @@
-"""A federation's settings out of a Flower app's run config: those of a run, and those of a deployment.
+"""DeployConfig: the settings of a federation from a Flower app's run config, of the run and of the deployment.
 
     [tool.flwr.app.config]                      method = "orthofl:beta=0.4"
     method.name = "orthofl"                     task = "digits"
     method.beta = 0.4                           updates = 200
 
-Settings of a run are those of `tarry run` (lr, epochs, batch, time, updates, eval-every ...); `delay` makes clients of
-ours sleep, to try slow ones out.
+Settings of a run are those of `tarry run` (lr, epochs, batch, time, updates, eval-every ...); `delay` makes tarry's
+clients sleep, to try slow clients.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from ..config.spec import settings as run_settings
 from ..core.errors import BadInput, near
 from ..core.registry import Param
 
-__all__ = ["Options", "Setting", "read"]
+__all__ = ["DeployConfig", "Options", "read"]
 
 _EVAL_EVERY, _CHECKPOINT_EVERY = 15.0, 30.0
 
 
 @dataclass(frozen=True)
 class Options:
-    """What only a deployment has."""
+    """The options that only a deployment has."""
 
     out: Annotated[str, "folder of the server's record; a federation that is there is taken up again"] = (
         "tarry-federation"
@@ -48,8 +48,8 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Setting:
-    """A spec and options; `sleeps`: whether clients sleep by the spec's delay; `given`: what was said."""
+class DeployConfig:
+    """A spec and options; `sleeps`: whether clients sleep by the spec's delay; `given`: the settings as given."""
 
     spec: Spec
     options: Options
@@ -57,8 +57,8 @@ class Setting:
     given: dict[str, Any]
 
 
-def read(config: Mapping[str, Any]) -> Setting:
-    """From a run config, flat as Flower hands it over or in tables; all problems in one error."""
+def read(config: Mapping[str, Any]) -> DeployConfig:
+    """Parse a run config, flat as Flower passes it or in tables; one error names all problems."""
     hints = get_type_hints(Options, include_extras=True)
     kinds = {f.name: Param(f.name, get_args(hints[f.name])[0], f.default, "") for f in fields(Options)}
     given, chosen, strange, problems = dict[str, Any](), dict[str, Any](), list[str](), list[str]()
@@ -80,12 +80,12 @@ def read(config: Mapping[str, Any]) -> Setting:
     problems += list(_contradictions(options))
     if problems:
         raise BadInput(problems)
-    return Setting(_spec(given), options, "delay" in given, {**given, **chosen})
+    return DeployConfig(_spec(given), options, "delay" in given, {**given, **chosen})
 
 
 def _spec(given: Mapping[str, Any]) -> Spec:
     filled = {"delay": "constant", "eval_every": _EVAL_EVERY, "checkpoint_every": _CHECKPOINT_EVERY, **given}
-    return Spec.of({k: _found(v) if k in REGISTRIES else v for k, v in filled.items()})
+    return Spec.of({k: _located(v) if k in REGISTRIES else v for k, v in filled.items()})
 
 
 def _contradictions(o: Options) -> list[str]:
@@ -99,7 +99,7 @@ def _contradictions(o: Options) -> list[str]:
 
 
 def _nested(config: Mapping[str, Any]) -> dict[str, Any]:
-    """`method.name`, `method.beta` → a table; `method` and `method.beta` together do as well."""
+    """Turn `method.name` and `method.beta`, or `method` and `method.beta`, into one table."""
     out: dict[str, Any] = {}
     for key in sorted(config, key=len):
         group, dot, name = key.partition(".")
@@ -112,8 +112,8 @@ def _nested(config: Mapping[str, Any]) -> dict[str, Any]:
     return out
 
 
-def _found(choice: Any) -> Any:
-    """A file of the app's own, wherever Flower has put the app."""
+def _located(choice: Any) -> Any:
+    """Return the choice with the path of a file of the Flower app, which is installed elsewhere."""
     name = choice.get("name") if isinstance(choice, Mapping) else choice
     file, colon, factory = str(name).rpartition(".py:")
     if not colon or Path(file).is_absolute() or (Path.cwd() / f"{file}.py").is_file():

@@ -1,9 +1,9 @@
-"""Client apps out of a warm process: instead of a fresh Python for every message, a fork of one that has torch loaded.
+"""Fork server for client apps: every message gets a fork of a process that has torch loaded, not a new Python.
 
     python -m tarry.deploy.fork_server --runtime-api-address 127.0.0.1:9094 [--runtime-api-address ...]
 
-It stands in the place of `flower-superexec` for SuperNodes that run with --isolation process, and asks them for tasks
-over the same interface. Every message still has a process of its own, which ends with it.
+It replaces `flower-superexec` for SuperNodes that run with --isolation process, and polls them for tasks over the same
+interface. Every message has a process of its own, which ends with it.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import sys
 import time
 from typing import Any
 
-from .polling import hasten
+from .polling import shorten_polling
 
 __all__ = ["main"]
 
-_POLL = 0.05  # seconds between questions, to one node after the other: many nodes are not asked more in all
+_POLL = 0.05  # seconds between polls of one node after the other; the rate does not grow with the number of nodes
 
 
 def main(given: list[str] | None = None) -> None:
-    """Serve tasks until the parent is gone, or somebody ends it."""
+    """Serve tasks until the process is ended."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runtime-api-address", action="append", required=True, dest="addresses")
     parser.add_argument("--root-certificates")
@@ -34,7 +34,7 @@ def main(given: list[str] | None = None) -> None:
         for address, link in links.items():
             token = _token(link)
             if token is not None:
-                running.add(_forked(address, token, args.root_certificates))
+                running.add(_fork_client_app(address, token, args.root_certificates))
             for pid in list(running):
                 if os.waitpid(pid, os.WNOHANG)[0]:
                     running.discard(pid)
@@ -42,20 +42,20 @@ def main(given: list[str] | None = None) -> None:
 
 
 def _load() -> None:
-    """What every message needs, once; no threads, which a fork would lose."""
+    """Import what every message needs; start no threads, which a fork would lose."""
     import flwr.supernode.runtime.run_clientapp
     import torch
 
     import tarry.deploy.client_app
     import tarry.deploy.private_data
     from tarry.deploy.config import read
-    from tarry.runs.build import plan
+    from tarry.runs.build import build_run
 
     assert flwr.supernode.runtime.run_clientapp
     assert tarry.deploy.client_app
     torch.set_num_threads(1)
-    hasten()
-    plan(read({"task": "digits"}).spec)  # what is looked up once is looked up now
+    shorten_polling()
+    build_run(read({"task": "digits"}).spec)  # fill the caches of registries and imports
 
 
 def _certificates(path: str | None) -> bytes | None:
@@ -71,7 +71,7 @@ def _link(address: str, root: str | None) -> Any:
     from flwr.supercore.runtime import RuntimeHttpClient
 
     once = make_simple_http_retry_invoker()
-    once.max_tries = 1  # one node that is down must not keep the others waiting
+    once.max_tries = 1  # a node that is down must not delay the others
     return RuntimeHttpClient.from_server_address(
         server_address=address,
         insecure=root is None,
@@ -82,19 +82,19 @@ def _link(address: str, root: str | None) -> Any:
 
 
 def _token(link: Any) -> str | None:
-    """The next task's, if there is one."""
+    """The token of the next task; None if there is none."""
     import httpx
     from flwr.proto.runtime_pb2 import AcquireTaskRequest
     from flwr.supercore.constant import TaskType
 
     try:
-        told = link.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP]))
+        task = link.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP]))
     except httpx.HTTPError:
         return None
-    return str(told.token) if told.HasField("task") and told.token else None
+    return str(task.token) if task.HasField("task") and task.token else None
 
 
-def _forked(address: str, token: str, root: str | None) -> int:
+def _fork_client_app(address: str, token: str, root: str | None) -> int:
     parent = os.getpid()
     pid = os.fork()
     if pid:
@@ -117,7 +117,7 @@ def _forked(address: str, token: str, root: str | None) -> int:
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(code)  # never back into the parent's loop
+        os._exit(code)  # the child never returns into the parent's loop
 
 
 if __name__ == "__main__":

@@ -1,20 +1,21 @@
-"""Flower's grid as the driver sees it, and Flower's messages as words and arrays: all that knows Flower's records.
+"""Flower's grid as the driver sees it. Only this module knows Flower's records.
 
-Pinned to the version of the extra `flower`: its wire protocol is what is tested.
+It is pinned to the version of the extra `flower`, whose wire protocol the tests cover.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from .wire import Array, Blob, Letter, Over, Return, Unreachable, Word
+from .wire import Array, EncodedArray, FieldValue, Reply, Request, RunEnded, Unreachable
 
 if TYPE_CHECKING:
     from flwr.app import Message, RecordDict
     from flwr.serverapp import Grid
 
-__all__ = ["FlowerGrid", "arrays_of", "packed", "words_of"]
+__all__ = ["FlowerGrid", "arrays_of", "fields_of", "to_records"]
 
 #: what Flower's error codes mean for a ticket
 _ERRORS = {
@@ -29,80 +30,81 @@ _ERRORS = {
 }
 
 
-def packed(words: Mapping[str, Word], arrays: Mapping[str, Array]) -> RecordDict:
-    """Words and arrays as Flower's records: `config` and `arrays`."""
+def to_records(fields: Mapping[str, FieldValue], arrays: Mapping[str, Array]) -> RecordDict:
+    """Return fields and arrays as Flower's records `config` and `arrays`."""
     from flwr.app import Array as FlowerArray
     from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
-    content: dict[str, Any] = {"config": ConfigRecord(dict(words))}
+    content: dict[str, Any] = {"config": ConfigRecord(dict(fields))}
     if arrays:
         content["arrays"] = ArrayRecord({name: FlowerArray(a) for name, a in arrays.items()})
     return RecordDict(content)
 
 
-def words_of(content: RecordDict) -> dict[str, Any]:
-    """What any of the records of words and numbers say."""
+def fields_of(content: RecordDict) -> dict[str, Any]:
+    """Return the entries of all config and metric records."""
     records: list[Any] = [*content.config_records.values(), *content.metric_records.values()]
     return {k: v for record in records for k, v in record.items()}
 
 
-def arrays_of(content: RecordDict) -> dict[str, Blob]:
-    """The arrays of all records, unopened."""
+def arrays_of(content: RecordDict) -> dict[str, EncodedArray]:
+    """Return the arrays of all array records, not decoded."""
     records: Any = content.array_records.values()
-    found = [(k, a) for record in records for k, a in record.items()]
-    return {k: Blob(str(a.dtype), tuple(a.shape), str(a.stype), a.data) for k, a in found}
+    entries = [(k, a) for record in records for k, a in record.items()]
+    return {k: EncodedArray(str(a.dtype), tuple(a.shape), str(a.stype), a.data) for k, a in entries}
 
 
 class FlowerGrid:
-    """Messages by Flower."""
+    """A grid over Flower's messages."""
 
     def __init__(self, grid: Grid, run: str):
         self._grid, self.run = grid, run
 
     def nodes(self) -> dict[int, str]:
-        with _told():
+        with _flower_errors():
             if not hasattr(self._grid, "get_nodes"):
                 return dict.fromkeys(self._grid.get_node_ids(), "")
             return {n.node_id: n.last_activated_at for n in self._grid.get_nodes()}
 
-    def push(self, letters: Sequence[Letter]) -> list[str | None]:
+    def push(self, requests: Sequence[Request]) -> list[str | None]:
         from flwr.app import Message
 
-        made = [Message(packed(x.words, x.arrays), dst_node_id=x.node, message_type=x.kind, ttl=x.ttl) for x in letters]
-        with _told():
-            ids = list(self._grid.push_messages(made))
-        return [i or None for i in ids] if ids else [None] * len(letters)
+        messages = [
+            Message(to_records(r.fields, r.arrays), dst_node_id=r.node, message_type=r.kind, ttl=r.ttl)
+            for r in requests
+        ]
+        with _flower_errors():
+            ids = list(self._grid.push_messages(messages))
+        return [i or None for i in ids] if ids else [None] * len(requests)
 
-    def pull(self, ids: Iterable[str]) -> list[Return]:
-        with _told():
-            return [_returned(m) for m in self._grid.pull_messages(list(ids))]
+    def pull(self, ids: Iterable[str]) -> list[Reply]:
+        with _flower_errors():
+            return [_to_reply(m) for m in self._grid.pull_messages(list(ids))]
 
 
-def _returned(message: Message) -> Return:
+def _to_reply(message: Message) -> Reply:
     about = message.metadata
     if message.has_error():
         error = message.error
         why = _ERRORS.get(error.code, f"error {error.code}")
-        return Return(about.reply_to_message_id, about.src_node_id, {}, {}, error=why)
+        return Reply(about.reply_to_message_id, about.src_node_id, {}, {}, error=why)
     if not message.has_content():
-        return Return(about.reply_to_message_id, about.src_node_id, {}, {}, error="an answer without content")
+        return Reply(about.reply_to_message_id, about.src_node_id, {}, {}, error="an answer without content")
     content = message.content
-    return Return(about.reply_to_message_id, about.src_node_id, words_of(content), arrays_of(content))
+    return Reply(about.reply_to_message_id, about.src_node_id, fields_of(content), arrays_of(content))
 
 
-class _told:
-    """What Flower raises, in the driver's words."""
+@contextmanager
+def _flower_errors() -> Iterator[None]:
+    """Raise the driver's errors in place of Flower's."""
+    import httpx
+    from flwr.supercore.run import RunNotRunningException
 
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        import httpx
-        from flwr.supercore.run import RunNotRunningException
-
-        if isinstance(error, RunNotRunningException):
-            raise Over("Flower has ended the run") from error
-        if isinstance(error, httpx.HTTPError | ConnectionError):
-            raise Unreachable(str(error) or type(error).__name__) from error
-        if isinstance(error, ValueError | KeyError | TypeError):  # one node's nonsense must not end it for all
-            raise Unreachable(f"a message cannot be read: {error}") from error
+    try:
+        yield
+    except RunNotRunningException as e:
+        raise RunEnded("Flower has ended the run") from e
+    except (httpx.HTTPError, ConnectionError) as e:
+        raise Unreachable(str(e) or type(e).__name__) from e
+    except (ValueError, KeyError, TypeError) as e:  # a malformed message of one node must not end the run for all
+        raise Unreachable(f"a message cannot be read: {e}") from e

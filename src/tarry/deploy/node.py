@@ -18,18 +18,18 @@ def main() -> None:
     """As `flower-supernode`."""
     from flwr.supernode.cli import flower_supernode
 
-    _hasten()
+    _shorten_polling()
     flower_supernode()
 
 
-def _hasten() -> None:
-    """polling.py by its place: importing it by name would import torch."""
+def _shorten_polling() -> None:
+    """Load polling.py by its path: importing it by name would import torch."""
     spec = importlib.util.spec_from_file_location("tarry_polling", Path(__file__).with_name("polling.py"))
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    module.hasten()
+    module.shorten_polling()
 
 
 if __name__ == "__main__":

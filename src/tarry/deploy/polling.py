@@ -1,11 +1,12 @@
-"""Flower's waits, shortened: they are most of what an update costs beside training.
+"""Shorter polling intervals of Flower: they take most of an update's time beside training.
 
-    a SuperNode that has nothing to do sleeps 3 s                        0.3 s after its last work, then longer, to 3 s
-    a SuperNode looks every 0.5 s whether its app has answered           0.1 s
-    whoever finds a message whose content is still on its way waits 1 s  0.05 s, then twice as long, to 1 s
+                                                              Flower       here
+    an idle SuperNode polls for work every                    3 s          0.3 s after its last work, rising to 3 s
+    a SuperNode polls its app for the reply every             0.5 s        0.1 s
+    a process polls for the content of a message every        1 s          0.05 s, then twice as long, to 1 s
 
-These are numbers inside Flower that no option reaches. They are changed in processes of ours alone, and with the very
-version that is tested; with any other, Flower is as it is.
+These are constants inside Flower that no option reaches. They are changed only in processes that tarry starts, and only
+with the version of Flower that is tested; any other version stays as it is.
 """
 
 from __future__ import annotations
@@ -13,15 +14,15 @@ from __future__ import annotations
 import time
 from importlib.metadata import version
 
-__all__ = ["hasten"]
+__all__ = ["shorten_polling"]
 
 _TESTED = "1.41.0"
 _IDLE, _LONGER, _WAITING = 0.3, 1.4, 0.1
 _FIRST, _LONGEST = 0.05, 1.0
 
 
-def hasten() -> bool:
-    """In this process, from now on; whether it was."""
+def shorten_polling() -> bool:
+    """Shorten the intervals in this process; return False with an untested version of Flower."""
     if version("flwr") != _TESTED:
         return False
     from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_from_tree, pull_objects
@@ -35,13 +36,13 @@ def hasten() -> bool:
 
 
 class _Clock:
-    """The sleeps of a SuperNode's loop: long ones when it has nothing to do, short ones while its app is at work.
+    """The sleeps of a SuperNode's loop: short while its app works, longer the longer it is idle.
 
-    The next ticket mostly comes right after an answer. Where none does, many nodes must not wear the link out.
+    The next ticket mostly comes right after a reply. When none comes, many nodes must not overload the link.
     """
 
     def __init__(self) -> None:
-        self._idle = 0  # looks in vain since the last work
+        self._idle = 0  # polls without work since the last work
 
     def sleep(self, seconds: float) -> None:
         if seconds <= 1:

@@ -1,7 +1,7 @@
-"""Federations whose clients hold examples of their own: the server has a test set at most, a node its data.
+"""Federations whose clients hold examples of their own: the server has at most a test set, each node its data.
 
-The task's factory is called on each machine; what it finds there, undivided, is that client's data. On the server it
-gives the model, the loss and the test set.
+The task's factory is called on each machine. On a node all examples that it finds are that client's data; on the
+server it gives the model, the loss and the test set.
 """
 
 from __future__ import annotations
@@ -12,18 +12,17 @@ from typing import TYPE_CHECKING
 
 from ..config.components import Choice
 from ..core.errors import BadInput
-from ..core.task import Examples
-from ..runs.build import Plan, plan
-from ..tasks import tasks
+from ..core.task import Examples, Task
+from ..runs.build import BuiltRun, build_run
 
 if TYPE_CHECKING:
-    from .config import Setting
+    from .config import DeployConfig
 
-__all__ = ["shaped", "with_own_data"]
+__all__ = ["plan_with_own_data", "plan_without_data"]
 
 
-class _Mine(Sequence[Examples]):
-    """The same examples whatever place the client has."""
+class _SameForAll(Sequence[Examples]):
+    """The same examples at every index."""
 
     def __init__(self, examples: Examples, n: int):
         self._examples, self._n = examples, n
@@ -37,12 +36,12 @@ class _Mine(Sequence[Examples]):
         return self._examples
 
 
-def shaped(setting: Setting) -> Plan:
-    """The plan of a server that has nobody's examples: those that its task finds here give shapes, nothing else."""
+def plan_without_data(setting: DeployConfig) -> BuiltRun:
+    """Build the run of a server without client data; the examples that its task finds only give shapes."""
     s = setting.spec
     if s.clients is None:
         raise BadInput("clients: say how many there are at most; the server does not hold their examples")
-    task = tasks.build(s.task.name, s.task.params) if isinstance(s.task, Choice) else s.task
+    task: Task = s.task.build("task") if isinstance(s.task, Choice) else s.task
     if task.train is None and not task.clients:
         if task.test is None:
             raise BadInput(f"task = {task.name}: on the server it needs a test set, or examples to see shapes by")
@@ -50,12 +49,12 @@ def shaped(setting: Setting) -> Plan:
     alone = None if task.train is None else 1
     if task.train is None:
         task = replace(task, clients=task.clients[:1])
-    made = plan(replace(s, task=task, clients=alone, partition=Choice("iid"), concurrency=None))
-    return replace(made, spec=s)
+    built = build_run(replace(s, task=task, clients=alone, partition=Choice("iid"), concurrency=None))
+    return replace(built, spec=s)
 
 
-def with_own_data(setting: Setting) -> Plan:
-    """The plan of a client: all that its task finds on this machine is its own."""
-    made = shaped(setting)
+def plan_with_own_data(setting: DeployConfig) -> BuiltRun:
+    """Build the run of a client: all examples that its task finds on this machine are its own."""
+    built = plan_without_data(setting)
     n = setting.spec.clients or 1
-    return replace(made, task=replace(made.task, clients=_Mine(made.task.clients[0], n)))
+    return replace(built, task=replace(built.task, clients=_SameForAll(built.task.clients[0], n)))

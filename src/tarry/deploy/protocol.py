@@ -1,14 +1,15 @@
-"""How a ticket is put into a letter, and an answer read: for clients of ours, and for any Flower app.
+"""Protocols between server and clients: how a ticket becomes a request, and how a reply becomes a result.
 
-Own     the flat vector and what the method sends along; back come a delta, extras and the ticket's token
-Plain   the model's tensors by name; back come the same tensors and `num-examples`, as any Flower app answers
+TarryProtocol       the flat vector and the method's payload; the reply has a delta, extras and the ticket's token
+FlowerAppProtocol   the model's tensors by name; the reply has the same tensors and `num-examples`, as any Flower app's
 """
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Callable, Mapping
 from math import isfinite, nan
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,44 +18,55 @@ from ..core.errors import BadInput
 from ..core.layout import Layout
 from ..core.local_rule import LocalRule
 from ..core.method import Method
-from ..core.tickets import Ticket, Trained
-from .server.open_tickets import Held
-from .wire import Array, Form, Letter, Refused, Return, Word, opened, said
+from ..core.tickets import LocalResult, Ticket
+from .server.open_tickets import OpenTicket
+from .wire import (
+    Array,
+    ArraySchema,
+    FieldValue,
+    Rejected,
+    Reply,
+    Request,
+    decode_arrays,
+    parse_fields,
+)
 
-__all__ = ["Answer", "Own", "Plain", "Speech", "check_plain"]
+__all__ = ["ClientReply", "FlowerAppProtocol", "Protocol", "TarryProtocol", "check_flower_app"]
 
-_MOST_EXAMPLES = 10**12
+_MAX_COUNT = 10**12  # examples or steps that a client may report
 _PARTS = ("correct", "aggregate", "step", "reply", "dispatch")
 EXTRA, PAYLOAD = "extra.", "payload."
 
 
-class Answer(NamedTuple):
-    """What a client came back with; `took`: the seconds it says it worked, for the record alone."""
+class ClientReply(NamedTuple):
+    """A decoded reply to a ticket."""
 
-    trained: Trained
-    keeps: bool = False  # it remembers something of this visit
-    took: float | None = None
-    forgot: bool = False  # what it should have remembered was gone
-
-
-class Speech(Protocol):
-    """How to talk to clients."""
-
-    greets: bool  # whether clients can say who they are
-    tokens: bool  # whether they hand tokens back
-
-    def order(self, ticket: Ticket, held: Held, *, node: int, kept: int, ttl: float) -> Letter: ...
-
-    def question(self, weights: torch.Tensor, *, node: int, client: int, ttl: float) -> Letter: ...
-
-    def answer(self, back: Return, ticket: Ticket) -> Answer:
-        """Raise Refused where it is not what may come back. Numbers that are not finite are told, not refused."""
+    result: LocalResult
+    keeps_memory: bool = False  # the client keeps a memory of this visit
+    took: float | None = None  # seconds that the client reports; only recorded
+    memory_lost: bool = False  # the client no longer had the memory it was to use
 
 
-class Own:
-    """To clients of ours. `knows`: a client's examples and steps a visit, where the server knows them."""
+class Protocol(typing.Protocol):
+    """How the server talks to clients."""
 
-    greets = tokens = True
+    has_identities: bool  # clients can prove an identity
+    has_tokens: bool  # clients return their ticket's token
+
+    def encode_ticket(
+        self, ticket: Ticket, open_ticket: OpenTicket, *, node: int, memory_visit: int, ttl: float
+    ) -> Request: ...
+
+    def encode_eval(self, weights: torch.Tensor, *, node: int, client: int, ttl: float) -> Request: ...
+
+    def decode_reply(self, reply: Reply, ticket: Ticket) -> ClientReply:
+        """Return the result; raise Rejected if the reply is malformed. Numbers that are not finite are a result."""
+
+
+class TarryProtocol:
+    """For tarry's own client app. `expected_work`: a client's examples and steps a visit, if the server knows them."""
+
+    has_identities = has_tokens = True
 
     def __init__(
         self,
@@ -63,88 +75,102 @@ class Own:
         *,
         dtype: torch.dtype,
         federation: str,
-        knows: Callable[[int], tuple[int, int]] | None = None,
+        expected_work: Callable[[int], tuple[int, int]] | None = None,
     ):
-        numbers = np.dtype(str(dtype).removeprefix("torch."))
         extras = frozenset(EXTRA + name for name in rule.gives)
-        self._form = Form({"delta": (layout.size,)}, numbers, extras, layout.size)
-        self._federation, self._knows = federation, knows
+        self._schema = ArraySchema({"delta": (layout.size,)}, _numpy_dtype(dtype), extras, layout.size)
+        self._federation, self._expected_work = federation, expected_work
 
-    def order(self, ticket: Ticket, held: Held, *, node: int, kept: int, ttl: float) -> Letter:
-        words: dict[str, Word] = {
+    def encode_ticket(
+        self, ticket: Ticket, open_ticket: OpenTicket, *, node: int, memory_visit: int, ttl: float
+    ) -> Request:
+        fields: dict[str, FieldValue] = {
             "federation": self._federation,
             "number": ticket.number,
-            "token": held.token,
+            "token": open_ticket.token,
             "client": ticket.client,
             "visit": ticket.visit,
             "version": ticket.version,
-            "kept": kept,
+            "kept": memory_visit,
         }
         payload = {PAYLOAD + k: v.detach().cpu().numpy() for k, v in ticket.payload.items()}
-        return Letter(node, "train", words, {"weights": ticket.sent.detach().cpu().numpy(), **payload}, ttl)
+        return Request(node, "train", fields, {"weights": ticket.sent.detach().cpu().numpy(), **payload}, ttl)
 
-    def question(self, weights: torch.Tensor, *, node: int, client: int, ttl: float) -> Letter:
-        words: dict[str, Word] = {"federation": self._federation, "client": client}
-        return Letter(node, "evaluate", words, {"weights": weights.detach().cpu().numpy()}, ttl)
+    def encode_eval(self, weights: torch.Tensor, *, node: int, client: int, ttl: float) -> Request:
+        fields: dict[str, FieldValue] = {"federation": self._federation, "client": client}
+        return Request(node, "evaluate", fields, {"weights": weights.detach().cpu().numpy()}, ttl)
 
-    def answer(self, back: Return, ticket: Ticket) -> Answer:
-        w = said(back.words, num_examples=int, num_steps=int, loss=float, took=float, keeps=bool, forgot=bool)
-        if self._knows is not None and (w["num_examples"], w["num_steps"]) != self._knows(ticket.client):
-            raise Refused(f"client {ticket.client} tells of {w['num_examples']} examples, {w['num_steps']} steps")
-        found = opened(back.arrays, self._form)
-        delta = torch.from_numpy(found.pop("delta"))
-        extras = {name.removeprefix(EXTRA): torch.from_numpy(np.array(a)) for name, a in found.items()}
-        trained = _trained(delta, w["num_examples"], w["num_steps"], w["loss"], extras)
-        return Answer(trained, w["keeps"], w["took"], w["forgot"])
+    def decode_reply(self, reply: Reply, ticket: Ticket) -> ClientReply:
+        f = parse_fields(reply.fields, num_examples=int, num_steps=int, loss=float, took=float, keeps=bool, forgot=bool)
+        work = (f["num_examples"], f["num_steps"])
+        if self._expected_work is not None and work != self._expected_work(ticket.client):
+            raise Rejected(f"client {ticket.client} tells of {work[0]} examples, {work[1]} steps")
+        arrays = decode_arrays(reply.arrays, self._schema)
+        delta = torch.from_numpy(arrays.pop("delta"))
+        extras = {name.removeprefix(EXTRA): torch.from_numpy(np.array(a)) for name, a in arrays.items()}
+        return ClientReply(_result(delta, *work, f["loss"], extras), f["keeps"], f["took"], f["forgot"])
 
 
-class Plain:
-    """To any Flower app: `rest` are tensors of its model that are not trained, sent along as they were built."""
+class FlowerAppProtocol:
+    """For any Flower app. `untrained`: tensors of its model that are not trained, sent along as they were built."""
 
-    greets = tokens = False
+    has_identities = has_tokens = False
 
-    def __init__(self, layout: Layout, names: list[str], rest: Mapping[str, Array], *, dtype: torch.dtype, lr: float):
-        numbers = np.dtype(str(dtype).removeprefix("torch."))
-        unread = {k: v.nbytes for k, v in rest.items()}
-        self._form = Form({b.name: b.shape for b in layout.blocks}, numbers, ignored=unread)
-        self._layout, self._names, self._rest, self._lr = layout, names, rest, lr
+    def __init__(
+        self, layout: Layout, names: list[str], untrained: Mapping[str, Array], *, dtype: torch.dtype, lr: float
+    ):
+        ignored = {k: v.nbytes for k, v in untrained.items()}
+        self._schema = ArraySchema({b.name: b.shape for b in layout.blocks}, _numpy_dtype(dtype), ignored=ignored)
+        self._layout, self._names, self._untrained, self._lr = layout, names, untrained, lr
 
     def _arrays(self, weights: torch.Tensor) -> dict[str, Array]:
         views = {k: v.numpy() for k, v in self._layout.views(weights.detach().cpu()).items()}
-        return {name: views.get(name, self._rest.get(name)) for name in self._names}  # type: ignore[misc]
+        return {name: views.get(name, self._untrained.get(name)) for name in self._names}  # type: ignore[misc]
 
-    def order(self, ticket: Ticket, held: Held, *, node: int, kept: int, ttl: float) -> Letter:  # noqa: ARG002
-        words: dict[str, Word] = {"server-round": ticket.version + 1, "lr": self._lr}
-        return Letter(node, "train", words, self._arrays(ticket.sent), ttl)
+    def encode_ticket(
+        self,
+        ticket: Ticket,
+        open_ticket: OpenTicket,  # noqa: ARG002
+        *,
+        node: int,
+        memory_visit: int,  # noqa: ARG002
+        ttl: float,
+    ) -> Request:
+        fields: dict[str, FieldValue] = {"server-round": ticket.version + 1, "lr": self._lr}
+        return Request(node, "train", fields, self._arrays(ticket.sent), ttl)
 
-    def question(self, weights: torch.Tensor, *, node: int, client: int, ttl: float) -> Letter:  # noqa: ARG002
-        return Letter(node, "evaluate", {}, self._arrays(weights), ttl)
+    def encode_eval(self, weights: torch.Tensor, *, node: int, client: int, ttl: float) -> Request:  # noqa: ARG002
+        return Request(node, "evaluate", {}, self._arrays(weights), ttl)
 
-    def answer(self, back: Return, ticket: Ticket) -> Answer:
-        n = said(back.words, num_examples=int)["num_examples"]
-        found = opened(back.arrays, self._form)
+    def decode_reply(self, reply: Reply, ticket: Ticket) -> ClientReply:
+        n = parse_fields(reply.fields, num_examples=int)["num_examples"]
+        arrays = decode_arrays(reply.arrays, self._schema)
         local = torch.cat(
-            [torch.from_numpy(np.ascontiguousarray(found[b.name])).reshape(-1) for b in self._layout.blocks]
+            [torch.from_numpy(np.ascontiguousarray(arrays[b.name])).reshape(-1) for b in self._layout.blocks]
         )
-        losses = [v for k in ("train_loss", "train-loss", "loss") if isinstance(v := back.words.get(k), float)]
-        made = _trained(local - ticket.sent.cpu(), n, 1, 0.0, {})
-        return Answer(made._replace(loss=losses[0] if losses else nan))
+        losses = [v for k in ("train_loss", "train-loss", "loss") if isinstance(v := reply.fields.get(k), float)]
+        result = _result(local - ticket.sent.cpu(), n, 1, 0.0, {})
+        return ClientReply(result._replace(loss=losses[0] if losses else nan))
 
 
-def _trained(delta: torch.Tensor, n: int, steps: int, loss: float, extras: dict[str, Any]) -> Trained:
-    if not (1 <= n <= _MOST_EXAMPLES and 1 <= steps <= _MOST_EXAMPLES):
-        raise Refused(f"{n} examples, {steps} steps")
+def _numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
+    return np.dtype(str(dtype).removeprefix("torch."))
+
+
+def _result(delta: torch.Tensor, n: int, steps: int, loss: float, extras: dict[str, Any]) -> LocalResult:
+    if not (1 <= n <= _MAX_COUNT and 1 <= steps <= _MAX_COUNT):
+        raise Rejected(f"{n} examples, {steps} steps: must be 1 to {_MAX_COUNT:,}")
     finite = isfinite(loss) and all(isfinite(t.sum().item()) for t in (delta, *extras.values()))
-    return Trained(delta, n, steps, loss, finite, extras)
+    return LocalResult(delta, n, steps, loss, finite, extras)
 
 
-def check_plain(method: Method, label: str) -> None:
-    """Raise BadInput where a method needs more of its clients than weights and a number of examples."""
+def check_flower_app(method: Method, label: str) -> None:
+    """Raise BadInput if the method needs more of its clients than weights and a number of examples."""
     problems, rule = [], method.local
     if type(rule) is not LocalRule:
         problems.append(f"its clients train by a rule of their own ({type(rule).__name__})")
-    reads = frozenset[str]().union(*(getattr(method, p).reads for p in _PARTS))
-    demands = frozenset[str]().union(*(getattr(method, p).demands for p in _PARTS))
+    reads = frozenset[str]().union(*(getattr(method, p).required_extras for p in _PARTS))
+    demands = frozenset[str]().union(*(getattr(method, p).must_be_used for p in _PARTS))
     for what, names in (("send back", reads | rule.gives), ("use", demands | rule.needs)):
         if names:
             problems.append(f"its clients must {what} {', '.join(sorted(names))}")

@@ -1,7 +1,7 @@
 """The server as a Flower app (`serverapp = "tarry.deploy.server_app:app"` in a pyproject.toml).
 
-A federation that the folder holds is taken up again; SIGTERM, Ctrl-C and a file `stop` in the folder end it when what
-is under way is in.
+A federation that the folder holds is resumed. SIGTERM, Ctrl-C and a file `stop` in the folder end it when the visits
+under way have ended.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from flwr.app import Context
     from flwr.serverapp import Grid
 
-    from ..runs.build import Plan
-    from .config import Setting
-    from .protocol import Speech
+    from ..runs.build import BuiltRun
+    from .config import DeployConfig
+    from .protocol import Protocol
     from .server.driver import Driver
 
 __all__ = ["app", "serve"]
@@ -40,9 +40,9 @@ def main(grid: Grid, context: Context) -> None:
     from ..core.errors import TarryError
     from .config import read
     from .grid import FlowerGrid
-    from .polling import hasten
+    from .polling import shorten_polling
 
-    hasten()
+    shorten_polling()
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s tarry %(message)s")
     try:
         serve(FlowerGrid(grid, str(context.run_id)), read(context.run_config))
@@ -52,8 +52,8 @@ def main(grid: Grid, context: Context) -> None:
         raise
 
 
-def serve(grid: Any, setting: Setting) -> str:
-    """Set a driver up in the folder of the settings and run it; says how it ended."""
+def serve(grid: Any, setting: DeployConfig) -> str:
+    """Run a driver in the folder that the settings name; return why it ended."""
     import torch
 
     from ..core.errors import BadInput
@@ -65,77 +65,77 @@ def serve(grid: Any, setting: Setting) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     if (folder / "result.json").is_file():
         raise BadInput(f"out = {folder}: the federation in this folder is over; name another one")
-    plan = _plan(setting)
+    built = _build(setting)
     spec = folder / "spec.toml"
-    if spec.is_file() and spec.read_text() != plan.spec.to_toml():
+    if spec.is_file() and spec.read_text() != built.spec.to_toml():
         raise BadInput(f"out = {folder}: it holds a federation with other settings; name another folder")
-    write_atomic(spec, plan.spec.to_toml().encode())
+    write_atomic(spec, built.spec.to_toml().encode())
     (folder / "stop").unlink(missing_ok=True)
-    driver = _driver(grid, setting, plan, folder)
+    driver = _driver(grid, setting, built, folder)
     write_atomic(
         folder / "server.json", json.dumps({"pid": os.getpid(), "began": began(os.getpid()), "run": grid.run}).encode()
     )
     try:
-        return _driven(driver, plan, folder)
+        return _run_driver(driver, built, folder)
     finally:
         driver.close()
 
 
-def _driven(driver: Driver, plan: Plan, folder: Path) -> str:
+def _run_driver(driver: Driver, built: BuiltRun, folder: Path) -> str:
     from ..record.result import PROGRESS, write_atomic
     from .server.result import so_far, write
 
-    asked = _asked_to_stop(folder / "stop")
+    should_stop = _stop_condition(folder / "stop")
     shown = [-1, 0.0]
 
-    def told(d: Driver) -> None:
-        d.health.write(folder / "status.json", status(d))
-        if d.course.updates != shown[0] and (time.time() - shown[1] > 5 or d.ended):
-            shown[:] = [d.course.updates, time.time()]
-            write_atomic(folder / PROGRESS, so_far(d, plan).to_json().encode())
-            score = d.course.curve[-1][2] if d.course.curve else None
+    def on_progress(d: Driver) -> None:
+        d.stats.write(folder / "status.json", status(d))
+        if d.engine.updates != shown[0] and (time.time() - shown[1] > 5 or d.ended):
+            shown[:] = [d.engine.updates, time.time()]
+            write_atomic(folder / PROGRESS, so_far(d, built).to_json().encode())
+            score = d.engine.curve[-1][2] if d.engine.curve else None
             accuracy = "" if score is None else f", accuracy {score:.3f}"
-            log.info("%.0f s: %d updates, %d out%s", d.now(), d.course.updates, len(d.book), accuracy)
+            log.info("%.0f s: %d updates, %d out%s", d.now(), d.engine.updates, len(d.open_tickets), accuracy)
 
-    why = driver.run(asked, told=told)
-    log.info("ended: %s after %d updates", why, driver.course.updates)
+    why = driver.run(should_stop, on_progress=on_progress)
+    log.info("ended: %s after %d updates", why, driver.engine.updates)
     if why != "stopped":
-        write(driver, plan, folder)
+        write(driver, built, folder)
     return why
 
 
 def status(d: Driver) -> dict[str, Any]:
-    """What `tarry federation status` shows beside the clients."""
-    course, now = d.course, d.now()
-    score = course.curve[-1] if course.curve else (None, None, None, None)
+    """The state that `tarry federation status` shows, without the clients."""
+    engine, now = d.engine, d.now()
+    score = engine.curve[-1] if engine.curve else (None, None, None, None)
     out: dict[int, list[float]] = {}
-    for h in d.book:
-        out.setdefault(h.client, []).append(now - h.time)
+    for ticket in d.open_tickets:
+        out.setdefault(ticket.client, []).append(now - ticket.time)
     return {
         "at": time.time(),
         "time": now,
         "ended": d.ended,
         "pid": os.getpid(),
         "run": d.grid.run,
-        "starts": d.keeper.starts,
-        "method": course.server.method.name,
-        "updates": course.updates,
-        "rounds": course.server.version,
-        "lost": course.lost,
-        "not_finite": course.refused,
+        "starts": d.state.starts,
+        "method": engine.server.method.name,
+        "updates": engine.updates,
+        "rounds": engine.server.version,
+        "lost": engine.lost,
+        "not_finite": engine.rejected,
         "accuracy": score[2],
         "loss": score[3],
-        "staleness": sum(s * n for s, n in course.staleness.items()) / max(1, course.updates),
-        "bytes_up": course.bytes_up,
-        "bytes_down": course.bytes_down,
-        "nodes": len(d.door.nodes),
-        "here": sorted(c for n in d.door.nodes if (c := d.clients.at(n)) is not None),
+        "staleness": sum(s * n for s, n in engine.staleness.items()) / max(1, engine.updates),
+        "bytes_up": engine.bytes_up,
+        "bytes_down": engine.bytes_down,
+        "nodes": len(d.registration.nodes),
+        "here": sorted(c for n in d.registration.nodes if (c := d.clients.at(n)) is not None),
         "working": {str(c): seconds for c, seconds in sorted(out.items())},
-        "deadlines": {str(c): d.pace.deadline(c) for c in out},
+        "deadlines": {str(c): d.deadlines.deadline(c) for c in out},
     }
 
 
-def _asked_to_stop(file: Path) -> Callable[[], bool]:
+def _stop_condition(file: Path) -> Callable[[], bool]:
     signals: list[int] = []
 
     def handler(number: int, _: Any) -> None:
@@ -148,67 +148,70 @@ def _asked_to_stop(file: Path) -> Callable[[], bool]:
     return lambda: bool(signals) or file.exists()
 
 
-def _plan(setting: Setting) -> Plan:
-    from ..runs.build import plan
-    from .private_data import shaped
-    from .protocol import check_plain
+def _build(setting: DeployConfig) -> BuiltRun:
+    from ..runs.build import build_run
+    from .private_data import plan_without_data
+    from .protocol import check_flower_app
 
-    made = shaped(setting) if _apart(setting) else plan(setting.spec)
+    built = plan_without_data(setting) if _has_remote_data(setting) else build_run(setting.spec)
     if setting.options.client == "plain":
-        check_plain(made.method, made.spec.label)
-    return made
+        check_flower_app(built.method, built.spec.label)
+    return built
 
 
-def _apart(setting: Setting) -> bool:
-    """Whether clients hold examples that are not here."""
+def _has_remote_data(setting: DeployConfig) -> bool:
+    """Whether the clients hold examples that the server does not have."""
     return setting.options.data == "own" or setting.options.client == "plain"
 
 
-def _driver(grid: Any, setting: Setting, plan: Plan, folder: Path) -> Driver:
-    from ..core.method import Horizon
-    from .server.course import most_in_flight
-    from .server.driver import Driver, Terms
+def _driver(grid: Any, setting: DeployConfig, built: BuiltRun, folder: Path) -> Driver:
+    from .server.driver import Driver, DriverConfig
+    from .server.open_tickets import max_tickets_per_client
 
     s, o = setting.spec, setting.options
     known = tomllib.loads(Path(o.known).read_text()) if o.known is not None else None
-    most = most_in_flight(plan.method)
-    terms = Terms(
+    most = max_tickets_per_client(built.method)
+    config = DriverConfig(
         deadline=o.deadline,
         concurrency=s.concurrency,
-        per_client=most if o.in_flight == "auto" else min(most, o.in_flight),
+        max_tickets_per_client=most if o.in_flight == "auto" else min(most, o.in_flight),
         stop_within=o.stop_within,
-        eval_every=plan.eval_every,
-        ask_every=o.ask_every or float("inf"),
+        eval_every=built.eval_every,
+        client_eval_every=o.ask_every or float("inf"),
         checkpoint_every=s.checkpoint_every,
     )
-    budget = plan.budget
     return Driver(
         grid,
         folder,
-        plan.server(folder / "cache", n_clients=s.clients if _apart(setting) else None),
-        lambda federation: _speech(setting, plan, federation),
-        terms=terms,
-        horizon=Horizon(budget.time, budget.updates, budget.rounds),
-        target=budget.target,
-        evaluate=plan.evaluator(),
+        built.server(folder / "cache", n_clients=s.clients if _has_remote_data(setting) else None),
+        lambda federation: _protocol(setting, built, federation),
+        config=config,
+        budget=built.budget,
+        evaluate=built.evaluator(),
         known=known,
     )
 
 
-def _speech(setting: Setting, plan: Plan, federation: str) -> Speech:
-    from .protocol import Own, Plain
+def _protocol(setting: DeployConfig, built: BuiltRun, federation: str) -> Protocol:
+    from .protocol import FlowerAppProtocol, TarryProtocol
 
-    dtype = plan.bound().flat.dtype
+    dtype = built.bound().flat.dtype
     if setting.options.client == "tarry":
-        clients, work = plan.task.clients, plan.work
+        clients, work = built.task.clients, built.work
 
-        def knows(client: int) -> tuple[int, int]:
+        def expected_work(client: int) -> tuple[int, int]:
             n = len(clients[client][0])
             return n, work.n_steps(n)
 
         split = setting.options.data == "split"
-        return Own(plan.layout, plan.method.local, dtype=dtype, federation=federation, knows=knows if split else None)
-    state = plan.module.state_dict()
-    mine = {b.name for b in plan.layout.blocks}
+        return TarryProtocol(
+            built.layout,
+            built.method.local,
+            dtype=dtype,
+            federation=federation,
+            expected_work=expected_work if split else None,
+        )
+    state = built.module.state_dict()
+    mine = {b.name for b in built.layout.blocks}
     rest = {name: t.cpu().numpy() for name, t in state.items() if name not in mine}
-    return Plain(plan.layout, list(state), rest, dtype=dtype, lr=plan.spec.lr)
+    return FlowerAppProtocol(built.layout, list(state), rest, dtype=dtype, lr=built.spec.lr)

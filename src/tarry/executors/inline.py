@@ -1,66 +1,33 @@
-"""Who trains the clients in flight. In virtual time a visit's outcome depends on its job alone, so when and where it is
-trained, and how many are trained ahead of need, changes nothing."""
+"""Inline: trains visits one by one in this process, by the plain training loop. The reference for other executors."""
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Mapping
-from typing import NamedTuple, NoReturn, Protocol
 
 from torch import Tensor
 
-from ..core.errors import BadInput, TarryError
 from ..core.local_rule import LocalRule
-from ..core.tickets import Job, Ticket, Trained
-from ..training.flat_model import Bound
-from ..training.visit import Work, train
+from ..core.tickets import LocalResult, Ticket
+from ..training.flat_model import FlatModel
+from ..training.visit import LocalWork, train
+from .base import visit_job
 
-__all__ = ["Executor", "Failed", "Inline"]
-
-
-class Executor(Protocol):
-    """Tickets go in with what the client kept and the moment they are due; outcomes are asked for at that moment."""
-
-    told: str  # what was chosen, where there was a choice
-
-    def submit(self, ticket: Ticket, memory: Mapping[str, Tensor], due: float) -> None: ...
-
-    def collect(self, number: int) -> Trained: ...
-
-    def close(self) -> None: ...
-
-
-class Failed(NamedTuple):
-    """What a worker sends back in the place of an outcome."""
-
-    text: str
-    problems: tuple[str, ...] = ()  # of a person's doing, as it would be told without workers
-
-    @classmethod
-    def by(cls, e: Exception) -> Failed:
-        """To be called where it is caught."""
-        problems = e.problems if isinstance(e, BadInput) else ()
-        return cls(f"{type(e).__name__}: {e}\n{traceback.format_exc()}", problems)
-
-    def tell(self, where: str) -> NoReturn:
-        if self.problems:
-            raise BadInput(self.problems)
-        raise TarryError(f"training failed in {where}: {self.text}")
+__all__ = ["Inline"]
 
 
 class Inline:
-    """One by one in this process: the readable twin. `lookahead` more are trained when one is needed."""
+    """Trains a visit when its result is collected, and then the `lookahead` next ones that are due."""
 
-    def __init__(self, bound: Bound, *, rule: LocalRule, work: Work, seed: int, lookahead: int = 0):
-        self._bound, self._rule, self._work, self._seed, self._lookahead = bound, rule, work, seed, lookahead
+    def __init__(self, model: FlatModel, *, rule: LocalRule, work: LocalWork, seed: int, lookahead: int = 0):
+        self._model, self._rule, self._work, self._seed, self._lookahead = model, rule, work, seed, lookahead
         self._waiting: dict[int, tuple[float, Ticket, Mapping[str, Tensor]]] = {}
-        self._done: dict[int, Trained] = {}
-        self.told = ""
+        self._done: dict[int, LocalResult] = {}
+        self.description = ""
 
     def submit(self, ticket: Ticket, memory: Mapping[str, Tensor], due: float) -> None:
         self._waiting[ticket.number] = (due, ticket, memory)
 
-    def collect(self, number: int) -> Trained:
+    def collect(self, number: int) -> LocalResult:
         if number not in self._done:
             self._train(number)
             if self._lookahead:
@@ -69,9 +36,9 @@ class Inline:
         return self._done.pop(number)
 
     def _train(self, number: int) -> None:
-        _, t, memory = self._waiting.pop(number)
-        job = Job(number, t.client, t.visit, t.sent, t.payload, memory, t.version)
-        self._done[number] = train(job, self._bound, rule=self._rule, work=self._work, seed=self._seed)
+        _, ticket, memory = self._waiting.pop(number)
+        job = visit_job(ticket, memory)
+        self._done[number] = train(job, self._model, rule=self._rule, work=self._work, seed=self._seed)
 
     def close(self) -> None:
         self._waiting.clear()

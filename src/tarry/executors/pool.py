@@ -1,15 +1,12 @@
-"""Training in processes: one thread each, weights through shared memory.
+"""Pool: trains visits in processes of one thread each, with weights in shared memory.
 
-Jobs are given out in the order they are due and only a few ahead of need, so that little is trained in vain when a
-budget ends. Weights and deltas never pass through a pipe. The processes are forked, so a task may hold any Python
-object; where fork is not to be had (or CUDA is in use) they are spawned and the task must pickle. One that is lost is
-replaced, and what it had is trained again: to the same bits, for an outcome depends on its job alone.
+Weights and deltas never pass through a pipe. The processes are forked, so a task may hold any Python object; where fork
+does not exist (or CUDA is in use) they are spawned, and the task must pickle. A process that is lost is replaced.
 """
 
 from __future__ import annotations
 
 import contextlib
-import heapq
 import logging
 import multiprocessing as mp
 import queue
@@ -17,10 +14,10 @@ import signal
 import sys
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,31 +27,29 @@ from ..core.errors import WorkerDied
 from ..core.layout import Layout
 from ..core.local_rule import LocalRule
 from ..core.task import Shards, Task
-from ..core.tickets import Job, Ticket, Trained
-from ..training.flat_model import Bound
-from ..training.visit import Work, train
-from ..vector.process import keep_memory
-from .inline import Failed
+from ..core.tickets import LocalResult, VisitJob
+from ..training.flat_model import FlatModel
+from ..training.visit import LocalWork, train
+from ..vector.process import tune_malloc
+from .base import RemoteError
+from .queueing import DEPTH, QueuedVisit, QueueingExecutor
 
 __all__ = ["Pool"]
 
 log = logging.getLogger("tarry")
 
-_DEPTH = 2  # jobs a worker has at hand: one in work, one waiting, so that it never idles
 _ALIGNED = 16  # numbers: rows of shared memory begin at multiples of a cache line, as tensors do
-_AHEAD = 6  # jobs a worker may be ahead of need, so that one that waits for its neighbour's result never idles either
-_LIVES = 3  # processes that may be lost at one job, or one after the other before they had any, until it is no accident
 
 
 @dataclass(frozen=True)
 class _Setup:
-    """What a worker needs once."""
+    """What a worker is started with."""
 
     module: nn.Module
     layout: Layout
     task: Task
     rule: LocalRule
-    work: Work
+    work: LocalWork
     seed: int
     bf16: bool
     inbox: Tensor  # [slot, size] weights sent
@@ -66,7 +61,7 @@ def _shared(t: Tensor) -> Tensor:
 
 
 def _plain(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    """For the pipe: plain arrays, not handles of shared memory."""
+    """Return numpy arrays for the pipe; tensors would be sent as handles of shared memory."""
     return {k: v.numpy() for k, v in tensors.items()}
 
 
@@ -75,7 +70,7 @@ def _tensors(arrays: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, Tensor]:
 
 
 def _read(conn: Connection, jobs: queue.SimpleQueue[Any]) -> None:
-    """Empty the pipe at once, so that the parent never waits to send while this worker waits to answer."""
+    """Move messages from the pipe into a queue at once: else parent and worker could both wait to send."""
     with contextlib.suppress(EOFError, OSError):
         while (message := conn.recv()) is not None:
             jobs.put(message)
@@ -83,39 +78,30 @@ def _read(conn: Connection, jobs: queue.SimpleQueue[Any]) -> None:
 
 
 def _serve(conn: Connection, others: list[Connection], setup: _Setup) -> None:
-    """A worker's life: train what comes until the pipe closes (also when the parent was killed)."""
+    """Main loop of a worker: train visits until the pipe closes, which it also does when the parent is killed."""
     for other in others:
         other.close()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     torch.set_num_threads(1)
-    keep_memory()
-    bound = Bound(setup.module, setup.layout, setup.task, setup.work.optimiser, bf16=setup.bf16)
+    tune_malloc()
+    model = FlatModel(setup.module, setup.layout, setup.task, setup.work.optimiser, bf16=setup.bf16)
     jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
     threading.Thread(target=_read, args=(conn, jobs), daemon=True).start()
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         while (message := jobs.get()) is not None:
             slot, number, client, visit, version, payload, memory = message
-            job = Job(number, client, visit, setup.inbox[slot], _tensors(payload), _tensors(memory), version)
+            job = VisitJob(number, client, visit, setup.inbox[slot], _tensors(payload), _tensors(memory), version)
             try:
-                out = train(job, bound, rule=setup.rule, work=setup.work, seed=setup.seed)
+                out = train(job, model, rule=setup.rule, work=setup.work, seed=setup.seed)
             except Exception as e:
-                conn.send((slot, number, Failed.by(e)))
+                conn.send((slot, number, RemoteError.from_exception(e)))
                 continue
             setup.outbox[slot].copy_(out.delta)
             conn.send((slot, number, (*out[1:5], _plain(out.extras), _plain(out.memory), _plain(out.notes))))
 
 
-class _Given(NamedTuple):
-    """A job: when it is due, its ticket, what its client kept, and whose it is (nobody's yet: -1)."""
-
-    due: float
-    ticket: Ticket
-    memory: Mapping[str, Tensor]
-    worker: int = -1
-
-
-class Pool:
-    """An executor of `workers` processes; `lookahead` allows more jobs to be trained ahead of need than it takes."""
+class Pool(QueueingExecutor[int]):
+    """Executor of `workers` processes; `lookahead`: results trained ahead beyond what keeps workers busy."""
 
     def __init__(
         self,
@@ -124,39 +110,35 @@ class Pool:
         task: Task,
         *,
         rule: LocalRule,
-        work: Work,
+        work: LocalWork,
         seed: int,
         workers: int,
         lookahead: int = 0,
         bf16: bool = False,
     ):
-        self._ahead = workers * _AHEAD + lookahead
+        super().__init__(workers, lookahead)
         dtype = next(p.dtype for p in module.parameters() if p.requires_grad)
-        wide = -(-layout.size // _ALIGNED) * _ALIGNED  # a sum's last bit may depend on where it begins in memory
-        boxes = _shared(torch.zeros(2, workers * _DEPTH, wide, dtype=dtype))[..., : layout.size]
+        wide = -(-layout.size // _ALIGNED) * _ALIGNED  # the last bit of a sum may depend on its place in memory
+        boxes = _shared(torch.zeros(2, workers * DEPTH, wide, dtype=dtype))[..., : layout.size]
         self._inbox, self._outbox = boxes[0], boxes[1]
         if isinstance(task.clients, Shards):
             _shared(task.clients.x)
             _shared(task.clients.y)
         self._setup = _Setup(module, layout, task, rule, work, seed, bf16, boxes[0], boxes[1])
         self._forked = sys.platform.startswith("linux") and not torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-        self._free: dict[int, list[int]] = {}
-        self._waiting: dict[int, _Given] = {}
-        self._given: dict[int, _Given] = {}
-        self._queue: list[tuple[float, int]] = []
-        self._done: dict[int, Trained] = {}
-        self._deaths: Counter[int] = Counter()  # by job
-        self._idle_deaths: Counter[int] = Counter()  # by worker: of those that had no job, since the last answer
-        self.told = ""
+        self._free: dict[int, list[int]] = {}  # slots of the boxes, by worker
+        self._worker_of: dict[int, int] = {}  # by visit
+        self._idle_deaths: Counter[int] = Counter()  # processes lost without a visit since the last result, by worker
         self._conns: dict[int, Connection] = {}
         self._processes: dict[int, Any] = {}
         for worker in range(workers):
             self._start(worker)
 
     def _start(self, worker: int) -> None:
-        """A process that closes what it inherits of its siblings' pipes: each breaks when one of its two ends is lost.
+        """Start a process. It closes the pipe ends of its siblings that it inherits: a pipe must break when one of its
+        two ends is lost.
 
-        Also in the middle of a run it may be forked: threads that we have wait for work then, and hold no lock.
+        Forking in the middle of a run is safe: the threads of this process wait for work then and hold no lock.
         """
         context: Any = mp.get_context("fork" if self._forked else "spawn")
         mine, theirs = context.Pipe()
@@ -165,41 +147,21 @@ class Pool:
         process.start()
         theirs.close()
         self._conns[worker], self._processes[worker] = mine, process
-        self._free[worker] = [worker * _DEPTH + d for d in range(_DEPTH)]
+        self._free[worker] = [worker * DEPTH + d for d in range(DEPTH)]
 
-    def submit(self, ticket: Ticket, memory: Mapping[str, Tensor], due: float) -> None:
-        self._wait(ticket.number, _Given(due, ticket, memory))
-        self._feed()
+    def _free_worker(self) -> int | None:
+        worker = max(self._free, key=lambda i: len(self._free[i]))
+        return worker if self._free[worker] else None
 
-    def _wait(self, number: int, job: _Given) -> None:
-        self._waiting[number] = job
-        heapq.heappush(self._queue, (job.due, number))
-
-    def collect(self, number: int) -> Trained:
-        while number not in self._done:
-            self._feed(needed=number)
-            self._listen()
-        trained = self._done.pop(number)
-        self._feed()
-        return trained
-
-    def _feed(self, needed: int = -1) -> None:
-        """Give waiting jobs to workers with a free slot, the earliest due first, evenly."""
-        while self._queue and (len(self._given) + len(self._done) < self._ahead or needed in self._waiting):
-            worker = max(self._free, key=lambda i: len(self._free[i]))
-            if not self._free[worker]:
-                return
-            slot = self._free[worker].pop()
-            _, number = heapq.heappop(self._queue)
-            job = self._given[number] = self._waiting.pop(number)._replace(worker=worker)
-            t = job.ticket
-            self._inbox[slot].copy_(t.sent)
-            message = (slot, number, t.client, t.visit, t.version, _plain(t.payload), _plain(job.memory))
-            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # lost: what it answered is heard first
-                self._conns[worker].send(message)
+    def _send(self, worker: int, number: int, visit: QueuedVisit) -> None:
+        slot, t = self._free[worker].pop(), visit.ticket
+        self._worker_of[number] = worker
+        self._inbox[slot].copy_(t.sent)
+        message = (slot, number, t.client, t.visit, t.version, _plain(t.payload), _plain(visit.memory))
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # lost: first read what it answered before
+            self._conns[worker].send(message)
 
     def _listen(self) -> None:
-        """Wait until at least one worker answers or is lost."""
         whose = {conn: worker for worker, conn in self._conns.items()}
         for conn in wait(list(whose)):
             assert isinstance(conn, Connection)
@@ -209,22 +171,21 @@ class Pool:
             except (EOFError, OSError):  # OSError: in the middle of an answer
                 self._replace(worker)
                 continue
-            if isinstance(answer, Failed):
-                answer.tell("a worker")
+            if isinstance(answer, RemoteError):
+                answer.reraise("a worker")
             carried = (_tensors(tensors) for tensors in answer[4:])
-            self._done[number] = Trained(self._outbox[slot].clone(), *answer[:4], *carried)
+            self._finish(number, LocalResult(self._outbox[slot].clone(), *answer[:4], *carried))
             self._free[worker].append(slot)
-            del self._given[number], self._deaths[number]
+            del self._worker_of[number]
             self._idle_deaths.clear()
 
     def _replace(self, worker: int) -> None:
-        """A worker is lost: another takes its place, and what it was given is given out again."""
+        """Start a process in the place of a lost one, and put its visits back into the queue."""
         self._conns.pop(worker).close()
         process = self._processes[worker]
         _end(process, 5)
-        lost = {number: job for number, job in self._given.items() if job.worker == worker}
-        for number in lost:
-            self._wait(number, self._given.pop(number))
+        lost = [number for number in self._given if self._worker_of[number] == worker]
+        self._requeue(lost)
         self._count(worker, lost, f"(code {process.exitcode})")
         log.warning(
             "training process %d was lost (code %d); another takes its place, and trains again what it had",
@@ -233,20 +194,21 @@ class Pool:
         )
         self._start(worker)
 
-    def _count(self, worker: int, lost: Mapping[int, _Given], how: str) -> None:
-        """Give up where it is no accident."""
-        number = next(iter(lost), None)  # the first was in work; the others had not begun
-        deaths, whose = (self._idle_deaths, worker) if number is None else (self._deaths, number)
-        deaths[whose] += 1
-        if deaths[whose] < _LIVES:
-            return
-        when = "before they had anything to train"
-        if number is not None:
-            t = lost[number].ticket
+    def _count(self, worker: int, lost: Sequence[int], how: str) -> None:
+        """Raise WorkerDied where so many processes in a row were lost that it is no chance."""
+        if lost:  # the worker trained the first; the others had not begun
+            if not self._has_lost_its_lives(lost[0]):
+                return
+            t = self._waiting[lost[0]].ticket
             when = f"while they trained client {t.client} (visit {t.visit})"
+        else:
+            self._idle_deaths[worker] += 1
+            if self._idle_deaths[worker] < self.lives:
+                return
+            when = "before they had anything to train"
         fewer = " Fewer --workers take less of it" if len(self._free) > 1 else ""
         raise WorkerDied(
-            f"{_LIVES} training processes in a row were lost {how} {when}: killed, or out of memory?{fewer}"
+            f"{self.lives} training processes in a row were lost {how} {when}: killed, or out of memory?{fewer}"
         )
 
     def close(self) -> None:
@@ -261,7 +223,7 @@ class Pool:
 
 
 def _end(process: Any, patience: float) -> None:
-    """Wait so many seconds for it to end by itself."""
+    """Wait for a process to end by itself; kill it after `patience` seconds."""
     process.join(timeout=patience)
     if process.is_alive():
         process.kill()

@@ -1,26 +1,22 @@
-"""Training on a Ray cluster: one actor a worker, weights through Ray's object store once a version.
+"""Ray: trains visits on a Ray cluster, with one actor a worker.
 
-Jobs are given out in the order they are due and only a few ahead of need. Tickets handed out from one global share its
-tensor, so it is put into the store when the first of them is trained and taken out when the last is back; what a client
-kept for itself is nobody else's and travels with its job. A worker that is lost is replaced, and its clients are
-trained again by whoever is free: to the same bits, for an outcome depends on its job alone.
+Tickets of one global share its tensor. It is put into Ray's object store when the first of them is trained, and taken
+out when the last one is back; what only one client has travels with its visit. A worker that is lost is replaced.
 
-Ray pickles what goes between its own processes, so whoever is let onto a cluster can run code on all of it: a Ray
-cluster is trusted. Its machines need tarry and torch in the versions that are here (and the same kind of processor, for
-the same bits); a method or task out of a file travels along.
+Ray pickles what its own processes send each other, so everyone who may use a cluster can run code on all of it: the
+cluster is trusted. Its machines need the same versions of tarry and torch (and the same kind of processor, for the same
+bits); a method or task read from a file is sent along.
 """
 
 from __future__ import annotations
 
 import contextlib
 import copy
-import heapq
 import logging
 import warnings
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,38 +27,36 @@ from ..core.layout import Layout
 from ..core.local_rule import LocalRule
 from ..core.optim import Optimiser
 from ..core.task import Shards, Task
-from ..core.tickets import Job, Ticket, Trained
-from ..training.determinism import calm
-from ..training.flat_model import Bound
-from ..training.visit import Work, train
-from ..vector.process import keep_memory
+from ..core.tickets import LocalResult, Ticket, VisitJob
+from ..training.determinism import deterministic
+from ..training.flat_model import FlatModel
+from ..training.visit import LocalWork, train
+from ..vector.process import tune_malloc
 from ..version import __version__
-from .inline import Failed
-from .ray_cluster import connect, has_room, load, told, travels
+from .base import RemoteError
+from .queueing import DEPTH, QueuedVisit, QueueingExecutor
+from .ray_cluster import check_capacity, connect, load, one_line, register_user_modules
 
 __all__ = ["Ray"]
 
 log = logging.getLogger("tarry")
 
-_DEPTH = 2  # jobs a worker has at hand: one in work, one waiting, so that it never idles
-_AHEAD = 6  # jobs a worker may be ahead of need, so that one that waits for its neighbour's result never idles either
-_LIVES = 3  # workers that may be lost at one job, or before they were ready, until it is no accident
-_ALIGNED = 64  # bytes: a sum's last bit may depend on where it begins in memory, and tensors begin at such multiples
+_ALIGNED = 64  # bytes: tensors begin at such multiples, and the last bit of a sum may depend on its place in memory
 
 Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
 class _Setup:
-    """What a worker needs once. Arrays of a node's workers lie in its shared memory, once."""
+    """What a worker is started with. The workers of one machine share the arrays, in its shared memory."""
 
     module: nn.Module
     layout: Layout
     task: Task
     clients: Sequence[tuple[Array, Array]]
-    sizes: Sequence[int] | None  # of the shards, where the clients are one pair
+    sizes: Sequence[int] | None  # of the shards, where `clients` is one pair of arrays
     rule: LocalRule
-    work: Work
+    work: LocalWork
     seed: int
     precision: str
     device: str
@@ -73,17 +67,17 @@ def _arrays(tensors: Mapping[str, Tensor]) -> dict[str, Array]:
 
 
 class _Trainer:
-    """A worker: an actor that trains what it is given, one after the other."""
+    """A worker: an actor that trains one visit after the other."""
 
     def __init__(self, setup: _Setup):
         torch.set_num_threads(1)
-        keep_memory()
+        tune_malloc()
         self._setup = setup
         pairs = [(self._stored(x), self._stored(y)) for x, y in setup.clients]
         clients = pairs if setup.sizes is None else Shards(*pairs[0], setup.sizes)
         task = replace(setup.task, clients=clients)
         module, rough = setup.module.to(setup.device), setup.precision == "bf16"
-        self._bound = Bound(module, setup.layout, task, setup.work.optimiser, bf16=rough)
+        self._model = FlatModel(module, setup.layout, task, setup.work.optimiser, bf16=rough)
 
     def ready(self) -> str:
         return __version__
@@ -97,42 +91,42 @@ class _Trainer:
         sent: Array,
         *payload: Array,
     ) -> Any:
-        """What a job came to, as plain arrays, or what went wrong. `optimiser`: where it changes."""
+        """Return a result as numpy arrays, or a RemoteError. `optimiser`: the one to use, where it changes."""
         number, client, visit = who
         setup, along = self._setup, dict(zip(names, payload, strict=True))
         weights, (given, kept) = torch.tensor(sent, device=setup.device), map(self._tensors, (along, memory))
         if optimiser is not None:
-            self._bound.use(optimiser)
+            self._model.use(optimiser)
         try:
-            job = Job(number, client, visit, weights, given, kept)
-            with calm(exact=setup.precision == "float32"):
-                out = train(job, self._bound, rule=setup.rule, work=setup.work, seed=setup.seed)
+            job = VisitJob(number, client, visit, weights, given, kept)
+            with deterministic(exact=setup.precision == "float32"):
+                out = train(job, self._model, rule=setup.rule, work=setup.work, seed=setup.seed)
         except Exception as e:
-            return Failed.by(e)
+            return RemoteError.from_exception(e)
         return (out.delta.cpu().numpy(), *out[1:5], *map(_arrays, out[5:]))
 
     def _tensors(self, arrays: Mapping[str, Array]) -> dict[str, Tensor]:
         return {k: torch.tensor(v, device=self._setup.device) for k, v in arrays.items()}
 
     def _stored(self, array: Array) -> Tensor:
-        """The array where it lies, in memory that the node's workers share."""
+        """Return the array as a tensor without a copy: it lies in memory that the workers of a machine share."""
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="The given NumPy array is not writable")  # nobody writes to it
+            warnings.filterwarnings("ignore", message="The given NumPy array is not writable")  # no worker writes to it
             t = torch.from_numpy(array)
         return (t if t.data_ptr() % _ALIGNED == 0 else t.clone()).to(self._setup.device)
 
 
 @dataclass
 class _Held:
-    tensor: Tensor  # kept, so that its identity stays its own
+    tensor: Tensor  # held, so that no other tensor gets its id
     tickets: int = 0
     ref: Any = None
 
 
 class _Store:
-    """Tensors that tickets carry, each put into Ray's object store once and taken out with its last ticket.
+    """The tensors of tickets: each is put into Ray's object store once and taken out with its last ticket.
 
-    The newest global stays when its tickets are all back: the next one may be handed out from it again.
+    The newest global stays when all its tickets are back: the next ticket may be of it again.
     """
 
     def __init__(self, ray: Any):
@@ -171,25 +165,17 @@ class _Store:
         self._held.clear()
 
 
-class _Given(NamedTuple):
-    """A job: when it is due, its ticket, and what its client kept."""
-
-    due: float
-    ticket: Ticket
-    memory: Mapping[str, Tensor]
-
-
 @dataclass(eq=False)
 class _Worker:
     actor: Any
-    starting: Any  # answers when the worker is up, and is None from then on
-    jobs: dict[Any, int] = field(default_factory=dict)  # the answers to come, in the order of work, and their numbers
+    starting: Any  # its answer is the version of tarry there; None from then on
+    jobs: dict[Any, int] = field(default_factory=dict)  # visits by the answers to come, in the order of training
 
 
-class Ray:
-    """An executor of `workers` actors, each with one CPU and a share of a GPU where it trains on one.
+class Ray(QueueingExecutor[_Worker]):
+    """Executor of `workers` actors, each with one CPU and, where it trains on a GPU, a share of that.
 
-    Work begins when the first of them is up; those the cluster has no room for come in when it has.
+    Training begins when the first actor is up. Those for which the cluster has no room start when it has.
     """
 
     def __init__(
@@ -199,7 +185,7 @@ class Ray:
         task: Task,
         *,
         rule: LocalRule,
-        work: Work,
+        work: LocalWork,
         seed: int,
         workers: int,
         lookahead: int = 0,
@@ -207,123 +193,98 @@ class Ray:
         address: str | None = None,
         gpus: float = 0.0,
     ):
-        self._ray, self._later, self._ahead = load(), work.later, workers * _AHEAD + lookahead
-        self.told = ""
+        super().__init__(workers, lookahead)
+        self._ray, self._optimizer_at = load(), work.optimizer_at
         self._device = next(module.parameters()).device
         self._store = _Store(self._ray)
         self._workers: list[_Worker] = []
-        self._waiting: dict[int, _Given] = {}
-        self._given: dict[int, _Given] = {}
-        self._queue: list[tuple[float, int]] = []
-        self._done: dict[int, Trained] = {}
-        self._deaths: Counter[int] = Counter()  # by job
-        self._stillborn = 0  # workers lost before they were up, in a row
+        self._failed_starts = 0  # workers lost before they were up, in a row
         self._leave = connect(address, cpus=workers)
         try:
-            has_room(gpus)
-            travels()
+            check_capacity(gpus)
+            register_user_modules()
             self._setup = self._ray.put(_setup(module, layout, task, rule, work, seed, precision))
             self._trainer = self._ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=0)(_Trainer)
-            self._workers = [self._hired() for _ in range(workers)]
+            self._workers = [self._start() for _ in range(workers)]
         except BaseException:
             self.close()
             raise
 
-    def _hired(self) -> _Worker:
+    def _start(self) -> _Worker:
         actor = self._trainer.remote(self._setup)
         return _Worker(actor, actor.ready.remote())
 
     def submit(self, ticket: Ticket, memory: Mapping[str, Tensor], due: float) -> None:
         self._store.hold(ticket)
-        self._wait(ticket.number, _Given(due, ticket, memory))
-        self._feed()
+        super().submit(ticket, memory, due)
 
-    def collect(self, number: int) -> Trained:
-        while number not in self._done:
-            self._feed(needed=number)
-            self._listen()
-        trained = self._done.pop(number)
-        self._feed()
-        return trained
-
-    def _wait(self, number: int, job: _Given) -> None:
-        self._waiting[number] = job
-        heapq.heappush(self._queue, (job.due, number))
-
-    def _feed(self, needed: int = -1) -> None:
-        """Give waiting jobs to workers that are up and have little to do, the earliest due first, evenly."""
+    def _free_worker(self) -> _Worker | None:
         up = [w for w in self._workers if w.starting is None]
-        while self._queue and (len(self._given) + len(self._done) < self._ahead or needed in self._waiting):
-            worker = min(up, key=lambda w: len(w.jobs), default=None)
-            if worker is None or len(worker.jobs) == _DEPTH:
-                return
-            number = heapq.heappop(self._queue)[1]
-            _, t, memory = self._given[number] = self._waiting.pop(number)
-            optimiser = None if self._later is None else self._later(t.version)
-            refs = [self._store.ref(tensor) for tensor in (t.sent, *t.payload.values())]
-            who = (number, t.client, t.visit)
-            answer = worker.actor.train.remote(who, optimiser, _arrays(memory), tuple(t.payload), *refs)
-            worker.jobs[answer] = number
+        worker = min(up, key=lambda w: len(w.jobs), default=None)
+        return None if worker is None or len(worker.jobs) == DEPTH else worker
+
+    def _send(self, worker: _Worker, number: int, visit: QueuedVisit) -> None:
+        t = visit.ticket
+        optimiser = None if self._optimizer_at is None else self._optimizer_at(t.version)
+        refs = [self._store.ref(tensor) for tensor in (t.sent, *t.payload.values())]
+        who = (number, t.client, t.visit)
+        answer = worker.actor.train.remote(who, optimiser, _arrays(visit.memory), tuple(t.payload), *refs)
+        worker.jobs[answer] = number
 
     def _listen(self) -> None:
-        """Wait until at least one worker answers, comes up or is lost."""
         whose = {ref: w for w in self._workers for ref in (*w.jobs, *([] if w.starting is None else [w.starting]))}
         for ref in self._ray.wait(list(whose))[0]:
             worker = whose[ref]
-            if worker not in self._workers:  # buried meanwhile
+            if worker not in self._workers:  # replaced meanwhile
                 continue
             try:
                 answer = self._ray.get(ref)
             except self._ray.exceptions.RayTaskError as e:
                 raise TarryError(f"training failed in a Ray worker: {e}") from e
             except self._ray.exceptions.RayError as e:
-                self._bury(worker, e)
+                self._replace(worker, e)
                 continue
             if ref == worker.starting:
-                self._welcome(worker, answer)
+                self._on_started(worker, answer)
             else:
-                self._take(worker.jobs.pop(ref), answer)
+                self._on_answer(worker.jobs.pop(ref), answer)
 
-    def _welcome(self, worker: _Worker, version: str) -> None:
+    def _on_started(self, worker: _Worker, version: str) -> None:
         if version != __version__:
             raise BadInput(f"--address: a machine of the Ray cluster has tarry {version}, and here it is {__version__}")
-        worker.starting, self._stillborn = None, 0
+        worker.starting, self._failed_starts = None, 0
 
-    def _take(self, number: int, answer: Any) -> None:
-        if isinstance(answer, Failed):
-            answer.tell("a Ray worker")
+    def _on_answer(self, number: int, answer: Any) -> None:
+        if isinstance(answer, RemoteError):
+            answer.reraise("a Ray worker")
         delta, *numbers, extras, memory, notes = answer
         carried = [{k: torch.tensor(v, device=self._device) for k, v in a.items()} for a in (extras, memory, notes)]
-        self._done[number] = Trained(torch.tensor(delta, device=self._device), *numbers, *carried)
-        self._store.release(self._given.pop(number).ticket)
-        self._deaths.pop(number, None)
+        result = LocalResult(torch.tensor(delta, device=self._device), *numbers, *carried)
+        self._store.release(self._finish(number, result).ticket)
 
-    def _bury(self, worker: _Worker, why: Exception) -> None:
-        """A worker is lost: another takes its place, and what it was given is given out again."""
+    def _replace(self, worker: _Worker, why: Exception) -> None:
+        """Start a worker in the place of a lost one, and put its visits back into the queue."""
         self._workers.remove(worker)
         self._kill(worker)
         lost = list[int]()
         for ref, number in worker.jobs.items():
             try:
-                self._take(number, self._ray.get(ref))
+                self._on_answer(number, self._ray.get(ref))
             except self._ray.exceptions.RayError:
                 lost.append(number)
         if worker.starting is not None:
-            self._stillborn += 1
-            if self._stillborn == _LIVES:
-                raise WorkerDied(f"Ray workers end before they begin, {_LIVES} in a row: {why}")
-        for number in lost:
-            self._wait(number, self._given.pop(number))
-        if lost:  # the first was in work; the others had not begun
-            self._deaths[lost[0]] += 1
-            if self._deaths[lost[0]] == _LIVES:
-                t = self._waiting[lost[0]].ticket
-                raise WorkerDied(
-                    f"{_LIVES} Ray workers were lost in a row while they trained client {t.client} (visit {t.visit}): "
-                    f"killed, or out of memory? {told(why)}"
-                )
+            self._failed_starts += 1
+            if self._failed_starts == self.lives:
+                raise WorkerDied(f"Ray workers end before they begin, {self.lives} in a row: {why}")
+        self._requeue(lost)
+        if lost and self._has_lost_its_lives(lost[0]):  # the worker trained the first; the others had not begun
+            t = self._waiting[lost[0]].ticket
+            raise WorkerDied(
+                f"{self.lives} Ray workers were lost in a row while they trained client {t.client} (visit {t.visit}): "
+                f"killed, or out of memory? {one_line(why)}"
+            )
         log.warning("a Ray worker was lost; another takes its place, and what it had is trained again")
-        self._workers.append(self._hired())
+        self._workers.append(self._start())
 
     def _kill(self, worker: _Worker) -> None:
         with contextlib.suppress(self._ray.exceptions.RayError):
@@ -345,7 +306,13 @@ def _nothing() -> None:
 
 
 def _setup(
-    module: nn.Module, layout: Layout, task: Task, rule: LocalRule, work: Work, seed: int, precision: str = "float32"
+    module: nn.Module,
+    layout: Layout,
+    task: Task,
+    rule: LocalRule,
+    work: LocalWork,
+    seed: int,
+    precision: str = "float32",
 ) -> _Setup:
     shards = task.clients if isinstance(task.clients, Shards) else None
     clients = task.clients if shards is None else [(shards.x, shards.y)]
@@ -353,4 +320,4 @@ def _setup(
     sizes = None if shards is None else np.diff(shards.ends).tolist()
     bare = replace(task, model=nn.Module, clients=(), test=None, unlabelled=None, unlabelled_mask=None)
     here, device = copy.deepcopy(module).cpu(), next(module.parameters()).device.type
-    return _Setup(here, layout, bare, arrays, sizes, rule, replace(work, later=None), seed, precision, device)
+    return _Setup(here, layout, bare, arrays, sizes, rule, replace(work, optimizer_at=None), seed, precision, device)

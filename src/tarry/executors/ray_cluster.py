@@ -1,4 +1,4 @@
-"""Onto a Ray cluster and off it: one that is there, or one of our own on this machine that ends with its work."""
+"""Connections to Ray clusters: an existing one, or one on this machine that ends with the run."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from typing import Any
 
 from ..core.errors import BadInput
 
-__all__ = ["check", "connect", "has_room", "load", "told", "travels"]
+__all__ = ["check", "check_capacity", "connect", "load", "one_line", "register_user_modules"]
 
-_PATIENCE = 30  # seconds for a cluster to answer
+_PATIENCE = 30  # seconds to wait for an answer of a cluster
 _TRY = "import sys, ray; ray.init(address=sys.argv[1], log_to_driver=False, logging_level='ERROR')"
 
 
 def load() -> Any:
-    """Ray itself, which is not there unless it was asked for."""
+    """Import Ray, an optional dependency; raise BadInput where it is not installed."""
     try:
         import ray
     except ImportError:
@@ -30,8 +30,8 @@ def load() -> Any:
 
 
 def check(address: str | None) -> None:
-    """Raise BadInput where it is plain at once that there is no Ray, or no cluster at the address."""
-    ray, address = load(), _meant(address)
+    """Raise BadInput where Ray is not installed or no cluster answers at the address."""
+    ray, address = load(), _resolve(address)
     if address in ("local", "auto") or ray.is_initialized():
         return
     host, _, port = address.rpartition(":")
@@ -40,16 +40,16 @@ def check(address: str | None) -> None:
     try:
         socket.create_connection((host, int(port)), timeout=_PATIENCE).close()
     except (OSError, OverflowError) as e:
-        raise _nobody(address, str(e)) from e
+        raise _no_cluster(address, str(e)) from e
 
 
 def connect(address: str | None, *, cpus: int) -> Callable[[], None]:
-    """Be on the cluster at `address` (or in RAY_ADDRESS), or on one of our own with `cpus` here; gives the way out.
+    """Connect to the cluster at `address` (or RAY_ADDRESS), or start one here with `cpus`; return a way out.
 
-    A process that is on a cluster already stays on it, and leaving is then not ours.
+    A process that is connected already stays so: the returned function then does nothing.
     """
     check(address)
-    ray, address = load(), _meant(address)
+    ray, address = load(), _resolve(address)
     if ray.is_initialized():
         here = ray.get_runtime_context().gcs_address
         if address not in ("local", "auto", here):
@@ -65,58 +65,58 @@ def connect(address: str | None, *, cpus: int) -> Callable[[], None]:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **ours)
     except Exception as e:
         if not ours:
-            raise _nobody(address, told(e)) from e
-        raise BadInput(f"--executor ray: Ray does not start here: {told(e)}") from e
+            raise _no_cluster(address, one_line(e)) from e
+        raise BadInput(f"--executor ray: Ray does not start here: {one_line(e)}") from e
     finally:
-        _handled(before)
+        _restore_handler(before)
 
     def leave() -> None:
         ray.shutdown()
-        _handled(before)
+        _restore_handler(before)
 
     return leave
 
 
-def _handled(before: Any) -> None:
-    """SIGTERM as it was: Ray's handler would end us with a stack on standard error, and Ray takes ours away at its end.
+def _restore_handler(before: Any) -> None:
+    """Restore the handler of SIGTERM: Ray's prints a stack on standard error, and Ray removes ours when it ends.
 
-    A cluster of our own ends with us in any case: Ray has a process that sees to that.
+    A cluster that this process started ends with it in any case: a process of Ray sees to that.
     """
     if before is not None and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, before)
 
 
-def _meant(address: str | None) -> str:
+def _resolve(address: str | None) -> str:
     return address or os.environ.get("RAY_ADDRESS") or "local"
 
 
 def _try(address: str) -> None:
-    """Go there in another process first: Ray waits for a cluster that does not answer for ever, or ends the program."""
+    """Connect in another process first: Ray waits for ever for a cluster that does not answer, or ends the program."""
     command = [sys.executable, "-c", _TRY, address]
     try:
         tried = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE, check=False)
     except subprocess.TimeoutExpired:
-        raise _nobody(address, f"no answer in {_PATIENCE} s") from None
+        raise _no_cluster(address, f"no answer in {_PATIENCE} s") from None
     if tried.returncode != 0:
-        raise _nobody(address, _reason(tried.stderr))
+        raise _no_cluster(address, _reason(tried.stderr))
 
 
-def _reason(said: str) -> str:
-    """The last line, and of those before it the last one that speaks of tokens: without its own Ray lets nobody in."""
-    lines = [line.strip() for line in said.strip().splitlines()] or ["no reason given"]
+def _reason(output: str) -> str:
+    """Return the last line, and the last line before it about tokens: a wrong token is a common reason."""
+    lines = [line.strip() for line in output.strip().splitlines()] or ["no reason given"]
     tokens = [line[-300:] for line in lines[:-1] if "token" in line.lower()]
     return "; ".join([*tokens[-1:], lines[-1]])
 
 
-def _nobody(address: str, why: str) -> BadInput:
+def _no_cluster(address: str, why: str) -> BadInput:
     return BadInput(
         f"--address {address}: there is no Ray cluster that this machine belongs to ({why}); `ray start --head` begins "
         "one, and without --address we begin one of our own"
     )
 
 
-def has_room(gpus: float) -> None:
-    """Raise BadInput where the cluster we are on could never hold a worker of one CPU and this share of a GPU."""
+def check_capacity(gpus: float) -> None:
+    """Raise BadInput where the cluster could never hold a worker of one CPU and this share of a GPU."""
     there = load().cluster_resources()
     cpus_there, gpus_there = there.get("CPU", 0), there.get("GPU", 0)
     if cpus_there < 1 or gpus_there < gpus:
@@ -126,13 +126,13 @@ def has_room(gpus: float) -> None:
         )
 
 
-def told(e: BaseException) -> str:
-    """What Ray says, in a line."""
+def one_line(e: BaseException) -> str:
+    """Return the message of an error of Ray, in one line."""
     return " ".join(str(e).split())[:500]
 
 
-def travels() -> None:
-    """Modules that were read from a file (--method file.py:factory) go along: the cluster's machines cannot import."""
+def register_user_modules() -> None:
+    """Pickle modules read from a file (--method file.py:factory) by value: other machines cannot import them."""
     for name, module in list(sys.modules.items()):
         if name.startswith("tarry_user_"):
             load().cloudpickle.register_pickle_by_value(module)

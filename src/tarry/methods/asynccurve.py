@@ -24,6 +24,8 @@ Fig. 3) and no other number; ρ is from Kwon et al. 2021, the rest from trials o
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 import torch
@@ -31,12 +33,14 @@ from torch import Tensor
 
 from ..core.client_table import Marks
 from ..core.errors import BadInput
-from ..core.method import Geodesic, Method, Now, Part
+from ..core.method import Geodesic, Method, Now
+from ..core.parts import Correct, Step
+from ..core.state_tree import StateRecord
 from ..core.tickets import Offer, Update
-from ..parts.curve import SHIFT, CurveLearning, Proximal, Shape, Solver
-from ..parts.endpoint import corrected, dynamic, orthogonal, shifted
-from ..parts.manifold import bezier, line, onward, printed
-from ..vector.pool import fresh
+from ..parts.curve import SHIFT, CurveLearning, CurveName, ProximalName, SolverName
+from ..parts.endpoint import delay_correction, dynamic, orthogonal, shifted
+from ..parts.manifold import bezier, line, printed, step_along
+from ..vector.pool import empty_pooled
 from .registry import methods
 
 __all__ = ["asynccurve"]
@@ -45,8 +49,19 @@ Correction = Literal["orthodyn", "orthograd", "orthopos", "orthostrict", "asgd",
 CURVES: dict[str, Geodesic] = {"bezier": bezier, "printed": printed, "line": line}
 
 
-def delay_correction(name: Correction, statistic: str, switch: float | None) -> Part[Update, Update]:
-    """The delay correction of that name."""
+@dataclass(frozen=True)
+class CurveState(StateRecord):
+    """What the server remembers from step to step."""
+
+    counts: Marks  # the updates of every client so far
+    total: int  # all updates so far
+    shift: Tensor | None  # Θ^τ − Θ^(τ+1) of the last step, if it is sent
+    swa: Tensor | None  # Θ^SWA
+    models: int  # the models that Θ^SWA is the mean of
+
+
+def correction_part(name: Correction, statistic: str, switch: float | None) -> Correct:
+    """Return the delay correction of that name (parts.endpoint)."""
     if name == "orthodyn":
         return dynamic(statistic, switch=switch)
     rules = {
@@ -56,95 +71,114 @@ def delay_correction(name: Correction, statistic: str, switch: float | None) -> 
         "asgd": shifted(0.0),
         "fedasync": shifted(1.0),
     }
-    return corrected(rules[name])
+    return delay_correction(rules[name])
 
 
-def rate(eta: float, low: float, cycle: int, tau: int) -> float:
-    """η(τ)."""
-    return eta * (1 - (1 - low) * ((tau - 1) % cycle + 1) / cycle)
+@dataclass(frozen=True)
+class CurveStep:
+    """Algorithm 1 from α on."""
 
+    eta: float
+    low: float
+    cycle: int
+    penalty: bool
+    swa: float
+    periodic: int
+    moments: bool
+    curve: Geodesic
 
-def curve_step(
-    eta: float, low: float, cycle: int, *, penalty: bool, swa: float, periodic: int, moments: bool, along: Geodesic
-) -> Part[Update, Tensor]:
-    """Algorithm 1 from α on. State: who came how often, the last step, the average and how many it is of."""
-    _check(eta, low, cycle, swa, periodic)
+    def __post_init__(self) -> None:
+        problems = [f"--method.eta {self.eta}: must be above 0"] if not self.eta > 0 else []
+        problems += [f"--method.low {self.low}: must be between 0 and 1"] if not 0 <= self.low <= 1 else []
+        problems += [f"--method.cycle {self.cycle}: must be 1 or more"] if self.cycle < 1 else []
+        problems += [f"--method.swa {self.swa}: must be 0 or more"] if not self.swa >= 0 else []
+        problems += [f"--method.periodic {self.periodic}: must be 0 (never) or more"] if self.periodic < 0 else []
+        if problems:
+            raise BadInput(problems)
 
-    def apply(update: Update, state: dict[str, Any], now: Now) -> tuple[Tensor, dict[str, Any]]:
-        me, counts, total = update.ticket.client, state["counts"], state["total"]
-        t = rate(eta, low, cycle, now.version) * update.weight
-        if me >= 0:  # else it stands for several: nobody dominates
-            counts[me], total = counts.get(me, 0) + 1, total + 1
-            t = t * total / (now.n_clients * counts[me]) if penalty else t
+    def part(self) -> Step:
+        return Step(
+            self.apply,
+            self.init,
+            self.offer if self.moments else None,
+            payload_keys=frozenset({SHIFT}) if self.moments else frozenset(),
+            with_geodesic=lambda geodesic: replace(self, curve=geodesic).part(),
+        )
+
+    def init(self, _: Tensor) -> CurveState:
+        return CurveState(counts=Marks(), total=0, shift=None, swa=None, models=0)
+
+    def apply(self, update: Update, state: CurveState, now: Now) -> tuple[Tensor, CurveState]:
+        alpha, state = self.alpha(update, state, now)
         here = now.layout.params(now.weights)
-        shift = fresh(here) if moments else None
-        new = onward(along, now, min(t, 1.0), update, left=shift)
-        mean, models = state["swa"], state["models"]
-        if swa < 1 and now.progress >= swa and now.version % cycle == 0:
-            mean, models = (new if mean is None else torch.lerp(mean, new, 1 / (models + 1))), models + 1
-        if periodic and mean is not None and now.version % periodic == 0:
-            new = mean
-            shift = here - now.layout.params(new) if moments else None
-        return new, {"counts": counts, "total": total, "shift": shift, "swa": mean, "models": models}
+        shift = empty_pooled(here) if self.moments else None
+        new = step_along(self.curve, now, min(alpha, 1.0), update, left=shift)  # Θ^(τ+1), Eq. 31; shift = Θ^τ − Θ^(τ+1)
+        swa, models = self.average(new, state, now)
+        if self.periodic and swa is not None and now.version % self.periodic == 0:  # Sec. 5.1
+            new = swa
+            shift = here - now.layout.params(new) if self.moments else None
+        return new, replace(state, shift=shift, swa=swa, models=models)
 
-    def init(_: Tensor) -> dict[str, Any]:
-        return {"counts": Marks(), "total": 0, "shift": None, "swa": None, "models": 0}
+    def alpha(self, update: Update, state: CurveState, now: Now) -> tuple[float, CurveState]:
+        """α = η(τ) / (K p_i), not yet cut at 1; an update that stands for several clients has no p_i."""
+        alpha = self.rate(now.version) * update.weight
+        i = update.ticket.client
+        if i < 0:
+            return alpha, state
+        state.counts[i], state = state.counts.get(i, 0) + 1, replace(state, total=state.total + 1)
+        if self.penalty:
+            alpha = alpha * state.total / (now.n_clients * state.counts[i])  # p_i = counts_i / total
+        return alpha, state
 
-    def offer(_: int, state: dict[str, Any], __: Now) -> Offer | None:
-        return None if state["shift"] is None else Offer({SHIFT: state["shift"]})
+    def rate(self, tau: int) -> float:
+        """η(τ) = η (1 − (1 − low) u), u = ((τ − 1) mod c + 1)/c."""
+        return self.eta * (1 - (1 - self.low) * ((tau - 1) % self.cycle + 1) / self.cycle)
 
-    def elsewhere(geodesic: Geodesic) -> Part[Update, Tensor]:
-        rest: dict[str, Any] = {"penalty": penalty, "swa": swa, "periodic": periodic, "moments": moments}
-        return curve_step(eta, low, cycle, along=geodesic, **rest)
+    def average(self, new: Tensor, state: CurveState, now: Now) -> tuple[Tensor | None, int]:
+        """Θ^SWA with Θ^(τ+1) in it, if τ ≡ 0 mod c in the last part of the budget; and the number of its models."""
+        if self.swa >= 1 or now.progress < self.swa or now.version % self.cycle != 0:
+            return state.swa, state.models
+        models = state.models + 1
+        return (new if state.swa is None else torch.lerp(state.swa, new, 1 / models)), models
 
-    sends = frozenset({SHIFT}) if moments else frozenset[str]()
-    return Part(apply, init, offer if moments else None, along=elsewhere, sends=sends)
-
-
-def _check(eta: float, low: float, cycle: int, swa: float, periodic: int) -> None:
-    problems = [f"--method.eta {eta}: must be above 0"] if not eta > 0 else []
-    problems += [f"--method.low {low}: must be between 0 and 1"] if not 0 <= low <= 1 else []
-    problems += [f"--method.cycle {cycle}: must be 1 or more"] if cycle < 1 else []
-    problems += [f"--method.swa {swa}: must be 0 or more"] if not swa >= 0 else []
-    problems += [f"--method.periodic {periodic}: must be 0 (never) or more"] if periodic < 0 else []
-    if problems:
-        raise BadInput(problems)
+    def offer(self, _: int, state: CurveState, __: Now) -> Offer | None:
+        return None if state.shift is None else Offer({SHIFT: state.shift})
 
 
-def averaged(weights: Tensor, state: Any) -> Tensor:
-    """Θ^SWA, or Θ while there is none."""
-    mean: Tensor | None = state["step"]["swa"]
-    return weights if mean is None else mean
+def averaged(weights: Tensor, states: Mapping[str, Any]) -> Tensor:
+    """Return Θ^SWA, or Θ while there is none."""
+    state: CurveState = states["step"]
+    return weights if state.swa is None else state.swa
 
 
 @methods.register(
     "asynccurve",
     paper="Aggregation on Learnable Manifolds for Asynchronous Federated Optimization",
-    use="A few clients in a long run, with twice the traffic and local work to spare; --diagnose tells what it gains.",
+    use="A few clients in a long run, with twice the traffic and local work to spare; --diagnose shows what it gains.",
 )
 def asynccurve(
     *,
     eta: Annotated[float, "η, the most of the way a step goes, before the dominance penalty"] = 0.4,
     low: Annotated[float, "what of η is left at the end of a cycle; 1 keeps it constant"] = 0.5,
     cycle: Annotated[int, "c, the server steps of a cycle of η, and between averages"] = 5,
-    penalty: Annotated[bool, "divide by K p_i: whoever comes often counts for less"] = True,
+    penalty: Annotated[bool, "divide by K p_i: frequent clients weigh less"] = True,
     swa: Annotated[float, "the share of the budget after which weights are averaged; 1 never"] = 0.75,
     periodic: Annotated[int, "C, the server steps after which the average becomes the global; 0 never"] = 0,
     curve: Annotated[
-        Shape, "the way the global travels: Bézier, as printed, or straight (no control points)"
+        CurveName, "the way the global travels: Bézier, as printed, or straight (no control points)"
     ] = "bezier",
     correction: Annotated[Correction, "what is done about delay"] = "orthodyn",
     statistic: Annotated[str, "orthodyn's: agreement, ratio, progress, or file.py:factory"] = "agreement",
     switch: Annotated[float | None, "orthodyn: the value above which position is trusted; the statistic's own"] = None,
-    optimiser: Annotated[Solver, "the clients'"] = "adam",
+    optimiser: Annotated[SolverName, "the clients'"] = "adam",
     lr: Annotated[float, "η₁, of the endpoint"] = 1e-3,
     control_lr: Annotated[float | None, "η₂, of the control point; lr/10 when left out"] = None,
     moments: Annotated[bool, "begin Adam with the global's last step"] = True,
     rho: Annotated[float, "ρ, how far asam looks"] = 0.5,
-    proximal: Annotated[Proximal, "what holds clients near the weights they received"] = "lorentz",
+    proximal: Annotated[ProximalName, "what holds clients near the weights they received"] = "lorentz",
     mu: Annotated[float, "μ, how strongly"] = 0.1,
     sigma: Annotated[float, "σ of lorentz: smaller holds more, and more so further away"] = 1.0,
-    gamma: Annotated[float, "γ, how far control points are kept orthogonal to the line"] = 1.0,
+    gamma: Annotated[float, "γ, how far control points are made orthogonal to the line"] = 1.0,
 ) -> Method:
     """Clients learn a curve to where they end; the server walks along it.
 
@@ -167,9 +201,7 @@ def asynccurve(
         "asynccurve",
         staleness=f"through the drift G = W_now − W_start, by {correction}",
         local=local,
-        correct=delay_correction(correction, statistic, switch),
-        step=curve_step(
-            eta, low, cycle, penalty=penalty, swa=swa, periodic=periodic, moments=moments, along=CURVES[curve]
-        ),
+        correct=correction_part(correction, statistic, switch),
+        step=CurveStep(eta, low, cycle, penalty, swa, periodic, moments, CURVES[curve]).part(),
         answer=averaged,
     )

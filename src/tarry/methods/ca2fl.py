@@ -6,16 +6,16 @@ al., ICLR 2024).
               W ← W + η v
               h ← (1/N) Σ_i h_i                                                over all N clients; then S ← ∅
 
-h in v is the mean as of the last step: what came since counts in the second term alone. Staleness is not weighed.
+h in v is the mean at the last step: later updates count in the second term only. Staleness is not weighed.
 
-What the text leaves open is a client that comes twice before the buffer is full. S is a set: such a client is in it
-once, with its latest update against what was cached of it at the last step. That is what the accumulated Δ comes to,
-since h_i is replaced at once; |S| is then smaller than M. M counts updates.
+The text does not say what happens if a client arrives twice before the buffer is full. S is a set: such a client is in
+it once, with its latest update minus its h_i of the last step. That is what the accumulated Δ is, since h_i is replaced
+at once; |S| is then smaller than M. M counts updates.
 
 The paper tunes η; 1 is what FedEcho's authors (two of them the same) found for CA²FL in all their experiments. Its
 variant with a quantised cache is left out. A remembered Δ_i goes on at the learning rate it was made with. Running
-statistics have no direction: each client's latest are kept beside its Δ_i, and the global goes min(1, η) of the way to
-their mean.
+statistics have no direction: each client's latest are stored with its Δ_i, and the global ones go min(1, η) of the way
+to their mean.
 
 On the server, in model sizes: N rows and 4 (two sums in double precision, of now and of the last step) beside the
 global and the past ones that clients are training from.
@@ -23,67 +23,74 @@ global and the past ones that clients are training from.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from dataclasses import dataclass, field, replace
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from ..core.client_table import Marks
 from ..core.errors import BadInput
-from ..core.method import Method, Now, Part
+from ..core.method import Method, Now
+from ..core.parts import Aggregate
 from ..core.tickets import Update
-from ..parts.cached import keep, nothing_kept, passed_on
-from ..parts.epochs import entry
+from ..parts.cached import RowCache, as_update, replace_row
+from ..parts.epochs import storable
 from ..parts.manifold import CONTROL
 from ..parts.step import add
-from ..vector.fused import compiled, pieces
-from ..vector.pool import fresh, swept
+from ..vector.blocks import blocks
+from ..vector.fused import kernels_for, partition
+from ..vector.pool import empty_pooled
 from .registry import methods
 
 __all__ = ["ca2fl"]
 
 
-def calibrated(size: int) -> Part[Update | None, Update | None]:
-    """After M updates, v. `then` is the sum of the h_i at the last step."""
+@dataclass(frozen=True)
+class Calibration(RowCache):
+    """The h_i with their sum, and what arrived since the last step."""
+
+    then: Tensor  # the sum of the h_i at the last step
+    S: Marks = field(default_factory=Marks)
+    count: int = 0
+    examples: int = 0
+    steps: int = 0
+
+
+def calibrated(size: int) -> Aggregate:
+    """Collect M updates, then pass on v."""
     if size < 1:
         raise BadInput(f"--method.buffer {size}: must be 1 or more")
 
-    def init(weights: Tensor) -> dict[str, Any]:
-        kept = nothing_kept(weights)
-        return {**kept, "then": kept["sum"], **_empty()}
+    def init(weights: Tensor) -> Calibration:
+        cache = RowCache.empty(weights)
+        return Calibration(cache.rows, cache.sum, cache.sum)
 
-    def apply(update: Update | None, state: dict[str, Any], now: Now) -> tuple[Update | None, dict[str, Any]]:
+    def apply(update: Update | None, state: Calibration, now: Now) -> tuple[Update | None, Calibration]:
         if update is None:
             return None, state
-        state = keep(state, update.ticket.client, entry(update, now))
-        state["S"][update.ticket.client] = True
-        state |= {
-            "count": state["count"] + 1,
-            "examples": state["examples"] + update.n_examples,
-            "steps": state["steps"] + update.n_steps,
-        }
-        if state["count"] < size:
+        state = replace_row(state, update.ticket.client, storable(update, now))  # h_i ← Δ_i
+        state.S[update.ticket.client] = True
+        examples, steps = state.examples + update.n_examples, state.steps + update.n_steps
+        state = replace(state, count=state.count + 1, examples=examples, steps=steps)
+        if state.count < size:
             return None, state
-        return passed_on(_v(state, now), state, now), {**state, "then": state["sum"], **_empty()}
+        return as_update(_v(state, now), now, examples, steps), Calibration(state.rows, state.sum, state.sum)
 
-    return Part(apply, init, drops=frozenset({CONTROL}))
-
-
-def _empty() -> dict[str, Any]:
-    return {"S": Marks(), "count": 0, "examples": 0, "steps": 0}
+    return Aggregate(apply, init, dropped_extras=frozenset({CONTROL}))
 
 
-def _v(state: dict[str, Any], now: Now) -> Tensor:
-    """then/N + (sum − then)/|S|; for running statistics the way to the mean of everybody's latest."""
-    n, total, then, s, v = now.layout.n_params, state["sum"], state["then"], len(state["S"]), fresh(now.weights)
+def _v(state: Calibration, now: Now) -> Tensor:
+    """Return v = h + (1/|S|) Σ (Δ_i − h_i) = then/N + (sum − then)/|S|; for statistics, the way to their mean."""
+    n, total, then, s, v = now.layout.n_params, state.sum, state.then, len(state.S), empty_pooled(now.weights)
     rest = 1 / now.n_clients - 1 / s
-    if (kernels := compiled(total, then)) is not None:
-        pieces((0, len(total))).run(kernels.weighed, total, then, 1 / s, rest, v)
+    if (kernels := kernels_for(total, then)) is not None:
+        partition((0, len(total))).run(kernels.weighed, total, then, 1 / s, rest, v)
     else:
-        for now_, before, out in swept(total, then, v):
+        for now_, before, out in blocks(total, then, v):
             out.copy_(torch.div(now_, s).add_(before, alpha=rest))
     if now.layout.stats:
-        v[n:] = total[n:] / len(state["rows"]) - now.weights[n:]
+        v[n:] = total[n:] / len(state.rows) - now.weights[n:]
     return v
 
 

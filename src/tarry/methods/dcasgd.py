@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..core.errors import BadInput
 from ..core.method import Method
-from ..parts.endpoint import Late, Rule, corrected
+from ..parts.endpoint import Rule, StaleUpdate, delay_correction
 from ..parts.step import add
 from .registry import methods
 
@@ -27,7 +27,7 @@ __all__ = ["dc_asgd"]
 def constant_rule(lam: float) -> Rule:
     """DC-ASGD-c."""
 
-    def rule(late: Late, state: Any) -> tuple[Tensor, Any]:
+    def rule(late: StaleUpdate, state: Any) -> tuple[Tensor, Any]:
         return torch.addcmul(late.delta, late.delta * late.delta, late.drift, value=-lam), state
 
     return rule
@@ -36,7 +36,7 @@ def constant_rule(lam: float) -> Rule:
 def adaptive_rule(lam: float, m: float) -> Rule:
     """DC-ASGD-a: λ falls where displacements have been large."""
 
-    def rule(late: Late, state: Any) -> tuple[Tensor, Any]:
+    def rule(late: StaleUpdate, state: Any) -> tuple[Tensor, Any]:
         square = late.delta * late.delta
         v = torch.lerp(square, state["v"], m)
         return torch.addcmul(late.delta, square / torch.sqrt(v + 1e-7), late.drift, value=-lam), {"v": v}
@@ -64,7 +64,7 @@ def dc_asgd(
     if not 0 <= m < 1:
         raise BadInput(f"--method.m {m}: must be in [0, 1)")
     if form == "constant":
-        correct = corrected(constant_rule(0.04 if lam is None else lam))
+        correct = delay_correction(constant_rule(0.04 if lam is None else lam))
     else:
-        correct = corrected(adaptive_rule(2.0 if lam is None else lam, m), lambda w: {"v": w.new_zeros(())})
+        correct = delay_correction(adaptive_rule(2.0 if lam is None else lam, m), lambda w: {"v": w.new_zeros(())})
     return Method("dc-asgd", staleness="through the drift G = W_now − W_start", correct=correct, step=add(eta))

@@ -12,20 +12,22 @@ As printed, the rate changes only where τ_max > 1/η, which is 1000 for the lar
 code runs is the scaled form. m, v and v̂ begin at 0. Algorithm 1 has no bias correction; the code corrects m and v̂.
 M = 5, β1 = 0.9, β2 = 0.99, ε = 10^−8 and τ_c = 1 are theirs, and so are η = 10^−4, or 10^−3 when it adapts to delays.
 
-What this buffer passes on is as stale as the stalest update in it. A delay-adaptive step needs to be told so, and is
-refused where another method's aggregate pools updates without it.
+The update that this buffer passes on has the largest staleness of those in it. A delay-adaptive step needs that: it is
+rejected with another method's aggregate, which averages updates without it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 from torch import Tensor
 
 from ..core.errors import BadInput
-from ..core.method import Method, Now, Part
+from ..core.method import Method, Now
+from ..core.parts import EACH_ARRIVAL, Aggregate
+from ..core.state_tree import StateRecord
 from ..core.tickets import Update
 from ..parts.aggregate import buffer as buffered
 from ..parts.moments import adam, adaptive
@@ -33,29 +35,35 @@ from .registry import methods
 
 __all__ = ["fadas"]
 
-Aggregate = Part[Update | None, Update | None]
 Delay = Literal["ignored", "capped", "scaled"]
-STALEST = "as stale as the stalest"
 
 
-def told(part: Aggregate) -> Aggregate:
-    """The aggregate, with τ_max for the staleness of what it passes on."""
+@dataclass(frozen=True)
+class LongestDelay(StateRecord):
+    """The state of the aggregate inside, and the largest staleness in its buffer."""
 
-    def init(weights: Tensor) -> dict[str, Any]:
-        return {"inner": part.init(weights), "tau_max": 0}
+    inner: Any
+    tau_max: int = 0
 
-    def apply(update: Update | None, state: dict[str, Any], now: Now) -> tuple[Update | None, dict[str, Any]]:
-        tau_max = state["tau_max"] if update is None else max(state["tau_max"], update.staleness)
-        pooled, inner = part(update, state["inner"], now)
-        if pooled is None:
-            return None, {"inner": inner, "tau_max": tau_max}
-        return pooled.but(staleness=tau_max), {"inner": inner, "tau_max": 0}
 
-    return replace(part, apply=apply, init=init, formula=STALEST)
+def with_longest_delay(part: Aggregate) -> Aggregate:
+    """Return the aggregate with τ_max as the staleness of the update that it passes on."""
+
+    def init(weights: Tensor) -> LongestDelay:
+        return LongestDelay(part.init(weights))
+
+    def apply(update: Update | None, state: LongestDelay, now: Now) -> tuple[Update | None, LongestDelay]:
+        tau_max = state.tau_max if update is None else max(state.tau_max, update.staleness)
+        mean, inner = part(update, state.inner, now)
+        if mean is None:
+            return None, LongestDelay(inner, tau_max)
+        return mean.replace(staleness=tau_max), LongestDelay(inner)
+
+    return replace(part, apply=apply, init=init, keeps_staleness=True)
 
 
 def rate(eta: float, delay: Delay, tau_c: int) -> Callable[[int], float] | None:
-    """η_t by τ_max; None: always η."""
+    """Return η_t as a function of τ_max; None: always η."""
     if tau_c < 0:
         raise BadInput(f"--method.tau_c {tau_c}: must be 0 or more")
     if delay == "ignored":
@@ -65,10 +73,9 @@ def rate(eta: float, delay: Delay, tau_c: int) -> Callable[[int], float] | None:
     return lambda tau_max: eta if tau_max <= tau_c else eta / tau_max
 
 
-def knows_delays(method: Method) -> str | None:
-    """An update that is passed on by itself has its own delay."""
-    each = Method("plain").aggregate.apply
-    if method.aggregate.formula == STALEST or method.aggregate.apply is each:
+def needs_longest_delay(method: Method) -> str | None:
+    """Return why a delay-adaptive step does not fit; a server that steps at each arrival knows the delay itself."""
+    if method.aggregate.keeps_staleness or method.aggregate is EACH_ARRIVAL:
         return None
     return "a delay-adaptive rate goes by the longest delay among pooled updates, which only fadas's aggregate keeps"
 
@@ -98,6 +105,6 @@ def fadas(
     return Method(
         "fadas",
         staleness="ignored" if late is None else "τ_max = most server steps since hand-out in a buffer; rate by τ_max",
-        aggregate=told(buffered(buffer)),
-        step=step if late is None else replace(step, fits=knows_delays),
+        aggregate=with_longest_delay(buffered(buffer)),
+        step=step if late is None else replace(step, incompatibility=needs_longest_delay),
     )

@@ -33,18 +33,19 @@ the c of its time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import Annotated, Any
+from dataclasses import dataclass, replace
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from ..core.errors import BadInput
 from ..core.local_rule import LocalRule
-from ..core.method import Method, Now, Part, stateless
+from ..core.method import Method, Now
+from ..core.parts import Aggregate, Correct, Step
+from ..core.state_tree import StateRecord
 from ..core.tickets import Offer, Update
-from ..parts.aggregate import gather, nothing_yet, pooled
+from ..parts.aggregate import Sums, accumulate, empty_sums, mean_update
 from ..parts.manifold import CONTROL, inner
 from ..parts.moments import Second, adam
 from ..parts.variates import CHANGE, VARIATE, Control, Varied
@@ -55,49 +56,58 @@ __all__ = ["fedac"]
 EPS = 1e-8
 
 
-def similar(floor: float) -> Part[Update, Update]:
+def similar(floor: float) -> Correct:
     """A correct part: the update's weight becomes max(r_i, floor), 1 where the server has not moved."""
 
-    def apply(update: Update, now: Now) -> Update:
+    def apply(update: Update, state: None, now: Now) -> tuple[Update, None]:
         params = now.layout.params
         way, own = params(now.weights) - params(update.ticket.anchor), params(update.delta)
         size = torch.sqrt(inner(way, way) * inner(own, own))
         if update.staleness == 0 or size == 0:
-            return update
+            return update, state
         r = (inner(way, own) / size).item()
-        return update.but(weight=update.weight * min(max(r, floor), 1.0))
+        return update.replace(weight=update.weight * min(max(r, floor), 1.0)), state
 
-    return replace(stateless(apply), weighs=True)
+    return Correct(apply, only_scales=True)
 
 
-def weighted_buffer(size: int, *, correction: bool) -> Part[Update | None, Update | None]:
+@dataclass(frozen=True)
+class WeightedBuffer(StateRecord):
+    """The sums over the buffer, and the server's control variate."""
+
+    sums: Sums
+    c: Tensor  # a number, until clients upload vectors
+
+
+def weighted_buffer(size: int, *, correction: bool) -> Aggregate:
     """Collect `size` updates, then pass on Σ p_i Δ_i; c moves along with Σ p_i (c_i⁺ − c_i)."""
     if size < 1:
         raise BadInput(f"--method.buffer {size}: must be 1 or more")
     carries = frozenset({CONTROL, CHANGE})
 
-    def init(weights: Tensor) -> dict[str, Any]:  # c is a number, until clients show how many weights are trained
-        return {"sums": nothing_yet(weights), "c": weights.new_zeros(())}
+    def init(weights: Tensor) -> WeightedBuffer:
+        return WeightedBuffer(empty_sums(weights), weights.new_zeros(()))
 
-    def apply(update: Update | None, state: dict[str, Any], now: Now) -> tuple[Update | None, dict[str, Any]]:
+    def apply(update: Update | None, state: WeightedBuffer, now: Now) -> tuple[Update | None, WeightedBuffer]:
         if update is None:
             return None, state
-        sums = gather(state["sums"], update.but(weight=1.0), now, update.weight, carries=carries)
-        if sums["count"] < size:
-            return None, {**state, "sums": sums}
-        step = pooled(sums, now)
-        return step, {"sums": nothing_yet(now.weights), "c": moved(state["c"], step.extras, now)}
+        sums = accumulate(state.sums, update.replace(weight=1.0), now, update.weight, carries=carries)
+        if sums.count < size:
+            return None, replace(state, sums=sums)
+        mean, c = mean_update(sums, now), state.c
+        if CHANGE in mean.extras:
+            c = torch.add(c, mean.extras[CHANGE], alpha=size / now.n_clients)  # c + (K/N) Σ p_i (c_i⁺ − c_i)
+        return mean, WeightedBuffer(empty_sums(now.weights), c)
 
-    def moved(c: Tensor, extras: Mapping[str, Tensor], now: Now) -> Tensor:
-        return torch.add(c, extras[CHANGE], alpha=size / now.n_clients) if CHANGE in extras else c
+    def offer(_: int, state: WeightedBuffer, __: Now) -> Offer:
+        return Offer({VARIATE: state.c})
 
-    def offer(_: int, state: dict[str, Any], __: Now) -> Offer:
-        return Offer({VARIATE: state["c"]})
+    return Aggregate(
+        apply, init, offer if correction else None, payload_keys=frozenset({VARIATE} if correction else ())
+    )
 
-    return Part(apply, init, offer if correction else None, sends=frozenset({VARIATE} if correction else ()))
 
-
-def prospective(eta: float, beta1: float, second: Second | None) -> Part[Update, Tensor]:
+def prospective(eta: float, beta1: float, second: Second | None) -> Step:
     """W ← W + η m̂ / (√v + ε), or W + η m̂ where there is no v."""
 
     def init(weights: Tensor) -> dict[str, Tensor]:
@@ -116,7 +126,7 @@ def prospective(eta: float, beta1: float, second: Second | None) -> Part[Update,
             new = torch.addcdiv(w, ahead, v.sqrt().add_(EPS), value=eta)
         return torch.cat([new, now.weights[n:] + goes[n:]]) if now.layout.stats else new, kept
 
-    return Part(apply, init)
+    return Step(apply, init)
 
 
 @methods.register(

@@ -13,8 +13,8 @@ from typing import Annotated, Literal
 
 from ..core.local_rule import LocalRule
 from ..core.method import Method
-from ..parts.endpoint import positioned
-from ..parts.local import Proximal
+from ..parts.endpoint import trust_position
+from ..parts.local import ProximalRule
 from ..parts.staleness import constant, hinge, polynomial
 from ..parts.step import mix
 from .registry import methods
@@ -43,7 +43,7 @@ def fedasync(
     return Method(
         "fedasync",
         staleness=f"τ = server steps since hand-out; weight α s(τ), s {staleness}",
-        local=Proximal(mu) if mu else LocalRule(),
+        local=ProximalRule(mu) if mu else LocalRule(),
         step=mix(alpha, s, flag="alpha"),
-        correction=positioned(),
+        correction=trust_position(),
     )

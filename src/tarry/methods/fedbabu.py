@@ -1,8 +1,8 @@
 """FedBABU: Toward Enhanced Representation for Federated Image Classification (Oh, Kim, Yun, ICLR 2022).
 
     w = (w_body, w_head)
-    client   w_body ← w_body − η ∇_body f(w_body, w_head)         the head stays as it was first drawn    Algorithm 1
-    server   W_body ← Σ (n_k / n) w_body,k                        as FedAvg; W_head is nobody's to change
+    client   w_body ← w_body − η ∇_body f(w_body, w_head)         the head stays as it was initialized    Algorithm 1
+    server   W_body ← Σ (n_k / n) w_body,k                        as FedAvg; no client changes W_head
     at last  every client tunes the whole of it on its own examples, or the head or the body alone
 
 The head is the last linear or conv map; normalisation layers and running statistics belong to the body. Momentum and
@@ -28,17 +28,17 @@ from .registry import methods
 
 __all__ = ["fedbabu"]
 
-Side = Literal["head", "body"]
+TrainedSide = Literal["head", "body"]
 
 
 @dataclass(frozen=True)
 class OneSide(LocalRule):
-    """Plain training of the head or of the body; the other side stays to the bit."""
+    """Plain training of the head or of the body; the other side is unchanged to the bit."""
 
-    side: Side
+    side: TrainedSide
 
     def still(self, layout: Layout) -> tuple[Block, ...]:
-        """The layers that stay."""
+        """Return the layers that are not trained."""
         return tuple(b for b in layout.layers if (b.kind is Kind.HEAD) != (self.side == "head"))
 
     def check(self, layout: Layout, optimiser: Optimiser) -> None:  # noqa: ARG002

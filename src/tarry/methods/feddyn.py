@@ -5,27 +5,30 @@
     server   h   ← h − (α/N) Σ Δ_k                                the cohort's; N: all clients
              W   ← mean w_k − h/α
 
-λ_k and h begin at 0; λ_k stays with the client, and who is lost keeps the old one. h/α is what is kept: α cancels. The
-default is the α of the authors' CIFAR-10 example. Where local steps get nowhere near the argmin (few steps, small α),
-−h/α is the sum of all past mean displacements: a momentum that never forgets. In the limit α → 0 the clients are
-FedAvg's, and the server is not. Means are plain; the authors' code divides α by the client's share of the examples, and
-tests the mean of the w_k in W's place. Any --optimiser may look for the argmin. Of running statistics the server takes
-the mean.
+λ_k and h begin at 0; λ_k stays with the client, and a client whose visit is lost keeps the old one. The server stores
+h/α: α cancels. The default is the α of the authors' CIFAR-10 example. Where local steps get nowhere near the argmin
+(few steps, small α), −h/α is the sum of all past mean displacements: a momentum that never forgets. In the limit α → 0
+the clients are FedAvg's, and the server is not. Means are plain; the authors' code divides α by the client's share of
+the examples, and tests the mean of the w_k in W's place. Any --optimiser may look for the argmin. Of running statistics
+the server takes the mean.
 
-Clients that keep λ_k without a server that keeps h would be drawn to where the run began, and the reverse adds up
-displacements for ever: under other servers, or with other clients, it is refused.
+Clients with λ_k and a server without h would stay near the first weights; a server with h and other clients would add
+up displacements for ever. So other servers, or other clients, are rejected.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from ..core.method import Method, Now, Part
+from ..core.method import Method, Now
+from ..core.parts import Aggregate
+from ..core.state_tree import StateRecord
 from ..core.tickets import Update
-from ..parts.aggregate import round_mean
+from ..parts.aggregate import Sums, empty_sums, round_mean
 from ..parts.dispatch import barrier
 from ..parts.manifold import CONTROL
 from ..parts.variates import Dual, H, Varied
@@ -34,25 +37,33 @@ from .registry import methods
 __all__ = ["feddyn"]
 
 
-def dynamic_mean() -> Part[Update | None, Update | None]:
-    """When all are back, pass on mean Δ_k − h/α. The state's `past` is −h/α."""
+@dataclass(frozen=True)
+class DynamicState(StateRecord):
+    """The sums of the round, and the server's memory."""
+
+    round: Sums
+    past: Tensor  # −h/α
+
+
+def dynamic_mean() -> Aggregate:
+    """When no client is training any more, pass on mean Δ_k − h/α."""
     rounds = round_mean("uniform", carries=frozenset())
 
-    def init(weights: Tensor) -> dict[str, Any]:
-        return {"round": rounds.init(weights), "past": weights.new_zeros(())}
+    def init(weights: Tensor) -> DynamicState:
+        return DynamicState(empty_sums(weights), weights.new_zeros(()))
 
-    def apply(update: Update | None, state: dict[str, Any], now: Now) -> tuple[Update | None, dict[str, Any]]:
-        came, past = state["round"]["count"] + (update is not None), state["past"]
-        mean, sums = rounds(update, state["round"], now)
+    def apply(update: Update | None, state: DynamicState, now: Now) -> tuple[Update | None, DynamicState]:
+        cohort, past = state.round.count + (update is not None), state.past
+        mean, sums = rounds(update, state.round, now)
         if mean is not None:
             delta, n = mean.delta.clone(), now.layout.n_params
-            past = torch.add(past, delta[:n], alpha=came / now.n_clients)
+            past = torch.add(past, delta[:n], alpha=cohort / now.n_clients)  # −h/α + (1/N) Σ Δ_k
             delta[:n] += past
-            mean = mean.but(delta=delta)
-        return mean, {"round": sums, "past": past}
+            mean = mean.replace(delta=delta)
+        return mean, DynamicState(sums, past)
 
     h = frozenset({H})
-    return Part(apply, init, sends=h, demands=h, drops=frozenset({CONTROL}))
+    return Aggregate(apply, init, payload_keys=h, must_be_used=h, dropped_extras=frozenset({CONTROL}))
 
 
 @methods.register(

@@ -6,11 +6,12 @@
                           Q times: x̂ ← x̂ − η_d Clip(∇f_d(y, ŷ), ν), y the mean of the y^i             lines 12–16
                           f_d = α KL(σ(y) ‖ σ(ŷ)) + (1 − α) CE(ŷ, argmax y), α by the entropy of y       Eq. 3–4
 
-The distillation is parts.distil, which may be put around any server: `--server orthofl --distil fedecho`. Eq. 2 is
-written with a plain gradient; Sec. 5.1 says that the optimiser is Adam, which is used, on the clipped gradient. Where
-the paper is silent: Adam's moments begin anew with every distillation; Q is one pass over U in batches of 50 (the paper
-gives the size of U, 2000, alone); the student is run as in use (BatchNorm by its running statistics).
-η_d is a property of the task: the paper's 3e-6 is for ResNet-18 on CIFAR, 3e-7 for BERT; a task may name its own.
+The distillation is parts.distil, which may be put around any server: `--method orthofl --distil fedecho`. Eq. 2 is
+written with a plain gradient; Sec. 5.1 gives Adam as the optimizer, which is used here, on the clipped gradient. Our
+choices where the paper gives none: Adam's moments are 0 at the beginning of every distillation; Q is one pass over U in
+batches of 50 (the paper gives only the size of U, 2000); the student runs in eval mode (BatchNorm by its running
+statistics). η_d is a property of the task: the paper's 3e-6 is for ResNet-18 on CIFAR, 3e-7 for BERT; a task may name
+its own.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Annotated, Literal
 
 from ..core.method import Method
 from ..parts.aggregate import buffer as buffered
-from ..parts.distil import Distillation, echoing
+from ..parts.distil import Distillation, with_distillation
 from ..parts.step import add
 from .registry import methods
 
@@ -46,10 +47,10 @@ def fedecho(
         "dynamic"
     ),
     alpha_min: Annotated[float, "α of a teacher without doubt"] = 0.2,
-    alpha_max: Annotated[float, "α of a teacher who does not know at all"] = 0.8,
+    alpha_max: Annotated[float, "α of a teacher with uniform outputs"] = 0.8,
     clip: Annotated[float | None, "ν, the longest a distillation gradient may be; none = any"] = 5.0,
 ) -> Method:
-    """FedBuff, then a distillation from what all clients' latest models say of unlabelled inputs."""
+    """FedBuff, then a distillation from the outputs of all clients' latest models on unlabelled inputs."""
     how = Distillation(lr, q, batch, alpha, clip=clip)
     if alpha == "dynamic":
         how = replace(how, alpha_min=alpha_min, alpha_max=alpha_max)
@@ -59,4 +60,4 @@ def fedecho(
         aggregate=buffered(buffer),
         step=add(eta),
     )
-    return replace(echoing(plain, how), around=partial(echoing, how=how), plain=plain)
+    return replace(with_distillation(plain, how), around=partial(with_distillation, how=how), plain=plain)

@@ -1,7 +1,7 @@
 """FedNova: Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization (Wang et al., NeurIPS
 2020).
 
-    client   Δ_k = −η Σ_j a_k,j g_k(w_j)          its gradients, each with what its steps make of it     general rule
+    client   Δ_k = −η Σ_j a_k,j g_k(w_j)          a_k,j: the weight of gradient j in Δ_k     general rule
              d_k = −Δ_k / ‖a_k‖₁                  their mean (times η), however many steps there were
     server   W   ← W − τ_eff Σ p_k d_k            p_k = n_k / n,   τ_eff = Σ p_k ‖a_k‖₁                  FedNova
 
@@ -9,26 +9,29 @@
     momentum ρ     ‖a‖₁ = (τ − ρ (1 − ρ^τ)/(1 − ρ)) / (1 − ρ)
     proximal μ     ‖a‖₁ = (1 − (1 − η μ)^τ) / (η μ)            F_k(w) + (μ/2) ‖w − W‖², as FedProx
 
-With as many steps everywhere it is FedAvg. The client tells ‖a_k‖₁ beside Δ_k. The paper gives a_k for momentum and for
-the proximal term alone; with both, the coefficients are those of what clients do here: momentum of the gradient with
-its pull. (The authors' code pulls after momentum and adds up another a_k; with a pull, its τ_eff is the mean number of
-steps.) The paper's a_k has no negative entry; where η μ is so large that there are some, ‖·‖₁ is meant by the letter.
-Server momentum is not in the paper's box: `--step fedavgm`. Of running statistics the server takes the mean.
+With the same number of steps everywhere it is FedAvg. The client uploads ‖a_k‖₁ with Δ_k. The paper gives a_k for
+momentum and for the proximal term alone; with both, the coefficients are those of what clients do here: momentum of the
+gradient with its pull. (The authors' code pulls after momentum and adds up another a_k; with a pull, its τ_eff is the
+mean number of steps.) The paper's a_k has no negative entry; where η μ is so large that there are some, ‖·‖₁ is taken
+literally. Server momentum is not in the paper's box: `--step fedavgm`. Of running statistics the server takes the mean.
 
-Adam's displacement is no fixed sum of gradients: --optimiser adam is refused. Under other servers
-these clients would be plain ones, or FedProx's: they need this one, and it needs them.
+Adam's displacement is not a fixed sum of gradients: --optimiser adam is rejected. Under other servers these clients
+would be plain or FedProx's; so they require this server, and it requires them.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from ..core.method import Method, Now, Part
+from ..core.method import Method, Now
+from ..core.parts import Aggregate
+from ..core.state_tree import StateRecord
 from ..core.tickets import Update
-from ..parts.aggregate import Weighting, gather, nothing_yet, pooled
+from ..parts.aggregate import Sums, Weighting, accumulate, empty_sums, mean_update
 from ..parts.dispatch import barrier
 from ..parts.manifold import CONTROL
 from ..parts.variates import NORMALISATION, REACH, Normal, Varied
@@ -37,33 +40,48 @@ from .registry import methods
 __all__ = ["fednova"]
 
 
-def normalised_mean(weighting: Weighting) -> Part[Update | None, Update | None]:
-    """When all are back, pass on τ_eff Σ p_k Δ_k / ‖a_k‖₁."""
+@dataclass(frozen=True)
+class NormalizedSums(StateRecord):
+    """The sums of the round, of displacements over ‖a_k‖₁."""
 
-    def init(weights: Tensor) -> dict[str, Any]:
-        return {"sums": nothing_yet(weights), "tau": 0.0}
+    sums: Sums
+    tau: float  # Σ n_k ‖a_k‖₁
 
-    def apply(update: Update | None, state: dict[str, Any], now: Now) -> tuple[Update | None, dict[str, Any]]:
-        sums, tau = state["sums"], state["tau"]
+
+def normalized_mean(weighting: Weighting) -> Aggregate:
+    """When no client is training any more, pass on τ_eff Σ p_k Δ_k / ‖a_k‖₁."""
+
+    def init(weights: Tensor) -> NormalizedSums:
+        return NormalizedSums(empty_sums(weights), tau=0.0)
+
+    def apply(update: Update | None, state: NormalizedSums, now: Now) -> tuple[Update | None, NormalizedSums]:
+        sums, tau = state.sums, state.tau
         if update is not None:
             mass = update.n_examples if weighting == "examples" else 1
             a = update.extras.get(REACH)
-            size = update.n_steps if a is None else a.item()  # who tells nothing made plain steps
+            size = update.n_steps if a is None else a.item()  # without an upload: plain SGD, ‖a‖₁ = steps
             tau += mass * size
-            sums = gather(sums, scaled(update, 1 / size, now), now, mass, carries=frozenset())
-        if now.in_flight or not sums["count"]:
-            return None, {"sums": sums, "tau": tau}
-        return scaled(pooled(sums, now), tau / sums["mass"], now), init(now.weights)
+            sums = accumulate(sums, scaled(update, 1 / size, now), now, mass, carries=frozenset())  # Σ n_k Δ_k / ‖a_k‖₁
+        if now.in_flight or not sums.count:
+            return None, NormalizedSums(sums, tau)
+        return scaled(mean_update(sums, now), tau / sums.mass, now), init(now.weights)
 
     word = frozenset({NORMALISATION})
-    return Part(apply, init, sends=word, demands=word, reads=frozenset({REACH}), drops=frozenset({CONTROL}))
+    return Aggregate(
+        apply,
+        init,
+        payload_keys=word,
+        must_be_used=word,
+        required_extras=frozenset({REACH}),
+        dropped_extras=frozenset({CONTROL}),
+    )
 
 
 def scaled(update: Update, by: float, now: Now) -> Update:
-    """The trained weights' displacement times a number; running statistics as they are."""
+    """Return the update with its displacement times a number; running statistics unchanged."""
     n = now.layout.n_params
     delta = update.delta * by
-    return update.but(delta=torch.cat([delta[:n], update.delta[n:]]) if now.layout.stats else delta)
+    return update.replace(delta=torch.cat([delta[:n], update.delta[n:]]) if now.layout.stats else delta)
 
 
 @methods.register(
@@ -81,6 +99,6 @@ def fednova(
         "fednova",
         staleness="always 0",
         local=Varied(Normal(mu)),
-        aggregate=normalised_mean(weighting),
+        aggregate=normalized_mean(weighting),
         dispatch=barrier(),
     )

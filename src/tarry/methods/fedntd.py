@@ -7,8 +7,8 @@
 
 β = 0 is FedAvg. The paper takes β = τ = 1, and so does FedSOL, which compares with it. τ² keeps the two terms in
 proportion, as usual in distillation; one state of the authors' code has no such factor: the same at τ = 1. The received
-model is asked as in use: dropout off, its own running statistics. L_CE is the task's loss, and what is told as the
-loss. With two classes one would be left, of which all models say the same: such tasks are refused.
+model runs in eval mode: dropout off, its own running statistics. L_CE is the task's loss, and the loss that is
+reported. With two classes only one is left, with the same probability in all models: such tasks are rejected.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from ..core.local_rule import LocalRule
 from ..core.method import Method
 from ..parts.aggregate import Weighting, round_mean
 from ..parts.dispatch import barrier
-from ..parts.proximal import NTD, Auxiliary
+from ..parts.proximal import NTD
+from ..parts.proximal_rules import WithProximalLoss
 from .registry import methods
 
 __all__ = ["fedntd"]
@@ -37,12 +38,12 @@ def fedntd(
     temperature: Annotated[float, "τ, what outputs are divided by"] = 1.0,
     weighting: Annotated[Weighting, "clients weigh by their examples, or all alike"] = "examples",
 ) -> Method:
-    """Synchronous rounds whose clients keep what the received model says of the classes that are not the true one."""
+    """Synchronous rounds whose clients keep the received model's outputs for the classes that are not the true one."""
     _check(beta, temperature)
     return Method(
         "fedntd",
         staleness="always 0",
-        local=Auxiliary(NTD(temperature, flag="--method fedntd"), beta) if beta else LocalRule(),
+        local=WithProximalLoss(NTD(temperature, flag="--method fedntd"), beta) if beta else LocalRule(),
         aggregate=round_mean(weighting),
         dispatch=barrier(),
     )

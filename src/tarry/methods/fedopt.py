@@ -24,10 +24,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from torch import Tensor
-
-from ..core.method import Method, Part
-from ..core.tickets import Update
+from ..core.method import Method
+from ..core.parts import Step
 from ..parts.aggregate import Weighting, round_mean
 from ..parts.dispatch import barrier
 from ..parts.moments import adagrad, adam, adaptive, momentum, yogi
@@ -43,7 +41,7 @@ Eps = Annotated[float, "ε (the paper's τ), beside √v; smaller is more adapti
 Weigh = Annotated[Weighting, "clients weigh by their examples, or all alike"]
 
 
-def _in_rounds(name: str, step: Part[Update, Tensor], weighting: Weighting) -> Method:
+def _in_rounds(name: str, step: Step, weighting: Weighting) -> Method:
     return Method(name, staleness="always 0", aggregate=round_mean(weighting), step=step, dispatch=barrier())
 
 

@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 from ..core.method import Method
 from ..parts.aggregate import round_mean
 from ..parts.dispatch import barrier
-from ..parts.local import Proximal
+from ..parts.local import ProximalRule
 from .registry import methods
 
 __all__ = ["fedprox"]
@@ -33,7 +33,7 @@ def fedprox(
     return Method(
         "fedprox",
         staleness="always 0",
-        local=Proximal(mu),
+        local=ProximalRule(mu),
         aggregate=round_mean(weighting),
         dispatch=barrier(),
     )

@@ -7,9 +7,9 @@ FedASAM: Improving Generalization in Federated Learning by Seeking Flat Minima (
                        w ← w − γ ∇L(w + ε)                      on the same batch, through the client's optimiser
     server             as FedAvg
 
-ρ = 0 is FedAvg. Norms run over all trained weights. Running statistics move in the pass at w only; what is told as the
-loss is L(w). FedASAM's authors' code scales tensors called weight alone (T = 1 for biases); here, as in the formula,
-all are scaled.
+ρ = 0 is FedAvg. Norms run over all trained weights. Running statistics change in the pass at w only; the reported loss
+is L(w). FedASAM's authors' code scales tensors called weight alone (T = 1 for biases); here, as in the formula, all are
+scaled.
 
 The papers tune ρ and η by data set. The defaults are those that SAM (ρ = 0.05) and ASAM (ρ = 0.5, η = 0.01: also those
 of FedASAM's code) were published with. FedSOL compares with ρ = 0.1 and ρ = 1.
@@ -36,7 +36,7 @@ __all__ = ["SharpnessAware", "fedasam", "fedsam"]
 
 @dataclass(frozen=True)
 class SharpnessAware(LocalRule):
-    """Descends by the gradient further up: of SAM, or with η of ASAM."""
+    """Descend the gradient at w + ε, with the ε of SAM, or of ASAM if there is an η."""
 
     rho: float
     eta: float | None = None

@@ -5,27 +5,27 @@ Heterogeneity (Reisizadeh et al., 2020; IEEE JSAIT 2022).
     rounds    of a federated solver, until ‖∇L_n(w)‖² ≤ 2 μ V_ns,   V_ns = c / (n s)
     then      n ← min(2n, N); after the stage of all N it goes on as it is
 
-L_n is the loss of the n clients with s examples each; V_ns is their statistical accuracy: nearer to its minimum there
-is nothing to learn from them. The solver is FedAvg, W ← Σ (n_k / n) w_k; the paper's is FedGATE, and it allows any. The
-paper's text was not at hand, nor code of its authors: stages and test are as they are commonly stated, and were not
-held against its Algorithm 1.
+L_n is the loss of the n clients with s examples each; V_ns is their statistical accuracy: closer to the minimum of L_n
+there is nothing more to learn from them. The solver is FedAvg, W ← Σ (n_k / n) w_k; the paper's is FedGATE, and it
+allows any. The paper's text and its authors' code were not available: stages and test are as commonly stated, and were
+not compared with its Algorithm 1.
 
-What it needs and a server has not got: the speeds and the gradient. Clients are timed at their first visit
-(parts.tiers), in rounds with all that may train of those not tried yet; the paper knows the order. The gradient is read
-off the round just made,
+A server does not know the speeds and the gradient that the algorithm needs. Clients are timed at their first visit
+(parts.tiers), in rounds of clients not tried yet; the paper takes the order as known. The gradient is estimated from
+the last round,
 
-    ∇L_n(w) ≈ − Σ m_k Δ_k / Σ m_k η_l K_k          K_k steps at the rate η_l, whose product a client sends along
-                                                   m_k: what k weighs in the solver's mean, n_k or 1
+    ∇L_n(w) ≈ − Σ m_k Δ_k / Σ m_k η_l K_k          K_k steps at the rate η_l; the client uploads their product
+                                                   m_k: the weight of k in the solver's mean, n_k or 1
 
 which for SGD is a mean of all gradients on the way from w (with momentum K_k is ‖a_k‖₁ of parts.variates), and costs
-one number upwards. It is 0 where the solver comes to rest. With Adam it is a scale, no gradient: tune c. s is the mean
-size of the round's clients. A round of first visits is not tested, nor one that nobody came back from. Of μ and c only
-the product matters. Both are the paper's letters; their defaults are nobody's measurement: with them the digits, of ten
-clients, pass all stages.
+one number per upload. It is 0 at the solver's fixed point. With Adam it is a scale and not a gradient: tune c. s is the
+mean size of the round's clients. Rounds of first visits, and rounds without an update, are not tested. Only the product
+of μ and c matters. Both are the paper's letters; their defaults are ours: with them `digits` with ten clients passes
+all stages.
 
-Who is as fast as the n-th takes part, for that costs no time; with equal speeds it is FedAvg, and with n_0 = N (then
-nobody is timed). When fewer may train at once than take part, a round's cohort is drawn among them. If nobody of the n
-fastest is there, all who are there are drawn from.
+Clients as fast as the n-th take part too, since that costs no time; with equal speeds it is FedAvg, and also with n_0 =
+N (then no client is timed). If the concurrency is below n, a round's cohort is drawn among the n. If none of the n
+fastest is idle, the cohort is drawn from all idle clients.
 
 On the server, in model sizes: the sum of Δ_k for the test, until all take part, beside FedAvg's.
 """
@@ -41,24 +41,25 @@ from torch import Tensor
 from ..core.errors import BadInput
 from ..core.idle_clients import Roster
 from ..core.local_rule import Brief, Context, Functions, LocalRule, Outcome
-from ..core.method import Method, Now, Part
+from ..core.method import Method, Now
+from ..core.parts import Dispatch
+from ..core.state_tree import StateRecord
 from ..core.task import Examples
 from ..core.tickets import Update
 from ..parts.aggregate import Weighting, round_mean
-from ..parts.tiers import at_most_all, drawn, first_visits, ranked, timed, untimed
+from ..parts.tiers import Speeds, at_most_all, draw_among, first_visits, ranked, record_first_duration
 from ..parts.variates import reach
 from .registry import methods
 
 __all__ = ["flanp"]
 
 RATE = "rate"
-STAGES = frozenset({"stages"})  # needed and sent, though nothing travels: what clients tell is of use here alone
-State = dict[str, Any]
+STAGES = frozenset({"stages"})  # a payload key without a tensor: it binds these clients to this server
 
 
 @dataclass(frozen=True)
-class Rated(LocalRule):
-    """Plain training that tells η_l K, how far its steps reach for a gradient of length 1."""
+class FlanpClient(LocalRule):
+    """Plain training that uploads η_l K (with momentum η_l ‖a‖₁)."""
 
     @property
     def needs(self) -> frozenset[str]:
@@ -86,54 +87,65 @@ class Rated(LocalRule):
 
 
 @dataclass(frozen=True)
+class Stage(StateRecord):
+    """The speeds of clients, the n of the stage, and the sums of the last round for the gradient's norm."""
+
+    book: Speeds
+    n: int
+    sum: Tensor  # Σ m_k Δ_k
+    rate: float  # Σ m_k η_l K_k
+    examples: int
+    count: int
+    tested: bool  # the stage may end after this round
+
+    def without_sums(self, weights: Tensor, *, tested: bool = True) -> Stage:
+        """Return the stage before a new round."""
+        return replace(self, sum=weights.new_zeros(()), rate=0.0, examples=0, count=0, tested=tested)
+
+
+@dataclass(frozen=True)
 class Fastest:
-    """Whom to hand work to: the n fastest, once nobody is training any more."""
+    """Dispatch: a round of the n fastest clients, once no client is training."""
 
     n0: int
     mu: float
     c: float
     weighting: Weighting
 
-    def init(self, weights: Tensor) -> State:
-        return {"book": untimed(), "n": self.n0, **_no_gradient(weights)}
+    def init(self, weights: Tensor) -> Stage:
+        return Stage(Speeds.empty(), self.n0, weights.new_zeros(()), rate=0.0, examples=0, count=0, tested=True)
 
-    def hear(self, update: Update, state: State, now: Now) -> State:
-        state = {**state, "book": timed(state["book"], update, now)}
-        if state["n"] >= now.n_clients or RATE not in update.extras:
-            return state
+    def observe(self, update: Update, stage: Stage, now: Now) -> Stage:
+        stage = replace(stage, book=record_first_duration(stage.book, update, now))
+        if stage.n >= now.n_clients or RATE not in update.extras:
+            return stage
         mass = update.n_examples if self.weighting == "examples" else 1
-        return {
-            **state,
-            "sum": torch.add(state["sum"], now.layout.params(update.delta), alpha=mass),
-            "rate": state["rate"] + mass * update.extras[RATE].item(),
-            "examples": state["examples"] + update.n_examples,
-            "count": state["count"] + 1,
-        }
+        return replace(
+            stage,
+            sum=torch.add(stage.sum, now.layout.params(update.delta), alpha=mass),
+            rate=stage.rate + mass * update.extras[RATE].item(),
+            examples=stage.examples + update.n_examples,
+            count=stage.count + 1,
+        )
 
-    def apply(self, roster: Roster, state: State, now: Now) -> tuple[list[int], State]:
+    def apply(self, roster: Roster, stage: Stage, now: Now) -> tuple[list[int], Stage]:
         if now.in_flight or not len(roster):
-            return [], state
-        n = state["n"]
+            return [], stage
+        n = stage.n
         if n < now.n_clients:
-            if cohort := first_visits(roster, state["book"], now):
-                return cohort, {**state, **_no_gradient(now.weights), "tested": False}
-            if state["tested"] and state["count"] and self.reached(state):
+            if cohort := first_visits(roster, stage.book, now):
+                return cohort, stage.without_sums(now.weights, tested=False)
+            if stage.tested and stage.count and self.is_reached(stage):
                 n = min(2 * n, now.n_clients)
-        state = {**state, "book": ranked(state["book"], now.n_clients), "n": n, **_no_gradient(now.weights)}
-        rank = state["book"]["rank"]
-        fast = [k for k in roster if rank[k] < n]
-        return drawn(roster, fast or list(roster), roster.limit, now), state
+        stage = replace(stage.without_sums(now.weights), book=ranked(stage.book, now.n_clients), n=n)
+        fast = [k for k in roster if stage.book.rank[k] < n]
+        return draw_among(roster, fast or list(roster), roster.limit, now), stage
 
-    def reached(self, state: State) -> bool:
+    def is_reached(self, stage: Stage) -> bool:
         """‖∇L_n(w)‖² ≤ 2 μ c / (n s)."""
-        gradient = torch.linalg.vector_norm(state["sum"]).item() / state["rate"]
-        s = state["examples"] / state["count"]
-        return bool(gradient**2 <= 2 * self.mu * self.c / (state["n"] * s))
-
-
-def _no_gradient(weights: Tensor) -> State:
-    """Nothing heard of a round yet."""
-    return {"sum": weights.new_zeros(()), "rate": 0.0, "examples": 0, "count": 0, "tested": True}
+        gradient = torch.linalg.vector_norm(stage.sum).item() / stage.rate
+        s = stage.examples / stage.count
+        return bool(gradient**2 <= 2 * self.mu * self.c / (stage.n * s))
 
 
 @methods.register(
@@ -158,7 +170,7 @@ def flanp(
     return Method(
         "flanp",
         staleness="always 0",
-        local=Rated(),
-        aggregate=replace(round_mean(weighting), sends=STAGES, reads=frozenset({RATE})),
-        dispatch=Part(who.apply, who.init, hear=who.hear, suits=at_most_all("n0", n0)),
+        local=FlanpClient(),
+        aggregate=replace(round_mean(weighting), payload_keys=STAGES, required_extras=frozenset({RATE})),
+        dispatch=Dispatch(who.apply, who.init, observe=who.observe, check_task=at_most_all("n0", n0)),
     )

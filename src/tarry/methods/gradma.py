@@ -1,6 +1,6 @@
 """GradMA: A Gradient-Memory-based Accelerated Federated Learning with Alleviated Catastrophic Forgetting.
 
-Luo, Li, Lan and Gao, CVPR 2023. Two quadratic programmes QP(g; M) = argmin ½ ‖z − g‖² s.t. M z ≥ 0: of all directions
+Luo, Li, Lan and Gao, CVPR 2023. Two quadratic programs QP(g; M) = argmin ½ ‖z − g‖² s.t. M z ≥ 0: of all directions
 within 90° of what is remembered, the nearest to g (parts.cone).
 
     worker   x_0 = x, x_{−1} = where its last visit ended; for τ = 0 … I − 1
@@ -11,26 +11,26 @@ within 90° of what is remembered, the nearest to g (parts.cone).
              m       = β_1 m̃ + d
              m̃       ← QP(m; D)
              x       ← x − η_g m̃
-    memory   D holds at most m clients. A newcomer takes the place of one that was not in this round: the one that took
-             part least often since it was remembered; its count begins anew
+    memory   D holds at most m clients. A new one takes the place of a client that was not in this round: the one that
+             took part least often since it was remembered; its count begins at 1
 
 `side="server"` leaves plain workers (the paper's GradMA-S), `side="worker"` a plain server without momentum (GradMA-W).
 With plain workers, memory=0 and beta1=0 it is FedAvg.
 
-A constraint does not depend on the length of its row, so rows wait undiminished: when i is next there, D[i] is
-multiplied by β_2 for all the rounds since, and products of rows that did not change are kept. With β_2 = 0 nothing of
+A constraint does not depend on the length of its row, so decay is delayed: at the next arrival of i, D[i] is multiplied
+by β_2 for all the rounds since, and inner products of rows that did not change are reused. With β_2 = 0 nothing of
 earlier rounds is remembered. ∇f(x) is left out of a visit's first step, where it is the gradient itself, which no
 projection turns by more than 90°; and of the second, where it is ∇f(x_{τ−1}). x_τ − x has the released code's sign: a
 step may not go further away from x along the way come so far. Of many local steps in one direction the first counts.
 
-What was decided, and where the authors' released code does otherwise. The programmes are over the whole vector; the
-code has one for each tensor (`projection="layer"`), and a margin, at 0, that is left out here. The mean weighs by
-examples, as the code's does; `weighting="uniform"` is the plain one. x_{−1} is kept between visits, as in the code of
-GradMA-W; that of GradMA begins every visit with x. Where its solver fails the code goes on uncorrected; here the run
-ends with SolverFailed. β_1 = β_2 = 0.5 and m = N are those of the authors' example. A client is remembered when it
-arrives, so who is lost changes nothing; of equals the one longest remembered goes; of a round larger than m, only m are
-remembered. Momentum and weight decay of the client's optimiser act after the correction. Running statistics have no
-direction: they go to the round's mean.
+Our choices, and where the authors' released code differs. The programs are over the whole vector; the code has one for
+each tensor (`projection="layer"`), and a margin, at 0, that is left out here. The mean weighs by examples, as in the
+code; `weighting="uniform"` is the plain mean. The client stores x_{−1} between visits, as in the code of GradMA-W; that
+of GradMA begins every visit with x. Where its solver fails the code goes on uncorrected; here the run ends with
+SolverFailed. β_1 = β_2 = 0.5 and m = N are those of the authors' example. A client is remembered when it arrives, so a
+lost visit changes nothing; of clients with equal counts the one remembered longest is replaced; of a round larger than
+m, only m are remembered. Momentum and weight decay of the client's optimiser act after the correction. Running
+statistics have no direction: they go to the round's mean.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ from ..core.client_table import Marks, Table
 from ..core.errors import BadInput
 from ..core.layout import Layout
 from ..core.local_rule import Brief, Context, Functions, LocalRule, Outcome
-from ..core.method import Method, Now, Part
+from ..core.method import Method, Now
+from ..core.parts import Aggregate
 from ..core.task import Examples
 from ..core.tickets import Update
 from ..parts.aggregate import Weighting, round_mean
@@ -67,8 +68,8 @@ def _stretches(layout: Layout, by: Projection) -> list[slice]:
 
 
 @dataclass(frozen=True)
-class Mindful(LocalRule):
-    """The worker: no step goes uphill by the last model's gradient or the received one's, or further away from that."""
+class MemoryWorker(LocalRule):
+    """The worker: every step is within 90° of the gradients at x_{τ−1} and x, and of x_τ − x."""
 
     by: Projection
 
@@ -101,10 +102,10 @@ class Mindful(LocalRule):
 
 
 @dataclass(frozen=True)
-class Remembering:
-    """The server, around the mean of a round. Displacements point downhill here: d_i, D, m and m̃ all change sign."""
+class MemoryServer:
+    """The server, with the mean of a round inside. Displacements point downhill here: d_i, D, m and m̃ change sign."""
 
-    mean: Part[Update | None, Update | None]
+    mean: Aggregate
     beta1: float
     beta2: float
     memory: int | None
@@ -112,7 +113,7 @@ class Remembering:
 
     def init(self, weights: Tensor) -> dict[str, Any]:
         if self.memory != 0:
-            solver()  # a library that is missing is told before anybody has trained
+            solver()  # raise before any training if scipy is missing
         marks = {"count": Marks(), "since": Marks()}  # visits remembered; server steps at the last one
         return {"mean": self.mean.init(weights), "D": Table(), **marks, "momentum": None, "order": [], "gram": None}
 
@@ -128,7 +129,7 @@ class Remembering:
         if self.memory != 0:
             m, state = self.corrected(m, state, now)
         delta = torch.cat([m, pooled.delta[n:]]) if now.layout.stats else m
-        return pooled.but(delta=delta), {**state, "momentum": m if self.beta1 else None}
+        return pooled.replace(delta=delta), {**state, "momentum": m if self.beta1 else None}
 
     def remember(self, update: Update, state: dict[str, Any], now: Now) -> None:
         i, D, count, since = update.ticket.client, state["D"], state["count"], state["since"]
@@ -143,8 +144,8 @@ class Remembering:
         gone = sorted(D, key=lambda i: (i in here, count[i]))[: 0 if self.memory is None else -self.memory]
         faded = set() if self.beta2 else set(D) - here
         for i in {*gone, *faded}:
-            for kept in (D, count, since):
-                kept.pop(i)
+            for rows in (D, count, since):
+                rows.pop(i)
 
     def corrected(self, m: Tensor, state: dict[str, Any], now: Now) -> tuple[Tensor, dict[str, Any]]:
         """m̃, and the Gram matrices of what is remembered, of which only the rows of this round are new."""
@@ -169,7 +170,7 @@ class Remembering:
 
 
 def _reordered(gram: Tensor, old: Sequence[int], new: Sequence[int]) -> Tensor:
-    """The same products in another order; 0 for who was not there."""
+    """Return the inner products in another order; 0 for clients without any."""
     where = {i: place for place, i in enumerate(old)}
     places = torch.tensor([where.get(i, len(old)) for i in new], device=gram.device)
     padded = torch.nn.functional.pad(gram, (0, 1, 0, 1))
@@ -186,21 +187,21 @@ def gradma(
     beta1: Annotated[float, "β_1, what of the last step goes on in the next"] = 0.5,
     beta2: Annotated[float, "β_2, how slowly a client's remembered displacements fade from round to round"] = 0.5,
     eta: Annotated[float, "η_g, the server's learning rate"] = 1.0,
-    memory: Annotated[int | None, "m, how many clients the server remembers; none = all, 0 = nobody"] = None,
+    memory: Annotated[int | None, "m, how many clients the server remembers; none = all, 0 = none of them"] = None,
     side: Annotated[Side, "who corrects directions: workers and server, or one of them (GradMA-W, GradMA-S)"] = "both",
-    projection: Annotated[Projection, "one programme for all weights, or one a layer as in the authors' code"] = "full",
+    projection: Annotated[Projection, "one program for all weights, or one per layer as in the authors' code"] = "full",
     weighting: Annotated[Weighting, "clients weigh by their examples, or all alike"] = "examples",
 ) -> Method:
     """Rounds whose steps, the workers' and the server's, stay within 90° of the gradients they remember."""
     _check(beta1, beta2, memory)
-    server = Remembering(round_mean(weighting, carries=frozenset()), beta1, beta2, memory, projection)
+    server = MemoryServer(round_mean(weighting, carries=frozenset()), beta1, beta2, memory, projection)
     return Method(
         "gradma",
         staleness="always 0",
-        local=LocalRule() if side == "server" else Mindful(projection),
+        local=LocalRule() if side == "server" else MemoryWorker(projection),
         aggregate=round_mean(weighting)
         if side == "worker"
-        else Part(server.apply, server.init, drops=frozenset({CONTROL})),
+        else Aggregate(server.apply, server.init, dropped_extras=frozenset({CONTROL})),
         step=add(eta),
         dispatch=barrier(),
     )

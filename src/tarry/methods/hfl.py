@@ -19,8 +19,8 @@ model starts from (w^t or w^(t−τ); here w^t, for which the Taylor term was wo
 client's whole displacement, as for dc-asgd; measured in gradients, as the Taylor expansion has it, h is 1/η_l for a
 visit of one step, which is large: nothing bounds h δ·G.
 
-A round (parts.epochs) is as long as the fastest client's first visit; one that nobody came back in goes on until
-somebody does. With no straggler in it the server is FedAvg's, with a single client ASGD's of η = 1. With stragglers
+A round (parts.epochs) is as long as the fastest client's first visit; a round without an arrival goes on until the
+next one. With no straggler in it the server is FedAvg's, with a single client ASGD's of η = 1. With stragglers
 alone, ŵ = w^t. Running statistics: the same means, of each one's own values.
 
 On the server, in model sizes: 2 sums beside the global and the past ones that clients are training from.
@@ -38,35 +38,37 @@ from torch import Tensor
 from ..core.errors import BadInput
 from ..core.method import Method, Now
 from ..core.tickets import Update
-from ..parts.endpoint import Late, Rule, corrected
-from ..parts.epochs import Book, at_epoch_ends, by_epochs, entry
+from ..parts.endpoint import Rule, StaleUpdate, delay_correction
+from ..parts.epochs import EpochServer, at_epoch_ends, epoch_aggregate, storable
 from ..parts.manifold import inner
 from .registry import methods
 
 __all__ = ["hfl"]
 
+Book = dict[str, Any]
+
 
 def taylor(h: float) -> Rule:
     """δ̂ = (1 − h δ·G) δ."""
 
-    def rule(late: Late, state: Any) -> tuple[Tensor, Any]:
+    def rule(late: StaleUpdate, state: Any) -> tuple[Tensor, Any]:
         return late.delta * (1 - h * inner(late.delta, late.drift)), state
 
     return rule
 
 
 @dataclass(frozen=True)
-class Hybrid:
+class Hybrid(EpochServer):
     """The sums over S_1, by examples, and over S_2, by λ_i."""
 
     lam: float
 
-    def begin(self, weights: Tensor) -> Book:
+    def init(self, weights: Tensor) -> Book:
         zero = torch.zeros_like(weights)
         return {"kernel": zero, "n": 0.0, "updater": zero, "lam": 0.0, "count": 0}
 
-    def take(self, update: Update, book: Book, late: bool, now: Now) -> Book:
-        own = entry(update, now)
+    def on_update(self, update: Update, late: bool, book: Book, now: Now) -> Book:
+        own = storable(update, now)
         if not late:
             kernel = torch.add(book["kernel"], own, alpha=update.n_examples)
             return {**book, "kernel": kernel, "n": book["n"] + update.n_examples}
@@ -74,17 +76,17 @@ class Hybrid:
         updater = torch.add(book["updater"], own, alpha=lam)
         return {**book, "updater": updater, "lam": book["lam"] + lam, "count": book["count"] + 1}
 
-    def close(self, book: Book, now: Now) -> tuple[Tensor | None, Book]:
+    def end_epoch(self, book: Book, now: Now) -> tuple[Tensor | None, Book]:
         if not (book["n"] or book["count"]):
             return None, book
         late = max(book["count"], 1)
         kernel = book["kernel"] / book["n"] if book["n"] else _still(now)
         move = torch.add(book["updater"] / late, kernel, alpha=1 - book["lam"] / late)
-        return move, self.begin(now.weights)
+        return move, self.init(now.weights)
 
 
 def _still(now: Now) -> Tensor:
-    """The move that leaves the global where it is."""
+    """Return the move that leaves the global weights unchanged."""
     n = now.layout.n_params
     return torch.cat([torch.zeros_like(now.weights[:n]), now.weights[n:]])
 
@@ -102,16 +104,15 @@ def hfl(
         float | None, "how long a round lasts (s); none: as long as the fastest client's first visit"
     ] = None,
 ) -> Method:
-    """Rounds that do not wait: who is late is merged in later, corrected to first order and at little weight."""
+    """Rounds that do not wait: late updates are merged later, corrected to first order and at a small weight."""
     problems = [f"--method.lam {lam}: must be between 0 and 1"] if not 0 <= lam <= 1 else []
     problems += [f"--method.h {h}: must be 0 or more"] if not h >= 0 else []
     if problems:
         raise BadInput(problems)
-    server = Hybrid(lam)
     return Method(
         "hfl",
         staleness="τ = server steps (rounds) since hand-out; through the drift G = W_now − W_start, and λ_0 e^(−τ)",
-        correct=corrected(taylor(h)),
-        aggregate=by_epochs(epoch, begin=server.begin, take=server.take, close=server.close),
+        correct=delay_correction(taylor(h)),
+        aggregate=epoch_aggregate(epoch, Hybrid(lam)),
         dispatch=at_epoch_ends(),
     )

@@ -1,18 +1,18 @@
 """kNN-Per: Personalized Federated Learning through Local Memorization (Marfoq, Neglia, Vidal, Kameni, ICML 2022).
 
-    training   FedAvg; φ(x): what the model makes of x before its head
+    training   FedAvg; φ(x): the features of x, the inputs of the model's head
     client     keeps (φ(x_i), y_i) of all its own examples
-    answer     h(x) = λ h_kNN(x) + (1 − λ) h_global(x)            h_global: softmax of the model's outputs
+    prediction h(x) = λ h_kNN(x) + (1 − λ) h_global(x)            h_global: softmax of the model's outputs
                h_kNN(x)_c ∝ Σ_{i among the k nearest} [y_i = c] exp(−‖φ(x) − φ(x_i)‖² / (d σ))
 
 The paper writes exp(−distance); its authors' code is followed: squared Euclidean distances over the features' number d,
-with a scale σ = 1. Everything is stored (capacity 1). The paper tunes λ for each client on examples it holds out; no
-example is held out here: λ is the one of 0, 0.1, …, 1 that answers most of the client's own examples rightly, each of
-them asked of its k nearest among the others, the likelier one where several do. A client of one example, who has no
-others, takes λ = 0.
+with a scale σ = 1. Everything is stored (capacity 1). The paper tunes λ for each client on held-out examples; no
+example is held out here: λ is the one of 0, 0.1, …, 1 that predicts most of the client's own examples correctly, each
+from its k nearest among the other ones; of several, the one with the highest likelihood. A client of one example takes
+λ = 0.
 
-With --personalise E the model is tuned for E epochs first (FedSOL's Table 9); E = 0 is the paper's own. It goes with
-what clients do: `--server orthofl --local knn-per --personalise 0`.
+With --personalise E the model is tuned for E epochs first (FedSOL's Table 9); E = 0 is the paper's own. It belongs to
+the client rule: `--method orthofl --local knn-per --personalise 0`.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ _GRID = [i / 10 for i in range(11)]  # λ is one of these
 
 
 @dataclass(frozen=True)
-class Neighbours:
-    """A client's own examples beside its model."""
+class Neighbors:
+    """Predictions from a client's nearest own examples, mixed with its model's."""
 
     k: int
     lam: float | None
@@ -51,18 +51,18 @@ class Neighbours:
         x, y = own
         if y.is_floating_point() or y.ndim != 1:
             raise BadInput("--method knn-per: neighbours vote for classes, and this task has none; use --method fedavg")
-        keys, says = read(vec, x, f)
-        votes = one_hot(y, says.shape[1]).to(says.dtype)
-        lam = self.chosen(keys, says, votes) if self.lam is None else self.lam
+        keys, outputs = features_and_outputs(vec, x, f)
+        votes = one_hot(y, outputs.shape[1]).to(outputs.dtype)
+        lam = self.best_lambda(keys, outputs, votes) if self.lam is None else self.lam
 
-        def answers(x: Tensor) -> Tensor:
-            features, says = read(vec, x, f)
-            return torch.lerp(says, self.vote(features, keys, votes), lam)
+        def predict(x: Tensor) -> Tensor:
+            features, outputs = features_and_outputs(vec, x, f)
+            return torch.lerp(outputs, self.vote(features, keys, votes), lam)
 
-        return answers
+        return predict
 
     def vote(self, features: Tensor, keys: Tensor, votes: Tensor, *, of_others: bool = False) -> Tensor:
-        """h_kNN; `of_others`: the features are the keys, and none of them is its own neighbour."""
+        """Return h_kNN. With `of_others` the features are the keys, and no key is its own neighbor."""
         k, out = min(self.k, len(keys) - of_others), list[Tensor]()
         for start in range(0, len(features), _CHUNK):
             part = features[start : start + _CHUNK]
@@ -74,14 +74,14 @@ class Neighbours:
             out.append((weight[:, :, None] * votes[who]).sum(1))
         return torch.cat(out)
 
-    def chosen(self, keys: Tensor, says: Tensor, votes: Tensor) -> float:
-        """The λ by which the client's own examples are told best, each by the others."""
+    def best_lambda(self, keys: Tensor, outputs: Tensor, votes: Tensor) -> float:
+        """Return the λ that predicts the client's own examples best, each from the other ones."""
         if len(keys) == 1:
             return 0.0
         near = self.vote(keys, keys, votes, of_others=True)
 
         def merit(lam: float) -> tuple[float, float]:
-            mixed = torch.lerp(says, near, lam)
+            mixed = torch.lerp(outputs, near, lam)
             likely = (mixed * votes).sum(1)
             right = (mixed.argmax(1) == votes.argmax(1)).sum()
             return right.item(), likely.clamp_min(torch.finfo(likely.dtype).tiny).log().sum().item()
@@ -89,11 +89,11 @@ class Neighbours:
         return max(_GRID, key=merit)
 
 
-def read(vec: Tensor, x: Tensor, f: Functions) -> tuple[Tensor, Tensor]:
-    """φ(x), and the model's softmax."""
+def features_and_outputs(vec: Tensor, x: Tensor, f: Functions) -> tuple[Tensor, Tensor]:
+    """Return φ(x), and the softmax of the model's outputs."""
     parts = torch.split(x, _CHUNK)
-    says = torch.cat([f.outputs(vec, part) for part in parts])
-    return torch.cat([f.features(vec, part) for part in parts]), torch.softmax(says, dim=1)
+    outputs = torch.cat([f.outputs(vec, part) for part in parts])
+    return torch.cat([f.features(vec, part) for part in parts]), torch.softmax(outputs, dim=1)
 
 
 @methods.register(
@@ -108,7 +108,7 @@ def knn_per(
     scale: Annotated[float, "σ, how far off a neighbour may be and still count"] = 1.0,
     weighting: Annotated[Literal["examples", "uniform"], "clients weigh by their examples, or all alike"] = "examples",
 ) -> Method:
-    """FedAvg; then every client answers by its own nearest examples beside the model (--personalise)."""
+    """FedAvg; then every client predicts from its own nearest examples and the model (--personalise)."""
     problems = [f"--method.k {k}: must be 1 or more"] if k < 1 else []
     problems += [f"--method.lam {lam}: must be between 0 and 1"] if lam is not None and not 0 <= lam <= 1 else []
     problems += [f"--method.scale {scale}: must be above 0"] if not scale > 0 else []
@@ -119,5 +119,5 @@ def knn_per(
         staleness="always 0",
         aggregate=round_mean(weighting),
         dispatch=barrier(),
-        personal=Personal(predict=Neighbours(k, lam, scale)),
+        personal=Personal(predict=Neighbors(k, lam, scale)),
     )

@@ -1,83 +1,100 @@
 """Local-only: every client trains alone, the baseline of personalised federated learning (FedSOL, Table 9).
 
     client   w_k ← plain training from w_k, visit after visit; at first from the first weights
-    server   W = (1/N) Σ_k w_k                       of all N clients; nobody ever trains from it
+    server   W = (1/N) Σ_k w_k                       of all N clients; no client trains from it
 
-There is no global model. What is tested as the answer is the mean of everybody's own model, running statistics and all;
-who was not heard of yet counts with the first weights. The score that tells is that of --personalise: of every client's
-own latest model, tuned for so many epochs more.
+There is no global model. The weights that are evaluated are the mean of all clients' models, with running statistics;
+a client without an arrival counts with the first weights. The score that matters is that of --personalise: of every
+client's own latest model, tuned for some more epochs.
 
-Under --lr-decay the rate falls with the server's steps, as for all methods; here these are everybody's arrivals, so
-that what N clients take for d a visit each is about --lr-decay d^(1/N).
+Under --lr-decay the rate falls with the server's steps, as for all methods; here these are the arrivals of all clients.
+For a factor of d per visit of each of N clients, take about --lr-decay d^(1/N).
 
-On the server, in model sizes: N rows, beside the global and the past ones of visits under way; what is sent to a client
-is counted with its visit once more. The bytes that are counted are those of sending its model forth and back, which a
-deployment would not do.
+On the server, in model sizes: N rows, beside the global weights and the past ones of open visits; the weights sent to a
+client are counted again with its visit. The counted traffic is that of sending models down and up, which a real
+deployment of this baseline would not do.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from ..core.client_table import Table
-from ..core.method import Geodesic, Method, Now, Part, Personal
-from ..core.tickets import Offer, Start, Update
-from ..parts.cached import keep, nothing_kept
+from ..core.method import Geodesic, Method, Now, Personal
+from ..core.parts import Reply, Step
+from ..core.state_tree import StateRecord
+from ..core.tickets import Offer, Update
+from ..parts.cached import RowCache, replace_row
 from ..parts.manifold import line, travel
 from ..parts.proximal import MOON
 from .registry import methods
 
 __all__ = ["local_only"]
 
-State = dict[str, Any]
+
+@dataclass(frozen=True)
+class OwnModels(StateRecord):
+    """The first weights, and every client's own model."""
+
+    first: Tensor
+    rows: Table
 
 
-def going_on() -> Part[Update, Start | None]:
-    """A client goes on from where it ended; it begins from the first weights whenever it first comes."""
+def own_models() -> Reply:
+    """Send every client its own model; at its first visit the first weights, whenever that is."""
 
-    def init(weights: Tensor) -> State:
-        return {"first": weights, "rows": Table()}
+    def init(weights: Tensor) -> OwnModels:
+        return OwnModels(weights, Table())
 
-    def apply(update: Update, state: State, _: Now) -> tuple[None, State]:
-        state["rows"].put(update.ticket.client, update.local)
+    def apply(update: Update, state: OwnModels, _: Now) -> tuple[None, OwnModels]:
+        state.rows.put(update.ticket.client, update.local)
         return None, state
 
-    def offer(client: int, state: State, _: Now) -> Offer:
-        row = state["rows"].get(client)
-        return Offer(weights=state["first"] if row is None else row)
+    def offer(client: int, state: OwnModels, _: Now) -> Offer:
+        row = state.rows.get(client)
+        return Offer(weights=state.first if row is None else row)
 
-    def fits(method: Method) -> str | None:
+    def incompatibility(method: Method) -> str | None:
         contrasts = isinstance(getattr(method.local, "proximal", None), MOON)
         return "clients that receive their own previous model have nothing to contrast it with" if contrasts else None
 
-    return Part(apply, init, offer, fits=fits)
+    return Reply(apply, init, offer, incompatibility=incompatibility)
 
 
-def share(along: Geodesic = line) -> Part[Update, Tensor]:
-    """W ← W + Δ_k / N: where clients go on from their own ends, the mean of all of them.
+@dataclass(frozen=True)
+class Statistics(RowCache):
+    """Every client's latest running statistics, with their sum, and the first ones; None before the first step."""
 
-    Running statistics are the mean of everybody's latest, wherever they went on from; of what an aggregate has put
-    together, they go 1/N of the way.
+    first: Tensor | None = None
+
+
+def mean_of_all(along: Geodesic = line) -> Step:
+    """W ← W + Δ_k / N: if clients go on from their own ends, the mean of all N models.
+
+    Running statistics become the mean of all clients' latest ones, wherever they started from. For an update that
+    stands for several clients they go 1/N of the way.
     """
 
-    def init(weights: Tensor) -> State:
-        return {**nothing_kept(weights[:0]), "first": None}
+    def init(weights: Tensor) -> Statistics:
+        return Statistics.empty(weights[:0])
 
-    def apply(update: Update, state: State, now: Now) -> tuple[Tensor, State]:
+    def apply(update: Update, state: Statistics, now: Now) -> tuple[Tensor, Statistics]:
         n, N, k = now.layout.n_params, now.n_clients, update.ticket.client
         new = travel(along, now, now.weights + now.moved(update), update.weight / N, update)
         if not now.layout.stats or k < 0:
             return new, state
-        if state["first"] is None:
-            state = {**state, **nothing_kept(first := now.weights[n:].clone()), "rows": state["rows"], "first": first}
-        state = keep(state, k, update.local[n:].clone())
-        new[n:] = torch.add(state["sum"], state["first"], alpha=N - len(state["rows"])) / N
+        first = state.first
+        if first is None:
+            first = now.weights[n:].clone()
+            state = Statistics(state.rows, torch.zeros_like(first, dtype=torch.float64), first)
+        state = replace_row(state, k, update.local[n:].clone())
+        new[n:] = torch.add(state.sum, first, alpha=N - len(state.rows)) / N
         return new, state
 
-    return Part(apply, init, along=share)
+    return Step(apply, init, with_geodesic=mean_of_all)
 
 
 @methods.register(
@@ -86,5 +103,7 @@ def share(along: Geodesic = line) -> Part[Update, Tensor]:
     use="To see what federating is worth: clients that never learn from each other. Score it with --personalise.",
 )
 def local_only() -> Method:
-    """Every client trains alone from the first weights; the answer is the mean of their models, used by nobody."""
-    return Method("local-only", staleness="not used", step=share(), reply=going_on(), personal=Personal(own=True))
+    """Every client trains alone from the first weights; the mean of their models is evaluated, and never sent."""
+    return Method(
+        "local-only", staleness="not used", step=mean_of_all(), reply=own_models(), personal=Personal(own=True)
+    )

@@ -4,20 +4,20 @@
               W ← W − η_t (1/N) Σ_i G_i                                              over all N clients
 
 With one learning rate the two η_t cancel: W ← W + (1/N) Σ_i Δ_i, Δ_i = w_i − W. Under --lr-decay a remembered update
-counts at the rate of the round, whatever it was made with: Δ_i is kept over the rate of its hand-out in terms of the
-first. Clients weigh alike, as in the paper's objective.
+counts at the rate of the round, not at that of its own visit: the cache holds Δ_i divided by the relative rate of its
+hand-out. Clients weigh alike, as in the paper's objective.
 
-Who is available is said by --presence, and by --failure-rate: a visit that is lost leaves the memory as it was, and a
-round that nobody came back from is a step by memory alone. Who is there at a round's beginning takes part in it, up to
---concurrency at random. The paper's rounds have no length; here a round lasts as long as its slowest member, as
-FedAvg's. With `epoch` a round lasts so many seconds (parts.epochs): who is not back by then counts with its memory and
-brings its Δ_i, from an older W, in a later round. That is how Fed-OGD's authors run MIFA. A step at each arrival is not
-offered: it would go the whole way of a round N times as often.
+--presence and --failure-rate decide who is available: a lost visit leaves the memory unchanged, and a round without an
+arrival is a step by memory alone. The clients available at a round's beginning take part in it, up to --concurrency at
+random. The paper's rounds have no length; here a round lasts as long as its slowest member, as in FedAvg. With `epoch`
+a round lasts that many seconds (parts.epochs): a late client counts with its memory, and its Δ_i, from an older W,
+counts in a later round. That is how Fed-OGD's authors run MIFA. A step at each arrival is not offered: it would make a
+round's step N times as often.
 
-Nothing is stepped before everybody has reported once (in the paper all take part in the first round). So the first
-rounds are of clients that have not been seen, all from the first W; who has reported waits. If the rest never comes,
-nobody is handed work any more and the run ends at its first weights: `no_wait` takes 0 for them instead, and begins at
-once.
+There is no step before all clients have reported once (in the paper all take part in the first round). So the first
+rounds go to clients without a report, all from the first W; the other clients wait. If some client never reports, no
+more work is handed out and the run ends at its first weights. `no_wait` takes 0 for clients without a report, and steps
+from the beginning.
 
 Running statistics have no direction: each client's latest are remembered, and the global takes the mean of those known.
 
@@ -26,6 +26,7 @@ On the server, in model sizes: N rows and 2 (the sum, in double precision) besid
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Annotated, Any
 
@@ -36,78 +37,89 @@ from ..core import rng
 from ..core.client_table import Marks
 from ..core.errors import BadInput
 from ..core.idle_clients import Roster
-from ..core.method import Method, Now, Part
+from ..core.method import Method, Now
+from ..core.parts import Dispatch
+from ..core.state_tree import StateRecord
 from ..core.tickets import Update
-from ..parts.cached import Kept, keep, nothing_kept
-from ..parts.epochs import at_epoch_ends, at_rate, by_epochs, entry, per_rate
+from ..parts.cached import RowCache, replace_row
+from ..parts.epochs import EpochServer, at_epoch_ends, at_rate, epoch_aggregate, per_rate, storable
 from .registry import methods
 
 __all__ = ["mifa"]
 
-Dispatch = Part[Roster, list[int]]
 
+@dataclass(frozen=True)
+class MemoryMean(EpochServer):
+    """W ← W − η_t (1/N) Σ G_i at the end of each round. The cache holds the −G_i, which point downhill."""
 
-def remembered(length: float, *, wait: bool) -> Part[Update | None, Update | None]:
-    """η_t (1/N) Σ G_i at the end of each round, downhill; nothing while somebody is waited for."""
+    wait: bool  # no step before all clients have reported once
 
-    def take(update: Update, G: Kept, late: bool, now: Now) -> Kept:  # noqa: ARG001 - the same, late or not
-        return keep(G, update.ticket.client, per_rate(entry(update, now), update, now))
+    def init(self, weights: Tensor) -> RowCache:
+        return RowCache.empty(weights)
 
-    def close(G: Kept, now: Now) -> tuple[Tensor | None, Kept]:
-        known, n = len(G["rows"]), now.layout.n_params
-        if not known or (wait and known < now.n_clients):
+    def on_update(self, update: Update, late: bool, G: RowCache, now: Now) -> RowCache:  # noqa: ARG002
+        return replace_row(G, update.ticket.client, per_rate(storable(update, now), update, now))
+
+    def end_epoch(self, G: RowCache, now: Now) -> tuple[Tensor | None, RowCache]:
+        known, n = len(G.rows), now.layout.n_params
+        if not known or (self.wait and known < now.n_clients):
             return None, G
-        move = G["sum"] / now.n_clients
+        move = G.sum / now.n_clients
         if now.layout.stats:
-            torch.div(G["sum"][n:], known, out=move[n:])
+            torch.div(G.sum[n:], known, out=move[n:])
         return at_rate(move, now).to(now.weights.dtype), G
 
-    return by_epochs(length, begin=nothing_kept, take=take, close=close)
+
+@dataclass(frozen=True)
+class FirstReports(StateRecord):
+    """The clients that have reported, and the state of the dispatch part that follows."""
+
+    seen: Marks
+    then: Any
 
 
-def everybody_once(then: Dispatch) -> Dispatch:
-    """Rounds of clients that have not reported yet; when all have, what follows."""
+def all_clients_first(then: Dispatch) -> Dispatch:
+    """Rounds of clients that have not reported yet; once all have, the part `then`."""
 
-    def init(weights: Tensor) -> dict[str, Any]:
-        return {"seen": Marks(), "then": then.init(weights)}
+    def init(weights: Tensor) -> FirstReports:
+        return FirstReports(Marks(), then.init(weights))
 
-    def hear(update: Update, state: dict[str, Any], _: Now) -> dict[str, Any]:
-        state["seen"][update.ticket.client] = True
+    def observe(update: Update, state: FirstReports, _: Now) -> FirstReports:
+        state.seen[update.ticket.client] = True
         return state
 
-    def apply(roster: Roster, state: dict[str, Any], now: Now) -> tuple[list[int], dict[str, Any]]:
-        seen = state["seen"]
-        if len(seen) == now.n_clients:
-            chosen, after = then(roster, state["then"], now)
-            return chosen, {**state, "then": after}
+    def apply(roster: Roster, state: FirstReports, now: Now) -> tuple[list[int], FirstReports]:
+        if len(state.seen) == now.n_clients:
+            chosen, after = then(roster, state.then, now)
+            return chosen, replace(state, then=after)
         if now.in_flight:
             return [], state
-        new = sorted(k for k in roster if k not in seen)
+        new = sorted(k for k in roster if k not in state.seen)
         chosen = sorted(new[i] for i in rng.permutation(now.key, len(new))[: roster.limit])
         for k in chosen:
             roster.remove(k)
         return chosen, state
 
-    return Part(apply, init, hear=hear)
+    return Dispatch(apply, init, observe=observe)
 
 
 @methods.register(
     "mifa",
     paper="Gu et al. 2021, Fast Federated Learning in the Presence of Arbitrary Device Unavailability",
-    use="Rounds of clients that come and go, some away for long: the absent count with what they last said.",
+    use="Rounds of clients that come and go, some away for long: absent clients count with their last updates.",
 )
 def mifa(
     *,
     no_wait: Annotated[bool, "begin at once with 0 for clients not seen yet, instead of waiting for all"] = False,
     epoch: Annotated[float | None, "how long a round lasts (s); none: as long as its slowest member"] = None,
 ) -> Method:
-    """Rounds whose step is the mean of everybody's latest update, of those who are away too."""
+    """Rounds whose step is the mean of all clients' latest updates, also of absent clients."""
     if epoch is not None and not epoch > 0:
         raise BadInput(f"--method.epoch {epoch}: must be above 0, or none for rounds as long as their slowest member")
     rounds = at_epoch_ends()
     return Method(
         "mifa",
         staleness="not weighed: a client's latest update counts in every round until its next",
-        aggregate=remembered(inf if epoch is None else epoch, wait=not no_wait),
-        dispatch=rounds if no_wait else everybody_once(rounds),
+        aggregate=epoch_aggregate(inf if epoch is None else epoch, MemoryMean(wait=not no_wait)),
+        dispatch=rounds if no_wait else all_clients_first(rounds),
     )

@@ -10,13 +10,13 @@
 τ = 0.5; FedSOL compares with μ = 0.1.
 
 Features are what goes into the model's last linear or conv map. The paper adds a projection head of two layers to its
-models; here the model is taken as it is. Both other models are asked as in use: dropout off, their own running
-statistics. ℓ_sup is the task's loss, and what is told as the loss.
+models; here the model is taken as it is. The two other models run in eval mode: dropout off, their own running
+statistics. ℓ_sup is the task's loss, and the loss that is reported.
 
 Algorithm 1 does not say what the previous model is at a client's first visit. Here there is none, and ℓ_con is 0: a
-first visit is plain. So it is in the authors' code in the first round; who first comes later is contrasted there with
-the model that its round began to be drawn with. The client keeps its previous model itself; who is lost keeps the older
-one.
+first visit is plain. So it is in the authors' code in the first round; a client whose first visit is later is
+contrasted there with the model that its round began with. The client stores its previous model itself; a client whose
+visit is lost keeps the older one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from ..core.local_rule import LocalRule
 from ..core.method import Method
 from ..parts.aggregate import Weighting, round_mean
 from ..parts.dispatch import barrier
-from ..parts.proximal import MOON, Auxiliary
+from ..parts.proximal import MOON
+from ..parts.proximal_rules import WithProximalLoss
 from .registry import methods
 
 __all__ = ["moon"]
@@ -50,7 +51,7 @@ def moon(
     return Method(
         "moon",
         staleness="always 0",
-        local=Auxiliary(MOON(temperature, flag="--method moon"), mu) if mu else LocalRule(),
+        local=WithProximalLoss(MOON(temperature, flag="--method moon"), mu) if mu else LocalRule(),
         aggregate=round_mean(weighting),
         dispatch=barrier(),
     )

@@ -12,9 +12,9 @@
 Errata. The text multiplies the unnormalised drift by Δ·b/‖b‖; what it describes (gradient surgery) needs Δ·b/‖b‖²,
 which is used: after a conflict Δ̂·b = 0. For orthopos the printed test is Δ·b ≤ 0; surgery on Δ − b would test
 Δ·b < ‖b‖². The default is the printed rule, the other `conflict="endpoint"`. η is ours: the paper studies the endpoint
-Θ − Δ̂ itself. When orthodyn switches the paper leaves open; what is offered is ours (parts.endpoint). The default,
-`agreement`, has to earn the switch: position is trusted only while where a client ended last time has told the way it
-takes next better than the way it took. If it never does, orthodyn is orthograd.
+Θ − Δ̂ itself. The paper does not say when orthodyn switches; the statistics here are ours (parts.endpoint). With the
+default, `agreement`, position is trusted only while the position where a client ended predicts its next displacement
+better than its last displacement does. If it never does, orthodyn is orthograd.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from ..core.errors import BadInput
-from ..core.method import Method, Part
-from ..core.tickets import Update
+from ..core.method import Method
+from ..core.parts import Correct
 from ..parts import endpoint
-from ..parts.endpoint import corrected, dynamic, orthogonal
+from ..parts.endpoint import delay_correction, dynamic, orthogonal
 from ..parts.step import add
 from .registry import methods
 
@@ -36,7 +36,7 @@ Eta = Annotated[float, "η, the share of the way to the corrected endpoint"]
 Conflict = Annotated[endpoint.Conflict, "the test: cos(Δ, b) ≤ ϑ as printed, or Δ·b < ‖b‖²"]
 
 
-def _method(name: str, eta: float, correct: Part[Update, Update]) -> Method:
+def _method(name: str, eta: float, correct: Correct) -> Method:
     return Method(name, staleness="through the drift G = W_now − W_start", correct=correct, step=add(eta))
 
 
@@ -57,7 +57,7 @@ def orthocorrect(
     problems += [f"--method.alpha {alpha}: must be between 0 and 1"] if not 0 <= alpha <= 1 else []
     if problems:
         raise BadInput(problems)
-    return _method("orthocorrect", eta, corrected(orthogonal(alpha, theta, conflict)))
+    return _method("orthocorrect", eta, delay_correction(orthogonal(alpha, theta, conflict)))
 
 
 @methods.register(
@@ -67,23 +67,23 @@ def orthocorrect(
 )
 def orthograd(*, eta: Eta = 0.4) -> Method:
     """OrthoCorrect that trusts displacement: α = 0, ϑ = 0."""
-    return _method("orthograd", eta, corrected(orthogonal(0.0, 0.0)))
+    return _method("orthograd", eta, delay_correction(orthogonal(0.0, 0.0)))
 
 
 @methods.register(
     "orthopos",
     paper=PAPER,
-    use="Stale clients close to convergence, where the position a client reached says more than the way it took.",
+    use="Stale clients close to convergence, where the position a client reached means more than its displacement.",
 )
 def orthopos(*, conflict: Conflict = "start", eta: Eta = 0.4) -> Method:
     """OrthoCorrect that trusts position: α = 1, ϑ = 0."""
-    return _method("orthopos", eta, corrected(orthogonal(1.0, 0.0, conflict)))
+    return _method("orthopos", eta, delay_correction(orthogonal(1.0, 0.0, conflict)))
 
 
 @methods.register("orthostrict", paper=PAPER, use="As an ablation: nothing along the drift is ever accepted.")
 def orthostrict(*, eta: Eta = 0.4) -> Method:
     """OrthoCorrect that always projects: ϑ = 1."""
-    return _method("orthostrict", eta, corrected(orthogonal(0.0, 1.0)))
+    return _method("orthostrict", eta, delay_correction(orthogonal(0.0, 1.0)))
 
 
 @methods.register(

@@ -38,10 +38,10 @@ from .registry import methods
 
 __all__ = ["perfedavg"]
 
-Form = Literal["fo", "hf"]
+Order = Literal["fo", "hf"]
 
 
-def dealt(batch: Examples, n: int) -> list[Examples]:
+def split_batch(batch: Examples, n: int) -> list[Examples]:
     """The batch in n disjoint parts, every n-th example each; too few examples are all in each part."""
     x, y = batch
     return [(x[i::n], y[i::n]) for i in range(n)] if len(x) >= n else [batch] * n
@@ -52,7 +52,7 @@ class Meta(LocalRule):
     """Descends f(w − α ∇f(w)) instead of f(w)."""
 
     alpha: float
-    form: Form
+    form: Order
     delta: float
 
     def init(self, w: Tensor, context: Context, f: Functions) -> Any:  # noqa: ARG002
@@ -67,7 +67,7 @@ class Meta(LocalRule):
         f: Functions,
     ) -> tuple[Tensor, Any, Tensor]:
         inner, k = state
-        parts = dealt(batch, 3 if self.form == "hf" else 2)
+        parts = split_batch(batch, 3 if self.form == "hf" else 2)
         first, second, *third = (parts[(k + i) % len(parts)] for i in range(len(parts)))
         g, loss = f.grad(w, first)
         g, _ = f.grad(torch.add(w, g, alpha=-self.alpha), second, still=True)
@@ -108,7 +108,7 @@ class Adapt(LocalRule):
 def perfedavg(
     *,
     alpha: Annotated[float, "α, the size of the step that clients will make on their own"] = 0.01,
-    form: Annotated[Form, "what is made of the Hessian: first order (left out), or Hessian-free (differences)"] = "fo",
+    form: Annotated[Order, "what is made of the Hessian: first order (left out), or Hessian-free (differences)"] = "fo",
     delta: Annotated[float, "hf: δ, how far to either side gradients are taken"] = 0.001,
     weighting: Annotated[Literal["examples", "uniform"], "clients weigh by their examples, or all alike"] = "examples",
 ) -> Method:

@@ -31,7 +31,7 @@ are of clients picked in the last round, min(C, 1 − C) · m at most, and of th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, inf
 from typing import Annotated, Any
 
@@ -41,136 +41,165 @@ from torch import Tensor
 from ..core.client_table import Marks, Table
 from ..core.errors import BadInput
 from ..core.idle_clients import Roster
-from ..core.method import Method, Now, Part
+from ..core.method import Method, Now
+from ..core.parts import Aggregate, Dispatch
 from ..core.tickets import Update
-from ..parts.cached import keep, nothing_kept, passed_on
+from ..parts.cached import RowCache, as_update, replace_row
 from ..parts.epochs import at_epoch_ends, ends
 from ..parts.manifold import CONTROL
 from .registry import methods
 
 __all__ = ["safa"]
 
-State = dict[str, Any]
 _SLACK = 1e-9  # C · m is rounded
 
 
 @dataclass(frozen=True)
+class SAFAState(RowCache):
+    """The cache of the server (rows: w*_k of the clients that have come; sum: Σ n_k w*_k), and the round under way."""
+
+    sizes: Marks  # n_k
+    n: int  # Σ n_k over the rows
+    rest: Tensor | None  # w*_k of all clients that have not come; None: every client has
+    heard: Marks  # by client, the round from which its lag counts
+    rest_heard: int  # the same for all clients that have not come
+    version: int  # the round for which deprecated entries were replaced
+    last: Marks  # clients picked in the last round
+    undecided: Table  # w_k of clients that came in this round, and are picked if its quota is not filled by others
+    began: float  # when the round began (s)
+    limit: float | None  # T_lim (s); None: the first round is under way, and ends with its quota
+    idle: bool  # no client has ever come
+    back: bool  # a visit has ended in this round, with an update or without one
+    picked: Marks  # clients certain to be picked in this round
+    again: int  # how many of them were picked in the last round, too
+    examples: int  # behind the updates of this round
+    steps: int  # behind the updates of this round
+
+
+@dataclass(frozen=True)
 class Rounds:
-    """The aggregate part: rows are the w*_k of clients that have come, `rest` is that of all others."""
+    """The aggregate part: a round ends with its quota, at T_lim, or when no client is training."""
 
     fraction: float
     lag: int
     limit: float | None
 
-    def init(self, weights: Tensor) -> State:
-        return {
-            **nothing_kept(weights),
-            "sizes": Marks(),
-            "n": 0,  # of the rows
-            "rest": weights,
-            "heard": Marks(),  # the round from which a client's lag counts
-            "rest_heard": 0,
-            "version": 0,
-            "last": Marks(),  # picked in the last round
-            "undecided": Table(),
-            "began": 0.0,
-            "limit": self.limit,
-            "idle": True,  # nobody has ever come
-            "back": False,  # in this round
-            **_fresh(),
-        }
+    def init(self, weights: Tensor) -> SAFAState:
+        return SAFAState(
+            **RowCache.empty(weights).dump(),
+            sizes=Marks(),
+            n=0,
+            rest=weights,
+            heard=Marks(),
+            rest_heard=0,
+            version=0,
+            last=Marks(),
+            undecided=Table(),
+            began=0.0,
+            limit=self.limit,
+            idle=True,
+            back=False,
+            picked=Marks(),
+            again=0,
+            examples=0,
+            steps=0,
+        )
 
     def quota(self, now: Now) -> int:
+        """Return C · m."""
         return max(1, ceil(self.fraction * now.n_clients - _SLACK))
 
-    def apply(self, update: Update | None, state: State, now: Now) -> tuple[None, State]:
-        state = {**self.distributed(state, now), "back": True}
+    def apply(self, update: Update | None, state: SAFAState, now: Now) -> tuple[None, SAFAState]:
+        state = replace(self.distribute(state, now), back=True)
         if update is None:
             return None, state
-        state["idle"] = False
         k = update.ticket.client
-        late, certain = update.staleness > self.lag, self.certain(k, state, now)
-        if k not in state["rows"]:
-            state["sizes"][k] = update.n_examples
-            if late or not certain:  # it is known from now on, and counts as before
-                state = _entered(state, k, state["rest"], now)
-        if late:
-            state["heard"][k] = now.version  # it is handed the global at once
-            return None, state
-        state["heard"][k] = now.version + 1
-        state |= {
-            "examples": state["examples"] + update.n_examples,
-            "steps": state["steps"] + update.n_steps,
-        }
+        deprecated, certain = update.staleness > self.lag, self.is_certain(k, state, now)
+        if k not in state.rows:
+            state.sizes[k] = update.n_examples
+            if deprecated or not certain:  # it is known from now on, and counts as before
+                state = _enter(state, k, state.rest, now)
+        if deprecated:
+            state.heard[k] = now.version  # it is handed the global at once
+            return None, replace(state, idle=False)
+        state.heard[k] = now.version + 1
+        examples, steps = state.examples + update.n_examples, state.steps + update.n_steps
+        state = replace(state, idle=False, examples=examples, steps=steps)
         if not certain:
-            state["undecided"].put(k, _ended(update, now))
+            state.undecided.put(k, _result(update, now))
             return None, state
-        state["picked"][k] = True
-        state["again"] += k in state["last"]
-        return None, _entered(state, k, _ended(update, now), now)
+        state.picked[k] = True
+        state = replace(state, again=state.again + (k in state.last))
+        return None, _enter(state, k, _result(update, now), now)
 
-    def certain(self, k: int, state: State, now: Now) -> bool:
-        """Whether k is picked, whoever else comes: clients not picked in the last round go before the others."""
-        quota, last = self.quota(now), state["last"]
-        if k not in last:
-            return len(state["picked"]) < quota
-        return bool(state["again"] < quota - (now.n_clients - len(last)))
+    def is_certain(self, k: int, state: SAFAState, now: Now) -> bool:
+        """Whether k is picked whichever clients still come: those not picked in the last round go before the others."""
+        quota = self.quota(now)
+        if k not in state.last:
+            return len(state.picked) < quota
+        return state.again < quota - (now.n_clients - len(state.last))
 
-    def settle(self, state: State, now: Now) -> tuple[Update | None, State]:
-        if state["idle"] or not self.over(state, now):
+    def on_instant_end(self, state: SAFAState, now: Now) -> tuple[Update | None, SAFAState]:
+        if state.idle or not self.is_over(state, now):
             return None, state
-        state, undecided = self.distributed(state, now), state["undecided"]
-        waiting = list(undecided)
-        free = max(0, self.quota(now) - len(state["picked"]))
+        state = self.distribute(state, now)
+        undecided, waiting = state.undecided, list(state.undecided)
+        free = max(0, self.quota(now) - len(state.picked))
         for k in waiting[:free]:
-            state["picked"][k] = True
-            state = _entered(state, k, undecided[k], now)
-        move = passed_on(_mean(state, now).sub_(now.weights), state, now)
+            state.picked[k] = True
+            state = _enter(state, k, undecided[k], now)  # pre-aggregation cache update
+        move = as_update(_mean(state, now).sub_(now.weights), now, state.examples, state.steps)
         for k in waiting[free:]:
-            state = _entered(state, k, undecided[k], now)
+            state = _enter(state, k, undecided[k], now)  # post-aggregation cache update
         for k in waiting:
             undecided.pop(k)
-        lasts = now.time - max(state["began"], now.since) if state["limit"] is None else state["limit"]
-        return move, {**state, "last": state["picked"], **_fresh(), "back": False, "began": now.time, "limit": lasts}
+        lasted = now.time - max(state.began, now.since)
+        return move, replace(
+            state,
+            last=state.picked,
+            began=now.time,
+            limit=lasted if state.limit is None else state.limit,
+            back=False,
+            picked=Marks(),
+            again=0,
+            examples=0,
+            steps=0,
+        )
 
-    def over(self, state: State, now: Now) -> bool:
+    def is_over(self, state: SAFAState, now: Now) -> bool:
         if not now.in_flight:
-            return bool(state["back"])
-        return len(state["picked"]) >= self.quota(now) or now.time >= self.wakes(state, now)
+            return state.back
+        return len(state.picked) >= self.quota(now) or now.time >= self.next_wakeup(state, now)
 
-    def wakes(self, state: State, now: Now) -> float:
-        return inf if state["idle"] else ends(state["began"], state["limit"], now)
+    def next_wakeup(self, state: SAFAState, now: Now) -> float:
+        return inf if state.idle else ends(state.began, state.limit, now)
 
-    def distributed(self, state: State, now: Now) -> State:
-        """Once a round: entries that lag too far behind become the global."""
-        if state["version"] == now.version:
+    def distribute(self, state: SAFAState, now: Now) -> SAFAState:
+        """Return the state with the global in the place of deprecated entries; once a round."""
+        if state.version == now.version:
             return state
-        heard = state["heard"]
-        for k in list(state["rows"]):
-            if now.version - heard[k] > self.lag:
-                heard[k] = now.version
-                state = keep(state, k, now.weights, mass=state["sizes"][k])
-        if state["rest"] is not None and now.version - state["rest_heard"] > self.lag:
-            state = {**state, "rest": now.weights, "rest_heard": now.version}
-        return {**state, "version": now.version}
+        for k in list(state.rows):
+            if now.version - state.heard[k] > self.lag:
+                state.heard[k] = now.version
+                state = replace_row(state, k, now.weights, mass=state.sizes[k])
+        if state.rest is not None and now.version - state.rest_heard > self.lag:
+            state = replace(state, rest=now.weights, rest_heard=now.version)
+        return replace(state, version=now.version)
 
 
-def _fresh() -> State:
-    """A round at its beginning."""
-    return {"picked": Marks(), "again": 0, "examples": 0, "steps": 0}
-
-
-def _entered(state: State, k: int, row: Tensor, now: Now) -> State:
-    """w*_k ← row."""
-    n_k, known = state["sizes"][k], k in state["rows"]
-    state = keep(state, k, row, mass=n_k)
+def _enter(state: SAFAState, k: int, row: Tensor | None, now: Now) -> SAFAState:
+    """Return the state with w*_k ← row, where k may be a client that has not come before."""
+    assert row is not None, "clients that have not come share an entry"
+    known = k in state.rows
+    state = replace_row(state, k, row, mass=state.sizes[k])
     if known:
         return state
-    return {**state, "n": state["n"] + n_k, "rest": None if len(state["rows"]) == now.n_clients else state["rest"]}
+    rest = None if len(state.rows) == now.n_clients else state.rest
+    return replace(state, n=state.n + state.sizes[k], rest=rest)
 
 
-def _ended(update: Update, now: Now) -> Tensor:
-    """w_k; a weight that the update was given scales the way it went, and no running statistics."""
+def _result(update: Update, now: Now) -> Tensor:
+    """Return w_k. A weight that the update was given scales the displacement, but no running statistics."""
     if update.weight == 1:
         return update.local
     n = now.layout.n_params
@@ -178,25 +207,25 @@ def _ended(update: Update, now: Now) -> Tensor:
     return torch.cat([row[:n], update.local[n:]]) if now.layout.stats else row
 
 
-def _mean(state: State, now: Now) -> Tensor:
-    """Σ (n_k/n) w*_k; who has not come yet has the mean size of those who have."""
-    known, n = len(state["rows"]), state["n"]
+def _mean(state: SAFAState, now: Now) -> Tensor:
+    """Return Σ (n_k/n) w*_k; a client that has not come yet has the mean size of those that have."""
+    known, n = len(state.rows), state.n
     others = n / known * (now.n_clients - known)
-    mean: Tensor = state["sum"] / (n + others)
-    return mean.add_(state["rest"], alpha=others / (n + others)) if others else mean
+    mean = state.sum / (n + others)
+    return mean.add_(state.rest, alpha=others / (n + others)) if others and state.rest is not None else mean
 
 
-def lag_tolerant(lag: int) -> Part[Roster, list[int]]:
-    """All who are back are handed the global as a round begins; who came too late to count, at once."""
+def lag_tolerant(lag: int) -> Dispatch:
+    """Hand the global to all idle clients as a round begins, and to clients that came too late to count at once."""
     rounds = at_epoch_ends()
 
-    def init(weights: Tensor) -> State:
+    def init(weights: Tensor) -> dict[str, Any]:
         return {"late": [], "rounds": rounds.init(weights)}
 
-    def hear(update: Update, state: State, _: Now) -> State:
+    def observe(update: Update, state: dict[str, Any], _: Now) -> dict[str, Any]:
         return {**state, "late": [*state["late"], update.ticket.client]} if update.staleness > lag else state
 
-    def apply(roster: Roster, state: State, now: Now) -> tuple[list[int], State]:
+    def apply(roster: Roster, state: dict[str, Any], now: Now) -> tuple[list[int], dict[str, Any]]:
         chosen, after = rounds(roster, state["rounds"], now)
         if not chosen:
             chosen = sorted(k for k in state["late"] if k in roster)
@@ -204,7 +233,7 @@ def lag_tolerant(lag: int) -> Part[Roster, list[int]]:
                 roster.remove(k)
         return chosen, {"late": [], "rounds": after}
 
-    return Part(apply, init, hear=hear)
+    return Dispatch(apply, init, observe=observe)
 
 
 @methods.register(
@@ -232,6 +261,12 @@ def safa(
     return Method(
         "safa",
         staleness="rounds since hand-out; more than τ: thrown away",
-        aggregate=Part(rounds.apply, rounds.init, settle=rounds.settle, wakes=rounds.wakes, drops=frozenset({CONTROL})),
+        aggregate=Aggregate(
+            rounds.apply,
+            rounds.init,
+            on_instant_end=rounds.on_instant_end,
+            next_wakeup=rounds.next_wakeup,
+            dropped_extras=frozenset({CONTROL}),
+        ),
         dispatch=lag_tolerant(lag),
     )

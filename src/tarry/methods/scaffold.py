@@ -7,48 +7,59 @@
     server   W   ← W + η_g mean Δ_k                                                                           Eq. 5
              c   ← c + (|S|/N) mean Δc_k                          S: the cohort, N: all clients
 
-c and all c_k begin at 0. c_k stays with the client; who is lost keeps the old one. K and η_l are the client's own, of
-that visit (--lr-decay). With plain means, the paper's, c is the mean of all clients' c_k. `weighting="examples"` weighs
-both: c = Σ n_k c_k / Σ n_k over all clients, whose sizes the server learns with their first updates (until then it
-takes the mean of those it knows, of a c_k of 0). Then c is 0 where Σ n_k ∇f_k is, which a plain mean would not be.
+c and all c_k begin at 0. c_k stays with the client; a client whose visit is lost keeps the old one. K and η_l are those
+of the client's visit (--lr-decay). With plain means, as in the paper, c is the mean of all clients' c_k.
+`weighting="examples"` weighs both means: c = Σ n_k c_k / Σ n_k over all clients, whose sizes the server learns from
+their first updates (for a client without one it takes the mean size, and c_k = 0). Then c is 0 where Σ n_k ∇f_k is,
+which a plain mean would not be.
 
-The paper's local step is plain SGD. With --momentum it is of the corrected gradient, and option II divides by η_l ‖a‖₁
-in K's place: how far the steps reach (parts.variates), so that c_k⁺ is still a mean of the visit's gradients. Of Adam's
-displacement there is nothing such: option II refuses it, option I does not.
+The paper's local step is plain SGD. --momentum applies to the corrected gradient, and option II then divides by η_l
+‖a‖₁ instead of K η_l (parts.variates), so that c_k⁺ is still a mean of the visit's gradients. Adam's displacement has
+no such divisor: option II rejects it, option I does not.
 
-Option I makes one more lap over the data of the visit's first epoch, at W; running statistics do not move in it. With
-fewer --steps than batches, g_k(W) is over the examples that the visit saw. Running statistics have no direction: they
-are averaged, and the global goes min(1, η_g) of the way.
+Option I makes one more pass over the data of the visit's first epoch, at W; running statistics do not change in it.
+With fewer --steps than batches, g_k(W) is over the examples that the visit used. Running statistics have no direction:
+they are averaged, and the global ones go min(1, η_g) of the way.
 
-Under servers that step at each arrival it is refused: these clients need a c, which is kept where the rounds are.
+Servers that step at each arrival are rejected: these clients need c, which the rounds' aggregate computes.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..core.client_table import Marks
 from ..core.local_rule import Brief, Context, Functions, Outcome, Step
-from ..core.method import Method, Now, Part
+from ..core.method import Method, Now
+from ..core.parts import Aggregate
+from ..core.state_tree import StateRecord
 from ..core.task import Examples
 from ..core.tickets import Offer, Update
-from ..parts.aggregate import Weighting, round_mean
+from ..parts.aggregate import Sums, Weighting, empty_sums, round_mean
 from ..parts.dispatch import barrier
 from ..parts.manifold import CONTROL
 from ..parts.step import add
-from ..parts.variates import CHANGE, VARIATE, Control, Varied
+from ..parts.variates import CHANGE, VARIATE, Control, Varied, VariedState
 from .registry import methods
 
 __all__ = ["scaffold"]
 
 
+class Probe(NamedTuple):
+    """The gradients at W of the visit's first epoch."""
+
+    total: Tensor  # their sum, an example at a time
+    examples: int
+    batches: int
+
+
 @dataclass(frozen=True)
 class OptionI(Varied):
-    """One more lap in the first epoch: the mean gradient at W becomes c_k. The state goes on with its sum and count."""
+    """Option I: one more pass in the first epoch, over which c_k⁺ is the mean gradient at W (Eq. 4)."""
 
     variate: Control
 
@@ -60,49 +71,66 @@ class OptionI(Varied):
         start, context = super().begin(brief)
         return start, {**context, "probes": min(brief.n_batches, brief.n_steps)}
 
-    def init(self, w: Tensor, context: Context, f: Functions) -> Any:
-        return *super().init(w, context, f), torch.zeros_like(w), 0, 0
+    def init(self, w: Tensor, context: Context, f: Functions) -> VariedState:
+        return super().init(w, context, f)._replace(probe=Probe(torch.zeros_like(w), 0, 0))
 
     def probe(
-        self, w: Tensor, batch: Examples, context: Context, state: Any, f: Functions
-    ) -> tuple[Tensor, Any, Tensor]:
-        inner, optimiser, total, examples, probes = state
-        if probes == context["probes"]:
-            return w, state, total[0]  # in place of a loss: only the first lap's are counted
+        self, w: Tensor, batch: Examples, context: Context, state: VariedState, f: Functions
+    ) -> tuple[Tensor, VariedState, Tensor]:
+        total, examples, batches = state.probe
+        if batches == context["probes"]:
+            return w, state, total[0]  # any number: only losses of the first pass are counted
         g, loss = f.grad(context["start"], batch, still=True)
         n = len(batch[0])
-        return w, (inner, optimiser, torch.add(total, g, alpha=n), examples + n, probes + 1), loss
+        probe = Probe(torch.add(total, g, alpha=n), examples + n, batches + 1)
+        return w, state._replace(probe=probe), loss
 
-    def finish(self, w: Tensor, context: Context, state: Any) -> Outcome:  # noqa: ARG002
-        _, _, total, examples, _ = state
-        return self.variate.becomes(total / examples, context)
+    def finish(self, w: Tensor, context: Context, state: VariedState) -> Outcome:  # noqa: ARG002
+        return self.variate.change_to(state.probe.total / state.probe.examples, context)
 
 
-def controlled_mean(weighting: Weighting) -> Part[Update | None, Update | None]:
-    """When all are back, pass on the mean Δ_k; c, from the sum of all mass · c_k, is kept here, and offered."""
+@dataclass(frozen=True)
+class ControlState(StateRecord):
+    """The sums of the round, and what c is computed from."""
+
+    round: Sums
+    sum: Tensor  # Σ mass · c_k over all clients
+    sizes: Marks  # the mass of every client that has reported: n_k, or 1
+    mass: int  # their sum
+    c: Tensor
+
+
+def controlled_mean(weighting: Weighting) -> Aggregate:
+    """When no client is training any more, pass on the mean Δ_k (Eq. 5) and compute c, which clients are sent."""
     rounds = round_mean(weighting, carries=frozenset())
 
-    def init(weights: Tensor) -> dict[str, Any]:
+    def init(weights: Tensor) -> ControlState:
         zero = weights.new_zeros(())
-        return {"round": rounds.init(weights), "sum": zero, "sizes": Marks(), "mass": 0, "c": zero}
+        return ControlState(empty_sums(weights), sum=zero, sizes=Marks(), mass=0, c=zero)
 
-    def apply(update: Update | None, state: dict[str, Any], now: Now) -> tuple[Update | None, dict[str, Any]]:
-        mean, sums = rounds(update, state["round"], now)
-        state = {**state, "round": sums}
+    def apply(update: Update | None, state: ControlState, now: Now) -> tuple[Update | None, ControlState]:
+        mean, sums = rounds(update, state.round, now)
+        state = replace(state, round=sums)
         if update is not None and CHANGE in update.extras:
-            k, mass = update.ticket.client, update.n_examples if weighting == "examples" else 1
-            state["mass"] += 0 if k in state["sizes"] else mass
-            state["sizes"][k] = mass
-            state["sum"] = torch.add(state["sum"], update.extras[CHANGE], alpha=mass)
-        if mean is not None and state["mass"]:
-            state["c"] = state["sum"] * (len(state["sizes"]) / (state["mass"] * now.n_clients))
+            state = add_change(update, state)
+        if mean is not None and state.mass:
+            known = len(state.sizes)  # c_k of the other N − known clients is 0
+            state = replace(state, c=state.sum * (known / (state.mass * now.n_clients)))
         return mean, state
 
-    def offer(_: int, state: dict[str, Any], __: Now) -> Offer:
-        return Offer({VARIATE: state["c"]})
+    def add_change(update: Update, state: ControlState) -> ControlState:
+        k, mass = update.ticket.client, update.n_examples if weighting == "examples" else 1
+        total = state.mass if k in state.sizes else state.mass + mass
+        state.sizes[k] = mass
+        return replace(state, mass=total, sum=torch.add(state.sum, update.extras[CHANGE], alpha=mass))
+
+    def offer(_: int, state: ControlState, __: Now) -> Offer:
+        return Offer({VARIATE: state.c})
 
     c, change = frozenset({VARIATE}), frozenset({CHANGE})
-    return Part(apply, init, offer, sends=c, demands=c, reads=change, drops=frozenset({CONTROL}))
+    return Aggregate(
+        apply, init, offer, payload_keys=c, must_be_used=c, required_extras=change, dropped_extras=frozenset({CONTROL})
+    )
 
 
 @methods.register(
@@ -116,7 +144,7 @@ def scaffold(
     eta: Annotated[float, "η_g, the server's learning rate"] = 1.0,
     weighting: Annotated[Weighting, "clients weigh by their examples, or all alike"] = "uniform",
 ) -> Method:
-    """Synchronous rounds whose clients correct their gradients for how they differ from everybody's mean."""
+    """Synchronous rounds whose clients correct their gradients for how they differ from the mean of all clients."""
     return Method(
         "scaffold",
         staleness="always 0",

@@ -10,30 +10,30 @@
               of the n tiers with credits left, the i-th worst (i = 0, 1, …) gets (n − i)/D, D = n (n + 1)/2
               a round costs its tier a credit; without any it is not picked any more
 
-The paper's text was not at hand. Algorithm 2 is as in two public re-implementations. D = n (n − 1)/2, which is met with
-as well, makes probabilities of (n − i)/D only where i counts from 1, and then the best tier is never picked. The
-numbers of Table 1 are as commonly stated, and were not held against it.
+The paper's text was not available. Algorithm 2 is as in two public re-implementations. D = n (n − 1)/2, which is also
+found, makes (n − i)/D probabilities only if i counts from 1, and then the best tier is never picked. The numbers of
+Table 1 are as commonly stated, and were not compared with the paper.
 
-A client is timed at its first visit (parts.tiers): rounds go to those not tried yet, filled up with others, until
-everybody was tried once. These rounds train as well; the paper profiles before training. A client's tier is that of its
-rank, the number of faster ones: ⌊m · rank / N⌋. So tiers are of about equal size, as in the paper's experiments, and
-clients of one latency share a tier; with one latency for all there is one tier. Who was lost at its first visit counts
-as slow until it comes; the paper drops it for good. A newcomer's first visit puts it into a tier.
+A client is timed at its first visit (parts.tiers): rounds go to clients not tried yet, filled up with others, until all
+were tried once. These rounds train as well; the paper profiles before training. A client's tier follows from its rank,
+the number of faster clients: ⌊m · rank / N⌋. So tiers have about equal sizes, as in the paper's experiments, and
+clients of one latency share a tier; with one latency for all there is one tier. A client whose first visit was lost
+counts as slow until its first arrival; the paper drops it for good. A new client's first visit puts it into a tier.
 
-Deviation: Algorithm 2 goes by the accuracy of W on each tier's test data, which this server has not got. It goes by the
-mean of the losses that the tier's clients reported last, and worst means the largest loss. Open: how many credits there
-are (`none`: no end to them), I (10), and what is left to do when all credits are spent (tiers are picked as if there
-were none to pay). Tiers of which nobody is there are passed over.
+Deviation: Algorithm 2 uses the accuracy of W on each tier's test data, which this server does not have. Here it is the
+mean of the losses that the tier's clients reported last, and worst means the largest loss. Not given in the paper: the
+number of credits (`none`: no limit), I (10), and what to do when all credits are spent (tiers are picked as without
+credits). Tiers without an idle client are passed over.
 
-One tier is FedAvg, with its cohorts. Fed-OGD's paper writes of TiFL as asynchronous between tiers; the original is not:
-a round is one tier's. Nothing is kept on the server but FedAvg's sum and a few numbers a client.
+One tier is FedAvg, with its cohorts. Fed-OGD's paper describes TiFL as asynchronous between tiers; the original is not:
+a round belongs to one tier. The server stores FedAvg's sum and a few numbers per client.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from dataclasses import dataclass, replace
+from typing import Annotated, Generic, Literal, TypeVar
 
 from torch import Tensor
 
@@ -41,108 +41,135 @@ from ..core import rng
 from ..core.client_table import Marks
 from ..core.errors import BadInput
 from ..core.idle_clients import Roster
-from ..core.method import Method, Now, Part
+from ..core.method import Method, Now
+from ..core.parts import Dispatch
+from ..core.state_tree import StateRecord
 from ..core.tickets import Update
 from ..parts.aggregate import round_mean
-from ..parts.tiers import at_most_all, drawn, first_visits, ranked, timed, untimed
+from ..parts.tiers import Speeds, at_most_all, draw_among, first_visits, ranked, record_first_duration
 from .registry import methods
 
 __all__ = ["tifl"]
 
 Policy = Literal["adaptive", "uniform", "random", "fast", "slow", "fast1", "fast2", "fast3"]
-_TIER = 1  # tells the draw of a tier from the draw of its cohort
-State = dict[str, Any]
+_TIER = 1  # the key of the draw of a tier, apart from the draw of its cohort
 
 
 @dataclass(frozen=True)
-class Tiers:
-    """Whom to hand work to: a cohort of one tier, once nobody is training any more."""
+class TierState(StateRecord):
+    """The speeds of clients."""
 
-    odds: tuple[float, ...]  # of every tier, the fastest first
+    book: Speeds
 
-    def init(self, _: Tensor) -> State:
-        return {"book": untimed()}
 
-    def hear(self, update: Update, state: State, now: Now) -> State:
-        return {**state, "book": timed(state["book"], update, now)}
+@dataclass(frozen=True)
+class AdaptiveState(TierState):
+    """What Algorithm 2 remembers from round to round."""
+
+    losses: Marks  # the last loss of every client
+    odds: list[float]
+    credits: list[int] | None  # of every tier; None: no end to them
+    round: int
+    tier: int  # of the last round
+    before: list[float]  # the tiers' losses, I rounds ago
+
+
+State = TypeVar("State", bound=TierState)
+
+
+@dataclass(frozen=True)
+class Tiers(Generic[State]):
+    """Dispatch: a cohort of one tier, once no client is training."""
+
+    odds: tuple[float, ...]  # the probability of every tier, the fastest first
+
+    def observe(self, update: Update, state: State, now: Now) -> State:
+        return replace(state, book=record_first_duration(state.book, update, now))
 
     def apply(self, roster: Roster, state: State, now: Now) -> tuple[list[int], State]:
         if now.in_flight or not len(roster):
             return [], state
-        if len(self.odds) > 1 and (cohort := first_visits(roster, state["book"], now)):
+        if len(self.odds) > 1 and (cohort := first_visits(roster, state.book, now)):
             return cohort, state
-        state = {**state, "book": ranked(state["book"], now.n_clients)}
+        state = replace(state, book=ranked(state.book, now.n_clients))
         members: dict[int, list[int]] = {}
         for k in roster:
             members.setdefault(self.tier(k, state, now), []).append(k)
-        odds, state = self.chances(state, now)
-        tier = _picked(odds, sorted(members), now)
-        return drawn(roster, members[tier], roster.limit, now), self.paid(tier, state)
+        odds, state = self.probabilities(state, now)
+        tier = _draw_tier(odds, sorted(members), now)
+        return draw_among(roster, members[tier], roster.limit, now), self.after_round(tier, state)
 
     def tier(self, k: int, state: State, now: Now) -> int:
-        return int(len(self.odds) * state["book"]["rank"][k] // now.n_clients)
+        return int(len(self.odds) * state.book.rank[k] // now.n_clients)
 
-    def chances(self, state: State, now: Now) -> tuple[Sequence[float], State]:  # noqa: ARG002 - what others go by
-        """The probabilities of this round."""
+    def probabilities(self, state: State, now: Now) -> tuple[Sequence[float], State]:  # noqa: ARG002 - for overriding
+        """Return the probabilities of this round."""
         return self.odds, state
 
-    def paid(self, tier: int, state: State) -> State:  # noqa: ARG002
-        """After a round of that tier was handed out."""
+    def after_round(self, tier: int, state: State) -> State:  # noqa: ARG002 - for overriding
+        """Return the state after a round of that tier was handed out."""
         return state
 
 
 @dataclass(frozen=True)
-class Adaptive(Tiers):
-    """Algorithm 2, by losses; `before` are those of I rounds ago, `tier` is the one of the last round."""
+class Static(Tiers[TierState]):
+    """The probabilities of Table 1."""
+
+    def init(self, _: Tensor) -> TierState:
+        return TierState(Speeds.empty())
+
+
+@dataclass(frozen=True)
+class Adaptive(Tiers[AdaptiveState]):
+    """Algorithm 2, by losses."""
 
     interval: int
     credits: int | None
 
-    def init(self, weights: Tensor) -> State:
+    def init(self, _: Tensor) -> AdaptiveState:
         credits = None if self.credits is None else [self.credits] * len(self.odds)
-        new = {"losses": Marks(), "odds": list(self.odds), "credits": credits}
-        return {**super().init(weights), **new, "round": 0, "tier": 0, "before": []}
+        return AdaptiveState(Speeds.empty(), Marks(), list(self.odds), credits, round=0, tier=0, before=[])
 
-    def hear(self, update: Update, state: State, now: Now) -> State:
-        state["losses"][update.ticket.client] = update.loss
-        return super().hear(update, state, now)
+    def observe(self, update: Update, state: AdaptiveState, now: Now) -> AdaptiveState:
+        state.losses[update.ticket.client] = update.loss
+        return super().observe(update, state, now)
 
-    def chances(self, state: State, now: Now) -> tuple[Sequence[float], State]:
-        odds, r, credits = state["odds"], state["round"], state["credits"]
-        left = range(len(odds)) if credits is None else [t for t, c in enumerate(credits) if c > 0]
-        if r % self.interval == 0:
-            losses, before = self.means(state, now), state["before"]
-            if r > 0 and losses[state["tier"]] >= before[state["tier"]]:
+    def probabilities(self, state: AdaptiveState, now: Now) -> tuple[Sequence[float], AdaptiveState]:
+        odds = state.odds
+        left = range(len(odds)) if state.credits is None else [t for t, c in enumerate(state.credits) if c > 0]
+        if state.round % self.interval == 0:
+            losses = self.mean_losses(state, now)
+            if state.round > 0 and losses[state.tier] >= state.before[state.tier]:
                 odds = _by_loss(losses, left)
-            state = {**state, "before": losses, "odds": odds}
+            state = replace(state, before=losses, odds=odds)
         return [p if t in left else 0.0 for t, p in enumerate(odds)], state
 
-    def means(self, state: State, now: Now) -> list[float]:
-        """The mean loss of every tier; of one nobody has reported from, 0."""
+    def mean_losses(self, state: AdaptiveState, now: Now) -> list[float]:
+        """Return the mean loss of every tier; 0 for a tier without a report."""
         sums, counts = [0.0] * len(self.odds), [0] * len(self.odds)
-        for k, loss in state["losses"].items():
+        for k, loss in state.losses.items():
             t = self.tier(k, state, now)
             sums[t] += loss
             counts[t] += 1
         return [s / max(n, 1) for s, n in zip(sums, counts, strict=True)]
 
-    def paid(self, tier: int, state: State) -> State:
-        credits = state["credits"]
+    def after_round(self, tier: int, state: AdaptiveState) -> AdaptiveState:
+        credits = state.credits
         if credits is not None:
             credits = [max(c - (t == tier), 0) for t, c in enumerate(credits)]
-        return {**state, "credits": credits, "tier": tier, "round": state["round"] + 1}
+        return replace(state, credits=credits, tier=tier, round=state.round + 1)
 
 
 def _by_loss(losses: Sequence[float], left: Sequence[int]) -> list[float]:
-    """(n − i)/D for the i-th worst of the n tiers that are left, 0 for the others."""
+    """Return (n − i)/D for the i-th worst of the n tiers that have credits left, 0 for the others."""
     n, odds = len(left), [0.0] * len(losses)
     for i, t in enumerate(sorted(left, key=lambda t: -losses[t])):
         odds[t] = 2 * (n - i) / (n * (n + 1))
     return odds
 
 
-def _picked(odds: Sequence[float], tiers: Sequence[int], now: Now) -> int:
-    """One of these tiers, by its odds among them; where they have none, all alike."""
+def _draw_tier(odds: Sequence[float], tiers: Sequence[int], now: Now) -> int:
+    """Draw one of these tiers by its odds among them; if all odds are 0, uniformly."""
     total = sum(odds[t] for t in tiers)
     shares = [odds[t] / total if total else 1 / len(tiers) for t in tiers]
     u = rng.uniform(rng.extend(now.key, _TIER))
@@ -176,7 +203,7 @@ def static(policy: Policy, m: int) -> tuple[float, ...]:
 @methods.register(
     "tifl",
     paper="Chai et al. 2020, TiFL: A Tier-based Federated Learning System",
-    use="Rounds among clients of very different speed: nobody waits for those of a slower tier.",
+    use="Rounds among clients of very different speed: no client waits for one of a slower tier.",
 )
 def tifl(
     *,
@@ -194,7 +221,8 @@ def tifl(
     if problems:
         raise BadInput(problems)
     odds = static(policy, tiers)
-    who = Adaptive(odds, interval, credits) if policy == "adaptive" and tiers > 1 else Tiers(odds)
-    suits = at_most_all("tiers", tiers)
-    dispatch: Part[Roster, list[int]] = Part(who.apply, who.init, hear=who.hear, suits=suits)
+    who: Static | Adaptive = Static(odds)
+    if policy == "adaptive" and tiers > 1:
+        who = Adaptive(odds, interval, credits)
+    dispatch = Dispatch(who.apply, who.init, observe=who.observe, check_task=at_most_all("tiers", tiers))
     return Method("tifl", staleness="always 0", aggregate=round_mean(), dispatch=dispatch)

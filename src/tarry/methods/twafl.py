@@ -1,20 +1,20 @@
 """TWAFL: Communication-Efficient Federated Deep Learning with Layerwise Asynchronous Model Update and Temporally
 Weighted Aggregation (Chen, Sun, Jin, IEEE TNNLS 2019). The temporally weighted aggregation of its ASTW.
 
-    round t   a random cohort trains from W; each ω^k that comes back replaces the one kept, timestamp^k = t
+    round t   a random cohort trains from W; each ω^k that arrives replaces the last one, timestamp^k = t
     server    W ← Σ_k (n_k / n) a^(−(t − timestamp^k)) ω^k         over all clients' latest models, a = e/2
 
-Erratum: as printed the weights sum to less than 1 as soon as somebody is absent, and W would shrink towards 0 with
-every such round. They are divided by their sum here, as in a public reproduction of the paper, whose text was not at
-hand. a = 1 lets old models count in full; with everybody in every round t − timestamp^k = 0, and the server is FedAvg's
-whatever a is.
+Erratum: as printed the weights sum to less than 1 as soon as a client is absent, and W would shrink towards 0 with
+every such round. Here they are divided by their sum, as in a public reproduction of the paper, whose text was not
+available. a = 1 lets old models count in full; with all clients in every round t − timestamp^k = 0, and the server is
+FedAvg's for every a.
 
-Who has not come yet has no ω^k and does not count; a lost visit leaves ω^k and its timestamp as they were. The sum over
-all clients is kept as it changes, in double precision: a round divides it by a, an arrival takes an old term out and
-puts a new one in. Running statistics are averaged with the weights.
+A client without an arrival has no ω^k and does not count; a lost visit leaves ω^k and its timestamp unchanged. The sum
+over all clients is updated in double precision: a round divides it by a, an arrival subtracts the old term and adds the
+new one. Running statistics are averaged with the weights.
 
-Left out: the paper's other half, which sends deep layers only in the last rounds of every cycle. It saves bytes, and
-the aggregation knows nothing of it but one timestamp more a client.
+Left out: the paper's other half, which sends deep layers only in the last rounds of every cycle. It saves traffic, and
+adds one more timestamp per client to the aggregation.
 
 Fed-OGD's paper calls it ASTW and prints an update on arrival with weights e^(−βτ)/Σ_j e^(−βτ_j); here it is the
 original's, in rounds.
@@ -24,17 +24,18 @@ On the server, in model sizes: N rows and 2 (the sum, in double precision) besid
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from math import e
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
-from torch import Tensor
 
 from ..core.client_table import Marks
 from ..core.errors import BadInput
-from ..core.method import Method, Now, Part
+from ..core.method import Method, Now
+from ..core.parts import Aggregate
 from ..core.tickets import Update
-from ..parts.cached import nothing_kept, passed_on
+from ..parts.cached import RowCache, as_update
 from ..parts.dispatch import barrier
 from ..parts.manifold import CONTROL
 from .registry import methods
@@ -42,47 +43,51 @@ from .registry import methods
 __all__ = ["twafl"]
 
 
-def latest_models(a: float) -> Part[Update | None, Update | None]:
-    """Wait until nobody is training any more, then go to the weighted mean of everybody's latest model.
+@dataclass(frozen=True)
+class LatestModels(RowCache):
+    """Every client's latest model ω^k, with the weighted sum of all, and the updates of the round."""
 
-    A weight that an update was given scales what its model counts.
+    marks: Marks = field(default_factory=Marks)  # n_k and timestamp^k of every client
+    mass: float = 0.0  # the sum of the weights
+    count: int = 0
+    examples: int = 0
+    steps: int = 0
+
+
+def latest_models(a: float) -> Aggregate:
+    """When no client is training any more, go to the weighted mean of all clients' latest models.
+
+    The weight of an update scales the weight of its model.
     """
 
-    def init(weights: Tensor) -> dict[str, Any]:
-        return {**nothing_kept(weights), "marks": Marks(), "mass": 0.0, **_NOBODY}
-
-    def apply(update: Update | None, state: dict[str, Any], now: Now) -> tuple[Update | None, dict[str, Any]]:
+    def apply(update: Update | None, state: LatestModels, now: Now) -> tuple[Update | None, LatestModels]:
         if update is not None:
-            state = taken(update, state, now)
-        if now.in_flight or not state["count"]:
+            state = with_model(update, state, now)
+        if now.in_flight or not state.count:
             return None, state
-        pooled = passed_on(state["sum"] / state["mass"] - now.weights, state, now)
-        return pooled, {**state, "sum": state["sum"] / a, "mass": state["mass"] / a, **_NOBODY}
+        mean = as_update(state.sum / state.mass - now.weights, now, state.examples, state.steps)
+        return mean, LatestModels(state.rows, state.sum / a, state.marks, state.mass / a)
 
-    def taken(update: Update, state: dict[str, Any], now: Now) -> dict[str, Any]:
-        k, rows, marks = update.ticket.client, state["rows"], state["marks"]
-        new, mass = update.n_examples * update.weight, state["mass"]
-        total = torch.add(state["sum"], update.local, alpha=new)
-        if (old := rows.get(k)) is not None:
-            n_k, timestamp = marks[k]
+    def with_model(update: Update, state: LatestModels, now: Now) -> LatestModels:
+        k, new, mass = update.ticket.client, update.n_examples * update.weight, state.mass
+        total = torch.add(state.sum, update.local, alpha=new)
+        if (old := state.rows.get(k)) is not None:
+            n_k, timestamp = state.marks[k]
             counted = n_k * a ** (timestamp - now.version)
             total, mass = total.sub_(old, alpha=counted), mass - counted
-        rows.put(k, update.local)
-        marks[k] = (new, now.version)
-        counts = {n: state[n] + more for n, more in (("examples", update.n_examples), ("steps", update.n_steps))}
-        return {**state, "sum": total, "mass": mass + new, "count": state["count"] + 1, **counts}
+        state.rows.put(k, update.local)
+        state.marks[k] = (new, now.version)
+        examples, steps = state.examples + update.n_examples, state.steps + update.n_steps
+        return LatestModels(state.rows, total, state.marks, mass + new, state.count + 1, examples, steps)
 
-    return Part(apply, init, drops=frozenset({CONTROL}))
-
-
-_NOBODY = {"count": 0, "examples": 0, "steps": 0}  # has come in this round
+    return Aggregate(apply, LatestModels.empty, dropped_extras=frozenset({CONTROL}))
 
 
 @methods.register(
     "twafl",
     paper="Chen et al. 2019, Communication-Efficient Federated Deep Learning with Layerwise Asynchronous Model Update "
     "and Temporally Weighted Aggregation",
-    use="Rounds of few clients out of many, whose data differ: those who are absent count by their last models.",
+    use="Rounds of few clients out of many, whose data differ: absent clients count with their last models.",
 )
 def twafl(
     *,

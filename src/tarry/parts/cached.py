@@ -1,50 +1,63 @@
-"""Something of every client, kept on the server: a row each in a table, and Σ mass · row beside it.
+"""Server memory of one row per client, with the weighted sum of all rows.
 
-    nothing_kept(weights)                → kept     no rows, a sum of 0
-    keep(kept, client, row, mass=1)      → kept     the client's row is replaced, and so is its share of the sum
+    RowCache.empty(weights)                     no rows, a sum of 0
+    replace_row(cache, client, row, mass=1)     replaces the client's row, and its share of the sum
+    as_update(delta, now, examples, steps)      a displacement of the global weights as an Update
 
-The sum is in double precision: what is replaced leaves nothing behind. It costs two passes over one row, however many
-clients there are. A client's mass never changes.
+The sum is Σ mass · row, in double precision, so that a replaced row leaves no rounding error behind that grows. An
+arrival costs two passes over one row, however many clients there are. The mass of a client never changes.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Self, TypeVar
 
 import torch
 from torch import Tensor
 
 from ..core.client_table import Table
 from ..core.method import Now
+from ..core.state_tree import StateRecord
 from ..core.tickets import Ticket, Update
-from ..vector.fused import compiled, pieces
-from ..vector.pool import fresh, swept
+from ..vector.blocks import blocks
+from ..vector.fused import kernels_for, partition
+from ..vector.pool import empty_pooled
 
-__all__ = ["Kept", "keep", "nothing_kept", "passed_on"]
-
-Kept = dict[str, Any]
-
-
-def nothing_kept(weights: Tensor) -> Kept:
-    """No rows yet."""
-    return {"rows": Table(), "sum": torch.zeros_like(weights, dtype=torch.float64)}
+__all__ = ["RowCache", "as_update", "replace_row"]
 
 
-def keep(kept: Kept, client: int, row: Tensor, *, mass: float = 1.0) -> Kept:
-    """The record with this row in the place of the client's last; the table is written to."""
-    old, total = kept["rows"].get(client), fresh(kept["sum"])
-    if old is not None and (kernels := compiled(row, old)) is not None:
-        pieces((0, len(row))).run(kernels.replaced, kept["sum"], row, old, mass, total)
+@dataclass(frozen=True)
+class RowCache(StateRecord):
+    """A row per client, and Σ mass · row."""
+
+    rows: Table
+    sum: Tensor
+
+    @classmethod
+    def empty(cls, weights: Tensor) -> Self:
+        """Return a cache without rows."""
+        return cls(Table(), torch.zeros_like(weights, dtype=torch.float64))
+
+
+Cache = TypeVar("Cache", bound=RowCache)
+
+
+def replace_row(cache: Cache, client: int, row: Tensor, *, mass: float = 1.0) -> Cache:
+    """Return the cache with this row in place of the client's last one. The table is written to."""
+    old, total = cache.rows.get(client), empty_pooled(cache.sum)
+    if old is not None and (kernels := kernels_for(row, old)) is not None:
+        partition((0, len(row))).run(kernels.replaced, cache.sum, row, old, mass, total)
     else:
-        for before, new, gone, out in swept(kept["sum"], row, row if old is None else old, total):
+        for before, new, gone, out in blocks(cache.sum, row, row if old is None else old, total):
             torch.add(before, new, alpha=mass, out=out)
             if old is not None:
                 out.sub_(gone, alpha=mass)
-    kept["rows"].put(client, row)
-    return {**kept, "sum": total}
+    cache.rows.put(client, row)
+    return replace(cache, sum=total)
 
 
-def passed_on(delta: Tensor, counts: dict[str, Any], now: Now) -> Update:
-    """A displacement of the global as an update of the moment; `counts`: the examples and steps behind it."""
+def as_update(delta: Tensor, now: Now, examples: int, steps: int) -> Update:
+    """Return a displacement of the global weights as an update of this moment, made from so many examples and steps."""
     ticket = Ticket(-1, -1, -1, now.version, now.time, now.weights, now.weights)
-    return Update(ticket, delta.to(now.weights.dtype), counts["examples"], counts["steps"], staleness=0)
+    return Update(ticket, delta.to(now.weights.dtype), examples, steps, staleness=0)

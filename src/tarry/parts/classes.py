@@ -1,4 +1,4 @@
-"""Tasks that are about classes: targets are whole numbers, or shares of every class that sum to 1."""
+"""Checks for tasks with classes: targets are integers, or probabilities of all classes that sum to 1."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["has_classes", "want_classes"]
 
 
 def has_classes(task: Task) -> bool:
-    """By the first client's targets."""
+    """Return whether the first client's targets are classes."""
     y = task.clients[0][1]
     if not y.is_floating_point():
         return True
@@ -20,7 +20,7 @@ def has_classes(task: Task) -> bool:
 
 
 def want_classes(task: Task, who: str, way_out: str) -> None:
-    """Raise BadInput where there are none; `who` begins with the flag that brought it in."""
+    """Raise BadInput if the task has no classes. `who` names what needs them, and begins with its flag."""
     if not has_classes(task):
         y = task.clients[0][1]
         form = "×".join(map(str, y.shape[1:])) or "one number"

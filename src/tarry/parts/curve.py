@@ -4,7 +4,7 @@
     endpoint   θ ← θ − η₁ Adam(∇F)             F = ℓ + (μ/2) exp(‖π_L(θ) − π_L(Θ)‖²_L / σ)                    Eq. 24
     control    λ ~ U[0, 1]                     one for every batch
                φ = M + δφ − γ P_Δ(δφ)          M = (Θ + θ)/2, P_Δ the projection onto Δ = Θ − θ               Eq. 30
-               δφ ← δφ − η₂ Adam(∇ℓ)           at the curve's point λ; moments begin anew every epoch
+               δφ ← δφ − η₂ Adam(∇ℓ)           at the curve's point λ; moments are 0 at every epoch's start
     at the end φ − M is sent beside the displacement
 
     lorentz    π_L(x) = (√(1 + ‖x‖²), x),  ‖(x₀, x)‖²_L = −x₀² + ‖x‖²                                    Eq. 26, 27
@@ -34,51 +34,51 @@ from ..core.tickets import NOTHING
 from .manifold import CONTROL
 from .sharpness import ascended_adaptively
 
-__all__ = ["SHIFT", "CurveLearning", "Proximal", "Shape", "Solver"]
+__all__ = ["SHIFT", "CurveLearning", "CurveName", "ProximalName", "SolverName"]
 
-Proximal = Literal["lorentz", "l2", "none"]
-Solver = Literal["adam", "asam", "sgd"]
-Shape = Literal["bezier", "printed", "line"]
+ProximalName = Literal["lorentz", "l2", "none"]
+SolverName = Literal["adam", "asam", "sgd"]
+CurveName = Literal["bezier", "printed", "line"]
 
 #: the payload Θ^τ − Θ^(τ+1), over the trained weights: the global's last step, uphill, for Adam's first moments
 SHIFT = "shift"
-_LAMBDA = 1  # the part of a visit's key that λ is drawn from
-_ROOM = 64  # for so many λ at least
+_LAMBDA = 1  # the part of the visit's key for the draws of λ
+_ROOM = 64  # the smallest number of λ in the context, so that stacked clients have tensors of one size
 _STEEP = 20.0  # the largest exponent of the Lorentz term: beyond it float32 would overflow
 _FLOOR = 0.01  # ASAM's η: how far a weight of 0 may still be moved
 
 
-class Lap(NamedTuple):
-    """One epoch's control steps."""
+class ControlPass(NamedTuple):
+    """The state of one epoch's control steps."""
 
     adam: Any
-    line: Tensor  # losses summed, when they are watched
+    line: Tensor  # sums of losses, for diagnostics
     curve: Tensor
     steps: Tensor
 
 
-class Learnt(NamedTuple):
-    """What goes from step to step."""
+class VisitState(NamedTuple):
+    """The state of a visit."""
 
     solver: Any  # the endpoint's optimiser
     control: Tensor  # δφ, before it is projected
-    lap: Lap | None  # of the epoch; a line has none
+    control_pass: ControlPass | None  # of the epoch; None: the curve is a line
     steps: Tensor  # control steps of the visit
 
 
 @dataclass(frozen=True)
 class CurveLearning(LocalRule):
-    """Trains an endpoint and a control point in turns, with its own learning rates; a `line` has no control point."""
+    """Train an endpoint and a control point in turns, with learning rates of its own; a `line` has no control point."""
 
     lr: float
     control_lr: float
-    solver: Solver
+    solver: SolverName
     rho: float
-    proximal: Proximal
+    proximal: ProximalName
     mu: float
     sigma: float
     gamma: float
-    shape: Shape
+    shape: CurveName
 
     def __post_init__(self) -> None:
         problems = [f"--method.lr {self.lr}: must be above 0"] if not self.lr > 0 else []
@@ -115,31 +115,34 @@ class CurveLearning(LocalRule):
         return optimiser("adam", lr=self.control_lr)
 
     def begin(self, brief: Brief) -> tuple[Tensor, Context]:
-        w, key = brief.weights.clone(), rng.extend(brief.key, _LAMBDA)  # a copy: dot's last bit tells where it lies
+        w, key = (
+            brief.weights.clone(),
+            rng.extend(brief.key, _LAMBDA),
+        )  # a copy: the last bit of torch.dot depends on the memory alignment
         lam = [rng.uniform(rng.extend(key, k)) for k in range(brief.n_steps)]
-        lam += [0.0] * (max(_ROOM, 1 << (len(lam) - 1).bit_length()) - len(lam))  # whoever is stacked has as many
+        lam += [0.0] * (max(_ROOM, 1 << (len(lam) - 1).bit_length()) - len(lam))  # padded to a power of 2, for stacking
         context = {"start": brief.layout.params(w), "lam": torch.tensor(lam, dtype=w.dtype, device=w.device)}
         if SHIFT in brief.payload:
             context["first"] = brief.payload[SHIFT] / brief.n_batches
         return w, context
 
-    def init(self, w: Tensor, context: Context, f: Functions) -> Learnt:  # noqa: ARG002
+    def init(self, w: Tensor, context: Context, f: Functions) -> VisitState:  # noqa: ARG002
         begin, first = self._endpoint, context.get("first")
         warm = None if begin.warm is None or first is None else begin.warm(first, first * first)
         none = torch.zeros((), dtype=torch.int64, device=w.device)
-        lap = None if self.shape == "line" else self._fresh(w)
-        return Learnt(begin.init(w) if warm is None else warm, torch.zeros_like(w), lap, none)
+        first_pass = None if self.shape == "line" else self._new_pass(w)
+        return VisitState(begin.init(w) if warm is None else warm, torch.zeros_like(w), first_pass, none)
 
-    def _fresh(self, control: Tensor) -> Lap:
+    def _new_pass(self, control: Tensor) -> ControlPass:
         zero = torch.zeros_like(control[0])
-        return Lap(self._control.init(control), zero, zero, zero)
+        return ControlPass(self._control.init(control), zero, zero, zero)
 
-    def turn(self, lap: int, state: Learnt, f: Functions) -> Learnt:  # noqa: ARG002
-        return state._replace(lap=self._fresh(state.control)) if lap == 1 else state
+    def turn(self, lap: int, state: VisitState, f: Functions) -> VisitState:  # noqa: ARG002
+        return state._replace(control_pass=self._new_pass(state.control)) if lap == 1 else state
 
     def step(
-        self, w: Tensor, batch: Examples, context: Context, state: Learnt, f: Functions
-    ) -> tuple[Tensor, Learnt, Tensor]:
+        self, w: Tensor, batch: Examples, context: Context, state: VisitState, f: Functions
+    ) -> tuple[Tensor, VisitState, Tensor]:
         g, loss = f.grad(w, batch)
         g = self.bend(g, w, context)
         if self.solver == "asam":
@@ -166,10 +169,10 @@ class CurveLearning(LocalRule):
         return torch.addcmul(torch.addcmul(g, d, pull), w, -pull * rise / a)
 
     def control_step(
-        self, w: Tensor, batch: Examples, context: Context, state: Learnt, f: Functions
-    ) -> tuple[Tensor, Learnt, Tensor]:
+        self, w: Tensor, batch: Examples, context: Context, state: VisitState, f: Functions
+    ) -> tuple[Tensor, VisitState, Tensor]:
         start, control = context["start"], state.control
-        lams = context["lam"]  # in a stack, who is done goes on counting for nothing
+        lams = context["lam"]  # in a stack, finished clients go on counting; their results are discarded
         lam = lams.gather(0, state.steps.view(1).clamp_max(len(lams) - 1)).squeeze(0)
         way = w - start
         straight, d = torch.lerp(start, w, lam), self._projected(control, way)
@@ -178,23 +181,29 @@ class CurveLearning(LocalRule):
         if self.shape == "printed":
             at = torch.addcmul(at, start + w, -share / 2)
         g, loss = f.grad(at, batch, still=True)
-        assert state.lap is not None
-        adam, line, curve, steps = state.lap
+        assert state.control_pass is not None
+        adam, line, curve, steps = state.control_pass
         control, adam = self._control.descend(control, share * self._projected(g, way), adam)
         if self.watch:
             line, curve = line + f.loss(straight, batch), curve + loss
-        return w, state._replace(control=control, lap=Lap(adam, line, curve, steps + 1), steps=state.steps + 1), loss
+        return (
+            w,
+            state._replace(
+                control=control, control_pass=ControlPass(adam, line, curve, steps + 1), steps=state.steps + 1
+            ),
+            loss,
+        )
 
     def _projected(self, v: Tensor, way: Tensor) -> Tensor:
-        """v − γ P(v), P onto the way; all of v where there is no way."""
+        """Return v − γ P_Δ(v), P_Δ the projection onto the way Δ; v if the way is 0."""
         size = torch.dot(way, way).clamp_min(torch.finfo(way.dtype).tiny)
         return torch.addcmul(v, way, -self.gamma * torch.dot(v, way) / size) if self.gamma else v
 
-    def finish(self, w: Tensor, context: Context, state: Learnt) -> Outcome:
+    def finish(self, w: Tensor, context: Context, state: VisitState) -> Outcome:
         if self.shape == "line":
             return Outcome()
-        assert state.lap is not None
-        start, lap = context["start"], state.lap
+        assert state.control_pass is not None
+        start, done = context["start"], state.control_pass
         sent = {CONTROL: self._projected(state.control, w[: len(start)] - start)}
-        means = {"line_loss": lap.line / lap.steps, "curve_loss": lap.curve / lap.steps}
+        means = {"line_loss": done.line / done.steps, "curve_loss": done.curve / done.steps}
         return Outcome(sent, notes=means if self.watch else NOTHING)

@@ -1,17 +1,18 @@
-"""Whom to hand work to. The default refills to the concurrency asked for, from the idle clients at random."""
+"""Dispatch parts: which idle clients get work. (The default: random ones, up to the concurrency of the run.)"""
 
 from __future__ import annotations
 
 from ..core.idle_clients import Roster
-from ..core.method import Now, Part, stateless
+from ..core.method import Now
+from ..core.parts import Dispatch
 
 __all__ = ["barrier"]
 
 
-def barrier() -> Part[Roster, list[int]]:
-    """A round at a time: a fresh cohort (as many as the concurrency) once nobody is training any more."""
+def barrier() -> Dispatch:
+    """Rounds: a new random cohort, as large as the concurrency, once no client is training."""
 
-    def apply(roster: Roster, now: Now) -> list[int]:
-        return [] if now.in_flight else roster.draw(roster.limit, now)
+    def apply(roster: Roster, state: None, now: Now) -> tuple[list[int], None]:
+        return ([] if now.in_flight else roster.draw(roster.limit, now)), state
 
-    return stateless(apply)
+    return Dispatch(apply)

@@ -1,4 +1,4 @@
-"""Distillation on the server: what clients' models say of inputs without labels teaches the global (FedEcho Sec. 3.2).
+"""Distillation on the server: clients' logits on unlabeled inputs teach the global model (FedEcho, Sec. 3.2).
 
     arrival   y^i ← logits of x_{t−τ} + Δ^i on U, in place of client i's older ones           Algorithm 1, line 5
     step      x̂ ← the method's own step, then Q times with a batch B ⊂ U                      lines 11–16
@@ -7,13 +7,13 @@
                 f_d = α KL(σ(y) ‖ σ(ŷ)) + (1 − α) CE(ŷ, argmax y)                             Eq. 3
                 α = Ĥ α_max + (1 − Ĥ) α_min,  Ĥ = mean entropy of σ(y) over B / log C         Eq. 4
 
-`echoing` puts this around any server. Models are asked as in use: dropout off, running statistics still. Outputs may
-have any number of dimensions before the classes: a sequence's tokens all count alike, those of a mask alone where there
-is one. Clip rescales to the norm ν what is longer. Adam's moments begin anew with every distillation. Logits that are
-not finite are not stored: such a client keeps its older ones, or has none.
+`with_distillation` puts this around any server. Models run in eval mode: dropout off, fixed running statistics. Outputs
+may have any number of dimensions before the classes: all tokens of a sequence count alike, or those of a given mask.
+Clip rescales a gradient longer than ν to the norm ν. Every distillation begins with Adam's moments at 0. Logits that
+are not finite are not stored: such a client keeps its older ones, or has none.
 
 The batches of the l-th pass over U (l = 0, 1, ...) are cut from rng.permutation(rng.extend(now.key, l), |U|), the last
-one short; a batch of everything keeps the stored order.
+one short; a batch of the whole set keeps the stored order.
 """
 
 from __future__ import annotations
@@ -30,21 +30,23 @@ from torch.nn.functional import log_softmax
 from ..core import rng
 from ..core.client_table import Table
 from ..core.errors import BadInput
-from ..core.method import Method, Now, Part
+from ..core.method import Method, Now
 from ..core.optim import optimiser
+from ..core.parts import Aggregate, Correct, Step
+from ..core.state_tree import StateRecord
 from ..core.task import Task
 from ..core.tickets import Offer, Update
 from .classes import want_classes
 
-__all__ = ["Distillation", "echoing"]
+__all__ = ["Distillation", "with_distillation"]
 
 PAPERS_LR = 3e-6
-LOGITS, TEACHER = "logits", "teacher"  # the extras by which parts hand on y^i and y
+LOGITS, TEACHER = "logits", "teacher"  # the extras that carry y^i and y from part to part
 
 
 @dataclass(frozen=True)
 class Distillation:
-    """How to distil; the defaults are the paper's."""
+    """The settings of a distillation; the defaults are the paper's."""
 
     lr: float | None = None  # η_d; None = the task's own rate, else the paper's
     q: int | None = None  # Q; None = one pass over the set
@@ -76,23 +78,23 @@ class Distillation:
         return entropy * self.alpha_max + (1 - entropy) * self.alpha_min
 
 
-class Lesson(NamedTuple):
-    """What a batch is taught: f_d of the student's outputs, and the Ĥ and α it was made with."""
+class DistillLoss(NamedTuple):
+    """The loss of a batch, as a function of the student's outputs, with its Ĥ and α."""
 
     f_d: Callable[[Tensor], Tensor]
     entropy: Tensor
     alpha: Tensor
 
 
-def lesson(y: Tensor, mask: Tensor | None, how: Distillation) -> Lesson:
-    """Eq. 3 and 4, for the teacher's logits of a batch."""
+def distill_loss(y: Tensor, mask: Tensor | None, how: Distillation) -> DistillLoss:
+    """Return Eq. 3 with the α of Eq. 4, from the teacher's logits of a batch."""
     log_p = log_softmax(y, -1)
     p, best = log_p.exp(), y.argmax(-1, keepdim=True)
 
     def mean(values: Tensor) -> Tensor:
         if mask is None:
             return values.mean()
-        counted = torch.where(mask.bool(), values, 0)  # what lies outside need not be a number
+        counted = torch.where(mask.bool(), values, 0)  # values outside the mask may be NaN
         return counted.sum() / mask.sum().clamp_min(1)
 
     entropy = mean(-(p * log_p).sum(-1)) / log(y.shape[-1])
@@ -104,80 +106,80 @@ def lesson(y: Tensor, mask: Tensor | None, how: Distillation) -> Lesson:
         ce = -log_q.gather(-1, best).squeeze(-1)
         return mean(alpha * kl + (1 - alpha) * ce)
 
-    return Lesson(f_d, entropy, alpha)
+    return DistillLoss(f_d, entropy, alpha)
 
 
-def distilled(x: Tensor, teacher: Tensor, now: Now, how: Distillation) -> Tensor:
-    """x̂ after Q steps of Eq. 2. Running statistics stay what they were."""
+def distill(x: Tensor, teacher: Tensor, now: Now, how: Distillation) -> Tensor:
+    """Return x̂ after Q steps of Eq. 2. Running statistics do not change."""
     lab, n = now.lab, now.layout.n_params
     assert lab is not None, "a method that distils says that it needs unlabelled inputs"
     adam = optimiser("adam", lr=how.lr or lab.distil_lr or PAPERS_LR)
     w, stats, seen = x[:n], x[n:], list[Tensor]()
     moments = adam.init(w)
     for at in batches(lab.inputs, how, now.key):
-        taught = lesson(teacher[at], None if lab.mask is None else lab.mask[at], how)
-        g, _ = lab.grad(torch.cat([w, stats]) if len(stats) else w, lab.inputs[at], taught.f_d)
-        w, moments = adam.descend(w, clipped(g, how.clip), moments)
+        loss = distill_loss(teacher[at], None if lab.mask is None else lab.mask[at], how)
+        g, _ = lab.grad(torch.cat([w, stats]) if len(stats) else w, lab.inputs[at], loss.f_d)
+        w, moments = adam.descend(w, clip_norm(g, how.clip), moments)
         if now.notes is not None:
-            seen.append(torch.stack([taught.entropy, taught.alpha]))
+            seen.append(torch.stack([loss.entropy, loss.alpha]))
     if now.notes is not None:
         now.notes["entropy"], now.notes["alpha"] = torch.stack(seen).mean(0).tolist()
     return torch.cat([w, stats]) if len(stats) else w
 
 
 def batches(inputs: Tensor, how: Distillation, key: int) -> Iterator[Tensor | slice]:
-    """Where Q batches lie in the set."""
-    n, lap = len(inputs), 0
+    """Yield the indices of Q batches of the set."""
+    n, epoch = len(inputs), 0
     left = ceil(n / how.batch) if how.q is None else how.q
     while left > 0:
         cuts: Sequence[Tensor | slice] = [slice(None)]
         if how.batch < n:
-            order = torch.from_numpy(rng.permutation(rng.extend(key, lap), n)).to(inputs.device)
+            order = torch.from_numpy(rng.permutation(rng.extend(key, epoch), n)).to(inputs.device)
             cuts = torch.split(order, how.batch)[:left]
         yield from cuts
-        left, lap = left - len(cuts), lap + 1
+        left, epoch = left - len(cuts), epoch + 1
 
 
-def clipped(g: Tensor, nu: float | None) -> Tensor:
-    """g, rescaled to the norm ν where it is longer."""
+def clip_norm(g: Tensor, nu: float | None) -> Tensor:
+    """Return g, rescaled to the norm ν if it is longer."""
     return g if nu is None else g * (nu / torch.linalg.vector_norm(g)).clamp(max=1)
 
 
-def echoing(method: Method, how: Distillation) -> Method:
-    """The method with a distillation around its server; one of no steps leaves it as it is."""
+def with_distillation(method: Method, how: Distillation) -> Method:
+    """Return the method with a distillation around its server; with Q = 0 the method itself."""
     if how.q == 0:
         return method
     answer = method.answer
 
     def answered(weights: Tensor, states: Mapping[str, Any]) -> Tensor:
         assert answer is not None
-        return answer(weights, {**states, "aggregate": states["aggregate"]["inner"]})
+        return answer(weights, {**states, "aggregate": states["aggregate"].inner})
 
     return replace(
         method,
-        correct=_asking(method.correct),
-        aggregate=_remembering(method.aggregate),
-        step=_teaching(method.step, how),
+        correct=_with_logits(method.correct),
+        aggregate=_keeping_logits(method.aggregate),
+        step=_with_distillation_step(method.step, how),
         answer=answered if answer is not None else None,
         unlabelled=True,
     )
 
 
-def _asking(part: Part[Update, Update]) -> Part[Update, Update]:
-    """A correct part that hands on what the client's own model says of U."""
+def _with_logits(part: Correct) -> Correct:
+    """Return a correct part that adds the logits of the client's own model on U to the update's extras."""
 
     def apply(update: Update, state: Any, now: Now) -> tuple[Update, Any]:
         corrected, state = part(update, state, now)
         logits = _logits(update, now)
         if _finite(logits, now):
-            corrected = corrected.but(extras={**corrected.extras, LOGITS: logits})
+            corrected = corrected.replace(extras={**corrected.extras, LOGITS: logits})
         return corrected, state
 
     return replace(part, apply=apply)
 
 
 def _finite(logits: Tensor, now: Now) -> bool:
-    """Where they count."""
+    """Return whether the logits are finite, at the positions of the mask."""
     mask = None if now.lab is None else now.lab.mask
     return bool(torch.isfinite(logits if mask is None else logits[mask.bool()]).all())
 
@@ -185,75 +187,89 @@ def _finite(logits: Tensor, now: Now) -> bool:
 def _logits(update: Update, now: Now) -> Tensor:
     lab = now.lab
     assert lab is not None, "a method that distils says that it needs unlabelled inputs"
-    logits = lab.outputs(update.ticket.sent + update.delta, lab.inputs)  # not update.local: it would be kept
+    logits = lab.outputs(update.ticket.sent + update.delta, lab.inputs)  # not update.local, which would stay in memory
     if logits.ndim < 2 or logits.shape[-1] < 2:
         form = "×".join(map(str, logits.shape))
-        raise BadInput(f"--unlabelled: the model's outputs for it are {form}; only scores of classes can be distilled")
+        raise BadInput(f"--unlabelled: the model's outputs for it are {form}; only scores of classes can be distill")
     if lab.mask is not None and lab.mask.shape != logits.shape[:-1]:
         forms = ("×".join(map(str, shape)) for shape in (lab.mask.shape, logits.shape))
         raise BadInput("--unlabelled: its mask is {}, the model's outputs are {}; wants a mark a token".format(*forms))
     return logits
 
 
-def _remembering(part: Part[Update | None, Update | None]) -> Part[Update | None, Update | None]:
-    """An aggregate part that keeps every client's logits, and passes their mean on with what it passes on."""
+@dataclass(frozen=True)
+class LogitsState(StateRecord):
+    """The state of the aggregate inside, and every client's logits y^i."""
 
-    def apply(update: Update | None, state: dict[str, Any], now: Now) -> tuple[Update | None, dict[str, Any]]:
-        tables = state["logits"]
+    inner: Any
+    logits: Table
+
+
+def _keeping_logits(part: Aggregate) -> Aggregate:
+    """Return an aggregate part that stores every client's logits, and adds their mean to the update it passes on."""
+
+    def apply(update: Update | None, state: LogitsState, now: Now) -> tuple[Update | None, LogitsState]:
         if update is not None and LOGITS in update.extras:
             extras = dict(update.extras)
-            tables.put(update.ticket.client, extras.pop(LOGITS))
-            update = update.but(extras=extras)
-        pooled, inner = part(update, state["inner"], now)
-        return _with_teacher(pooled, tables, now), {"inner": inner, "logits": tables}
+            state.logits.put(update.ticket.client, extras.pop(LOGITS))
+            update = update.replace(extras=extras)
+        mean, inner = part(update, state.inner, now)
+        return _with_teacher(mean, state.logits, now), replace(state, inner=inner)
 
-    def init(weights: Tensor) -> dict[str, Any]:
-        return {"inner": part.init(weights), "logits": Table()}
+    def init(weights: Tensor) -> LogitsState:
+        return LogitsState(part.init(weights), Table())
 
-    def offer(client: int, state: dict[str, Any], now: Now) -> Offer | None:
+    def offer(client: int, state: LogitsState, now: Now) -> Offer | None:
         assert part.offer is not None
-        return part.offer(client, state["inner"], now)
+        return part.offer(client, state.inner, now)
 
-    def settle(state: dict[str, Any], now: Now) -> tuple[Update | None, dict[str, Any]]:
-        assert part.settle is not None
-        pooled, inner = part.settle(state["inner"], now)
-        return _with_teacher(pooled, state["logits"], now), {**state, "inner": inner}
+    def on_instant_end(state: LogitsState, now: Now) -> tuple[Update | None, LogitsState]:
+        assert part.on_instant_end is not None
+        mean, inner = part.on_instant_end(state.inner, now)
+        return _with_teacher(mean, state.logits, now), replace(state, inner=inner)
 
-    def wakes(state: dict[str, Any], now: Now) -> float:
-        assert part.wakes is not None
-        return part.wakes(state["inner"], now)
+    def next_wakeup(state: LogitsState, now: Now) -> float:
+        assert part.next_wakeup is not None
+        return part.next_wakeup(state.inner, now)
 
-    kept = replace(part, apply=apply, init=init, offer=part.offer and offer)
-    return replace(kept, settle=part.settle and settle, wakes=part.wakes and wakes)
+    return replace(
+        part,
+        apply=apply,
+        init=init,
+        offer=part.offer and offer,
+        on_instant_end=part.on_instant_end and on_instant_end,
+        next_wakeup=part.next_wakeup and next_wakeup,
+    )
 
 
-def _with_teacher(update: Update | None, tables: Table, now: Now) -> Update | None:
-    if update is None or not len(tables):
+def _with_teacher(update: Update | None, logits: Table, now: Now) -> Update | None:
+    """Add y, the mean of all y^i, to the update's extras."""
+    if update is None or not len(logits):
         return update
-    first, *others = tables.values()
+    first, *rest = logits.values()
     total = first.clone()
-    for table in others:
-        total += table
+    for row in rest:
+        total += row
     if now.notes is not None:
-        now.notes["teachers"] = len(tables)
-    return update.but(extras={**update.extras, TEACHER: total / len(tables)})
+        now.notes["teachers"] = len(logits)
+    return update.replace(extras={**update.extras, TEACHER: total / len(logits)})
 
 
-def _teaching(part: Part[Update, Tensor], how: Distillation) -> Part[Update, Tensor]:
-    """A step part that distils after its step, if anybody is there to teach."""
+def _with_distillation_step(part: Step, how: Distillation) -> Step:
+    """Return a step part that distills after its step, if there are logits to teach from."""
 
     def apply(update: Update, state: Any, now: Now) -> tuple[Tensor, Any]:
         new, state = part(update, state, now)
         teacher = update.extras.get(TEACHER)
-        return (new if teacher is None else distilled(new, teacher, now, how)), state
+        return (new if teacher is None else distill(new, teacher, now, how)), state
 
-    bent = part.along
-    along = bent and (lambda geodesic: _teaching(bent(geodesic), how))
+    inner = part.with_geodesic
+    with_geodesic = inner and (lambda geodesic: _with_distillation_step(inner(geodesic), how))
 
-    def suits(task: Task) -> None:
+    def check_task(task: Task) -> None:
         want_classes(task, f"--task {task.name}: a distillation", "use another task, or leave out the distillation")
-        if part.suits is not None:
-            part.suits(task)
+        if part.check_task is not None:
+            part.check_task(task)
 
-    # it ends elsewhere than its formula says
-    return replace(part, apply=apply, along=along, formula=None, suits=suits)
+    # after a distillation the formula does not hold
+    return replace(part, apply=apply, with_geodesic=with_geodesic, formula=None, check_task=check_task)

@@ -1,4 +1,4 @@
-"""What clients do differently from plain training."""
+"""Client rules that several methods share."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from torch import Tensor
 from ..core.errors import BadInput
 from ..core.local_rule import Brief, Context, LocalRule
 
-__all__ = ["Proximal"]
+__all__ = ["ProximalRule"]
 
 
 @dataclass(frozen=True)
-class Proximal(LocalRule):
-    """Local loss + (μ/2) ‖w − w_start‖²: the gradient is bent towards where training began."""
+class ProximalRule(LocalRule):
+    """FedProx's client: descend the local loss + (μ/2) ‖w − w_start‖²."""
 
     mu: float
 

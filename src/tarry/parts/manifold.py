@@ -1,11 +1,11 @@
-"""The way a global travels: γ(t) from Θ = γ(0) to Θ̂ = γ(1) (AsyncManifold Sec. 5.1).
+"""Geodesics: curves γ(t) from Θ = γ(0) to Θ̂ = γ(1) along which a server steps (AsyncManifold, Sec. 5.1).
 
-    line      Θ + t (Θ̂ − Θ)                                        FedAvg, FedAsync and all who do not ask
-    bezier    (1−t)² Θ + 2t(1−t) φ + t² Θ̂                          φ = midpoint + what the client learnt, rotated
+    line      Θ + t (Θ̂ − Θ)                                        FedAvg, FedAsync and most others
+    bezier    (1−t)² Θ + 2t(1−t) φ + t² Θ̂                          φ = midpoint + the client's control point, rotated
     printed   (1−t)² Θ +  t(1−t) φ + t² Θ̂                          as the paper prints it: weights shrink on the way
 
-A geodesic of one's own is a function (start, end, t, update) → weights; `--manifold ./mine.py:mine` names a factory of
-one. It sees the trained weights; running statistics always go straight.
+A user's geodesic is a function (start, end, t, update) → weights; `--manifold ./mine.py:mine` names a factory of it. It
+gets the trained weights; running statistics always go straight.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ from ..core.errors import BadInput
 from ..core.method import Geodesic, Now
 from ..core.registry import Registry
 from ..core.tickets import Update
-from ..vector.fused import combined, compiled, number, pieces
-from ..vector.pool import back, fresh, swept
+from ..vector.blocks import blocks, blocks_reversed
+from ..vector.fused import as_scalar, combined, kernels_for, partition
+from ..vector.pool import empty_pooled
 
-__all__ = ["CONTROL", "bezier", "inner", "line", "manifolds", "onward", "printed", "rotated", "travel", "turning"]
+__all__ = ["CONTROL", "bezier", "inner", "line", "manifolds", "printed", "rotated", "step_along", "travel", "turning"]
 
 #: the extra that carries a control point's displacement from the midpoint, φ − (Θ + Θ_i)/2
 CONTROL = "control"
 
 manifolds: Registry[Geodesic] = Registry("manifold", Callable)
-_SIDE = 1e-3  # of a square: with less of it the rounding of sums shows
+_SIDE = 1e-3  # share of a square; below it the rounding errors of the sums show
 
 
 def line(start: Tensor, end: Tensor, t: float, update: Update) -> Tensor:  # noqa: ARG001 - what a geodesic may read
@@ -55,9 +56,9 @@ def printed(start: Tensor, end: Tensor, t: float, update: Update) -> Tensor:
 
 
 def _bend(start: Tensor, end: Tensor, update: Update) -> Tensor | None:
-    """The control point's displacement, rotated along with the way it was learnt on: Eq. 17, whatever the step trusts.
+    """Return the control point's displacement, rotated with the update's displacement onto this step's way (Eq. 17).
 
-    It belongs to the update's own displacement; a step that trusts position travels another way, from Θ to Θ_i.
+    A step that trusts position goes from Θ to Θ_i, which is not the displacement that the control point was learnt on.
     """
     d = update.extras.get(CONTROL)
     return None if d is None else rotated(d, update.delta[: len(start)], end - start)
@@ -65,7 +66,7 @@ def _bend(start: Tensor, end: Tensor, update: Update) -> Tensor | None:
 
 @manifolds.register("line")
 def _line() -> Geodesic:
-    """A straight line: what every method does unless it says otherwise."""
+    """A straight line, the default of every method."""
     return line
 
 
@@ -82,9 +83,9 @@ def _printed() -> Geodesic:
 
 
 def travel(along: Geodesic, now: Now, end: Tensor, t: float, update: Update) -> Tensor:
-    """γ(t) for the trained weights, the straight line (at most the whole of it) for running statistics."""
+    """Return γ(t) for the trained weights, and the straight line (up to t = 1) for running statistics."""
     if along is line and t <= 1:
-        return torch.lerp(now.weights, end, t, out=fresh(end))
+        return torch.lerp(now.weights, end, t, out=empty_pooled(end))
     params, n = now.layout.params, now.layout.n_params
     start = params(now.weights)
     new = along(start, params(end), t, update)
@@ -95,39 +96,39 @@ def travel(along: Geodesic, now: Now, end: Tensor, t: float, update: Update) -> 
     return torch.cat([new, torch.lerp(now.weights[n:], end[n:], min(t, 1.0))]) if now.layout.stats else new
 
 
-def onward(along: Geodesic, now: Now, t: float, update: Update, *, left: Tensor | None = None) -> Tensor:
-    """Travel to W + Δ: the update's own way, for which a control point that came along needs no turning.
+def step_along(along: Geodesic, now: Now, t: float, update: Update, *, left: Tensor | None = None) -> Tensor:
+    """Return γ(t) on the way to W + Δ. This is the update's own displacement, so its control point is not rotated.
 
-    `left` is filled with what the trained weights leave behind: the old less the new.
+    `left` is filled with the old trained weights minus the new ones.
     """
     moved, w, n = now.moved(update), now.weights, now.layout.n_params
     if along not in (line, bezier):
-        new = travel(along, now, torch.add(w, moved, out=fresh(w)), t, update)
+        new = travel(along, now, torch.add(w, moved, out=empty_pooled(w)), t, update)
         if left is not None:
             torch.sub(w[:n], new[:n], out=left)
         return new
-    new, d = fresh(w), update.extras.get(CONTROL) if along is bezier else None
+    new, d = empty_pooled(w), update.extras.get(CONTROL) if along is bezier else None
     combined(w[:n], moved[:n], t, d, 2 * t * (1 - t), out=new[:n], left=left)
     torch.add(w[n:], moved[n:], alpha=min(t, 1.0), out=new[n:])
     return new
 
 
 def rotated(d: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """d turned by the rotation that takes the direction of a onto that of b, within their plane, in O(P).
+    """Return d, rotated by the rotation R that takes the direction of a onto that of b in their plane (Eq. 17).
 
-    With u = a/‖a‖, v = b/‖b‖, c = u·v and n the part of v orthogonal to u, normalised: what of d lies in the plane of
-    u and n turns by the angle between u and v, the rest stays. Parallel vectors (or a zero one) turn nothing. For
-    antiparallel ones the plane is open; the half turn is made in the plane of u and d, which turns d into −d.
+    With u = a/‖a‖, v = b/‖b‖, c = u·v and n the normalized part of v orthogonal to u: the part of d in the plane of u
+    and n is rotated by the angle between u and v, the rest stays. If a and b are parallel or one is 0, d stays. If they
+    are antiparallel the plane is not unique; the half turn in the plane of u and d gives −d. The cost is O(P).
     """
-    if (kernels := compiled(d, a, b)) is not None:
+    if (kernels := kernels_for(d, a, b)) is not None:
         return _rotated(kernels, d, a, b)
-    aa, bb, ab = _summed([(torch.dot(x, x), torch.dot(y, y), torch.dot(x, y)) for x, y in swept(a, b)])
+    aa, bb, ab = _summed([(torch.dot(x, x), torch.dot(y, y), torch.dot(x, y)) for x, y in blocks(a, b)])
     if aa == 0 or bb == 0:
         return d
     na, nb = aa.sqrt(), bb.sqrt()
     c = (ab / na / nb).clamp(-1, 1)
     sums = []
-    for x, y, z in back(a, b, d):
+    for x, y, z in blocks_reversed(a, b, d):
         n = (y / nb).addcmul_(x, -c / na)
         sums.append((torch.dot(n, n), torch.dot(n, x) / na, inner(z, x) / na, inner(z, n)))
     nn, e, du, dn = _summed(sums)  # e: what is left along u; of nearly parallel vectors the first leaves little else
@@ -135,22 +136,22 @@ def rotated(d: Tensor, a: Tensor, b: Tensor) -> Tensor:
     if s <= 8 * torch.finfo(d.dtype).eps:
         return d if c > 0 else -d
     dn = (dn - e * du) / s
-    by_u, by_n, turned = (du * (c - 1) - dn * s) / na, (du * s + dn * (c - 1)) / s, fresh(d)
-    for x, y, z, out in swept(a, b, d, turned):
+    by_u, by_n, turned = (du * (c - 1) - dn * s) / na, (du * s + dn * (c - 1)) / s, empty_pooled(d)
+    for x, y, z, out in blocks(a, b, d, turned):
         n = (y / nb).addcmul_(x, -c / na).addcmul_(x, -e / na)
         torch.addcmul(z, x, by_u, out=out).addcmul_(n, by_n)
     return turned
 
 
 def _rotated(kernels: Any, d: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """The same in three passes over memory, with n as a combination of a and b."""
-    whole = pieces((0, len(d)))
+    """`rotated` in three passes over memory, with n as a combination of a and b."""
+    whole = partition((0, len(d)))
     aa, bb, ab = (float(s[0]) for s in whole.sums(kernels.products, 3, a, b))
     if aa == 0 or bb == 0:
         return d
     na, nb = sqrt(aa), sqrt(bb)
     c = min(max(ab / na / nb, -1.0), 1.0)
-    n = number(-c / na, d), number(1 / nb, d)
+    n = as_scalar(-c / na, d), as_scalar(1 / nb, d)
     nn, ea, da, dn = (float(s[0]) for s in whole.sums(kernels.side_products, 4, a, b, d, *n))
     e, du = ea / na, da / na
     s = sqrt(max(nn - e * e, 0.0))
@@ -158,15 +159,15 @@ def _rotated(kernels: Any, d: Tensor, a: Tensor, b: Tensor) -> Tensor:
         return d if c > 0 else -d
     dn = (dn - e * du) / s
     by_u, by_n = (du * (c - 1) - dn * s) / na, (du * s + dn * (c - 1)) / s
-    return combined(d, a, by_u - by_n * (c + e) / na, b, by_n / nb, out=fresh(d))
+    return combined(d, a, by_u - by_n * (c + e) / na, b, by_n / nb, out=empty_pooled(d))
 
 
 def turning(along: float, size: float, own: float, bend: tuple[float, float], lam: float) -> tuple[float, float] | None:
-    """What of a and of g is to be added to d for the rotation that takes a onto a − λ g, λ not 0.
+    """Return the coefficients of a and g in Rd − d, for the rotation R that takes a onto a − λ g, λ not 0.
 
-    `along`, `size` and `own` are a·g, g·g and a·a, `bend` is d·a and d·g. The plane of the two is that of a and g: the
-    side of g orthogonal to a, which does not shrink with λ, tells the angle, however small. None where g has hardly a
-    side, or a no length: the vectors themselves must be looked at.
+    `along`, `size` and `own` are a·g, g·g and a·a; `bend` is d·a and d·g. The plane is that of a and g; its second axis
+    is the part of g orthogonal to a, which does not shrink with λ, so that small angles are exact. Return None if that
+    part is too short, or a is 0: the inner products are then not exact enough.
     """
     if not own > 0 or not (side := size - along * along / own) > _SIDE * size:
         return None
@@ -186,5 +187,5 @@ def _summed(terms: Sequence[tuple[Tensor, ...]]) -> Tensor:
 
 
 def inner(a: Tensor, b: Tensor) -> Tensor:
-    """a·b, to the bit the same wherever the two lie in memory, which torch.dot is not: for what came from elsewhere."""
+    """Return a·b, to the bit the same for every memory alignment, which torch.dot is not; for vectors from clients."""
     return torch.sum(a * b)

@@ -1,4 +1,4 @@
-"""Server steps that remember: an update's displacement Δ is taken for a gradient, in downhill sign.
+"""Step parts with memory: server optimizers that take an update's displacement Δ for a gradient, in downhill sign.
 
     momentum   v ← β v + Δ                          W ← W + η v,  or W + η (Δ + β v), which is Nesterov's
     adaptive   m ← β1 m + (1 − β1) Δ                W ← W + η_t m / (√v + ε)
@@ -7,9 +7,9 @@
       adagrad    v ← v + Δ²
       amsgrad    v̂ ← max(v̂, v), and √v̂ in place of √v
 
-All of it element by element, with no correction of the moments' bias. A weight that a correct part gave an update
-scales its Δ, as in a buffer. Running statistics take no moments: they go straight, at most the whole way, as in
-parts.step; after an adaptive step, whose η is a length and no share, the whole way.
+All of it element by element, without bias correction of the moments. The update's weight, from a correct part, scales
+its Δ, as in a buffer. Running statistics have no moments: they go straight, at most to t = 1, as in parts.step; with an
+adaptive step, whose η is a length and not a share, they go to t = 1.
 """
 
 from __future__ import annotations
@@ -22,22 +22,24 @@ import torch
 from torch import Tensor
 
 from ..core.errors import BadInput
-from ..core.method import Now, Part
+from ..core.method import Now
+from ..core.parts import Step
 from ..core.tickets import Update
-from ..vector.fused import compiled, number, pieces
-from ..vector.pool import fresh, swept
+from ..vector.blocks import blocks
+from ..vector.fused import as_scalar, kernels_for, partition
+from ..vector.pool import empty_pooled
 
 __all__ = ["Second", "adagrad", "adam", "adaptive", "momentum", "yogi"]
 
 
 class Second(Protocol):
-    """v, Δ → v; written to `out` where one is given."""
+    """v, Δ → v; written to `out` if there is one."""
 
     def __call__(self, v: Tensor, delta: Tensor, out: Tensor | None = None, /) -> Tensor: ...
 
 
 class Adam(NamedTuple):
-    """A mean of squares that forgets."""
+    """v ← β2 v + (1 − β2) Δ²."""
 
     beta2: float
 
@@ -46,13 +48,13 @@ class Adam(NamedTuple):
 
 
 def adam(beta2: float) -> Second:
-    """A mean of squares that forgets."""
+    """v ← β2 v + (1 − β2) Δ²."""
     _decay("beta2", beta2)
     return Adam(beta2)
 
 
 def yogi(beta2: float) -> Second:
-    """As adam's, but a change is no larger than (1 − β2) Δ², however large v is."""
+    """v ← v − (1 − β2) Δ² sign(v − Δ²): changes are at most (1 − β2) Δ², however large v is."""
     _decay("beta2", beta2)
 
     def second(v: Tensor, delta: Tensor, out: Tensor | None = None) -> Tensor:
@@ -63,7 +65,7 @@ def yogi(beta2: float) -> Second:
 
 
 def adagrad() -> Second:
-    """The sum of all squares."""
+    """v ← v + Δ²."""
     return lambda v, delta, out=None: torch.addcmul(v, delta, delta, out=out)
 
 
@@ -76,14 +78,14 @@ def adaptive(
     v0: float = 0.0,
     amsgrad: bool = False,
     late: Callable[[int], float] | None = None,
-) -> Part[Update, Tensor]:
-    """W ← W + η_t m / (√v + ε). m begins at 0, v at v0; `late` gives η_t by the update's staleness, else it is η."""
+) -> Step:
+    """W ← W + η_t m / (√v + ε), m = 0 and v = v0 at first. `late`: η_t by the update's staleness; None: always η."""
     _rate(eta)
     _decay("beta1", beta1)
     if not eps > 0:
         raise BadInput(f"--method.eps {eps}: must be above 0")
 
-    def init(weights: Tensor) -> dict[str, Any]:  # a number each, until the first step shows how many are trained
+    def init(weights: Tensor) -> dict[str, Any]:  # numbers, until the first step
         v = weights.new_full((), v0)
         return {"m": weights.new_zeros(()), "v": v, **({"largest": v} if amsgrad else {})}
 
@@ -91,11 +93,11 @@ def adaptive(
         moved, w = now.moved(update), now.layout.params(now.weights)
         delta, eta_t = _weighed(update, moved, now), eta if late is None else late(update.staleness)
         old = {name: x.expand_as(delta) for name, x in state.items()}
-        kept = {name: fresh(delta) for name in state if name != "m" or beta1}
-        new, names = fresh(w), list(kept)
+        kept = {name: empty_pooled(delta) for name in state if name != "m" or beta1}
+        new, names = empty_pooled(w), list(kept)
         if isinstance(second, Adam) and _in_one_pass(delta, w, state, kept, new, 1 - beta1, second, eta_t, eps):
             return _with_statistics(new, moved, update.weight, now), {**state, **kept}
-        for d, w_, out, *both in swept(delta, w, new, *(old[k] for k in names), *kept.values()):
+        for d, w_, out, *both in blocks(delta, w, new, *(old[k] for k in names), *kept.values()):
             was, to = dict(zip(names, both, strict=False)), dict(zip(names, both[len(names) :], strict=True))
             m = torch.lerp(was["m"], d, 1 - beta1, out=to["m"]) if beta1 else d
             v = second(was["v"], d, to["v"])
@@ -104,7 +106,7 @@ def adaptive(
             torch.addcdiv(w_, m, torch.sqrt(v, out=out).add_(eps), value=eta_t, out=out)
         return _with_statistics(new, moved, update.weight, now), {**state, **kept}
 
-    return Part(apply, init)
+    return Step(apply, init)
 
 
 def _in_one_pass(
@@ -118,18 +120,18 @@ def _in_one_pass(
     eta: float,
     eps: float,
 ) -> bool:
-    """Adam's step over memory once, where that is worth while: whether it was made."""
-    kernels = compiled(d, w, *old.values()) if len(new) == len(old) and all(x.ndim for x in old.values()) else None
+    """Make Adam's step in one pass over memory, if there is a kernel for it; return whether it was made."""
+    kernels = kernels_for(d, w, *old.values()) if len(new) == len(old) and all(x.ndim for x in old.values()) else None
     if kernels is None:
         return False
     top = "largest" if "largest" in old else "v"
-    numbers = [number(x, d) for x in (t, second.beta2, 1 - second.beta2, eta, eps)]
+    numbers = [as_scalar(x, d) for x in (t, second.beta2, 1 - second.beta2, eta, eps)]
     given = (d, w, old["m"], old["v"], old[top], *numbers, top != "v", new["m"], new["v"], new[top], out)
-    pieces((0, len(d))).run(kernels.adapted, *given)
+    partition((0, len(d))).run(kernels.adapted, *given)
     return True
 
 
-def momentum(eta: float, beta: float, *, nesterov: bool = False) -> Part[Update, Tensor]:
+def momentum(eta: float, beta: float, *, nesterov: bool = False) -> Step:
     """W ← W + η v with v ← β v + Δ, from v = 0."""
     _rate(eta)
     _decay("beta", beta)
@@ -141,7 +143,7 @@ def momentum(eta: float, beta: float, *, nesterov: bool = False) -> Part[Update,
         way = torch.add(delta, v, alpha=beta) if nesterov else v
         return _with_statistics(torch.add(w, way, alpha=eta), moved, eta * update.weight, now), {"v": v}
 
-    return Part(apply, lambda weights: {"v": weights.new_zeros(())})
+    return Step(apply, lambda weights: {"v": weights.new_zeros(())})
 
 
 def _weighed(update: Update, moved: Tensor, now: Now) -> Tensor:
@@ -150,7 +152,7 @@ def _weighed(update: Update, moved: Tensor, now: Now) -> Tensor:
 
 
 def _with_statistics(new: Tensor, moved: Tensor, share: float, now: Now) -> Tensor:
-    """The new trained weights, and the share of the way that running statistics go."""
+    """Return the new trained weights, with running statistics that go this share of their way."""
     n = now.layout.n_params
     if not now.layout.stats:
         return new

@@ -9,8 +9,8 @@
                                                         (parts.variates): ⟨c − c_k, w⟩, −⟨λ_k, w⟩ + (α/2) ‖w − w_g‖²,
                                                         and ½ ‖w − w_g‖²
 
-A client may add β L_p to its own loss (`Auxiliary`), or perturb its weights along ∇L_p (FedSOL, Eq. 2 and 5). Other
-models are asked as in use: dropout off, their own running statistics.
+A client may add β L_p to its own loss (`WithProximalLoss`, in parts.proximal_rules), or perturb its weights along ∇L_p
+(FedSOL, Eq. 2 and 5). Other models are run as in use: dropout off, their own running statistics.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from torch.nn.functional import softplus
 
 from ..core.errors import BadInput
 from ..core.layout import Kind, Layout
-from ..core.local_rule import Brief, Context, Functions, LocalRule, Objective, Outcome, Split
+from ..core.local_rule import Brief, Context, DeepObjective, Functions, Objective, Outcome, Split
 from ..core.optim import Optimiser
 from ..core.task import Examples, Task
 from .classes import want_classes
@@ -36,41 +36,61 @@ __all__ = [
     "L2",
     "MOON",
     "NTD",
-    "Auxiliary",
-    "Near",
+    "BatchProximal",
     "OfFeatures",
     "OfOutputs",
     "OfVariate",
     "OfWeights",
-    "Proximal",
     "ProximalLoss",
+    "ProximalName",
+    "WholePasses",
     "proximal_loss",
 ]
 
-Proximal = Literal["kl", "l2", "ntd", "moon", "scaffold", "feddyn", "fednova"]
+ProximalName = Literal["kl", "l2", "ntd", "moon", "scaffold", "feddyn", "fednova"]
 FEDDYN = 0.01  # α, as `feddyn` has it
 _ROUNDING = 100  # of the last digit: unit vectors no further apart are the same
 
 
-class Near(Protocol):
+class WholePasses:
+    """A model that is not split: each call is a whole training pass, and the first one moves running statistics."""
+
+    def __init__(self, f: Functions, x: Tensor):
+        self._f, self._x, self._moved = f, x, False
+
+    def head_grad(self, w: Tensor, targets: Any, objective: Objective) -> Tensor:
+        """Return the gradient of an objective of outputs at w, over the whole model."""
+        return self._f.grad(w, (self._x, targets), objective, still=self._begin())[0]
+
+    def feature_grad(self, w: Tensor, targets: Any, objective: Objective) -> tuple[Tensor, Tensor]:
+        """Return gradient and value of an objective of features at w."""
+        on_features: DeepObjective = lambda _, r, aim: objective(r, aim)  # noqa: E731
+        return self._f.deep_grad(w, (self._x, targets), on_features, still=self._begin())
+
+    def grad(self, w: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Return gradient and value of the task's loss at w."""
+        return self._f.grad(w, (self._x, y), still=self._begin())
+
+    def _begin(self) -> bool:
+        """Return whether a pass was made before this one."""
+        moved, self._moved = self._moved, True
+        return moved
+
+
+class BatchProximal(Protocol):
     """A proximal loss on one batch, at any weights."""
 
-    passes: ClassVar[bool]  # whether a gradient takes a pass through the model
-
-    def gradient(self, w: Tensor, *, still: bool) -> tuple[Tensor, Tensor]:
-        """(∇L_p, L_p) at w; `still`: running statistics stay what they were."""
-
-    def on_head(self, split: Split, w: Tensor) -> tuple[Tensor, Tensor]:
-        """(∇L_p, L_p) at w, after the body's pass at w; the gradient need be right in the head only."""
+    def gradient(self, passes: Split, w: Tensor) -> tuple[Tensor, Tensor]:
+        """Return (∇L_p, L_p) at w; by a model split before its head, the gradient need be right in the head only."""
 
     def added(self, w: Tensor, batch: Examples, beta: float) -> tuple[Tensor, Tensor]:
-        """(∇(L + β L_p), L) at w by one pass, L being the task's loss."""
+        """Return (∇(L + β L_p), L) at w by one pass, L being the task's loss."""
 
 
 class ProximalLoss(Protocol):
     """A loss by name: what it keeps for a visit and from visit to visit, and what it is on a batch."""
 
-    rests: ClassVar[bool] = True  # its gradient is 0 at w_g
+    zero_at_start: ClassVar[bool] = True  # its gradient is 0 at w_g
     reaches_head: ClassVar[bool] = True  # its gradient need not be 0 in the head
 
     def check(self, layout: Layout, optimiser: Optimiser) -> None:  # noqa: ARG002 - what losses override
@@ -85,8 +105,8 @@ class ProximalLoss(Protocol):
         """What every step of the visit may read."""
         return {}
 
-    def near(self, batch: Examples, context: Context, f: Functions) -> Near:
-        """On a batch. Asked for before the step's first pass: it may load other weights."""
+    def on(self, batch: Examples, context: Context, f: Functions) -> BatchProximal:
+        """Return the loss on a batch. Call it before the step's first pass: it may load other weights."""
 
     @property
     def needs(self) -> frozenset[str]:
@@ -107,7 +127,7 @@ class ProximalLoss(Protocol):
 
 
 def _noted(objective: Objective) -> tuple[Objective, list[Tensor]]:
-    """The objective, and where it notes its values."""
+    """Return the objective, and the list that its values are appended to."""
     values: list[Tensor] = []
 
     def noting(outputs: Tensor, targets: Any) -> Tensor:
@@ -123,12 +143,8 @@ class OfWeights:
 
     f: Functions
     at: Callable[[Tensor], tuple[Tensor, Tensor]]
-    passes: ClassVar[bool] = False
 
-    def gradient(self, w: Tensor, *, still: bool) -> tuple[Tensor, Tensor]:  # noqa: ARG002 - nothing moves
-        return self.at(w)
-
-    def on_head(self, split: Split, w: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ARG002 - outputs do not matter
+    def gradient(self, passes: Split, w: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ARG002 - it takes no pass
         return self.at(w)
 
     def added(self, w: Tensor, batch: Examples, beta: float) -> tuple[Tensor, Tensor]:
@@ -141,17 +157,12 @@ class OfOutputs:
     """A loss of the model's outputs on x, held against an aim."""
 
     f: Functions
-    x: Tensor
     aim: Any
     objective: Objective
-    passes: ClassVar[bool] = True
 
-    def gradient(self, w: Tensor, *, still: bool) -> tuple[Tensor, Tensor]:
-        return self.f.grad(w, (self.x, self.aim), self.objective, still=still)
-
-    def on_head(self, split: Split, w: Tensor) -> tuple[Tensor, Tensor]:
+    def gradient(self, passes: Split, w: Tensor) -> tuple[Tensor, Tensor]:
         objective, values = _noted(self.objective)
-        return split.head_grad(w, self.aim, objective), values[0].detach()
+        return passes.head_grad(w, self.aim, objective), values[0].detach()
 
     def added(self, w: Tensor, batch: Examples, beta: float) -> tuple[Tensor, Tensor]:
         local, losses = _noted(self.f.task_loss)
@@ -164,16 +175,12 @@ class OfFeatures:
     """A loss of what goes into the head on x, held against an aim."""
 
     f: Functions
-    x: Tensor
     aim: Any
     objective: Objective  # of features in the place of outputs
-    passes: ClassVar[bool] = True
 
-    def gradient(self, w: Tensor, *, still: bool) -> tuple[Tensor, Tensor]:
-        return self.f.deep_grad(w, (self.x, self.aim), lambda _, r, aim: self.objective(r, aim), still=still)
-
-    def on_head(self, split: Split, w: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ARG002
-        raise AssertionError("features do not depend on the head")
+    def gradient(self, passes: Split, w: Tensor) -> tuple[Tensor, Tensor]:
+        assert isinstance(passes, WholePasses), "features do not depend on the head"
+        return passes.feature_grad(w, self.aim, self.objective)
 
     def added(self, w: Tensor, batch: Examples, beta: float) -> tuple[Tensor, Tensor]:
         local, losses = _noted(self.f.task_loss)
@@ -188,7 +195,7 @@ class L2(ProximalLoss):
     def begin(self, brief: Brief) -> Context:
         return {"received": brief.weights}
 
-    def near(self, batch: Examples, context: Context, f: Functions) -> Near:  # noqa: ARG002 - the same on all inputs
+    def on(self, batch: Examples, context: Context, f: Functions) -> BatchProximal:  # noqa: ARG002 - the same on all inputs
         w_g = f.layout.params(context["received"])
 
         def at(w: Tensor) -> tuple[Tensor, Tensor]:
@@ -207,7 +214,7 @@ class KL(ProximalLoss):
     def suits(self, task: Task) -> None:
         want_classes(task, "--method.proximal kl:", "use --method.proximal l2")
 
-    def near(self, batch: Examples, context: Context, f: Functions) -> Near:  # noqa: ARG002 - f knows the received one
+    def on(self, batch: Examples, context: Context, f: Functions) -> BatchProximal:  # noqa: ARG002 - f knows the received one
         x, _ = batch
         z_g = f.received(x)
         if z_g.ndim < 2 or z_g.shape[-1] < 2:
@@ -215,13 +222,13 @@ class KL(ProximalLoss):
                 "--method.proximal kl: compares classes, and this model has one output; use --method.proximal l2"
             )
         s = z_g / self.temperature
-        return OfOutputs(f, x, s - s.logsumexp(-1, keepdim=True), lambda z, aim: f.mean(self.divergence(z, aim)))
+        return OfOutputs(f, s - s.logsumexp(-1, keepdim=True), lambda z, aim: f.mean(self.divergence(z, aim)))
 
     def divergence(self, z: Tensor, log_p: Tensor) -> Tensor:
         """Σ p (log p − z/T) + log Σ e^(z/T), of each example.
 
-        In this form the gradient is (q − p)/T with q rounded as p was: exactly 0 at z = z_g. Whoever divides it by its
-        norm would else follow rounding errors where a visit begins.
+        In this form the gradient is (q − p)/T with q rounded as p was: exactly 0 at z = z_g. Divided by
+        its norm, rounding errors would be a direction where a visit begins.
         """
         s = z / self.temperature
         return (log_p.exp() * (log_p - s)).sum(-1) + s.logsumexp(-1)
@@ -237,7 +244,7 @@ class NTD(ProximalLoss):
     def suits(self, task: Task) -> None:
         want_classes(task, f"{self.flag}:", "use another task")
 
-    def near(self, batch: Examples, context: Context, f: Functions) -> Near:  # noqa: ARG002 - f knows the received one
+    def on(self, batch: Examples, context: Context, f: Functions) -> BatchProximal:  # noqa: ARG002 - f knows the received one
         x, y = batch
         z_g = f.received(x)
         if y.is_floating_point() or z_g.ndim < 2 or z_g.shape[-1] < 3 or y.shape != z_g.shape[:-1]:
@@ -251,7 +258,7 @@ class NTD(ProximalLoss):
         s = z_g / self.temperature
         log_p = s - s.masked_fill(true, -torch.inf).logsumexp(-1, keepdim=True)
         aim = (true, log_p.exp().masked_fill(true, 0), log_p)
-        return OfOutputs(f, x, aim, lambda z, aim: f.mean(self.divergence(z, aim)))
+        return OfOutputs(f, aim, lambda z, aim: f.mean(self.divergence(z, aim)))
 
     def divergence(self, z: Tensor, aim: tuple[Tensor, Tensor, Tensor]) -> Tensor:
         """As kl's: exactly 0, and so its gradient, at z = z_g."""
@@ -271,7 +278,7 @@ class MOON(ProximalLoss):
 
     temperature: float = 0.5
     flag: str = "--method.proximal moon"
-    rests: ClassVar[bool] = False  # at w_g it points away from the previous model
+    zero_at_start: ClassVar[bool] = False  # at w_g it points away from the previous model
     reaches_head: ClassVar[bool] = False
 
     def check(self, layout: Layout, optimiser: Optimiser) -> None:  # noqa: ARG002
@@ -285,7 +292,7 @@ class MOON(ProximalLoss):
     def begin(self, brief: Brief) -> Context:
         return {"received": brief.weights, "previous": brief.memory.get("previous")}
 
-    def near(self, batch: Examples, context: Context, f: Functions) -> Near:
+    def on(self, batch: Examples, context: Context, f: Functions) -> BatchProximal:
         x, _ = batch
         received, previous = context["received"], context["previous"]
         if previous is None:
@@ -294,7 +301,7 @@ class MOON(ProximalLoss):
         apart = _unit(f.known_features(previous, x)) - _unit(f.known_features(received, x))
         size = torch.linalg.vector_norm(apart, dim=-1, keepdim=True)
         apart = torch.where(size > _ROUNDING * torch.finfo(apart.dtype).eps, apart, 0)
-        return OfFeatures(f, x, apart, lambda r, apart: f.mean(self.contrast(r, apart)))
+        return OfFeatures(f, apart, lambda r, apart: f.mean(self.contrast(r, apart)))
 
     def contrast(self, r: Tensor, apart: Tensor) -> Tensor:
         """`apart` is r_prev/‖r_prev‖ − r_g/‖r_g‖: exactly 0, and so the gradient, where the two models agree."""
@@ -309,7 +316,7 @@ class OfVariate(ProximalLoss):
     """The potential of what a variate adds to gradients: SCAFFOLD's, FedDyn's, FedNova's. 0 at w_g."""
 
     variate: Variate
-    rests: ClassVar[bool] = False  # SCAFFOLD's and FedDyn's point somewhere at w_g, too
+    zero_at_start: ClassVar[bool] = False  # SCAFFOLD's and FedDyn's point somewhere at w_g, too
 
     @property
     def needs(self) -> frozenset[str]:
@@ -325,7 +332,7 @@ class OfVariate(ProximalLoss):
     def begin(self, brief: Brief) -> Context:
         return self.variate.begin(brief)
 
-    def near(self, batch: Examples, context: Context, f: Functions) -> Near:  # noqa: ARG002 - the same on all inputs
+    def on(self, batch: Examples, context: Context, f: Functions) -> BatchProximal:  # noqa: ARG002 - the same on all inputs
         start = context["start"]
 
         def at(w: Tensor) -> tuple[Tensor, Tensor]:
@@ -344,7 +351,7 @@ def _unit(r: Tensor) -> Tensor:
     return r / torch.where(size > 0, size, torch.inf)
 
 
-def proximal_loss(name: Proximal, *, temperature: float) -> ProximalLoss:
+def proximal_loss(name: ProximalName, *, temperature: float) -> ProximalLoss:
     """The proximal loss of that name; the temperature is kl's, ntd's and moon's."""
     of_outputs: dict[str, Callable[[float], ProximalLoss]] = {"kl": KL, "ntd": NTD, "moon": MOON}
     if name in of_outputs:
@@ -356,42 +363,3 @@ def proximal_loss(name: Proximal, *, temperature: float) -> ProximalLoss:
         "fednova": OfVariate(Normal(1.0)),
     }
     return of_weights[name]
-
-
-@dataclass(frozen=True)
-class Auxiliary(LocalRule):
-    """L + β L_p, by one pass a step. The loss that is told is L."""
-
-    proximal: ProximalLoss
-    beta: float
-
-    def check(self, layout: Layout, optimiser: Optimiser) -> None:
-        self.proximal.check(layout, optimiser)
-
-    def suits(self, task: Task) -> None:
-        self.proximal.suits(task)
-
-    @property
-    def needs(self) -> frozenset[str]:
-        return self.proximal.needs
-
-    @property
-    def gives(self) -> frozenset[str]:
-        return self.proximal.gives
-
-    def begin(self, brief: Brief) -> tuple[Tensor, Context]:
-        return brief.weights, self.proximal.begin(brief)
-
-    def init(self, w: Tensor, context: Context, f: Functions) -> Any:  # noqa: ARG002
-        return f.init(w), f.optimiser
-
-    def step(
-        self, w: Tensor, batch: Examples, context: Context, state: Any, f: Functions
-    ) -> tuple[Tensor, Any, Tensor]:
-        g, loss = self.proximal.near(batch, context, f).added(w, batch, self.beta)
-        inner, optimiser = state
-        w, inner = f.descend(w, g, inner)
-        return w, (inner, optimiser), loss
-
-    def finish(self, w: Tensor, context: Context, state: Any) -> Outcome:
-        return self.proximal.finish(w, context, state[1], self.beta)

@@ -1,12 +1,13 @@
-"""How much an update counts, by its staleness τ (server steps since hand-out, 0 = fresh)."""
+"""Weights of updates by their staleness τ (server steps since hand-out, 0 = fresh)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ..core.errors import BadInput
-from ..core.method import Now, Part, stateless
+from ..core.method import Now
+from ..core.parts import Correct
 from ..core.tickets import Update
 
 __all__ = ["Decay", "constant", "discounted", "hinge", "polynomial"]
@@ -21,7 +22,7 @@ def constant() -> Decay:
 
 @dataclass(frozen=True)
 class Polynomial:
-    """s(τ) = (τ + 1)^(−a), told from another by its a."""
+    """s(τ) = (τ + 1)^(−a); two of them are equal if their a is."""
 
     a: float
 
@@ -43,10 +44,10 @@ def hinge(a: float, b: float) -> Decay:
     return lambda tau: 1.0 if tau <= b else 1.0 / (a * (tau - b) + 1.0)
 
 
-def discounted(s: Decay) -> Part[Update, Update]:
-    """A correct part: the update's weight becomes s(τ)."""
+def discounted(s: Decay) -> Correct:
+    """Return a correct part that multiplies the update's weight by s(τ)."""
 
-    def apply(update: Update, _: Now) -> Update:
-        return update.but(weight=update.weight * s(update.staleness))
+    def apply(update: Update, state: None, _: Now) -> tuple[Update, None]:
+        return update.replace(weight=update.weight * s(update.staleness)), state
 
-    return replace(stateless(apply), weighs=True)
+    return Correct(apply, only_scales=True)

@@ -1,79 +1,87 @@
-"""Who is fast: clients timed at their first visit, and cohorts drawn among some of them.
+"""Client speeds: durations of first visits, ranks by speed, and cohorts drawn among some clients.
 
-    untimed()                          → book               before anybody has come
-    timed(book, update, now)           → book               of a dispatch part's `hear`: a first visit's duration
-    first_visits(roster, book, now)    → clients            a cohort with all who were not tried yet
-    ranked(book, n)                    → book               book["rank"][k] = #{j : T_j < T_k}
-    drawn(roster, among, k, now)       → clients            a cohort of k among idle clients
-    at_most_all(name, value)           → suits              of a part: so many clients there have to be
+    Speeds.empty()                             before any visit
+    record_first_duration(speeds, update, now) for a dispatch part's `observe`
+    first_visits(roster, speeds, now)          a cohort with all idle clients that had no visit yet
+    ranked(speeds, n)                          speeds.rank[k] = #{j : T_j < T_k}
+    draw_among(roster, clients, k, now)        a cohort of k of these clients
+    at_most_all(name, value)                   a check of a parameter: at most as many as there are clients
 
-T_k is the time from hand-out to arrival of client k's first visit. Everybody is tried once; who is lost then has no T_k
-and counts as slower than all others until its first arrival. Equals have one rank. What a client costs is kept in
-marks: an arrival is O(1), a round O(n).
+T_k is the time from hand-out to arrival of client k's first visit. Every client is tried once; a client whose visit was
+lost has no T_k and ranks behind all others until its first arrival. Clients of equal T_k share a rank. An arrival costs
+O(1), a round O(n).
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from math import inf
-from typing import Any
 
 from ..core import rng
 from ..core.client_table import Marks
 from ..core.errors import BadInput
 from ..core.idle_clients import Roster
 from ..core.method import Now
+from ..core.state_tree import StateRecord
 from ..core.task import Task
 from ..core.tickets import Update
 
-__all__ = ["at_most_all", "drawn", "first_visits", "ranked", "timed", "untimed"]
+__all__ = ["Speeds", "at_most_all", "draw_among", "first_visits", "ranked", "record_first_duration"]
 
-Book = dict[str, Any]
-_DECIMALS = 9  # of a second: a difference of instants is rounded, and equals are to be equal
-
-
-def untimed() -> Book:
-    """Nobody has been tried."""
-    return {"seconds": Marks(), "tried": Marks(), "rank": Marks(), "ranked": False}
+_DECIMALS = 9  # of a second: a difference of two times is rounded, so that equal durations stay equal
 
 
-def timed(book: Book, update: Update, now: Now) -> Book:
-    """The duration, if it is the client's first."""
-    if update.ticket.client in book["seconds"]:
-        return book
-    book["seconds"][update.ticket.client] = round(now.time - update.ticket.time, _DECIMALS)
-    return {**book, "ranked": False}
+@dataclass(frozen=True)
+class Speeds(StateRecord):
+    """The durations of first visits, in seconds, and the ranks by them."""
+
+    seconds: Marks
+    tried: Marks  # clients that had a first visit, also if it was lost
+    rank: Marks
+    ranked: bool  # the ranks are up to date
+
+    @classmethod
+    def empty(cls) -> Speeds:
+        return cls(seconds=Marks(), tried=Marks(), rank=Marks(), ranked=False)
 
 
-def first_visits(roster: Roster, book: Book, now: Now) -> list[int]:
-    """A cohort of those who are idle and were never tried, filled up with others; nobody when all have been tried."""
-    tried = book["tried"]
+def record_first_duration(speeds: Speeds, update: Update, now: Now) -> Speeds:
+    """Record the duration of a visit if it is the client's first."""
+    if update.ticket.client in speeds.seconds:
+        return speeds
+    speeds.seconds[update.ticket.client] = round(now.time - update.ticket.time, _DECIMALS)
+    return replace(speeds, ranked=False)
+
+
+def first_visits(roster: Roster, speeds: Speeds, now: Now) -> list[int]:
+    """Draw a cohort of idle clients that were never tried, filled up with others; empty if no such client is idle."""
+    tried = speeds.tried
     if len(tried) == now.n_clients:
         return []
-    new = drawn(roster, [k for k in roster if k not in tried], roster.limit, now)
+    new = draw_among(roster, [k for k in roster if k not in tried], roster.limit, now)
     tried.update(dict.fromkeys(new, True))
     return sorted([*new, *roster.draw(roster.limit - len(new), now)]) if new else []
 
 
-def ranked(book: Book, n: int) -> Book:
-    """The ranks of clients 0 … n − 1, worked out again where a duration is new."""
-    if book["ranked"]:
-        return book
-    seconds = book["seconds"]
-    order = sorted(seconds.values())
-    book["rank"].update((k, bisect_left(order, seconds.get(k, inf))) for k in range(n))
-    return {**book, "ranked": True}
+def ranked(speeds: Speeds, n: int) -> Speeds:
+    """Compute the ranks of clients 0 … n − 1, if there is a new duration."""
+    if speeds.ranked:
+        return speeds
+    order = sorted(speeds.seconds.values())
+    speeds.rank.update((k, bisect_left(order, speeds.seconds.get(k, inf))) for k in range(n))
+    return replace(speeds, ranked=True)
 
 
-def drawn(roster: Roster, among: Sequence[int], k: int, now: Now) -> list[int]:
-    """Take out k of these idle clients at random (all if there are no more), in order of their number.
+def draw_among(roster: Roster, clients: Sequence[int], k: int, now: Now) -> list[int]:
+    """Take k of these idle clients out of the roster at random (all if there are no more), sorted by number.
 
-    Where these are all there are, it is the roster's own draw.
+    If these are all idle clients, the draw is the roster's own.
     """
-    if len(among) == len(roster):
+    if len(clients) == len(roster):
         return roster.draw(k, now)
-    pool, key, chosen = sorted(among), now.key, list[int]()
+    pool, key, chosen = sorted(clients), now.key, list[int]()
     while pool and len(chosen) < k:
         i = rng.below(key, len(pool))
         pool[i], pool[-1] = pool[-1], pool[i]
@@ -85,11 +93,11 @@ def drawn(roster: Roster, among: Sequence[int], k: int, now: Now) -> list[int]:
 
 
 def at_most_all(name: str, value: int) -> Callable[[Task], None]:
-    """Refuse a parameter that asks for more clients than there are."""
+    """Return a `check_task` that raises BadInput if a parameter asks for more clients than the task has."""
 
-    def suits(task: Task) -> None:
+    def check_task(task: Task) -> None:
         if value > (n := len(task.clients)):
             clients = "is only 1 client" if n == 1 else f"are only {n} clients"
             raise BadInput(f"--method.{name} {value}: there {clients}; use --method.{name} {n}, or fewer")
 
-    return suits
+    return check_task

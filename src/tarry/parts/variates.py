@@ -1,21 +1,21 @@
-"""What clients add to their gradients so that many local steps lead nowhere else than few would.
+"""Client rules that correct gradients for the drift of many local steps.
 
-    Control   g + c − c_k                    c_k: what the client's gradient was, c: the mean of all       SCAFFOLD
+    Control   g + c − c_k                    c_k: the client's mean gradient, c: the mean of all c_k       SCAFFOLD
     Dual      g − λ_k + α (w − w_start)      λ_k: the client's gradient at its last result                 FedDyn
-    Normal    g + μ (w − w_start)            and the client tells how far its steps reach, ‖a_k‖₁          FedNova
+    Normal    g + μ (w − w_start)            and the client uploads ‖a_k‖₁                                 FedNova
 
-A variate is apart from the step that descends, so that other rules may use it too: `begin` reads payload and memory,
-`added` is the gradient that it adds, in closed form, and `finish` says what is sent and kept. `Varied` is the plain
-rule around one.
+A variate is separate from the rule that descends, so that other rules can use it: `begin` reads payload and memory,
+`added` is the term that it adds to the gradient, and `finish` returns uploads and memory. `Varied` is plain training
+with one.
 
-How far steps reach: without anything added, Δ_k = −η Σ_j a_j g_j over the gradients of the visit. a_j = 1 for plain
-SGD; momentum lets early gradients count more, a pull towards the start less.
+‖a‖₁, the reach of a visit's steps: with nothing added, Δ_k = −η Σ_j a_j g_j over the gradients g_j of the visit. a_j =
+1 for plain SGD; momentum increases the a_j of early gradients, a proximal term decreases them.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -37,22 +37,23 @@ __all__ = [
     "Normal",
     "Variate",
     "Varied",
+    "VariedState",
     "reach",
 ]
 
-VARIATE = "c"  # payload: c, over the trained weights; one 0 for all of them at first
+VARIATE = "c"  # payload: c, over the trained weights; a single 0 at first
 CHANGE = "change"  # extra: c_k⁺ − c_k
 REACH = "reach"  # extra: ‖a_k‖₁
-# Needed and sent, though nothing travels under these names: clients and a server that make no sense without each other.
+# Payload keys without a tensor: they bind clients to the one server that they are right with.
 H = "h"  # FedDyn's, which is in the weights that are sent
 NORMALISATION = "normalisation"  # FedNova's
 
 
 def reach(optimiser: Optimiser, n_steps: int, *, mu: float = 0.0) -> float:
-    """‖a‖₁ of so many SGD steps with momentum ρ on a loss with (μ/2) ‖w − w_start‖² added.
+    """Return ‖a‖₁ of n_steps SGD steps with momentum ρ on a loss with (μ/2) ‖w − w_start‖² added.
 
-    Summed up from the coefficients: v and x are what a gradient of 1 has made of momentum and displacement (over −η),
-    a step at a time. Momentum alone has a_j = (1 − ρ^m)/(1 − ρ) for the m-th last, the pull alone (1 − η μ)^(m−1).
+    v and x are the momentum and the displacement over −η, step by step, after a first gradient of 1. For the m-th last
+    gradient, a_j = (1 − ρ^m)/(1 − ρ) with momentum alone, (1 − η μ)^(m−1) with the proximal term alone.
     """
     x, v, total = 0.0, 1.0, 0.0
     for _ in range(n_steps):
@@ -64,41 +65,41 @@ def reach(optimiser: Optimiser, n_steps: int, *, mu: float = 0.0) -> float:
 
 @dataclass(frozen=True)
 class Variate:
-    """What is added to a client's gradients, and the bookkeeping of a visit around it."""
+    """A term that is added to a client's gradients, with its uploads and memory."""
 
     needs: ClassVar[frozenset[str]] = frozenset()
     gives: ClassVar[frozenset[str]] = frozenset()
 
     def check(self, optimiser: Optimiser) -> None:
-        """Raise BadInput where the visit's optimiser makes no sense."""
+        """Raise BadInput if the term is not defined for the optimizer."""
 
     def begin(self, brief: Brief) -> dict[str, Any]:
-        """What the visit may read."""
+        """Return the constants of the visit."""
         return {"start": brief.layout.params(brief.weights), "n_steps": brief.n_steps}
 
-    def added(self, w: Tensor, context: Context) -> Tensor:  # noqa: ARG002 - what others override
-        """The gradient that goes on top of the task's, over the trained weights."""
+    def added(self, w: Tensor, context: Context) -> Tensor:  # noqa: ARG002 - for overriding
+        """Return the term that is added to the task's gradient, over the trained weights."""
         return torch.zeros_like(w)
 
     def bend(self, g: Tensor, w: Tensor, context: Context) -> Tensor:
         return g + self.added(w, context)
 
     def finish(self, w: Tensor, context: Context, optimiser: Optimiser, share: float = 1.0) -> Outcome:  # noqa: ARG002
-        """What is sent and kept after training that ended at w, a whole vector; `share` of it was really added."""
+        """Return uploads and memory of a visit that ended at w, a whole vector; `share` of the term was added."""
         return Outcome()
 
 
-def _moved(w: Tensor, context: Context) -> Tensor:
-    """Δ_k over the trained weights."""
+def _displacement(w: Tensor, context: Context) -> Tensor:
+    """Return Δ_k over the trained weights."""
     start: Tensor = context["start"]
     return w[: len(start)] - start
 
 
 @dataclass(frozen=True)
 class Control(Variate):
-    """SCAFFOLD's, with c_k⁺ by option II: c_k − c − Δ_k / (η ‖a_k‖₁), which is the mean of the visit's gradients.
+    """SCAFFOLD's g − c_k + c (Eq. 3), with c_k⁺ = c_k − c − Δ_k / (η ‖a_k‖₁) by option II (Eq. 4).
 
-    Of option I all but c_k⁺, which is for the rule to find.
+    With option I the rule computes c_k⁺ itself.
     """
 
     option: Literal["I", "II"] = "II"
@@ -118,17 +119,17 @@ class Control(Variate):
         added = (c - c_k).expand(brief.layout.n_params)
         return {**super().begin(brief), "c": c, "c_k": c_k, "added": added}
 
-    def added(self, w: Tensor, context: Context) -> Tensor:  # noqa: ARG002 - the same everywhere
+    def added(self, w: Tensor, context: Context) -> Tensor:  # noqa: ARG002 - a constant of the visit
         added: Tensor = context["added"]
         return added
 
     def finish(self, w: Tensor, context: Context, optimiser: Optimiser, share: float = 1.0) -> Outcome:
-        length = optimiser.lr * reach(optimiser, context["n_steps"])
-        own = torch.sub(share * (context["c_k"] - context["c"]), _moved(w, context), alpha=1 / length)
-        return self.becomes(own, context)
+        length = optimiser.lr * reach(optimiser, context["n_steps"])  # η ‖a_k‖₁, which is K η_l for plain SGD
+        new = torch.sub(share * (context["c_k"] - context["c"]), _displacement(w, context), alpha=1 / length)
+        return self.change_to(new, context)
 
-    def becomes(self, c_k: Tensor, context: Context) -> Outcome:
-        """The client's new c_k."""
+    def change_to(self, c_k: Tensor, context: Context) -> Outcome:
+        """Return the upload c_k⁺ − c_k and the memory c_k⁺."""
         return Outcome({CHANGE: c_k - context["c_k"]}, {"c_k": c_k})
 
 
@@ -151,12 +152,12 @@ class Dual(Variate):
         return torch.sub(w, context["start"]).mul_(self.alpha).sub_(context["lambda"])
 
     def finish(self, w: Tensor, context: Context, optimiser: Optimiser, share: float = 1.0) -> Outcome:  # noqa: ARG002
-        return Outcome(memory={"lambda": torch.sub(context["lambda"], _moved(w, context), alpha=self.alpha)})
+        return Outcome(memory={"lambda": torch.sub(context["lambda"], _displacement(w, context), alpha=self.alpha)})
 
 
 @dataclass(frozen=True)
 class Normal(Variate):
-    """FedNova's: a proximal term if μ is not 0, and ‖a_k‖₁ told beside the displacement."""
+    """FedNova's: a proximal term if μ is not 0, and the upload ‖a_k‖₁."""
 
     mu: float = 0.0
     needs = frozenset({NORMALISATION})
@@ -184,9 +185,17 @@ class Normal(Variate):
         return Outcome({REACH: torch.tensor(size, dtype=torch.float64)})
 
 
+class VariedState(NamedTuple):
+    """The state of a visit."""
+
+    inner: Any  # of the optimizer
+    optimiser: Optimiser
+    probe: Any = None  # of rules that make a second pass
+
+
 @dataclass(frozen=True)
 class Varied(LocalRule):
-    """Descends the task's gradient with what a variate adds."""
+    """Descend the task's gradient with the term of a variate."""
 
     variate: Variate
 
@@ -204,17 +213,17 @@ class Varied(LocalRule):
     def begin(self, brief: Brief) -> tuple[Tensor, Context]:
         return brief.weights, self.variate.begin(brief)
 
-    def init(self, w: Tensor, context: Context, f: Functions) -> Any:  # noqa: ARG002
-        return f.init(w), f.optimiser
+    def init(self, w: Tensor, context: Context, f: Functions) -> VariedState:  # noqa: ARG002
+        return VariedState(f.init(w), f.optimiser)
 
     def step(
-        self, w: Tensor, batch: Examples, context: Context, state: Any, f: Functions
-    ) -> tuple[Tensor, Any, Tensor]:
-        w, inner, loss = super().step(w, batch, context, state[0], f)
-        return w, (inner, *state[1:]), loss
+        self, w: Tensor, batch: Examples, context: Context, state: VariedState, f: Functions
+    ) -> tuple[Tensor, VariedState, Tensor]:
+        w, inner, loss = super().step(w, batch, context, state.inner, f)
+        return w, state._replace(inner=inner), loss
 
     def bend(self, g: Tensor, w: Tensor, context: Context) -> Tensor:
         return self.variate.bend(g, w, context)
 
-    def finish(self, w: Tensor, context: Context, state: Any) -> Outcome:
-        return self.variate.finish(w, context, state[1])
+    def finish(self, w: Tensor, context: Context, state: VariedState) -> Outcome:
+        return self.variate.finish(w, context, state.optimiser)

@@ -1,7 +1,7 @@
-"""A plain record on disk, in one safetensors file: tensors as tensors, the rest as JSON in its header. No pickle.
+"""Checkpoints: a plain record in one safetensors file, with tensors as tensors and the rest as JSON in its header.
 
-A file is written beside, flushed and renamed, so a kill leaves the last whole one; a digest over the content tells
-damage. Tensors that were shared come back shared.
+Nothing is pickled. A file is written under another name, flushed and renamed, so a kill leaves the last complete one; a
+digest of the content detects damage. Tensors that were shared are shared again after loading.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ..core.client_table import Marks, Table
 from ..core.errors import Damaged
+from ..core.state_tree import StateRecord
 from .result import write_atomic
 
 __all__ = ["latest", "load", "save", "write"]
@@ -26,7 +27,7 @@ _KEEP = 2
 
 
 def save(folder: Path, count: int, tree: Any) -> Path:
-    """Write checkpoint `count`; older ones than the one before it are removed."""
+    """Write checkpoint number `count`; delete all but it and the one before it. Return its path."""
     folder.mkdir(exist_ok=True)
     path = folder / f"{count:08d}.safetensors"
     write(path, tree)
@@ -36,7 +37,7 @@ def save(folder: Path, count: int, tree: Any) -> Path:
 
 
 def write(path: Path, tree: Any) -> None:
-    """One record in one file, on disk when this returns."""
+    """Write a record to a file; it is on disk when this returns."""
     from safetensors.numpy import save as serialise
 
     arrays: dict[str, np.ndarray[Any, Any]] = {}
@@ -46,12 +47,12 @@ def write(path: Path, tree: Any) -> None:
 
 
 def latest(folder: Path) -> Path | None:
-    """The newest checkpoint of a folder."""
+    """Return the newest checkpoint of a folder, None if it has none."""
     return max(folder.glob("*.safetensors"), default=None)
 
 
 def load(path: Path, device: str = "cpu") -> Any:
-    """Read a checkpoint; anything but what was written is Damaged."""
+    """Return the record in a checkpoint; raise Damaged if its content is not what was written."""
     from safetensors import SafetensorError, safe_open
 
     arrays: dict[str, np.ndarray[Any, Any]] = {}
@@ -86,7 +87,7 @@ def _digest(skeleton: str, arrays: dict[str, np.ndarray[Any, Any]]) -> str:
 
 
 def _pack(x: Any, arrays: dict[str, np.ndarray[Any, Any]], seen: dict[int, str]) -> Any:
-    """The record as JSON; tensors become names, dicts lists of pairs (their keys may be numbers)."""
+    """Return the record as JSON: a tensor becomes a name, a dict a list of pairs (its keys may be numbers)."""
     if isinstance(x, Tensor):
         if id(x) not in seen:
             seen[id(x)] = f"t{len(seen)}"
@@ -96,6 +97,8 @@ def _pack(x: Any, arrays: dict[str, np.ndarray[Any, Any]], seen: dict[int, str])
         return {"table": _pack(x.save(), arrays, seen)}
     if isinstance(x, Marks):
         return {"marks": [[k, _pack(v, arrays, seen)] for k, v in x.items()]}
+    if isinstance(x, StateRecord):
+        x = x.dump()
     if isinstance(x, dict):
         return {"dict": [[k, _pack(v, arrays, seen)] for k, v in x.items()]}
     if isinstance(x, tuple):

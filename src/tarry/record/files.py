@@ -1,6 +1,6 @@
-"""The files that a run's settings name, as they were when it began: OUT/files.json holds a digest of each.
+"""Digests of the files that a run's settings name, taken when the run began: OUT/files.json.
 
-A run without such files has none, nor has one of an older version.
+A run whose settings name no file has no files.json, nor has a run of an older version.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ FILES = "files.json"
 
 
 def digests(files: Mapping[str, Path]) -> dict[str, str]:
-    """The sha256 of the file, or of the folder of files, that each setting names; one that is not there is left out."""
+    """Return the sha256 of the file or folder that each setting names; a missing one is left out."""
     return {setting: _sha256(path) for setting, path in files.items() if path.exists()}
 
 
 def write_digests(folder: Path, found: Mapping[str, str]) -> None:
-    """Keep them with the run; nothing is written where there are none."""
+    """Write the digests into the run's folder; no file if there are none."""
     if found:
         write_atomic(folder / FILES, (json.dumps(found, indent=1) + "\n").encode())
 
 
 def changed(folder: Path, files: Mapping[str, Path]) -> dict[str, Path]:
-    """Those of the files that are not what they were when the run in the folder began."""
+    """Return the files whose content has changed since the run in the folder began."""
     path = folder / FILES
     if not path.is_file():
         return {}

@@ -1,11 +1,11 @@
-"""The journal of a federation: every change of the run as a row, in order, and every accepted update as a file.
+"""Journal of a federation: a row for every change of the run, in order, and a file for every accepted update.
 
 FOLDER/journal.jsonl         rows, append-only
 FOLDER/updates/N.safetensors the update of ticket N, until two checkpoints are newer
 FOLDER/checkpoints/          the last two
 
-An update counts when its file and then its row are on disk. Whatever a kill leaves is read back to the last whole row;
-a file without a row was never accepted.
+An update counts once its file and then its row are on disk. After a kill the journal is read up to its last complete
+row; a file without a row was never accepted.
 """
 
 from __future__ import annotations
@@ -18,84 +18,84 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import BadInput, Damaged
-from ..core.tickets import Trained
+from ..core.tickets import LocalResult
 from . import checkpoint
 
-__all__ = ["Journal", "read"]
+__all__ = ["NAME", "Journal", "Row", "read"]
 
 Row = dict[str, Any]
 NAME = "journal.jsonl"
 
 
 class Journal:
-    """Rows and updates of one folder."""
+    """The rows and updates of one folder. Only one process can hold it."""
 
     def __init__(self, folder: Path):
         self.folder, self._path, self._updates = folder, folder / NAME, folder / "updates"
         self._updates.mkdir(parents=True, exist_ok=True)
         self._lock = open(folder / ".lock", "w")  # noqa: SIM115 - closed by close()
         try:
-            fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until the process ends, however it does
+            fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # held until the process ends
         except OSError:
             self._lock.close()
             raise BadInput(f"{folder}: another process drives this federation") from None
-        whole = _whole(self._path)
+        complete = _complete_bytes(self._path)
         self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115 - closed by close()
-        self._file.truncate(whole)
-        self._place = whole
+        self._file.truncate(complete)
+        self._place = complete
 
     def append(self, row: Row, *, sync: bool = False) -> None:
-        """Behind this the row survives a kill; with `sync`, the machine's end, too, and all rows before it."""
+        """Write a row. It survives a kill; with `sync`, it and all rows before it survive a power failure."""
         data = json.dumps(row, separators=(",", ":")).encode() + b"\n"
         self._file.write(data)
         self._place += len(data)
         if sync:
             os.fsync(self._file.fileno())
 
-    def keep(self, number: int, trained: Trained) -> None:
-        """An update, on disk when this returns."""
-        extras = {k: v.contiguous() for k, v in trained.extras.items()}
+    def save_update(self, number: int, result: LocalResult) -> None:
+        """Write an update; it is on disk when this returns."""
+        extras = {k: v.contiguous() for k, v in result.extras.items()}
         tree = {
-            "delta": trained.delta,
-            "n_examples": trained.n_examples,
-            "n_steps": trained.n_steps,
-            "loss": trained.loss,
+            "delta": result.delta,
+            "n_examples": result.n_examples,
+            "n_steps": result.n_steps,
+            "loss": result.loss,
             "extras": extras,
         }
-        checkpoint.write(self._file_of(number), tree)
+        checkpoint.write(self._update_file(number), tree)
 
-    def update(self, number: int) -> Trained:
-        path = self._file_of(number)
+    def load_update(self, number: int) -> LocalResult:
+        path = self._update_file(number)
         if not path.is_file():
             raise Damaged(f"{path} is gone: an update that was accepted; the run cannot be taken up again")
         u = checkpoint.load(path)
-        return Trained(u["delta"], u["n_examples"], u["n_steps"], u["loss"], True, u["extras"])
+        return LocalResult(u["delta"], u["n_examples"], u["n_steps"], u["loss"], True, u["extras"])
 
-    def _file_of(self, number: int) -> Path:
+    def _update_file(self, number: int) -> Path:
         return self._updates / f"{number:08d}.safetensors"
 
     def rows(self, place: int = 0) -> Iterator[Row]:
-        """Rows from a place on."""
+        """Yield the rows from a byte position on."""
         if self._place < place:
             raise Damaged(f"{self._path}: {self._place} bytes are left of {place}; the run cannot be taken up again")
         yield from read(self._path, place)
 
     def checkpoint(self, count: int, state: Mapping[str, Any], needed: set[int]) -> None:
-        """Save the state with the place it goes on from; `needed` are tickets whose updates older ones may need."""
+        """Save the state and the position in the journal. Delete updates but those of the tickets in `needed`."""
         os.fsync(self._file.fileno())
         checkpoint.save(self.folder / "checkpoints", count, {**state, "place": self._place})
         for path in self._updates.glob("*.safetensors"):
             if int(path.stem) not in needed:
                 path.unlink()
 
-    def latest(self) -> Any:
-        """The newest checkpoint that can be read; the one before it where a kill or a disk spoilt the newest."""
-        there = sorted((self.folder / "checkpoints").glob("*.safetensors"), reverse=True)
-        for i, path in enumerate(there):
+    def latest_checkpoint(self) -> Any:
+        """Return the newest checkpoint, the one before it if the newest is damaged, None if there is none."""
+        paths = sorted((self.folder / "checkpoints").glob("*.safetensors"), reverse=True)
+        for i, path in enumerate(paths):
             try:
                 return checkpoint.load(path)
             except Damaged:
-                if i == len(there) - 1:
+                if i == len(paths) - 1:
                     raise
         return None
 
@@ -105,7 +105,7 @@ class Journal:
 
 
 def read(path: Path, place: int = 0) -> Iterator[Row]:
-    """The whole rows of a journal."""
+    """Yield the complete rows of a journal from a byte position on."""
     with open(path, "rb") as f:
         f.seek(place)
         for line in f:
@@ -117,8 +117,8 @@ def read(path: Path, place: int = 0) -> Iterator[Row]:
                 raise Damaged(f"{path}: a row is no JSON: {e}") from e
 
 
-def _whole(path: Path) -> int:
-    """Bytes up to the end of the last whole row."""
+def _complete_bytes(path: Path) -> int:
+    """Return the number of bytes up to the end of the last complete row."""
     if not path.exists():
         return 0
     with open(path, "rb") as f:

@@ -1,4 +1,4 @@
-"""What came of a run: the numbers of `result.json`."""
+"""Result of a run: the numbers of `result.json`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..core.errors import BadInput, Damaged
 
 __all__ = ["PROGRESS", "Point", "Result", "sha256", "staleness_summary", "write_atomic"]
 
-PROGRESS = "progress.json"  # a result so far
+PROGRESS = "progress.json"  # the result of a federation that is not over
 Point = tuple[float, int, float | None, float | None]
 
 
@@ -45,14 +45,14 @@ class Result:
     bytes_up: int
     bytes_down: int
     peak_server_bytes: int
-    tarry: str  # the version that ran it
-    chance: float | None = None  # the accuracy of the best answer that is always the same
-    target: float | None = None  # the accuracy it was to stop at, where that was asked for
-    clock: str = "virtual"  # whose time it is; "wall" in a federation
-    trained: str = ""  # how clients were trained, where that was chosen by measuring
-    remarks: list[str] = field(default_factory=list)  # what changed nothing, and what was chosen unasked
-    diagnostics: dict[str, Any] | None = None  # --diagnose: what was noted on the way
-    personal: dict[str, Any] | None = None  # --personalise: clients' own accuracy, before and after
+    tarry: str  # version
+    chance: float | None = None  # accuracy of the best constant answer
+    target: float | None = None  # accuracy at which the run was to stop
+    clock: str = "virtual"  # "wall" in a federation
+    trained: str = ""  # how clients were trained, if that was chosen by measurement
+    remarks: list[str] = field(default_factory=list)  # notices: settings without effect, automatic choices
+    diagnostics: dict[str, Any] | None = None  # with --diagnose
+    personal: dict[str, Any] | None = None  # with --personalise: clients' own accuracy, before and after
     weights: Tensor | None = field(default=None, repr=False, compare=False)
     out: Path | None = field(default=None, compare=False)
 
@@ -61,8 +61,9 @@ class Result:
         return json.dumps(_finite(plain), indent=1) + "\n"
 
     @classmethod
-    def read(cls, folder: Path) -> Result:
-        """The result of the run in a folder; of a federation that is not over, what it has come to."""
+    def read(cls, folder: str | Path) -> Result:
+        """Return the result of the run in a folder, or the present one of a federation that is not over."""
+        folder = Path(folder)
         path = folder / "result.json"
         if not path.is_file() and (folder / PROGRESS).is_file():
             path = folder / PROGRESS
@@ -77,7 +78,7 @@ class Result:
 
 
 def _finite(x: Any) -> Any:
-    """NaN and infinity have no JSON; null says the same."""
+    """Replace NaN and infinity, which JSON does not have, by None."""
     if isinstance(x, float):
         return x if isfinite(x) else None
     if isinstance(x, Mapping):
@@ -86,12 +87,12 @@ def _finite(x: Any) -> Any:
 
 
 def sha256(weights: Tensor) -> str:
-    """The fingerprint of a weight vector: its bytes, nothing else."""
+    """Return the digest of the bytes of a weight vector."""
     return hashlib.sha256(weights.detach().cpu().contiguous().numpy().tobytes()).hexdigest()
 
 
 def staleness_summary(counts: Counter[int]) -> dict[str, float]:
-    """Mean, 95th percentile (the smallest value that at least 95% do not exceed) and maximum."""
+    """Return mean, 95th percentile (the smallest value that at least 95% do not exceed) and maximum."""
     n = sum(counts.values())
     if n == 0:
         return {"mean": 0.0, "p95": 0, "max": 0}
@@ -105,7 +106,7 @@ def staleness_summary(counts: Counter[int]) -> dict[str, float]:
 
 
 def write_atomic(path: Path, data: bytes) -> None:
-    """The file is there whole or not at all, whenever the process or the machine dies."""
+    """Write a file so that it is complete or absent, whenever the process or the machine dies."""
     temporary = path.with_name(path.name + ".part")
     with open(temporary, "wb") as f:
         f.write(data)

@@ -1,6 +1,6 @@
-"""The event log: one typed row an event, one JSON object a line, append-only.
+"""Event log: one JSON object per line and event, append-only.
 
-A checkpoint remembers how many bytes were written; resuming cuts the log there, so rows are never doubled or torn.
+A checkpoint holds the number of bytes written; resuming truncates the log there, so no row is doubled or incomplete.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _DEFAULTS: dict[str, Any] = {
 
 
 class Recorder:
-    """A listener that writes rows; what does not apply to an event is left out of its row."""
+    """A listener that writes a row for each event, without the fields that do not apply to it."""
 
     def __init__(self, path: Path, *, at: int = 0):
-        there = path.stat().st_size if path.exists() else 0
-        if there < at:
-            raise Damaged(f"{path}: {there} bytes are left of a log of {at}; the run cannot be resumed, begin it anew")
+        size = path.stat().st_size if path.exists() else 0
+        if size < at:
+            raise Damaged(f"{path}: {size} bytes are left of a log of {at}; the run cannot be resumed, begin it anew")
         self._file = open(path, "ab")  # noqa: SIM115 - closed by close()
         self._file.truncate(at)
         self._file.seek(0, os.SEEK_END)
@@ -45,11 +45,11 @@ class Recorder:
         self._file.write(json.dumps(row, separators=(",", ":")).encode() + b"\n")
 
     def flush(self) -> None:
-        """For whoever reads along."""
+        """Make the rows visible to readers of the file."""
         self._file.flush()
 
     def position(self) -> int:
-        """How far the log is safely on disk."""
+        """Sync the log to disk; return its length in bytes."""
         self._file.flush()
         os.fsync(self._file.fileno())
         return self._file.tell()
@@ -59,7 +59,7 @@ class Recorder:
 
 
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """The rows of a log; a last line torn by a kill is left out."""
+    """Yield the rows of a log, without an incomplete last line."""
     with open(path, "rb") as f:
         for number, line in enumerate(f, 1):
             if not line.endswith(b"\n"):

@@ -1,4 +1,4 @@
-"""Results as people read them: a table, pictures, one HTML page. Everything here is made from records alone.
+"""Reports from records of runs: tables, plots and an HTML page.
 
     summary = summarise(results)                 rows over seeds; target and relative time as in OrthoFL, Sec. 5.1
     table(summary)                               for the terminal (rich)
@@ -6,24 +6,24 @@
     accuracy_over_time(results, summary)         SVG (matplotlib)
     page(results, summary, title=..., ...)       a whole page in one file
 
-rich and matplotlib are imported when they are used, not before.
+rich and matplotlib are imported on first use.
 """
 
 from __future__ import annotations
 
-from .formatting import findings
+from .formatting import key_findings
 from .page import page, write_page
 from .plots import accuracy_over_time, accuracy_over_updates, staleness_bars
-from .tables import Curve, Row, Summary, markdown, mean_curve, summarise, to_json
+from .tables import Curve, MethodRow, Summary, markdown, mean_curve, summarise, to_json
 from .terminal import table
 
 __all__ = [
     "Curve",
-    "Row",
+    "MethodRow",
     "Summary",
     "accuracy_over_time",
     "accuracy_over_updates",
-    "findings",
+    "key_findings",
     "markdown",
     "mean_curve",
     "page",

@@ -1,4 +1,4 @@
-"""Pictures of what happened on the way, for runs made with --diagnose: each with how to read it."""
+"""Plots of the diagnostics of runs made with --diagnose, each with a text on how to read it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .diagnostics_data import (
     visit_time,
 )
 from .formatting import count, duration, time_unit
-from .plots import INK, TEXT, draw_curve, legend, look, render, scaled
+from .plots import INK, TEXT, draw_curve, legend, line_style, render, scaled
 from .tables import Curve, by_label, clock
 
 if TYPE_CHECKING:
@@ -37,8 +37,8 @@ _COUNT: Limits = (0.0, None)
 _PERCENT: Limits = (-3.0, 103.0)  # room for a line at either end
 
 
-class _Known(NamedTuple):
-    """What a series is called, what it is multiplied by, and what its axis must hold."""
+class _Series(NamedTuple):
+    """Title of a series, factor of its values, and limits of its axis."""
 
     title: str
     factor: float = 1.0
@@ -46,33 +46,33 @@ class _Known(NamedTuple):
 
 
 _KNOWN = {
-    "drift": _Known("How far the others moved the model meanwhile (norm)", limits=_COUNT),
-    "past_globals": _Known("Past globals that clients in flight began with (number)", limits=_COUNT),
-    "conflict": _Known("Local steps that conflicted with the other group (%)", 100.0, _PERCENT),
-    "proximal": _Known("Proximal loss on the clients"),
-    "cosine_proximal": _Known("Cosine of local steps' gradient with the proximal one"),
-    "curve_loss": _Known("Loss on the learnt curve"),
-    "line_loss": _Known("Loss on the straight line"),
-    "entropy": _Known("Doubt of the teacher (entropy, from 0 sure to 1 no idea)"),
-    "alpha": _Known("Weight of the teacher's whole answer against its best guess (α)"),
-    "teachers": _Known("Clients whose answers teach (number)", limits=_COUNT),
-    "phase": _Known("What is trusted (0 displacement, 1 in between, 2 position)", limits=(-0.1, 2.1)),
-    "statistic": _Known("The statistic that decides the switch (0 to 1)"),
-    "corrected": _Known("Local steps that were corrected (%)", 100.0, _PERCENT),
-    "active": _Known("Remembered clients that the step was turned for (number)", limits=_COUNT),
-    "remembered": _Known("Clients that are remembered (number)", limits=_COUNT),
+    "drift": _Series("Norm of the concurrent change of the model", limits=_COUNT),
+    "past_globals": _Series("Global models that clients in flight started from (number)", limits=_COUNT),
+    "conflict": _Series("Local steps that conflicted with the other group (%)", 100.0, _PERCENT),
+    "proximal": _Series("Proximal loss on the clients"),
+    "cosine_proximal": _Series("Cosine of local steps' gradient with the proximal one"),
+    "curve_loss": _Series("Loss on the learnt curve"),
+    "line_loss": _Series("Loss on the straight line"),
+    "entropy": _Series("Teacher entropy (0 = certain, 1 = uniform)"),
+    "alpha": _Series("Weight of the teacher's distribution against its top class (α)"),
+    "teachers": _Series("Clients in the teacher ensemble (number)", limits=_COUNT),
+    "phase": _Series("Trusted quantity (0 displacement, 1 both, 2 position)", limits=(-0.1, 2.1)),
+    "statistic": _Series("The statistic that decides the switch (0 to 1)"),
+    "corrected": _Series("Local steps that were corrected (%)", 100.0, _PERCENT),
+    "active": _Series("Remembered clients that changed the step (number)", limits=_COUNT),
+    "remembered": _Series("Remembered clients (number)", limits=_COUNT),
 }
 _BOTH = "Loss on the learnt curve (solid) and on the straight line (dotted)"
-_FOLLOWED = 6  # clients whose validation is shown
-_BARS, _IN_ALL = 40, 160  # clients up to which shares are bars, and bars that can be told apart
-_NAMED = 32  # layers that have room for their names
+_FOLLOWED = 6  # clients whose validation is drawn
+_BARS, _IN_ALL = 40, 160  # largest numbers of clients, and of bars, that are drawn as bars
+_NAMED = 32  # layers up to which each has a name
 _SMALL = TEXT - 1
 _ZERO: Any = {"color": INK, "linewidth": 0.9}
 _EQUAL: Any = {"color": INK, "linewidth": 0.9, "linestyle": (0, (4, 3))}
 
 
 class Picture(NamedTuple):
-    """An SVG, its heading, and how to read it."""
+    """A plot: heading, SVG, and a text on how to read it."""
 
     title: str
     svg: str
@@ -81,7 +81,7 @@ class Picture(NamedTuple):
 
 @dataclass(frozen=True)
 class _Panel:
-    """Curves by their method's place in the comparison; `dotted` are second ones in the same colours."""
+    """Curves by the index of their method in the comparison; `dotted` ones share its color."""
 
     title: str
     curves: Mapping[int, Curve]
@@ -91,8 +91,8 @@ class _Panel:
 
 
 @dataclass(frozen=True)
-class _Book:
-    """Runs with notes and labels, by their method's place in the comparison: its colour in every picture."""
+class _DiagnosedRuns:
+    """Runs with diagnostics and labels, by the index of their method, which determines its color in every plot."""
 
     labels: dict[int, str]
     runs: dict[int, list[Result]]
@@ -106,7 +106,7 @@ class _Book:
         return time_unit(max(r.virtual_time for r in self.all))
 
     def whole_time(self, every: Sequence[Axes]) -> None:
-        """The same stretch of time in all panels."""
+        """Set the same time range in all panels."""
         end = max(r.virtual_time for r in self.all) / self.clock[1]
         for axes in every:
             axes.set_xlim(-0.02 * end, 1.02 * end or 1.0)
@@ -116,42 +116,43 @@ class _Book:
         return _there({i: scaled(over_time(runs, name, width), second, factor) for i, runs in self.runs.items()})
 
     def by_layer(self, name: str, factor: float = 1.0) -> dict[int, Curve]:
-        """Means over the run; where models differ, of those with as many layers as the first."""
+        """Return means over the run by layer, for models with as many layers as the first."""
         found = _there({i: spread([m for r in runs if (m := mean_of(r, name))]) for i, runs in self.runs.items()})
         n = len(next(iter(found.values())).x) if found else 0
         return {i: scaled(c, 1.0, factor) for i, c in found.items() if len(c.x) == n}
 
 
 def pictures(results: Sequence[Result]) -> list[Picture]:
-    """All that the notes of these runs have to show."""
+    """Return all plots that the diagnostics of these runs allow."""
     noted, places = diagnosed(results), enumerate(by_label(results))
     labels = {i: label for i, label in places if label in noted}
-    book = _Book(labels, {i: noted[label] for i, label in labels.items()})
+    book = _DiagnosedRuns(labels, {i: noted[label] for i, label in labels.items()})
     makers = (_alignment, _layers, _series, _validation, _participation) if labels else ()
     return [picture for make in makers if (picture := make(book)) is not None]
 
 
-def _alignment(book: _Book) -> Picture | None:
+def _alignment(book: _DiagnosedRuns) -> Picture | None:
     panels = [
-        _Panel("Cosine of an update with what the others did", book.over_time("cosine"), zero=True),
+        _Panel("Cosine of an update with the concurrent change", book.over_time("cosine"), zero=True),
         _Panel("Updates that oppose it (%)", book.over_time("opposed", 100.0), limits=_PERCENT),
     ]
     return _in_panels(
         book,
         panels,
         name="alignment",
-        title="Updates and what the others did meanwhile",
+        title="Updates and the concurrent change of the model",
         x=f"{clock(book.all)} ({book.clock[0]})",
         after=book.whole_time,
-        reading="Above the zero line an update goes the way the others went while its client was at work, on it the "
-        "two have nothing in common, and below it they oppose each other, as often as the second panel says.",
+        reading="An update above the zero line has the direction of the change that the global model made while its "
+        "client trained, one near the line is orthogonal to it, and one below opposes it; the second panel shows how "
+        "often.",
     )
 
 
-def _layers(book: _Book) -> Picture | None:
+def _layers(book: _DiagnosedRuns) -> Picture | None:
     panels = [
-        _Panel("Cosine of an update with what the others did", book.by_layer("cosine_by_layer"), zero=True),
-        _Panel("What a projection would remove (%)", book.by_layer("removed_by_layer", 100.0), limits=_COUNT),
+        _Panel("Cosine of an update with the concurrent change", book.by_layer("cosine_by_layer"), zero=True),
+        _Panel("Share that a projection would remove (%)", book.by_layer("removed_by_layer", 100.0), limits=_COUNT),
     ]
     n = max((len(c.x) for p in panels for c in p.curves.values()), default=0)
     shown, at = _layer_names(book, n), range(1, n + 1, max(1, ceil(n / _NAMED)))
@@ -174,13 +175,13 @@ def _layers(book: _Book) -> Picture | None:
         columns=1,
         after=name_layers,
         style={"marker": "o", "markersize": 3} if n <= _NAMED else {},
-        reading="Means over the run: where the first panel dips below its zero line, updates undo in that layer what "
-        "the others did, and the second panel says how much of an update would go if it were made orthogonal to that.",
+        reading="Means over the run: below the zero line of the first panel, updates undo the concurrent change in "
+        "that layer; the second panel shows how much of an update is removed if it is made orthogonal to that change.",
     )
 
 
-def _layer_names(book: _Book, n: int) -> list[str]:
-    """Short names; numbers where the record's names do not fit its layers."""
+def _layer_names(book: _DiagnosedRuns, n: int) -> list[str]:
+    """Return short names of the layers, or numbers if the record has no name for each."""
     named = next((found for r in book.all if len(found := (r.diagnostics or {}).get("layers") or []) == n), None)
     if named is None:
         return [str(i + 1) for i in range(n)]
@@ -191,19 +192,19 @@ def _layer_names(book: _Book, n: int) -> list[str]:
 
 
 def _short(parts: Sequence[str]) -> str:
-    """Long names keep the beginning of each part: the block's number is among them."""
+    """Return a short name; long names keep the beginning of each part, as it has the number of the block."""
     parts = [{"weight": "w", "bias": "b"}.get(part, part) for part in parts]
     short = ".".join(parts if sum(map(len, parts)) <= 14 else [part[:5] for part in parts])
     return short if len(short) <= 24 else f"{short[:11]}…{short[-12:]}"
 
 
-def _series(book: _Book) -> Picture | None:
+def _series(book: _DiagnosedRuns) -> Picture | None:
     found = names(book.all)
     both = {"curve_loss", "line_loss"} <= set(found)
     order = [n for n in _KNOWN if n in found] + [n for n in found if n not in _KNOWN]
     panels = []
     for name in order:
-        title, factor, limits = _KNOWN.get(name) or _Known(_own_title(book, name))
+        title, factor, limits = _KNOWN.get(name) or _Series(_own_title(book, name))
         if both and name == "curve_loss":
             panels.append(_Panel(_BOTH, book.over_time(name), dotted=book.over_time("line_loss")))
         elif not both or name != "line_loss":
@@ -216,17 +217,17 @@ def _series(book: _Book) -> Picture | None:
         title="Other measurements over time",
         x=f"{clock(book.all)} ({book.clock[0]})",
         after=book.whole_time,
-        reading="Each panel shows one thing that was measured at the arrivals of updates, in the unit of its title, "
-        "for the methods that have it.",
+        reading="Each panel shows one quantity, measured when updates arrive, in the unit of its title, for the "
+        "methods that report it.",
     )
 
 
-def _own_title(book: _Book, name: str) -> str:
+def _own_title(book: _DiagnosedRuns, name: str) -> str:
     several = any(len(p.values) > 1 for r in book.all for p in points(r, name))
     return f"{name} (mean of its values)" if several else name
 
 
-def _validation(book: _Book) -> Picture | None:
+def _validation(book: _DiagnosedRuns) -> Picture | None:
     first = {i: min(runs, key=lambda r: r.seed) for i, runs in book.runs.items()}
     found = {i: own for i, run in first.items() if (own := validation(run))}
     seeds = ", ".join(map(str, sorted({first[i].seed for i in found})))
@@ -244,13 +245,12 @@ def _validation(book: _Book) -> Picture | None:
         title="Accuracy on clients' own mix of classes (%)",
         x="updates received",
         after=_whole_numbers,
-        reading="Each time a client was handed weights they were tried on test examples with the client's own mix of "
-        "classes: a line that drops shows that what the client was handed had lost what it needs "
-        f"(seed {seeds}).",
+        reading="The weights that a client gets are scored on test examples with the client's own mix of classes: a "
+        f"line that falls shows that the global model has forgotten classes of this client (seed {seeds}).",
     )
 
 
-def _participation(book: _Book) -> Picture | None:
+def _participation(book: _DiagnosedRuns) -> Picture | None:
     found = _there({i: spread([s for r in runs if (s := participation(r))]) for i, runs in book.runs.items()})
     if not found:
         return None
@@ -273,27 +273,27 @@ def _participation(book: _Book) -> Picture | None:
         axes.set_xlabel(f"clients, from the fastest (1) to the slowest ({n})")
         _legend(figure, book, curves, {f"equal share, {count(100 / n)} %": _EQUAL})
 
-    title = "Who took part"
+    title = "Participation of the clients"
     reading = (
-        "Clients stand from the one with the shortest visits to the one with the longest, and the dashed line is what "
-        "each would have if all came equally often: the steeper the fall, the more the fast ones decide."
+        "Clients are sorted from the shortest visits to the longest, and the dashed line is the share of each if all "
+        "arrived equally often: the steeper the fall, the more the fast clients dominate."
     )
     return Picture(title, render("participation", title, draw), reading)
 
 
 def _bar(axes: Axes, curve: Curve, index: int, place: tuple[int, int]) -> None:
-    """One method's bars: the k-th of m that stand together."""
+    """Draw the bars of one method, the k-th of m in each group."""
     k, m = place
     width = 0.8 / m
     at = [x + width * (k - (m - 1) / 2) for x in curve.x]
-    colour = look(index)["color"]
+    colour = line_style(index)["color"]
     axes.bar(at, curve.mean, width=width, color=colour, linewidth=0)
     if curve.sd is not None:
         axes.errorbar(at, curve.mean, yerr=curve.sd, fmt="none", ecolor=INK, elinewidth=0.8, alpha=0.5)
 
 
 def _in_panels(
-    book: _Book,
+    book: _DiagnosedRuns,
     panels: Sequence[_Panel],
     *,
     name: str,
@@ -304,7 +304,7 @@ def _in_panels(
     after: Callable[[Sequence[Axes]], None] | None = None,
     style: Mapping[str, Any] | None = None,
 ) -> Picture | None:
-    """Small panels with one legend; None where there is nothing to draw."""
+    """Return small panels with one legend; None if there is nothing to draw."""
     filled = [p for p in panels if p.curves]
     if not filled:
         return None
@@ -354,15 +354,17 @@ def _whole_numbers(every: Sequence[Axes]) -> None:
         axes.locator_params(axis="x", integer=True)
 
 
-def _legend(figure: Figure, book: _Book, shown: Collection[int], others: Mapping[str, Any] | None = None) -> None:
+def _legend(
+    figure: Figure, book: _DiagnosedRuns, shown: Collection[int], others: Mapping[str, Any] | None = None
+) -> None:
     from matplotlib.lines import Line2D
 
-    styles = {label: look(i) for i, label in book.labels.items() if i in shown} | dict(others or {})
+    styles = {label: line_style(i) for i, label in book.labels.items() if i in shown} | dict(others or {})
     legend(figure, [Line2D([], [], **style) for style in styles.values()], list(styles))
 
 
 def _lines(text: str, width: int) -> list[str]:
-    """At most three; a name from somebody's own method may hold anything."""
+    """Return the text in at most three lines; names of a user's method may hold any character."""
     printable = "".join(c if c.isprintable() else " " for c in text)
     return wrap(printable, width, max_lines=3, placeholder="…") or ["?"]
 

@@ -1,6 +1,6 @@
-"""What runs noted on the way (--diagnose), read from their records and put into numbers and sentences.
+"""Diagnostics of runs (--diagnose): read from their records, as numbers and sentences.
 
-A record may be old, empty or half filled: nothing that is missing, NaN or infinite gets past this file.
+A record may be old, empty or partial: this file drops what is missing, NaN or infinite.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ __all__ = [
 ]
 
 _APART = frozenset({"cosine", "opposed", "cosine_by_layer", "removed_by_layer"})
-_ENOUGH, _LEAST = 8, 12  # updates that a mean should be over; stretches that a run is cut into at least
+_ENOUGH, _LEAST = 8, 12  # updates in a mean if possible; least number of bins of a run
 _POSITION = 1.0  # OrthoDyn's phase: 0 trusts displacement, 2 position; a mean above this is mostly position
 
 
 class Point(NamedTuple):
-    """The mean of some notes: one number, or one a layer."""
+    """The mean of some measurements: one number, or one for each layer."""
 
     time: float
     values: list[float]
@@ -47,18 +47,18 @@ class Point(NamedTuple):
 
 
 def diagnosed(results: Sequence[Result]) -> dict[str, list[Result]]:
-    """The runs of each label that noted anything."""
+    """Return the runs with diagnostics by label."""
     return by_label([r for r in results if r.diagnostics])
 
 
 def names(runs: Sequence[Result]) -> list[str]:
-    """The series that any of the runs has, in the order they come, less those with a picture of their own."""
+    """Return the names of all series of the runs, in order, without those that have their own plot."""
     every = dict.fromkeys(name for r in runs for name in _part(r, "series"))
     return [n for n in every if n not in _APART and any(points(r, n) for r in runs)]
 
 
 def points(run: Result, name: str) -> list[Point]:
-    """A series of one run; of notes with several values only those with as many as the first."""
+    """Return a series of one run; only points with as many values as the first."""
     found = []
     for time, value, count in _part(run, "series").get(name) or ():
         values = [_number(v) for v in (value if isinstance(value, list) else [value])]
@@ -69,7 +69,7 @@ def points(run: Result, name: str) -> list[Point]:
 
 
 def mean_of(run: Result, name: str) -> list[float]:
-    """The mean over the whole run; nothing where nothing was noted."""
+    """Return the mean over the whole run, [] without measurements."""
     found = points(run, name)
     if not found:
         return []
@@ -78,7 +78,7 @@ def mean_of(run: Result, name: str) -> list[float]:
 
 
 def stretch(results: Sequence[Result]) -> float:
-    """The virtual time that a point of a picture is a mean over: as short as has enough updates; 0 for all of it."""
+    """Return the length of a bin in virtual time: the shortest with enough updates; 0 for one bin."""
     each = [(_number((r.diagnostics or {}).get("every")) or 0.0, r) for r in results if r.virtual_time > 0]
     timed = [(every, r) for every, r in each if every > 0]
     if not timed:
@@ -90,7 +90,7 @@ def stretch(results: Sequence[Result]) -> float:
 
 
 def over_time(runs: Sequence[Result], name: str, width: float) -> Curve:
-    """The mean over runs, of means over stretches; from where the last of them has its first."""
+    """Return the mean over runs of means over bins, from where all runs have values."""
     lines = [line for r in runs if len(line := _stretches(points(r, name), width))]
     if not lines:
         return Curve([], [], None)
@@ -100,7 +100,7 @@ def over_time(runs: Sequence[Result], name: str, width: float) -> Curve:
 
 
 def _stretches(found: Sequence[Point], width: float) -> Any:
-    """(the stretch's middle, mean) for each stretch with notes; of several values their mean."""
+    """Return (middle, mean) of each bin with measurements; several values count by their mean."""
     sums: dict[int, list[float]] = {}
     for p in found:
         total = sums.setdefault(int(p.time / width) if width else 0, [0.0, 0.0])
@@ -110,7 +110,7 @@ def _stretches(found: Sequence[Point], width: float) -> Any:
 
 
 def spread(rows: Sequence[Sequence[float]], x: Sequence[float] | None = None) -> Curve:
-    """Mean and standard deviation over rows, those of the first one's length; x counts from 1 where it is not given."""
+    """Return mean and standard deviation over the rows of the first one's length; x is 1, 2, ... if it is not given."""
     if not rows:
         return Curve([], [], None)
     there = np.array([row for row in rows if len(row) == len(rows[0])], dtype=np.float64)
@@ -119,7 +119,7 @@ def spread(rows: Sequence[Sequence[float]], x: Sequence[float] | None = None) ->
 
 
 def participation(run: Result) -> list[float]:
-    """Every client's share of the accepted updates, the fastest client first; never seen ones last."""
+    """Return the share of each client in the accepted updates, the fastest first; clients without any are last."""
     came, seconds = _numbers(run, "participation"), _numbers(run, "seconds")
     total = sum(came.values())
     if total <= 0:
@@ -130,7 +130,7 @@ def participation(run: Result) -> list[float]:
 
 
 def validation(run: Result) -> dict[str, Curve]:
-    """Accuracy of what a client was handed over the updates it had received, client by client."""
+    """Return by client the accuracy of the weights that it got, over the updates of the server."""
     found = {}
     for client, rows in _part(run, "validation").items():
         pairs = [(x, y) for x, y, _ in rows or () if _number(x) is not None and _number(y) is not None]
@@ -140,12 +140,12 @@ def validation(run: Result) -> dict[str, Curve]:
 
 
 def visit_time(run: Result, client: str) -> float | None:
-    """How long a client's visits took, on average."""
+    """Return the mean duration of a client's visits, or None."""
     return _numbers(run, "seconds").get(client)
 
 
 def speed_grid(results: Sequence[Result]) -> tuple[tuple[str, ...], list[tuple[Cell, ...]]] | None:
-    """Accuracy on fast and slow clients' examples and its variance, means over seeds; None where nobody has any."""
+    """Return a table of accuracy on the examples of fast and slow clients; None if no run has it."""
     headings = ("method", "test accuracy %", "active clients' examples %", "stragglers' examples %", "variance")
     ways: list[Callable[[dict[str, Any]], Any]] = [
         lambda by: by.get("accuracy"),
@@ -183,11 +183,11 @@ def _cell(value: float | None, best: float | None, *, share: bool) -> Cell:
 
 
 def in_short(run: Result) -> list[str]:
-    """A run's notes in at most three lines, for the terminal."""
+    """Return the diagnostics of a run in at most three lines, for the terminal."""
     cosine, opposed = _mean_over([run], "cosine"), _mean_over([run], "opposed")
-    said = [] if cosine is None else [f"mean cosine of an update with what the others did meanwhile {cosine:.3f}"]
+    said = [] if cosine is None else [f"mean cosine of an update with the concurrent change of the model {cosine:.3f}"]
     if said and opposed is not None:
-        said[0] += f", {percent(opposed)} of updates opposed it"
+        said[0] += f", {percent(opposed)} of updates oppose it"
     if ends := {n: fmean(points(run, n)[-1].values) for n in names([run]) if n not in ("drift", "past_globals")}:
         said.append("at the end " + ", ".join(f"{name} {value:.4g}" for name, value in ends.items()))
     if (grid := speed_grid([run])) is not None and grid[1][0][-1].text != NONE:
@@ -198,15 +198,15 @@ def in_short(run: Result) -> list[str]:
 
 
 def sentences(results: Sequence[Result]) -> list[str]:
-    """What the notes say, a sentence each."""
+    """Return the main results of the diagnostics as sentences."""
     groups = diagnosed(results)
     aligned = [text for label, runs in groups.items() if (text := _alignment(label, runs))]
-    what = "Mean cosine of an update with what the others did meanwhile (and how many opposed it)"
+    what = "Mean cosine of an update with the concurrent change of the model (and the share of updates that oppose it)"
     said = [f"{what}: {', '.join(aligned)}."] if aligned else []
     for label, runs in groups.items():
         said += [_quality(label, runs), _switch(label, runs)]
     if silent := [label for label in by_label(results) if label not in groups]:
-        said.append(f"Nothing was noted for {', '.join(silent)}: run without --diagnose.")
+        said.append(f"No diagnostics of {', '.join(silent)}: run with --diagnose to have them.")
     return [s for s in said if s]
 
 
@@ -217,7 +217,7 @@ def _alignment(label: str, runs: Sequence[Result]) -> str:
 
 
 def _quality(label: str, runs: Sequence[Result]) -> str:
-    """AsyncCurve's Q = E[loss on the line] / E[loss on the curve]."""
+    """Return a sentence on AsyncCurve's Q = E[loss on the line] / E[loss on the curve], or ""."""
     line, curve = _mean_over(runs, "line_loss"), _mean_over(runs, "curve_loss")
     if line is None or not curve or curve <= 0:
         return ""
@@ -226,7 +226,7 @@ def _quality(label: str, runs: Sequence[Result]) -> str:
 
 
 def _switch(label: str, runs: Sequence[Result]) -> str:
-    """When OrthoDyn came to trust position, as far as stretches tell."""
+    """Return a sentence on when OrthoDyn switched to trusting position, or ""."""
     found = [[(p.time, fmean(p.values) > _POSITION) for p in ps] for r in runs if (ps := points(r, "phase"))]
     if not found:
         return ""
@@ -240,7 +240,7 @@ def _switch(label: str, runs: Sequence[Result]) -> str:
 
 
 def _mean_over(runs: Sequence[Result], name: str) -> float | None:
-    """The mean over runs of their means."""
+    """Return the mean over runs of their means, or None."""
     means = [fmean(m) for r in runs if (m := mean_of(r, name))]
     return fmean(means) if means else None
 

@@ -1,4 +1,4 @@
-"""Numbers as people read them, and what they show in sentences: the same for terminal, Markdown and page."""
+"""Formatting of results: numbers, table cells and sentences, the same for terminal, Markdown and page."""
 
 from __future__ import annotations
 
@@ -9,38 +9,40 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ..record.result import Result
-    from .tables import Row, Summary
+    from .tables import MethodRow, Summary
 
 __all__ = [
     "Cell",
     "count",
     "duration",
-    "findings",
+    "format_bytes",
     "grid",
+    "key_findings",
     "legend",
-    "number_of",
     "percent",
+    "pluralize",
     "remarked",
-    "size",
     "target_in_words",
     "time_unit",
 ]
 
 NONE = "–"
-_MEASURED = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?(?= times as fast| of its size)")  # it differs from run to run
+_MEASURED = re.compile(
+    r"\d+(?:\.\d+)?(?:e[+-]?\d+)?(?= times as fast| of its size)"
+)  # numbers that differ between runs
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One entry of a table; `aside` is the less important half of it."""
+    """One cell of a table; `secondary` is shown smaller."""
 
     text: str
-    aside: str = ""
+    secondary: str = ""
     best: bool = False
 
 
 def grid(summary: Summary, *, full: bool = False) -> tuple[tuple[str, ...], list[tuple[Cell, ...]]]:
-    """The headings and the rows; `full` adds what a wide page has room for."""
+    """Return the headings and the rows; `full` adds columns for a wide page."""
     score: tuple[str, ...] = ("accuracy %", "time to target") if summary.scored else ("loss",)
     score += ("personal %",) if summary.personal_epochs else ()
     headings = ("method", *score, "staleness mean / max", "updates")
@@ -49,17 +51,17 @@ def grid(summary: Summary, *, full: bool = False) -> tuple[tuple[str, ...], list
     return headings, [_cells(row, summary, full) for row in summary.rows]
 
 
-def _cells(row: Row, summary: Summary, full: bool) -> tuple[Cell, ...]:
+def _cells(row: MethodRow, summary: Summary, full: bool) -> tuple[Cell, ...]:
     staleness = Cell(f"{row.staleness_mean:.1f} / {row.staleness_max:.0f}")
     cells = (Cell(row.label), *_score(row, summary), *_personal(row, summary), staleness, Cell(count(row.updates)))
     if full:
-        traffic = Cell(f"{size(1e6 * row.mb_up)} up", f"{size(1e6 * row.mb_down)} down")
+        traffic = Cell(f"{format_bytes(1e6 * row.mb_up)} up", f"{format_bytes(1e6 * row.mb_down)} down")
         failures = Cell(f"{count(row.lost)} / {count(row.refused)}")
-        cells += (traffic, Cell(count(row.rounds)), Cell(size(1e6 * row.peak_server_mb)), failures)
+        cells += (traffic, Cell(count(row.rounds)), Cell(format_bytes(1e6 * row.peak_server_mb)), failures)
     return cells
 
 
-def _score(row: Row, summary: Summary) -> tuple[Cell, ...]:
+def _score(row: MethodRow, summary: Summary) -> tuple[Cell, ...]:
     several = len(summary.rows) > 1
     if not summary.scored:
         lowest = min((r.loss for r in summary.rows if r.loss is not None), default=None)
@@ -71,8 +73,8 @@ def _score(row: Row, summary: Summary) -> tuple[Cell, ...]:
     return Cell(accuracy, best=several and row.accuracy == highest), _time(row, summary)
 
 
-def _personal(row: Row, summary: Summary) -> tuple[Cell, ...]:
-    """88.9 ± 8.9 over clients, with what it was before beside it; no cell where nobody was asked for it."""
+def _personal(row: MethodRow, summary: Summary) -> tuple[Cell, ...]:
+    """Return 88.9 ± 8.9 over clients, and the value before fine-tuning; no cell without --personalise."""
     if not summary.personal_epochs:
         return ()
     if row.personal is None or row.personal_sd is None or row.personal_before is None:
@@ -83,8 +85,8 @@ def _personal(row: Row, summary: Summary) -> tuple[Cell, ...]:
     return (Cell(text, before, best=len(summary.rows) > 1 and row.personal == highest),)
 
 
-def _time(row: Row, summary: Summary) -> Cell:
-    """0.39× with 12 min beside it; the minutes alone where there is nothing to relate them to."""
+def _time(row: MethodRow, summary: Summary) -> Cell:
+    """Return 0.39× and 12 min; only the minutes if there is no baseline."""
     if row.time_to_target is None:
         return Cell(NONE if summary.target is None else "not reached")
     took = duration(row.time_to_target)
@@ -97,23 +99,23 @@ def _time(row: Row, summary: Summary) -> Cell:
     return Cell(_times(row, summary), took, best=best)
 
 
-def _always(summary: Summary) -> list[Row]:
-    """The methods that reached the target in every run."""
+def _always(summary: Summary) -> list[MethodRow]:
+    """Return the methods that reached the target in every run."""
     return [r for r in summary.rows if r.time_to_target is not None and r.reached == r.runs]
 
 
-def _fastest(summary: Summary) -> list[Row]:
-    """Of these the first to reach it; several when their mean times are equal."""
+def _fastest(summary: Summary) -> list[MethodRow]:
+    """Return the fastest of these; several if their mean times are equal."""
     always = _always(summary)
     least = min((r.time_to_target for r in always if r.time_to_target is not None), default=None)
     return [r for r in always if r.time_to_target == least]
 
 
 def target_in_words(summary: Summary) -> str:
-    """What 'target' means here."""
+    """Return a text on the target and the time to it."""
     if not summary.scored:
         return ""
-    share, floor = f"{100 * summary.fraction:g} %", f"{percent(summary.unlearnt)}, which needs no learning"
+    share, floor = f"{100 * summary.fraction:g} %", f"{percent(summary.trivial_accuracy)}, which needs no learning"
     if summary.target is None:
         return f"No target: no method ended with an accuracy of which {share} lies above {floor}."
     what = "as asked for (--target)." if summary.asked else _lowest_in_words(summary, share, floor)
@@ -135,7 +137,7 @@ def _lowest_in_words(summary: Summary, share: str, floor: str) -> str:
 
 
 def legend(summary: Summary) -> str:
-    """What the columns mean that do not say it themselves."""
+    """Return a text on the columns that need an explanation."""
     return " ".join(text for text in (target_in_words(summary), _personal_in_words(summary)) if text)
 
 
@@ -151,7 +153,7 @@ def _personal_in_words(summary: Summary) -> str:
 
 
 def remarked(results: Sequence[Result]) -> list[str]:
-    """How clients were trained where there was a choice, and what runs remark; each once, after whom it is about."""
+    """Return how clients were trained, if there was a choice, and the warnings of runs; each once, after its labels."""
     said = [(r.label, r.trained) for r in results if r.trained] + [(r.label, s) for r in results for s in r.remarks]
     about: dict[tuple[str, ...], dict[str, None]] = {}
     measured: dict[tuple[str, ...], list[list[str]]] = {}
@@ -168,13 +170,13 @@ def remarked(results: Sequence[Result]) -> list[str]:
 
 
 def _span(found: Sequence[str]) -> str:
-    """From the least to the most."""
+    """Return the range of the numbers."""
     least, most = min(found, key=float), max(found, key=float)
     return least if least == most else f"{least} to {most}"
 
 
-def findings(summary: Summary) -> list[str]:
-    """What was seen, a sentence each, no more than the rows say."""
+def key_findings(summary: Summary) -> list[str]:
+    """Return the main results of the rows as sentences."""
     sentences = [_best(summary), _first(summary), *_never(summary), _unequal(summary)]
     return [s for s in sentences if s]
 
@@ -225,7 +227,7 @@ def _first(summary: Summary) -> str:
 
 
 def _never(summary: Summary) -> list[str]:
-    """Methods that did not always get there; when none did, that is said already."""
+    """Return sentences on methods that missed the target; none if all did, which `_first` says."""
     if summary.target is None or not _always(summary):
         return []
     missing = [r for r in summary.rows if r.reached < r.runs]
@@ -255,7 +257,7 @@ def _final(value: float, sd: float | None, runs: int, *, scored: bool) -> str:
 
 
 def time_unit(seconds: float) -> tuple[str, float]:
-    """The unit in which a span of time reads well, and its length in seconds."""
+    """Return a unit for a span of time, and its length in seconds."""
     for unit, length, up_to in (("s", 1.0, 120.0), ("min", 60.0, 120 * 60.0), ("h", 3600.0, 72 * 3600.0)):
         if seconds < up_to:
             return unit, length
@@ -263,7 +265,7 @@ def time_unit(seconds: float) -> tuple[str, float]:
 
 
 def duration(seconds: float) -> str:
-    """45 s, 12.3 min, 4.5 h, 6.0 days."""
+    """Return a time as 45 s, 12.3 min, 4.5 h or 6.0 days."""
     unit, length = time_unit(seconds)
     value = seconds / length
     return f"{value:.3g} {unit}" if value < 10 else f"{value:,.1f} {unit}".replace(".0 ", " ")
@@ -273,7 +275,7 @@ def percent(share: float) -> str:
     return f"{100 * share:.1f} %"
 
 
-def _times(row: Row, summary: Summary) -> str:
+def _times(row: MethodRow, summary: Summary) -> str:
     ratio = row.relative_time
     assert ratio is not None
     if row.label == summary.baseline:
@@ -285,8 +287,8 @@ def _spread(text: str, sd: float | None, form: str) -> str:
     return text if sd is None else f"{text} ± {sd:{form}}"
 
 
-def size(n: float) -> str:
-    """980 B, 12.3 kB, 4.5 MB, 1,234 GB."""
+def format_bytes(n: float) -> str:
+    """Return a size as 980 B, 12.3 kB, 4.5 MB or 1,234 GB."""
     unit, length = next(((u, x) for u, x in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)) if n >= 0.9995 * x), ("B", 1.0))
     value = n / length
     return f"{value:.1f} {unit}" if value < 99.95 and length > 1 else f"{value:,.0f} {unit}"
@@ -296,12 +298,12 @@ def count(x: float) -> str:
     return f"{x:,.0f}" if x == round(x) or x >= 100 else f"{x:.1f}"
 
 
-def number_of(n: int, noun: str) -> str:
+def pluralize(n: int, noun: str) -> str:
     return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
 
 
 def _and(names: Sequence[str]) -> str:
-    """A list in words; of a long one its beginning."""
+    """Return the names joined by commas and "and"; a long list is cut."""
     if len(names) > 8:
         names = [*names[:6], f"{len(names) - 6} others"]
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -1,4 +1,4 @@
-"""Libraries that only some of this room needs, imported where they are used."""
+"""Import of optional libraries, with an error that says how to install a missing one."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from contextlib import contextmanager
 
 from ..core.errors import BadInput
 
-__all__ = ["needs"]
+__all__ = ["optional_import"]
 
 
 @contextmanager
-def needs(package: str) -> Iterator[None]:
-    """Around the import of a package: one that is missing is said with the way out."""
+def optional_import(package: str) -> Iterator[None]:
+    """Raise BadInput with the command that installs `package` if an import inside fails."""
     try:
         yield
     except ModuleNotFoundError as e:

@@ -1,4 +1,4 @@
-"""The comparison as one HTML file that needs nothing else: no script, no font, no network."""
+"""Page of a comparison: one self-contained HTML file, without scripts, fonts or network."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..core.errors import BadInput
 from ..record.result import Result, write_atomic
 from .diagnostics import pictures
 from .diagnostics_data import sentences, speed_grid, stretch
-from .formatting import NONE, Cell, duration, findings, grid, legend, number_of, percent, remarked
+from .formatting import NONE, Cell, duration, grid, key_findings, legend, percent, pluralize, remarked
 from .plots import accuracy_over_time, accuracy_over_updates, staleness_bars
 from .tables import Summary, clock, known
 
@@ -29,8 +29,8 @@ h2 { font-size: 1.15rem; margin: 2.4rem 0 .6rem; }
 h3 { font-size: 1rem; margin: 1.6rem 0 .4rem; }
 p { margin: .4rem 0; max-width: 44rem; }
 ul { padding-left: 1.2rem; max-width: 44rem; }
-.soft, .aside { color: var(--soft); font-size: .9rem; }
-.aside { display: block; font-weight: normal; }
+.soft, .secondary { color: var(--soft); font-size: .9rem; }
+.secondary { display: block; font-weight: normal; }
 .wide { overflow-x: auto; border: 1px solid var(--line); border-radius: .5rem; margin: .8rem 0; }
 .wide svg { display: block; width: 100%; min-width: 34rem; height: auto; padding: .6rem; }
 table { border-collapse: collapse; width: 100%; font-size: .92rem; font-variant-numeric: tabular-nums; }
@@ -49,7 +49,7 @@ pre { background: var(--tint); padding: .8rem 1rem; border-radius: .5rem; white-
 @media print { .wide { overflow: visible; } }
 """
 
-# Nothing may be fetched and nothing run, whatever a label or a setting says.
+# The page fetches and runs nothing, even if a label or a setting holds HTML.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _SPEED = (
     "Stragglers are the clients whose visits take more than twice as long as the fastest one's. The variance is "
@@ -67,10 +67,10 @@ def page(
     command: str | None = None,
     remarks: Sequence[str] = (),
 ) -> str:
-    """The whole document; every text handed in is escaped. `remarks` go before those of the runs."""
+    """Return the whole document with all texts escaped; `remarks` go before those of the runs."""
     sections = [
         _header(results, summary, title),
-        _list(findings(summary)),
+        _list(key_findings(summary)),
         _summary_table(summary),
         *_pictures(results, summary),
         *_on_the_way(results),
@@ -98,7 +98,7 @@ def write_page(
     command: str | None = None,
     remarks: Sequence[str] = (),
 ) -> None:
-    """The document in a file; a folder that is not there is made."""
+    """Write the document to a file; a missing folder is created."""
     text = page(results, summary, title=title, settings=settings, command=command, remarks=remarks)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -130,7 +130,7 @@ def _header(results: Sequence[Result], summary: Summary, title: str) -> str:
     clients = sorted({r.n_clients for r in results})
     facts = [
         f"task {summary.task}",
-        number_of(len(summary.rows), "method"),
+        pluralize(len(summary.rows), "method"),
         f"{' or '.join(map(str, clients))} clients",
         f"{'seed' if len(summary.seeds) == 1 else 'seeds'} {', '.join(map(str, summary.seeds))}",
     ]
@@ -177,7 +177,7 @@ def _pictures(results: Sequence[Result], summary: Summary) -> list[str]:
 
 
 def _on_the_way(results: Sequence[Result]) -> list[str]:
-    """What runs made with --diagnose noted; nothing where there is nothing to show."""
+    """Return the section on diagnostics, [] without diagnostics."""
     shown, speed = pictures(results), speed_grid(results)
     if not shown and speed is None:
         return []
@@ -234,9 +234,9 @@ def _table(headings: Iterable[str], rows: Iterable[Sequence[Cell]]) -> str:
 
 
 def _td(cell: Cell) -> str:
-    aside = f' <span class="aside">{escape(cell.aside)}</span>' if cell.aside else ""
+    secondary = f' <span class="secondary">{escape(cell.secondary)}</span>' if cell.secondary else ""
     opening = '<td class="best">' if cell.best else "<td>"
-    return f"{opening}{escape(cell.text)}{aside}</td>"
+    return f"{opening}{escape(cell.text)}{secondary}</td>"
 
 
 def _list(sentences: Sequence[str]) -> str:

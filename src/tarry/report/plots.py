@@ -1,7 +1,7 @@
-"""The pictures, as SVG text that stands alone or inside a page.
+"""Plots as SVG text, for a file or inside a page.
 
-Text stays text, the ink is `currentColor` (so a page's light and dark colours reach it), the background is clear, ids
-carry the picture's name, and the same runs give the same bytes.
+Text is not converted to paths, the ink is `currentColor` (the color of the page), the background is transparent, ids
+begin with the name of the plot, and the same runs give the same bytes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from xml.dom import minidom
 
 from ..record.result import Result
 from .formatting import count, percent, time_unit
-from .optional_import import needs
+from .optional_import import optional_import
 from .tables import Curve, Summary, by_label, mean_curve, summarise
 
 if TYPE_CHECKING:
@@ -31,17 +31,17 @@ __all__ = [
     "accuracy_over_updates",
     "draw_curve",
     "legend",
-    "look",
+    "line_style",
     "render",
     "scaled",
     "staleness_bars",
 ]
 
-# Okabe and Ito's colours for all kinds of sight, less the two (black, yellow) that vanish on a dark or a light page.
+# Okabe and Ito's colors for color-blind readers, without black and yellow, which vanish on a dark or a light page.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 _DASHES: tuple[Any, ...] = ("solid", (0, (4, 2)), (0, (1, 1.2)), (0, (6, 2, 1, 2)))
 _MARKERS = ("", "o", "^", "s", "D", "v", "P")
-INK = "#010203"  # stands for currentColor until the drawing is done
+INK = "#010203"  # replaced by currentColor in the SVG
 _FONTS = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif"
 _WIDTH, _HEIGHT, TEXT = 7.2, 3.9, 9.5  # inches, inches, points
 _WRAP = 28  # characters of a label on a line
@@ -65,7 +65,7 @@ _STYLE: Any = {
 
 
 def accuracy_over_time(results: Sequence[Result], summary: Summary) -> str:
-    """Test accuracy (or the loss, where a task has no accuracy) over time: mean and ± one sd over seeds."""
+    """Return the plot of test accuracy (or loss without accuracy) over time: mean ± one sd over seeds."""
     unit, length = time_unit(max((p[0] for r in results for p in r.curve), default=0.0))
     return render(
         "over-time",
@@ -75,7 +75,7 @@ def accuracy_over_time(results: Sequence[Result], summary: Summary) -> str:
 
 
 def accuracy_over_updates(results: Sequence[Result], summary: Summary) -> str:
-    """The same over the updates the server accepted: what an update was worth, whatever time it took."""
+    """Return the same plot over the number of accepted updates."""
     return render(
         "over-updates",
         f"{_what(summary).capitalize()} over updates",
@@ -84,7 +84,7 @@ def accuracy_over_updates(results: Sequence[Result], summary: Summary) -> str:
 
 
 def staleness_bars(results: Sequence[Result]) -> str:
-    """Mean staleness and the value that 95 % of the updates do not exceed; the largest beside it."""
+    """Return the plot of mean staleness, its 95 % quantile and its maximum."""
     return render("staleness", "Staleness of updates by method", lambda figure: _bars(figure, results))
 
 
@@ -116,9 +116,9 @@ def _curves(
         axes.text(0.5, 0.5, "no evaluations were recorded", ha="center", transform=axes.transAxes)
         return
     axes.margins(x=0.01)
-    if summary.scored:  # a band may reach beyond what an accuracy can be
+    if summary.scored:  # a band may exceed the range of an accuracy
         low, high = axes.get_ylim()
-        if summary.target is not None:  # its line and its name must lie inside
+        if summary.target is not None:  # its line and its label must be inside
             low, high = min(low, 100 * summary.target - 1), max(high, 100 * summary.target + 1)
         axes.set_ylim(max(low, -1.0), min(high, 101.0))
     _name(figure, axes, curves, summary.target)
@@ -130,8 +130,8 @@ def scaled(curve: Curve, x: float, y: float) -> Curve:
     return Curve([v / x for v in curve.x], [y * v for v in curve.mean], sd)
 
 
-def look(index: int) -> dict[str, Any]:
-    """Colour, dashes and marks of the method with this place in a comparison: the same in every picture of it."""
+def line_style(index: int) -> dict[str, Any]:
+    """Return color, dashes and markers of the method with this index, the same in every plot of a comparison."""
     index, colour = divmod(index, len(_COLOURS))
     index, dashes = divmod(index, len(_DASHES))
     marks: Any = {"marker": _MARKERS[index % len(_MARKERS)], "markersize": 4, "markevery": 0.12} if index else {}
@@ -139,10 +139,10 @@ def look(index: int) -> dict[str, Any]:
 
 
 def draw_curve(axes: Axes, curve: Curve, index: int, *, steps: bool = False, **style: Any) -> None:
-    """`steps`: seeds are evaluated at the same times but not at the same numbers of updates; there a mean moves so."""
+    """Draw a curve and its band; `steps` for means over seeds that are evaluated at different numbers of updates."""
     way: Any = "steps-post" if steps else "default"
-    dot = {"marker": "o", "markersize": 3.5} if len(curve.x) == 1 else {}  # a line through one point cannot be seen
-    (line,) = axes.plot(curve.x, curve.mean, drawstyle=way, **{**look(index), **dot, **style})
+    dot = {"marker": "o", "markersize": 3.5} if len(curve.x) == 1 else {}  # a single point has no visible line
+    (line,) = axes.plot(curve.x, curve.mean, drawstyle=way, **{**line_style(index), **dot, **style})
     if curve.sd is not None:
         low = [m - s for m, s in zip(curve.mean, curve.sd, strict=True)]
         high = [m + s for m, s in zip(curve.mean, curve.sd, strict=True)]
@@ -150,7 +150,7 @@ def draw_curve(axes: Axes, curve: Curve, index: int, *, steps: bool = False, **s
 
 
 def _name(figure: Figure, axes: Axes, curves: dict[str, Curve], target: float | None) -> None:
-    """Labels at the ends of the lines when these lie apart and end together, else a legend below."""
+    """Label the ends of the lines if they are apart and end together, else draw a legend below."""
     names, ends = list(curves), [(c.x[-1], c.mean[-1]) for c in curves.values()]
     last = max(x for x, _ in ends)
     together = all(x >= 0.98 * last for x, _ in ends)
@@ -171,14 +171,14 @@ def _name(figure: Figure, axes: Axes, curves: dict[str, Curve], target: float | 
 
 
 def legend(figure: Figure, lines: Sequence[Line2D], names: Sequence[str]) -> None:
-    """Below the picture, which grows by its rows beyond the first."""
+    """Draw a legend below the plot, which grows with its rows."""
     columns = max(1, min(5, int(_WIDTH * 72 / (0.55 * TEXT * max(map(len, names)) + 35))))
     figure.set_figheight(figure.get_figheight() + 0.2 * ((len(names) - 1) // columns))
     figure.legend(lines, names, loc="outside lower center", ncols=columns, handlelength=2.6)
 
 
 def _shifts(heights: Sequence[float]) -> list[float]:
-    """How far up each label must move to leave a line's height between neighbours."""
+    """Return how far up each label moves so that neighbors are a line apart."""
     shifts, free = [0.0] * len(heights), -inf
     for i in sorted(range(len(heights)), key=lambda i: heights[i]):
         shifts[i] = max(0.0, free - heights[i])
@@ -195,7 +195,7 @@ def _bars(figure: Figure, results: Sequence[Result]) -> None:
     rows = summarise(results).rows
     names = [fill(r.label, _WRAP) for r in rows]
     tallest = max(n.count("\n") for n in names)
-    figure.set_figheight(max(1.6, 0.9 + (0.42 + 0.12 * tallest) * len(rows)))  # below that no room is left for a bar
+    figure.set_figheight(max(1.6, 0.9 + (0.42 + 0.12 * tallest) * len(rows)))  # smaller plots have no room for a bar
     axes = figure.add_subplot()
     axes.grid(True, axis="x")
     axes.set_axisbelow(True)
@@ -211,7 +211,7 @@ def _bars(figure: Figure, results: Sequence[Result]) -> None:
         _beside(axes, text, (end, y), size=TEXT - 1)
     widest = max(len(line) for n in names for line in n.splitlines())
     width = _WIDTH * 72 - 0.62 * TEXT * widest - 25  # of the axes, in points, roughly
-    room = 0.55 * (TEXT - 1) * max(map(len, said)) + 12  # for the words beside the longest bar
+    room = 0.55 * (TEXT - 1) * max(map(len, said)) + 12  # for the text beside the longest bar
     axes.set_xlim(0, (max(ends) or 1.0) * width / (width - room))
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set_yticks(at, names)
@@ -220,14 +220,14 @@ def _bars(figure: Figure, results: Sequence[Result]) -> None:
 
 
 def render(name: str, title: str, draw: Callable[[Figure], None]) -> str:
-    """What `draw` draws, as SVG; `name` begins its ids, `title` is what it is for who cannot see it."""
-    with needs("matplotlib"):
+    """Return the SVG of `draw`; `name` begins its ids, `title` is its text for screen readers."""
+    with optional_import("matplotlib"):
         import matplotlib
         from matplotlib.figure import Figure
 
     out = StringIO()
     with matplotlib.rc_context():
-        matplotlib.rcdefaults()  # the same picture whatever a person's own settings are
+        matplotlib.rcdefaults()  # independent of the user's settings
         matplotlib.rcParams.update(_STYLE)
         matplotlib.rcParams["svg.hashsalt"] = f"tarry-{name}"
         figure = Figure(figsize=(_WIDTH, _HEIGHT), layout="constrained")
@@ -237,10 +237,10 @@ def render(name: str, title: str, draw: Callable[[Figure], None]) -> str:
 
 
 def _embeddable(svg: str, name: str, title: str) -> str:
-    """The SVG element alone, fit to stand beside others in one page."""
+    """Return the SVG element alone, with ids that are unique in a page."""
     root = minidom.parseString(svg).documentElement
     assert root is not None
-    for tag in ("metadata", "style"):  # a style element would reach the whole page
+    for tag in ("metadata", "style"):  # a style element would apply to the whole page
         for node in list(root.getElementsByTagName(tag)):
             assert node.parentNode is not None
             node.parentNode.removeChild(node)

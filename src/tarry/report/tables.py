@@ -1,14 +1,14 @@
-"""Runs side by side, as plain data: a row per method label, over its seeds.
+"""Summary of runs: a row for each method label, over its seeds.
 
     target         the --target of all the runs; where they have none in common,
                    fraction × the lowest final accuracy (mean over seeds) among the methods      OrthoFL, Sec. 5.1
-                   for which this lies above what needs no learning: the best of the untrained models and of answers
-                   that are always the same. So a method that learnt nothing sets no target
+                   for which this is above the trivial accuracy: the best of the untrained models and of constant
+                   answers. So a method that learns nothing sets no target
     time to it     virtual time of a run's first evaluation at or above the target
     relative time  a method's mean time to the target / the baseline's (1×)
 
-Spread is the sample standard deviation over seeds. What cannot be said is None: a mean with a value missing, a spread
-of one run, a relative time when a run of either side never reached the target.
+Spread is the sample standard deviation over seeds. None stands for a mean with a missing value, a spread of one run,
+and a relative time if a run of either side did not reach the target.
 """
 
 from __future__ import annotations
@@ -26,13 +26,26 @@ from ..core.errors import BadInput, near
 from ..record.result import Result
 from .formatting import grid, legend
 
-__all__ = ["Curve", "Row", "Summary", "by_label", "clock", "known", "markdown", "mean_curve", "summarise", "to_json"]
+__all__ = [
+    "Curve",
+    "MethodRow",
+    "Summary",
+    "by_label",
+    "clock",
+    "held_mean",
+    "known",
+    "markdown",
+    "mean_curve",
+    "summarise",
+    "to_json",
+]
 
 _MB = 1e6
+_JSON_KEYS = {"trivial_accuracy": "unlearnt"}  # fields whose key in compare.json is another
 
 
 @dataclass(frozen=True)
-class Row:
+class MethodRow:
     """One method label over its runs: means, unless the comment says otherwise."""
 
     label: str
@@ -56,9 +69,9 @@ class Row:
     peak_server_mb: float  # the largest of all runs
     lost: float
     refused: float
-    personal: float | None = None  # --personalise: clients' own accuracy, their mean
+    personal: float | None = None  # --personalise: mean over clients of their own accuracy
     personal_sd: float | None = None  # over clients
-    personal_before: float | None = None  # that of the answer as it is
+    personal_before: float | None = None  # before fine-tuning
 
 
 @dataclass(frozen=True)
@@ -69,26 +82,26 @@ class Summary:
     seeds: tuple[int, ...]
     baseline: str | None
     fraction: float
-    unlearnt: float  # the accuracy that needs no learning; 0 where that is not known
+    trivial_accuracy: float  # accuracy without learning; 0 if unknown
     target: float | None
-    rows: tuple[Row, ...]
-    asked: bool = False  # whether the target is the runs' own, --target
-    personal_epochs: tuple[int, ...] = ()  # --personalise: what was asked for; () where nobody asked
+    rows: tuple[MethodRow, ...]
+    asked: bool = False  # whether the target is that of the runs, --target
+    personal_epochs: tuple[int, ...] = ()  # --personalise of the runs; () if none has it
     clock: str = "virtual time"
 
     @property
-    def learnt(self) -> list[Row]:
-        """The rows that may set the target."""
-        return [r for r in self.rows if r.accuracy is not None and self.fraction * r.accuracy > self.unlearnt]
+    def learnt(self) -> list[MethodRow]:
+        """Return the rows that may set the target."""
+        return [r for r in self.rows if r.accuracy is not None and self.fraction * r.accuracy > self.trivial_accuracy]
 
     @property
     def scored(self) -> bool:
-        """Whether the task has an accuracy; without one, methods are told apart by their loss."""
+        """Return whether the task has an accuracy; otherwise methods are compared by their loss."""
         return any(r.accuracy is not None for r in self.rows)
 
 
 class Curve(NamedTuple):
-    """A mean over runs at the times (or numbers of updates) at which any of them was evaluated."""
+    """A mean over runs at the times (or numbers of updates) of all their evaluations."""
 
     x: list[float]
     mean: list[float]
@@ -96,14 +109,14 @@ class Curve(NamedTuple):
 
 
 def summarise(results: Sequence[Result], *, baseline: str | None = None, fraction: float = 0.95) -> Summary:
-    """The rows of a comparison; `baseline` is the method or label whose time to the target is 1×; else fedavg."""
+    """Return the rows of a comparison; `baseline` is the method or label of time 1×, by default fedavg."""
     _check(results, fraction)
     groups = by_label(results)
-    unlearnt = max((_unlearnt(r) for r in results), default=0.0)
+    trivial_accuracy = max((_trivial_accuracy(r) for r in results), default=0.0)
     finals = [_mean([known(r.final_accuracy) for r in runs]) for runs in groups.values()]
     own = {r.target for r in results}
     asked = results[0].target if len(own) == 1 else None
-    usual = min((fraction * a for a in finals if a is not None and fraction * a > unlearnt), default=None)
+    usual = min((fraction * a for a in finals if a is not None and fraction * a > trivial_accuracy), default=None)
     target = usual if asked is None else asked
     rows = [_row(label, runs, target) for label, runs in groups.items()]
     base = _base(rows, baseline)
@@ -112,7 +125,7 @@ def summarise(results: Sequence[Result], *, baseline: str | None = None, fractio
         seeds=tuple(sorted({r.seed for r in results})),
         baseline=None if base is None else base.label,
         fraction=fraction,
-        unlearnt=unlearnt,
+        trivial_accuracy=trivial_accuracy,
         target=target,
         rows=tuple(replace(r, relative_time=_relative(r, base)) for r in rows),
         asked=asked is not None,
@@ -122,18 +135,18 @@ def summarise(results: Sequence[Result], *, baseline: str | None = None, fractio
 
 
 def clock(results: Sequence[Result]) -> str:
-    """What time these runs are told in."""
+    """Return the name of the clock of these runs."""
     kinds = {r.clock for r in results}
     return {"virtual": "virtual time", "wall": "wall-clock time"}[kinds.pop()] if len(kinds) == 1 else "time"
 
 
-def _unlearnt(run: Result) -> float:
-    """The accuracy that a run could have had without learning."""
+def _trivial_accuracy(run: Result) -> float:
+    """Return the accuracy that a run reaches without learning."""
     first = run.curve[0] if run.curve and run.curve[0][1] == 0 else None
     return max(known(run.chance) or 0.0, (known(first[2]) or 0.0) if first else 0.0)
 
 
-def _base(rows: Sequence[Row], name: str | None) -> Row | None:
+def _base(rows: Sequence[MethodRow], name: str | None) -> MethodRow | None:
     found = {r.method: r for r in reversed(rows)} | {r.label: r for r in rows}
     if name is not None and name not in found:
         raise BadInput(f"--baseline {name}: no run here is of such a method.{near(name, found)}")
@@ -141,7 +154,7 @@ def _base(rows: Sequence[Row], name: str | None) -> Row | None:
 
 
 def by_label(results: Sequence[Result]) -> dict[str, list[Result]]:
-    """The runs of each label, labels in the order of first appearance."""
+    """Return the runs of each label, labels in the order of first appearance."""
     groups: dict[str, list[Result]] = {}
     for r in results:
         groups.setdefault(r.label, []).append(r)
@@ -149,7 +162,7 @@ def by_label(results: Sequence[Result]) -> dict[str, list[Result]]:
 
 
 def known(x: float | None) -> float | None:
-    """A number, or None for what is missing, NaN or infinite (a record on disk holds null for these)."""
+    """Return a number, or None if it is missing, NaN or infinite (null in a record on disk)."""
     return x if x is not None and isfinite(x) else None
 
 
@@ -159,13 +172,17 @@ def mean_curve(
     over: Literal["time", "updates"] = "time",
     of: Literal["accuracy", "loss"] = "accuracy",
 ) -> Curve:
-    """The mean curve of one label's runs: each holds its last value until its next evaluation, and after its end.
+    """Return the mean curve of the runs of one label; each holds its value until its next evaluation.
 
-    It begins where the last run has its first value, so that every mean is over all runs; runs without any are left
-    out.
+    It begins where all runs have a value; runs without values are left out.
     """
-    column, value = (0 if over == "time" else 1), (2 if of == "accuracy" else 3)
-    curves = [[(p[column], y) for p in r.curve if (y := known(p[value])) is not None] for r in results]
+    value = 2 if of == "accuracy" else 3
+    curves = [[(p[0], float(p[1]), y) for p in r.curve if (y := known(p[value])) is not None] for r in results]
+    return held_mean([[(time if over == "time" else updates, y) for time, updates, y in c] for c in curves])
+
+
+def held_mean(curves: Sequence[Sequence[tuple[float, float]]]) -> Curve:
+    """Return the mean of curves of (x, value); each holds a value until its next, from where all have one."""
     runs = [np.array(c, dtype=np.float64) for c in curves if c]
     if not runs:
         return Curve([], [], None)
@@ -177,16 +194,17 @@ def mean_curve(
 
 
 def to_json(summary: Summary) -> str:
-    """Every number, unrounded."""
-    return json.dumps(asdict(summary), indent=1) + "\n"
+    """Return every number unrounded, under the keys of `compare.json`."""
+    record = {_JSON_KEYS.get(name, name): value for name, value in asdict(summary).items()}
+    return json.dumps(record, indent=1) + "\n"
 
 
 def markdown(summary: Summary) -> str:
-    """A table as GitHub shows them; the best is bold, and below it stands what the target is."""
+    """Return a Markdown table for GitHub; the best is bold, and the legend is below."""
     columns, rows = grid(summary)
     lines = ["| " + " | ".join(columns) + " |", "|" + "|".join(["---"] + ["---:"] * (len(columns) - 1)) + "|"]
     for row in rows:
-        texts = [_escaped(f"{c.text} ({c.aside})" if c.aside else c.text) for c in row]
+        texts = [_escaped(f"{c.text} ({c.secondary})" if c.secondary else c.text) for c in row]
         lines.append("| " + " | ".join(f"**{t}**" if c.best else t for t, c in zip(texts, row, strict=True)) + " |")
     note = legend(summary)
     return "\n".join(lines) + "\n" + (f"\n{_escaped(note)}\n" if note else "")
@@ -209,10 +227,10 @@ def _check(results: Sequence[Result], fraction: float) -> None:
         raise BadInput(problems)
 
 
-def _row(label: str, runs: Sequence[Result], target: float | None) -> Row:
+def _row(label: str, runs: Sequence[Result], target: float | None) -> MethodRow:
     accuracies, losses = [known(r.final_accuracy) for r in runs], [known(r.final_loss) for r in runs]
     times = [t for r in runs if (t := _time_to(target, r)) is not None]
-    return Row(
+    return MethodRow(
         label=label,
         method=runs[0].method,
         runs=len(runs),
@@ -250,8 +268,8 @@ def _time_to(target: float | None, run: Result) -> float | None:
     return next((time for time, _, a, _ in run.curve if a is not None and a >= target), None)
 
 
-def _relative(row: Row, base: Row | None) -> float | None:
-    """None too when the baseline's time is 0: the target was reached before any training."""
+def _relative(row: MethodRow, base: MethodRow | None) -> float | None:
+    """Return the relative time, or None; also if the baseline reached the target before any training."""
     if base is None or row.reached < row.runs or base.reached < base.runs:
         return None
     if row.time_to_target is None or not base.time_to_target:
@@ -270,6 +288,6 @@ def _sd(values: Sequence[float | None]) -> float | None:
 
 
 def _escaped(text: str) -> str:
-    """Characters that would end the cell or mark it up."""
+    """Return the text with Markdown characters escaped."""
     marked = "".join(f"\\{c}" if c in "\\|*`<>[]" else c for c in text)
     return " ".join(marked.split())

@@ -6,7 +6,7 @@ from textwrap import fill
 from typing import TYPE_CHECKING
 
 from .formatting import grid, legend
-from .optional_import import needs
+from .optional_import import optional_import
 from .tables import Summary
 
 if TYPE_CHECKING:
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 __all__ = ["table"]
 
-_HEADING = 10  # characters that a heading may take in any case
+_HEADING = 10  # least width of a heading
 
 
 def table(summary: Summary) -> Group:
-    """A row per method; the best is bold, and below it is said what the columns mean."""
-    with needs("rich"):
+    """Return a table with a row for each method; the best is bold, and the legend is below."""
+    with optional_import("rich"):
         from rich.box import SIMPLE_HEAD
         from rich.console import Group
         from rich.table import Table
@@ -30,13 +30,13 @@ def table(summary: Summary) -> Group:
     note = Text(legend(summary), style="dim", overflow="fold")
     out = Table(box=SIMPLE_HEAD, pad_edge=False)
     for i, heading in enumerate(headings):
-        widest = max((len(row[i].text + row[i].aside) for row in rows), default=0)
-        folded = fill(heading, max(widest, _HEADING))  # it takes no room that its column does not need
+        widest = max((len(row[i].text + row[i].secondary) for row in rows), default=0)
+        folded = fill(heading, max(widest, _HEADING))  # no wider than its column needs
         out.add_column(Text(folded), justify="right" if i else "left", overflow="fold")
     for row in rows:
         cells = [Text(c.text, style="bold" if c.best else "") for c in row]
         for text, cell in zip(cells, row, strict=True):
-            if cell.aside:
-                text.append(f"  {cell.aside}", style="not bold dim")
+            if cell.secondary:
+                text.append(f"  {cell.secondary}", style="not bold dim")
         out.add_row(*cells)
     return Group(out, note) if note else Group(out)

@@ -1,8 +1,8 @@
-"""The papers' tables and figures from one command: `tarry reproduce orthofl/table2`.
+"""Reproduction of the papers' tables and figures by one command: `tarry reproduce orthofl/table2`.
 
-    experiments/<paper>/<table>.toml            the setting, the paper's numbers and claims       reading, plan
-    experiments/<paper>/results/<table>.json    what our runs gave                                jobs, running, store
-    docs/results.md                             both beside each other                            page
+    experiments/<paper>/<table>.toml            the setting, the paper's numbers and claims       parser, experiment
+    experiments/<paper>/results/<table>.json    the results of our runs                           jobs, running, store
+    docs/results.md                             both, compared                                    page
 
-All but pictures and tests of significance run with torch and numpy alone: `python -m tarry.reproduce`.
+`python -m tarry.reproduce` needs torch and numpy only, and matplotlib for plots.
 """

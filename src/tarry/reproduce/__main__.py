@@ -1,4 +1,4 @@
-"""`python -m tarry.reproduce` with torch and numpy alone; `tarry reproduce` is the same with bars."""
+"""`python -m tarry.reproduce`: the command `tarry reproduce` without progress bars, for torch and numpy only."""
 
 import sys
 

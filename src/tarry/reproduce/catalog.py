@@ -1,4 +1,4 @@
-"""Where experiments lie: packed beside this package, or in the folder `experiments` of a checkout.
+"""Catalog of the experiments: in the package, or in the folder `experiments` of a checkout.
 
 TARRY_EXPERIMENTS names another folder.
 """
@@ -21,7 +21,7 @@ _PACKED = _PACKAGE / "experiments"
 
 
 def root() -> Path:
-    """The folder of all papers."""
+    """Return the folder that holds a folder for each paper."""
     if given := os.environ.get("TARRY_EXPERIMENTS"):
         folder = Path(given).expanduser().resolve()
         if not folder.is_dir():
@@ -34,7 +34,7 @@ def root() -> Path:
 
 
 def names() -> list[str]:
-    """paper/table of all, tables in the order people count them."""
+    """Return paper/table of all experiments, tables in the order of their numbers."""
     found = [p.relative_to(root()).with_suffix("").as_posix() for p in root().glob("*/*.toml")]
     return sorted(found, key=_counted)
 
@@ -47,7 +47,7 @@ def _counted(name: str) -> tuple[str, str, int, str]:
 
 
 def find(name: str) -> Experiment:
-    """The experiment of a name: orthofl/table2."""
+    """Return the experiment of a name such as orthofl/table2."""
     path = root() / f"{name}.toml"
     if name.count("/") != 1 or not path.is_file():
         known = names()
@@ -59,10 +59,10 @@ def find(name: str) -> Experiment:
 
 
 def results(name: str, *, quick: bool = False, folder: Path | None = None) -> Store:
-    """A table's results; in `folder` in place of the experiments' own.
+    """Return the results of a table, those in `folder` if it is given.
 
-    Of experiments that lie in the package, new results go into the folder `experiments` where one is, on top of those
-    that came with the package.
+    New results of experiments in the package are written to the folder `experiments` of the working directory; they
+    begin as a copy of those in the package.
     """
     paper, _, table = name.partition("/")
     file = Path(paper, "results", f"{table}{'-quick' if quick else ''}.json")
@@ -72,6 +72,6 @@ def results(name: str, *, quick: bool = False, folder: Path | None = None) -> St
 
 
 def page_folder() -> Path:
-    """The folder docs of the checkout that the experiments are in; where there is none, the one we are in."""
+    """Return the folder docs of the checkout of the experiments, or the working directory if there is none."""
     docs = root().parent / "docs"
     return docs if docs.is_dir() else Path.cwd()

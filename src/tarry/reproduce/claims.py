@@ -1,14 +1,14 @@
-"""A paper's claims held against our numbers, and what comes of it in plain words.
+"""Verdicts on the claims of a paper: each claim is checked against our numbers.
 
-    best             better than every one of `than` in each column
-    above, below     larger (smaller) than every one of `than`, or than `value`, by at least `by`; than a value also by
-                     more than the measure `beyond` is, such as half an interval
-    near             no further than `by` from every one of `than`, or from `value`
-    rises, falls     from each column (or row, along = "rows") to the next, in the order given; a step back of up to
-                     `slack` is forgiven, and from the first to the last it must be more than `by`
+    best             better than each of `than` in each column
+    above, below     larger (smaller) than each of `than`, or than `value`, by at least `by`; than a value also by
+                     more than the measure `beyond`, such as half an interval
+    near             at most `by` away from each of `than`, or from `value`
+    rises, falls     from each column (or row, along = "rows") to the next, in the given order; a step back of up to
+                     `slack` is allowed, and from the first to the last it must be more than `by`
 
-All are about means over seeds, of two rows over the seeds that both have. A claim is judged on what has been run, and
-says what has not.
+All compare means over seeds; two rows are compared over the seeds of both. A verdict is based on the runs that exist
+and names the missing ones.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from .tables import Findings, Grid
 
 __all__ = ["Verdict", "judge", "verdicts"]
 
-_MOST = 3  # counterexamples that are told
+_MOST = 3  # counterexamples that a verdict names
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """`holds` is None where nothing has been run that it could be seen on; `whole`: all that it is about has been."""
+    """Whether a claim holds (None: nothing was run that it is about); `whole`: all that it is about was run."""
 
     claim: Claim
     holds: bool | None
@@ -38,8 +38,8 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class _Seen:
-    """One comparison: whether it is as claimed, in words, and whether seeds differ by more than the two sides do."""
+class _Comparison:
+    """Whether a comparison is as claimed, as text, and whether the difference is below the spread over seeds."""
 
     holds: bool
     words: str
@@ -51,11 +51,11 @@ def verdicts(found: Findings) -> list[Verdict]:
 
 
 def judge(claim: Claim, found: Findings) -> Verdict:
-    """What our numbers say of a claim."""
+    """Return the verdict of our numbers on a claim."""
     grid = found.grids[claim.measure]
     columns = claim.columns or tuple(found.columns)
     there = [c for c in columns if any(grid.stat(row, c) is not None for row in claim.rows)]
-    seen = list(_seen(claim, found, grid, there))
+    seen = list(_comparisons(claim, found, grid, there))
     if not seen:
         return Verdict(claim, None, "not run yet.")
     missing = [found.columns.get(c, c) for c in columns if c not in there] + _rows_missing(claim, found, grid, there)
@@ -63,16 +63,16 @@ def judge(claim: Claim, found: Findings) -> Verdict:
     against = [s for s in seen if not s.holds]
     if against:
         more = f"; and {len(against) - _MOST} more" if len(against) > _MOST else ""
-        told = "; ".join(s.words for s in against[:_MOST])
+        named = "; ".join(s.words for s in against[:_MOST])
         part = f" ({len(against)} of {len(seen)} comparisons)" if len(against) < len(seen) else ""
-        return Verdict(claim, False, f"does not show here{part}: {told}{more}.{so_far}", not missing)
+        return Verdict(claim, False, f"does not show here{part}: {named}{more}.{so_far}", not missing)
     close = [s for s in seen if s.close]
     doubt = f" By less than the spread between seeds: {'; '.join(s.words for s in close[:_MOST])}." if close else ""
     return Verdict(claim, True, f"shows {'so far' if missing else 'here'}.{doubt}{so_far}", not missing)
 
 
 def _rows_missing(claim: Claim, found: Findings, grid: Grid, columns: Sequence[str]) -> list[str]:
-    """Rows that the claim is about and that some of the columns do not have."""
+    """Return the rows of the claim that were not run in some of the columns."""
     wanted, out = set(found.experiment.grid()), []
     for row in (*claim.rows, *_others(claim, found)):
         lacking = [c for c in columns if grid.stat(row, c) is None and (row, c) in wanted]
@@ -83,13 +83,13 @@ def _rows_missing(claim: Claim, found: Findings, grid: Grid, columns: Sequence[s
 
 
 def _others(claim: Claim, found: Findings) -> Sequence[str]:
-    """Whom a claim is against: those it names, or else everybody else."""
+    """Return the rows that a claim compares with: those it names, else all others."""
     if claim.value is not None or claim.check in ("rises", "falls"):
         return ()
     return claim.than or [r for r in found.rows if r not in claim.rows]
 
 
-def _seen(claim: Claim, found: Findings, grid: Grid, columns: Sequence[str]) -> Iterator[_Seen]:
+def _comparisons(claim: Claim, found: Findings, grid: Grid, columns: Sequence[str]) -> Iterator[_Comparison]:
     if claim.check in ("rises", "falls"):
         yield from _trends(claim, found, grid, columns)
         return
@@ -105,22 +105,26 @@ def _seen(claim: Claim, found: Findings, grid: Grid, columns: Sequence[str]) -> 
                     yield _pair(claim, found, grid, (row, other, column))
 
 
-def _pair(claim: Claim, found: Findings, grid: Grid, where: tuple[str, str, str]) -> _Seen:
+def _pair(claim: Claim, found: Findings, grid: Grid, where: tuple[str, str, str]) -> _Comparison:
     row, other, column = where
     a, b = _of_both(grid, where)
     place = found.columns.get(column, column)
-    if a.mean is None or b.mean is None:  # a target that was not reached by all seeds
+    if a.mean is None or b.mean is None:  # some seed did not reach the target
         lacking = row if a.mean is None else other
         holds = a.mean is not None and claim.check in ("best", "below") and grid.measure.better == "low"
-        return _Seen(holds, f"{place}: {found.rows.get(lacking, lacking)} does not reach the target with every seed")
+        return _Comparison(
+            holds, f"{place}: {found.rows.get(lacking, lacking)} does not reach the target with every seed"
+        )
     texts = [f"{found.rows.get(r, r)} {grid.measure.text(m)}" for r, m in ((row, a.mean), (other, b.mean))]
     words = f"{place}: {texts[0]}, {texts[1]}"
     spread = hypot(a.sd or 0.0, b.sd or 0.0)
-    return _Seen(_holds(claim, grid, a.mean, b.mean), words, claim.check != "near" and abs(a.mean - b.mean) < spread)
+    return _Comparison(
+        _holds(claim, grid, a.mean, b.mean), words, claim.check != "near" and abs(a.mean - b.mean) < spread
+    )
 
 
 def _of_both(grid: Grid, where: tuple[str, str, str]) -> tuple[Stat, Stat]:
-    """Over the seeds that both have, if there are any."""
+    """Return the statistics of both rows over the seeds that both have, if there are any."""
     row, other, column = where
     first, second = (grid.values[r][column] for r in (row, other))
     both = first.keys() & second.keys()
@@ -128,13 +132,13 @@ def _of_both(grid: Grid, where: tuple[str, str, str]) -> tuple[Stat, Stat]:
     return a, b
 
 
-def _with_number(claim: Claim, found: Findings, grid: Grid, where: tuple[str, str]) -> _Seen:
+def _with_number(claim: Claim, found: Findings, grid: Grid, where: tuple[str, str]) -> _Comparison:
     row, column = where
     place, name = found.columns.get(column, column), found.rows.get(row, row)
     mean = grid.mean(row, column)
     assert claim.value is not None
     if mean is None:
-        return _Seen(False, f"{place}: {name} does not reach the target with every seed")
+        return _Comparison(False, f"{place}: {name} does not reach the target with every seed")
     words = f"{place}: {name} {grid.measure.text(mean)} against {grid.measure.text(claim.value)}"
     holds = _holds(claim, grid, mean, claim.value)
     if claim.beyond is not None:
@@ -142,7 +146,7 @@ def _with_number(claim: Claim, found: Findings, grid: Grid, where: tuple[str, st
         margin = other.mean(row, column)
         holds = holds and margin is not None and abs(mean - claim.value) > margin
         words += "" if margin is None else f", {other.measure.title} {other.measure.text(margin)}"
-    return _Seen(holds, words)
+    return _Comparison(holds, words)
 
 
 def _holds(claim: Claim, grid: Grid, a: float, b: float) -> bool:
@@ -153,7 +157,7 @@ def _holds(claim: Claim, grid: Grid, a: float, b: float) -> bool:
     return ahead >= claim.by if claim.by else ahead > 0
 
 
-def _trends(claim: Claim, found: Findings, grid: Grid, columns: Sequence[str]) -> Iterator[_Seen]:
+def _trends(claim: Claim, found: Findings, grid: Grid, columns: Sequence[str]) -> Iterator[_Comparison]:
     if claim.along == "rows":
         for column in columns:
             means = [(found.rows.get(r, r), grid.mean(r, column)) for r in claim.rows]
@@ -164,8 +168,8 @@ def _trends(claim: Claim, found: Findings, grid: Grid, columns: Sequence[str]) -
         yield from _trend(claim, grid, found.rows.get(row, row), means)
 
 
-def _trend(claim: Claim, grid: Grid, whose: str, means: Sequence[tuple[str, float | None]]) -> Iterator[_Seen]:
-    """Of one line; nothing where it has fewer than two points."""
+def _trend(claim: Claim, grid: Grid, whose: str, means: Sequence[tuple[str, float | None]]) -> Iterator[_Comparison]:
+    """Yield the comparison of one line if it has at least two points."""
     there = [(name, m) for name, m in means if m is not None]
     if len(there) < 2:
         return
@@ -173,7 +177,7 @@ def _trend(claim: Claim, grid: Grid, whose: str, means: Sequence[tuple[str, floa
     steps = [sign * (b - a) for (_, a), (_, b) in pairwise(there)]
     whole = sign * (there[-1][1] - there[0][1])
     words = f"{whose}: " + ", ".join(f"{name} {grid.measure.text(m)}" for name, m in there)
-    yield _Seen(whole > claim.by and min(steps) >= -claim.slack, words)
+    yield _Comparison(whole > claim.by and min(steps) >= -claim.slack, words)
 
 
 def _list(names: Sequence[str]) -> str:

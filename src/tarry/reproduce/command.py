@@ -1,57 +1,39 @@
-"""The command without its looks: flags to what is asked for, running, and what is printed afterwards.
+"""The work of `tarry reproduce` and `python -m tarry.reproduce`: check the flags, run, print the tables.
 
-`tarry reproduce` draws bars and `python -m tarry.reproduce` prints lines; both do this.
+The typer command draws progress bars; `main` here prints lines and needs torch and numpy only.
 """
 
 from __future__ import annotations
 
-import argparse
 import shlex
 import sys
 import time as clock
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 from ..core.errors import BadInput, TarryError, near
-from ..vector.process import keep_memory
-from . import catalog as shelf
-from . import listing
+from ..report.formatting import duration
+from ..vector.process import tune_malloc
+from . import catalog, listing
 from .claims import verdicts
-from .experiment import SIZES, Experiment
+from .experiment import Experiment
 from .figures import draw
-from .jobs import Asked, Tell
+from .jobs import Tell
+from .options import SIZES, ReproduceFlags, ReproduceOptions, argument_parser, seed_numbers
 from .running import Report, Show, default_device, run_all
 from .significance import tests
-from .tables import Findings, findings, plain_table, said_by_runs
+from .tables import Findings, findings, plain_table, run_warnings
 
-__all__ = ["asked", "chosen", "duration", "main", "plain_show", "reproduce_all", "seed_numbers", "told", "told_all"]
+__all__ = ["check_options", "main", "print_progress", "render", "run_command", "select_experiments"]
 
-_EVERY = 30.0  # seconds between lines that say how far it is
-
-
-def seed_numbers(text: str) -> tuple[int, ...]:
-    """'3' → 0, 1, 2; '5-7' → 5, 6, 7; '0,4' → 0, 4; '2,' → 2."""
-    try:
-        if text.isdigit():
-            numbers = list(range(int(text)))
-        else:
-            numbers = []
-            for part in text.removesuffix(",").split(","):
-                first, dash, last = part.partition("-")
-                if dash and int(last) < int(first):
-                    raise BadInput(f"--seeds {text}: {part} runs backwards; say {last}-{first}")
-                numbers += range(int(first), int(last) + 1) if dash else [int(first)]
-    except ValueError:
-        numbers = []
-    if not numbers:
-        raise BadInput(f"--seeds {text}: wants how many (3), or which (5-7 or 0,4)")
-    return tuple(dict.fromkeys(numbers))
+_EVERY = 30.0  # seconds between lines of progress
 
 
-def chosen(names: Sequence[str]) -> list[Experiment]:
-    """The experiments of names; a paper's name stands for all of its."""
-    known = shelf.names()
+def select_experiments(names: Sequence[str]) -> list[Experiment]:
+    """Return the experiments of the names; the name of a paper stands for all of its experiments."""
+    known = catalog.names()
     papers = {n.partition("/")[0] for n in known}
     wanted = [n for name in names for n in (known if name == "all" else [name])]
     wanted = [
@@ -60,7 +42,7 @@ def chosen(names: Sequence[str]) -> list[Experiment]:
     problems, out = list[str](), list[Experiment]()
     for name in dict.fromkeys(wanted):
         try:
-            out.append(shelf.find(name))
+            out.append(catalog.find(name))
         except BadInput as e:
             problems += e.problems
     if problems:
@@ -68,99 +50,115 @@ def chosen(names: Sequence[str]) -> list[Experiment]:
     return out
 
 
-def asked(
-    experiments: Sequence[Experiment],
-    *,
-    size: str | None = None,
-    quick: bool = False,
-    only: str | None = None,
-    rows: str | None = None,
-    seeds: str | None = None,
-    workers: int = 1,
-    within: float | None = None,
-    device: str | None = None,
-    executor: str | None = None,
-    precision: str | None = None,
-    compile: bool = False,
-    out: Path = Path("runs"),
-    results: Path | None = None,
-    keep: bool = False,
-    command: str = "",
-) -> Asked:
-    """What the flags say, checked against the experiments; all problems at once."""
-    problems = []
-    if size is not None and size not in SIZES:
-        problems.append(f"--size {size}: wants one of {', '.join(SIZES)}")
-    if quick and size not in (None, "quick"):
-        problems.append(f"--quick --size {size}: give one of the two")
-    if workers < 1:
-        problems.append(f"--workers {workers}: must be 1 or more")
-    if within is not None and not within > 0:
-        problems.append(f"--within {within:g}: wants minutes, above 0")
+def check_options(experiments: Sequence[Experiment], given: ReproduceFlags, command: str = "") -> ReproduceOptions:
+    """Return the flags checked against the experiments; raise BadInput with all problems."""
+    problems = _range_problems(given)
     numbers = None
     try:
-        numbers = None if seeds is None else seed_numbers(seeds)
+        numbers = None if given.seeds is None else seed_numbers(given.seeds)
     except BadInput as e:
         problems += e.problems
-    columns = _names("--only", only, "column", {c for e in experiments for c in e.columns}, problems)
-    wanted = _names("--rows", rows, "row", {r for e in experiments for r in e.rows}, problems)
+    columns = _listed("--only", given.only, "column", {c for e in experiments for c in e.columns}, problems)
+    rows = _listed("--rows", given.rows, "row", {r for e in experiments for r in e.rows}, problems)
     here = default_device()
-    if device not in (None, "cpu", here):
-        problems.append(f"--device {device}: there is no such device here; cpu always is")
+    if given.device not in (None, "cpu", here):
+        problems.append(f"--device {given.device}: there is no such device here; cpu always is")
     if problems:
         raise BadInput(problems)
-    return Asked(
-        size="quick" if quick else size or "full",
+    return ReproduceOptions(
+        size="quick" if given.quick else given.size or "full",
         columns=columns,
-        rows=wanted,
+        rows=rows,
         seeds=numbers,
-        workers=workers,
-        within=within,
-        device=device or here,
-        executor=executor,
-        precision=precision,
-        compile=compile,
-        out=out,
-        results=results,
-        keep=keep,
+        workers=given.workers,
+        within=given.within,
+        device=given.device or here,
+        executor=given.executor,
+        precision=given.precision,
+        compile=given.compile,
+        out=given.out,
+        results=given.results,
+        keep=given.keep,
         command=command,
     )
 
 
-def _names(flag: str, text: str | None, what: str, known: Collection[str], problems: list[str]) -> tuple[str, ...]:
+def _range_problems(given: ReproduceFlags) -> list[str]:
+    problems = []
+    if given.size is not None and given.size not in SIZES:
+        problems.append(f"--size {given.size}: wants one of {', '.join(SIZES)}")
+    if given.quick and given.size not in (None, "quick"):
+        problems.append(f"--quick --size {given.size}: give one of the two")
+    if given.workers < 1:
+        problems.append(f"--workers {given.workers}: must be 1 or more")
+    if given.within is not None and not given.within > 0:
+        problems.append(f"--within {given.within:g}: wants minutes, above 0")
+    return problems
+
+
+def _listed(flag: str, text: str | None, what: str, known: Collection[str], problems: list[str]) -> tuple[str, ...]:
+    """Return the names in a comma-separated flag; unknown ones are added to the problems."""
     names = tuple(n.strip() for n in text.split(",")) if text else ()
     problems += [f"{flag} {n}: there is no such {what}.{near(n, known)}" for n in names if n not in known]
     return names
 
 
-def reproduce_all(experiments: Sequence[Experiment], what: Asked, show: Show, tell: Tell) -> list[str]:
-    """Run them together; the tables of each are told when nothing is left to run for it. What failed comes back."""
+def run_command(
+    given: ReproduceFlags,
+    command: str,
+    tell: Tell,
+    progress: Callable[[], AbstractContextManager[Show]],
+) -> list[str]:
+    """Do what the flags say and print through `tell`; return a text for each failure."""
+    if given.list or not (given.names or given.page or given.show):
+        for line in listing.lines(results=given.results):
+            tell(line)
+        return []
+    failed: list[str] = []
+    if given.names or given.show:
+        experiments = select_experiments(given.names or ["all"])
+        options = check_options(experiments, given, command)
+        if given.show:
+            for line in _render_all(given.names or [], experiments, options):
+                tell(line)
+        else:
+            with progress() as show:
+                failed = _reproduce_all(experiments, options, show, tell)
+    if given.page:
+        from .page import write_page  # imports matplotlib
 
-    def ended(experiment: Experiment) -> None:
-        for line in told(experiment, what):
+        tell(f"page: {write_page(results=given.results, quick=given.quick or given.size == 'quick')}")
+    return failed
+
+
+def _reproduce_all(experiments: Sequence[Experiment], options: ReproduceOptions, show: Show, tell: Tell) -> list[str]:
+    """Run the experiments together and print the tables of each when its last run ends; return the failures."""
+
+    def print_tables(experiment: Experiment) -> None:
+        for line in render(experiment, options):
             tell(line)
 
-    return run_all(experiments, what, show, tell, ended)
+    return run_all(experiments, options, show, tell, print_tables)
 
 
-def told_all(names: Sequence[str], experiments: Sequence[Experiment], what: Asked) -> list[str]:
-    """The tables of the experiments; where none is named, those of which nothing is there are left out."""
-    kinds = (True,) if what.size == "quick" else (False, True)
+def _render_all(names: Sequence[str], experiments: Sequence[Experiment], options: ReproduceOptions) -> list[str]:
+    """Return the tables of the experiments; if none is named, of those with results."""
+    kinds = (True,) if options.size == "quick" else (False, True)
 
-    def there(e: Experiment) -> bool:
-        return any(listing.any_results(e, quick=quick, results=what.results) for quick in kinds)
+    def has_results(e: Experiment) -> bool:
+        return any(listing.any_results(e, quick=quick, results=options.results) for quick in kinds)
 
-    lines = [line for e in experiments if names or there(e) for line in told(e, what)]
+    lines = [line for e in experiments if names or has_results(e) for line in render(e, options)]
     return lines or ["no results yet; `--list` shows what can be run"]
 
 
-def told(experiment: Experiment, what: Asked) -> list[str]:
-    """The tables of an experiment's results beside the paper's numbers, tests, what its claims come to, a picture."""
-    quick = what.size == "quick"
-    store = shelf.results(experiment.runs_of, quick=quick, folder=what.results)
+def render(experiment: Experiment, options: ReproduceOptions) -> list[str]:
+    """Return the results of an experiment as lines: tables with the paper's numbers, tests, claims, the plot."""
+    quick = options.size == "quick"
+    store = catalog.results(experiment.runs_of, quick=quick, folder=options.results)
     found = findings(experiment, store, quick=quick)
     if not found.there:
-        others = listing.any_results(experiment, quick=not quick, results=what.results)
+        others = listing.any_results(experiment, quick=not quick, results=options.results)
         where = "others: --show without --quick" if quick else "quick ones: --show --quick"
         return [f"{experiment.name}: no {'quick ' * quick}results yet" + (f"; {where}" if others else "")]
     lines = [f"{experiment.where}: {experiment.title} (in brackets the paper's, and how far ours is from it)"]
@@ -168,19 +166,19 @@ def told(experiment: Experiment, what: Asked) -> list[str]:
         lines += ["", *plain_table(found, name)]
     lines += [""]
     lines += [f"{found.heading(c)}: {changed}" for c, (_, changed) in found.sizes.items() if changed]
-    lines += said_by_runs(found)
+    lines += run_warnings(found)
     lines += [
-        f"{found.rows[o.hero]} above {found.rows[o.rival]}: signed-rank test over {o.pairs} pairs, "
-        f"p {o.p:.2g}, {o.corrected:.2g} by Holm: {o.words}"
-        for o in tests(found)
+        f"{found.rows[r.hero]} above {found.rows[r.rival]}: signed-rank test over {r.pairs} pairs, "
+        f"p {r.p:.2g}, {r.corrected:.2g} by Holm: {r.words}"
+        for r in tests(found)
     ]
     lines += [f"the paper: {v.claim.say}: {v.words}" for v in verdicts(found)]
     lines += [str(note) for note in (found.study or {}).get("notes", [])]  # type: ignore[attr-defined]
-    return [*lines, *_picture(found, what.out), f"results: {store.path}"]
+    return [*lines, *_draw(found, options.out), f"results: {store.path}"]
 
 
-def _picture(found: Findings, folder: Path) -> list[str]:
-    """Where it was drawn, if the experiment has one and there is something to draw with."""
+def _draw(found: Findings, folder: Path) -> list[str]:
+    """Draw the plot of the experiment, if it has one; return where it is, or why it could not be drawn."""
     folder.mkdir(parents=True, exist_ok=True)
     try:
         path = draw(found, folder / f"{found.experiment.name.replace('/', '-')}.svg")
@@ -189,13 +187,8 @@ def _picture(found: Findings, folder: Path) -> list[str]:
     return [] if path is None else [f"picture: {path}"]
 
 
-def duration(seconds: float) -> str:
-    minutes = seconds / 60
-    return f"{seconds:.0f} s" if minutes < 2 else f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:.1f} h"
-
-
-def plain_show() -> Show:
-    """Lines on standard error: one for every run that ends, and now and then how far it is."""
+def print_progress() -> Show:
+    """Return a callback that prints a line on standard error for every run that ends, and one every 30 s."""
     last = clock.monotonic()
 
     def show(report: Report) -> None:
@@ -205,82 +198,38 @@ def plain_show() -> Show:
         last = clock.monotonic()
         left = "" if report.left is None else f"; about {duration(report.left)} left"
         text = report.text or f"{report.share:.0%} ({report.now})"
-        _say(f"[{report.done}/{report.total}] {text}{left}", sys.stderr)
+        _print_error(f"[{report.done}/{report.total}] {text}{left}")
 
     return show
 
 
-def _say(text: str, where: TextIO | None = None) -> None:
-    print(text, file=where or sys.stdout, flush=True)
+def _print(text: str, file: TextIO | None = None) -> None:
+    print(text, file=file or sys.stdout, flush=True)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m tarry.reproduce", description="The papers' tables and figures, from our runs."
-    )
-    add = parser.add_argument
-    add("names", nargs="*", metavar="NAME", help="paper/table (orthofl/table2), a paper, or all")
-    add("--list", action="store_true", help="show all, with what each needs and whether results are in")
-    add("--page", action="store_true", help="write docs/results.md and its pictures; --quick: results-quick.md")
-    add(
-        "--show",
-        action="store_true",
-        help="print the tables of the results that are there, of all or NAMEs; run nothing",
-    )
-    add("--quick", action="store_true", help="minutes on two cores, one seed; kept apart, with --show and --page too")
-    add("--size", choices=SIZES, help="the paper's, the reduced one where that takes too long, or quick")
-    add("--only", metavar="COLUMNS", help="these columns alone: mnist,cifar10")
-    add("--rows", metavar="ROWS", help="these rows alone: fedavg,orthofl")
-    add("--seeds", metavar="SEEDS", help="how many (3), or which (5-7 or 0,4)")
-    add("--workers", type=int, default=1, help="runs at a time, on a GPU too")
-    add("--within", type=float, metavar="MINUTES", help="begin no run after so many minutes; the same command goes on")
-    add("--device", choices=("cpu", "cuda"), help="cuda if it is there")
-    add("--executor", choices=("inline", "batched", "auto"), help="how a run trains its clients; auto on a GPU")
-    add("--precision", choices=("float32", "tf32", "bf16"), help="of products on a GPU; float32")
-    add("--compile", action="store_true", help="have torch.compile make the steps; pays in runs of minutes")
-    add("--out", type=Path, default=Path("runs"), help="where runs work, and go on from when interrupted")
-    add("--results", type=Path, help="a folder for results in place of the experiments' own")
-    add("--keep", action="store_true", help="keep the folders of runs that are done")
-    return parser
+def _print_error(text: str) -> None:
+    _print(text, sys.stderr)
+
+
+@contextmanager
+def _printed_progress() -> Iterator[Show]:
+    yield print_progress()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """`python -m tarry.reproduce`: torch and numpy are enough. 0: done; 1: some runs failed; 2: a mistake."""
-    keep_memory()
+    """Run `python -m tarry.reproduce`; return 0 if all is done, 1 if runs failed, 2 for an error in the flags."""
+    tune_malloc()
     words = list(sys.argv[1:] if arguments is None else arguments)
+    given = ReproduceFlags(**vars(argument_parser("python -m tarry.reproduce").parse_args(words)))
     try:
-        failed = _do(vars(_parser().parse_args(words)), shlex.join(["python", "-m", "tarry.reproduce", *words]))
+        failed = run_command(given, shlex.join(["python", "-m", "tarry.reproduce", *words]), _print, _printed_progress)
     except TarryError as e:
         for line in str(e).splitlines():
-            _say(f"error: {line}", sys.stderr)
+            _print_error(f"error: {line}")
         return 2
     except KeyboardInterrupt:
-        _say("interrupted; the same command goes on", sys.stderr)
+        _print_error("interrupted; the same command goes on")
         return 130
     for text in failed:
-        _say(f"failed: {text}", sys.stderr)
+        _print_error(f"failed: {text}")
     return 1 if failed else 0
-
-
-def _do(given: dict[str, Any], command: str) -> list[str]:
-    """What the flags ask for; what failed comes back."""
-    names, listed, page, only_show = (given.pop(k) for k in ("names", "list", "page", "show"))
-    if listed or not (names or page or only_show):
-        for line in listing.lines(results=given["results"]):
-            _say(line)
-        return []
-    failed = list[str]()
-    if names or only_show:
-        experiments = chosen(names or ["all"])
-        what = asked(experiments, **given, command=command)
-        if only_show:
-            for line in told_all(names, experiments, what):
-                _say(line)
-        else:
-            failed = reproduce_all(experiments, what, plain_show(), _say)
-    if page:
-        from .page import write_page  # matplotlib
-
-        quick = given["quick"] or given["size"] == "quick"
-        _say(f"page: {write_page(results=given['results'], quick=quick)}")
-    return failed

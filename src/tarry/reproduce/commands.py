@@ -1,4 +1,4 @@
-"""The commands that make what is shown: size, seeds and precision as they were, columns and rows where not all were."""
+"""Commands that make the stored results again: with their size, seeds, precision, and columns and rows if not all."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["commands"]
 
 @dataclass(frozen=True)
 class _How:
-    """What is the same in all runs that one command makes."""
+    """Options that all runs of one command share."""
 
     size: str
     seeds: tuple[int, ...]
@@ -22,7 +22,7 @@ class _How:
 
 
 def commands(found: Findings) -> list[str]:
-    """Together they make the runs that are there; one that makes all where nothing is."""
+    """Return commands that together make the stored runs; without any, the command that makes all."""
     e = found.experiment
     name = f"tarry reproduce {e.name}"
     if not found.there:
@@ -47,7 +47,7 @@ def commands(found: Findings) -> list[str]:
 
 
 def _cells(found: Findings) -> Iterator[tuple[_How, str, str]]:
-    """(how, row, column) of all runs; twice of a cell whose seeds were not run with the same precision."""
+    """Yield (options, row, column) of all runs; a cell whose seeds had two precisions comes twice."""
     for column, rows in found.runs.items():
         for row, seeds in rows.items():
             by_precision: dict[str, list[int]] = {}
@@ -58,12 +58,12 @@ def _cells(found: Findings) -> Iterator[tuple[_How, str, str]]:
 
 
 def _size(found: Findings, column: str) -> str:
-    """Where quick changes nothing a column is at the paper's size, and yet kept with quick runs."""
+    """Return the size of a column; "quick" for all columns if any has it."""
     return "quick" if any(size == "quick" for size, _ in found.sizes.values()) else found.sizes[column][0]
 
 
 def _precision(made: Mapping[str, str]) -> str:
-    """That its command asked for, if any."""
+    """Return the --precision of the command that made a run, or ""."""
     words = shlex.split(made.get("command", ""))
     for word, after in pairwise([*words, ""]):
         if word == "--precision":

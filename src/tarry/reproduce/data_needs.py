@@ -1,4 +1,4 @@
-"""The data sets that runs need, looked for before any run is begun. Studies look for theirs: they have stand-ins."""
+"""Missing data sets of runs, found before the first run begins. Studies find theirs themselves and have stand-ins."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 
 from ..config.components import Choice
 from ..tasks.data.sets import is_absent, without_flags
-from .jobs import Job, StudyRun
+from .jobs import ReproduceJob, StudyRun
 
-__all__ = ["lacking", "said"]
+__all__ = ["error", "missing_data"]
 
 
-def lacking(jobs: Sequence[Job]) -> dict[str, list[Job]]:
-    """Data set → the jobs that need it, of those that cannot be had here."""
-    out: dict[str, list[Job]] = {}
+def missing_data(jobs: Sequence[ReproduceJob]) -> dict[str, list[ReproduceJob]]:
+    """Return data set → the jobs that need it, for the data sets that are missing here."""
+    out: dict[str, list[ReproduceJob]] = {}
     for job in jobs:
         for name, hub in () if isinstance(job, StudyRun) else dict(_sets(job.cells[0][1].settings)).items():
             if is_absent(name, hub=hub) is not None:
@@ -22,14 +22,14 @@ def lacking(jobs: Sequence[Job]) -> dict[str, list[Job]]:
     return out
 
 
-def said(name: str) -> str:
-    """What a run would say of a data set that is lacking."""
+def error(name: str) -> str:
+    """Return the error of a run whose data set is missing."""
     with without_flags():
         return f"--task {name}: {is_absent(name)}"
 
 
 def _sets(settings: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
-    """Names that may be those of data sets, and whether the hub is asked for them."""
+    """Yield names that may be data sets, and whether they are fetched from the hub."""
     for key in ("task", "unlabelled"):
         if key in settings:
             choice = Choice.of(settings[key])

@@ -1,8 +1,8 @@
-"""An experiment as its TOML says it: a grid of runs, or a study, with what the paper printed and what it claims.
+"""Experiment: a grid of runs or a study as declared in TOML, with the numbers that the paper prints and its claims.
 
-    settings < column < row < cell, then what each of them changes at the size that is run, in the same order
+    settings < column < row < cell, then the changes of each of them for the size that is run, in the same order
 
-Every cell comes out as settings of `tarry run`, so that anybody can run it alone. The format is in `reading`.
+Every cell is a set of settings of `tarry run`, so that it can be run alone. The format is described in `parser`.
 """
 
 from __future__ import annotations
@@ -17,95 +17,92 @@ from typing import Any
 from ..config.components import REGISTRIES, Choice
 from ..config.spec import Spec
 from ..core.errors import BadInput
-from ..runs.run import CHANGE_NO_RESULT
+from ..runs.run import EXECUTION_SETTINGS
 
 __all__ = [
-    "SIZES",
+    "Axis",
     "Cell",
     "Claim",
     "Experiment",
     "Figure",
-    "Layer",
-    "Side",
+    "SizedSettings",
     "Target",
     "changes",
     "fingerprint",
     "merged",
 ]
 
-#: from the paper's own to a minute on two cores; what a size does not change is run at the paper's
-SIZES = ("full", "reduced", "quick")
-#: beside what changes no result: where and how it is computed is in the record, not in what is asked for
-_ASIDE = (*CHANGE_NO_RESULT, "device", "compile", "strict", "seed")
+#: settings that are not part of a fingerprint: they change no result, or the record names them
+_NOT_IN_FINGERPRINT = (*EXECUTION_SETTINGS, "device", "compile", "strict", "seed")
 _PROBE_DEVICE = "cpu"
 
 
 @dataclass(frozen=True)
-class Layer:
-    """Settings, and what a smaller size changes in them."""
+class SizedSettings:
+    """Settings of the full size, and the changes that smaller sizes make to them."""
 
     full: Mapping[str, Any] = field(default_factory=dict)
     reduced: Mapping[str, Any] = field(default_factory=dict)
     quick: Mapping[str, Any] = field(default_factory=dict)
 
     def at(self, size: str) -> Mapping[str, Any]:
-        """What this size changes; nothing at the paper's own."""
+        """Return the changes of a size; none for the full one."""
         return {"reduced": self.reduced, "quick": self.quick}.get(size, {})
 
 
 @dataclass(frozen=True)
-class Side:
-    """A row or a column: its name in tables, its place in a sweep's figure, and its settings."""
+class Axis:
+    """A row or a column of a table: its title, its place in the figure of a sweep, and its settings."""
 
     title: str
-    layer: Layer = field(default_factory=Layer)
+    settings: SizedSettings = field(default_factory=SizedSettings)
     at: float | None = None
     panel: str = ""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """How results are drawn."""
+    """Declaration of a plot of the results."""
 
     kind: str  # curves | bars | sweep
     over: str = "time"  # curves: time | updates
     of: str = "accuracy"  # curves: accuracy | loss
-    along: str = "columns"  # sweep: what lies along the axis
-    measure: str = ""  # bars and sweeps: the first of the measures
+    along: str = "columns"  # sweep: columns or rows along the x axis
+    measure: str = ""  # bars and sweeps; by default the first of the measures
     log: bool = False
-    x: str = ""  # the axis's name; over time it is then in virtual seconds, whatever they stand for
+    x: str = ""  # label of the x axis; a time is then in virtual seconds
 
 
 @dataclass(frozen=True)
 class Target:
-    """What `time` and the measures that end in _to wait for; by default a share of the lowest final accuracy."""
+    """The target of `time` and of measures that end in _to; by default a share of the lowest final accuracy."""
 
     share: float = 0.95
     accuracy: float | None = None  # in per cent
     loss: float | None = None
-    row: str | None = None  # a share of this row's accuracy in place of the lowest
+    row: str | None = None  # take a share of the accuracy of this row instead of the lowest
 
 
 @dataclass(frozen=True)
 class Claim:
-    """What the paper says, in a form that our numbers can be held against."""
+    """A claim of the paper, in a form that can be checked against our numbers."""
 
     say: str
     check: str
     measure: str
-    rows: tuple[str, ...]  # those the claim is about
-    than: tuple[str, ...] = ()  # those they are compared with
+    rows: tuple[str, ...]  # rows that the claim is about
+    than: tuple[str, ...] = ()  # rows that they are compared with
     columns: tuple[str, ...] = ()
     along: str = "columns"
     by: float = 0.0
     slack: float = 0.0
     value: float | None = None
-    beyond: str | None = None  # a measure: the margin that counts
+    beyond: str | None = None  # a measure: the margin by which the claim must hold
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One entry of the grid at one size; `changed` says in words what is smaller than in the paper."""
+    """One entry of the grid at one size; `changed` describes what is smaller than in the paper."""
 
     row: str
     column: str
@@ -122,7 +119,7 @@ class Cell:
         return fingerprint(self.settings)
 
     def spec(self, seed: int, **machine: Any) -> Spec:
-        """What `tarry run` is given."""
+        """Return the spec of a run of this cell."""
         return Spec.of({**self.settings, "seed": seed, **machine})
 
 
@@ -138,10 +135,10 @@ class Experiment:
     deviations: tuple[str, ...]
     measures: tuple[str, ...]
     seeds: int
-    rows: Mapping[str, Side]
-    columns: Mapping[str, Side]
-    settings: Layer = field(default_factory=Layer)
-    cells: Mapping[tuple[str, str], Layer] = field(default_factory=dict)
+    rows: Mapping[str, Axis]
+    columns: Mapping[str, Axis]
+    settings: SizedSettings = field(default_factory=SizedSettings)
+    cells: Mapping[tuple[str, str], SizedSettings] = field(default_factory=dict)
     skipped: frozenset[tuple[str, str]] = frozenset()
     baseline: str | None = None
     test: str | None = None
@@ -157,20 +154,20 @@ class Experiment:
     points: int = 60
     uses: str | None = None  # another table of the paper whose runs are shown
     study: str | None = None
-    options: Layer = field(default_factory=Layer)
+    options: SizedSettings = field(default_factory=SizedSettings)
 
     @property
     def runs_of(self) -> str:
-        """The experiment whose results these are."""
+        """Return the name of the experiment whose results are shown."""
         return self.uses or self.name
 
     def grid(self) -> Iterator[tuple[str, str]]:
-        """(row, column) of every cell, column by column."""
+        """Yield (row, column) of every cell, column by column."""
         return ((r, c) for c in self.columns for r in self.rows if (r, c) not in self.skipped)
 
     def cell(self, row: str, column: str, size: str) -> Cell:
-        """A cell at a size; where the size changes nothing, it is the paper's own."""
-        layers = [self.settings, self.columns[column].layer, self.rows[row].layer]
+        """Return a cell at a size; if the size changes nothing, the size of the cell is "full"."""
+        layers = [self.settings, self.columns[column].settings, self.rows[row].settings]
         layers += [self.cells[row, column]] if (row, column) in self.cells else []
         full = merged(*(layer.full for layer in layers))
         settings = merged(full, *(layer.at(size) for layer in layers))
@@ -185,22 +182,22 @@ class Experiment:
         return merged(self.options.full, self.options.at(size))
 
     def problems(self, size: str, cells: Sequence[tuple[str, str]] | None = None) -> list[str]:
-        """What `tarry run` would refuse, each problem once, with the cells that have it; no data is looked at."""
-        whose: dict[str, list[str]] = {}
+        """Return what `tarry run` would reject, each problem once with its cells; no data is read."""
+        cells_of: dict[str, list[str]] = {}
         for row, column in self.grid() if cells is None else cells:
             try:
                 self.cell(row, column, size).spec(0, device=_PROBE_DEVICE)
             except BadInput as e:
                 for problem in e.problems:
-                    whose.setdefault(problem, []).append(f"{row}/{column}")
+                    cells_of.setdefault(problem, []).append(f"{row}/{column}")
         return [
             f"{self.path}: {problem} (in {', '.join(keys[:3])}{' and others' if len(keys) > 3 else ''})"
-            for problem, keys in whose.items()
+            for problem, keys in cells_of.items()
         ]
 
 
 def merged(*layers: Mapping[str, Any]) -> dict[str, Any]:
-    """Later layers win. A table without a name changes parameters of the choice that is there already."""
+    """Return the layers merged, later over earlier; a table without a name changes parameters of the earlier choice."""
     out: dict[str, Any] = {}
     for layer in layers:
         for key, value in layer.items():
@@ -219,8 +216,8 @@ def _table(choice: Any) -> dict[str, Any]:
 
 
 def fingerprint(settings: Mapping[str, Any]) -> str:
-    """The same for settings that ask for the same; what changes no result is left out."""
-    plain = {k: v for k, v in settings.items() if k not in _ASIDE}
+    """Return a hash that is equal for settings that mean the same; settings that change no result are left out."""
+    plain = {k: v for k, v in settings.items() if k not in _NOT_IN_FINGERPRINT}
     for key in plain.keys() & REGISTRIES.keys():
         if isinstance(plain[key], str) or (isinstance(plain[key], Mapping) and "name" in plain[key]):
             plain[key] = _table(plain[key])
@@ -229,7 +226,7 @@ def fingerprint(settings: Mapping[str, Any]) -> str:
 
 
 def _numbers(x: Any) -> Any:
-    """1 and 1.0 say the same."""
+    """Return the value with integers as floats, so that 1 and 1.0 are equal."""
     if isinstance(x, Mapping):
         return {str(k): _numbers(v) for k, v in x.items()}
     if isinstance(x, list | tuple):
@@ -238,11 +235,11 @@ def _numbers(x: Any) -> Any:
 
 
 def changes(full: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
-    """What differs, in words: '125 of 500 rounds, task.limit 6000'."""
+    """Return the differences as text: '125 of 500 rounds, task.limit 6000'."""
     said = []
     for name, value in _flat(settings).items():
         before = _flat(full).get(name)
-        if value == before or name in _ASIDE:
+        if value == before or name in _NOT_IN_FINGERPRINT:
             continue
         if _is_number(value) and _is_number(before) and name in ("rounds", "updates", "clients", "epochs", "steps"):
             said.append(f"{value:,} of {before:,} {name}")

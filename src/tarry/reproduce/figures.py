@@ -9,11 +9,9 @@ from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from ..report.formatting import time_unit
-from ..report.plots import INK, TEXT, draw_curve, legend, look, render
-from ..report.tables import Curve
+from ..report.plots import INK, TEXT, draw_curve, legend, line_style, render
+from ..report.tables import Curve, held_mean
 from .experiment import Figure as Kind
 from .measures import Entry
 from .tables import Findings
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["draw", "mean_curve"]
 
-_GREY = "#768390"  # legible on a light and on a dark page: an <img> does not hear of the page's colour
+_GREY = "#768390"  # legible on light and dark pages: an <img> does not inherit the color of the page
 _BANDS = 4  # lines up to which bands of one standard deviation are drawn
 _SMALL = TEXT - 1
 _WRAP = 24  # characters of a name along a panel's height
@@ -32,7 +30,7 @@ Panels = Mapping[str, Mapping[str, Curve]]
 
 
 def draw(found: Findings, path: Path) -> Path | None:
-    """The experiment's picture as SVG; None where it has none, or nothing to draw a line or a bar of."""
+    """Write the plot of an experiment as SVG; return None if it has no plot or no data for one."""
     kind, title = found.experiment.figure, f"{found.experiment.where}: {found.experiment.title}"
     if found.study is not None and found.experiment.study is not None:
         module = import_module(f"{__package__}.studies.{found.experiment.study}")
@@ -60,19 +58,9 @@ def draw(found: Findings, path: Path) -> Path | None:
 
 
 def mean_curve(entries: Sequence[Entry], over: str, of: str) -> Curve:
-    """Each run holds its last value until its next; from where all have one."""
-    runs = []
-    for e in entries:
-        pairs = [(x, y) for x, y in zip(e.curve[over], e.curve[of], strict=True) if x is not None and y is not None]
-        if pairs:
-            runs.append(np.array(pairs, dtype=np.float64))
-    if not runs:
-        return Curve([], [], None)
-    xs = np.unique(np.concatenate([r[:, 0] for r in runs]))
-    xs = xs[xs >= max(r[0, 0] for r in runs)]
-    held = np.stack([r[np.searchsorted(r[:, 0], xs, side="right") - 1, 1] for r in runs])
-    sd = held.std(axis=0, ddof=1).tolist() if len(runs) > 1 else None
-    return Curve(xs.tolist(), held.mean(axis=0).tolist(), sd)
+    """Return the mean curve of stored runs, as `report.tables.mean_curve` does for results."""
+    pairs = (zip(e.curve[over], e.curve[of], strict=True) for e in entries)
+    return held_mean([[(x, y) for x, y in run if x is not None and y is not None] for run in pairs])
 
 
 def _curves(found: Findings, kind: Kind) -> Panels:
@@ -114,7 +102,7 @@ def _of_study(found: Findings, name: str, title: str) -> str | None:
 def _in_panels(
     panels: Panels, name: str, title: str, x: str, y: str, *, order: Sequence[str] = (), log: bool = False
 ) -> str | None:
-    """A panel each where there is a line to draw, one legend for all; a line has its look by its place in `order`."""
+    """Return panels with one legend; the style of a line depends on its place in `order`."""
     filled = {k: {n: c for n, c in lines.items() if c.x} for k, lines in panels.items()}
     filled = {k: lines for k, lines in filled.items() if any(len(c.x) > 1 for c in lines.values())}
     names = list(dict.fromkeys([*order, *(n for lines in filled.values() for n in lines)]))
@@ -158,14 +146,16 @@ def _grid(figure: Figure, n: int, wide: int) -> list[Axes]:
 
 def _log_scale(axes: Axes, places: Sequence[float]) -> None:
     axes.set_xscale("log")
-    axes.set_xticks(places, [f"{at:g}" for at in places])  # its own are in mathematical markup, which is not read
+    axes.set_xticks(
+        places, [f"{at:g}" for at in places]
+    )  # the default labels use mathematical markup, which is switched off
     axes.minorticks_off()
 
 
 def _legend(figure: Figure, there: Sequence[str], names: Sequence[str]) -> None:
     from matplotlib.lines import Line2D
 
-    lines = [Line2D([], [], **{k: v for k, v in look(names.index(n)).items() if k != "markevery"}) for n in there]
+    lines = [Line2D([], [], **{k: v for k, v in line_style(names.index(n)).items() if k != "markevery"}) for n in there]
     legend(figure, lines, list(there))
 
 
@@ -173,7 +163,7 @@ def _legend(figure: Figure, there: Sequence[str], names: Sequence[str]) -> None:
 
 
 def _panels_of(found: Findings, kind: Kind) -> dict[str, list[str]]:
-    """Columns (or rows) by the panel they say they are in; one panel where nobody says."""
+    """Return the columns (or rows) by their panel; one panel if none is declared."""
     sides = found.experiment.columns if kind.along == "columns" else found.experiment.rows
     titles = found.columns if kind.along == "columns" else found.rows
     out: dict[str, list[str]] = {}
@@ -183,7 +173,7 @@ def _panels_of(found: Findings, kind: Kind) -> dict[str, list[str]]:
 
 
 def _sweep(found: Findings, kind: Kind, name: str, title: str) -> str | None:
-    """A line a row over the columns' places, or a line a column over the rows'."""
+    """Return a plot with a line for each row over the columns, or for each column over the rows."""
     grid = found.grids[kind.measure or found.experiment.measures[0]]
     across = kind.along == "columns"
     sides = found.experiment.columns if across else found.experiment.rows
@@ -205,7 +195,7 @@ def _sweep(found: Findings, kind: Kind, name: str, title: str) -> str | None:
 
 
 def _bars(found: Findings, kind: Kind, name: str, title: str) -> str | None:
-    """Groups of bars, one a row, at each column; lines above them are one standard deviation."""
+    """Return a plot with a group of bars for each column; error bars are one standard deviation."""
     grid = found.grids[kind.measure or found.experiment.measures[0]]
     columns = [c for c in found.columns if any(grid.mean(r, c) is not None for r in found.rows)]
     rows = [r for r in found.rows if any(grid.mean(r, c) is not None for c in columns)]
@@ -235,10 +225,10 @@ def _bars(found: Findings, kind: Kind, name: str, title: str) -> str | None:
 
 
 def _fill(index: int) -> Any:
-    """The colour of a place; beyond the first round of colours a lighter one."""
+    """Return the color of a place, lighter after the first round of colors."""
     from matplotlib.colors import to_rgba
 
-    return to_rgba(look(index)["color"], 1.0 if index < 6 else 0.5)
+    return to_rgba(line_style(index)["color"], 1.0 if index < 6 else 0.5)
 
 
 def _patches(figure: Figure, there: Sequence[str], names: Sequence[str]) -> None:

@@ -1,9 +1,9 @@
-"""What there is to do of several experiments: one list of runs and studies, each with where its result goes.
+"""Jobs of several experiments: one queue of the missing runs and studies.
 
-order       first seeds of all tables, then second ones, ...; within them the longest first, so that the end is not
-            one long run alone; studies that measure seconds come last, with nothing beside them
-cells       with the same settings and seed in several tables of a paper are one run; what any of them has is taken
-studies     are one run each; with several workers a run a seed, which leaves its pieces to a last one that has all
+order       first seeds of all tables, then second seeds, ...; within a seed the longest first, so that no long run
+            is last; studies that measure seconds come last and run alone
+cells       with equal settings and seed in several tables of a paper are one run; a result of any of them is copied
+studies     are one job each; with several workers one job for each seed, and a last one that joins their pieces
 """
 
 from __future__ import annotations
@@ -19,52 +19,29 @@ from statistics import median
 from typing import Any, ClassVar
 
 from ..core.errors import BadInput, near
-from . import catalog as shelf
+from . import catalog
 from .experiment import Cell, Experiment
 from .measures import Entry
+from .options import ReproduceOptions
 from .store import Store, known_runs
 from .studies import STUDIES
 
-__all__ = ["Asked", "CellRun", "Job", "Queue", "StudyRun", "Table", "Tell", "planned"]
+__all__ = ["CellRun", "Queue", "ReproduceJob", "StudyRun", "Table", "Tell", "plan_jobs"]
 
-_TIMED = ("calibration", "latency")  # studies of seconds: others at work beside them would be measured too
+_TIMED = ("calibration", "latency")  # studies that measure seconds, so that nothing may run beside them
 Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What the command line says."""
-
-    size: str = "full"
-    columns: tuple[str, ...] = ()
-    rows: tuple[str, ...] = ()
-    seeds: tuple[int, ...] | None = None
-    workers: int = 1
-    within: float | None = None  # minutes in which runs may begin
-    device: str = "cpu"
-    executor: str | None = None
-    precision: str | None = None  # of products, on a GPU
-    compile: bool = False
-    out: Path = Path("runs")
-    results: Path | None = None  # where results go in place of the experiments' own folder
-    keep: bool = False  # the runs' folders
-    command: str = ""
-
-    def seeds_of(self, experiment: Experiment) -> tuple[int, ...]:
-        """As asked; one for a quick look, else as many as the experiment has."""
-        return tuple(range(1 if self.size == "quick" else experiment.seeds)) if self.seeds is None else self.seeds
-
-
-@dataclass(frozen=True)
 class CellRun:
-    """A run, and the cells of all tables that it is for."""
+    """A run, and the cells of all tables that show it."""
 
-    cells: tuple[tuple[str, Cell], ...]  # (table, cell); they differ in their names alone
+    cells: tuple[tuple[str, Cell], ...]  # (table, cell); they differ only in their names
     seed: int
     points: int
     folder: Path | None
-    rank: int  # of the seed among those that are asked for
-    weight: float  # hours, or what stands for them
+    rank: int  # index of the seed among the seeds to run
+    weight: float  # hours, or an estimate
     alone: ClassVar[bool] = False
 
     @property
@@ -73,19 +50,19 @@ class CellRun:
 
     @property
     def kind(self) -> str:
-        """Runs of one kind take about as long as each other."""
+        """Return the group of jobs that take about the same time."""
         table, cell = self.cells[0]
         return f"{table}, {cell.column}"
 
     @property
     def label(self) -> str:
         cell = self.cells[0][1]
-        return f"{_whose(self.tables)}: {cell.row}, {cell.column}, seed {self.seed}"
+        return f"{_table_names(self.tables)}: {cell.row}, {cell.column}, seed {self.seed}"
 
 
 @dataclass(frozen=True)
 class StudyRun:
-    """A study for some seeds; where it is not `whole`, for its pieces only."""
+    """A study for some seeds; if it is not `whole`, it makes only the pieces of these seeds."""
 
     table: str
     study: str
@@ -111,61 +88,63 @@ class StudyRun:
         return f"{self.table}: {self.study}, seed{'s' * (len(self.seeds) > 1)} {', '.join(map(str, self.seeds))}"
 
 
-Job = CellRun | StudyRun
+ReproduceJob = CellRun | StudyRun
 
 
-def _whose(tables: Sequence[str]) -> str:
+def _table_names(tables: Sequence[str]) -> str:
     return tables[0] + (f" (and {', '.join(tables[1:])})" if tables[1:] else "")
 
 
 class Queue:
-    """Jobs in the order in which they are begun, as long as any may be begun."""
+    """Jobs in the order in which they begin; none is taken after the time limit."""
 
-    def __init__(self, jobs: Iterable[Job], minutes: float | None = None):
+    def __init__(self, jobs: Iterable[ReproduceJob], minutes: float | None = None):
         self.waiting = deque(sorted(jobs, key=lambda j: (j.alone, j.rank, -j.weight)))
         self._until = inf if minutes is None else clock.monotonic() + 60 * minutes
 
-    def take(self, busy: Collection[Job] = ()) -> Job | None:
-        """The next, where it may be begun beside those that are being done."""
+    def take(self, busy: Collection[ReproduceJob] = ()) -> ReproduceJob | None:
+        """Return the next job, or None if it may not begin beside the busy ones or the time is over."""
         if not self.waiting or clock.monotonic() >= self._until:
             return None
         if busy and (self.waiting[0].alone or any(job.alone for job in busy)):
             return None
         return self.waiting.popleft()
 
-    def first(self, job: Job) -> None:
+    def first(self, job: ReproduceJob) -> None:
         self.waiting.appendleft(job)
 
 
 @dataclass
 class Table:
-    """An experiment that is run, and what is left of it."""
+    """An experiment that is run, and the number of jobs left."""
 
     experiment: Experiment
     store: Store
     left: int = 0
-    pieces: dict[int, bool] = field(default_factory=dict)  # seeds of a study that ended, each by itself: well or not
-    joined: StudyRun | None = None  # what follows when all have
+    pieces: dict[int, bool] = field(default_factory=dict)  # seed of a study → whether its job succeeded
+    joined: StudyRun | None = None  # the job that joins the pieces
 
 
-def planned(experiments: Sequence[Experiment], asked: Asked, tell: Tell) -> tuple[dict[str, Table], list[Job]]:
-    """All tables that have runs of their own, and what is missing of them; mistakes of all are raised together."""
+def plan_jobs(
+    experiments: Sequence[Experiment], options: ReproduceOptions, tell: Tell
+) -> tuple[dict[str, Table], list[ReproduceJob]]:
+    """Return the tables that have runs of their own and their missing jobs; raise BadInput with all problems."""
     own: dict[str, Experiment] = {}
     for experiment in experiments:
         if experiment.uses is not None:
             tell(f"{experiment.name} shows the runs of {experiment.uses}")
-        own.setdefault(experiment.runs_of, shelf.find(experiment.uses) if experiment.uses else experiment)
-    if problems := [problem for e in own.values() for problem in _problems(e, asked)]:
+        own.setdefault(experiment.runs_of, catalog.find(experiment.uses) if experiment.uses else experiment)
+    if problems := [problem for e in own.values() for problem in _problems(e, options)]:
         raise BadInput(problems)
     tables = {
-        name: Table(e, shelf.results(name, quick=asked.size == "quick", folder=asked.results))
+        name: Table(e, catalog.results(name, quick=options.size == "quick", folder=options.results))
         for name, e in own.items()
     }
     usual = median([h for e in own.values() for h in _hours(e).values()] or [1.0])
-    missing, jobs = _Missing(asked, usual, tell), list[Job]()
+    missing, jobs = _Missing(options, usual, tell), list[ReproduceJob]()
     for table in tables.values():
         if table.experiment.study is not None:
-            jobs += _study_runs(table, asked, usual, tell)
+            jobs += _study_runs(table, options, usual, tell)
         else:
             missing.look_at(table)
     jobs += missing.runs.values()
@@ -175,23 +154,23 @@ def planned(experiments: Sequence[Experiment], asked: Asked, tell: Tell) -> tupl
     return tables, jobs
 
 
-def _wanted(experiment: Experiment, asked: Asked) -> list[tuple[str, str]]:
+def _wanted(experiment: Experiment, options: ReproduceOptions) -> list[tuple[str, str]]:
     return [
         (row, column)
         for row, column in experiment.grid()
-        if column in (asked.columns or (column,)) and row in (asked.rows or (row,))
+        if column in (options.columns or (column,)) and row in (options.rows or (row,))
     ]
 
 
-def _problems(experiment: Experiment, asked: Asked) -> list[str]:
+def _problems(experiment: Experiment, options: ReproduceOptions) -> list[str]:
     name = experiment.study
     if name is None:
-        return experiment.problems(asked.size, _wanted(experiment, asked))
+        return experiment.problems(options.size, _wanted(experiment, options))
     return [] if name in STUDIES else [f"{experiment.path}: study: there is no {name!r}.{near(name, STUDIES)}"]
 
 
 def _hours(experiment: Experiment) -> dict[str, float]:
-    """Of one run in each column; of a study, for one seed."""
+    """Return the hours of one run in each column; of a study, of one seed."""
     if experiment.study is not None:
         whole = sum(experiment.gpu_hours.values())
         return {experiment.study: whole / experiment.seeds} if experiment.gpu_hours else {}
@@ -200,20 +179,20 @@ def _hours(experiment: Experiment) -> dict[str, float]:
 
 
 class _Missing:
-    """The runs that are to be done, by paper, settings and seed."""
+    """The missing runs by paper, settings and seed."""
 
-    def __init__(self, asked: Asked, usual: float, tell: Tell):
+    def __init__(self, options: ReproduceOptions, usual: float, tell: Tell):
         self.runs: dict[tuple[str, str, int], CellRun] = {}
-        self._asked, self._usual, self._tell = asked, usual, tell
+        self._options, self._usual, self._tell = options, usual, tell
         self._known: dict[tuple[Path, ...], dict[tuple[str, int], Entry]] = {}
         self._resumes = importlib.util.find_spec("safetensors") is not None
 
     def look_at(self, table: Table) -> None:
-        """Add what a table lacks; take what other tables of the paper have."""
-        experiment, store, seeds = table.experiment, table.store, self._asked.seeds_of(table.experiment)
+        """Add the missing runs of a table; copy results that other tables of the paper have."""
+        experiment, store, seeds = table.experiment, table.store, self._options.seeds_of(table.experiment)
         for said in store.drop_stale(experiment):
             self._tell(said)
-        cells = [experiment.cell(row, column, self._asked.size) for row, column in _wanted(experiment, self._asked)]
+        cells = [experiment.cell(row, column, self._options.size) for row, column in _wanted(experiment, self._options)]
         there = {(c.key, seed) for c in cells for seed in store.entries(c)}
         known, taken, lacking = self._known_beside(store), 0, 0
         for rank, seed in enumerate(seeds):
@@ -243,19 +222,19 @@ class _Missing:
             more = replace(run, cells=(*run.cells, mine), points=points, rank=min(run.rank, rank), weight=weight)
             self.runs[key] = more
             return
-        name = f"{cell.row}-{cell.column}-seed-{seed}-{cell.fingerprint[:8]}-{self._asked.device}"
-        folder = self._asked.out / experiment.name / name if self._resumes else None
+        name = f"{cell.row}-{cell.column}-seed-{seed}-{cell.fingerprint[:8]}-{self._options.device}"
+        folder = self._options.out / experiment.name / name if self._resumes else None
         if folder is None and not self.runs:
             self._tell("safetensors is not installed: a run that is interrupted begins again")
         self.runs[key] = CellRun((mine,), seed, experiment.points, folder, rank, weight)
 
 
-def _study_runs(table: Table, asked: Asked, usual: float, tell: Tell) -> list[StudyRun]:
-    """Where the reduced size changes nothing, it is the paper's own."""
-    experiment, seeds = table.experiment, asked.seeds_of(table.experiment)
+def _study_runs(table: Table, options: ReproduceOptions, usual: float, tell: Tell) -> list[StudyRun]:
+    """Return the jobs of a study; a reduced size that changes nothing is the full size."""
+    experiment, seeds = table.experiment, options.seeds_of(table.experiment)
     assert experiment.study is not None
-    same = experiment.study_options(asked.size) == experiment.study_options("full")
-    size = "full" if asked.size == "reduced" and same else asked.size
+    same = experiment.study_options(options.size) == experiment.study_options("full")
+    size = "full" if options.size == "reduced" and same else options.size
     found = table.store.study(experiment, size)
     if found is not None and set(seeds) <= set(found.get("seeds", ())):
         tell(f"{experiment.name}: its results are there")
@@ -266,13 +245,13 @@ def _study_runs(table: Table, asked: Asked, usual: float, tell: Tell) -> list[St
         experiment.study_options(size),
         size,
         seeds,
-        asked.out / experiment.name / f"study-{size}-{asked.device}",
+        options.out / experiment.name / f"study-{size}-{options.device}",
         rank=0,
         weight=_hours(experiment).get(experiment.study, usual) * len(seeds),
         alone=experiment.study in _TIMED,
         whole=True,
     )
-    if asked.workers == 1 or len(seeds) == 1 or whole.alone:
+    if options.workers == 1 or len(seeds) == 1 or whole.alone:
         return [whole]
     table.joined = replace(whole, weight=0.0)
     share = whole.weight / len(seeds)

@@ -1,4 +1,4 @@
-"""`--list`: every experiment with what it needs and what of it has been run."""
+"""`--list`: every experiment with its data sets, runs and cost, and with the results that exist."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import BadInput
-from ..tasks.data.sets import catalog
-from . import catalog as shelf
+from ..tasks.data.sets import catalog as data_sets
+from . import catalog
 from .experiment import Experiment
 from .store import shown
 from .tables import counted, findings
@@ -17,11 +17,11 @@ __all__ = ["any_results", "lines"]
 
 
 def lines(*, results: Path | None = None) -> list[str]:
-    """Two lines an experiment; a file that cannot be read is listed with its problems."""
+    """Return two lines for each experiment, or the problems of a file that cannot be read."""
     out = []
-    for name in shelf.names():
+    for name in catalog.names():
         try:
-            experiment = shelf.find(name)
+            experiment = catalog.find(name)
         except BadInput as e:
             out += [name, *(f"    {p}" for p in e.problems)]
             continue
@@ -33,7 +33,7 @@ def lines(*, results: Path | None = None) -> list[str]:
 
 
 def _needs(experiment: Experiment) -> str:
-    """Data sets, runs and hours."""
+    """Return the number of runs, the data sets and the GPU hours."""
     if experiment.uses is not None:
         return f"shows the runs of {experiment.uses}"
     hours = sum(experiment.gpu_hours.values())
@@ -46,8 +46,8 @@ def _needs(experiment: Experiment) -> str:
 
 
 def _sets(tables: Iterable[Any]) -> str:
-    """The data sets that are named anywhere in them, with those that are not here."""
-    known = catalog()
+    """Return the data sets named in the settings; missing ones are marked."""
+    known = data_sets()
     names = [n for n in dict.fromkeys(n for table in tables for n in _texts(table)) if n in known]
     return ", ".join(n if known[n].find() is not None else f"{n} (not here)" for n in names)
 
@@ -61,18 +61,18 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _in(experiment: Experiment, results: Path | None) -> str:
-    """What has been run, at which sizes and with how many seeds; quick runs are named and do not count."""
+    """Return which results exist, at which sizes and with how many seeds; quick ones are only mentioned."""
     quick = any_results(experiment, quick=True, results=results)
     return _counted(experiment, results) + ("; quick ones: --show --quick" if quick else "")
 
 
 def any_results(experiment: Experiment, *, quick: bool, results: Path | None) -> bool:
-    """Whether there is something to show, of quick runs or of the others."""
-    return findings(experiment, shelf.results(experiment.runs_of, quick=quick, folder=results), quick=quick).there
+    """Return whether results exist, of quick runs or of the other sizes."""
+    return findings(experiment, catalog.results(experiment.runs_of, quick=quick, folder=results), quick=quick).there
 
 
 def _counted(experiment: Experiment, results: Path | None) -> str:
-    store = shelf.results(experiment.runs_of, folder=results)
+    store = catalog.results(experiment.runs_of, folder=results)
     if experiment.study is not None:
         sizes = {size for size in ("full", "reduced") if store.study(experiment, size) is not None}
         return f"results are in{_at(sizes)}" if sizes else "no results yet"

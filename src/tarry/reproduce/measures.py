@@ -24,12 +24,12 @@ from ..record.result import Result
 if TYPE_CHECKING:
     from .experiment import Experiment, Target
 
-__all__ = ["MEASURES", "TO_TARGET", "Entry", "Measure", "Stat", "by_seed", "kept", "measure_of", "stat"]
+__all__ = ["MEASURES", "TO_TARGET", "Entry", "Measure", "Stat", "by_seed", "measure_of", "stat", "to_entry"]
 
 
 @dataclass(frozen=True)
 class Measure:
-    """How a number is called, written and judged."""
+    """Title, unit and digits of a measure, and whether high or low is better."""
 
     title: str
     unit: str = ""
@@ -72,11 +72,11 @@ MEASURES: Mapping[str, Measure] = {
     "wall": Measure("computing time", "s", better="none"),
 }
 TO_TARGET = ("time", "time_to", "updates_to", "rounds_to", "bytes_to")
-_TAIL = 0.9  # of the virtual time: where the last tenth begins
+_TAIL = 0.9  # share of the virtual time after which the tail begins
 
 
 def measure_of(experiment: Experiment, name: str) -> Measure:
-    """A measure's own declaration, or the one known here."""
+    """Return the measure that the experiment declares, or the built-in one."""
     own = experiment.own_measures.get(name)
     if own is None:
         return MEASURES[name]
@@ -87,18 +87,18 @@ def measure_of(experiment: Experiment, name: str) -> Measure:
 
 @dataclass(frozen=True)
 class Entry:
-    """What is kept of a run; `curve` holds columns of equal length: time, updates, accuracy (per cent), loss."""
+    """A stored run; `curve` holds columns of equal length: time, updates, accuracy (per cent), loss."""
 
     numbers: Mapping[str, float | None]
     curve: Mapping[str, Sequence[float | None]]
     weights_sha256: str
     made: Mapping[str, str]  # tarry, commit, torch, device, date, command
     remarks: tuple[str, ...] = ()
-    trained: str = ""  # how, where clients were or might have been trained together
+    trained: str = ""  # how clients were trained, if they could be trained together
 
 
-def kept(result: Result, points: int, made: Mapping[str, str]) -> Entry:
-    """The numbers and the curve of a result."""
+def to_entry(result: Result, points: int, made: Mapping[str, str]) -> Entry:
+    """Return the numbers and the curve of a result."""
     accuracies = [(t, 100 * a) for t, _, a, _ in result.curve if _real(a) is not None and a is not None]
     last = [a for t, a in accuracies if t >= _TAIL * result.virtual_time] or [a for _, a in accuracies[-1:]]
     personal, speed = result.personal or {}, (result.diagnostics or {}).get("by_speed") or {}
@@ -133,7 +133,7 @@ def _swing(accuracies: Sequence[float]) -> float | None:
 
 
 def _thinned(result: Result, points: int) -> dict[str, list[float | None]]:
-    """At most so many points, evenly chosen, first and last among them."""
+    """Return at most `points` points at even distances, with the first and the last."""
     n = len(result.curve)
     chosen = range(n) if n <= points else sorted({round(i * (n - 1) / (points - 1)) for i in range(points)})
     rows = [result.curve[i] for i in chosen]
@@ -155,7 +155,7 @@ def _times(factor: float, x: float | None) -> float | None:
 
 
 def _short(x: float, digits: int) -> float:
-    """So many significant digits, and no point where there is nothing behind it."""
+    """Return the number rounded to significant digits, an integer if it is whole."""
     y = float(f"{x:.{digits}g}")
     return int(y) if y == int(y) and abs(y) < 1e15 else y
 
@@ -163,7 +163,7 @@ def _short(x: float, digits: int) -> float:
 def by_seed(
     experiment: Experiment, name: str, column: Mapping[str, Mapping[int, Entry]], size: str = "full"
 ) -> dict[str, dict[int, float | None]]:
-    """A measure of a column's runs: row, seed → number, None where there is none (a target that was not reached)."""
+    """Return row → seed → the measure, None where it has no value (a target that was not reached)."""
     if name not in TO_TARGET:
         return {row: {seed: e.numbers.get(name) for seed, e in runs.items()} for row, runs in column.items()}
     target = experiment.target_at(size)
@@ -184,17 +184,17 @@ def by_seed(
 
 
 def _aim(target: Target, runs: Mapping[str, Entry]) -> tuple[str, float] | None:
-    """(accuracy, at least) or (loss, at most)."""
+    """Return the target as ("accuracy", minimum) or ("loss", maximum), or None."""
     if target.accuracy is not None or target.loss is not None:
         return ("accuracy", target.accuracy) if target.accuracy is not None else ("loss", target.loss or 0.0)
     compared = runs if target.row is None else {target.row: runs[target.row]} if target.row in runs else {}
-    unlearnt = max((e.numbers.get("chance") or 0.0 for e in runs.values()), default=0.0)
+    trivial_accuracy = max((e.numbers.get("chance") or 0.0 for e in runs.values()), default=0.0)
     aims = [target.share * a for e in compared.values() if (a := e.numbers.get("accuracy")) is not None]
-    return min((("accuracy", a) for a in aims if a > unlearnt), default=None)
+    return min((("accuracy", a) for a in aims if a > trivial_accuracy), default=None)
 
 
 def _until(aim: tuple[str, float] | None, entry: Entry, what: str) -> float | None:
-    """What it took until the first evaluation that meets the aim."""
+    """Return the time, updates or bytes until the first evaluation that meets the target, or None."""
     if aim is None:
         return None
     kind, wanted = aim
@@ -207,13 +207,13 @@ def _until(aim: tuple[str, float] | None, entry: Entry, what: str) -> float | No
     updates, whole = entry.curve["updates"][at], entry.numbers["updates"]
     if what == "updates" or updates is None:
         return updates
-    total = entry.numbers[what]  # in proportion to the updates: each is as large, and each buffer as long
+    total = entry.numbers[what]  # proportional to the updates, which are all of one size
     return None if total is None else total * updates / whole if whole else 0.0
 
 
 @dataclass(frozen=True)
 class Stat:
-    """Over seeds. `mean` is None where a seed has no number, `sd` where there is but one seed."""
+    """Statistics over seeds. `mean` is None if a seed has no number, `sd` if there is only one seed."""
 
     mean: float | None
     sd: float | None

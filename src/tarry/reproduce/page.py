@@ -11,18 +11,18 @@ from pathlib import Path
 
 from ..core.errors import BadInput
 from ..record.result import write_atomic
-from . import catalog as shelf
+from . import catalog
 from .claims import Verdict, verdicts
 from .commands import commands
 from .experiment import Experiment, Target
 from .figures import draw
 from .measures import TO_TARGET
 from .significance import tests
-from .tables import NONE, Findings, counted, difference, findings, ours, said_by_runs
+from .tables import NONE, Findings, counted, difference, findings, ours, run_warnings
 
 __all__ = ["PAPERS", "markdown", "write_page"]
 
-#: in the order of the page, with what they are called
+#: paper → heading, in the order of the page
 PAPERS = {
     "orthofl": "OrthoFL: Orthogonal Calibration for Asynchronous Federated Learning",
     "asyncmanifold": "AsyncManifold: Aggregation on Learnable Manifolds for Asynchronous Federated Optimization",
@@ -49,11 +49,11 @@ nothing has been run that it could be seen on.
 
 
 def write_page(*, results: Path | None = None, folder: Path | None = None, quick: bool = False) -> Path:
-    """Write results.md and results/*.svg into a folder: where the results are, or the checkout's docs for its own.
+    """Write results.md and results/*.svg to the folder of the results, or to the docs of the checkout.
 
-    Of quick runs results-quick.md and results-quick/*.svg.
+    The files of quick runs are results-quick.md and results-quick/*.svg.
     """
-    docs = folder or results or shelf.page_folder()
+    docs = folder or results or catalog.page_folder()
     called = "results-quick" if quick else "results"
     pictures = docs / called
     pictures.mkdir(parents=True, exist_ok=True)
@@ -74,9 +74,9 @@ def write_page(*, results: Path | None = None, folder: Path | None = None, quick
 
 def _all(results: Path | None, *, quick: bool) -> Iterator[Findings]:
     experiments, problems = [], list[str]()
-    for name in shelf.names():
+    for name in catalog.names():
         try:
-            experiments.append(shelf.find(name))
+            experiments.append(catalog.find(name))
         except BadInput as e:
             problems += e.problems
     if problems:
@@ -84,7 +84,7 @@ def _all(results: Path | None, *, quick: bool) -> Iterator[Findings]:
     order = list(PAPERS)
     experiments.sort(key=lambda e: order.index(_paper(e)) if _paper(e) in order else len(order))
     for experiment in experiments:
-        yield findings(experiment, shelf.results(experiment.runs_of, quick=quick, folder=results), quick=quick)
+        yield findings(experiment, catalog.results(experiment.runs_of, quick=quick, folder=results), quick=quick)
 
 
 def _paper(experiment: Experiment) -> str:
@@ -98,7 +98,7 @@ def _intro(results: Path | None, *, quick: bool) -> str:
 
 
 def markdown(found: Sequence[Findings], pictures: Mapping[str, str]) -> str:
-    """The page after its first words; `pictures` are by experiment."""
+    """Return the page without its introduction; `pictures` are by experiment."""
     judged = {f.experiment.name: verdicts(f) for f in found if f.there}
     parts = [_overview(found, judged)]
     paper = ""
@@ -123,7 +123,7 @@ def _overview(found: Sequence[Findings], judged: Mapping[str, Sequence[Verdict]]
 
 
 def _number(verdicts: Sequence[Verdict]) -> str:
-    """3, of which 1 so far."""
+    """Return the number of verdicts, and how many are not final: `3 (1 so far)`."""
     so_far = sum(not v.whole for v in verdicts)
     return f"{len(verdicts)}" + (f" ({so_far} so far)" if so_far else "")
 
@@ -145,7 +145,7 @@ def _heading(experiment: Experiment) -> str:
 
 
 def _anchor(heading: str) -> str:
-    """As GitHub makes them."""
+    """Return the anchor of a heading as GitHub makes it."""
     kept = "".join(c for c in heading.lower() if c.isalnum() or c in " -_")
     return kept.replace(" ", "-")
 
@@ -155,7 +155,7 @@ def _section(f: Findings, judged: Sequence[Verdict], picture: str | None) -> lis
     how = "\n".join(["```", *commands(f), "```"])
     parts = [f"### {escaped(_heading(e))}\n", f"{how}\n", f"{escaped(e.words)}\n"]
     if e.uses is not None:
-        other = shelf.find(e.uses)
+        other = catalog.find(e.uses)
         parts.append(f"Settings, and where they are not the paper's: [{e.uses}](#{_anchor(_heading(other))}).\n")
     if e.deviations:
         parts.append("Where our setting is not the paper's:\n")
@@ -164,7 +164,7 @@ def _section(f: Findings, judged: Sequence[Verdict], picture: str | None) -> lis
         return [*parts, "**Not run.**\n"]
     parts += [_smaller(f)] if _smaller(f) else []
     parts += [table for name in e.measures if (table := _table(f, name))]
-    if said := said_by_runs(f):
+    if said := run_warnings(f):
         parts.append("Said by runs:\n\n" + "\n".join(f"- {escaped(line)}" for line in said) + "\n")
     if any(m in TO_TARGET and m not in e.own_measures for m in e.measures):
         aims = dict.fromkeys(_target(e, e.target_at(size)) for size, _ in f.sizes.values())
@@ -193,7 +193,7 @@ def _mark(verdict: Verdict) -> str:
 
 
 def _smaller(f: Findings) -> str:
-    """Columns that were not run at the paper's size."""
+    """Return a list of the columns that were not run at the full size."""
     size = "quick" if any(size == "quick" for size, _ in f.sizes.values()) else "reduced"
     said = [f"- {escaped(f.columns[c])}: {escaped(changed)}" for c, (_, changed) in f.sizes.items() if changed]
     return f"Run at a {size} size:\n\n" + "\n".join(dict.fromkeys(said)) + "\n" if said else ""
@@ -235,7 +235,7 @@ def _cell(f: Findings, name: str, row: str, column: str) -> str:
 
 
 def _target(experiment: Experiment, target: Target, size: str = "") -> str:
-    """What the times are times to."""
+    """Return a sentence on the target of the times."""
     if target.accuracy is not None:
         aim = f"{target.accuracy:g} % accuracy"
     elif target.loss is not None:
@@ -276,6 +276,6 @@ def _made(f: Findings) -> str:
 
 
 def escaped(text: str) -> str:
-    """Characters that would end a cell or mark it up."""
+    """Return the text with Markdown characters escaped."""
     marked = "".join(f"\\{c}" if c in "\\|*`<>[]_" else c for c in text)
     return " ".join(marked.split())

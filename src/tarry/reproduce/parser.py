@@ -1,20 +1,20 @@
-"""Reading experiments/<paper>/<table>.toml: every problem of a file in one error that names the file and the key.
+"""Parser of experiments/<paper>/<table>.toml: all problems of a file are one error with the file and the keys.
 
-title, where, words     what it is, its name in the paper, what the paper claims with it
-deviations              where our setting is not the paper's
-measures                what a cell shows, the main one first (`measures`; others are declared in [measure.NAME])
-seeds, points           how many seeds; how many points of a curve are kept
-baseline, hero, test    the row that times are relative to; the row (or rows) tested against each other one
-figure                  "curves", "bars", "sweep", or a table with `kind` and how to draw it (`plan.Figure`)
-[target]                what `time` waits for: share, accuracy, loss, row; [target.quick] and [target.reduced] another
-[settings]              of every run, as for `tarry run`; [settings.quick] and [settings.reduced] change them
+title, where, words     title, name in the paper, what the paper claims with it
+deviations              differences of our setting from the paper's
+measures                measures of a cell, the main one first (see `measures`; others in [measure.NAME])
+seeds, points           number of seeds; number of points that are stored of a curve
+baseline, hero, test    the row that times are relative to; the rows tested against all others
+figure                  "curves", "bars", "sweep", or a table with the fields of `experiment.Figure`
+[target]                target of `time`: share, accuracy, loss, row; also [target.quick], [target.reduced]
+[settings]              settings of all runs, as for `tarry run`; [settings.quick] and [settings.reduced] change them
 [rows.R] [columns.C]    the same for a row or a column, with title, at, panel
-[cells.R.C]             the same for one cell; skip = true where the paper has none
+[cells.R.C]             the same for one cell; skip = true if the paper has none
 [paper.MEASURE.R]       the paper's numbers by column; [paper.sd.MEASURE.R] their ±
-[[claims]]              say, check, and what is compared (`claims`)
-gpu_hours               by column: all rows and seeds on one GPU, roughly
+[[claims]]              say, check, and what is compared (see `claims`)
+gpu_hours               by column: hours of all rows and seeds on one GPU, roughly
 uses                    another table of the paper whose runs are shown
-study, [study_options]  a module of `studies`, where it is no grid of runs
+study, [study_options]  a module of `studies`, if it is not a grid of runs
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import Any
 
 from ..config.spec import settings as spec_settings
 from ..core.errors import BadInput, near
-from .experiment import Claim, Experiment, Figure, Layer, Side, Target
+from .experiment import Axis, Claim, Experiment, Figure, SizedSettings, Target
 from .measures import MEASURES
 
 __all__ = ["CHECKS", "read"]
@@ -55,7 +55,7 @@ _OF_THE_COMMAND = {"seed": "--seeds", "device": "--device", "workers": "--worker
 
 
 def read(path: Path, name: str) -> Experiment:
-    """The experiment of a file; BadInput holds all that is wrong with it."""
+    """Return the experiment of a file; raise BadInput with all problems."""
     try:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -70,7 +70,7 @@ def read(path: Path, name: str) -> Experiment:
 
 
 class _Reader:
-    """Collects problems while it reads; what is wrong is left out of what it makes."""
+    """Reads one file and collects problems; wrong values are left out of the experiment."""
 
     def __init__(self, path: Path, name: str, raw: dict[str, Any]):
         self.path, self.name, self.raw, self.problems = path, name, raw, list[str]()
@@ -92,7 +92,7 @@ class _Reader:
         if study is None and not (rows and columns):
             self.problems.append("rows, columns: it needs at least one of each, or a study")
         cells, skipped = self._cells(rows, columns)
-        open_names = study is not None and not (rows and columns)  # a study may name its rows itself
+        open_names = study is not None and not (rows and columns)  # a study may name its rows
         sides = None if open_names else (rows, columns)
         paper = {k: v for k, v in raw.get("paper", {}).items() if k != "sd"}
         return Experiment(
@@ -131,7 +131,7 @@ class _Reader:
         )
 
     def _base(self) -> Experiment | None:
-        """The table whose runs this one shows."""
+        """Return the experiment whose runs this one shows, or None."""
         uses = self.raw.get("uses")
         if not isinstance(uses, str):
             return None
@@ -144,7 +144,7 @@ class _Reader:
                 self.problems.append(f"{key}: it comes from {uses!r}, which it uses; leave one of the two out")
         return read(path, f"{self.name.rpartition('/')[0]}/{uses}")
 
-    # Small things
+    # Simple values
 
     def _known(self, where: str, table: Mapping[str, Any], known: Collection[str]) -> None:
         for key in table:
@@ -177,13 +177,13 @@ class _Reader:
             self.problems.append(f"{where} {value!r}: there is no such thing.{near(value, known)}")
         return value
 
-    def _heroes(self, rows: Mapping[str, Side]) -> tuple[str, ...]:
+    def _heroes(self, rows: Mapping[str, Axis]) -> tuple[str, ...]:
         heroes = self._names("hero", self.raw, "hero", rows)
         if self.raw.get("test") and not heroes:
             self.problems.append("hero: say which row is tested against the others")
         return heroes
 
-    def _row(self, key: str, rows: Mapping[str, Side]) -> str | None:
+    def _row(self, key: str, rows: Mapping[str, Axis]) -> str | None:
         value = self._text(key)
         if value and rows and value not in rows:
             self.problems.append(f"{key} {value!r}: there is no such row.{near(value, rows)}")
@@ -197,25 +197,25 @@ class _Reader:
 
     # Settings
 
-    def _layer(self, where: str, table: Any, besides: Collection[str]) -> Layer:
-        """Settings with what smaller sizes change; keys of `besides` are somebody else's to read."""
+    def _layer(self, where: str, table: Any, besides: Collection[str]) -> SizedSettings:
+        """Settings with what smaller sizes change; keys in `besides` are read elsewhere."""
         if not isinstance(table, dict):
             self.problems.append(f"{where}: wants a table")
-            return Layer()
+            return SizedSettings()
         sizes = {size: table.get(size, {}) for size in _SIZES}
         plain = {k: v for k, v in table.items() if k not in besides}
         for place, part in ((where, plain), *((f"{where}.{s}", t) for s, t in sizes.items())):
             if not isinstance(part, dict):
                 self.problems.append(f"{place}: wants a table")
-                return Layer()
+                return SizedSettings()
             for key in part:
                 if key in _OF_THE_COMMAND:
                     self.problems.append(f"{place}.{key}: leave it out; the command says it ({_OF_THE_COMMAND[key]})")
                 elif key not in self._settings:
                     self.problems.append(f"{place}.{key}: there is no such setting.{near(key, self._settings)}")
-        return Layer(plain, **sizes)
+        return SizedSettings(plain, **sizes)
 
-    def _sides(self, which: str) -> dict[str, Side]:
+    def _sides(self, which: str) -> dict[str, Axis]:
         out = {}
         for name, table in self.raw.get(which, {}).items():
             where = f"{which}.{name}"
@@ -228,12 +228,12 @@ class _Reader:
             if not isinstance(title, str) or not isinstance(panel, str):
                 self.problems.append(f"{where}.title, {where}.panel: want text")
             place = None if at is None else self._number(f"{where}.at", at)
-            out[name] = Side(str(title), self._layer(where, table, _SIDE), place, str(panel))
+            out[name] = Axis(str(title), self._layer(where, table, _SIDE), place, str(panel))
         return out
 
     def _cells(
         self, rows: Collection[str], columns: Collection[str]
-    ) -> tuple[dict[tuple[str, str], Layer], frozenset[tuple[str, str]]]:
+    ) -> tuple[dict[tuple[str, str], SizedSettings], frozenset[tuple[str, str]]]:
         cells, skipped = {}, set()
         for row, table in self.raw.get("cells", {}).items():
             self._exists(f"cells.{row}", row, rows)
@@ -250,10 +250,10 @@ class _Reader:
             self.problems.append(f"{where}: there is no {name!r}.{near(name, known)}")
         return name in known
 
-    def _options(self) -> Layer:
+    def _options(self) -> SizedSettings:
         table = self.raw.get("study_options", {})
         sizes = {size: table.get(size, {}) for size in _SIZES}
-        return Layer({k: v for k, v in table.items() if k not in _SIZES}, **sizes)
+        return SizedSettings({k: v for k, v in table.items() if k not in _SIZES}, **sizes)
 
     # What is shown
 
@@ -298,7 +298,7 @@ class _Reader:
         texts = {k: str(table[k]) for k in ("over", "of", "along", "x") if k in table}
         return Figure(str(table["kind"]), **texts, measure=measure, log=table.get("log") is True)
 
-    def _target(self, where: str, table: Mapping[str, Any], rows: Mapping[str, Side]) -> Target:
+    def _target(self, where: str, table: Mapping[str, Any], rows: Mapping[str, Axis]) -> Target:
         sizes = _SIZES if where == "target" else ()
         self._known(f"{where}.", table, ("share", "accuracy", "loss", "row", *sizes))
         numbers = {k: self._number(f"{where}.{k}", table[k]) for k in ("share", "accuracy", "loss") if k in table}
@@ -340,7 +340,7 @@ class _Reader:
     # Claims
 
     def _claims(
-        self, measures: tuple[str, ...], sides: tuple[Mapping[str, Side], Mapping[str, Side]] | None
+        self, measures: tuple[str, ...], sides: tuple[Mapping[str, Axis], Mapping[str, Axis]] | None
     ) -> tuple[Claim, ...]:
         given = self.raw.get("claims", [])
         if not isinstance(given, list):
@@ -354,7 +354,7 @@ class _Reader:
         where: str,
         table: Any,
         measures: tuple[str, ...],
-        sides: tuple[Mapping[str, Side], Mapping[str, Side]] | None,
+        sides: tuple[Mapping[str, Axis], Mapping[str, Axis]] | None,
     ) -> Claim | None:
         if not isinstance(table, dict) or not isinstance(table.get("say"), str) or table.get("check") not in CHECKS:
             self.problems.append(f"{where}: wants say and check ({', '.join(CHECKS)})")

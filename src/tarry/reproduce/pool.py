@@ -1,6 +1,6 @@
-"""Jobs done one after the other in this process, or several at a time in processes of their own.
+"""Execution of jobs: one after the other in this process, or several at a time in worker processes.
 
-Both give (job, outcome) as each is done; what is heard meanwhile goes to `hear`.
+Both ways yield (job, result) when a job ends; progress goes to `hear`.
 """
 
 from __future__ import annotations
@@ -14,28 +14,31 @@ from typing import Any
 
 import torch
 
-from ..vector.process import keep_memory
-from .jobs import Asked, Job, Queue
-from .worker import Failed, Outcome, do, forget
+from ..executors.timing import TrialCache
+from ..vector.process import tune_malloc
+from .jobs import Queue, ReproduceJob
+from .options import ReproduceOptions
+from .worker import JobFailure, JobResult, do, forget
 
-__all__ = ["alone", "several"]
+__all__ = ["run_parallel", "run_serial"]
 
-#: a job, and how far it is or what it tells
-HearOf = Callable[[Job, float | str], None]
-_PATIENCE = 5  # seconds for a process to end by itself
+#: called with a job and its progress (a share) or a message
+HearOf = Callable[[ReproduceJob, float | str], None]
+_PATIENCE = 5  # seconds for a process to end before it is terminated
 _GONE = (EOFError, BrokenPipeError, ConnectionResetError)
 
 
-def alone(queue: Queue, asked: Asked, hear: HearOf) -> Generator[tuple[Job, Outcome]]:
-    """One after the other in this process."""
+def run_serial(queue: Queue, options: ReproduceOptions, hear: HearOf) -> Generator[tuple[ReproduceJob, JobResult]]:
+    """Run the jobs one after the other in this process."""
+    trials = TrialCache()
     while (job := queue.take()) is not None:
-        yield job, do(job, asked, lambda said, job=job: hear(job, said))  # type: ignore[misc]
+        yield job, do(job, options, lambda said, job=job: hear(job, said), trials)  # type: ignore[misc]
         forget()
 
 
-def several(queue: Queue, asked: Asked, hear: HearOf) -> Generator[tuple[Job, Outcome]]:
-    """In processes of their own; one that dies fails its job, and another takes its place."""
-    pool = _Pool(asked, min(asked.workers, len(queue.waiting)))
+def run_parallel(queue: Queue, options: ReproduceOptions, hear: HearOf) -> Generator[tuple[ReproduceJob, JobResult]]:
+    """Run the jobs in worker processes; if one dies, its job fails and a new process replaces it."""
+    pool = _Pool(options, min(options.workers, len(queue.waiting)))
     try:
         pool.feed(queue)
         while pool.busy:
@@ -46,46 +49,46 @@ def several(queue: Queue, asked: Asked, hear: HearOf) -> Generator[tuple[Job, Ou
                     hear(job, message)
                 else:
                     yield job, message
-            pool.feed(queue)  # after an outcome is dealt with: it may have added to the queue
+            pool.feed(queue)  # after the caller has handled the result, which may add a job
     finally:
         pool.close()
 
 
 class _Pool:
-    """Processes, which are started afresh: a GPU's memory and this process's are not shared."""
+    """Worker processes by `spawn`, which share no memory with this one."""
 
-    def __init__(self, asked: Asked, most: int):
+    def __init__(self, options: ReproduceOptions, most: int):
         self._context: Any = mp.get_context("spawn")
-        self._asked, self._most = asked, most
+        self._options, self._most = options, most
         self._processes: dict[Connection, Any] = {}
-        self.busy: dict[Connection, Job] = {}
+        self.busy: dict[Connection, ReproduceJob] = {}
 
     def feed(self, queue: Queue) -> None:
-        """Give jobs to those that have none."""
+        """Send jobs to idle processes."""
         while len(self.busy) < self._most and (job := queue.take(self.busy.values())) is not None:
             while True:
                 conn = next((c for c in self._processes if c not in self.busy), None) or self._start()
                 try:
                     conn.send(job)
-                except _GONE:  # while it had nothing to do
-                    self._bury(conn)
+                except _GONE:  # the process died while idle
+                    self._remove(conn)
                     continue
                 self.busy[conn] = job
                 break
 
-    def message(self, conn: Connection) -> float | str | Outcome:
-        """What a busy one has to say; after an outcome it is free."""
+    def message(self, conn: Connection) -> float | str | JobResult:
+        """Return the message of a busy process; after a result it is idle."""
         try:
-            said: float | str | Outcome = conn.recv()
+            said: float | str | JobResult = conn.recv()
         except _GONE:
-            code = self._bury(conn)
-            said = Failed(f"its process ended with code {code} and no answer: killed, or out of memory")
+            code = self._remove(conn)
+            said = JobFailure(f"its process ended with code {code} and no answer: killed, or out of memory")
         if not isinstance(said, float | int | str):
             del self.busy[conn]
         return said
 
     def close(self) -> None:
-        """Who has nothing to do ends by itself, and leaves nothing behind; others are told to."""
+        """End the processes: idle ones end when their pipe closes, busy ones are terminated."""
         for conn, process in self._processes.items():
             if conn in self.busy:
                 process.terminate()
@@ -97,13 +100,13 @@ class _Pool:
 
     def _start(self) -> Connection:
         mine, theirs = self._context.Pipe()
-        process = self._context.Process(target=_serve, args=(theirs, self._asked), daemon=True)
+        process = self._context.Process(target=_serve, args=(theirs, self._options), daemon=True)
         process.start()
         theirs.close()
         self._processes[mine] = process
         return mine  # type: ignore[no-any-return]
 
-    def _bury(self, conn: Connection) -> int:
+    def _remove(self, conn: Connection) -> int:
         process = self._processes.pop(conn)
         conn.close()
         process.join()
@@ -111,13 +114,14 @@ class _Pool:
         return code
 
 
-def _serve(conn: Connection, asked: Asked) -> None:
-    """A worker's life: do what comes until the pipe closes, also when the parent was killed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+def _serve(conn: Connection, options: ReproduceOptions) -> None:
+    """Run jobs until the pipe closes, which happens also when the parent is killed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     torch.set_num_threads(1)
-    keep_memory()
+    tune_malloc()
+    trials = TrialCache()
     with contextlib.suppress(*_GONE):
         while True:
-            job: Job = conn.recv()
-            conn.send(do(job, asked, conn.send))
+            job: ReproduceJob = conn.recv()
+            conn.send(do(job, options, conn.send, trials))
             forget()

@@ -1,7 +1,7 @@
-"""Running experiments: what is there already is not run again, what was begun goes on, the rest several at a time.
+"""Running experiments: finished runs are skipped, interrupted runs resume, the rest run several at a time.
 
-A run works in OUT/<paper>/<table>/<row>-<column>-seed-N-<settings>-<device> and goes on from its newest checkpoint;
-when it is in the results the folder is removed. A run that fails does not stop the others.
+A run works in OUT/<paper>/<table>/<row>-<column>-seed-N-<settings>-<device> and resumes from its newest checkpoint;
+when its result is stored, the folder is removed. A run that fails does not stop the others.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from . import data_needs as needs
-from . import pool
+from . import data_needs, pool
 from .experiment import Experiment
-from .jobs import Asked, CellRun, Job, Queue, StudyRun, Table, Tell, planned
+from .jobs import CellRun, Queue, ReproduceJob, StudyRun, Table, Tell, plan_jobs
 from .measures import Entry, measure_of
-from .worker import Failed, Found, Outcome
+from .options import ReproduceOptions
+from .worker import JobFailure, JobResult, StudyResult
 
 __all__ = ["Report", "Show", "default_device", "run_all"]
 
-_NAMED = 3  # of what there may be many of at a time
-_SOON = 5.0  # seconds of work before which it is not said how long all takes
+_NAMED = 3  # runs or tables up to which each is named
+_SOON = 5.0  # seconds of work before the first estimate of the time left
 
 
 @dataclass(frozen=True)
 class Report:
-    """How far everything is: `share` of all work, what is going on, seconds left if that can be said."""
+    """Progress of all jobs: the share of the work that is done, the jobs under way, the seconds left if known."""
 
     share: float
     done: int
     total: int
     left: float | None
-    text: str = ""  # a run that ended; empty while it goes on
+    text: str = ""  # set when a run ends
     now: str = ""
 
 
@@ -45,9 +45,9 @@ Show = Callable[[Report], None]
 
 @dataclass
 class _Going:
-    """A run under way: what it weighs, how far it is, and how far it was when it was first heard of."""
+    """A job under way: its progress, and its progress at the first message."""
 
-    job: Job
+    job: ReproduceJob
     first: float
     since: float
     fraction: float
@@ -58,20 +58,20 @@ class _Going:
 
 
 class _Meter:
-    """Work done and to do. What runs weigh is a guess: how long that takes is learnt, for each table and column."""
+    """Work done and left. Weights of jobs are estimates; seconds for a weight are measured by table and column."""
 
-    def __init__(self, jobs: Sequence[Job], at_a_time: int):
+    def __init__(self, jobs: Sequence[ReproduceJob], at_a_time: int):
         self.runs, self.done, self._at_a_time = len(jobs), 0, at_a_time
         self._ahead, self._took = dict[str, float](), dict[str, tuple[float, float]]()  # weight; seconds and weight
         self._going: dict[str, _Going] = {}
         for job in jobs:
             self._ahead[job.kind] = self._ahead.get(job.kind, 0.0) + job.weight
 
-    def hear(self, job: Job, fraction: float) -> None:
+    def hear(self, job: ReproduceJob, fraction: float) -> None:
         going = self._going.setdefault(job.label, _Going(job, fraction, clock.monotonic(), fraction))
         going.fraction = fraction
 
-    def end(self, job: Job) -> None:
+    def end(self, job: ReproduceJob) -> None:
         self.done += 1
         self._ahead[job.kind] -= job.weight
         if (going := self._going.pop(job.label, None)) is not None:
@@ -79,7 +79,7 @@ class _Meter:
             self._took[job.kind] = self._with(job.kind, [going])
 
     def _with(self, kind: str, going: Iterable[_Going]) -> tuple[float, float]:
-        """Seconds and weight of what is done of a kind."""
+        """Return the seconds and the weight of the finished work of a kind."""
         now, (seconds, weight) = clock.monotonic(), self._took.get(kind, (0.0, 0.0))
         mine = [g for g in going if g.job.kind == kind]
         return seconds + sum(now - g.since for g in mine), weight + sum(g.done for g in mine)
@@ -103,23 +103,23 @@ class _Meter:
 
 
 def default_device() -> str:
-    """cuda if it is there; asked for without starting it, so that processes can be made afterwards."""
+    """Return cuda if present, else cpu; CUDA is not initialized, so that processes can be started afterwards."""
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def run_all(
     experiments: Sequence[Experiment],
-    asked: Asked,
+    options: ReproduceOptions,
     show: Show,
     tell: Tell,
     ended: Callable[[Experiment], None] = lambda _: None,
 ) -> list[str]:
-    """Run what is missing of all and store it; what failed comes back, a text each.
+    """Run all missing jobs and store their results; return a text for each failure.
 
-    `ended` is called with each experiment, as soon as nothing is left to do for it, at the latest in the end.
+    `ended` is called with each experiment when its last job has ended, at the latest at the end.
     """
-    tables, wanted = planned(experiments, asked, tell)
+    tables, wanted = plan_jobs(experiments, options, tell)
     jobs, left_out = _possible(tables, wanted, tell)
     showing: dict[str, list[Experiment]] = {}
     for experiment in experiments:
@@ -131,28 +131,30 @@ def run_all(
 
     for name in [name for name, table in tables.items() if table.left == 0]:
         close(name)
-    work = _Work(tables, Queue(jobs, asked.within), asked, show, tell, left_out)
+    work = _Work(tables, Queue(jobs, options.within), options, show, tell, left_out)
     if jobs:
-        many = "" if asked.workers == 1 else f", {min(asked.workers, len(jobs))} at a time"
+        many = "" if options.workers == 1 else f", {min(options.workers, len(jobs))} at a time"
         of = _names(name for name, table in tables.items() if table.left)
-        tell(f"{of}, {asked.size} size: {_runs(len(jobs))} to do on {asked.device}{many}")
+        tell(f"{of}, {options.size} size: {_runs(len(jobs))} to do on {options.device}{many}")
         work.do(close)
     for name in list(showing):
         close(name)
     if not_begun := len(work.queue.waiting):
-        tell(f"{_runs(not_begun)} not begun: --within {asked.within:g} is over; the same command goes on")
+        tell(f"{_runs(not_begun)} not begun: --within {options.within:g} is over; the same command goes on")
     return work.failed
 
 
-def _possible(tables: dict[str, Table], wanted: Sequence[Job], tell: Tell) -> tuple[list[Job], dict[str, list[str]]]:
-    """The jobs whose data sets are here; and of each set that is not, what is said of it and who needs it."""
-    lacking = needs.lacking(wanted)
+def _possible(
+    tables: dict[str, Table], wanted: Sequence[ReproduceJob], tell: Tell
+) -> tuple[list[ReproduceJob], dict[str, list[str]]]:
+    """Return the jobs whose data sets exist, and for each missing data set its error and its jobs."""
+    lacking = data_needs.missing_data(wanted)
     for name, out in lacking.items():
         tell(f"{_names(n for job in out for n in job.tables)}: {name} is not here: {_runs(len(out))} left out")
     left_out = {job.label for out in lacking.values() for job in out}
     for table in (tables[name] for job in wanted if job.label in left_out for name in job.tables):
         table.left -= 1
-    said = {needs.said(name): [job.label for job in out] for name, out in lacking.items()}
+    said = {data_needs.error(name): [job.label for job in out] for name, out in lacking.items()}
     return [job for job in wanted if job.label not in left_out], said
 
 
@@ -171,31 +173,31 @@ def _runs(n: int) -> str:
 
 
 class _Work:
-    """The queue while it is worked on: results go to their tables as they come."""
+    """Execution of the queue: results are stored when they arrive."""
 
     def __init__(
         self,
         tables: dict[str, Table],
         queue: Queue,
-        asked: Asked,
+        options: ReproduceOptions,
         show: Show,
         tell: Tell,
-        failed: dict[str, list[str]],  # a mistake, and who is known to meet it
+        failed: dict[str, list[str]],  # error → labels of the jobs that have it
     ):
         self.queue, self._failed = queue, failed
-        self._tables, self._asked, self._show, self._tell = tables, asked, show, tell
-        self._meter = _Meter(queue.waiting, asked.workers)
+        self._tables, self._options, self._show, self._tell = tables, options, show, tell
+        self._meter = _Meter(queue.waiting, options.workers)
 
     @property
     def failed(self) -> list[str]:
-        """Each mistake once, after those who met it."""
+        """Return each error once, after the jobs that had it."""
         return [f"{_some(labels)}: {text}" for text, labels in self._failed.items()]
 
     def do(self, close: Callable[[str], None]) -> None:
-        """Until nothing is left that may be begun; `close` is told of every table that is done."""
-        one = self._asked.workers == 1 or len(self.queue.waiting) == 1
-        work = pool.alone if one else pool.several
-        with contextlib.closing(work(self.queue, self._asked, self._hear)) as outcomes:
+        """Run until no job is left that may begin; call `close` with the name of each finished table."""
+        one = self._options.workers == 1 or len(self.queue.waiting) == 1
+        work = pool.run_serial if one else pool.run_parallel
+        with contextlib.closing(work(self.queue, self._options, self._hear)) as outcomes:
             for job, outcome in outcomes:
                 self._end(job, outcome)
                 for name in job.tables:
@@ -203,37 +205,37 @@ class _Work:
                     if self._tables[name].left == 0:
                         close(name)
 
-    def _hear(self, job: Job, said: float | str) -> None:
+    def _hear(self, job: ReproduceJob, said: float | str) -> None:
         if isinstance(said, str):
             self._tell(f"{job.tables[0]}: {said}")
         else:
             self._meter.hear(job, float(said))
             self._show(self._meter.report())
 
-    def _end(self, job: Job, outcome: Outcome) -> None:
+    def _end(self, job: ReproduceJob, outcome: JobResult) -> None:
         self._meter.end(job)
-        if isinstance(outcome, Failed):
+        if isinstance(outcome, JobFailure):
             self._failed.setdefault(outcome.text, []).append(job.label)
             said = f"failed: {outcome.text.splitlines()[0]}"
         else:
-            said = self._kept(job, outcome)
+            said = self._store(job, outcome)
         self._show(self._meter.report(f"{job.label}: {said}"))
         if isinstance(job, StudyRun) and not job.whole:
-            self._join(job, fine=not isinstance(outcome, Failed))
+            self._join(job, fine=not isinstance(outcome, JobFailure))
 
-    def _kept(self, job: Job, outcome: Entry | Found) -> str:
-        """Store it, and remove the folder that is not needed any more; what is said of it."""
-        needed, said = self._asked.keep, "done"
+    def _store(self, job: ReproduceJob, outcome: Entry | StudyResult) -> str:
+        """Store a result and remove its folder if it is not needed; return a text on the result."""
+        needed, said = self._options.keep, "done"
         if isinstance(job, CellRun):
             assert isinstance(outcome, Entry)
             for name, cell in job.cells:
                 self._tables[name].store.add(cell, job.seed, outcome)
-            said = _said(outcome, self._tables[job.tables[0]].experiment)
+            said = _result_text(outcome, self._tables[job.tables[0]].experiment)
         elif job.whole:
-            assert isinstance(outcome, Found)
+            assert isinstance(outcome, StudyResult)
             table = self._tables[job.table]
             table.store.add_study(table.experiment, job.size, {**outcome.result, "seeds": [*job.seeds]}, outcome.made)
-            needed |= not all(table.pieces.values())  # a seed that failed is tried again
+            needed |= not all(table.pieces.values())  # the next command runs failed seeds again
         else:
             needed = True
         if job.folder is not None and not needed:
@@ -241,7 +243,7 @@ class _Work:
         return said
 
     def _join(self, job: StudyRun, *, fine: bool) -> None:
-        """With the last seed of a study comes what is made of all of them, from the pieces that are kept."""
+        """After the last seed of a study, queue the job that joins the pieces of all seeds."""
         table = self._tables[job.table]
         assert table.joined is not None
         table.pieces[job.seeds[0]] = fine
@@ -252,7 +254,7 @@ class _Work:
             self._meter.runs += 1
 
 
-def _said(entry: Entry, experiment: Experiment) -> str:
+def _result_text(entry: Entry, experiment: Experiment) -> str:
     name = experiment.measures[0]
     value = entry.numbers.get(name, entry.numbers.get("accuracy"))
     heading = measure_of(experiment, name).heading if name in entry.numbers else "accuracy (%)"

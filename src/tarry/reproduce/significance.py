@@ -1,8 +1,8 @@
-"""One-sided Wilcoxon signed-rank tests (F. Wilcoxon 1945) with Holm's correction (S. Holm 1979), as OrthoFL's 5.2 asks.
+"""One-sided Wilcoxon signed-rank tests (F. Wilcoxon 1945) with Holm's correction (S. Holm 1979), as in OrthoFL 5.2.
 
-d_i = hero − rival over pairs i = (column, seed); zeros are left out; |d_i| are ranked, ties share their mean rank
-W   = Σ ranks of the positive d_i;   p = P(W' ≥ W) when every sign is a fair coin, exactly, by counting
-Holm: the i-th smallest of m p-values times m − i + 1, never below the one before, at most 1
+d_i = hero − rival over pairs i = (column, seed); zeros are left out; |d_i| are ranked, ties get their mean rank
+W   = Σ ranks of the positive d_i;   p = P(W' ≥ W) if all signs are equally likely, computed exactly
+Holm: the i-th smallest of m p-values times m − i + 1, at least the one before, at most 1
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from dataclasses import dataclass
 
 from .tables import Findings
 
-__all__ = ["Outcome", "holm", "signed_rank", "tests"]
+__all__ = ["SignificanceResult", "holm", "signed_rank", "tests"]
 
 LEVEL = 0.05
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """Of one hero against one rival."""
+class SignificanceResult:
+    """The test of one hero against one rival."""
 
     hero: str
     rival: str
@@ -40,7 +40,7 @@ class Outcome:
 
 
 def signed_rank(differences: Sequence[float]) -> float:
-    """The chance of a rank sum at least as large if neither side were better."""
+    """Return the probability of a rank sum at least as large if neither side is better."""
     there = [d for d in differences if d != 0]
     if not there:
         return 1.0
@@ -54,12 +54,12 @@ def signed_rank(differences: Sequence[float]) -> float:
 
 
 def _doubled_ranks(values: Sequence[float]) -> list[int]:
-    """Twice the ranks: those of ties are halves."""
+    """Return twice the ranks, so that the ranks of ties are integers."""
     return [2 * sum(w < v for w in values) + sum(w == v for w in values) + 1 for v in values]
 
 
 def holm(p_values: Mapping[str, float]) -> dict[str, float]:
-    """Corrected p-values."""
+    """Return the corrected p-values."""
     out, before = {}, 0.0
     for i, (name, p) in enumerate(sorted(p_values.items(), key=lambda item: item[1])):
         before = max(before, min(1.0, (len(p_values) - i) * p))
@@ -67,8 +67,8 @@ def holm(p_values: Mapping[str, float]) -> dict[str, float]:
     return {name: out[name] for name in p_values}
 
 
-def tests(found: Findings) -> list[Outcome]:
-    """Every hero against every rival, over all columns and seeds that both have; corrected for each hero."""
+def tests(found: Findings) -> list[SignificanceResult]:
+    """Return a test of every hero against every rival over the columns and seeds of both, corrected for each hero."""
     experiment = found.experiment
     if experiment.test is None:
         return []
@@ -90,5 +90,5 @@ def tests(found: Findings) -> list[Outcome]:
                 differences[rival] = pairs
         p_values = {rival: signed_rank(pairs) for rival, pairs in differences.items()}
         corrected = holm(p_values)
-        out += [Outcome(hero, r, len(differences[r]), p_values[r], corrected[r]) for r in differences]
+        out += [SignificanceResult(hero, r, len(differences[r]), p_values[r], corrected[r]) for r in differences]
     return out

@@ -1,12 +1,11 @@
-"""Results on disk: experiments/<paper>/results/<table>.json, and <table>-quick.json for quick runs.
+"""Store of results: experiments/<paper>/results/<table>.json, and <table>-quick.json for quick runs.
 
     {"experiment": ..., "made": [{tarry, commit, torch, device, date, command}, ...],
      "cells": {"ROW/COLUMN": {SIZE: {"fingerprint": ..., "changed": ..., "settings": {...},
                                      "seeds": {"0": {"numbers": ..., "curve": ..., "weights": ..., "made": 0}}}}},
      "study": {SIZE: {"fingerprint": ..., "made": 0, "result": {...}}}}
 
-A line a run. Every run is added as soon as it is done, by whichever command did it; one whose settings are no longer
-those of the experiment is dropped.
+Each run is one line. A run is added when it ends; it is dropped when its settings differ from the experiment's.
 """
 
 from __future__ import annotations
@@ -26,28 +25,28 @@ from .measures import Entry
 
 __all__ = ["Column", "Store", "known_runs", "shown"]
 
-#: row → seed → what is kept of the run
+#: row → seed → stored run
 Column = dict[str, dict[int, Entry]]
 
 
 class Store:
-    """The results of one experiment, or of its quick runs; as long as `path` is not there, those of `base`."""
+    """The results of one experiment, or of its quick runs; read from `base` while `path` does not exist."""
 
     def __init__(self, path: Path, name: str, base: Path | None = None):
         self.path, self.name, self.base = path, name, base
         self._data = self._read()
 
-    # What is there
+    # Reading
 
     def entries(self, cell: Cell) -> dict[int, Entry]:
-        """The runs of a cell by seed; those of other settings are not of this cell."""
+        """Return the runs of a cell by seed; runs with other settings do not count."""
         there = self._data["cells"].get(cell.key, {}).get(cell.size)
         if there is None or there["fingerprint"] != cell.fingerprint:
             return {}
         return {int(seed): self._entry(raw) for seed, raw in there["seeds"].items()}
 
     def study(self, experiment: Experiment, size: str) -> dict[str, Any] | None:
-        """What a study found."""
+        """Return the result of a study, or None."""
         there = self._data["study"].get(size)
         if there is None or there["fingerprint"] != fingerprint(experiment.study_options(size)):
             return None
@@ -55,11 +54,11 @@ class Store:
         return {**result, "made": self._data["made"][there["made"]]}
 
     def made(self) -> list[Mapping[str, str]]:
-        """By which commands, on what."""
+        """Return the commands and machines that made the results."""
         return list(self._data["made"])
 
     def runs(self) -> Iterator[tuple[str, int, Entry]]:
-        """(fingerprint, seed, entry) of all."""
+        """Yield (fingerprint, seed, entry) of all runs."""
         for sizes in self._data["cells"].values():
             for there in sizes.values():
                 for seed, raw in there["seeds"].items():
@@ -70,10 +69,10 @@ class Store:
         remarks, trained = tuple(raw.get("remarks", ())), raw.get("trained", "")
         return Entry(raw["numbers"], raw["curve"], raw["weights"], made, remarks, trained)
 
-    # What is added
+    # Writing
 
     def add(self, cell: Cell, seed: int, entry: Entry) -> None:
-        """One more run, or a new one in its place."""
+        """Add a run, or replace the run of the same cell and seed."""
         with self._changing():
             sizes = self._data["cells"].setdefault(cell.key, {})
             there = sizes.get(cell.size)
@@ -86,7 +85,7 @@ class Store:
             there["seeds"][str(seed)] = raw
 
     def add_study(self, experiment: Experiment, size: str, result: Mapping[str, Any], made: Mapping[str, str]) -> None:
-        """What a study found; numbers of other seeds stay."""
+        """Add the result of a study; numbers of other seeds stay."""
         with self._changing():
             mark = fingerprint(experiment.study_options(size))
             before = self._data["study"].get(size, {})
@@ -97,7 +96,7 @@ class Store:
             self._data["study"][size] = {"fingerprint": mark, "made": self._made(made), "result": found}
 
     def drop_stale(self, experiment: Experiment) -> list[str]:
-        """Drop the runs of other settings than the experiment has now; a line for each."""
+        """Drop runs whose settings the experiment no longer has; return a line for each cell."""
         wanted = {
             (cell.key, cell.size): cell.fingerprint
             for row, column in experiment.grid()
@@ -119,7 +118,7 @@ class Store:
         return [said for *_, said in dropped]
 
     def _made(self, made: Mapping[str, str]) -> int:
-        """Where in the list it stands."""
+        """Return the index of a command and machine in the list `made`."""
         if made not in self._data["made"]:
             self._data["made"].append(dict(made))
         place: int = self._data["made"].index(made)
@@ -129,7 +128,7 @@ class Store:
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """Nobody else writes meanwhile, and what others wrote is not lost."""
+        """Hold the lock of the folder, read the file again, and write it at the end."""
         folder = self.path.parent
         folder.mkdir(parents=True, exist_ok=True)
         lock = os.open(folder, os.O_RDONLY)
@@ -143,7 +142,7 @@ class Store:
             os.close(lock)
 
     def _tidy(self) -> None:
-        """Leave out empty cells, and makers of nothing that is there any more."""
+        """Remove empty cells, and commands that no result refers to."""
         data = self._data
         data["cells"] = {
             k: kept for k, s in data["cells"].items() if (kept := {n: t for n, t in s.items() if t["seeds"]})
@@ -164,18 +163,18 @@ class Store:
             raw = json.loads(path.read_text())
             return {**empty, **raw}
         except (ValueError, TypeError) as e:
-            raise Damaged(f"{path} cannot be read: {e}; delete it to begin anew") from e
+            raise Damaged(f"{path} cannot be read: {e}; delete it to start again") from e
 
 
 def _joined(a: Any, b: Any) -> Any:
-    """Tables within tables; the second wins."""
+    """Return nested tables merged, the second over the first."""
     if isinstance(a, Mapping) and isinstance(b, Mapping):
         return {k: _joined(a[k], b[k]) if k in a and k in b else a.get(k, b.get(k)) for k in {**a, **b}}
     return b
 
 
 def _text(data: Mapping[str, Any], depth: int = 0) -> str:
-    """JSON with a line for each run: of one changed run one line changes."""
+    """Return JSON with one line for each run, so that a changed run changes one line."""
     if not isinstance(data, Mapping) or "numbers" in data or "curve" in data or not data or "device" in data:
         return json.dumps(data, separators=(",", ":"), ensure_ascii=False)
     pad = " " * (depth + 1)
@@ -193,7 +192,7 @@ def _text(data: Mapping[str, Any], depth: int = 0) -> str:
 
 
 def known_runs(*folders: Path) -> dict[tuple[str, int], Entry]:
-    """All runs of a paper by settings and seed: what two tables share is run once."""
+    """Return all runs of a paper by settings and seed, so that two tables share a run."""
     out: dict[tuple[str, int], Entry] = {}
     for path in [p for folder in folders for p in sorted(folder.glob("*.json"))]:
         store = Store(path, path.stem)
@@ -202,7 +201,7 @@ def known_runs(*folders: Path) -> dict[tuple[str, int], Entry]:
 
 
 def _changes(by_row: Mapping[str, str]) -> str:
-    """What is smaller in all rows, and then what in some alone."""
+    """Return what is smaller in all rows, then what is smaller in some rows only."""
     parts = {row: changed.split(", ") for row, changed in by_row.items() if changed}
     first = next(iter(parts.values()), [])
     common = [p for p in first if all(p in mine for mine in parts.values())]
@@ -214,7 +213,7 @@ def _changes(by_row: Mapping[str, str]) -> str:
 
 
 def shown(experiment: Experiment, store: Store, *, quick: bool = False) -> dict[str, tuple[str, str, Column]]:
-    """What a column shows: (size, in words what is smaller, runs). One size for all rows: the one with most of them."""
+    """Return column → (size, what is smaller, runs); the size is the one at which most rows were run."""
     out = {}
     for column in experiment.columns:
         rows = [r for r, c in experiment.grid() if c == column]

@@ -1,23 +1,23 @@
-"""A measure over rows and columns: ours, the paper's and the difference, from what the results hold."""
+"""Tables of a measure over rows and columns: our numbers, the paper's and the difference."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from .experiment import Experiment, Side, changes
+from .experiment import Axis, Experiment, changes
 from .measures import TO_TARGET, Entry, Measure, Stat, by_seed, measure_of, stat
 from .store import Store, shown
 
-__all__ = ["NONE", "Findings", "Grid", "counted", "difference", "findings", "ours", "plain_table", "said_by_runs"]
+__all__ = ["NONE", "Findings", "Grid", "counted", "difference", "findings", "ours", "plain_table", "run_warnings"]
 
 NONE = "–"
-_FEW = 3  # runs that are named
+_FEW = 3  # runs up to which each is named
 
 
 @dataclass(frozen=True)
 class Grid:
-    """One measure: row → column → seed → number."""
+    """The values of one measure: row → column → seed → number."""
 
     name: str
     measure: Measure
@@ -32,7 +32,7 @@ class Grid:
         return None if found is None else found.mean
 
     def best(self, column: str) -> float | None:
-        """The best mean of a column; None where nothing is better than anything, or there is one row alone."""
+        """Return the best mean of a column; None if the measure has no better side or there is only one row."""
         means = [m for row in self.values if (m := self.mean(row, column)) is not None]
         if self.measure.better == "none" or len(means) < 2:
             return None
@@ -41,14 +41,14 @@ class Grid:
 
 @dataclass(frozen=True)
 class Findings:
-    """What an experiment's results say: a grid a measure, curves, and of each column which size it was run at."""
+    """The results of an experiment: a grid for each measure, runs with curves, and the size of each column."""
 
     experiment: Experiment
     rows: Mapping[str, str]  # titles
     columns: Mapping[str, str]
     grids: Mapping[str, Grid]
     runs: Mapping[str, Mapping[str, Mapping[int, Entry]]]  # column → row → seed
-    sizes: Mapping[str, tuple[str, str]]  # column → size, in words what is smaller
+    sizes: Mapping[str, tuple[str, str]]  # column → size, text on what is smaller
     study: Mapping[str, object] | None = None
     made: tuple[Mapping[str, str], ...] = ()
 
@@ -57,13 +57,13 @@ class Findings:
         return any(columns for grid in self.grids.values() for columns in grid.values.values())
 
     def heading(self, column: str) -> str:
-        """A column's title, with the size it was run at where that is not the paper's, and with how many seeds."""
+        """Return the title of a column, with its size if that is not the full one and the number of seeds."""
         size, seeds = self.sizes.get(column, ("full", ""))[0], max(self.seeds(column), default=0)
         about = [size] * (size != "full") + [counted(seeds)] * (seeds > 0)
         return self.columns[column] + (f" ({', '.join(about)})" if about else "")
 
     def seeds(self, column: str) -> list[int]:
-        """How many each row has there."""
+        """Return the number of seeds of each row in a column."""
         rows = self.grids[self.experiment.measures[0]].values.values()
         return [n for columns in rows if (n := len(columns.get(column, ())))]
 
@@ -79,7 +79,7 @@ def counted(seeds: int) -> str:
 
 
 def findings(experiment: Experiment, store: Store, *, quick: bool = False) -> Findings:
-    """From the results on disk; `store` is that of the experiment whose runs are shown."""
+    """Return the findings in a store, which is that of the experiment whose runs are shown."""
     if experiment.study is not None:
         return _of_study(experiment, store, quick=quick)
     found = shown(experiment, store, quick=quick)
@@ -133,7 +133,7 @@ def _of_study(experiment: Experiment, store: Store, *, quick: bool) -> Findings:
     )
 
 
-def _titles(names: Iterable[str], sides: Mapping[str, Side]) -> dict[str, str]:
+def _titles(names: Iterable[str], sides: Mapping[str, Axis]) -> dict[str, str]:
     return {name: sides[name].title if name in sides else name for name in names}
 
 
@@ -143,7 +143,7 @@ def _part(value: object, name: str, *, first: bool) -> float | None:
 
 
 def _distinct(all_made: Iterable[Mapping[str, str]]) -> tuple[Mapping[str, str], ...]:
-    """Each once, whatever the command."""
+    """Return the different machines and versions, without the commands."""
     out: list[dict[str, str]] = []
     for made in all_made:
         if (short := {k: v for k, v in made.items() if k != "command"}) not in out:
@@ -152,19 +152,19 @@ def _distinct(all_made: Iterable[Mapping[str, str]]) -> tuple[Mapping[str, str],
 
 
 def ours(grid: Grid, row: str, column: str) -> str:
-    """92.2 ± 1.1, or how many seeds reach a target that not all reach."""
+    """Return 92.2 ± 1.1, or how many seeds reach the target if some do not."""
     found = grid.stat(row, column)
     if found is None:
         return NONE
     if found.mean is None:
-        if grid.name not in TO_TARGET:  # a number that was not kept of older runs
+        if grid.name not in TO_TARGET:  # older runs did not store this number
             return NONE
         return "not reached" if found.there == 0 else f"{found.there} of {found.seeds} reach it"
     return grid.measure.text(found.mean, None if found.sd == 0 and grid.name == "time" else found.sd)
 
 
 def difference(grid: Grid, row: str, column: str, printed: float | None) -> str:
-    """Ours less the paper's."""
+    """Return our number minus the paper's as text."""
     mean = grid.mean(row, column)
     if mean is None or printed is None:
         return ""
@@ -173,7 +173,7 @@ def difference(grid: Grid, row: str, column: str, printed: float | None) -> str:
 
 
 def plain_table(found: Findings, name: str) -> list[str]:
-    """Lines for a terminal: ours, and in brackets the paper's and how far ours is from it."""
+    """Return lines for a terminal: our numbers, in brackets the paper's and the difference."""
     grid = found.grids[name]
     columns = [c for c in found.columns if any(c in there for there in grid.values.values())]
     rows = [[f"{grid.measure.heading}", *(found.heading(c) for c in columns)]]
@@ -191,14 +191,14 @@ def plain_table(found: Findings, name: str) -> list[str]:
     return ["  ".join(text.ljust(width) for text, width in zip(r, widths, strict=True)).rstrip() for r in rows]
 
 
-def said_by_runs(found: Findings) -> list[str]:
-    """What runs themselves had to say of how they went, such as that one diverged; what many say is said once."""
+def run_warnings(found: Findings) -> list[str]:
+    """Return the warnings of the runs, such as that one diverged; a warning of many runs is one line."""
     who: dict[str, list[str]] = {}
     for column, rows in found.runs.items():
         for row, seeds in rows.items():
             for seed, entry in sorted(seeds.items()):
                 run = f"{found.rows.get(row, row)}, {found.columns.get(column, column)}, seed {seed}"
                 for remark in entry.remarks:
-                    if not remark.startswith("--"):  # that a parameter changes nothing
+                    if not remark.startswith("--"):  # such a warning is on a parameter without effect
                         who.setdefault(remark, []).append(run)
     return [f"{run}: {r}" for r, runs in who.items() for run in (runs if len(runs) <= _FEW else [f"{len(runs)} runs"])]

@@ -1,4 +1,4 @@
-"""One run or one study, done in whatever process this is: what is kept of it, or what went wrong."""
+"""Work on one job, a run or a study, in this process: its result or its error."""
 
 from __future__ import annotations
 
@@ -18,81 +18,83 @@ from typing import Any
 import torch
 
 from ..core.errors import BadInput, Damaged, TarryError
+from ..executors.timing import TrialCache
 from ..runs.run import resume, run_spec
 from ..tasks.data.sets import without_flags
 from ..version import __version__
 from .experiment import Cell
-from .jobs import Asked, CellRun, Job, StudyRun
-from .measures import Entry, kept
+from .jobs import CellRun, ReproduceJob, StudyRun
+from .measures import Entry, to_entry
+from .options import ReproduceOptions
 from .studies import STUDIES
 
-__all__ = ["Failed", "Found", "Hear", "Outcome", "do", "forget"]
+__all__ = ["Hear", "JobFailure", "JobResult", "StudyResult", "do", "forget"]
 
 _CHECKPOINT = 60.0  # seconds between checkpoints
 _OF_THIS_MACHINE = ("--out", "--results", "--within")
-#: how far it is (a share), or something that a study tells
+#: called with the progress (a share) or a message of a study
 Hear = Callable[[float | str], None]
 
 
 @dataclass(frozen=True)
-class Found:
-    """By a study."""
+class StudyResult:
+    """The result of a study, and the command and machine that made it."""
 
     result: Mapping[str, Any]
     made: Mapping[str, str]
 
 
 @dataclass(frozen=True)
-class Failed:
+class JobFailure:
     text: str
 
 
-Outcome = Entry | Found | Failed
+JobResult = Entry | StudyResult | JobFailure
 
 
-def do(job: Job, asked: Asked, hear: Hear) -> Outcome:
-    """Nothing that goes wrong in it gets out, but for Ctrl-C."""
+def do(job: ReproduceJob, options: ReproduceOptions, hear: Hear, trials: TrialCache | None = None) -> JobResult:
+    """Return the result of a job; an exception other than Ctrl-C becomes a `JobFailure`."""
     try:
         with without_flags():
-            return _study(job, asked, hear) if isinstance(job, StudyRun) else _run(job, asked, hear)
+            return _study(job, options, hear) if isinstance(job, StudyRun) else _run(job, options, hear, trials)
     except TarryError as e:
-        return Failed(str(e))
+        return JobFailure(str(e))
     except Exception as e:
-        return Failed(f"{type(e).__name__}: {e}\n{traceback.format_exc()}")
+        return JobFailure(f"{type(e).__name__}: {e}\n{traceback.format_exc()}")
 
 
 def forget() -> None:
-    """Give memory of the run before back: the next may be of another model."""
+    """Free the memory of the last job: the next may have another model."""
     gc.collect()
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.empty_cache()
 
 
-def _run(job: CellRun, asked: Asked, hear: Hear) -> Entry:
+def _run(job: CellRun, options: ReproduceOptions, hear: Hear, trials: TrialCache | None) -> Entry:
     cell = job.cells[0][1]
-    spec = cell.spec(job.seed, **_machine(cell, asked))
+    spec = cell.spec(job.seed, **_machine(cell, options))
     result = None
     if job.folder is not None and (job.folder / "spec.toml").is_file():
         try:
-            result = resume(job.folder, progress=lambda step: hear(step.fraction))
+            result = resume(job.folder, progress=lambda step: hear(step.fraction), trials=trials)
         except Damaged:
             shutil.rmtree(job.folder)
     if result is None:
-        result = run_spec(spec, out=job.folder, progress=lambda step: hear(step.fraction))
-    return kept(result, job.points, _made(asked))
+        result = run_spec(spec, out=job.folder, progress=lambda step: hear(step.fraction), trials=trials)
+    return to_entry(result, job.points, _made(options))
 
 
-def _machine(cell: Cell, asked: Asked) -> dict[str, Any]:
-    """Where and how: as asked, else as the cell says, else what is usual."""
-    usual: dict[str, Any] = {"checkpoint_every": _CHECKPOINT}
-    usual |= {"executor": "auto"} if asked.device == "cuda" else {}
-    asked_for: dict[str, Any] = {"device": asked.device, "executor": asked.executor, "precision": asked.precision}
-    if asked.compile:
-        asked_for |= {"compile": True, "executor": asked.executor or "batched"}
-    return {k: v for k, v in usual.items() if k not in cell.settings} | {k: v for k, v in asked_for.items() if v}
+def _machine(cell: Cell, options: ReproduceOptions) -> dict[str, Any]:
+    """Return the settings of the machine: those of the flags, else of the cell, else defaults."""
+    defaults: dict[str, Any] = {"checkpoint_every": _CHECKPOINT}
+    defaults |= {"executor": "auto"} if options.device == "cuda" else {}
+    flags: dict[str, Any] = {"device": options.device, "executor": options.executor, "precision": options.precision}
+    if options.compile:
+        flags |= {"compile": True, "executor": options.executor or "batched"}
+    return {k: v for k, v in defaults.items() if k not in cell.settings} | {k: v for k, v in flags.items() if v}
 
 
-def _study(job: StudyRun, asked: Asked, hear: Hear) -> Found:
+def _study(job: StudyRun, options: ReproduceOptions, hear: Hear) -> StudyResult:
     name = STUDIES[job.study]
     try:
         module = import_module(name)
@@ -103,22 +105,22 @@ def _study(job: StudyRun, asked: Asked, hear: Hear) -> Found:
         dict(job.options),
         quick=job.size == "quick",
         seeds=job.seeds,
-        device=asked.device,
+        device=options.device,
         folder=job.folder,
         tell=hear,
     )
-    return Found(result, _made(asked))
+    return StudyResult(result, _made(options))
 
 
-def _made(asked: Asked) -> dict[str, str]:
-    """By what, where and when."""
-    device = torch.cuda.get_device_name() if asked.device == "cuda" else _processor()
+def _made(options: ReproduceOptions) -> dict[str, str]:
+    """Return version, commit, torch, device, date and command."""
+    device = torch.cuda.get_device_name() if options.device == "cuda" else _processor()
     made = {"tarry": __version__, "commit": _commit(), "torch": torch.__version__, "device": device}
-    return {**made, "date": datetime.now(UTC).date().isoformat(), "command": _elsewhere(asked.command)}
+    return {**made, "date": datetime.now(UTC).date().isoformat(), "command": _elsewhere(options.command)}
 
 
 def _elsewhere(command: str) -> str:
-    """Without the folders and the hours of this machine, which say nothing elsewhere."""
+    """Return the command without folders and time limits, which mean nothing on another machine."""
     words, left = list[str](), iter(shlex.split(command))
     for word in left:
         if word in _OF_THIS_MACHINE:
@@ -137,7 +139,7 @@ def _processor() -> str:
 
 
 def _commit() -> str:
-    """Of the checkout that this is, with a + where sources differ from it; empty where it is none."""
+    """Return the commit of this checkout, with a + if sources are changed; "" without a checkout."""
     here = Path(__file__).resolve().parents[3]
     if not (here / ".git").exists():
         return ""

@@ -1,9 +1,11 @@
-"""From a spec to the things it names; every problem is found here, before anything is written or trained."""
+"""BuiltRun: from a spec to the objects it names. Every problem is found here, before anything is written or trained.
+
+A simulation and a deployment both begin with a BuiltRun, so nothing here imports a simulator or an executor.
+"""
 
 from __future__ import annotations
 
 import copy
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import inf
@@ -14,43 +16,38 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..config.compose import PARTS, crossed
-from ..config.spec import CROSSES, REGISTRIES, Choice, Spec, under_flag
-from ..core import rng
+from ..config.components import CROSSES, Choice, errors_under_flag
+from ..config.compose import PARTS, compose
+from ..config.spec import Spec
 from ..core.client_table import Room
 from ..core.errors import BadInput
-from ..core.events import Event
-from ..core.idle_clients import Roster
 from ..core.layout import Layout
 from ..core.method import Horizon, Method, Personal
-from ..core.rng import Stream
 from ..core.server import Server
 from ..core.task import Task
-from ..delays.availability import Presence
-from ..delays.base import Delay, Fleet, delays
-from ..engine.diagnostics import Diary
-from ..executors.auto import Together
-from ..executors.inline import Executor, Inline
-from ..executors.pool import Pool
-from ..executors.ray import Ray
-from ..executors.ray_cluster import check as check_ray
-from ..sim.simulator import Budget, Score, Simulator
+from ..delays.availability import Availability
+from ..delays.base import ClientPopulation, Delay
+from ..engine.budget import Budget, Score
 from ..tasks.data.sets import collect_notices
-from ..training.flat_model import Bound, build_module
-from ..training.server_model import ModelLab
-from ..training.visit import Work
-from .build_task import dtype_of, limit_of, task_of, tried, with_unlabelled
-from .notices import remarks
-from .personalize import Told, check, personalise
-from .speed_groups import by_speed, validator
+from ..training.flat_model import FlatModel, build_module
+from ..training.server_model import FlatServerModel
+from ..training.visit import LocalWork
+from .build_task import (
+    add_unlabelled,
+    build_task,
+    check_model_and_loss,
+    dtype_of,
+    limit_of,
+)
+from .personalize import check as check_personalisation
 
-__all__ = ["Plan", "plan"]
+__all__ = ["BuiltRun", "build_run"]
 
-_STREAMS = 4  # of a GPU, that stacks may be spread over
+_OPTIMISER = ("optimiser", "lr", "lr_decay", "momentum", "weight_decay")
 
 
 @dataclass(frozen=True)
-class Plan:
+class BuiltRun:
     """A run that can begin: everything built and checked, nothing started."""
 
     spec: Spec
@@ -58,148 +55,44 @@ class Plan:
     task: Task
     module: nn.Module
     layout: Layout
-    work: Work
+    work: LocalWork
     delay: Delay
-    presence: Presence | None
+    availability: Availability | None
     budget: Budget
     eval_every: float
-    remarks: tuple[str, ...] = ()
-
-    def executor(self) -> Executor:
-        s = self.spec
-        if s.executor in ("batched", "auto"):
-            plain = self._pool if s.workers > 1 and s.device == "cpu" else self._inline
-            lanes = s.workers if s.device == "cpu" or s.workers > 1 else _STREAMS
-            return Together(
-                self.bound(),
-                rule=self.method.local,
-                work=self.work,
-                seed=s.seed,
-                lanes=lanes,
-                forced=s.executor == "batched",
-                otherwise=plain,
-                at_a_time=min(s.workers, _cores()) if s.device == "cpu" else 1,
-                precision=s.precision,
-                compiled=s.compile,
-            )
-        if s.executor == "ray":
-            return self._ray()
-        return self._pool() if s.executor == "pool" or s.workers > 1 else self._inline()
-
-    def _ray(self) -> Executor:
-        s, what = self.spec, (self.module, self.layout, self.task)
-        return Ray(
-            *what,
-            rule=self.method.local,
-            work=self.work,
-            seed=s.seed,
-            workers=s.workers,
-            lookahead=s.lookahead,
-            precision=s.precision,
-            address=s.address,
-            gpus=s.gpu_share,
-        )
-
-    def _pool(self) -> Executor:
-        s, what = self.spec, (self.module, self.layout, self.task)
-        return Pool(
-            *what,
-            rule=self.method.local,
-            work=self.work,
-            seed=s.seed,
-            workers=s.workers,
-            lookahead=s.lookahead,
-            bf16=s.precision == "bf16",
-        )
-
-    def _inline(self) -> Executor:
-        s = self.spec
-        return Inline(self.bound(), rule=self.method.local, work=self.work, seed=s.seed, lookahead=s.lookahead)
-
-    def simulator(
-        self, executor: Executor, listeners: list[Callable[[Event], None]], cache: Path | None = None
-    ) -> Simulator:
-        """Ready to run; `cache` is the folder for what does not fit into memory."""
-        s, n = self.spec, len(self.task.clients)
-        away = self.presence.absent_at_start if self.presence is not None else ()
-        return Simulator(
-            self.server(cache),
-            executor,
-            self.delay,
-            roster=Roster(n, s.concurrency or n, away),
-            budget=self.budget,
-            evaluate=self.evaluator(),
-            eval_every=self.eval_every,
-            presence=self.presence,
-            fails=_failures(s.failure_rate, s.seed, self.delay),
-            strict=s.strict,
-            diary=self._diary(),
-            room=self._room(cache),
-            listeners=listeners,
-        )
+    notices: tuple[str, ...] = ()
 
     def server(self, cache: Path | None = None, *, n_clients: int | None = None) -> Server:
-        """The method at work on the first weights: what a simulator and a deployment both drive."""
+        """The server of the method with the first weights: a simulator and a deployment both drive it."""
         s = self.spec
         decay = 1.0 if self.method.local.own_optimiser else s.lr_decay
         return Server(
             self.method,
-            self._first(),
+            self.first_weights(),
             layout=self.layout,
             n_clients=n_clients or len(self.task.clients),
             seed=s.seed,
             horizon=Horizon(self.budget.time, self.budget.updates, self.budget.rounds, decay),
-            lab=ModelLab(self.bound()) if self.method.unlabelled else None,
+            lab=FlatServerModel(self.bound()) if self.method.unlabelled else None,
             watch=s.diagnose,
-            room=self._room(cache),
+            room=self.room(cache),
         )
 
-    def _room(self, cache: Path | None) -> Room:
+    def room(self, cache: Path | None) -> Room:
+        """The memory limit of --cache-limit; what exceeds it goes to files in the folder `cache`."""
         return Room(self.spec.cache_limit * 1e6, cache)
 
-    def _diary(self) -> Diary | None:
-        """Notes in stretches of a fiftieth of the time budget, or of the time between evaluations."""
-        s = self.spec
-        if not s.diagnose:
-            return None
-        every = self.budget.time / 50 if self.budget.time is not None else self.eval_every
-        return Diary(every, validator(self.task, self.bound(), s.seed))
-
-    def diagnostics(self, sim: Simulator) -> dict[str, Any] | None:
-        """What was noted on the way, and how the answer does on fast and slow clients' examples."""
-        if sim.diary is None:
-            return None
-        bound, answer = self.bound(), sim.server.answer
-        accuracy = sim.curve[-1][2] if sim.curve else None
-        by = by_speed(self.task, sim.diary, lambda w, examples: bound.evaluate(w, examples)[0], answer, accuracy)
-        layers = [b.name for b in self.layout.layers]
-        return {**sim.diary.summary(), "layers": layers, "by_speed": by}
-
-    def personal(self, sim: Simulator, told: Told) -> dict[str, Any] | None:
-        """Clients' own accuracy when the run is over, if it was asked for; `told` hears how many are done."""
-        epochs = self.spec.personalise
-        if epochs is None:
-            return None
-        return personalise(
-            sim.server,
-            self.bound(),
-            work=self.work,
-            epochs=epochs,
-            seed=self.spec.seed,
-            told=told,
-        )
-
-    def _first(self) -> Tensor:
-        """The first weights."""
+    def first_weights(self) -> Tensor:
+        """The weights of the module before any training."""
         return self.layout.read(self.module, next(self.module.parameters()).dtype)
 
-    def bound(self) -> Bound:
-        """The model, bound to a vector of its own."""
-        rough = self.spec.precision == "bf16"
-        return Bound(copy.deepcopy(self.module), self.layout, self.task, self.work.optimiser, bf16=rough)
+    def bound(self) -> FlatModel:
+        """A copy of the model whose tensors are views of one flat vector."""
+        bf16 = self.spec.precision == "bf16"
+        return FlatModel(copy.deepcopy(self.module), self.layout, self.task, self.work.optimiser, bf16=bf16)
 
     def evaluator(self) -> Callable[[Tensor], Score] | None:
-        """Accuracy and loss on the test set, where there is one."""
+        """Accuracy and loss on the test set; None where the task has none."""
         test = self.task.test
         if test is None:
             return None
@@ -207,127 +100,121 @@ class Plan:
         return lambda weights: bound.evaluate(weights, test)
 
 
-def plan(spec: Spec) -> Plan:
-    """Build and check everything a spec names."""
-    if spec.executor == "ray":
-        check_ray(spec.address)
-    method = _method(spec)
-    with collect_notices(limit_of(spec)) as of_data:
-        task = task_of(spec)
-    chosen: str | None = None
-    if method.unlabelled:
-        task, chosen = with_unlabelled(task, spec)
+def build_run(spec: Spec) -> BuiltRun:
+    """Build and check everything that a spec names."""
+    method, replaced = _build_method(spec)
+    task, notices = _build_data(spec, method)
     n = len(task.clients)
     if spec.concurrency is not None and spec.concurrency > n:
         raise BadInput(f"--concurrency {spec.concurrency}: there are only {n} clients; ask for at most that many")
-    batch = None if spec.batch == "all" else spec.batch
-    later = None if spec.lr_decay == 1 else spec.client_optimiser
-    work = Work(spec.client_optimiser(), epochs=spec.epochs, steps=spec.steps, batch=batch, later=later)
     module = build_module(task, seed=spec.seed, dtype=dtype_of(spec)).to(spec.device)
-    tried(task, module)
-    layout = Layout.of(module, task.clients[0][0][:2].clone())
-    with under_flag("local" if spec.local is not None else _flag(spec, "method")):
+    check_model_and_loss(task, module)
+    layout, work = Layout.of(module, task.clients[0][0][:2].clone()), _work(spec)
+    with errors_under_flag(_local_flag(spec)):
         method.local.check(layout, work.optimiser)
-    _suited(spec, method, task)
+    _check_task(spec, method, task)
     samples = [len(x) for x, _ in task.clients]
     size = layout.size * torch.finfo(dtype_of(spec)).bits // 8
-    fleet = Fleet(n, samples, size, spec.seed, _epochs(work, samples))
+    population = ClientPopulation(n, samples, size, spec.seed, _epochs(work, samples))
     budget = Budget(spec.time, spec.updates, spec.rounds, spec.target)
     if spec.target is not None and (task.test is None or task.score is None):
         missing = "test set" if task.test is None else "score"
         raise BadInput(f"--target {spec.target}: task {task.name!r} has no {missing}; leave out --target")
-    delay = _delay(spec, fleet)
-    every, presence = _eval_every(spec, delay, n), _presence(spec, n)
-    said = (*of_data, *remarks(spec, method, unlabelled=chosen), *_unscored(spec, method), *_replaced(spec, method))
-    said += tuple(_absent(delay, n))
-    made = Plan(spec, method, task, module, layout, work, delay, presence, budget, every, said)
+    delay = _delay(spec, population)
+    every, availability = _eval_every(spec, delay, n), _availability(spec, n)
+    notices += (*_unscored(spec, method), *replaced, *_absent(delay, n))
+    built = BuiltRun(spec, method, task, module, layout, work, delay, availability, budget, every, notices)
     if spec.personalise is not None:
-        with under_flag("local" if spec.local is not None else _flag(spec, "method")):
-            check(spec.personalise, method.personal, made.bound(), made._first())
-    return made
+        with errors_under_flag(_local_flag(spec)):
+            check_personalisation(spec.personalise, method.personal, built.bound(), built.first_weights())
+    return built
 
 
-def _suited(spec: Spec, method: Method, task: Task) -> None:
-    """Ask every part whether it makes anything of the task; told by the flag that brought the part in."""
-    for cross, names in PARTS.items():
-        with under_flag(cross if getattr(spec, cross) is not None else _flag(spec, "method")):
-            for name in names:
-                suits = getattr(getattr(method, name), "suits", None)
-                if suits is not None:
-                    suits(task)
+def _build_method(spec: Spec) -> tuple[Method, list[str]]:
+    """The method that a spec names, crossed as it says, with diagnostics if it asks for them; and notices."""
 
-
-def _unscored(spec: Spec, method: Method) -> list[str]:
-    """That clients' own models are what a method is about, and nobody looks at them."""
-    if spec.personalise is not None or method.personal == Personal():
-        return []
-    return [f"{spec.label} is about clients' own models: --personalise EPOCHS scores them"]
-
-
-def _replaced(spec: Spec, method: Method) -> list[str]:
-    """That a method is about what its clients make of the answer, and others do their part."""
-    chosen = spec.method
-    base = REGISTRIES["method"].build(chosen.name, chosen.params) if isinstance(chosen, Choice) else chosen
-    about, now = (replace(m.personal, own=False) for m in (base, method))
-    if spec.local is None or about in (Personal(), now):
-        return []
-    name = spec.name_of("method")
-    return [f"--local {spec.name_of('local')} takes the place of {name}'s own clients: its server alone is left of it"]
-
-
-def _method(spec: Spec) -> Method:
-    """The method a spec names, crossed as it says, taking notes if it says so."""
-
-    def made(group: str) -> Any:
+    def build(group: str) -> Any:
         choice = getattr(spec, group)
         if not isinstance(choice, Choice):
             return choice
-        with under_flag(_flag(spec, group)):
-            return REGISTRIES[group].build(choice.name, choice.params)
+        with errors_under_flag(group):
+            return choice.build(group)
 
-    others = {part: other for part in PARTS if (other := made(part)) is not None}
-    way = None if spec.manifold is None else (spec.name_of("manifold"), made("manifold"))
+    others = {part: other for part in PARTS if (other := build(part)) is not None}
+    manifold = None if spec.manifold is None else (spec.name_of("manifold"), build("manifold"))
     labels = {group: spec.name_of(group) for group in ("method", "distil", *others)}
-    method = crossed(made("method"), others, distil=made("distil"), manifold=way, labels=labels)
+    base = build("method")
+    method = compose(base, others, distil=build("distil"), manifold=manifold, labels=labels)
     if any(getattr(spec, cross) is not None for cross in CROSSES):
         method = replace(method, name=spec.label)
-    return replace(method, local=replace(method.local, watch=True)) if spec.diagnose else method
+    if spec.diagnose:
+        method = replace(method, local=replace(method.local, watch=True))
+    return method, _replaced_clients(spec, base, method)
 
 
-def _flag(spec: Spec, group: str) -> str:
-    return "server" if group == "method" and spec.server is not None else group
+def _build_data(spec: Spec, method: Method) -> tuple[Task, tuple[str, ...]]:
+    """The task with all its inputs, and the notices about data and about settings that have no effect."""
+    with collect_notices(limit_of(spec)) as notices:
+        task = build_task(spec)
+    out = [*notices]
+    if method.local.own_optimiser:
+        given = [n for n in _OPTIMISER if getattr(spec, n) != getattr(Spec, n)]
+        flags = " ".join(f"--{n.replace('_', '-')} {getattr(spec, n)}" for n in given)
+        out += [f"{flags} changes nothing: these clients have an optimiser of their own"] if given else []
+    if method.unlabelled:
+        task, default = add_unlabelled(task, spec)
+        out += [] if default is None else [f"inputs without labels: {default}; --unlabelled chooses others"]
+    elif spec.unlabelled is not None:
+        out.append(f"--unlabelled {spec.unlabelled} changes nothing: {spec.label} uses no such inputs")
+    return task, tuple(out)
 
 
-def _epochs(work: Work, samples: list[int]) -> float:
+def _local_flag(spec: Spec) -> str:
+    """The flag that chose what clients do."""
+    return "local" if spec.local is not None else "method"
+
+
+def _work(spec: Spec) -> LocalWork:
+    batch = None if spec.batch == "all" else spec.batch
+    later = None if spec.lr_decay == 1 else spec.client_optimiser
+    return LocalWork(spec.client_optimiser(), epochs=spec.epochs, steps=spec.steps, batch=batch, optimizer_at=later)
+
+
+def _check_task(spec: Spec, method: Method, task: Task) -> None:
+    """Let every part check the task; errors name the flag that brought the part in."""
+    for cross, names in PARTS.items():
+        with errors_under_flag(cross if getattr(spec, cross) is not None else "method"):
+            for name in names:
+                part = getattr(method, name)
+                check_task = getattr(part, "suits" if name == "local" else "check_task", None)
+                if check_task is not None:
+                    check_task(task)
+
+
+def _epochs(work: LocalWork, samples: list[int]) -> float:
+    """Passes over its data that a client makes in a visit, on average."""
     if work.epochs is not None:
         return float(work.epochs)
     mean = sum(samples) / len(samples)
     return (work.steps or 1) * min(work.batch or mean, mean) / mean
 
 
-def _delay(spec: Spec, fleet: Fleet) -> Delay:
+def _delay(spec: Spec, population: ClientPopulation) -> Delay:
     if isinstance(spec.delay, Choice):
-        return delays.build(spec.delay.name, spec.delay.params)(fleet)
+        delay: Delay = spec.delay.build("delay")(population)
+        return delay
     return spec.delay
 
 
-def _presence(spec: Spec, n: int) -> Presence | None:
+def _availability(spec: Spec, n: int) -> Availability | None:
     if spec.presence is None:
         return None
     if isinstance(spec.presence, str):
-        return Presence.read(spec.presence, n)
+        return Availability.read(spec.presence, n)
     windows = {int(c): [(float(a), float(b)) for a, b in w] for c, w in spec.presence.items()}
     if unknown := [c for c in windows if not 0 <= c < n]:
         raise BadInput(f"--presence: there is no client {unknown[0]}; clients are numbered 0 to {n - 1}")
-    return Presence(windows)
-
-
-def _failures(rate: float, seed: int, delay: Delay) -> Callable[[int, int], bool] | None:
-    """Which visits are lost: those of a replayed trace, or drawn at the rate asked for."""
-    replayed: Callable[[int, int], bool] | None = getattr(delay, "lost", None)
-    if rate == 0:
-        return replayed
-    return lambda client, visit: rng.uniform(rng.key(seed, Stream.FAILURE, client, visit)) < rate
+    return Availability(windows)
 
 
 def _eval_every(spec: Spec, delay: Delay, n: int) -> float:
@@ -340,12 +227,23 @@ def _eval_every(spec: Spec, delay: Delay, n: int) -> float:
     return median(first) if first else inf
 
 
+def _unscored(spec: Spec, method: Method) -> list[str]:
+    """A notice that the method is about clients' own models, and that they are not scored."""
+    if spec.personalise is not None or method.personal == Personal():
+        return []
+    return [f"{spec.label} is about clients' own models: --personalise EPOCHS scores them"]
+
+
+def _replaced_clients(spec: Spec, base: Method, method: Method) -> list[str]:
+    """A notice that --local replaces the clients which the method is about."""
+    about, now = (replace(m.personal, own=False) for m in (base, method))
+    if spec.local is None or about in (Personal(), now):
+        return []
+    name = spec.name_of("method")
+    return [f"--local {spec.name_of('local')} takes the place of {name}'s own clients: its server alone is left of it"]
+
+
 def _absent(delay: Delay, n: int) -> list[str]:
-    """That some clients have no visit in a record and take no part."""
+    """A notice that some clients have no visit in a record and take no part."""
     missing = getattr(delay, "absent", 0)
     return [f"--delay.path: {missing:,} of {n:,} clients are not in the record and take no part"] if missing else []
-
-
-def _cores() -> int:
-    """Those that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

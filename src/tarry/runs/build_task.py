@@ -1,4 +1,4 @@
-"""The task that a spec names, dealt out to its clients, tried, and with inputs for the server where it wants some."""
+"""Build the task that a spec names: split among its clients, checked, with unlabelled inputs for the server."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..config.spec import Choice, Spec, under_flag
+from ..config.components import Choice, errors_under_flag
+from ..config.spec import Spec
 from ..core import rng
 from ..core.errors import BadInput, first_line
 from ..core.rng import Stream
 from ..core.task import Task
-from ..tasks import at_least, partitions, tasks
+from ..tasks import at_least
 from ..tasks.data.sets import catalog
-from ..tasks.unlabeled import unlabeled_sets
 
-__all__ = ["dtype_of", "limit_of", "task_of", "tried", "with_unlabelled"]
+__all__ = ["add_unlabelled", "build_task", "check_model_and_loss", "dtype_of", "limit_of"]
 
 DEFAULT_CLIENTS = 10
 
 
-def task_of(spec: Spec) -> Task:
-    """The task, with as many clients as are asked for."""
+def build_task(spec: Spec) -> Task:
+    """Return the task with as many clients as the spec asks for."""
     task = spec.task
     if isinstance(task, Choice):
-        task = tasks.build(task.name, task.params)
+        task = task.build("task")
     if task.train is not None:
-        cut = spec.partition
-        if isinstance(cut, Choice):
-            cut = partitions.build(cut.name, cut.params)
-        partitioner = at_least(cut, spec.min_samples)
+        partition = spec.partition
+        if isinstance(partition, Choice):
+            partition = partition.build("partition")
+        partitioner = at_least(partition, spec.min_samples)
         generator = rng.generator(rng.key(spec.seed, Stream.PARTITION))
         task = task.split(partitioner, spec.clients or DEFAULT_CLIENTS, generator)
     elif not task.clients:
@@ -49,28 +49,28 @@ def task_of(spec: Spec) -> Task:
 
 
 def limit_of(spec: Spec) -> int | None:
-    """How many training examples of a data set are asked for."""
+    """The number of training examples of a data set that the spec asks for."""
     if not isinstance(spec.task, Choice) or spec.task.name not in catalog():
         return None
-    limit = tasks.check(spec.task.name, spec.task.params)[1].get("limit")
+    limit = spec.task.params.get("limit")
     return limit if isinstance(limit, int) else None
 
 
-def with_unlabelled(task: Task, spec: Spec) -> tuple[Task, str | None]:
-    """The task with the server's inputs without labels: those asked for, its own, or noise; and what was not asked."""
-    choice, told = spec.unlabelled, None
+def add_unlabelled(task: Task, spec: Spec) -> tuple[Task, str | None]:
+    """Return the task with unlabelled inputs for the server, and what they are if the spec does not choose them."""
+    choice, default = spec.unlabelled, None
     if choice is None and task.unlabelled is not None:
         return task, f"the task's own, {len(task.unlabelled):,}"
     if choice is None:
-        choice, told = Choice("noise"), "noise, which teaches little"
-    with under_flag("unlabelled"):
-        inputs = unlabeled_sets.build(choice.name, choice.params)(task, spec.seed)
-    return replace(task, unlabelled=inputs, unlabelled_mask=None).to(dtype_of(spec), spec.device), told
+        choice, default = Choice("noise"), "noise, which teaches little"
+    with errors_under_flag("unlabelled"):
+        inputs = choice.build("unlabelled")(task, spec.seed)
+    return replace(task, unlabelled=inputs, unlabelled_mask=None).to(dtype_of(spec), spec.device), default
 
 
-def tried(task: Task, module: nn.Module) -> None:
-    """The model and the loss on two examples, before anything is written: what is wrong with them is told by name."""
-    x, y = (t[:2].clone() for t in task.clients[0])  # a model may write to what it is given
+def check_model_and_loss(task: Task, module: nn.Module) -> None:
+    """Try the model and the loss on two examples; raise BadInput that names what is wrong."""
+    x, y = (t[:2].clone() for t in task.clients[0])  # a model may write into its input
     modes = [(part, part.training) for part in module.modules()]
     module.eval()
     try:
@@ -93,5 +93,5 @@ def tried(task: Task, module: nn.Module) -> None:
 
 
 def dtype_of(spec: Spec) -> torch.dtype:
-    """What a run computes in."""
+    """The dtype of weights and inputs."""
     return torch.float64 if spec.dtype == "float64" else torch.float32

@@ -1,7 +1,7 @@
-"""The runs of a comparison spread over a Ray cluster: a task each, in a process of its own, with one CPU.
+"""The runs of a comparison on a Ray cluster: a task for each, in a process of its own, with one CPU.
 
-A run that is lost with its worker is begun again; where it has a folder it goes on from its newest checkpoint. Folders
-must be seen by all of the cluster's machines, as must the data sets and files that the runs name.
+A run that is lost with its worker is started again; with a folder it resumes from its newest checkpoint. All machines
+of the cluster must see the folders, the data sets and the files that the runs name.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,23 +18,26 @@ import torch
 
 from ..config.spec import Spec
 from ..core.errors import BadInput, TarryError, WorkerDied
-from ..executors.ray_cluster import connect, has_room, load, told, travels
+from ..executors.ray_cluster import (
+    check_capacity,
+    connect,
+    load,
+    one_line,
+    register_user_modules,
+)
 from ..record.result import Result
-from ..vector.process import keep_memory
+from ..vector.process import tune_malloc
+from .parallel import Jobs, RunOne, Show
 from .run import Progress
 
-__all__ = ["spread"]
-
-Runs = Sequence[tuple[Spec, Path | None]]
-#: (spec, folder, who hears of progress) → result; a module's own function
-One = Callable[[Spec, Path | None, Callable[[Progress], None]], Result]
+__all__ = ["run_on_ray"]
 
 _RETRIES = 2  # of a run that was lost with its worker
-_GLANCE = 0.2  # seconds between looks at how far they are
+_POLL = 0.2  # seconds between polls for progress and results
 
 
-class _Board:
-    """Where runs write how far they are."""
+class _ProgressActor:
+    """A Ray actor that keeps the newest progress of every run."""
 
     def __init__(self) -> None:
         self._news: dict[int, Progress] = {}
@@ -47,14 +50,14 @@ class _Board:
         return news
 
 
-def _run(runs: Runs, index: int, one: One, board: Any, environment: Mapping[str, str]) -> Any:
-    """A run's result with its weights as an array, or the text of what went wrong."""
+def _run(runs: Jobs, index: int, one: RunOne, board: Any, environment: Mapping[str, str]) -> Any:
+    """Return the run's result with its weights as an array, or an error message."""
     spec, folder = runs[index]
     os.environ.update(environment)
     torch.set_num_threads(1)
-    keep_memory()
+    tune_malloc()
     if folder is not None and not folder.parent.is_dir():
-        return _unseen(folder)
+        return _not_shared(folder)
     try:
         result = one(spec, folder, lambda progress: board.put.remote(index, progress))
     except TarryError as e:
@@ -64,25 +67,25 @@ def _run(runs: Runs, index: int, one: One, board: Any, environment: Mapping[str,
     return replace(result, weights=None), None if result.weights is None else result.weights.cpu().numpy()
 
 
-def _unseen(folder: Path) -> str:
+def _not_shared(folder: Path) -> str:
     return f"--out {folder}: not all machines of the Ray cluster share it; name a folder that they all see"
 
 
-def spread(
-    runs: Runs,
+def run_on_ray(
+    runs: Jobs,
     *,
-    one: One,
+    one: RunOne,
     workers: int,
-    show: Callable[[int, Spec, Progress], None],
+    show: Show,
     address: str | None = None,
     gpus: float = 0.0,
 ) -> list[Result]:
-    """What `one` makes of every run, `workers` at a time and as the cluster has room; `show` hears how far they are."""
+    """Run every job with `one`, `workers` at a time and as the cluster has room; `show` receives their progress."""
     ray, leave = load(), connect(address, cpus=workers)
     running: dict[Any, int] = {}
     try:
-        has_room(gpus)
-        travels()
+        check_capacity(gpus)
+        register_user_modules()
         folders = [None if folder is None else folder.resolve() for _, folder in runs]
         _prepare(folders)
         board = _board(ray)
@@ -94,7 +97,7 @@ def spread(
             while waiting and len(running) < workers:
                 index = waiting.pop(0)
                 running[task.remote(everything, index, one, board, environment)] = index
-            ready, _ = ray.wait(list(running), timeout=_GLANCE)
+            ready, _ = ray.wait(list(running), timeout=_POLL)
             for index, progress in ray.get(board.take.remote()).items():
                 if index in running.values():
                     show(index, runs[index][0], progress)
@@ -112,7 +115,7 @@ def spread(
 
 
 def _prepare(folders: Sequence[Path | None]) -> None:
-    """Make the folders that runs make theirs in: a machine that does not see them does not share them."""
+    """Make the parent folders of all runs: a machine that does not see them does not share the file system."""
     for folder in folders:
         if folder is not None:
             try:
@@ -122,11 +125,11 @@ def _prepare(folders: Sequence[Path | None]) -> None:
 
 
 def _board(ray: Any) -> Any:
-    """On this machine: it is lost with us alone."""
+    """Start the actor on this machine, so that no other machine's failure ends it."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    return ray.remote(num_cpus=0, scheduling_strategy=here)(_Board).remote()
+    return ray.remote(num_cpus=0, scheduling_strategy=here)(_ProgressActor).remote()
 
 
 def _result(ray: Any, ref: Any, spec: Spec, folder: Path | None) -> Result:
@@ -136,12 +139,13 @@ def _result(ray: Any, ref: Any, spec: Spec, folder: Path | None) -> Result:
         raise TarryError(f"the run of {spec.label}, seed {spec.seed}, failed in its Ray worker: {e}") from e
     except ray.exceptions.RayError as e:
         raise WorkerDied(
-            f"the run of {spec.label}, seed {spec.seed}, was lost with its Ray worker {_RETRIES + 1} times: {told(e)}"
+            f"the run of {spec.label}, seed {spec.seed}, was lost with its Ray worker {_RETRIES + 1} times: "
+            f"{one_line(e)}"
         ) from e
     if isinstance(answer, str):
         raise TarryError(answer)
     result, weights = answer
     if folder is not None and not (folder / "result.json").is_file():
-        raise BadInput(_unseen(folder))
+        raise BadInput(_not_shared(folder))
     assert isinstance(result, Result)
     return replace(result, weights=None if weights is None else torch.from_numpy(weights.copy()))

@@ -1,6 +1,6 @@
-"""Personalisation (--personalise EPOCHS): every client makes the answer its own, and is scored on its own classes.
+"""Personalization (--personalise EPOCHS): every client fine-tunes the final weights and is scored on its own classes.
 
-    begin    the answer; a client's own model where the method's clients have one (Method.personal)
+    begin    the final weights; a client's own model where the method's clients have one (Method.personal)
     tune     EPOCHS epochs over the client's own examples: plain training with the run's optimiser, batch and last rate,
              unless the method has another rule for it
     score    a_k = Σ_c (n_kc / n_k) a_c           n_kc of client k's n_k examples are of class c
@@ -8,8 +8,8 @@
 
 a_k is what a test set drawn with the client's own mix of classes gives on average: all test examples of its classes
 count, and there is no draw. Classes that the test set lacks are left out of the mix; a client with no other has no
-score. Where targets are not classes, everybody is scored on the whole test set. `before` is the answer's score, `after`
-that of what the client made of it. A tuning that does not stay finite is refused: the client keeps what it began with.
+score. Where targets are not classes, every client is scored on the whole test set. `before` is the score of the final
+weights, `after` that of the fine-tuned ones. Fine-tuning that is not finite is rejected: the client keeps its start.
 Means and standard deviations are over all clients that have a score, each counting alike (FedSOL, Table 9).
 
 The orders and draws of a tuning are those of visit −1, a function of the seed and the client alone: the same for all
@@ -32,41 +32,41 @@ from ..core.errors import BadInput
 from ..core.method import Personal
 from ..core.server import Server
 from ..core.task import Examples, Task, accuracy
-from ..core.tickets import Job
-from ..training.flat_model import Bound
-from ..training.visit import Work, train
+from ..core.tickets import VisitJob
+from ..training.flat_model import FlatModel
+from ..training.visit import LocalWork, train
 
-__all__ = ["Exam", "best_constant", "check", "class_shares", "has_classes", "personalise"]
+__all__ = ["OnProgress", "PerClassTest", "check", "class_shares", "has_classes", "majority_accuracy", "personalise"]
 
-_CHUNK = 1000  # test examples asked about at once
+_CHUNK = 1000  # test examples in one batch
 _VISIT = -1  # the run's visits count from 0
 _ALL = 0  # the one class of a task without classes
 
 Answers = Callable[[Tensor], Tensor]
-Told = Callable[[int], None]  # how many clients are done
+OnProgress = Callable[[int], None]  # called with the number of clients that are done
 
 
 def has_classes(examples: Examples) -> bool:
-    """Whether the targets are one whole number an example."""
+    """Whether the targets are one whole number for each example."""
     return not examples[1].is_floating_point() and examples[1].ndim == 1
 
 
 def class_shares(task: Task, client: int, n_classes: int) -> npt.NDArray[np.float64]:
-    """What of a client's own examples is of each of the first classes."""
+    """The shares of the first `n_classes` classes among a client's own examples."""
     own = task.clients[client][1].cpu().long().numpy()
     shares: npt.NDArray[np.float64] = np.bincount(own, minlength=n_classes)[:n_classes] / len(own)
     return shares
 
 
-def best_constant(task: Task) -> float | None:
-    """The accuracy of whoever always answers with the commonest class; None where that is not what is scored."""
+def majority_accuracy(task: Task) -> float | None:
+    """Accuracy of always predicting the majority class; None if the task is not scored by accuracy."""
     if task.test is None or task.score is not accuracy or not has_classes(task.test):
         return None
     return float(torch.bincount(task.test[1].long()).max()) / len(task.test[1])
 
 
-class Exam:
-    """The test set, class by class, and how much each class counts for a client."""
+class PerClassTest:
+    """The test set split by class, and the weight of each class for a client."""
 
     def __init__(self, task: Task):
         assert task.test is not None
@@ -76,7 +76,7 @@ class Exam:
         self._parts = {c: (x[y == c], y[y == c]) for c in sorted(set(y.tolist()))} if self._classes else {_ALL: (x, y)}
 
     def mix(self, client: int) -> dict[int, float]:
-        """What each class counts, in all 1; nothing where the test set has none of the client's classes."""
+        """The weights of the classes, which sum to 1; empty if the test set has none of the client's classes."""
         if not self._classes:
             return {_ALL: 1.0}
         shares = class_shares(self._task, client, max(self._parts) + 1).tolist()
@@ -84,11 +84,11 @@ class Exam:
         return {c: shares[c] / total for c in self._parts if shares[c] > 0}
 
     def by_class(self, answers: Answers) -> dict[int, float]:
-        """The accuracy on every class."""
+        """The accuracy on each class."""
         return {c: self._accuracy(answers, c) for c in self._parts}
 
     def score(self, answers: Answers, mix: Mapping[int, float]) -> float | None:
-        """Of a client with that mix of classes; nobody is asked about other classes."""
+        """The score of a client with that mix of classes; None if the mix is empty."""
         return sum(share * self._accuracy(answers, c) for c, share in mix.items()) if mix else None
 
     @torch.no_grad()
@@ -98,8 +98,8 @@ class Exam:
         return sum(float(self._score(answers(part), targets)) for part, targets in chunks) / len(x)
 
 
-def check(epochs: int, how: Personal, bound: Bound, first: Tensor) -> None:
-    """Raise BadInput where nothing will come of it; a way to predict is tried on an example."""
+def check(epochs: int, how: Personal, bound: FlatModel, first: Tensor) -> None:
+    """Raise BadInput if clients cannot be scored; the method's `predict` is tried on one example."""
     task = bound.task
     if task.test is None or task.score is None:
         missing = "test set" if task.test is None else "score"
@@ -111,38 +111,40 @@ def check(epochs: int, how: Personal, bound: Bound, first: Tensor) -> None:
             how.predict(first, (x[:2], y[:2]), bound)(x[:1])
 
 
-def personalise(server: Server, bound: Bound, *, work: Work, epochs: int, seed: int, told: Told) -> dict[str, Any]:
-    """Every client's own accuracy before and after; nothing of the run changes."""
+def personalise(
+    server: Server, bound: FlatModel, *, work: LocalWork, epochs: int, seed: int, on_progress: OnProgress
+) -> dict[str, Any]:
+    """Return every client's own accuracy before and after fine-tuning; the run itself does not change."""
     how, task, answer = server.method.personal, bound.task, server.answer
-    exam = Exam(task)
-    known = exam.by_class(lambda x: bound.outputs(answer, x))
+    test = PerClassTest(task)
+    known = test.by_class(lambda x: bound.outputs(answer, x))
     begins = _own_models(server) if how.own else lambda _: answer
     tuning = replace(work, epochs=epochs, steps=None) if epochs else None
     before: list[float | None] = []
     after: list[float | None] = []
     refused = 0
     for client in range(len(task.clients)):
-        mix, w = exam.mix(client), begins(client)
+        mix, w = test.mix(client), begins(client)
         before.append(sum(share * known[c] for c, share in mix.items()) if mix else None)
         if tuning is not None:
-            job = Job(-1, client, _VISIT, w, version=server.version)
+            job = VisitJob(-1, client, _VISIT, w, version=server.version)
             trained = train(job, bound, rule=how.tune, work=tuning, seed=seed)
             w, refused = (w + trained.delta, refused) if trained.finite else (w, refused + 1)
         same = w is answer and how.predict is None
-        after.append(before[-1] if same else exam.score(_answers(how, w, task.clients[client], bound), mix))
-        told(client + 1)
+        after.append(before[-1] if same else test.score(_answers(how, w, task.clients[client], bound), mix))
+        on_progress(client + 1)
     scored = sum(a is not None for a in after)
     found = {"before": _over_clients(before), "after": _over_clients(after)}
     return {"epochs": epochs, "clients": scored, "refused": refused, **found}
 
 
 def _own_models(server: Server) -> Callable[[int], Tensor]:
-    """The start of the visit a client is at, or of its next."""
+    """The weights that the client's current visit began with, or that its next visit begins with."""
     out = {t.client: t.sent for t in server.tickets.values()}
     return lambda client: out[client] if client in out else server.next_start(client)
 
 
-def _answers(how: Personal, w: Tensor, own: Examples, bound: Bound) -> Answers:
+def _answers(how: Personal, w: Tensor, own: Examples, bound: FlatModel) -> Answers:
     if how.predict is None:
         return lambda x: bound.outputs(w, x)
     with torch.no_grad():

@@ -1,7 +1,7 @@
-"""A federation's record under the virtual clock: the same comings, goings and arrivals, trained anew by a simulator.
+"""Replay of a federation: a simulator repeats its recorded joins, leaves and arrivals, and trains every visit again.
 
-Where clients train as `tarry.deploy.client_app` does, the weights are those of the federation to the bit. Where they
-come apart, the first update that differs is named: that is where to look.
+Where clients train as `tarry.deploy.client_app` does, the weights equal those of the federation to the bit. Else the
+first update that differs is named.
 """
 
 from __future__ import annotations
@@ -18,60 +18,61 @@ import torch
 from ..config.spec import Spec
 from ..core.errors import BadInput
 from ..core.events import Event
-from ..core.tickets import Trained
+from ..core.tickets import LocalResult
 from ..delays.measured import TraceRow
-from ..delays.recorded import Comings, Visits, Went
-from ..executors.inline import Executor
+from ..delays.recorded import RecordedAvailability, RecordedDelays, VisitRecord
+from ..engine.budget import Budget
+from ..executors.base import Executor
 from ..record.journal import NAME, read
 from ..record.result import Result, sha256
-from ..sim.simulator import Budget
-from ..training.determinism import calm
-from .build import plan
+from ..training.determinism import deterministic
+from .build import build_run
+from .simulation import Simulation
 
 __all__ = ["Record", "Replayed", "replay"]
 
 
 @dataclass(frozen=True)
 class Record:
-    """What a federation wrote down, as a simulator needs it."""
+    """The record of a federation, in the form that a simulator needs."""
 
     n_clients: int
     per_client: int
-    visits: dict[tuple[int, int], Went]
+    visits: dict[tuple[int, int], VisitRecord]
     changes: list[tuple[float, int, bool]]
     digests: dict[int, str]  # of updates, by ticket number
     updates: int
     end: float  # of the last instant
-    ended: str  # why; empty: it is still going on, or was stopped
+    ended: str  # why it ended; empty if it is running or was stopped
 
     @classmethod
     def read(cls, folder: Path) -> Record:
-        """From the journal of a folder, up to its last whole instant."""
+        """Read the journal of a folder, up to its last whole instant."""
         path = folder / NAME
         if not path.is_file():
             raise BadInput(f"{folder}: no federation was recorded here (no {NAME})")
         rows = list(read(path))
         ended = next((r["why"] for r in rows if r["op"] == "end"), "")
-        if not ended:  # what came after the last whole instant has not happened yet
+        if not ended:  # rows after the last whole instant do not count yet
             last = max((i for i, r in enumerate(rows) if r["op"] == "close"), default=0)
             rows = rows[: last + 1]
         begun = rows[0]
-        visits, who, changes = dict[tuple[int, int], Went](), dict[int, tuple[int, int]](), []
+        visits, who, changes = dict[tuple[int, int], VisitRecord](), dict[int, tuple[int, int]](), []
         for r in rows:
             if r["op"] == "close":
                 changes += [(r["t"], c, comes) for c, comes in r["changes"]]
                 for number, client, visit, _ in r["handed"]:
                     who[number] = (client, visit)
-                    visits[client, visit] = Went(r["t"], None)
+                    visits[client, visit] = VisitRecord(r["t"], None)
             elif r["op"] in ("update", "lost", "refused"):
                 at = who[r["number"]]
-                visits[at] = Went(visits[at].start, r["t"], r["op"] != "update")
+                visits[at] = VisitRecord(visits[at].start, r["t"], r["op"] != "update")
         end = max((r["t"] for r in rows if r["op"] in ("update", "lost", "refused", "close", "end")), default=0.0)
         digests = {r["number"]: r["digest"] for r in rows if r["op"] == "update"}
         return cls(begun["clients"], begun["per_client"], visits, changes, digests, len(digests), end, ended)
 
     def trace(self) -> list[TraceRow]:
-        """Every visit that ended, for --delay trace; clients that lost their last ones have fewer."""
+        """Every visit that ended, for --delay trace."""
         rows = [TraceRow(c, v, w.start, w.end - w.start, "lost" if w.lost else "came") for (c, v), w in
                 self.visits.items() if w.end is not None]  # fmt: skip
         return [TraceRow(r.client, i, *r[2:]) for c in sorted({r.client for r in rows}) for i, r in
@@ -80,13 +81,13 @@ class Record:
 
 @dataclass(frozen=True)
 class Replayed:
-    """What came of a replay."""
+    """The result of a replay."""
 
     updates: int
     accuracy: float | None
     weights_sha256: str
     recorded_sha256: str | None
-    apart: tuple[int, int, int] | None  # ticket, client and visit of the first update that was another
+    apart: tuple[int, int, int] | None  # ticket, client and visit of the first update that differs
 
     @property
     def same(self) -> bool:
@@ -94,10 +95,10 @@ class Replayed:
 
 
 class _Compared:
-    """An executor whose outcomes are compared with the record."""
+    """An executor whose results are compared with the record."""
 
     def __init__(self, executor: Executor, digests: dict[int, str]):
-        self._inner, self._digests, self.told = executor, digests, executor.told
+        self._inner, self._digests, self.description = executor, digests, executor.description
         self._who: dict[int, tuple[int, int]] = {}
         self.apart: tuple[int, int, int] | None = None
 
@@ -105,7 +106,7 @@ class _Compared:
         self._who[ticket.number] = (ticket.client, ticket.visit)
         self._inner.submit(ticket, memory, due)
 
-    def collect(self, number: int) -> Trained:
+    def collect(self, number: int) -> LocalResult:
         trained = self._inner.collect(number)
         digest = hashlib.blake2b(trained.delta.cpu().numpy().tobytes(), digest_size=8).hexdigest()
         if self.apart is None and self._digests.get(number, digest) != digest:
@@ -117,33 +118,34 @@ class _Compared:
 
 
 def replay(folder: Path, *, callbacks: tuple[Callable[[Event], None], ...] = ()) -> Replayed:
-    """Simulate what a federation did."""
+    """Simulate a recorded federation and compare its updates and weights."""
     record, spec = Record.read(folder), Spec.of(Spec.read(folder / "spec.toml"))
-    whole = plan(spec)
+    whole = build_run(spec)
     if len(whole.task.clients) != record.n_clients:
         raise BadInput(f"{folder}: its clients hold their own examples, which are not here; it cannot be trained again")
     budget = Budget(max(record.end, 1e-6), spec.updates, spec.rounds, spec.target)
-    made = replace(
+    replayed = replace(
         whole,
-        delay=Visits(record.visits),
-        presence=Comings(record.n_clients, record.changes),
+        delay=RecordedDelays(record.visits),
+        availability=RecordedAvailability(record.n_clients, record.changes),
         budget=replace(budget, updates=record.updates) if record.ended == "updates" else budget,
     )
+    simulation = Simulation(replayed)
     with ExitStack() as stack:
-        stack.enter_context(calm())
+        stack.enter_context(deterministic())
         stack.enter_context(torch.random.fork_rng(devices=[]))
-        executor = _Compared(made.executor(), record.digests)
+        executor = _Compared(simulation.executor(), record.digests)
         stack.callback(executor.close)
-        sim = made.simulator(executor, list(callbacks))
-        sim.per_client = record.per_client
-        sim.roster.limit *= record.per_client
+        sim = simulation.simulator(executor, list(callbacks))
+        sim.engine.max_tickets = record.per_client
+        sim.engine.idle.limit *= record.per_client
         sim.run()
-        accuracy = sim.curve[-1][2] if sim.curve else None
-        told = Replayed(sim.updates, accuracy, sha256(sim.server.answer), _recorded(folder), executor.apart)
+        accuracy = sim.engine.curve[-1][2] if sim.engine.curve else None
+        result = Replayed(sim.engine.updates, accuracy, sha256(sim.server.answer), _recorded(folder), executor.apart)
         sim.close()
-    return told
+    return result
 
 
 def _recorded(folder: Path) -> str | None:
-    """The fingerprint of the weights that the federation reached, where it is over."""
+    """The digest of the final weights of the federation; None if it is not over."""
     return Result.read(folder).weights_sha256 if (folder / "result.json").is_file() else None

@@ -1,4 +1,4 @@
-"""What a run comes to, in a simulation or over the wire: its numbers, and the files that say it is over.
+"""The result of a run, of a simulation or a federation, and the files that mark a run as finished.
 
 OUT/model.safetensors    the final global weights by name
 OUT/result.json          written last: a run with a result is finished
@@ -14,19 +14,19 @@ from ..core.layout import Layout
 from ..core.server import Server
 from ..record.result import Point, Result, sha256, staleness_summary, write_atomic
 from ..version import __version__
-from .build import Plan
-from .personalize import best_constant
+from .build import BuiltRun
+from .personalize import majority_accuracy
 
-__all__ = ["Tally", "finish", "summed_up"]
+__all__ = ["Counters", "finish", "make_result"]
 
 
-class Tally(Protocol):
-    """What is counted on the way."""
+class Counters(Protocol):
+    """What a simulator or a federation counts during a run."""
 
     time: float
     updates: int
     lost: int
-    refused: int
+    rejected: int
     bytes_up: int
     bytes_down: int
     staleness: Counter[int]
@@ -34,31 +34,31 @@ class Tally(Protocol):
     server: Server
 
 
-def summed_up(made: Plan, tally: Tally, **more: Any) -> Result:
-    """The numbers as they are now; `more` is what only the caller knows: wall_s, remarks, trained, out ..."""
-    server, spec = tally.server, made.spec
-    accuracy, loss = tally.curve[-1][2:] if tally.curve else (None, None)
+def make_result(built: BuiltRun, counters: Counters, **more: Any) -> Result:
+    """Return the result so far; `more` are the fields that only the caller knows: wall_s, remarks, trained, out ..."""
+    server, spec = counters.server, built.spec
+    accuracy, loss = counters.curve[-1][2:] if counters.curve else (None, None)
     return Result(
-        method=made.method.name,
+        method=built.method.name,
         label=spec.label,
-        task=made.task.name,
+        task=built.task.name,
         seed=spec.seed,
         n_clients=server.n_clients,
-        virtual_time=tally.time,
-        updates=tally.updates,
+        virtual_time=counters.time,
+        updates=counters.updates,
         rounds=server.version,
         final_accuracy=accuracy,
         final_loss=loss,
-        curve=tally.curve,
-        staleness=staleness_summary(tally.staleness),
-        lost=tally.lost,
-        refused=tally.refused,
+        curve=counters.curve,
+        staleness=staleness_summary(counters.staleness),
+        lost=counters.lost,
+        refused=counters.rejected,
         weights_sha256=sha256(server.answer),
-        bytes_up=tally.bytes_up,
-        bytes_down=tally.bytes_down,
+        bytes_up=counters.bytes_up,
+        bytes_down=counters.bytes_down,
         peak_server_bytes=server.ledger.peak,
         tarry=__version__,
-        chance=best_constant(made.task),
+        chance=majority_accuracy(built.task),
         target=spec.target,
         weights=server.answer,
         **more,
@@ -66,7 +66,7 @@ def summed_up(made: Plan, tally: Tally, **more: Any) -> Result:
 
 
 def finish(folder: Path, layout: Layout, result: Result) -> None:
-    """Write the weights by name, then the result."""
+    """Write the weights by name, then the result: a folder with a result holds a finished run."""
     from safetensors.numpy import save
 
     assert result.weights is not None

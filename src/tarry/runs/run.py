@@ -1,53 +1,47 @@
-"""One run, from a spec to a result; recorded, resumable to the bit.
-
-OUT/spec.toml            the spec as resolved
-OUT/files.json           digests of the files that it names
-OUT/events.jsonl         one row an event
-OUT/arrivals.csv         every visit's duration and fate: --delay trace --delay.path OUT/arrivals.csv replays them
-OUT/checkpoints/         the last two; `resume` goes on from the newest
-and what a finished run leaves (outcome)
-"""
+"""Run one spec, in memory or in a folder (record.run_folder), and resume a run with the same weights to the bit."""
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import time as clock
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ..config.spec import REGISTRIES, Choice, Spec
+from ..config.components import REGISTRIES, Choice
+from ..config.spec import Spec
 from ..core.errors import BadInput
 from ..core.events import Event
 from ..core.method import Method
 from ..core.task import Task
 from ..delays.measured import TraceRow, write_trace
+from ..executors.timing import TrialCache
 from ..record import checkpoint
-from ..record.files import FILES, changed, digests, write_digests
-from ..record.result import Result, write_atomic
+from ..record.files import changed, digests
+from ..record.result import Result
 from ..record.rows import Recorder, read_rows
+from ..record.run_folder import RunFolder
 from ..sim.simulator import Simulator
 from ..tasks import tasks
 from ..tasks.data.sets import loose_files
-from ..training.determinism import calm
-from .build import Plan, plan
-from .notices import diverged, in_vain, missed, shut_out
-from .result import finish, summed_up
+from ..training.determinism import deterministic
+from .notices import result_notices
+from .result import finish, make_result
+from .simulation import Simulation, build_simulation
 
-__all__ = ["CHANGE_NO_RESULT", "Progress", "files_of", "resume", "run", "run_spec"]
+__all__ = ["EXECUTION_SETTINGS", "Progress", "files_of", "resume", "run", "run_spec"]
 
 Callback = Callable[[Event], None]
-#: settings that may differ when a run is taken up again
-CHANGE_NO_RESULT = ("workers", "executor", "address", "gpus", "lookahead", "checkpoint_every", "cache_limit")
+#: the settings of how and where clients train: they change no result and may differ when a run is resumed
+EXECUTION_SETTINGS = ("workers", "executor", "address", "gpus", "lookahead", "checkpoint_every", "cache_limit")
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run has come."""
+    """The progress of a run."""
 
     fraction: float
     time: float
@@ -85,41 +79,41 @@ def resume(
     *,
     callbacks: Sequence[Callback] = (),
     progress: Callable[[Progress], None] | None = None,
+    trials: TrialCache | None = None,
     **objects: Any,
 ) -> Result:
-    """Finish the run in a folder, with the very weights it would have reached uninterrupted.
+    """Finish the run in a folder, with the same weights as without the interruption.
 
     A run that was given Python objects (a Task, a Method, a delay function) needs the same ones again, by keyword.
     Where clients are trained may differ (`workers`, `executor`, `address`, `gpus`, `lookahead`, `checkpoint_every`,
     `cache_limit`): it changes no result, but for rounding from where on they are trained together or no longer so.
     """
     folder = Path(out)
-    path = folder / "spec.toml"
-    if not path.is_file():
+    run_folder = RunFolder(folder)
+    if not run_folder.spec.is_file():
         raise BadInput(f"{folder}: there is no run here (no spec.toml)")
-    text = path.read_text()
-    wanted = [line.split()[1].rstrip(":") for line in text.splitlines() if line.startswith("# ")]
+    wanted = run_folder.objects()
     if missing := [w for w in wanted if w not in objects]:
         raise BadInput(
             f"{folder}: this run was given a Python object as {', '.join(missing)}; "
             f"resume it from Python: tarry.resume({str(folder)!r}, {', '.join(f'{m}=...' for m in missing)})"
         )
-    if fixed := [o for o in objects if o not in wanted and o not in CHANGE_NO_RESULT]:
+    if fixed := [o for o in objects if o not in wanted and o not in EXECUTION_SETTINGS]:
         raise BadInput(f"{folder}: {fixed[0]} is part of what is being resumed and cannot change")
-    if (folder / "result.json").is_file():
+    if run_folder.is_finished:
         return Result.read(folder)
-    before = Spec.read(path)
+    before = Spec.read(run_folder.spec)
     executor = objects.get("executor")
-    unknown = [] if executor in (None, "ray") else ["address", "gpus"]  # to others
+    unknown = [] if executor in (None, "ray") else ["address", "gpus"]  # settings that other executors reject
     unknown += [] if executor in (None, "batched", "auto") else ["compile"]
     before = {k: v for k, v in before.items() if k not in unknown}
     spec = Spec.of({**before, **objects})
     if edited := changed(folder, files_of(spec)):
-        way_out = "put that back, or begin anew in another --out"
+        way_out = "put that back, or start a new run with another --out"
         raise BadInput(
             [f"{folder}: --{s} {file} is not what it was when this run began; {way_out}" for s, file in edited.items()]
         )
-    return _Session(plan(spec), folder, callbacks, progress).go()
+    return RunSession(build_simulation(spec), run_folder, callbacks, progress, trials).run()
 
 
 def run_spec(
@@ -128,13 +122,15 @@ def run_spec(
     out: Path | None = None,
     callbacks: Sequence[Callback] = (),
     progress: Callable[[Progress], None] | None = None,
+    trials: TrialCache | None = None,
 ) -> Result:
-    """Run a spec; with `out`, in a folder of its own."""
+    """Run a spec; with `out`, in a folder of its own. `trials`: choices of executors that several runs share."""
     found = {} if out is None else digests(files_of(spec))  # before they are read, so that no edit goes unseen
-    made = plan(spec)
-    if out is not None:
-        _claim(out, spec, found)
-    return _Session(made, out, callbacks, progress).go()
+    simulation = build_simulation(spec)
+    folder = None if out is None else RunFolder(out)
+    if folder is not None:
+        folder.claim(spec.to_toml(), objects=spec.objects(), digests=found)
+    return RunSession(simulation, folder, callbacks, progress, trials).run()
 
 
 def files_of(spec: Spec) -> dict[str, Path]:
@@ -142,7 +138,7 @@ def files_of(spec: Spec) -> dict[str, Path]:
     named = {} if not isinstance(spec.presence, str) else {"presence": spec.presence}
     for group in REGISTRIES:
         choice = getattr(spec, group)
-        if isinstance(choice, Choice) and group != "server":  # it is the method
+        if isinstance(choice, Choice):
             texts = {group: choice.name, **{f"{group}.{k}": v for k, v in choice.params.items()}}
             named |= {k: v for k, v in texts.items() if k.endswith((".path", ".speeds")) or ".py:" in str(v)}
             if group == "task" and choice.name not in tasks.names() and choice.name in (loose := loose_files()):
@@ -155,66 +151,53 @@ def _file(text: str) -> str:
     return f"{file}.py" if colon else text
 
 
-def _claim(folder: Path, spec: Spec, found: Mapping[str, str]) -> None:
-    if (folder / "spec.toml").exists():
-        raise BadInput(
-            f"--out {folder}: it holds another run; `tarry resume {folder}` goes on with it, or name another folder"
-        )
-    try:
-        if folder.exists() and (not folder.is_dir() or any(p.name != FILES for p in folder.iterdir())):
-            raise BadInput(f"--out {folder}: it is not an empty folder; name another one")
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as e:
-        raise BadInput(f"--out {folder}: it cannot be made ({e}); name another folder") from e
-    write_digests(folder, found)
-    write_atomic(folder / "spec.toml", spec.to_toml().encode())
-
-
-class _Session:
+class RunSession:
     """One process's share of a run: from the start or the newest checkpoint to the end."""
 
     def __init__(
         self,
-        made: Plan,
-        folder: Path | None,
+        simulation: Simulation,
+        folder: RunFolder | None,
         callbacks: Sequence[Callback],
         progress: Callable[[Progress], None] | None,
+        trials: TrialCache | None,
     ):
-        self.plan, self.folder, self.progress = made, folder, progress
+        self.simulation, self.built, self.folder, self.progress = simulation, simulation.built, folder, progress
+        self.trials = trials
         self.callbacks = list(callbacks)
         self.began, self.saved_wall, self.count = clock.perf_counter(), 0.0, 0
         self.last_saved = self.last_shown = self.began
         self.recorder: Recorder | None = None
 
-    def go(self) -> Result:
+    def run(self) -> Result:
         with contextlib.ExitStack() as stack:
-            stack.enter_context(calm(exact=self.plan.spec.precision == "float32"))
+            stack.enter_context(deterministic(exact=self.built.spec.precision == "float32"))
             stack.enter_context(torch.random.fork_rng(devices=[]))
             saved: Any = None
             if self.folder is not None:
-                stack.enter_context(_locked(self.folder))
-                newest = checkpoint.latest(self.folder / "checkpoints")
-                saved = None if newest is None else checkpoint.load(newest, self.plan.spec.device)
-                self.recorder = Recorder(self.folder / "events.jsonl", at=saved["rows"] if saved else 0)
+                stack.enter_context(self.folder.locked())
+                newest = checkpoint.latest(self.folder.checkpoints)
+                saved = None if newest is None else checkpoint.load(newest, self.built.spec.device)
+                self.recorder = Recorder(self.folder.events, at=saved["rows"] if saved else 0)
                 stack.callback(self.recorder.close)
-            executor = self.plan.executor()
+            executor = self.simulation.executor(self.trials)
             stack.callback(executor.close)
             listeners: list[Callback] = [*([self.recorder] if self.recorder else []), *self.callbacks]
-            sim = self.plan.simulator(executor, listeners, None if self.folder is None else self.folder / "cache")
+            sim = self.simulation.simulator(executor, listeners, None if self.folder is None else self.folder.cache)
             if saved is not None:
                 sim.load(saved["simulator"])
                 self.saved_wall, self.count = saved["wall"], saved["count"]
-            sim.run(between=lambda: self._between(sim))
+            sim.run(on_instant=lambda: self._after_instant(sim))
             result = self._finish(sim)
-            sim.close()  # not on the way out of an error: what is in files is taken up again
+            sim.close()  # only after success: a run that is resumed needs the files of its tables
             return result
 
     def _wall(self) -> float:
         return self.saved_wall + clock.perf_counter() - self.began
 
-    def _between(self, sim: Simulator) -> None:
+    def _after_instant(self, sim: Simulator) -> None:
         now = clock.perf_counter()
-        if self.folder is not None and now - self.last_saved >= self.plan.spec.checkpoint_every:
+        if self.folder is not None and now - self.last_saved >= self.built.spec.checkpoint_every:
             self._checkpoint(sim)
             self.last_saved = clock.perf_counter()
         if self.progress is not None and now - self.last_shown >= 0.2:
@@ -225,25 +208,25 @@ class _Session:
         now = clock.perf_counter()
         if self.progress is not None and now - self.last_shown >= 0.2:
             self.last_shown = now
-            self.progress(replace(_how_far(sim), fraction=1.0, personalised=done / len(self.plan.task.clients)))
+            self.progress(replace(_how_far(sim), fraction=1.0, personalised=done / len(self.built.task.clients)))
 
     def _checkpoint(self, sim: Simulator) -> None:
         assert self.folder is not None
         assert self.recorder is not None
         self.count += 1
         state = {"simulator": sim.save(), "rows": self.recorder.position(), "wall": self._wall(), "count": self.count}
-        checkpoint.save(self.folder / "checkpoints", self.count, state)
+        checkpoint.save(self.folder.checkpoints, self.count, state)
 
     def _finish(self, sim: Simulator) -> Result:
-        result = summed_up(
-            self.plan,
-            sim,
+        result = make_result(
+            self.built,
+            sim.engine,
             wall_s=self._wall(),
-            remarks=[*self.plan.remarks, *in_vain(sim), *diverged(sim), *shut_out(sim), *missed(sim)],
-            trained=sim.executor.told,
-            diagnostics=self.plan.diagnostics(sim),
-            personal=self.plan.personal(sim, lambda done: self._personalised(sim, done)),
-            out=self.folder,
+            remarks=[*self.built.notices, *result_notices(sim)],
+            trained=sim.executor.description,
+            diagnostics=self.simulation.diagnostics(sim),
+            personal=self.simulation.personal(sim, lambda done: self._personalised(sim, done)),
+            out=None if self.folder is None else self.folder.path,
         )
         if self.folder is not None:
             self._write(result)
@@ -255,18 +238,20 @@ class _Session:
         assert self.folder is not None
         assert self.recorder is not None
         self.recorder.position()
-        write_trace(self.folder / "arrivals.csv", _trace(self.folder / "events.jsonl"))
-        finish(self.folder, self.plan.layout, result)
+        write_trace(self.folder.arrivals, _trace(self.folder.events))
+        finish(self.folder.path, self.built.layout, result)
 
 
 def _how_far(sim: Simulator) -> Progress:
     b = sim.budget
     shares = [
         sim.time / b.time if b.time else 0.0,
-        sim.updates / b.updates if b.updates else 0.0,
+        sim.engine.updates / b.updates if b.updates else 0.0,
         sim.server.version / b.rounds if b.rounds else 0.0,
     ]
-    return Progress(min(max(shares), 1.0), sim.time, sim.updates, sim.curve[-1][2] if sim.curve else None)
+    return Progress(
+        min(max(shares), 1.0), sim.time, sim.engine.updates, sim.engine.curve[-1][2] if sim.engine.curve else None
+    )
 
 
 def _trace(log: Path) -> list[TraceRow]:
@@ -277,14 +262,3 @@ def _trace(log: Path) -> list[TraceRow]:
             fate = "lost" if (r["client"], r["visit"]) in lost else "came"
             rows.append(TraceRow(r["client"], r["visit"], r["time"], r["seconds"], fate))
     return rows
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Nobody else may run or resume in this folder meanwhile; the lock dies with the process."""
-    with open(folder / ".lock", "w") as f:
-        try:
-            fcntl.lockf(f, fcntl.LOCK_EX | fcntl.LOCK_NB)  # of this process alone: forked workers do not share it
-        except OSError:
-            raise BadInput(f"{folder}: another process is at work on this run") from None
-        yield

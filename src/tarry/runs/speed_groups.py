@@ -1,4 +1,4 @@
-"""What --diagnose measures beside the notes of the parts: never on what training reads, never changing a result.
+"""Measurements of --diagnose beside the notes of the parts. They change no result.
 
 validator    a client's score on test examples with its own mix of classes (OrthoFL's Fig. 6)
 by_speed     the accuracy on active clients' and on stragglers' own examples, and their variance (Fed-OGD, IV)
@@ -17,19 +17,19 @@ from torch import Tensor
 from ..core import rng
 from ..core.rng import Stream
 from ..core.task import Examples, Task
-from ..engine.diagnostics import Diary, Validate
-from ..training.flat_model import Bound
+from ..engine.diagnostics import DiagnosticsLog, Validate
+from ..training.flat_model import FlatModel
 from .personalize import class_shares, has_classes
 
 __all__ = ["by_speed", "validator"]
 
-_VALIDATION = 200  # test examples a client is followed on
-_MOST = 5000  # examples of a client that its accuracy is taken on
-_SLOW = 2.0  # a straggler takes this many times as long as the fastest client
+_VALIDATION = 200  # test examples that a client is scored on
+_MOST = 5000  # own examples that a client's accuracy is measured on
+_SLOW = 2.0  # a straggler's mean duration is more than this many times the fastest client's
 
 
-def validator(task: Task, bound: Bound, seed: int) -> Validate | None:
-    """Scores on a part of the test set drawn with the client's own class proportions; None without classes."""
+def validator(task: Task, bound: FlatModel, seed: int) -> Validate | None:
+    """Return a score on test examples drawn with the client's own class shares; None without classes."""
     if task.test is None or task.score is None or not has_classes(task.test):
         return None
     test_x, test_y = task.test
@@ -48,13 +48,17 @@ def validator(task: Task, bound: Bound, seed: int) -> Validate | None:
 
 
 def by_speed(
-    task: Task, diary: Diary, score: Callable[[Tensor, Examples], float | None], weights: Tensor, accuracy: float | None
+    task: Task,
+    log: DiagnosticsLog,
+    score: Callable[[Tensor, Examples], float | None],
+    weights: Tensor,
+    accuracy: float | None,
 ) -> dict[str, Any] | None:
     """½ (|a₁ − a|² + |a₂ − a|²): a on the test set, a₁ and a₂ on active clients' and stragglers' examples.
 
     A client is a straggler when its visits take more than twice as long, on average, as the fastest client's.
     """
-    seconds = {c: s for c in range(len(task.clients)) if (s := diary.seconds_of(c)) is not None}
+    seconds = {c: s for c in range(len(task.clients)) if (s := log.seconds_of(c)) is not None}
     if accuracy is None or not seconds:
         return None
     limit = _SLOW * min(seconds.values())
@@ -74,7 +78,7 @@ def by_speed(
 
 
 def _some(task: Task, client: int) -> Examples:
-    """A client's examples, evenly thinned out where there are very many: they may lie sorted by class."""
+    """A client's examples, every n-th of them if there are very many: they may be sorted by class."""
     x, y = task.clients[client]
     stride = -(-len(x) // _MOST)
     return x[::stride], y[::stride]

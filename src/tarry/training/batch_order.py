@@ -1,4 +1,4 @@
-"""Which examples a visit goes through, in which order: the same for whoever trains it."""
+"""The order of a visit's examples and the random numbers that augment them: functions of a key, for every executor."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import numpy.typing as npt
 from ..core import rng
 
 if TYPE_CHECKING:
-    from .visit import Work
+    from .visit import LocalWork
 
-__all__ = ["draws", "orders"]
+__all__ = ["augmentation_draws", "epoch_orders"]
 
 
-def orders(n: int, work: Work, key: int) -> Iterator[tuple[npt.NDArray[np.int64] | None, int]]:
-    """Epoch by epoch the order of n examples, fresh each, and how many batches of it count.
+def epoch_orders(n: int, work: LocalWork, key: int) -> Iterator[tuple[npt.NDArray[np.int64] | None, int]]:
+    """Yield for every epoch a new order of n examples, and how many batches of it are used.
 
-    None = one batch of everything, in stored order.
+    The order is None where one batch holds all examples, in stored order.
     """
     left, epoch, whole = work.n_steps(n), 0, work.batch is None or work.batch >= n
     while left > 0:
@@ -28,6 +28,6 @@ def orders(n: int, work: Work, key: int) -> Iterator[tuple[npt.NDArray[np.int64]
         left, epoch = left - count, epoch + 1
 
 
-def draws(n: int, width: int, key: int, epoch: int) -> npt.NDArray[np.float32]:
-    """The numbers by which n examples are augmented in an epoch, a row an example."""
+def augmentation_draws(n: int, width: int, key: int, epoch: int) -> npt.NDArray[np.float32]:
+    """Return the numbers that augment n examples in an epoch, a row an example."""
     return rng.uniforms(rng.key(key, epoch, 1), n, width)

@@ -1,4 +1,4 @@
-"""Arithmetic that comes to the same bits every time it is done on the same kind of device."""
+"""Context managers that make torch results bit-reproducible on one kind of device."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from contextlib import contextmanager
 
 import torch
 
-__all__ = ["calm", "free"]
+__all__ = ["deterministic", "nondeterministic"]
 
 
 @contextmanager
-def calm(*, exact: bool = True) -> Iterator[None]:
-    """One thread, for sums depend on how they are split; on a GPU convolutions by kernels that repeat themselves.
+def deterministic(*, exact: bool = True) -> Iterator[None]:
+    """Use one CPU thread (the order of a sum changes rounding) and deterministic cuDNN kernels.
 
-    Products are in float32 there, unless less will do (`exact`). What was before comes back after.
+    Products on a GPU are in float32; with `exact=False` in TF32. The settings before are restored after.
     """
     threads, products, maps = torch.get_num_threads(), torch.backends.cuda.matmul, torch.backends.cudnn
     before = products.allow_tf32, maps.allow_tf32, maps.deterministic
@@ -29,8 +29,8 @@ def calm(*, exact: bool = True) -> Iterator[None]:
 
 
 @contextmanager
-def free() -> Iterator[None]:
-    """Within it any kernel may be taken, also one that adds in the order in which things come."""
+def nondeterministic() -> Iterator[None]:
+    """Allow nondeterministic cuDNN kernels, whose order of addition varies."""
     maps = torch.backends.cudnn
     before = maps.deterministic
     maps.deterministic = False

@@ -1,7 +1,6 @@
-"""A module whose tensors are views of one flat vector.
+"""FlatModel: an nn.Module whose tensors are views of one flat vector, with the functions that a LocalRule calls.
 
-`Bound` gives a LocalRule its functions over a flat vector by making a module's tensors views of one buffer, so an
-ordinary module runs at its ordinary speed and the optimiser's arithmetic is a handful of calls however many layers.
+The module runs at its ordinary speed, and the arithmetic of an optimizer is a few calls, whatever the number of layers.
 """
 
 from __future__ import annotations
@@ -14,32 +13,31 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
-from torch.utils.hooks import RemovableHandle
 
 from ..core import rng
-from ..core.errors import BadInput
 from ..core.layout import Layout
 from ..core.local_rule import DeepObjective, Objective, Split
 from ..core.optim import Optimiser
 from ..core.rng import Stream
 from ..core.task import Examples, Task
-from .head_split import Cut, head_of
-from .keyed_dropout import Drops, drops
+from .features import features, grad_with_features
+from .head_split import FlatHeadSplit, head_of
+from .keyed_dropout import KeyedDropout, uses_dropout
 
 if TYPE_CHECKING:
-    from .visit import Visit
+    from .visit import BatchIterator
 
-__all__ = ["Bound", "build_module"]
+__all__ = ["FlatModel", "build_module"]
 
-_CHUNK = 200  # examples that a model is asked about at once
+_CHUNK = 200  # examples of a pass without gradients
 
 
 def build_module(task: Task, *, seed: int, dtype: torch.dtype) -> nn.Module:
-    """The task's model with its first weights: drawn from the seed, or those of the module the task was given."""
+    """Return the task's model with its first weights: drawn from the seed, or those of the module in the task."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(rng.key(seed, Stream.INIT) >> 1)
         module = copy.deepcopy(task.model) if isinstance(task.model, nn.Module) else task.model()
-        if any(is_lazy(p) for p in (*module.parameters(), *module.buffers())):  # it is made when it sees an example
+        if any(is_lazy(p) for p in (*module.parameters(), *module.buffers())):  # lazy: built by its first example
             x = task.clients[0][0][:2].cpu()
             with torch.no_grad():
                 module.eval()(x.to(torch.get_default_dtype()) if x.is_floating_point() else x)
@@ -47,8 +45,8 @@ def build_module(task: Task, *, seed: int, dtype: torch.dtype) -> nn.Module:
         return module.to(dtype)
 
 
-class Bound:
-    """A module bound to a flat vector: `Functions` for one client at a time, and evaluation."""
+class FlatModel:
+    """A module over a flat vector: `Functions` for one client at a time, and evaluation."""
 
     def __init__(self, module: nn.Module, layout: Layout, task: Task, optimiser: Optimiser, *, bf16: bool = False):
         self.module, self.layout, self.task, self.task_loss = module.train(), layout, task, task.loss
@@ -63,10 +61,10 @@ class Bound:
             named[block.name].data = views[block.name]
         self.params = [named[b.name] for b in layout.layers]
         self.head = head_of(module, layout)
-        self.drops = Drops() if drops(module) else None
+        self.drops = KeyedDropout() if uses_dropout(module) else None
         self.steady = not layout.stats and self.drops is None
-        self.visit: Visit | None = None  # the one under way
-        self._writes: bool | None = None  # whether the module writes to its inputs, when it is known
+        self.visit: BatchIterator | None = None  # the visit in progress
+        self._writes: bool | None = None  # whether the module writes to its inputs; None: not known yet
         owners = [block.name.rpartition(".") for block in layout.stats]
         places = [(module.get_submodule(owner)._buffers, leaf) for owner, _, leaf in owners]
         self._places = [(*place, views[b.name]) for place, b in zip(places, layout.stats, strict=True)]
@@ -76,12 +74,12 @@ class Bound:
         return values.mean()
 
     def _bind(self) -> None:
-        """Make the statistics the module's."""
+        """Put the views of the statistics into the module."""
         for buffers, leaf, view in self._places:
             buffers[leaf] = view
 
     def statistics(self) -> Tensor:
-        """The running statistics, also where the module has put others in their place."""
+        """Return the running statistics, also where the module has put other tensors in their place."""
         for buffers, leaf, view in self._places:
             if (own := buffers[leaf]) is not view and own is not None:
                 view.copy_(own.detach())
@@ -89,23 +87,23 @@ class Bound:
         return self.flat[self.layout.n_params :]
 
     def load(self, weights: Tensor) -> None:
-        """Begin from these weights: trained tensors and running statistics; counters as built."""
+        """Set all weights: trained tensors and running statistics. Counters are set as built."""
         self.flat.copy_(weights)
         self._bind()
         for buffer, first in self.counters:
             buffer.copy_(first)
 
     def use(self, optimiser: Optimiser) -> None:
-        """Descend by this optimiser from now on."""
+        """Set the optimizer."""
         self.optimiser, self.init, self.descend = optimiser, optimiser.init, optimiser.descend
 
     def begin_step(self, noise: int | None, step: int = 0, lap: int = 0) -> None:
-        """Which step of a visit it is: what is left out at random is a function of that."""
+        """Set the step of the visit, of which dropout is a function."""
         if self.drops is not None:
             self.drops.begin(None if noise is None else rng.extend(noise, step), lap)
 
     def run(self, x: Tensor) -> Tensor:
-        """The module on inputs, in bfloat16 where that is asked for; outputs are of the weights' type."""
+        """Run the module, in bfloat16 where that is asked for. Outputs have the type of the weights."""
         with nullcontext() if self.drops is None or not self.module.training else self.drops:
             return self._run(x)
 
@@ -131,28 +129,20 @@ class Bound:
     def deep_grad(
         self, w: Tensor, batch: tuple[Tensor, Any], objective: DeepObjective, /, *, still: bool = False
     ) -> tuple[Tensor, Tensor]:
-        seen: list[Tensor] = []
-        with self._overheard(seen):
-            return self.grad(w, batch, lambda out, y: objective(out, _flat(seen), y), still=still)
+        return grad_with_features(self, w, batch, objective, still=still)
 
     def features(self, vec: Tensor, x: Tensor, /) -> Tensor:
-        seen: list[Tensor] = []
-        with self._overheard(seen):
-            self.outputs(vec, x)
-        return _flat(seen)
-
-    def _overheard(self, seen: list[Tensor]) -> RemovableHandle:
-        """What goes into the head is added to `seen` meanwhile."""
-        if self.head is None:
-            raise BadInput(f"--task {self.task.name}: its model has no last map of its own, whose inputs are features")
-        return self.head.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+        return features(self, vec, x)
 
     @torch.no_grad()
     def loss(self, w: Tensor, batch: Examples, /) -> Tensor:
         self._trained.copy_(w)
         kept = self._statistics()
-        aside = nullcontext() if self.drops is None else self.drops.aside()
-        with aside, torch.random.fork_rng(devices=[w.device] if w.is_cuda else []):  # nothing of the run's is drawn
+        redraw = nullcontext() if self.drops is None else self.drops.without_advancing()
+        with (
+            redraw,
+            torch.random.fork_rng(devices=[w.device] if w.is_cuda else []),
+        ):
             loss = self.task.loss(self.run(batch[0]), batch[1])
         self._put_back(kept)
         return loss
@@ -165,7 +155,7 @@ class Bound:
         return self._once(f"features of {id(vec)}", self.features, vec, x)
 
     def _once(self, name: str, ask: Callable[[Tensor, Tensor], Tensor], vec: Tensor, x: Tensor) -> Tensor:
-        """What is said of the batch at hand, out of a table of all the client's examples where they come again."""
+        """Return what `ask` makes of the current batch, from a table of all examples where batches repeat."""
         v = self.visit
         if v is None or not v.again:
             return ask(vec, x)
@@ -186,10 +176,10 @@ class Bound:
 
     def split(self, w: Tensor, x: Tensor, /) -> Split:
         self._trained.copy_(w)
-        return Cut(self, w, x)
+        return FlatHeadSplit(self, w, x)
 
     def _statistics(self) -> list[Tensor] | None:
-        """A copy of what a training pass moves beside weights, where there is anything."""
+        """Return a copy of the statistics and counters that a training pass changes; None where there are none."""
         if not self.layout.stats:
             return None
         return [self.statistics().clone(), *(b.clone() for b, _ in self.counters)]
@@ -202,7 +192,7 @@ class Bound:
 
     @torch.no_grad()
     def evaluate(self, weights: Tensor, examples: Examples, *, chunk: int | None = None) -> tuple[float | None, float]:
-        """Share of right answers (None where the task has no score) and mean loss on a set of examples."""
+        """Return the share of right answers (None where the task has no score) and the mean loss on examples."""
         self.load(weights)
         self.module.eval()
         right, total, size = 0.0, 0.0, chunk or self.task.chunk
@@ -216,7 +206,7 @@ class Bound:
         return (None if self.task.score is None else right / n), total / n
 
     def _harmless(self, ask: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-        """Asked of inputs that are somebody's own: a model may write to what it is given."""
+        """Run on inputs that must not change: on a copy, unless the model is known not to write to its inputs."""
         if self._writes is False:
             return ask(x)
         given = x.clone()
@@ -224,10 +214,3 @@ class Bound:
         out = ask(given)
         self._writes = given._version != before
         return out
-
-
-def _flat(seen: list[Tensor]) -> Tensor:
-    """The features of a pass, a row an example."""
-    if len(seen) != 1:
-        raise BadInput(f"--task: the model's last linear or conv map is run {len(seen)} times a pass; features need 1")
-    return seen[0].flatten(1)

@@ -1,4 +1,4 @@
-"""A model cut before its head: one pass of the body, the head at any weights (FedSOL's head-only perturbation)."""
+"""FlatHeadSplit: a FlatModel split before its head, to run the body once and the head at any weights (for FedSOL)."""
 
 from __future__ import annotations
 
@@ -9,42 +9,33 @@ from torch import Tensor, nn
 
 from ..core.layout import Kind, Layout
 from ..core.local_rule import Objective
+from .features import run_to_head
 
 if TYPE_CHECKING:
-    from .flat_model import Bound
+    from .flat_model import FlatModel
 
-__all__ = ["Cut", "head_of"]
+__all__ = ["FlatHeadSplit", "head_of"]
 
 
 def head_of(module: nn.Module, layout: Layout) -> nn.Module | None:
-    """The module that owns the head's tensors, where they are its alone and there is nothing else within it."""
+    """Return the module that owns the tensors of the head; None where several do, or where it has submodules."""
     named = dict(module.named_parameters())
     head = {id(named[b.name]) for b in layout.layers if b.kind is Kind.HEAD}
     owners = [m for m in module.modules() if any(id(p) in head for p in m.parameters(recurse=False))]
     return owners[0] if len(owners) == 1 and not any(owners[0].children()) else None
 
 
-class Cut:
-    """A module run once up to its head; its backward pass is made once, too.
+class FlatHeadSplit:
+    """HeadSplit of a FlatModel: the body is run forward once, and backward once.
 
     Where something follows the head, and after `grad`, whole passes are made instead.
     """
 
-    def __init__(self, bound: Bound, w: Tensor, x: Tensor):
-        self._bound, self._w, self._x = bound, w, x
-        self._head = [(b, p) for b, p in zip(bound.layout.layers, bound.params, strict=True) if b.kind is Kind.HEAD]
-        self._features: Tensor | None = None  # what the body said
-        seen: list[tuple[Any, Any, Any]] = []  # the head's arguments, by place and by name, and what it answered
-        if bound.head is None:
-            out = bound.run(x)
-        else:
-            with bound.head.register_forward_hook(lambda _, *call: seen.append(call), with_kwargs=True):
-                out = bound.run(x)
-        self._out: Tensor | None = out  # while its graph can be trusted
-        if len(seen) == 1:
-            args, named, answer = seen[0]
-            if len(args) == 1 and not named and answer is out:
-                self._features = args[0]
+    def __init__(self, model: FlatModel, w: Tensor, x: Tensor):
+        self._model, self._w, self._x = model, w, x
+        self._head = [(b, p) for b, p in zip(model.layout.layers, model.params, strict=True) if b.kind is Kind.HEAD]
+        self._out: Tensor | None  # None when its graph is no longer valid
+        self._out, self._features = run_to_head(model.head, lambda: model.run(x))
 
     def head_grad(self, w: Tensor, targets: Any, objective: Objective) -> Tensor:
         g, own = torch.zeros_like(w), [p for _, p in self._head]
@@ -66,22 +57,22 @@ class Cut:
     def grad(self, w: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         if self._features is None:
             return self._whole(w, y)
-        loss = self._bound.task.loss(self._again(w, self._features), y)
+        loss = self._model.task.loss(self._again(w, self._features), y)
         self._features = self._out = None  # the body's graph is spent below
-        grads = torch.autograd.grad(loss, self._bound.params, materialize_grads=True)
+        grads = torch.autograd.grad(loss, self._model.params, materialize_grads=True)
         return torch.cat([g.reshape(-1) for g in grads]), loss.detach()
 
     def _again(self, w: Tensor, features: Tensor) -> Tensor:
-        """The head at w."""
+        """Run the head at w."""
         self._load(w)
-        assert self._bound.head is not None
-        out: Tensor = self._bound.head(features)
+        assert self._model.head is not None
+        out: Tensor = self._model.head(features)
         return out
 
     def _load(self, w: Tensor) -> None:
         # past the version counter (.data): statistics in the graph are views of the same buffer, and stay as they are
-        self._bound.flat[: len(w)].data.copy_(w)
+        self._model.flat[: len(w)].data.copy_(w)
 
     def _whole(self, w: Tensor, targets: Any, objective: Objective | None = None) -> tuple[Tensor, Tensor]:
         self._out = None
-        return self._bound.grad(w, (self._x, targets), objective, still=True)
+        return self._model.grad(w, (self._x, targets), objective, still=True)

@@ -1,11 +1,11 @@
-"""Dropout as a function of a key: the same units are left out wherever, and in whose company, a client is trained.
+"""KeyedDropout: dropout masks as a function of a key, equal for a client alone and in a stack.
 
-torch draws from a generator in the order of calls, which clients who are trained together do not have. Here a unit is
-kept or not by a mix of the step's key, of which draw of that step it is, and of the unit's place in the tensor. A place
-is told by its coordinates, so rows that pad a batch, or columns that pad its texts, change nothing for the others.
+torch draws from a generator in the order of calls, which clients in a stack do not have. Here a mask is a hash of the
+step's key, the number of the draw in that step, and the coordinates of the unit. So rows that pad a batch, or columns
+that pad its texts, change nothing for the others.
 
-What layers ask of torch is seen where it is computed (`aten.bernoulli_` on a processor, `aten.native_dropout` on a
-GPU), so it is the same for torch's own layers and for those of others, and a tracer sees plain arithmetic.
+Draws are intercepted where they are computed (`aten.bernoulli_` on a CPU, `aten.native_dropout` on a GPU). This works
+for layers of torch and of other libraries, and a tracer sees plain arithmetic.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..core import rng
 
-__all__ = ["Drops", "drops"]
+__all__ = ["KeyedDropout", "uses_dropout"]
 
 _aten = torch.ops.aten
-_LAPS = 1 << 20  # draws of a lap, at most
+_LAPS = 1 << 20  # draws of a pass over a batch, at most
 _WORD, _HALF = 1 << 64, 1 << 63
 _ROUNDS = ((15, 0x2C1B3C6D), (12, 0x297A2D39))  # of C. Wellons' lowbias32, without the last shift
 
 
-def drops(module: nn.Module) -> bool:
-    """Whether a layer leaves something out at random."""
+def uses_dropout(module: nn.Module) -> bool:
+    """Return whether a module has a layer with dropout."""
     for m in module.modules():
         name, share = type(m).__name__, getattr(m, "dropout", 0)
         if ("Drop" in name or "StochasticDepth" in name) and getattr(m, "p", getattr(m, "drop_prob", 1)) != 0:
@@ -39,12 +39,12 @@ def drops(module: nn.Module) -> bool:
     return False
 
 
-class Drops(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Around a training pass; `begin` says of which step. Without a key it draws as torch does."""
+class KeyedDropout(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Dispatch mode around a training pass; `begin` sets the step. Without a key dropout draws as in torch."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # to skip it, torch would import it
+        return False  # True would make torch import dynamo
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -52,12 +52,12 @@ class Drops(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._draw = 0
 
     def begin(self, key: int | Tensor | None, lap: int = 0) -> None:
-        """A step's key: a whole number, or a tensor of 64 bits that holds it."""
+        """Set the key of a step: an int, or an int64 tensor that holds it."""
         self.key, self._draw = key, lap * _LAPS
 
     @contextmanager
-    def aside(self) -> Iterator[None]:
-        """What is drawn within it is drawn again after it."""
+    def without_advancing(self) -> Iterator[None]:
+        """Draw without advancing: the next draw after it is the same as the first one within it."""
         before = self._draw
         yield
         self._draw = before
@@ -73,7 +73,7 @@ class Drops(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*args, **(kwargs or {}))
 
     def _kept(self, like: Tensor, share: float) -> Tensor:
-        """Which places of a tensor are kept, a share of them."""
+        """Return a mask with this share of ones."""
         assert self.key is not None
         draw, self._draw = self._draw, self._draw + 1
         if isinstance(self.key, int):
@@ -84,7 +84,7 @@ class Drops(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _drawn(shape: tuple[int, ...], seed: int | Tensor, device: torch.device) -> Tensor:
-    """Whole numbers of 32 bits, each by its coordinates: the last one is mixed in lightly, for there are many of it."""
+    """Return 32-bit hashes of the coordinates of a tensor; the last coordinate is mixed with fewer operations."""
     *others, last = shape
     places = torch.zeros((), dtype=torch.int64, device=device) + seed
     for i, n in enumerate(others):
@@ -98,14 +98,14 @@ def _drawn(shape: tuple[int, ...], seed: int | Tensor, device: torch.device) -> 
 
 
 def _mixed(z: Tensor) -> Tensor:
-    """rng's mix, of signed numbers."""
+    """The mixing function of core.rng, on signed integers."""
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         z = (z ^ _shifted(z, shift)) * _signed(factor)
     return z ^ _shifted(z, 31)
 
 
 def _shifted(z: Tensor, by: int) -> Tensor:
-    """To the right, with zeros from the left."""
+    """Logical shift to the right."""
     return (z >> by) & ((1 << (64 - by)) - 1)
 
 
@@ -114,5 +114,5 @@ def _signed(word: int) -> int:
 
 
 def _threshold(share: float) -> int:
-    """What a word of 32 bits, signed, is at least, in so many cases."""
+    """Return the signed 32-bit word above or at which lies this share of all words."""
     return min(round((1 - share) * (1 << 32)) - (1 << 31), (1 << 31) - 1)

@@ -1,4 +1,4 @@
-"""A client's visit: how much work it is, its mini-batches, and the one training loop of the project."""
+"""A client's visit: the amount of work, the mini-batches, and `train`, the one training loop of the project."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from ..core.local_rule import Brief, LocalRule
 from ..core.optim import Optimiser
 from ..core.rng import Stream
 from ..core.task import Examples, Task
-from ..core.tickets import Job, Trained
-from .batch_order import draws, orders
-from .flat_model import Bound
+from ..core.tickets import LocalResult, VisitJob
+from .batch_order import augmentation_draws, epoch_orders
+from .flat_model import FlatModel
 
-__all__ = ["Visit", "Work", "train"]
+__all__ = ["BatchIterator", "LocalWork", "train"]
 
 
 @dataclass(frozen=True)
-class Work:
-    """How much a client does in a visit: epochs over its data or a number of steps, and its batch (None = all)."""
+class LocalWork:
+    """The work of a visit: epochs over the client's data or a number of steps, and the batch size (None = all)."""
 
     optimiser: Optimiser
     epochs: int | None = 1
     steps: int | None = None
     batch: int | None = None
-    later: Callable[[int], Optimiser] | None = None  # the optimiser after so many server steps, where it changes
+    optimizer_at: Callable[[int], Optimiser] | None = None  # the optimizer by server steps, where it changes
 
     def __post_init__(self) -> None:
         if (self.epochs is None) == (self.steps is None):
@@ -41,38 +41,38 @@ class Work:
                 raise BadInput(f"{flag} {value}: must be 1 or more")
 
     def n_steps(self, n: int) -> int:
-        """Steps of a visit for a client of n examples."""
+        """Return the steps of a visit for a client with n examples."""
         return self.steps if self.steps is not None else (self.epochs or 0) * self.n_batches(n)
 
     def n_batches(self, n: int) -> int:
-        """Steps of an epoch for a client of n examples."""
+        """Return the steps of an epoch for a client with n examples."""
         return ceil(n / (self.batch or n))
 
 
-class Visit:
-    """A visit under way: the mini-batches of its epochs, and where in the client's data the one at hand lies."""
+class BatchIterator:
+    """The mini-batches of a visit, epoch by epoch, and which of the client's examples are in the current one."""
 
-    def __init__(self, sent: Tensor, data: Examples, work: Work, key: int, *, like: Task | None = None):
+    def __init__(self, sent: Tensor, data: Examples, work: LocalWork, key: int, *, like: Task | None = None):
         self.sent, self.x = sent, data[0]
-        self.at: Tensor | None = None  # the examples of the batch at hand; None = all of them, in order
-        self.tables: dict[str, Tensor] = {}  # what a model says of them all, once somebody has asked
+        self.at: Tensor | None = None  # indices of the current batch; None = all examples, in order
+        self.tables: dict[str, Tensor] = {}  # cached outputs or features of all examples
         self._data, self._work, self._key = data, work, key
         self._augment, self._draws = (None, 0) if like is None else (like.augment, like.draws)
         more = work.n_steps(len(self.x)) > work.n_batches(len(self.x))
-        self.again = more and self._augment is None  # the same examples come more than once
+        self.again = more and self._augment is None  # examples come more than once, so that caching pays
 
-    def epochs(self) -> Iterator[_Lap]:
-        """A fresh order every epoch; a batch of everything keeps the stored order. Batches are cut when asked for."""
+    def epochs(self) -> Iterator[_Epoch]:
+        """Yield the batches of each epoch, in a new order; a batch of all examples keeps the stored order."""
         n = len(self.x)
-        for epoch, (order, count) in enumerate(orders(n, self._work, self._key)):
+        for epoch, (order, count) in enumerate(epoch_orders(n, self._work, self._key)):
             drawn: Tensor | None = None
             if self._augment is not None:
-                drawn = torch.from_numpy(draws(n, self._draws, self._key, epoch)).to(self.sent)
+                drawn = torch.from_numpy(augmentation_draws(n, self._draws, self._key, epoch)).to(self.sent)
             if order is None:
-                yield _Lap(self, [None], drawn)
+                yield _Epoch(self, [None], drawn)
             else:
                 parts = torch.split(torch.from_numpy(order).to(self.x.device), self._work.batch or n)
-                yield _Lap(self, parts[:count], drawn)
+                yield _Epoch(self, parts[:count], drawn)
 
     def batch(self, at: Tensor | None, drawn: Tensor | None) -> Examples:
         self.at = at
@@ -83,10 +83,10 @@ class Visit:
         return x, y
 
 
-class _Lap:
-    """An epoch's batches, however often it is gone through."""
+class _Epoch:
+    """The batches of an epoch, which a rule may go through several times."""
 
-    def __init__(self, visit: Visit, parts: Sequence[Tensor | None], drawn: Tensor | None):
+    def __init__(self, visit: BatchIterator, parts: Sequence[Tensor | None], drawn: Tensor | None):
         self._visit, self._parts, self._drawn = visit, parts, drawn
 
     def __len__(self) -> int:
@@ -96,31 +96,31 @@ class _Lap:
         return (self._visit.batch(at, self._drawn) for at in self._parts)
 
 
-def train(job: Job, bound: Bound, *, rule: LocalRule, work: Work, seed: int) -> Trained:
-    """Train one visit: a function of the job and the seed alone, whoever runs it and when."""
-    data, layout, task, untouched = bound.task.clients[job.client], bound.layout, bound.task, job.sent._version
+def train(job: VisitJob, model: FlatModel, *, rule: LocalRule, work: LocalWork, seed: int) -> LocalResult:
+    """Train one visit. The result is a function of the job and the seed alone, in every process and at any time."""
+    data, layout, task, untouched = model.task.clients[job.client], model.layout, model.task, job.sent._version
     n, key = len(data[0]), rng.key(seed, Stream.LOCAL, job.client, job.visit)
     torch.default_generator.manual_seed(key >> 1)
     if job.sent.is_cuda:
         torch.cuda.manual_seed(key >> 1)
     brief = Brief(job.sent, job.payload, job.memory, layout, key, work.n_steps(n), work.n_batches(n))
-    if work.later is not None:
-        bound.use(work.later(job.version))
+    if work.optimizer_at is not None:
+        model.use(work.optimizer_at(job.version))
     start, context = checked(rule, "begin", rule.begin(brief), 2)
-    bound.load(start)
+    model.load(start)
     w = layout.params(start)
-    state, total, laps = rule.init(w, context, bound), torch.zeros((), dtype=w.dtype, device=w.device), rule.laps
-    bound.visit = Visit(job.sent, data, work, rng.key(seed, Stream.ORDER, job.client, job.visit), like=task)
+    state, total, laps = rule.init(w, context, model), torch.zeros((), dtype=w.dtype, device=w.device), rule.laps
+    model.visit = BatchIterator(job.sent, data, work, rng.key(seed, Stream.ORDER, job.client, job.visit), like=task)
     noise, done = rng.key(seed, Stream.DROPOUT, job.client, job.visit), 0
     try:
-        for epoch in bound.visit.epochs():
+        for epoch in model.visit.epochs():
             for lap, step in enumerate(laps):
-                bound.begin_step(None)
+                model.begin_step(None)
                 if len(laps) > 1:
-                    state = rule.turn(lap, state, bound)
+                    state = rule.turn(lap, state, model)
                 for i, batch in enumerate(epoch):
-                    bound.begin_step(noise, done + i, lap)
-                    w, state, loss = checked(rule, "step", step(w, batch, context, state, bound), 3)
+                    model.begin_step(noise, done + i, lap)
+                    w, state, loss = checked(rule, "step", step(w, batch, context, state, model), 3)
                     if lap == 0:
                         total = total + loss
             done += len(epoch)
@@ -132,9 +132,9 @@ def train(job: Job, bound: Bound, *, rule: LocalRule, work: Work, seed: int) -> 
             " batch normalisation cannot learn from; use another --batch, or a model with group normalisation"
         ) from e
     finally:
-        bound.visit = None
-        bound.begin_step(None)
-    final = torch.cat([w, bound.statistics()]) if layout.stats else w
+        model.visit = None
+        model.begin_step(None)
+    final = torch.cat([w, model.statistics()]) if layout.stats else w
     out = checked(rule, "finish", rule.finish(final, context, state))
     if job.sent._version != untouched:
         raise BadInput(
@@ -144,4 +144,4 @@ def train(job: Job, bound: Bound, *, rule: LocalRule, work: Work, seed: int) -> 
     delta = final - job.sent if out.delta is None else out.delta
     mean_loss = total.item() / brief.n_steps
     finite = isfinite(mean_loss) and isfinite(delta.sum().item())
-    return Trained(delta, n, brief.n_steps, mean_loss, finite, out.extras, out.memory, out.notes)
+    return LocalResult(delta, n, brief.n_steps, mean_loss, finite, out.extras, out.memory, out.notes)

@@ -1,11 +1,11 @@
-"""Arithmetic on large model vectors in as few passes over memory as it takes, where numba is installed (tarry[fast]).
+"""Fused kernels: arithmetic on large model vectors in as few passes over memory as possible, by numba (tarry[fast]).
 
-    compiled(a, b, …)                  → the kernels (vector.kernels), or None: no numba, small vectors, an accelerator
-    pieces((0, n)).run(kernel, …)        on several threads: by default as many as torch had when this was imported
-    pieces(layer, layer, …).sums(…)      the same, and what it adds up, by stretch
+    kernels_for(a, b, …)               → vector.kernels, or None: no numba, small vectors, an accelerator
+    partition((0, n)).run(kernel, …)     on several threads
+    partition(layer, layer, …).sums(…)   the same, and the sums of each stretch
 
-Whoever asks has its own way where the answer is None. TARRY_NUMBA=0 makes it so everywhere: with and without numba the
-last digits differ.
+Where kernels_for returns None, the caller uses torch. TARRY_NUMBA=0 makes it None everywhere: with and without numba
+the last digits differ.
 """
 
 from __future__ import annotations
@@ -22,48 +22,43 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .pool import large, swept
-from .threads import elsewhere, threads
+from .blocks import blocks, large
+from .threads import shared_pool
 
-__all__ = ["Pieces", "combined", "compiled", "numba", "number", "pieces", "use_threads"]
+__all__ = ["Pieces", "as_scalar", "combined", "kernels_for", "numba", "partition"]
 
-_PIECE = 1 << 16  # numbers: their sum in single precision loses nothing that counts
+_PIECE = 1 << 16  # numbers: a sum of so many in single precision is exact enough
 _TYPES: dict[torch.dtype, Any] = {torch.float32: np.float32, torch.float64: np.float64}
 Numbers = np.ndarray[Any, Any]
-_MOST_THREADS = 8  # by then memory is what is waited for
-_at_once = [min(torch.get_num_threads(), _MOST_THREADS)]  # runs give torch one thread, for its sums depend on that
-
-
-def use_threads(n: int) -> None:
-    """How many threads of this process go over vectors; what they come to is the same."""
-    _at_once[0] = n
+_MOST_THREADS = 8  # more do not help: memory is the bottleneck
+THREADS = min(torch.get_num_threads(), _MOST_THREADS)  # as torch had at import: runs give torch one thread later
 
 
 @cache
 def numba(name: str) -> ModuleType | None:
-    """A module of numba kernels, or None where numba is missing or TARRY_NUMBA=0."""
+    """Return a module of numba kernels by its full name, or None where numba is missing or TARRY_NUMBA=0."""
     if os.environ.get("TARRY_NUMBA") == "0":
         return None
     try:
         return importlib.import_module(name)
-    except (ImportError, RuntimeError):  # RuntimeError: numba finds no folder for what it compiles
+    except (ImportError, RuntimeError):  # RuntimeError: numba has no folder for its cache
         return None
 
 
-def compiled(vec: Tensor, *others: Tensor) -> ModuleType | None:
-    """The kernels, where they are worth while for such vectors."""
+def kernels_for(vec: Tensor, *others: Tensor) -> ModuleType | None:
+    """Return the kernels, or None where torch is as good for such vectors."""
     if not large(vec) or vec.dtype not in _TYPES or any(o.dtype != vec.dtype or o.is_cuda for o in others):
         return None
     return numba("tarry.vector.kernels")
 
 
-def number(value: float, like: Tensor) -> Any:
-    """In the vector's own precision: a kernel is compiled for that."""
+def as_scalar(value: float, like: Tensor) -> Any:
+    """Return the number in the vector's precision, for which a kernel is compiled."""
     return _TYPES[like.dtype](value)
 
 
 class Pieces:
-    """Stretches of a vector cut into pieces."""
+    """Stretches of a vector, cut into pieces that threads share. Sums do not depend on the number of threads."""
 
     def __init__(self, *stretches: tuple[int, int]):
         cut = [(n, i, min(i + _PIECE, b)) for n, (a, b) in enumerate(stretches) for i in range(a, b, _PIECE)]
@@ -71,29 +66,27 @@ class Pieces:
         self._n = len(stretches)
 
     def each(self, values: Numbers, like: Tensor) -> Numbers:
-        """Every piece its stretch's value."""
+        """Return for every piece the value of its stretch."""
         return values[self._owner].astype(_TYPES[like.dtype])
 
-    def sums(self, kernel: Callable[..., None], n: int, *args: Any) -> list[Numbers]:
-        """Run a kernel that ends with n sums by piece: those of the stretches, added in double precision."""
+    def sums(self, kernel: Callable[..., None], n: int, *args: Any, threads: int | None = None) -> list[Numbers]:
+        """Run a kernel that ends with n sums by piece; return those of the stretches, added in double precision."""
         sums = [np.empty(len(self._owner), dtype=_TYPES[args[0].dtype]) for _ in range(n)]
-        self.run(kernel, *args, *sums)
+        self.run(kernel, *args, *sums, threads=threads)
         return [np.bincount(self._owner, s, minlength=self._n) for s in sums]
 
-    def run(self, kernel: Callable[..., None], *args: Any) -> None:
-        """On several threads."""
+    def run(self, kernel: Callable[..., None], *args: Any, threads: int | None = None) -> None:
+        """Run a kernel over all pieces on several threads (None: THREADS)."""
         given = [a.detach().numpy() if isinstance(a, Tensor) else a for a in args]
-        first, *others = self._cuts(min(_at_once[0], len(self._owner)))
-        helpers = threads("sweep", max(len(others), 1))
-        if others:
-            elsewhere("sweep", len(others))
+        first, *others = self._cuts(min(threads or THREADS, len(self._owner)))
+        helpers = shared_pool("sweep", max(len(others), 1))
         at_work = [helpers.submit(kernel, *cut, self._starts, self._stops, *given) for cut in others]
         kernel(*first, self._starts, self._stops, *given)
         for thread in at_work:
             thread.result()
 
     def _cuts(self, n: int) -> list[tuple[int, int]]:
-        """Pieces in n runs of about as many numbers."""
+        """Return n runs of pieces, each of about as many numbers."""
         whole = self._upto[-1]
         inner = (int(np.searchsorted(self._upto, k * whole / n)) for k in range(1, n))
         return list(pairwise([0, *inner, len(self._owner)]))
@@ -115,14 +108,14 @@ def combined(
 ) -> Tensor:
     """out = d + by_a a + by_b b, or d + by_a a where there is no b; and left = d − out, where one is given."""
     second, by_b = (a, 0.0) if b is None else (b, by_b)
-    if (kernels := compiled(d, a, second)) is not None:
-        given = d, a, second, number(by_a, d), number(by_b, d), out
+    if (kernels := kernels_for(d, a, second)) is not None:
+        given = d, a, second, as_scalar(by_a, d), as_scalar(by_b, d), out
         if left is None:
-            pieces((0, len(d))).run(kernels.combined, *given)
+            partition((0, len(d))).run(kernels.combined, *given)
         else:
-            pieces((0, len(d))).run(kernels.combined_and_left, *given, left)
+            partition((0, len(d))).run(kernels.combined_and_left, *given, left)
         return out
-    for x, y, z, o, *rest in swept(d, a, second, out, *([] if left is None else [left])):
+    for x, y, z, o, *rest in blocks(d, a, second, out, *([] if left is None else [left])):
         torch.add(x, y, alpha=by_a, out=o)
         if b is not None:
             o.add_(z, alpha=by_b)
@@ -132,6 +125,6 @@ def combined(
 
 
 @cache
-def pieces(*stretches: tuple[int, int]) -> Pieces:
-    """Cut once."""
+def partition(*stretches: tuple[int, int]) -> Pieces:
+    """Return the pieces of these stretches, cached."""
     return Pieces(*stretches)

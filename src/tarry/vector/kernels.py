@@ -1,8 +1,8 @@
-"""Loops over model vectors, compiled by numba: in one pass over memory what torch does in several.
+"""Numba kernels over model vectors: one pass over memory for what torch does in several.
 
-Every kernel goes over the pieces first … last − 1 of its vectors (core.fused), so that threads can share them. Sums are
-kept piece by piece: what they come to does not depend on how many threads there are. Numbers are those of the formulas,
-not to the bit those of torch: sums go in another order, and products are added unrounded.
+Every kernel goes over the pieces first … last − 1 of its vectors (vector.fused), so that threads can share them. Sums
+are kept by piece, so they do not depend on the number of threads. Results are those of torch up to rounding: sums have
+another order, and products are added unrounded.
 """
 
 from __future__ import annotations

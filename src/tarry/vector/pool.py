@@ -1,14 +1,8 @@
-"""Arithmetic on model vectors at the speed of memory.
+"""A pool of buffers for large vectors: `empty_pooled(like)` is torch.empty_like without the page faults.
 
-    fresh(like)          a new vector, not filled: for the `out` of an operation
-    swept(a, b, out)     the same stretch of each, one after the other, small enough for a processor's cache
-
-A large vector fetched from the system costs many times what filling it does: every page is a fault. So `fresh` takes
-the memory of one that is gone. Gone means that nothing holds it any more, neither a tensor, nor a view of it, nor an
-array that shares its memory: what comes back is what the interpreter itself would have freed, and never before.
-
-Operations one after the other on whole vectors read and write main memory each time. On stretches, what the first has
-left in the cache is there for the next: a sweep costs what it reads first and what it writes last.
+A large vector fetched from the system costs many times what filling it does, because every page is a fault. So
+`empty_pooled` takes the memory of a vector that is gone: that no tensor, no view and no array refers to any more. What
+the pool takes back is what the interpreter would have freed, and never before.
 """
 
 from __future__ import annotations
@@ -20,62 +14,36 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["back", "cut", "forget", "fresh", "large", "steps", "swept"]
+__all__ = ["clear_pool", "empty_pooled"]
 
-_LARGE = 1 << 20  # bytes; smaller ones the C library keeps
-_SPARE = 8  # so many of a size are kept: a step that remembers much makes that many before it drops the old ones
-_STRETCH = 1 << 19  # numbers: shorter ones cost more calls than they save memory
+_LARGE = 1 << 20  # bytes: the C library pools smaller buffers by itself
+_MOST = 8  # free buffers of a size: a server step with much state makes that many before it drops the old ones
 
-_spare: dict[int, list[Tensor]] = {}  # memory that nobody uses, by its size
+# One for the process: modules of parts and methods, which hold no server, use it, and it changes no result
+_free_buffers: dict[int, list[Tensor]] = {}  # by size, at most _MOST of each
 
 
-def fresh(like: Tensor) -> Tensor:
-    """A vector of the same shape, type and place, not filled."""
+def empty_pooled(like: Tensor) -> Tensor:
+    """Return a vector of the same shape, type and device, not filled: for the `out` of an operation."""
     if like.nbytes < _LARGE or like.device.type != "cpu":
         return torch.empty_like(like, memory_format=torch.contiguous_format)
     try:
-        memory = _spare[like.nbytes].pop()
+        memory = _free_buffers[like.nbytes].pop()
     except LookupError:
         memory = torch.from_numpy(np.empty(like.nbytes, dtype=np.uint8))  # numpy asks for large pages, torch does not
     numbers: Any = memory.numpy()
-    lease = memoryview(numbers)  # the tensor holds on to it, and so does whatever shares the tensor's memory
-    weakref.finalize(lease, _back, memory).atexit = False
+    lease = memoryview(numbers)  # referred to by the tensor and by all that shares its memory
+    weakref.finalize(lease, _release, memory).atexit = False
     return torch.frombuffer(lease, dtype=like.dtype).view(like.shape)
 
 
-def _back(memory: Tensor) -> None:
-    """The last holder is gone. It may be in any thread, at any time."""
-    spare = _spare.setdefault(memory.nbytes, [])
-    if len(spare) < _SPARE:
-        spare.append(memory)
+def _release(memory: Tensor) -> None:
+    """Finalizer: return the buffer to the pool. It may run in any thread."""
+    free = _free_buffers.setdefault(memory.nbytes, [])
+    if len(free) < _MOST:
+        free.append(memory)
 
 
-def forget() -> None:
-    """Let go of the memory that is kept for the next vectors."""
-    _spare.clear()
-
-
-def large(vec: Tensor) -> bool:
-    """Whether it pays to go through it in stretches; an accelerator has no such cache."""
-    return vec.device.type == "cpu" and len(vec) > _STRETCH
-
-
-def cut(vec: Tensor) -> tuple[Tensor, ...]:
-    """The vector's stretches, or all of it at once."""
-    return torch.split(vec, _STRETCH) if large(vec) else (vec,)
-
-
-def steps(vec: Tensor, at: slice) -> list[slice]:
-    """A part of a vector in stretches."""
-    size = _STRETCH if large(vec) else max(at.stop - at.start, 1)
-    return [slice(i, min(i + size, at.stop)) for i in range(at.start, at.stop, size)]
-
-
-def swept(*vectors: Tensor) -> list[tuple[Tensor, ...]]:
-    """The same stretch of every vector, from first to last."""
-    return list(zip(*map(cut, vectors), strict=True))
-
-
-def back(*vectors: Tensor) -> list[tuple[Tensor, ...]]:
-    """The same from last to first: what a sweep forth has just left in the cache comes first."""
-    return swept(*vectors)[::-1]
+def clear_pool() -> None:
+    """Free the buffers in the pool."""
+    _free_buffers.clear()

@@ -1,23 +1,22 @@
-"""What the C library does with memory that is freed."""
+"""Settings of glibc's malloc: whether freed memory is kept or handed back to the system."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
 
-__all__ = ["keep_memory", "trim_memory"]
+__all__ = ["trim_memory", "tune_malloc"]
 
 _TRIM, _MMAP = -1, -3  # glibc's M_TRIM_THRESHOLD and M_MMAP_THRESHOLD
 _MEGABYTE = 1 << 20
 
 
-def keep_memory() -> None:
-    """A habit of a process of our own: the command line's, a worker's, a benchmark's; never of one that imports us.
+def tune_malloc() -> None:
+    """Make malloc keep freed memory for the next tensor instead of handing it back to the system.
 
-    Ask the C library to keep freed memory for the next tensor instead of handing it back and fetching it again.
-
-    A step over a million weights makes and drops vectors of megabytes; fetching each anew from the system costs a few
-    per cent of training. Where the C library is not glibc nothing changes.
+    Call this only in processes that tarry owns (command line, workers, benchmarks), never in a host process. A step
+    over a million weights makes and drops vectors of megabytes; fetching each from the system costs a few per cent of
+    training. Without glibc nothing changes.
     """
     with contextlib.suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL("libc.so.6").mallopt
@@ -26,6 +25,6 @@ def keep_memory() -> None:
 
 
 def trim_memory() -> None:
-    """Hand back what is free now: what is made to last lies above what is not, whose place would be kept for ever."""
+    """Hand freed memory back to the system. Long-lived tensors lie above it, so malloc would keep it for good."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL("libc.so.6").malloc_trim(0)

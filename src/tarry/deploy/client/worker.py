@@ -1,6 +1,6 @@
-"""A client's side of it: who it is, and a visit trained as under the virtual clock, from words and arrays to the same.
+"""Worker: a client proves its identity, trains tickets and evaluates weights; from fields and arrays to the same.
 
-The weights that come back are those of core.client.train for (seed, client, visit): what a simulator would train.
+The weights that come back are those of training.visit.train for (seed, client, visit): what a simulator would train.
 """
 
 from __future__ import annotations
@@ -14,82 +14,81 @@ import torch
 from torch import Tensor
 
 from ...core.local_rule import LocalRule
-from ...core.tickets import NOTHING, Job
-from ...training.determinism import calm
-from ...training.flat_model import Bound
-from ...training.visit import Work, train
+from ...core.tickets import NOTHING, VisitJob
+from ...training.determinism import deterministic
+from ...training.flat_model import FlatModel
+from ...training.visit import LocalWork, train
 from ..protocol import EXTRA, PAYLOAD
-from ..server.identities import statement
-from ..wire import Array, Word
-from .client_store import Home
+from ..server.registration import statement
+from ..wire import Array, FieldValue
+from .client_store import ClientStore
 
-__all__ = ["Worker", "hello"]
+__all__ = ["Worker", "prove_identity"]
 
-Words = dict[str, Word]
+Fields = dict[str, FieldValue]
 Arrays = dict[str, Array]
 
 
-def hello(home: Home, words: Mapping[str, Any], *, node: int, name: str, place: int | None) -> Words:
-    """Who this client is, proved by its key; `place`: the one it wants, where it wants one."""
-    what = statement(str(words["federation"]), str(words["nonce"]), node, name)
-    key, signature = home.sign(what)
+def prove_identity(store: ClientStore, fields: Mapping[str, Any], *, node: int, name: str, place: int | None) -> Fields:
+    """Return the client's name, signed with its key, and the place it wants, if it wants one."""
+    what = statement(str(fields["federation"]), str(fields["nonce"]), node, name)
+    key, signature = store.sign(what)
     return {"name": name, "key": key, "signature": signature, "place": -1 if place is None else place}
 
 
 @dataclass
 class Worker:
-    """What it takes to train: everything but the ticket."""
+    """All that training needs beside the ticket."""
 
-    bound: Bound
+    bound: FlatModel
     rule: LocalRule
-    work: Work
+    work: LocalWork
     seed: int
-    home: Home
-    sleeps: Callable[[int, int], float | None] | None = None  # to try slow clients out
+    store: ClientStore
+    min_seconds: Callable[[int, int], float | None] | None = None  # of a visit (client, visit), to try slow clients out
 
-    def train(self, words: Mapping[str, Any], arrays: Mapping[str, Array]) -> tuple[Words, Arrays]:
-        """A visit."""
+    def train(self, fields: Mapping[str, Any], arrays: Mapping[str, Array]) -> tuple[Fields, Arrays]:
+        """Train a ticket; return the fields and arrays of the reply."""
         began = time.perf_counter()
-        client, visit, kept = int(words["client"]), int(words["visit"]), int(words["kept"])
-        federation = str(words["federation"])
-        memory = self.home.recall(federation, kept)
-        payload = {k.removeprefix(PAYLOAD): self._there(a) for k, a in arrays.items() if k.startswith(PAYLOAD)}
-        job = Job(
-            int(words["number"]),
+        client, visit, memory_visit = int(fields["client"]), int(fields["visit"]), int(fields["kept"])
+        federation = str(fields["federation"])
+        memory = self.store.load_memory(federation, memory_visit)
+        payload = {k.removeprefix(PAYLOAD): self._to_device(a) for k, a in arrays.items() if k.startswith(PAYLOAD)}
+        job = VisitJob(
+            int(fields["number"]),
             client,
             visit,
-            self._there(arrays["weights"]),
+            self._to_device(arrays["weights"]),
             payload,
             NOTHING if memory is None else {k: t.to(self.bound.flat.device) for k, t in memory.items()},
-            int(words["version"]),
+            int(fields["version"]),
         )
-        with calm():
-            trained = train(job, self.bound, rule=self.rule, work=self.work, seed=self.seed)
-        if trained.memory:
-            self.home.keep(federation, visit, {k: t.cpu() for k, t in trained.memory.items()})
-        seconds = self.sleeps(client, visit) if self.sleeps is not None else None
+        with deterministic():
+            result = train(job, self.bound, rule=self.rule, work=self.work, seed=self.seed)
+        if result.memory:
+            self.store.save_memory(federation, visit, {k: t.cpu() for k, t in result.memory.items()})
+        seconds = self.min_seconds(client, visit) if self.min_seconds is not None else None
         if seconds is not None:
             time.sleep(max(0.0, seconds - (time.perf_counter() - began)))
-        back: Words = {
-            "number": int(words["number"]),
-            "token": str(words["token"]),
-            "num-examples": trained.n_examples,
-            "num-steps": trained.n_steps,
-            "loss": trained.loss,
+        reply: Fields = {
+            "number": int(fields["number"]),
+            "token": str(fields["token"]),
+            "num-examples": result.n_examples,
+            "num-steps": result.n_steps,
+            "loss": result.loss,
             "took": time.perf_counter() - began,
-            "keeps": bool(trained.memory),
-            "forgot": kept >= 0 and memory is None,
+            "keeps": bool(result.memory),
+            "forgot": memory_visit >= 0 and memory is None,
         }
-        extras = {EXTRA + k: v.cpu().numpy() for k, v in trained.extras.items()}
-        return back, {"delta": trained.delta.cpu().numpy(), **extras}
+        extras = {EXTRA + k: v.cpu().numpy() for k, v in result.extras.items()}
+        return reply, {"delta": result.delta.cpu().numpy(), **extras}
 
-    def evaluate(self, words: Mapping[str, Any], arrays: Mapping[str, Array]) -> Words:
-        """How the weights do on this client's own examples."""
-        examples = self.bound.task.clients[int(words["client"])]
-        accuracy, loss = self.bound.evaluate(self._there(arrays["weights"]), examples)
-        told: Words = {"num-examples": len(examples[0]), "loss": loss}
-        return told if accuracy is None else {**told, "accuracy": accuracy}
+    def evaluate(self, fields: Mapping[str, Any], arrays: Mapping[str, Array]) -> Fields:
+        """Evaluate the weights on this client's own examples."""
+        examples = self.bound.task.clients[int(fields["client"])]
+        accuracy, loss = self.bound.evaluate(self._to_device(arrays["weights"]), examples)
+        reply: Fields = {"num-examples": len(examples[0]), "loss": loss}
+        return reply if accuracy is None else {**reply, "accuracy": accuracy}
 
-    def _there(self, array: Array) -> Tensor:
-        """On the device that trains."""
+    def _to_device(self, array: Array) -> Tensor:
         return torch.tensor(array, device=self.bound.flat.device)

@@ -1,10 +1,10 @@
-"""A whole federation on this machine, for trying out and for tests: SuperLink, SuperNodes and the app.
+"""LocalFederation: SuperLink, SuperNodes and the app on this machine, for trials and tests.
 
 DIR                       the record, as of any run: spec.toml, journal.jsonl, events.jsonl, result.json ...
-DIR/flower/setup.json     what was asked for, and the ports
+DIR/flower/setup.json     the settings and the ports
 DIR/flower/app            the Flower app: a pyproject.toml that names tarry's server and client, with the run config
 DIR/flower/home           Flower's own folder (FLWR_HOME)
-DIR/flower/nodes/N        what client N keeps
+DIR/flower/nodes/N        key and memory of client N
 DIR/flower/logs           a log a process
 """
 
@@ -29,7 +29,7 @@ from .processes import Processes, free_ports
 from .submit import Submission
 from .tls import authority, node_key
 
-__all__ = ["Local", "Setup"]
+__all__ = ["LocalFederation", "Setup"]
 
 _ENVIRONMENT = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "OMP_NUM_THREADS": "1",
                 "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5"}  # fmt: skip
@@ -62,61 +62,61 @@ clientapp = "tarry.deploy.client_app:app"
 
 @dataclass(frozen=True)
 class Setup:
-    """What was asked for. `app`: a Flower app of the user's own in the place of ours."""
+    """How a federation was set up. `app`: the user's own Flower app instead of tarry's."""
 
     clients: int
     tls: bool
     ports: list[int]  # of the SuperLink, then of each SuperNode
     config: dict[str, Any]
     app: str | None = None
-    memory: bool = False  # the SuperLink writes nothing down
+    memory: bool = False  # the SuperLink keeps its state in memory only
 
 
-class Local:
-    """The federation of a folder."""
+class LocalFederation:
+    """The federation in a folder."""
 
     def __init__(self, folder: Path, say: Callable[[str], None] = lambda _: None):
-        self.folder, self.room, self._say = folder.resolve(), folder.resolve() / "flower", say
-        self._tls = self.room / "tls"
+        self.folder, self.flower_dir, self._say = folder.resolve(), folder.resolve() / "flower", say
+        self._tls = self.flower_dir / "tls"
         bin_ = str(Path(sys.executable).parent)
-        self._environment = {**_ENVIRONMENT, "FLWR_HOME": str(self.room / "home"),
+        self._environment = {**_ENVIRONMENT, "FLWR_HOME": str(self.flower_dir / "home"),
                              "PATH": bin_ + os.pathsep + os.environ.get("PATH", "")}  # fmt: skip
-        self.processes = Processes(self.room, self._environment)
+        self.processes = Processes(self.flower_dir, self._environment)
 
     @property
     def setup(self) -> Setup:
-        path = self.room / "setup.json"
+        path = self.flower_dir / "setup.json"
         if not path.is_file():
             raise BadInput(f"{self.folder}: no federation was set up here; `tarry federation up --out` makes one")
         return Setup(**json.loads(path.read_text()))
 
     @property
     def is_set_up(self) -> bool:
-        return (self.room / "setup.json").is_file()
+        return (self.flower_dir / "setup.json").is_file()
 
     @property
     def is_down(self) -> bool:
-        """Whether there is nothing that `up` started and `down` has not ended."""
+        """Whether no process is left that `up` started and `down` has not ended."""
         return not self.processes.names()
 
     def gone(self) -> list[str]:
-        """What `up` started and nobody took down, though its process is no more."""
+        """The names of processes that `up` started and that ended without `down`."""
         return [n for n in self.processes.names() if not self.processes.alive(n)]
 
     def prepare(
         self, clients: int, config: Mapping[str, Any], *, tls: bool, app: Path | None = None, memory: bool = False
     ) -> None:
-        """Write everything down that the processes need."""
-        self.room.mkdir(parents=True, exist_ok=True)
-        (self.room / "home").mkdir(exist_ok=True)
+        """Write all files that the processes need."""
+        self.flower_dir.mkdir(parents=True, exist_ok=True)
+        (self.flower_dir / "home").mkdir(exist_ok=True)
         config = {**config, "out": str(self.folder)}
         setup = Setup(
             clients, tls, free_ports(1 + clients), config, None if app is None else str(app.resolve()), memory
         )
         if app is None:
-            (self.room / "app").mkdir(exist_ok=True)
+            (self.flower_dir / "app").mkdir(exist_ok=True)
             lines = [f"{_key(k)} = {_value(v)}" for k, v in config.items()]
-            (self.room / "app" / "pyproject.toml").write_text(_APP + "\n".join(lines) + "\n")
+            (self.flower_dir / "app" / "pyproject.toml").write_text(_APP + "\n".join(lines) + "\n")
         if tls:
             authority(self._tls)
             for i in range(clients):
@@ -124,15 +124,15 @@ class Local:
         safe = f'root-certificates = "{self._tls / "ca.crt"}"' if tls else "insecure = true"
         address = f"{'localhost' if tls else '127.0.0.1'}:{setup.ports[0]}"
         text = f'[superlink]\ndefault = "{_NAME}"\n\n[superlink.{_NAME}]\naddress = "{address}"\n{safe}\n'
-        (self.room / "home" / "config.toml").write_text(text)
-        write_atomic(self.room / "setup.json", json.dumps(vars(setup), indent=1).encode())
+        (self.flower_dir / "home" / "config.toml").write_text(text)
+        write_atomic(self.flower_dir / "setup.json", json.dumps(vars(setup), indent=1).encode())
 
     def up(self) -> None:
-        """Start what does not run: everything, or what was killed."""
+        """Start the processes that do not run: all of them, or those that were killed."""
         s = self.setup
         fresh = self._start_link(s)
         if fresh and s.tls:
-            self._reached(s)  # an unregistered node is sent away
+            self._reached(s)  # the SuperLink rejects an unregistered node
         if not self.processes.alive("warm"):
             self._warm(s)
         for i in range(s.clients):
@@ -144,15 +144,15 @@ class Local:
             self._say(f"run {submission.submit()}")
 
     def _start_link(self, s: Setup) -> bool:
-        """The SuperLink, and what starts its apps; whether it had to be started."""
+        """Start the SuperLink and its SuperExec; return whether the SuperLink was not running."""
         safe = ["--insecure"]
         if s.tls:
             safe = ["--ssl-certfile", str(self._tls / "server.crt"), "--ssl-keyfile", str(self._tls / "server.key"),
                     "--ssl-ca-certfile", str(self._tls / "ca.crt"), "--enable-supernode-auth"]  # fmt: skip
         fresh = not self.processes.alive("link")
-        if fresh and s.memory:  # it knows its nodes no more, and they would not ask again
+        if fresh and s.memory:  # it has lost its nodes, and they do not register twice
             self.processes.end([n for n in self.processes.names() if n != "warm"])
-        kept = [] if s.memory else ["--database", str(self.room / "link.db")]
+        kept = [] if s.memory else ["--database", str(self.flower_dir / "link.db")]
         if fresh:
             self.processes.start(
                 "link",
@@ -166,7 +166,7 @@ class Local:
         return fresh
 
     def _reached(self, s: Setup) -> None:
-        """Wait for the SuperLink; let it know the nodes' keys."""
+        """Wait for the SuperLink and register the nodes' keys."""
         self._wait_for("link", s.ports[0])
         self._say(f"SuperLink at 127.0.0.1:{s.ports[0]}{', with TLS' if s.tls else ''}")
         if s.tls and not (self._tls / "registered").exists():
@@ -179,17 +179,17 @@ class Local:
         name = f"node-{i}"
         if self.processes.alive(name):
             return
-        home = self.room / "nodes" / str(i)
+        home = self.flower_dir / "nodes" / str(i)
         home.mkdir(parents=True, exist_ok=True)
         safe = ["--insecure", "--superlink", f"127.0.0.1:{s.ports[0]}"]
         if s.tls:
             safe = ["--root-certificates", str(self._tls / "ca.crt"), "--superlink", f"localhost:{s.ports[0]}",
                     "--auth-supernode-private-key", str(self._tls / name)]  # fmt: skip
-        told = f'partition-id={i} num-partitions={s.clients} home="{home}"'
+        node_config = f'partition-id={i} num-partitions={s.clients} home="{home}"'
         self.processes.start(
             name,
             [sys.executable, str(Path(__file__).parents[1] / "node.py"), *safe, "--isolation", "process",
-             "--host", "127.0.0.1", "--port", str(s.ports[1 + i]), "--node-config", told],
+             "--host", "127.0.0.1", "--port", str(s.ports[1 + i]), "--node-config", node_config],
         )  # fmt: skip
         self._say(f"SuperNode of client {i}")
 
@@ -198,9 +198,9 @@ class Local:
         self.processes.start("warm", [sys.executable, "-m", "tarry.deploy.fork_server", *at])
 
     def submission(self) -> Submission:
-        """The app, as it is handed to the SuperLink of this folder."""
+        """The app as it is submitted to the SuperLink of this folder."""
         s = self.setup
-        app = self.room / "app" if s.app is None else Path(s.app)
+        app = self.flower_dir / "app" if s.app is None else Path(s.app)
         override = [] if s.app is None else [f"{k}={_value(v)}" for k, v in s.config.items()]
         return Submission(self.folder, app, _NAME, override, self._environment)
 
@@ -208,7 +208,7 @@ class Local:
         until = time.monotonic() + 60
         while time.monotonic() < until:
             if not self.processes.alive(name):
-                raise TarryError(f"{name} ended at once; see {self.room / 'logs' / f'{name}.log'}")
+                raise TarryError(f"{name} ended at once; see {self.flower_dir / 'logs' / f'{name}.log'}")
             try:
                 urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=2)
                 return
@@ -218,13 +218,13 @@ class Local:
                 if not isinstance(e.reason, ConnectionRefusedError):
                     return
             except OSError:
-                return  # it speaks, if not this
+                return  # it answers, though not over HTTP
             time.sleep(0.1)
-        raise TarryError(f"{name} does not answer; see {self.room / 'logs' / f'{name}.log'}")
+        raise TarryError(f"{name} does not answer; see {self.flower_dir / 'logs' / f'{name}.log'}")
 
     def down(self, *, within: float = 70.0) -> list[str]:
-        """End what was started here, and nothing else; the names of those that still ran."""
-        if self.is_set_up and self.processes.alive("link"):  # without it nothing comes in
+        """End the processes that `up` started and no others; return the names of those that were running."""
+        if self.is_set_up and self.processes.alive("link"):  # without it no visit can end
             submission = self.submission()
             if not submission.over and submission.serving():
                 self._say(f"waiting for what is under way to come in, {within:g} s at most")
@@ -234,8 +234,8 @@ class Local:
         return self.processes.end(order)
 
     def clear(self) -> None:
-        """Nothing of Flower's is needed any more; the record stays."""
-        shutil.rmtree(self.room, ignore_errors=True)
+        """Remove the files of Flower; the record stays."""
+        shutil.rmtree(self.flower_dir, ignore_errors=True)
 
 
 def _key(name: str) -> str:

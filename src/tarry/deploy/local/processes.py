@@ -1,7 +1,7 @@
-"""Processes of a federation on this machine: started with a log each, ended by id, and only if they are still ours.
+"""Processes of a federation on this machine: started with a log each, ended by process id and start time.
 
-A process id is given to others when its owner is gone. So the time at which a process began is kept beside its id, and
-nothing is sent to a process that began at another.
+The system reuses the id of a process that has ended. So the start time of a process is kept beside its id, and no
+signal is sent to a process with another start time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["Process", "Processes", "began", "free_ports"]
 
 @dataclass(frozen=True)
 class Process:
-    """One that was started here; it leads a group of its own, which its children belong to."""
+    """A process that was started here; it leads a process group of its own, with its children."""
 
     name: str
     pid: int
@@ -38,7 +38,7 @@ class Process:
 
 
 def began(pid: int) -> str | None:
-    """When a process began, as this boot of the machine counts; None when there is none, or it is a zombie."""
+    """The start time of a process, relative to this boot; None if it does not exist or is a zombie."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -48,13 +48,13 @@ def began(pid: int) -> str | None:
 
 
 class Processes:
-    """Those of a folder, by name; the list of them is on disk as soon as they are."""
+    """The processes of a folder, by name; the list on disk is updated with every start."""
 
     def __init__(self, folder: Path, environment: Mapping[str, str]):
         self._folder, self._file = folder, folder / "processes.json"
         self._environment = {**os.environ, **environment}
         self._known: dict[str, Process] = {}
-        self._children: set[int] = set()  # those of this very process: somebody has to ask for them
+        self._children: set[int] = set()  # children of this process, which has to wait for them
         if self._file.is_file():
             self._known = {p["name"]: Process(**p) for p in json.loads(self._file.read_text())}
 
@@ -68,7 +68,7 @@ class Processes:
         return list(self._known)
 
     def start(self, name: str, command: Sequence[str]) -> Process:
-        """Start it, with its output in logs/NAME.log."""
+        """Start a process with its output in logs/NAME.log."""
         logs = self._folder / "logs"
         logs.mkdir(parents=True, exist_ok=True)
         program = shutil.which(command[0], path=self._environment.get("PATH"))
@@ -84,14 +84,14 @@ class Processes:
         return self._known[name]
 
     def end(self, names: Sequence[str], *, within: float = 10.0) -> list[str]:
-        """Ask them to end, and their children with them; those that have not within so many seconds are killed."""
+        """Send SIGTERM to the processes and their children, and SIGKILL to those that run after `within` seconds."""
         ours = [self._known[n] for n in names if n in self._known]
         if not ours:
             return []
         ended = [p.name for p in ours if p.alive]
         for number in (signal.SIGTERM, signal.SIGKILL):
             for p in ours:
-                self._tell(p, number)
+                self._signal(p, number)
             until = time.monotonic() + within
             while any(p.alive for p in ours) and time.monotonic() < until:
                 time.sleep(0.05)
@@ -102,12 +102,12 @@ class Processes:
         return ended
 
     @staticmethod
-    def _tell(p: Process, number: signal.Signals) -> None:
+    def _signal(p: Process, number: signal.Signals) -> None:
         now = began(p.pid)
         if now is not None and now != p.began:
-            return  # the id is somebody else's by now
+            return  # the id belongs to another process now
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(p.pid, number)  # the group's id is not given away while a member lives
+            os.killpg(p.pid, number)  # the id of a group is not reused while a member lives
 
     def _reap(self) -> None:
         for pid in list(self._children):
@@ -119,7 +119,7 @@ class Processes:
 
 
 def free_ports(n: int) -> list[int]:
-    """Ports of the loopback that nobody listens at now."""
+    """Return free ports of the loopback interface."""
     with contextlib.ExitStack() as stack:
         ports = []
         for _ in range(n):

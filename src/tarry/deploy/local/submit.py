@@ -1,4 +1,4 @@
-"""Hand an app to a SuperLink, and again when its process was killed: the record says where to go on."""
+"""Submission: submit an app to a SuperLink, and again if its process was killed: the app resumes from its record."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .processes import began
 
 __all__ = ["Submission"]
 
-_PATIENCE = 30.0  # seconds for an app to begin
+_START_TIMEOUT = 30.0  # seconds for an app to start
 _QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 
 
@@ -26,7 +26,7 @@ _QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 class Submission:
     """A Flower app, the SuperLink it goes to (a name of Flower's configuration), and the folder of its record.
 
-    The server's process is looked for on this machine: this runs where the SuperLink does.
+    The server's process is on this machine: a submission is made where the SuperLink runs.
     """
 
     folder: Path
@@ -40,46 +40,46 @@ class Submission:
         return (self.folder / "result.json").is_file()
 
     def serving(self) -> bool:
-        """Whether the app is at work, or about to be."""
+        """Whether the app runs, or is about to start."""
         asked, server = _json(self.folder / "run.json"), _json(self.folder / "server.json")
         if asked is None:
             return False
         if server is not None and server["run"] == asked["run"]:
             return _runs(server)
-        if time.time() - asked["at"] < _PATIENCE:
+        if time.time() - asked["at"] < _START_TIMEOUT:
             return True
-        told = self.flwr("list", self.link, "--run-id", asked["run"], "--format", "json")
-        return "finished" not in told  # it may well wait for its turn
+        runs = self.flwr("list", self.link, "--run-id", asked["run"], "--format", "json")
+        return "finished" not in runs  # it may wait in the queue
 
     def fate(self) -> Literal["at work", "about to begin", "gone"]:
-        """What the app's process does, by what is on disk here; nobody is asked."""
+        """The state of the app's process, from the files in the folder, without a call of Flower."""
         asked, server = _json(self.folder / "run.json"), _json(self.folder / "server.json")
         if server is not None and _runs(server):
             return "at work"
         begun = asked is None or (server is not None and server["run"] == asked["run"])
-        return "gone" if begun or time.time() - asked["at"] >= _PATIENCE else "about to begin"
+        return "gone" if begun or time.time() - asked["at"] >= _START_TIMEOUT else "about to begin"
 
     def submit(self) -> str:
-        """`flwr run`; the number of the run."""
-        said = self.flwr("run", str(self.app), self.link, *(w for o in self.override for w in ("--run-config", o)))
-        run = re.search(r"run (\d+)", said)
+        """Call `flwr run`; return the id of the run."""
+        output = self.flwr("run", str(self.app), self.link, *(w for o in self.override for w in ("--run-config", o)))
+        run = re.search(r"run (\d+)", output)
         if run is None:
-            raise TarryError(f"Flower did not start the app: {said.strip()[-300:]}")
+            raise TarryError(f"Flower did not start the app: {output.strip()[-300:]}")
         self.folder.mkdir(parents=True, exist_ok=True)
         write_atomic(self.folder / "run.json", json.dumps({"run": run[1], "at": time.time()}).encode())
         return run[1]
 
     def stop(self, within: float) -> bool:
-        """Ask the app to end when what is under way is in; whether it has."""
+        """Ask the app to end when the visits under way have ended; return whether it has ended."""
         until = time.monotonic() + within
         while self.serving() and time.monotonic() < until:
-            (self.folder / "stop").touch()  # again and again: one that begins takes the file away
+            (self.folder / "stop").touch()  # repeatedly: an app that starts removes the file
             time.sleep(0.1)
         (self.folder / "stop").unlink(missing_ok=True)
         return not self.serving()
 
     def flwr(self, *words: str) -> str:
-        """Flower's command line."""
+        """Call Flower's command line; return its output."""
         environment = {**os.environ, **_QUIET, **self.environment, "COLUMNS": "500"}
         try:
             done = subprocess.run(

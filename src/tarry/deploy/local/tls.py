@@ -1,6 +1,6 @@
-"""Throw-away certificates and node keys, for a federation on one machine. For others, use those of your own authority.
+"""Temporary certificates and node keys for a federation on one machine. Others use those of their own authority.
 
-FOLDER/ca.crt, ca.key            an authority of this federation alone
+FOLDER/ca.crt, ca.key            a certificate authority for this federation only
 FOLDER/server.crt, server.key    for localhost and 127.0.0.1
 FOLDER/node-N, node-N.pub        P-384 keys by which SuperNodes prove who they are
 """
@@ -19,7 +19,7 @@ _LASTS = timedelta(days=30)
 
 
 def authority(folder: Path) -> None:
-    """An authority and a server's certificate."""
+    """Write a certificate authority and a server certificate."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -53,7 +53,7 @@ def authority(folder: Path) -> None:
 
 
 def node_key(folder: Path, node: int) -> tuple[Path, Path]:
-    """A key for a SuperNode: its private and its public half, as Flower reads them."""
+    """Write the private and the public key of a SuperNode in the formats that Flower reads; return their paths."""
     from cryptography.hazmat.primitives import serialization as s
     from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -87,6 +87,6 @@ def _private(key: Any) -> bytes:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Readable by its owner alone, from the first byte on."""
+    """Write a file that only its owner can read, from the first byte on."""
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as f:
         f.write(data)

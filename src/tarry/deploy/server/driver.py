@@ -1,8 +1,9 @@
-"""The loop that drives a server by messages: pull, receive, hand out, push. It never waits for anybody.
+"""Driver: the loop that runs a server over messages. It pulls replies, applies them, hands out tickets and sends them.
 
-What happens is written down before anybody outside could know of it (keeper.py): an update when it is accepted, a
-ticket when it is sent. So a driver that is killed at any point begins again where it was. Tickets that went out in this
-very run of the link are still waited for; those of an earlier one are lost, and their clients handed new ones.
+It never waits for a client. What happens is written to the journal before it can be seen from outside
+(journaled_state.py): an update when it is accepted, a ticket when it is sent. So a driver that is killed at any point
+continues where it was. Tickets that were sent in the present run of the link are still waited for; those of an earlier
+run are lost, and their clients get new ones.
 """
 
 from __future__ import annotations
@@ -20,334 +21,346 @@ from typing import Any
 from torch import Tensor
 
 from ...core.events import Event
-from ...core.method import Horizon
 from ...core.server import Server
+from ...engine.budget import Budget, Score
+from ...engine.evaluation import Evaluation
 from ...record.journal import Row
-from ..protocol import Answer, Speech
-from ..wire import Grid, Over, Refused, Return, Unreachable
-from .journaled_state import Keeper
-from .open_tickets import Held
-from .registration import Door
+from ..protocol import ClientReply, Protocol
+from ..wire import Grid, Rejected, Reply, RunEnded, Unreachable
+from .journaled_state import JournaledState
+from .open_tickets import OpenTicket
+from .registration import Registration
 
-__all__ = ["Driver", "Terms"]
+__all__ = ["Driver", "DriverConfig"]
 
 log = logging.getLogger("tarry")
-_LOOK = 1.0  # seconds between looks at who is there
-_MARGIN = 60.0  # seconds that a letter outlives the bound
-_HELD_UP = 5.0  # seconds between two looks that are the link's fault, or the machine's
-_PLACES = 6  # decimals of a second
-_UNSENT, _TAKEN_UP = "could not be sent", "the run was taken up again"
+_NODE_INTERVAL = 1.0  # seconds between two looks at which nodes are present
+_TTL_MARGIN = 60.0  # seconds that a request outlives the bound of deadlines
+_MAX_GAP = 5.0  # seconds; a longer gap between ticks means the link or machine stalled, and extends deadlines
+_DECIMALS = 6  # of a second
+_UNSENT, _EARLIER_RUN = "could not be sent", "the run was taken up again"
 
 
 @dataclass(frozen=True)
-class Terms:
-    """How the driver treats clients."""
+class DriverConfig:
+    """How the driver treats clients; all times are in seconds."""
 
-    deadline: float = 3600.0  # the most seconds that a visit may take
-    concurrency: int | None = None  # clients at work at a time; all
-    per_client: int = 1  # tickets that a client may hold
-    stop_within: float = 60.0  # seconds that a stop waits for what is under way
+    deadline: float = 3600.0  # the longest that a visit may take
+    concurrency: int | None = None  # clients at work at a time; None: all
+    max_tickets_per_client: int = 1
+    stop_within: float = 60.0  # the longest that a stop waits for open tickets
     eval_every: float = inf
-    ask_every: float = inf  # seconds between evaluations on clients
+    client_eval_every: float = inf  # between evaluations on clients
     checkpoint_every: float = 30.0
     poll: float = 0.2
 
 
 @dataclass(frozen=True)
-class _Came:
-    """What an instant begins with: an answer that is accepted, or why a ticket brings nothing."""
+class _Arrival:
+    """The end of a ticket: a reply that is accepted, or why there is none."""
 
-    held: Held
-    answer: Answer | None = None
+    ticket: OpenTicket
+    reply: ClientReply | None = None
     why: str = ""
     nbytes: int = 0
 
 
 class Driver:
-    """A server at work in a folder."""
+    """A federated run over messages, in a folder."""
 
     def __init__(
         self,
         grid: Grid,
         folder: Path,
         server: Server,
-        speech: Callable[[str], Speech],
+        protocol: Callable[[str], Protocol],
         *,
-        terms: Terms,
-        horizon: Horizon,
-        target: float | None = None,
-        evaluate: Callable[[Tensor], tuple[float | None, float]] | None = None,
+        config: DriverConfig,
+        budget: Budget,
+        evaluate: Callable[[Tensor], Score] | None = None,
         known: dict[str, str] | None = None,
         listeners: Sequence[Callable[[Event], None]] = (),
         clock: Callable[[], float] = wall.time,
     ):
-        self.grid, self.folder, self.terms, self._horizon = grid, folder, terms, horizon
-        self._evaluate, self._clock = evaluate, clock
-        self.keeper = keeper = Keeper(
+        self.grid, self.folder, self.config, self._budget, self._clock = grid, folder, config, budget, clock
+        self.state = state = JournaledState(
             folder,
             server,
-            deadline=terms.deadline,
-            concurrency=terms.concurrency or server.n_clients,
-            per_client=terms.per_client,
-            horizon=horizon,
-            target=target,
+            deadline=config.deadline,
+            concurrency=config.concurrency or server.n_clients,
+            max_tickets=config.max_tickets_per_client,
+            budget=budget,
             known=known,
             listeners=listeners,
             began=clock(),
         )
-        self.course, self.clients, self.book = keeper.course, keeper.clients, keeper.book
-        self.health, self.pace = keeper.health, keeper.pace
-        self.speech = speech(keeper.federation)
-        self.door = Door(grid, keeper, greets=self.speech.greets, patience=terms.deadline, note=self.note)
-        self._forgotten: set[str] = set()  # letters of nodes that began anew since
-        self._pause: dict[int, float] = {}  # clients that are left alone, until when
-        self._late: dict[str, Held] = {}  # letters whose ticket is lost, and whose answer may still come
-        self._asked: dict[str, int] = {}  # letters that ask for an evaluation → client
-        self._looked = -inf
-        self._ticked = self.now()  # when the last look began
-        self._next_question = terms.ask_every
+        self.engine, self.clients, self.open_tickets = state.engine, state.clients, state.open_tickets
+        self.stats, self.deadlines = state.stats, state.deadlines
+        self._evaluation = Evaluation(self.engine, evaluate, config.eval_every)
+        self.protocol = protocol(state.federation)
+        self.registration = Registration(
+            grid,
+            state,
+            has_identities=self.protocol.has_identities,
+            timeout=config.deadline,
+            log_problem=self.log_problem,
+        )
+        self._restarted: set[str] = set()  # requests to nodes that restarted since
+        self._backed_off: dict[int, float] = {}  # clients that get no work, until when
+        self._late: dict[str, OpenTicket] = {}  # requests whose ticket is lost, and whose reply may still come
+        self._evals: dict[str, int] = {}  # requests for an evaluation → client
+        self._nodes_at = -inf
+        self._ticked = self.now()
+        self._next_client_eval = config.client_eval_every
         self._saved_at = clock()
         self._stopping: float | None = None
-        self.ended = keeper.ended
+        self.ended = state.ended
         if not self.ended:
-            keeper.do({"op": "run", "t": self.now(), "run": grid.run}, sync=True)
-            for h in self.book:
-                if h.letter is not None and h.run == grid.run:
-                    self.book.put(replace(h, due=self.now() + self.pace.deadline(h.client)))
+            state.commit({"op": "run", "t": self.now(), "run": grid.run}, sync=True)
+            for t in self.open_tickets:
+                if t.request is not None and t.run == grid.run:
+                    self.open_tickets.put(replace(t, due=self.now() + self.deadlines.deadline(t.client)))
 
     def run(
         self,
         stop: Callable[[], bool] = lambda: False,
         *,
-        told: Callable[[Driver], None] = lambda _: None,
+        on_progress: Callable[[Driver], None] = lambda _: None,
         sleep: Callable[[float], None] = wall.sleep,
     ) -> str:
-        """Until the budget is used, or a stop is asked for and what was under way is in; says which.
+        """Run until the budget is used, or until `stop` is true and open tickets are in; return the reason.
 
-        `told` is called about once a second.
+        `on_progress` is called about once a second.
         """
-        pause, shown = self.terms.poll, -inf
+        pause, shown = self.config.poll, -inf
         while not self.ended:
             if stop() and self._stopping is None:
                 self._stopping = self.now()
-                log.info("stopping: %d tickets are under way", len(self.book))
+                log.info("stopping: %d tickets are under way", len(self.open_tickets))
             began = wall.monotonic()
             try:
                 self.tick()
-                pause = max(self.terms.poll, wall.monotonic() - began)  # a link that is slow is not asked more often
+                pause = max(self.config.poll, wall.monotonic() - began)  # a slow link is not polled more often
             except Unreachable as e:
                 pause = min(2 * pause + 0.5, 10.0)
                 log.warning("the link does not answer (%s); again in %.1f s", e, pause)
-            except Over as e:
-                log.warning("%s; it can be taken up again", e)
+            except RunEnded as e:
+                log.warning("%s; it can be resumed", e)
                 self.ended = "stopped"
             if self._clock() - shown >= 1.0 and not self.ended:
                 shown = self._clock()
-                told(self)
+                on_progress(self)
             if not self.ended:
                 sleep(pause)
-        if self.ended != "stopped" and self._evaluate is not None and self._unseen():
-            self._score(max(self.course.time, self.course.curve[-1][0] if self.course.curve else 0.0))
-        self.keeper.checkpoint()
-        told(self)
+        if self.ended != "stopped" and self._evaluation.is_on and self.engine.is_unscored:
+            self._score(max(self.engine.time, self.engine.curve[-1][0] if self.engine.curve else 0.0))
+        self.state.checkpoint()
+        on_progress(self)
         return self.ended
 
     def now(self) -> float:
-        """Seconds since the federation began, never before what has happened."""
-        return max(round(self._clock() - self.keeper.began, _PLACES), self._soon())
+        """Return the seconds since the federation began, always after the last instant."""
+        return max(round(self._clock() - self.state.began, _DECIMALS), self._after_last_instant())
 
-    def _soon(self) -> float:
-        return round(self.course.time + 10.0**-_PLACES, _PLACES)
+    def _after_last_instant(self) -> float:
+        return round(self.engine.time + 10.0**-_DECIMALS, _DECIMALS)
 
     def tick(self) -> None:
-        """One look at everything."""
-        now, end = self.now(), self._horizon.time
-        if (held_up := now - self._ticked) > _HELD_UP:  # while nobody looked, nobody was late
-            for h in self.book:
-                self.book.put(replace(h, due=h.due + held_up))
+        """Look at nodes, replies, deadlines and scores once, and handle what is there."""
+        now, end = self.now(), self._budget.time
+        if (gap := now - self._ticked) > _MAX_GAP:
+            for t in self.open_tickets:
+                self.open_tickets.put(replace(t, due=t.due + gap))
         self._ticked = now
         if end is not None and now >= end:
             self._scores(end, inclusive=True)
-            if not self.keeper.ended:
-                self.keeper.do({"op": "end", "t": end, "why": "time"}, sync=True)
-            self.ended = self.keeper.ended
+            if not self.state.ended:
+                self.state.commit({"op": "end", "t": end, "why": "time"}, sync=True)
+            self.ended = self.state.ended
             return
-        if now - self._looked >= _LOOK:
-            self._look()
-            self._looked = now
-        self.door.greet(now)
-        self._send([h for h in self.book if h.letter is None])
-        came = self._pulled(now)
-        if (wakes := self.course.wakes()) <= now and not self.keeper.ended:
-            self._instant(wakes, [])
-        if not self.keeper.ended and (came or self.course.changes(self._present(now))):
-            self._instant(max(now, self._soon()), came)
+        if now - self._nodes_at >= _NODE_INTERVAL:
+            self._update_nodes()
+            self._nodes_at = now
+        self.registration.request_identity(now)
+        self._send([t for t in self.open_tickets if t.request is None])
+        self._instants(now, self._pull(now))
         self._scores(now, inclusive=True)
-        self._ask(now)
-        self.ended = self.keeper.ended
+        self._request_evals(now)
+        self.ended = self.state.ended
         if self._stopping is not None and not self.ended:
-            self.ended = "stopped" if not self.book or now - self._stopping >= self.terms.stop_within else ""
-        if self._clock() - self._saved_at >= self.terms.checkpoint_every and not self.ended:
-            self.keeper.checkpoint()
+            waited = now - self._stopping
+            self.ended = "stopped" if not self.open_tickets or waited >= self.config.stop_within else ""
+        if self._clock() - self._saved_at >= self.config.checkpoint_every and not self.ended:
+            self.state.checkpoint()
             self._saved_at = self._clock()
 
-    # -- who is there
+    # -- nodes and clients
 
     def _present(self, now: float) -> set[int]:
+        """Return the clients that may get work."""
         if self._stopping is not None:
             return set()
-        busy = {h.client for h in self._late.values()}
-        here = {c for n in self.door.nodes if (c := self.clients.at(n)) is not None}
-        return {c for c in here if c not in busy and self._pause.get(c, 0.0) <= now}
+        late = {t.client for t in self._late.values()}
+        here = {c for n in self.registration.nodes if (c := self.clients.at(n)) is not None}
+        return {c for c in here if c not in late and self._backed_off.get(c, 0.0) <= now}
 
-    def _look(self) -> None:
-        anew = self.door.look()
-        if anew:
-            self._forgotten.update(h.letter for h in self.book if h.letter and h.node in anew)
-            self._late = {i: h for i, h in self._late.items() if h.node not in anew}
+    def _update_nodes(self) -> None:
+        restarted = self.registration.update_nodes()
+        if restarted:
+            self._restarted.update(t.request for t in self.open_tickets if t.request and t.node in restarted)
+            self._late = {i: t for i, t in self._late.items() if t.node not in restarted}
 
-    # -- what comes
+    # -- replies
 
-    def _pulled(self, now: float) -> list[_Came]:
-        """What is in for tickets, by their number; everything else is dealt with here."""
-        waiting = [h.letter for h in self.book if h.letter and h.run == self.grid.run]
-        ids = [*waiting, *self._late, *self.door.waiting, *self._asked]
-        came = [c for back in (self.grid.pull(ids) if ids else []) if (c := self._sorted(back, now)) is not None]
-        answered = {c.held.number for c in came}
-        came += [c for h in self.book if h.number not in answered and (c := self._overdue(h, now)) is not None]
-        return sorted(came, key=lambda c: c.held.number)
+    def _pull(self, now: float) -> list[_Arrival]:
+        """Return the tickets that end now, by their number; handle all other replies."""
+        waiting = [t.request for t in self.open_tickets if t.request and t.run == self.grid.run]
+        ids = [*waiting, *self._late, *self.registration.pending, *self._evals]
+        replies = self.grid.pull(ids) if ids else []
+        arrivals = [a for reply in replies if (a := self._handle(reply, now)) is not None]
+        ended = {a.ticket.number for a in arrivals}
+        arrivals += [
+            a for t in self.open_tickets if t.number not in ended and (a := self._check_deadline(t, now)) is not None
+        ]
+        return sorted(arrivals, key=lambda a: a.ticket.number)
 
-    def _overdue(self, held: Held, now: float) -> _Came | None:
-        if held.letter is None:
+    def _check_deadline(self, ticket: OpenTicket, now: float) -> _Arrival | None:
+        """Return the end of a ticket for which no reply is waited any longer; None if one is."""
+        if ticket.request is None:
             return None
-        if not held.letter:
-            return _Came(held, why=_UNSENT)
-        if held.run != self.grid.run:
-            return _Came(held, why=_TAKEN_UP)
-        if self.clients.node(held.client) != held.node or held.letter in self._forgotten:
-            self._forgotten.discard(held.letter)
-            return _Came(held, why="its node began anew")
-        if now <= held.due:
+        if not ticket.request:
+            return _Arrival(ticket, why=_UNSENT)
+        if ticket.run != self.grid.run:
+            return _Arrival(ticket, why=_EARLIER_RUN)
+        if self.clients.node(ticket.client) != ticket.node or ticket.request in self._restarted:
+            self._restarted.discard(ticket.request)
+            return _Arrival(ticket, why="its node began anew")
+        if now <= ticket.due:
             return None
-        self._late[held.letter] = held
-        return _Came(held, why="deadline")
+        self._late[ticket.request] = ticket
+        return _Arrival(ticket, why="deadline")
 
-    def _sorted(self, back: Return, now: float) -> _Came | None:
-        if back.letter in self.door.waiting:
-            self.door.introduced(now, back)
-        elif back.letter in self._asked:
-            client = self._asked.pop(back.letter)
-            words = [(k[:40], v) for k, v in list(back.words.items())[:16] if isinstance(v, int | float)]
-            numbers = {k: float(v) for k, v in words if isfinite(v)}
-            if back.error is None:
-                self.keeper.do({"op": "heard", "t": now, "client": client, "metrics": numbers})
-        elif back.letter in self._late:
-            held = self._late.pop(back.letter)
-            if back.error is None:
-                self.health[held.client].late += 1
-                self.pace.came(held.client, now - held.time, late=True)
-                self.note("an answer after its deadline", client=held.client, ticket=held.number)
-        elif (held_ := self.book.of(back.letter)) is not None:
-            return self._looked_at(held_, back)
+    def _handle(self, reply: Reply, now: float) -> _Arrival | None:
+        if reply.request in self.registration.pending:
+            self.registration.on_identity(now, reply)
+        elif reply.request in self._evals:
+            self._on_eval(reply, now)
+        elif reply.request in self._late:
+            ticket = self._late.pop(reply.request)
+            if reply.error is None:
+                self.stats[ticket.client].late += 1
+                self.deadlines.record_duration(ticket.client, now - ticket.time, late=True)
+                self.log_problem("an answer after its deadline", client=ticket.client, ticket=ticket.number)
+        elif (open_ticket := self.open_tickets.by_request(reply.request)) is not None:
+            return self._decode(open_ticket, reply)
         return None
 
-    def _looked_at(self, held: Held, back: Return) -> _Came:
-        if back.error is not None:
-            return _Came(held, why=back.error)
+    def _on_eval(self, reply: Reply, now: float) -> None:
+        client = self._evals.pop(reply.request)
+        if reply.error is not None:
+            return
+        fields = [(k[:40], v) for k, v in list(reply.fields.items())[:16] if isinstance(v, int | float)]
+        metrics = {k: float(v) for k, v in fields if isfinite(v)}
+        self.state.commit({"op": "heard", "t": now, "client": client, "metrics": metrics})
+
+    def _decode(self, ticket: OpenTicket, reply: Reply) -> _Arrival:
+        if reply.error is not None:
+            return _Arrival(ticket, why=reply.error)
         try:
-            self.book.check(held, back.node, back.words if self.speech.tokens else None)
-            answer = self.speech.answer(back, self.course.server.tickets[held.number])
-        except Refused as e:
-            self.note("an answer was refused", why=str(e), client=held.client, node=back.node, ticket=held.number)
-            return _Came(held, why="refused")
-        return _Came(held, answer, "" if answer.trained.finite else "not finite", back.nbytes)
+            self.open_tickets.check(ticket, reply.node, reply.fields if self.protocol.has_tokens else None)
+            decoded = self.protocol.decode_reply(reply, self.engine.server.tickets[ticket.number])
+        except Rejected as e:
+            about = {"client": ticket.client, "node": reply.node, "ticket": ticket.number}
+            self.log_problem("an answer was refused", why=str(e), rejected=True, **about)
+            return _Arrival(ticket, why="refused")
+        return _Arrival(ticket, decoded, "" if decoded.result.finite else "not finite", reply.nbytes)
 
     # -- instants
 
-    def _instant(self, time: float, came: list[_Came]) -> None:
+    def _instants(self, now: float, arrivals: list[_Arrival]) -> None:
+        """Work through the instant that the server asked for, and the one of the arrivals and changes seen now."""
+        if (wakeup := self.engine.next_wakeup()) <= now and not self.state.ended:
+            self._instant(wakeup, [])
+        if not self.state.ended and (arrivals or self.engine.changes_to(self._present(now))):
+            self._instant(max(now, self._after_last_instant()), arrivals)
+
+    def _instant(self, time: float, arrivals: list[_Arrival]) -> None:
         self._scores(time, inclusive=False)
-        for c in came:
-            if not self.keeper.ended:
-                self._arrive(time, c)
-        if not self.keeper.ended:
-            tickets = self.keeper.close(time, self.course.changes(self._present(time)))
-            if not self.keeper.ended:
-                self._send([self.book[t.number] for t in tickets])
+        for arrival in arrivals:
+            if not self.state.ended:
+                self._apply(time, arrival)
+        if not self.state.ended:
+            tickets = self.state.end_instant(time, self.engine.changes_to(self._present(time)))
+            if not self.state.ended:
+                self._send([self.open_tickets[t.number] for t in tickets])
 
-    def _arrive(self, time: float, came: _Came) -> None:
-        held, answer = came.held, came.answer
-        row: Row = {"t": time, "number": held.number, "bytes": came.nbytes}
-        if answer is None or came.why:
-            if came.why != _TAKEN_UP:
-                self._pause[held.client] = time + self.pace.failed(held.client)
-            self.note("a ticket brought nothing", why=came.why, client=held.client, ticket=held.number)
-            self.keeper.do({"op": "refused" if came.why == "not finite" else "lost", **row, "why": came.why})
+    def _apply(self, time: float, arrival: _Arrival) -> None:
+        ticket, reply = arrival.ticket, arrival.reply
+        row: Row = {"t": time, "number": ticket.number, "bytes": arrival.nbytes}
+        about: dict[str, Any] = {"client": ticket.client, "ticket": ticket.number}
+        if reply is None or arrival.why:
+            if arrival.why != _EARLIER_RUN:
+                self._backed_off[ticket.client] = time + self.deadlines.record_failure(ticket.client)
+            self.log_problem("a ticket brought nothing", why=arrival.why, **about)
+            self.state.commit({"op": "refused" if arrival.why == "not finite" else "lost", **row, "why": arrival.why})
             return
-        digest = hashlib.blake2b(answer.trained.delta.numpy().tobytes(), digest_size=8).hexdigest()
-        if answer.forgot:
-            self.note("a client has forgotten what it kept", client=held.client, ticket=held.number)
-        took = answer.took if answer.took is not None and 0 <= answer.took <= time - held.time else None
-        told = {"took": took, "keeps": answer.keeps, "forgot": answer.forgot, "digest": digest}
-        self.keeper.accept({**row, **told}, answer)
+        digest = hashlib.blake2b(reply.result.delta.numpy().tobytes(), digest_size=8).hexdigest()
+        if reply.memory_lost:
+            self.log_problem("a client has forgotten what it kept", **about)
+        took = reply.took if reply.took is not None and 0 <= reply.took <= time - ticket.time else None
+        more = {"took": took, "keeps": reply.keeps_memory, "forgot": reply.memory_lost, "digest": digest}
+        self.state.accept({**row, **more}, reply)
 
-    def _send(self, tickets: list[Held]) -> None:
+    def _send(self, tickets: list[OpenTicket]) -> None:
         if not tickets:
             return
-        letters, ttl = [], self.terms.deadline + _MARGIN
-        for h in tickets:
-            node = self.clients.node(h.client)
-            assert node is not None, "only whoever was met is handed work"
-            ticket, kept = self.course.server.tickets[h.number], self.course.kept.get(h.client, -1)
-            letters.append(self.speech.order(ticket, h, node=node, kept=kept, ttl=ttl))
-        ids, now = self.grid.push(letters), self.now()
+        requests, ttl = [], self.config.deadline + _TTL_MARGIN
+        for t in tickets:
+            node = self.clients.node(t.client)
+            assert node is not None, "only registered clients get work"
+            ticket, memory_visit = self.engine.server.tickets[t.number], self.state.memory_visits.get(t.client, -1)
+            requests.append(self.protocol.encode_ticket(ticket, t, node=node, memory_visit=memory_visit, ttl=ttl))
+        ids, now = self.grid.push(requests), self.now()
         sent = [
-            [h.number, i or "", letter.node, round(now + self.pace.deadline(h.client), 3), letter.nbytes]
-            for h, i, letter in zip(tickets, ids, letters, strict=True)
+            [t.number, i or "", request.node, round(now + self.deadlines.deadline(t.client), 3), request.nbytes]
+            for t, i, request in zip(tickets, ids, requests, strict=True)
         ]
-        self.keeper.do({"op": "sent", "run": self.grid.run, "letters": sent})
+        self.state.commit({"op": "sent", "run": self.grid.run, "letters": sent})
 
     # -- scores
 
     def _scores(self, time: float, *, inclusive: bool) -> None:
-        """The evaluations due up to that time: the first at 0, then one every so often."""
-        if self._evaluate is None:
-            return
-        while not self.keeper.ended:
-            count = len(self.course.curve)
-            due = count * self.terms.eval_every if count else 0.0
-            if due > time or (due == time and not inclusive):
+        """Record the scores due up to `time`."""
+        for due in self._evaluation.due(time, inclusive=inclusive):
+            if self.state.ended:
                 return
             self._score(due)
 
-    def _unseen(self) -> bool:
-        return self.course.scored != self.course.server.version or not self.course.curve
-
     def _score(self, time: float) -> None:
-        assert self._evaluate is not None
-        accuracy, loss = self._evaluate(self.course.server.answer) if self._unseen() else self.course.curve[-1][2:]
-        self.keeper.do({"op": "score", "t": time, "accuracy": accuracy, "loss": loss})
+        accuracy, loss = self._evaluation.score()
+        self.state.commit({"op": "score", "t": time, "accuracy": accuracy, "loss": loss})
 
-    def _ask(self, now: float) -> None:
-        """Have clients evaluate the answer on their own examples."""
-        if now < self._next_question or self.keeper.ended:
+    def _request_evals(self, now: float) -> None:
+        """Have clients evaluate the output weights on their own examples."""
+        if now < self._next_client_eval or self.state.ended:
             return
-        self._next_question = now + self.terms.ask_every
-        there = [(c, n) for c in sorted(self._present(now)) if (n := self.clients.node(c)) is not None]
-        weights, ttl = self.course.server.answer, self.terms.deadline
-        letters = [self.speech.question(weights, node=n, client=c, ttl=ttl) for c, n in there]
-        ids = self.grid.push(letters) if letters else []
-        self._asked.update({i: c for (c, _), i in zip(there, ids, strict=True) if i is not None})
+        self._next_client_eval = now + self.config.client_eval_every
+        here = [(c, n) for c in sorted(self._present(now)) if (n := self.clients.node(c)) is not None]
+        weights, ttl = self.engine.server.answer, self.config.deadline
+        requests = [self.protocol.encode_eval(weights, node=n, client=c, ttl=ttl) for c, n in here]
+        ids = self.grid.push(requests) if requests else []
+        self._evals.update({i: c for (c, _), i in zip(here, ids, strict=True) if i is not None})
 
-    # -- what is said
+    # -- log
 
-    def note(self, what: str, **about: Any) -> None:
-        """A line of the log: something went wrong with somebody."""
-        if "refused" in what:
-            self.health.refuse(f"{what}: {about['why']}")
+    def log_problem(self, what: str, *, rejected: bool = False, **about: Any) -> None:
+        """Write a line to log.jsonl: something went wrong with a client or node."""
+        if rejected:
+            self.stats.count_rejection(f"{what}: {about['why']}")
         log.warning("%s: %s", what, ", ".join(f"{k} {v}" for k, v in about.items()))
         line = json.dumps({"t": self.now(), "what": what, **about}) + "\n"
         with open(self.folder / "log.jsonl", "a") as f:
             f.write(line)
 
     def close(self) -> None:
-        self.keeper.shut()
+        self.state.close()

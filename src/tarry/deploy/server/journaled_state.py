@@ -1,9 +1,10 @@
-"""All that a driver must not forget: the run, who is who, which tickets are out. Every change of it is a row.
+"""Journaled state of the driver: the run, its clients and its open tickets. Every change of it is a row of a journal.
 
-    do(row)        written to the journal, then done
-    checkpoint()   all of it in one file; the rows behind it make the rest again
+    commit(row)    append the row to the journal, then apply it
+    checkpoint()   write everything to one file; the rows after it restore the rest
 
-A row says what happened and when; doing it again has the same outcome to the bit.
+A row says what happened and when, so that applying it again gives the same state to the bit. Events reach listeners,
+and tickets reach clients, after the row that they come from is written.
 """
 
 from __future__ import annotations
@@ -15,23 +16,24 @@ from pathlib import Path
 from typing import Any
 
 from ...core.events import Event
-from ...core.method import Horizon
+from ...core.idle_clients import Roster
 from ...core.server import Server
 from ...core.tickets import Ticket
+from ...engine.budget import Budget
+from ...engine.engine import Change, Engine
 from ...record.journal import Journal, Row
 from ...record.rows import Recorder
-from ..protocol import Answer
-from .course import Change, Course
-from .deadlines import Pace
-from .identities import Clients
-from .open_tickets import Book, Held
-from .stats import Health
+from ..protocol import ClientReply
+from .deadlines import Deadlines
+from .open_tickets import OpenTicket, OpenTickets
+from .registration import Clients
+from .stats import FederationStats
 
-__all__ = ["Keeper"]
+__all__ = ["JournaledState"]
 
 
-class Keeper:
-    """What a driver knows, in a folder."""
+class JournaledState:
+    """The state of a driver, in a folder."""
 
     def __init__(
         self,
@@ -40,162 +42,189 @@ class Keeper:
         *,
         deadline: float,
         concurrency: int,
-        per_client: int,
-        horizon: Horizon,
-        target: float | None,
+        max_tickets: int,
+        budget: Budget,
         known: dict[str, str] | None,
         listeners: Sequence[Callable[[Event], None]],
         began: float,
     ):
         self.folder, self.journal = folder, Journal(folder)
-        saved = self.journal.latest()
+        saved = self.journal.latest_checkpoint()
         self._recorder = Recorder(folder / "events.jsonl", at=saved["events"] if saved else 0)
-        self.course = Course(
-            server,
-            concurrency=concurrency,
-            per_client=per_client,
-            horizon=horizon,
-            target=target,
-            listeners=[self._recorder, *listeners],
-        )
-        self.clients, self.book, self.health = Clients(server.n_clients, known), Book(), Health()
-        self.pace = Pace(deadline)
+        self._listeners: tuple[Callable[[Event], None], ...] = (self._recorder, *listeners)
+        self._events: list[Event] = []  # that listeners have not seen yet
+        n = server.n_clients
+        idle = Roster(n, concurrency * max_tickets, range(n))
+        self.engine = Engine(server, idle, budget, max_tickets=max_tickets, listeners=[self._events.append])
+        self.clients, self.open_tickets, self.stats = Clients(n, known), OpenTickets(), FederationStats()
+        self.deadlines = Deadlines(deadline)
+        self.memory_visits: dict[int, int] = {}  # the visit whose memory a client is to use, by client
         self.federation, self.began, self.starts, self.ended = "", began, 0, ""
-        self._count = 0  # checkpoints
-        self._behind: set[int] = set()  # updates since the last one
+        self._checkpoints = 0
+        self._updates_since_checkpoint: set[int] = set()
         try:
-            self._take_up(saved)
+            self._recover(saved)
         except BaseException:
-            self.shut()
+            self.close()
             raise
 
-    def _take_up(self, saved: Any) -> None:
+    def _recover(self, saved: Any) -> None:
+        """Load the checkpoint and apply the rows after it; end what a kill has left halfway."""
         if saved is not None:
-            self._restore(saved)
+            self._load(saved)
         for row in self.journal.rows(saved["place"] if saved is not None else 0):
             self._apply(row, None)
+            self._publish()
         if not self.federation:
-            n, most = self.course.server.n_clients, self.course.per_client
+            n, most = self.engine.server.n_clients, self.engine.max_tickets
             begun = {"federation": secrets.token_hex(8), "began": self.began, "clients": n, "per_client": most}
-            self.do({"op": "begin", "t": 0.0, **begun}, sync=True)
-        if self.course.done and not self.ended:  # killed right before it was said
+            self.commit({"op": "begin", "t": 0.0, **begun}, sync=True)
+        if self.engine.stop_reason and not self.ended:  # killed right before the row "end"
             self._end()
-        if self.course.open:  # killed in the middle of an instant: it ends now, with nobody in sight
-            self.close(self.course.time, self.course.changes(()))
+        if self.engine.in_instant:  # killed in the middle of an instant: it ends now, with no client present
+            self.end_instant(self.engine.time, self.engine.changes_to(()))
 
-    def do(self, row: Row, *, answer: Answer | None = None, sync: bool = False) -> None:
-        """Write it down, then do it."""
+    def commit(self, row: Row, *, reply: ClientReply | None = None, sync: bool = False) -> None:
+        """Append the row to the journal, then apply it."""
         self.journal.append(row, sync=sync)
-        self._apply(row, answer)
-        if self.course.done and not self.ended:
+        self._apply(row, reply)
+        self._publish()
+        if self.engine.stop_reason and not self.ended:
             self._end()
 
-    def _end(self) -> None:
-        self.do({"op": "end", "t": self.course.time, "why": self.course.done}, sync=True)
+    def accept(self, row: Row, reply: ClientReply) -> None:
+        """Save an update, then commit its row."""
+        self.journal.save_update(row["number"], reply.result)
+        self.commit({"op": "update", **row}, reply=reply, sync=True)
 
-    def accept(self, row: Row, answer: Answer) -> None:
-        """An update: on disk, then applied."""
-        self.journal.keep(row["number"], answer.trained)
-        self.do({"op": "update", **row}, answer=answer, sync=True)
-
-    def close(self, time: float, changes: Sequence[Change]) -> list[Ticket]:
-        """End an instant; its tickets are in the journal before anybody is sent one."""
-        tickets = self.course.close(time, changes)
-        handed = [[t.number, t.client, t.visit, Book.token()] for t in tickets]
+    def end_instant(self, time: float, changes: Sequence[Change]) -> list[Ticket]:
+        """End an instant; its tickets are in the journal before a client is sent one."""
+        tickets = [ticket for ticket, _ in self.engine.end_instant(time, changes)]
+        handed = [[t.number, t.client, t.visit, OpenTickets.new_token()] for t in tickets]
         row = {"op": "close", "t": time, "changes": [list(c) for c in changes], "handed": handed}
         self.journal.append(row)
+        self._publish()
         self._recorder.flush()
-        self._hold(row)
-        if self.course.done:
+        self._open_handed(row)
+        if self.engine.stop_reason:
             self._end()
         return tickets
 
-    def _apply(self, row: Row, answer: Answer | None) -> None:
-        op, course = row["op"], self.course
+    def _end(self) -> None:
+        self.commit({"op": "end", "t": self.engine.time, "why": self.engine.stop_reason}, sync=True)
+
+    def _publish(self) -> None:
+        for event in self._events:
+            for listener in self._listeners:
+                listener(event)
+        self._events.clear()
+
+    def _apply(self, row: Row, reply: ClientReply | None) -> None:
+        op, engine = row["op"], self.engine
         if op == "client":
             self.clients.bind(row["name"], row["key"], row["place"], row["node"])
-            patient = self.health[row["place"]]
-            patient.name, patient.node = row["name"], row["node"]
-        elif op in ("update", "lost", "refused"):
-            self._settle(row, answer)
+            stats = self.stats[row["place"]]
+            stats.name, stats.node = row["name"], row["node"]
+        elif op == "update":
+            self._apply_update(row, reply)
+        elif op in ("lost", "refused"):
+            ticket = self._close_ticket(row)
+            self.stats[ticket.client].failed[row["why"]] += 1
+            engine.lose(row["t"], ticket.number, rejected=op == "refused")
         elif op == "close":
-            tickets = course.close(row["t"], [(c, comes) for c, comes in row["changes"]])
+            tickets = [t for t, _ in engine.end_instant(row["t"], [(c, joins) for c, joins in row["changes"]])]
             assert [[t.number, t.client, t.visit] for t in tickets] == [h[:3] for h in row["handed"]], "another run"
-            self._hold(row)
+            self._open_handed(row)
         elif op == "sent":
-            self._sent(row)
+            self._apply_sent(row)
         elif op == "score":
-            course.score(row["t"], row["accuracy"], row["loss"])
+            engine.score(row["t"], row["accuracy"], row["loss"])
         elif op == "heard":
-            course.heard(row["t"], row["client"], row["metrics"])
+            engine.on_client_eval(row["t"], row["client"], row["metrics"])
         elif op == "end":
-            self.ended, course.open = row["why"], False
+            self.ended, engine.in_instant = row["why"], False
         elif op == "run":
             self.starts += 1
         else:
             assert op == "begin", op
             self.federation, self.began = row["federation"], row["began"]
-            course.begin()
+            engine.begin()
 
-    def _settle(self, row: Row, answer: Answer | None) -> None:
-        held = self.book.drop(row["number"])
-        assert held is not None
-        patient = self.health[held.client]
-        patient.last = row["t"]
-        if row["op"] != "update":
-            patient.failed[row["why"]] += 1
-            self.course.fail(row["t"], held.number, refused=row["op"] == "refused")
-            return
-        trained = answer.trained if answer is not None else self.journal.update(held.number)
-        self._behind.add(held.number)
-        receipt = self.course.update(row["t"], held.number, trained, nbytes=row["bytes"], keeps=row["keeps"])
-        seconds = row["t"] - held.time
-        self.pace.came(held.client, seconds)
-        patient.updates += 1
-        patient.seconds += seconds
-        patient.worked += row["took"] or 0.0
-        patient.staleness += receipt.staleness
-        patient.bytes_up += row["bytes"]
-        patient.forgot += row["forgot"]
+    def _close_ticket(self, row: Row) -> OpenTicket:
+        ticket = self.open_tickets.drop(row["number"])
+        assert ticket is not None
+        self.stats[ticket.client].last = row["t"]
+        return ticket
 
-    def _hold(self, row: Row) -> None:
+    def _apply_update(self, row: Row, reply: ClientReply | None) -> None:
+        ticket = self._close_ticket(row)
+        result = reply.result if reply is not None else self.journal.load_update(ticket.number)
+        self._updates_since_checkpoint.add(ticket.number)
+        receipt = self.engine.accept(row["t"], ticket.number, result, nbytes=row["bytes"])
+        assert receipt.accepted, "results that are not finite have rows of their own"
+        if row["keeps"]:
+            self.memory_visits[ticket.client] = ticket.visit
+        seconds = row["t"] - ticket.time
+        self.deadlines.record_duration(ticket.client, seconds)
+        stats = self.stats[ticket.client]
+        stats.updates += 1
+        stats.seconds += seconds
+        stats.worked += row["took"] or 0.0
+        stats.staleness += receipt.staleness
+        stats.bytes_up += row["bytes"]
+        stats.forgot += row["forgot"]
+
+    def _open_handed(self, row: Row) -> None:
         for number, client, visit, token in row["handed"]:
-            self.book.put(Held(number, client, visit, token, row["t"]))
-            self.health[client].handed += 1
+            self.open_tickets.put(OpenTicket(number, client, visit, token, row["t"]))
+            self.stats[client].handed += 1
 
-    def _sent(self, row: Row) -> None:
-        for number, letter, node, due, nbytes in row["letters"]:
-            held = self.book[number]
-            self.book.put(replace(held, letter=letter, node=node, run=row["run"], due=due))
-            self.course.bytes_down += nbytes
-            self.health[held.client].bytes_down += nbytes
+    def _apply_sent(self, row: Row) -> None:
+        for number, request, node, due, nbytes in row["letters"]:
+            ticket = self.open_tickets[number]
+            self.open_tickets.put(replace(ticket, request=request, node=node, run=row["run"], due=due))
+            self.engine.bytes_down += nbytes
+            self.stats[ticket.client].bytes_down += nbytes
 
     def checkpoint(self) -> None:
-        """Everything, between instants; updates that neither this nor the one before needs are removed."""
-        self._count += 1
+        """Save everything, between instants; remove updates that neither this checkpoint nor the last one needs."""
+        assert not self.engine.in_instant, "a checkpoint lies between instants"
+        self._checkpoints += 1
         state = {
             "events": self._recorder.position(),
-            "course": self.course.save(),
-            "clients": self.clients.save(),
-            "book": self.book.save(),
-            "health": self.health.save(),
-            "pace": self.pace.save(),
-            **{k: getattr(self, k) for k in _SAVED},
+            "course": self._save_engine(),
+            **{key: getattr(self, name).save() for key, name in _SAVED_PARTS.items()},
+            **{key: getattr(self, name) for key, name in _SAVED.items()},
         }
-        self.journal.checkpoint(self._count, state, self._behind)
-        self._behind = set()
+        self.journal.checkpoint(self._checkpoints, state, self._updates_since_checkpoint)
+        self._updates_since_checkpoint = set()
 
-    def _restore(self, saved: dict[str, Any]) -> None:
-        for k in _SAVED:
-            setattr(self, k, saved[k])
-        self.course.restore(saved["course"])
-        for part in ("clients", "book", "health", "pace"):
-            getattr(self, part).load(saved[part])
+    def _save_engine(self) -> dict[str, Any]:
+        held = {client: count for client, count in enumerate(self.engine.tickets_held) if count}
+        memory_visits = dict(self.memory_visits)
+        return {**self.engine.save(), "load": held, "kept": memory_visits, "done": self.engine.stop_reason}
 
-    def shut(self) -> None:
-        """Nothing more is written."""
+    def _load(self, saved: dict[str, Any]) -> None:
+        for key, name in _SAVED.items():
+            setattr(self, name, saved[key])
+        self.engine.load(saved["course"])
+        self.engine.stop_reason = saved["course"]["done"]
+        self.memory_visits = dict(saved["course"]["kept"])
+        for key, name in _SAVED_PARTS.items():
+            getattr(self, name).load(saved[key])
+
+    def close(self) -> None:
+        """Close the files; nothing more is written."""
         self._recorder.close()
         self.journal.close()
 
 
-_SAVED = ("federation", "began", "starts", "ended", "_count")
+#: key of the saved record -> attribute; attributes may be renamed, keys may not
+_SAVED = {
+    "federation": "federation",
+    "began": "began",
+    "starts": "starts",
+    "ended": "ended",
+    "_count": "_checkpoints",
+}
+_SAVED_PARTS = {"clients": "clients", "book": "open_tickets", "health": "stats", "pace": "deadlines"}

@@ -1,7 +1,8 @@
-"""Who holds which ticket: a number the server counts by, and a token that only its holder was told.
+"""Open tickets: which client holds which ticket, and whether a reply may be taken for one.
 
-An answer is taken for a ticket when it came for the very letter that carried it, from the node that the letter went
-to, with the ticket's number and token. So nobody can hand in somebody else's ticket, an old one, or one twice.
+A reply is taken for a ticket if it answers the very request that carried the ticket, comes from the node that the
+request went to, and repeats the ticket's number and its token, which no other client has seen. So a client cannot
+return another client's ticket, an old one, or one twice.
 """
 
 from __future__ import annotations
@@ -9,17 +10,33 @@ from __future__ import annotations
 import hmac
 import secrets
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from ..wire import Refused, said
+from ...core.local_rule import LocalRule
+from ...core.method import Method
+from ..wire import Rejected, parse_fields
 
-__all__ = ["Book", "Held"]
+__all__ = ["OpenTicket", "OpenTickets", "max_tickets_per_client"]
+
+_PARTS = ("correct", "aggregate", "step", "reply", "dispatch")
+
+
+def max_tickets_per_client(method: Method) -> int:
+    """Return how many tickets a client may hold: 2 if its next ticket does not depend on the result of its last.
+
+    That is so if a client always starts from the present global weights, keeps no memory, and is handed work whenever
+    there is room for it.
+    """
+    plain = Method("plain")
+    default = all(getattr(method, p).apply is getattr(plain, p).apply for p in ("reply", "dispatch"))
+    offers = any(getattr(method, p).offer is not None for p in _PARTS)
+    return 2 if default and not offers and type(method.local).finish is LocalRule.finish else 1
 
 
 @dataclass(frozen=True)
-class Held:
-    """A ticket that is out."""
+class OpenTicket:
+    """A ticket that a client holds."""
 
     number: int
     client: int
@@ -27,68 +44,76 @@ class Held:
     token: str
     time: float  # handed out
     node: int = 0
-    letter: str | None = None  # None: not sent yet
+    request: str | None = None  # id of the request that carries it; None: not sent yet; "": it could not be sent
     run: str = ""
     due: float = float("inf")
-    nbytes: int = 0
 
 
-class Book:
-    """Tickets by number, and by the letter that carried them."""
+class OpenTickets:
+    """Tickets by number, and by the request that carried them."""
 
     def __init__(self) -> None:
-        self._held: dict[int, Held] = {}
-        self._by_letter: dict[str, int] = {}
+        self._tickets: dict[int, OpenTicket] = {}
+        self._by_request: dict[str, int] = {}
 
     @staticmethod
-    def token() -> str:
+    def new_token() -> str:
         return secrets.token_hex(16)
 
-    def put(self, held: Held) -> None:
-        self.drop(held.number)
-        self._held[held.number] = held
-        if held.letter is not None:
-            self._by_letter[held.letter] = held.number
+    def put(self, ticket: OpenTicket) -> None:
+        """Add a ticket, or replace the one of the same number."""
+        self.drop(ticket.number)
+        self._tickets[ticket.number] = ticket
+        if ticket.request is not None:
+            self._by_request[ticket.request] = ticket.number
 
-    def sent(self, number: int, **how: Any) -> None:
-        self.put(replace(self._held[number], **how))
+    def drop(self, number: int) -> OpenTicket | None:
+        ticket = self._tickets.pop(number, None)
+        if ticket is not None and ticket.request is not None:
+            self._by_request.pop(ticket.request, None)
+        return ticket
 
-    def drop(self, number: int) -> Held | None:
-        held = self._held.pop(number, None)
-        if held is not None and held.letter is not None:
-            self._by_letter.pop(held.letter, None)
-        return held
+    def by_request(self, request: str) -> OpenTicket | None:
+        number = self._by_request.get(request)
+        return None if number is None else self._tickets[number]
 
-    def of(self, letter: str) -> Held | None:
-        number = self._by_letter.get(letter)
-        return None if number is None else self._held[number]
+    def __getitem__(self, number: int) -> OpenTicket:
+        return self._tickets[number]
 
-    def __getitem__(self, number: int) -> Held:
-        return self._held[number]
-
-    def __contains__(self, number: int) -> bool:
-        return number in self._held
-
-    def __iter__(self) -> Iterator[Held]:
-        return iter(list(self._held.values()))
+    def __iter__(self) -> Iterator[OpenTicket]:
+        return iter(list(self._tickets.values()))
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._tickets)
 
-    def check(self, held: Held, node: int, words: Mapping[str, Any] | None) -> None:
-        """Raise Refused unless the answer is its holder's; `words` None: a client that knows of no tokens."""
-        if node != held.node:
-            raise Refused("it comes from another node than its ticket was handed to")
-        if words is not None:
-            told = said(words, number=int, token=str)
-            good = hmac.compare_digest(told["token"].encode(), held.token.encode())
-            if told["number"] != held.number or not good:
-                raise Refused("it has not the number and the token of its ticket")
+    def check(self, ticket: OpenTicket, node: int, fields: Mapping[str, Any] | None) -> None:
+        """Raise Rejected unless the reply comes from the ticket's holder; `fields` is None for apps without tokens."""
+        if node != ticket.node:
+            raise Rejected("it comes from another node than its ticket was handed to")
+        if fields is not None:
+            parsed = parse_fields(fields, number=int, token=str)
+            same_token = hmac.compare_digest(parsed["token"].encode(), ticket.token.encode())
+            if parsed["number"] != ticket.number or not same_token:
+                raise Rejected("it has not the number and the token of its ticket")
 
     def save(self) -> list[dict[str, Any]]:
-        return [vars(h) for h in self._held.values()]
+        return [{key: getattr(t, name) for key, name in _SAVED.items()} for t in self._tickets.values()]
 
     def load(self, saved: list[dict[str, Any]]) -> None:
-        self._held, self._by_letter = {}, {}
-        for h in saved:
-            self.put(Held(**h))
+        self._tickets, self._by_request = {}, {}
+        for record in saved:
+            self.put(OpenTicket(**{name: record[key] for key, name in _SAVED.items()}))
+
+
+#: key of a saved record -> attribute; attributes may be renamed, keys may not
+_SAVED = {
+    "number": "number",
+    "client": "client",
+    "visit": "visit",
+    "token": "token",
+    "time": "time",
+    "node": "node",
+    "letter": "request",
+    "run": "run",
+    "due": "due",
+}

@@ -1,97 +1,196 @@
-"""The door: which nodes are there, and who they are. Nobody is handed work before it has said so, and proved it."""
+"""Registration: which nodes are present, and which client is at each. A node gets no work before it is registered.
+
+A client is known by its key, because the number of its node changes when it comes back. It states its name and signs
+the server's nonce and its present node with the key (Ed25519). The first key that comes with a name belongs to that
+name from then on, unless names and keys were given in advance (`known`). A Flower app without keys is known by its
+node, which stays the same only where nodes are registered with Flower.
+"""
 
 from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Any
 
-from ..wire import Grid, Letter, Refused, Return, said
-from .identities import proves, statement
-from .journaled_state import Keeper
+from ..wire import Grid, Rejected, Reply, Request, parse_fields
 
-__all__ = ["Door"]
+if TYPE_CHECKING:
+    from .journaled_state import JournaledState
+
+__all__ = ["Clients", "Registration", "is_signed_by", "statement"]
 
 log = logging.getLogger("tarry")
-_FIRST, _LONGEST = 5.0, 300.0  # seconds before somebody who was refused is asked again
+_FIRST_RETRY, _LAST_RETRY = 5.0, 300.0  # seconds before a rejected node is asked again; doubles each time
 
 
-class Door:
-    """`greets`: whether clients can say who they are; `patience`: seconds that an answer may take."""
+class Clients:
+    """Places 0 … n−1, the names and keys they belong to, and the node each client is at."""
 
-    def __init__(self, grid: Grid, keeper: Keeper, *, greets: bool, patience: float, note: Callable[..., None]):
-        self._grid, self._keeper, self._greets, self._patience, self._note = grid, keeper, greets, patience, note
+    def __init__(self, n: int, known: Mapping[str, str] | None = None):
+        self.n, self._known = n, known
+        self._place: dict[str, int] = {}  # by name
+        self._keys: dict[str, str] = {}  # by name
+        self._node: dict[int, int] = {}  # by place
+        self._at: dict[int, int] = {}  # place by node
+
+    def at(self, node: int) -> int | None:
+        """Return the client at a node."""
+        return self._at.get(node)
+
+    def node(self, client: int) -> int | None:
+        """Return the node that a client is at, or was at last."""
+        return self._node.get(client)
+
+    def name(self, client: int) -> str | None:
+        return next((name for name, place in self._place.items() if place == client), None)
+
+    def place(self, name: str, key: str, node: int, *, wanted: int | None, here: set[int]) -> int:
+        """Return the place of the client that proved this name; raise Rejected where it may not have one."""
+        if self._known is not None and self._known.get(name) != key:
+            raise Rejected(f"{name!r} with this key is not among the clients of this federation")
+        place = self._place.get(name)
+        if place is not None and self._keys[name] != key:
+            raise Rejected(f"{name!r} is known by another key")
+        if self._at.get(node, place) != place:
+            raise Rejected(f"{name!r} comes from the node of another client")
+        if place is not None and self._node.get(place, node) != node and self._node[place] in here:
+            raise Rejected(f"{name!r} is here already, at another node")
+        return self._free_place(name, wanted) if place is None else place
+
+    def _free_place(self, name: str, wanted: int | None) -> int:
+        taken = set(self._place.values())
+        if wanted is None:
+            wanted = next((c for c in range(self.n) if c not in taken), None)
+            if wanted is None:
+                raise Rejected(f"all {self.n} places are taken; {name!r} finds none")
+        if not 0 <= wanted < self.n:
+            raise Rejected(f"{name!r} wants place {wanted}; there are 0 to {self.n - 1}")
+        if wanted in taken:
+            raise Rejected(f"{name!r} wants place {wanted}, which is {self.name(wanted)!r}'s")
+        return wanted
+
+    def bind(self, name: str, key: str, place: int, node: int) -> None:
+        """Give a place to a name and its key, and note the node that the client is at."""
+        self._place[name], self._keys[name] = place, key
+        old = self._node.get(place)
+        if old is not None:
+            self._at.pop(old, None)
+        self._node[place], self._at[node] = node, place
+
+    def save(self) -> dict[str, Any]:
+        return {"clients": [[n, self._keys[n], p, self._node[p]] for n, p in self._place.items()]}
+
+    def load(self, saved: dict[str, Any]) -> None:
+        for name, key, place, node in saved["clients"]:
+            self.bind(name, key, place, node)
+
+
+class Registration:
+    """Asks new nodes for their identity and binds them to clients.
+
+    `has_identities`: whether the clients' apps can prove an identity; `timeout`: seconds that a reply may take.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        state: JournaledState,
+        *,
+        has_identities: bool,
+        timeout: float,
+        log_problem: Callable[..., None],
+    ):
+        self._grid, self._state, self._has_identities = grid, state, has_identities
+        self._timeout, self._log_problem = timeout, log_problem
         self.nodes: set[int] = set()
-        self._since: dict[int, str] = {}  # when a node began
-        self._asked: dict[str, tuple[int, str]] = {}  # letter → node, nonce
-        self._later: dict[int, tuple[float, int]] = {}  # node → when to ask it again, how often it was
+        self._activated: dict[int, str] = {}  # when a node began
+        self._pending: dict[str, tuple[int, str]] = {}  # request → node, nonce
+        self._retries: dict[int, tuple[float, int]] = {}  # node → when to ask it again, how often it was asked
 
     @property
-    def waiting(self) -> Collection[str]:
-        """Letters that are not answered yet."""
-        return self._asked.keys()
+    def pending(self) -> Collection[str]:
+        """The requests without a reply."""
+        return self._pending.keys()
 
-    def look(self) -> set[int]:
-        """See who is there; the nodes that began anew since, and know nothing any more."""
-        since = self._grid.nodes()
-        anew = {n for n, when in since.items() if self._since.get(n, when) != when}
-        self.nodes = set(since)
-        self._since.update(since)
-        self._asked = {i: who for i, who in self._asked.items() if who[0] not in anew}
-        return anew
+    def update_nodes(self) -> set[int]:
+        """See which nodes are present; return those that restarted since the last time and have lost their state."""
+        activated = self._grid.nodes()
+        restarted = {n for n, when in activated.items() if self._activated.get(n, when) != when}
+        self.nodes = set(activated)
+        self._activated.update(activated)
+        self._pending = {i: sent for i, sent in self._pending.items() if sent[0] not in restarted}
+        return restarted
 
-    def greet(self, now: float) -> None:
-        """Ask nodes that nobody knows who they are."""
-        clients, asked = self._keeper.clients, {node for node, _ in self._asked.values()}
-        strangers = [n for n in sorted(self.nodes) if clients.at(n) is None and n not in asked]
-        strangers = [n for n in strangers if self._later.get(n, (0.0, 0))[0] <= now]
-        if not self._greets:
-            for node in strangers:
-                self._meet(now, node, f"node {node}", "", None)
+    def request_identity(self, now: float) -> None:
+        """Ask the nodes without a client for their identity."""
+        clients, asked = self._state.clients, {node for node, _ in self._pending.values()}
+        unknown = [n for n in sorted(self.nodes) if clients.at(n) is None and n not in asked]
+        unknown = [n for n in unknown if self._retries.get(n, (0.0, 0))[0] <= now]
+        if not self._has_identities:
+            for node in unknown:
+                self._register(now, node, f"node {node}", "", None)
             return
-        nonces, federation = [secrets.token_hex(16) for _ in strangers], self._keeper.federation
-        letters = [
-            Letter(node, "query.hello", {"federation": federation, "nonce": nonce}, {}, self._patience)
-            for node, nonce in zip(strangers, nonces, strict=True)
+        nonces, federation = [secrets.token_hex(16) for _ in unknown], self._state.federation
+        requests = [
+            Request(node, "query.hello", {"federation": federation, "nonce": nonce}, {}, self._timeout)
+            for node, nonce in zip(unknown, nonces, strict=True)
         ]
-        ids = self._grid.push(letters) if letters else []
-        for node, nonce, letter in zip(strangers, nonces, ids, strict=True):
-            if letter is None:
-                self._ask_later(now, node)
+        ids = self._grid.push(requests) if requests else []
+        for node, nonce, request in zip(unknown, nonces, ids, strict=True):
+            if request is None:
+                self._retry_later(now, node)
             else:
-                self._asked[letter] = (node, nonce)
+                self._pending[request] = (node, nonce)
 
-    def introduced(self, now: float, back: Return) -> None:
-        """Somebody says who it is."""
-        node, nonce = self._asked.pop(back.letter)
-        if back.error is not None:
-            self._note("a node did not say who it is", why=back.error, node=node)
-            self._ask_later(now, node)
+    def on_identity(self, now: float, reply: Reply) -> None:
+        """Handle a node's reply to a request for its identity."""
+        node, nonce = self._pending.pop(reply.request)
+        if reply.error is not None:
+            self._log_problem("a node did not say who it is", why=reply.error, node=node)
+            self._retry_later(now, node)
             return
         try:
-            w = said(back.words, name=str, key=str, signature=str, place=int)
-            if back.node != node:
-                raise Refused("another node than was greeted")
-            if not proves(w["key"], w["signature"], statement(self._keeper.federation, nonce, node, w["name"])):
-                raise Refused(f"{w['name'][:40]!r} does not hold the key it shows")
-        except Refused as e:
-            self._refuse(now, node, e)
+            f = parse_fields(reply.fields, name=str, key=str, signature=str, place=int)
+            if reply.node != node:
+                raise Rejected("the reply comes from another node than was asked")
+            if not is_signed_by(f["key"], f["signature"], statement(self._state.federation, nonce, node, f["name"])):
+                raise Rejected(f"client {f['name'][:40]!r}: the signature does not match its public key")
+        except Rejected as e:
+            self._reject(now, node, e)
             return
-        self._meet(now, node, w["name"], w["key"], None if w["place"] < 0 else w["place"])
+        self._register(now, node, f["name"], f["key"], None if f["place"] < 0 else f["place"])
 
-    def _meet(self, now: float, node: int, name: str, key: str, wanted: int | None) -> None:
+    def _register(self, now: float, node: int, name: str, key: str, wanted: int | None) -> None:
         try:
-            place = self._keeper.clients.place(name, key, node, wanted=wanted, here=self.nodes)
-        except Refused as e:
-            self._refuse(now, node, e)
+            place = self._state.clients.place(name, key, node, wanted=wanted, here=self.nodes)
+        except Rejected as e:
+            self._reject(now, node, e)
             return
-        self._keeper.do({"op": "client", "t": now, "name": name, "key": key, "place": place, "node": node})
+        self._state.commit({"op": "client", "t": now, "name": name, "key": key, "place": place, "node": node})
         log.info("client %d is %r at node %d", place, name, node)
 
-    def _refuse(self, now: float, node: int, why: Refused) -> None:
-        self._note("a client was refused", why=str(why), node=node)
-        self._ask_later(now, node)
+    def _reject(self, now: float, node: int, why: Rejected) -> None:
+        self._log_problem("a client was refused", why=str(why), rejected=True, node=node)
+        self._retry_later(now, node)
 
-    def _ask_later(self, now: float, node: int) -> None:
-        tries = self._later.get(node, (0.0, 0))[1] + 1
-        self._later[node] = (now + min(_LONGEST, _FIRST * 2.0 ** min(tries - 1, 10)), tries)
+    def _retry_later(self, now: float, node: int) -> None:
+        count = self._retries.get(node, (0.0, 0))[1] + 1
+        self._retries[node] = (now + min(_LAST_RETRY, _FIRST_RETRY * 2.0 ** min(count - 1, 10)), count)
+
+
+def statement(federation: str, nonce: str, node: int, name: str) -> bytes:
+    """Return the bytes that a client signs to prove its identity."""
+    return f"tarry hello\n{federation}\n{nonce}\n{node}\n{name}".encode()
+
+
+def is_signed_by(key: str, signature: str, statement: bytes) -> bool:
+    """Whether the signature (hex) of the statement was made with the private key of this public key (hex)."""
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    try:
+        Ed25519PublicKey.from_public_bytes(bytes.fromhex(key)).verify(bytes.fromhex(signature), statement)
+    except (InvalidSignature, ValueError):
+        return False
+    return True

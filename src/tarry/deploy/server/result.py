@@ -1,4 +1,4 @@
-"""What a federation leaves behind: result.json and the model when it is over, as a run; progress.json until then."""
+"""Result of a federation: result.json and the model when it is over, as of a run; the present result until then."""
 
 from __future__ import annotations
 
@@ -6,29 +6,29 @@ import time
 from pathlib import Path
 
 from ...record.result import Result
-from ...runs.build import Plan
-from ...runs.result import finish, summed_up
+from ...runs.build import BuiltRun
+from ...runs.result import finish, make_result
 from .driver import Driver
 
 __all__ = ["so_far", "write"]
 
 
-def so_far(driver: Driver, plan: Plan) -> Result:
-    """The numbers of a run, as they are now."""
+def so_far(driver: Driver, built: BuiltRun) -> Result:
+    """Return the result as it is now."""
     over = driver.ended not in ("", "stopped")
-    return summed_up(
-        plan,
-        driver.course,
-        wall_s=max(0.0, time.time() - driver.keeper.began),
-        remarks=[*plan.remarks, f"a real federation{'' if over else ', not over yet'}: time is the wall clock's"],
+    return make_result(
+        built,
+        driver.engine,
+        wall_s=max(0.0, time.time() - driver.state.began),
+        remarks=[*built.notices, f"a real federation{'' if over else ', not over yet'}: time is the wall clock's"],
         clock="wall",
         trained="trained by clients over Flower",
         out=driver.folder,
     )
 
 
-def write(driver: Driver, plan: Plan, folder: Path) -> Result:
-    """The end of it."""
-    result = so_far(driver, plan)
-    finish(folder, plan.layout, result)
+def write(driver: Driver, built: BuiltRun, folder: Path) -> Result:
+    """Write result.json and the model; return the result."""
+    result = so_far(driver, built)
+    finish(folder, built.layout, result)
     return result

@@ -1,4 +1,4 @@
-"""How a federation does: who is late, lost, refused; staleness, bytes, and what an update costs beside training."""
+"""Statistics of a federation: late, lost and rejected replies, staleness, bytes, and time beside training."""
 
 from __future__ import annotations
 
@@ -11,55 +11,55 @@ from typing import Any
 
 from ...record.result import write_atomic
 
-__all__ = ["Health", "Patient"]
+__all__ = ["ClientStats", "FederationStats"]
 
-_REASONS = 50
+_MAX_REASONS = 50  # distinct reasons that are counted apart
 
 
 @dataclass
-class Patient:
-    """One client so far."""
+class ClientStats:
+    """Counts of one client. The names of the fields are keys of status.json and of checkpoints."""
 
     name: str = ""
     node: int = 0
-    handed: int = 0
+    handed: int = 0  # tickets
     updates: int = 0
     seconds: float = 0.0  # of its updates, from hand-out to arrival
-    worked: float = 0.0  # of these, what it says it trained
-    staleness: int = 0
+    worked: float = 0.0  # of these, what it reports as training
+    staleness: int = 0  # sum over its updates
     bytes_up: int = 0
     bytes_down: int = 0
-    late: int = 0  # answers that came after their deadline
-    forgot: int = 0
-    failed: Counter[str] = field(default_factory=Counter)  # lost and refused, by reason
-    last: float | None = None  # when it was heard of
+    late: int = 0  # replies that came after their deadline
+    forgot: int = 0  # visits whose memory was lost
+    failed: Counter[str] = field(default_factory=Counter)  # lost and rejected, by reason
+    last: float | None = None  # time of its last reply or failure
 
 
-class Health:
-    """By client, and what nobody could be blamed for."""
+class FederationStats:
+    """Statistics by client, and rejections of all nodes."""
 
     def __init__(self) -> None:
-        self.clients: dict[int, Patient] = {}
-        self.refused: Counter[str] = Counter()  # answers and greetings that were refused, by reason
+        self.clients: dict[int, ClientStats] = {}
+        self.rejected: Counter[str] = Counter()  # replies and registrations, by reason
 
-    def __getitem__(self, client: int) -> Patient:
-        return self.clients.setdefault(client, Patient())
+    def __getitem__(self, client: int) -> ClientStats:
+        return self.clients.setdefault(client, ClientStats())
 
-    def refuse(self, why: str) -> None:
-        """Count it; whoever makes reasons up as they go fills no memory."""
-        known = why in self.refused or len(self.refused) < _REASONS
-        self.refused[why[:200] if known else "others"] += 1
+    def count_rejection(self, why: str) -> None:
+        """Count a rejection by its reason. At most 50 distinct ones are kept, so that a client cannot grow memory."""
+        known = why in self.rejected or len(self.rejected) < _MAX_REASONS
+        self.rejected[why[:200] if known else "others"] += 1
 
     def save(self) -> dict[str, Any]:
-        plain = {c: {**asdict(p), "failed": dict(p.failed)} for c, p in self.clients.items()}
-        return {"clients": plain, "refused": dict(self.refused)}
+        clients = {c: {**asdict(s), "failed": dict(s.failed)} for c, s in self.clients.items()}
+        return {"clients": clients, "refused": dict(self.rejected)}
 
     def load(self, saved: Mapping[str, Any]) -> None:
-        self.clients = {c: Patient(**{**p, "failed": Counter(p["failed"])}) for c, p in saved["clients"].items()}
-        self.refused = Counter(saved["refused"])
+        self.clients = {c: ClientStats(**{**s, "failed": Counter(s["failed"])}) for c, s in saved["clients"].items()}
+        self.rejected = Counter(saved["refused"])
 
     def write(self, path: Path, more: Mapping[str, Any]) -> None:
-        """For whoever looks at a federation at work."""
-        plain = self.save()
-        clients = [{"client": c, **p} for c, p in sorted(plain["clients"].items())]
-        write_atomic(path, json.dumps({**more, "clients": clients, "refused": plain["refused"]}, indent=1).encode())
+        """Write the statistics and `more` as JSON, for `tarry federation status`."""
+        saved = self.save()
+        clients = [{"client": c, **s} for c, s in sorted(saved["clients"].items())]
+        write_atomic(path, json.dumps({**more, "clients": clients, "refused": saved["refused"]}, indent=1).encode())

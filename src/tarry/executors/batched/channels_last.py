@@ -1,12 +1,12 @@
-"""Flat vectors in which convolutions lie as a GPU's tensor cores take them: an output's inputs next to each other.
+"""Channels-last order of flat vectors: convolutions as tensor cores read them, with the inputs of an output adjacent.
 
-    a layout's order     outputs, inputs, height, width
-    inner                outputs, height, width, inputs
+    order of a layout       outputs, inputs, height, width
+    channels-last order     outputs, height, width, inputs
 
-While clients are trained, a vector may be in inner order: views of it are then convolutions with their channels last,
-and so are their gradients, and nothing has to be turned round at every step. Blocks stay where they are, so whatever is
-done number by number or layer by layer comes to the same. A tensor is a flat vector, or some of them, where its last
-dimension is as long as the trained part or the whole.
+While clients are trained, vectors may be in channels-last order: views of them are then convolutions with channels
+last, and so are their gradients, without a conversion at every step. Blocks stay where they are, so elementwise and
+layer-wise operations are unaffected. A tensor is taken for a flat vector, or several, where its last dimension is as
+long as the trained part or the whole.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from torch import Tensor
 
 from ...core.layout import Block, Layout
 
-__all__ = ["Inner", "flat", "pays", "view"]
+__all__ = ["ChannelsLastOrder", "flat", "is_worthwhile", "view"]
 
-_FEWEST = 16  # channels from which on it is worth it
+_FEWEST = 16  # channels, from which on it is faster
 
 
-class Inner:
-    """Stacks of tensors to and from the inner order; the first dimension is of clients."""
+class ChannelsLastOrder:
+    """Converts stacks of vectors to channels-last order and back; the first dimension is of clients."""
 
     def __init__(self, layout: Layout, device: torch.device):
         places = torch.arange(layout.size, device=device)
@@ -31,10 +31,10 @@ class Inner:
         self._there = torch.cat([*turned, places[layout.n_params :]])
         self._back = torch.argsort(self._there)
 
-    def there(self, stack: Tensor) -> Tensor:
+    def to_inner(self, stack: Tensor) -> Tensor:
         return self._turned(stack, self._there)
 
-    def back(self, stack: Tensor) -> Tensor:
+    def to_layout(self, stack: Tensor) -> Tensor:
         return self._turned(stack, self._back)
 
     def _turned(self, stack: Tensor, places: Tensor) -> Tensor:
@@ -44,7 +44,7 @@ class Inner:
 
 
 def view(part: Tensor, block: Block) -> Tensor:
-    """A block's stretch of a vector in inner order, in the block's shape."""
+    """Return a block of a vector in channels-last order, in the shape of the block."""
     if len(block.shape) != 4:
         return part.view(block.shape)
     outputs, inputs, height, width = block.shape
@@ -52,10 +52,10 @@ def view(part: Tensor, block: Block) -> Tensor:
 
 
 def flat(tensor: Tensor) -> Tensor:
-    """The stretch of a vector in inner order; without a copy, where channels are last."""
+    """Flatten into channels-last order; without a copy where channels are last already."""
     return (tensor.permute(0, 2, 3, 1) if tensor.ndim == 4 else tensor).reshape(-1)
 
 
-def pays(layout: Layout) -> bool:
-    """Whether there is a convolution of channels enough."""
+def is_worthwhile(layout: Layout) -> bool:
+    """Return whether a convolution has enough channels."""
     return any(len(b.shape) == 4 and min(b.shape[:2]) >= _FEWEST for b in layout.layers)

@@ -1,13 +1,12 @@
-"""Whether clients come to the same when they are trained together: tried in double precision, where a difference is no
-rounding.
+"""Equivalence checks: do clients get the same results when they are trained together as one by one?
 
-A few visits of a few clients, cut short, in batches of a few examples as ragged as everybody's, are trained alone,
-again, and together. What a model, a loss or a rule does that a traced and stacked step does not is told here: a batch
-whose examples know of each other, statistics kept in a way of its own, numbers drawn from a generator, a count in
-Python.
+`check_equivalence` tries it in double precision, where rounding explains no difference: a few visits of a few clients,
+cut short, in batches of a few examples as ragged as those of all clients, are trained alone, again, and together. It
+finds what a model, a loss or a rule does that a traced and stacked step does not do: batches whose examples depend on
+each other, statistics kept in its own way, numbers drawn from a generator, counts in Python. It runs on the CPU,
+whatever device the run is on. Where it would take long, or a loss holds numbers of single precision, it is left out.
 
-On a processor, whatever the run is on. Where that would take long, or cannot be had (a loss with numbers of single
-precision in it), nothing is proven, and the rougher trial in the run's own precision is all there is (sim.together).
+`Tolerance.check` compares results in the precision of the run, where rounding may differ.
 """
 
 from __future__ import annotations
@@ -27,32 +26,36 @@ from ...core import rng
 from ...core.local_rule import LocalRule
 from ...core.rng import Stream
 from ...core.task import Examples
-from ...core.tickets import Job, Trained
-from ...training.flat_model import Bound
-from ...training.visit import Work, train
-from .masked_batchnorm import Norms
-from .trace import NoRule, NotStackable
-from .trainer import Trainer
+from ...core.tickets import LocalResult, VisitJob
+from ...training.flat_model import FlatModel
+from ...training.visit import LocalWork, train
+from .masked_batchnorm import MaskedBatchNorm
+from .trace import NoBatchingRule, NotStackable
+from .trainer import BatchedTrainer
 
-__all__ = ["apart", "proven", "shaken"]
+__all__ = ["Tolerance", "check_equivalence", "relative_distance", "with_rounding_noise"]
 
 _EXACT = torch.float64
 _ALIKE = 1e-6  # of a number's own size, after a few steps
-_TIMES, _MOST = 4, 0.5  # as far as a client is from itself after a change in the last digits, but no further
+_TIMES, _MOST = 4, 0.5  # times the distance that a change of the last digits makes, up to a distance of so much
+_LIMITS = {torch.float64: 1e-6, torch.float32: 2e-2}  # of the norm of a delta, after a few steps: a ReLU may flip
+_ROUGH_LIMIT = 0.1  # with reduced precision
 _LONG, _BACK, _LARGE = 0.2, 3, 50_000_000  # seconds of a step; passes forth that one back and forth takes; weights
 _BATCH, _FULLER, _STEPS, _EPOCHS, _VISITS = 8, 3, 4, 2, 2  # examples, and so many more than in a short batch; of each
 _NO_MEAN = "is the loss the mean of the examples' losses, and does each example's output depend on it alone?"
 
 
-def proven(bound: Bound, jobs: Sequence[Job], *, rule: LocalRule, work: Work, seed: int, ragged: bool) -> bool:
+def check_equivalence(
+    model: FlatModel, jobs: Sequence[VisitJob], *, rule: LocalRule, work: LocalWork, seed: int, ragged: bool
+) -> bool:
     """Whether it was tried; raises NotStackable where the numbers are others. `ragged`: batches differ in length."""
-    if sum(p.numel() for p in bound.module.parameters()) > _LARGE:
+    if sum(p.numel() for p in model.module.parameters()) > _LARGE:
         return False
-    short, shards = _short(work), [_exact(s) for s in _shards(bound, jobs, work, ragged=ragged)]
-    task = replace(bound.task, clients=shards, train=None, test=None, unlabelled=None, unlabelled_mask=None)
+    short, shards = _short(work), [_exact(s) for s in _shards(model, jobs, work, ragged=ragged)]
+    task = replace(model.task, clients=shards, train=None, test=None, unlabelled=None, unlabelled_mask=None)
     try:
-        module = copy.deepcopy(bound.module).to("cpu", _EXACT)
-        own = Bound(module, bound.layout, task, work.optimiser)
+        module = copy.deepcopy(model.module).to("cpu", _EXACT)
+        own = FlatModel(module, model.layout, task, work.optimiser)
         if _BACK * _BATCH * _seconds(own, shards[0][0][:1]) > _LONG:
             return False
         given = list(_visits(jobs, len(shards)))
@@ -64,49 +67,80 @@ def proven(bound: Bound, jobs: Sequence[Job], *, rule: LocalRule, work: Work, se
         return False
     if not all(t.finite for t in alone):
         return False
-    if _far(alone[0], again, bound) > 0:
+    if _far(alone[0], again, model) > 0:
         raise NotStackable(
             "the same visit does not come to the same twice: its model or loss keeps something in Python"
         )
-    trainer = Trainer(own, rule=rule, work=short, seed=seed)
-    if trainer.masks and not trainer.means():
+    trainer = BatchedTrainer(own, rule=rule, work=short, seed=seed)
+    if trainer.masks and not trainer.loss_is_mean():
         raise NotStackable("its loss is not the mean of the examples' losses, and clients differ in size")
     try:
         together = trainer.train(given)
-    except NoRule:
+    except NoBatchingRule:
         trainer.size = 1
         together = trainer.train(given)
     for job, a, b in zip(given, alone, together, strict=True):
-        if (far := _far(a, b, bound)) > _ALIKE:
-            near = train(shaken(job, seed), own, rule=rule, work=short, seed=seed)
-            if far > min(_MOST, _TIMES * _far(a, near, bound)):
+        if (far := _far(a, b, model)) > _ALIKE:
+            near = train(with_rounding_noise(job, seed), own, rule=rule, work=short, seed=seed)
+            if far > min(_MOST, _TIMES * _far(a, near, model)):
                 raise NotStackable(
                     f"a client's update differs by {far:.1g} of its size when trained with others; {_NO_MEAN}"
                 )
     return True
 
 
-def _seconds(bound: Bound, x: Tensor) -> float:
+class Tolerance:
+    """How far two results of a client may be from each other in the precision of a run. `rough`: reduced precision."""
+
+    def __init__(self, model: FlatModel, rule: LocalRule, seed: int, *, rough: bool):
+        self._model, self._rule, self._seed, self._rough = model, rule, seed, rough
+
+    def check(
+        self,
+        jobs: Sequence[VisitJob],
+        alone: Sequence[LocalResult],
+        stacked: Sequence[LocalResult],
+        work: LocalWork,
+    ) -> None:
+        """Raise NotStackable where a delta differs by more than the limit and by more than rounding explains."""
+        for job, a, b in zip(jobs, alone, stacked, strict=True):
+            limit = _ROUGH_LIMIT if self._rough else _LIMITS.get(a.delta.dtype, _ROUGH_LIMIT)
+            far = relative_distance(a.delta, b.delta)
+            if not a.finite or far <= limit:
+                continue
+            if not far <= min(_MOST, _TIMES * self._effect_of_rounding(job, a, work)):
+                raise NotStackable(
+                    f"a client's update differs by {far:.1g} of its size when trained with others; {_NO_MEAN}"
+                )
+
+    def _effect_of_rounding(self, job: VisitJob, result: LocalResult, work: LocalWork) -> float:
+        """Return how far the result moves when the last digits of the weights sent change."""
+        noisy = with_rounding_noise(job, self._seed)
+        other = train(noisy, self._model, rule=self._rule, work=work, seed=self._seed)
+        return relative_distance(result.delta, other.delta)
+
+
+def _seconds(model: FlatModel, x: Tensor) -> float:
     """Of a pass forth; the first one sets things up."""
     for _ in range(2):
         began = time.perf_counter()
-        bound.outputs(bound.flat, x)
+        model.outputs(model.flat, x)
     return time.perf_counter() - began
 
 
-def _short(work: Work) -> Work:
+def _short(work: LocalWork) -> LocalWork:
     work = replace(work, batch=None if work.batch is None else min(work.batch, _BATCH))
     if work.steps is not None:
         return replace(work, steps=min(work.steps, _STEPS))
     return replace(work, epochs=min(work.epochs or 1, _EPOCHS))
 
 
-def _shards(bound: Bound, jobs: Sequence[Job], work: Work, *, ragged: bool) -> Iterator[Examples]:
+def _shards(model: FlatModel, jobs: Sequence[VisitJob], work: LocalWork, *, ragged: bool) -> Iterator[Examples]:
     """Some of the first client's examples and of the smallest one's: a whole batch and what is left, if anything is.
 
     Where clients differ in size, the first one's are there once more with a batch less, and so make fewer steps.
     """
-    clients = bound.task.clients
+    clients = model.task.clients
     smallest = min((j.client for j in jobs), key=lambda c: len(clients[c][0]))
     for client in dict.fromkeys((jobs[0].client, smallest)):
         x, y = clients[client]
@@ -131,7 +165,7 @@ def _exact(examples: Examples) -> Examples:
     return x, y
 
 
-def _visits(jobs: Sequence[Job], clients: int) -> Iterator[Job]:
+def _visits(jobs: Sequence[VisitJob], clients: int) -> Iterator[VisitJob]:
     """A few of each, from what the first jobs were sent; copied once each, however many were sent the same."""
     copies: dict[int, Tensor] = {}
 
@@ -147,20 +181,20 @@ def _visits(jobs: Sequence[Job], clients: int) -> Iterator[Job]:
         yield job._replace(number=i, client=c, visit=v, sent=exact(job.sent), payload=payload, memory=memory)
 
 
-def _alone(job: Job, bound: Bound, rule: LocalRule, work: Work, seed: int) -> Trained:
+def _alone(job: VisitJob, model: FlatModel, rule: LocalRule, work: LocalWork, seed: int) -> LocalResult:
     """By itself; what a stack cannot do as it does is found on the way."""
-    before = _dice(job, seed)
-    made = train(job, bound, rule=rule, work=work, seed=seed)
-    if before != _dice(job, None):
+    before = _generator_states(job, seed)
+    made = train(job, model, rule=rule, work=work, seed=seed)
+    if before != _generator_states(job, None):
         raise NotStackable("it draws random numbers by itself; dropout by torch's layers, or a client's key, would do")
-    counted = {id(b) for m in bound.module.modules() if (b := getattr(m, "num_batches_tracked", None)) is not None}
-    counted |= {id(b) for b in Norms(bound.module).counters.values()}
-    if any(id(b) not in counted and not torch.equal(b, first) for b, first in bound.counters):
+    counted = {id(b) for m in model.module.modules() if (b := getattr(m, "num_batches_tracked", None)) is not None}
+    counted |= {id(b) for b in MaskedBatchNorm(model.module).counters.values()}
+    if any(id(b) not in counted and not torch.equal(b, first) for b, first in model.counters):
         raise NotStackable("its model counts in whole numbers of its own")
     return made
 
 
-def _dice(job: Job, seed: int | None) -> tuple[Any, ...]:
+def _generator_states(job: VisitJob, seed: int | None) -> tuple[Any, ...]:
     """What generators would draw next; `seed`: when a visit begins, which is where torch's is set."""
     if seed is not None:
         torch.default_generator.manual_seed(rng.key(seed, Stream.LOCAL, job.client, job.visit) >> 1)
@@ -168,25 +202,25 @@ def _dice(job: Job, seed: int | None) -> tuple[Any, ...]:
     return random.getstate(), numpys[1].tobytes(), numpys[2], torch.default_generator.get_state().numpy().tobytes()
 
 
-def shaken(job: Job, seed: int) -> Job:
+def with_rounding_noise(job: VisitJob, seed: int) -> VisitJob:
     """What is sent, changed in the last digits: how far it leads is what rounding may do."""
     key, sent = rng.key(seed, Stream.LOCAL, job.client), job.sent
     way = torch.from_numpy(rng.uniforms(key, len(sent), 1)[:, 0]).to(sent) - 0.5
     return job._replace(sent=sent * (1 + 32 * torch.finfo(sent.dtype).eps * way))
 
 
-def _far(a: Trained, b: Trained, bound: Bound) -> float:
+def _far(a: LocalResult, b: LocalResult, model: FlatModel) -> float:
     """The largest of the distances of weights, statistics and of what travels beside them, each in its own size."""
-    n = bound.layout.n_params
+    n = model.layout.n_params
     pairs = [(a.delta[:n], b.delta[:n]), (a.delta[n:], b.delta[n:])]
     pairs += [(torch.tensor([a.loss]), torch.tensor([b.loss]))]
     for mine, other in ((a.extras, b.extras), (a.memory, b.memory)):
         if mine.keys() != other.keys():
             return 1.0
         pairs += [(mine[k], other[k]) for k in mine]
-    return max(apart(x.double(), y.double()) for x, y in pairs)
+    return max(relative_distance(x.double(), y.double()) for x, y in pairs)
 
 
-def apart(a: Tensor, b: Tensor) -> float:
+def relative_distance(a: Tensor, b: Tensor) -> float:
     """The distance of two, in lengths of the first."""
     return float((a - b).norm() / a.norm().clamp_min(1e-30)) if a.numel() and not torch.equal(a, b) else 0.0

@@ -1,14 +1,14 @@
-"""A model's functions without a module's state: what a LocalRule calls when its step is traced, stacked and captured.
+"""FunctionalModel: a model's functions of given weights, for steps of a LocalRule that are traced and stacked.
 
-`Bound` (core.client) writes weights into one module and runs it: fastest for one client at a time. `Pure` says the same
-of any weights handed in, so that a step of a rule becomes a plain function of tensors, which can be traced once and run
-for many clients at a time. Statistics that a training pass moves are a vector that goes in and comes out.
+FlatModel (training.flat_model) writes weights into one module and runs it, which is fastest for one client at a time.
+FunctionalModel computes the same of any weights that it is given, so that a step of a rule is a function of tensors: it
+can be traced once and run for many clients. Statistics that a training pass changes go in and come out as a vector.
 
-Batches of unequal length are padded to one length; `mask` then says which rows count, and a mean over the batch is a
-mean over these, and so are those of batch normalisation (core.norms). For the task's own loss that takes the loss of
-single examples: it must be the mean of these.
+Batches of unequal length are padded to one length. `mask` then says which rows count, and means over the batch, also
+those of batch normalisation (masked_batchnorm), are over these rows. The task's loss must be the mean of the losses of
+single examples for that.
 
-With `channels_last` all vectors are in inner order (core.channels), and so are gradients; images are turned round.
+With `channels_last` vectors and gradients are in channels-last order (batched.channels_last), and images are permuted.
 """
 
 from __future__ import annotations
@@ -22,24 +22,23 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn.functional import cross_entropy
-from torch.utils.hooks import RemovableHandle
 
-from ...core.errors import BadInput
 from ...core.layout import Block, Kind, Layout
 from ...core.local_rule import DeepObjective, Objective, Split
 from ...core.optim import Optimiser
 from ...core.task import Examples, Task
-from ...training.keyed_dropout import Drops, drops
+from ...training.features import features, grad_with_features, run_to_head
+from ...training.keyed_dropout import KeyedDropout, uses_dropout
 from . import channels_last as channels
-from .masked_batchnorm import Norms
+from .masked_batchnorm import MaskedBatchNorm
 from .trace import NotStackable
 
-__all__ = ["Pure"]
+__all__ = ["FunctionalModel"]
 
 _IGNORED = -100  # a target that cross_entropy leaves out
 
 
-class Pure:
+class FunctionalModel:
     """`Functions` of the tensors they are given; `begin_step` says which statistics, received weights and rows."""
 
     def __init__(
@@ -55,10 +54,13 @@ class Pure:
     ):
         self.module, self.layout, self.task, self.head = module.train(), layout, task, head
         self._bf16, self.channels_last = bf16, channels_last
-        self.drops = Drops() if drops(module) else None
+        self.drops = KeyedDropout() if uses_dropout(module) else None
         self.steady = not layout.stats and self.drops is None
         self._sizes, self._shared = [b.stop - b.start for b in layout.layers], _shared(module)
-        self.norms, whole = Norms(module), {n: b for n, b in module.named_buffers() if not b.is_floating_point()}
+        self.norms, whole = (
+            MaskedBatchNorm(module),
+            {n: b for n, b in module.named_buffers() if not b.is_floating_point()},
+        )
         counters = self.norms.counters
         self._stats = [(b.name, b.shape) for b in layout.stats] + [(n, tuple(b.shape)) for n, b in counters.items()]
         self._stat_sizes = [b.stop - b.start for b in layout.stats] + [b.numel() for b in counters.values()]
@@ -116,21 +118,16 @@ class Pure:
     def deep_grad(
         self, w: Tensor, batch: tuple[Tensor, Any], objective: DeepObjective, /, *, still: bool = False
     ) -> tuple[Tensor, Tensor]:
-        seen: list[Tensor] = []
-        with self._overheard(seen):
-            return self.grad(w, batch, lambda out, y: objective(out, _only(seen), y), still=still)
+        return grad_with_features(self, w, batch, objective, still=still)
 
     def features(self, vec: Tensor, x: Tensor, /) -> Tensor:
-        seen: list[Tensor] = []
-        with self._overheard(seen):
-            self.outputs(vec, x)
-        return _only(seen)
+        return features(self, vec, x)
 
     known_features = features
 
     @torch.no_grad()
     def loss(self, w: Tensor, batch: Examples, /) -> Tensor:
-        with nullcontext() if self.drops is None else self.drops.aside():
+        with nullcontext() if self.drops is None else self.drops.without_advancing():
             return self.task_loss(self._run(self._views(w), batch[0], still=True), batch[1])
 
     @torch.no_grad()
@@ -145,7 +142,7 @@ class Pure:
         return self.outputs(self._sent, x)
 
     def split(self, w: Tensor, x: Tensor, /) -> Split:
-        return _PureSplit(self, w, x)
+        return _FunctionalHeadSplit(self, w, x)
 
     # How
 
@@ -191,32 +188,20 @@ class Pure:
             raise NotStackable("it runs a model with dropout before its first step, or between epochs")
         return self.drops
 
-    def _overheard(self, seen: list[Tensor]) -> RemovableHandle:
-        if self.head is None:
-            raise BadInput(f"--task {self.task.name}: its model has no last map of its own, whose inputs are features")
-        return self.head.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
 
+class _FunctionalHeadSplit:
+    """HeadSplit of a FunctionalModel: the body is run once. Where something follows the head, whole passes are made."""
 
-class _PureSplit:
-    """A model run once up to its head, where its head is its last word; else whole passes are made."""
-
-    def __init__(self, pure: Pure, w: Tensor, x: Tensor):
-        self._pure, self._w, self._x = pure, w, x
-        layers = pure.layout.layers
+    def __init__(self, model: FunctionalModel, w: Tensor, x: Tensor):
+        self._model, self._w, self._x = model, w, x
+        layers = model.layout.layers
         self._at = [i for i, b in enumerate(layers) if b.kind is Kind.HEAD]
-        self._features: Tensor | None = None
-        calls: list[tuple[Any, Any, Any]] = []
         with torch.enable_grad():
-            self._params = pure._leaves(w)
-            if pure.head is None:
-                self._out = pure._run(self._params, x, still=False)
-                return
-            with pure.head.register_forward_hook(lambda _, *call: calls.append(call), with_kwargs=True):
-                self._out = pure._run(self._params, x, still=False)
-        if len(calls) == 1 and len(calls[0][0]) == 1 and not calls[0][1] and calls[0][2] is self._out:
-            self._features = calls[0][0][0]
-            owner = {id(p): n for n, p in pure.head.named_parameters(recurse=False)}
-            named = dict(pure.module.named_parameters())
+            self._params = model._leaves(w)
+            self._out, self._features = run_to_head(model.head, lambda: model._run(self._params, x, still=False))
+        if model.head is not None and self._features is not None:
+            owner = {id(p): n for n, p in model.head.named_parameters(recurse=False)}
+            named = dict(model.module.named_parameters())
             self._names = [owner[id(named[layers[i].name])] for i in self._at]
 
     def head_grad(self, w: Tensor, targets: Any, objective: Objective) -> Tensor:
@@ -228,31 +213,31 @@ class _PureSplit:
                 own, out = [self._params[i] for i in self._at], self._out
                 parts = torch.autograd.grad(objective(out, targets), own, retain_graph=True, materialize_grads=True)
             elif self._features is not None:
-                views = self._pure._leaves(w)
+                views = self._model._leaves(w)
                 own = [views[i] for i in self._at]
                 parts = torch.autograd.grad(objective(self._again(own, self._features.detach()), targets), own)
             else:
-                whole, _ = self._pure.grad(w, (self._x, targets), objective, still=True)
-                parts = tuple(whole[self._pure.layout.layers[i].at] for i in self._at)
+                whole, _ = self._model.grad(w, (self._x, targets), objective, still=True)
+                parts = tuple(whole[self._model.layout.layers[i].at] for i in self._at)
         for i, part in zip(self._at, parts, strict=True):
-            g[self._pure.layout.layers[i].at] = self._pure._flat([part])
+            g[self._model.layout.layers[i].at] = self._model._flat([part])
         return g
 
     def grad(self, w: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         if self._features is None:
-            return self._pure.grad(w, (self._x, y), still=True)
+            return self._model.grad(w, (self._x, y), still=True)
         with torch.enable_grad():
-            views = self._pure._leaves(w)
+            views = self._model._leaves(w)
             own = [views[i] for i in self._at]
-            loss = self._pure.task_loss(self._again(own, self._features), y)
+            loss = self._model.task_loss(self._again(own, self._features), y)
             body = [p for i, p in enumerate(self._params) if i not in self._at]
             grads = torch.autograd.grad(loss, [*own, *body], materialize_grads=True)
         whole = dict(zip([*self._at, *(i for i in range(len(views)) if i not in self._at)], grads, strict=True))
-        return self._pure._flat([whole[i] for i in range(len(views))]), loss.detach()
+        return self._model._flat([whole[i] for i in range(len(views))]), loss.detach()
 
     def _again(self, own: list[Tensor], features: Tensor) -> Tensor:
-        assert self._pure.head is not None
-        out: Tensor = functional_call(self._pure.head, dict(zip(self._names, own, strict=True)), (features,))
+        assert self._model.head is not None
+        out: Tensor = functional_call(self._model.head, dict(zip(self._names, own, strict=True)), (features,))
         return out
 
 
@@ -276,9 +261,3 @@ def _put_back(modules: Sequence[nn.Module]) -> Iterator[None]:
 
 def _view(part: Tensor, block: Block) -> Tensor:
     return part.view(block.shape)
-
-
-def _only(seen: list[Tensor]) -> Tensor:
-    if len(seen) != 1:
-        raise BadInput(f"--task: the model's last linear or conv map is run {len(seen)} times a pass; features need 1")
-    return seen[0].flatten(1)

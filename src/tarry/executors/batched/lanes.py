@@ -1,8 +1,7 @@
-"""Where a stack is trained: on a thread of the processor, or in CUDA graphs on a stream of its own.
+"""Lanes, which train one stack after the other: CpuLane on a thread, GraphLane in CUDA graphs on a stream.
 
-Both run the same programs column by column and yield after each, so that several lanes can be kept going at a time.
-On a GPU the host does nothing for a step but to launch it: the batch's place is looked up on the device, which counts
-the columns itself.
+Both run the programs column by column and yield after each, so that several lanes can run at a time. On a GPU the host
+only launches the steps: the device looks up the batch and counts the columns itself.
 """
 
 from __future__ import annotations
@@ -18,46 +17,46 @@ import torch
 from torch import Tensor
 
 from ...core.errors import first_line
-from ...training.determinism import free
-from .programs import Program, Steps
+from ...training.determinism import nondeterministic
+from .programs import Program, ProgramCache
 from .schedule import Schedule
-from .trace import Form, NotStackable
+from .trace import NotStackable, RecordSpec
 
-__all__ = ["GraphLane", "PlainLane", "Stack"]
+__all__ = ["CpuLane", "GraphLane", "Stack"]
 
 _UNROLLED = 8  # columns in one CUDA graph
-_IN_A_ROW = 16  # columns without a look at the keyboard, on a processor
-_SPARE = 0.1  # of a GPU's memory: with less left than this, nothing more is kept
+_IN_A_ROW = 16  # columns on a CPU between checks for Ctrl-C
+_SPARE = 0.1  # share of a GPU's memory: with less free than this, captured graphs are dropped
 
 
 @dataclass
 class Stack:
-    """Clients to be trained together; afterwards `changes` is what came of it."""
+    """Clients to be trained together; their results are in `carried` afterwards."""
 
     schedule: Schedule
-    context: Form
-    stays: list[Tensor]  # weights received, rates where they differ, the context's tensors
-    changes: list[Tensor]  # weights, statistics, sum of losses; then the state
+    context: RecordSpec
+    constants: list[Tensor]  # weights received, rates where they differ, the context's tensors
+    carried: list[Tensor]  # weights, statistics, sum of losses; then the state
     width: int
-    state: Form | None = None
+    state: RecordSpec | None = None
 
     @property
     def size(self) -> int:
-        return len(self.changes[0])
+        return len(self.carried[0])
 
     def one(self) -> list[Tensor]:
-        """What a program is traced with: one client's."""
-        w, stats, *rest = (t[0] for t in self.changes)
-        return [*(t[0] for t in self.stays), w, stats, *rest[1:]]
+        """Return the tensors of one client, to trace a program with."""
+        w, stats, *rest = (t[0] for t in self.carried)
+        return [*(t[0] for t in self.constants), w, stats, *rest[1:]]
 
-    def begin(self, steps: Steps) -> None:
-        """The state before the first step."""
+    def begin(self, steps: ProgramCache) -> None:
+        """Compute the state before the first step."""
         program = steps.init(self.size, self.context, self.one)
-        self.changes += [t.contiguous() for t in program.run(*self.stays, *self.changes[:2])]
+        self.carried += [t.contiguous() for t in program.run(*self.constants, *self.carried[:2])]
         self.state = program.after
 
-    def program(self, steps: Steps, lap: int, c: int, column: int = 0) -> Program:
-        """For a column's step of the first c clients."""
+    def program(self, steps: ProgramCache, lap: int, c: int, column: int = 0) -> Program:
+        """Return the program for a column's step of the first c clients."""
         assert self.state is not None
         ragged, active = self.schedule.ragged, self.schedule.active
         made = steps.step(lap, c, self.context, self.state, self.one, ragged=ragged, width=self.width)
@@ -65,26 +64,26 @@ class Stack:
             raise NotStackable("its state takes another form on the way, when others are done already")
         return made
 
-    def turn(self, steps: Steps, lap: int, first: int) -> None:
-        """To the next lap, which begins in a column."""
+    def turn(self, steps: ProgramCache, lap: int, first: int) -> None:
+        """Begin a pass, in its first column."""
         assert self.state is not None
         active = self.schedule.active
         program = steps.turn(lap, self.size, self.context, self.state, self.one, ragged=active is not None)
-        w, stats, total, *state = self.changes
+        w, stats, total, *state = self.carried
         who = [] if active is None else [active[: self.size, first]]
-        self.changes = [w, stats, total, *program.run(*self.stays, w, stats, *state, *who)]
+        self.carried = [w, stats, total, *program.run(*self.constants, w, stats, *state, *who)]
         self.state = program.after
 
 
-class PlainLane:
-    """A thread of the processor."""
+class CpuLane:
+    """A lane on a CPU thread."""
 
-    def __init__(self, steps: Steps):
+    def __init__(self, steps: ProgramCache):
         self._steps = steps
 
     def run(self, stack: Stack) -> Iterator[None]:
         stack.begin(self._steps)
-        plan, c, stays, tails = stack.schedule, stack.size, stack.stays, list[list[Tensor]]()
+        plan, c, stays, tails = stack.schedule, stack.size, stack.constants, list[list[Tensor]]()
         for lap, first, count in plan.laps:
             if len(plan.laps) > 1:
                 stack.turn(self._steps, lap, first)
@@ -92,38 +91,38 @@ class PlainLane:
             while s < first + count:
                 if s in plan.cuts:
                     c = plan.cuts[s]
-                    tails.append([t[c:] for t in stack.changes])
-                    stack.changes, stays = [t[:c] for t in stack.changes], [t[:c] for t in stays]
+                    tails.append([t[c:] for t in stack.carried])
+                    stack.carried, stays = [t[:c] for t in stack.carried], [t[:c] for t in stays]
                 program = stack.program(self._steps, lap, c, s)
                 most = min([cut for cut in plan.cuts if cut > s] + [first + count]) - s
                 n = min(most, _IN_A_ROW) if program.after is stack.state else 1
-                stack.changes = program.over(stays, stack.changes, [t[:c] for t in plan.parts], s, n)
+                stack.carried = program.over(stays, stack.carried, [t[:c] for t in plan.parts], s, n)
                 stack.state = program.after
                 s += n
                 yield
         for tail in reversed(tails):
-            stack.changes = [torch.cat(pair) for pair in zip(stack.changes, tail, strict=True)]
+            stack.carried = [torch.cat(pair) for pair in zip(stack.carried, tail, strict=True)]
 
 
 @dataclass
-class Desk:
-    """Memory that graphs work in, for stacks of one kind."""
+class GraphBuffers:
+    """Static buffers of CUDA graphs, for stacks of one kind."""
 
-    stays: list[Tensor]
-    changes: list[Tensor]
+    constants: list[Tensor]
+    carried: list[Tensor]
     parts: list[Tensor]  # of the schedule
     column: Tensor
     graphs: dict[Hashable, Any]
 
     @classmethod
-    def like(cls, stack: Stack, columns: int) -> Desk:
-        device = stack.changes[0].device
+    def like(cls, stack: Stack, columns: int) -> GraphBuffers:
+        device = stack.carried[0].device
         parts = [torch.zeros(len(t), columns, *t.shape[2:], dtype=t.dtype, device=device) for t in stack.schedule.parts]
-        own = [[torch.empty_like(t).copy_(t) for t in ts] for ts in (stack.stays, stack.changes)]
+        own = [[torch.empty_like(t).copy_(t) for t in ts] for ts in (stack.constants, stack.carried)]
         return cls(own[0], own[1], parts, torch.zeros(1, dtype=torch.int64, device=device), {})
 
-    def lay_out(self, stack: Stack) -> None:
-        for mine, given in zip([*self.stays, *self.changes], [*stack.stays, *stack.changes], strict=True):
+    def fill(self, stack: Stack) -> None:
+        for mine, given in zip([*self.constants, *self.carried], [*stack.constants, *stack.carried], strict=True):
             mine.copy_(given)
         for places, read in zip(self.parts, stack.schedule.parts, strict=True):
             places[:, : read.shape[1]].copy_(read)
@@ -131,114 +130,114 @@ class Desk:
 
 @cache
 def _stream(device: torch.device, number: int) -> torch.cuda.Stream:  # noqa: ARG001 - each has its own
-    """The same for all lanes of a number: libraries keep tens of megabytes for each stream, for as long as they run."""
+    """Return the stream of a lane number, shared by all runs: libraries keep tens of megabytes a stream for good."""
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 class GraphLane:
-    """A stream of a GPU: a step is captured once for each kind of stack, and launched from then on."""
+    """A lane on a GPU stream. A step is captured once for each kind of stack, and launched from then on."""
 
-    def __init__(self, steps: Steps, device: torch.device, number: int):
+    def __init__(self, steps: ProgramCache, device: torch.device, number: int):
         self._steps, self._device, self._stream = steps, device, _stream(device, number)
-        self._desks: dict[Hashable, Desk] = {}
+        self._buffers: dict[Hashable, GraphBuffers] = {}
         self._pool: Any = None
 
     def run(self, stack: Stack) -> Iterator[None]:
         plan, on = stack.schedule, partial(torch.cuda.stream, self._stream)
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
-        with on():  # never across a yield: other lanes go on meanwhile
+        with on():  # not across a yield, during which other lanes run
             stack.begin(self._steps)
-            desk = self._desk(stack)
-            desk.lay_out(stack)
+            buffers = self._buffers_of(stack)
+            buffers.fill(stack)
         c = stack.size
         for lap, first, count in plan.laps:
             with on():
                 if len(plan.laps) > 1:
-                    stack.changes = list(desk.changes)
+                    stack.carried = list(buffers.carried)
                     stack.turn(self._steps, lap, first)
-                    _put(desk.changes, stack.changes)
-                desk.column.fill_(first)
+                    _put(buffers.carried, stack.carried)
+                buffers.column.fill_(first)
             s = first
             while s < first + count:
                 c = plan.cuts.get(s, c)
                 most = min([cut for cut in plan.cuts if cut > s] + [first + count]) - s
                 with on():
-                    stack.changes = [t[:c] for t in desk.changes]
-                    s += self._launch(stack, desk, lap, c, s, most)
+                    stack.carried = [t[:c] for t in buffers.carried]
+                    s += self._launch(stack, buffers, lap, c, s, most)
                 yield
-        with on():  # the desk is for the next one
-            stack.changes = [t.clone() for t in desk.changes]
+        with on():  # the next stack reuses the buffers
+            stack.carried = [t.clone() for t in buffers.carried]
 
-    def _desk(self, stack: Stack) -> Desk:
+    def _buffers_of(self, stack: Stack) -> GraphBuffers:
         columns = 1 << (stack.schedule.at.shape[1] - 1).bit_length()
-        kinds = tuple((tuple(t.shape), t.dtype) for t in (*stack.stays, *stack.changes))
+        kinds = tuple((tuple(t.shape), t.dtype) for t in (*stack.constants, *stack.carried))
         key = (stack.context.key, kinds, columns, stack.width, stack.schedule.ragged)
-        if key not in self._desks:
+        if key not in self._buffers:
             self._make_room()
-            self._desks[key] = Desk.like(stack, columns)
-        return self._desks[key]
+            self._buffers[key] = GraphBuffers.like(stack, columns)
+        return self._buffers[key]
 
     def _make_room(self) -> None:
-        """Kinds of stacks are many, and others may be on this GPU: where little is left, forget what was captured."""
+        """Drop captured graphs where little memory is left: kinds of stacks are many, and others use the GPU too."""
         free, total = torch.cuda.mem_get_info(self._device)
-        if self._desks and free < _SPARE * total:
+        if self._buffers and free < _SPARE * total:
             self._stream.synchronize()
-            self._desks.clear()
+            self._buffers.clear()
             self._pool = None
             gc.collect()
             torch.cuda.empty_cache()
 
-    def _launch(self, stack: Stack, desk: Desk, lap: int, c: int, column: int, most: int) -> int:
-        """Up to `most` columns; returns how many."""
+    def _launch(self, stack: Stack, buffers: GraphBuffers, lap: int, c: int, column: int, most: int) -> int:
+        """Launch up to `most` columns; return how many."""
         program = stack.program(self._steps, lap, c, column)
         steady = program.after is stack.state
         n = _UNROLLED if steady and most >= _UNROLLED else 1
         key = (lap, c, n, stack.state.key if stack.state is not None else None)
-        if key not in desk.graphs:
-            desk.graphs[key] = self._captured(program, desk, c, n)
-        desk.graphs[key].replay()
+        if key not in buffers.graphs:
+            buffers.graphs[key] = self._capture(program, buffers, c, n)
+        buffers.graphs[key].replay()
         stack.state = program.after
         return n
 
-    def _captured(self, program: Program, desk: Desk, c: int, n: int) -> Any:
-        saved = [t.clone() for t in (*desk.changes, desk.column)]
-        with free():
-            graph = self._recorded(program, desk, c, n)
-        for mine, was in zip((*desk.changes, desk.column), saved, strict=True):
+    def _capture(self, program: Program, buffers: GraphBuffers, c: int, n: int) -> Any:
+        saved = [t.clone() for t in (*buffers.carried, buffers.column)]
+        with nondeterministic():
+            graph = self._record(program, buffers, c, n)
+        for mine, was in zip((*buffers.carried, buffers.column), saved, strict=True):
             mine.copy_(was)
         return graph
 
-    def _recorded(self, program: Program, desk: Desk, c: int, n: int) -> Any:
-        for _ in range(2):  # libraries set themselves up at first use, which a capture must not see
-            desk.column.zero_()
-            self._body(program, desk, c)
+    def _record(self, program: Program, buffers: GraphBuffers, c: int, n: int) -> Any:
+        for _ in range(2):  # libraries initialize at first use, which a capture must not contain
+            buffers.column.zero_()
+            self._body(program, buffers, c)
         self._stream.synchronize()
         graph = torch.cuda.CUDAGraph()
         self._pool = self._pool or torch.cuda.graph_pool_handle()
         why: Exception | None = None
         try:
-            with _nothing_collected(), torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+            with _no_garbage_collection(), torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
                 try:
-                    self._body(program, desk, c, n)
+                    self._body(program, buffers, c, n)
                 except Exception as e:
-                    why = e  # a capture in which something failed cannot be ended without another error
+                    why = e  # leaving a failed capture raises another error
                     raise
         except Exception as e:
             why = why or e
             if isinstance(why, (NotStackable, torch.OutOfMemoryError)):
                 raise why from None
-            told = f"its step cannot be captured in a CUDA graph ({type(why).__name__}: {first_line(why)})"
-            raise NotStackable(told) from why
+            message = f"its step cannot be captured in a CUDA graph ({type(why).__name__}: {first_line(why)})"
+            raise NotStackable(message) from why
         return graph
 
-    def _body(self, program: Program, desk: Desk, c: int, n: int = 1) -> None:
-        """Columns, each from what the one before gave; the last one's is put on the desk."""
-        stays, own = [t[:c] for t in desk.stays], [t[:c] for t in desk.changes]
+    def _body(self, program: Program, buffers: GraphBuffers, c: int, n: int = 1) -> None:
+        """Run columns, each on the results of the one before; write those of the last into the buffers."""
+        stays, own = [t[:c] for t in buffers.constants], [t[:c] for t in buffers.carried]
         changes: Sequence[Tensor] = own
         for _ in range(n):
-            where = [t[:c].index_select(1, desk.column).squeeze(1) for t in desk.parts]
+            where = [t[:c].index_select(1, buffers.column).squeeze(1) for t in buffers.parts]
             changes = program.run(*stays, *changes, *where)
-            desk.column.add_(1)
+            buffers.column.add_(1)
         _put(own, changes)
 
 
@@ -251,8 +250,8 @@ def _put(own: Sequence[Tensor], new: Sequence[Tensor]) -> None:
 
 
 @contextmanager
-def _nothing_collected() -> Iterator[None]:
-    """A graph of an earlier run that is collected during a capture breaks it."""
+def _no_garbage_collection() -> Iterator[None]:
+    """Disable garbage collection: freeing a graph of an earlier run during a capture breaks the capture."""
     gc.collect()
     was = gc.isenabled()
     gc.disable()

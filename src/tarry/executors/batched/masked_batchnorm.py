@@ -1,11 +1,12 @@
-"""BatchNorm in a training pass as arithmetic that can be traced and stacked, over the rows that count.
+"""MaskedBatchNorm: BatchNorm in training as arithmetic that can be traced and stacked, over unmasked rows.
 
     μ = Σ r x / n        σ² = Σ r (x − μ)² / n        y = γ (x − μ) / √(σ² + ε) + β
     mean ← mean + a (μ − mean)        variance ← variance + a (σ² n / (n − 1) − variance)
 
-r is 1 for rows that count and 0 for others, n how many values of a channel count, a the layer's momentum, or 1 over the
-batches so far where it has none; the counter of such a layer goes in and out with the running statistics. Nothing is
-written to: what has moved is put into the layer's place for it, and `functional_call` hands it back.
+r is 1 for rows that count and 0 for masked rows, n the number of values of a channel that count, a the momentum of the
+layer, or 1 over the batches so far where it has none; the counter of such a layer goes in and out with the running
+statistics. Nothing is written in place: new statistics replace the layer's attributes, and `functional_call` returns
+them.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from .trace import NotStackable
 
-__all__ = ["Norms"]
+__all__ = ["MaskedBatchNorm"]
 
 _KINDS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 _HALVES = (torch.bfloat16, torch.float16)
 
 
-class Norms:
+class MaskedBatchNorm:
     """The BatchNorm layers of a module."""
 
     def __init__(self, module: nn.Module):
@@ -37,12 +38,12 @@ class Norms:
         moved = {id(b) for m in self._layers for b in (m.running_mean, m.running_var)} | counted
         named = dict(module.named_buffers())
         self.counters = {name: b for name, b in named.items() if id(b) in counted}
-        self.moved = frozenset(name for name, b in named.items() if id(b) in moved)  # by these layers
-        self.pairs = False  # whether a pass has been seen in which a channel has one value an example: one is too few
+        self.moved = frozenset(name for name, b in named.items() if id(b) in moved)  # buffers that these layers update
+        self.pairs = False  # whether a channel had one value an example in a pass: a batch of one is too few then
 
     @contextmanager
     def over(self, rows: Tensor | None) -> Iterator[None]:
-        """Meanwhile the layers look at these rows of a batch alone (None: at all)."""
+        """Let the layers use these rows of a batch alone (None: all)."""
         for m in self._layers:
             vars(m)["forward"] = partial(self._pass, m, rows)
         try:
@@ -52,7 +53,7 @@ class Norms:
                 del vars(m)["forward"]
 
     def _pass(self, m: _BatchNorm, rows: Tensor | None, given: Tensor) -> Tensor:
-        x = given.float() if given.dtype in _HALVES else given  # weights and statistics are of full precision
+        x = given.float() if given.dtype in _HALVES else given  # weights and statistics have full precision
         if not m.training and m.running_mean is not None:
             return _BatchNorm.forward(m, x).to(given.dtype)
         m._check_input_dim(x)  # type: ignore[no-untyped-call]
@@ -64,7 +65,7 @@ class Norms:
 
 
 def _of_all(m: _BatchNorm, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Outputs, and the batch's mean and unbiased variance."""
+    """Return outputs, and mean and unbiased variance of the batch."""
     n = len(x) * x.shape[2:].numel()
     out, mean, inverse = torch.native_batch_norm(x, m.weight, m.bias, None, None, True, 0.0, m.eps)
     var = (inverse.pow(-2) - m.eps).clamp_min(0)
@@ -81,7 +82,7 @@ def _of_some(m: _BatchNorm, x: Tensor, rows: Tensor) -> tuple[Tensor, Tensor, Te
 
 
 class _Over(torch.autograd.Function):
-    """Outputs, μ and σ²; `share`: r/n, a row an example. Its backward pass in half the operations of autograd's own:
+    """Outputs, μ and σ²; `share`: r/n, a row an example. The backward pass takes half the operations of autograd's:
 
     ∂x = γ/√(σ² + ε) · (∂y − r/n (Σ ∂y + x̂ Σ ∂y x̂))        x̂ = (x − μ)/√(σ² + ε)
     """
@@ -114,7 +115,7 @@ def _along(channels: Tensor, x: Tensor) -> Tensor:
 
 
 def _a_row(values: Tensor) -> Tensor:
-    """Sums, a row an example and a column a channel."""
+    """Return sums, a row an example and a column a channel."""
     return values.sum(tuple(range(2, values.ndim))) if values.ndim > 2 else values
 
 

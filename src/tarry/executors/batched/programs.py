@@ -1,7 +1,8 @@
-"""The traced steps of a rule, for stacks of any size: made when first asked for, and kept.
+"""ProgramCache: the traced steps of a rule for stacks of any size, traced when first used.
 
-A program takes, for c clients, first what stays (the weights received, the rates if they differ, the context), then
-what changes (weights, statistics, sum of losses, state), then where to find the batch; it gives back what changes.
+A program of c clients takes the constants (the weights received, the learning rates if they differ, the context), then
+the carried tensors (weights, statistics, sum of losses, state), then the indices of the batch. It returns the carried
+tensors after the step.
 """
 
 from __future__ import annotations
@@ -22,72 +23,72 @@ from ...core.errors import first_line
 from ...core.local_rule import LocalRule
 from ...core.optim import Optimiser
 from ...vector.process import trim_memory
-from .conv.numba import with_plane_convolutions
-from .functional_model import Pure
-from .rewrite_channels_last import lasting
-from .rewrite_losses import quick
-from .trace import Form, NotStackable, bytes_of, form_of, no_loops, stacked, traced
+from .conv.numba import with_numba_convolutions
+from .functional_model import FunctionalModel
+from .rewrite_channels_last import rewrite_channels_last
+from .rewrite_losses import rewrite_losses
+from .trace import NotStackable, RecordSpec, bytes_of, flatten, forbid_vmap_fallback, stacked, traced
 
-__all__ = ["Program", "Steps"]
+__all__ = ["Program", "ProgramCache"]
 
-Rows = Callable[[], Sequence[Tensor]]  # of one client: asked for when there is something to trace
+Rows = Callable[[], Sequence[Tensor]]  # tensors of one client, to trace with
 Columns = Callable[[list[Tensor], list[Tensor], list[Tensor], list[Tensor], int, int], list[Tensor]]
 Step = Callable[..., Sequence[Tensor]]
-_OFTEN, _OFTEN_OWN = 60, 10  # calls; of operations of ours, whose batching rules are Python's
-# torch 2.11 lays a tensor out with room between its rows and then reads it as if it were laid out otherwise, where an
-# operation of ours is what reads it: gradients were wrong
+_OFTEN, _OFTEN_OWN = 60, 10  # calls; with our own operations, whose batching rules are in Python
+# torch 2.11 pads rows of a tensor that an operation of ours reads, and then reads it as if they were not padded:
+# gradients were wrong
 _HOW: dict[str, str | int | bool | Callable[..., Any]] = {"comprehensive_padding": False}
-_MOST_FORMS = 5  # a state that takes more of them from step to step changes with every one
+_MOST_FORMS = 5  # of a state, in a run: one with more takes another form at every step
 
 
 @dataclass
 class Program:
-    """What is run for a stack, and the form of the state before and after it.
+    """What is run for a stack, and the specs of the state before and after it.
 
-    At first it is worked out operation by operation. A list of operations without Python between them, or between one
-    step and the next, takes as long to make as it saves in some steps: it is made when there have been `often` many.
+    At first it runs operation by operation. Compiling it, so that no Python is left between operations and steps, takes
+    as long as it saves in some steps, and so happens after `compile_after` calls.
     """
 
     run: Step
-    before: Form | None
-    after: Form
-    bytes_a_client: int  # a bound on the memory that it takes
-    quicker: Callable[[list[Tensor], list[Tensor], list[Tensor]], tuple[Step, Columns | None]] | None = None
-    data: list[Tensor] = field(default_factory=list)  # everybody's examples
-    often: int = _OFTEN
+    before: RecordSpec | None
+    after: RecordSpec
+    bytes_a_client: int  # upper bound of its memory
+    compile_step: Callable[[list[Tensor], list[Tensor], list[Tensor]], tuple[Step, Columns | None]] | None = None
+    data: list[Tensor] = field(default_factory=list)  # the examples of all clients
+    compile_after: int = _OFTEN
     calls: int = 0
     columns: Columns | None = None
 
     def over(
         self, stays: list[Tensor], changes: list[Tensor], parts: list[Tensor], first: int, count: int
     ) -> list[Tensor]:
-        """What changes, after so many columns from the first on; more than one where the state keeps its form."""
+        """Return the carried tensors after `count` columns from the first on. Above 1 the state must keep its form."""
         self.calls += count
-        if self.calls > self.often:
-            make, self.quicker = self.quicker, None
-            if make is not None:  # else it is done, or another lane is about it
+        if self.calls > self.compile_after:
+            make, self.compile_step = self.compile_step, None
+            if make is not None:  # else it is compiled, or another lane is compiling it
                 self.run, self.columns = make(stays, changes, [p[:, first] for p in parts])
         if self.columns is not None:
             return self.columns(stays, changes, parts, self.data, first, count)
-        for s in range(first, first + count):  # what is compiled is so for numbers that lie as they did
+        for s in range(first, first + count):  # compiled code expects the same memory layout
             changes = list(self.run(*stays, *changes, *(p[:, s].contiguous() for p in parts)))
         return changes
 
 
 @dataclass(frozen=True)
-class One:
-    """A step of one client, traced."""
+class TracedStep:
+    """A traced step of one client."""
 
     graph: GraphModule
-    after: Form
+    after: RecordSpec
 
 
-class Steps:
-    """A rule's programs. `x`, `y` are everybody's examples."""
+class ProgramCache:
+    """The programs of a rule. `x`, `y`: the examples of all clients."""
 
     def __init__(
         self,
-        pure: Pure,
+        model: FunctionalModel,
         rule: LocalRule,
         optimiser: Optimiser,
         x: Tensor,
@@ -95,42 +96,44 @@ class Steps:
         *,
         rated: bool = False,  # clients' learning rates differ
         compiled: bool = False,
-        own_conv: str = "",  # what kernels of our own for convolutions are written in: Triton, numba
+        own_conv: str = "",  # language of our own convolution kernels: Triton, numba or none
     ):
-        self._pure, self._rule, self._optimiser, self._x, self._y = pure, rule, optimiser, x, y
+        self._model, self._rule, self._optimiser, self._x, self._y = model, rule, optimiser, x, y
         self._rated, self._compiled, self._own_conv = rated, compiled, own_conv
-        self._ones: dict[Hashable, One] = {}
+        self._ones: dict[Hashable, TracedStep] = {}
         self._for_many: dict[Hashable, GraphModule] = {}
         self._programs: dict[Hashable, Program] = {}
         self._lock = RLock()
 
-    def init(self, c: int, context: Form, rows: Rows) -> Program:
-        """The state before the first step; `rows`: what stays and weights and statistics, of one client."""
+    def init(self, c: int, context: RecordSpec, rows: Rows) -> Program:
+        """Return the program of the state before the first step. `rows`: a client's constants, weights, statistics."""
 
         def fn(*args: Tensor) -> tuple[Any, list[Tensor]]:
             *stays, w, stats = args
-            self._pure.begin_step(stays[0], stats)
-            state = self._rule.init(w, self._context(context, stays), self._pure)
-            form, tensors = form_of(state)
+            self._model.begin_step(stays[0], stats)
+            state = self._rule.init(w, self._context(context, stays), self._model)
+            form, tensors = flatten(state)
             return form, tensors
 
         return self._program("init", c, context, None, fn, rows, None)
 
-    def turn(self, lap: int, c: int, context: Form, state: Form, rows: Rows, *, ragged: bool) -> Program:
-        """As a lap begins."""
+    def turn(self, lap: int, c: int, context: RecordSpec, state: RecordSpec, rows: Rows, *, ragged: bool) -> Program:
+        """Return the program at the start of a pass."""
 
         def fn(*args: Tensor) -> tuple[Any, list[Tensor]]:
             stays, (_, stats, *tensors) = args[: self._stays(context)], args[self._stays(context) :]
-            self._pure.begin_step(stays[0], stats)
-            after = self._rule.turn(lap, state.filled(tensors), self._pure)
-            return form_of(after)
+            self._model.begin_step(stays[0], stats)
+            after = self._rule.turn(lap, state.filled(tensors), self._model)
+            return flatten(after)
 
         return self._program(("turn", lap), c, context, state, fn, rows, _masking if ragged else None)
 
-    def step(self, lap: int, c: int, context: Form, state: Form, rows: Rows, *, ragged: bool, width: int) -> Program:
-        """A mini-batch."""
-        k, task = self._stays(context), self._pure.task
-        augmented, noisy = task.augment is not None, self._pure.drops is not None
+    def step(
+        self, lap: int, c: int, context: RecordSpec, state: RecordSpec, rows: Rows, *, ragged: bool, width: int
+    ) -> Program:
+        """Return the program of a step on a mini-batch."""
+        k, task = self._stays(context), self._model.task
+        augmented, noisy = task.augment is not None, self._model.drops is not None
         n_batch = 2 + augmented + noisy + ragged
 
         def fn(*args: Tensor) -> tuple[Any, list[Tensor]]:
@@ -139,10 +142,10 @@ class Steps:
             if task.augment is not None:
                 x = task.augment(x, more[0])
             key = more[augmented] if noisy else None
-            self._pure.begin_step(stays[0], stats, more[-1] if ragged else None, key, lap)
-            made = self._rule.laps[lap](w, (x, y), self._context(context, stays), state.filled(tensors), self._pure)
-            form, moved = form_of(made[1])
-            return form, [made[0], self._pure.stats, *moved, made[2]]
+            self._model.begin_step(stays[0], stats, more[-1] if ragged else None, key, lap)
+            made = self._rule.laps[lap](w, (x, y), self._context(context, stays), state.filled(tensors), self._model)
+            form, moved = flatten(made[1])
+            return form, [made[0], self._model.stats, *moved, made[2]]
 
         def with_batch() -> list[Tensor]:
             batch = [t[:1].expand(width, *t.shape[1:]).contiguous() for t in (self._x, self._y)]
@@ -157,28 +160,28 @@ class Steps:
         around = self._gathering(k, ragged, counts=lap == 0)
         return self._program(kind, c, context, state, fn, with_batch, around, y=1 - n_batch)
 
-    def hurry(self) -> None:
-        """Let every program be made quicker the next time it is called."""
+    def compile_programs(self) -> None:
+        """Let every program be compiled at its next call."""
         for program in self._programs.values():
-            program.calls = program.often
+            program.calls = program.compile_after
 
     # How
 
-    def _stays(self, context: Form) -> int:
+    def _stays(self, context: RecordSpec) -> int:
         return 1 + self._rated + sum(k is not None for k in context.kinds)
 
-    def _context(self, context: Form, stays: Sequence[Tensor]) -> Any:
+    def _context(self, context: RecordSpec, stays: Sequence[Tensor]) -> Any:
         if self._rated:
             assert self._optimiser.at is not None
-            self._pure.use(self._optimiser.at(stays[1]))
+            self._model.use(self._optimiser.at(stays[1]))
         return context.filled(stays[1 + self._rated :])
 
     def _program(
         self,
         kind: Any,
         c: int,
-        context: Form,
-        state: Form | None,
+        context: RecordSpec,
+        state: RecordSpec | None,
         fn: Callable[..., tuple[Any, list[Tensor]]],
         rows: Rows,
         wrap: Callable[..., Any] | None,
@@ -202,16 +205,16 @@ class Steps:
             self._programs[key, c, wrap is None] = made
             return made
 
-    def _of_many(self, key: Hashable, one: One, alone: Sequence[Tensor], y: int | None) -> GraphModule:
-        """The graph that is stacked, with convolutions of our own if these are wanted. `y`: which one targets are."""
+    def _of_many(self, key: Hashable, one: TracedStep, alone: Sequence[Tensor], y: int | None) -> GraphModule:
+        """Return the graph to be stacked, with our own convolutions if wanted. `y`: the argument with targets."""
         if key not in self._for_many:
-            graph = one.graph if y is None else quick(one.graph, alone, y=y, targets=self._y)
+            graph = one.graph if y is None else rewrite_losses(one.graph, alone, y=y, targets=self._y)
             if self._own_conv == "Triton":
-                from .conv.triton import with_own_convolutions  # torch's registry of operations is slow to import
+                from .conv.triton import with_triton_convolutions  # slow to import
 
-                graph = with_own_convolutions(graph, alone)
+                graph = with_triton_convolutions(graph, alone)
             elif self._own_conv == "numba":
-                graph = with_plane_convolutions(graph, alone)
+                graph = with_numba_convolutions(graph, alone)
             self._for_many[key] = graph
         return self._for_many[key]
 
@@ -235,14 +238,14 @@ class Steps:
         if c > 1:
             graph = stacked(one, _repeated(alone, c))
         else:
-            graph = lasting(one, alone) if self._pure.channels_last else one
-        made = _told(torch.compile(graph, fullgraph=True, dynamic=False, options=_HOW))
+            graph = rewrite_channels_last(one, alone) if self._model.channels_last else one
+        made = _with_compile_errors(torch.compile(graph, fullgraph=True, dynamic=False, options=_HOW))
         return _alone(made) if c == 1 else made
 
     def _traced(
-        self, key: Any, fn: Callable[..., tuple[Any, list[Tensor]]], rows: Sequence[Tensor], state: Form | None
-    ) -> One:
-        after: list[Form] = []
+        self, key: Any, fn: Callable[..., tuple[Any, list[Tensor]]], rows: Sequence[Tensor], state: RecordSpec | None
+    ) -> TracedStep:
+        after: list[RecordSpec] = []
 
         def tensors_alone(*args: Tensor) -> list[Tensor]:
             form, tensors = fn(*args)
@@ -252,26 +255,28 @@ class Steps:
         try:
             graph = traced(tensors_alone, rows)
         finally:
-            self._pure.use(self._optimiser)
+            self._model.use(self._optimiser)
         of_same_kind = [k for k in self._ones if k[:2] == key[:2]]  # type: ignore[index]
         if len(of_same_kind) >= _MOST_FORMS:
             raise NotStackable("its state changes at every step in something that is no tensor")
         same = state is not None and state.key == after[0].key
-        self._ones[key] = One(graph, state if same and state is not None else after[0])
+        self._ones[key] = TracedStep(graph, state if same and state is not None else after[0])
         return self._ones[key]
 
     def _gathering(self, k: int, ragged: bool, *, counts: bool) -> Callable[..., Any]:
-        """Around a stacked step: look up the batch, and let nothing change for who does not step."""
+        """Return a wrapper of a stacked step: it looks up the batch, and keeps clients that are done as they are."""
         x, y = self._x, self._y
-        told = 1 + (self._pure.task.augment is not None) + (self._pure.drops is not None) + 2 * ragged  # of the batch
+        n_batch = (
+            1 + (self._model.task.augment is not None) + (self._model.drops is not None) + 2 * ragged
+        )  # of the batch
 
         def wrap(run: Callable[..., Any]) -> Callable[..., tuple[Tensor, ...]]:
             def whole(*args: Tensor, data: Sequence[Tensor] = (x, y)) -> tuple[Tensor, ...]:
-                stays, (w, stats, total, *state), (at, *more) = args[:k], args[k:-told], args[-told:]
+                stays, (w, stats, total, *state), (at, *more) = args[:k], args[k:-n_batch], args[-n_batch:]
                 flat = at.reshape(-1)
                 batch = [t.index_select(0, flat).view(*at.shape, *t.shape[1:]) for t in data]
                 moved = run(*stays, w, stats, *state, *batch, *(more[:-1] if ragged else more))
-                new, sums = moved[:-1], total + moved[-1] if counts else total  # losses of the first lap are told
+                new, sums = moved[:-1], total + moved[-1] if counts else total  # of the first pass alone
                 if not ragged:
                     return (new[0], new[1], sums, *new[2:])
                 own, moved = _kept(new[:2], [w, stats], args[-1]), _kept(new[2:], state, args[-1])
@@ -283,14 +288,14 @@ class Steps:
 
 
 def _kept(new: Sequence[Tensor], old: Sequence[Tensor], active: Tensor) -> list[Tensor]:
-    """The new where a client is at work, else the old; all new where a state takes another form."""
+    """Return the new tensors for clients that step, else the old ones; all new where a state takes another form."""
     if [t.shape for t in new] != [t.shape for t in old]:
         return list(new)
     return [torch.where(active.view(-1, *[1] * (a.ndim - 1)), a, b) for a, b in zip(new, old, strict=True)]
 
 
 def _masking(run: Callable[..., Any]) -> Callable[..., Any]:
-    """Around a turn: nothing changes for who is done."""
+    """Wrap the start of a pass: clients that are done keep their state."""
 
     def whole(*args: Tensor) -> list[Tensor]:
         *rest, active = args
@@ -305,25 +310,25 @@ def _as_is(run: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _blank(alone: Sequence[Tensor]) -> Rows:
-    """Tensors of the same kinds, made when asked for: by then those who were stacked first may be elsewhere."""
+    """Return a function that makes zero tensors of the same kinds, so that the cache holds none of a stack."""
     kinds = [(r.shape, r.dtype, r.device) for r in alone]
     return lambda: [torch.zeros(shape, dtype=dtype, device=device) for shape, dtype, device in kinds]
 
 
 def _repeated(alone: Sequence[Tensor], c: int) -> list[Tensor]:
-    """A stack of the same client, to trace with."""
+    """Return a stack of c times the same client, to trace with."""
     return [r.unsqueeze(0).expand(c, *r.shape).contiguous() for r in alone]
 
 
 def _by_rules(one: GraphModule) -> Callable[..., Any]:
-    """A stack by batching rules; an operation that has none is told at its first call, not looped over."""
+    """Return a stacked step by batching rules. An operation without one raises NoBatchingRule at the first call."""
     many, known = vmap(one), False
 
     def run(*args: Tensor) -> Any:
         nonlocal known
         if known:
             return many(*args)
-        with no_loops():
+        with forbid_vmap_fallback():
             out = many(*args)
         known = True
         return out
@@ -332,7 +337,7 @@ def _by_rules(one: GraphModule) -> Callable[..., Any]:
 
 
 def _alone(graph: Callable[..., Any]) -> Callable[..., Any]:
-    """A stack of one needs no stacking."""
+    """Return a step for a stack of one client, without batching rules."""
 
     def run(*args: Tensor) -> list[Tensor]:
         return [t.unsqueeze(0) for t in graph(*(a.squeeze(0) for a in args))]
@@ -340,8 +345,8 @@ def _alone(graph: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def _told(made: Callable[..., Any]) -> Callable[..., Any]:
-    """What is compiled is so when it is first called: there may be no compiler, or it fails."""
+def _with_compile_errors(made: Callable[..., Any]) -> Callable[..., Any]:
+    """Raise NotStackable where compiling fails, which shows at the first call: there may be no compiler."""
 
     def run(*args: Tensor) -> Any:
         try:
@@ -355,7 +360,7 @@ def _told(made: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-# In torch's own dialect, which it reads from text
+# TorchScript, which torch reads from text
 _COLUMNS = """
 def columns(
     stays: List[Tensor], changes: List[Tensor], parts: List[Tensor], data: List[Tensor], first: int, count: int
@@ -369,10 +374,10 @@ def columns(
 def _scripted(
     run: Callable[..., Any], stays: list[Tensor], changes: list[Tensor], parts: list[Tensor], data: list[Tensor]
 ) -> Columns | None:
-    """Steps in a row without Python, if torch's scripts can say them.
+    """Return a TorchScript function for steps in a row without Python; None where TorchScript cannot express them.
 
-    What torch.jit.trace makes stays for as long as the process runs, some megabytes a run: this is let go when it is
-    not needed any more. It keeps whatever tensor is not given to it.
+    The functions that torch.jit.trace makes are never freed, which costs megabytes a run; these here are. Tensors that
+    are not arguments become constants of the graph.
     """
 
     def one(stays: list[Tensor], changes: list[Tensor], parts: list[Tensor], data: list[Tensor]) -> list[Tensor]:

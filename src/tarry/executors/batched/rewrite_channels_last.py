@@ -1,10 +1,10 @@
-"""A traced step in which images keep their channels last on the whole way, for a compiler.
+"""Rewrites a traced step so that images stay in channels-last order throughout, for torch.compile.
 
-Tensor cores read images with their channels last. A group normalisation of torch's on a GPU turns what it reads to
-channels first and leaves it so, and every convolution and its backward pass turn that round again, each by a kernel of
-its own that a compiler does not see into (an eighth of a ResNet18's step). Here the normalisation is spelt out in
-operations that leave the order as it is, and what a convolution reads is told to have its channels last. What is added
-to a gradient is added to its parts, before they are put together: the vector is written once and not read again.
+Tensor cores read images in channels-last order. torch's group normalization on a GPU converts its input to
+channels-first, and every convolution and its backward pass convert it back, each by a kernel that the compiler cannot
+fuse (an eighth of a ResNet18's step). Here the normalization is written in operations that keep the order, and inputs
+of convolutions are declared channels-last. A vector that is added to a gradient is added to its parts before they are
+concatenated: the gradient is written once and not read again.
 """
 
 from __future__ import annotations
@@ -18,26 +18,29 @@ from torch.fx import GraphModule, Interpreter, Node
 
 from .trace import traced
 
-__all__ = ["lasting"]
+__all__ = ["rewrite_channels_last"]
 
 _aten = torch.ops.aten
-_READS = {_aten.convolution.default: 1, _aten.convolution_backward.default: 2}  # how many images come first
+_READS = {
+    _aten.convolution.default: 1,
+    _aten.convolution_backward.default: 2,
+}  # number of leading arguments that are images
 _NORMS = {_aten.native_group_norm.default, _aten.native_group_norm_backward.default}
 
 
-def lasting(graph: GraphModule, args: Sequence[Tensor]) -> GraphModule:
-    """The same numbers but for rounding."""
-    return traced(_Lasting(graph).run, args)
+def rewrite_channels_last(graph: GraphModule, args: Sequence[Tensor]) -> GraphModule:
+    """Return the rewritten graph. Results are the same up to rounding."""
+    return traced(_ChannelsLast(graph).run, args)
 
 
-class _Lasting(Interpreter):
+class _ChannelsLast(Interpreter):
     def __init__(self, graph: GraphModule):
         super().__init__(graph)
-        self._joined: dict[Any, Sequence[Tensor]] = {}  # vectors that were put together, by their nodes
+        self._joined: dict[Any, Sequence[Tensor]] = {}  # parts of concatenated vectors, by node
 
     def run_node(self, n: Node) -> Any:
         if n.target is _aten.clone.default and all(user.target in _NORMS for user in n.users):
-            return self.fetch_args_kwargs_from_env(n)[0][0]  # turned to channels first for them
+            return self.fetch_args_kwargs_from_env(n)[0][0]  # a conversion to channels-first for a normalization
         if n.target is _aten.cat.default and len(n.args) == len(n.users) == 1:
             parts = self.fetch_args_kwargs_from_env(n)[0][0]
             self._joined |= {n: parts} if all(t.ndim == 1 for t in parts) else {}
@@ -67,9 +70,9 @@ def _turned(t: Tensor) -> Tensor:
 def _normed(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, n: int, c: int, _: int, groups: int, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """What torch's gives, with means and reciprocal deviations of every example's groups.
+    """Return what native_group_norm returns: outputs, and means and reciprocal deviations of every example's groups.
 
-    A channel's mean and variance come first, over places that lie a row of channels apart; a group's are made of these.
+    Mean and variance of each channel are computed first, and those of groups from these.
     """
     over = tuple(range(2, x.ndim))
     var, mean = (t.view(n, groups, -1) for t in torch.var_mean(_wide(x), dim=over, correction=0))
@@ -85,7 +88,7 @@ def _normed_backward(
     grad: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor | None,
     n: int, c: int, hw: int, groups: int, wanted: Sequence[bool],
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
-    """Images are looked at twice: for two sums a channel, of which all else is made, and to put dx together."""
+    """Read images twice: for two sums a channel, of which all else is computed, and for dx."""
     over, narrow, grad, x = tuple(range(2, x.ndim)), x.dtype, _wide(grad), _wide(x)
     of_grad, of_both = grad.sum(over).view(n, groups, -1), (grad * x).sum(over).view(n, groups, -1)
     m, r = mean.unsqueeze(2), rstd.unsqueeze(2)

@@ -1,9 +1,9 @@
-"""A traced step in operations that many small clients get through sooner, to the same bits.
+"""Rewrites losses in a traced step into operations that are faster for many small clients, with the same bits.
 
-cross-entropy     a stack of them is two dozen operations, for targets that are to be ignored; where none is, it is
-                  four. Targets are the data set's, so that can be looked up
-log-softmax       of fewer classes than a processor takes at a time, row by row: classes go first, and rows are what
-                  is taken at a time
+cross-entropy     stacked, it is two dozen operations because some targets may be ignored; four where the data set has
+                  no such target
+log-softmax       torch vectorizes over classes; for fewer classes than a vector register holds, classes come first
+                  and rows are vectorized
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from torch.nn.functional import pad
 
 from .trace import traced
 
-__all__ = ["quick"]
+__all__ = ["rewrite_losses"]
 
 _aten = torch.ops.aten
-_LANES = {"AVX512": 16, "AVX2": 8}  # numbers in single precision that a processor takes at a time
-_FULL = 16  # rows: a multiple of what any takes, so that all are worked out alike
-_NONE, _MEAN = 0, 1  # how torch numbers reductions
-_CLASSES = [torch.arange(n)[:, None] for n in range(max(_LANES.values()) * 2 + 1)]  # by how many there are
+_LANES = {"AVX512": 16, "AVX2": 8}  # numbers of single precision in a vector register
+_FULL = 16  # rows: a multiple of every register size, so that all rows are computed alike
+_NONE, _MEAN = 0, 1  # torch's codes of reductions
+_CLASSES = [torch.arange(n)[:, None] for n in range(max(_LANES.values()) * 2 + 1)]  # by their number
 _TYPES = torch.float16, torch.bfloat16, torch.float32, torch.float64
 
 
-def quick(graph: GraphModule, args: Sequence[Tensor], *, y: int, targets: Tensor) -> GraphModule:
-    """A step of one client, to be stacked. Its argument number `y` is a batch of `targets`."""
+def rewrite_losses(graph: GraphModule, args: Sequence[Tensor], *, y: int, targets: Tensor) -> GraphModule:
+    """Return a step of one client, to be stacked. Its argument number `y` is a batch of `targets`."""
     batch = [n for n in graph.graph.nodes if n.op == "placeholder"][y]
     ignorable = {n.args[4] for n in graph.graph.nodes if n.target is _aten.nll_loss_forward.default}
-    made = _Quick(graph, batch, {i for i in ignorable if not bool((targets == i).any())}, args[y])
+    made = _RewriteLosses(graph, batch, {i for i in ignorable if not bool((targets == i).any())}, args[y])
     other = traced(made.run, args)
     return other if made.any else graph
 
 
-class _Quick(Interpreter):
-    """`absent`: numbers that are no target."""
+class _RewriteLosses(Interpreter):
+    """`absent`: values to be ignored that no target has."""
 
     any = False
 
@@ -46,7 +46,7 @@ class _Quick(Interpreter):
         super().__init__(graph)
         self._y, self._absent = y, absent
         numbers, cpu = (0.0, -float(len(batch)), -1 / len(batch)), _on_cpu(batch)
-        self._zero, self._less, self._share = (  # a processor would make tensors of them at every step
+        self._zero, self._less, self._share = (  # on a CPU scalars would become tensors at every step
             {t: torch.tensor(value, dtype=t) if cpu else value for t in _TYPES} for value in numbers
         )
 
@@ -83,13 +83,13 @@ class _Quick(Interpreter):
             return None
         alike = reduction == _MEAN and isinstance(n.args[0], Node) and n.args[0].target is _aten.ones_like.default
         each: Any = -grad if reduction == _NONE else self._share[x.dtype] if alike else grad / self._less[x.dtype]
-        if _few(x, 1):  # as log-softmax wants it
+        if _few(x, 1):  # the layout that log-softmax takes
             return torch.where(y == _CLASSES[x.shape[1]], each, self._zero[x.dtype]).t()
         nothing, at = torch.zeros_like(x), y[:, None]
         return nothing.scatter(1, at, -1 / len(x) if alike else each.view(-1, 1).expand(len(x), 1))
 
     def _all_count(self, node: Any, x: Tensor, y: Tensor, weight: Tensor | None, reduction: int, ignored: int) -> bool:
-        """Whether every row counts, and as much as any other."""
+        """Return whether all rows have the same weight."""
         alike = x.ndim == 2 and y.dtype == torch.int64 and weight is None and reduction in (_NONE, _MEAN)
         return alike and node is self._y and ignored in self._absent
 
@@ -104,19 +104,19 @@ class _Quick(Interpreter):
         if not _few(out, dim) or dtype is not out.dtype:
             return None
         grads: Tensor = _aten._log_softmax_backward_data.default(_classes_first(grad), _classes_first(out), 0, dtype)
-        return grads.t()[: len(out)].contiguous()  # the bits of a product depend on how its factors lie
+        return grads.t()[: len(out)].contiguous()  # rounding of a product depends on the memory layout of its factors
 
 
 _FORMS: dict[Any, Any] = {
-    _aten.nll_loss_forward.default: _Quick._nll,
-    _aten.nll_loss_backward.default: _Quick._nll_backward,
-    _aten._log_softmax.default: _Quick._log_softmax,
-    _aten._log_softmax_backward_data.default: _Quick._log_softmax_backward,
+    _aten.nll_loss_forward.default: _RewriteLosses._nll,
+    _aten.nll_loss_backward.default: _RewriteLosses._nll_backward,
+    _aten._log_softmax.default: _RewriteLosses._log_softmax,
+    _aten._log_softmax_backward_data.default: _RewriteLosses._log_softmax_backward,
 }
 
 
 def _few(x: Tensor, dim: int) -> bool:
-    """Whether a row is shorter than what is taken at a time."""
+    """Return whether a row is shorter than a vector register."""
     if x.ndim != 2 or dim not in (1, -1) or not _on_cpu(x):
         return False
     at_a_time = _LANES.get(torch.backends.cpu.get_cpu_capability(), 4) * 4 // x.element_size()
@@ -128,6 +128,6 @@ def _on_cpu(x: Tensor) -> bool:
 
 
 def _classes_first(x: Tensor) -> Tensor:
-    """[classes, rows], and rows to fill up."""
+    """Return [classes, rows], with padding rows."""
     rows = x.t() if len(x) % _FULL == 0 else pad(x.t(), (0, -len(x) % _FULL))
     return rows.contiguous()

@@ -1,7 +1,7 @@
-"""The batches of a stack of clients in columns: in column s everybody makes a step on the examples at[:, s].
+"""The schedule of a stack: its batches in columns. In column s each client makes a step on the examples at[:, s].
 
-Where a rule makes one lap an epoch, a client's batches follow each other without a gap; where it makes more, every
-epoch begins in one column for all, so that all turn to the next lap together.
+Where a rule makes one pass an epoch, the batches of a client follow each other without a gap. Where it makes more, an
+epoch begins in the same column for all clients, so that they begin each pass together.
 """
 
 from __future__ import annotations
@@ -16,21 +16,20 @@ import torch
 from torch import Tensor
 
 from ...core import rng
-from ...training.batch_order import draws, orders
-from ...training.visit import Work
+from ...training.batch_order import augmentation_draws, epoch_orders
+from ...training.visit import LocalWork
 
-__all__ = ["Few", "Schedule", "padded", "schedule"]
+__all__ = ["Schedule", "SizeBuckets", "padded", "schedule"]
 
-_ANYHOW = 8  # clients: a stack of fewer takes about as long
-_HANDFUL = 6  # sizes that are made for stacks as they come
-_LITTLE, _MUCH = 1.1, 4  # times as many as there are: filled up so far before another size is made, and after it
+_ANYHOW = 8  # minimum stack size: smaller stacks are not faster
+_HANDFUL = 6  # sizes that are added for stacks as they come
+_LITTLE, _MUCH = 1.1, 4  # times the clients: how far stacks are filled up before a new size is added, and after
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """`at` [clients, columns, width]: examples; `drawn`: numbers to augment them by; `keys` [clients, columns]: of what
-
-    is left out at random; `rows`: which examples count (None: all); `active`: whose step counts.
+    """`at` [clients, columns, width]: examples; `drawn`: numbers that augment them; `keys` [clients, columns]: of
+    dropout; `rows`: which examples count (None: all); `active`: whose step counts.
     """
 
     at: Tensor
@@ -38,8 +37,8 @@ class Schedule:
     keys: Tensor | None
     rows: Tensor | None
     active: Tensor | None
-    laps: list[tuple[int, int, int]]  # lap, first column, how many
-    cuts: dict[int, int]  # from this column on the stack is so many clients
+    laps: list[tuple[int, int, int]]  # pass, first column, number of columns
+    cuts: dict[int, int]  # size of the stack from a column on
     single: bool  # whether there is a batch of one example
 
     @property
@@ -48,28 +47,28 @@ class Schedule:
 
     @property
     def parts(self) -> list[Tensor]:
-        """What a step is told about its batch."""
+        """The tensors that a step needs of its batch."""
         return [t for t in (self.at, self.drawn, self.keys, self.rows, self.active) if t is not None]
 
 
 def padded(n: int) -> int:
-    """How many clients are stacked for n: few different numbers, since each is to be traced; at most a quarter more."""
+    """Return the stack size for n clients: at most a quarter more, of few different sizes, as each one is traced."""
     step = 1 << max(0, (n - 1).bit_length() - 3)
     return -(-n // step) * step
 
 
-class Few:
-    """The same where each size has to be compiled, which takes longer than many steps of clients that do not count.
+class SizeBuckets:
+    """Stack sizes where each size is compiled, which takes longer than many steps of clients that do not count.
 
-    A stack is filled up to a size that there is, if that is little work more, and has its own otherwise; when there is
-    a handful of them, up to four times as many will do before another one is made, of twice as many as the one below.
+    A stack is filled up to a known size if that is little more work; else its own size is added. When there are six
+    sizes, a stack is filled up to four times its clients before another size is added, of twice the size below.
     """
 
     def __init__(self) -> None:
         self._made: list[int] = []
 
     def __call__(self, n: int, most: int = 1 << 62, lanes: int = 1) -> int:
-        """For n clients who wait; `most`: what fits, n at least; `lanes`: stacks that share a device's time."""
+        """Return the size for n clients. `most`: what fits, at least n; `lanes`: stacks that share a device."""
         anyhow = _ANYHOW // lanes
         if (known := self._known(n, min(most, max(anyhow, int(_LITTLE * n))))) is not None:
             return known
@@ -79,7 +78,7 @@ class Few:
         return self._made[-1]
 
     def left(self, n: int, most: int = 1 << 62) -> int:
-        """For n who are left of a stack: what halves time and again would need more sizes than a handful."""
+        """Return the size for n clients that are left of a stack: few sizes, however often stacks are halved."""
         if (known := self._known(n, min(most, max(_ANYHOW, _MUCH * n)))) is not None:
             return known
         below = max((s for s in self._made if s < n), default=0)
@@ -92,7 +91,7 @@ class Few:
 
 def schedule(
     clients: Sequence[tuple[int, int, int]],
-    work: Work,
+    work: LocalWork,
     *,
     laps: int,
     width: int,
@@ -103,14 +102,15 @@ def schedule(
     left: Callable[[int], int] = padded,
     masked: bool = False,
 ) -> Schedule:
-    """Of clients (number of examples, offset of the first, key of their order), those of most steps first.
+    """Return the schedule of clients, given as (number of examples, offset of the first, key of their order), those
+    with the most steps first.
 
-    `like`: on which device, and of which type numbers are drawn, `n_draws` an example. `noise`: each client's key of
-    what is left out at random, where a model does that. `fill`: how many are stacked for so many; `left`: for so many
-    who are not done yet. `masked`: say which examples count, though all do.
+    `like`: device and type of the `n_draws` numbers that augment an example. `noise`: each client's dropout key.
+    `fill`: stack size for a number of clients; `left`: for a number that is not done yet. `masked`: with a mask, though
+    all examples count.
     """
     size = work.batch or width
-    plans = [list(orders(n, work, key)) for n, _, key in clients]
+    plans = [list(epoch_orders(n, work, key)) for n, _, key in clients]
     n_epochs = max(len(p) for p in plans)
     longest = [max(p[e][1] for p in plans if e < len(p)) for e in range(n_epochs)]
     begins = np.concatenate([[0], np.cumsum(longest)]).tolist()
@@ -125,7 +125,7 @@ def schedule(
             first = begins[e] if aligned else column
             _fill(at[c], rows[c], first, order, n, count, size)
             if n_draws:
-                drawn[c, first : first + count] = draws(n, n_draws, key, e)[at[c, first : first + count]]
+                drawn[c, first : first + count] = augmentation_draws(n, n_draws, key, e)[at[c, first : first + count]]
             if noise is not None:
                 keys[c, first : first + count] = [rng.extend(noise[c], column + i) for i in range(count)]
             column += count
@@ -159,7 +159,7 @@ def _fill(
     count: int,
     size: int,
 ) -> None:
-    """An epoch's batches of a client, from a column on; padding repeats the batch's first example."""
+    """Write a client's batches of an epoch from a column on. Padding repeats the first example of the batch."""
     examples = np.arange(n) if order is None else order
     whole = min(count, n // size)
     if whole:
@@ -172,7 +172,7 @@ def _fill(
 
 
 def _cuts(active: npt.NDArray[np.bool_], now: int, left: Callable[[int], int]) -> dict[int, int]:
-    """Columns from which on half of a stack of `now` or less is at work, and what is left of it."""
+    """Return the columns from which on at most half of a stack of `now` clients still trains, and its size then."""
     cuts = {}
     for s, alive in enumerate(active.sum(0).tolist()):
         if 0 < alive <= now / 2 and left(alive) <= now / 2:

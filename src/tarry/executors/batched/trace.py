@@ -1,11 +1,11 @@
-"""A rule's step as a plain list of tensor operations, for one client or for a stack of them.
+"""Tracing: a rule's step as a graph of tensor operations, for one client or for a stack of clients.
 
     one      step(w, statistics, sent, context…, state…, x, y, rows) → w, statistics, state…, loss      traced once
     stacked  the same over a first dimension of clients                                          by batching rules
 
-What is traced has no Python left in it, no autograd and no hidden state: it can be run over and over at little cost, by
-several threads, or be captured in a CUDA graph. Whatever in a rule's context or state is not a tensor is fixed at
-tracing; where it changes, another trace is made.
+A traced graph has no Python in it, no autograd and no hidden state: it can be run repeatedly at little cost, by several
+threads, and captured in a CUDA graph. Values in a rule's context or state that are not tensors are constants of the
+trace; where they change, another trace is made.
 """
 
 from __future__ import annotations
@@ -26,84 +26,103 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from ...core.errors import first_line
-from .tracer import LooksAtValues, recorded
+from .simplify import simplify_graph
+from .tracer import DataDependentError, record_graph
 
 __all__ = [
-    "Form",
-    "NoRule",
+    "NoBatchingRule",
+    "NonUniform",
     "NotStackable",
-    "Varies",
+    "RecordSpec",
     "bytes_of",
-    "form_of",
-    "gathered",
-    "no_loops",
+    "flatten",
+    "forbid_vmap_fallback",
+    "merge_specs",
     "stacked",
     "traced",
 ]
 
 Operations = Callable[..., Any]
-_aten = torch.ops.aten
-_KEYS: dict[Hashable, int] = {}
+
+_RANDOM = {
+    "rand", "randn", "randint", "randperm", "rand_like", "randn_like", "randint_like", "random", "bernoulli", "normal",
+    "uniform", "exponential", "multinomial", "poisson", "binomial", "cauchy", "geometric", "log_normal",
+    "native_dropout", "rrelu_with_noise",
+}  # fmt: skip
 
 
 class NotStackable(Exception):
-    """Why something cannot be traced or stacked."""
+    """A step cannot be traced or stacked; the message says why."""
 
 
-class NoRule(NotStackable):
-    """An operation has no form for a stack: clients can be traced, one a stack."""
+class NoBatchingRule(NotStackable):
+    """An operation has no batching rule: clients can be traced, one a stack."""
 
 
-class Varies:
-    """Stands for what is not the same for all clients of a stack, and is no tensor: it may be there, not be used."""
+class NonUniform:
+    """Placeholder for a value, not a tensor, that differs between clients of a stack: using it raises NotStackable."""
 
-    def _refuse(self, *_: Any, **__: Any) -> Any:
+    def _reject(self, *_: Any, **__: Any) -> Any:
         raise NotStackable(
             "its rule uses a plain number of its context in a step; a tensor, or a field of the rule, would do"
         )
 
-    __getattr__ = __bool__ = __len__ = __iter__ = __getitem__ = __call__ = __index__ = __float__ = __int__ = _refuse
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __neg__ = _refuse
-    __lt__ = __le__ = __gt__ = __ge__ = __pow__ = __rpow__ = _refuse
+    __getattr__ = __bool__ = __len__ = __iter__ = __getitem__ = __call__ = __index__ = __float__ = __int__ = _reject
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __neg__ = _reject
+    __lt__ = __le__ = __gt__ = __ge__ = __pow__ = __rpow__ = _reject
+
+
+class SpecKey:
+    """A hashable value that computes its hash once: programs are looked up by it at every step."""
+
+    __slots__ = ("_hash", "_value")
+
+    def __init__(self, value: Hashable):
+        self._value, self._hash = value, hash(value)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, SpecKey) and self._value == other._value)
 
 
 @dataclass(frozen=True)
-class Form:
-    """The shape of a record: where its tensors go, and what else is in it."""
+class RecordSpec:
+    """The structure of a record: where its tensors go, their shapes and types, and all other leaves."""
 
     spec: TreeSpec
-    rest: tuple[Any, ...]  # the leaves that are no tensors; None in the place of tensors
+    rest: tuple[Any, ...]  # leaves that are not tensors; None in the place of tensors
     kinds: tuple[Any, ...]  # shape and type of tensors
 
     @cached_property
-    def key(self) -> int:
-        """The same number for forms that are the same to a trace."""
-        return _KEYS.setdefault((str(self.spec), tuple(_key(x) for x in self.rest), self.kinds), len(_KEYS))
+    def key(self) -> SpecKey:
+        """Equal for specs that are the same to a trace."""
+        return SpecKey((str(self.spec), tuple(_key(x) for x in self.rest), self.kinds))
 
     def filled(self, tensors: Sequence[Tensor], instead: Mapping[type, Any] = MappingProxyType({})) -> Any:
-        """The record with these tensors, and with others `instead` of leaves of a type."""
+        """Return the record with these tensors, and with the values of `instead` for leaves of a type."""
         given = iter(tensors)
         rest = (instead.get(type(x), x) for x in self.rest)
         leaves = [x if kind is None else next(given) for x, kind in zip(rest, self.kinds, strict=True)]
         return tree_unflatten(leaves, self.spec)
 
 
-def form_of(record: Any) -> tuple[Form, list[Tensor]]:
-    """A record taken apart."""
+def flatten(record: Any) -> tuple[RecordSpec, list[Tensor]]:
+    """Split a record into its spec and its tensors."""
     leaves, spec = tree_flatten(record)
     kinds = tuple((tuple(x.shape), x.dtype) if isinstance(x, Tensor) else None for x in leaves)
     rest = tuple(None if isinstance(x, Tensor) else x for x in leaves)
-    return Form(spec, rest, kinds), [x for x in leaves if isinstance(x, Tensor)]
+    return RecordSpec(spec, rest, kinds), [x for x in leaves if isinstance(x, Tensor)]
 
 
-def gathered(forms: Sequence[Form]) -> Form:
-    """One form for records of the same tensors. What else differs in them varies, and so do plain numbers and what has
-    no value to tell it by, such as an array: who is stacked next may have others, and a trace for each would be one too
-    many.
+def merge_specs(forms: Sequence[RecordSpec]) -> RecordSpec:
+    """Return one spec for records whose tensors are alike. Other leaves that differ become NonUniform, and so do plain
+    numbers and leaves without a hash, such as arrays: the next stack may have others, and would need another trace.
     """
     first, columns = forms[0], zip(*(f.rest for f in forms), strict=True)
     same = [type(column[0]) not in (int, float) and _one_value(column) for column in columns]
-    return replace(first, rest=tuple(x if s else Varies() for x, s in zip(first.rest, same, strict=True)))
+    return replace(first, rest=tuple(x if s else NonUniform() for x, s in zip(first.rest, same, strict=True)))
 
 
 def _one_value(column: Sequence[Any]) -> bool:
@@ -115,13 +134,13 @@ def _one_value(column: Sequence[Any]) -> bool:
 
 def _key(x: Any) -> Hashable:
     """Equal for what is the same to a trace."""
-    if isinstance(x, Varies):
+    if isinstance(x, NonUniform):
         return "varies"
     if isinstance(x, slice):
         return ("slice", x.start, x.stop, x.step)
     try:
         hash(x)
-    except TypeError:  # where it lies says nothing: the next one may lie there
+    except TypeError:  # its id is no key: a later object may have the same
         raise NotStackable(
             f"its rule keeps {type(x).__name__} where a tensor, or something hashable, would do"
         ) from None
@@ -129,30 +148,30 @@ def _key(x: Any) -> Hashable:
 
 
 def traced(fn: Operations, args: Sequence[Tensor]) -> GraphModule:
-    """The operations that a function does with such tensors; nothing is written to its arguments."""
+    """Return the operations of a function on such tensors; none writes to an argument."""
     try:
-        with sdpa_kernel(SDPBackend.MATH):  # of operations that can be stacked, which its quicker forms are not
+        with sdpa_kernel(SDPBackend.MATH):  # its faster forms have no batching rules
             once = _trace(fn, args)
         if any(_name(node) in _RANDOM for node in once.graph.nodes):
             raise NotStackable(
                 "it draws random numbers by itself; dropout by torch's layers, or a client's key, would do"
             )
-        return tidied(_trace(functionalize(once), args) if _writes(once) else once)
+        return simplify_graph(_trace(functionalize(once), args) if _writes(once) else once)
     except (NotStackable, torch.OutOfMemoryError):
         raise
-    except Exception as e:  # whatever a model or a rule does that cannot be traced
+    except Exception as e:  # any error of a model or a rule under tracing
         raise NotStackable(f"its step cannot be traced ({type(e).__name__}: {first_line(e)})") from e
 
 
 def stacked(one: GraphModule, args: Sequence[Tensor]) -> GraphModule:
-    """The same operations over a first dimension of clients."""
-    with no_loops():
-        return tidied(_trace(vmap(one), args))
+    """Return the same operations over a first dimension of clients."""
+    with forbid_vmap_fallback():
+        return simplify_graph(_trace(vmap(one), args))
 
 
 @contextlib.contextmanager
-def no_loops() -> Iterator[None]:
-    """An operation without a stacked form is told, not looped over client by client."""
+def forbid_vmap_fallback() -> Iterator[None]:
+    """Raise NoBatchingRule for an operation without a batching rule, instead of torch's loop over clients."""
     functorch: Any = torch._C._functorch
     before = functorch._is_vmap_fallback_enabled()
     functorch._set_vmap_fallback_enabled(False)
@@ -161,22 +180,22 @@ def no_loops() -> Iterator[None]:
     except torch.OutOfMemoryError:
         raise
     except Exception as e:
-        raise NoRule(f"its step cannot be stacked ({type(e).__name__}: {first_line(e)})") from e
+        raise NoBatchingRule(f"its step cannot be stacked ({type(e).__name__}: {first_line(e)})") from e
     finally:
         functorch._set_vmap_fallback_enabled(before)
 
 
 def _trace(fn: Operations, args: Sequence[Tensor]) -> GraphModule:
-    """By our own recorder; by torch's tracer, which takes a while to import, where that one cannot.
+    """Trace by our own tracer on a CPU; by make_fx, which is slow to import, where that fails.
 
-    Torch's hands out tensors without values: a model may notice, and do without what it would read off them.
+    make_fx runs on fake tensors without values: a model may detect that, and take a way without reading them.
     """
     if all(a.device.type == "cpu" for a in args):
-        with contextlib.suppress(LooksAtValues):
-            return recorded(fn, args)
+        with contextlib.suppress(DataDependentError):
+            return record_graph(fn, args)
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    noisy = logging.getLogger("torch._subclasses.fake_tensor")  # it logs what is raised anyhow
+    noisy = logging.getLogger("torch._subclasses.fake_tensor")  # it logs what it also raises
     before, noisy.disabled = noisy.disabled, True
     try:
         made: GraphModule = make_fx(fn, tracing_mode="fake", _allow_non_fake_inputs=True)(*args)
@@ -188,103 +207,18 @@ def _trace(fn: Operations, args: Sequence[Tensor]) -> GraphModule:
 
 
 def _name(node: Node) -> str:
-    """Of an operation, whichever of its forms it is."""
+    """Return the name of an operation, without its overload or in-place mark."""
     schema = getattr(node.target, "_schema", None)
     return "" if schema is None else str(schema.name).partition("::")[2].rstrip("_")
 
 
 def _writes(gm: GraphModule) -> bool:
-    """Whether an operation writes to a tensor that is there already."""
+    """Return whether an operation writes in place."""
     return any(getattr(getattr(node.target, "_schema", None), "is_mutable", False) for node in gm.graph.nodes)
 
 
-# Tidying: tracing leaves behind operations that do nothing, and the same one several times
-
-
-_SAME = {_aten.detach.default, _aten.alias.default}
-_RESHAPES = {
-    _aten.view.default, _aten._unsafe_view.default, _aten.expand.default, _aten.reshape.default, _aten.slice.Tensor,
-}  # fmt: skip
-_RANDOM = {
-    "rand", "randn", "randint", "randperm", "rand_like", "randn_like", "randint_like", "random", "bernoulli", "normal",
-    "uniform", "exponential", "multinomial", "poisson", "binomial", "cauchy", "geometric", "log_normal",
-    "native_dropout", "rrelu_with_noise",
-}  # fmt: skip
-_IMPURE = ("rand", "dropout", "bernoulli", "normal", "uniform", "copy_", "empty")
-
-
-def tidied(gm: GraphModule) -> GraphModule:
-    """Without operations that change nothing, and with each one made once."""
-    graph = gm.graph
-    for node in list(graph.nodes):
-        if node.op == "call_function" and (same := _same_as(node)) is not None:
-            node.replace_all_uses_with(same)
-            graph.erase_node(node)
-        elif node.target is _aten.view.default:  # in a stack it may lie otherwise in memory
-            node.target = _aten.reshape.default
-        elif node.target is _aten.fill.Scalar:  # which has no stacked form
-            node.target = _aten.full_like.default
-    graph.eliminate_dead_code()
-    _made_once(gm)
-    graph.eliminate_dead_code()
-    gm.recompile()
-    return gm
-
-
-def _same_as(node: Node) -> Node | None:
-    """The node whose value this one repeats, if there is one."""
-    source = node.args[0] if node.args else None
-    if not isinstance(source, Node):
-        return None
-    if node.target in _SAME:
-        return source
-    if node.target is _aten.copy.default:  # what is left of a write: the value written
-        written = node.args[1]
-        same = isinstance(written, Node) and _shape(node) == _shape(written) and _dtype(node) == _dtype(written)
-        return written if same else None  # type: ignore[return-value]
-    if node.target in _RESHAPES and _shape(node) == _shape(source):
-        return source
-    if node.target is _aten.mul.Scalar and node.args[1] == 1 and _dtype(node) == _dtype(source):
-        return source
-    if node.target is _aten.transpose.int and source.target is _aten.transpose.int and source.args[1:] == node.args[1:]:
-        return source.args[0]  # type: ignore[return-value]
-    return None
-
-
-def _shape(node: Node) -> Any:
-    value = node.meta.get("val")
-    return tuple(value.shape) if isinstance(value, Tensor) else node
-
-
-def _dtype(node: Node) -> Any:
-    value = node.meta.get("val")
-    return value.dtype if isinstance(value, Tensor) else node
-
-
-def _made_once(gm: GraphModule) -> None:
-    seen: dict[Hashable, Node] = {}
-    for node in list(gm.graph.nodes):
-        name = str(node.target)
-        if node.op != "call_function" or any(word in name for word in _IMPURE):
-            continue
-        try:
-            key = (node.target, _frozen(node.args), _frozen(tuple(sorted(node.kwargs.items()))))
-            first = seen.setdefault(key, node)
-        except TypeError:
-            continue
-        if first is not node:
-            node.replace_all_uses_with(first)
-            gm.graph.erase_node(node)
-
-
-def _frozen(x: Any) -> Hashable:
-    if isinstance(x, (list, tuple)):
-        return (type(x).__name__, *(_frozen(v) for v in x))
-    return (type(x).__name__, x)
-
-
 def bytes_of(gm: GraphModule) -> int:
-    """What all its operations' results would take at once: a bound on the memory that a run of it needs."""
+    """Return the size of the results of all operations together: an upper bound of the memory of a run."""
     total = 0
     for node in gm.graph.nodes:
         value = node.meta.get("val")

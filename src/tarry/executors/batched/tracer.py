@@ -1,10 +1,10 @@
-"""The tensor operations of a function, written down while it runs: what torch's own tracer does, without the second and
-a half and the seventy megabytes that its compiler takes to be imported.
+"""Tracer: records the tensor operations of a function while it runs, without importing torch's compiler.
 
-    recorded(fn, args) → GraphModule          or LooksAtValues
+    record_graph(fn, args) → GraphModule          or DataDependentError
 
-The function runs on tensors with values, copies of its arguments. A graph must not depend on these, so whoever asks for
-one, or for a shape that follows from them, is stopped.
+torch's make_fx does the same, but its import takes a second and a half and seventy megabytes. The function runs on
+copies of its arguments, with values. A graph must not depend on values, so reading one, or a shape that depends on
+values, raises DataDependentError.
 """
 
 from __future__ import annotations
@@ -20,44 +20,44 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
-__all__ = ["LooksAtValues", "recorded"]
+__all__ = ["DataDependentError", "record_graph"]
 
 _VALUES = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 _READS = {Tensor.tolist, Tensor.numpy, Tensor.__array__, Tensor.__dlpack__, Tensor.data_ptr, Tensor.untyped_storage}
 
 
-class LooksAtValues(Exception):
-    """The function asked for the values of a tensor."""
+class DataDependentError(Exception):
+    """The function reads values of a tensor."""
 
 
-def recorded(fn: Callable[..., Any], args: Sequence[Tensor]) -> GraphModule:
-    """A graph of all operations, in order; each node's `val` is its result. Tensors from elsewhere are attributes."""
+def record_graph(fn: Callable[..., Any], args: Sequence[Tensor]) -> GraphModule:
+    """Return a graph of all operations, in order; `val` of a node is its result. Other tensors become attributes."""
     given = [a.detach().clone() for a in args]
     devices = {a.device.index for a in given if a.is_cuda}
     recorder = _Recorder(given)
-    with torch.random.fork_rng(devices), recorder, _NoReading():
+    with torch.random.fork_rng(devices), recorder, _ForbidReads():
         out = fn(*given)
-    return recorder.finished(out)
+    return recorder.finish(out)
 
 
 class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Sees an operation after autograd and batching have made of it what is really computed."""
+    """Records operations below autograd and batching, as they are computed."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # to skip it, torch would import it
+        return False  # True would make torch import dynamo
 
     def __init__(self, args: Sequence[Tensor]):
         super().__init__()  # type: ignore[no-untyped-call]
         self._graph, self._root = Graph(), nn.Module()
-        self._nodes: dict[int, Node] = {}  # by the tensor's identity
-        self._held: list[Tensor] = []  # so that no identity is used twice
+        self._nodes: dict[int, Node] = {}  # by id of the tensor
+        self._held: list[Tensor] = []  # keeps ids unique
         for i, arg in enumerate(args):
             self._is(arg, self._graph.placeholder(f"arg{i}"))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if not _VALUES.isdisjoint(func.tags):
-            raise LooksAtValues(str(func))
+            raise DataDependentError(str(func))
         kwargs = kwargs or {}
         named, words = tree_map_only(Tensor, self._node, (args, kwargs))
         out = func(*args, **kwargs)
@@ -66,10 +66,10 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if isinstance(out, Tensor):
             self._is(out, node)
         elif isinstance(out, (tuple, list)):
-            self._taken_apart(out, node)
+            self._unpack(out, node)
         return out
 
-    def _taken_apart(self, out: Sequence[Any], node: Node) -> None:
+    def _unpack(self, out: Sequence[Any], node: Node) -> None:
         for i, part in enumerate(out):
             if isinstance(part, Tensor):
                 self._is(part, self._graph.call_function(operator.getitem, (node, i)))
@@ -87,17 +87,17 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._is(tensor, node := self._graph.get_attr(name))
         return node
 
-    def finished(self, out: Any) -> GraphModule:
+    def finish(self, out: Any) -> GraphModule:
         self._graph.output(tree_map_only(Tensor, self._node, out))
         for node in self._graph.nodes:
             node.meta["val"] = tree_map_only(Tensor, lambda t: t.detach().to("meta"), node.meta.get("val"))
         return GraphModule(self._root, self._graph)
 
 
-class _NoReading(TorchFunctionMode):
-    """Tensors handed to Python or to others without an operation."""
+class _ForbidReads(TorchFunctionMode):
+    """Raises where the values of a tensor are read without an operation."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in _READS:
-            raise LooksAtValues(str(func))
+            raise DataDependentError(str(func))
         return func(*args, **(kwargs or {}))

@@ -1,18 +1,17 @@
-"""Training everybody in flight at once: the clients' weights on top of each other, one traced step for all of them.
+"""BatchedTrainer: trains visits in stacks, with the weights of many clients in one tensor and one traced step for all.
 
-When an outcome is asked for, all jobs that wait are trained: in stacks of up to `size` clients, on `lanes` at a time
-(threads of a processor, streams of a GPU). Each client makes exactly its own steps on its own batches in its own order:
+Visits are trained in stacks of up to `size` clients, on several `lanes` at a time (threads of a CPU, streams of a GPU).
+Each client makes exactly its own steps on its own batches in its own order:
 
-    batches     shorter ones are padded to the stack's width, and the padding counts for nothing. Clients are stacked
+    batches     shorter ones are padded to the width of the stack, and padding counts for nothing. Clients are stacked
                 with others whose batches are at least half as long
-    steps       clients are sorted by how many they make, and a stack is cut down when half of it is done: at most two
-                steps are computed for one that counts, and a quarter more where a stack is filled up (sim.schedule).
-                Those that make more than 16 times as many go elsewhere
-    compiled    each kind of stack takes a while: batches are all padded to one width, and stacks of other than a
-                handful of sizes may be filled up to four times as many clients (sim.schedule)
+    steps       clients are sorted by their number of steps, and a stack is cut when half of it is done: at most two
+                steps are computed for one that counts, and a quarter more where a stack is filled up (schedule.py).
+                Clients with more than 16 times the steps of another are in another stack
+    compiled    compiling a kind of stack takes a while, so all batches are padded to one width, and stacks are filled
+                up to one of a few sizes, at most to four times as many clients (schedule.py)
 
-The numbers are those of one client at a time up to rounding: a kernel for many may add in another order than one for a
-single client.
+Results are those of one client at a time up to rounding: a kernel for many clients may add in another order.
 """
 
 from __future__ import annotations
@@ -34,56 +33,56 @@ from ...core.local_rule import Brief, Context, LocalRule
 from ...core.optim import Optimiser
 from ...core.rng import Stream
 from ...core.task import Shards, Task
-from ...core.tickets import Job, Trained
-from ...training.flat_model import Bound
-from ...training.visit import Work
-from ...vector.threads import threads
-from .channels_last import Inner
-from .functional_model import Pure
-from .lanes import GraphLane, PlainLane, Stack
-from .loss_check import is_mean
-from .programs import Steps
-from .schedule import Few, padded, schedule
-from .trace import Form, NotStackable, form_of, gathered
+from ...core.tickets import LocalResult, VisitJob
+from ...training.flat_model import FlatModel
+from ...training.visit import LocalWork
+from ...vector.threads import shared_pool
+from .channels_last import ChannelsLastOrder
+from .functional_model import FunctionalModel
+from .lanes import CpuLane, GraphLane, Stack
+from .loss_check import is_example_mean
+from .programs import ProgramCache
+from .schedule import SizeBuckets, padded, schedule
+from .trace import NotStackable, RecordSpec, flatten, merge_specs
 
-__all__ = ["Trainer"]
+__all__ = ["BatchedTrainer"]
 
-_SHARE, _MEMORY = 0.4, 256e6  # of a GPU's free memory, or bytes of a processor's, that stacks may take
-_PLACE = 9  # bytes: which example it is, and whether it counts
-_MOST_STEPS = 16  # times as many as another client of a stack makes
+_SHARE, _MEMORY = 0.4, 256e6  # share of a GPU's free memory, bytes of a CPU's, that stacks may take
+_PLACE = 9  # bytes of an example in a schedule: its index, and whether it counts
+_MOST_STEPS = 16  # times the steps of another client in the same stack
 
 
-class Visit(NamedTuple):
-    """A job made ready."""
+class PreparedJob(NamedTuple):
+    """A visit with its start weights, context and keys."""
 
-    job: Job
+    job: VisitJob
     brief: Brief
     start: Tensor
     context: Context
-    form: Form
+    form: RecordSpec
     tensors: list[Tensor]
-    examples: tuple[int, int, int]  # how many, where they begin, the key of their order
-    noise: int  # the key of what is left out at random
+    examples: tuple[int, int, int]  # number, offset of the first, key of their order
+    noise: int  # the key of dropout
     optimiser: Optimiser
 
 
 class Group(NamedTuple):
-    """Visits to be stacked, the width of their batches, and how many at most would fit."""
+    """Visits of one stack, the width of their batches, and the most clients that fit into memory."""
 
-    members: list[Visit]
+    members: list[PreparedJob]
     width: int
     most: int
 
 
-class Trainer:
-    """Trains lists of jobs in stacks of `size` clients at most (None: as memory allows), on `lanes` at a time."""
+class BatchedTrainer:
+    """Trains lists of visits in stacks of at most `size` clients (None: as memory allows), on `lanes` at a time."""
 
     def __init__(
         self,
-        bound: Bound,
+        model: FlatModel,
         *,
         rule: LocalRule,
-        work: Work,
+        work: LocalWork,
         seed: int,
         lanes: int = 1,
         size: int | None = None,
@@ -92,93 +91,98 @@ class Trainer:
         channels_last: bool = False,
         own_conv: str = "",
     ):
-        if (why := _unfit(bound, work)) is not None:
+        if (why := why_not_stackable(model, work)) is not None:
             raise NotStackable(why)
-        self._bound, self._rule, self._work, self._seed = bound, rule, work, seed
-        bound.load(bound.flat)  # counters as built, which is where visits begin
-        self._device = bound.flat.device
+        self._model, self._rule, self._work, self._seed = model, rule, work, seed
+        model.load(model.flat)  # counters as built, as at the start of every visit
+        self._device = model.flat.device
         cuda = self._device.type == "cuda"
-        lanes = lanes if cuda or not compiled else 1  # threads get into each other's way in torch.compile
+        lanes = lanes if cuda or not compiled else 1  # torch.compile does not work in several threads
         self.lanes, self.size, self.most_lanes, self.own_conv, self.compiled = lanes, size, lanes, own_conv, compiled
-        self._sizes = Few()  # what is compiled
-        self._inner = Inner(bound.layout, self._device) if channels_last else None
+        self._sizes = SizeBuckets()  # sizes of compiled stacks
+        self._inner = ChannelsLastOrder(model.layout, self._device) if channels_last else None
         self._bytes: dict[Hashable, int] = {}
         self._fit: dict[Hashable, int] = {}
         self._padding = 0
-        x, y, self._offsets = self._examples = _everybodys(bound.task)
-        self._n_draws = bound.task.draws if bound.task.augment is not None else 0
+        x, y, self._offsets = self._examples = _all_examples(model.task)
+        self._n_draws = model.task.draws if model.task.augment is not None else 0
         self._longest = max(b - a for a, b in pairwise(self._offsets))
         self._masked = compiled and self.masks
-        self._pure = Pure(
-            bound.module, bound.layout, bound.task, work.optimiser, bound.head, bf16=bf16, channels_last=channels_last
+        self._functional = FunctionalModel(
+            model.module, model.layout, model.task, work.optimiser, model.head, bf16=bf16, channels_last=channels_last
         )
-        self._steps = Steps(
-            self._pure, rule, work.optimiser, x, y, rated=work.later is not None, compiled=compiled, own_conv=own_conv
+        self._steps = ProgramCache(
+            self._functional,
+            rule,
+            work.optimiser,
+            x,
+            y,
+            rated=work.optimizer_at is not None,
+            compiled=compiled,
+            own_conv=own_conv,
         )
-        self._lanes = [
-            GraphLane(self._steps, self._device, i) if cuda else PlainLane(self._steps) for i in range(lanes)
-        ]
-        self._threads = threads("lane", lanes) if lanes > 1 and not cuda else None
+        self._lanes = [GraphLane(self._steps, self._device, i) if cuda else CpuLane(self._steps) for i in range(lanes)]
+        self._threads = shared_pool("lane", lanes) if lanes > 1 and not cuda else None
 
-    def shortened(self, steps: int, *, padding: int = 0) -> Trainer:
-        """The same for visits of a few steps, with the same programs; every batch has so many rows of padding more."""
+    def with_max_steps(self, steps: int, *, padding: int = 0) -> BatchedTrainer:
+        """Return a copy with the same programs for visits of so many steps. `padding`: rows added to every batch."""
         other = copy.copy(self)
         other._work, other._padding = replace(self._work, epochs=None, steps=steps), padding
         return other
 
-    def hurry(self) -> None:
-        """Make now what is otherwise made when a program has been called many times."""
-        self._steps.hurry()
+    def compile_programs(self) -> None:
+        """Compile programs now, which otherwise happens after many calls."""
+        self._steps.compile_programs()
 
     @property
     def masks(self) -> bool:
-        """Whether rows may have to be left out: batches that are shorter than others', or clients that are done."""
+        """Whether rows may have to be masked: of shorter batches, or of clients that are done."""
         first, *others = {b - a for a, b in pairwise(self._offsets)}
-        return bool(others) or bool(first % self._work.batch if self._work.batch else first != _doubling(first))
+        return bool(others) or bool(first % self._work.batch if self._work.batch else first != _next_power_of_2(first))
 
     @torch.no_grad()
-    def means(self) -> bool:
-        """Whether the task's loss is the mean of its examples' losses: tried on some of everybody's."""
+    def loss_is_mean(self) -> bool:
+        """Return whether the task's loss is the mean of the examples' losses, tried on some examples of all clients."""
         x, y, ends = self._examples
 
         def outputs(at: Tensor) -> Any:
-            return self._bound.outputs(self._bound.flat, x[at])
+            return self._model.outputs(self._model.flat, x[at])
 
-        return is_mean(self._bound.task.loss, outputs, y[: ends[-1]], cuda=self._device.type == "cuda")
+        return is_example_mean(self._model.task.loss, outputs, y[: ends[-1]], cuda=self._device.type == "cuda")
 
     @torch.no_grad()
-    def train(self, jobs: Sequence[Job]) -> list[Trained]:
-        """In the jobs' order."""
-        groups, done = list(self._groups([self._visit(job) for job in jobs])), dict[int, Trained]()
+    def train(self, jobs: Sequence[VisitJob]) -> list[LocalResult]:
+        """Return the results in the order of the jobs."""
+        groups, done = list(self._groups([self._visit(job) for job in jobs])), dict[int, LocalResult]()
         if self._device.type == "cuda":
             stacks = [(members, self._stack(members, width, most)) for members, width, most in groups]
-            self._run([self._course(lane, stacks[i :: self.lanes]) for i, lane in enumerate(self._lanes)])
+            self._run([self._run_stacks(lane, stacks[i :: self.lanes]) for i, lane in enumerate(self._lanes)])
             torch.cuda.synchronize(self._device)
             for members, stack in stacks:
                 done |= self._finished(members, stack)
         else:
-            self._run([self._whole_course(lane, groups[i :: self.lanes], done) for i, lane in enumerate(self._lanes)])
+            self._run([self._run_groups(lane, groups[i :: self.lanes], done) for i, lane in enumerate(self._lanes)])
         return [done[j.number] for j in jobs]
 
-    def _visit(self, job: Job) -> Visit:
+    def _visit(self, job: VisitJob) -> PreparedJob:
         work, offset = self._work, self._offsets[job.client]
         n, who = self._offsets[job.client + 1] - offset, (job.client, job.visit)
         key = rng.key(self._seed, Stream.LOCAL, *who)
-        brief = Brief(job.sent, job.payload, job.memory, self._bound.layout, key, work.n_steps(n), work.n_batches(n))
+        brief = Brief(job.sent, job.payload, job.memory, self._model.layout, key, work.n_steps(n), work.n_batches(n))
         start, context = checked(self._rule, "begin", self._rule.begin(brief), 2)
-        form, tensors = form_of(context)
-        optimiser = work.optimiser if work.later is None else work.later(job.version)
+        form, tensors = flatten(context)
+        optimiser = work.optimiser if work.optimizer_at is None else work.optimizer_at(job.version)
         examples = (n, offset, rng.key(self._seed, Stream.ORDER, *who))
         noise = rng.key(self._seed, Stream.DROPOUT, *who)
-        return Visit(job, brief, start, context, form, tensors, examples, noise, optimiser)
+        return PreparedJob(job, brief, start, context, form, tensors, examples, noise, optimiser)
 
-    def _groups(self, visits: Sequence[Visit]) -> Iterator[Group]:
-        """Visits that go together, those of many steps first, dealt out to lanes."""
-        together: dict[Hashable, list[Visit]] = {}
+    def _groups(self, visits: Sequence[PreparedJob]) -> Iterator[Group]:
+        """Yield the stacks, those with many steps first, spread over the lanes."""
+        together: dict[Hashable, list[PreparedJob]] = {}
         aligned = len(self._rule.laps) > 1
         for v in visits:
             width = self._width(v.examples[0])
-            alike = (str(v.form.spec), v.form.kinds, _doubling(v.brief.n_batches) if aligned else 0)
+            alike = (str(v.form.spec), v.form.kinds, _next_power_of_2(v.brief.n_batches) if aligned else 0)
             together.setdefault((width, alike), []).append(v)
         for key, members in together.items():
             width = key[0]  # type: ignore[index]
@@ -191,17 +195,17 @@ class Trainer:
                 yield from (Group(here[i::n], width, most) for i in range(n))
 
     def _width(self, n: int) -> int:
-        """Of the batches of who has n examples; where each has to be compiled, one for all."""
-        most = _doubling(self._longest if self.compiled else n)
+        """Return the width of batches for a client with n examples; one width for all where steps are compiled."""
+        most = _next_power_of_2(self._longest if self.compiled else n)
         return (most if self._work.batch is None else min(self._work.batch, most)) + self._padding
 
-    def _fitting(self, visit: Visit, width: int, key: Hashable) -> int:
-        """How many clients of a kind fit into memory at a time, with the numbers of the examples of all their steps.
+    def _fitting(self, visit: PreparedJob, width: int, key: Hashable) -> int:
+        """Return how many clients of a kind fit into memory, with the examples' indices of all their steps.
 
-        Found once: what is free later is without what stacks of that kind have taken, and a number that drifts would be
-        another size to compile every time.
+        Computed once: free memory is less later, when such stacks have taken some, and every other number would be
+        another size to compile.
         """
-        steps = _doubling(visit.brief.n_steps)
+        steps = _next_power_of_2(visit.brief.n_steps)
         if (key, steps) not in self._fit:
             if key not in self._bytes:
                 stack = self._stack([visit], width)
@@ -214,66 +218,66 @@ class Trainer:
             self._fit[key, steps] = max(1, int(room / need))
         return self._fit[key, steps]
 
-    def _stack(self, members: Sequence[Visit], width: int, most: int | None = None) -> Stack:
-        """`most`: it may be filled up to so many; None: it is looked at, not trained."""
+    def _stack(self, members: Sequence[PreparedJob], width: int, most: int | None = None) -> Stack:
+        """Return a stack, filled up to at most `most` clients; None: it is for a look at its program only."""
         fill: Callable[[int], int] = padded
         left: Callable[[int], int] = padded
         if self.compiled and most is not None:
             fill, left = partial(self._sizes, most=most, lanes=self.lanes), partial(self._sizes.left, most=most)
-        n = self._bound.layout.n_params
+        n = self._model.layout.n_params
         filled = [*members, *[members[0]] * (fill(len(members)) - len(members))]
-        starts = self._there(torch.stack([v.start for v in filled]))
+        starts = self._to_inner(torch.stack([v.start for v in filled]))
         as_received = all(v.start is v.brief.weights for v in filled)
-        stays = [starts if as_received else self._there(torch.stack([v.brief.weights for v in filled]))]
-        if self._work.later is not None:
+        stays = [starts if as_received else self._to_inner(torch.stack([v.brief.weights for v in filled]))]
+        if self._work.optimizer_at is not None:
             stays.append(starts.new_tensor([v.optimiser.lr for v in filled]))
-        stays += [self._there(torch.stack(column)) for column in zip(*(v.tensors for v in filled), strict=True)]
-        stats = torch.cat([starts[:, n:], self._pure.counts.to(starts).expand(len(filled), -1)], 1)
+        stays += [self._to_inner(torch.stack(column)) for column in zip(*(v.tensors for v in filled), strict=True)]
+        stats = torch.cat([starts[:, n:], self._functional.counts.to(starts).expand(len(filled), -1)], 1)
         changes = [starts[:, :n].contiguous(), stats, starts.new_zeros(len(filled))]
         examples = [v.examples for v in members]
-        noise = [v.noise for v in members] if self._pure.drops is not None else None
+        noise = [v.noise for v in members] if self._functional.drops is not None else None
         laps = len(self._rule.laps)
         plan = schedule(
             examples, self._work, laps=laps, width=width, like=starts, n_draws=self._n_draws, noise=noise,
             fill=fill, left=left, masked=self._masked,
         )  # fmt: skip
-        return Stack(plan, gathered([v.form for v in members]), stays, changes, width)
+        return Stack(plan, merge_specs([v.form for v in members]), stays, changes, width)
 
-    def _there(self, stack: Tensor) -> Tensor:
-        return stack if self._inner is None else self._inner.there(stack)
+    def _to_inner(self, stack: Tensor) -> Tensor:
+        return stack if self._inner is None else self._inner.to_inner(stack)
 
     def _run(self, courses: Sequence[Iterator[None]]) -> None:
         if self._threads is not None and self.lanes > 1:
-            for done in [self._threads.submit(_through, course) for course in courses[: self.lanes]]:
+            for done in [self._threads.submit(_run_to_end, course) for course in courses[: self.lanes]]:
                 done.result()
         else:
             for _ in zip_longest(*courses[: self.lanes]):
                 pass
 
-    def _course(self, lane: Any, stacks: Sequence[tuple[Sequence[Visit], Stack]]) -> Iterator[None]:
+    def _run_stacks(self, lane: Any, stacks: Sequence[tuple[Sequence[PreparedJob], Stack]]) -> Iterator[None]:
         for _, stack in stacks:
             yield from lane.run(stack)
 
-    def _whole_course(self, lane: Any, groups: Sequence[Group], done: dict[int, Trained]) -> Iterator[None]:
-        """A stack is made when its turn comes, and taken apart when it is through: two of them never take up memory."""
+    def _run_groups(self, lane: Any, groups: Sequence[Group], done: dict[int, LocalResult]) -> Iterator[None]:
+        """Build, run and take apart one stack after the other, so that a lane holds the memory of one."""
         for members, width, most in groups:
             stack = self._stack(members, width, most)
             yield from lane.run(stack)
             done |= self._finished(members, stack)
             del stack  # before the next one is made
 
-    def _finished(self, members: Sequence[Visit], stack: Stack) -> dict[int, Trained]:
-        if self._pure.norms.pairs and stack.schedule.single:
+    def _finished(self, members: Sequence[PreparedJob], stack: Stack) -> dict[int, LocalResult]:
+        if self._functional.norms.pairs and stack.schedule.single:
             raise NotStackable("a client has a batch of one example, and the model has batch normalisation")
         return dict(zip((v.job.number for v in members), self._outcomes(members, stack), strict=True))
 
-    def _outcomes(self, members: Sequence[Visit], stack: Stack) -> Iterator[Trained]:
+    def _outcomes(self, members: Sequence[PreparedJob], stack: Stack) -> Iterator[LocalResult]:
         assert stack.state is not None
-        w, stats, totals, *state = stack.changes
-        layout = self._bound.layout
+        w, stats, totals, *state = stack.carried
+        layout = self._model.layout
         ends = torch.cat([w, stats[:, : layout.size - layout.n_params]], 1) if layout.stats else w
         if self._inner is not None:
-            ends, state = self._inner.back(ends), [self._inner.back(t) for t in state]
+            ends, state = self._inner.to_layout(ends), [self._inner.to_layout(t) for t in state]
         losses = totals.tolist()
         found = []
         for c, v in enumerate(members):
@@ -285,33 +289,35 @@ class Trainer:
         for c, (v, (delta, out)) in enumerate(zip(members, found, strict=True)):
             loss = losses[c] / v.brief.n_steps
             carried = ({k: _own(t) for k, t in ts.items()} for ts in (out.extras, out.memory, out.notes))
-            yield Trained(delta, v.examples[0], v.brief.n_steps, loss, isfinite(loss) and isfinite(sums[c]), *carried)
+            yield LocalResult(
+                delta, v.examples[0], v.brief.n_steps, loss, isfinite(loss) and isfinite(sums[c]), *carried
+            )
 
 
-def _unfit(bound: Bound, work: Work) -> str | None:
-    """What makes stacking impossible, as far as can be seen beforehand."""
-    given = bound.task.clients
+def why_not_stackable(model: FlatModel, work: LocalWork) -> str | None:
+    """Return why stacking is impossible, as far as this shows without a trial; None where it does not."""
+    given = model.task.clients
     shapes = set() if isinstance(given, Shards) else {(x.shape[1:], y.shape[1:], x.dtype, y.dtype) for x, y in given}
     if len(shapes) > 1:
         return "clients' examples have different shapes"
-    if work.later is not None and work.optimiser.at is None:
+    if work.optimizer_at is not None and work.optimiser.at is None:
         return "the optimiser's rate cannot be a tensor"
     return None
 
 
-def _everybodys(task: Task) -> tuple[Tensor, Tensor, list[int]]:
-    """All clients' examples in two tensors, and where each one's begin."""
+def _all_examples(task: Task) -> tuple[Tensor, Tensor, list[int]]:
+    """Return the examples of all clients in two tensors, and the offset of each client's."""
     clients = task.clients
     if isinstance(clients, Shards):
         return clients.x, clients.y, clients.ends
     ends = [0]
     for x, _ in clients:
         ends.append(ends[-1] + len(x))
-    return _joined([x for x, _ in clients]), _joined([y for _, y in clients]), ends
+    return _concatenate([x for x, _ in clients]), _concatenate([y for _, y in clients]), ends
 
 
-def _joined(parts: Sequence[Tensor]) -> Tensor:
-    """All in one tensor, and no copy where they are slices of one, each next to the one before."""
+def _concatenate(parts: Sequence[Tensor]) -> Tensor:
+    """Concatenate tensors; without a copy where they are consecutive slices of one."""
     first, end = parts[0], parts[0].storage_offset()
     for part in parts:
         same = part.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
@@ -324,16 +330,16 @@ def _joined(parts: Sequence[Tensor]) -> Tensor:
     return first.as_strided(shape, strides)
 
 
-def _doubling(n: int) -> int:
+def _next_power_of_2(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
 def _own(t: Tensor) -> Tensor:
-    """Memory of its own, not a row of a stack."""
+    """Return a tensor with memory of its own, not a row of a stack."""
     return t.clone() if t.untyped_storage().nbytes() > t.nbytes else t
 
 
-def _through(course: Iterator[None]) -> None:
+def _run_to_end(course: Iterator[None]) -> None:
     with torch.no_grad():
         for _ in course:
             pass

@@ -1,10 +1,10 @@
-"""What of the papers' figures and tables is no grid of runs: a module each, named in an experiment's TOML by `study`.
+"""Studies: figures and tables that are not a grid of runs, one module each, named by `study` in the TOML.
 
     run(options, *, quick, seeds, device, folder, tell) → {"numbers", "curves", "axes", "notes"}, plain JSON
-    draw(result, path)                                    the figure, where lines alone do not show it
+    draw(result, path)                                    the figure, if lines are not enough
 
-Options not given are the paper's, or with `quick` small ones (PAPER and QUICK of a module). Finished pieces are kept in
-`folder`. All run with torch and numpy alone; matplotlib draws.
+Options that are not given are PAPER of the module, with `quick` QUICK. Finished pieces are stored in `folder`. All run
+with torch and numpy only; figures need matplotlib.
 """
 
 from __future__ import annotations

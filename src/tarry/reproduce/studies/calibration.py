@@ -22,7 +22,7 @@ from ...core.rng import Stream
 from ...core.tickets import Ticket, Update
 from ...methods import methods
 from ...tasks.models import model_for
-from ...training.determinism import calm
+from ...training.determinism import deterministic
 from .series import short
 from .study import Study, Tell, begin
 from .timing import machine, seconds
@@ -87,11 +87,11 @@ def run(
     """Rows: models. One column, server. Measures: seconds, params (how many are trained)."""
     study = begin(PAPER, QUICK, options, quick=quick, seeds=seeds, device=device, folder=folder, tell=tell)
     layouts = {name: layout_of(name, about) for name, about in study.choices("models").items()}
-    with calm():
-        return _told(study, layouts, machine(device))
+    with deterministic():
+        return _summary(study, layouts, machine(device))
 
 
-def _told(study: Study, layouts: Mapping[str, Layout], where: str) -> dict[str, Any]:
+def _summary(study: Study, layouts: Mapping[str, Layout], where: str) -> dict[str, Any]:
     o, device = study.options, study.device
     numbers: dict[str, Any] = {name: {"server": {}} for name in layouts}
 

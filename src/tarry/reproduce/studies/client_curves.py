@@ -28,7 +28,7 @@ from ...core.method import Now
 from ...core.rng import Stream
 from ...core.task import Examples, Task
 from ...core.tickets import Update
-from ...runs.build import Plan
+from ...runs.build import BuiltRun
 from .series import line, short
 from .study import Study, Tell, begin
 from .watch import model_of, recorded
@@ -61,7 +61,7 @@ QUICK: dict[str, Any] = {
 
 
 def held_out(task: Task, share: float, seed: int) -> tuple[Task, list[Examples]]:
-    """The task without a random part of every client's examples, and these parts; nobody is left without any."""
+    """The task without a random part of every client's examples, and these parts; every client keeps some."""
     if not 0 < share < 1:
         raise BadInput(f"[study_options] held_out {share}: must be between 0 and 1")
     kept, out = list[Examples](), list[Examples]()
@@ -78,7 +78,7 @@ def held_out(task: Task, share: float, seed: int) -> tuple[Task, list[Examples]]
 class Visits:
     """Every visit's scores by client: [given accuracy, given loss, sent accuracy, sent loss]."""
 
-    def __init__(self, made: Plan, examples: Sequence[Examples]):
+    def __init__(self, made: BuiltRun, examples: Sequence[Examples]):
         self._bound, self._examples = model_of(made), examples
         self.by_client: dict[int, list[list[float]]] = {}
 

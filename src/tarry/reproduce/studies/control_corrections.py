@@ -33,7 +33,7 @@ from torch import Tensor
 from ...core.method import Now
 from ...core.tickets import Update
 from ...parts.manifold import CONTROL, rotated
-from ...runs.build import Plan
+from ...runs.build import BuiltRun
 from . import endpoint_corrections
 from .endpoint_corrections import summary
 from .study import Study, Tell, begin
@@ -116,12 +116,12 @@ def record(study: Study, seed: int, label: str, changes: Mapping[str, Any], ways
         recorded(made, see, tell=study.tell, what=f"{label}, seed {seed}")
         return rows
 
-    asked = [study.settings(changes), seed, ways.__name__, o["points"], o["every"], o["examples"]]
-    rows: dict[str, list[float]] = study.piece(f"{label}-{seed}", asked, make)
+    inputs = [study.settings(changes), seed, ways.__name__, o["points"], o["every"], o["examples"]]
+    rows: dict[str, list[float]] = study.piece(f"{label}-{seed}", inputs, make)
     return rows
 
 
-def _loss(made: Plan, most: int | None) -> Callable[[Tensor], float]:
+def _loss(made: BuiltRun, most: int | None) -> Callable[[Tensor], float]:
     assert made.task.test is not None
     return loss_on(model_of(made), some_of(made.task.test, most))
 

@@ -24,7 +24,7 @@ from ...config.components import Choice
 from ...core.method import Method, Now
 from ...core.tickets import Update
 from ...methods import methods
-from ...runs.build import Plan
+from ...runs.build import BuiltRun
 from .series import Series, line, mean_of, relative, short, smoothed, thirds
 from .study import Study, Tell, begin
 from .watch import loss_on, model_of, recorded, some_of
@@ -74,7 +74,9 @@ QUICK: dict[str, Any] = {
 class Sweep:
     """Every correction's endpoint of every update: rows of [round, loss, loss, ...]."""
 
-    def __init__(self, made: Plan, corrections: Mapping[str, Method], *, share: float, every: int, most: int | None):
+    def __init__(
+        self, made: BuiltRun, corrections: Mapping[str, Method], *, share: float, every: int, most: int | None
+    ):
         assert made.task.test is not None
         self._parts = [m.correct if m.correction is None else m.correction for m in corrections.values()]
         self._states: list[Any] | None = None
@@ -120,8 +122,8 @@ def _piece(study: Study, seed: int, label: str, changes: Mapping[str, Any]) -> l
         recorded(made, sweep, tell=study.tell, what=f"{label}, seed {seed}")
         return sweep.rows
 
-    asked = [study.settings(changes), seed, study.choices("corrections"), o["share"], o["every"], o["examples"]]
-    rows: list[list[float]] = study.piece(f"{label}-{seed}", asked, make)
+    inputs = [study.settings(changes), seed, study.choices("corrections"), o["share"], o["every"], o["examples"]]
+    rows: list[list[float]] = study.piece(f"{label}-{seed}", inputs, make)
     return rows
 
 

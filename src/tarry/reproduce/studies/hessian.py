@@ -24,9 +24,9 @@ from ...core import rng
 from ...core.errors import BadInput
 from ...core.rng import Stream
 from ...core.task import Examples
-from ...runs.build import Plan
-from ...training.determinism import calm
-from ...training.flat_model import Bound
+from ...runs.build import BuiltRun
+from ...training.determinism import deterministic
+from ...training.flat_model import FlatModel
 from .canvas import panels
 from .fedsol_setting import SETTINGS, SMALL
 from .series import short
@@ -67,7 +67,7 @@ class Spectrum(NamedTuple):
     residuals: list[float]
 
 
-def product(bound: Bound, weights: Tensor, examples: Examples) -> Callable[[Tensor], Tensor]:
+def product(bound: FlatModel, weights: Tensor, examples: Examples) -> Callable[[Tensor], Tensor]:
     """v → H v of the mean loss over the trained weights, the model as in use (dropout off, statistics still)."""
     layout, module = bound.layout, bound.module
     stats = {b.name: weights[b.at].view(b.shape) for b in layout.stats}
@@ -139,7 +139,7 @@ def _piece(study: Study, seed: int, name: str, choice: Any) -> dict[str, Any]:
         result = recorded(made, tell=study.tell, what=f"{name}, seed {seed}")
         assert result.weights is not None
         accuracy = {} if result.final_accuracy is None else {"accuracy": short(100 * result.final_accuracy)}
-        with calm():
+        with deterministic():
             return {**accuracy, **_looked_at(made, result.weights, seed, o)}
 
     kept = ("examples", "iterations", "directions", "span", "points")
@@ -147,7 +147,7 @@ def _piece(study: Study, seed: int, name: str, choice: Any) -> dict[str, Any]:
     return found
 
 
-def _looked_at(made: Plan, weights: Tensor, seed: int, o: Mapping[str, Any]) -> dict[str, Any]:
+def _looked_at(made: BuiltRun, weights: Tensor, seed: int, o: Mapping[str, Any]) -> dict[str, Any]:
     bound, sample = model_of(made), _sample(made, o["examples"])
     n = made.layout.n_params
     first = torch.from_numpy(rng.generator(rng.key(seed, Stream.DATA, 2)).standard_normal(n)).to(weights)
@@ -162,7 +162,7 @@ def _looked_at(made: Plan, weights: Tensor, seed: int, o: Mapping[str, Any]) -> 
     return {**{name: short(value) for name, value in found.items()}, "surface": surface}
 
 
-def _sample(made: Plan, most: int) -> Examples:
+def _sample(made: BuiltRun, most: int) -> Examples:
     """About so many of all clients' training examples."""
     x, y = (torch.cat([own[i] for own in made.task.clients]) for i in (0, 1))
     return some_of((x, y), most)

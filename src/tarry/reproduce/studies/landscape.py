@@ -24,11 +24,11 @@ from torch import Tensor
 
 from ...config.components import Choice
 from ...core.errors import BadInput
-from ...core.tickets import Job
+from ...core.tickets import VisitJob
 from ...methods import methods
 from ...parts.manifold import CONTROL
-from ...runs.build import Plan
-from ...training.determinism import calm
+from ...runs.build import BuiltRun
+from ...training.determinism import deterministic
 from ...training.visit import train
 from . import endpoint_corrections
 from .canvas import panels
@@ -101,7 +101,7 @@ def _piece(study: Study, seed: int) -> dict[str, Any]:
         made = study.plan(seed)
         result = recorded(made, tell=study.tell, what=f"federation, seed {seed}")
         assert result.weights is not None
-        with calm():
+        with deterministic():
             return {str(e): _looked_at(study, made, _arc(study, made, result.weights, e, seed)) for e in o["epochs"]}
 
     kept = ("curve", "client", "epochs", "examples", "points", "places")
@@ -109,20 +109,20 @@ def _piece(study: Study, seed: int) -> dict[str, Any]:
     return found
 
 
-def _arc(study: Study, made: Plan, weights: Tensor, epochs: int, seed: int) -> Arc:
+def _arc(study: Study, made: BuiltRun, weights: Tensor, epochs: int, seed: int) -> Arc:
     """What the client makes of the global in so many epochs."""
     choice, client = Choice.of(study.options["curve"]), study.options["client"]
     if not 0 <= client < len(made.task.clients):
         raise BadInput(f"[study_options] client {client}: there are clients 0 to {len(made.task.clients) - 1}")
     rule, work = methods.build(choice.name, choice.params).local, replace(made.work, epochs=epochs, steps=None)
     study.tell(f"client {client}: {epochs} epochs")
-    trained = train(Job(0, client, 0, weights), model_of(made), rule=rule, work=work, seed=seed)
+    trained = train(VisitJob(0, client, 0, weights), model_of(made), rule=rule, work=work, seed=seed)
     if CONTROL not in trained.extras:
         raise BadInput(f"[study_options] curve {choice}: its clients learn no control point; use asynccurve")
     return Arc(weights, weights + trained.delta, trained.extras[CONTROL])
 
 
-def _looked_at(study: Study, made: Plan, arc: Arc) -> dict[str, Any]:
+def _looked_at(study: Study, made: BuiltRun, arc: Arc) -> dict[str, Any]:
     o, bound = study.options, model_of(made)
     assert made.task.test is not None
     data = {"train": made.task.clients[o["client"]], "test": made.task.test}
@@ -148,8 +148,8 @@ def _compared(arc: Arc, loss: Callable[[Tensor], float], o: Mapping[str, Any]) -
 def _plane(arc: Arc, way: Tensor, loss: Callable[[Tensor], float], o: Mapping[str, Any]) -> dict[str, Any]:
     """The losses on the plane, and the curve on it."""
     u = way / way.norm()
-    aside = arc.bend - torch.dot(arc.bend, u) * u
-    v = aside / aside.norm().clamp_min(torch.finfo(aside.dtype).tiny)
+    normal = arc.bend - torch.dot(arc.bend, u) * u
+    v = normal / normal.norm().clamp_min(torch.finfo(normal.dtype).tiny)
     length, height = float(way.norm()), float(torch.dot(arc.bend, v))
     xs = np.linspace(-_MARGIN * length, (1 + _MARGIN) * length, o["points"])
     ys = np.linspace(-_MARGIN * length, max(height / 2, _MARGIN * length) + _MARGIN * length, o["points"])

@@ -24,12 +24,12 @@ from ...core.local_rule import LocalRule
 from ...core.optim import optimiser
 from ...core.rng import Stream
 from ...core.task import Task
-from ...core.tickets import Job
+from ...core.tickets import VisitJob
 from ...methods import methods
 from ...tasks.models import model_for
-from ...training.determinism import calm
-from ...training.flat_model import Bound, build_module
-from ...training.visit import Work, train
+from ...training.determinism import deterministic
+from ...training.flat_model import FlatModel, build_module
+from ...training.visit import LocalWork, train
 from .series import short
 from .study import Study, Tell, begin
 from .timing import machine, seconds
@@ -67,15 +67,15 @@ def run(
     """Rows: methods. One column, step. Measures: seconds, relative (to fedavg, or the first row)."""
     study = begin(PAPER, QUICK, options, quick=quick, seeds=seeds, device=device, folder=folder, tell=tell)
     o = study.options
-    with calm():
-        return _told(study, o, machine(device))
+    with deterministic():
+        return _summary(study, o, machine(device))
 
 
-def _told(study: Study, o: Mapping[str, Any], where: str) -> dict[str, Any]:
+def _summary(study: Study, o: Mapping[str, Any], where: str) -> dict[str, Any]:
     numbers: dict[str, Any] = {}
     for seed in study.seeds:
-        asked = [where, seed, {name: o[name] for name in PAPER}]
-        took = study.piece(f"latency-{seed}", asked, partial(_measured, o, seed, study.device))
+        inputs = [where, seed, {name: o[name] for name in PAPER}]
+        took = study.piece(f"latency-{seed}", inputs, partial(_measured, o, seed, study.device))
         base = took.get("fedavg", next(iter(took.values())))
         for name, value in took.items():
             found = {"seconds": short(value), "relative": short(value / base)}
@@ -92,11 +92,11 @@ def _measured(o: Mapping[str, Any], seed: int, device: str) -> dict[str, float]:
     return {name: value / o["steps"] for name, value in took.items()}
 
 
-def _visit(rule: LocalRule, bound: Bound, work: Work, sent: Tensor, seed: int) -> Callable[[], object]:
-    return lambda: train(Job(0, 0, 0, sent), bound, rule=rule, work=work, seed=seed)
+def _visit(rule: LocalRule, bound: FlatModel, work: LocalWork, sent: Tensor, seed: int) -> Callable[[], object]:
+    return lambda: train(VisitJob(0, 0, 0, sent), bound, rule=rule, work=work, seed=seed)
 
 
-def _bench(o: Mapping[str, Any], seed: int, device: str) -> tuple[Bound, Work, Tensor]:
+def _bench(o: Mapping[str, Any], seed: int, device: str) -> tuple[FlatModel, LocalWork, Tensor]:
     """A model on one client's noise, as many batches as there are steps."""
     model = Choice.of(o["model"])
     build = model_for(model.name, o["shape"], o["classes"], **model.params)
@@ -106,5 +106,5 @@ def _bench(o: Mapping[str, Any], seed: int, device: str) -> tuple[Bound, Work, T
     task = Task("noise", model=build, loss=cross_entropy, clients=[(x, y)]).to(torch.float32, device)
     module = build_module(task, seed=seed, dtype=torch.float32).to(device)
     layout = Layout.of(module, task.clients[0][0][:2])
-    work = Work(optimiser("sgd", lr=0.01, momentum=0.9, weight_decay=1e-5), epochs=1, batch=o["batch"])
-    return Bound(module, layout, task, work.optimiser), work, layout.read(module, torch.float32)
+    work = LocalWork(optimiser("sgd", lr=0.01, momentum=0.9, weight_decay=1e-5), epochs=1, batch=o["batch"])
+    return FlatModel(module, layout, task, work.optimiser), work, layout.read(module, torch.float32)

@@ -30,8 +30,8 @@ from ...core.errors import BadInput, near
 from ...core.method import Now
 from ...core.tickets import Update
 from ...parts.proximal import KL
-from ...runs.build import Plan
-from ...runs.personalize import Exam
+from ...runs.build import BuiltRun
+from ...runs.personalize import PerClassTest
 from .fedsol_setting import SETTINGS, SMALL
 from .series import line, mean_of, short, thirds
 from .study import Study, Tell, begin
@@ -56,11 +56,11 @@ _MEASURES = ("proximal", "cosine", "distance", "divergence", "global", "local", 
 class Rounds:
     """Looks at rounds: `rows` holds a table of numbers (or a list of them) for each."""
 
-    def __init__(self, made: Plan, o: Mapping[str, Any]):
+    def __init__(self, made: BuiltRun, o: Mapping[str, Any]):
         assert made.task.test is not None
         self._task, self._bound, self._o = made.task, model_of(made), o
         self._test = some_of(made.task.test, o["examples"])
-        self._exam = Exam(made.task) if "classes" in o["measures"] else None
+        self._exam = PerClassTest(made.task) if "classes" in o["measures"] else None
         self._kl = KL(o["temperature"])
         self._models: list[tuple[int, Tensor]] = []  # client, w_k
         self._cosines: list[float] = []
@@ -78,7 +78,7 @@ class Rounds:
 
     def look(self, w_g: Tensor, models: Sequence[tuple[int, Tensor]]) -> dict[str, Any]:
         params, locals_ = self._bound.layout.params, [w for _, w in models]
-        asked: dict[str, Callable[[], dict[str, Any]]] = {
+        measures: dict[str, Callable[[], dict[str, Any]]] = {
             "proximal": lambda: _spread("proximal", [self.proximal(w_g, c, w) for c, w in models]),
             "cosine": lambda: {"cosine": fmean(self._cosines)} if self._cosines else {},
             "distance": lambda: _spread("distance", [float((params(w) - params(w_g)).norm()) for w in locals_]),
@@ -89,7 +89,7 @@ class Rounds:
         }
         found: dict[str, Any] = {}
         for measure in self._o["measures"]:
-            found |= asked[measure]()
+            found |= measures[measure]()
         return found
 
     def proximal(self, w_g: Tensor, client: int, w: Tensor) -> float:
@@ -121,7 +121,7 @@ def _apart(models: Sequence[Tensor]) -> float:
 def run(
     options: Mapping[str, Any], *, quick: bool, seeds: Sequence[int], device: str, folder: Path, tell: Tell
 ) -> dict[str, Any]:
-    """Rows: methods. Columns: early, late (thirds of the run). Measures: those asked for; for classes spread, swing."""
+    """Rows: methods. Columns: early, late (thirds of the run). Measures: as given; for classes spread, swing."""
     study = begin(PAPER, QUICK, options, quick=quick, seeds=seeds, device=device, folder=folder, tell=tell)
     if unknown := [m for m in study.options["measures"] if m not in _MEASURES]:
         raise BadInput([f"[study_options] measures: there is no {m!r}.{near(m, _MEASURES)}" for m in unknown])
@@ -149,8 +149,8 @@ def _piece(study: Study, seed: int, name: str, choice: Any) -> list[dict[str, An
         recorded(made, look, tell=study.tell, what=f"{name}, seed {seed}")
         return look.rows
 
-    asked = [study.settings(changes), seed, o["measures"], o["every"], o["examples"], o["own"], o["temperature"]]
-    rows: list[dict[str, Any]] = study.piece(f"{name}-{seed}", asked, make)
+    inputs = [study.settings(changes), seed, o["measures"], o["every"], o["examples"], o["own"], o["temperature"]]
+    rows: list[dict[str, Any]] = study.piece(f"{name}-{seed}", inputs, make)
     return rows
 
 

@@ -1,4 +1,4 @@
-"""One call of a study: its options, the data that are here, and pieces that are finished already."""
+"""Study: the options of one call, its data set or a stand-in, and its stored pieces."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 from ...config.spec import Spec
 from ...core.errors import BadInput, near
 from ...record.result import write_atomic
-from ...runs.build import Plan, plan
+from ...runs.build import BuiltRun, build_run
 from ...version import __version__
 from ..experiment import merged
 
@@ -24,7 +24,7 @@ Tell = Callable[[str], None]
 
 @dataclass
 class Study:
-    """What was asked for, and what there is to say of it."""
+    """The options of a call, and notes on its result."""
 
     options: dict[str, Any]
     seeds: Sequence[int]
@@ -34,21 +34,21 @@ class Study:
     notes: list[str] = field(default_factory=list)
 
     def settings(self, changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Of `tarry run`; when runs are scored on the way is the study's own business."""
-        asked = merged(self.options["settings"], changes or {})
-        return {name: value for name, value in asked.items() if name != "eval_every"}
+        """Return the settings of a run without eval_every, which the study chooses."""
+        settings = merged(self.options["settings"], changes or {})
+        return {name: value for name, value in settings.items() if name != "eval_every"}
 
-    def plan(self, seed: int, changes: Mapping[str, Any] | None = None) -> Plan:
-        """A run with these settings on this device, everything built."""
-        return plan(Spec.of({**self.settings(changes), "seed": seed, **_machine(self.device)}))
+    def plan(self, seed: int, changes: Mapping[str, Any] | None = None) -> BuiltRun:
+        """Return a built run with these settings on this device."""
+        return build_run(Spec.of({**self.settings(changes), "seed": seed, **_machine(self.device)}))
 
     def choices(self, option: str) -> dict[str, Any]:
-        """A table of an option, without what the TOML has unset."""
+        """Return the table of an option without entries that are "none"."""
         return {name: value for name, value in self.options[option].items() if value != "none"}
 
-    def piece(self, name: str, asked: Any, make: Callable[[], Any]) -> Any:
-        """What was made of this before, or is made now and kept. `asked`: all that it depends on."""
-        text = json.dumps([__version__, asked], sort_keys=True, default=str)
+    def piece(self, name: str, inputs: Any, make: Callable[[], Any]) -> Any:
+        """Return the stored piece of these inputs, or make and store it; `inputs` is all that it depends on."""
+        text = json.dumps([__version__, inputs], sort_keys=True, default=str)
         digest = hashlib.sha256(text.encode()).hexdigest()[:12]
         path = self.folder / f"{re.sub(r'[^A-Za-z0-9.+=-]+', '_', name)}-{digest}.json"
         if path.is_file():
@@ -56,20 +56,20 @@ class Study:
         made = make()
         self.folder.mkdir(parents=True, exist_ok=True)
         write_atomic(path, (json.dumps(made) + "\n").encode())
-        return json.loads(path.read_text())  # what a second call gives, to the type
+        return json.loads(path.read_text())  # the same types as a second call returns
 
     def find_data(self, paper: Any) -> None:
-        """Take the first of the task and its stand-ins that can be had here; say so where it is not the paper's."""
+        """Choose the first of the task and its stand-ins whose data exist; note it if that is not the paper's."""
         refused: BadInput | None = None
-        asked = self.options["settings"]["task"]
-        for task in (asked, *self.options["stand_ins"]):
+        first = self.options["settings"]["task"]
+        for task in (first, *self.options["stand_ins"]):
             try:
                 self.plan(0, {"task": task})
             except BadInput as e:
                 refused = refused or e
                 continue
             if refused is not None:
-                self.tell(f"{_name(task)} stands in for {_name(asked)}: {refused.problems[0]}")
+                self.tell(f"{_name(task)} stands in for {_name(first)}: {refused.problems[0]}")
             if _name(task) != _name(paper):
                 self.notes.append(f"{_name(task)} stood in for {_name(paper)}.")
             self.options["settings"] = {**self.options["settings"], "task": task}
@@ -89,9 +89,9 @@ def begin(
     folder: Path,
     tell: Tell,
 ) -> Study:
-    """A study with the paper's options, small ones if it is to be quick, and over both those that were given.
+    """Return a study with the options of the paper, changed by the small ones if `quick`, then by those given.
 
-    Settings are changed one by one; a table of methods or models that is given is the whole table.
+    Settings are changed one by one; a given table of methods or models replaces the whole table.
     """
     if unknown := [name for name in options if name not in paper]:
         raise BadInput([f"[study_options] {name}: there is no such option.{near(name, paper)}" for name in unknown])

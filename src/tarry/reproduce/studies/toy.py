@@ -26,7 +26,7 @@ from ...core.optim import optimiser
 from ...core.task import Task
 from ...core.tickets import NOTHING
 from ...methods import methods
-from ...training.flat_model import Bound
+from ...training.flat_model import FlatModel
 from .canvas import panels
 from .series import line, short
 from .study import Tell, begin
@@ -72,7 +72,7 @@ def path_of(rule: LocalRule, optimum: Sequence[float], delta: float, *, steps: i
     task = Task("toy", model=_Point, loss=lambda out, y: ((out - y) ** 2).sum() / 2, clients=[batch], score=None)
     module = _Point()
     layout, by = Layout.of(module), optimiser("sgd", lr=lr)
-    bound = Bound(module, layout, task, by)
+    bound = FlatModel(module, layout, task, by)
     w_g = torch.zeros(2, dtype=torch.float64)
     _, context = rule.begin(Brief(w_g, NOTHING, NOTHING, layout, n_steps=steps, n_batches=1))
     w = torch.tensor(list(optimum), dtype=torch.float64)

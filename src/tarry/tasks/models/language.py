@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ...core.errors import BadInput, near
-from ...training.keyed_dropout import drops
+from ...training.keyed_dropout import uses_dropout
 
 __all__ = [
     "KNOWN",
@@ -317,7 +317,7 @@ class _TiedModule(nn.Module):
     def __init__(self, model: nn.Module):
         super().__init__()
         self.model = model
-        self._noisy = drops(model)
+        self._noisy = uses_dropout(model)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _TiedModule:
         memo.update((id(p), p) for p in self.parameters() if not p.requires_grad)

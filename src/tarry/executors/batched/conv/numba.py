@@ -1,7 +1,7 @@
-"""A traced step whose convolutions of few channels are ours (numba_kernels), for a processor.
+"""Rewrites convolutions with few channels in a traced step to numba kernels (numba_kernels), for a CPU.
 
-Images lie with their examples innermost from a convolution of ours on: what is made of them number by number keeps
-that, and means over windows are taken so, which torch does number by number in its own order. Others turn them back.
+From such a convolution on, images have their examples innermost: elementwise operations keep that, and average pooling
+is rewritten for it. Other operations convert them back.
 """
 
 from __future__ import annotations
@@ -17,18 +17,21 @@ from torch.nn.functional import pad
 
 from ....vector.fused import numba
 from ..trace import traced
-from .rewrite import PlainConvolutions, of_stack
+from .rewrite import ConvolutionRewrite, of_stack
 
-__all__ = ["few_channels", "with_plane_convolutions"]
+__all__ = ["few_channels", "with_numba_convolutions"]
 
 _aten = torch.ops.aten
 _KERNELS = "tarry.executors.batched.conv.numba_kernels"
-_MANY = 16  # channels that a library for a processor takes at a time
-_POOLS = {_aten.avg_pool2d.default: 1, _aten.avg_pool2d_backward.default: 2}  # where its windows' size is
+_MANY = 16  # channels that CPU libraries vectorize over
+_POOLS = {
+    _aten.avg_pool2d.default: 1,
+    _aten.avg_pool2d_backward.default: 2,
+}  # place of the window size among the arguments
 
 
-def with_plane_convolutions(graph: GraphModule, args: Sequence[Tensor]) -> GraphModule:
-    """The same numbers but for rounding; the graph itself where none of its convolutions is quicker so."""
+def with_numba_convolutions(graph: GraphModule, args: Sequence[Tensor]) -> GraphModule:
+    """Return the rewritten graph, equal up to rounding; the graph itself where no convolution is faster so."""
     if numba(_KERNELS) is None:
         return graph
     _operations()
@@ -38,11 +41,11 @@ def with_plane_convolutions(graph: GraphModule, args: Sequence[Tensor]) -> Graph
 
 
 def few_channels(filters: Sequence[int]) -> bool:
-    """Whether filters of such a shape [outputs, inputs, height, width] are what this is for."""
+    """Return whether filters of this shape [outputs, inputs, height, width] have few channels."""
     return min(filters[:2]) < _MANY
 
 
-class _InPlanes(PlainConvolutions):
+class _InPlanes(ConvolutionRewrite):
     def takes(self, weight: Tensor) -> bool:
         return few_channels(weight.shape)
 
@@ -65,7 +68,7 @@ class _InPlanes(PlainConvolutions):
 
 @cache
 def _operations() -> Any:
-    """Two operations, which torch knows for as long as what is handed back is kept."""
+    """Register two operations, which exist as long as the returned library does."""
     library: Any = torch.library.Library("tarry", "FRAGMENT")  # type: ignore[no-untyped-call]
     for name, schema, fn, made in (
         ("planes", "(Tensor x, Tensor w, int up) -> Tensor", _planes, _empty_planes),
@@ -105,7 +108,7 @@ def _empty_filters(x: Tensor, g: Tensor, height: int, width: int, up: int) -> Te
 
 
 def _runs(x: Tensor) -> Any:
-    """[clients, channels, lines, places × examples], a line a run of numbers."""
+    """[clients, channels, lines, places × examples], a line a contiguous run."""
     return x.contiguous().flatten(3).numpy()
 
 
@@ -115,13 +118,13 @@ def _wide(x: Tensor, padding: Sequence[int]) -> Tensor:
     return pad(planes, (0, 0, left, left)) if left else planes.contiguous()
 
 
-# Means over windows that lie next to each other
+# Average pooling without overlap
 
 
 def _tiled(
     x: Tensor, size: Sequence[int], stride: Sequence[int] = (), padding: Sequence[int] = (0,), *others: Any
 ) -> bool:
-    """Whether windows cover images once, and examples are innermost."""
+    """Return whether windows cover images once, and examples are innermost."""
     tiled = list(stride) in ([], list(size)) and not any(padding) and (len(others) < 3 or others[2] is None)
     if not tiled or x.ndim != 4 or len(size) != 2 or any(n % k for n, k in zip(x.shape[2:], size, strict=True)):
         return False

@@ -1,14 +1,14 @@
-"""Convolutions of few channels on a processor, compiled by numba, for a stack of clients with filters of their own.
+"""Numba kernels for convolutions with few channels on a CPU, for a stack of clients, each with its own filters.
 
-Libraries for a processor take channels sixteen at a time, and images of one or six of them mostly wait. Here examples
-are innermost, [clients, channels, height, width × examples]: what a filter's tap sees of a line of places is one run of
-numbers, and the same run, some examples further, is what the next tap sees.
+CPU libraries vectorize over sixteen channels, so images with one or six channels use a small part of a register. Here
+examples are innermost, [clients, channels, height, width × examples]: the inputs of a tap along a line of places are
+one contiguous run, and those of the next tap are the same run, shifted.
 
     correlate            a line of outputs is a sum of such runs
-    correlate_filters    a tap's gradient is a product of two of them
+    correlate_filters    the gradient of a tap is a product of two of them
 
-Two outputs and up to five taps are gone through at a time, so that a number that is read serves ten products. Lines
-above and below an image are left out; to the left and the right of it there is padding already.
+Two outputs and up to five taps are computed at a time, so that a number that is read serves ten products. Lines above
+and below an image are skipped; left and right of it there is padding already.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A traced step with convolutions of our own in the place of torch's: which ones, and what their passes come to.
+"""Base of the rewrites of convolutions: which ones are rewritten, and how their backward passes are computed.
 
-An image's gradient is a convolution of the outputs' with the filters turned round, so two operations are all that a
-processor or a GPU has to have: outputs of images and filters, and filters' gradients of images and outputs'. What is
-not plain (strides, dilation, groups) or not in single precision stays as it is.
+The gradient of an image is a convolution of the gradient of the outputs with flipped filters. So a backend needs two
+operations: outputs from images and filters, and filter gradients from images and output gradients. Convolutions with
+strides, dilation or groups, or not in single precision, stay as they are.
 """
 
 from __future__ import annotations
@@ -16,15 +16,18 @@ import torch
 from torch import Tensor
 from torch.fx import Interpreter
 
-__all__ = ["PlainConvolutions", "of_stack"]
+__all__ = ["ConvolutionRewrite", "of_stack"]
 
 _aten = torch.ops.aten
-_STRIDE = {_aten.convolution.default: 3, _aten.convolution_backward.default: 4}  # its place among the arguments
-_MOST = 2**31  # numbers of a client's: kernels count them in 32 bits
+_STRIDE = {
+    _aten.convolution.default: 3,
+    _aten.convolution_backward.default: 4,
+}  # place of the stride among the arguments
+_MOST = 2**31  # numbers of a client: kernels count in 32 bits
 
 
-class PlainConvolutions(Interpreter, ABC):
-    """Runs a graph; `any` says afterwards whether it had a convolution that was made otherwise."""
+class ConvolutionRewrite(Interpreter, ABC):
+    """Interprets a graph with other convolutions; `any` is True afterwards if there was one."""
 
     any = False
 
@@ -36,8 +39,8 @@ class PlainConvolutions(Interpreter, ABC):
     def filters(self, x: Tensor, grad: Tensor, size: tuple[int, int], padding: Sequence[int]) -> Tensor:
         """[outputs, inputs, height, width]"""
 
-    def takes(self, weight: Tensor) -> bool:  # noqa: ARG002 - any that is plain
-        """Whether it is worth while for such filters."""
+    def takes(self, weight: Tensor) -> bool:  # noqa: ARG002 - all, unless a subclass says otherwise
+        """Return whether the other convolution is faster for such filters."""
         return True
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
@@ -70,8 +73,7 @@ class PlainConvolutions(Interpreter, ABC):
 
 
 def of_stack(op: Any) -> Any:
-    """A batching rule for an operation of two tensors with clients in their first dimension: a stack of stacks is one
-    stack."""
+    """Return a batching rule for an operation of two tensors with clients first: a stack of stacks is one stack."""
 
     def rule(info: Any, dims: tuple[int | None, ...], a: Tensor, b: Tensor, *how: Any) -> tuple[Tensor, int]:
         size = info.batch_size

@@ -1,8 +1,8 @@
-"""A traced step whose convolutions are ours (triton_kernels), for stacks of clients on a GPU.
+"""Rewrites the convolutions of a traced step to Triton kernels (triton_kernels), for stacks of clients on a GPU.
 
-The step of one client is written anew with two operations that know of stacks: under vmap the clients come to lie in
-their first dimension, and one kernel serves all of them. Before that images are padded and laid out as the kernel reads
-them, which a compiler joins with what made them.
+The step of one client is rewritten with two operations that have batching rules: under vmap the clients are in their
+first dimension, and one kernel serves all. Images are padded and permuted before as the kernel reads them, which a
+compiler fuses with the operations that made them.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from torch.fx import GraphModule
 from torch.nn.functional import pad
 
 from ..trace import traced
-from .rewrite import PlainConvolutions, of_stack
+from .rewrite import ConvolutionRewrite, of_stack
 
-__all__ = ["with_own_convolutions"]
+__all__ = ["with_triton_convolutions"]
 
-_OUTPUTS = 64  # of a place, for a GPU to be at its best
+_OUTPUTS = 64  # outputs of a place that use a GPU best
 
 
-def with_own_convolutions(graph: GraphModule, args: Sequence[Tensor]) -> GraphModule:
-    """The same numbers but for rounding; the graph itself where it has no convolution that can be written so."""
-    made = _Own(graph, "tf32" if torch.backends.cudnn.allow_tf32 else "tf32x3")
+def with_triton_convolutions(graph: GraphModule, args: Sequence[Tensor]) -> GraphModule:
+    """Return the rewritten graph, equal up to rounding; the graph itself where it has no such convolution."""
+    made = _TritonConvolutions(graph, "tf32" if torch.backends.cudnn.allow_tf32 else "tf32x3")
     other = traced(made.run, args)
     return other if made.any else graph
 
@@ -57,7 +57,7 @@ _correlate.register_vmap(of_stack(_correlate))
 _correlate_filters.register_vmap(of_stack(_correlate_filters))
 
 
-class _Own(PlainConvolutions):
+class _TritonConvolutions(ConvolutionRewrite):
     def __init__(self, graph: GraphModule, how: str):
         super().__init__(graph)
         self._how = how
@@ -67,7 +67,7 @@ class _Own(PlainConvolutions):
         return dw.view(grad.shape[1], *size, x.shape[1]).permute(0, 3, 1, 2)
 
     def correlated(self, x: Tensor, weight: Tensor, padding: Sequence[int]) -> Tensor:
-        """Places next to each other are taken as one where filters are few: what they see is mostly the same."""
+        """Few filters: adjacent places are computed as one, because their inputs overlap."""
         outputs, _, height, width = weight.shape
         across = x.shape[3] + 2 * padding[1] - width + 1
         side = next(s for s in (4, 2, 1) if across % s == 0 and (s == 1 or s * outputs <= _OUTPUTS))
@@ -85,6 +85,6 @@ def _in_places(x: Tensor, padding: Sequence[int]) -> Tensor:
 
 
 def _in_planes(x: Tensor, padding: Sequence[int]) -> Tensor:
-    """[channels, height, width, examples], of these so many that reads do not straddle."""
+    """[channels, height, width, examples], with examples padded to a multiple of 4 for aligned reads."""
     up, left = padding
     return pad(x.permute(1, 2, 3, 0), (0, -len(x) % 4, left, left, up, up)).contiguous()

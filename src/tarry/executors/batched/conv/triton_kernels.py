@@ -1,15 +1,14 @@
-"""Convolutions of a stack of clients, each with filters of its own, on a GPU; in Triton, which comes with torch there.
+"""Triton kernels for convolutions of a stack of clients, each with its own filters, on a GPU.
 
-A convolution with weights of everybody's own is one of many groups to cuDNN, which has slow kernels for these. Here
-what a filter sees at a place is a row, as if written out, channels innermost; a tile of such rows is read from where
-the images lie, and multiplied on the spot:
+To cuDNN such a convolution is one of many groups, for which its kernels are slow. Here the inputs of a filter at a
+place form a row, as in im2col, channels innermost; a tile of such rows is read directly from the images and multiplied:
 
     correlate            [places, row] × [row, outputs]
-    correlate_filters    [row, places] × [places, outputs]     by stretches of places, which are summed then
+    correlate_filters    [row, places] × [places, outputs]     by runs of places, which are summed afterwards
 
-Tensor cores want what they sum over next to each other: channels are last for the one; for the other, which sums over
-places, examples are, because a filter's reach then moves by whole stretches of these. Padding is around images already.
-`how` says what a product of two numbers is: tf32; tf32x3, three of these, which come to single precision; or ieee.
+Tensor cores need the summed dimension to be contiguous: channels are last for the first kernel; for the second, which
+sums over places, examples are, because filters then move by whole runs of examples. Images are padded already. `how` is
+the precision of products: tf32; tf32x3, three of these for single precision; or ieee.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ from ..trace import NotStackable
 
 __all__ = ["Tile", "correlate", "correlate_filters"]
 
-_ENOUGH = 1024  # programs, to keep a GPU busy
-_SHORTEST = 512  # places worth a program
-_LONG = 256  # of a row
+_ENOUGH = 1024  # programs that keep a GPU busy
+_SHORTEST = 512  # places, at least, of a program
+_LONG = 256  # length of a row
 
 
 class Tile(NamedTuple):
-    """What a program works on at a time."""
+    """The block sizes of a program."""
 
     places: int
     outputs: int
@@ -107,7 +106,7 @@ def correlate(x: Tensor, w: Tensor, size: tuple[int, int], side: int, how: str, 
     tile = tile or Tile(128, _power(outputs, 16, 64), 32)
     grid = (triton.cdiv(places, tile.places), triton.cdiv(outputs, tile.outputs), clients)
     sizes = (down * across, across, side, h, width, inputs, outputs, size[1], row)
-    _launched(_correlate, grid, tile, how, x.contiguous(), w.contiguous(), out, places, *sizes)
+    _launch(_correlate, grid, tile, how, x.contiguous(), w.contiguous(), out, places, *sizes)
     return out
 
 
@@ -126,18 +125,18 @@ def correlate_filters(x: Tensor, grad: Tensor, size: tuple[int, int], how: str, 
     parts = triton.cdiv(places, steps * tile.places)
     out = x.new_empty(parts, clients, outputs, row)
     sizes = (n, down * across, across, h, width, inputs, outputs, size[1], row, steps)
-    _launched(_correlate_filters, (tiles, parts, clients), tile, how, x.contiguous(), grad.contiguous(), out, *sizes)
+    _launch(_correlate_filters, (tiles, parts, clients), tile, how, x.contiguous(), grad.contiguous(), out, *sizes)
     return out[0] if parts == 1 else out.sum(0)
 
 
-def _launched(kernel: Any, grid: tuple[int, int, int], tile: Tile, how: str, *args: Any) -> None:
+def _launch(kernel: Any, grid: tuple[int, int, int], tile: Tile, how: str, *args: Any) -> None:
     blocks = (tile.places, tile.outputs, tile.row)
     try:
         kernel[grid](*args, *blocks, how, num_warps=tile.warps, num_stages=tile.stages)
-    except Exception as e:  # a GPU with less memory for a tile, or without such products
+    except Exception as e:  # a GPU with less shared memory, or without such products
         raise NotStackable(f"Triton has no such kernel here ({type(e).__name__}: {first_line(e)})") from e
 
 
 def _power(n: int, least: int, most: int) -> int:
-    """The power of two at or above, within bounds."""
+    """Return the next power of two, within bounds."""
     return min(max(int(triton.next_power_of_2(n)), least), most)

@@ -1,0 +1,196 @@
+"""`tarry federation status|down|keep|key`: the state of a federation, and its processes on this machine."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..core.errors import BadInput
+from . import console
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+__all__ = ["absence", "down", "keep", "key", "read_status", "status"]
+
+Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder (--out) of the federation")]
+_SILENT_AFTER = 30.0  # seconds since the last status of the server
+_POLL = 2.0  # seconds between two looks at the processes
+_PROCESSES = {"server": "the server", "link": "the SuperLink", "exec": "the SuperExec"}
+
+
+def keep(
+    app: Annotated[Path, typer.Argument(metavar="APP", help="Folder of the Flower app")],
+    superlink: Annotated[
+        str, typer.Argument(metavar="SUPERLINK", help="Name of the SuperLink in Flower's config.toml")
+    ],
+    out: Annotated[Path, typer.Option("--out", help="Folder of the server's record, `out` of the run config")],
+) -> None:
+    """Submit an app to a SuperLink of this machine, and again when it is killed."""
+    from ..deploy.local.submit import Submission
+    from ..record.result import Result
+
+    submission = Submission(out, app, superlink, [f"out={json.dumps(str(out.resolve()))}"])
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with console.on_interrupt("the same command goes on"):
+        try:
+            while not submission.over:
+                if not submission.serving():
+                    console.print_lines([f"run {submission.submit()}"])
+                time.sleep(_POLL)
+        except KeyboardInterrupt:
+            submission.stop(70.0)
+            raise
+    console.print_result(Result.read(out))
+
+
+def key(
+    home: Annotated[Path, typer.Argument(metavar="HOME", help="Folder in which the client keeps its key and memory")],
+) -> None:
+    """Print the public key of a client, for the server's list of clients.
+
+    The key is made if the client has none.
+    """
+    from ..deploy.client.client_store import ClientStore
+
+    console.print_lines([ClientStore(home).sign(b"")[0]])
+
+
+def down(
+    folder: Folder,
+    within: Annotated[float, typer.Option("--within", help="Wait so many seconds for open visits to arrive")] = 70.0,
+) -> None:
+    """End the processes that `up` started, after a wait for open visits."""
+    from ..deploy.local.local_federation import LocalFederation
+
+    local = LocalFederation(folder, lambda line: console.print_lines([line]))
+    assert local.setup
+    ended = local.down(within=within)
+    console.print_lines([f"ended: {', '.join(ended)}" if ended else "nothing of it was running"])
+    if not (folder / "result.json").is_file():
+        console.print_lines([f"`tarry federation up --out {folder}` takes it up again"])
+
+
+def status(
+    folder: Folder,
+    as_json: Annotated[bool, typer.Option("--json", help="Print all that is known as JSON")] = False,
+) -> None:
+    """Show late, lost and rejected clients, staleness, bytes and overhead.
+
+    Overhead is what an update costs beside the training.
+    """
+    s = read_status(folder)
+    if s is None:
+        raise BadInput(f"{folder}: no federation has been at work here (no status.json)")
+    state, advice = _state(s, folder)
+    if as_json:
+        console.console().print_json(json.dumps({**s, "state": state, "told": advice}))
+        return
+    live = state == "at work"
+    console.print_lines([*_overview(s, state, live=live), *([f"  {advice}"] if advice else [])])
+    console.console().print(_table(s, live=live))
+    console.print_lines(f"  refused {count} times: {why}" for why, count in s["refused"].items())
+
+
+def _overview(s: dict[str, Any], state: str, *, live: bool) -> list[str]:
+    """Return two lines: how far the federation is, and what it has cost."""
+    from ..report.formatting import duration, format_bytes, pluralize
+
+    accuracy = "" if s["accuracy"] is None else f", accuracy {s['accuracy']:.4f}"
+    again = f", taken up {s['starts'] - 1} times" if s["starts"] > 1 else ""
+    present = f"; {pluralize(s['nodes'], 'node')}, {pluralize(len(s['here']), 'client')} here" if live else ""
+    return [
+        f"{s['method']}: {state} after {duration(s['time'])}{again}; {pluralize(s['updates'], 'update')}, "
+        f"{pluralize(s['rounds'], 'server step')}{accuracy}",
+        f"  staleness mean {s['staleness']:.1f}; {format_bytes(s['bytes_up'])} up, "
+        f"{format_bytes(s['bytes_down'])} down; {s['lost']} lost, {s['not_finite']} not finite{present}",
+    ]
+
+
+def _state(s: dict[str, Any], folder: Path) -> tuple[str, str]:
+    """Return what a federation does now, and advice on it."""
+    from ..deploy.local.local_federation import LocalFederation
+    from ..report.formatting import duration
+
+    state, advice = absence(folder)
+    if state:
+        return state, advice
+    age = time.time() - s["at"]
+    if s["ended"]:
+        return f"ended ({s['ended']})", advice
+    if age < _SILENT_AFTER:
+        return "at work", advice
+    if LocalFederation(folder).is_set_up:
+        return f"silent for {duration(age)}", advice or f"the logs are in {folder / 'flower' / 'logs'}"
+    again = f"`tarry federation keep APP SUPERLINK --out {folder}` submits it again, if its process was killed"
+    return f"silent for {duration(age)}", again
+
+
+def absence(folder: Path) -> tuple[str, str]:
+    """Return why no server of this machine works on a federation that is not over, or "", and advice on it."""
+    from ..deploy.local.local_federation import LocalFederation
+
+    local = LocalFederation(folder)
+    if not local.is_set_up:
+        return "", ""
+    fate = local.submission().fate()
+    gone = [*(["server"] if fate == "gone" else []), *local.gone()]
+    if (folder / "result.json").is_file():  # checked last: a server that has written it may have ended since
+        return "", ""
+    again = f"`tarry federation up --out {folder}` takes it up again"
+    if local.is_down:
+        return "taken down", f"taken down: {again}"
+    missing = ", ".join(f"{_PROCESSES.get(name, name)}'s process is gone" for name in gone)
+    if fate == "gone":
+        stopped = (read_status(folder) or {}).get("ended") == "stopped"
+        return ("stopped", f"stopped: {again}") if stopped else ("cut off", f"{missing}: {again}")
+    way_out = f"{missing}: `tarry federation up --out {folder}` starts it again" if missing else ""
+    return "" if fate == "at work" else fate, way_out
+
+
+def _table(s: dict[str, Any], *, live: bool) -> Table:
+    """Return a table with a row for each client."""
+    from rich.table import Table
+
+    from ..report.formatting import duration, format_bytes
+
+    table = Table(box=None, pad_edge=False)
+    for name in ("client", "now", "updates", "visit", "overhead", "stale", "up", "lost"):
+        table.add_column(name, justify="left" if name in ("client", "now", "lost") else "right", no_wrap=name != "lost")
+    for c in s["clients"]:
+        n = max(1, c["updates"])
+        failed = ", ".join(f"{count} {why}" for why, count in c["failed"].items())
+        late = f"; {c['late']} came late" if c["late"] else ""
+        table.add_row(
+            f"{c['client']} {console.escape(c['name'][:14])}",
+            _activity(s, c["client"]) if live else "–",
+            str(c["updates"]),
+            duration(c["seconds"] / n) if c["updates"] else "–",
+            duration((c["seconds"] - c["worked"]) / n) if c["updates"] and c["worked"] > 0 else "–",
+            f"{c['staleness'] / n:.1f}" if c["updates"] else "–",
+            format_bytes(c["bytes_up"]),
+            console.escape(failed + late) or "0",
+        )
+    return table
+
+
+def _activity(s: dict[str, Any], client: int) -> str:
+    """Return what a client does now."""
+    from ..report.formatting import duration
+
+    if not (out := s["working"].get(str(client))):
+        return "idle" if client in s["here"] else "away"
+    late = max(out) > s["deadlines"].get(str(client), float("inf"))
+    return f"{'late' if late else 'at work'} {duration(max(out))}"
+
+
+def read_status(folder: Path) -> dict[str, Any] | None:
+    """Return the status that the server wrote last, or None."""
+    path = folder / "status.json"
+    found: dict[str, Any] | None = json.loads(path.read_text()) if path.is_file() else None
+    return found

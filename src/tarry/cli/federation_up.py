@@ -1,0 +1,169 @@
+"""`tarry federation up`: a whole federation on this machine."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..core.errors import BadInput
+from . import console
+from .federation_status import read_status
+from .flags import gather, with_settings
+
+if TYPE_CHECKING:
+    from ..deploy.local.local_federation import LocalFederation
+
+__all__ = ["up"]
+
+#: settings that a federation does not have
+_SIMULATION_ONLY = (
+    "executor", "workers", "address", "gpus", "precision", "compile", "lookahead", "strict", "personalise",
+    "diagnose", "failure_rate", "presence", "device",
+)  # fmt: skip
+_POLL = 2.0  # seconds between two looks at the processes
+
+
+@with_settings(leave_out=_SIMULATION_ONLY)
+def up(
+    context: typer.Context,
+    given: dict[str, Any],
+    out: Annotated[
+        Path, typer.Option("--out", help="Write the federation to this folder, or resume the federation in it")
+    ],
+    spec: Annotated[
+        Path | None,
+        typer.Option("--spec", help="Read settings from this TOML file; flags take precedence", show_default="none"),
+    ] = None,
+    tls: Annotated[
+        bool, typer.Option("--tls", help="Encrypt the connections and require nodes to prove their identity")
+    ] = False,
+    deadline: Annotated[
+        float, typer.Option("--deadline", help="Give up a visit that takes more than so many seconds")
+    ] = 3600.0,
+    in_flight: Annotated[
+        str, typer.Option("--in-flight", help="Let a client hold so many tickets: auto, 1 or 2")
+    ] = "auto",
+    ask_every: Annotated[
+        float | None,
+        typer.Option(
+            "--ask-every", help="Evaluate the model on the clients every so many seconds", show_default="never"
+        ),
+    ] = None,
+    app: Annotated[
+        Path | None,
+        typer.Option("--app", help="Run this Flower app of your own on the nodes", show_default="the app of tarry"),
+    ] = None,
+    memory: Annotated[
+        bool,
+        typer.Option("--memory", help="Keep the state of the SuperLink in memory; faster, but lost if it is killed"),
+    ] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Stay, restart processes that are killed, and stop all of them at the end")
+    ] = False,
+) -> None:
+    """Start a federation on this machine, or restart the processes that it lacks.
+
+    --delay makes clients sleep, so that you can try slow ones.
+    """
+    from ..deploy.config import read
+    from ..deploy.local.local_federation import LocalFederation
+
+    local = LocalFederation(out, lambda line: console.print_lines([line]))
+    if (out / "result.json").is_file():
+        raise BadInput(f"--out {out}: the federation there is over; `tarry report {out}` shows it")
+    if local.is_set_up:
+        if given or spec is not None or context.args:
+            raise BadInput(f"--out {out}: it holds a federation, which goes on with its own settings; leave out others")
+    elif app is not None:
+        _make_folder(out)
+        local.prepare(_clients_of(app, given, context), {}, tls=tls, app=app, memory=memory)
+    else:
+        merged = {"clients": 4, **{k: v for k, v in gather(given, context, spec).items() if v is not None}}
+        options = {"deadline": deadline, "in-flight": in_flight, "ask-every": ask_every}
+        config = {**_flat(merged), **{k: v for k, v in options.items() if v is not None}}
+        config["clients"] = read(config).spec.clients  # raises errors here rather than in the log of the server
+        _make_folder(out)
+        local.prepare(config["clients"], config, tls=tls, memory=memory)
+    local.up()
+    if wait:
+        _stay(local, out)
+        return
+    console.print_lines([f"`tarry federation status {out}` shows how it does, `tarry federation down {out}` ends it"])
+
+
+def _clients_of(app: Path, given: dict[str, Any], context: typer.Context) -> int:
+    """Return how many nodes to start for an app of the user: --clients, or `clients` of its run config."""
+    path = app / "pyproject.toml"
+    if not path.is_file():
+        raise BadInput(f"--app {app}: there is no Flower app (no pyproject.toml)")
+    if others := [f"--{k.replace('_', '-')}" for k in given if k != "clients"] + context.args[:1]:
+        raise BadInput(f"{others[0]}: with --app, settings are those of {path}")
+    config = tomllib.loads(path.read_text()).get("tool", {}).get("flwr", {}).get("app", {}).get("config", {})
+    n = given.get("clients") or config.get("clients")
+    if n is None or not str(n).isdigit() or int(n) < 1:
+        raise BadInput(f"--clients {n}: how many nodes should there be? {path} does not say")
+    if "out" not in config:
+        raise BadInput(f"--app {app}: its run config needs out = ..., the folder of the server's record")
+    return int(n)
+
+
+def _stay(local: LocalFederation, out: Path) -> None:
+    """Restart processes that are killed until the federation is over; print a line when something changes."""
+    from ..record.result import Result
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with console.on_interrupt(f"`tarry federation up --out {out}` takes it up again"):
+        try:
+            printed = None
+            while not (out / "result.json").is_file():
+                time.sleep(_POLL)
+                local.up()
+                s = read_status(out)
+                news = None if s is None else (s["updates"], s["accuracy"], s["time"] // 10)
+                if s is not None and news != printed:
+                    printed = news
+                    console.print_lines([_line(s)])
+        except KeyboardInterrupt:
+            local.down()
+            raise
+    local.down()
+    console.print_result(Result.read(out))
+
+
+def _line(s: dict[str, Any]) -> str:
+    from ..report.formatting import duration, pluralize
+
+    accuracy = "" if s["accuracy"] is None else f", accuracy {s['accuracy']:.3f}"
+    return f"{pluralize(s['updates'], 'update')}{accuracy} after {duration(s['time'])}"
+
+
+def _flat(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return settings as a run config of Flower: flat, with texts and numbers only."""
+    from ..config.components import Choice
+
+    out: dict[str, Any] = {}
+    for name, value in settings.items():
+        key = name.replace("_", "-")
+        if isinstance(value, Choice) or (isinstance(value, dict) and "name" in value):
+            choice = Choice.of(value).resolved()
+            out[f"{key}.name"] = choice.name
+            out.update({f"{key}.{k}": json.dumps(v) if isinstance(v, list) else v for k, v in choice.params.items()})
+        else:
+            out[key] = value
+    return out
+
+
+def _make_folder(out: Path) -> None:
+    """Make the folder; raise BadInput if it is not empty or cannot be made."""
+    try:
+        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise BadInput(f"--out {out}: it is not an empty folder; name another one")
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise BadInput(f"--out {out}: it cannot be made ({e}); name another folder") from e

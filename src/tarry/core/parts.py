@@ -1,0 +1,161 @@
+"""Server parts: what a method does with an update, one class for each place in a Method.
+
+    Correct     Update → Update                          staleness weights, delay correction
+    Aggregate   Update | None → Update | None            each arrival, buffer, round (None in: lost; None out: wait)
+    Step        Update → new global weights              add, mix, ...
+    Reply       Update → Start | None                    the client's next start (None: the offered or global weights)
+    Dispatch    Roster → clients                         which idle clients get work now
+
+A part is `init(weights) → state` and `part(x, state, now) → (out, state)`: output first, state second. The state is a
+plain record (tensors, numbers, text, lists, dicts), so every method can be checkpointed. A part never writes to its
+inputs, with two exceptions in its state: a `Table` of rows and `Marks` of numbers by client (core.client_table) are
+written in place. `now` is the moment of the arrival, before anything changed.
+
+A part may also define hooks. `offer(client, state, now)` adds to a hand-out: a payload, or weights that replace the
+global if the client has no start of its own. The other hooks belong to one place and are fields of its class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar
+
+import torch
+from torch import Tensor
+
+from .errors import BadInput
+from .idle_clients import Roster
+from .task import Task
+from .tickets import Offer, Start, Update
+
+if TYPE_CHECKING:
+    from .method import Geodesic, Method, Now
+
+__all__ = [
+    "ADD",
+    "EACH_ARRIVAL",
+    "KEEP",
+    "REFILL",
+    "SEND_GLOBAL",
+    "Aggregate",
+    "Correct",
+    "Dispatch",
+    "MixStep",
+    "Part",
+    "Reply",
+    "Step",
+    "stateless",
+]
+
+X = TypeVar("X")
+Y = TypeVar("Y")
+
+
+def _no_state(_: Tensor) -> None:
+    return None
+
+
+@dataclass(frozen=True)
+class Part(Generic[X, Y]):
+    """A server part: a pure function of (x, state, now), and its initial state. It fits any place of a Method."""
+
+    apply: Callable[[X, Any, Now], tuple[Y, Any]]
+    init: Callable[[Tensor], Any] = _no_state
+    offer: Callable[[int, Any, Now], Offer | None] | None = None
+    payload_keys: frozenset[str] = frozenset()  # the payload keys that `offer` or the reply adds
+    must_be_used: frozenset[str] = frozenset()  # those of them that the clients' rule must require
+    required_extras: frozenset[str] = frozenset()  # the extras that clients must upload
+    incompatibility: Callable[[Method], str | None] | None = None  # why the part is wrong in that method; None: it fits
+    check_task: Callable[[Task], None] | None = None  # raises BadInput if the part cannot work on that task
+
+    def __call__(self, x: X, state: Any, now: Now) -> tuple[Y, Any]:
+        return self.apply(x, state, now)
+
+    @classmethod
+    def of(cls, part: Part[X, Y]) -> Self:
+        """Return the part as one of this class; raise BadInput if it belongs to another place of a method."""
+        if isinstance(part, cls):
+            return part
+        if type(part) is not Part:
+            kind, place = type(part).__name__, cls.__name__
+            raise BadInput(f"{place.lower()}={kind}: wants a tarry.{place}, or a tarry.Part for any place")
+        return cls(**vars(part))
+
+
+@dataclass(frozen=True)
+class Correct(Part[Update, Update]):
+    """Correct an update on arrival: a weight for its staleness, another displacement for its delay."""
+
+    only_scales: bool = False  # it changes the update's weight and nothing else
+
+
+@dataclass(frozen=True)
+class Aggregate(Part[Update | None, Update | None]):
+    """Decide when the server steps, and by which update. The input is None when a visit was lost."""
+
+    #: called after the last arrival of an instant; an update makes the server step
+    on_instant_end: Callable[[Any, Now], tuple[Update | None, Any]] | None = None
+    #: the time at which to call `on_instant_end` even if no update arrives; inf: never
+    next_wakeup: Callable[[Any, Now], float] | None = None
+    dropped_extras: frozenset[str] = frozenset()  # the extras that the update passed on does not carry
+    keeps_staleness: bool = False  # the update passed on has the largest staleness of those it stands for
+
+
+class MixStep(NamedTuple):
+    """The formula of a step W ← W + β s(τ) (W_m − W)."""
+
+    beta: float
+    decay: Callable[[int], float]  # s
+
+
+@dataclass(frozen=True)
+class Step(Part[Update, Tensor]):
+    """Compute the new global weights from an update."""
+
+    with_geodesic: Callable[[Geodesic], Step] | None = None  # the same step along another geodesic
+    formula: MixStep | None = None  # for parts that compute the new weights a second time
+
+
+@dataclass(frozen=True)
+class Reply(Part[Update, Start | None]):
+    """Compute the client's next start from its update."""
+
+
+@dataclass(frozen=True)
+class Dispatch(Part[Roster, list[int]]):
+    """Choose the idle clients that get work now."""
+
+    observe: Callable[[Update, Any, Now], Any] | None = None  # called with every accepted update first; returns a state
+
+
+def stateless(fn: Callable[[X, Now], Y]) -> Part[X, Y]:
+    """Return a part without a state, for any place, from a function of (x, now)."""
+    return Part(lambda x, state, now: (fn(x, now), state))
+
+
+def _keep(update: Update, state: None, _: Now) -> tuple[Update, None]:
+    return update, state
+
+
+def _pass_on(update: Update | None, state: None, _: Now) -> tuple[Update | None, None]:
+    return update, state
+
+
+def _add(update: Update, state: None, now: Now) -> tuple[Tensor, None]:
+    return torch.add(now.weights, now.moved(update), alpha=update.weight), state
+
+
+def _send_global(_: Update, state: None, __: Now) -> tuple[Start | None, None]:
+    return None, state
+
+
+def _refill(roster: Roster, state: None, now: Now) -> tuple[list[int], None]:
+    return roster.draw(roster.limit - now.in_flight, now), state
+
+
+KEEP = Correct(_keep)  # no correction
+EACH_ARRIVAL = Aggregate(_pass_on)  # the server steps at each arrival
+ADD = Step(_add)  # W ← W + Δ
+SEND_GLOBAL = Reply(_send_global)  # the client gets the global weights of the moment
+REFILL = Dispatch(_refill)  # random idle clients, up to the concurrency

@@ -1,0 +1,45 @@
+"""Evaluation of the output weights: when a score is due, and the score itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from math import inf
+
+from torch import Tensor
+
+from .budget import Score
+from .engine import Engine
+
+__all__ = ["Evaluation"]
+
+
+class Evaluation:
+    """Scores are due at time 0 and every `every` seconds after it; never if `evaluate` is None."""
+
+    def __init__(self, engine: Engine, evaluate: Callable[[Tensor], Score] | None, every: float):
+        self._engine, self._evaluate, self._every = engine, evaluate, every
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anything is evaluated at all."""
+        return self._evaluate is not None
+
+    @property
+    def next_due(self) -> float:
+        """The time of the next score. Every score so far is a point of the engine's curve."""
+        if self._evaluate is None:
+            return inf
+        count = len(self._engine.curve)
+        return count * self._every if count else 0.0
+
+    def due(self, time: float, *, inclusive: bool) -> Iterator[float]:
+        """Yield the times of scores due up to `time`; the caller records each score before it asks for the next."""
+        while (due := self.next_due) < time or (inclusive and due == time):
+            yield due
+
+    def score(self) -> tuple[float | None, float | None]:
+        """Return accuracy and loss of the output weights; those of the last score if no step was made since."""
+        assert self._evaluate is not None
+        if self._engine.is_unscored:
+            return self._evaluate(self._engine.server.answer)
+        return self._engine.curve[-1][2:]

@@ -1,0 +1,109 @@
+"""Fed-OGD's server: the dictionary M, the base of each group, and the step at the end of an epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ...core.client_table import Marks, Table
+from ...core.method import Now
+from ...core.state_tree import StateRecord
+from ...core.tickets import Update
+from ...parts.epochs import EpochServer, at_rate, per_rate, storable
+
+__all__ = ["ACTIVE", "STRAGGLER", "CachedServer", "GroupServer", "Groups", "Weighting"]
+
+Weighting = Literal["groups", "clients"]
+Groups = Literal["now", "announced"]
+STRAGGLER, ACTIVE = 1, 2  # of M_1 and M_2; the other group of i is 3 − i
+
+
+@dataclass(frozen=True)
+class GroupServer(EpochServer):
+    """What both servers share: from the groups' means to the step and the bases, and which client gets which."""
+
+    weighting: Weighting
+    sends: bool  # whether bases are sent
+
+    @property
+    def offers(self) -> bool:
+        return self.sends
+
+    def move(self, means: Mapping[int, Tensor], sizes: Mapping[int, int], now: Now) -> Tensor | None:
+        """Return b_1 + b_2, or Σ_k Δw_k / K (line 11); of statistics the mean of the means, or of the clients."""
+        if not means:
+            return None
+        by_group = self.weighting == "groups"
+        move, n, seen = torch.zeros_like(now.weights), now.layout.n_params, sum(sizes.values())
+        for i, mean in means.items():
+            move[:n].add_(mean[:n], alpha=1.0 if by_group else sizes[i] / now.n_clients)
+            move[n:].add_(mean[n:], alpha=1 / len(means) if by_group else sizes[i] / seen)
+        return at_rate(move, now)
+
+    def uphill(self, means: Mapping[int, Tensor], now: Now) -> dict[int, Tensor]:
+        """Return −b_i, the bases as they are sent: one tensor for all clients of a group."""
+        return {i: -now.layout.params(mean) for i, mean in means.items()} if self.sends else {}
+
+    def base_for(self, group: int, bases: Mapping[int, Tensor]) -> dict[str, Tensor]:
+        """Return the payload of a client of this group: the other group's base, where that has a member."""
+        base = bases.get(3 - group)
+        return {} if base is None else {"base": base}
+
+
+@dataclass(frozen=True)
+class Caches(StateRecord):
+    """The state of the server that keeps every client's gradient."""
+
+    M: Table  # the latest Δw_k of every client, per rate
+    pace: Marks  # ACTIVE or STRAGGLER, by the latest upload (of this epoch, where groups are counted "now")
+    group: Marks  # as counted in the latest step
+    bases: dict[int, Tensor]  # −b_i by group
+
+
+@dataclass(frozen=True)
+class CachedServer(GroupServer):
+    """The dictionary M. With groups "now", a client without an upload in an epoch is a straggler in it.
+
+    Without cache, M holds the uploads of this epoch alone.
+    """
+
+    groups: Groups
+    cache: bool
+
+    def init(self, _: Tensor) -> Caches:
+        return Caches(Table(), Marks(), Marks(), {})
+
+    def on_update(self, update: Update, late: bool, state: Caches, now: Now) -> Caches:
+        k, pace = update.ticket.client, STRAGGLER if late else ACTIVE
+        if self.groups == "announced":
+            state.group[k] = state.pace.get(k, pace)
+        state.M.put(k, per_rate(storable(update, now), update, now))
+        state.pace[k] = pace
+        return state
+
+    def end_epoch(self, state: Caches, now: Now) -> tuple[Tensor | None, Caches]:
+        M, pace, group = state.M, state.pace, state.group
+        if self.groups == "now":
+            group, pace = Marks({**dict.fromkeys(group, STRAGGLER), **pace}), Marks()
+        members = {i: [k for k in M if group[k] == i] for i in (STRAGGLER, ACTIVE)}
+        b = {i: _mean(M, clients) for i, clients in members.items() if clients}  # Eq. 3
+        move = self.move(b, {i: len(members[i]) for i in b}, now)  # line 11
+        if not self.cache:
+            for k in list(M):
+                M.pop(k)
+        return move, replace(state, pace=pace, group=group, bases=self.uphill(b, now))
+
+    def payload(self, client: int, state: Caches) -> dict[str, Tensor]:
+        group = state.group if self.groups == "now" else state.pace
+        return self.base_for(group.get(client, ACTIVE), state.bases)
+
+
+def _mean(M: Table, clients: Sequence[int]) -> Tensor:
+    total = M[clients[0]].clone()
+    for k in clients[1:]:
+        total.add_(M[k])
+    return total.div_(len(clients))
