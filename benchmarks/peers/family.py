@@ -1,4 +1,4 @@
-"""A process with all its descendants: what they hold in memory at most, and their end."""
+"""A process with all its descendants: their peak memory, and their end."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ GRACE = 10.0  # seconds from the request to end to the end
 
 
 class Family:
-    """Starts the command; `wait` watches over it. Without /proc, only the process itself can be ended."""
+    """Start the command; `wait` supervises it. Without /proc, only the process itself can be ended."""
 
     def __init__(self, command: list[str], **options: Any):
         self.process = subprocess.Popen(command, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, **options)
-        self.members: dict[int, str] = {}  # by process id, when each began: ids come again
+        self.members: dict[int, str] = {}  # process id → start time, since ids are reused
         self.peak_mb = 0
 
     def wait(self, seconds: float) -> int | None:
@@ -71,7 +71,7 @@ class Family:
 
 
 def _processes() -> dict[int, tuple[int, str]]:
-    """Of every process here: its parent and when it began."""
+    """Return the parent and the start time of every process."""
     found = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError, IndexError):
@@ -81,7 +81,7 @@ def _processes() -> dict[int, tuple[int, str]]:
 
 
 def _resident(process: int) -> int:
-    """Bytes; what several processes share counts in equal parts for each, so that a sum counts it once."""
+    """Return bytes; shared memory is divided between its processes, so that a sum counts it once."""
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{process}/smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):

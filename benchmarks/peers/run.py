@@ -49,11 +49,11 @@ PEERS = {
 
 
 class Failed(Exception):
-    """A peer that is left out; the text says why."""
+    """Raised for a peer that is not measured; the text says why."""
 
 
 def torch_pin() -> str:
-    """The very torch that tarry is tested with: the ratio is to be the framework's doing."""
+    """Return the torch version that tarry is tested with, so that ratios do not depend on the version of torch."""
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     return next(line.strip() for line in lines if line.startswith("torch=="))
 
@@ -63,7 +63,7 @@ def python_of(env: Path) -> str:
 
 
 def environment(key: str, envs: Path, limit: float) -> str:
-    """The peer's Python; its environment is made when it is not there as it should be."""
+    """Return the peer's Python; create its environment if it is missing or incomplete."""
     peer, env, pin = PEERS[key], envs / key, torch_pin()
     if not peer.packages:
         own = python_of(ROOT / ".venv")
@@ -103,7 +103,7 @@ def _text(log: Any) -> str:
 
 
 def last_words(text: str, most: int = 3) -> str:
-    """The last lines that say something, without colours, addresses or this machine's folders."""
+    """Return the last lines that are not empty, without colors, addresses or this machine's folders."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", text)
     text = re.sub(r"\b\w+://\S+", "…", text)
     text = re.sub(r"(?<![\w.])/(?:[^\s/'\":,]+/)+", "", text)
@@ -113,7 +113,7 @@ def last_words(text: str, most: int = 3) -> str:
 
 
 def measure(python: str, peer: Peer, samples: int, setting: str, seconds: float, limit: float) -> dict[str, Any]:
-    """The row that the script prints; start-up and memory from a run in which it is alone."""
+    """Return the row that the script prints, with start-up and memory from a run of its own."""
     row = _row(python, peer, samples, setting, seconds, limit, {})
     alone = _row(python, peer, samples, setting, min(seconds, SHORT), limit, {"PEER_ALONE": "1"})
     starts = [s for s in (row["start_up_s"], alone["start_up_s"]) if s is not None]
@@ -123,7 +123,7 @@ def measure(python: str, peer: Peer, samples: int, setting: str, seconds: float,
 def _row(
     python: str, peer: Peer, samples: int, setting: str, seconds: float, limit: float, more: dict[str, str]
 ) -> dict[str, Any]:
-    """What a run prints, with the memory of the script and all its children."""
+    """Return what a run prints, and the memory of the script and its children."""
     command = [python, str(HERE / peer.script), "--samples", str(samples), "--seconds", str(seconds)]
     command += ["--setting", setting] if setting else []
     variables = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", **more}
@@ -193,8 +193,8 @@ def asked() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="the JSON file to write")
     parser.add_argument("--only", default=",".join(PEERS), help=f"some of {','.join(PEERS)}")
-    parser.add_argument("--seconds", type=float, default=20.0, help="of the peer's work, each row")
-    parser.add_argument("--samples", default=",".join(map(str, SAMPLES)), help="examples a client, one row each")
+    parser.add_argument("--seconds", type=float, default=20.0, help="seconds of the peer's work per row")
+    parser.add_argument("--samples", default=",".join(map(str, SAMPLES)), help="examples per client, one row each")
     parser.add_argument("--envs", type=Path, default=cache / "tarry-bench", help="folder of the environments")
     parser.add_argument("--limit", type=float, default=180.0, help="seconds a row may take besides 3 × --seconds")
     parser.add_argument("--install-limit", type=float, default=900.0, help="seconds an installation may take")
