@@ -52,8 +52,8 @@ RATIOS = ("ratio", "copies", "of plain SGD", "seconds")  # the columns that a ba
 MODELS = {"mlp": "digits' MLP, batch 32", "lenet5": "LeNet5", "cnn": "McMahan's CNN, batch 50", "resnet18": "ResNet18"}
 NOTES = {
     "peers": "LeNet5 (44,190 weights), 100 clients, batch 20, one local epoch of SGD, 10 clients per round or in"
-    " flight, one torch thread per process. The bare loop is the same training in plain PyTorch, in the same process, in"
-    " turns with the peer. A peer that trains in two processes may be faster than it. Start-up is the time from"
+    " flight, one torch thread per process. The bare loop is the same training in plain PyTorch, in the same process,"
+    " in turns with the peer. A peer that trains in two processes may be faster than it. Start-up is the time from"
     " the start of the process to the first update, or round: the shorter one of two runs. Memory is the peak of"
     " the process and its children, with shared memory counted once, in a run without the bare loop."
 }

@@ -17,18 +17,19 @@ class Lasting(tarry.LocalRule):
 
     momentum: float
 
-    def begin(self, brief: Any) -> Any:
-        kept = brief.memory.get("velocity")
-        velocity = torch.zeros(brief.layout.n_params).to(brief.weights) if kept is None else kept
-        return brief.weights, {"velocity": velocity}
+    def begin(self, visit: Any) -> Any:
+        velocity = visit.memory.get("velocity")
+        if velocity is None:  # the first visit
+            velocity = torch.zeros(visit.layout.n_params).to(visit.weights)
+        return visit.weights, {"velocity": velocity}
 
-    def init(self, w: Any, context: Any, f: Any) -> Any:
+    def init(self, w: Any, context: Any, model: Any) -> Any:
         return context["velocity"]
 
-    def step(self, w: Any, batch: Any, context: Any, velocity: Any, f: Any) -> Any:
-        gradient, loss = f.grad(w, batch)
+    def step(self, w: Any, batch: Any, context: Any, velocity: Any, model: Any) -> Any:
+        gradient, loss = model.grad(w, batch)
         velocity = self.momentum * velocity + gradient  # never in place: a step does not own its inputs
-        return w - f.optimiser.lr * velocity, velocity, loss
+        return w - model.optimiser.lr * velocity, velocity, loss
 
     def finish(self, w: Any, context: Any, velocity: Any) -> Any:
         return tarry.Outcome(memory={"velocity": velocity})

@@ -18,10 +18,10 @@ def agreeing(
     def init(weights: torch.Tensor) -> dict[str, Any]:
         return {"last": torch.zeros_like(weights)}
 
-    def apply(update: tarry.Update, state: dict[str, Any], now: tarry.Now):
+    def apply(update: tarry.Update, state: dict[str, Any], view: tarry.Now):
         cosine = torch.cosine_similarity(update.delta, state["last"], dim=0).item()
-        new = torch.lerp(now.weights, update.local, max(floor, alpha * cosine))
-        return new, {"last": new - now.weights}
+        new = torch.lerp(view.weights, update.local, max(floor, alpha * cosine))
+        return new, {"last": new - view.weights}
 
     return tarry.Method("agreeing", staleness="not used", step=tarry.Part(apply, init))
 
