@@ -1,16 +1,17 @@
-"""Clients in flight trained together, as a multiple of a bare PyTorch loop that trains them one after the other.
+"""Speed of clients trained together, relative to a bare PyTorch loop that trains them one after the other.
 
     python benchmarks/batched.py [--device cuda] [--only lenet5] [--lanes 1,4] [--size 0,1] [--compile]
                                  [--channels-last] [--own-conv] [--rounds 3]
 
-The bare loop is what one would write: a module, torch.optim.SGD, a client after the other, examples on the device; for
-FedSOL, Fed-OGD and AsyncCurve it is the project's own loop (core.client.train), one client after the other. Both do the
-same visits on the same batches, in turns of a fifth of a second or more; a ratio is of client-steps a second within a
-round, and the median over rounds is told. `differs`: how far an update is from the same trained alone, after 3 steps.
-`--size 0` stacks as many as memory allows; `--channels-last` keeps convolutions as tensor cores take them; `--own-conv`
-has convolutions by kernels of our own (executors/batched/conv: Triton on a GPU, numba elsewhere); a GPU's products are
-in float32 for both, but for rows that say tf32 or bf16. Memory that is freed is kept for both, as the command line does
-(tarry.vector.process): what it takes to fetch it anew from the system would be measured otherwise.
+The bare loop is plain PyTorch: a module, torch.optim.SGD, one client after the other, examples on the device. For
+FedSOL, Fed-OGD and AsyncCurve it is the project's own loop (training.visit.train). Both make the same visits on the
+same batches, in turns of at least a fifth of a second. A ratio is of client steps per second within a round; the median
+over rounds is reported. `differs` is the distance of an update to the same update trained alone, after 3 steps.
+
+`--size 0` stacks as many clients as memory allows. `--channels-last` stores convolutions in the order of tensor cores.
+`--own-conv` uses our own kernels for convolutions (executors/batched/conv: Triton on a GPU, numba elsewhere). Products
+on a GPU are in float32 for both, except in rows that say tf32 or bf16. The process keeps freed memory for both, as the
+command line does (vector.process); otherwise the cost of new memory from the system would be measured.
 """
 
 from __future__ import annotations
@@ -41,11 +42,11 @@ from tarry.training.flat_model import FlatModel
 from tarry.training.visit import LocalWork, train
 from tarry.vector.process import tune_malloc
 
-_TURN = 0.2  # seconds at least: what was idle takes a while to be at its best
+_TURN = 0.2  # seconds; the shortest turn: an idle device takes a while to reach full speed
 
 
 class Block(nn.Module):
-    """Two 3×3 convolutions and a way around them."""
+    """A residual block: two 3×3 convolutions and a shortcut."""
 
     def __init__(self, a: int, b: int, stride: int):
         super().__init__()
@@ -62,7 +63,7 @@ class Block(nn.Module):
 
 
 class ResNet18(nn.Module):
-    """For 32×32 images, with group normalisation."""
+    """ResNet18 for 32×32 images, with group normalization."""
 
     def __init__(self, classes: int = 10):
         super().__init__()
@@ -77,7 +78,7 @@ class ResNet18(nn.Module):
 
 
 def batch_normed() -> nn.Module:
-    """ResNet18 with batch normalisation."""
+    """ResNet18 with batch normalization."""
     return ResNet((2, 2, 2, 2), norm="batch")
 
 
@@ -144,7 +145,7 @@ def setting(row: Row, device: str) -> tuple[tarry.Task, FlatModel, LocalRule, Lo
 def bare(
     row: Row, module: nn.Module, first: Mapping[str, Tensor], task: tarry.Task, work: LocalWork, device: str
 ) -> int:
-    """Plain training, some clients one after the other, each from the first state on: how many steps."""
+    """Train clients one after the other by plain SGD, each from the first state; return the number of steps."""
     every, done = max(1, row.in_flight // 4), 0
     for x, y in list(task.clients)[every - 1 :: every]:
         module.load_state_dict(first)
@@ -160,12 +161,12 @@ def bare(
 
 
 def eager(jobs: Sequence[VisitJob], bound: FlatModel, rule: LocalRule, work: LocalWork) -> int:
-    """A rule that is not plain training, by the project's own loop, one by one."""
+    """Train clients one by one with a rule other than plain SGD, in the project's own loop."""
     return sum(train(j, bound, rule=rule, work=work, seed=0).n_steps for j in jobs[:: max(1, len(jobs) // 4)])
 
 
 def rate(turn: Callable[[], int], device: str) -> float:
-    """Client-steps a second, over and over for a while."""
+    """Return client steps per second, repeated for a turn."""
     _sync(device)
     began, done, took = time.perf_counter(), 0, 0.0
     while took < _TURN:
@@ -178,9 +179,9 @@ def rate(turn: Callable[[], int], device: str) -> float:
 def differs(
     trainer: BatchedTrainer, jobs: Sequence[VisitJob], bound: FlatModel, rule: LocalRule, work: LocalWork
 ) -> float:
-    """The largest difference of an update to the same trained alone, in its own size: of three clients after 3 steps.
+    """Return the largest relative distance of an update to the same one trained alone: three clients, 3 steps.
 
-    More steps would show how training blows up any rounding, whoever trains.
+    With more steps, training amplifies every rounding difference.
     """
     short = replace(work, epochs=None, steps=3)
     together = dict(zip((j.number for j in jobs), trainer.with_max_steps(3).train(jobs), strict=True))
@@ -199,10 +200,10 @@ def _sync(device: str) -> None:
 def in_turns(
     one: Callable[[], int], other: Callable[[], int], o: Any, *, exact: bool
 ) -> tuple[list[float], list[float]]:
-    """Rates of both, round by round; neither's first turn counts, in which torch imports what an optimizer asks for."""
+    """Return the rates of both by round. The first turn of each is not counted: torch imports modules in it."""
     one(), other()
     gc.collect()
-    gc.freeze()  # what was made for the one is not gone through over and over by the other's garbage collection
+    gc.freeze()  # garbage collection of one does not visit the objects of the other
     rates: tuple[list[float], list[float]] = ([], [])
     try:
         for _ in range(o.rounds):
@@ -239,7 +240,7 @@ def measure(row: Row, o: Any) -> list[dict[str, Any]]:
                 own_conv=("numba" if on_cpu else "Triton") if o.own_conv else "",
             )  # fmt: skip
             began = time.perf_counter()
-            for _ in range(1 + 240 // row.steps if on_cpu else 1):  # until its programs are as quick as they get
+            for _ in range(1 + 240 // row.steps if on_cpu else 1):  # until all programs are compiled
                 trainer.train(jobs)
             _sync(o.device)
             first = time.perf_counter() - began
@@ -264,13 +265,13 @@ def _allow_tf32(allowed: bool) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--only", default="", help="a row, or those whose names begin so")
+    parser.add_argument("--only", default="", help="rows whose names begin with this")
     parser.add_argument("--lanes", default="1", type=lambda s: [int(v) for v in s.split(",")])
     parser.add_argument("--size", default="0", type=lambda s: [int(v) for v in s.split(",")])
     parser.add_argument("--compile", action="store_true")
-    parser.add_argument("--name", default="", help="of benchmarks/results/NAME.json")
+    parser.add_argument("--name", default="", help="write benchmarks/results/NAME.json")
     parser.add_argument("--channels-last", action="store_true")
-    parser.add_argument("--own-conv", action="store_true", help="convolutions by kernels of our own")
+    parser.add_argument("--own-conv", action="store_true", help="use our own kernels for convolutions")
     parser.add_argument("--cudnn-benchmark", action="store_true")
     parser.add_argument("--rounds", type=int, default=3)
     o = parser.parse_args()
@@ -282,7 +283,7 @@ def main() -> None:
     for row in [r for r in known if r.name == o.only] or [r for r in known if r.name.startswith(o.only)]:
         try:
             rows += measure(row, o)
-        except Exception as e:  # the others are measured all the same
+        except Exception as e:  # the other rows are measured all the same
             rows.append({"row": row.name, "error": f"{type(e).__name__}: {e}"[:300]})
             print(json.dumps(rows[-1]), flush=True)
     if o.name:

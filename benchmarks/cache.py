@@ -1,11 +1,11 @@
-"""What a server needs that keeps an update of every client: memory and speed of CA²FL with its cache in a file.
+"""Memory and speed of a server that stores an update of each client: CA²FL with its cache in a file.
 
     python benchmarks/cache.py [--clients 200] [--parameters 11000000] [--limit-mb 1000] [--updates 600] [--out FOLDER]
 
-Clients train next to nothing: one parameter of that many numbers, of which the loss touches eight. All are always in
-flight, each a little slower than the one before it. The cache is 4 bytes × clients × parameters: 8.8 GB for a ResNet-18
-and 200 clients. Up to --limit-mb of it may be in memory; beyond, all of it is in a file under --out (a folder that is
-not there yet; without it, in the machine's folder for temporary files), which is removed at the end.
+Training costs almost nothing: the model is one parameter of that many numbers, and the loss uses eight of them. All
+clients are always in flight, each a little slower than the one before it. The cache takes 4 bytes × clients ×
+parameters: 8.8 GB for a ResNet-18 and 200 clients. Up to --limit-mb it may be in memory; a larger cache is in a file
+under --out (a new folder; without it, in the folder for temporary files), which is removed at the end.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TOUCHED = 8
 
 
 class Wide(nn.Module):
-    """Many parameters, few of them used."""
+    """A model of many parameters that uses few of them."""
 
     def __init__(self, size: int):
         super().__init__()
@@ -36,7 +36,7 @@ class Wide(nn.Module):
 
 
 class Watch:
-    """When updates came, from every client's first on."""
+    """Record the times of updates, after the first update of each client."""
 
     def __init__(self, clients: int):
         self.clients, self.updates = clients, 0

@@ -1,9 +1,9 @@
-"""The event engine alone, no training: events a second and memory as clients grow.
+"""Events per second and memory of the event engine, without training, as the number of clients grows.
 
     python benchmarks/engine.py [--visits 150000]
 
-Each visit is two events: an arrival (received by the server, counted) and a hand-out (somebody drawn, ticket written,
-duration drawn); rates are medians of three runs, in a process of their own, whose memory is looked at. Clients in
+Each visit is two events: an arrival (received by the server, counted) and a hand-out (client drawn, ticket written,
+duration drawn). Rates are medians of three runs, each in a process of its own, whose memory is measured. Clients in
 flight share one global vector, so memory must not grow with clients × model size.
 """
 
@@ -42,7 +42,7 @@ ROWS = [  # whether FedBuff, clients, in flight, weights
 
 
 class Nothing:
-    """An executor that trains nothing: every visit comes back with the same zero delta."""
+    """An executor that trains nothing: every visit returns the same zero delta."""
 
     def __init__(self, size: int):
         self._answer = LocalResult(torch.zeros(size), 1, 1, 0.0)
@@ -58,7 +58,7 @@ class Nothing:
 
 
 def simulate(method: Method, clients: int, in_flight: int, size: int, visits: int) -> tuple[float, float, float]:
-    """Events a second, seconds to hand out the first tickets, and megabytes grown."""
+    """Return events per second, seconds to hand out the first tickets, and growth of memory in MB."""
     layout = Layout((Block("w", 0, size, (size,), Kind.PARAM),))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     server = Server(method, torch.zeros(size), layout=layout, n_clients=clients, seed=0)
@@ -87,7 +87,7 @@ def three(fedbuff: bool, clients: int, in_flight: int, size: int, visits: int) -
 
 
 def bare_heap(visits: int) -> float:
-    """Events a second of a loop that does nothing but keep a heap of 1,000 due times."""
+    """Return events per second of a loop that only keeps a heap of 1,000 due times."""
     heap = [(random(), n) for n in range(1000)]
     heapify(heap)
     began = time.perf_counter()
@@ -101,17 +101,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--visits", type=int, default=150_000)
     visits = parser.parse_args().visits
-    told = []
+    measured = []
     print(f"{'':58}{'events/s':>10}{'first fill s':>14}{'MB grown':>10}")
     for name, *row in ROWS:
         runs = apart(three, *row, visits)
         rate, fill = (median(column) for column in list(zip(*runs, strict=True))[:2])
         print(f"{name:58}{rate:10,.0f}{fill:14.2f}{runs[0][2]:10.0f}")
-        told.append({"what": name, "events_per_s": rate, "first_fill_s": fill, "MB grown": runs[0][2]})
+        measured.append({"what": name, "events_per_s": rate, "first_fill_s": fill, "MB grown": runs[0][2]})
     heap = bare_heap(visits)
     print(f"{'for comparison: a bare heap of 1,000, one pop and one push':58}{heap:10,.0f}")
-    told.append({"what": "for comparison: a bare heap of 1,000, one pop and one push", "events_per_s": heap})
-    write("engine", "The event engine without training: a visit is two events", told)
+    measured.append({"what": "for comparison: a bare heap of 1,000, one pop and one push", "events_per_s": heap})
+    write("engine", "The event engine without training: a visit is two events", measured)
 
 
 if __name__ == "__main__":

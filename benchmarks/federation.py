@@ -1,9 +1,9 @@
-"""What an update costs over Flower beside training, and how many nodes one server holds: light clients on one machine.
+"""Overhead of an update over Flower, and the number of nodes that one server can hold: light clients on one machine.
 
     python benchmarks/federation.py [--nodes 2,8,20] [--seconds 60]
 
-Clients train a tiny model for milliseconds, so that what is measured is the way of a message: SuperLink, SuperNode, a
-process of its own, and back. With one ticket in flight a client waits for all of it; with two, half is hidden.
+Clients train a tiny model for milliseconds, so the path of a message is measured: SuperLink, SuperNode, a process of
+its own, and back. With one ticket in flight a client waits for all of it; with two, half of it is hidden.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ METHODS = {"orthofl": 1, "fedasync": 2}  # tickets in flight
 
 
 def measured(nodes: int, method: str, seconds: float) -> dict[str, Any]:
-    """A federation of so many nodes, for so long once all are at work."""
+    """Run a federation of `nodes` nodes, for some seconds after all of them have work."""
     folder = Path(tempfile.mkdtemp(prefix="tarry-bench-"))
     local = LocalFederation(folder / "out")
     local.prepare(nodes, {**LIGHT, "method": method, "clients": nodes, "time": 36000.0}, tls=False, memory=True)
@@ -54,7 +54,7 @@ def _rows(local: LocalFederation) -> list[dict[str, Any]]:
 
 
 def _clients(local: LocalFederation) -> set[int]:
-    """Those who have brought an update."""
+    """Return the clients that have returned an update."""
     who = {h[0]: h[1] for r in _rows(local) if r["op"] == "close" for h in r["handouts"]}
     return {who[r["number"]] for r in _rows(local) if r["op"] == "update"}
 

@@ -1,11 +1,11 @@
-"""What a local step costs, as a multiple of plain SGD's: the McMahan CNN on 1×28×28 images, batch 50, five epochs.
+"""Cost of a local step relative to plain SGD: the McMahan CNN on 1×28×28 images, batch 50, five epochs.
 
     python benchmarks/local_rules.py [--rounds 15] [--batches 2] [--epochs 5] [--only fedsol]
 
-Visits of all rules go through the project's training loop, one after the other, round after round, so that what else
-the machine does falls on all alike; a ratio is of processor time within a round, and the median over rounds. The bar is
-what a rule may cost at most. FedSOL's divergence (kl) asks the received model once a visit about every example: a
-forward pass in five epochs.
+Visits of all rules run in the project's training loop, one after the other, round after round, so that other load on
+the machine affects all rules alike. A ratio is of processor time within a round; the median over rounds is reported.
+The bar is the highest ratio that a rule may have. FedSOL's divergence (kl) needs the received model's outputs on every
+example once per visit: one forward pass in five epochs.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ BATCH = 50
 
 
 class Row(NamedTuple):
-    """A method whose clients are timed, and what they may cost."""
+    """A method whose clients are timed, and the highest ratio they may have."""
 
     name: str
     method: str
     params: Mapping[str, Any] = NOTHING
     bar: float | None = None
-    payload: Sequence[str] = ()  # what is sent along: directions over the trained weights
+    payload: Sequence[str] = ()  # the keys of the payload: directions over the trained weights
 
 
 ROWS = [
@@ -57,7 +57,7 @@ ROWS = [
 
 
 def bench(rows: Sequence[Row], rounds: int, *, batches: int, epochs: int) -> list[list[float]]:
-    """Processor seconds in a visit of each rule, round by round."""
+    """Return the processor seconds of a visit of each rule, by round."""
     g = torch.Generator().manual_seed(0)
     n = BATCH * batches
     data = (torch.randn(n, 1, 28, 28, generator=g), torch.randint(0, 10, (n,), generator=g))
@@ -82,25 +82,25 @@ def bench(rows: Sequence[Row], rounds: int, *, batches: int, epochs: int) -> lis
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--batches", type=int, default=2, help="of an epoch")
-    parser.add_argument("--epochs", type=int, default=5, help="of a visit; FedSOL's paper makes five")
-    parser.add_argument("--only", default="", help="rules whose name holds this")
+    parser.add_argument("--batches", type=int, default=2, help="batches per epoch")
+    parser.add_argument("--epochs", type=int, default=5, help="epochs per visit; FedSOL's paper uses five")
+    parser.add_argument("--only", default="", help="rules whose names contain this")
     options = parser.parse_args()
     torch.set_num_threads(1)
     tune_malloc()
     plain, *others = ROWS
     rows = [plain, *(row for row in others if options.only in row.name)]
     seconds = bench(rows, options.rounds, batches=options.batches, epochs=options.epochs)
-    told: list[dict[str, Any]] = []
+    measured: list[dict[str, Any]] = []
     print(f"{'':24}{'ms a step':>10}{'× plain':>10}{'bar':>7}")
     for i, row in enumerate(rows):
         ms = 1000 * median(s[i] for s in seconds) / (options.batches * options.epochs)
         ratio = median(s[i] / s[0] for s in seconds)
         bar = "" if row.bar is None else f"{row.bar:7.1f}{'' if ratio <= row.bar else '  missed'}"
         print(f"{row.name:24}{ms:10.1f}{ratio:10.2f}{bar}")
-        told.append({"clients": row.name, "ms_a_step": ms, "of plain SGD": ratio, "at_most": row.bar})
+        measured.append({"clients": row.name, "ms_a_step": ms, "of plain SGD": ratio, "at_most": row.bar})
     if not options.only:
-        write("local-rules", "A local step, McMahan CNN, batch 50, in processor time of plain SGD's", told)
+        write("local-rules", "A local step, McMahan CNN, batch 50, in processor time of plain SGD's", measured)
 
 
 if __name__ == "__main__":

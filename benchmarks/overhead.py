@@ -1,12 +1,12 @@
-"""How much of a bare PyTorch loop's speed is left: LeNet5, 100 clients, batch 20, one epoch, all in flight.
+"""Speed relative to a bare PyTorch loop: LeNet5, 100 clients, batch 20, one epoch, all in flight.
 
     python benchmarks/overhead.py [--samples 60,600] [--rounds 7] [--updates 300]
 
-Each round times each way to train its clients, one thread a process, and the bare loop right before and after it, so
-that what else the machine does falls on both alike; a row has the median of the rounds' ratios. Start-up, which tracing
-is a part of, is not in them: the first tenth of the updates is not timed. `two bare loops at once` is what two
-processes can come to on the machine: less than 2, where its cores share what they have. Runs with `auto` are ten times
-as long, for programs to have been made for stacks of all sizes.
+Each round times each way to train the clients, with one thread per process, and the bare loop right before and after
+it, so that other load on the machine affects both alike. A row has the median of the rounds' ratios. Start-up, which
+includes tracing, is not counted: the first tenth of the updates is not timed. `two bare loops at once` is the most that
+two processes can reach on the machine: less than 2 if its cores share resources. Runs with `auto` are ten times as
+long, so that programs exist for all stack sizes.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def make_task(samples: int) -> tarry.Task:
 
 
 def bare(task: tarry.Task, updates: int) -> float:
-    """Seconds an update of the same training, nothing else: load, an epoch of SGD on shuffled batches, subtract."""
+    """Return the seconds per update of the training alone: load, an epoch of SGD on shuffled batches, subtract."""
     model = LeNet5()
     start = {k: v.clone() for k, v in model.state_dict().items()}
     began = time.perf_counter()
@@ -62,7 +62,7 @@ def bare(task: tarry.Task, updates: int) -> float:
 
 _BARE, _TWO = "bare loop", "two bare loops at once"
 _LONGER = 10
-_own: dict[int, tarry.Task] = {}  # a process's
+_own: dict[int, tarry.Task] = {}  # the tasks of this process, by samples
 
 
 def _alone(samples: int, updates: int) -> float:
@@ -74,7 +74,7 @@ def _alone(samples: int, updates: int) -> float:
 
 
 class Stopwatch:
-    """Seconds an update from the first tenth on to the last: training and serving, without start-up."""
+    """Return the seconds per update after the first tenth: training and the server, without start-up."""
 
     def __init__(self, updates: int) -> None:
         self.after, self.first, self.last, self.counted = updates // 10, 0.0, 0.0, 0
@@ -103,7 +103,7 @@ def ours(task: tarry.Task, updates: int, way: dict[str, Any]) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--samples", default="60,600", type=lambda s: [int(v) for v in s.split(",")])
-    parser.add_argument("--updates", type=int, default=300, help="of 60 samples; fewer of more")
+    parser.add_argument("--updates", type=int, default=300, help="updates of 60 samples; fewer updates of more samples")
     parser.add_argument("--rounds", type=int, default=7)
     o = parser.parse_args()
     torch.set_num_threads(1)
@@ -113,7 +113,7 @@ def main() -> None:
     for samples in o.samples:
         task, updates = make_task(samples), max(100, o.updates * 60 // samples)
         bare(task, 10)
-        list(pool.map(_alone, [samples] * 2, [10] * 2))  # both are up
+        list(pool.map(_alone, [samples] * 2, [10] * 2))  # both processes have started
         seconds: dict[str, list[float]] = {name: [] for name in (_BARE, _TWO, *WAYS)}
         ratios: dict[str, list[float]] = {name: [] for name in seconds}
         for _ in range(o.rounds):

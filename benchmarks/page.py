@@ -1,11 +1,10 @@
-"""docs/benchmarks.md from benchmarks/results/*.json: what was aimed at and reached, then a table for each file.
+"""The page docs/benchmarks.md, from benchmarks/results/*.json: goals and what was reached, then a table per file.
 
     python benchmarks/page.py [--results benchmarks/results] [--out docs/benchmarks.md]
 
 A results file is an object: "what" was measured, the "command", the machine and versions, and "rows", each an object of
-column → value; a row with an "error" was left out of the measurement, and the page says why. A row's "bar" is the least
-that its ratio is to come to, "at_most" the most. What is the same in all rows of a file, and says yes or no, is told
-once.
+column → value. A row with an "error" was not measured, and the page says why. A row's "bar" is the lowest ratio that is
+wanted, "at_most" the highest. A yes/no column that is the same in all rows of a file is written once, above the table.
 """
 
 from __future__ import annotations
@@ -30,9 +29,10 @@ HEADINGS = {
 }
 HEAD = """# Benchmarks
 
-Written by `benchmarks/page.py` from `benchmarks/results/`, which `make bench` and, with a GPU, `make bench-gpu` fill;
-not by hand. Ratios are within one run on one machine, so that they can be compared with those of another machine;
-speeds cannot.
+`benchmarks/page.py` writes this page from `benchmarks/results/`. `make bench` and, with a GPU, `make bench-gpu` write
+the results. Each table names its machine, date and commit. Ratios are within one run on one machine, so ratios of
+different machines can be compared. Speeds cannot. On the H200, the speed of the bare loop varies from one process to
+the next (440 to 620 steps of LeNet5 or the CNN per second, 76 and 91 of ResNet18), and the ratios vary with it.
 """
 ORDER = (
     "startup",
@@ -51,11 +51,11 @@ ORDER = (
 RATIOS = ("ratio", "copies", "of plain SGD", "seconds")  # the columns that a bar is for
 MODELS = {"mlp": "digits' MLP, batch 32", "lenet5": "LeNet5", "cnn": "McMahan's CNN, batch 50", "resnet18": "ResNet18"}
 NOTES = {
-    "peers": "LeNet5 (44,190 weights), 100 clients, batch 20, one local epoch of SGD, 10 clients a round or in flight,"
-    " torch on one thread a process. The bare loop is the same training in plain PyTorch, in the same process, turn"
-    " about with the peer; what trains in two processes may be faster. Start-up: from the start of the process to the"
-    " first update, or round, the shorter one of two runs. Memory: the most that the process and its children hold,"
-    " what they share counted once, in a run without the bare loop."
+    "peers": "LeNet5 (44,190 weights), 100 clients, batch 20, one local epoch of SGD, 10 clients per round or in"
+    " flight, one torch thread per process. The bare loop is the same training in plain PyTorch, in the same process,"
+    " in turns with the peer. A peer that trains in two processes may be faster than it. Start-up is the time from"
+    " the start of the process to the first update, or round: the shorter one of two runs. Memory is the peak of"
+    " the process and its children, with shared memory counted once, in a run without the bare loop."
 }
 
 
@@ -74,7 +74,7 @@ def is_number(value: Any) -> bool:
 
 
 def table(rows: list[dict[str, Any]]) -> list[str]:
-    """A column for every key, in the order they first come; columns of numbers are set to the right."""
+    """Return a table with a column for each key, in order of appearance; columns of numbers are right-aligned."""
     columns = list(dict.fromkeys(key for row in rows for key in row))
     numbers = {c for c in columns if all(is_number(row[c]) for row in rows if row.get(c) is not None)}
     return [
@@ -92,34 +92,33 @@ def left_out(row: dict[str, Any]) -> str:
 
 
 def title(name: str, found: dict[str, Any]) -> str:
-    """What was measured; where files of the same kind stand side by side, on what, and the way."""
+    """Return what was measured; for files of the same kind also the models, the device and the options."""
     what = found.get("what", name)
     models = dict.fromkeys(row["row"].partition("-")[0] for row in found["rows"] if "row" in row)
     if not models:
         return str(what)
-    told = [name for name, yes in same(found["rows"]).items() if yes]
-    return (
-        f"{what}: {', '.join(models)} on a {'GPU' if 'gpu' in found else 'processor'}{''.join(', ' + t for t in told)}"
-    )
+    options = [name for name, yes in same(found["rows"]).items() if yes]
+    device = "GPU" if "gpu" in found else "processor"
+    return f"{what}: {', '.join(models)} on a {device}{''.join(', ' + option for option in options)}"
 
 
 def same(rows: list[dict[str, Any]]) -> dict[str, bool]:
-    """Questions that all rows answer alike."""
+    """Return the yes/no columns that are the same in all rows."""
     asked = dict.fromkeys(k for row in rows for k, v in row.items() if isinstance(v, bool))
     answers = {k: {row.get(k) for row in rows if "error" not in row} for k in asked}
     return {k.replace("_", " "): next(iter(values)) for k, values in answers.items() if len(values) == 1}
 
 
 def section(name: str, found: dict[str, Any]) -> list[str]:
-    """What one results file says."""
+    """Return the section of one results file."""
     rows, alike = found["rows"], same(found["rows"])
     about = {k: v for k, v in found.items() if k not in ("what", "command", "rows") and not isinstance(v, dict | list)}
     lines = [f"## {title(name, found)}", ""]
     if "command" in found:
         lines += [f"    {found['command']}", ""]
     about = {"file": f"{name}.json", **about}
-    told = {**about, **alike}
-    lines += ["; ".join(f"{k.replace('_', ' ')}: {text(v)}" for k, v in told.items()) + ".", ""] if told else []
+    header = {**about, **alike}
+    lines += ["; ".join(f"{k.replace('_', ' ')}: {text(v)}" for k, v in header.items()) + ".", ""] if header else []
     lines += [NOTES[name], ""] if name in NOTES else []
     shown = [{k: v for k, v in row.items() if k.replace("_", " ") not in alike} for row in rows]
     measured = [row for row in shown if "error" not in row]
@@ -129,7 +128,7 @@ def section(name: str, found: dict[str, Any]) -> list[str]:
 
 
 def called(name: str, row: dict[str, Any]) -> str:
-    """What a row with a bar is of."""
+    """Return a name for a row with a bar."""
     if "row" not in row:
         key = next(k for k, v in row.items() if isinstance(v, str))
         more = [f"{row[k]} {HEADINGS.get(k, k)}" for k in ("threads", "samples") if k in row]
@@ -139,7 +138,7 @@ def called(name: str, row: dict[str, Any]) -> str:
 
 
 def goals(files: dict[str, dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Every bar and the best that was reached, whatever the way."""
+    """Yield each bar with the best result for it, over all configurations."""
     best: dict[tuple[str, str], dict[str, Any]] = {}
     for name, found in files.items():
         for row in found["rows"]:
@@ -168,7 +167,7 @@ def page(results: Path) -> str:
     files = {path.stem: json.loads(path.read_text()) for path in paths}
     lines = [HEAD]
     if reached := list(goals(files)):
-        lines += ["## What was aimed at, and the best that is reached", "", *table(reached), ""]
+        lines += ["## Goals, and the best result for each", "", *table(reached), ""]
     for name, found in files.items():
         lines += section(name, found)
     return "\n".join(lines).rstrip() + "\n"

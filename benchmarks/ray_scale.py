@@ -1,8 +1,8 @@
-"""What an update costs on a Ray cluster, beside one by one here: clients that train 1 step, then 10.
+"""Cost of an update on a Ray cluster, beside `inline`: clients that train 1 step, then 10.
 
     python benchmarks/ray_scale.py [--address HOST:PORT] [--workers 2] [--updates 500] [--hidden 32]
 
-The first tenth of the updates is not counted: workers come up meanwhile.
+The first tenth of the updates is not counted: the workers start in it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tarry.runs.simulation import Simulation
 
 
 def measure(args: argparse.Namespace, steps: int, *, ray: bool) -> tuple[float, torch.Tensor]:
-    """Milliseconds an update, and the weights it comes to."""
+    """Return the milliseconds per update, and the final weights."""
     task = {"name": "digits", "hidden": args.hidden}
     settings = {"method": "fedasync", "task": task, "clients": 50, "updates": args.updates, "delay": "lognormal"}
     made = build_run(Spec.of({**settings, "steps": steps, "eval_every": 1e9}))

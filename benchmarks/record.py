@@ -1,4 +1,4 @@
-"""What a benchmark leaves behind: benchmarks/results/NAME.json, with the machine, the versions and the command."""
+"""Results files of benchmarks: benchmarks/results/NAME.json, with the machine, the versions and the command."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RESULTS = Path(__file__).resolve().parent / "results"
 
 
 def write(name: str, what: str, rows: list[dict[str, Any]], *, args: list[str] | None = None) -> Path:
-    """One table; a run on a GPU is named for it, so that the two stand side by side."""
+    """Write one table. A run on a GPU has "gpu" in its name, so that it does not replace the one on a CPU."""
     given = sys.argv[1:] if args is None else args
     record = {
         "what": what,
@@ -35,13 +35,13 @@ def write(name: str, what: str, rows: list[dict[str, Any]], *, args: list[str] |
 
 
 def apart(measure: Callable[..., Any], *args: Any) -> Any:
-    """In a process of its own: what one took of memory is not counted to the next."""
+    """Call a function in a process of its own, so that its memory is not counted for the next one."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         return pool.submit(measure, *args).result()
 
 
 def machine() -> dict[str, Any]:
-    """Where and with what it was measured."""
+    """Return the machine and the versions."""
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     here = {"machine": platform.machine(), "cpu": _processor(), "cores": _cores(), "gpu": gpu}
     return {
@@ -64,8 +64,8 @@ def _cores() -> int:
 
 
 def _commit() -> str | None:
-    told = subprocess.run(
+    completed = subprocess.run(
         ["git", "describe", "--always", "--dirty"],
         cwd=RESULTS.parent, capture_output=True, text=True, check=False,
     )  # fmt: skip
-    return told.stdout.strip() or None
+    return completed.stdout.strip() or None

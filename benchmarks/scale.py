@@ -1,11 +1,11 @@
-"""What a run costs as clients, parameters and concurrency grow, with real training on handwritten digits.
+"""Cost of a run as clients, parameters and concurrency grow, with real training on handwritten digits.
 
     python benchmarks/scale.py [--updates 2000] [--quick]
 
-Each client holds 20 digits, drawn with replacement from the embedded set; a visit is an epoch in batches of 10, delays
-are exponential, the server is FedBuff(10). One setting is changed at a time; each run has a process of its own.
-Updates are counted from the first tenth on, when ways to train have been tried; `seconds` are of the whole run. `µs a
-step and weight` is flat where cost is linear in the model.
+Each client has 20 digits, drawn with replacement from the embedded set. A visit is an epoch in batches of 10, delays
+are exponential, and the server is FedBuff(10). One setting changes at a time. Each run has a process of its own.
+Updates per second are counted after the first tenth, when the executor has been chosen; `seconds` is the time of the
+whole run. `µs a step and weight` is constant if the cost is linear in the model size.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def digits(clients: int, hidden: int) -> tarry.Task:
 
 
 class Watch:
-    """From the first tenth of the updates on."""
+    """Measure the rate after the first tenth of the updates."""
 
     def __init__(self, updates: int) -> None:
         self.after, self.first, self.last, self.began = updates // 10, 0.0, 0.0, time.perf_counter()
@@ -70,7 +70,7 @@ def measure(clients: int, hidden: int, in_flight: int, executor: str, updates: i
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--updates", type=int, default=2000)
-    parser.add_argument("--quick", action="store_true", help="without the run of 10,000 clients")
+    parser.add_argument("--quick", action="store_true", help="leave out the run of 10,000 clients")
     o = parser.parse_args()
     wanted = [(c, 64, 100, "inline", o.updates) for c in (100, 1_000, 10_000)]
     wanted += [(1_000, h, 100, "inline", o.updates // 2) for h in (256, 1024)]

@@ -1,21 +1,21 @@
-"""The server's arithmetic against memory: how long an arrival takes, in plain copies of the bytes it has to move.
+"""Duration of an arrival at the server, in plain copies of the bytes that it must move.
 
     python benchmarks/server.py [--threads 1 2] [--rounds 15] [--only orthofl fedbuff]
 
-A model like VGG11: 9.2 million weights in 34 tensors of 10 to 2.36 million. Clients in flight come back one after the
-other, stale by as many steps as there are others; timed is receive (correct, aggregate, step, reply) and the hand-out
-after it, allocations and all, over whole buffers where a method has one.
+The model is like VGG11: 9.2 million weights in 34 tensors of 10 to 2.36 million. Clients in flight return one after the
+other; the staleness of each is the number of the others. The time covers `receive` (correct, aggregate, step, reply)
+and the hand-out after it, with allocations, over whole buffers if the method has one.
 
-What an arrival must move, in model vectors: `once`, every vector that goes in or comes out, one time each; and `again`,
-those that must be read a second time because a dot product over a whole layer (or all of them) has to be known before
-the first number of the result is. A copy of so many bytes, half read and half written, between tensors that are there
-already, is the unit; it is timed shortly before and after, in the same process, and the ratio is a median. The stricter
-ratio counts no second reading as a must. Between the two is a rest: torch's threads go on for a while on their cores
-when their work is done, waiting for more, and a server's would have to share them.
+The bytes that an arrival must move are counted in model vectors. `once` counts each input and output vector one time.
+`again` counts the vectors that must be read a second time, because a dot product over a whole layer (or over all
+layers) must be known before the first number of the result. The unit is a copy of as many bytes, half read and half
+written, between existing tensors. It is timed shortly before and after, in the same process, and the ratio is a median.
+The stricter ratio counts no second reading. There is a pause between the two: torch's threads keep their cores busy for
+a while after their work, and the server's threads would have to share the cores with them.
 
-A server's torch has one thread, as in every run; loops of our own (core.fused) have as many as the copies.
+Torch has one thread on the server, as in every run. Our own loops (vector.fused) have as many threads as the copies.
 
-Like the command line's, this process asks the C library to keep freed memory (core.process); `--plain` does not.
+As on the command line, the process asks the C library to keep freed memory (vector.process), unless `--plain` is given.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from tarry.vector.process import tune_malloc
 
 IN_FLIGHT, BUFFER, DELTAS = 5, 4, 7
 REST = 0.01  # seconds
-WARM = 3 * BUFFER  # arrivals before the watch runs: everybody is stale, and every client has a row
+WARM = 3 * BUFFER  # arrivals before timing starts: all clients are stale by then, and each has a row
 WIDTHS = (64, 128, 256, 256, 512, 512, 512, 512)  # of VGG11's convolutions
 
 
 @dataclass(frozen=True)
 class Case:
-    """A method, and the model vectors that a cycle of arrivals must move (a vector of doubles counts as two)."""
+    """A method, and the model vectors that a cycle of arrivals must move. A vector of doubles counts as two."""
 
     name: str
     parameters: dict[str, Any]
@@ -90,7 +90,7 @@ def vgg11() -> Layout:
 
 
 class Bench:
-    """A server with clients in flight, one of which comes back at a time."""
+    """A server with clients in flight, which return one at a time."""
 
     def __init__(self, case: Case, layout: Layout, weights: Tensor, deltas: list[Tensor], extra: Tensor):
         self.case = case
@@ -114,7 +114,7 @@ class Bench:
 
 
 def seconds(work: Callable[[], None], threads: int) -> float:
-    """With so many of torch's threads."""
+    """Run with this number of torch threads."""
     torch.set_num_threads(threads)
     time.sleep(REST)
     began = time.perf_counter()
@@ -123,7 +123,7 @@ def seconds(work: Callable[[], None], threads: int) -> float:
 
 
 def copies(vectors: float, source: Tensor, target: Tensor) -> Callable[[], None]:
-    """A copy of so many vectors' bytes, half of them read."""
+    """Time a copy of the bytes of some vectors, half of them read."""
     whole, rest = divmod(vectors / 2, 1)
     part = slice(0, int(rest * len(source)))
 
@@ -172,8 +172,8 @@ def main() -> None:
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--only", nargs="+", default=[case.name for case in CASES])
-    parser.add_argument("--plain", action="store_true", help="leave the C library's habits alone")
-    parser.add_argument("--name", default="server", help="of benchmarks/results/NAME.json")
+    parser.add_argument("--plain", action="store_true", help="keep the C library's default memory settings")
+    parser.add_argument("--name", default="server", help="write benchmarks/results/NAME.json")
     options = parser.parse_args()
     if not options.plain:
         tune_malloc()

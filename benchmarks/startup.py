@@ -2,8 +2,8 @@
 
     python benchmarks/startup.py [--repeats 10]
 
-Each row is the median of that many processes, in turns with the others, after one that is not counted. Beside them
-stand a Python that does nothing and one that imports torch. A bar is the most that a row is to take.
+Each row is the median of that many processes, in turns with the other rows, after one that is not counted. A Python
+process that does nothing and one that imports torch are measured for comparison. A bar is the most that a row may take.
 """
 
 from __future__ import annotations

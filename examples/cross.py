@@ -1,4 +1,4 @@
-"""Parts of several methods in one: FedSOL's clients, OrthoFL's server, FedEcho's distillation, a way of your own.
+"""Parts of several methods in one: FedSOL's clients, OrthoFL's server, FedEcho's distillation, and your own curve.
 
 python -m tarry run --method orthofl --local fedsol --distill fedecho --task digits --time 3000
 python -m tarry run --method fedasync --manifold examples/cross.py:overshooting --task digits --time 3000
@@ -11,8 +11,8 @@ import torch
 import tarry
 
 
-def overshooting(*, bow: Annotated[float, "how far from the straight line, at the most"] = 0.1):
-    """The straight line, bowed towards the weights a client began with."""
+def overshooting(*, bow: Annotated[float, "largest distance from the straight line"] = 0.1):
+    """Return a curve from start to end that bends towards the weights that the client was sent."""
 
     def geodesic(start: torch.Tensor, end: torch.Tensor, t: float, update: tarry.Update) -> torch.Tensor:
         began = update.ticket.sent[: len(start)]

@@ -1,4 +1,4 @@
-"""A method of your own in one file: FedAsync that trusts an update by how well it agrees with the last step.
+"""Your own method in one file: FedAsync that weights an update by its agreement with the last step.
 
 python -m tarry run --method examples/own_method.py:agreeing --method.floor 0.2 --task digits --time 3000
 """
@@ -10,8 +10,10 @@ import torch
 import tarry
 
 
-def agreeing(*, alpha: Annotated[float, "largest mixing weight"] = 0.6, floor: Annotated[float, "smallest"] = 0.1):
-    """Mix an update in by its cosine with the last server step."""
+def agreeing(
+    *, alpha: Annotated[float, "largest mixing weight"] = 0.6, floor: Annotated[float, "smallest mixing weight"] = 0.1
+):
+    """Mix an update into the global weights by its cosine with the last server step."""
 
     def init(weights: torch.Tensor) -> dict[str, Any]:
         return {"last": torch.zeros_like(weights)}

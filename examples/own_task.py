@@ -1,4 +1,4 @@
-"""A task of your own: a module, a loss, and one pair of tensors a client."""
+"""Your own task: a module, a loss, and one pair of tensors per client."""
 
 import torch
 from torch import nn
@@ -22,6 +22,6 @@ task = tarry.Task(
     test=examples(500, 0.0),
 )
 
-# client 0 answers every 10 s, client 1 every 30 s, client 2 is slow at first
+# a visit takes client 0 10 s and client 1 30 s; client 2 takes 200 s and 40 s in turn
 result = tarry.run("orthofl", task, delay=[10, 30, [200, 40]], updates=60, epochs=2, batch=10, lr=0.1)
 print(f"accuracy {result.final_accuracy:.3f} after {result.virtual_time:.0f} virtual seconds")

@@ -1,4 +1,4 @@
-"""Record the arrivals of one run and replay them under another method: both see the very same ones."""
+"""Record the arrivals of one run and replay them with another method."""
 
 import tempfile
 from pathlib import Path

@@ -54,7 +54,7 @@ def server(logs: str, meter: Meter) -> Timed:
     settings = {
         **LEAN,
         "num_clients": CLIENTS,
-        "num_global_epochs": 1,  # not asked: see Timed
+        "num_global_epochs": 1,  # not used: see Timed
         "aggregator": "FedAsyncAggregator",
         "aggregator_kwargs": {**LEAN, "alpha": 0.9, "staleness_fn": "constant"},
         "scheduler": "AsyncScheduler",

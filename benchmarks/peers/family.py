@@ -1,4 +1,4 @@
-"""A process with all its descendants: what they hold in memory at most, and their end."""
+"""A process with all its descendants: their peak memory, and their end."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ import time
 from pathlib import Path
 from typing import Any
 
-LOOK = 0.5  # seconds between two looks at the memory
+LOOK = 0.5  # seconds between two readings of the memory
 GRACE = 10.0  # seconds from the request to end to the end
 
 
 class Family:
-    """Starts the command; `wait` watches over it. Without /proc, only the process itself can be ended."""
+    """Start the command; `wait` supervises it. Without /proc, only the process itself can be ended."""
 
     def __init__(self, command: list[str], **options: Any):
         self.process = subprocess.Popen(command, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, **options)
-        self.members: dict[int, str] = {}  # by process id, when each began: ids come again
+        self.members: dict[int, str] = {}  # process id → start time, since ids are reused
         self.peak_mb = 0
 
     def wait(self, seconds: float) -> int | None:
-        """The exit status, or None when the time was up; in any case nobody is left behind."""
+        """Return the exit status, or None after the time limit. All processes have ended then."""
         until = time.monotonic() + seconds
         try:
             while (code := self._over(LOOK)) is None:
@@ -41,7 +41,7 @@ class Family:
             return None
 
     def _look(self) -> None:
-        """Where somebody came or went meanwhile, what was shared might be counted twice: that look does not count."""
+        """Read the memory, unless a process started or ended meanwhile: shared memory might be counted twice."""
         before = self._find()
         bytes_ = sum(map(_resident, before))
         if self._find() == before:
@@ -71,7 +71,7 @@ class Family:
 
 
 def _processes() -> dict[int, tuple[int, str]]:
-    """Of every process here: its parent and when it began."""
+    """Return the parent and the start time of every process."""
     found = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError, IndexError):
@@ -81,7 +81,7 @@ def _processes() -> dict[int, tuple[int, str]]:
 
 
 def _resident(process: int) -> int:
-    """Bytes; what several processes share counts in equal parts for each, so that a sum counts it once."""
+    """Return bytes; shared memory is divided between its processes, so that a sum counts it once."""
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{process}/smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):

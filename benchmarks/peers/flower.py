@@ -22,7 +22,7 @@ ROUNDS = 5  # a call of the strategy; as many calls as the time allows
 
 
 class Strict(FedAvg):
-    """FedAvg that goes on for no failed client: a failure is no update."""
+    """FedAvg that raises an error when a client fails, since a failure is no update."""
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]

@@ -29,7 +29,7 @@ ENDLESS = 1e6
 
 
 class Enough(Exception):
-    """The time is up; the trainer has no other way to be stopped."""
+    """Raised at the end of the time: the trainer cannot be stopped in another way."""
 
 
 class User(IFLUserData):
@@ -126,7 +126,7 @@ def main() -> None:
         client=ClientConfig(epochs=1, optimizer=LocalOptimizerSGDConfig(lr=LR)),
         aggregator=FedAvgWithLRFedBuffAggregatorConfig(lr=1.0, buffer_size=COHORT),
         training_event_generator=AsyncTrainingEventGeneratorConfig(
-            # So many start a second and take a second each, on average: as many are at work.
+            # The number started per second, with a mean duration of 1 s, is the mean number of clients at work.
             training_start_time_distribution=PoissonAsyncTrainingStartTimeDistrConfig(training_rate=COHORT),
             duration_distribution_generator=PerUserExponentialDurationDistributionConfig(training_duration_mean=1.0),
         ),

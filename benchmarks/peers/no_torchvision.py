@@ -20,7 +20,7 @@ def _empty(name: str) -> type:
 
 
 class _Empty(type):
-    """Of classes whose every attribute is another such class: they may stand for modules and for base classes."""
+    """The class of placeholder classes: each attribute is another one, so they can replace modules and base classes."""
 
     def __getattr__(cls, name: str) -> type:
         return _empty(name)

@@ -24,7 +24,7 @@ ENDLESS = 10**6
 
 
 class Net(LeNet5):
-    """LeNet5 with the two functions that pfl asks of a module."""
+    """LeNet5 with the two functions that pfl requires."""
 
     def loss(self, x: Tensor, y: Tensor, eval: bool = False) -> Tensor:
         self.train(not eval)

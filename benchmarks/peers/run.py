@@ -49,11 +49,11 @@ PEERS = {
 
 
 class Failed(Exception):
-    """A peer that is left out; the text says why."""
+    """Raised for a peer that is not measured; the text says why."""
 
 
 def torch_pin() -> str:
-    """The very torch that tarry is tested with: the ratio is to be the framework's doing."""
+    """Return the torch version that tarry is tested with, so that ratios do not depend on the version of torch."""
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     return next(line.strip() for line in lines if line.startswith("torch=="))
 
@@ -63,7 +63,7 @@ def python_of(env: Path) -> str:
 
 
 def environment(key: str, envs: Path, limit: float) -> str:
-    """The peer's Python; its environment is made when it is not there as it should be."""
+    """Return the peer's Python; create its environment if it is missing or incomplete."""
     peer, env, pin = PEERS[key], envs / key, torch_pin()
     if not peer.packages:
         own = python_of(ROOT / ".venv")
@@ -103,17 +103,17 @@ def _text(log: Any) -> str:
 
 
 def last_words(text: str, most: int = 3) -> str:
-    """The last lines that say something, without colours, addresses or this machine's folders."""
+    """Return the last lines that are not empty, without colors, addresses or this machine's folders."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", text)
     text = re.sub(r"\b\w+://\S+", "…", text)
     text = re.sub(r"(?<![\w.])/(?:[^\s/'\":,]+/)+", "", text)
     lines = [line.strip() for line in text.replace("\r", "\n").splitlines() if line.strip()]
-    told = [line for line in lines if line.startswith("ERROR")] or lines
-    return " / ".join(line[:300] for line in told[-most:]) or "it said nothing"
+    lines = [line for line in lines if line.startswith("ERROR")] or lines
+    return " / ".join(line[:300] for line in lines[-most:]) or "no output"
 
 
 def measure(python: str, peer: Peer, samples: int, setting: str, seconds: float, limit: float) -> dict[str, Any]:
-    """The row that the script prints; start-up and memory from a run in which it is alone."""
+    """Return the row that the script prints, with start-up and memory from a run of its own."""
     row = _row(python, peer, samples, setting, seconds, limit, {})
     alone = _row(python, peer, samples, setting, min(seconds, SHORT), limit, {"PEER_ALONE": "1"})
     starts = [s for s in (row["start_up_s"], alone["start_up_s"]) if s is not None]
@@ -123,13 +123,15 @@ def measure(python: str, peer: Peer, samples: int, setting: str, seconds: float,
 def _row(
     python: str, peer: Peer, samples: int, setting: str, seconds: float, limit: float, more: dict[str, str]
 ) -> dict[str, Any]:
-    """What a run prints, with the memory of the script and all its children."""
+    """Return what a run prints, and the memory of the script and its children."""
     command = [python, str(HERE / peer.script), "--samples", str(samples), "--seconds", str(seconds)]
     command += ["--setting", setting] if setting else []
-    calm = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", **more}
+    variables = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", **more}
     with tempfile.TemporaryFile("w+") as log, tempfile.TemporaryDirectory() as folder:
-        calm["FLWR_HOME"] = folder  # Flower's, else it leaves one at home
-        family = Family(command, stdout=log, cwd=folder, env={**os.environ, **calm, "PEER_STARTED": str(time.time())})
+        variables["FLWR_HOME"] = folder  # otherwise Flower makes one in the home folder
+        family = Family(
+            command, stdout=log, cwd=folder, env={**os.environ, **variables, "PEER_STARTED": str(time.time())}
+        )
         code = family.wait(limit)
         text = _text(log)
     if code is None:
@@ -142,7 +144,7 @@ def _row(
     return row
 
 
-def told(row: dict[str, Any]) -> str:
+def as_line(row: dict[str, Any]) -> str:
     head = f"{row['peer']:13} {row.get('setting', ''):23} {row.get('samples', ''):>4}"
     if "error" in row:
         return f"{head}  left out: {row['error']}"
@@ -155,7 +157,7 @@ def compare(options: argparse.Namespace) -> list[dict[str, Any]]:
 
     def add(row: dict[str, Any]) -> None:
         rows.append(row)
-        print(told(row), flush=True)
+        print(as_line(row), flush=True)
 
     for key in options.only:
         peer = PEERS[key]
@@ -176,7 +178,7 @@ def compare(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 def record(rows: list[dict[str, Any]]) -> dict[str, Any]:
     sys.path.append(str(HERE.parent))
-    from record import machine  # the machine is told as the other benchmarks tell it
+    from record import machine  # the same fields as in the other benchmarks
 
     return {
         "what": "Peers: updates per second as a fraction of a bare single-thread PyTorch loop in the same process",
@@ -191,8 +193,8 @@ def asked() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="the JSON file to write")
     parser.add_argument("--only", default=",".join(PEERS), help=f"some of {','.join(PEERS)}")
-    parser.add_argument("--seconds", type=float, default=20.0, help="of the peer's work, each row")
-    parser.add_argument("--samples", default=",".join(map(str, SAMPLES)), help="examples a client, one row each")
+    parser.add_argument("--seconds", type=float, default=20.0, help="seconds of the peer's work per row")
+    parser.add_argument("--samples", default=",".join(map(str, SAMPLES)), help="examples per client, one row each")
     parser.add_argument("--envs", type=Path, default=cache / "tarry-bench", help="folder of the environments")
     parser.add_argument("--limit", type=float, default=180.0, help="seconds a row may take besides 3 × --seconds")
     parser.add_argument("--install-limit", type=float, default=900.0, help="seconds an installation may take")

@@ -1,4 +1,4 @@
-"""tarry itself, FedAsync with 10 clients at work under exponential delays, in each of its ways to train."""
+"""tarry itself, FedAsync with 10 clients at work under exponential delays, with each executor."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FEWEST = 50  # updates a run
 
 
 class Watch:
-    """Counts from the first ten arrivals on: to them, as to the peers' first round, belongs the start-up."""
+    """Count after the first ten arrivals: they include the start-up, like the first round of a peer."""
 
     def __init__(self, meter: Meter):
         self.meter, self.began, self.ended, self.updates = meter, 0.0, 0.0, -COHORT

@@ -1,4 +1,4 @@
-"""What every peer runs, and how it is timed: LeNet5, 100 clients, batch 20, one epoch of SGD, 10 clients at a time.
+"""The workload of all peers, and its timing: LeNet5, 100 clients, batch 20, one epoch of SGD, 10 clients at a time.
 
 A script builds the clients with `clients()`, trains them through its framework and tells a `Meter` of every round (or
 of every stretch of updates). The meter lets the bare loop run in between, in the same process, so that what else the
@@ -53,7 +53,7 @@ _DEALT: dict[int, list[Shard]] = {}
 
 
 def clients(samples: int) -> list[Shard]:
-    """Everybody's examples, one after the other in one tensor each, as a data set is dealt out."""
+    """Return the examples of all clients, in one tensor each, as a partition of a data set would."""
     if samples not in _DEALT:
         x, y = (t.new_empty(CLIENTS * samples, *t.shape[1:]) for t in _drawn(0, samples))
         _DEALT[samples] = list(zip(x.split(samples), y.split(samples), strict=True))
@@ -65,7 +65,7 @@ def clients(samples: int) -> list[Shard]:
 
 @cache
 def shard(client: int, samples: int) -> Shard:
-    """One client's examples; the same in every process, made once in each."""
+    """Return one client's examples: the same in every process, made once in each."""
     return _DEALT[samples][client] if samples in _DEALT else _drawn(client, samples)
 
 
@@ -75,7 +75,7 @@ def _drawn(client: int, samples: int) -> Shard:
 
 
 def train(model: nn.Module, x: Tensor, y: Tensor) -> None:
-    """One epoch of SGD on shuffled batches: what a framework that leaves training to its user is given to do."""
+    """Train one epoch of SGD on shuffled batches, for frameworks whose users write the training."""
     optimizer = torch.optim.SGD(model.parameters(), lr=LR)
     for index in torch.randperm(len(x)).split(BATCH):
         optimizer.zero_grad()
@@ -84,7 +84,7 @@ def train(model: nn.Module, x: Tensor, y: Tensor) -> None:
 
 
 class Bare:
-    """The same training, nothing else: load the weights, one epoch, subtract."""
+    """Do the training alone: load the weights, train one epoch, subtract."""
 
     def __init__(self, shards: list[Shard]):
         self.shards, self.model = shards, LeNet5()
@@ -99,7 +99,7 @@ class Bare:
 
     def run(self, seconds: float) -> None:
         if self.updates == 0:
-            self.one()  # torch sets itself up
+            self.one()  # torch initializes itself
         began = now = time.perf_counter()
         while now - began < seconds:
             self.one()
@@ -110,7 +110,7 @@ class Bare:
 
 @dataclass
 class Meter:
-    """Counts updates and seconds of the peer and of the bare loop, turn about."""
+    """Count updates and seconds of the peer and of the bare loop, in turns."""
 
     peer: str
     version: str
@@ -129,12 +129,12 @@ class Meter:
         return self.seconds >= self.wanted
 
     def first(self) -> None:
-        """The first update, or the first round, is in: the start-up is over."""
+        """End the start-up: the first update, or the first round, has arrived."""
         if self.start_up is None:
             self.start_up = time.time() - STARTED
 
     def round(self, updates: int) -> None:
-        """So many updates have come since the last call. The first call only starts the watch, like `resume`."""
+        """Count the updates since the last call. The first call only starts the watch, like `resume`."""
         now = time.perf_counter()
         if self.start_up is None:
             self.first()
@@ -144,11 +144,11 @@ class Meter:
         self.since = time.perf_counter()
 
     def resume(self) -> None:
-        """What has been done since the last round was not the peer's: start the watch anew."""
+        """Restart the watch: the work since the last round was not the peer's."""
         self.since = time.perf_counter()
 
     def add(self, updates: int, seconds: float) -> None:
-        """So many updates in so many seconds; lets the bare loop run when it is its turn."""
+        """Add updates and their seconds; run the bare loop when it is its turn."""
         self.updates += updates
         self.seconds += seconds
         self.stretch += seconds
@@ -161,7 +161,7 @@ class Meter:
         self.stretch = 0.0
 
     def report(self) -> None:
-        """The row, as the last line of stdout."""
+        """Print the row as the last line of stdout."""
         rate, bare = self.updates / self.seconds, 0.0 if ALONE else self.bare.updates / self.bare.seconds
         row = {
             "peer": self.peer,
@@ -179,13 +179,13 @@ class Meter:
 
 
 def _own_peak() -> int:
-    """MB of this process alone; run.py, which sees the children too, puts its own figure in place of it."""
+    """Return the MB of this process; run.py replaces it by its own figure, which includes the children."""
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit // 10**6
 
 
 def asked(settings: tuple[str, ...] = ("",)) -> argparse.Namespace:
-    """--samples, --seconds and, where a peer can be run in several ways, --setting."""
+    """Parse --samples, --seconds and, for a peer with several configurations, --setting."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--samples", type=int, default=60)
     parser.add_argument("--seconds", type=float, default=20.0)

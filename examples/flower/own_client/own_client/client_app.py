@@ -1,4 +1,4 @@
-"""An ordinary ClientApp, as Flower's tutorials write it."""
+"""A ClientApp as in Flower's tutorials."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The model and the data, as the app had them before."""
+"""The model and the data of the app; nothing in this file is specific to tarry."""
 
 from __future__ import annotations
 

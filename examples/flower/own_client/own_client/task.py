@@ -1,4 +1,4 @@
-"""What tarry's server has to know: the model, the loss, and a test set to score it by."""
+"""The task of tarry's server: the model, the loss, and a test set."""
 
 from __future__ import annotations
 
