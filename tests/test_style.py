@@ -18,17 +18,127 @@ FILES = sorted(SRC.rglob("*.py"))
 BANNED = ("told", "whoever", "somebody", "nobody", "everybody", "anew", "aside")
 #: earlier private names: neither a definition, a parameter nor an attribute is called so
 OLD_NAMES = frozenset(
-    """
-    Brief Functions Now Horizon Lab ModelLab Personal Offer Bound Trained Roster Marks Ledger Together Pure Norms
-    Cut Drops Desk Few Diary Fleet Went Comings Presence Course Keeper Door Home Speech Pace Patient Health Book Held
-    Letter Blob Exam Tally Late Varied Lesson Mindful Remembering Rated Asked Refused Inner PlainLane
-    calm haste hasten diary keeper lab speech bend laps lap deep_grad known_features steady around wakes hear demands
-    weighs but looked_at move_in left_out orders draws keep_memory elsewhere swept form_of no_loops tidied forced
-    otherwise hurry shortened quicker often stays proven shaken apart outside hopeless in_vain most_in_flight greet
-    introduced forgot shaped uncrossed under_flag misfits shut_out alike summed_up shifted_beside positioned
-    nothing_yet passed_on by_epochs rests echoing onward bare settled unlearnt number_of shelf complaint stoppable
-    remarked
-    """.split()
+    [
+        "Brief",
+        "Functions",
+        "Now",
+        "Horizon",
+        "Lab",
+        "ModelLab",
+        "Personal",
+        "Offer",
+        "Bound",
+        "Trained",
+        "Roster",
+        "Marks",
+        "Ledger",
+        "Together",
+        "Pure",
+        "Norms",
+        "Cut",
+        "Drops",
+        "Desk",
+        "Few",
+        "Diary",
+        "Fleet",
+        "Went",
+        "Comings",
+        "Presence",
+        "Course",
+        "Keeper",
+        "Door",
+        "Home",
+        "Speech",
+        "Pace",
+        "Patient",
+        "Health",
+        "Book",
+        "Held",
+        "Letter",
+        "Blob",
+        "Exam",
+        "Tally",
+        "Late",
+        "Varied",
+        "Lesson",
+        "Mindful",
+        "Remembering",
+        "Rated",
+        "Asked",
+        "Refused",
+        "Inner",
+        "PlainLane",
+        "calm",
+        "haste",
+        "hasten",
+        "diary",
+        "keeper",
+        "lab",
+        "speech",
+        "bend",
+        "laps",
+        "lap",
+        "deep_grad",
+        "known_features",
+        "steady",
+        "around",
+        "wakes",
+        "hear",
+        "demands",
+        "weighs",
+        "but",
+        "looked_at",
+        "move_in",
+        "left_out",
+        "orders",
+        "draws",
+        "keep_memory",
+        "elsewhere",
+        "swept",
+        "form_of",
+        "no_loops",
+        "tidied",
+        "forced",
+        "otherwise",
+        "hurry",
+        "shortened",
+        "quicker",
+        "often",
+        "stays",
+        "proven",
+        "shaken",
+        "apart",
+        "outside",
+        "hopeless",
+        "in_vain",
+        "most_in_flight",
+        "greet",
+        "introduced",
+        "forgot",
+        "shaped",
+        "uncrossed",
+        "under_flag",
+        "misfits",
+        "shut_out",
+        "alike",
+        "summed_up",
+        "shifted_beside",
+        "positioned",
+        "nothing_yet",
+        "passed_on",
+        "by_epochs",
+        "rests",
+        "echoing",
+        "onward",
+        "bare",
+        "settled",
+        "unlearnt",
+        "number_of",
+        "shelf",
+        "complaint",
+        "stoppable",
+        "remarked",
+    ]
 )
 #: British spellings as parts of identifiers
 BRITISH = re.compile(
@@ -40,9 +150,7 @@ def _names(tree: ast.AST) -> Iterator[tuple[int, str]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             yield node.lineno, node.name
-        elif isinstance(node, ast.arg):
-            yield node.lineno, node.arg
-        elif isinstance(node, ast.keyword) and node.arg:
+        elif isinstance(node, ast.arg) or (isinstance(node, ast.keyword) and node.arg):
             yield node.lineno, node.arg
         elif isinstance(node, ast.Attribute):
             yield node.lineno, node.attr
