@@ -10,8 +10,7 @@ A typed record is a dataclass derived from StateRecord. On disk it is a dict of 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import fields
-from typing import Any, Self, cast
+from typing import Any, Self
 
 from torch import Tensor
 
@@ -28,8 +27,8 @@ class StateRecord:
     """
 
     def dump(self) -> dict[str, Any]:
-        """Return the fields by name, in their order; values are not copied."""
-        return {f.name: getattr(self, f.name) for f in fields(cast(Any, self))}
+        """Return the fields by name, in their order; values are not copied. A record has no other attributes."""
+        return dict(vars(self))
 
     @classmethod
     def load(cls, saved: Mapping[str, Any]) -> Self:
@@ -95,6 +94,9 @@ def _children(tree: Any) -> Iterable[tuple[Any, Any]]:
     return enumerate(tree) if isinstance(tree, list | tuple) else ()
 
 
+_PLAIN = frozenset({type(None), bool, int, float, str})
+
+
 class MemoryMeter:
     """Bytes of distinct tensors held, and the most there ever were. A tensor held twice counts once."""
 
@@ -119,14 +121,20 @@ class MemoryMeter:
 
     def observe(self, tree: Any) -> None:
         """Count a record that is kept beside what is held."""
-        extra = {id(x): x.nbytes for x in _holders(tree) if id(x) not in self._held}
-        self.peak = max(self.peak, self.held + sum(extra.values()))
-
-
-def _holders(tree: Any) -> Iterator[Tensor | ClientTable]:
-    """Yield tensors, and tables as a whole: they know their size."""
-    if isinstance(tree, Tensor | ClientTable):
-        yield tree
-    else:
-        for _, value in _children(tree):
-            yield from _holders(value)
+        extra, rest = dict[int, int](), [tree]
+        while rest:  # called at every arrival, so it is one loop over all branches
+            x = rest.pop()
+            if type(x) in _PLAIN:
+                continue
+            if isinstance(x, (Tensor, ClientTable)):
+                if id(x) not in self._held:
+                    extra[id(x)] = x.nbytes
+            elif isinstance(x, StateRecord):
+                rest += x.dump().values()
+            elif isinstance(x, dict):
+                if not isinstance(x, ClientScalars):
+                    rest += x.values()
+            elif isinstance(x, list | tuple):
+                rest += x
+        if extra:
+            self.peak = max(self.peak, self.held + sum(extra.values()))

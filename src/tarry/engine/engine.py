@@ -52,7 +52,7 @@ class Engine:
         self.max_tickets = max_tickets  # that a client may hold at a time
         self.tickets_held = array("q", [0]) * server.n_clients  # by client
         self._listeners = tuple(listeners)
-        self._steps_between_arrivals = server.method.aggregate.on_instant_end is not None
+        self.steps_between_arrivals = server.method.aggregate.on_instant_end is not None
         self._max_updates, self._max_rounds = budget.updates or inf, budget.rounds or inf
         self.model_bytes = server.weights.nbytes
         self.time = 0.0  # of the last instant
@@ -110,9 +110,10 @@ class Engine:
 
         Nothing is handed out where the step reaches the budget.
         """
-        self._enter(time)
+        if not self.in_instant or time != self.time:
+            self._enter(time)
         self.in_instant = False
-        if self._steps_between_arrivals and self.server.end_instant(time):
+        if self.steps_between_arrivals and self.server.end_instant(time):
             self._emit("step", stepped=True)
             if self.diagnostics is not None:
                 self.diagnostics.record_notes(time, self.server.step_notes or {})
@@ -143,7 +144,7 @@ class Engine:
 
     def next_wakeup(self) -> float:
         """Return the time at which the server wants an instant even if nothing arrives; inf if it wants none."""
-        return self.server.next_wakeup(self.time) if self._steps_between_arrivals else inf
+        return self.server.next_wakeup(self.time) if self.steps_between_arrivals else inf
 
     def changes_to(self, present: Collection[int]) -> list[Change]:
         """Return the leaves and joins after which only clients in `present` can be handed tickets."""

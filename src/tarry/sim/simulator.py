@@ -59,7 +59,7 @@ class Simulator:
     ):
         self.server, self.executor, self.delay, self.budget = server, executor, delay, budget
         self.engine = Engine(server, roster, budget, diagnostics=diagnostics, listeners=listeners)
-        self._evaluation = Evaluation(self.engine, evaluate, eval_every)
+        self._evaluation, self._evaluates = Evaluation(self.engine, evaluate, eval_every), evaluate is not None
         self._availability, self._fails, self._strict, self._room = availability, fails, strict, room
         self._changes = [*([] if availability is None else availability.changes()), (inf, -1, False)]
         self._next_change = 0  # index into _changes
@@ -95,22 +95,22 @@ class Simulator:
         time = heap[0][0] if heap else inf
         if change < time:
             time = change
-        if (wakeup := engine.next_wakeup()) < time:
-            assert wakeup > self.time, "a server that has just stepped wakes up later"
+        if engine.steps_between_arrivals and (wakeup := engine.next_wakeup()) < time:
+            assert wakeup > engine.time, "a server that has just stepped wakes up later"
             time = wakeup
         if time == inf or (self.budget.time is not None and time > self.budget.time):
             self._finish()
             return
-        if self._evaluation.next_due < time and self._score_until(time, inclusive=False):
+        if self._evaluates and self._evaluation.next_due < time and self._score_until(time, inclusive=False):
             return
         while heap and heap[0][0] == time:
             self._end_visit(time, heapq.heappop(heap)[1])
-            if self.budget.time is None and engine.has_stalled and not engine.stop_reason:
-                engine.stop_reason = "stalled"  # --updates or --rounds would never be reached
+            if engine.consecutive_rejections and self.budget.time is None and engine.has_stalled:
+                engine.stop_reason = engine.stop_reason or "stalled"  # --updates or --rounds would never be reached
             if engine.stop_reason:
                 return
         self._submit_all(engine.end_instant(time, self._changes_at(time) if change == time else (), self._duration))
-        if not engine.stop_reason:
+        if self._evaluates and not engine.stop_reason:
             self._score_until(time)
 
     def close(self) -> None:
@@ -165,7 +165,7 @@ class Simulator:
         engine = self.engine
         for ticket, seconds in handouts:
             assert seconds is not None
-            client, due = ticket.client, add_seconds(self.time, seconds)
+            client, due = ticket.client, add_seconds(engine.time, seconds)
             doomed = self._fails is not None and self._fails(client, ticket.visit)
             if self._availability is not None and (leaves := self._availability.until(client, self.time)) < due:
                 due, doomed = leaves, True
