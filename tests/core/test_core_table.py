@@ -103,7 +103,7 @@ def test_a_record_stays_true_while_the_table_goes_on(tmp_path: Path, limit: floa
             records.append((path, rows(table)))
     for path, before in records[-2:]:  # as many as a run keeps
         again = checkpoint.load(path)["t"]
-        again.move_in(SpillPolicy(limit, tmp_path), "t")
+        again.attach(SpillPolicy(limit, tmp_path), "t")
         assert rows(again) == before
         assert again.nbytes == table.nbytes
 
@@ -139,7 +139,7 @@ def test_a_file_that_was_harmed_is_told(tmp_path: Path, harm: str) -> None:
     else:
         file.write_bytes(b"x" + file.read_bytes()[1:])
     with pytest.raises(Damaged, match=r"t\.rows is (gone|damaged)"):
-        checkpoint.load(path).move_in(SpillPolicy(0, tmp_path), "t")
+        checkpoint.load(path).attach(SpillPolicy(0, tmp_path), "t")
 
 
 def test_a_record_knows_its_tables_and_counts_them_whole() -> None:
