@@ -15,7 +15,7 @@ from tarry.deploy.local.local_federation import LocalFederation
 from tarry.deploy.local.processes import began
 from tarry.deploy.server.result import write
 
-from .fake import Clock, FakeGrid, driver, finished, nodes, small_plan
+from tests.helpers.fake_grid import Clock, FakeGrid, driver, finished, nodes, small_plan
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 
 from tarry.deploy.wire import ArraySchema, EncodedArray, Rejected, decode_arrays, parse_fields
 
-from .fake import npy
+from tests.helpers.fake_grid import npy
 
 FORM = ArraySchema({"delta": (6,)}, np.dtype(np.float32), frozenset({"extra.change"}), max_extra_size=6)
 GOOD = np.arange(6, dtype=np.float32)

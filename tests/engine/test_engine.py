@@ -3,7 +3,7 @@
 The golden file was written when a test still made each run with the engine and with the deployment's own loop, which
 the engine has replaced, and both agreed. After an intended change, write it with
 
-    python tests/engine/test_engine.py
+    python -m tests.engine.test_engine
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from tarry.runs.build import build_run
 from tarry.runs.simulation import Simulation
 from tarry.training.determinism import deterministic
 
-from .traces import KEPT, SETTINGS
+from tests.golden.traces import KEPT, SETTINGS
 
 RECORDS = Path(__file__).parent / "records"
 
@@ -60,7 +60,7 @@ def test_a_simulator_goes_on_from_the_golden_record_and_writes_the_same_keys() -
 
 
 def test_a_federation_goes_on_from_the_golden_folder_and_writes_the_same_keys(tmp_path: Path) -> None:
-    from deploy.fake import Clock, FakeGrid, driver, finished, nodes, small_plan
+    from tests.helpers.fake_grid import Clock, FakeGrid, driver, finished, nodes, small_plan
 
     folder = tmp_path / "out"
     shutil.copytree(RECORDS / "federation", folder)

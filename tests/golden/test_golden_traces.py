@@ -6,12 +6,12 @@ import json
 
 import pytest
 
-from .traces import METHODS, path, rows
+from tests.golden.traces import METHODS, path, rows
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_the_trace_is_the_golden_one(name: str) -> None:
-    """Not so? If the change means it: python tests/golden/traces.py"""
+    """Not so? If the change means it: python -m tests.golden.traces"""
     golden = [json.loads(line) for line in path(name).read_text().splitlines()]
     assert rows(name) == golden
 

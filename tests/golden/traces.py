@@ -1,6 +1,6 @@
 """The runs behind the golden traces. After a change that is meant to alter them, regenerate with
 
-    python tests/golden/traces.py
+    python -m tests.golden.traces
 
 and say in the change why. Traces hold times, clients, tickets, staleness and fates; no weights and no losses, which may
 differ from machine to machine. Durations are drawn from `uniform`, which needs no function a machine may round its way.

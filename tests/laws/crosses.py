@@ -19,8 +19,8 @@ from tarry.core.parts import Part, Step
 from tarry.runs.build import BuiltRun, build_run
 from tarry.runs.simulation import Simulation
 
-from .small import small_task
-from .variants import Row, row
+from tests.helpers.small_task import small_task
+from tests.laws.variants import Row, row
 
 #: what makes a method show all it does, and how it differs from others, within eleven arrivals
 _HASTE: Mapping[str, dict[str, Any]] = {

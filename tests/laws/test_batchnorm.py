@@ -11,8 +11,8 @@ from torch import Tensor, nn
 import tarry
 from tarry import Layout
 
-from .spy import spied
-from .variants import Choice, built, every_method, label, planned
+from tests.helpers.spy import spied
+from tests.laws.variants import Choice, built, every_method, label, planned
 
 CLIENTS = 5
 #: clients 0 and 1 are fast, 2 to 4 ever slower: their answers are old when they come

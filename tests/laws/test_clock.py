@@ -8,7 +8,7 @@ import pytest
 
 import tarry
 
-from .variants import EVERYTHING, VARIANTS, Choice, every_method, everything, has_starts_of_its_own
+from tests.laws.variants import EVERYTHING, VARIANTS, Choice, every_method, everything, has_starts_of_its_own
 
 BACK = ("arrival", "lost", "rejected")
 

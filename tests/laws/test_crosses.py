@@ -17,8 +17,8 @@ from tarry.core.errors import BadInput
 from tarry.record import checkpoint
 from tarry.runs.simulation import Simulation
 
-from .crosses import NAMES, PAIRS, SHORT, Ran, alike_in, built, kinds, own, planned, ran
-from .variants import Row, row
+from tests.laws.crosses import NAMES, PAIRS, SHORT, Ran, alike_in, built, kinds, own, planned, ran
+from tests.laws.variants import Row, row
 
 Crosses = dict[str, Any]
 

@@ -11,7 +11,7 @@ import tarry
 from tarry.record.result import sha256
 from tarry.runs.simulation import Simulation
 
-from .variants import EVERYTHING, Choice, Row, every_method, everything, planned, row, simulate
+from tests.laws.variants import EVERYTHING, Choice, Row, every_method, everything, planned, row, simulate
 
 
 def trace_and_sha(choice: Choice, **changes: Any) -> tuple[list[Row], str]:

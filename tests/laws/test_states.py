@@ -13,7 +13,7 @@ from tarry.core.state_tree import StateRecord, copied, tensors
 from tarry.record import checkpoint
 from tarry.runs.simulation import Simulation
 
-from .variants import EVERYTHING, Choice, every_method, planned
+from tests.laws.variants import EVERYTHING, Choice, every_method, planned
 
 
 def types(tree: Any) -> Any:

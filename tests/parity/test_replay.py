@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.fake import Clock, FakeGrid, driver, finished, nodes, small_plan
+from tests.helpers.fake_grid import Clock, FakeGrid, driver, finished, nodes, small_plan
 from tarry.record.result import sha256
 from tarry.record.rows import read_rows
 from tarry.runs.replay import Record, replay

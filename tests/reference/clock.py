@@ -15,7 +15,7 @@ import numpy as np
 
 import tarry
 
-from .problem import Vec
+from tests.reference.problem import Vec
 
 Pick = Callable[[float, list[int]], list[int]]  # now, who may be handed work → who is
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple, Protocol
 
-from .problem import Vec
+from tests.reference.problem import Vec
 
 
 class Arrival(NamedTuple):

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 import tarry
 
-from .fedavg import descend
-from .loop import Arrival, Twin, play
-from .problem import Problem, Vec
+from tests.methods.fedavg.reference import descend
+from tests.reference.loop import Arrival, Twin, play
+from tests.reference.problem import Problem, Vec
 
 #: the same cases on every machine; no clock in a test
 few = settings(max_examples=20, derandomize=True, deadline=None, database=None)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import tarry
 
-from .problem import Vec
+from tests.reference.problem import Vec
 
 STRENGTH = np.array([[1.0, 0.2], [0.1, 2.0], [0.5, 0.5]])
 PLACE = np.array([[4.0, -1.0], [-3.0, 2.0], [0.0, 5.0]])

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny_language import films, lines, pairs, save
+from tests.helpers.tiny_language import films, lines, pairs, save
 from torch import Tensor
 
 from tarry.core.errors import BadInput

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_language import films, save, sums
+from tests.helpers.tiny_language import films, save, sums
 
 import tarry
 from tarry.core.events import Event
