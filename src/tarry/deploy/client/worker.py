@@ -76,9 +76,9 @@ class Worker:
             "num-examples": result.n_examples,
             "num-steps": result.n_steps,
             "loss": result.loss,
-            "train_seconds": time.perf_counter() - began,
-            "keeps_memory": bool(result.memory),
-            "memory_lost": memory_visit >= 0 and memory is None,
+            "train-seconds": time.perf_counter() - began,
+            "keeps-memory": bool(result.memory),
+            "memory-lost": memory_visit >= 0 and memory is None,
         }
         extras = {EXTRA + k: v.cpu().numpy() for k, v in result.extras.items()}
         return reply, {"delta": result.delta.cpu().numpy(), **extras}
