@@ -332,7 +332,7 @@ def test_what_comes_is_put_where_it_is_trained(tmp_path, monkeypatch):
     assert [t.device.type for t in seen] == ["meta"] * 2
     told, arrays = worker.train({**words, "visit": 1, "kept": 0}, given)
     assert [t.device.type for t in seen[2:]] == ["meta"] * 3, "what the visit before left, too"
-    assert not told["memory_lost"]
+    assert not told["memory-lost"]
     assert all(isinstance(a, np.ndarray) for a in arrays.values())
 
 
