@@ -14,7 +14,6 @@ from tarry.cli.watch import watch
 from tarry.deploy.local.local_federation import LocalFederation
 from tarry.deploy.local.processes import began
 from tarry.deploy.server.result import write
-
 from tests.helpers.fake_grid import Clock, FakeGrid, driver, finished, nodes, small_plan
 
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from tarry.deploy.wire import ArraySchema, EncodedArray, Rejected, decode_arrays, parse_fields
-
 from tests.helpers.fake_grid import npy
 
 FORM = ArraySchema({"delta": (6,)}, np.dtype(np.float32), frozenset({"extra.change"}), max_extra_size=6)

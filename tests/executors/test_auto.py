@@ -18,7 +18,6 @@ from tarry.executors.batched.trace import NotStackable, forbid_vmap_fallback, tr
 from tarry.executors.batched.trainer import BatchedTrainer
 from tarry.executors.timing import BatchConfig, Choice, TrialCache
 from tarry.runs.run import run_spec
-
 from tests.helpers.small_task import Small
 
 SIZES = (1, 3, 4, 9, 10, 17)  # batches of 4: whole ones, rests of every length, a single example

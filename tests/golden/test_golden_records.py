@@ -12,7 +12,6 @@ from tarry.record import checkpoint
 from tarry.runs.build import build_run
 from tarry.runs.simulation import Simulation
 from tarry.training.determinism import deterministic
-
 from tests.golden.traces import KEPT, SETTINGS
 
 RECORDS = Path(__file__).parent / "records"

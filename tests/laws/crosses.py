@@ -18,7 +18,6 @@ from tarry.core.method import Method
 from tarry.core.parts import Part, Step
 from tarry.runs.build import BuiltRun, build_run
 from tarry.runs.simulation import Simulation
-
 from tests.helpers.small_task import small_task
 from tests.laws.variants import Row, row
 

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 import tarry
 from tarry import Layout
-
 from tests.helpers.spy import spied
 from tests.laws.variants import Choice, built, every_method, label, planned
 

@@ -7,7 +7,6 @@ from itertools import groupby, pairwise
 import pytest
 
 import tarry
-
 from tests.laws.variants import EVERYTHING, VARIANTS, Choice, every_method, everything, has_starts_of_its_own
 
 BACK = ("arrival", "lost", "rejected")

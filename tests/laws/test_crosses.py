@@ -16,7 +16,6 @@ from tarry.config.compose import PARTS, compose
 from tarry.core.errors import BadInput
 from tarry.record import checkpoint
 from tarry.runs.simulation import Simulation
-
 from tests.laws.crosses import NAMES, PAIRS, SHORT, Ran, alike_in, built, kinds, own, planned, ran
 from tests.laws.variants import Row, row
 

@@ -20,7 +20,6 @@ from tarry.core.parts import Aggregate, Dispatch, Part
 from tarry.core.task import Examples
 from tarry.core.tickets import LocalResult, TicketExtras, Update
 from tarry.runs.simulation import Simulation
-
 from tests.helpers.small_task import flat_loss, small_task
 from tests.helpers.spy import spied
 from tests.laws.variants import EVERYTHING, Choice, built, every_method, planned

@@ -10,7 +10,6 @@ from torch import Tensor
 
 import tarry
 from tarry import Method, NextStart, ServerView, Update, stateless
-
 from tests.helpers.small_task import small_task
 from tests.laws.variants import EVERYTHING
 

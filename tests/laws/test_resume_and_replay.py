@@ -13,7 +13,6 @@ from tarry.record import checkpoint
 from tarry.record.result import sha256
 from tarry.record.rows import read_rows
 from tarry.runs.simulation import Simulation
-
 from tests.laws.variants import EVERYTHING, VARIANTS, Choice, Row, built, every_method, everything, planned, row
 
 

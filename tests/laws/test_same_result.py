@@ -10,7 +10,6 @@ import torch
 import tarry
 from tarry.record.result import sha256
 from tarry.runs.simulation import Simulation
-
 from tests.laws.variants import EVERYTHING, Choice, Row, every_method, everything, planned, row, simulate
 
 

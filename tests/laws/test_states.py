@@ -12,7 +12,6 @@ from tarry.core.client_table import ClientTable
 from tarry.core.state_tree import StateRecord, copied, tensors
 from tarry.record import checkpoint
 from tarry.runs.simulation import Simulation
-
 from tests.laws.variants import EVERYTHING, Choice, every_method, planned
 
 

@@ -23,7 +23,6 @@ from tarry.runs.simulation import Simulation
 from tarry.sim.simulator import Simulator
 from tarry.training.flat_model import FlatModel
 from tarry.training.server_model import FlatServerModel
-
 from tests.laws.variants import Choice, built, label, planned
 
 N, AT_ONCE, SAMPLES = 12, 5, 40

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 import tarry
-
 from tests.helpers.small_task import small_task
 from tests.laws.variants import Choice, every_method
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.fake_grid import Clock, FakeGrid, driver, finished, nodes, small_plan
 from tarry.record.result import sha256
 from tarry.record.rows import read_rows
 from tarry.runs.replay import Record, replay
+from tests.helpers.fake_grid import Clock, FakeGrid, driver, finished, nodes, small_plan
 
 METHODS = [
     "fedasync",

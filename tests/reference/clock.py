@@ -14,7 +14,6 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 import tarry
-
 from tests.reference.problem import Vec
 
 Pick = Callable[[float, list[int]], list[int]]  # now, who may be handed work → who is

@@ -13,7 +13,6 @@ from hypothesis import assume, settings
 from hypothesis import strategies as st
 
 import tarry
-
 from tests.methods.fedavg.reference import descend
 from tests.reference.loop import Arrival, Twin, play
 from tests.reference.problem import Problem, Vec

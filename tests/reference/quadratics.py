@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 import tarry
-
 from tests.reference.problem import Vec
 
 STRENGTH = np.array([[1.0, 0.2], [0.1, 2.0], [0.5, 0.5]])

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.helpers.tiny_language import lines, save, sums
 from torch import Tensor, nn
 from torch.func import vmap
 from torch.nn.functional import cross_entropy
@@ -20,6 +19,7 @@ from tarry.tasks import partitions, tasks
 from tarry.tasks.language import answer_loss, exact_match, last_number, token_accuracy
 from tarry.tasks.models.language import tokenizer_of
 from tarry.training.flat_model import build_module
+from tests.helpers.tiny_language import lines, save, sums
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.helpers.tiny_language import films, lines, pairs, save
 from torch import Tensor
 
 from tarry.core.errors import BadInput
@@ -18,6 +17,7 @@ from tarry.tasks.models import TextCNN
 from tarry.tasks.models.language import Classifier, tokenizer_of
 from tarry.tasks.text import _tokenize_texts
 from tarry.tasks.tokens import Vocabulary, pad_rows, sample_indices
+from tests.helpers.tiny_language import films, lines, pairs, save
 
 
 @pytest.fixture(autouse=True)

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import torch
-from tests.helpers.tiny_language import films, save, sums
 
 import tarry
 from tarry.core.events import Event
+from tests.helpers.tiny_language import films, save, sums
 
 METHODS: dict[str, Any] = {
     "fedavg": "fedavg",

@@ -31,7 +31,6 @@ from tarry.deploy.protocol import FlowerAppProtocol, check_flower_app
 from tarry.deploy.server.open_tickets import OpenTicket, max_tickets_per_client
 from tarry.deploy.server_app import serve
 from tarry.deploy.wire import Rejected, Reply
-
 from tests.helpers.fake_grid import Clock, FakeGrid, driver, finished, nodes, npy, small_plan
 
 SLEEPER = [sys.executable, "-c", "import time; time.sleep(60)"]

@@ -12,7 +12,6 @@ from tarry.deploy.wire import Reply
 from tarry.record.result import sha256
 from tarry.record.rows import read_rows
 from tarry.runs.replay import replay
-
 from tests.helpers.fake_grid import Clock, FakeGrid, driver, finished, nodes, npy, small_plan
 
 

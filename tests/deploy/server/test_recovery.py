@@ -15,7 +15,6 @@ from tarry.deploy.server.journaled_state import JournaledState
 from tarry.record.journal import Journal, read
 from tarry.record.result import sha256
 from tarry.runs.replay import replay
-
 from tests.helpers.fake_grid import Clock, FakeGrid, driver, finished, nodes, small_plan
 
 

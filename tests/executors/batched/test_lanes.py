@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests.executors.batched.fake_gpu import Graph, on_gpu, pretend
 from torch import Tensor, nn
 
 import tarry
@@ -24,6 +23,7 @@ from tarry.tasks.models import mlp
 from tarry.training.determinism import deterministic
 from tarry.training.flat_model import FlatModel
 from tarry.training.visit import LocalWork, train
+from tests.executors.batched.fake_gpu import Graph, on_gpu, pretend
 
 EQUAL, UNEQUAL = (24,) * 5, (6, 8, 16, 24, 62)
 

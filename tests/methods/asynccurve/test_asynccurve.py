@@ -17,12 +17,11 @@ from torch import Tensor
 import tarry
 from tarry.core import rng
 from tarry.core.rng import Stream
-
 from tests.methods.asynccurve.reference import Client, Server
 from tests.methods.orthocorrect.reference import asgd, orthocorrect
+from tests.methods.orthocorrect.reference_orthodyn import OrthoDyn
 from tests.reference.loop import Arrival, play
 from tests.reference.match import Case, cases, few
-from tests.methods.orthocorrect.reference_orthodyn import OrthoDyn
 from tests.reference.problem import Problem, Vec
 
 #: the library's names of what the twin's client and server call by other names

@@ -23,7 +23,6 @@ from tarry.parts.curve import CurveLearning
 from tarry.parts.manifold import line
 from tarry.training.flat_model import FlatModel
 from tarry.training.visit import LocalWork, train
-
 from tests.methods.asynccurve.reference import lorentz_gradient, lorentz_term
 from tests.reference.problem import Problem
 

@@ -19,7 +19,6 @@ from tarry.core.errors import BadInput
 from tarry.core.layout import Layout
 from tarry.core.server import Server
 from tarry.core.tickets import LocalResult
-
 from tests.methods.ca2fl.reference import CA2FL
 from tests.reference.match import Case, cases, check, events_of, few
 

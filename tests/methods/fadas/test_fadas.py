@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 import tarry
 from tarry.core.errors import BadInput
-
 from tests.methods.fadas.reference import FADAS
 from tests.reference.match import Case, cases, check, events_of, few
 

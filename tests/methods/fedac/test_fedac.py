@@ -17,7 +17,6 @@ from tarry.core.method import ServerView
 from tarry.core.tickets import Ticket, Update
 from tarry.runs.build import build_run
 from tarry.runs.simulation import Simulation
-
 from tests.methods.fedac.reference import FedAC
 from tests.methods.fedbuff.reference import FedBuff
 from tests.reference.match import Case, cases, check, few

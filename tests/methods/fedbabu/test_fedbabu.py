@@ -13,7 +13,6 @@ from torch import Tensor, nn
 import tarry
 from tarry import Layout
 from tarry.core.errors import BadInput
-
 from tests.methods.fedavg.reference import FedAvg
 from tests.methods.fedbabu.reference import descend_body
 from tests.reference.match import Case, cases, check, few

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 import tarry
 from tarry.core.errors import BadInput
-
 from tests.methods.feddyn.reference import FedDyn
 from tests.reference.match import Case, cases, check, few
 from tests.reference.quadratics import PLACE, STRENGTH, globals_of, memories, minimiser, pulling, rows

@@ -20,7 +20,6 @@ import torch
 from torch import Tensor, nn
 
 import tarry
-
 from tests.reference.problem import Vec
 
 

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 import tarry
 from tarry.core import rng
 from tarry.core.rng import Stream
-
 from tests.methods.fedecho.reference import Classes, FedEcho
 from tests.reference.loop import Arrival, play
 from tests.reference.match import Case, cases, few

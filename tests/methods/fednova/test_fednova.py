@@ -19,7 +19,6 @@ import tarry
 from tarry.core.errors import BadInput
 from tarry.core.optim import make_optimizer
 from tarry.parts.variates import reach
-
 from tests.methods.fednova.reference import FedNova, coefficients, descend
 from tests.reference.loop import Arrival, play
 from tests.reference.match import Case, cases, few, trace

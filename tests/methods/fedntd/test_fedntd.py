@@ -21,14 +21,13 @@ from tarry.core.optim import make_optimizer
 from tarry.parts.proximal import NTD, WholePasses
 from tarry.training.flat_model import FlatModel
 from tarry.training.visit import BatchIterator, LocalWork
-
 from tests.methods.fedasync.reference import FedAsync, polynomial
 from tests.methods.fedavg.reference import FedAvg
 from tests.methods.fedntd.reference import Client, SOLClient
-from tests.reference.match import check, events_of, visits_of
-from tests.reference.problem import Vec
 from tests.methods.fedsol.test_fedsol import Classified
 from tests.methods.fedsol.test_fedsol import cases as of_two_or_more
+from tests.reference.match import check, events_of, visits_of
+from tests.reference.problem import Vec
 
 some = settings(max_examples=5, derandomize=True, deadline=None, database=None)
 Choice = dict[str, Any]

@@ -19,9 +19,8 @@ from tarry.core.errors import BadInput
 from tarry.core.state_tree import tensors
 from tarry.runs.build import build_run
 from tarry.runs.simulation import Simulation
-
-from tests.reference.clock import agree, following, play
 from tests.methods.fedogd.reference import FedOGD, algorithm_1, client_update
+from tests.reference.clock import agree, following, play
 from tests.reference.loop import everybody
 from tests.reference.match import Case, cases, events_of, few
 

@@ -17,7 +17,6 @@ from tarry.core.errors import BadInput
 from tarry.core.state_tree import tensors
 from tarry.runs.build import build_run
 from tarry.runs.simulation import Simulation
-
 from tests.methods.fadas.reference import FADAS
 from tests.methods.fedopt.reference import Adaptive, InRounds, Momentum, Optimizer
 from tests.reference.match import Case, cases, check, events_of, few

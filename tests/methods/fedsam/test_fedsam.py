@@ -17,7 +17,6 @@ from torch.nn.functional import cross_entropy
 import tarry
 from tarry.core.errors import BadInput
 from tarry.parts.sharpness import ascended, ascended_adaptively
-
 from tests.methods.fedasync.reference import FedAsync, polynomial
 from tests.methods.fedavg.reference import FedAvg
 from tests.methods.fedsam.reference import descend_flat

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, nn
 
 import tarry
-
 from tests.reference.problem import Vec
 
 Labels = npt.NDArray[np.int64]

@@ -23,7 +23,6 @@ from tarry.core.tickets import VisitJob
 from tarry.methods.fedsol.descent import StepState
 from tarry.training.flat_model import FlatModel
 from tarry.training.visit import BatchIterator, LocalWork, train
-
 from tests.methods.fedasync.reference import FedAsync, polynomial
 from tests.methods.fedavg.reference import FedAvg
 from tests.methods.fedsol.reference import Classes, Client

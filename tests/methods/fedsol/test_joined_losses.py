@@ -9,7 +9,6 @@ import torch
 
 import tarry
 from tarry.core.errors import BadInput
-
 from tests.helpers.small_task import small_task
 from tests.laws.test_batchnorm import task as normalised
 

@@ -13,7 +13,6 @@ from torch import nn
 
 import tarry
 from tarry.core.errors import BadInput
-
 from tests.methods.fedavg.reference import descend
 from tests.methods.flanp.reference import FLANP
 from tests.reference.loop import Arrival, play

@@ -20,7 +20,6 @@ from tarry.core.layout import Layout
 from tarry.core.server import Server
 from tarry.core.tickets import LocalResult
 from tarry.parts import cone
-
 from tests.methods.fedavg.reference import FedAvg, descend
 from tests.methods.gradma.reference import QP, GradMA, worker_update
 from tests.reference.loop import Twin, play

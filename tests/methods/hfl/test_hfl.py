@@ -16,10 +16,9 @@ from tarry.core.errors import BadInput
 from tarry.core.layout import Block, Kind, Layout
 from tarry.core.method import ServerView
 from tarry.core.tickets import Ticket, Update
-
-from tests.reference.clock import agree, following, play
 from tests.methods.fedavg.reference import FedAvg, descend
 from tests.methods.hfl.reference import HFL, Work
+from tests.reference.clock import agree, following, play
 from tests.reference.loop import everybody
 from tests.reference.match import Case, cases, check, events_of, few
 from tests.reference.problem import Vec

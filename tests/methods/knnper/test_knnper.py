@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 import tarry
 from tarry.core.errors import BadInput
-
 from tests.methods.knnper.reference import choose, predict
 from tests.reference.match import few
 

@@ -17,7 +17,6 @@ from tarry.config.spec import Spec
 from tarry.core.errors import BadInput
 from tarry.runs.build import build_run
 from tarry.runs.simulation import Simulation
-
 from tests.methods.fedavg.reference import descend
 from tests.methods.localonly.reference import LocalOnly
 from tests.reference.match import Case, cases, check, few

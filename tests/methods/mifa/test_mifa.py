@@ -15,12 +15,11 @@ from torch import nn
 
 import tarry
 from tarry.core.errors import BadInput
-
-from tests.reference.clock import agree, following, play
 from tests.methods.fedavg.reference import descend
+from tests.methods.mifa.reference import MIFA, Train, algorithm_1
+from tests.reference.clock import agree, following, play
 from tests.reference.loop import everybody
 from tests.reference.match import Case, cases, events_of, few
-from tests.methods.mifa.reference import MIFA, Train, algorithm_1
 from tests.reference.problem import Vec
 
 some = settings(few, max_examples=12)

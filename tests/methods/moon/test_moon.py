@@ -25,15 +25,14 @@ from tarry.runs.build import build_run
 from tarry.runs.simulation import Simulation
 from tarry.training.flat_model import FlatModel
 from tarry.training.visit import LocalWork, train
-
 from tests.methods.fedasync.reference import FedAsync, polynomial
 from tests.methods.fedavg.reference import FedAvg
-from tests.reference.loop import Twin
-from tests.reference.match import check, events_of, visits_of
-from tests.methods.moon.reference import Client, Remembering, SOLClient
-from tests.reference.problem import Problem, Vec
 from tests.methods.fedsol.test_fedsol import Classified
 from tests.methods.fedsol.test_fedsol import cases as of_one_or_more
+from tests.methods.moon.reference import Client, Remembering, SOLClient
+from tests.reference.loop import Twin
+from tests.reference.match import check, events_of, visits_of
+from tests.reference.problem import Problem, Vec
 
 some = settings(max_examples=5, derandomize=True, deadline=None, database=None)
 Choice = dict[str, Any]

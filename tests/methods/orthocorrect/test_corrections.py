@@ -14,9 +14,8 @@ from tarry.core.errors import BadInput
 from tarry.core.layout import Block, Kind, Layout
 from tarry.core.method import ServerView
 from tarry.core.tickets import Ticket, Update
-
-from tests.methods.orthocorrect.reference import Corrected, Correction, asgd, dc_asgd, dc_asgd_adaptive, orthocorrect
 from tests.methods.fedasync.reference import FedAsync, constant
+from tests.methods.orthocorrect.reference import Corrected, Correction, asgd, dc_asgd, dc_asgd_adaptive, orthocorrect
 from tests.reference.match import Case, cases, check, few
 
 NAMED: list[tuple[dict[str, Any], Correction]] = [

@@ -17,11 +17,10 @@ from tarry.core.layout import Block, Kind, Layout
 from tarry.core.method import RunLimits, ServerView
 from tarry.core.tickets import Ticket, Update
 from tarry.parts.endpoint import StaleUpdate, statistics
-
 from tests.methods.fedavg.reference import descend
+from tests.methods.orthocorrect.reference_orthodyn import CorrectedBy, OrthoDyn
 from tests.reference.loop import play
 from tests.reference.match import Case, cases, check, few
-from tests.methods.orthocorrect.reference_orthodyn import CorrectedBy, OrthoDyn
 
 OWN_SWITCH = {"agreement": 0.5, "ratio": 0.8, "progress": 0.5}
 

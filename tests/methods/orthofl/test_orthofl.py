@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.methods.fedasync.reference import FedAsync, polynomial
-from tests.reference.match import Case, cases, check, few
 from tests.methods.orthofl.reference import Algorithm1, Algorithm2, Released
+from tests.reference.match import Case, cases, check, few
 from tests.reference.problem import Layer, Problem
 
 

@@ -12,10 +12,9 @@ from torch import Tensor, nn
 
 import tarry
 from tarry.core.errors import BadInput
-
 from tests.methods.fedavg.reference import FedAvg
-from tests.reference.match import Case, cases, check, few
 from tests.methods.perfedavg.reference import descend_meta
+from tests.reference.match import Case, cases, check, few
 
 alphas = st.sampled_from([0.01, 0.1, 0.3])
 

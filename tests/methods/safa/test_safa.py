@@ -18,13 +18,12 @@ from tarry.core.errors import BadInput
 from tarry.core.layout import Layout
 from tarry.core.server import Server
 from tarry.core.tickets import LocalResult
-
-from tests.reference.clock import agree, following
 from tests.methods.fedavg.reference import descend
+from tests.methods.safa.reference import SAFA, play
+from tests.reference.clock import agree, following
 from tests.reference.loop import everybody
 from tests.reference.match import Case, cases, events_of, few
 from tests.reference.problem import Vec
-from tests.methods.safa.reference import SAFA, play
 
 some = settings(few, max_examples=12)
 

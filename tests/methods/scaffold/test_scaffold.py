@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 
 import tarry
 from tarry.core.errors import BadInput
-
 from tests.methods.fednova.reference import coefficients
+from tests.methods.scaffold.reference import Scaffold
 from tests.reference.match import Case, cases, check, events_of, few
 from tests.reference.quadratics import PLACE, STRENGTH, Point, globals_of, memories, minimiser, pulling, rows
-from tests.methods.scaffold.reference import Scaffold
 
 some = settings(few, max_examples=10)
 

@@ -19,10 +19,9 @@ from tarry.core.idle_clients import IdleClients
 from tarry.core.layout import Block, Kind, Layout
 from tarry.core.method import ServerView
 from tarry.core.tickets import Ticket, Update
-
 from tests.methods.fedavg.reference import FedAvg
-from tests.reference.match import Case, cases, check, events_of, few
 from tests.methods.tifl.reference import change_probs, cohorts, tiers
+from tests.reference.match import Case, cases, check, events_of, few
 
 some = settings(few, max_examples=8)
 

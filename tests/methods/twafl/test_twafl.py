@@ -13,10 +13,9 @@ from torch import Tensor, nn
 
 import tarry
 from tarry.core.errors import BadInput
-
 from tests.methods.fedavg.reference import FedAvg
-from tests.reference.match import Case, cases, check, few
 from tests.methods.twafl.reference import TWAFL
+from tests.reference.match import Case, cases, check, few
 
 some = settings(few, max_examples=8)
 

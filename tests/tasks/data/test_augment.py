@@ -15,7 +15,6 @@ from torch import Tensor
 
 from tarry.tasks import tasks
 from tarry.tasks.data.augment import Augment, fedsol
-
 from tests.tasks.data.file_writers import made
 
 EVERY = [

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 from tarry.tasks.data import archives as places_module
-
 from tests.tasks.data.file_writers import (
     batches,
     har,

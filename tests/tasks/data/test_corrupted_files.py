@@ -11,8 +11,19 @@ import pytest
 
 from tarry.core.errors import BadInput
 from tarry.tasks.data import load
-
-from tests.tasks.data.file_writers import batches, binary, har, made, save, stl10, write, write_idx, write_svhn, write_tar, zipped
+from tests.tasks.data.file_writers import (
+    batches,
+    binary,
+    har,
+    made,
+    save,
+    stl10,
+    write,
+    write_idx,
+    write_svhn,
+    write_tar,
+    zipped,
+)
 from tests.tasks.data.test_formats import activities, femnist, tiny
 
 TRIES = 40

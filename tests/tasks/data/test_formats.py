@@ -11,7 +11,6 @@ import pytest
 
 from tarry.tasks.data import ArrayDataset, catalog, load
 from tarry.tasks.data.sets import collect_notices
-
 from tests.tasks.data.file_writers import (
     SHAPES,
     Made,

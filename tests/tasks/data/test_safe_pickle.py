@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from tarry.tasks.data.safe_pickle import UnsafePickle, safe_unpickle
-
 from tests.tasks.data.file_writers import batches, made, python_2_pickle, rejected, write
 
 

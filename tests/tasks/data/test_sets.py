@@ -23,7 +23,6 @@ from tarry.tasks.data import archives as places_module
 from tarry.tasks.data.archives import SlowReadNotice
 from tarry.tasks.data.sets import collect_notices
 from tarry.tasks.unlabeled import unlabeled_sets
-
 from tests.tasks.data.file_writers import SHAPES, Made, made, picture, save, stl10, write, write_svhn, write_tar
 
 IMAGES = {

@@ -18,7 +18,6 @@ from tarry.tasks.data.npz import read_npz
 from tarry.tasks.data.sets import where_data_is
 from tarry.tasks.data.text_sets import NEWSGROUPS
 from tarry.tasks.data.texts import load_text
-
 from tests.tasks.data.file_writers import har, made, picture, rejected, write, write_svhn
 from tests.tasks.data.test_formats import activities
 

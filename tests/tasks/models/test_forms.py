@@ -18,7 +18,6 @@ from tarry.tasks.models import LeNet5, McMahanCNN, ResNet, ResNet1D, SLViT, Text
 from tarry.tasks.models.input_checks import Enlarged
 from tarry.tasks.models.normalization import norm_layer
 from tarry.training.flat_model import build_module
-
 from tests.tasks.models.small_models import CASES, CLASSES, Case, every_model, slim
 
 pytestmark = pytest.mark.usefixtures("slim")

@@ -15,7 +15,6 @@ from tarry.core.tickets import LocalResult, VisitJob
 from tarry.executors.batched.trainer import BatchedTrainer
 from tarry.training.flat_model import FlatModel, build_module
 from tarry.training.visit import LocalWork, train
-
 from tests.tasks.models.small_models import CASES, NORMED, Case, label, slim
 
 pytestmark = pytest.mark.usefixtures("slim")

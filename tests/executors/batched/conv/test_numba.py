@@ -9,11 +9,11 @@ import torch
 from torch import nn
 from torch.func import vmap
 from torch.nn.functional import conv2d, pad
-from tests.executors.batched.conv.traced_steps import stepped
 
 from tarry.executors.batched.conv.numba import few_channels, with_numba_convolutions
 from tarry.executors.batched.trace import stacked, trace_function
 from tarry.vector import fused
+from tests.executors.batched.conv.traced_steps import stepped
 
 F32, F64 = torch.float32, torch.float64
 aten = torch.ops.aten

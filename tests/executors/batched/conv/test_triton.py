@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 from torch.nn.functional import conv2d, pad
+
 from tests.executors.batched.conv.traced_steps import stepped as stepped_on
 
 pytest.importorskip("triton", reason="for Linux alone")
