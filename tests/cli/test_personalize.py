@@ -14,7 +14,7 @@ def test_a_run_tells_clients_own_accuracy_in_a_line(cli, here, quick):
     assert f"personal accuracy {after['mean']:.4f} ± {after['sd']:.4f} after 2 epochs of fine-tuning" in line
     assert "over 4 clients" in line
     assert f"{before['mean']:.4f} before" in line
-    assert json.loads((here / "r" / "result.json").read_text())["personal"] == personal
+    assert json.loads((here / "r" / "result.json").read_text())["personalization"] == personal
 
 
 def test_no_epochs_and_one_are_told_as_such(cli, quick):

@@ -71,7 +71,7 @@ SAYINGS: dict[str, tuple[str, dict[str, Any], str, str]] = {
             "local": "asynccurve:lr=0.01",
         },
         'manifold = "bezier"\nmethod = "asgd"\nlocal = "asynccurve:lr=0.01"\ncorrect = "orthodyn"\n'
-        'aggregate = "asgd"\nreply = "orthofl"\ndistil = "fedecho"\n[step]\nname = "fedasync"\nalpha = 0.5\n',
+        'aggregate = "asgd"\nreply = "orthofl"\ndistill = "fedecho"\n[step]\nname = "fedasync"\nalpha = 0.5\n',
         EVERY,
     ),
     "rounds": (

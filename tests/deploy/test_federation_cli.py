@@ -96,7 +96,7 @@ STATUS = {
     "at": 0.0, "time": 7.74, "ended": "", "pid": 0, "run": "1", "starts": 1, "method": "fedasync", "updates": 9,
     "rounds": 9, "lost": 0, "not_finite": 0, "accuracy": None, "loss": None, "staleness": 0.0, "bytes_up": 0,
     "bytes_down": 0, "nodes": 2, "here": [0, 1], "working": {"0": [0.7]}, "deadlines": {}, "rejected": {},
-    "clients": [{"client": 0, "name": "client 0", "updates": 9, "seconds": 9.0, "worked": 1.0, "staleness": 0,
+    "clients": [{"client": 0, "name": "client 0", "updates": 9, "seconds": 9.0, "train_seconds": 1.0, "staleness": 0,
                  "bytes_up": 0, "late": 0, "failed": {}}],
 }  # fmt: skip
 AGAIN = "`tarry federation up --out fed` takes it up again"

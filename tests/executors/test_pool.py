@@ -315,7 +315,7 @@ def made_pool() -> Pool:
     pool = Simulation(made).executor()
     assert isinstance(pool, Pool)
     sim = Simulation(made).simulator(pool, [])
-    sim._dispatch()  # three jobs for two workers
+    sim._submit_all(sim.engine.begin(sim._duration))  # three jobs for two workers
     return pool
 
 

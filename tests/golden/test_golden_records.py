@@ -53,8 +53,8 @@ def test_a_simulator_goes_on_from_the_golden_record_and_writes_the_same_keys() -
     assert len(rest) > 10
     (now,) = records
     assert keys_of(now) == keys_of(golden)
-    plain = ("time", "updates", "lost", "refused", "bytes_up", "bytes_down", "started", "done", "doomed", "heap")
-    counters = ("staleness", "refusals", "scored", "in_vain", "_change", "_evaluations", "_next_score", "roster")
+    plain = ("time", "updates", "lost", "rejected", "bytes_up", "bytes_down", "started", "done", "doomed", "heap")
+    counters = ("staleness", "rejections", "scored", "in_vain", "_change", "_evaluations", "_next_score", "roster")
     assert {k: now[k] for k in (*plain, *counters)} == {k: golden[k] for k in (*plain, *counters)}
 
 

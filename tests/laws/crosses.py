@@ -132,7 +132,7 @@ class Ran:
     """What a run came to."""
 
     events: list[tarry.Event]
-    answer: Tensor
+    output_weights: Tensor
 
     @property
     def log(self) -> list[Row]:
@@ -160,7 +160,7 @@ class Ran:
     def same_as(self, other: Ran) -> bool:
         """To the bit."""
         return self.log == other.log and all(
-            map(torch.equal, (self.weights, self.answer), (other.weights, other.answer))
+            map(torch.equal, (self.weights, self.output_weights), (other.weights, other.output_weights))
         )
 
 

@@ -132,7 +132,7 @@ def planned(choice: Choice | Method, **settings: Any) -> BuiltRun:
 def _everything(key: str) -> tuple[list[Row], str]:
     seen: list[Row] = []
     sim = simulate(planned(json.loads(key), **EVERYTHING), lambda e: seen.append(row(e)))
-    return seen, sha256(sim.server.answer)
+    return seen, sha256(sim.server.output_weights)
 
 
 def everything(choice: Choice) -> tuple[list[dict[str, Any]], str]:

@@ -27,7 +27,7 @@ def result(curve: Sequence[Point], **more: object) -> Result:
         "updates": last[1], "rounds": last[1] // 2, "final_accuracy": last[2], "final_loss": last[3],
         "curve": list(curve), "staleness": {"mean": 1.5, "p95": 3, "max": 4}, "lost": 0, "rejected": 0,
         "weights_sha256": "ab", "wall_s": 2.0, "bytes_up": 4_000_000, "bytes_down": 0, "peak_server_bytes": 0,
-        "tarry": "0", "chance": 0.1,
+        "version": "0", "majority_accuracy": 0.1,
     }  # fmt: skip
     return Result(**{**fields, **more})  # type: ignore[arg-type]
 

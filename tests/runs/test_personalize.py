@@ -192,7 +192,7 @@ def test_looking_changes_nothing_else(method: str) -> None:
     plain, looked = (tarry.run(method, task(), personalize=p, diagnose=True, **RUN) for p in (None, 2))
     assert plain.weights_sha256 == looked.weights_sha256
     for f in fields(tarry.Result):
-        if f.name not in ("wall_s", "weights", "personal", "remarks"):
+        if f.name not in ("wall_s", "weights", "personalization", "warnings"):
             assert getattr(plain, f.name) == getattr(looked, f.name), f.name
 
 
@@ -240,7 +240,7 @@ def test_a_record_from_before_there_was_any_can_be_read(tmp_path: Path) -> None:
     tarry.run("fedavg", {"name": "digits", "limit": 100, "hidden": 4}, clients=2, rounds=1, out=tmp_path / "r")
     path = tmp_path / "r" / "result.json"
     record = json.loads(path.read_text())
-    del record["personal"]
+    del record["personalization"]
     path.write_text(json.dumps(record))
     assert tarry.Result.read(tmp_path / "r").personalization is None
 

@@ -275,7 +275,7 @@ def test_a_budget_of_rounds_counts_server_steps():
 
 def test_lost_and_refused_visits_do_not_count_as_updates():
     run = Run([1.0], fails=[(0, 1)], bad=[(0, 2)], updates=3).go()
-    assert run.line(IN, "lost", "rejected") == "1 in0 | 2 lost0 | 3 refused0 | 4 in0 | 5 in0"
+    assert run.line(IN, "lost", "rejected") == "1 in0 | 2 lost0 | 3 rejected0 | 4 in0 | 5 in0"
 
 
 def test_a_budget_of_time_takes_what_arrives_at_its_end_and_stands_there():
@@ -433,7 +433,7 @@ def test_a_barrier_goes_on_when_members_leave_for_good():
 
 def test_an_update_that_is_not_finite_is_refused_counted_and_the_run_goes_on():
     run = Run([2.0, 3.0], bad=[(0, 1)], time=6.0).go()
-    assert run.line(IN, "rejected") == "2 in0 | 3 in1 | 4 refused0 | 6 in1 in0"
+    assert run.line(IN, "rejected") == "2 in0 | 3 in1 | 4 rejected0 | 6 in1 in0"
     assert run.heard == [2, 2]
     assert (run.sim.engine.updates, run.sim.engine.rejected, run.sim.engine.lost) == (4, 1, 0)
     rejected = next(e for e in run.events if e.kind == "rejected")
@@ -538,7 +538,7 @@ def test_a_delay_function_that_gives_no_duration_is_refused_with_client_and_valu
 
 
 def test_close_empties_the_pool_of_vectors():
-    pool.fresh(torch.zeros(1 << 20))  # dropped at once, so its memory is in the pool
-    assert pool._spare
+    pool.empty_pooled(torch.zeros(1 << 20))  # dropped at once, so its memory is in the pool
+    assert pool._free_buffers
     Run([1.0], time=2.0).go().sim.close()
-    assert not pool._spare
+    assert not pool._free_buffers

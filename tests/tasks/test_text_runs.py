@@ -77,7 +77,7 @@ def test_every_kind_of_method_trains_every_kind_of_model(kind: str, method: str,
 @pytest.mark.parametrize(("kind", "method"), [("textcnn", "fedavg"), ("bert", "fedsol"), ("llama", "fedecho")])
 def test_clients_train_in_stacks_as_they_do_one_by_one(kind: str, method: str, folder: Path) -> None:
     alone, together = (run(folder, kind, method, executor, dtype="float64") for executor in ("inline", "batched"))
-    assert together.trained.startswith("clients are trained together"), together.trained
+    assert together.executor_info.startswith("clients are trained together"), together.executor_info
     torch.testing.assert_close(together.weights, alone.weights, rtol=1e-6, atol=1e-9)
 
 
@@ -87,7 +87,7 @@ def test_dropout_leaves_out_the_same_in_stacks_as_one_by_one(kind: str, method: 
         run(folder, kind, method, executor, dropout=dropout, dtype="float64")
         for executor, dropout in (("inline", 0.1), ("batched", 0.1), ("inline", 0.0))
     )
-    assert together.trained.startswith("clients are trained together"), together.trained
+    assert together.executor_info.startswith("clients are trained together"), together.executor_info
     torch.testing.assert_close(together.weights, alone.weights, rtol=1e-6, atol=1e-9)
     assert not torch.allclose(without.weights, alone.weights, rtol=1e-6, atol=1e-9)
 

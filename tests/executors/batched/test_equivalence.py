@@ -351,7 +351,7 @@ class AStep(LocalRule):
 
     def step(self, w: Tensor, batch: Any, context: Any, state: Any, f: Any) -> Any:
         g, loss = f.grad(w, batch)
-        w, own = f.descend(w, g, state[0])
+        w, own = f.apply_gradient(w, g, state[0])
         return w, (own, state[1] + 1), loss
 
     def finish(self, w: Tensor, context: Any, state: Any) -> VisitOutput:

@@ -89,9 +89,9 @@ def test_a_control_point_is_orthogonal_to_the_line_unless_gamma_lets_it_be() -> 
 def test_what_a_client_notes_is_the_loss_on_the_line_and_on_the_curve() -> None:
     """Where control points are not trained, both are the same; where they are, the curve is the better way."""
     assert visit(rule()).notes == {}
-    still = visit(rule(watch=True, lr=0.02, control_lr=1e-300))
+    still = visit(rule(diagnose=True, lr=0.02, control_lr=1e-300))
     torch.testing.assert_close(still.notes["line_loss"], still.notes["curve_loss"], rtol=1e-12, atol=0)
-    moved = visit(rule(watch=True, lr=0.02, control_lr=0.05))
+    moved = visit(rule(diagnose=True, lr=0.02, control_lr=0.05))
     assert moved.notes["curve_loss"] < moved.notes["line_loss"]
     assert torch.equal(moved.delta, visit(rule(lr=0.02, control_lr=0.05)).delta), "watching changes nothing"
 

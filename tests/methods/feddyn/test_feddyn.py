@@ -100,7 +100,7 @@ def test_it_sends_no_more_than_fedavg_and_keeps_two_models() -> None:
     sim = memories("feddyn", pulling(), lambda _: None, lr=0.1, steps=2, rounds=3)
     model = 2 * 8
     assert (sim.engine.bytes_up, sim.engine.bytes_down) == (9 * model, 9 * model)
-    assert sim.server.ledger.peak <= (1 + 1 + 2) * model  # W, the one before for those still out, h and a sum
+    assert sim.server.meter.peak <= (1 + 1 + 2) * model  # W, the one before for those still out, h and a sum
 
 
 def test_clients_and_server_need_each_other() -> None:

@@ -326,7 +326,7 @@ def test_a_round_trip_is_three_models_and_the_server_keeps_k_and_two() -> None:
     assert sim.engine.bytes_down == size * (active + slow + with_base)
     kept = list(tensors(sim.server.state["aggregate"]))
     assert sum(t.nbytes for t in kept) == size * (6 + 2)
-    assert sim.server.ledger.peak >= size * (6 + 2 + 1)
+    assert sim.server.meter.peak >= size * (6 + 2 + 1)
 
 
 def test_a_change_of_groups_costs_one_model_more_upwards() -> None:

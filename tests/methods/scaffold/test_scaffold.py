@@ -196,7 +196,7 @@ def test_a_round_trip_is_four_models_and_the_server_keeps_three() -> None:
     model = 2 * 8
     assert sim.engine.bytes_up == 9 * 2 * model
     assert sim.engine.bytes_down == 3 * (model + 8) + 6 * 2 * model
-    assert sim.server.ledger.peak <= (1 + 1 + 3) * model  # W, the one before for those still out, and these
+    assert sim.server.meter.peak <= (1 + 1 + 3) * model  # W, the one before for those still out, and these
 
 
 def test_adam_is_refused_where_its_displacement_would_be_read() -> None:
