@@ -140,6 +140,7 @@ def packed(x: Any, names: dict[str, str]) -> Any:
 def stored(path: Path, write: Write) -> None:
     """Rewrite the results of a table, with the fingerprints of the renamed settings."""
     from tarry.reproduce.experiment import fingerprint
+    from tarry.reproduce.parser import read
 
     text = path.read_text(encoding="utf-8")
     for names in (SETTINGS, STORED):
@@ -152,6 +153,11 @@ def stored(path: Path, write: Write) -> None:
             for old, new in SETTINGS.items():
                 changed = re.sub(rf"\b{old}\b", new, changed)
             text = text.replace(json.dumps(entry["changed"]), json.dumps(changed))
+    declared = path.parent.parent / f"{path.stem}.toml"
+    for size, entry in json.loads(text).get("study", {}).items() if declared.is_file() else ():
+        options = read(declared, path.stem).study_options(size)
+        if entry["fingerprint"] == fingerprint(renamed(options, {new: old for old, new in SETTINGS.items()})):
+            text = text.replace(entry["fingerprint"], fingerprint(options))
     write(path, text.encode())
 
 

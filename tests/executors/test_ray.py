@@ -276,7 +276,7 @@ def test_an_address_without_a_cluster_is_refused_by_its_flag(monkeypatch, cluste
         monkeypatch.setattr(ray_cluster, "_PATIENCE", 1)
         with pytest.raises(BadInput, match=f"--address 127.0.0.1:{port}: there is no Ray cluster .*no answer in 1 s"):
             ray_cluster.connect(f"127.0.0.1:{port}", cpus=1)
-    with pytest.raises(BadInput, match=f"--address 127.0.0.1:{port}: there is no Ray cluster .*rejected"):
+    with pytest.raises(BadInput, match=f"--address 127.0.0.1:{port}: there is no Ray cluster .*refused"):
         ray_cluster.connect(f"127.0.0.1:{port}", cpus=1)
     for address in ("nonsense", "ray://there:10001", ":6379"):
         with pytest.raises(BadInput, match=f"--address {address}: run on a machine of the cluster, and give"):

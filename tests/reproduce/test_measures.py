@@ -53,7 +53,7 @@ def test_numbers_of_a_run_are_final_tail_best_and_swing() -> None:
     assert e.numbers["best"] == 90
     assert e.numbers["swing"] == pytest.approx((20 + 10 + 10 + 10 + 20) / 5)
     assert e.numbers["bytes"] == 4
-    assert (e.numbers["staleness"], e.numbers["rounds"], e.numbers["chance"]) == (1.5, 50, 10)
+    assert (e.numbers["staleness"], e.numbers["rounds"], e.numbers["majority_accuracy"]) == (1.5, 50, 10)
 
 
 def test_what_is_no_number_is_none() -> None:

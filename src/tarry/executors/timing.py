@@ -36,7 +36,7 @@ class Choice(NamedTuple):
     compilation: str = ""  # what was found on compiling the steps, to be read after a comma
 
     def describe(self) -> str:
-        """Return the sentence for Result.trained."""
+        """Return the sentence for Result.executor_info."""
         lanes, size, own_conv = self.config
         stack = "all who wait in a stack" if lanes == 1 else "a stack a lane"
         if size is not None:

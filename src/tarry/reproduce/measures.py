@@ -92,9 +92,9 @@ class Entry:
     numbers: Mapping[str, float | None]
     curve: Mapping[str, Sequence[float | None]]
     weights_sha256: str
-    made: Mapping[str, str]  # tarry, commit, torch, device, date, command
-    remarks: tuple[str, ...] = ()
-    trained: str = ""  # how clients were trained, if they could be trained together
+    made: Mapping[str, str]  # version, commit, torch, device, date, command
+    warnings: tuple[str, ...] = ()
+    executor_info: str = ""  # how clients were trained, if they could be trained together
 
 
 def to_entry(result: Result, points: int, made: Mapping[str, str]) -> Entry:
@@ -108,7 +108,7 @@ def to_entry(result: Result, points: int, made: Mapping[str, str]) -> Entry:
         "tail": fmean(last) if last else None,
         "swing": _swing([a for t, a in accuracies if t >= result.virtual_time / 2]),
         "best": max((a for _, a in accuracies), default=None),
-        "chance": _times(100, result.majority_accuracy),
+        "majority_accuracy": _times(100, result.majority_accuracy),
         "updates": result.updates,
         "rounds": result.rounds,
         "virtual_time": result.virtual_time,
@@ -188,7 +188,7 @@ def _aim(target: Target, runs: Mapping[str, Entry]) -> tuple[str, float] | None:
     if target.accuracy is not None or target.loss is not None:
         return ("accuracy", target.accuracy) if target.accuracy is not None else ("loss", target.loss or 0.0)
     compared = runs if target.row is None else {target.row: runs[target.row]} if target.row in runs else {}
-    trivial_accuracy = max((e.numbers.get("chance") or 0.0 for e in runs.values()), default=0.0)
+    trivial_accuracy = max((e.numbers.get("majority_accuracy") or 0.0 for e in runs.values()), default=0.0)
     aims = [target.share * a for e in compared.values() if (a := e.numbers.get("accuracy")) is not None]
     return min((("accuracy", a) for a in aims if a > trivial_accuracy), default=None)
 

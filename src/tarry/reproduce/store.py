@@ -66,8 +66,8 @@ class Store:
 
     def _entry(self, raw: Mapping[str, Any]) -> Entry:
         made = self._data["made"][raw["made"]]
-        remarks, trained = tuple(raw.get("remarks", ())), raw.get("trained", "")
-        return Entry(raw["numbers"], raw["curve"], raw["weights"], made, remarks, trained)
+        warnings, executor_info = tuple(raw.get("warnings", ())), raw.get("executor_info", "")
+        return Entry(raw["numbers"], raw["curve"], raw["weights"], made, warnings, executor_info)
 
     # Writing
 
@@ -80,8 +80,8 @@ class Store:
                 about = {"fingerprint": cell.fingerprint, "changed": cell.changed, "settings": dict(cell.settings)}
                 there = sizes[cell.size] = {**about, "seeds": {}}
             raw = {"numbers": dict(entry.numbers), "curve": dict(entry.curve), "weights": entry.weights_sha256}
-            raw |= {"made": self._made(entry.made)} | ({"remarks": list(entry.remarks)} if entry.remarks else {})
-            raw |= {"trained": entry.trained} if entry.trained else {}
+            raw |= {"made": self._made(entry.made)} | ({"warnings": list(entry.warnings)} if entry.warnings else {})
+            raw |= {"executor_info": entry.executor_info} if entry.executor_info else {}
             there["seeds"][str(seed)] = raw
 
     def add_study(self, experiment: Experiment, size: str, result: Mapping[str, Any], made: Mapping[str, str]) -> None:

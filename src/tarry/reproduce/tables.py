@@ -198,7 +198,7 @@ def run_warnings(found: Findings) -> list[str]:
         for row, seeds in rows.items():
             for seed, entry in sorted(seeds.items()):
                 run = f"{found.rows.get(row, row)}, {found.columns.get(column, column)}, seed {seed}"
-                for remark in entry.remarks:
-                    if not remark.startswith("--"):  # such a warning is on a parameter without effect
-                        who.setdefault(remark, []).append(run)
+                for warning in entry.warnings:
+                    if not warning.startswith("--"):  # such a warning is on a parameter without effect
+                        who.setdefault(warning, []).append(run)
     return [f"{run}: {r}" for r, runs in who.items() for run in (runs if len(runs) <= _FEW else [f"{len(runs)} runs"])]
