@@ -16,7 +16,7 @@ from tarry.core.local_rule import LocalRule, VisitInput
 from tarry.executors.auto import AutoExecutor
 from tarry.executors.batched.trace import NotStackable, forbid_vmap_fallback, trace_function
 from tarry.executors.batched.trainer import BatchedTrainer
-from tarry.executors.timing import BatchConfig, Choice, TrialCache
+from tarry.executors.timing import BatchConfig, TimingChoice, TrialCache
 from tarry.runs.run import run_spec
 from tests.helpers.small_task import Small
 
@@ -124,9 +124,9 @@ def test_whose_convolutions_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a processor ours, where channels are few and numba is there; timing decides, which is left out here."""
     seen: list[Any] = []
 
-    def timed(_: AutoExecutor, trainers: Any, *__: Any) -> Choice:
+    def timed(_: AutoExecutor, trainers: Any, *__: Any) -> TimingChoice:
         seen.append(set(trainers))
-        return Choice(BatchConfig(1, None), 1.0)
+        return TimingChoice(BatchConfig(1, None), 1.0)
 
     monkeypatch.setattr(AutoExecutor, "_timed", timed)
     for numba, dtype in (("1", "float32"), ("1", "float64"), ("0", "float32")):
@@ -230,7 +230,7 @@ def test_fedsols_losses(params: dict[str, Any]) -> None:
 @pytest.mark.parametrize("name", ["fedasync", "fedsol", "asynccurve"])
 def test_programs_that_have_become_quick(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """After some hundred calls a program is made anew, without Python; here after two."""
-    monkeypatch.setattr("tarry.executors.batched.programs._OFTEN", 2)
+    monkeypatch.setattr("tarry.executors.batched.programs._COMPILE_AFTER", 2)
     alike(run(name, "inline"), run(name, "batched"), 1e-7)
 
 
@@ -248,7 +248,7 @@ def compiler(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         return run
 
     monkeypatch.setattr(torch, "compile", made)
-    monkeypatch.setattr(AutoExecutor, "_timed", lambda *_: Choice(BatchConfig(1, None), 7.0))
+    monkeypatch.setattr(AutoExecutor, "_timed", lambda *_: TimingChoice(BatchConfig(1, None), 7.0))
     monkeypatch.setattr("tarry.executors.auto.seconds", lambda work, what: work(what) and 1.0)
     return given
 
@@ -278,7 +278,7 @@ def test_what_cannot_be_compiled_is_stacked_all_the_same(monkeypatch: pytest.Mon
         return run
 
     monkeypatch.setattr(torch, "compile", fails)
-    monkeypatch.setattr(AutoExecutor, "_timed", lambda *_: Choice(BatchConfig(1, None), 7.0))
+    monkeypatch.setattr(AutoExecutor, "_timed", lambda *_: TimingChoice(BatchConfig(1, None), 7.0))
     plain, asked = run("fedasync", "batched"), run("fedasync", "batched", compile=True)
     assert plain.weights_sha256 == asked.weights_sha256
     assert "not compiled: --compile: torch cannot compile its step (RuntimeError: no compiler)" in asked.executor_info
@@ -314,7 +314,7 @@ class TwoLaps(LocalRule):
     def init(self, w: torch.Tensor, context: Any, f: Any) -> Any:
         return {"mean": None}
 
-    def begin_pass(self, lap: int, state: Any, f: Any) -> Any:
+    def begin_pass(self, pass_index: int, state: Any, f: Any) -> Any:
         return {"mean": None}
 
     def step(self, w: torch.Tensor, batch: Any, context: Any, state: Any, f: Any) -> Any:

@@ -18,7 +18,7 @@ from tarry.deploy.client.worker import Worker, prove_identity
 from tarry.deploy.protocol import TarryProtocol
 from tarry.deploy.server.driver import Driver, DriverConfig
 from tarry.deploy.server.open_tickets import max_tickets_per_client
-from tarry.deploy.wire import EncodedArray, Reply, Request, Unreachable
+from tarry.deploy.wire import EncodedArray, ReplyMessage, Request, Unreachable
 from tarry.runs.build import BuiltRun, build_run
 
 SMALL = {"task": "digits:limit=200,hidden=8", "clients": 4, "epochs": 1, "delay": "constant", "updates": 12}
@@ -51,20 +51,20 @@ class Node:
     name: str
     place: int | None
     seconds: Callable[[int], float]
-    spoil: Callable[[Request, Reply], Reply] = lambda _, back: back
+    spoil: Callable[[Request, ReplyMessage], ReplyMessage] = lambda _, back: back
     free: float = 0.0  # when it has done what it was sent
     worked: int = 0
 
-    def answer(self, request: Request, id_: str) -> Reply:
+    def answer(self, request: Request, id_: str) -> ReplyMessage:
         if request.kind == "query.hello":
             words: Any = prove_identity(
                 self.worker.store, request.fields, node=request.node, name=self.name, place=self.place
             )
-            return Reply(id_, request.node, words, {})
+            return ReplyMessage(id_, request.node, words, {})
         if request.kind == "evaluate":
-            return Reply(id_, request.node, self.worker.evaluate(request.fields, request.arrays), {})
+            return ReplyMessage(id_, request.node, self.worker.evaluate(request.fields, request.arrays), {})
         words, arrays = self.worker.train(request.fields, request.arrays)
-        return Reply(id_, request.node, words, {k: npy(np.asarray(a)) for k, a in arrays.items()})
+        return ReplyMessage(id_, request.node, words, {k: npy(np.asarray(a)) for k, a in arrays.items()})
 
 
 @dataclass
@@ -80,7 +80,7 @@ class FakeGrid:
 
     def __post_init__(self) -> None:
         self._ids = itertools.count()
-        self._due: dict[str, tuple[float, Request, Reply]] = {}
+        self._due: dict[str, tuple[float, Request, ReplyMessage]] = {}
 
     def nodes(self) -> dict[int, str]:
         self._reachable()
@@ -104,13 +104,13 @@ class FakeGrid:
             ids.append(id_)
         return ids
 
-    def pull(self, ids: Iterable[str]) -> list[Reply]:
+    def pull(self, ids: Iterable[str]) -> list[ReplyMessage]:
         self._reachable()
         out = []
         for id_ in ids:
             due, request, back = self._due.get(id_, (float("inf"), None, None))
             if request is not None and request.node not in self.there:
-                out.append(Reply(id_, 0, {}, {}, error="node is gone"))
+                out.append(ReplyMessage(id_, 0, {}, {}, error="node is gone"))
                 del self._due[id_]
             elif due <= self.clock():
                 out.append(back)

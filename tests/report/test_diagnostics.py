@@ -11,7 +11,7 @@ import pytest
 import tarry
 from tarry.cli.console import print_result
 from tarry.record.result import Result
-from tarry.report import diagnostics, page, summarise
+from tarry.report import diagnostics, page, summarize
 from tarry.report.diagnostics import Picture, pictures
 from tarry.report.diagnostics_data import (
     in_short,
@@ -92,7 +92,7 @@ def words(svg: str) -> list[str]:
 
 
 def body(results: list[Result]) -> str:
-    return page(results, summarise(results), title="t", settings={}).partition("</style>")[2]
+    return page(results, summarize(results), title="t", settings={}).partition("</style>")[2]
 
 
 def one(results: list[Result], title: str) -> Picture:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tarry.record.result import Result
-from tarry.report import page, summarise, write_page
+from tarry.report import page, summarize, write_page
 
 Make = Callable[..., Result]
 VOID = {"meta", "br", "hr", "img", "link", "input"}
@@ -50,7 +50,7 @@ def read(html: str) -> Reader:
 
 
 def made(results: list[Result]) -> str:
-    return page(results, summarise(results), title="Digits", settings={"lr": "0.05"}, command="tarry run")
+    return page(results, summarize(results), title="Digits", settings={"lr": "0.05"}, command="tarry run")
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +94,7 @@ def test_ids_are_unique_on_the_page(html: str) -> None:
 def test_everything_handed_in_is_escaped(make: Make) -> None:
     evil = "<script>alert('x')</script>\"><img src=x onerror=y>"
     runs = [make(evil, 0, {0: 0.1, 9: 0.5}, task=evil, version=evil, weights_sha256=evil)]
-    html = page(runs, summarise(runs), title=evil, settings={evil: evil}, command=evil)
+    html = page(runs, summarize(runs), title=evil, settings={evil: evil}, command=evil)
     reader = read(html)
     assert not {"script", "img"} & {tag for tag, _ in reader.tags}
     assert {("title", evil), ("h1", evil), ("th", evil), ("td", evil), ("code", evil)} <= set(reader.texts)
@@ -136,14 +136,14 @@ def test_a_task_without_accuracy_makes_a_page_about_its_loss(make: Make) -> None
 
 def test_what_the_runs_remark_and_what_was_left_out_is_on_the_page(make: Make) -> None:
     runs = [make("a", 0, {0: 0.1, 9: 0.5}, warnings=["--x <1> changes nothing"])]
-    html = page(runs, summarise(runs), title="t", settings={}, notices=["b is left out: why"])
+    html = page(runs, summarize(runs), title="t", settings={}, notices=["b is left out: why"])
     assert "<h2>Remarks</h2>" in html
     said = [text for tag, text in read(html).texts if tag == "li"]
     assert said[-2:] == ["b is left out: why", "a: --x <1> changes nothing"]
 
 
 def test_settings_and_command_may_be_left_out(two_methods: list[Result]) -> None:
-    html = page(two_methods, summarise(two_methods), title="t", settings={})
+    html = page(two_methods, summarize(two_methods), title="t", settings={})
     assert "Settings" not in html
     assert "<pre>" not in html
 
@@ -162,7 +162,7 @@ def test_long_labels_wrap_and_sizes_have_units(make: Make) -> None:
 
 def test_write_page_makes_the_folder_and_writes_the_page(two_methods: list[Result], tmp_path: Path) -> None:
     path = tmp_path / "new" / "page.html"
-    summary = summarise(two_methods)
+    summary = summarize(two_methods)
     write_page(path, two_methods, summary, title="é", settings={"a": "b"}, command="c")
     assert path.read_text(encoding="utf-8") == page(two_methods, summary, title="é", settings={"a": "b"}, command="c")
 
@@ -177,11 +177,11 @@ def test_a_missing_number_is_a_dash(make: Make, bad: float | None) -> None:
 
 def test_a_federations_time_is_the_wall_clocks(two_methods: list[Result]) -> None:
     real = [replace(r, clock="wall", virtual_time=40.0 if r.method == "fedavg" else 30.0) for r in two_methods]
-    html = page(real, summarise(real), title="a federation", settings={})
+    html = page(real, summarize(real), title="a federation", settings={})
     assert "<h2>Accuracy over wall-clock time</h2>" in html
     assert "wall-clock time until the first evaluation at or above it" in html
     assert "virtual" not in html
     assert "simulated" not in html
     all_runs = two_methods + [replace(r, seed=r.seed + 2) for r in real]
-    both = page(all_runs, summarise(all_runs), title="both", settings={})
+    both = page(all_runs, summarize(all_runs), title="both", settings={})
     assert "<h2>Accuracy over time</h2>" in both

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from tarry.record.result import Result
-from tarry.report import markdown, summarise
-from tarry.report.formatting import Cell, grid, legend
+from tarry.report import markdown, summarize
+from tarry.report.formatting import TableCell, grid, legend
 from tarry.report.page import page
 
 Make = Callable[..., Result]
@@ -34,7 +34,7 @@ def three(make: Make) -> list[Result]:
 
 
 def test_a_row_has_the_means_over_seeds_of_the_clients_mean_and_spread(three: list[Result]) -> None:
-    summary = summarise(three)
+    summary = summarize(three)
     assert summary.personal_epochs == (5,)
     fedavg, fedsol, plain = summary.rows
     assert (fedavg.personal, fedavg.personal_sd, fedavg.personal_before) == pytest.approx((0.82, 0.15, 0.52))
@@ -43,22 +43,22 @@ def test_a_row_has_the_means_over_seeds_of_the_clients_mean_and_spread(three: li
 
 
 def test_the_column_stands_behind_the_scores_and_the_best_is_marked(three: list[Result]) -> None:
-    headings, rows = grid(summarise(three))
+    headings, rows = grid(summarize(three))
     assert headings[:4] == ("method", "accuracy %", "time to target", "personal %")
     assert [row[3] for row in rows] == [
-        Cell("82.0 ± 15.0", "52.0 before"),
-        Cell("90.0 ± 5.0", "60.0 before", best=True),
-        Cell("–"),
+        TableCell("82.0 ± 15.0", "52.0 before"),
+        TableCell("90.0 ± 5.0", "60.0 before", best=True),
+        TableCell("–"),
     ]
-    assert "| **90.0 ± 5.0 (60.0 before)** |" in markdown(summarise(three))
+    assert "| **90.0 ± 5.0 (60.0 before)** |" in markdown(summarize(three))
 
 
 def test_a_seed_without_a_score_leaves_no_mean(make: Make) -> None:
     runs = [make("a", s, {1: 0.5}, personalization=p) for s, p in enumerate([scores(0.8, 0.1, 0.5), None])]
-    (row,) = summarise(runs).rows
+    (row,) = summarize(runs).rows
     assert row.personal is None
     nobody = make("b", 0, {1: 0.5}, personalization=scores(None, None, None))
-    assert grid(summarise([nobody]))[1][0][3] == Cell("–")
+    assert grid(summarize([nobody]))[1][0][3] == TableCell("–")
 
 
 @pytest.mark.parametrize(
@@ -72,18 +72,18 @@ def test_a_seed_without_a_score_leaves_no_mean(make: Make) -> None:
 )
 def test_below_the_table_it_says_what_was_done(make: Make, epochs: tuple[int, ...], said: str) -> None:
     runs = [make(f"m{e}", 0, {1: 0.5}, personalization=scores(0.8, 0.1, 0.5, e)) for e in epochs]
-    assert said in legend(summarise(runs))
-    assert "standard deviation over clients" in legend(summarise(runs))
+    assert said in legend(summarize(runs))
+    assert "standard deviation over clients" in legend(summarize(runs))
 
 
 def test_nobody_asked_nothing_is_said(two_methods: list[Result]) -> None:
-    summary = summarise(two_methods)
+    summary = summarize(two_methods)
     assert summary.personal_epochs == ()
     assert "ersonal" not in legend(summary)
     assert "personal %" not in grid(summary)[0]
 
 
 def test_the_page_shows_it(three: list[Result]) -> None:
-    text = page(three, summarise(three), title="t", settings={})
+    text = page(three, summarize(three), title="t", settings={})
     assert "82.0 ± 15.0" in text
     assert "after 5 epochs of fine-tuning" in text

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from tarry.core.errors import BadInput
 from tarry.record.result import Result
-from tarry.report import summarise, table
+from tarry.report import summarize, table
 
 Make = Callable[..., Result]
 
@@ -17,7 +17,7 @@ Make = Callable[..., Result]
 def shown(results: list[Result], *, colour: bool = False, width: int = 120) -> str:
     out = StringIO()
     system = "standard" if colour else None
-    Console(file=out, width=width, force_terminal=colour, color_system=system).print(table(summarise(results)))  # type: ignore[arg-type]
+    Console(file=out, width=width, force_terminal=colour, color_system=system).print(table(summarize(results)))  # type: ignore[arg-type]
     return out.getvalue()
 
 
@@ -64,4 +64,4 @@ def test_without_accuracy_there_is_a_loss_and_no_caption(make: Make) -> None:
 def test_a_missing_rich_is_said_with_the_way_out(two_methods: list[Result], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "rich.box", None)
     with pytest.raises(BadInput, match="pip install rich"):
-        table(summarise(two_methods))
+        table(summarize(two_methods))

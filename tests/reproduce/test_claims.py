@@ -10,7 +10,7 @@ import pytest
 from tarry.reproduce.claims import Verdict, judge
 from tarry.reproduce.experiment import Claim, Experiment
 from tarry.reproduce.measures import MEASURES
-from tarry.reproduce.tables import Findings, Grid
+from tarry.reproduce.tables import Findings, TableGrid
 
 Table = Callable[..., Experiment]
 Seeds = dict[int, float | None]
@@ -22,7 +22,7 @@ NUMBERS: dict[str, dict[str, Seeds]] = {
 
 
 def verdict(e: Experiment, claim: Claim, numbers: dict[str, dict[str, Seeds]] = NUMBERS) -> Verdict:
-    grids = {m: Grid(m, MEASURES[m], numbers) for m in ("accuracy", "time")}
+    grids = {m: TableGrid(m, MEASURES[m], numbers) for m in ("accuracy", "time")}
     rows = {"fedavg": "FedAvg", "orthofl": "OrthoFL", "other": "Other"}
     return judge(claim, Findings(e, rows, {"a": "A", "b": "B"}, grids, {}, {}))
 

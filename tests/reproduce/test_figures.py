@@ -11,8 +11,8 @@ import pytest
 from tarry.core.errors import BadInput
 from tarry.reproduce.experiment import Experiment
 from tarry.reproduce.figures import draw
-from tarry.reproduce.measures import Entry, measure_of
-from tarry.reproduce.tables import Findings, Grid
+from tarry.reproduce.measures import StoredRun, measure_of
+from tarry.reproduce.tables import Findings, TableGrid
 
 Table = Callable[..., Experiment]
 Numbers = Mapping[str, Mapping[str, float]]  # row, column
@@ -27,16 +27,16 @@ def found(experiment: Experiment, numbers: Numbers, times: tuple[float, ...] = (
     """As if each cell had been run with one seed, and its accuracy had been the same at these times."""
     name = (experiment.figure and experiment.figure.measure) or experiment.measures[0]
     values = {row: {column: {0: value} for column, value in cells.items()} for row, cells in numbers.items()}
-    runs: dict[str, dict[str, dict[int, Entry]]] = {}
+    runs: dict[str, dict[str, dict[int, StoredRun]]] = {}
     for row, cells in numbers.items() if times else ():
         for column, value in cells.items():
             curve = {"time": times, "updates": times, "accuracy": [value] * len(times), "loss": [value] * len(times)}
-            runs.setdefault(column, {})[row] = {0: Entry({}, curve, "", {})}
+            runs.setdefault(column, {})[row] = {0: StoredRun({}, curve, "", {})}
     return Findings(
         experiment,
         {row: side.title for row, side in experiment.rows.items()},
         {column: side.title for column, side in experiment.columns.items()},
-        {name: Grid(name, measure_of(experiment, name), values)},
+        {name: TableGrid(name, measure_of(experiment, name), values)},
         runs,
         {},
     )

@@ -12,7 +12,7 @@ import scipy.stats
 
 from tarry.record.result import Result
 from tarry.reproduce.experiment import Experiment
-from tarry.reproduce.measures import MEASURES, Entry, by_seed, stat, to_entry
+from tarry.reproduce.measures import MEASURES, StoredRun, by_seed, stat, to_entry
 from tarry.reproduce.significance import holm, signed_rank
 from tarry.reproduce.tables import difference, run_warnings
 
@@ -32,7 +32,7 @@ def result(curve: Sequence[Point], **more: object) -> Result:
     return Result(**{**fields, **more})  # type: ignore[arg-type]
 
 
-def entry(accuracies: Sequence[float], step: float = 10.0) -> Entry:
+def entry(accuracies: Sequence[float], step: float = 10.0) -> StoredRun:
     """Evaluated every `step` seconds, a update a second."""
     curve: list[Point] = [(i * step, int(i * step), a, 1 - a) for i, a in enumerate(accuracies)]
     return to_entry(result(curve), 60, {})

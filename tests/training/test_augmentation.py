@@ -31,7 +31,7 @@ def task(augment: bool = True) -> tarry.Task:
         clients=clients,
         test=clients[2],
         augment=shaken if augment else None,
-        draws=2 if augment else 0,
+        n_draws=2 if augment else 0,
     )
 
 

@@ -30,7 +30,7 @@ def test_a_key_in_a_tensor_says_the_same_as_a_number(shape: tuple[int, ...], sha
         with made:
             torch.empty(2).bernoulli_(0.5)
             found = torch.empty(shape).bernoulli_(share)
-        assert torch.equal(found, kept(key, shape, share, lap=1, skip=1))
+        assert torch.equal(found, kept(key, shape, share, pass_index=1, skip=1))
         assert set(found.unique().tolist()) <= {0.0, 1.0}
         if share in (0.0, 1.0):
             assert (found == share).all()
@@ -42,7 +42,7 @@ def test_a_place_is_kept_or_not_however_large_the_tensor_around_it() -> None:
 
 
 def test_steps_laps_and_draws_differ() -> None:
-    seen = [kept(1, (8, 16)), kept(2, (8, 16)), kept(1, (8, 16), lap=1), kept(1, (8, 16), skip=1)]
+    seen = [kept(1, (8, 16)), kept(2, (8, 16)), kept(1, (8, 16), pass_index=1), kept(1, (8, 16), skip=1)]
     assert len({tuple(t.flatten().tolist()) for t in seen}) == 4
 
 

@@ -60,12 +60,12 @@ def compare(
         raise BadInput(f"{word}: which method? In a comparison say --method NAME:{word[9:]}=VALUE")
     merged = gather(given, context, spec)
     written = merged.pop("methods", None) or [merged.pop("method", None)]
-    left_out: list[str] = []
+    skipped: list[str] = []
     numbers = (0,) if seeds == "0" else seed_numbers(seeds)
-    specs = specs_of(method or [m for m in written if m] or DEFAULT, numbers, merged, left_out)
-    console.print_lines(left_out)
+    specs = specs_of(method or [m for m in written if m] or DEFAULT, numbers, merged, skipped)
+    console.print_lines(skipped)
     try:
-        run_and_show(specs, out=out, workers=workers, title="Comparison", notices=left_out)
+        run_and_show(specs, out=out, workers=workers, title="Comparison", notices=skipped)
     except BadInput as e:
         if out != FOLDER:
             raise
@@ -75,7 +75,7 @@ def compare(
 
 def run_and_show(specs: list[Spec], *, out: Path, workers: int, title: str, notices: Sequence[str] = ()) -> Comparison:
     """Run the specs, print the table and write the page, which shows `remarks` and those of the runs."""
-    from ..report.formatting import remarked
+    from ..report.formatting import warning_lines
     from ..report.page import write_page
     from ..report.terminal import table
     from ..runs.compare import compare_specs
@@ -88,7 +88,7 @@ def run_and_show(specs: list[Spec], *, out: Path, workers: int, title: str, noti
     results, summary, path = comparison.results, comparison.summary, out / "report.html"
     console.print_lines(comparison.reused)
     console.console().print(table(summary))
-    console.print_lines(remarked(results))
+    console.print_lines(warning_lines(results))
     settings = _shared_settings(specs)
     write_page(path, results, summary, title=title, settings=settings, command=command, notices=notices)
     console.print_lines([f"page with pictures: {path.resolve()}"])

@@ -26,13 +26,13 @@ COMMANDS: dict[str, LazyCommand] = {
 }
 
 
-class _Commands(LazyGroup):
+class _FederationCommands(LazyGroup):
     table: ClassVar[Mapping[str, LazyCommand]] = COMMANDS
 
 
 federation = typer.Typer(
     name="federation",
-    cls=_Commands,
+    cls=_FederationCommands,
     help="Start, stop and inspect a real federation that Flower carries.",
     context_settings=HELP,
     no_args_is_help=True,

@@ -20,8 +20,8 @@ def replay(folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder (-
     found = simulate(folder)
     accuracy = "" if found.accuracy is None else f", accuracy {found.accuracy:.4f}"
     console.print_lines([f"{pluralize(found.updates, 'update')}{accuracy}", f"  weights sha256 {found.weights_sha256}"])
-    if found.apart is not None:
-        number, client, visit = found.apart
+    if found.first_difference is not None:
+        number, client, visit = found.first_difference
         console.print_lines([f"  the first update that is another: ticket {number}, client {client}, visit {visit}"])
     elif found.recorded_sha256 is None:
         text = "  every update was the federation's to the bit; it is not over, so there is no last one"

@@ -26,19 +26,19 @@ def report(
 ) -> None:
     """Compare finished runs in a table and a self-contained page with plots."""
     from ..record.result import Result
-    from ..report.formatting import remarked
+    from ..report.formatting import warning_lines
     from ..report.page import write_page
-    from ..report.tables import markdown, summarise
+    from ..report.tables import markdown, summarize
     from ..report.terminal import table
 
     found = [run for folder in folders for run in _runs(folder)]
     results = [Result.read(folder) for folder in found]
-    summary = summarise(results, baseline=baseline)
+    summary = summarize(results, baseline=baseline)
     if as_markdown:
         console.console().print(markdown(summary), highlight=False, markup=False, soft_wrap=True)
     else:
         console.console().print(table(summary))
-        console.print_lines(remarked(results))
+        console.print_lines(warning_lines(results))
     write_page(html, results, summary, title="Report", settings={"runs": str(len(results))}, command=None)
     console.print_lines([f"page with pictures: {html.resolve()}"])
 

@@ -5,11 +5,11 @@
 
     local       what clients do                               reply     what a client starts from next
     correct     what is done to an update on arrival          step      from an update to new weights, and the answer
-    aggregate   when the server steps, and whom it waits for  distill    what a method puts around any server
+    aggregate   when the server steps, and whom it waits for  distill    what a method puts wrapper any server
     manifold    the way the global travels
 
 Parts fit together unless one requires what no other provides; then the error names the flag that brought it in. A
-method that is a distillation around a plain server (fedecho) is crossed at the plain server and wrapped again.
+method that is a distillation wrapper a plain server (fedecho) is crossed at the plain server and wrapped again.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ def compose(
     manifold: tuple[str, Geodesic] | None = None,
     labels: Mapping[str, str] | None = None,
 ) -> Method:
-    """Return the base with parts of other methods: `others` by part, `distill` around the result, `manifold` by name.
+    """Return the base with parts of other methods: `others` by part, `distill` wrapper the result, `manifold` by name.
 
     `labels` are the names for error messages: of each part, "method" and "distill".
     """
     if not others and distill is None and manifold is None:
         _check_payload(base, (labels or {}).get("method", base.name))
         return base
-    around = (distill or base).wrapper
+    wrapper = (distill or base).wrapper
     plain = base.inner or base
     method = _with_parts(plain, others)
     names = {"method": base.name, **{p: o.name for p, o in others.items()}, **(labels or {})}
@@ -66,14 +66,14 @@ def compose(
         method, problem = compatibility.with_manifold(*manifold)
         problems += [problem] if problem else []
     if distill is not None and distill.wrapper is None:
-        problems.append(f"--distill {names['distill']}: it has nothing to put around a server; use --distill fedecho")
-    elif around is not None and DIFFERENCE in method.local.uploads:
+        problems.append(f"--distill {names['distill']}: it has nothing to put wrapper a server; use --distill fedecho")
+    elif wrapper is not None and DIFFERENCE in method.local.uploads:
         flag = "distill" if distill is not None else "local"
         problems.append(
             f"--{flag} {names[flag]}: clients that upload differences leave no model to distill; leave out --{flag}"
         )
-    elif around is not None and not problems:
-        method = around(method)
+    elif wrapper is not None and not problems:
+        method = wrapper(method)
         problems = list(_Compatibility(method, plain, frozenset({*others, "distill"}), names).misplaced())
     if problems:
         raise BadInput(problems)

@@ -183,7 +183,7 @@ class LocalRule:
     def init(self, w: Tensor, context: Context, model: ClientModel) -> Any:  # noqa: ARG002 - what rules override
         return model.init(w)
 
-    def begin_pass(self, lap: int, state: Any, model: ClientModel) -> Any:  # noqa: ARG002 - what rules override
+    def begin_pass(self, pass_index: int, state: Any, model: ClientModel) -> Any:  # noqa: ARG002 - what rules override
         return state
 
     def step(

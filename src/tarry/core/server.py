@@ -75,7 +75,7 @@ class Server:
         self.tickets: dict[int, Ticket] = {}
         self.starts: dict[int, NextStart] = {}
         self.state: dict[str, Any] = {p: getattr(method, p).init(weights) for p in _PARTS}
-        self._move_in()
+        self._attach_tables()
         self._offers = [(p, offer) for p in _PARTS if (offer := getattr(method, p).offer) is not None]
         self._apply = check_first_call(method)
         self._observe = method.dispatch.observe
@@ -205,7 +205,7 @@ class Server:
         self._release(ticket)
         return Receipt(ticket, False, stepped, staleness)
 
-    def _move_in(self) -> None:
+    def _attach_tables(self) -> None:
         for name, table in tables(self.state, "server"):
             table.attach(self._spill, name, self.weights.device)
 
@@ -296,7 +296,7 @@ class Server:
         self.tickets = {t["number"]: Ticket(**t) for t in saved["tickets"]}
         self.starts = {c: NextStart(**s) for c, s in saved["starts"].items()}
         self.state = restored(saved["state"], self.state)
-        self._move_in()
+        self._attach_tables()
         self.meter = MemoryMeter(peak=saved["peak"])
         self.meter.hold(self.weights)
         for t in self.tickets.values():

@@ -1,4 +1,4 @@
-"""What is learnt: a model, a loss, everybody's examples and a test set.
+"""A task: the model, the loss, the examples of each client and the test set.
 
     Task("mine", model=MyNet, loss=torch.nn.functional.cross_entropy, clients=[(x0, y0), (x1, y1)], test=(x, y))
 
@@ -38,7 +38,7 @@ def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 class Shards(Sequence[Examples]):
-    """Everybody's examples in two tensors, each client's a contiguous slice: reading one copies nothing."""
+    """The examples of all clients in two tensors; each client's are a contiguous slice, read without a copy."""
 
     def __init__(self, x: Tensor, y: Tensor, sizes: Sequence[int]):
         assert len(x) == len(y) == sum(sizes)
@@ -76,9 +76,9 @@ class Task:
     unlabeled: Tensor | None = field(default=None, repr=False)  # inputs the server has, without labels
     unlabeled_mask: Tensor | None = field(default=None, repr=False)  # which of their places count, for sequences
     distill_lr: float | None = None  # the rate at which the server may distill, where it is known
-    #: (inputs, numbers in [0, 1), a row of `draws` an input) → inputs as they are trained on, fresh every epoch
+    #: (inputs, numbers in [0, 1), `n_draws` for each input) → inputs as they are trained on, fresh every epoch
     augment: Callable[[Tensor, Tensor], Tensor] | None = None
-    draws: int = 0
+    n_draws: int = 0
     chunk: int = 1000  # test examples that are looked at at once
 
     def split(self, partitioner: Partitioner, n_clients: int, rng: np.random.Generator) -> Task:

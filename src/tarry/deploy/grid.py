@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from .wire import Array, EncodedArray, FieldValue, Reply, Request, RunEnded, Unreachable
+from .wire import Array, EncodedArray, FieldValue, ReplyMessage, Request, RunEnded, Unreachable
 
 if TYPE_CHECKING:
     from flwr.app import Message, RecordDict
@@ -77,21 +77,21 @@ class FlowerGrid:
             ids = list(self._grid.push_messages(messages))
         return [i or None for i in ids] if ids else [None] * len(requests)
 
-    def pull(self, ids: Iterable[str]) -> list[Reply]:
+    def pull(self, ids: Iterable[str]) -> list[ReplyMessage]:
         with _flower_errors():
             return [_to_reply(m) for m in self._grid.pull_messages(list(ids))]
 
 
-def _to_reply(message: Message) -> Reply:
+def _to_reply(message: Message) -> ReplyMessage:
     about = message.metadata
     if message.has_error():
         error = message.error
         why = _ERRORS.get(error.code, f"error {error.code}")
-        return Reply(about.reply_to_message_id, about.src_node_id, {}, {}, error=why)
+        return ReplyMessage(about.reply_to_message_id, about.src_node_id, {}, {}, error=why)
     if not message.has_content():
-        return Reply(about.reply_to_message_id, about.src_node_id, {}, {}, error="an answer without content")
+        return ReplyMessage(about.reply_to_message_id, about.src_node_id, {}, {}, error="an answer without content")
     content = message.content
-    return Reply(about.reply_to_message_id, about.src_node_id, fields_of(content), arrays_of(content))
+    return ReplyMessage(about.reply_to_message_id, about.src_node_id, fields_of(content), arrays_of(content))
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from .wire import (
     ArraySchema,
     FieldValue,
     Rejected,
-    Reply,
+    ReplyMessage,
     Request,
     decode_arrays,
     parse_fields,
@@ -59,7 +59,7 @@ class Protocol(typing.Protocol):
 
     def encode_eval(self, weights: torch.Tensor, *, node: int, client: int, ttl: float) -> Request: ...
 
-    def decode_reply(self, reply: Reply, ticket: Ticket) -> ClientReply:
+    def decode_reply(self, reply: ReplyMessage, ticket: Ticket) -> ClientReply:
         """Return the result; raise Rejected if the reply is malformed. Numbers that are not finite are a result."""
 
 
@@ -100,7 +100,7 @@ class TarryProtocol:
         fields: dict[str, FieldValue] = {"federation": self._federation, "client": client}
         return Request(node, "evaluate", fields, {"weights": weights.detach().cpu().numpy()}, ttl)
 
-    def decode_reply(self, reply: Reply, ticket: Ticket) -> ClientReply:
+    def decode_reply(self, reply: ReplyMessage, ticket: Ticket) -> ClientReply:
         f = parse_fields(
             reply.fields,
             num_examples=int,
@@ -152,7 +152,7 @@ class FlowerAppProtocol:
     def encode_eval(self, weights: torch.Tensor, *, node: int, client: int, ttl: float) -> Request:  # noqa: ARG002
         return Request(node, "evaluate", {}, self._arrays(weights), ttl)
 
-    def decode_reply(self, reply: Reply, ticket: Ticket) -> ClientReply:
+    def decode_reply(self, reply: ReplyMessage, ticket: Ticket) -> ClientReply:
         n = parse_fields(reply.fields, num_examples=int)["num_examples"]
         arrays = decode_arrays(reply.arrays, self._schema)
         local = torch.cat(
@@ -180,8 +180,8 @@ def check_flower_app(method: Method, label: str) -> None:
     if type(rule) is not LocalRule:
         problems.append(f"its clients train by a rule of their own ({type(rule).__name__})")
     reads = frozenset[str]().union(*(getattr(method, p).required_extras for p in _PARTS))
-    demands = frozenset[str]().union(*(getattr(method, p).must_be_used for p in _PARTS))
-    for what, names in (("send back", reads | rule.uploads), ("use", demands | rule.required_payload)):
+    must_use = frozenset[str]().union(*(getattr(method, p).must_be_used for p in _PARTS))
+    for what, names in (("send back", reads | rule.uploads), ("use", must_use | rule.required_payload)):
         if names:
             problems.append(f"its clients must {what} {', '.join(sorted(names))}")
     if problems:

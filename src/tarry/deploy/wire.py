@@ -1,6 +1,6 @@
 """Messages between server and nodes, and the checks that a reply passes before its arrays are decoded.
 
-    Request    server → node: fields and arrays        Reply    node → server: fields and arrays, or an error
+    Request    server → node: fields and arrays        ReplyMessage    node → server: fields and arrays, or an error
 
 Arrays come as Flower carries them: a name, a type, a shape and the bytes of an .npy file. What a client sends is
 compared with what it may send (`ArraySchema`): first its claims and its length, then its header; only then is it read.
@@ -23,9 +23,9 @@ __all__ = [
     "ArraySchema",
     "EncodedArray",
     "FieldValue",
-    "Grid",
+    "MessageGrid",
     "Rejected",
-    "Reply",
+    "ReplyMessage",
     "Request",
     "RunEnded",
     "Unreachable",
@@ -76,7 +76,7 @@ class Request(NamedTuple):
         return sum(a.nbytes for a in self.arrays.values())
 
 
-class Reply(NamedTuple):
+class ReplyMessage(NamedTuple):
     """A message from a node. `error` is set if the link or the app reports that there is no reply."""
 
     request: str
@@ -90,7 +90,7 @@ class Reply(NamedTuple):
         return sum(len(a.data) for a in self.arrays.values())
 
 
-class Grid(Protocol):
+class MessageGrid(Protocol):
     """The network as the driver needs it. No method waits for clients."""
 
     run: str  # requests of another run get no reply
@@ -101,7 +101,7 @@ class Grid(Protocol):
     def push(self, requests: Sequence[Request]) -> list[str | None]:
         """Send; return an id for each request, None for one that could not be sent."""
 
-    def pull(self, ids: Iterable[str]) -> list[Reply]:
+    def pull(self, ids: Iterable[str]) -> list[ReplyMessage]:
         """Return the replies to these requests that are in; each is returned once."""
 
 
@@ -130,7 +130,7 @@ def decode_arrays(arrays: Mapping[str, EncodedArray], schema: ArraySchema) -> di
         elif name in schema.extras:
             out[name] = _decode_extra(name, array, schema)
         elif schema.ignored is None or len(array.data) > schema.ignored.get(name, -1) + _HEADER:
-            raise Rejected(f"an array {_short(name)} that nobody asked for")
+            raise Rejected(f"unexpected array {_short(name)} in the reply")
     return out
 
 

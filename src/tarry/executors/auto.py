@@ -34,7 +34,7 @@ from .batched.conv.numba import few_channels
 from .batched.equivalence import Tolerance, check_equivalence
 from .batched.trace import NoBatchingRule, NotStackable
 from .batched.trainer import BatchedTrainer
-from .timing import TRIES, BatchConfig, Choice, Trial, TrialCache, choose, seconds
+from .timing import TRIES, BatchConfig, TimingChoice, Trial, TrialCache, choose, seconds
 
 __all__ = ["AutoExecutor"]
 
@@ -179,7 +179,7 @@ class AutoExecutor:
         if self._compile:
             self._trainer, speedup, found = self._compiled(trainer, jobs, work)
             config = choice.config._replace(lanes=self._trainer.lanes)
-            choice = Choice(config, choice.speedup * speedup, found)
+            choice = TimingChoice(config, choice.speedup * speedup, found)
         if not self._always_batch and choice.speedup < _WORTH * self._at_a_time:
             others = "one by one" if self._at_a_time == 1 else f"one, and {self._at_a_time} processes train"
             raise NotStackable(f"a step of a stack is {choice.speedup:.1f} times as fast as {others} here")
@@ -253,7 +253,7 @@ class AutoExecutor:
         assert trainer is not None
         shapes = (tuple(b.shape for b in model.layout.layers), tuple(model.task.clients[few[0].client][0].shape[1:]))
         kinds, loss = tuple(type(m) for m in model.module.modules()), getattr(model.task.loss, "__qualname__", "")
-        of_model = (kinds, shapes, str(model.flat.device), model.flat.dtype, model.task.name, loss, model.task.draws)
+        of_model = (kinds, shapes, str(model.flat.device), model.flat.dtype, model.task.name, loss, model.task.n_draws)
         magnitudes = tuple(sorted({n.bit_length() for n in sizes.values()}))
         try:
             rule: Any = hash(self._rule)
@@ -262,7 +262,7 @@ class AutoExecutor:
         about = (rule, type(work.optimizer), work.batch, magnitudes, len(few), trainer.most_lanes, self._precision)
         return (*of_model, *about)
 
-    def _timed(self, trainers: Mapping[str, BatchedTrainer], few: Sequence[VisitJob], work: LocalWork) -> Choice:
+    def _timed(self, trainers: Mapping[str, BatchedTrainer], few: Sequence[VisitJob], work: LocalWork) -> TimingChoice:
         """Return the fastest way to stack clients."""
         trials = {own_conv: trainer.with_max_steps(_STEPS) for own_conv, trainer in trainers.items()}
 

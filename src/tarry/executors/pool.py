@@ -42,7 +42,7 @@ _ALIGNED = 16  # numbers: rows of shared memory begin at multiples of a cache li
 
 
 @dataclass(frozen=True)
-class _Setup:
+class _PoolSetup:
     """What a worker is started with."""
 
     module: nn.Module
@@ -77,7 +77,7 @@ def _read(conn: Connection, jobs: queue.SimpleQueue[Any]) -> None:
     jobs.put(None)
 
 
-def _serve(conn: Connection, others: list[Connection], setup: _Setup) -> None:
+def _serve(conn: Connection, others: list[Connection], setup: _PoolSetup) -> None:
     """Main loop of a worker: train visits until the pipe closes, which it also does when the parent is killed."""
     for other in others:
         other.close()
@@ -124,7 +124,7 @@ class Pool(QueueingExecutor[int]):
         if isinstance(task.clients, Shards):
             _shared(task.clients.x)
             _shared(task.clients.y)
-        self._setup = _Setup(module, layout, task, rule, work, seed, bf16, boxes[0], boxes[1])
+        self._setup = _PoolSetup(module, layout, task, rule, work, seed, bf16, boxes[0], boxes[1])
         self._forked = sys.platform.startswith("linux") and not torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
         self._free: dict[int, list[int]] = {}  # slots of the boxes, by worker
         self._worker_of: dict[int, int] = {}  # by visit

@@ -47,7 +47,7 @@ Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
-class _Setup:
+class _RaySetup:
     """What a worker is started with. The workers of one machine share the arrays, in its shared memory."""
 
     module: nn.Module
@@ -69,7 +69,7 @@ def _arrays(tensors: Mapping[str, Tensor]) -> dict[str, Array]:
 class _Trainer:
     """A worker: an actor that trains one visit after the other."""
 
-    def __init__(self, setup: _Setup):
+    def __init__(self, setup: _RaySetup):
         torch.set_num_threads(1)
         tune_malloc()
         self._setup = setup
@@ -117,7 +117,7 @@ class _Trainer:
 
 
 @dataclass
-class _Held:
+class _StoredTensor:
     tensor: Tensor  # held, so that no other tensor gets its id
     tickets: int = 0
     ref: Any = None
@@ -131,13 +131,13 @@ class _Store:
 
     def __init__(self, ray: Any):
         self._ray = ray
-        self._held: dict[int, _Held] = {}
+        self._held: dict[int, _StoredTensor] = {}
         self._version = -1
         self._idle: int | None = None
 
     def hold(self, ticket: Ticket) -> None:
         for t in (ticket.sent, *ticket.payload.values()):
-            self._held.setdefault(id(t), _Held(t)).tickets += 1
+            self._held.setdefault(id(t), _StoredTensor(t)).tickets += 1
             if id(t) == self._idle:
                 self._idle = None
         if ticket.version > self._version:
@@ -313,11 +313,13 @@ def _setup(
     work: LocalWork,
     seed: int,
     precision: str = "float32",
-) -> _Setup:
+) -> _RaySetup:
     shards = task.clients if isinstance(task.clients, Shards) else None
     clients = task.clients if shards is None else [(shards.x, shards.y)]
     arrays = [(x.cpu().numpy(), y.cpu().numpy()) for x, y in clients]
     sizes = None if shards is None else np.diff(shards.ends).tolist()
-    bare = replace(task, model=nn.Module, clients=(), test=None, unlabeled=None, unlabeled_mask=None)
+    without_data = replace(task, model=nn.Module, clients=(), test=None, unlabeled=None, unlabeled_mask=None)
     here, device = copy.deepcopy(module).cpu(), next(module.parameters()).device.type
-    return _Setup(here, layout, bare, arrays, sizes, rule, replace(work, optimizer_at=None), seed, precision, device)
+    return _RaySetup(
+        here, layout, without_data, arrays, sizes, rule, replace(work, optimizer_at=None), seed, precision, device
+    )

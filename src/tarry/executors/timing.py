@@ -12,7 +12,7 @@ import torch
 from ..core.tickets import LocalResult, VisitJob
 from .batched.trace import NotStackable
 
-__all__ = ["TRIES", "BatchConfig", "Choice", "Trial", "TrialCache", "choose", "seconds"]
+__all__ = ["TRIES", "BatchConfig", "TimingChoice", "Trial", "TrialCache", "choose", "seconds"]
 
 TRIES = 3  # times a short task is timed; the shortest counts, because other work on the machine only adds
 _FEWEST, _SHORT = 4, 0.05  # clients of a trial on a processor: these, or as many as take so many seconds one by one
@@ -28,7 +28,7 @@ class BatchConfig(NamedTuple):
     own_conv: str = ""
 
 
-class Choice(NamedTuple):
+class TimingChoice(NamedTuple):
     """The fastest way, and how many times as fast as one client at a time it is."""
 
     config: BatchConfig
@@ -51,7 +51,7 @@ class Choice(NamedTuple):
 class TrialCache:
     """Choices by kind of run, for runs that differ in seeds and settings alone, as those of a table do."""
 
-    choices: dict[Hashable, Choice] = field(default_factory=dict)
+    choices: dict[Hashable, TimingChoice] = field(default_factory=dict)
 
 
 class Trial(NamedTuple):
@@ -64,7 +64,7 @@ class Trial(NamedTuple):
     on_gpu: bool
 
 
-def choose(ways: Callable[[int], Iterable[BatchConfig]], jobs: Sequence[VisitJob], trial: Trial) -> Choice:
+def choose(ways: Callable[[int], Iterable[BatchConfig]], jobs: Sequence[VisitJob], trial: Trial) -> TimingChoice:
     """Time a few steps one by one and in each of the ways for so many clients, and return the fastest way.
 
     Raise NotStackable where none of them works.
@@ -100,7 +100,7 @@ def choose(ways: Callable[[int], Iterable[BatchConfig]], jobs: Sequence[VisitJob
     if not on_gpu and min(one_by_one) < _TINY:  # calls take most of the time, and compiled programs have fewer
         trial.compile_programs(best)
         took[best] = min(timed(best) for _ in range(_AGAIN))
-    return Choice(best, min(one_by_one) * len(jobs) / took[best])
+    return TimingChoice(best, min(one_by_one) * len(jobs) / took[best])
 
 
 def seconds(work: Callable[[Any], object], argument: Any) -> float:

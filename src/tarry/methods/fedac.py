@@ -48,7 +48,7 @@ from ..core.tickets import TicketExtras, Update
 from ..parts.aggregate import Sums, accumulate, empty_sums, mean_update
 from ..parts.manifold import CONTROL, inner
 from ..parts.moments import Second, adam
-from ..parts.variates import CHANGE, VARIATE, Control, Varied
+from ..parts.variates import CHANGE, VARIATE, Control, VariateRule
 from .registry import methods
 
 __all__ = ["fedac"]
@@ -150,7 +150,7 @@ def fedac(
     return Method(
         "fedac",
         staleness="through the drift: a late update counts by its cosine with W_now − W_start",
-        local=Varied(Control()) if correction else LocalRule(),
+        local=VariateRule(Control()) if correction else LocalRule(),
         correct=similar(floor),
         aggregate=weighted_buffer(buffer, correction=correction),
         step=prospective(eta, beta1, adam(beta2) if adaptive else None),

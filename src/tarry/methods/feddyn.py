@@ -31,7 +31,7 @@ from ..core.tickets import Update
 from ..parts.aggregate import Sums, empty_sums, round_mean
 from ..parts.dispatch import barrier
 from ..parts.manifold import CONTROL
-from ..parts.variates import Dual, H, Varied
+from ..parts.variates import Dual, H, VariateRule
 from .registry import methods
 
 __all__ = ["feddyn"]
@@ -77,5 +77,5 @@ def feddyn(
 ) -> Method:
     """Synchronous rounds whose clients' losses are bent until all have their minima in the same place."""
     return Method(
-        "feddyn", staleness="always 0", local=Varied(Dual(alpha)), aggregate=dynamic_mean(), dispatch=barrier()
+        "feddyn", staleness="always 0", local=VariateRule(Dual(alpha)), aggregate=dynamic_mean(), dispatch=barrier()
     )

@@ -34,7 +34,7 @@ from ..core.tickets import Update
 from ..parts.aggregate import Sums, Weighting, accumulate, empty_sums, mean_update
 from ..parts.dispatch import barrier
 from ..parts.manifold import CONTROL
-from ..parts.variates import NORMALISATION, REACH, Normal, Varied
+from ..parts.variates import NORMALIZATION, REACH, Normal, VariateRule
 from .registry import methods
 
 __all__ = ["fednova"]
@@ -68,7 +68,7 @@ def normalized_mean(weighting: Weighting) -> Aggregate:
             return None, NormalizedSums(sums, tau)
         return scaled(mean_update(sums, view), tau / sums.mass, view), init(view.weights)
 
-    word = frozenset({NORMALISATION})
+    word = frozenset({NORMALIZATION})
     return Aggregate(
         apply,
         init,
@@ -100,7 +100,7 @@ def fednova(
     return Method(
         "fednova",
         staleness="always 0",
-        local=Varied(Normal(mu)),
+        local=VariateRule(Normal(mu)),
         aggregate=normalized_mean(weighting),
         dispatch=barrier(),
     )

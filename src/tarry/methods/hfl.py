@@ -45,7 +45,7 @@ from .registry import methods
 
 __all__ = ["hfl"]
 
-Book = dict[str, Any]
+State = dict[str, Any]
 
 
 def taylor(h: float) -> Rule:
@@ -63,11 +63,11 @@ class Hybrid(EpochServer):
 
     lam: float
 
-    def init(self, weights: Tensor) -> Book:
+    def init(self, weights: Tensor) -> State:
         zero = torch.zeros_like(weights)
         return {"kernel": zero, "n": 0.0, "updater": zero, "lam": 0.0, "count": 0}
 
-    def on_update(self, update: Update, late: bool, book: Book, view: ServerView) -> Book:
+    def on_update(self, update: Update, late: bool, book: State, view: ServerView) -> State:
         own = storable(update, view)
         if not late:
             kernel = torch.add(book["kernel"], own, alpha=update.n_examples)
@@ -76,7 +76,7 @@ class Hybrid(EpochServer):
         updater = torch.add(book["updater"], own, alpha=lam)
         return {**book, "updater": updater, "lam": book["lam"] + lam, "count": book["count"] + 1}
 
-    def end_epoch(self, book: Book, view: ServerView) -> tuple[Tensor | None, Book]:
+    def end_epoch(self, book: State, view: ServerView) -> tuple[Tensor | None, State]:
         if not (book["n"] or book["count"]):
             return None, book
         late = max(book["count"], 1)

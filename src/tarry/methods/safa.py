@@ -1,32 +1,31 @@
 """SAFA: a Semi-Asynchronous Protocol for Fast Federated Learning with Low Overhead (Wu et al., IEEE TC 2021).
 
-    distribute   w_k ← W        who is up to date (its last training came in) or deprecated (lag > τ)
-                 others go on   from the W they have
+    distribute   w_k ← W        where k is up to date (its last update came in) or deprecated (lag > τ)
+                 w_k as it is   for the other clients, which continue from their own models
                  w*_k ← W       where k is deprecated
-    select       of those who come, C · m are picked: who was not picked in the last round first,        Algorithm 1
-                 and the faster before the slower; the rest is undrafted
+    select       C · m of the updates that arrive: clients that were not picked in the last round first,    Algorithm 1
+                 and faster clients before slower ones; the other updates are undrafted
     aggregate    w*_k ← w_k     where k is picked                                         pre-aggregation cache update
                  W ← Σ_k (n_k/n) w*_k   over all m clients                                aggregation
                  w*_k ← w_k     where k is undrafted: it counts from the next round on    post-aggregation cache update
 
-A round is over when the C · m that it picks are certain, whoever else may come; when T_lim has passed; or when nobody
-is training any more. The paper's T_lim is a number of seconds for each of its tasks; left out, it is as long as the
-first round took, which ends with the C · m fastest. A round that nobody came back from is a step all the same, by what
-is cached; before anybody has come at all there is none.
+A round ends when its C · m picks are certain whatever else arrives, when T_lim has passed, or when no client trains any
+more. The paper's T_lim is a number of seconds for each of its tasks. By default it is as long as the first round
+took, which ends with the C · m fastest clients. A round without any update still steps from the cache. Before the first
+update of the run there is no step.
 
-Lag counts rounds, from the one in which a client was last heard of. All of the paper's clients train all the time: with
---concurrency below --clients, who is not handed work lags as well. w*_k begins as the first W. The paper's server knows
-every n_k; this one learns it with the client's first update, and takes the mean of those it knows until then. With
-clients of one size, and once all have come, that is the same.
+Lag counts rounds since the client's last contact. In the paper all clients train all the time. With --concurrency below
+--clients, a client that gets no work lags as well. w*_k begins as the first W. The paper's server knows every n_k; this
+one learns it with the client's first update and averages over the known ones until then. With clients of equal size,
+and once every client has sent an update, the two agree.
 
-Where this differs. A training under way cannot be interrupted: the update of a client that was deprecated meanwhile is
-thrown away when it comes, and the client handed the W of that moment at once. A training that crashes keeps nothing of
-its progress: what is cached of the client stays. In the authors' code all entries begin as what a first epoch of every
-client made of W.
+Differences. A visit in progress cannot be interrupted: if its client was deprecated in the meantime, the server
+discards the update on arrival and hands out the current W at once. A failed visit keeps none of its progress: the
+client's cache entry stays. In the authors' code every entry begins as the result of each client's first epoch on W.
 
-On the server, in model sizes: m rows, 2 (the sum, in double precision) and the entry of those who have not come yet,
-beside the global, the past ones that clients are training from, and the round's uploads that are not decided yet. These
-are of clients picked in the last round, min(C, 1 − C) · m at most, and of the instant that ends a round.
+Memory on the server, in model sizes: m rows, 2 for the sum (in double precision) and the entry of clients without an
+update, the global and the past globals that clients are training from, and the undecided uploads of the round. The last
+are of clients picked in the previous round, min(C, 1 − C) · m at most, and of the instant that ends a round.
 """
 
 from __future__ import annotations
@@ -79,7 +78,7 @@ class SAFAState(RowCache):
 
 
 @dataclass(frozen=True)
-class Rounds:
+class SafaRounds:
     """The aggregate part: a round ends with its quota, at T_lim, or when no client is training."""
 
     fraction: float
@@ -241,7 +240,7 @@ def lag_tolerant(lag: int) -> Dispatch:
 @methods.register(
     "safa",
     paper="Wu et al. 2021, SAFA: a Semi-Asynchronous Protocol for Fast Federated Learning with Low Overhead",
-    use="Rounds that do not wait for stragglers, with an old model of everybody in every mean.",
+    use="Rounds that do not wait for stragglers, with a cached model of every client in each mean.",
 )
 def safa(
     *,
@@ -259,7 +258,7 @@ def safa(
         problems.append(f"--method.limit {limit}: must be above 0, or none for as long as the first round took")
     if problems:
         raise BadInput(problems)
-    rounds = Rounds(fraction, lag, limit)
+    rounds = SafaRounds(fraction, lag, limit)
     return Method(
         "safa",
         staleness="rounds since hand-out; more than τ: thrown away",

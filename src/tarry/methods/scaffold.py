@@ -43,7 +43,7 @@ from ..parts.aggregate import Sums, Weighting, empty_sums, round_mean
 from ..parts.dispatch import barrier
 from ..parts.manifold import CONTROL
 from ..parts.step import add
-from ..parts.variates import CHANGE, VARIATE, Control, Varied, VariedState
+from ..parts.variates import CHANGE, VARIATE, Control, VariateRule, VariateState
 from .registry import methods
 
 __all__ = ["scaffold"]
@@ -58,7 +58,7 @@ class Probe(NamedTuple):
 
 
 @dataclass(frozen=True)
-class OptionI(Varied):
+class OptionI(VariateRule):
     """Option I: one more pass in the first epoch, over which c_k⁺ is the mean gradient at W (Eq. 4)."""
 
     variate: Control
@@ -71,12 +71,12 @@ class OptionI(Varied):
         start, context = super().begin(visit)
         return start, {**context, "probes": min(visit.n_batches, visit.n_steps)}
 
-    def init(self, w: Tensor, context: Context, model: ClientModel) -> VariedState:
+    def init(self, w: Tensor, context: Context, model: ClientModel) -> VariateState:
         return super().init(w, context, model)._replace(probe=Probe(torch.zeros_like(w), 0, 0))
 
     def probe(
-        self, w: Tensor, batch: Examples, context: Context, state: VariedState, model: ClientModel
-    ) -> tuple[Tensor, VariedState, Tensor]:
+        self, w: Tensor, batch: Examples, context: Context, state: VariateState, model: ClientModel
+    ) -> tuple[Tensor, VariateState, Tensor]:
         total, examples, batches = state.probe
         if batches == context["probes"]:
             return w, state, total[0]  # any number: only losses of the first pass are counted
@@ -85,7 +85,7 @@ class OptionI(Varied):
         probe = Probe(torch.add(total, g, alpha=n), examples + n, batches + 1)
         return w, state._replace(probe=probe), loss
 
-    def finish(self, w: Tensor, context: Context, state: VariedState) -> VisitOutput:  # noqa: ARG002
+    def finish(self, w: Tensor, context: Context, state: VariateState) -> VisitOutput:  # noqa: ARG002
         return self.variate.change_to(state.probe.total / state.probe.examples, context)
 
 
@@ -148,7 +148,7 @@ def scaffold(
     return Method(
         "scaffold",
         staleness="always 0",
-        local=OptionI(Control("I")) if option == "I" else Varied(Control()),
+        local=OptionI(Control("I")) if option == "I" else VariateRule(Control()),
         aggregate=controlled_mean(weighting),
         step=add(eta),
         dispatch=barrier(),

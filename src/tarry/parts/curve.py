@@ -137,8 +137,8 @@ class CurveLearning(LocalRule):
         zero = torch.zeros_like(control[0])
         return ControlPass(self._control.init(control), zero, zero, zero)
 
-    def begin_pass(self, lap: int, state: VisitState, model: ClientModel) -> VisitState:  # noqa: ARG002
-        return state._replace(control_pass=self._new_pass(state.control)) if lap == 1 else state
+    def begin_pass(self, pass_index: int, state: VisitState, model: ClientModel) -> VisitState:  # noqa: ARG002
+        return state._replace(control_pass=self._new_pass(state.control)) if pass_index == 1 else state
 
     def step(
         self, w: Tensor, batch: Examples, context: Context, state: VisitState, model: ClientModel

@@ -111,14 +111,14 @@ def distill_loss(y: Tensor, mask: Tensor | None, how: Distillation) -> DistillLo
 
 def distill(x: Tensor, teacher: Tensor, view: ServerView, how: Distillation) -> Tensor:
     """Return x̂ after Q steps of Eq. 2. Running statistics do not change."""
-    lab, n = view.model, view.layout.n_params
-    assert lab is not None, "a method that distils says that it needs unlabeled inputs"
-    adam = make_optimizer("adam", lr=how.lr or lab.distill_lr or PAPERS_LR)
+    server_model, n = view.model, view.layout.n_params
+    assert server_model is not None, "a method that distils says that it needs unlabeled inputs"
+    adam = make_optimizer("adam", lr=how.lr or server_model.distill_lr or PAPERS_LR)
     w, stats, seen = x[:n], x[n:], list[Tensor]()
     moments = adam.init(w)
-    for at in batches(lab.inputs, how, view.key):
-        loss = distill_loss(teacher[at], None if lab.mask is None else lab.mask[at], how)
-        g, _ = lab.grad(torch.cat([w, stats]) if len(stats) else w, lab.inputs[at], loss.f_d)
+    for at in batches(server_model.inputs, how, view.key):
+        loss = distill_loss(teacher[at], None if server_model.mask is None else server_model.mask[at], how)
+        g, _ = server_model.grad(torch.cat([w, stats]) if len(stats) else w, server_model.inputs[at], loss.f_d)
         w, moments = adam.apply_gradient(w, clip_norm(g, how.clip), moments)
         if view.notes is not None:
             seen.append(torch.stack([loss.entropy, loss.alpha]))
@@ -185,14 +185,16 @@ def _finite(logits: Tensor, view: ServerView) -> bool:
 
 
 def _logits(update: Update, view: ServerView) -> Tensor:
-    lab = view.model
-    assert lab is not None, "a method that distils says that it needs unlabeled inputs"
-    logits = lab.outputs(update.ticket.sent + update.delta, lab.inputs)  # not update.local, which would stay in memory
+    server_model = view.model
+    assert server_model is not None, "a method that distils says that it needs unlabeled inputs"
+    logits = server_model.outputs(
+        update.ticket.sent + update.delta, server_model.inputs
+    )  # not update.local, which would stay in memory
     if logits.ndim < 2 or logits.shape[-1] < 2:
         form = "×".join(map(str, logits.shape))
         raise BadInput(f"--unlabeled: the model's outputs for it are {form}; only scores of classes can be distill")
-    if lab.mask is not None and lab.mask.shape != logits.shape[:-1]:
-        forms = ("×".join(map(str, shape)) for shape in (lab.mask.shape, logits.shape))
+    if server_model.mask is not None and server_model.mask.shape != logits.shape[:-1]:
+        forms = ("×".join(map(str, shape)) for shape in (server_model.mask.shape, logits.shape))
         raise BadInput("--unlabeled: its mask is {}, the model's outputs are {}; wants a mark a token".format(*forms))
     return logits
 

@@ -75,14 +75,14 @@ def delay_correction(rule: Rule, init: Callable[[Tensor], Any] = _no_state) -> C
     def apply(update: Update, state: Any, view: ServerView) -> tuple[Update, Any]:
         params, moved = view.layout.params, view.displacement(update)
         w, sent = params(view.weights), params(update.ticket.sent)
-        late, bend = _late(params(moved), w, sent, update, view)
+        late, control_products = _late(params(moved), w, sent, update, view)
         found, state = rule(late, state)
         extras, control = update.extras, update.extras.get(CONTROL)
         if isinstance(found, Tensor) and found.ndim:
             new = found
             turned = None if control is None else rotated(control, late.delta, new)
         else:
-            new, turned = _straight(late, found, control, bend)
+            new, turned = _straight(late, found, control, control_products)
         if turned is not None:
             extras = {**extras, CONTROL: turned}
         if view.layout.stats:
@@ -100,26 +100,26 @@ def _late(
     drift, control = empty_pooled(w), update.extras.get(CONTROL)
     if (kernels := kernels_for(w, sent, delta)) is None:
         return StaleUpdate(delta, torch.sub(w, sent, out=drift), update, view), None
-    whole, bend = partition((0, len(w))), None
+    whole, control_products = partition((0, len(w))), None
     if control is not None and kernels_for(w, control) is not None:
         *sums, x, y = whole.sums(kernels.drifted_beside, 5, w, sent, delta, control, drift)
-        bend = float(x[0]), float(y[0])
+        control_products = float(x[0]), float(y[0])
     else:
         sums = whole.sums(kernels.drifted, 3, w, sent, delta, drift)
-    return StaleUpdate(delta, drift, update, view, torch.from_numpy(np.concatenate(sums)).unbind()), bend
+    return StaleUpdate(delta, drift, update, view, torch.from_numpy(np.concatenate(sums)).unbind()), control_products
 
 
 def _straight(
-    late: StaleUpdate, lam: Tensor | float, control: Tensor | None, bend: tuple[float, float] | None
+    late: StaleUpdate, lam: Tensor | float, control: Tensor | None, control_products: tuple[float, float] | None
 ) -> tuple[Tensor, Tensor | None]:
     """Return δ − λ G, and the control point rotated with it."""
     delta, drift = late.delta, late.drift
     if isinstance(lam, float) and lam == 0:
         return delta, control
     new = empty_pooled(delta)
-    if bend is not None and late.products is not None and control is not None:
+    if control_products is not None and late.products is not None and control is not None:
         share, (along, size, own) = float(lam), (float(p) for p in late.products)
-        turn = turning(along, size, own, bend, share) if share else (0.0, 0.0)
+        turn = turning(along, size, own, control_products, share) if share else (0.0, 0.0)
         if turn is not None:
             kernels, turned = kernels_for(delta), empty_pooled(delta)
             assert kernels is not None

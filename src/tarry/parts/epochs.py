@@ -1,13 +1,13 @@
-"""A server that works in epochs: it collects what comes back, and steps when the epoch is over.
+"""Server parts for methods that step once per epoch: collect updates, and step when the epoch ends.
 
-An epoch is over when its length has passed, and at any instant that leaves nobody training. One that nobody came back
-in goes on until somebody does. Who is back early waits; at the end all who wait are handed the new global. With
-durations that are multiples of the length, a client of m lengths takes part in every m-th epoch. An epoch begins with
-the end of the one before or, if nobody was training then, with the first work handed out.
+An epoch ends when its length has passed, and at any instant at which no client is training any more. An epoch without
+any update continues until one arrives. Clients that return early wait; at the end all waiting clients get the new
+global. If durations are multiples of the length, a client with visits of m lengths takes part in every m-th epoch. An
+epoch begins at the end of the previous one or, if no client was training then, with the next hand-out.
 
-What a method keeps from epoch to epoch, and what it makes of it, is an `EpochServer`. Its moves are vectors such as
-`storable` makes of updates: a displacement, and running statistics as they are. A method that remembers gradients,
-Δ/η_l, keeps them `per_rate` and makes a move of them with `at_rate`, whatever has become of η_l since.
+An `EpochServer` defines what a method keeps between epochs and how it steps. Its steps are vectors in the form that
+`storable` gives updates: a displacement, followed by the running statistics themselves. A method that caches gradients,
+Δ/η_l, stores them with `per_rate` and converts them back with `at_rate`, so that a change of η_l in between counts.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = ["EpochServer", "EpochState", "at_epoch_ends", "at_rate", "ends", "epo
 
 
 class EpochServer(ABC):
-    """What a method does with the updates of an epoch. Its state is a plain record, and its own business."""
+    """What a method does with the updates of an epoch. The type of its state is up to the method."""
 
     @property
     def offers(self) -> bool:

@@ -44,18 +44,18 @@ def bezier(start: Tensor, end: Tensor, t: float, update: Update) -> Tensor:
 
     With d = φ − (Θ + Θ̂)/2 it is the line plus 2t(1−t) d.
     """
-    straight, d = torch.lerp(start, end, t), _bend(start, end, update)
+    straight, d = torch.lerp(start, end, t), _control_offset(start, end, update)
     return straight if d is None else torch.add(straight, d, alpha=2 * t * (1 - t))
 
 
 def printed(start: Tensor, end: Tensor, t: float, update: Update) -> Tensor:
     """The curve with the coefficients of Eq. 28 and 31, which do not sum to 1."""
-    middle, d = (start + end) / 2, _bend(start, end, update)
+    middle, d = (start + end) / 2, _control_offset(start, end, update)
     control = middle if d is None else middle + d
     return (1 - t) ** 2 * start + t * (1 - t) * control + t**2 * end
 
 
-def _bend(start: Tensor, end: Tensor, update: Update) -> Tensor | None:
+def _control_offset(start: Tensor, end: Tensor, update: Update) -> Tensor | None:
     """Return the control point's displacement, rotated with the update's displacement onto this step's way (Eq. 17).
 
     A step that trusts position goes from Θ to Θ_i, which is not the displacement that the control point was learnt on.
@@ -162,12 +162,14 @@ def _rotated(kernels: Any, d: Tensor, a: Tensor, b: Tensor) -> Tensor:
     return combined(d, a, by_u - by_n * (c + e) / na, b, by_n / nb, out=empty_pooled(d))
 
 
-def turning(along: float, size: float, own: float, bend: tuple[float, float], lam: float) -> tuple[float, float] | None:
+def turning(
+    along: float, size: float, own: float, control: tuple[float, float], lam: float
+) -> tuple[float, float] | None:
     """Return the coefficients of a and g in Rd − d, for the rotation R that takes a onto a − λ g, λ not 0.
 
-    `along`, `size` and `own` are a·g, g·g and a·a; `bend` is d·a and d·g. The plane is that of a and g; its second axis
-    is the part of g orthogonal to a, which does not shrink with λ, so that small angles are exact. Return None if that
-    part is too short, or a is 0: the inner products are then not exact enough.
+    `along`, `size` and `own` are a·g, g·g and a·a; `control` is d·a and d·g. The plane is that of a and g; its
+    second axis is the part of g orthogonal to a, which does not shrink with λ, so that small angles are exact. Return
+    None if that part is too short, or a is 0: the inner products are then not exact enough.
     """
     if not own > 0 or not (side := size - along * along / own) > _SIDE * size:
         return None
@@ -177,7 +179,7 @@ def turning(along: float, size: float, own: float, bend: tuple[float, float], la
     length = hypot(forth, across)
     c, s = forth / length, across / length
     less = -s * s / (1 + c) if c > 0 else c - 1  # c − 1
-    du, dn = bend[0] / na, sign * (bend[1] - k * bend[0]) / side
+    du, dn = control[0] / na, sign * (control[1] - k * control[0]) / side
     by_n = sign * (du * s + dn * less) / side
     return (du * less - dn * s) / na - by_n * k, by_n
 

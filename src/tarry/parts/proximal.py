@@ -49,7 +49,7 @@ __all__ = [
 
 ProximalName = Literal["kl", "l2", "ntd", "moon", "scaffold", "feddyn", "fednova"]
 FEDDYN = 0.01  # α, as `feddyn` has it
-_ROUNDING = 100  # of the last digit: unit vectors no further apart are the same
+_ROUNDING = 100  # of the last digit: unit vectors no further difference are the same
 
 
 class WholePasses:
@@ -298,14 +298,14 @@ class MOON(ProximalLoss):
         if previous is None:
             model.features(received, x[:1])  # a model without features is rejected here, not at the second visit
             return OfWeights(model, lambda w: (torch.zeros_like(w), w.new_zeros(())))
-        apart = _unit(model.cached_features(previous, x)) - _unit(model.cached_features(received, x))
-        size = torch.linalg.vector_norm(apart, dim=-1, keepdim=True)
-        apart = torch.where(size > _ROUNDING * torch.finfo(apart.dtype).eps, apart, 0)
-        return OfFeatures(model, apart, lambda r, apart: model.mean(self.contrast(r, apart)))
+        difference = _unit(model.cached_features(previous, x)) - _unit(model.cached_features(received, x))
+        size = torch.linalg.vector_norm(difference, dim=-1, keepdim=True)
+        difference = torch.where(size > _ROUNDING * torch.finfo(difference.dtype).eps, difference, 0)
+        return OfFeatures(model, difference, lambda r, difference: model.mean(self.contrast(r, difference)))
 
-    def contrast(self, r: Tensor, apart: Tensor) -> Tensor:
-        """`apart` is r_prev/‖r_prev‖ − r_g/‖r_g‖: exactly 0, and so the gradient, where the two models agree."""
-        return softplus((_unit(r) * apart).sum(-1) / self.temperature)
+    def contrast(self, r: Tensor, difference: Tensor) -> Tensor:
+        """`difference` is r_prev/‖r_prev‖ − r_g/‖r_g‖: exactly 0, and so the gradient, where the two models agree."""
+        return softplus((_unit(r) * difference).sum(-1) / self.temperature)
 
     def finish(self, w: Tensor, context: Context, optimizer: Optimizer, share: float) -> VisitOutput:  # noqa: ARG002
         return VisitOutput(memory={"previous": w})

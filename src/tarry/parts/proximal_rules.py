@@ -13,11 +13,11 @@ from ..core.optim import Optimizer
 from ..core.task import Examples, Task
 from .proximal import ProximalLoss
 
-__all__ = ["ProximalRule", "WithProximalLoss"]
+__all__ = ["ProximalLossRule", "WithProximalLoss"]
 
 
 @dataclass(frozen=True)
-class ProximalRule(LocalRule):
+class ProximalLossRule(LocalRule):
     """Base of rules that take gradients of a proximal loss."""
 
     proximal: ProximalLoss
@@ -44,7 +44,7 @@ class ProximalRule(LocalRule):
 
 
 @dataclass(frozen=True)
-class WithProximalLoss(ProximalRule):
+class WithProximalLoss(ProximalLossRule):
     """L + β L_p, by one pass a step. The loss that is reported is L."""
 
     beta: float

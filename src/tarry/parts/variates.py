@@ -5,8 +5,8 @@
     Normal    g + μ (w − w_start)            and the client uploads ‖a_k‖₁                                 FedNova
 
 A variate is separate from the rule that descends, so that other rules can use it: `begin` reads payload and memory,
-`added` is the term that it adds to the gradient, and `finish` returns uploads and memory. `Varied` is plain training
-with one.
+`added` is the term that it adds to the gradient, and `finish` returns uploads and memory. `VariateRule` is plain
+training with one.
 
 ‖a‖₁, the reach of a visit's steps: with nothing added, Δ_k = −η Σ_j a_j g_j over the gradients g_j of the visit. a_j =
 1 for plain SGD; momentum increases the a_j of early gradients, a proximal term decreases them.
@@ -28,7 +28,7 @@ from ..core.task import Examples
 
 __all__ = [
     "CHANGE",
-    "NORMALISATION",
+    "NORMALIZATION",
     "REACH",
     "VARIATE",
     "Control",
@@ -36,8 +36,8 @@ __all__ = [
     "H",
     "Normal",
     "Variate",
-    "Varied",
-    "VariedState",
+    "VariateRule",
+    "VariateState",
     "reach",
 ]
 
@@ -46,7 +46,7 @@ CHANGE = "change"  # extra: c_k⁺ − c_k
 REACH = "reach"  # extra: ‖a_k‖₁
 # Payload keys without a tensor: they bind clients to the one server that they are right with.
 H = "h"  # FedDyn's, which is in the weights that are sent
-NORMALISATION = "normalisation"  # FedNova's
+NORMALIZATION = "normalisation"  # FedNova's
 
 
 def reach(optimizer: Optimizer, n_steps: int, *, mu: float = 0.0) -> float:
@@ -160,7 +160,7 @@ class Normal(Variate):
     """FedNova's: a proximal term if μ is not 0, and the upload ‖a_k‖₁."""
 
     mu: float = 0.0
-    required_payload = frozenset({NORMALISATION})
+    required_payload = frozenset({NORMALIZATION})
     uploads = frozenset({REACH})
 
     def __post_init__(self) -> None:
@@ -185,7 +185,7 @@ class Normal(Variate):
         return VisitOutput({REACH: torch.tensor(size, dtype=torch.float64)})
 
 
-class VariedState(NamedTuple):
+class VariateState(NamedTuple):
     """The state of a visit."""
 
     inner: Any  # of the optimizer
@@ -194,7 +194,7 @@ class VariedState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Varied(LocalRule):
+class VariateRule(LocalRule):
     """Descend the task's gradient with the term of a variate."""
 
     variate: Variate
@@ -213,17 +213,17 @@ class Varied(LocalRule):
     def begin(self, visit: VisitInput) -> tuple[Tensor, Context]:
         return visit.weights, self.variate.begin(visit)
 
-    def init(self, w: Tensor, context: Context, model: ClientModel) -> VariedState:  # noqa: ARG002
-        return VariedState(model.init(w), model.optimizer)
+    def init(self, w: Tensor, context: Context, model: ClientModel) -> VariateState:  # noqa: ARG002
+        return VariateState(model.init(w), model.optimizer)
 
     def step(
-        self, w: Tensor, batch: Examples, context: Context, state: VariedState, model: ClientModel
-    ) -> tuple[Tensor, VariedState, Tensor]:
+        self, w: Tensor, batch: Examples, context: Context, state: VariateState, model: ClientModel
+    ) -> tuple[Tensor, VariateState, Tensor]:
         w, inner, loss = super().step(w, batch, context, state.inner, model)
         return w, state._replace(inner=inner), loss
 
     def transform_grad(self, g: Tensor, w: Tensor, context: Context) -> Tensor:
         return self.variate.transform_grad(g, w, context)
 
-    def finish(self, w: Tensor, context: Context, state: VariedState) -> VisitOutput:
+    def finish(self, w: Tensor, context: Context, state: VariateState) -> VisitOutput:
         return self.variate.finish(w, context, state.optimizer)

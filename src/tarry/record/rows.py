@@ -30,7 +30,9 @@ class Recorder:
     def __init__(self, path: Path, *, at: int = 0):
         size = path.stat().st_size if path.exists() else 0
         if size < at:
-            raise Damaged(f"{path}: {size} bytes are left of a log of {at}; the run cannot be resumed, begin it anew")
+            raise Damaged(
+                f"{path}: {size} bytes are left of a log of {at}; the run cannot be resumed; start it in another --out"
+            )
         self._file = open(path, "ab")  # noqa: SIM115 - closed by close()
         self._file.truncate(at)
         self._file.seek(0, os.SEEK_END)

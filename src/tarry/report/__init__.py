@@ -1,6 +1,6 @@
 """Reports from records of runs: tables, plots and an HTML page.
 
-    summary = summarise(results)                 rows over seeds; target and relative time as in OrthoFL, Sec. 5.1
+    summary = summarize(results)                 rows over seeds; target and relative time as in OrthoFL, Sec. 5.1
     table(summary)                               for the terminal (rich)
     markdown(summary), to_json(summary)          for a README, for a program
     accuracy_over_time(results, summary)         SVG (matplotlib)
@@ -14,7 +14,7 @@ from __future__ import annotations
 from .formatting import key_findings
 from .page import page, write_page
 from .plots import accuracy_over_time, accuracy_over_updates, staleness_bars
-from .tables import Curve, MethodRow, Summary, markdown, mean_curve, summarise, to_json
+from .tables import Curve, MethodRow, Summary, markdown, mean_curve, summarize, to_json
 from .terminal import table
 
 __all__ = [
@@ -28,7 +28,7 @@ __all__ = [
     "mean_curve",
     "page",
     "staleness_bars",
-    "summarise",
+    "summarize",
     "table",
     "to_json",
     "write_page",

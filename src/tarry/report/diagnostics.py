@@ -286,8 +286,8 @@ def _bar(axes: Axes, curve: Curve, index: int, place: tuple[int, int]) -> None:
     k, m = place
     width = 0.8 / m
     at = [x + width * (k - (m - 1) / 2) for x in curve.x]
-    colour = line_style(index)["color"]
-    axes.bar(at, curve.mean, width=width, color=colour, linewidth=0)
+    color = line_style(index)["color"]
+    axes.bar(at, curve.mean, width=width, color=color, linewidth=0)
     if curve.sd is not None:
         axes.errorbar(at, curve.mean, yerr=curve.sd, fmt="none", ecolor=INK, elinewidth=0.8, alpha=0.5)
 

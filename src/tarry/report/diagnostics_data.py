@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..record.result import Result
-from .formatting import NONE, Cell, duration, percent
+from .formatting import NONE, TableCell, duration, percent
 from .tables import Curve, by_label, known
 
 __all__ = [
@@ -144,7 +144,7 @@ def visit_time(run: Result, client: str) -> float | None:
     return _numbers(run, "seconds").get(client)
 
 
-def speed_grid(results: Sequence[Result]) -> tuple[tuple[str, ...], list[tuple[Cell, ...]]] | None:
+def speed_grid(results: Sequence[Result]) -> tuple[tuple[str, ...], list[tuple[TableCell, ...]]] | None:
     """Return a table of accuracy on the examples of fast and slow clients; None if no run has it."""
     headings = ("method", "test accuracy %", "active clients' examples %", "stragglers' examples %", "variance")
     ways: list[Callable[[dict[str, Any]], Any]] = [
@@ -162,7 +162,7 @@ def speed_grid(results: Sequence[Result]) -> tuple[tuple[str, ...], list[tuple[C
         return None
     best = [_best([row[i] for row in table.values()], max if i < 3 else min) for i in range(4)]
     return headings, [
-        (Cell(label), *(_cell(v, best[i], share=i < 3) for i, v in enumerate(row))) for label, row in table.items()
+        (TableCell(label), *(_cell(v, best[i], share=i < 3) for i, v in enumerate(row))) for label, row in table.items()
     ]
 
 
@@ -176,10 +176,10 @@ def _best(column: Sequence[float | None], of: Callable[[list[float]], float]) ->
     return of(there) if len(there) > 1 else None
 
 
-def _cell(value: float | None, best: float | None, *, share: bool) -> Cell:
+def _cell(value: float | None, best: float | None, *, share: bool) -> TableCell:
     if value is None:
-        return Cell(NONE)
-    return Cell(f"{100 * value:.1f}" if share else f"{value:.3g}", best=value == best)
+        return TableCell(NONE)
+    return TableCell(f"{100 * value:.1f}" if share else f"{value:.3g}", best=value == best)
 
 
 def in_short(run: Result) -> list[str]:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from .tables import MethodRow, Summary
 
 __all__ = [
-    "Cell",
+    "TableCell",
     "count",
     "duration",
     "format_bytes",
@@ -21,7 +21,7 @@ __all__ = [
     "legend",
     "percent",
     "pluralize",
-    "remarked",
+    "warning_lines",
     "target_in_words",
     "time_unit",
 ]
@@ -33,7 +33,7 @@ _MEASURED = re.compile(
 
 
 @dataclass(frozen=True)
-class Cell:
+class TableCell:
     """One cell of a table; `secondary` is shown smaller."""
 
     text: str
@@ -41,7 +41,7 @@ class Cell:
     best: bool = False
 
 
-def grid(summary: Summary, *, full: bool = False) -> tuple[tuple[str, ...], list[tuple[Cell, ...]]]:
+def grid(summary: Summary, *, full: bool = False) -> tuple[tuple[str, ...], list[tuple[TableCell, ...]]]:
     """Return the headings and the rows; `full` adds columns for a wide page."""
     score: tuple[str, ...] = ("accuracy %", "time to target") if summary.scored else ("loss",)
     score += ("personal %",) if summary.personal_epochs else ()
@@ -51,52 +51,58 @@ def grid(summary: Summary, *, full: bool = False) -> tuple[tuple[str, ...], list
     return headings, [_cells(row, summary, full) for row in summary.rows]
 
 
-def _cells(row: MethodRow, summary: Summary, full: bool) -> tuple[Cell, ...]:
-    staleness = Cell(f"{row.staleness_mean:.1f} / {row.staleness_max:.0f}")
-    cells = (Cell(row.label), *_score(row, summary), *_personal(row, summary), staleness, Cell(count(row.updates)))
+def _cells(row: MethodRow, summary: Summary, full: bool) -> tuple[TableCell, ...]:
+    staleness = TableCell(f"{row.staleness_mean:.1f} / {row.staleness_max:.0f}")
+    cells = (
+        TableCell(row.label),
+        *_score(row, summary),
+        *_personal(row, summary),
+        staleness,
+        TableCell(count(row.updates)),
+    )
     if full:
-        traffic = Cell(f"{format_bytes(1e6 * row.mb_up)} up", f"{format_bytes(1e6 * row.mb_down)} down")
-        failures = Cell(f"{count(row.lost)} / {count(row.rejected)}")
-        cells += (traffic, Cell(count(row.rounds)), Cell(format_bytes(1e6 * row.peak_server_mb)), failures)
+        traffic = TableCell(f"{format_bytes(1e6 * row.mb_up)} up", f"{format_bytes(1e6 * row.mb_down)} down")
+        failures = TableCell(f"{count(row.lost)} / {count(row.rejected)}")
+        cells += (traffic, TableCell(count(row.rounds)), TableCell(format_bytes(1e6 * row.peak_server_mb)), failures)
     return cells
 
 
-def _score(row: MethodRow, summary: Summary) -> tuple[Cell, ...]:
+def _score(row: MethodRow, summary: Summary) -> tuple[TableCell, ...]:
     several = len(summary.rows) > 1
     if not summary.scored:
         lowest = min((r.loss for r in summary.rows if r.loss is not None), default=None)
         best = several and row.loss is not None and row.loss == lowest
-        return (Cell(NONE if row.loss is None else _spread(f"{row.loss:.4f}", row.loss_sd, ".4f"), best=best),)
+        return (TableCell(NONE if row.loss is None else _spread(f"{row.loss:.4f}", row.loss_sd, ".4f"), best=best),)
     highest = max(r.accuracy for r in summary.rows if r.accuracy is not None)
     sd = None if row.accuracy_sd is None else 100 * row.accuracy_sd
     accuracy = NONE if row.accuracy is None else _spread(f"{100 * row.accuracy:.1f}", sd, ".1f")
-    return Cell(accuracy, best=several and row.accuracy == highest), _time(row, summary)
+    return TableCell(accuracy, best=several and row.accuracy == highest), _time(row, summary)
 
 
-def _personal(row: MethodRow, summary: Summary) -> tuple[Cell, ...]:
+def _personal(row: MethodRow, summary: Summary) -> tuple[TableCell, ...]:
     """Return 88.9 ± 8.9 over clients, and the value before fine-tuning; no cell without --personalize."""
     if not summary.personal_epochs:
         return ()
     if row.personal is None or row.personal_sd is None or row.personal_before is None:
-        return (Cell(NONE),)
+        return (TableCell(NONE),)
     highest = max(r.personal for r in summary.rows if r.personal is not None)
     text = _spread(f"{100 * row.personal:.1f}", 100 * row.personal_sd, ".1f")
     before = f"{100 * row.personal_before:.1f} before"
-    return (Cell(text, before, best=len(summary.rows) > 1 and row.personal == highest),)
+    return (TableCell(text, before, best=len(summary.rows) > 1 and row.personal == highest),)
 
 
-def _time(row: MethodRow, summary: Summary) -> Cell:
+def _time(row: MethodRow, summary: Summary) -> TableCell:
     """Return 0.39× and 12 min; only the minutes if there is no baseline."""
     if row.time_to_target is None:
-        return Cell(NONE if summary.target is None else "not reached")
+        return TableCell(NONE if summary.target is None else "not reached")
     took = duration(row.time_to_target)
     if row.reached < row.runs:
-        return Cell(f"{row.reached} of {row.runs} runs", took)
+        return TableCell(f"{row.reached} of {row.runs} runs", took)
     first = _fastest(summary)
     best = row in first and len(first) < len(summary.rows)
     if row.relative_time is None:
-        return Cell(took, best=best)
-    return Cell(_times(row, summary), took, best=best)
+        return TableCell(took, best=best)
+    return TableCell(_times(row, summary), took, best=best)
 
 
 def _always(summary: Summary) -> list[MethodRow]:
@@ -152,7 +158,7 @@ def _personal_in_words(summary: Summary) -> str:
     )
 
 
-def remarked(results: Sequence[Result]) -> list[str]:
+def warning_lines(results: Sequence[Result]) -> list[str]:
     """Return how clients were trained, if there was a choice, and the warnings of runs; each once, after its labels."""
     said = [(r.label, r.executor_info) for r in results if r.executor_info] + [
         (r.label, s) for r in results for s in r.warnings

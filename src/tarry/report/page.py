@@ -10,7 +10,7 @@ from ..core.errors import BadInput
 from ..record.result import Result, write_atomic
 from .diagnostics import pictures
 from .diagnostics_data import sentences, speed_grid, stretch
-from .formatting import NONE, Cell, duration, grid, key_findings, legend, percent, pluralize, remarked
+from .formatting import NONE, TableCell, duration, grid, key_findings, legend, percent, pluralize, warning_lines
 from .plots import accuracy_over_time, accuracy_over_updates, staleness_bars
 from .tables import Summary, clock, known
 
@@ -77,7 +77,7 @@ def page(
         "<h2>Every run</h2>",
         _run_table(results),
     ]
-    if said := [*notices, *remarked(results)]:
+    if said := [*notices, *warning_lines(results)]:
         sections += ["<h2>Remarks</h2>", _list(said)]
     if settings:
         sections += ["<h2>Settings</h2>", _settings_table(settings)]
@@ -208,14 +208,14 @@ def _run_table(results: Sequence[Result]) -> str:
     headings = ("run", "seed", "accuracy", "loss", "updates", clock(results), "wall seconds", "weights (SHA-256)")
     rows = [
         (
-            Cell(r.label),
-            Cell(str(r.seed)),
-            Cell(NONE if (accuracy := known(r.final_accuracy)) is None else percent(accuracy)),
-            Cell(NONE if (loss := known(r.final_loss)) is None else f"{loss:.4f}"),
-            Cell(f"{r.updates:,}"),
-            Cell(duration(r.virtual_time)),
-            Cell(f"{r.wall_s:,.1f}"),
-            Cell(r.weights_sha256[:12]),
+            TableCell(r.label),
+            TableCell(str(r.seed)),
+            TableCell(NONE if (accuracy := known(r.final_accuracy)) is None else percent(accuracy)),
+            TableCell(NONE if (loss := known(r.final_loss)) is None else f"{loss:.4f}"),
+            TableCell(f"{r.updates:,}"),
+            TableCell(duration(r.virtual_time)),
+            TableCell(f"{r.wall_s:,.1f}"),
+            TableCell(r.weights_sha256[:12]),
         )
         for r in results
     ]
@@ -227,13 +227,13 @@ def _settings_table(settings: Mapping[str, str]) -> str:
     return f'<div class="wide"><table class="text"><tbody>\n{body}</tbody></table></div>'
 
 
-def _table(headings: Iterable[str], rows: Iterable[Sequence[Cell]]) -> str:
+def _table(headings: Iterable[str], rows: Iterable[Sequence[TableCell]]) -> str:
     head = "".join(f'<th scope="col">{escape(h)}</th>' for h in headings)
     body = "".join(f'<tr><th scope="row">{escape(row[0].text)}</th>{"".join(map(_td, row[1:]))}</tr>\n' for row in rows)
     return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table></div>'
 
 
-def _td(cell: Cell) -> str:
+def _td(cell: TableCell) -> str:
     secondary = f' <span class="secondary">{escape(cell.secondary)}</span>' if cell.secondary else ""
     opening = '<td class="best">' if cell.best else "<td>"
     return f"{opening}{escape(cell.text)}{secondary}</td>"

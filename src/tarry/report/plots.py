@@ -17,7 +17,7 @@ from xml.dom import minidom
 from ..record.result import Result
 from .formatting import count, percent, time_unit
 from .optional_import import optional_import
-from .tables import Curve, Summary, by_label, mean_curve, summarise
+from .tables import Curve, Summary, by_label, mean_curve, summarize
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 # Okabe and Ito's colors for color-blind readers, without black and yellow, which vanish on a dark or a light page.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 _DASHES: tuple[Any, ...] = ("solid", (0, (4, 2)), (0, (1, 1.2)), (0, (6, 2, 1, 2)))
 _MARKERS = ("", "o", "^", "s", "D", "v", "P")
 INK = "#010203"  # replaced by currentColor in the SVG
@@ -132,10 +132,10 @@ def scaled(curve: Curve, x: float, y: float) -> Curve:
 
 def line_style(index: int) -> dict[str, Any]:
     """Return color, dashes and markers of the method with this index, the same in every plot of a comparison."""
-    index, colour = divmod(index, len(_COLOURS))
+    index, color = divmod(index, len(_COLORS))
     index, dashes = divmod(index, len(_DASHES))
     marks: Any = {"marker": _MARKERS[index % len(_MARKERS)], "markersize": 4, "markevery": 0.12} if index else {}
-    return {"color": _COLOURS[colour], "linestyle": _DASHES[dashes], "linewidth": 1.7, **marks}
+    return {"color": _COLORS[color], "linestyle": _DASHES[dashes], "linewidth": 1.7, **marks}
 
 
 def draw_curve(axes: Axes, curve: Curve, index: int, *, steps: bool = False, **style: Any) -> None:
@@ -192,7 +192,7 @@ def _beside(axes: Axes, text: str, point: tuple[float, float], *, shift: float =
 
 
 def _bars(figure: Figure, results: Sequence[Result]) -> None:
-    rows = summarise(results).rows
+    rows = summarize(results).rows
     names = [fill(r.label, _WRAP) for r in rows]
     tallest = max(n.count("\n") for n in names)
     figure.set_figheight(max(1.6, 0.9 + (0.42 + 0.12 * tallest) * len(rows)))  # smaller plots have no room for a bar
@@ -200,9 +200,9 @@ def _bars(figure: Figure, results: Sequence[Result]) -> None:
     axes.grid(True, axis="x")
     axes.set_axisbelow(True)
     at = range(len(rows))
-    colours = [_COLOURS[i % len(_COLOURS)] for i in at]
-    axes.barh(at, [r.staleness_p95 for r in rows], height=0.62, color=colours, alpha=0.35, linewidth=0)
-    axes.barh(at, [r.staleness_mean for r in rows], height=0.3, color=colours, linewidth=0)
+    colors = [_COLORS[i % len(_COLORS)] for i in at]
+    axes.barh(at, [r.staleness_p95 for r in rows], height=0.62, color=colors, alpha=0.35, linewidth=0)
+    axes.barh(at, [r.staleness_mean for r in rows], height=0.3, color=colors, linewidth=0)
     ends = [max(r.staleness_p95, r.staleness_mean) for r in rows]
     said = [
         f"mean {r.staleness_mean:.1f} · 95 % ≤ {count(r.staleness_p95)} · max {count(r.staleness_max)}" for r in rows

@@ -36,7 +36,7 @@ __all__ = [
     "known",
     "markdown",
     "mean_curve",
-    "summarise",
+    "summarize",
     "to_json",
 ]
 
@@ -108,7 +108,7 @@ class Curve(NamedTuple):
     sd: list[float] | None  # None: one run
 
 
-def summarise(results: Sequence[Result], *, baseline: str | None = None, fraction: float = 0.95) -> Summary:
+def summarize(results: Sequence[Result], *, baseline: str | None = None, fraction: float = 0.95) -> Summary:
     """Return the rows of a comparison; `baseline` is the method or label of time 1×, by default fedavg."""
     _check(results, fraction)
     groups = by_label(results)

@@ -20,7 +20,7 @@ from math import hypot
 
 from .experiment import Claim
 from .measures import Stat, stat
-from .tables import Findings, Grid
+from .tables import Findings, TableGrid
 
 __all__ = ["Verdict", "judge", "verdicts"]
 
@@ -71,7 +71,7 @@ def judge(claim: Claim, found: Findings) -> Verdict:
     return Verdict(claim, True, f"shows {'so far' if missing else 'here'}.{doubt}{so_far}", not missing)
 
 
-def _rows_missing(claim: Claim, found: Findings, grid: Grid, columns: Sequence[str]) -> list[str]:
+def _rows_missing(claim: Claim, found: Findings, grid: TableGrid, columns: Sequence[str]) -> list[str]:
     """Return the rows of the claim that were not run in some of the columns."""
     wanted, out = set(found.experiment.grid()), []
     for row in (*claim.rows, *_others(claim, found)):
@@ -89,7 +89,7 @@ def _others(claim: Claim, found: Findings) -> Sequence[str]:
     return claim.than or [r for r in found.rows if r not in claim.rows]
 
 
-def _comparisons(claim: Claim, found: Findings, grid: Grid, columns: Sequence[str]) -> Iterator[_Comparison]:
+def _comparisons(claim: Claim, found: Findings, grid: TableGrid, columns: Sequence[str]) -> Iterator[_Comparison]:
     if claim.check in ("rises", "falls"):
         yield from _trends(claim, found, grid, columns)
         return
@@ -105,7 +105,7 @@ def _comparisons(claim: Claim, found: Findings, grid: Grid, columns: Sequence[st
                     yield _pair(claim, found, grid, (row, other, column))
 
 
-def _pair(claim: Claim, found: Findings, grid: Grid, where: tuple[str, str, str]) -> _Comparison:
+def _pair(claim: Claim, found: Findings, grid: TableGrid, where: tuple[str, str, str]) -> _Comparison:
     row, other, column = where
     a, b = _of_both(grid, where)
     place = found.columns.get(column, column)
@@ -123,7 +123,7 @@ def _pair(claim: Claim, found: Findings, grid: Grid, where: tuple[str, str, str]
     )
 
 
-def _of_both(grid: Grid, where: tuple[str, str, str]) -> tuple[Stat, Stat]:
+def _of_both(grid: TableGrid, where: tuple[str, str, str]) -> tuple[Stat, Stat]:
     """Return the statistics of both rows over the seeds that both have, if there are any."""
     row, other, column = where
     first, second = (grid.values[r][column] for r in (row, other))
@@ -132,7 +132,7 @@ def _of_both(grid: Grid, where: tuple[str, str, str]) -> tuple[Stat, Stat]:
     return a, b
 
 
-def _with_number(claim: Claim, found: Findings, grid: Grid, where: tuple[str, str]) -> _Comparison:
+def _with_number(claim: Claim, found: Findings, grid: TableGrid, where: tuple[str, str]) -> _Comparison:
     row, column = where
     place, name = found.columns.get(column, column), found.rows.get(row, row)
     mean = grid.mean(row, column)
@@ -149,7 +149,7 @@ def _with_number(claim: Claim, found: Findings, grid: Grid, where: tuple[str, st
     return _Comparison(holds, words)
 
 
-def _holds(claim: Claim, grid: Grid, a: float, b: float) -> bool:
+def _holds(claim: Claim, grid: TableGrid, a: float, b: float) -> bool:
     if claim.check == "near":
         return abs(a - b) <= claim.by
     up = grid.measure.better != "low" if claim.check == "best" else claim.check == "above"
@@ -157,7 +157,7 @@ def _holds(claim: Claim, grid: Grid, a: float, b: float) -> bool:
     return ahead >= claim.by if claim.by else ahead > 0
 
 
-def _trends(claim: Claim, found: Findings, grid: Grid, columns: Sequence[str]) -> Iterator[_Comparison]:
+def _trends(claim: Claim, found: Findings, grid: TableGrid, columns: Sequence[str]) -> Iterator[_Comparison]:
     if claim.along == "rows":
         for column in columns:
             means = [(found.rows.get(r, r), grid.mean(r, column)) for r in claim.rows]
@@ -168,7 +168,9 @@ def _trends(claim: Claim, found: Findings, grid: Grid, columns: Sequence[str]) -
         yield from _trend(claim, grid, found.rows.get(row, row), means)
 
 
-def _trend(claim: Claim, grid: Grid, whose: str, means: Sequence[tuple[str, float | None]]) -> Iterator[_Comparison]:
+def _trend(
+    claim: Claim, grid: TableGrid, whose: str, means: Sequence[tuple[str, float | None]]
+) -> Iterator[_Comparison]:
     """Yield the comparison of one line if it has at least two points."""
     there = [(name, m) for name, m in means if m is not None]
     if len(there) < 2:

@@ -35,11 +35,11 @@ def commands(found: Findings) -> list[str]:
         by_how.setdefault(how, {}).setdefault(column, []).append(row)
     said = []
     for how, by_column in by_how.items():
-        alike: dict[tuple[str, ...], list[str]] = {}
+        same: dict[tuple[str, ...], list[str]] = {}
         for column, rows in by_column.items():
             whole = set(rows) == {r for r, c in e.grid() if c == column}
-            alike.setdefault(() if whole else tuple(rows), []).append(column)
-        for some, columns in alike.items():
+            same.setdefault(() if whole else tuple(rows), []).append(column)
+        for some, columns in same.items():
             only = "" if set(columns) == set(e.columns) else f" --only {shlex.quote(','.join(columns))}"
             only += f" --rows {shlex.quote(','.join(some))}" if some else ""
             said.append(name + only + _flags(how))

@@ -13,7 +13,7 @@ from ..report.formatting import time_unit
 from ..report.plots import INK, TEXT, draw_curve, legend, line_style, render
 from ..report.tables import Curve, held_mean
 from .experiment import Figure as Kind
-from .measures import Entry
+from .measures import StoredRun
 from .tables import Findings
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def draw(found: Findings, path: Path) -> Path | None:
 # Curves
 
 
-def mean_curve(entries: Sequence[Entry], over: str, of: str) -> Curve:
+def mean_curve(entries: Sequence[StoredRun], over: str, of: str) -> Curve:
     """Return the mean curve of stored runs, as `report.tables.mean_curve` does for results."""
     pairs = (zip(e.curve[over], e.curve[of], strict=True) for e in entries)
     return held_mean([[(x, y) for x, y in run if x is not None and y is not None] for run in pairs])

@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 from ..core.errors import BadInput, near
 from . import catalog
 from .experiment import Cell, Experiment
-from .measures import Entry
+from .measures import StoredRun
 from .options import ReproduceOptions
 from .store import Store, known_runs
 from .studies import STUDIES
@@ -184,7 +184,7 @@ class _Missing:
     def __init__(self, options: ReproduceOptions, usual: float, tell: Tell):
         self.runs: dict[tuple[str, str, int], CellRun] = {}
         self._options, self._usual, self._tell = options, usual, tell
-        self._known: dict[tuple[Path, ...], dict[tuple[str, int], Entry]] = {}
+        self._known: dict[tuple[Path, ...], dict[tuple[str, int], StoredRun]] = {}
         self._resumes = importlib.util.find_spec("safetensors") is not None
 
     def look_at(self, table: Table) -> None:
@@ -207,7 +207,7 @@ class _Missing:
             n, more = len(cells) * len(seeds), f", {taken} of them from other tables" if taken else ""
             self._tell(f"{experiment.name}: {n - lacking} of {n} runs are there{more}")
 
-    def _known_beside(self, store: Store) -> dict[tuple[str, int], Entry]:
+    def _known_beside(self, store: Store) -> dict[tuple[str, int], StoredRun]:
         folders = (store.path.parent, *(() if store.base is None else (store.base.parent,)))
         if folders not in self._known:
             self._known[folders] = known_runs(*folders)

@@ -24,7 +24,7 @@ from ..record.result import Result
 if TYPE_CHECKING:
     from .experiment import Experiment, Target
 
-__all__ = ["MEASURES", "TO_TARGET", "Entry", "Measure", "Stat", "by_seed", "measure_of", "stat", "to_entry"]
+__all__ = ["MEASURES", "TO_TARGET", "StoredRun", "Measure", "Stat", "by_seed", "measure_of", "stat", "to_entry"]
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def measure_of(experiment: Experiment, name: str) -> Measure:
 
 
 @dataclass(frozen=True)
-class Entry:
+class StoredRun:
     """A stored run; `curve` holds columns of equal length: time, updates, accuracy (per cent), loss."""
 
     numbers: Mapping[str, float | None]
@@ -97,7 +97,7 @@ class Entry:
     executor_info: str = ""  # how clients were trained, if they could be trained together
 
 
-def to_entry(result: Result, points: int, made: Mapping[str, str]) -> Entry:
+def to_entry(result: Result, points: int, made: Mapping[str, str]) -> StoredRun:
     """Return the numbers and the curve of a result."""
     accuracies = [(t, 100 * a) for t, _, a, _ in result.curve if _real(a) is not None and a is not None]
     last = [a for t, a in accuracies if t >= _TAIL * result.virtual_time] or [a for _, a in accuracies[-1:]]
@@ -125,7 +125,7 @@ def to_entry(result: Result, points: int, made: Mapping[str, str]) -> Entry:
         numbers |= {g: _times(100, speed[g]["accuracy"]) for g in ("active", "stragglers")}
     short = {k: None if v is None else _short(v, 6) for k, v in numbers.items()}
     curve = _thinned(result, points)
-    return Entry(short, curve, result.weights_sha256, made, tuple(result.warnings), result.executor_info)
+    return StoredRun(short, curve, result.weights_sha256, made, tuple(result.warnings), result.executor_info)
 
 
 def _swing(accuracies: Sequence[float]) -> float | None:
@@ -161,7 +161,7 @@ def _short(x: float, digits: int) -> float:
 
 
 def by_seed(
-    experiment: Experiment, name: str, column: Mapping[str, Mapping[int, Entry]], size: str = "full"
+    experiment: Experiment, name: str, column: Mapping[str, Mapping[int, StoredRun]], size: str = "full"
 ) -> dict[str, dict[int, float | None]]:
     """Return row → seed → the measure, None where it has no value (a target that was not reached)."""
     if name not in TO_TARGET:
@@ -183,7 +183,7 @@ def by_seed(
     return out
 
 
-def _aim(target: Target, runs: Mapping[str, Entry]) -> tuple[str, float] | None:
+def _aim(target: Target, runs: Mapping[str, StoredRun]) -> tuple[str, float] | None:
     """Return the target as ("accuracy", minimum) or ("loss", maximum), or None."""
     if target.accuracy is not None or target.loss is not None:
         return ("accuracy", target.accuracy) if target.accuracy is not None else ("loss", target.loss or 0.0)
@@ -193,7 +193,7 @@ def _aim(target: Target, runs: Mapping[str, Entry]) -> tuple[str, float] | None:
     return min((("accuracy", a) for a in aims if a > trivial_accuracy), default=None)
 
 
-def _until(aim: tuple[str, float] | None, entry: Entry, what: str) -> float | None:
+def _until(aim: tuple[str, float] | None, entry: StoredRun, what: str) -> float | None:
     """Return the time, updates or bytes until the first evaluation that meets the target, or None."""
     if aim is None:
         return None

@@ -1,6 +1,6 @@
 """Execution of jobs: one after the other in this process, or several at a time in worker processes.
 
-Both ways yield (job, result) when a job ends; progress goes to `hear`.
+Both ways yield (job, result) when a job ends; progress goes to `on_progress`.
 """
 
 from __future__ import annotations
@@ -23,20 +23,24 @@ from .worker import JobFailure, JobResult, do, forget
 __all__ = ["run_parallel", "run_serial"]
 
 #: called with a job and its progress (a share) or a message
-HearOf = Callable[[ReproduceJob, float | str], None]
+OnJobProgress = Callable[[ReproduceJob, float | str], None]
 _PATIENCE = 5  # seconds for a process to end before it is terminated
 _GONE = (EOFError, BrokenPipeError, ConnectionResetError)
 
 
-def run_serial(queue: Queue, options: ReproduceOptions, hear: HearOf) -> Generator[tuple[ReproduceJob, JobResult]]:
+def run_serial(
+    queue: Queue, options: ReproduceOptions, on_progress: OnJobProgress
+) -> Generator[tuple[ReproduceJob, JobResult]]:
     """Run the jobs one after the other in this process."""
     trials = TrialCache()
     while (job := queue.take()) is not None:
-        yield job, do(job, options, lambda said, job=job: hear(job, said), trials)  # type: ignore[misc]
+        yield job, do(job, options, lambda said, job=job: on_progress(job, said), trials)  # type: ignore[misc]
         forget()
 
 
-def run_parallel(queue: Queue, options: ReproduceOptions, hear: HearOf) -> Generator[tuple[ReproduceJob, JobResult]]:
+def run_parallel(
+    queue: Queue, options: ReproduceOptions, on_progress: OnJobProgress
+) -> Generator[tuple[ReproduceJob, JobResult]]:
     """Run the jobs in worker processes; if one dies, its job fails and a new process replaces it."""
     pool = _Pool(options, min(options.workers, len(queue.waiting)))
     try:
@@ -46,7 +50,7 @@ def run_parallel(queue: Queue, options: ReproduceOptions, hear: HearOf) -> Gener
                 assert isinstance(conn, Connection)
                 job, message = pool.busy[conn], pool.message(conn)
                 if isinstance(message, float | int | str):
-                    hear(job, message)
+                    on_progress(job, message)
                 else:
                     yield job, message
             pool.feed(queue)  # after the caller has handled the result, which may add a job

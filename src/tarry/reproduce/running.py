@@ -18,7 +18,7 @@ import torch
 from . import data_needs, pool
 from .experiment import Experiment
 from .jobs import CellRun, Queue, ReproduceJob, StudyRun, Table, Tell, plan_jobs
-from .measures import Entry, measure_of
+from .measures import StoredRun, measure_of
 from .options import ReproduceOptions
 from .worker import JobFailure, JobResult, StudyResult
 
@@ -67,7 +67,7 @@ class _Meter:
         for job in jobs:
             self._ahead[job.kind] = self._ahead.get(job.kind, 0.0) + job.weight
 
-    def hear(self, job: ReproduceJob, fraction: float) -> None:
+    def on_progress(self, job: ReproduceJob, fraction: float) -> None:
         going = self._going.setdefault(job.label, _Going(job, fraction, clock.monotonic(), fraction))
         going.fraction = fraction
 
@@ -120,7 +120,7 @@ def run_all(
     `ended` is called with each experiment when its last job has ended, at the latest at the end.
     """
     tables, wanted = plan_jobs(experiments, options, tell)
-    jobs, left_out = _possible(tables, wanted, tell)
+    jobs, skipped = _possible(tables, wanted, tell)
     showing: dict[str, list[Experiment]] = {}
     for experiment in experiments:
         showing.setdefault(experiment.runs_of, []).append(experiment)
@@ -131,7 +131,7 @@ def run_all(
 
     for name in [name for name, table in tables.items() if table.left == 0]:
         close(name)
-    work = _Work(tables, Queue(jobs, options.within), options, show, tell, left_out)
+    work = _Work(tables, Queue(jobs, options.within), options, show, tell, skipped)
     if jobs:
         many = "" if options.workers == 1 else f", {min(options.workers, len(jobs))} at a time"
         of = _names(name for name, table in tables.items() if table.left)
@@ -151,11 +151,11 @@ def _possible(
     lacking = data_needs.missing_data(wanted)
     for name, out in lacking.items():
         tell(f"{_names(n for job in out for n in job.tables)}: {name} is not here: {_runs(len(out))} left out")
-    left_out = {job.label for out in lacking.values() for job in out}
-    for table in (tables[name] for job in wanted if job.label in left_out for name in job.tables):
+    skipped = {job.label for out in lacking.values() for job in out}
+    for table in (tables[name] for job in wanted if job.label in skipped for name in job.tables):
         table.left -= 1
     said = {data_needs.error(name): [job.label for job in out] for name, out in lacking.items()}
-    return [job for job in wanted if job.label not in left_out], said
+    return [job for job in wanted if job.label not in skipped], said
 
 
 def _names(tables: Iterable[str]) -> str:
@@ -197,7 +197,7 @@ class _Work:
         """Run until no job is left that may begin; call `close` with the name of each finished table."""
         one = self._options.workers == 1 or len(self.queue.waiting) == 1
         work = pool.run_serial if one else pool.run_parallel
-        with contextlib.closing(work(self.queue, self._options, self._hear)) as outcomes:
+        with contextlib.closing(work(self.queue, self._options, self._on_progress)) as outcomes:
             for job, outcome in outcomes:
                 self._end(job, outcome)
                 for name in job.tables:
@@ -205,11 +205,11 @@ class _Work:
                     if self._tables[name].left == 0:
                         close(name)
 
-    def _hear(self, job: ReproduceJob, said: float | str) -> None:
+    def _on_progress(self, job: ReproduceJob, said: float | str) -> None:
         if isinstance(said, str):
             self._tell(f"{job.tables[0]}: {said}")
         else:
-            self._meter.hear(job, float(said))
+            self._meter.on_progress(job, float(said))
             self._show(self._meter.report())
 
     def _end(self, job: ReproduceJob, outcome: JobResult) -> None:
@@ -223,11 +223,11 @@ class _Work:
         if isinstance(job, StudyRun) and not job.whole:
             self._join(job, fine=not isinstance(outcome, JobFailure))
 
-    def _store(self, job: ReproduceJob, outcome: Entry | StudyResult) -> str:
+    def _store(self, job: ReproduceJob, outcome: StoredRun | StudyResult) -> str:
         """Store a result and remove its folder if it is not needed; return a text on the result."""
         needed, said = self._options.keep, "done"
         if isinstance(job, CellRun):
-            assert isinstance(outcome, Entry)
+            assert isinstance(outcome, StoredRun)
             for name, cell in job.cells:
                 self._tables[name].store.add(cell, job.seed, outcome)
             said = _result_text(outcome, self._tables[job.tables[0]].experiment)
@@ -254,7 +254,7 @@ class _Work:
             self._meter.runs += 1
 
 
-def _result_text(entry: Entry, experiment: Experiment) -> str:
+def _result_text(entry: StoredRun, experiment: Experiment) -> str:
     name = experiment.measures[0]
     value = entry.numbers.get(name, entry.numbers.get("accuracy"))
     heading = measure_of(experiment, name).heading if name in entry.numbers else "accuracy (%)"

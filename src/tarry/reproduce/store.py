@@ -21,12 +21,12 @@ from typing import Any
 from ..core.errors import Damaged
 from ..record.result import write_atomic
 from .experiment import Cell, Experiment, fingerprint
-from .measures import Entry
+from .measures import StoredRun
 
 __all__ = ["Column", "Store", "known_runs", "shown"]
 
 #: row → seed → stored run
-Column = dict[str, dict[int, Entry]]
+Column = dict[str, dict[int, StoredRun]]
 
 
 class Store:
@@ -38,7 +38,7 @@ class Store:
 
     # Reading
 
-    def entries(self, cell: Cell) -> dict[int, Entry]:
+    def entries(self, cell: Cell) -> dict[int, StoredRun]:
         """Return the runs of a cell by seed; runs with other settings do not count."""
         there = self._data["cells"].get(cell.key, {}).get(cell.size)
         if there is None or there["fingerprint"] != cell.fingerprint:
@@ -57,21 +57,21 @@ class Store:
         """Return the commands and machines that made the results."""
         return list(self._data["made"])
 
-    def runs(self) -> Iterator[tuple[str, int, Entry]]:
+    def runs(self) -> Iterator[tuple[str, int, StoredRun]]:
         """Yield (fingerprint, seed, entry) of all runs."""
         for sizes in self._data["cells"].values():
             for there in sizes.values():
                 for seed, raw in there["seeds"].items():
                     yield there["fingerprint"], int(seed), self._entry(raw)
 
-    def _entry(self, raw: Mapping[str, Any]) -> Entry:
+    def _entry(self, raw: Mapping[str, Any]) -> StoredRun:
         made = self._data["made"][raw["made"]]
         warnings, executor_info = tuple(raw.get("warnings", ())), raw.get("executor_info", "")
-        return Entry(raw["numbers"], raw["curve"], raw["weights"], made, warnings, executor_info)
+        return StoredRun(raw["numbers"], raw["curve"], raw["weights"], made, warnings, executor_info)
 
     # Writing
 
-    def add(self, cell: Cell, seed: int, entry: Entry) -> None:
+    def add(self, cell: Cell, seed: int, entry: StoredRun) -> None:
         """Add a run, or replace the run of the same cell and seed."""
         with self._changing():
             sizes = self._data["cells"].setdefault(cell.key, {})
@@ -191,9 +191,9 @@ def _text(data: Mapping[str, Any], depth: int = 0) -> str:
     return body + "\n" if depth == 0 else body
 
 
-def known_runs(*folders: Path) -> dict[tuple[str, int], Entry]:
+def known_runs(*folders: Path) -> dict[tuple[str, int], StoredRun]:
     """Return all runs of a paper by settings and seed, so that two tables share a run."""
-    out: dict[tuple[str, int], Entry] = {}
+    out: dict[tuple[str, int], StoredRun] = {}
     for path in [p for folder in folders for p in sorted(folder.glob("*.json"))]:
         store = Store(path, path.stem)
         out |= {(mark, seed): entry for mark, seed, entry in store.runs()}

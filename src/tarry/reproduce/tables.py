@@ -6,17 +6,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from .experiment import Axis, Experiment, changes
-from .measures import TO_TARGET, Entry, Measure, Stat, by_seed, measure_of, stat
+from .measures import TO_TARGET, Measure, Stat, StoredRun, by_seed, measure_of, stat
 from .store import Store, shown
 
-__all__ = ["NONE", "Findings", "Grid", "counted", "difference", "findings", "ours", "plain_table", "run_warnings"]
+__all__ = ["NONE", "Findings", "TableGrid", "counted", "difference", "findings", "ours", "plain_table", "run_warnings"]
 
 NONE = "–"
 _FEW = 3  # runs up to which each is named
 
 
 @dataclass(frozen=True)
-class Grid:
+class TableGrid:
     """The values of one measure: row → column → seed → number."""
 
     name: str
@@ -46,8 +46,8 @@ class Findings:
     experiment: Experiment
     rows: Mapping[str, str]  # titles
     columns: Mapping[str, str]
-    grids: Mapping[str, Grid]
-    runs: Mapping[str, Mapping[str, Mapping[int, Entry]]]  # column → row → seed
+    grids: Mapping[str, TableGrid]
+    runs: Mapping[str, Mapping[str, Mapping[int, StoredRun]]]  # column → row → seed
     sizes: Mapping[str, tuple[str, str]]  # column → size, text on what is smaller
     study: Mapping[str, object] | None = None
     made: tuple[Mapping[str, str], ...] = ()
@@ -89,7 +89,7 @@ def findings(experiment: Experiment, store: Store, *, quick: bool = False) -> Fi
         for column, (size, _, runs) in found.items():
             for row, numbers in by_seed(experiment, name, runs, size).items():
                 values[row][column] = numbers
-        grids[name] = Grid(name, measure_of(experiment, name), values)
+        grids[name] = TableGrid(name, measure_of(experiment, name), values)
     entries = [e for _, _, runs in found.values() for seeds in runs.values() for e in seeds.values()]
     return Findings(
         experiment,
@@ -118,7 +118,7 @@ def _of_study(experiment: Experiment, store: Store, *, quick: bool) -> Findings:
             }
             for row in rows
         }
-        grids[name] = Grid(name, measure_of(experiment, name), values)
+        grids[name] = TableGrid(name, measure_of(experiment, name), values)
     changed = changes(experiment.study_options("full"), experiment.study_options(size))
     made = () if result is None else (result["made"],)
     return Findings(
@@ -151,7 +151,7 @@ def _distinct(all_made: Iterable[Mapping[str, str]]) -> tuple[Mapping[str, str],
     return tuple(out)
 
 
-def ours(grid: Grid, row: str, column: str) -> str:
+def ours(grid: TableGrid, row: str, column: str) -> str:
     """Return 92.2 ± 1.1, or how many seeds reach the target if some do not."""
     found = grid.stat(row, column)
     if found is None:
@@ -163,7 +163,7 @@ def ours(grid: Grid, row: str, column: str) -> str:
     return grid.measure.text(found.mean, None if found.sd == 0 and grid.name == "time" else found.sd)
 
 
-def difference(grid: Grid, row: str, column: str, printed: float | None) -> str:
+def difference(grid: TableGrid, row: str, column: str, printed: float | None) -> str:
     """Return our number minus the paper's as text."""
     mean = grid.mean(row, column)
     if mean is None or printed is None:

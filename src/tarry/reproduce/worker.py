@@ -24,16 +24,16 @@ from ..tasks.data.sets import without_flags
 from ..version import __version__
 from .experiment import Cell
 from .jobs import CellRun, ReproduceJob, StudyRun
-from .measures import Entry, to_entry
+from .measures import StoredRun, to_entry
 from .options import ReproduceOptions
 from .studies import STUDIES
 
-__all__ = ["Hear", "JobFailure", "JobResult", "StudyResult", "do", "forget"]
+__all__ = ["OnProgress", "JobFailure", "JobResult", "StudyResult", "do", "forget"]
 
 _CHECKPOINT = 60.0  # seconds between checkpoints
 _OF_THIS_MACHINE = ("--out", "--results", "--within")
 #: called with the progress (a share) or a message of a study
-Hear = Callable[[float | str], None]
+OnProgress = Callable[[float | str], None]
 
 
 @dataclass(frozen=True)
@@ -49,14 +49,20 @@ class JobFailure:
     text: str
 
 
-JobResult = Entry | StudyResult | JobFailure
+JobResult = StoredRun | StudyResult | JobFailure
 
 
-def do(job: ReproduceJob, options: ReproduceOptions, hear: Hear, trials: TrialCache | None = None) -> JobResult:
+def do(
+    job: ReproduceJob, options: ReproduceOptions, on_progress: OnProgress, trials: TrialCache | None = None
+) -> JobResult:
     """Return the result of a job; an exception other than Ctrl-C becomes a `JobFailure`."""
     try:
         with without_flags():
-            return _study(job, options, hear) if isinstance(job, StudyRun) else _run(job, options, hear, trials)
+            return (
+                _study(job, options, on_progress)
+                if isinstance(job, StudyRun)
+                else _run(job, options, on_progress, trials)
+            )
     except TarryError as e:
         return JobFailure(str(e))
     except Exception as e:
@@ -70,17 +76,17 @@ def forget() -> None:
         torch.cuda.empty_cache()
 
 
-def _run(job: CellRun, options: ReproduceOptions, hear: Hear, trials: TrialCache | None) -> Entry:
+def _run(job: CellRun, options: ReproduceOptions, on_progress: OnProgress, trials: TrialCache | None) -> StoredRun:
     cell = job.cells[0][1]
     spec = cell.spec(job.seed, **_machine(cell, options))
     result = None
     if job.folder is not None and (job.folder / "spec.toml").is_file():
         try:
-            result = resume(job.folder, progress=lambda step: hear(step.fraction), trials=trials)
+            result = resume(job.folder, progress=lambda step: on_progress(step.fraction), trials=trials)
         except Damaged:
             shutil.rmtree(job.folder)
     if result is None:
-        result = run_spec(spec, out=job.folder, progress=lambda step: hear(step.fraction), trials=trials)
+        result = run_spec(spec, out=job.folder, progress=lambda step: on_progress(step.fraction), trials=trials)
     return to_entry(result, job.points, _made(options))
 
 
@@ -94,7 +100,7 @@ def _machine(cell: Cell, options: ReproduceOptions) -> dict[str, Any]:
     return {k: v for k, v in defaults.items() if k not in cell.settings} | {k: v for k, v in flags.items() if v}
 
 
-def _study(job: StudyRun, options: ReproduceOptions, hear: Hear) -> StudyResult:
+def _study(job: StudyRun, options: ReproduceOptions, on_progress: OnProgress) -> StudyResult:
     name = STUDIES[job.study]
     try:
         module = import_module(name)
@@ -107,7 +113,7 @@ def _study(job: StudyRun, options: ReproduceOptions, hear: Hear) -> StudyResult:
         seeds=job.seeds,
         device=options.device,
         folder=job.folder,
-        tell=hear,
+        tell=on_progress,
     )
     return StudyResult(result, _made(options))
 
@@ -116,10 +122,10 @@ def _made(options: ReproduceOptions) -> dict[str, str]:
     """Return version, commit, torch, device, date and command."""
     device = torch.cuda.get_device_name() if options.device == "cuda" else _processor()
     made = {"tarry": __version__, "commit": _commit(), "torch": torch.__version__, "device": device}
-    return {**made, "date": datetime.now(UTC).date().isoformat(), "command": _elsewhere(options.command)}
+    return {**made, "date": datetime.now(UTC).date().isoformat(), "command": _portable_command(options.command)}
 
 
-def _elsewhere(command: str) -> str:
+def _portable_command(command: str) -> str:
     """Return the command without folders and time limits, which mean nothing on another machine."""
     words, left = list[str](), iter(shlex.split(command))
     for word in left:

@@ -43,7 +43,7 @@ from .personalize import check as check_personalisation
 
 __all__ = ["BuiltRun", "build_run"]
 
-_OPTIMISER = ("optimizer", "lr", "lr_decay", "momentum", "weight_decay")
+_OPTIMIZER = ("optimizer", "lr", "lr_decay", "momentum", "weight_decay")
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ def _build_data(spec: Spec, method: Method) -> tuple[Task, tuple[str, ...]]:
         task = build_task(spec)
     out = [*notices]
     if method.local.own_optimizer:
-        given = [n for n in _OPTIMISER if getattr(spec, n) != getattr(Spec, n)]
+        given = [n for n in _OPTIMIZER if getattr(spec, n) != getattr(Spec, n)]
         flags = " ".join(f"--{n.replace('_', '-')} {getattr(spec, n)}" for n in given)
         out += [f"{flags} changes nothing: these clients have an optimizer of their own"] if given else []
     if method.needs_unlabeled:

@@ -27,7 +27,7 @@ from ..record.files import FILES, changed
 from ..record.result import Result, write_atomic
 from ..record.run_folder import RunFolder, object_comments
 from ..report.formatting import pluralize
-from ..report.tables import Summary, summarise, to_json
+from ..report.tables import Summary, summarize, to_json
 from .parallel import Jobs, Show, run_in_processes
 from .parallel_ray import run_on_ray
 from .run import EXECUTION_SETTINGS, Progress, files_of, resume, run_spec
@@ -65,36 +65,36 @@ def compare(
     >>> [row.label for row in c.summary.rows]
     ['fedavg', 'fedasync']
     """
-    left_out: list[str] = []
-    specs = specs_of(methods, seeds, {"task": task, **settings}, left_out)
+    skipped: list[str] = []
+    specs = specs_of(methods, seeds, {"task": task, **settings}, skipped)
     made = compare_specs(specs, out=None if out is None else Path(out), workers=workers, progress=progress)
-    return replace(made, skipped=tuple(left_out))
+    return replace(made, skipped=tuple(skipped))
 
 
 def specs_of(
-    methods: Sequence[Any], seeds: Iterable[int], settings: dict[str, Any], left_out: list[str] | None = None
+    methods: Sequence[Any], seeds: Iterable[int], settings: dict[str, Any], skipped: list[str] | None = None
 ) -> list[Spec]:
     """Return a spec for each run; one error names the problems of all of them.
 
-    `all` among the methods stands for every registered method that fits the settings: `left_out` gets a line for each
+    `all` among the methods stands for every registered method that fits the settings: `skipped` gets a line for each
     of the others.
     """
     seeds, named = list(seeds), [m for m in methods if m != "all"]
     wanted = [*named, *(n for n in registered.names() if n not in named)] if len(named) < len(methods) else named
     if not wanted or not seeds:
         raise BadInput("a comparison needs at least one --method and one of --seeds")
-    specs, misfits = list[Spec](), list[tuple[Any, tuple[str, ...]]]()
+    specs, rejected_methods = list[Spec](), list[tuple[Any, tuple[str, ...]]]()
     for method in wanted:
         try:
             made = [Spec.of({**settings, "method": method, "seed": seed}) for seed in seeds]
             build_simulation(made[0])
             specs += made
         except BadInput as e:
-            misfits.append((method, e.problems))
-    if rejected := [m for m in misfits if not specs or m[0] in named]:
+            rejected_methods.append((method, e.problems))
+    if rejected := [m for m in rejected_methods if not specs or m[0] in named]:
         raise BadInput(_merged_problems(rejected, len(wanted)))
-    if left_out is not None:
-        left_out += [f"{method} is left out: {' '.join(problems)}" for method, problems in misfits]
+    if skipped is not None:
+        skipped += [f"{method} is left out: {' '.join(problems)}" for method, problems in rejected_methods]
     keys = [(s.label, s.seed) for s in specs]
     if twice := next((i for i, k in enumerate(keys) if k in keys[:i]), None):
         way_out = _how_to_rename(specs[twice]) if len(set(seeds)) == len(seeds) else "name every seed once"
@@ -114,10 +114,10 @@ def _how_to_rename(spec: Spec) -> str:
     return "leave one out"
 
 
-def _merged_problems(misfits: list[tuple[Any, tuple[str, ...]]], wanted: int) -> list[str]:
+def _merged_problems(rejected_methods: list[tuple[Any, tuple[str, ...]]], wanted: int) -> list[str]:
     """Every problem once, with the methods that have it unless the problem names them or all have it."""
     whose: dict[str, list[str]] = {}
-    for method, problems in misfits:
+    for method, problems in rejected_methods:
         for problem in problems:
             whose.setdefault(problem, []).append(str(getattr(method, "name", method)))
     clear = [p for p, names in whose.items() if len(names) == wanted or all(f"--method {n}:" in p for n in names)]
@@ -154,7 +154,7 @@ def compare_specs(
         results = [_one(s, f, lambda p, i=i, s=s: show(i, s, p), trials) for i, (s, f) in enumerate(jobs)]  # type: ignore[misc]
     else:
         results = run_in_processes(jobs, one=_one, workers=min(workers, len(jobs)), show=show)
-    summary = summarise(results)
+    summary = summarize(results)
     if out is not None:
         write_atomic(out / "compare.json", to_json(summary).encode())
     return Comparison(tuple(results), summary, out, reused=found)

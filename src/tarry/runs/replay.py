@@ -87,11 +87,11 @@ class Replayed:
     accuracy: float | None
     weights_sha256: str
     recorded_sha256: str | None
-    apart: tuple[int, int, int] | None  # ticket, client and visit of the first update that differs
+    first_difference: tuple[int, int, int] | None  # ticket, client and visit of the first update that differs
 
     @property
     def same(self) -> bool:
-        return self.apart is None and self.recorded_sha256 in (None, self.weights_sha256)
+        return self.first_difference is None and self.recorded_sha256 in (None, self.weights_sha256)
 
 
 class _Compared:
@@ -100,7 +100,7 @@ class _Compared:
     def __init__(self, executor: Executor, digests: dict[int, str]):
         self._inner, self._digests, self.description = executor, digests, executor.description
         self._who: dict[int, tuple[int, int]] = {}
-        self.apart: tuple[int, int, int] | None = None
+        self.first_difference: tuple[int, int, int] | None = None
 
     def submit(self, ticket: Any, memory: Any, due: float) -> None:
         self._who[ticket.number] = (ticket.client, ticket.visit)
@@ -109,8 +109,8 @@ class _Compared:
     def collect(self, number: int) -> LocalResult:
         trained = self._inner.collect(number)
         digest = hashlib.blake2b(trained.delta.cpu().numpy().tobytes(), digest_size=8).hexdigest()
-        if self.apart is None and self._digests.get(number, digest) != digest:
-            self.apart = (number, *self._who[number])
+        if self.first_difference is None and self._digests.get(number, digest) != digest:
+            self.first_difference = (number, *self._who[number])
         return trained
 
     def close(self) -> None:
@@ -142,7 +142,11 @@ def replay(folder: Path, *, callbacks: tuple[Callable[[Event], None], ...] = ())
         sim.run()
         accuracy = sim.engine.curve[-1][2] if sim.engine.curve else None
         result = Replayed(
-            sim.engine.updates, accuracy, sha256(sim.server.output_weights), _recorded(folder), executor.apart
+            sim.engine.updates,
+            accuracy,
+            sha256(sim.server.output_weights),
+            _recorded(folder),
+            executor.first_difference,
         )
         sim.close()
     return result

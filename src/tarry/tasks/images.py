@@ -106,7 +106,7 @@ def _add(name: str, title: str, classes: int, default_model: str, distill_lr: fl
         if augment == "none":
             return task
         augmentation = fedsol(name, arrays.x_train.shape[-1], black)
-        return replace(task, augment=augmentation, draws=augmentation.draws)
+        return replace(task, augment=augmentation, n_draws=augmentation.n_draws)
 
     factory.__doc__ = f"{title}: {catalog()[name].what}."
     tasks.register(name)(factory)

@@ -51,9 +51,9 @@ class KeyedDropout(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.key: int | Tensor | None = None
         self._draw = 0
 
-    def begin(self, key: int | Tensor | None, lap: int = 0) -> None:
+    def begin(self, key: int | Tensor | None, pass_index: int = 0) -> None:
         """Set the key of a step: an int, or an int64 tensor that holds it."""
-        self.key, self._draw = key, lap * _LAPS
+        self.key, self._draw = key, pass_index * _LAPS
 
     @contextmanager
     def without_advancing(self) -> Iterator[None]:

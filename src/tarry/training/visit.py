@@ -57,7 +57,7 @@ class BatchIterator:
         self.at: Tensor | None = None  # indices of the current batch; None = all examples, in order
         self.tables: dict[str, Tensor] = {}  # cached outputs or features of all examples
         self._data, self._work, self._key = data, work, key
-        self._augment, self._draws = (None, 0) if like is None else (like.augment, like.draws)
+        self._augment, self._n_draws = (None, 0) if like is None else (like.augment, like.n_draws)
         more = work.n_steps(len(self.x)) > work.n_batches(len(self.x))
         self.again = more and self._augment is None  # examples come more than once, so that caching pays
 
@@ -67,7 +67,7 @@ class BatchIterator:
         for epoch, (order, count) in enumerate(epoch_orders(n, self._work, self._key)):
             drawn: Tensor | None = None
             if self._augment is not None:
-                drawn = torch.from_numpy(augmentation_draws(n, self._draws, self._key, epoch)).to(self.sent)
+                drawn = torch.from_numpy(augmentation_draws(n, self._n_draws, self._key, epoch)).to(self.sent)
             if order is None:
                 yield _Epoch(self, [None], drawn)
             else:
@@ -109,19 +109,19 @@ def train(job: VisitJob, model: FlatModel, *, rule: LocalRule, work: LocalWork, 
     start, context = check_rule_output(rule, "begin", rule.begin(brief), 2)
     model.load(start)
     w = layout.params(start)
-    state, total, laps = rule.init(w, context, model), torch.zeros((), dtype=w.dtype, device=w.device), rule.passes
+    state, total, passes = rule.init(w, context, model), torch.zeros((), dtype=w.dtype, device=w.device), rule.passes
     model.visit = BatchIterator(job.sent, data, work, rng.key(seed, Stream.ORDER, job.client, job.visit), like=task)
     noise, done = rng.key(seed, Stream.DROPOUT, job.client, job.visit), 0
     try:
         for epoch in model.visit.epochs():
-            for lap, step in enumerate(laps):
+            for pass_index, step in enumerate(passes):
                 model.begin_step(None)
-                if len(laps) > 1:
-                    state = rule.begin_pass(lap, state, model)
+                if len(passes) > 1:
+                    state = rule.begin_pass(pass_index, state, model)
                 for i, batch in enumerate(epoch):
-                    model.begin_step(noise, done + i, lap)
+                    model.begin_step(noise, done + i, pass_index)
                     w, state, loss = check_rule_output(rule, "step", step(w, batch, context, state, model), 3)
-                    if lap == 0:
+                    if pass_index == 0:
                         total = total + loss
             done += len(epoch)
     except ValueError as e:

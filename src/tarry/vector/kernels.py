@@ -74,11 +74,13 @@ def drifted(first, last, starts, stops, w, sent, delta, out, along, size, own):
 
 
 @njit(**_HOW)
-def drifted_beside(first, last, starts, stops, w, sent, delta, bend, out, along, size, own, bend_delta, bend_drift):
-    """The same, and by piece bend·delta and bend·out."""
+def drifted_beside(
+    first, last, starts, stops, w, sent, delta, control, out, along, size, own, control_delta, control_drift
+):
+    """The same, and by piece control·delta and control·out."""
     for p in range(first, last):
         i, j = starts[p], stops[p]
-        W, S, D, B, Y = w[i:j], sent[i:j], delta[i:j], bend[i:j], out[i:j]
+        W, S, D, B, Y = w[i:j], sent[i:j], delta[i:j], control[i:j], out[i:j]
         a = b = c = x = y = w.dtype.type(0)
         for k in range(len(W)):
             g, d, e = W[k] - S[k], D[k], B[k]
@@ -88,15 +90,15 @@ def drifted_beside(first, last, starts, stops, w, sent, delta, bend, out, along,
             c += d * d
             x += e * d
             y += e * g
-        along[p], size[p], own[p], bend_delta[p], bend_drift[p] = a, b, c, x, y
+        along[p], size[p], own[p], control_delta[p], control_drift[p] = a, b, c, x, y
 
 
 @njit(**_HOW)
-def corrected_beside(first, last, starts, stops, delta, drift, bend, lam, by_delta, by_drift, new, turned):
-    """new = delta − lam drift and turned = bend + by_delta delta + by_drift drift; from the last."""
+def corrected_beside(first, last, starts, stops, delta, drift, control, lam, by_delta, by_drift, new, turned):
+    """new = delta − lam drift and turned = control + by_delta delta + by_drift drift; from the last."""
     for p in range(last - 1, first - 1, -1):
         i, j = starts[p], stops[p]
-        D, G, B, N, Y = delta[i:j], drift[i:j], bend[i:j], new[i:j], turned[i:j]
+        D, G, B, N, Y = delta[i:j], drift[i:j], control[i:j], new[i:j], turned[i:j]
         for k in range(len(D)):
             d, g = D[k], G[k]
             N[k] = d - lam * g

@@ -30,7 +30,7 @@ from tarry.deploy.private_data import plan_with_own_data, plan_without_data
 from tarry.deploy.protocol import FlowerAppProtocol, check_flower_app
 from tarry.deploy.server.open_tickets import OpenTicket, max_tickets_per_client
 from tarry.deploy.server_app import serve
-from tarry.deploy.wire import Rejected, Reply
+from tarry.deploy.wire import Rejected, ReplyMessage
 from tests.helpers.fake_grid import Clock, FakeGrid, driver, finished, nodes, npy, small_plan
 
 SLEEPER = [sys.executable, "-c", "import time; time.sleep(60)"]
@@ -202,14 +202,14 @@ def test_a_plain_client_gets_the_whole_model_and_its_answer_is_a_difference():
     assert list(request.arrays) == list(state)
     module.load_state_dict({k: torch.from_numpy(v.copy()) for k, v in request.arrays.items()})
     arrays = {k: npy(v + 1) for k, v in request.arrays.items()}
-    answer = protocol.decode_reply(Reply("x", 1, {"num-examples": 7, "train_loss": 0.5}, arrays), ticket)
+    answer = protocol.decode_reply(ReplyMessage("x", 1, {"num-examples": 7, "train_loss": 0.5}, arrays), ticket)
     assert answer.result.n_examples == 7
     assert torch.allclose(answer.result.delta, torch.ones(layout.size))
     with pytest.raises(Rejected):
-        protocol.decode_reply(Reply("x", 1, {}, arrays), ticket)
+        protocol.decode_reply(ReplyMessage("x", 1, {}, arrays), ticket)
     with pytest.raises(Rejected):
         protocol.decode_reply(
-            Reply("x", 1, {"num-examples": 7}, {k: v for k, v in arrays.items() if k != "a.weight"}), ticket
+            ReplyMessage("x", 1, {"num-examples": 7}, {k: v for k, v in arrays.items() if k != "a.weight"}), ticket
         )
 
 
@@ -225,7 +225,7 @@ def test_a_plain_federation_runs_on_the_same_driver(tmp_path):
                 assert x.kind == "train"
                 arrays = {k: npy(v + 1) for k, v in x.arrays.items()}
                 id_ = f"{len(self._due)}"
-                self._due[id_] = (self.clock() + 1.0, x, Reply(id_, x.node, {"num-examples": 3}, arrays))
+                self._due[id_] = (self.clock() + 1.0, x, ReplyMessage(id_, x.node, {"num-examples": 3}, arrays))
                 ids.append(id_)
             return ids
 

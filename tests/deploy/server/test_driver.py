@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tarry.deploy.server.open_tickets import max_tickets_per_client
-from tarry.deploy.wire import Reply
+from tarry.deploy.wire import ReplyMessage
 from tarry.record.result import sha256
 from tarry.record.rows import read_rows
 from tarry.runs.replay import replay
@@ -110,7 +110,7 @@ def test_a_hostile_client_changes_nothing_and_is_left_alone(how, tmp_path):
 
 
 def test_an_answer_that_was_given_once_is_not_taken_again(tmp_path):
-    seen: list[Reply] = []
+    seen: list[ReplyMessage] = []
 
     def twice(_, back):
         seen.append(back)
@@ -154,7 +154,7 @@ def test_a_client_that_is_late_loses_its_ticket_and_is_waited_for_longer(tmp_pat
 def test_a_client_that_fails_again_and_again_is_asked_less_and_less(tmp_path):
     grid, d = federation(tmp_path, plan=small_plan(method="orthofl", updates=100))
     grid.there[102].spoil = spoiled(
-        lambda _, back: Reply(back.request, back.node, {}, {}, error="its app raised an error")
+        lambda _, back: ReplyMessage(back.request, back.node, {}, {}, error="its app raised an error")
     )
     finished(d, grid)
     mine = [r["time"] for r in rows(tmp_path, "lost") if r["client"] == 2]
@@ -207,7 +207,7 @@ def test_a_node_that_begins_anew_is_not_waited_for(tmp_path):
     until(d, grid, lambda: d.stats[2].handouts == 2)
     grid.began[102], grid.there[102].free = "later", 0.0
     until(d, grid, lambda: bool(d.stats[2].failed))
-    assert d.stats[2].failed == {"its node began anew": 1}
+    assert d.stats[2].failed == {"its node restarted": 1}
     finished(d, grid)
     assert d.stats[2].updates >= 3
 

@@ -407,7 +407,7 @@ def test_numbers_that_examples_are_augmented_by_count_as_memory(monkeypatch: pyt
     monkeypatch.setattr(together.AutoExecutor, "_ways", lambda *_, **__: iter([together.BatchConfig(1, None)]))
     monkeypatch.setattr("tarry.executors.batched.trainer.schedule", noted)
     monkeypatch.setattr("tarry.executors.batched.trainer._MEMORY", 5e6)
-    given = task(lambda: nn.Linear(6, 3), drawn(*[64] * 12), augment=lambda x, d: x + 0 * d[:, :6], draws=784)
+    given = task(lambda: nn.Linear(6, 3), drawn(*[64] * 12), augment=lambda x, d: x + 0 * d[:, :6], n_draws=784)
     assert "all who wait in a stack" in run(given, "batched", epochs=4).executor_info
     a_client = 4 * 4 * 16 * 784 * 4  # epochs × batches × examples × numbers × bytes
     assert max(sizes[-6:]) * a_client <= 5e6 < 12 * a_client

@@ -169,7 +169,7 @@ def test_rates_that_differ() -> None:
 
 
 def test_programs_that_have_become_quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tarry.executors.batched.programs._OFTEN", 2)
+    monkeypatch.setattr("tarry.executors.batched.programs._COMPILE_AFTER", 2)
     bound = bound_of(*NETS["2d"], make_optimizer("sgd", lr=0.1))
     alike(bound, *both(bound, work()))
 

@@ -31,7 +31,7 @@ def test_an_order_is_every_example_once_an_epoch_and_fresh() -> None:
 def test_everybody_has_its_own_batches_in_its_own_order() -> None:
     how = work(epochs=2, batch=4)
     clients = [(10, 100, 7), (8, 200, 8), (3, 300, 9)]
-    plan = schedule(clients, how, laps=1, width=4, like=HERE)
+    plan = schedule(clients, how, passes=1, width=4, like=HERE)
     assert plan.passes == [(0, 0, 6)]
     assert plan.rows is not None
     for c, (n, offset, key) in enumerate(clients):
@@ -47,7 +47,7 @@ def test_everybody_has_its_own_batches_in_its_own_order() -> None:
 
 
 def test_with_several_laps_an_epoch_begins_in_one_column_for_all() -> None:
-    plan = schedule([(10, 0, 7), (3, 10, 8)], work(epochs=2, batch=4), laps=2, width=4, like=HERE)
+    plan = schedule([(10, 0, 7), (3, 10, 8)], work(epochs=2, batch=4), passes=2, width=4, like=HERE)
     assert plan.passes == [(0, 0, 3), (1, 0, 3), (0, 3, 3), (1, 3, 3)]
     assert plan.active is not None
     assert plan.active.tolist() == [[True] * 6, [True, False, False, True, False, False]]
@@ -55,13 +55,13 @@ def test_with_several_laps_an_epoch_begins_in_one_column_for_all() -> None:
 
 
 def test_nothing_is_masked_where_all_batches_are_whole() -> None:
-    plan = schedule([(8, 0, 7), (8, 8, 8)], work(epochs=1, batch=4), laps=1, width=4, like=HERE)
+    plan = schedule([(8, 0, 7), (8, 8, 8)], work(epochs=1, batch=4), passes=1, width=4, like=HERE)
     assert not plan.ragged
     assert plan.at.shape == (2, 2, 4)
 
 
 def test_places_left_over_repeat_the_first_client() -> None:
-    plan = schedule([(8, 8 * i, i) for i in range(9)], work(epochs=1, batch=4), laps=1, width=4, like=HERE)
+    plan = schedule([(8, 8 * i, i) for i in range(9)], work(epochs=1, batch=4), passes=1, width=4, like=HERE)
     assert len(plan.at) == 10
     assert torch.equal(plan.at[9], plan.at[0])
     assert not plan.ragged
@@ -78,7 +78,7 @@ def test_no_more_than_two_steps_are_computed_for_one_that_counts(seed: int) -> N
     draw = np.random.default_rng(seed)
     sizes = sorted((int(4 * 2 ** draw.uniform(0, 8)) for _ in range(int(draw.integers(1, 60)))), reverse=True)
     how = work(epochs=1, batch=4)
-    plan = schedule([(n, 0, i) for i, n in enumerate(sizes)], how, laps=1, width=4, like=HERE)
+    plan = schedule([(n, 0, i) for i, n in enumerate(sizes)], how, passes=1, width=4, like=HERE)
     counted = sum(how.n_steps(n) for n in sizes)
     now, computed = len(plan.at), 0
     for s in range(plan.at.shape[1]):
@@ -133,7 +133,7 @@ def test_a_few_clients_take_as_long_as_some_more_and_no_size_of_their_own() -> N
 def test_what_is_left_of_a_compiled_stack_takes_no_size_for_each_time_it_is_halved() -> None:
     how, few = work(epochs=1, batch=4), SizeBuckets()
     clients = [(4 * (i + 1), 0, i) for i in reversed(range(100))]  # one is done in every column
-    plan = schedule(clients, how, laps=1, width=4, like=HERE, fill=few, left=few.left)
+    plan = schedule(clients, how, passes=1, width=4, like=HERE, fill=few, left=few.left)
     assert list(plan.cuts.values()) == [24, 8]
     for column, size in plan.cuts.items():
         assert 100 - column <= size
@@ -142,7 +142,7 @@ def test_what_is_left_of_a_compiled_stack_takes_no_size_for_each_time_it_is_halv
 
 def test_examples_may_be_told_to_count_though_all_do() -> None:
     how, clients = work(epochs=1, batch=4), [(8, 0, 7), (8, 8, 8)]
-    plan = schedule(clients, how, laps=1, width=4, like=HERE, masked=True)
+    plan = schedule(clients, how, passes=1, width=4, like=HERE, masked=True)
     assert plan.ragged
     assert plan.rows is not None
     assert bool(plan.rows.all())

@@ -13,7 +13,7 @@ from tarry.core.layout import Layout
 from tarry.core.optim import make_optimizer
 from tarry.core.task import Task
 from tarry.reproduce.studies.hessian import lanczos, product
-from tarry.reproduce.studies.surface import filter_normalised, grid, random_directions
+from tarry.reproduce.studies.surface import filter_normalized, grid, random_directions
 from tarry.training.flat_model import FlatModel
 
 
@@ -86,7 +86,7 @@ def test_filters_of_a_direction_are_as_long_as_the_weights_and_biases_stay() -> 
         else:
             sizes = [t[block.at].view(block.shape).norm(dim=1) for t in (a, weights)]
             assert torch.allclose(*sizes)
-    doubled = filter_normalised(2 * a, weights, layout)
+    doubled = filter_normalized(2 * a, weights, layout)
     assert torch.allclose(doubled, a)
 
 

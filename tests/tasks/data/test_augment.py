@@ -62,7 +62,7 @@ def naive(a: Augment, image: Any, u: list[float]) -> Any:
 @pytest.mark.parametrize("a", [*EVERY, Augment(pad=5, mirror=True)])
 @pytest.mark.parametrize("side", [1, 2, 4, 9])  # also of an image smaller than what lies around it
 def test_every_augmentation_does_what_a_naive_one_does(a: Augment, side: int) -> None:
-    x, u = batch(40, side), draws(40, a.draws)
+    x, u = batch(40, side), draws(40, a.n_draws)
     got = a(x, u)
     for image, numbers, result in zip(x, u, got, strict=True):
         assert np.array_equal(naive(a, image.numpy(), numbers.tolist()), result.numpy())
@@ -109,17 +109,17 @@ def test_cutout_takes_a_square_as_far_as_it_lies_inside(row: int, column: int) -
 
 @pytest.mark.parametrize("a", EVERY)
 def test_equal_draws_give_equal_images_one_by_one_or_together(a: Augment) -> None:
-    x, u = batch(), draws(6, a.draws)
+    x, u = batch(), draws(6, a.n_draws)
     together = a(x, u)
     assert torch.equal(together, a(x.clone(), u.clone()))
     assert torch.equal(together, torch.cat([a(x[i : i + 1], u[i : i + 1]) for i in range(6)]))
-    other = a(x, draws(6, a.draws, seed=2))
+    other = a(x, draws(6, a.n_draws, seed=2))
     assert not torch.equal(together, other)
 
 
 @pytest.mark.parametrize("a", EVERY)
 def test_it_runs_under_vmap_with_equal_results(a: Augment) -> None:
-    x, u = batch(12).unflatten(0, (3, 4)), draws(12, a.draws).unflatten(0, (3, 4))
+    x, u = batch(12).unflatten(0, (3, 4)), draws(12, a.n_draws).unflatten(0, (3, 4))
     together = torch.func.vmap(a)(x, u)
     assert torch.equal(together, torch.stack([a(x[i], u[i]) for i in range(3)]))
 
@@ -127,7 +127,7 @@ def test_it_runs_under_vmap_with_equal_results(a: Augment) -> None:
 @pytest.mark.parametrize("a", EVERY)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_shape_and_type_are_kept_the_input_is_not_touched_and_it_pickles(a: Augment, dtype: torch.dtype) -> None:
-    x, u = batch().to(dtype), draws(6, a.draws)
+    x, u = batch().to(dtype), draws(6, a.n_draws)
     before = x.clone()
     got = pickle.loads(pickle.dumps(a))(x, u)  # noqa: S301
     assert (got.shape, got.dtype, got.device) == (x.shape, dtype, x.device)
@@ -137,7 +137,7 @@ def test_shape_and_type_are_kept_the_input_is_not_touched_and_it_pickles(a: Augm
 @pytest.mark.parametrize("a", EVERY)
 def test_no_value_is_read_back_so_that_a_graph_can_be_recorded(a: Augment) -> None:
     with torch.device("meta"):
-        got = a(torch.empty(6, 3, 9, 11), torch.empty(6, a.draws))
+        got = a(torch.empty(6, 3, 9, 11), torch.empty(6, a.n_draws))
     assert got.shape == (6, 3, 9, 11)
 
 
@@ -145,9 +145,9 @@ def test_no_value_is_read_back_so_that_a_graph_can_be_recorded(a: Augment) -> No
 def test_the_ends_of_the_draws_stay_inside(a: Augment) -> None:
     below = np.nextafter(np.float32(1), np.float32(0)).item()
     for value in (0.0, below):
-        x, u = batch(), torch.full((6, a.draws), value)
+        x, u = batch(), torch.full((6, a.n_draws), value)
         for image, result in zip(x, a(x, u), strict=True):
-            assert np.array_equal(naive(a, image.numpy(), [value] * a.draws), result.numpy())
+            assert np.array_equal(naive(a, image.numpy(), [value] * a.n_draws), result.numpy())
 
 
 #: FedSOL, App. B.2: crop, flip, cutout, mirrored
@@ -168,15 +168,15 @@ def test_a_task_augments_as_fedsol_says(folder: Path, name: str) -> None:
     m = made(side, side, classes=8) if grey else made(side, side, 3, classes=8)
     np.savez(folder / f"{name}.npz", x_train=m.x_train, y_train=m.y_train, x_test=m.x_test, y_test=m.y_test)
     plain, task = tasks.build(name), tasks.build(name, {"augment": "fedsol", "rgb": grey})
-    assert (plain.augment, plain.draws) == (None, 0)
+    assert (plain.augment, plain.n_draws) == (None, 0)
     assert isinstance(task.augment, Augment)
     crop, flip, cutout, mirror = PAPER[name]
     a = task.augment
     assert (a.pad, a.flip, a.hole, a.mirror) == (4 * crop, flip, 16 * cutout, mirror)
-    assert task.draws == 2 * crop + flip + 2 * cutout
+    assert task.n_draws == 2 * crop + flip + 2 * cutout
     assert task.train is not None
     x = task.train[0]
-    assert task.augment(x, draws(len(x), task.draws)).shape == x.shape
+    assert task.augment(x, draws(len(x), task.n_draws)).shape == x.shape
     if crop and not mirror:  # what lies around the image is black, as black as it is normalised
         scaled = m.x_train.astype(np.float64) / 255
         axes = (0, 1, 2)

@@ -26,7 +26,7 @@ from ...engine.budget import Budget, Score
 from ...engine.evaluation import Evaluation
 from ...record.journal import Row
 from ..protocol import ClientReply, Protocol
-from ..wire import Grid, Rejected, Reply, RunEnded, Unreachable
+from ..wire import MessageGrid, Rejected, ReplyMessage, RunEnded, Unreachable
 from .journaled_state import JournaledState
 from .open_tickets import OpenTicket
 from .registration import Registration
@@ -70,7 +70,7 @@ class Driver:
 
     def __init__(
         self,
-        grid: Grid,
+        grid: MessageGrid,
         folder: Path,
         server: Server,
         protocol: Callable[[str], Protocol],
@@ -234,13 +234,13 @@ class Driver:
             return _Arrival(ticket, why=_EARLIER_RUN)
         if self.clients.node(ticket.client) != ticket.node or ticket.request in self._restarted:
             self._restarted.discard(ticket.request)
-            return _Arrival(ticket, why="its node began anew")
+            return _Arrival(ticket, why="its node restarted")
         if now <= ticket.due:
             return None
         self._late[ticket.request] = ticket
         return _Arrival(ticket, why="deadline")
 
-    def _handle(self, reply: Reply, now: float) -> _Arrival | None:
+    def _handle(self, reply: ReplyMessage, now: float) -> _Arrival | None:
         if reply.request in self.registration.pending:
             self.registration.on_identity(now, reply)
         elif reply.request in self._evals:
@@ -255,7 +255,7 @@ class Driver:
             return self._decode(open_ticket, reply)
         return None
 
-    def _on_eval(self, reply: Reply, now: float) -> None:
+    def _on_eval(self, reply: ReplyMessage, now: float) -> None:
         client = self._evals.pop(reply.request)
         if reply.error is not None:
             return
@@ -263,7 +263,7 @@ class Driver:
         metrics = {k: float(v) for k, v in fields if isfinite(v)}
         self.state.commit({"op": "client_eval", "t": now, "client": client, "metrics": metrics})
 
-    def _decode(self, ticket: OpenTicket, reply: Reply) -> _Arrival:
+    def _decode(self, ticket: OpenTicket, reply: ReplyMessage) -> _Arrival:
         if reply.error is not None:
             return _Arrival(ticket, why=reply.error)
         try:

@@ -13,7 +13,7 @@ import secrets
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..wire import Grid, Rejected, Reply, Request, parse_fields
+from ..wire import MessageGrid, Rejected, ReplyMessage, Request, parse_fields
 
 if TYPE_CHECKING:
     from .journaled_state import JournaledState
@@ -94,7 +94,7 @@ class Registration:
 
     def __init__(
         self,
-        grid: Grid,
+        grid: MessageGrid,
         state: JournaledState,
         *,
         has_identities: bool,
@@ -143,7 +143,7 @@ class Registration:
             else:
                 self._pending[request] = (node, nonce)
 
-    def on_identity(self, now: float, reply: Reply) -> None:
+    def on_identity(self, now: float, reply: ReplyMessage) -> None:
         """Handle a node's reply to a request for its identity."""
         node, nonce = self._pending.pop(reply.request)
         if reply.error is not None:

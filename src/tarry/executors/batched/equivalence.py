@@ -198,8 +198,13 @@ def _generator_states(job: VisitJob, seed: int | None) -> tuple[Any, ...]:
     """What generators would draw next; `seed`: when a visit begins, which is where torch's is set."""
     if seed is not None:
         torch.default_generator.manual_seed(rng.key(seed, Stream.LOCAL, job.client, job.visit) >> 1)
-    numpys: Any = np.random.get_state(legacy=True)  # noqa: NPY002 - somebody else's
-    return random.getstate(), numpys[1].tobytes(), numpys[2], torch.default_generator.get_state().numpy().tobytes()
+    numpy_state: Any = np.random.get_state(legacy=True)  # noqa: NPY002 - the state of numpy's global generator
+    return (
+        random.getstate(),
+        numpy_state[1].tobytes(),
+        numpy_state[2],
+        torch.default_generator.get_state().numpy().tobytes(),
+    )
 
 
 def with_rounding_noise(job: VisitJob, seed: int) -> VisitJob:

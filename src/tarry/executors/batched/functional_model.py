@@ -75,15 +75,15 @@ class FunctionalModel:
         self.optimizer, self.init, self.apply_gradient = optimizer, optimizer.init, optimizer.apply_gradient
 
     def begin_step(
-        self, sent: Tensor, stats: Tensor, mask: Tensor | None = None, key: Tensor | None = None, lap: int = 0
+        self, sent: Tensor, stats: Tensor, mask: Tensor | None = None, key: Tensor | None = None, pass_index: int = 0
     ) -> None:
         """The received vector, running statistics (a step moves them: read them off after it), the rows that count;
 
-        the key and the lap of a step, of which a model's dropout is a function.
+        the key and the pass_index of a step, of which a model's dropout is a function.
         """
         self._sent, self.stats, self._mask = sent, stats, mask
         if self.drops is not None:
-            self.drops.begin(key, lap)
+            self.drops.begin(key, pass_index)
 
     # What a rule calls
 
@@ -94,7 +94,7 @@ class FunctionalModel:
         if self.task.loss is cross_entropy and rows:
             counts: Tensor = (self._mask & (targets != _IGNORED)).to(outputs.dtype)
             sums = torch.dot(cross_entropy(outputs, targets, reduction="none"), counts)
-            return sums / (counts.sum() + ~self._mask.any())  # whoever is done has none
+            return sums / (counts.sum() + ~self._mask.any())  # clients that are done have none
         return self.mean(vmap(lambda z, y: self.task.loss(z[None], y[None]))(outputs, targets))
 
     def mean(self, values: Tensor) -> Tensor:
@@ -147,8 +147,8 @@ class FunctionalModel:
     # How
 
     def _views(self, w: Tensor) -> list[Tensor]:
-        shaped = channels.view if self.channels_last else _view
-        return [shaped(part, b) for part, b in zip(torch.split(w, self._sizes), self.layout.layers, strict=True)]
+        view = channels.view if self.channels_last else _view
+        return [view(part, b) for part, b in zip(torch.split(w, self._sizes), self.layout.layers, strict=True)]
 
     def _flat(self, grads: Sequence[Tensor]) -> Tensor:
         return torch.cat([channels.flat(g) if self.channels_last else g.reshape(-1) for g in grads])

@@ -55,20 +55,20 @@ class Stack:
         self.carried += [t.contiguous() for t in program.run(*self.constants, *self.carried[:2])]
         self.state = program.after
 
-    def program(self, steps: ProgramCache, lap: int, c: int, column: int = 0) -> Program:
+    def program(self, steps: ProgramCache, pass_index: int, c: int, column: int = 0) -> Program:
         """Return the program for a column's step of the first c clients."""
         assert self.state is not None
         ragged, active = self.schedule.ragged, self.schedule.active
-        made = steps.step(lap, c, self.context, self.state, self.one, ragged=ragged, width=self.width)
+        made = steps.step(pass_index, c, self.context, self.state, self.one, ragged=ragged, width=self.width)
         if made.after is not self.state and active is not None and not bool(active[:, column].all()):
             raise NotStackable("its state takes another form on the way, when others are done already")
         return made
 
-    def turn(self, steps: ProgramCache, lap: int, first: int) -> None:
+    def turn(self, steps: ProgramCache, pass_index: int, first: int) -> None:
         """Begin a pass, in its first column."""
         assert self.state is not None
         active = self.schedule.active
-        program = steps.turn(lap, self.size, self.context, self.state, self.one, ragged=active is not None)
+        program = steps.turn(pass_index, self.size, self.context, self.state, self.one, ragged=active is not None)
         w, stats, total, *state = self.carried
         who = [] if active is None else [active[: self.size, first]]
         self.carried = [w, stats, total, *program.run(*self.constants, w, stats, *state, *who)]
@@ -83,20 +83,20 @@ class CpuLane:
 
     def run(self, stack: Stack) -> Iterator[None]:
         stack.begin(self._steps)
-        plan, c, stays, tails = stack.schedule, stack.size, stack.constants, list[list[Tensor]]()
-        for lap, first, count in plan.passes:
+        plan, c, constants, tails = stack.schedule, stack.size, stack.constants, list[list[Tensor]]()
+        for pass_index, first, count in plan.passes:
             if len(plan.passes) > 1:
-                stack.turn(self._steps, lap, first)
+                stack.turn(self._steps, pass_index, first)
             s = first
             while s < first + count:
                 if s in plan.cuts:
                     c = plan.cuts[s]
                     tails.append([t[c:] for t in stack.carried])
-                    stack.carried, stays = [t[:c] for t in stack.carried], [t[:c] for t in stays]
-                program = stack.program(self._steps, lap, c, s)
+                    stack.carried, constants = [t[:c] for t in stack.carried], [t[:c] for t in constants]
+                program = stack.program(self._steps, pass_index, c, s)
                 most = min([cut for cut in plan.cuts if cut > s] + [first + count]) - s
                 n = min(most, _IN_A_ROW) if program.after is stack.state else 1
-                stack.carried = program.over(stays, stack.carried, [t[:c] for t in plan.parts], s, n)
+                stack.carried = program.over(constants, stack.carried, [t[:c] for t in plan.parts], s, n)
                 stack.state = program.after
                 s += n
                 yield
@@ -150,11 +150,11 @@ class GraphLane:
             buffers = self._buffers_of(stack)
             buffers.fill(stack)
         c = stack.size
-        for lap, first, count in plan.passes:
+        for pass_index, first, count in plan.passes:
             with on():
                 if len(plan.passes) > 1:
                     stack.carried = list(buffers.carried)
-                    stack.turn(self._steps, lap, first)
+                    stack.turn(self._steps, pass_index, first)
                     _put(buffers.carried, stack.carried)
                 buffers.column.fill_(first)
             s = first
@@ -163,7 +163,7 @@ class GraphLane:
                 most = min([cut for cut in plan.cuts if cut > s] + [first + count]) - s
                 with on():
                     stack.carried = [t[:c] for t in buffers.carried]
-                    s += self._launch(stack, buffers, lap, c, s, most)
+                    s += self._launch(stack, buffers, pass_index, c, s, most)
                 yield
         with on():  # the next stack reuses the buffers
             stack.carried = [t.clone() for t in buffers.carried]
@@ -187,12 +187,12 @@ class GraphLane:
             gc.collect()
             torch.cuda.empty_cache()
 
-    def _launch(self, stack: Stack, buffers: GraphBuffers, lap: int, c: int, column: int, most: int) -> int:
+    def _launch(self, stack: Stack, buffers: GraphBuffers, pass_index: int, c: int, column: int, most: int) -> int:
         """Launch up to `most` columns; return how many."""
-        program = stack.program(self._steps, lap, c, column)
-        steady = program.after is stack.state
-        n = _UNROLLED if steady and most >= _UNROLLED else 1
-        key = (lap, c, n, stack.state.key if stack.state is not None else None)
+        program = stack.program(self._steps, pass_index, c, column)
+        same_state = program.after is stack.state
+        n = _UNROLLED if same_state and most >= _UNROLLED else 1
+        key = (pass_index, c, n, stack.state.key if stack.state is not None else None)
         if key not in buffers.graphs:
             buffers.graphs[key] = self._capture(program, buffers, c, n)
         buffers.graphs[key].replay()
@@ -232,11 +232,11 @@ class GraphLane:
 
     def _body(self, program: Program, buffers: GraphBuffers, c: int, n: int = 1) -> None:
         """Run columns, each on the results of the one before; write those of the last into the buffers."""
-        stays, own = [t[:c] for t in buffers.constants], [t[:c] for t in buffers.carried]
+        constants, own = [t[:c] for t in buffers.constants], [t[:c] for t in buffers.carried]
         changes: Sequence[Tensor] = own
         for _ in range(n):
             where = [t[:c].index_select(1, buffers.column).squeeze(1) for t in buffers.parts]
-            changes = program.run(*stays, *changes, *where)
+            changes = program.run(*constants, *changes, *where)
             buffers.column.add_(1)
         _put(own, changes)
 

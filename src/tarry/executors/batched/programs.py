@@ -34,7 +34,7 @@ __all__ = ["Program", "ProgramCache"]
 Rows = Callable[[], Sequence[Tensor]]  # tensors of one client, to trace with
 Columns = Callable[[list[Tensor], list[Tensor], list[Tensor], list[Tensor], int, int], list[Tensor]]
 Step = Callable[..., Sequence[Tensor]]
-_OFTEN, _OFTEN_OWN = 60, 10  # calls; with our own operations, whose batching rules are in Python
+_COMPILE_AFTER, _COMPILE_AFTER_OWN = 60, 10  # calls; with our own operations, whose batching rules are in Python
 # torch 2.11 pads rows of a tensor that an operation of ours reads, and then reads it as if they were not padded:
 # gradients were wrong
 _HOW: dict[str, str | int | bool | Callable[..., Any]] = {"comprehensive_padding": False}
@@ -55,23 +55,23 @@ class Program:
     bytes_a_client: int  # upper bound of its memory
     compile_step: Callable[[list[Tensor], list[Tensor], list[Tensor]], tuple[Step, Columns | None]] | None = None
     data: list[Tensor] = field(default_factory=list)  # the examples of all clients
-    compile_after: int = _OFTEN
+    compile_after: int = _COMPILE_AFTER
     calls: int = 0
     columns: Columns | None = None
 
     def over(
-        self, stays: list[Tensor], changes: list[Tensor], parts: list[Tensor], first: int, count: int
+        self, constants: list[Tensor], changes: list[Tensor], parts: list[Tensor], first: int, count: int
     ) -> list[Tensor]:
         """Return the carried tensors after `count` columns from the first on. Above 1 the state must keep its form."""
         self.calls += count
         if self.calls > self.compile_after:
             make, self.compile_step = self.compile_step, None
             if make is not None:  # else it is compiled, or another lane is compiling it
-                self.run, self.columns = make(stays, changes, [p[:, first] for p in parts])
+                self.run, self.columns = make(constants, changes, [p[:, first] for p in parts])
         if self.columns is not None:
-            return self.columns(stays, changes, parts, self.data, first, count)
+            return self.columns(constants, changes, parts, self.data, first, count)
         for s in range(first, first + count):  # compiled code expects the same memory layout
-            changes = list(self.run(*stays, *changes, *(p[:, s].contiguous() for p in parts)))
+            changes = list(self.run(*constants, *changes, *(p[:, s].contiguous() for p in parts)))
         return changes
 
 
@@ -109,56 +109,60 @@ class ProgramCache:
         """Return the program of the state before the first step. `rows`: a client's constants, weights, statistics."""
 
         def fn(*args: Tensor) -> tuple[Any, list[Tensor]]:
-            *stays, w, stats = args
-            self._model.begin_step(stays[0], stats)
-            state = self._rule.init(w, self._context(context, stays), self._model)
+            *constants, w, stats = args
+            self._model.begin_step(constants[0], stats)
+            state = self._rule.init(w, self._context(context, constants), self._model)
             form, tensors = flatten(state)
             return form, tensors
 
         return self._program("init", c, context, None, fn, rows, None)
 
-    def turn(self, lap: int, c: int, context: RecordSpec, state: RecordSpec, rows: Rows, *, ragged: bool) -> Program:
+    def turn(
+        self, pass_index: int, c: int, context: RecordSpec, state: RecordSpec, rows: Rows, *, ragged: bool
+    ) -> Program:
         """Return the program at the start of a pass."""
 
         def fn(*args: Tensor) -> tuple[Any, list[Tensor]]:
-            stays, (_, stats, *tensors) = args[: self._stays(context)], args[self._stays(context) :]
-            self._model.begin_step(stays[0], stats)
-            after = self._rule.begin_pass(lap, state.filled(tensors), self._model)
+            constants, (_, stats, *tensors) = args[: self._n_constants(context)], args[self._n_constants(context) :]
+            self._model.begin_step(constants[0], stats)
+            after = self._rule.begin_pass(pass_index, state.filled(tensors), self._model)
             return flatten(after)
 
-        return self._program(("turn", lap), c, context, state, fn, rows, _masking if ragged else None)
+        return self._program(("turn", pass_index), c, context, state, fn, rows, _masking if ragged else None)
 
     def step(
-        self, lap: int, c: int, context: RecordSpec, state: RecordSpec, rows: Rows, *, ragged: bool, width: int
+        self, pass_index: int, c: int, context: RecordSpec, state: RecordSpec, rows: Rows, *, ragged: bool, width: int
     ) -> Program:
         """Return the program of a step on a mini-batch."""
-        k, task = self._stays(context), self._model.task
+        k, task = self._n_constants(context), self._model.task
         augmented, noisy = task.augment is not None, self._model.drops is not None
         n_batch = 2 + augmented + noisy + ragged
 
         def fn(*args: Tensor) -> tuple[Any, list[Tensor]]:
-            stays, rest = args[:k], args[k:]
+            constants, rest = args[:k], args[k:]
             (w, stats, *tensors), (x, y, *more) = rest[:-n_batch], rest[-n_batch:]
             if task.augment is not None:
                 x = task.augment(x, more[0])
             key = more[augmented] if noisy else None
-            self._model.begin_step(stays[0], stats, more[-1] if ragged else None, key, lap)
-            made = self._rule.passes[lap](w, (x, y), self._context(context, stays), state.filled(tensors), self._model)
+            self._model.begin_step(constants[0], stats, more[-1] if ragged else None, key, pass_index)
+            made = self._rule.passes[pass_index](
+                w, (x, y), self._context(context, constants), state.filled(tensors), self._model
+            )
             form, moved = flatten(made[1])
             return form, [made[0], self._model.stats, *moved, made[2]]
 
         def with_batch() -> list[Tensor]:
             batch = [t[:1].expand(width, *t.shape[1:]).contiguous() for t in (self._x, self._y)]
             if task.augment is not None:
-                batch.append(rows()[0].new_full((width, task.draws), 0.5))
+                batch.append(rows()[0].new_full((width, task.n_draws), 0.5))
             if noisy:
                 batch.append(torch.zeros((), dtype=torch.int64, device=self._x.device))
             mask = [torch.ones(width, dtype=torch.bool, device=self._x.device)] if ragged else []
             return [*rows(), *batch, *mask]
 
-        kind = ("step", lap, width, ragged)
-        around = self._gathering(k, ragged, counts=lap == 0)
-        return self._program(kind, c, context, state, fn, with_batch, around, y=1 - n_batch)
+        kind = ("step", pass_index, width, ragged)
+        gather = self._gathering(k, ragged, counts=pass_index == 0)
+        return self._program(kind, c, context, state, fn, with_batch, gather, y=1 - n_batch)
 
     def compile_programs(self) -> None:
         """Let every program be compiled at its next call."""
@@ -167,14 +171,14 @@ class ProgramCache:
 
     # How
 
-    def _stays(self, context: RecordSpec) -> int:
+    def _n_constants(self, context: RecordSpec) -> int:
         return 1 + self._rated + sum(k is not None for k in context.kinds)
 
-    def _context(self, context: RecordSpec, stays: Sequence[Tensor]) -> Any:
+    def _context(self, context: RecordSpec, constants: Sequence[Tensor]) -> Any:
         if self._rated:
             assert self._optimizer.at is not None
-            self._model.use(self._optimizer.at(stays[1]))
-        return context.filled(stays[1 + self._rated :])
+            self._model.use(self._optimizer.at(constants[1]))
+        return context.filled(constants[1 + self._rated :])
 
     def _program(
         self,
@@ -193,15 +197,17 @@ class ProgramCache:
         with self._lock:
             alone = rows()
             one = self._ones.get(key) or self._traced(key, fn, alone, state)
-            around, many = wrap or _as_is, self._of_many(key, one, alone, y)
+            wrapper, many = wrap or _as_is, self._of_many(key, one, alone, y)
             graph = one.graph if c == 1 and not self._own_conv else many
             if self._compiled and kind[0] == "step":
-                run, quicker = around(self._compile(graph, c, alone)), None
+                run, compile_later = wrapper(self._compile(graph, c, alone)), None
             else:
-                run = around(_alone(graph) if c == 1 else _by_rules(graph))
-                quicker = partial(self._quicker, graph, c, around, _blank(alone)) if kind[0] == "step" else None
-            often = _OFTEN_OWN if self._own_conv else _OFTEN
-            made = Program(run, state, one.after, bytes_of(many), quicker, [self._x, self._y], often)
+                run = wrapper(_alone(graph) if c == 1 else _by_rules(graph))
+                compile_later = (
+                    partial(self._compile_step, graph, c, wrapper, _blank(alone)) if kind[0] == "step" else None
+                )
+            compile_after = _COMPILE_AFTER_OWN if self._own_conv else _COMPILE_AFTER
+            made = Program(run, state, one.after, bytes_of(many), compile_later, [self._x, self._y], compile_after)
             self._programs[key, c, wrap is None] = made
             return made
 
@@ -218,19 +224,19 @@ class ProgramCache:
             self._for_many[key] = graph
         return self._for_many[key]
 
-    def _quicker(
+    def _compile_step(
         self,
         graph: GraphModule,
         c: int,
         wrap: Callable[..., Any],
         blank: Rows,
-        stays: list[Tensor],
+        constants: list[Tensor],
         changes: list[Tensor],
         parts: list[Tensor],
     ) -> tuple[Step, Columns | None]:
         with self._lock:
             run = wrap(_alone(graph) if c == 1 else stacked(graph, _repeated(blank(), c)))
-            columns = _scripted(run, stays, changes, parts, [self._x, self._y])
+            columns = _scripted(run, constants, changes, parts, [self._x, self._y])
             trim_memory()
             return run, columns
 
@@ -272,10 +278,10 @@ class ProgramCache:
 
         def wrap(run: Callable[..., Any]) -> Callable[..., tuple[Tensor, ...]]:
             def whole(*args: Tensor, data: Sequence[Tensor] = (x, y)) -> tuple[Tensor, ...]:
-                stays, (w, stats, total, *state), (at, *more) = args[:k], args[k:-n_batch], args[-n_batch:]
+                constants, (w, stats, total, *state), (at, *more) = args[:k], args[k:-n_batch], args[-n_batch:]
                 flat = at.reshape(-1)
                 batch = [t.index_select(0, flat).view(*at.shape, *t.shape[1:]) for t in data]
-                moved = run(*stays, w, stats, *state, *batch, *(more[:-1] if ragged else more))
+                moved = run(*constants, w, stats, *state, *batch, *(more[:-1] if ragged else more))
                 new, sums = moved[:-1], total + moved[-1] if counts else total  # of the first pass alone
                 if not ragged:
                     return (new[0], new[1], sums, *new[2:])
@@ -363,16 +369,16 @@ def _with_compile_errors(made: Callable[..., Any]) -> Callable[..., Any]:
 # TorchScript, which torch reads from text
 _COLUMNS = """
 def columns(
-    stays: List[Tensor], changes: List[Tensor], parts: List[Tensor], data: List[Tensor], first: int, count: int
+    constants: List[Tensor], changes: List[Tensor], parts: List[Tensor], data: List[Tensor], first: int, count: int
 ):
     for s in range(first, first + count):
-        changes = step(stays, changes, [p.select(1, s) for p in parts], data)
+        changes = step(constants, changes, [p.select(1, s) for p in parts], data)
     return changes
 """
 
 
 def _scripted(
-    run: Callable[..., Any], stays: list[Tensor], changes: list[Tensor], parts: list[Tensor], data: list[Tensor]
+    run: Callable[..., Any], constants: list[Tensor], changes: list[Tensor], parts: list[Tensor], data: list[Tensor]
 ) -> Columns | None:
     """Return a TorchScript function for steps in a row without Python; None where TorchScript cannot express them.
 
@@ -380,16 +386,16 @@ def _scripted(
     are not arguments become constants of the graph.
     """
 
-    def one(stays: list[Tensor], changes: list[Tensor], parts: list[Tensor], data: list[Tensor]) -> list[Tensor]:
-        return list(run(*stays, *changes, *parts, data=data))
+    def one(constants: list[Tensor], changes: list[Tensor], parts: list[Tensor], data: list[Tensor]) -> list[Tensor]:
+        return list(run(*constants, *changes, *parts, data=data))
 
     torch_c: Any = torch._C
-    names = ["stays", "changes", "parts", "data"]
+    names = ["constants", "changes", "parts", "data"]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             graph, _ = torch_c._create_graph_by_tracing(
-                one, (stays, changes, parts, data), lambda _: "", False, False, None, names
+                one, (constants, changes, parts, data), lambda _: "", False, False, None, names
             )
             unit = torch_c.CompilationUnit()
             unit.define(_COLUMNS, {"step": unit.create_function("step", graph, False)}.get)

@@ -22,7 +22,7 @@ __all__ = ["rewrite_losses"]
 
 _aten = torch.ops.aten
 _LANES = {"AVX512": 16, "AVX2": 8}  # numbers of single precision in a vector register
-_FULL = 16  # rows: a multiple of every register size, so that all rows are computed alike
+_FULL = 16  # rows: a multiple of every register size, so that all rows are computed is_uniform
 _NONE, _MEAN = 0, 1  # torch's codes of reductions
 _CLASSES = [torch.arange(n)[:, None] for n in range(max(_LANES.values()) * 2 + 1)]  # by their number
 _TYPES = torch.float16, torch.bfloat16, torch.float32, torch.float64
@@ -81,17 +81,17 @@ class _RewriteLosses(Interpreter):
     ) -> Tensor | None:
         if not self._all_count(n.args[2], x, y, weight, reduction, ignored):
             return None
-        alike = reduction == _MEAN and isinstance(n.args[0], Node) and n.args[0].target is _aten.ones_like.default
-        each: Any = -grad if reduction == _NONE else self._share[x.dtype] if alike else grad / self._less[x.dtype]
+        is_uniform = reduction == _MEAN and isinstance(n.args[0], Node) and n.args[0].target is _aten.ones_like.default
+        each: Any = -grad if reduction == _NONE else self._share[x.dtype] if is_uniform else grad / self._less[x.dtype]
         if _few(x, 1):  # the layout that log-softmax takes
             return torch.where(y == _CLASSES[x.shape[1]], each, self._zero[x.dtype]).t()
         nothing, at = torch.zeros_like(x), y[:, None]
-        return nothing.scatter(1, at, -1 / len(x) if alike else each.view(-1, 1).expand(len(x), 1))
+        return nothing.scatter(1, at, -1 / len(x) if is_uniform else each.view(-1, 1).expand(len(x), 1))
 
     def _all_count(self, node: Any, x: Tensor, y: Tensor, weight: Tensor | None, reduction: int, ignored: int) -> bool:
         """Return whether all rows have the same weight."""
-        alike = x.ndim == 2 and y.dtype == torch.int64 and weight is None and reduction in (_NONE, _MEAN)
-        return alike and node is self._y and ignored in self._absent
+        is_uniform = x.ndim == 2 and y.dtype == torch.int64 and weight is None and reduction in (_NONE, _MEAN)
+        return is_uniform and node is self._y and ignored in self._absent
 
     # Log-softmax of few classes
 

@@ -93,7 +93,7 @@ def schedule(
     clients: Sequence[tuple[int, int, int]],
     work: LocalWork,
     *,
-    laps: int,
+    passes: int,
     width: int,
     like: Tensor,
     n_draws: int = 0,
@@ -114,7 +114,7 @@ def schedule(
     n_epochs = max(len(p) for p in plans)
     longest = [max(p[e][1] for p in plans if e < len(p)) for e in range(n_epochs)]
     begins = np.concatenate([[0], np.cumsum(longest)]).tolist()
-    aligned = laps > 1
+    aligned = passes > 1
     n_columns = begins[-1] if aligned else max(sum(count for _, count in p) for p in plans)
     at = np.zeros((fill(len(clients)), n_columns, width), np.int64)
     rows = np.zeros(at.shape, bool)
@@ -133,7 +133,7 @@ def schedule(
     for part in (at, rows, drawn, keys):
         part[len(clients) :] = part[0]
     if aligned:
-        sequence = [(lap, begins[e], longest[e]) for e in range(n_epochs) for lap in range(laps)]
+        sequence = [(pass_index, begins[e], longest[e]) for e in range(n_epochs) for pass_index in range(passes)]
     else:
         sequence = [(0, 0, n_columns)]
     counts: Any = rows if masked or not rows.all() else None

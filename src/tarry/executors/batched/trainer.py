@@ -105,7 +105,7 @@ class BatchedTrainer:
         self._fit: dict[Hashable, int] = {}
         self._padding = 0
         x, y, self._offsets = self._examples = _all_examples(model.task)
-        self._n_draws = model.task.draws if model.task.augment is not None else 0
+        self._n_draws = model.task.n_draws if model.task.augment is not None else 0
         self._longest = max(b - a for a, b in pairwise(self._offsets))
         self._masked = compiled and self.masks
         self._functional = FunctionalModel(
@@ -184,8 +184,8 @@ class BatchedTrainer:
         aligned = len(self._rule.passes) > 1
         for v in visits:
             width = self._width(v.examples[0])
-            alike = (str(v.form.spec), v.form.kinds, _next_power_of_2(v.brief.n_batches) if aligned else 0)
-            together.setdefault((width, alike), []).append(v)
+            kind = (str(v.form.spec), v.form.kinds, _next_power_of_2(v.brief.n_batches) if aligned else 0)
+            together.setdefault((width, kind), []).append(v)
         for key, members in together.items():
             width = key[0]  # type: ignore[index]
             members.sort(key=lambda v: -v.brief.n_steps)
@@ -230,20 +230,20 @@ class BatchedTrainer:
         filled = [*members, *[members[0]] * (fill(len(members)) - len(members))]
         starts = self._to_inner(torch.stack([v.start for v in filled]))
         as_received = all(v.start is v.brief.weights for v in filled)
-        stays = [starts if as_received else self._to_inner(torch.stack([v.brief.weights for v in filled]))]
+        constants = [starts if as_received else self._to_inner(torch.stack([v.brief.weights for v in filled]))]
         if self._work.optimizer_at is not None:
-            stays.append(starts.new_tensor([v.optimizer.lr for v in filled]))
-        stays += [self._to_inner(torch.stack(column)) for column in zip(*(v.tensors for v in filled), strict=True)]
+            constants.append(starts.new_tensor([v.optimizer.lr for v in filled]))
+        constants += [self._to_inner(torch.stack(column)) for column in zip(*(v.tensors for v in filled), strict=True)]
         stats = torch.cat([starts[:, n:], self._functional.counts.to(starts).expand(len(filled), -1)], 1)
         changes = [starts[:, :n].contiguous(), stats, starts.new_zeros(len(filled))]
         examples = [v.examples for v in members]
         noise = [v.noise for v in members] if self._functional.drops is not None else None
-        laps = len(self._rule.passes)
+        passes = len(self._rule.passes)
         plan = schedule(
-            examples, self._work, laps=laps, width=width, like=starts, n_draws=self._n_draws, noise=noise,
+            examples, self._work, passes=passes, width=width, like=starts, n_draws=self._n_draws, noise=noise,
             fill=fill, left=left, masked=self._masked,
         )  # fmt: skip
-        return Stack(plan, merge_specs([v.form for v in members]), stays, changes, width)
+        return Stack(plan, merge_specs([v.form for v in members]), constants, changes, width)
 
     def _to_inner(self, stack: Tensor) -> Tensor:
         return stack if self._inner is None else self._inner.to_inner(stack)

@@ -22,8 +22,8 @@ M_1 as it is. A client not seen before is taken for active at its hand-out. A lo
 Running statistics have no direction: each client's latest are cached, and the global goes min(1, η_g) of the way to the
 mean of the groups' means.
 
-`groups="announced"`: the group is told at the hand-out, by the pace of the visit before, and holds from that visit's
-upload on; a client's first upload counts by its own pace.
+`groups="announced"`: the hand-out names the group, by the speed of the previous visit. It holds from the upload of
+that visit on. A client's first upload is grouped by its own speed.
 
 `privacy` (fedogd/private.py): clients keep their last Δw_k and upload differences; the server keeps the sums of both
 groups but no client's gradient. The trajectory is that of `groups="announced"`. What is protected is what is kept: a
@@ -93,10 +93,10 @@ def fedogd(
     projection: Annotated[Projection, "Eq. 4 on a conflict only, at every step (traditional OGD), or not at all"] = (
         "conflict"
     ),
-    groups: Annotated[Groups, "who is a straggler: as seen in the epoch, or as told at the hand-out"] = "now",
+    groups: Annotated[Groups, "who is a straggler: as seen in the epoch, or as announced at the hand-out"] = "now",
     privacy: Annotated[bool, "clients upload differences, the server keeps sums only; groups are announced"] = False,
 ) -> Method:
-    """Cache everybody's latest gradient; clients keep theirs from going against the other group's mean."""
+    """Cache each client's latest gradient; clients project out conflicts with the other group's mean."""
     if privacy and not cache:
         raise BadInput("--method.privacy true --method.cache false: a difference needs the sum that it changes")
     sends = projection != "never"

@@ -42,7 +42,7 @@ class CountConflicts(LocalRule):
         if not self.diagnose:
             w, own, loss = self.rule.step(w, batch, context, own, model)
             return w, (own, conflicts), loss
-        recorder = _Recorder(model)
+        recorder = _ConflictRecorder(model)
         w, own, loss = self.rule.step(w, batch, context, own, cast(ClientModel, recorder))
         return w, (own, conflicts + (torch.dot(recorder.g, context["b"]) < 0)), loss
 
@@ -52,7 +52,7 @@ class CountConflicts(LocalRule):
         return out._replace(notes={"conflict": conflicts / context["n_steps"]}) if self.diagnose else out
 
 
-class _Recorder:
+class _ConflictRecorder:
     """The functions of a client, and the gradient that they returned last."""
 
     def __init__(self, model: ClientModel):

@@ -77,7 +77,7 @@ class PrivateClient(LocalRule):
 
 
 @dataclass(frozen=True)
-class Sums(StateRecord):
+class GroupSums(StateRecord):
     """The state of the server that keeps sums alone."""
 
     sums: dict[int, Tensor]  # Σ Δw_k by group, per rate, in double precision
@@ -94,11 +94,11 @@ class PrivateServer(GroupServer):
     def offers(self) -> bool:
         return True  # a change of groups is announced
 
-    def init(self, weights: Tensor) -> Sums:
+    def init(self, weights: Tensor) -> GroupSums:
         zero = torch.zeros_like(weights, dtype=torch.float64)
-        return Sums({STRAGGLER: zero, ACTIVE: zero}, ClientScalars(), ClientScalars(), {})
+        return GroupSums({STRAGGLER: zero, ACTIVE: zero}, ClientScalars(), ClientScalars(), {})
 
-    def on_update(self, update: Update, late: bool, state: Sums, view: ServerView) -> Sums:
+    def on_update(self, update: Update, late: bool, state: GroupSums, view: ServerView) -> GroupSums:
         k, pace = update.ticket.client, STRAGGLER if late else ACTIVE
         before, group = state.group.get(k), state.pace.get(k, pace)  # as announced at the hand-out
         state.group[k] = group
@@ -109,13 +109,13 @@ class PrivateServer(GroupServer):
         state.pace[k] = pace
         return replace(state, sums=sums)
 
-    def end_epoch(self, state: Sums, view: ServerView) -> tuple[Tensor | None, Sums]:
+    def end_epoch(self, state: GroupSums, view: ServerView) -> tuple[Tensor | None, GroupSums]:
         members = list(state.group.values())
         sizes = {i: members.count(i) for i in (STRAGGLER, ACTIVE) if i in members}
         b = {i: (state.sums[i] / size).to(view.weights.dtype) for i, size in sizes.items()}  # Eq. 3
         return self.move(b, sizes, view), replace(state, bases=self.uphill(b, view))
 
-    def payload(self, client: int, state: Sums) -> dict[str, Tensor]:
+    def payload(self, client: int, state: GroupSums) -> dict[str, Tensor]:
         group = state.pace.get(client, ACTIVE)
         payload = self.base_for(group, state.bases)
         if state.group.get(client, group) != group:

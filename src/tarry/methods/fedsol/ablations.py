@@ -19,7 +19,7 @@ from ...core.local_rule import ClientModel, Context, LocalRule, VisitOutput
 from ...core.task import Examples, Task
 from ...parts.perturbation import Perturbation
 from ...parts.proximal import ProximalLoss
-from ...parts.proximal_rules import ProximalRule
+from ...parts.proximal_rules import ProximalLossRule
 from .descent import Direction, PerturbedDescent, ProximalDescent
 
 __all__ = ["A2", "A3", "A4", "A5", "A6", "Plain", "PlainWithVariate", "Projection"]
@@ -35,7 +35,7 @@ class Plain(LocalRule):
 
 
 @dataclass(frozen=True)
-class PlainWithVariate(ProximalRule):
+class PlainWithVariate(ProximalLossRule):
     """A0: L(w), under a server (SCAFFOLD, FedDyn, FedNova) that expects the variate of the proximal loss."""
 
     perturb: Perturbation

@@ -15,7 +15,7 @@ from ...core.optim import Optimizer
 from ...core.task import Examples
 from ...parts.perturbation import Perturbation
 from ...parts.proximal import BatchProximal, WholePasses
-from ...parts.proximal_rules import ProximalRule
+from ...parts.proximal_rules import ProximalLossRule
 
 __all__ = ["Direction", "PerturbedDescent", "ProximalDescent", "StepState"]
 
@@ -39,7 +39,7 @@ class StepState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ProximalDescent(ProximalRule):
+class ProximalDescent(ProximalLossRule):
     """Base of the strategies: each says by `direction` what is descended along."""
 
     perturb: Perturbation

@@ -71,10 +71,10 @@ def layout_of(name: str, about: Mapping[str, Any]) -> Layout:
 
 def arrival(layout: Layout, seed: int, device: str) -> tuple[Update, ServerView]:
     """An update of noise that comes three steps late."""
-    draws = rng.generator(rng.key(seed, Stream.DATA, 4))
+    noise = rng.generator(rng.key(seed, Stream.DATA, 4))
 
     def vector() -> Tensor:
-        return torch.from_numpy(draws.standard_normal(layout.size, dtype="float32")).to(device)
+        return torch.from_numpy(noise.standard_normal(layout.size, dtype="float32")).to(device)
 
     ticket = Ticket(0, 0, 0, 0, 0.0, sent=vector(), anchor=vector())
     update = Update(ticket, vector(), 100, 10, staleness=3)

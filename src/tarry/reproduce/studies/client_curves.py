@@ -134,9 +134,9 @@ def _numbers(visits: Mapping[str, Sequence[Sequence[float]]]) -> dict[str, float
 
 
 def _draw_into(curves: dict[str, Any], name: str, visits: Mapping[str, Any], shown: int) -> None:
-    """The clients that came most often, of this method; the same clients for all, as they come equally often."""
-    often = sorted(visits, key=lambda c: (-len(visits[c]), int(c)))[:shown]
-    for client in often:
+    """Draw the clients with the most visits; methods share them, since the visits are the same for all methods."""
+    most_frequent = sorted(visits, key=lambda c: (-len(visits[c]), int(c)))[:shown]
+    for client in most_frequent:
         rows = visits[client]
         for i, measure in enumerate(("accuracy", "loss")):
             panel = curves.setdefault(f"{measure}, client {client}", {})

@@ -90,10 +90,10 @@ def places(points: int) -> list[float]:
     return [(i + 0.5) / points for i in range(points)]
 
 
-def along(start: Tensor, end: Tensor, bend: Tensor | None, t: float) -> Tensor:
-    """(1−t)² start + 2t(1−t) φ + t² end, φ = (start + end)/2 + bend."""
+def along(start: Tensor, end: Tensor, control: Tensor | None, t: float) -> Tensor:
+    """(1−t)² start + 2t(1−t) φ + t² end, φ = (start + end)/2 + control."""
     straight = torch.lerp(start, end, t)
-    return straight if bend is None else torch.add(straight, bend, alpha=2 * t * (1 - t))
+    return straight if control is None else torch.add(straight, control, alpha=2 * t * (1 - t))
 
 
 def record(study: Study, seed: int, label: str, changes: Mapping[str, Any], ways: Ways) -> dict[str, list[float]]:

@@ -140,14 +140,14 @@ def _piece(study: Study, seed: int, name: str, choice: Any) -> dict[str, Any]:
         assert result.weights is not None
         accuracy = {} if result.final_accuracy is None else {"accuracy": short(100 * result.final_accuracy)}
         with deterministic():
-            return {**accuracy, **_looked_at(made, result.weights, seed, o)}
+            return {**accuracy, **_analyze(made, result.weights, seed, o)}
 
     kept = ("examples", "iterations", "directions", "span", "points")
     found: dict[str, Any] = study.piece(f"{name}-{seed}", [study.settings(changes), seed, [o[k] for k in kept]], make)
     return found
 
 
-def _looked_at(made: BuiltRun, weights: Tensor, seed: int, o: Mapping[str, Any]) -> dict[str, Any]:
+def _analyze(made: BuiltRun, weights: Tensor, seed: int, o: Mapping[str, Any]) -> dict[str, Any]:
     bound, sample = model_of(made), _sample(made, o["examples"])
     n = made.layout.n_params
     first = torch.from_numpy(rng.generator(rng.key(seed, Stream.DATA, 2)).standard_normal(n)).to(weights)

@@ -102,7 +102,7 @@ def _piece(study: Study, seed: int) -> dict[str, Any]:
         result = recorded(made, tell=study.tell, what=f"federation, seed {seed}")
         assert result.weights is not None
         with deterministic():
-            return {str(e): _looked_at(study, made, _arc(study, made, result.weights, e, seed)) for e in o["epochs"]}
+            return {str(e): _analyze(study, made, _arc(study, made, result.weights, e, seed)) for e in o["epochs"]}
 
     kept = ("curve", "client", "epochs", "examples", "points", "places")
     found: dict[str, Any] = study.piece(f"landscape-{seed}", [study.settings(), seed, [o[k] for k in kept]], make)
@@ -122,7 +122,7 @@ def _arc(study: Study, made: BuiltRun, weights: Tensor, epochs: int, seed: int) 
     return Arc(weights, weights + trained.delta, trained.extras[CONTROL])
 
 
-def _looked_at(study: Study, made: BuiltRun, arc: Arc) -> dict[str, Any]:
+def _analyze(study: Study, made: BuiltRun, arc: Arc) -> dict[str, Any]:
     o, bound = study.options, model_of(made)
     assert made.task.test is not None
     data = {"train": made.task.clients[o["client"]], "test": made.task.test}

@@ -100,9 +100,9 @@ def _bench(o: Mapping[str, Any], seed: int, device: str) -> tuple[FlatModel, Loc
     """A model on one client's noise, as many batches as there are steps."""
     model = Choice.of(o["model"])
     build = model_for(model.name, o["shape"], o["classes"], **model.params)
-    draws, n = rng.generator(rng.key(seed, Stream.DATA, 3)), o["batch"] * o["steps"]
-    x = torch.from_numpy(draws.standard_normal((n, *o["shape"]), dtype="float32"))
-    y = torch.from_numpy(draws.integers(o["classes"], size=n))
+    noise, n = rng.generator(rng.key(seed, Stream.DATA, 3)), o["batch"] * o["steps"]
+    x = torch.from_numpy(noise.standard_normal((n, *o["shape"]), dtype="float32"))
+    y = torch.from_numpy(noise.integers(o["classes"], size=n))
     task = Task("noise", model=build, loss=cross_entropy, clients=[(x, y)]).to(torch.float32, device)
     module = build_module(task, seed=seed, dtype=torch.float32).to(device)
     layout = Layout.of(module, task.clients[0][0][:2])

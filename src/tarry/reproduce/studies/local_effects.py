@@ -82,7 +82,7 @@ class Rounds:
             "proximal": lambda: _spread("proximal", [self.proximal(w_g, c, w) for c, w in models]),
             "cosine": lambda: {"cosine": fmean(self._cosines)} if self._cosines else {},
             "distance": lambda: _spread("distance", [float((params(w) - params(w_g)).norm()) for w in locals_]),
-            "divergence": lambda: {"divergence": _apart([params(w) for w in locals_])},
+            "divergence": lambda: {"divergence": _mean_distance([params(w) for w in locals_])},
             "global": lambda: {"global": self.accuracy(w_g)},
             "local": lambda: _spread("local", [self.accuracy(w) for w in locals_]),
             "classes": lambda: {"classes": self.by_class(w_g)},
@@ -112,7 +112,7 @@ def _spread(name: str, values: Sequence[float]) -> dict[str, float]:
     return {name: fmean(values), f"{name}_sd": pstdev(values)}
 
 
-def _apart(models: Sequence[Tensor]) -> float:
+def _mean_distance(models: Sequence[Tensor]) -> float:
     """The mean distance of two of them; of a single one 0."""
     pairs = [float((a - b).norm()) for a, b in combinations(models, 2)]
     return fmean(pairs) if pairs else 0.0

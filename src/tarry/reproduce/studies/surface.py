@@ -14,7 +14,7 @@ from ...core.layout import Layout
 from ...core.rng import Stream
 from .series import short
 
-__all__ = ["filter_normalised", "grid", "random_directions"]
+__all__ = ["filter_normalized", "grid", "random_directions"]
 
 
 def grid(
@@ -30,7 +30,7 @@ def grid(
     return [[short(loss(at(x, y))) for x in xs] for y in ys]
 
 
-def filter_normalised(direction: Tensor, weights: Tensor, layout: Layout) -> Tensor:
+def filter_normalized(direction: Tensor, weights: Tensor, layout: Layout) -> Tensor:
     """Every filter (a row of a tensor's first dimension) as long as the weights' own; vectors do not move (Li 2018)."""
     out = torch.zeros_like(direction)
     for b in layout.layers:
@@ -44,7 +44,7 @@ def filter_normalised(direction: Tensor, weights: Tensor, layout: Layout) -> Ten
 
 def random_directions(weights: Tensor, layout: Layout, seed: int) -> tuple[Tensor, Tensor]:
     """Two Gaussian directions, filter by filter as long as the weights."""
-    draws: Any = rng.generator(rng.key(seed, Stream.DATA, 1)).standard_normal((2, layout.n_params))
-    a, b = torch.from_numpy(draws.astype(np.float32)).to(weights)
+    noise: Any = rng.generator(rng.key(seed, Stream.DATA, 1)).standard_normal((2, layout.n_params))
+    a, b = torch.from_numpy(noise.astype(np.float32)).to(weights)
     own = layout.params(weights)
-    return filter_normalised(a, own, layout), filter_normalised(b, own, layout)
+    return filter_normalized(a, own, layout), filter_normalized(b, own, layout)

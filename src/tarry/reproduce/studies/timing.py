@@ -27,7 +27,7 @@ def machine(device: str) -> str:
 
 
 def seconds(work: Mapping[str, Callable[[], object]], repeats: int, device: str) -> dict[str, float]:
-    """The median of so many goes at each, in turn, so that a slow minute is everybody's; the first is not counted."""
+    """The median of so many goes at each, in turn, so that slow minutes affect all alike; the first is not counted."""
     times: dict[str, list[float]] = {name: [] for name in work}
     for go in range(repeats + 1):
         for name, do in work.items():

@@ -35,7 +35,7 @@ class Augment:
     mirror: bool = False  # the image mirrored at its edge lies around it instead
 
     @property
-    def draws(self) -> int:
+    def n_draws(self) -> int:
         """Number of uniform random numbers per image."""
         return 2 * (self.pad > 0) + self.flip + 2 * (self.hole > 0)
 
