@@ -68,7 +68,7 @@ def honest(local: LocalFederation, result: Result) -> None:
     numbers = [r["number"] for r in read(local.folder / "journal.jsonl") if r["op"] == "update"]
     assert len(numbers) == len(set(numbers)) == result.updates
     told = replay(local.folder)
-    assert told.apart is None
+    assert told.first_difference is None
     assert told.weights_sha256 == result.weights_sha256
 
 

@@ -71,7 +71,7 @@ def it_learns_and_leaves_the_record_of_a_run(federation):
 
 def a_simulator_reaches_its_weights_to_the_bit(federation, cli):
     told = replay(federation)
-    assert told.apart is None
+    assert told.first_difference is None
     assert told.recorded_sha256 == told.weights_sha256
     assert "the federation's weights to the bit" in cli("replay", federation)[1]
 

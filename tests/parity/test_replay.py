@@ -37,7 +37,7 @@ def test_a_simulator_reaches_the_weights_of_the_federation(method, tmp_path):
     assert finished(d, grid) == "updates"
     events = []
     told = replay(tmp_path / "out", callbacks=(events.append,))
-    assert told.apart is None
+    assert told.first_difference is None
     assert told.weights_sha256 == sha256(d.engine.server.output_weights)
     assert told.updates == d.engine.updates == 16
     rows = [r for r in read_rows(tmp_path / "out" / "events.jsonl") if r["kind"] != "evaluate"]
@@ -70,7 +70,7 @@ def test_comings_goings_losses_and_deadlines_are_replayed(tmp_path):
     kinds = {r["kind"] for r in read_rows(tmp_path / "out" / "events.jsonl")}
     assert {"join", "leave", "lost", "arrival", "hand_out"} <= kinds
     told = replay(tmp_path / "out")
-    assert told.apart is None
+    assert told.first_difference is None
     assert told.weights_sha256 == sha256(d.engine.server.output_weights)
 
 
@@ -99,8 +99,8 @@ def test_the_first_update_that_differs_is_named(tmp_path):
     finished(d, grid)
     told = replay(tmp_path / "out")
     assert not told.same
-    assert told.apart is not None
-    assert told.apart[1:] == (2, 0)
+    assert told.first_difference is not None
+    assert told.first_difference[1:] == (2, 0)
 
 
 def test_a_record_that_has_not_ended_is_replayed_to_its_last_whole_instant(tmp_path):

@@ -114,11 +114,11 @@ def test_how_long_is_left_is_learnt_from_runs_of_the_same_column(monkeypatch: py
     jobs = [job("a", 0, 9.0), job("a", 1, 9.0), job("b", 0, 1.0), job("b", 1, 1.0)]
     meter = running._Meter(jobs, at_a_time=2)
     assert meter.report().left is None
-    meter.hear(jobs[0], 0.0)
-    meter.hear(jobs[2], 0.0)
+    meter.on_progress(jobs[0], 0.0)
+    meter.on_progress(jobs[2], 0.0)
     now[0] += 30
-    meter.hear(jobs[0], 0.5)  # a minute a run
-    meter.hear(jobs[2], 0.25)  # two, though it was thought to weigh less
+    meter.on_progress(jobs[0], 0.5)  # a minute a run
+    meter.on_progress(jobs[2], 0.25)  # two, though it was thought to weigh less
     report = meter.report("half")
     # a: 30 s and a run of 60, b: 90 s and a run of 120, two at a time
     assert report.left == pytest.approx((30 + 60 + 90 + 120) / 2)
@@ -126,9 +126,9 @@ def test_how_long_is_left_is_learnt_from_runs_of_the_same_column(monkeypatch: py
     now[0] += 30
     meter.end(jobs[0])
     assert meter.report().left == pytest.approx((60 + 180 + 240) / 2), "b had no progress in that time"
-    meter.hear(jobs[1], 0.4)  # it goes on from a checkpoint
+    meter.on_progress(jobs[1], 0.4)  # it goes on from a checkpoint
     now[0] += 30
-    meter.hear(jobs[1], 0.9)
+    meter.on_progress(jobs[1], 0.9)
     meter.end(jobs[2])
     meter.end(jobs[3])
     assert meter.report().left == pytest.approx(0.1 * 60)

@@ -12,9 +12,9 @@ from tarry.core import rng
 from tarry.training.keyed_dropout import KeyedDropout, uses_dropout
 
 
-def kept(key: int, shape: tuple[int, ...], share: float = 0.5, *, lap: int = 0, skip: int = 0) -> Tensor:
+def kept(key: int, shape: tuple[int, ...], share: float = 0.5, *, pass_index: int = 0, skip: int = 0) -> Tensor:
     made = KeyedDropout()
-    made.begin(key, lap)
+    made.begin(key, pass_index)
     with made:
         for _ in range(skip):
             torch.empty(2).bernoulli_(0.5)

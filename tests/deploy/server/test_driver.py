@@ -225,7 +225,7 @@ def test_a_stop_waits_for_what_is_under_way_and_hands_out_nothing_more(tmp_path)
     again = driver(made, grid, tmp_path / "out")
     until(again, grid, lambda: again.engine.updates >= before + 5)
     again.close()
-    assert replay(tmp_path / "out").apart is None
+    assert replay(tmp_path / "out").first_difference is None
 
 
 def test_a_stop_does_not_wait_for_ever(tmp_path):

@@ -94,7 +94,7 @@ def test_a_driver_that_is_killed_again_and_again_reaches_an_honest_end(method, t
     assert len(numbers) == len(set(numbers)) == 40
     assert numbers[: len(accepted)] == accepted
     told = replay(folder)
-    assert told.apart is None
+    assert told.first_difference is None
     assert told.updates == 40
     assert told.weights_sha256 == (folder / "over").read_text()
 
