@@ -62,7 +62,7 @@ def simulate(method: Method, clients: int, in_flight: int, size: int, visits: in
     layout = Layout((Block("w", 0, size, (size,), Kind.PARAM),))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     server = Server(method, torch.zeros(size), layout=layout, n_clients=clients, seed=0)
-    delay = delays.build("exponential", {"mean": 100.0})(ClientPopulation(clients, range(1, clients + 1), 4 * size, 0))
+    delay = delays.build("exponential", mean=100.0)(ClientPopulation(clients, range(1, clients + 1), 4 * size, 0))
     sim = Simulator(
         server, Nothing(size), delay, roster=IdleClients(clients, in_flight), budget=Budget(updates=visits)
     )  # fmt: skip

@@ -67,7 +67,7 @@ def bench(rows: Sequence[Row], rounds: int, *, batches: int, epochs: int) -> lis
     task = tarry.Task("noise", model=module, loss=nn.functional.cross_entropy, clients=[data])
     work = LocalWork(make_optimizer("sgd", lr=0.01, momentum=0.9, weight_decay=1e-5), epochs=epochs, batch=BATCH)
     bound, start = FlatModel(module, layout, task, work.optimizer), layout.read(module, torch.float32)
-    rules = [tarry.methods.build(row.method, row.params).local for row in rows]
+    rules = [tarry.methods.build(row.method, **row.params).local for row in rows]
     payloads = [{name: torch.randn(layout.n_params, generator=g) for name in row.payload} for row in rows]
     seconds: list[list[float]] = []
     for visit in range(rounds + 1):  # the first round warms up

@@ -28,7 +28,7 @@ EACH, BATCH = 20, 10
 
 
 def digits(clients: int, hidden: int) -> tarry.Task:
-    x, y = tasks.build("digits", {}).train
+    x, y = tasks.build("digits").train
     at = torch.randint(len(x), (clients, EACH), generator=torch.Generator().manual_seed(0))
     data = list(zip(x[at].unbind(), y[at].unbind(), strict=True))
     return tarry.Task("digits", model=lambda: mlp(64, hidden, 10), loss=nn.functional.cross_entropy, clients=data)

@@ -95,7 +95,7 @@ class Bench:
     def __init__(self, case: Case, layout: Layout, weights: Tensor, deltas: list[Tensor], extra: Tensor):
         self.case = case
         n = 2 * IN_FLIGHT
-        self._server = Server(methods.build(case.name, case.parameters), weights, layout=layout, n_clients=n, seed=0)
+        self._server = Server(methods.build(case.name, **case.parameters), weights, layout=layout, n_clients=n, seed=0)
         self._out = [self._server.hand_out(c, 0.0).number for c in range(IN_FLIGHT)]
         self._deltas, self._came = deltas, 0
         self._extras = {CONTROL: extra} if case.name == "asynccurve" else {}

@@ -84,7 +84,7 @@ def cost(name: str) -> Cost:
 
 def page(entry: Entry[Any], seen: Cost) -> str:
     """The page of a method."""
-    method, box = methods.build(entry.name), inspect.getmodule(entry.factory)
+    method, box = entry(), inspect.getmodule(entry.factory)
     assert box is not None
     rest = entry.doc.partition("\n")[2].strip()
     about = [entry.summary, *([rest] if rest else [])]
@@ -159,7 +159,7 @@ def index(entries: list[Entry[Any]], costs: dict[str, Cost]) -> str:
 
 def pages() -> dict[str, str]:
     """Every file of the folder, by name."""
-    entries = [methods.entry(name) for name in methods.names()]
+    entries = list(methods.values())
     costs = {e.name: cost(e.name) for e in entries}
     return {f"{e.name}.md": page(e, costs[e.name]) for e in entries} | {"README.md": index(entries, costs)}
 

@@ -74,10 +74,10 @@ def test_the_version_is_told_once():
 
 
 def test_the_registries_hold_what_the_readme_speaks_of():
-    assert {"fedavg", "fedprox", "fedasync", "fedbuff", "orthofl"} <= set(tarry.methods.names())
-    assert "digits" in tarry.tasks.names()
-    assert {"iid", "dirichlet"} <= set(tarry.partitions.names())
-    assert {"constant", "orthofl-rpi", "trace", "scripted"} <= set(tarry.delays.names())
+    assert {"fedavg", "fedprox", "fedasync", "fedbuff", "orthofl"} <= set(tarry.methods)
+    assert "digits" in tarry.tasks
+    assert {"iid", "dirichlet"} <= set(tarry.partitions)
+    assert {"constant", "orthofl-rpi", "trace", "scripted"} <= set(tarry.delays)
 
 
 @pytest.mark.parametrize("name", ["tarry.runs.run", "tarry.runs.compare"])
@@ -142,9 +142,9 @@ ORDERS = [
 def test_the_registries_are_never_hidden_by_the_subpackages_of_their_names(tmp_path, imports):
     code = f"""
 {imports}
-assert "fedbuff" in tarry.methods.names()
-assert "digits" in tarry.tasks.names()
-assert "constant" in tarry.delays.names()
+assert "fedbuff" in tarry.methods
+assert "digits" in tarry.tasks
+assert "constant" in tarry.delays
 from tarry import delays, methods, tasks
 assert (methods, tasks, delays) == (tarry.methods, tarry.tasks, tarry.delays)
 from tarry.methods import fedbuff, registry

@@ -216,8 +216,8 @@ def test_a_listing_shows_every_entry_in_a_few_lines_with_paper_and_parameters(cl
     registry = REGISTRIES[command]
     said = cli(command)
     assert said.code == 0
-    for name in registry.names():
-        entry = registry.entry(name)
+    for name in registry:
+        entry = registry[name]
         assert re.search(rf"^{re.escape(name)}  {re.escape(entry.summary)}$", said.out, re.M), name
         assert entry.paper in said.out
         assert entry.use in said.out
@@ -228,8 +228,8 @@ def test_a_listing_shows_every_entry_in_a_few_lines_with_paper_and_parameters(cl
 @pytest.mark.parametrize("command", REGISTRIES)
 def test_one_entry_is_shown_in_full(cli, command):
     registry = REGISTRIES[command]
-    for name in registry.names():
-        entry = registry.entry(name)
+    for name in registry:
+        entry = registry[name]
         said = cli(command, name)
         assert said.code == 0
         for line in entry.doc.splitlines():
@@ -238,7 +238,7 @@ def test_one_entry_is_shown_in_full(cli, command):
             assert f"{flag(registry, p)}  {p.type_name}, " in said.out
             assert p.help in said.out
             assert ("needed" if p.required else f"default {p.default}") in said.out
-        others = [n for n in registry.names() if n != name]
+        others = [n for n in registry if n != name]
         assert not any(re.search(rf"^{re.escape(n)}  ", said.out, re.M) for n in others)
 
 

@@ -353,7 +353,7 @@ def test_a_function_in_a_parts_place_is_refused_by_name_or_understood(part: str)
 
 
 def test_a_method_may_stand_in_a_parts_place() -> None:
-    made = tarry.methods.build("fedprox", {"mu": 2.0})
+    made = tarry.methods.build("fedprox", mu=2.0)
     by_name, by_object = (tarry.run("orthofl", local=local, **QUICK).weights_sha256 for local in ("fedprox:mu=2", made))
     assert by_name == by_object
 

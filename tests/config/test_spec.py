@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 import tarry
 from tarry.config.spec import Choice, Spec, settings
 from tarry.core.errors import BadInput
-from tarry.core.registry import Registry
+from tarry.core.registry import Entry
 from tarry.methods import methods
 from tarry.runs.build import build_run
 
@@ -169,8 +169,7 @@ def test_a_choice_is_a_name_with_parameters_in_text_or_in_a_table(value, name, p
     spec = Spec.of({"method": value})
     assert isinstance(spec.method, Choice)
     assert spec.method.name == name
-    built, values = methods.check(name, spec.method.params)
-    assert (built.name, values) == (name, params)
+    assert methods[name].check(spec.method.params) == params
     assert spec.label == label
 
 
@@ -365,19 +364,19 @@ def test_planning_writes_nothing(tmp_path, monkeypatch):
 
 def test_every_component_of_a_run_is_checked_and_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
     checked, built = list[str](), list[str]()
-    check, make = Registry.check, Registry.make
+    check, make = Entry.check, Entry.make
 
-    def counted_check(self: Any, name: str, params: Any = None) -> Any:
+    def counted_check(self: Any, params: Any) -> Any:
         if self.kind != "model":  # it belongs to the task
-            checked.append(name)
-        return check(self, name, params)
+            checked.append(self.name)
+        return check(self, params)
 
-    def counted_make(self: Any, entry: Any, values: Any) -> Any:
-        built.append(entry.name)
-        return make(self, entry, values)
+    def counted_make(self: Any, values: Any) -> Any:
+        built.append(self.name)
+        return make(self, values)
 
-    monkeypatch.setattr(Registry, "check", counted_check)
-    monkeypatch.setattr(Registry, "make", counted_make)
+    monkeypatch.setattr(Entry, "check", counted_check)
+    monkeypatch.setattr(Entry, "make", counted_make)
     build_run(Spec.of({"method": "orthofl", "partition": "iid", "delay": "constant", "time": 100}))
     assert sorted(checked) == sorted(built) == ["constant", "digits", "iid", "orthofl"]
 

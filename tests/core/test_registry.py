@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
 import textwrap
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Annotated, Any, Literal
@@ -47,7 +49,7 @@ def gadgets(monkeypatch) -> Registry[Made]:
 
 
 def test_an_entry_says_what_the_signature_and_the_docstring_say(gadgets):
-    entry = gadgets.entry("full")
+    entry = gadgets["full"]
     assert (entry.name, entry.paper, entry.summary) == ("full", "Somebody 2020", "Everything a gadget may take.")
     assert entry.doc == "Everything a gadget may take.\n\nMore about it."
     assert [(p.name, p.type_name, p.help, p.required) for p in entry.params] == [
@@ -67,21 +69,21 @@ def test_an_entry_says_what_the_signature_and_the_docstring_say(gadgets):
         "size": "all",
         "word": "",
     }
-    assert gadgets.names() == ["bare", "full"]
+    assert list(gadgets) == ["bare", "full"]
 
 
 def test_parameters_arrive_as_their_types_from_text_and_from_values(gadgets):
     text = {"needed": "7", "rate": "1e-3", "cap": "2", "mode": "FAST", "on": "yes", "size": "12", "word": "x"}
     values = {"needed": 7, "rate": 1e-3, "cap": 2, "mode": "fast", "on": True, "size": 12, "word": "x"}
-    assert gadgets.build("full", text) == gadgets.build("full", values)
-    made = gadgets.build("full", text)
+    assert gadgets.build("full", **text) == gadgets.build("full", **values)
+    made = gadgets.build("full", **text)
     assert made == {"needed": 7, "rate": 0.001, "cap": 2.0, "mode": "fast", "on": True, "size": 12, "word": "x"}
     assert [type(made[k]) for k in ("needed", "rate", "cap", "on")] == [int, float, float, bool]
 
 
 def test_a_factory_called_with_nothing_gets_its_defaults(gadgets):
-    assert gadgets.build("bare") == gadgets.build("bare", {}) == {}
-    assert gadgets.build("full", {"needed": 1})["rate"] == 0.5
+    assert gadgets.build("bare") == gadgets.build("bare") == {}
+    assert gadgets.build("full", needed=1)["rate"] == 0.5
 
 
 @pytest.mark.parametrize(
@@ -138,7 +140,7 @@ def test_what_is_not_of_the_type_is_refused_with_type_and_value(kind, value, wor
 
 def test_every_wrong_parameter_is_named_in_one_error(gadgets):
     with pytest.raises(BadInput) as e:
-        gadgets.build("full", {"rat": 1, "mode": "slwo", "on": "perhaps"})
+        gadgets.build("full", rat=1, mode="slwo", on="perhaps")
     assert e.value.problems == (
         "--gadget.rat 1: gadget 'full' has no parameter 'rat'. Did you mean 'rate'?",
         "--gadget.mode slwo: wants slow | fast | 3, got 'slwo'",
@@ -149,12 +151,12 @@ def test_every_wrong_parameter_is_named_in_one_error(gadgets):
 
 def test_a_factory_without_parameters_says_so(gadgets):
     with pytest.raises(BadInput, match=r"--gadget.x 1: gadget 'bare' has no parameter 'x'. 'bare' takes no parameters"):
-        gadgets.build("bare", {"x": 1})
+        gadgets.build("bare", x=1)
 
 
 def test_an_unknown_name_gets_a_near_one_or_the_list(gadgets):
     with pytest.raises(BadInput, match=r"--gadget fulll: there is no such gadget. Did you mean 'full'\?"):
-        gadgets.entry("fulll")
+        gadgets["fulll"]
     with pytest.raises(BadInput, match=r"--gadget zzz: there is no such gadget. Known: bare, full."):
         gadgets.build("zzz")
 
@@ -165,6 +167,64 @@ def test_near_names():
     assert near("fedgia", ["FedGiA"]) == " Did you mean 'FedGiA'?"
     assert near("q", ["b", "a"]) == " Known: a, b."
     assert near("q", []) == ""
+
+
+def test_a_registry_is_a_mapping_from_names_to_entries(gadgets):
+    assert isinstance(gadgets, Mapping)
+    assert (len(gadgets), list(gadgets), "full" in gadgets, "fulll" in gadgets) == (2, ["bare", "full"], True, False)
+    assert [e.name for e in gadgets.values()] == list(gadgets.keys()) == ["bare", "full"]
+    assert gadgets.get("fulll") is None
+    assert gadgets.get("bare") is gadgets["bare"]
+    with pytest.raises(KeyError) as e:
+        gadgets["fulll"]
+    assert str(e.value) == "--gadget fulll: there is no such gadget. Did you mean 'full'?"
+
+
+def test_an_entry_is_called_with_parameters(gadgets):
+    entry = gadgets["full"]
+    assert entry(needed="7", cap=2) == gadgets.build("full", needed=7, cap=2.0)
+    with pytest.raises(BadInput, match=r"--gadget.needed: gadget 'full' needs it \(how many\)"):
+        entry()
+
+
+def test_a_factory_must_return_the_type_of_its_registry(gadgets):
+    strict: Registry[Any] = Registry("gizmo", makes=list)
+    strict.register("wrong")(gadgets["bare"].factory)
+    with pytest.raises(BadInput, match="--gizmo wrong: its factory returned dict, not list"):
+        strict.build("wrong")
+
+
+def test_the_search_finds_all_words_in_name_description_and_paper(gadgets):
+    assert [e.name for e in gadgets.search("gadget MAY")] == ["full"]
+    assert [e.name for e in gadgets.search("somebody 2020")] == ["full"]
+    assert [e.name for e in gadgets.search("take")] == ["bare", "full"]
+    assert gadgets.search("take flight") == []
+
+
+def test_registries_and_entries_are_one_short_line(gadgets):
+    assert repr(gadgets) == "gadgets: bare, full (2)"
+    assert repr(gadgets["bare"]) == "gadget bare(): Takes nothing."
+    assert repr(gadgets["full"]) == (
+        "gadget full(needed, rate, cap, mode, on, size, word): Everything a gadget may take."
+    )
+    for i in range(30):
+        gadgets.register(f"name{i:02}")(gadgets["bare"].factory)
+    assert re.fullmatch(r"gadgets: bare, full, name00, .*, \.\.\. \(32\)", repr(gadgets))
+    assert len(repr(gadgets)) <= 100
+
+
+def test_the_notebook_view_of_an_entry_is_an_escaped_table(gadgets):
+    @gadgets.register("odd", paper="A & B")
+    def odd(*, limit: Annotated[float, "kept if x < limit"] = 0.5) -> Made:
+        """Keeps <x>."""
+        return {}
+
+    view = gadgets["odd"]._repr_html_()
+    assert "<b>odd</b>: Keeps &lt;x&gt;." in view
+    assert "<p>A &amp; B</p>" in view
+    assert "<tr><td>limit</td><td>float</td><td>0.5</td><td>kept if x &lt; limit</td></tr>" in view
+    assert "<table>" not in gadgets["bare"]._repr_html_()
+    assert "<td>needed</td><td>int</td><td></td>" in gadgets["full"]._repr_html_()
 
 
 def without_words() -> Made:
@@ -188,11 +248,11 @@ def test_building_checks_before_it_calls(gadgets):
         return {}
 
     with pytest.raises(BadInput):
-        gadgets.build("loud", {"n": "x"})
+        gadgets.build("loud", n="x")
     assert called == []
-    entry, values = gadgets.check("loud", {"n": "3"})
-    assert (entry.name, values, called) == ("loud", {"n": 3}, [])
-    gadgets.build("loud", {"n": "3"})
+    assert gadgets["loud"].check({"n": "3"}) == {"n": 3}
+    assert called == []
+    gadgets.build("loud", n="3")
     assert called == [3]
 
 
@@ -224,13 +284,13 @@ mine.paper = "Me 2026"
 
 def test_a_factory_in_a_file_is_as_good_as_a_registered_one(gadgets, tmp_path):
     path = written(tmp_path, "own.py", GOOD)
-    entry = gadgets.entry(f"{path}:mine")
+    entry = gadgets[f"{path}:mine"]
     assert (entry.summary, entry.paper) == ("My own.", "Me 2026")
     assert [(p.name, p.type_name, p.default, p.help) for p in entry.params] == [("beta", "float", 0.5, "how much")]
-    assert gadgets.build(f"{path}:mine", {"beta": "0.25"}).beta == 0.25
+    assert gadgets.build(f"{path}:mine", beta="0.25").beta == 0.25
     with pytest.raises(BadInput, match=r"--gadget.bet 1: .* Did you mean 'beta'"):
-        gadgets.build(f"{path}:mine", {"bet": 1})
-    assert "bare" in gadgets.names()
+        gadgets.build(f"{path}:mine", bet=1)
+    assert "bare" in gadgets
 
 
 def test_a_file_may_be_named_from_here_or_from_home(gadgets, tmp_path, monkeypatch):
@@ -244,20 +304,20 @@ def test_a_file_may_be_named_from_here_or_from_home(gadgets, tmp_path, monkeypat
 
 def test_what_is_wrong_with_a_file_is_said(gadgets, tmp_path):
     with pytest.raises(BadInput, match=r"--gadget .*none.py:f: there is no file .*none.py"):
-        gadgets.entry(f"{tmp_path}/none.py:f")
+        gadgets[f"{tmp_path}/none.py:f"]
     with pytest.raises(BadInput, match=r"bad.py does not import: SyntaxError"):
-        gadgets.entry(written(tmp_path, "bad.py", "def f(:\n") + ":f")
+        gadgets[written(tmp_path, "bad.py", "def f(:\n") + ":f"]
     with pytest.raises(BadInput, match=r"boom.py does not import: ZeroDivisionError: division by zero"):
-        gadgets.entry(written(tmp_path, "boom.py", "1 / 0\n") + ":f")
+        gadgets[written(tmp_path, "boom.py", "1 / 0\n") + ":f"]
     with pytest.raises(BadInput, match=r"asks.py does not import: ModuleNotFoundError: .*nobody_has_this"):
-        gadgets.entry(written(tmp_path, "asks.py", "import nobody_has_this\n") + ":f")
+        gadgets[written(tmp_path, "asks.py", "import nobody_has_this\n") + ":f"]
     path = written(tmp_path, "own.py", GOOD)
     with pytest.raises(BadInput, match=r"own.py has no factory 'mime'. Did you mean 'mine'\?"):
-        gadgets.entry(f"{path}:mime")
+        gadgets[f"{path}:mime"]
     with pytest.raises(BadInput, match=r"own.py has no factory 'annotations2'"):
-        gadgets.entry(f"{path}:annotations2")
+        gadgets[f"{path}:annotations2"]
     with pytest.raises(BadInput, match=r"own.py has no factory '__doc__'"):
-        gadgets.entry(f"{path}:__doc__")
+        gadgets[f"{path}:__doc__"]
 
 
 def test_a_file_whose_annotations_are_imported_for_type_checkers_only_builds_all_the_same(gadgets, tmp_path):
@@ -276,7 +336,7 @@ def test_a_file_whose_annotations_are_imported_for_type_checkers_only_builds_all
             return {"beta": beta}
         ''',
     )
-    assert gadgets.build(f"{path}:mine", {"beta": "0.25"}) == {"beta": 0.25}
+    assert gadgets.build(f"{path}:mine", beta="0.25") == {"beta": 0.25}
 
 
 def test_a_parameter_without_a_type_is_of_its_defaults(gadgets, tmp_path):
@@ -289,12 +349,12 @@ def test_a_parameter_without_a_type_is_of_its_defaults(gadgets, tmp_path):
         """,
     )
     text = {"share": "0.25", "buffer": "7", "on": "yes", "word": "7"}
-    made = gadgets.build(f"{path}:mine", {**text, "needed": 1, "none": [2]})
+    made = gadgets.build(f"{path}:mine", **text, needed=1, none=[2])
     assert made == {"share": 0.25, "buffer": 7, "on": True, "word": "7", "needed": 1, "none": [2]}
     assert [type(made[k]) for k in ("share", "buffer", "on")] == [float, int, bool]
-    assert gadgets.build(f"{path}:mine", {"buffer": "0.5", "needed": 1})["buffer"] == 0.5
+    assert gadgets.build(f"{path}:mine", buffer="0.5", needed=1)["buffer"] == 0.5
     with pytest.raises(BadInput) as e:
-        gadgets.build(f"{path}:mine", {"share": "much", "needed": "1", "none": "0.5"})
+        gadgets.build(f"{path}:mine", share="much", needed="1", none="0.5")
     assert e.value.problems == (
         "--gadget.share much: wants float, got 'much'",
         "--gadget.needed 1: its factory does not say what it is; write a type there, as in `needed: float`",
@@ -342,9 +402,9 @@ def plugged(monkeypatch, gadgets) -> Registry[Made]:
 
 
 def test_entry_points_of_the_kind_join_the_registry_and_are_looked_up_once(plugged):
-    assert plugged.names() == ["bare", "extra", "full"]
+    assert list(plugged) == ["bare", "extra", "full"]
     assert plugged.build("extra") == {"from": "plugin"}
-    assert plugged.entry("extra").summary == "From another package."
+    assert plugged["extra"].summary == "From another package."
     assert plugged.asked == ["tarry.gadgets"]
 
 

@@ -42,7 +42,7 @@ class TinyLab:
 
 
 def server(method: Method | str, *, n_clients: int = 4, seed: int = 0, **params: object) -> Server:
-    made = methods.build(method, params) if isinstance(method, str) else method
+    made = methods.build(method, **params) if isinstance(method, str) else method
     return Server(made, vec(0, 0), layout=LAYOUT, n_clients=n_clients, seed=seed, model=TinyLab())
 
 
@@ -239,7 +239,7 @@ def test_a_round_that_loses_everybody_makes_no_step_and_leaves_nothing_over():
 
 
 def test_inputs_are_never_written_to():
-    for name in methods.names():
+    for name in methods:
         s = server(name)
         first = s.weights
         tickets = [s.hand_out(c, 0) for c in range(4)]
@@ -331,7 +331,7 @@ def test_a_payload_counts_its_own_bytes():
     assert s.meter.held == 2 * BYTES + 8
 
 
-@pytest.mark.parametrize("name", methods.names())
+@pytest.mark.parametrize("name", list(methods))
 def test_a_server_saved_in_mid_flight_goes_on_as_if_nothing_had_been(name):
     s = server(name, n_clients=3, seed=5)
     tickets = [s.hand_out(c, 0) for c in range(3)]
@@ -356,7 +356,7 @@ def test_a_server_saved_in_mid_flight_goes_on_as_if_nothing_had_been(name):
     assert rest(s) == rest(again)
 
 
-@pytest.mark.parametrize("name", methods.names())
+@pytest.mark.parametrize("name", list(methods))
 def test_what_is_saved_does_not_change_when_the_server_goes_on(name):
     s = server(name)
     tickets = [s.hand_out(c, 0) for c in range(3)]

@@ -20,7 +20,7 @@ from tarry.delays.distributions import bandwidth, normal, scripted
 
 GENERIC = ["constant", "normal", "lognormal", "half-normal", "uniform", "exponential", "pareto", "bandwidth"]
 RANDOM = ["normal", "lognormal", "half-normal", "uniform", "exponential", "pareto"]
-NO_FILE = [name for name in delays.names() if name not in ("empirical", "trace", "scripted")]
+NO_FILE = [name for name in delays if name not in ("empirical", "trace", "scripted")]
 
 
 def a_population(n: int = 20, seed: int = 7, model_bytes: int = 1_000_000, epochs: float = 1.0) -> ClientPopulation:
@@ -28,7 +28,7 @@ def a_population(n: int = 20, seed: int = 7, model_bytes: int = 1_000_000, epoch
 
 
 def build(name: str, population: ClientPopulation | None = None, **params: object) -> Delay:
-    return delays.build(name, params)(population or a_population())
+    return delays.build(name, **params)(population or a_population())
 
 
 def draws(delay: Delay, clients: int = 20, visits: int = 2000) -> np.ndarray:
@@ -238,14 +238,14 @@ def test_the_rarest_draws_are_durations_too(name, u, monkeypatch):
 )
 def test_a_wrong_parameter_is_refused_by_its_flag_and_value(name, params, problem):
     with pytest.raises(BadInput) as rejected:
-        delays.build(name, params)
+        delays.build(name, **params)
     assert rejected.value.problems[0].startswith(problem)
     assert len(rejected.value.problems) == 1
 
 
 def test_all_wrong_parameters_are_named_at_once():
     with pytest.raises(BadInput) as rejected:
-        delays.build("normal", {"mean": 0, "sd": -1, "spread": -2})
+        delays.build("normal", mean=0, sd=-1, spread=-2)
     assert [p.split()[0] for p in rejected.value.problems] == ["--delay.mean", "--delay.sd", "--delay.spread"]
 
 

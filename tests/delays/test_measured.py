@@ -106,7 +106,7 @@ def test_a_malformed_measured_file_is_refused_with_flag_file_and_line(tmp_path, 
     path = tmp_path / "bad.csv"
     path.write_text(text)
     with pytest.raises(BadInput) as rejected:
-        delays.build("empirical", {"path": str(path)})
+        delays.build("empirical", path=str(path))
     assert str(rejected.value).startswith(problem.format(path=path))
     assert len(rejected.value.problems) == 1
 
@@ -129,7 +129,7 @@ def test_a_file_that_is_not_there_or_no_text_is_refused(tmp_path, name):
         (torn, "is not a CSV file"),
     ]:
         with pytest.raises(BadInput) as rejected:
-            delays.build(name, {"path": str(path)})
+            delays.build(name, path=str(path))
         assert str(rejected.value).startswith(f"--delay.path {path}: {problem}")
 
 
@@ -172,7 +172,7 @@ def test_past_its_record_a_client_leaves(tmp_path):
 
 def test_past_its_record_a_client_starts_again_when_asked(tmp_path):
     path = recorded(tmp_path, [*RECORD, (0, 2, 13.0, 1.0, "done")], "trace.csv.xz")
-    replay = delays.build("trace", {"path": path, "end": "repeat"})(a_population(2))
+    replay = delays.build("trace", path=path, end="repeat")(a_population(2))
     assert [replay(0, v) for v in range(5)] == [9.0, 4.0, 1.0, 9.0, 4.0]
     assert [replay.lost(0, v) for v in range(5)] == [True, False, False, True, False]
     assert [replay(1, v) for v in range(3)] == [7.5, 3.25, 7.5]

@@ -90,7 +90,7 @@ def test_the_derived_distributions_have_the_numbers_in_their_help():
         "orthofl-rpi-uniform": [f"{rpi_percentile(5):.2f}", f"{rpi_percentile(95):.2f}"],
     }
     for name, numbers in stated.items():
-        assert all(number in delays.entry(name).doc for number in numbers), name
+        assert all(number in delays[name].doc for number in numbers), name
     assert (mean, sd) == pytest.approx((318.11, 262.69), abs=0.005)
 
 
@@ -206,7 +206,7 @@ def test_fadas_severity_says_how_long_long_is():
     ],
 )
 def test_fedogd_groups_have_exactly_their_shares_by_largest_remainder(name, n, counts):
-    delay = delays.build(name, {"r": 2})(a_population(n))
+    delay = delays.build(name, r=2)(a_population(n))
     groups = [delay.group(client, 0) for client in range(n)]
     assert [groups.count(g) for g in range(3)] == counts
     assert [delay(client, 0) for client in range(n)] == [(2, 6, 10)[g] for g in groups]
@@ -267,11 +267,11 @@ def test_fedogd_clients_change_as_often_as_asked_and_the_shares_last():
 )
 def test_a_wrong_parameter_is_refused_by_its_flag_and_value(name, params, problem):
     with pytest.raises(BadInput) as rejected:
-        delays.build(name, params)
+        delays.build(name, **params)
     assert str(rejected.value).startswith(problem)
 
 
 def test_every_delay_of_a_paper_names_it():
-    names = [n for n in delays.names() if n.startswith(("orthofl", "fedecho", "fadas", "fedogd"))]
+    names = [n for n in delays if n.startswith(("orthofl", "fedecho", "fadas", "fedogd"))]
     assert len(names) == 10
-    assert all(len(delays.entry(name).paper) > 30 for name in names)
+    assert all(len(delays[name].paper) > 30 for name in names)

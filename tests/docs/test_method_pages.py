@@ -25,17 +25,17 @@ def maker() -> ModuleType:
 
 def test_there_is_a_page_a_method_and_no_other() -> None:
     there = {p.stem for p in (DOCS / "methods").glob("*.md")}
-    assert there == {*methods.names(), "README"}, "make docs writes them"
+    assert there == {*methods, "README"}, "make docs writes them"
 
 
-@pytest.mark.parametrize("name", methods.names())
+@pytest.mark.parametrize("name", list(methods))
 def test_a_page_says_what_the_registry_says_today(name: str, maker: ModuleType) -> None:
-    entry = methods.entry(name)
+    entry = methods[name]
     assert (DOCS / "methods" / f"{name}.md").read_text() == maker.page(entry, maker.cost(name)), "make docs"
 
 
-@pytest.mark.parametrize("name", methods.names())
+@pytest.mark.parametrize("name", list(methods))
 def test_a_method_says_whose_it_is_and_when_to_use_it(name: str) -> None:
-    entry = methods.entry(name)
+    entry = methods[name]
     assert entry.paper
     assert len(entry.use) > 20

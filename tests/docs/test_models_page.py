@@ -34,7 +34,7 @@ def rows() -> list[Row]:
     out = []
     for line in PAGE.read_text().splitlines():
         cells = [c.strip() for c in line.strip("|").split("|")]
-        if line.startswith("|") and cells[0] in models.names():
+        if line.startswith("|") and cells[0] in models:
             name, options, shape, classes, size, said, paper = cells
             assert paper
             params, _, stats = size.replace(",", "").partition("+")
@@ -87,9 +87,7 @@ def test_every_size_that_a_paper_says_is_on_the_page() -> None:
 
 
 def test_every_model_of_this_room_is_on_the_page() -> None:
-    assert {n for n in models.names() if not models.entry(n).factory.__module__.endswith(".language")} == {
-        r.name for r in ROWS
-    }
+    assert {n for n in models if not models[n].factory.__module__.endswith(".language")} == {r.name for r in ROWS}
 
 
 def test_resnet18_by_hand() -> None:

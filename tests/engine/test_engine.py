@@ -52,7 +52,7 @@ def engine_of(
     events: list[Event] = []
     horizon = RunLimits(updates=40)
     server = Server(
-        methods.build(name, params), torch.zeros(SIZE), layout=LAYOUT, n_clients=N, seed=seed, limits=horizon
+        methods.build(name, **params), torch.zeros(SIZE), layout=LAYOUT, n_clients=N, seed=seed, limits=horizon
     )
     limit = settings.pop("limit", N)
     idle = IdleClients(N, limit, range(N) if away else ())

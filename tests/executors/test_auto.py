@@ -47,7 +47,7 @@ def alike(a: tarry.Result, b: tarry.Result, within: float = 1e-9) -> None:
     assert (a.weights - b.weights).norm() <= within * a.weights.norm()
 
 
-@pytest.mark.parametrize("name", tarry.methods.names())
+@pytest.mark.parametrize("name", list(tarry.methods))
 def test_every_method(name: str) -> None:
     alone, together = run(name, "inline"), run(name, "batched")
     alike(alone, together)
@@ -69,7 +69,7 @@ class Forgetful(nn.Sequential):
         super().__init__(nn.Unflatten(1, (1, 3)), *first, nn.Tanh(), nn.AlphaDropout(p), nn.Linear(5, 3))
 
 
-@pytest.mark.parametrize("name", tarry.methods.names())
+@pytest.mark.parametrize("name", list(tarry.methods))
 def test_every_method_with_dropout(name: str) -> None:
     torch.manual_seed(6)
     task = unequal(model=Forgetful())

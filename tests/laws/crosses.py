@@ -36,7 +36,7 @@ _HASTE: Mapping[str, dict[str, Any]] = {
     "orthodyn": {"statistic": "progress"},
     "scaffold": {"eta": 0.8},
 }
-NAMES = tarry.methods.names()
+NAMES = list(tarry.methods)
 
 
 def choice(name: str) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def written(text: str) -> dict[str, Any]:
 @cache
 def built(name: str) -> Method:
     made = choice(name)
-    return tarry.methods.build(made.pop("name"), made)
+    return tarry.methods.build(made.pop("name"), **made)
 
 
 def alike(one: Any, other: Any) -> bool:

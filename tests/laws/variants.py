@@ -72,7 +72,7 @@ _NAMED: list[Choice] = [
     {"name": "flanp", "n0": 3, "c": 100.0},
 ]
 
-VARIANTS: list[Choice] = [{"name": name} for name in tarry.methods.names()] + _NAMED
+VARIANTS: list[Choice] = [{"name": name} for name in tarry.methods] + _NAMED
 
 
 def label(choice: Choice) -> str:
@@ -83,7 +83,7 @@ every_method = pytest.mark.parametrize("choice", VARIANTS, ids=label)
 
 
 def built(choice: Choice) -> Method:
-    return tarry.methods.build(choice["name"], {k: v for k, v in choice.items() if k != "name"})
+    return tarry.methods.build(choice["name"], **{k: v for k, v in choice.items() if k != "name"})
 
 
 def has_starts_of_its_own(choice: Choice) -> bool:

@@ -269,7 +269,7 @@ def test_a_budget_of_updates_stops_in_the_middle_of_an_instant():
 
 
 def test_a_budget_of_rounds_counts_server_steps():
-    run = Run([1.0] * 4, method=methods.build("fedbuff", {"buffer": 3}), rounds=3).go()
+    run = Run([1.0] * 4, method=methods.build("fedbuff", buffer=3), rounds=3).go()
     assert (run.sim.server.version, run.sim.engine.updates, run.sim.time) == (3, 9, 3.0)
 
 

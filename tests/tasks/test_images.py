@@ -72,14 +72,14 @@ def test_digits_are_all_there_once_scaled_to_0_1_and_stratified() -> None:
 
 
 def test_digits_have_one_test_set_whatever_the_parameters() -> None:
-    a, b = tasks.build("digits"), tasks.build("digits", {"hidden": 8, "limit": 100})
+    a, b = tasks.build("digits"), tasks.build("digits", hidden=8, limit=100)
     assert torch.equal(held_out(a)[0], held_out(b)[0])
     assert torch.equal(train_of(a)[0][:100], train_of(b)[0])
     assert torch.equal(train_of(a)[1][:100], train_of(b)[1])
 
 
 def test_digits_can_be_learnt_by_their_model() -> None:
-    task = tasks.build("digits", {"hidden": 32})
+    task = tasks.build("digits", hidden=32)
     torch.manual_seed(0)
     model = task.model()
     assert sum(p.numel() for p in model.parameters()) == 64 * 32 + 32 + 32 * 10 + 10
@@ -134,18 +134,18 @@ def test_images_are_normalised_by_the_channels_of_the_training_set(folder: Path)
 
 def test_limit_takes_the_first_examples_and_changes_nothing_else(folder: Path) -> None:
     save_split(folder / "mnist.npz", 28, 28)
-    whole, part = tasks.build("mnist"), tasks.build("mnist", {"limit": 9})
+    whole, part = tasks.build("mnist"), tasks.build("mnist", limit=9)
     assert torch.equal(train_of(part)[0], train_of(whole)[0][:9])
     assert torch.equal(train_of(part)[1], train_of(whole)[1][:9])
     assert torch.equal(held_out(part)[0], held_out(whole)[0])
-    assert len(train_of(tasks.build("mnist", {"limit": 1000}))[0]) == 40
+    assert len(train_of(tasks.build("mnist", limit=1000))[0]) == 40
 
 
 def test_limit_takes_a_fair_sample_where_examples_lie_sorted_by_class(folder: Path) -> None:
     arrays = save_split(folder / "cinic10.npz", 32, 32, 3, n=60)
     arrays["y_train"] = np.repeat(np.arange(3, dtype=np.uint8), [30, 20, 10])
     np.savez(folder / "cinic10.npz", **arrays)
-    whole, part = tasks.build("cinic10"), tasks.build("cinic10", {"limit": 12})
+    whole, part = tasks.build("cinic10"), tasks.build("cinic10", limit=12)
     x, y = train_of(part)
     assert torch.bincount(y).tolist() == [6, 4, 2]
     places = [next(i for i, image in enumerate(train_of(whole)[0]) if torch.equal(image, one)) for one in x]
@@ -155,30 +155,30 @@ def test_limit_takes_a_fair_sample_where_examples_lie_sorted_by_class(folder: Pa
 
 def test_the_options_of_a_model_are_flags_of_its_task(folder: Path) -> None:
     save_split(folder / "cifar10.npz", 32, 32, 3)
-    net = tasks.build("cifar10", {"model": "resnet18", "norm": "batch", "width": "8"}).model()
+    net = tasks.build("cifar10", model="resnet18", norm="batch", width="8").model()
     assert any(isinstance(m, torch.nn.BatchNorm2d) for m in net.modules())
     assert next(net.parameters()).shape[0] == 8
     with pytest.raises(BadInput, match=r"--task.norm layer: wants group \| batch"):
-        tasks.build("cifar10", {"model": "resnet18", "norm": "layer"})
+        tasks.build("cifar10", model="resnet18", norm="layer")
     with pytest.raises(
         BadInput, match=r"--task.norn batch: task 'cifar10' has no parameter 'norn'. Did you mean 'norm'"
     ):
-        tasks.build("cifar10", {"model": "resnet18", "norn": "batch"})
+        tasks.build("cifar10", model="resnet18", norn="batch")
     with pytest.raises(BadInput, match=r"--task.norm batch: task 'cifar10' has no parameter 'norm'"):
-        tasks.build("cifar10", {"norm": "batch"})
+        tasks.build("cifar10", norm="batch")
     with pytest.raises(BadInput, match=r"--task.model resnet81: there is no such model"):
-        tasks.build("cifar10", {"model": "resnet81"})
-    assert "hidden" in {p.name for p in tasks.entry("digits").params}
+        tasks.build("cifar10", model="resnet81")
+    assert "hidden" in {p.name for p in tasks["digits"].params}
 
 
 def test_grey_images_become_three_equal_channels_and_coloured_ones_cannot(folder: Path) -> None:
     save_split(folder / "mnist.npz", 28, 28)
     save_split(folder / "cifar10.npz", 32, 32, 3)
-    grey, colour = tasks.build("mnist"), tasks.build("mnist", {"rgb": True})
+    grey, colour = tasks.build("mnist"), tasks.build("mnist", rgb=True)
     for a, b in ((train_of(grey), train_of(colour)), (held_out(grey), held_out(colour))):
         assert torch.equal(b[0], a[0].repeat(1, 3, 1, 1))
     with pytest.raises(BadInput, match=r"--task.rgb true: the images of cifar10 are not grey"):
-        tasks.build("cifar10", {"rgb": True})
+        tasks.build("cifar10", rgb=True)
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def test_the_usual_model_of_a_set_fits_its_images_and_classes(
 
 def test_a_limit_below_one_is_refused() -> None:
     with pytest.raises(BadInput, match=r"--task.limit 0: must be 1 or more"):
-        tasks.build("digits", {"limit": 0})
+        tasks.build("digits", limit=0)
 
 
 def test_a_label_that_the_set_does_not_have_is_refused(folder: Path) -> None:
@@ -218,7 +218,7 @@ def test_floats_and_groups_of_an_npz_file_are_kept_as_they_are(tmp_path: Path) -
     subject = np.array([5, 5, 2, 2, 9, 9, 5, 5, 2, 2, 9, 9], np.uint8)
     is_test = np.arange(12) >= 8
     np.savez(tmp_path / "har.npz", x=x, y=np.arange(12) % 3, subject=subject, is_test=is_test)
-    task = tasks.build("npz", {"path": str(tmp_path / "har.npz"), "limit": 7})
+    task = tasks.build("npz", path=str(tmp_path / "har.npz"), limit=7)
     assert task.name == "har"
     assert np.array_equal(train_of(task)[0].numpy(), x[:7])
     assert np.array_equal(held_out(task)[0].numpy(), x[8:])
@@ -233,13 +233,13 @@ def test_floats_and_groups_of_an_npz_file_are_kept_as_they_are(tmp_path: Path) -
 def test_the_classes_of_an_npz_file_are_those_of_training_and_test_set_together(tmp_path: Path) -> None:
     arrays = save_split(tmp_path / "a.npz", 16, 16, classes=3)
     np.savez(tmp_path / "a.npz", **{**arrays, "y_test": np.array([0, 1, 2, 6, 0, 0, 0])})
-    task = tasks.build("npz", {"path": str(tmp_path / "a.npz"), "model": "lenet5", "limit": 1})
+    task = tasks.build("npz", path=str(tmp_path / "a.npz"), model="lenet5", limit=1)
     assert task.model()(held_out(task)[0]).shape == (7, 7)
 
 
 def test_a_model_that_does_not_fit_is_refused_before_training(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"--task.model lenet5: requires images"):
-        tasks.build("digits", {"model": "lenet5"})
+        tasks.build("digits", model="lenet5")
 
 
 @pytest.mark.data
@@ -256,7 +256,7 @@ def test_the_real_mnist_has_its_published_mean_and_size() -> None:
 @pytest.mark.data
 def test_the_real_cifar10_has_its_published_means_and_size() -> None:
     assert os.environ.get("TARRY_DATA"), "set TARRY_DATA to the folder that holds CIFAR-10"
-    task = tasks.build("cifar10", {"augment": "fedsol"})
+    task = tasks.build("cifar10", augment="fedsol")
     (x, y), (xt, yt) = train_of(task), held_out(task)
     assert (x.shape, xt.shape) == ((50_000, 3, 32, 32), (10_000, 3, 32, 32))
     assert torch.bincount(y).tolist() == [5000] * 10

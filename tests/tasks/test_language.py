@@ -33,7 +33,7 @@ def build(folder: Path, name: str = "gsm8k", **params: Any) -> Task:
     if not (folder / "llama").exists():
         save(folder / "llama", "llama")
     own = {"model": str(folder / "llama"), "length": 32, "unlabeled": 10}
-    return tasks.build(name, {**own, **params})
+    return tasks.build(name, **own, **params)
 
 
 def examples(task: Task) -> tuple[Tensor, Tensor]:
@@ -157,7 +157,7 @@ def test_partitions_go_by_the_collection_a_question_is_from(folder: Path) -> Non
     dealt = task.split(partitions.build("groups"), 3, np.random.default_rng(0))
     assert isinstance(dealt.clients, Shards)
     assert [{kind(row) for row in client[0]} for client in dealt.clients] == [{0}, {1}, {2}]
-    skewed = task.split(partitions.build("dirichlet", {"alpha": 0.05}), 3, np.random.default_rng(0))
+    skewed = task.split(partitions.build("dirichlet", alpha=0.05), 3, np.random.default_rng(0))
     assert type(skewed) is type(task)
     assert min(len({kind(row) for row in client[0]}) for client in skewed.clients) < 3
     rows = {(*a.tolist(), *b.tolist()) for a, b in zip(x, y, strict=True)}
@@ -233,4 +233,4 @@ def test_what_cannot_be_done_is_said(folder: Path) -> None:
 def test_the_set_is_looked_for_before_the_model(folder: Path) -> None:
     for name in ("gsm8k", "mathinstruct"):
         with pytest.raises(BadInput, match=f"--task {name}: the data set is not there"):
-            tasks.build(name, {"model": "no/such-model"})
+            tasks.build(name, model="no/such-model")

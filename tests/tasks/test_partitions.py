@@ -27,7 +27,7 @@ def problems(draw: st.DrawFn) -> tuple[Indices, int, int]:
 
 
 def cut(name: str, labels: Indices, n_clients: int, seed: int = 0, groups: Indices | None = None, **params: Any) -> Any:
-    return partitions.build(name, params)(labels, groups, n_clients, generator(seed))
+    return partitions.build(name, **params)(labels, groups, n_clients, generator(seed))
 
 
 def table(labels: Indices, parts: list[Indices], n_classes: int) -> Any:
@@ -200,7 +200,7 @@ def test_at_least_gives_everybody_the_minimum_or_refuses(
 
 def test_at_least_redraws_with_the_same_generator_until_a_draw_is_good() -> None:
     labels = np.arange(400) % 4
-    plain = partitions.build("lda", {"alpha": 0.5})
+    plain = partitions.build("lda", alpha=0.5)
     rng = generator(4)
     draws: list[list[Indices]] = []
     while not draws or min(map(len, draws[-1])) < 10:
@@ -390,7 +390,7 @@ def test_what_cannot_be_dealt_is_refused_with_the_flag_and_the_value(
 
 def test_all_wrong_parameters_of_main_class_are_named_at_once() -> None:
     with pytest.raises(BadInput) as e:
-        partitions.build("main-class", {"size": 0, "main": -1, "share": 2.0})
+        partitions.build("main-class", size=0, main=-1, share=2.0)
     assert len(e.value.problems) == 3
 
 
@@ -415,9 +415,9 @@ def test_an_impossible_minimum_is_refused() -> None:
 
 
 def test_every_partition_and_each_of_its_parameters_says_what_it_is() -> None:
-    names = partitions.names()
+    names = list(partitions)
     assert set(names) >= {"iid", "dirichlet", "lda", "shards", "main-class", "proportional", "groups", "halves"}
     for name in names:
-        entry = partitions.entry(name)
+        entry = partitions[name]
         assert entry.summary
         assert all(p.help for p in entry.params)

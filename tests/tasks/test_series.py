@@ -44,13 +44,13 @@ def test_har_is_trained_by_a_network_for_series_and_cut_by_people(x: np.ndarray)
     assert any(isinstance(m, torch.nn.Conv1d) for m in task.model().modules())
     clients = task.split(partitions.build("groups"), 3, generator(0)).clients
     assert sorted(len(y) for _, y in clients) == [2, 2, 4]
-    assert tasks.build("har", {"limit": 3}).groups.tolist() == [5, 5, 2]  # type: ignore[union-attr]
+    assert tasks.build("har", limit=3).groups.tolist() == [5, 5, 2]  # type: ignore[union-attr]
 
 
 def test_options_of_the_network_for_series_are_flags(x: np.ndarray) -> None:  # type: ignore[type-arg]
     small, usual = (
-        sum(p.numel() for p in tasks.build("har", options).model().parameters()) for options in ({"width": 4}, {})
+        sum(p.numel() for p in tasks.build("har", **options).model().parameters()) for options in ({"width": 4}, {})
     )
     assert small < usual
     with pytest.raises(BadInput, match=r"--task.model lenet5: "):
-        tasks.build("har", {"model": "lenet5"})
+        tasks.build("har", model="lenet5")

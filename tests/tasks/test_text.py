@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tarry.core.errors import BadInput
 from tarry.core.task import Task
-from tarry.tasks import find_task, tasks
+from tarry.tasks import tasks
 from tarry.tasks.models import TextCNN
 from tarry.tasks.models.language import Classifier, tokenizer_of
 from tarry.tasks.text import _tokenize_texts
@@ -28,7 +28,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def build(name: str, **params: Any) -> Task:
-    return tasks.build(name, params)
+    return tasks.build(name, **params)
 
 
 def train_of(task: Task) -> tuple[Tensor, Tensor]:
@@ -168,14 +168,14 @@ def test_every_set_makes_a_task(folder: Path) -> None:
 
 def test_a_file_dropped_into_the_data_folder_is_a_task_of_its_name(folder: Path) -> None:
     films(folder / "reviews.jsonl")
-    entry, known = find_task("reviews"), {p.name for p in find_task("sst2").params}
+    entry, known = tasks["reviews"], {p.name for p in tasks["sst2"].params}
     assert (entry.name, {p.name for p in entry.params}) == ("reviews", known - {"hub"})
     task = build("reviews", model=save(folder / "bert", "bert"), length=6, limit=7)
     assert (task.name, train_of(task)[0].shape) == ("reviews", (7, 6))
     by_path = build("jsonl", path=str(folder / "reviews.jsonl"), limit=7)
     assert torch.equal(train_of(by_path)[0], train_of(build("reviews", limit=7))[0])
     np.savez(folder / "reviews.npz", x=np.zeros((10, 3)), y=np.arange(10) % 2)
-    assert "hidden" in {p.name for p in find_task("reviews").params}, "of two files of a name it is the .npz"
+    assert "hidden" in {p.name for p in tasks["reviews"].params}, "of two files of a name it is the .npz"
 
 
 def test_such_a_file_may_have_pairs_names_of_classes_and_a_part_without_labels(folder: Path) -> None:

@@ -49,7 +49,7 @@ def task(*shape: int, n: int = 30, dtype: torch.dtype = torch.float64, **more: A
 
 
 def make(name: str, on: Task, seed: int = 0, **params: Any) -> Tensor:
-    return unlabeled_sets.build(name, params)(on, seed)
+    return unlabeled_sets.build(name, **params)(on, seed)
 
 
 def train_x(on: Task) -> Tensor:
@@ -58,7 +58,7 @@ def train_x(on: Task) -> Tensor:
 
 
 def test_the_sets_are_these() -> None:
-    assert unlabeled_sets.names() == ["folder", "mixup", "noise", "stl10", "task", "test"]
+    assert list(unlabeled_sets) == ["folder", "mixup", "noise", "stl10", "task", "test"]
 
 
 def other_file(folder: Path, monkeypatch: pytest.MonkeyPatch, labels: Any = None) -> np.ndarray[Any, Any]:
@@ -301,13 +301,13 @@ def test_what_cannot_be_done_is_told(
 @pytest.mark.parametrize(("name", "params"), EVERY, ids=lambda x: x if isinstance(x, str) else "")
 def test_fewer_than_one_sample_is_refused(name: str, params: dict[str, Any]) -> None:
     with pytest.raises(BadInput, match=r"--unlabeled.samples 0: must be 1 or more"):
-        unlabeled_sets.build(name, {**params, "samples": 0})
+        unlabeled_sets.build(name, **params, samples=0)
 
 
 @pytest.mark.parametrize(("name", "params"), [("noise", {"std": 0.0}), ("mixup", {"alpha": -1.0})])
 def test_a_spread_must_be_above_0(name: str, params: dict[str, Any]) -> None:
     with pytest.raises(BadInput, match=r"--unlabeled\.\w+ .*: must be above 0"):
-        unlabeled_sets.build(name, params)
+        unlabeled_sets.build(name, **params)
 
 
 def test_without_pillow_a_folder_of_images_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -345,7 +345,7 @@ def test_poisoned_labels_of_another_task_change_no_trajectory(tmp_path: Path, mo
 
 
 def test_poisoned_test_labels_change_no_trajectory() -> None:
-    digits = tarry.tasks.build("digits", {"hidden": 8, "limit": 200})
+    digits = tarry.tasks.build("digits", hidden=8, limit=200)
     assert digits.test is not None
     x, y = digits.test
     shas = {

@@ -161,7 +161,7 @@ def test_adaptive_methods_make_the_same_steps_without_it(method: str, monkeypatc
 
     def run() -> Tensor:
         server = Server(
-            methods.build(name, dict(p.split("=") for p in given.split(","))),
+            methods.build(name, **dict(p.split("=") for p in given.split(","))),
             deltas[0],
             layout=layout,
             n_clients=1,

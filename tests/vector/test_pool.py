@@ -70,7 +70,7 @@ class Drive:
 
     def __init__(self, name: str, parameters: dict[str, Any], arrivals: int = 14):
         table, self.g = layout(), torch.Generator().manual_seed(3)
-        self.server = Server(methods.build(name, parameters), self.drawn(), layout=table, n_clients=4, seed=0)
+        self.server = Server(methods.build(name, **parameters), self.drawn(), layout=table, n_clients=4, seed=0)
         self.arrivals, self.n_params = arrivals, table.n_params
 
     def drawn(self) -> Tensor:

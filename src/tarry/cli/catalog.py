@@ -31,7 +31,7 @@ def tasks(name: Name = None) -> None:
 
     _print_entries(registry, name)
     files = {} if name is not None else loose_files()
-    if loose := [n for n in files if n not in registry.names()]:
+    if loose := [n for n in files if n not in registry]:
         print_markup(f"[bold]and in TARRY_DATA[/]  {escape(', '.join(f'--task {n}' for n in loose))}")
     for hidden in sorted(files.keys() - loose):
         reader = f"--task {files[hidden].suffix[1:]} --task.path"
@@ -80,7 +80,7 @@ def unlabeled(name: Name = None) -> None:
 def _print_entries(registry: Registry[Any], name: str | None) -> None:
     """Print all entries in a few lines each, or one in full."""
     group = "task" if registry.kind == "model" else registry.kind
-    for entry in [registry.entry(n) for n in (registry.names() if name is None else [name])]:
+    for entry in registry.values() if name is None else [registry[name]]:
         _print_about(registry, entry)
         if name is not None and (rest := entry.doc.partition("\n")[2].strip()):
             print_markup(f"\n{escape(rest)}\n")
@@ -101,7 +101,7 @@ def _print_about(registry: Registry[Any], entry: Entry[Any]) -> None:
     if entry.use:
         print_markup(f"    [dim]when:[/] {escape(entry.use)}")
     if registry.kind == "method" and not any(p.required for p in entry.params):
-        print_markup(f"    [dim]staleness:[/] {escape(registry.build(entry.name).staleness)}")
+        print_markup(f"    [dim]staleness:[/] {escape(entry().staleness)}")
 
 
 def _print_param(group: str, param: Param) -> None:

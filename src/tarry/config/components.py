@@ -80,14 +80,14 @@ class Choice:
 
     def checked(self, group: str) -> Choice:
         """The choice with its registry entry, and with parameters of their declared types; raise BadInput if wrong."""
-        entry, values = REGISTRIES[group].check(self.name, self.params)
-        return Choice(self.name, values, entry)
+        entry = REGISTRIES[group][self.name]
+        return Choice(self.name, entry.check(self.params), entry)
 
     def build(self, group: str) -> Any:
         """Call the factory; the parameters are checked first, unless `checked` has done it."""
         choice = self.checked(group) if self.entry is None else self
         assert choice.entry is not None
-        return REGISTRIES[group].make(choice.entry, choice.params)
+        return choice.entry.make(choice.params)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Leave out the entry: the factory of a user's file cannot be imported in another process."""

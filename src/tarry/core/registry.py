@@ -1,8 +1,11 @@
-"""Registry: named factories whose signature is the schema that the command line, the docs and the checks read.
+"""Registry: a mapping of named factories, whose signatures the command line, the docs and the checks read.
 
     @methods.register("orthofl", paper="Orthogonal Calibration for Asynchronous Federated Learning")
     def orthofl(*, beta: Annotated[float, "mixing weight of a fresh update"] = 0.6, a: ... = 0.5) -> Method:
         '''First line: what `tarry methods` shows.'''
+
+    methods["orthofl"](beta=0.4)          the Entry, called with checked parameters
+    methods.build("orthofl", beta=0.4)    the same
 
 A parameter is int, float, bool, str, a Literal, or one of these or None; its help is the Annotated string. One without
 a type is of its default's.
@@ -11,13 +14,14 @@ From outside: an entry point in the group `tarry.<kind>s`, or `path/to/file.py:f
 
 from __future__ import annotations
 
+import html
 import importlib.util
 import inspect
 import json
 import sys
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import entry_points
@@ -29,11 +33,19 @@ import numpy as np
 
 from .errors import BadInput, near
 
-__all__ = ["Entry", "Param", "Registry"]
+__all__ = ["Entry", "Param", "Registry", "UnknownName"]
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 _REQUIRED = inspect.Parameter.empty
+_WIDTH = 100  # characters of a repr
+
+
+class UnknownName(BadInput, KeyError):
+    """A registry has no entry of that name, or its factory cannot be imported."""
+
+    def __str__(self) -> str:
+        return "\n".join(self.problems)  # KeyError shows the repr of its argument
 
 
 @dataclass(frozen=True)
@@ -119,23 +131,85 @@ def _as(kind: Any, value: Any) -> Any:
     raise ValueError(value)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Entry(Generic[T]):
-    """A registered factory, with its parameters, summary and paper."""
+    """A registered factory: call it with parameters, by keyword, to get the component."""
 
     name: str
     factory: Callable[..., T]
     paper: str
     use: str  # when to choose it
     params: tuple[Param, ...]
+    kind: str  # "method", "task", ...
+    makes: Any = object  # the type that the factory returns
+    flag: str = ""  # the prefix of its parameters' flags, if not its kind
 
     @property
     def doc(self) -> str:
+        """The docstring of the factory."""
         return inspect.cleandoc(self.factory.__doc__ or "")
 
     @property
     def summary(self) -> str:
+        """The first line of the docstring."""
         return self.doc.partition("\n")[0]
+
+    def __call__(self, /, **params: Any) -> T:
+        """Return the component made with checked parameters; raise BadInput if some are wrong."""
+        return self.make(self.check(params))
+
+    def check(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the parameters as their types; one error names every wrong parameter."""
+        known = {p.name: p for p in self.params}
+        flag, values, problems = f"--{self.flag or self.kind}", dict[str, Any](), list[str]()
+        for key, value in params.items():
+            given = f"{flag}.{key} {value}"
+            if key not in known:
+                hint = near(key, known) if known else f" {self.name!r} takes no parameters."
+                problems.append(f"{given}: {self.kind} {self.name!r} has no parameter {key!r}.{hint}")
+                continue
+            try:
+                values[key] = known[key].parse(value)
+            except ValueError as e:
+                problems.append(f"{given}: {e}")
+        for p in self.params:
+            if p.required and p.name not in params:
+                problems.append(f"{flag}.{p.name}: {self.kind} {self.name!r} needs it ({p.help or p.type_name})")
+        if problems:
+            raise BadInput(problems)
+        return values
+
+    def make(self, values: Mapping[str, Any]) -> T:
+        """Call the factory with parameters that `check` returned."""
+        made = self.factory(**values)
+        if not isinstance(made, self.makes):
+            raise BadInput(
+                f"--{self.kind} {self.name}: its factory returned {type(made).__name__}, not {self.makes.__name__}"
+            )
+        return made
+
+    def __repr__(self) -> str:
+        names = ", ".join(p.name for p in self.params)
+        return _shortened(f"{self.kind} {self.name}({names}): {self.summary}")
+
+    def _repr_html_(self) -> str:
+        """Return a table of the parameters, for a notebook."""
+        title = html.escape(self.name)
+        lines = [f"<p><b>{title}</b>: {html.escape(self.summary)}</p>"]
+        lines += [f"<p>{html.escape(self.paper)}</p>"] if self.paper else []
+        if self.params:
+            lines += ["<table>", "<tr><th>parameter</th><th>type</th><th>default</th><th>help</th></tr>"]
+            lines += [_row(p.name, p.type_name, "" if p.required else str(p.default), p.help) for p in self.params]
+            lines += ["</table>"]
+        return "\n".join(lines)
+
+
+def _row(*cells: str) -> str:
+    return f"<tr>{''.join(f'<td>{html.escape(c)}</td>' for c in cells)}</tr>"
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _WIDTH else f"{text[: _WIDTH - 3].rstrip()}..."
 
 
 def _hint(p: inspect.Parameter, names: dict[str, Any]) -> Any:
@@ -166,11 +240,14 @@ def _params(factory: Callable[..., Any]) -> tuple[Param, ...]:
     return tuple(out)
 
 
-class Registry(Generic[T]):
-    """The factories of one kind ('method', 'task', 'delay', 'partition'), by name; `makes` is the type they make."""
+class Registry(Mapping[str, Entry[T]]):
+    """The entries of one kind ('method', 'task', 'delay', 'partition') by name, in alphabetical order.
 
-    def __init__(self, kind: str, makes: Any = object):
-        self.kind, self._makes = kind, makes
+    `registry["path/to/file.py:factory"]` reads a file; such names are not `in` the registry.
+    """
+
+    def __init__(self, kind: str, makes: Any = object, *, title: str = ""):
+        self.kind, self.title, self._makes = kind, title or f"{kind}s", makes
         self._entries: dict[str, Entry[T]] = {}
         self._broken: dict[str, str] = {}
         self._plugins_loaded = False
@@ -181,60 +258,55 @@ class Registry(Generic[T]):
         def add(factory: F) -> F:
             assert name not in self._entries, f"{self.kind} {name!r} is registered twice"
             assert factory.__doc__, f"{self.kind} {name!r} needs a docstring: its first line is its summary"
-            self._entries[name] = Entry(name, factory, paper, use, _params(factory))
+            self._entries[name] = self._new_entry(name, factory, paper, use)
             return factory
 
         return add
 
-    def names(self) -> list[str]:
+    def __iter__(self) -> Iterator[str]:
         self._load_plugins()
-        return sorted(self._entries)
+        return iter(sorted(self._entries))
 
-    def entry(self, name: str) -> Entry[T]:
-        """Return the entry of that name, or of the factory in `file.py:factory`; raise BadInput if there is none."""
+    def __len__(self) -> int:
+        self._load_plugins()
+        return len(self._entries)
+
+    def __contains__(self, name: object) -> bool:
+        self._load_plugins()
+        return name in self._entries
+
+    def __getitem__(self, name: str) -> Entry[T]:
+        """Return the entry of that name, or of the factory in `file.py:factory`; UnknownName if there is none."""
         if ".py:" in name:
             return self._from_file(name)
         self._load_plugins()
         if name in self._broken:
-            raise BadInput(f"--{self.kind} {name}: {self._broken[name]}")
+            raise UnknownName(f"--{self.kind} {name}: {self._broken[name]}")
         if name not in self._entries:
-            raise BadInput(f"--{self.kind} {name}: there is no such {self.kind}.{near(name, self._entries)}")
+            raise UnknownName(f"--{self.kind} {name}: there is no such {self.kind}.{near(name, self._entries)}")
         return self._entries[name]
 
-    def build(self, name: str, params: Mapping[str, Any] | None = None) -> T:
-        """Call the factory with checked parameters."""
-        return self.make(*self.check(name, params))
+    def build(self, name: str, /, **params: Any) -> T:
+        """Return the component of that name, made with checked parameters."""
+        return self[name](**params)
 
-    def make(self, entry: Entry[T], values: Mapping[str, Any]) -> T:
-        """Call the factory of an entry with parameters that `check` returned."""
-        made = entry.factory(**values)
-        if not isinstance(made, self._makes):
-            raise BadInput(
-                f"--{self.kind} {entry.name}: its factory returned {type(made).__name__}, not {self._makes.__name__}"
-            )
-        return made
+    def search(self, text: str) -> list[Entry[T]]:
+        """Return the entries whose name, description or paper contains every word of the text, ignoring case."""
+        words = text.casefold().split()
+        return [e for e in self.values() if all(w in _searched(e) for w in words)]
 
-    def check(self, name: str, params: Mapping[str, Any] | None = None) -> tuple[Entry[T], dict[str, Any]]:
-        """Return the entry and the given parameters as their types; one error names every wrong parameter."""
-        entry, given, problems = self.entry(name), dict(params or {}), []
-        known = {p.name: p for p in entry.params}
-        values: dict[str, Any] = {}
-        for key, value in given.items():
-            flag = f"--{self.kind}.{key} {value}"
-            if key not in known:
-                hint = near(key, known) if known else f" {name!r} takes no parameters."
-                problems.append(f"{flag}: {self.kind} {name!r} has no parameter {key!r}.{hint}")
-                continue
-            try:
-                values[key] = known[key].parse(value)
-            except ValueError as e:
-                problems.append(f"{flag}: {e}")
-        for p in entry.params:
-            if p.required and p.name not in given:
-                problems.append(f"--{self.kind}.{p.name}: {self.kind} {name!r} needs it ({p.help or p.type_name})")
-        if problems:
-            raise BadInput(problems)
-        return entry, values
+    def __repr__(self) -> str:
+        shown, names = list[str](), list(self)
+        while len(shown) < len(names) and len(", ".join([*shown, names[len(shown)]])) < _WIDTH - 30:
+            shown.append(names[len(shown)])
+        more = ["..."] if len(shown) < len(names) else []
+        return f"{self.title}: {', '.join(shown + more)} ({len(names)})"
+
+    def _ipython_key_completions_(self) -> list[str]:
+        return list(self)
+
+    def _new_entry(self, name: str, factory: Callable[..., T], paper: str, use: str) -> Entry[T]:
+        return Entry(name, factory, paper, use, _params(factory), self.kind, self._makes)
 
     def _load_plugins(self) -> None:
         if self._plugins_loaded:
@@ -245,7 +317,7 @@ class Registry(Generic[T]):
                 continue
             try:
                 factory = point.load()
-                self._entries[point.name] = _foreign(point.name, factory)
+                self._entries[point.name] = self._foreign(point.name, factory)
             except Exception as e:
                 self._broken[point.name] = f"its plug-in does not load: {type(e).__name__}: {e}"
 
@@ -253,7 +325,7 @@ class Registry(Generic[T]):
         path_text, _, attribute = name.rpartition(":")
         path = Path(path_text).expanduser().resolve()
         if not path.is_file():
-            raise BadInput(f"--{self.kind} {name}: there is no file {path}")
+            raise UnknownName(f"--{self.kind} {name}: there is no file {path}")
         module_name = f"tarry_user_{path.stem}"
         spec = importlib.util.spec_from_file_location(module_name, path)
         assert spec is not None
@@ -263,14 +335,19 @@ class Registry(Generic[T]):
         try:
             spec.loader.exec_module(module)
         except Exception as e:
-            raise BadInput(f"--{self.kind} {name}: {path.name} does not import: {type(e).__name__}: {e}") from e
+            raise UnknownName(f"--{self.kind} {name}: {path.name} does not import: {type(e).__name__}: {e}") from e
         factory = getattr(module, attribute, None)
         if not callable(factory):
             found = [n for n, v in vars(module).items() if inspect.isfunction(v) and v.__module__ == module_name]
-            raise BadInput(f"--{self.kind} {name}: {path.name} has no factory {attribute!r}.{near(attribute, found)}")
-        return _foreign(name, factory)
+            raise UnknownName(
+                f"--{self.kind} {name}: {path.name} has no factory {attribute!r}.{near(attribute, found)}"
+            )
+        return self._foreign(name, factory)
+
+    def _foreign(self, name: str, factory: Callable[..., Any]) -> Entry[T]:
+        """Return the entry of a factory that is not registered."""
+        return self._new_entry(name, factory, getattr(factory, "paper", ""), getattr(factory, "use", ""))
 
 
-def _foreign(name: str, factory: Callable[..., Any]) -> Entry[Any]:
-    """The entry of a factory that is not registered."""
-    return Entry(name, factory, getattr(factory, "paper", ""), getattr(factory, "use", ""), _params(factory))
+def _searched(entry: Entry[Any]) -> str:
+    return " ".join((entry.name, entry.doc, entry.paper, entry.use)).casefold()

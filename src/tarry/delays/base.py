@@ -3,9 +3,9 @@
 A delay is a pure function (client, visit) → seconds, where `visit` counts the jobs of that client from 0. It is keyed
 by (seed, client, visit) and never by call order, so every method of a comparison meets the same durations.
 
-    delays.build("normal", {"mean": 60})   →  DelayFactory     checks the parameters, reads the files
-    factory(ClientPopulation(...))                    →  Delay            knows the clients
-    delay(client, visit)                   →  seconds          or None: the client leaves for good
+    delays.build("normal", mean=60)      →  DelayFactory     checks the parameters, reads the files
+    factory(ClientPopulation(...))       →  Delay            knows the clients
+    delay(client, visit)                 →  seconds          or None: the client leaves for good
 """
 
 from __future__ import annotations

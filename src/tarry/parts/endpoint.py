@@ -278,8 +278,8 @@ def dynamic(statistic: str, *, switch: float | None = None, middle: float = 0.0,
 
 def _statistic(name: str, smooth: float) -> Statistic:
     try:
-        knows = {p.name for p in statistics.entry(name).params}
-        return statistics.build(name, {"smooth": smooth} if "smooth" in knows else None)
+        entry = statistics[name]
+        return entry(smooth=smooth) if "smooth" in (p.name for p in entry.params) else entry()
     except BadInput as e:
         raise BadInput([p.replace("--statistic", "--method.statistic", 1) for p in e.problems]) from e
 

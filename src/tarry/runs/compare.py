@@ -80,7 +80,7 @@ def specs_of(
     of the others.
     """
     seeds, named = list(seeds), [m for m in methods if m != "all"]
-    wanted = [*named, *(n for n in registered.names() if n not in named)] if len(named) < len(methods) else named
+    wanted = [*named, *(n for n in registered if n not in named)] if len(named) < len(methods) else named
     if not wanted or not seeds:
         raise BadInput("a comparison needs at least one --method and one of --seeds")
     specs, rejected_methods = list[Spec](), list[tuple[Any, tuple[str, ...]]]()

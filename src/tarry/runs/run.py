@@ -141,7 +141,7 @@ def files_of(spec: Spec) -> dict[str, Path]:
         if isinstance(choice, Choice):
             texts = {group: choice.name, **{f"{group}.{k}": v for k, v in choice.params.items()}}
             named |= {k: v for k, v in texts.items() if k.endswith((".path", ".speeds")) or ".py:" in str(v)}
-            if group == "task" and choice.name not in tasks.names() and choice.name in (loose := loose_files()):
+            if group == "task" and choice.name not in tasks and choice.name in (loose := loose_files()):
                 named["task"] = str(loose[choice.name])
     return {k: Path(_file(v)).expanduser().resolve() for k, v in named.items() if isinstance(v, str)}
 

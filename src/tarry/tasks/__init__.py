@@ -1,7 +1,7 @@
 """Learning tasks: data sets, models, losses, and partitions of the data over clients.
 
-tasks.build("digits", {"hidden": 32})             a task whose data are not yet split over clients
-    .split(partitions.build("dirichlet", {"alpha": 0.3}), 10, rng)
+tasks.build("digits", hidden=32)                a task whose data are not yet split over clients
+    .split(partitions.build("dirichlet", alpha=0.3), 10, rng)
 """
 
 from . import images as images  # registers tasks; .partitions registers the partitions
@@ -10,6 +10,6 @@ from . import series as series
 from . import text as text
 from .models import LeNet5, McMahanCNN, mlp, model_for
 from .partitions import at_least
-from .registries import find_task, partitions, tasks
+from .registries import partitions, tasks
 
-__all__ = ["LeNet5", "McMahanCNN", "at_least", "find_task", "mlp", "model_for", "partitions", "tasks"]
+__all__ = ["LeNet5", "McMahanCNN", "at_least", "mlp", "model_for", "partitions", "tasks"]

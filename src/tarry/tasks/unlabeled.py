@@ -33,7 +33,7 @@ from .registries import tasks
 __all__ = ["Maker", "unlabeled_sets"]
 
 Maker = Callable[[Task, int], Tensor]
-unlabeled_sets: Registry[Maker] = Registry("unlabeled", Callable)
+unlabeled_sets: Registry[Maker] = Registry("unlabeled", Callable, title="unlabeled sets")
 
 SampleCount = Annotated[int, "Number of inputs to make"]
 MaxSamples = Annotated[int, "Number of inputs to use, drawn at random; all if the set has fewer"]

@@ -69,7 +69,7 @@ CASES: list[tuple[Any, str, dict[str, Any]]] = [
 def test_rules_come_to_what_they_come_to_one_by_one(name: str, params: dict[str, Any], model: Any) -> None:
     """Two visits, so that what a client keeps and sends comes back in the layout's own order."""
     torch.manual_seed(0)
-    bound, rule = bound_of(model().to(F64)), tarry.methods.build(name, params).local
+    bound, rule = bound_of(model().to(F64)), tarry.methods.build(name, **params).local
     layout, g = bound.layout, torch.Generator().manual_seed(2)
     work, sent = LocalWork(bound.optimizer, epochs=2, batch=4), bound.flat.clone()
     payload = {k: 1e-2 * torch.randn(layout.n_params, generator=g, dtype=F64) for k in rule.required_payload}

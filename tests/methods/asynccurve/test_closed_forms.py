@@ -115,7 +115,7 @@ def test_every_client_is_sent_the_last_global_step_once_there_is_one() -> None:
     assert method.step.offer is not None
     assert method.step.offer(0, state, None) is None  # type: ignore[arg-type]
     for off in ({"moments": False}, {"optimizer": "sgd"}):
-        assert tarry.methods.build("asynccurve", off).step.offer is None
+        assert tarry.methods.build("asynccurve", **off).step.offer is None
 
 
 def at(version: int, weights: Tensor) -> ServerView:
@@ -125,7 +125,7 @@ def at(version: int, weights: Tensor) -> ServerView:
 
 def step_of(client: int, seen: list[int], **params: Any) -> list[float]:
     """Where the step of one more update goes from 0, its displacement (1, 0) and its control point (0, 1) off."""
-    step = tarry.methods.build("asynccurve", {"low": 1.0, **params}).step
+    step = tarry.methods.build("asynccurve", low=1.0, **params).step
     w, delta, control = torch.zeros(2), torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0])
     state = step.init(w)
     for number, who in enumerate([*seen, client]):
@@ -148,7 +148,7 @@ def test_an_update_of_several_clients_is_not_penalised() -> None:
 
 
 def test_the_step_may_travel_another_way() -> None:
-    with_geodesic = tarry.methods.build("asynccurve", {"penalty": False, "low": 1.0}).step.with_geodesic
+    with_geodesic = tarry.methods.build("asynccurve", penalty=False, low=1.0).step.with_geodesic
     assert with_geodesic is not None
     step, w = with_geodesic(line), torch.zeros(2)
     update = Update(Ticket(0, 0, 0, 0, 0.0, w, w), torch.ones(2), 1, 1, 0, extras={"control": torch.ones(2)})
@@ -212,4 +212,4 @@ def test_the_answer_is_the_mean_of_every_cth_global_statistics_and_all() -> None
 )
 def test_what_cannot_be_is_refused(params: dict[str, Any], said: str) -> None:
     with pytest.raises(BadInput, match=said):
-        tarry.methods.build("asynccurve", params)
+        tarry.methods.build("asynccurve", **params)

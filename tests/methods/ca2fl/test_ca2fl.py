@@ -43,7 +43,7 @@ def test_with_two_at_a_time_it_is_its_twin(case: Case) -> None:
 
 
 def server(n: int, **params: Any) -> Server:
-    method = tarry.methods.build("ca2fl", params)
+    method = tarry.methods.build("ca2fl", **params)
     layout = Layout.of(nn.Linear(2, 1, bias=False))
     return Server(method, torch.zeros(2, dtype=torch.float64), layout=layout, n_clients=n, seed=0)
 
@@ -128,7 +128,7 @@ def test_a_correction_of_late_updates_is_what_is_cached() -> None:
     def halved(update: Update, _: ServerView) -> Update:
         return update.replace(weight=0.5)
 
-    plain = tarry.methods.build("ca2fl", {"buffer": 2})
+    plain = tarry.methods.build("ca2fl", buffer=2)
     half = tarry.Method("half", correct=stateless(halved), aggregate=plain.aggregate, step=plain.step)
     settings: dict[str, Any] = {"delay": [[1.0], [1.5], [2.5], [0.5, 3.0]], "lr": 0.1, "updates": 20}
     ours, whole = (torch.stack(steps_of(method, slopes(), **settings)) for method in (half, plain))
@@ -137,7 +137,7 @@ def test_a_correction_of_late_updates_is_what_is_cached() -> None:
 
 def test_what_was_replaced_leaves_nothing_behind() -> None:
     """A huge update, then small ones: single precision would have lost them beside it."""
-    method = tarry.methods.build("ca2fl", {"buffer": 1})
+    method = tarry.methods.build("ca2fl", buffer=1)
     layout = Layout.of(nn.Linear(2, 1, bias=False))
     s = Server(method, torch.zeros(2), layout=layout, n_clients=2, seed=0)
     for delta in (1e8, 0.25, 0.25):
@@ -182,4 +182,4 @@ def test_with_its_cache_in_a_file_it_is_the_same_run_and_comes_back_after_a_kill
 @pytest.mark.parametrize(("params", "said"), [({"buffer": 0}, "--method.buffer 0"), ({"eta": 0.0}, "--method.eta 0.0")])
 def test_what_cannot_be_is_refused(params: dict[str, Any], said: str) -> None:
     with pytest.raises(BadInput, match=said):
-        tarry.methods.build("ca2fl", params)
+        tarry.methods.build("ca2fl", **params)

@@ -91,7 +91,7 @@ def test_the_first_step_goes_1_minus_beta1_squared_of_the_way() -> None:
     update = Update(Ticket(-1, -1, -1, 0, 0.0, now.weights, now.weights), vec(0.5, -2.0), 1, 1, 0)
     for adaptive, goes in ((False, vec(0.5, -2.0)), (True, vec(1.0, -1.0) / (1 - 0.99) ** 0.5)):
         params = {"eta": 0.1, "beta1": 0.6, "beta2": 0.99, "adaptive": adaptive}
-        step = tarry.methods.build("fedac", params).step
+        step = tarry.methods.build("fedac", **params).step
         after, _ = step(update, step.init(now.weights), now)
         torch.testing.assert_close(after, now.weights + 0.1 * (1 - 0.36) * goes, rtol=1e-6, atol=0)
 
@@ -129,7 +129,7 @@ def test_the_correction_costs_a_model_more_each_way_and_five_on_the_server() -> 
 
 
 def test_without_the_correction_nothing_travels_along() -> None:
-    method = tarry.methods.build("fedac", {"correction": False})
+    method = tarry.methods.build("fedac", correction=False)
     assert method.aggregate.offer is None
     assert method.local == tarry.LocalRule()
 
@@ -147,4 +147,4 @@ def test_without_the_correction_nothing_travels_along() -> None:
 )
 def test_what_cannot_be_is_refused(params: dict[str, Any], said: str) -> None:
     with pytest.raises(BadInput, match=said):
-        tarry.methods.build("fedac", params)
+        tarry.methods.build("fedac", **params)

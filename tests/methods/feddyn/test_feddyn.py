@@ -113,4 +113,4 @@ def test_clients_and_server_need_each_other() -> None:
 @pytest.mark.parametrize("alpha", [0.0, -1.0, float("nan")])
 def test_alpha_is_above_0(alpha: float) -> None:
     with pytest.raises(BadInput, match=r"--method\.alpha"):
-        tarry.methods.build("feddyn", {"alpha": alpha})
+        tarry.methods.build("feddyn", alpha=alpha)

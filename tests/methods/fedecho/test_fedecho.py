@@ -257,12 +257,12 @@ def test_what_it_notes_of_itself_is_what_the_twin_saw() -> None:
 )
 def test_a_setting_that_cannot_be_is_named(flag: str, value: Any) -> None:
     with pytest.raises(tarry.BadInput, match=rf"--method\.{flag} {value}"):
-        tarry.methods.build("fedecho", {flag: value})
+        tarry.methods.build("fedecho", **{flag: value})
 
 
 def test_all_settings_that_cannot_be_are_named_at_once() -> None:
     with pytest.raises(tarry.BadInput) as caught:
-        tarry.methods.build("fedecho", {"lr": -1.0, "batch": -2, "clip": -3.0})
+        tarry.methods.build("fedecho", lr=-1.0, batch=-2, clip=-3.0)
     assert len(caught.value.problems) == 3
 
 

@@ -170,4 +170,4 @@ def test_its_clients_and_its_server_need_each_other() -> None:
 
 def test_a_pull_outwards_is_refused() -> None:
     with pytest.raises(BadInput, match=r"--method\.mu -1\.0"):
-        tarry.methods.build("fednova", {"mu": -1.0})
+        tarry.methods.build("fednova", mu=-1.0)

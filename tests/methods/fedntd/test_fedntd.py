@@ -57,7 +57,7 @@ def test_it_is_its_twin(choice: Choice, case: Classified, lost: frozenset[tuple[
 def test_weighing_all_alike_and_under_fedasyncs_server_it_is_its_twin(case: Classified) -> None:
     train = trained_by(case, Client(case.problem))
     check({"name": "fedntd", "weighting": "uniform"}, case, FedAvg(case.problem.w0, [1] * len(case.sizes)), train=train)
-    method = replace(tarry.methods.build("fedasync", {"alpha": 0.5}), local=tarry.methods.build("fedntd").local)
+    method = replace(tarry.methods.build("fedasync", alpha=0.5), local=tarry.methods.build("fedntd").local)
     check(method, case, FedAsync(case.problem.w0, 0.5, polynomial(0.5)), train=train)
 
 
@@ -133,7 +133,7 @@ def test_it_is_the_authors_form_of_it_with_the_received_model_in_use_and_one_pas
     received = bound.flat.clone()
     w = layout.params(received) + 0.3 * torch.randn(layout.n_params, generator=g, dtype=F64)
 
-    local = tarry.methods.build("fedntd", {"beta": 0.4, "temperature": temperature}).local
+    local = tarry.methods.build("fedntd", beta=0.4, temperature=temperature).local
     start, context = local.begin(VisitInput(received, {}, {}, layout))
     moved, _, loss = local.step(w, (x, y), context, local.init(w, context, bound), bound)
 
@@ -225,5 +225,5 @@ def test_fewer_than_three_classes_are_refused(method: str, flag: str, classes: i
 )
 def test_what_cannot_be_is_refused(params: Choice, said: list[str]) -> None:
     with pytest.raises(BadInput) as e:
-        tarry.methods.build("fedntd", params)
+        tarry.methods.build("fedntd", **params)
     assert list(e.value.problems) == said

@@ -145,7 +145,7 @@ def watched(method: tarry.Method, task: tarry.Task, **setup: Any) -> tuple[list[
 
 
 def fedogd(**params: Any) -> tarry.Method:
-    return tarry.methods.build("fedogd", params)
+    return tarry.methods.build("fedogd", **params)
 
 
 def test_the_global_step_goes_towards_the_clients() -> None:
@@ -209,7 +209,7 @@ def test_with_equal_speed_a_whole_step_and_no_projection_it_is_fedavg(params: di
     task = towards((5.0, 1.0), (-2.0, 3.0), (0.0, -4.0))
     setup: dict[str, Any] = {"delay": [2.0, 2.0, 2.0], "rounds": 8, "steps": 3, "lr": 0.1}
     seen, _ = watched(fedogd(eta=1.0, projection="never", **params), task, **setup)
-    other, _ = watched(tarry.methods.build("fedavg", {"weighting": "uniform"}), task, **setup)
+    other, _ = watched(tarry.methods.build("fedavg", weighting="uniform"), task, **setup)
     ours = [e.weights for e in seen if e.kind == "step"]
     torch.testing.assert_close(ours, [e.weights for e in other if e.stepped], rtol=1e-12, atol=1e-14)
     assert len(ours) == 8

@@ -239,4 +239,4 @@ def test_the_server_keeps_so_many_copies_of_the_trained_weights(name: str, copie
 )
 def test_what_cannot_be_is_refused(name: str, params: dict[str, float], said: str) -> None:
     with pytest.raises(BadInput, match=said):
-        tarry.methods.build(name, params)
+        tarry.methods.build(name, **params)

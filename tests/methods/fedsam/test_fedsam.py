@@ -59,8 +59,8 @@ def test_it_is_its_twin(choice: Choice, case: Case) -> None:
 def test_weighing_all_alike_and_under_fedasyncs_server_it_is_its_twin(choice: Choice, case: Case) -> None:
     train = trained_by(case, choice)
     check({**choice, "weighting": "uniform"}, case, FedAvg(case.problem.w0, [1] * len(case.sizes)), train=train)
-    local = tarry.methods.build(choice["name"], {k: v for k, v in choice.items() if k != "name"}).local
-    method = replace(tarry.methods.build("fedasync", {"alpha": 0.5}), local=local)
+    local = tarry.methods.build(choice["name"], **{k: v for k, v in choice.items() if k != "name"}).local
+    method = replace(tarry.methods.build("fedasync", alpha=0.5), local=local)
     check(method, case, FedAsync(case.problem.w0, 0.5, polynomial(0.5)), train=train)
 
 
@@ -226,5 +226,5 @@ def test_running_statistics_move_once_a_step_and_at_the_weights_themselves(name:
 )
 def test_what_cannot_be_is_refused(name: str, params: Choice, said: list[str]) -> None:
     with pytest.raises(BadInput) as e:
-        tarry.methods.build(name, params)
+        tarry.methods.build(name, **params)
     assert list(e.value.problems) == said

@@ -105,8 +105,8 @@ def test_fedsol_is_its_twin_whatever_is_perturbed_and_how(
 @several
 @given(case=cases(), choice=choices)
 def test_fedsol_clients_under_fedasyncs_server_are_both_twins(case: Classified, choice: Choice) -> None:
-    local = tarry.methods.build("fedsol", choice).local
-    method = replace(tarry.methods.build("fedasync", {"alpha": 0.5}), local=local)
+    local = tarry.methods.build("fedsol", **choice).local
+    method = replace(tarry.methods.build("fedasync", alpha=0.5), local=local)
     check(method, case, FedAsync(case.problem.w0, 0.5, polynomial(0.5)), train=trained_by(case, choice))
 
 
@@ -165,7 +165,7 @@ def test_the_auxiliary_l2_loss_with_weight_mu_is_fedprox(mu: float, case: Classi
 
 
 def rule(**choice: Any) -> LocalRule:
-    return tarry.methods.build("fedsol", choice).local
+    return tarry.methods.build("fedsol", **choice).local
 
 
 class Point(nn.Module):
@@ -394,7 +394,7 @@ def test_a_visits_first_step_is_plain_though_the_received_model_is_asked_about_a
         torch.manual_seed(2)
         module = nn.Sequential(nn.Linear(64, 50), nn.ReLU(), nn.Linear(50, 10))
     task = tarry.Task("rounding", model=module, loss=nn.functional.cross_entropy, clients=[(x, y)])
-    local = tarry.methods.build("fedsol", {"adaptive": False, "part": part}).local
+    local = tarry.methods.build("fedsol", adaptive=False, part=part).local
     work = LocalWork(make_optimizer("sgd", lr=0.1), epochs=2, batch=32)
     bound = FlatModel(copy.deepcopy(module), Layout.of(module), task, work.optimizer)
     start = bound.flat.clone()

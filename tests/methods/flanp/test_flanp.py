@@ -148,7 +148,7 @@ def test_a_client_tells_how_far_its_steps_reach() -> None:
 )
 def test_what_cannot_be_is_refused(params: dict[str, Any], said: str) -> None:
     with pytest.raises(BadInput, match=said):
-        tarry.methods.build("flanp", params)
+        tarry.methods.build("flanp", **params)
 
 
 @pytest.mark.parametrize("method", ["flanp:n0=6", "fedavg+aggregate=flanp:n0=6"])

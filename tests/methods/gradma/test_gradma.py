@@ -120,7 +120,7 @@ def towards(*targets: tuple[float, float]) -> tarry.Task:
 
 
 def gradma(**params: Any) -> tarry.Method:
-    return tarry.methods.build("gradma", params)
+    return tarry.methods.build("gradma", **params)
 
 
 def run(method: tarry.Method, task: tarry.Task, **setup: Any) -> tuple[list[tarry.Event], list[Any]]:
@@ -277,7 +277,7 @@ APART = [(5.0, 1.0), (-2.0, 3.0), (0.0, -4.0)]
 def test_without_memory_and_momentum_it_is_fedavg_to_the_bit(weighting: str) -> None:
     method = gradma(side="server", memory=0, beta1=0.0, weighting=weighting)
     seen, _ = run(method, towards(*APART), steps=3, **SETUP)
-    other, _ = run(tarry.methods.build("fedavg", {"weighting": weighting}), towards(*APART), steps=3, **SETUP)
+    other, _ = run(tarry.methods.build("fedavg", weighting=weighting), towards(*APART), steps=3, **SETUP)
     assert all(torch.equal(a.weights, b.weights) for a, b in zip(seen, other, strict=True))
     assert not torch.equal(seen[-1].weights, seen[0].weights)
 
@@ -286,7 +286,7 @@ def test_where_nobody_conflicts_the_server_only_accelerates() -> None:
     """All want up and right: with β_1 = 0 FedAvg to the bit, whatever is remembered."""
     agreed = towards((50.0, 90.0), (90.0, 50.0), (70.0, 60.0))
     seen, _ = run(gradma(side="server", beta1=0.0), agreed, steps=3, **SETUP)
-    other, _ = run(tarry.methods.build("fedavg", {}), agreed, steps=3, **SETUP)
+    other, _ = run(tarry.methods.build("fedavg"), agreed, steps=3, **SETUP)
     assert all(torch.equal(a.weights, b.weights) for a, b in zip(seen, other, strict=True))
 
 

@@ -111,9 +111,9 @@ def after(method: tarry.Method, delta: list[float], drift: list[float]) -> list[
 
 def test_the_outer_product_shortens_what_the_others_did_already_and_the_diagonal_bends_it() -> None:
     """δ = (1, 2), G = (2, 0): δ·G = 2. Whole: (1 − 2h) δ. Diagonal: δ − λ (1·2, 4·0)."""
-    hfl = tarry.methods.build("hfl", {"h": 0.25})
+    hfl = tarry.methods.build("hfl", h=0.25)
     assert after(hfl, [1.0, 2.0], [2.0, 0.0]) == [0.5, 1.0]
-    assert after(tarry.methods.build("dc-asgd", {"lam": 0.25}), [1.0, 2.0], [2.0, 0.0]) == [0.5, 2.0]
+    assert after(tarry.methods.build("dc-asgd", lam=0.25), [1.0, 2.0], [2.0, 0.0]) == [0.5, 2.0]
     assert after(hfl, [-1.0, 2.0], [2.0, 0.0]) == [-1.5, 3.0]  # against the others: lengthened
 
 
@@ -149,9 +149,7 @@ def test_as_a_correction_on_arrival_it_is_asgd_but_for_the_late(case: Case, h: f
         def lose(self, m: int) -> None:
             raise AssertionError("nothing is lost here")
 
-    crossed = tarry.config.compose.compose(
-        tarry.methods.build("asgd"), {"correct": tarry.methods.build("hfl", {"h": h})}
-    )
+    crossed = tarry.config.compose.compose(tarry.methods.build("asgd"), {"correct": tarry.methods.build("hfl", h=h)})
     check(crossed, case, OnArrival())
 
 
@@ -161,4 +159,4 @@ def test_as_a_correction_on_arrival_it_is_asgd_but_for_the_late(case: Case, h: f
 )
 def test_what_cannot_be_is_refused(params: dict[str, float], said: str) -> None:
     with pytest.raises(BadInput, match=said):
-        tarry.methods.build("hfl", params)
+        tarry.methods.build("hfl", **params)

@@ -43,7 +43,7 @@ def test_a_clients_answers_are_the_twins(store: Any, lam: float | None, scale: f
     rng, n, d, classes, k = store
     keys, labels, head = rng.normal(size=(n, d)), rng.integers(classes, size=n), rng.normal(size=(d, classes))
     asked = rng.normal(size=(7, d))
-    predictor = tarry.methods.build("knn-per", {"k": k, "lam": lam, "scale": scale}).personalization.predict
+    predictor = tarry.methods.build("knn-per", k=k, lam=lam, scale=scale).personalization.predict
     assert predictor is not None
     own = (torch.from_numpy(keys), torch.from_numpy(labels))
     model: Any = Given(torch.from_numpy(head))
@@ -73,7 +73,7 @@ def test_many_examples_are_the_same_in_pieces() -> None:
     assert sorted(right)[-2] < max(right), "one λ is best"
     lam = int(np.argmax(right)) / 10
     assert 0 < lam < 1
-    predictor = tarry.methods.build("knn-per", {"k": k}).personalization.predict
+    predictor = tarry.methods.build("knn-per", k=k).personalization.predict
     assert predictor is not None
     own = (torch.from_numpy(keys), torch.from_numpy(labels))
     model: Any = Given(torch.from_numpy(head))
@@ -83,7 +83,7 @@ def test_many_examples_are_the_same_in_pieces() -> None:
 
 def test_far_neighbours_count_as_near_ones_do_among_themselves() -> None:
     """exp(−10⁶) is 0 in any machine's numbers; what matters is how much nearer one is than another."""
-    predictor = tarry.methods.build("knn-per", {"k": 2, "lam": 1.0}).personalization.predict
+    predictor = tarry.methods.build("knn-per", k=2, lam=1.0).personalization.predict
     assert predictor is not None
     own = (torch.tensor([[1000.0], [1001.0]]), torch.tensor([0, 1]))
     model: Any = Given(torch.zeros(1, 2))
@@ -166,4 +166,4 @@ def test_a_task_without_classes_or_a_model_without_features_is_refused_before_th
 )
 def test_what_cannot_be_is_refused(params: dict[str, float], said: str) -> None:
     with pytest.raises(BadInput, match=said):
-        tarry.methods.build("knn-per", params)
+        tarry.methods.build("knn-per", **params)

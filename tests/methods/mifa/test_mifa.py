@@ -258,4 +258,4 @@ def test_with_its_memory_in_a_file_it_is_the_same_run_and_comes_back_after_a_kil
 @pytest.mark.parametrize("epoch", [0.0, -1.0, float("nan")])
 def test_a_round_without_length_is_refused(epoch: float) -> None:
     with pytest.raises(BadInput, match=f"--method.epoch {epoch}: "):
-        tarry.methods.build("mifa", {"epoch": epoch})
+        tarry.methods.build("mifa", epoch=epoch)

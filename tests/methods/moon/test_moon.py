@@ -64,7 +64,7 @@ def test_it_is_its_twin(choice: Choice, case: Classified, lost: frozenset[tuple[
 @given(case=cases)
 def test_weighing_all_alike_and_under_fedasyncs_server_it_is_its_twin(case: Classified) -> None:
     run_both({"name": "moon", "weighting": "uniform"}, case, FedAvg(case.problem.w0, [1] * len(case.sizes)))
-    method = replace(tarry.methods.build("fedasync", {"alpha": 0.5}), local=tarry.methods.build("moon").local)
+    method = replace(tarry.methods.build("fedasync", alpha=0.5), local=tarry.methods.build("moon").local)
     run_both(method, case, FedAsync(case.problem.w0, 0.5, polynomial(0.5)))
 
 
@@ -191,7 +191,7 @@ def test_it_is_the_authors_form_of_it_with_other_models_in_use_and_one_pass_at_w
     received = bound.flat.clone()
     previous, w = (received + 0.3 * torch.rand(layout.size, generator=g, dtype=F64) for _ in range(2))
     w = layout.params(w)
-    local, passes = tarry.methods.build("moon", {"mu": 0.4, "temperature": 0.7}).local, list[bool]()
+    local, passes = tarry.methods.build("moon", mu=0.4, temperature=0.7).local, list[bool]()
     bound.module.register_forward_pre_hook(lambda module, _: passes.append(module.training))
     bound.load(received)
     context = {"received": received, "previous": previous}
@@ -253,7 +253,7 @@ def test_a_second_visit_ends_nearer_to_the_received_features_than_to_the_previou
     def apart(mu: float) -> float:
         """s_glob − s_prev in the end."""
         bound = FlatModel(copy.deepcopy(task.model), layout, task, work.optimizer)
-        local = tarry.methods.build("moon", {"mu": mu}).local
+        local = tarry.methods.build("moon", mu=mu).local
         end = (
             received
             + train(
@@ -339,5 +339,5 @@ def test_a_model_whose_head_is_not_a_module_of_its_own_is_refused_at_the_first_v
 )
 def test_what_cannot_be_is_refused(params: Choice, said: list[str]) -> None:
     with pytest.raises(BadInput) as e:
-        tarry.methods.build("moon", params)
+        tarry.methods.build("moon", **params)
     assert list(e.value.problems) == said

@@ -78,7 +78,7 @@ def test_without_a_conflict_orthograd_keeps_the_displacement_and_orthopos_the_po
     wanted = {"orthograd": [1.0, 2.0], "orthopos": [-1.0, 2.0], "orthostrict": [0.0, 2.0]}
     for name, left in wanted.items():
         assert after(tarry.methods.build(name), [1.0, 2.0], [2.0, 0.0]).tolist() == left
-    endpoint = tarry.methods.build("orthopos", {"conflict": "endpoint"})
+    endpoint = tarry.methods.build("orthopos", conflict="endpoint")
     assert after(endpoint, [1.0, 2.0], [2.0, 0.0]).tolist() == [0.0, 2.0]  # δ·G = 2 < 4 = G·G
     assert after(endpoint, [3.0, 2.0], [2.0, 0.0]).tolist() == [1.0, 2.0]  # δ·G = 6 > 4: δ − G
 
@@ -99,7 +99,7 @@ def test_a_fresh_update_is_not_corrected(name: str) -> None:
 )
 def test_what_cannot_be_is_refused(name: str, params: dict[str, float], said: str) -> None:
     with pytest.raises(BadInput, match=said):
-        tarry.methods.build(name, params)
+        tarry.methods.build(name, **params)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

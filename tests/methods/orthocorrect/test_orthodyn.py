@@ -86,7 +86,7 @@ def arrival(number: int, *, of: int = 20) -> tuple[Update, ServerView]:
 
 def test_a_rising_statistic_goes_from_orthograd_over_asgd_to_orthopos() -> None:
     """Progress 0.05, 0.1, ... with the switch at 0.5 and asgd from 0.3 on; what each phase does to a conflict shows."""
-    method = tarry.methods.build("orthodyn", {"statistic": "progress", "middle": 0.2})
+    method = tarry.methods.build("orthodyn", statistic="progress", middle=0.2)
     state, phases, deltas = method.correct.init(torch.ones(3)), list[int](), dict[int, Tensor]()
     for number in range(1, 21):
         update, now = arrival(number)
@@ -102,7 +102,7 @@ def test_a_rising_statistic_goes_from_orthograd_over_asgd_to_orthopos() -> None:
 
 
 def test_without_a_conflict_the_last_phase_trusts_position() -> None:
-    method = tarry.methods.build("orthodyn", {"statistic": "progress"})
+    method = tarry.methods.build("orthodyn", statistic="progress")
     for number, left in ((1, [1.0, 2.0, 0.0]), (20, [-1.0, 2.0, 0.0])):
         update, now = arrival(number)
         corrected, _ = method.correct(update.replace(delta=-update.delta + torch.tensor([0.0, 4.0, 0.0])), None, now)
@@ -118,7 +118,7 @@ def late(client: int, delta: Tensor, sent: Tensor, *, n_clients: int = 1) -> Sta
 
 
 def values(name: str, visits: list[StaleUpdate], **params: float) -> list[float]:
-    statistic, out = statistics.build(name, params), list[float]()
+    statistic, out = statistics.build(name, **params), list[float]()
     state = statistic.init()
     for visit in visits:
         value, state = statistic.measure(visit, state)
@@ -185,7 +185,7 @@ def test_a_statistic_of_ones_own_is_a_file(tmp_path: Path) -> None:
         "    '''Counts.'''\n"
         "    return Statistic(lambda: 0, lambda late, n: (float(n >= 2), n + 1), 0.5)\n"
     )
-    method = tarry.methods.build("orthodyn", {"statistic": f"{path}:third"})
+    method = tarry.methods.build("orthodyn", statistic=f"{path}:third")
     state, phases = method.correct.init(torch.ones(3)), []
     for number in range(1, 5):
         update, now = arrival(number)
@@ -206,4 +206,4 @@ def test_a_statistic_of_ones_own_is_a_file(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_is_refused(params: dict[str, Any], said: str) -> None:
     with pytest.raises(BadInput, match=said):
-        tarry.methods.build("orthodyn", params)
+        tarry.methods.build("orthodyn", **params)

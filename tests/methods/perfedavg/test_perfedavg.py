@@ -129,4 +129,4 @@ def test_clients_tune_by_steps_of_alpha_whatever_the_optimizer(form: str) -> Non
 )
 def test_what_cannot_be_is_refused(params: dict[str, float], said: str) -> None:
     with pytest.raises(BadInput, match=said):
-        tarry.methods.build("perfedavg", params)
+        tarry.methods.build("perfedavg", **params)

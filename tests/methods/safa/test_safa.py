@@ -195,7 +195,7 @@ def test_sizes_weigh_and_who_has_not_come_has_the_mean_size() -> None:
 @pytest.mark.parametrize(("fraction", "undecided"), [(0.5, 2), (0.75, 1), (1.0, 0)])
 def test_the_server_keeps_m_and_two_models_and_the_undecided_beside_the_global(fraction: float, undecided: int) -> None:
     """Round 1 is of the C m that it picks. In round 2 these come first, and some are not certain of their places."""
-    method = tarry.methods.build("safa", {"fraction": fraction})
+    method = tarry.methods.build("safa", fraction=fraction)
     server = Server(method, torch.zeros(4), layout=Layout.of(Point()), n_clients=4, seed=0)
     for cohort in (range(round(4 * fraction)), range(4)):
         for ticket in [server.hand_out(k, 0.0) for k in cohort]:
@@ -247,4 +247,4 @@ def test_with_its_cache_in_a_file_it_is_the_same_run_and_comes_back_after_a_kill
 )
 def test_what_cannot_be_is_refused(params: dict[str, Any], said: str) -> None:
     with pytest.raises(BadInput, match=said):
-        tarry.methods.build("safa", params)
+        tarry.methods.build("safa", **params)

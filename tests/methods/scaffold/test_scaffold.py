@@ -215,4 +215,4 @@ def test_a_server_that_keeps_no_c_is_refused() -> None:
 
 def test_a_server_that_stands_still_is_refused() -> None:
     with pytest.raises(BadInput, match=r"--method\.eta 0\.0"):
-        tarry.methods.build("scaffold", {"eta": 0.0})
+        tarry.methods.build("scaffold", eta=0.0)

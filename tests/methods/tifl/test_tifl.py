@@ -107,7 +107,7 @@ class Federation:
     """A dispatch part with everybody idle at every round, after the first; client k takes k + 1 seconds."""
 
     def __init__(self, n: int, limit: int, first: Mapping[int, float] = MappingProxyType({}), **params: Any):
-        self.part, self.n, self.limit = tarry.methods.build("tifl", params).dispatch, n, limit
+        self.part, self.n, self.limit = tarry.methods.build("tifl", **params).dispatch, n, limit
         self.state, self.moment = self.part.init(W), 0
         self.round(first)
 
@@ -203,7 +203,7 @@ def test_new_probabilities_are_their_twins(credits: list[int]) -> None:
 )
 def test_what_cannot_be_is_refused(params: dict[str, Any], said: str) -> None:
     with pytest.raises(BadInput, match=said):
-        tarry.methods.build("tifl", params)
+        tarry.methods.build("tifl", **params)
 
 
 @pytest.mark.parametrize(("method", "tiers"), [("tifl", 5), ("tifl:tiers=3,policy=uniform", 3)])

@@ -96,4 +96,4 @@ def test_the_server_keeps_a_model_a_client_and_two_for_the_sum() -> None:
 @pytest.mark.parametrize("a", [0.5, -1.0])
 def test_models_that_grow_with_age_are_refused(a: float) -> None:
     with pytest.raises(BadInput, match=f"--method.a {a}: must be 1 or more"):
-        tarry.methods.build("twafl", {"a": a})
+        tarry.methods.build("twafl", a=a)

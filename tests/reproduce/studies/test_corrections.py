@@ -67,7 +67,7 @@ def _expected(name: str, sent: Vec, delta: Vec, here: Vec, v: Vec) -> Vec:
 def test_every_swept_endpoint_is_that_of_the_equations(name: str) -> None:
     choice = PAPER["corrections"][name]
     table = {"name": choice} if isinstance(choice, str) else choice
-    method = methods.build(table["name"], {k: v for k, v in table.items() if k != "name"})
+    method = methods.build(table["name"], **{k: v for k, v in table.items() if k != "name"})
     sweep, v, signs = Sweep(_tiny(), {name: method}, share=1.0, every=1, most=10), np.zeros(N), set()
     for seed in range(6):
         update, now, sent, delta, here = _arrival(seed)
@@ -111,7 +111,7 @@ def test_looking_changes_no_result(method: Any) -> None:
 
 def test_sweeps_give_a_row_of_losses_for_every_other_round() -> None:
     made = _tiny(method="fedasync")
-    parts = {n: methods.build(n, {}) for n in ("asgd", "fedasync")}
+    parts = {n: methods.build(n) for n in ("asgd", "fedasync")}
     sweep = Sweep(made, parts, share=1.0, every=2, most=20)
     recorded(made, sweep)
     assert [r[0] for r in sweep.rows] == [0, 2, 4, 6, 8, 10]

@@ -23,7 +23,7 @@ from tarry.runs.build import build_run
 
 @pytest.mark.parametrize(("rho", "optimum"), [(0.5, (1.0, 1.0)), (1.2, (2.0, 0.5))])
 def test_fedsol_settles_at_the_radius_less_rho_in_the_same_direction(rho: float, optimum: tuple[float, float]) -> None:
-    rule = methods.build("fedsol", {"rho": rho, "proximal": "l2", "adaptive": False, "part": "all"}).local
+    rule = methods.build("fedsol", rho=rho, proximal="l2", adaptive=False, part="all").local
     u, v = toy.path_of(rule, optimum, 0.2, steps=600, lr=0.2)[-1]
     assert hypot(u, v) == pytest.approx(hypot(*optimum) - rho, abs=1e-6)
     assert atan2(v, u) == pytest.approx(atan2(optimum[1], optimum[0]), abs=1e-6)
@@ -31,14 +31,14 @@ def test_fedsol_settles_at_the_radius_less_rho_in_the_same_direction(rho: float,
 
 
 def test_fedprox_settles_towards_the_steeper_axis() -> None:
-    rule = methods.build("fedprox", {"mu": 0.5}).local
+    rule = methods.build("fedprox", mu=0.5).local
     u, v = toy.path_of(rule, (1.0, 1.0), 0.1, steps=400, lr=0.2)[-1]
     assert (u, v) == pytest.approx((1 / 1.5, 0.1 / 0.6), abs=1e-9)
     assert (u, v) == pytest.approx(toy.settles("fedprox", 0.5, (1.0, 1.0), 0.1), abs=1e-9)
 
 
 def test_the_toy_steps_by_the_papers_gradients() -> None:
-    fedsol = methods.build("fedsol", {"rho": 0.3, "proximal": "l2", "adaptive": False, "part": "all"}).local
+    fedsol = methods.build("fedsol", rho=0.3, proximal="l2", adaptive=False, part="all").local
     path = toy.path_of(fedsol, (1.0, 2.0), 0.1, steps=5, lr=0.01)
     for (u, v), (u_next, v_next) in pairwise(path[1:]):  # the first has no perturbation
         r = hypot(u, v)

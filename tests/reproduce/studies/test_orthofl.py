@@ -38,7 +38,7 @@ def test_lora_layout_by_hand() -> None:
 def test_what_is_timed_is_eq_3_and_eq_5_to_7() -> None:
     layout = distilbert_lora(3, rank=2, width=5, layers=1)
     update, now = arrival(layout, 7, "cpu")
-    method = methods.build("orthofl", {})
+    method = methods.build("orthofl")
     start, _ = method.reply(update, method.reply.init(now.weights), now)
     step, _ = method.step(update, method.step.init(now.weights), now)
     assert start is not None

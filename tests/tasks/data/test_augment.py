@@ -167,7 +167,7 @@ def test_a_task_augments_as_fedsol_says(folder: Path, name: str) -> None:
     side = 28 if "mnist" in name else 32
     m = made(side, side, classes=8) if grey else made(side, side, 3, classes=8)
     np.savez(folder / f"{name}.npz", x_train=m.x_train, y_train=m.y_train, x_test=m.x_test, y_test=m.y_test)
-    plain, task = tasks.build(name), tasks.build(name, {"augment": "fedsol", "rgb": grey})
+    plain, task = tasks.build(name), tasks.build(name, augment="fedsol", rgb=grey)
     assert (plain.augment, plain.n_draws) == (None, 0)
     assert isinstance(task.augment, Augment)
     crop, flip, cutout, mirror = PAPER[name]

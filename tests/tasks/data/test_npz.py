@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tarry.core.errors import BadInput
-from tarry.tasks import find_task, tasks
+from tarry.tasks import tasks
 from tarry.tasks.data import hold_out
 from tarry.tasks.data.npz import read_npz
 
@@ -128,7 +128,7 @@ def test_labels_may_be_whole_numbers_written_as_floats(tmp_path: Path) -> None:
 def test_a_malformed_file_is_refused_with_what_is_wrong(tmp_path: Path, change: dict[str, Any], message: str) -> None:
     path = save(tmp_path / "a.npz", {**GOOD, **change})
     with pytest.raises(BadInput, match=f"^--task.path {path}: {message}"):
-        tasks.build("npz", {"path": str(path)})
+        tasks.build("npz", path=str(path))
 
 
 @pytest.mark.parametrize(
@@ -194,12 +194,12 @@ def test_a_file_that_is_no_archive_of_arrays_is_refused(tmp_path: Path, content:
 
 def test_a_path_without_a_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"--task.path .*gone.npz: there is no such file.*digits.* no download"):
-        tasks.build("npz", {"path": str(tmp_path / "gone.npz")})
+        tasks.build("npz", path=str(tmp_path / "gone.npz"))
 
 
-def test_find_task_finds_what_is_registered() -> None:
-    assert find_task("digits").name == "digits"
-    assert set(tasks.names()) >= {"digits", "mnist", "cifar10", "cifar100", "npz"}
+def test_a_registered_task_is_found_by_name() -> None:
+    assert tasks["digits"].name == "digits"
+    assert set(tasks) >= {"digits", "mnist", "cifar10", "cifar100", "npz"}
 
 
 def test_a_file_dropped_into_the_data_folder_is_a_task_of_its_name(
@@ -207,10 +207,10 @@ def test_a_file_dropped_into_the_data_folder_is_a_task_of_its_name(
 ) -> None:
     monkeypatch.setenv("TARRY_DATA", str(tmp_path))
     save(tmp_path / "gait.npz", {**TABLE, "subject": np.arange(10) % 4, "is_test": np.arange(10) > 6})
-    entry = find_task("gait")
+    entry = tasks["gait"]
     assert (entry.name, [p.name for p in entry.params]) == ("gait", ["model", "limit", "hidden"])
-    assert entry.summary == tasks.entry("npz").summary
-    task = tasks.build("gait", {"limit": "5", "hidden": "7"})
+    assert entry.summary == tasks["npz"].summary
+    task = tasks.build("gait", limit="5", hidden="7")
     assert task.name == "gait"
     assert task.groups is not None
     assert task.groups.tolist() == [0, 1, 2, 3, 0]
@@ -218,7 +218,7 @@ def test_a_file_dropped_into_the_data_folder_is_a_task_of_its_name(
     assert task.train is not None
     assert len(task.train[0]) == 5
     with pytest.raises(BadInput, match=r"--task.path x: task 'gait' has no parameter 'path'"):
-        tasks.build("gait", {"path": "x"})
+        tasks.build("gait", path="x")
 
 
 def test_a_registered_name_wins_over_a_file_of_that_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,22 +238,22 @@ def test_an_unknown_task_is_refused_with_what_there_is(tmp_path: Path, monkeypat
     with pytest.raises(
         BadInput, match=r"--task genome: there is no such task. Tasks: .* TARRY_DATA is unset: set"
     ) as e:
-        find_task("genome")
+        tasks["genome"]
     assert all(f" {name}," in str(e.value) for name in names)
     monkeypatch.setenv("TARRY_DATA", str(tmp_path))
     save(tmp_path / "gait.npz", TABLE)
     with pytest.raises(BadInput, match=rf" TARRY_DATA={tmp_path} holds gait.npz. .*--task npz --task.path FILE"):
-        find_task("genome")
+        tasks["genome"]
     with pytest.raises(BadInput, match=r"--task mnsit: there is no such task. Did you mean 'mnist'\?"):
-        find_task("mnsit")
+        tasks["mnsit"]
     with pytest.raises(BadInput, match=r"--task MNIST: .* Did you mean 'mnist'\?"):
-        find_task("MNIST")
+        tasks["MNIST"]
     with pytest.raises(BadInput, match=r"--task CIFAR-10: .* Did you mean 'cifar10'\?"):
-        find_task("CIFAR-10")
+        tasks["CIFAR-10"]
     with pytest.raises(BadInput, match=r"--task tiny-imagenet: .* Did you mean 'tiny_imagenet'\?"):
-        find_task("tiny-imagenet")
+        tasks["tiny-imagenet"]
     with pytest.raises(BadInput, match=r"Did you mean 'gait'\?"):
-        find_task("gati")
+        tasks["gati"]
 
 
 def test_a_file_of_medmnist_that_is_in_no_catalog_is_a_task_of_its_name(
@@ -264,7 +264,7 @@ def test_a_file_of_medmnist_that_is_in_no_catalog_is_a_task_of_its_name(
     parts = {f"{part}_images": x for part in ("train", "val", "test")}
     labels = {f"{part}_labels": np.arange(6)[:, None] for part in ("train", "val", "test")}
     save(tmp_path / "bloodmnist.npz", {**parts, **labels})
-    task = tasks.build("bloodmnist", {"model": "cnn"})
+    task = tasks.build("bloodmnist", model="cnn")
     assert task.train is not None
     assert task.train[0].shape == (12, 3, 28, 28)
     assert task.model()(task.train[0]).shape == (12, 6)

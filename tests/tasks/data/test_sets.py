@@ -75,7 +75,7 @@ def test_the_data_folder_is_told_as_it_is(tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("name", SETS)
 def test_every_set_is_a_task_of_its_name_that_says_what_it_is(name: str) -> None:
-    entry = tasks.entry(name)
+    entry = tasks[name]
     assert catalog()[name].what in entry.summary
     params = {p.name for p in entry.params}
     assert params >= {"model", "limit", "hub"}
@@ -287,7 +287,7 @@ def test_a_set_comes_from_the_hub_when_wanted(
     assert np.array_equal(arrays.x_test, colour.x_test)
     assert arrays.y_train.tolist() == colour.y_train.tolist()
     assert asked.calls == [("uoft-cs/cifar100",)]
-    task = tasks.build("cifar100", {"hub": "true"})
+    task = tasks.build("cifar100", hub="true")
     assert task.train is not None
     assert task.train[0].shape == (12, 3, 32, 32)
 
@@ -383,7 +383,7 @@ def test_the_unlabeled_part_of_stl10_is_an_unlabeled_set(folder: Path, packed: b
     x, y = torch.zeros(4, 3, 32, 32), torch.zeros(4, dtype=torch.int64)
     task = tasks.build("digits")
     task = type(task)("mine", model=task.model, loss=task.loss, clients=[(x, y)])
-    got = unlabeled_sets.build("stl10", {"samples": 3})(task, 0)
+    got = unlabeled_sets.build("stl10", samples=3)(task, 0)
     assert got.shape == (3, 3, 32, 32)
     assert torch.allclose(got.mean((0, 2, 3)), torch.zeros(3), atol=1e-5)
     red = got[:, 0].mean(2)

@@ -107,6 +107,6 @@ def _summary(study: Study, layouts: Mapping[str, Layout], where: str) -> dict[st
 
 
 def _work(layout: Layout, options: Mapping[str, Any], seed: int, device: str) -> Callable[[], object]:
-    method, (update, now) = methods.build("orthofl", options), arrival(layout, seed, device)
+    method, (update, now) = methods.build("orthofl", **options), arrival(layout, seed, device)
     states = method.reply.init(now.weights), method.step.init(now.weights)
     return lambda: (method.step(update, states[1], now), method.reply(update, states[0], now))

@@ -117,7 +117,7 @@ def _piece(study: Study, seed: int, label: str, changes: Mapping[str, Any]) -> l
 
     def make() -> list[list[float]]:
         made = study.plan(seed, changes)
-        parts = {name: methods.build(c.name, c.params) for name, c in chosen.items()}
+        parts = {name: methods.build(c.name, **c.params) for name, c in chosen.items()}
         sweep = Sweep(made, parts, share=o["share"], every=o["every"], most=o["examples"])
         recorded(made, sweep, tell=study.tell, what=f"{label}, seed {seed}")
         return sweep.rows

@@ -114,7 +114,7 @@ def _arc(study: Study, made: BuiltRun, weights: Tensor, epochs: int, seed: int) 
     choice, client = Choice.of(study.options["curve"]), study.options["client"]
     if not 0 <= client < len(made.task.clients):
         raise BadInput(f"[study_options] client {client}: there are clients 0 to {len(made.task.clients) - 1}")
-    rule, work = methods.build(choice.name, choice.params).local, replace(made.work, epochs=epochs, steps=None)
+    rule, work = methods.build(choice.name, **choice.params).local, replace(made.work, epochs=epochs, steps=None)
     study.tell(f"client {client}: {epochs} epochs")
     trained = train(VisitJob(0, client, 0, weights), model_of(made), rule=rule, work=work, seed=seed)
     if CONTROL not in trained.extras:

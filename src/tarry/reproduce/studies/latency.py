@@ -87,7 +87,7 @@ def _summary(study: Study, o: Mapping[str, Any], where: str) -> dict[str, Any]:
 def _measured(o: Mapping[str, Any], seed: int, device: str) -> dict[str, float]:
     bound, work, sent = _bench(o, seed, device)
     chosen = {name: Choice.of(c) for name, c in o["methods"].items() if c != "none"}
-    rules = {name: methods.build(c.name, c.params).local for name, c in chosen.items()}
+    rules = {name: methods.build(c.name, **c.params).local for name, c in chosen.items()}
     took = seconds({name: _visit(rule, bound, work, sent, seed) for name, rule in rules.items()}, o["repeats"], device)
     return {name: value / o["steps"] for name, value in took.items()}
 

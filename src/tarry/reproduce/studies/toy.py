@@ -106,11 +106,11 @@ def run(
 
 
 def _fedsol(rho: float) -> LocalRule:
-    return methods.build("fedsol", {"rho": rho, "proximal": "l2", "adaptive": False, "part": "all"}).local
+    return methods.build("fedsol", rho=rho, proximal="l2", adaptive=False, part="all").local
 
 
 def _fedprox(mu: float) -> LocalRule:
-    return methods.build("fedprox", {"mu": mu}).local
+    return methods.build("fedprox", mu=mu).local
 
 
 def draw(result: Mapping[str, Any], path: Path) -> None:

@@ -9,14 +9,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from torch import nn
 
 from ...core.errors import BadInput
-from ...core.registry import Entry, Registry
+from ...core.registry import Entry, Registry, UnknownName
 
 __all__ = ["Build", "ExampleShape", "model_for", "models"]
 
@@ -29,18 +29,12 @@ _FROM_DATA = ("shape", "classes")  # given by the task, not by the user
 class ModelRegistry(Registry[Build]):
     """Registry of models, which are chosen and configured by flags of the task."""
 
-    def entry(self, name: str) -> Entry[Build]:
+    def __getitem__(self, name: str) -> Entry[Build]:
         try:
-            entry = super().entry(name)
-        except BadInput as e:
-            raise BadInput([p.replace("--model", "--task.model", 1) for p in e.problems]) from e
-        return replace(entry, params=tuple(p for p in entry.params if p.name not in _FROM_DATA))
-
-    def check(self, name: str, params: Mapping[str, Any] | None = None) -> tuple[Entry[Build], dict[str, Any]]:
-        try:
-            return super().check(name, params)
-        except BadInput as e:
-            raise BadInput([p.replace("--model.", "--task.", 1) for p in e.problems]) from e
+            entry = super().__getitem__(name)
+        except UnknownName as e:
+            raise UnknownName([p.replace("--model", "--task.model", 1) for p in e.problems]) from e
+        return replace(entry, params=tuple(p for p in entry.params if p.name not in _FROM_DATA), flag="task")
 
 
 models: Registry[Build] = ModelRegistry("model")
@@ -48,7 +42,8 @@ models: Registry[Build] = ModelRegistry("model")
 
 def model_for(name: str, shape: Sequence[int], classes: int, **options: Any) -> Build:
     """Return a picklable factory of the model `name` for examples of `shape`. An option of None counts as not given."""
-    entry, values = models.check(name, {k: v for k, v in options.items() if v is not None})
+    entry = models[name]
+    values = entry.check({k: v for k, v in options.items() if v is not None})
     build: Any = entry.factory(tuple(shape), classes, **values)
     if not callable(build):
         raise BadInput(
