@@ -301,7 +301,7 @@ def test_what_cannot_be_done_is_told(
 @pytest.mark.parametrize(("name", "params"), EVERY, ids=lambda x: x if isinstance(x, str) else "")
 def test_fewer_than_one_sample_is_refused(name: str, params: dict[str, Any]) -> None:
     with pytest.raises(BadInput, match=r"--unlabeled.samples 0: must be 1 or more"):
-        unlabeled_sets.build(name, **params, samples=0)
+        unlabeled_sets.build(name, **{**params, "samples": 0})
 
 
 @pytest.mark.parametrize(("name", "params"), [("noise", {"std": 0.0}), ("mixup", {"alpha": -1.0})])

@@ -190,7 +190,7 @@ class Entry(Generic[T]):
 
     def __repr__(self) -> str:
         names = ", ".join(p.name for p in self.params)
-        return _shortened(f"{self.kind} {self.name}({names}): {self.summary}")
+        return _one_line(f"{self.kind} {self.name}({names}): {self.summary}")
 
     def _repr_html_(self) -> str:
         """Return a table of the parameters, for a notebook."""
@@ -208,7 +208,7 @@ def _row(*cells: str) -> str:
     return f"<tr>{''.join(f'<td>{html.escape(c)}</td>' for c in cells)}</tr>"
 
 
-def _shortened(text: str) -> str:
+def _one_line(text: str) -> str:
     return text if len(text) <= _WIDTH else f"{text[: _WIDTH - 3].rstrip()}..."
 
 
