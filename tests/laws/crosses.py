@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 import tarry
-from tarry.config.compose import PARTS
 from tarry.config.spec import Spec
+from tarry.core.compose import PARTS
 from tarry.core.method import Method
 from tarry.core.parts import Part, Step
 from tarry.runs.build import BuiltRun, build_run

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import tarry
-from tarry.config.compose import PARTS, compose
+from tarry.core.compose import PARTS, compose
 from tarry.core.errors import BadInput
 from tarry.record import checkpoint
 from tarry.runs.simulation import Simulation

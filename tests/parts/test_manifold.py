@@ -12,9 +12,9 @@ from torch import Tensor
 
 from tarry.core.layout import Block, Kind, Layout
 from tarry.core.method import Geodesic, ServerView
-from tarry.core.tickets import Ticket, Update
+from tarry.core.tickets import CONTROL, Ticket, Update
 from tarry.parts.endpoint import delay_correction, orthogonal, shifted
-from tarry.parts.manifold import CONTROL, bezier, line, manifolds, printed, rotated, travel
+from tarry.parts.manifold import bezier, line, manifolds, printed, rotated, travel
 from tarry.parts.staleness import constant
 from tarry.parts.step import add, mix
 

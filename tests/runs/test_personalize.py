@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 import tarry
 from tarry import Layout
-from tarry.config.compose import compose
 from tarry.core import rng
+from tarry.core.compose import compose
 from tarry.core.errors import BadInput
 from tarry.core.method import Personalization
 from tarry.core.rng import Stream

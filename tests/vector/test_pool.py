@@ -15,9 +15,8 @@ from torch import Tensor
 from tarry.core.layout import Block, Kind, Layout
 from tarry.core.server import Server
 from tarry.core.state_tree import tensors
-from tarry.core.tickets import LocalResult
+from tarry.core.tickets import CONTROL, LocalResult
 from tarry.methods import methods
-from tarry.parts.manifold import CONTROL
 from tarry.vector import blocks as block_module
 from tarry.vector import fused
 from tarry.vector import pool as vector

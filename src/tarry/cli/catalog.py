@@ -80,7 +80,7 @@ def unlabeled(name: Name = None) -> None:
 def _print_entries(registry: Registry[Any], name: str | None) -> None:
     """Print all entries in a few lines each, or one in full."""
     group = "task" if registry.kind == "model" else registry.kind
-    for entry in registry.values() if name is None else [registry[name]]:
+    for entry in registry.values() if name is None else [registry.find(name)]:
         _print_about(registry, entry)
         if name is not None and (rest := entry.doc.partition("\n")[2].strip()):
             print_markup(f"\n{escape(rest)}\n")

@@ -100,7 +100,7 @@ def _groups_with(parameter: str, merged: Mapping[str, Any]) -> tuple[list[str], 
     for group in ("method", "task", "delay", "partition"):
         registry, chosen = REGISTRIES[group], merged.get(group, settings()[group].default)
         with suppress(BadInput, ValueError):  # an unknown name is reported elsewhere
-            if parameter in (p.name for p in registry[Choice.of(chosen).name].params):
+            if parameter in (p.name for p in registry.find(Choice.of(chosen).name).params):
                 own.append(group)
         if any(parameter == p.name for entry in registry.values() for p in entry.params):
             others.append(group)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from ..core.compose import PARTS
 from ..core.errors import BadInput
 from ..core.method import Method
 from ..core.registry import Entry, Param, Registry
@@ -23,7 +24,6 @@ from ..methods import methods
 from ..parts.manifold import manifolds
 from ..tasks import partitions, tasks
 from ..tasks.unlabeled import unlabeled_sets
-from .compose import PARTS
 
 __all__ = ["CROSSES", "REGISTRIES", "Choice", "errors_under_flag", "parse_setting"]
 
@@ -80,7 +80,7 @@ class Choice:
 
     def checked(self, group: str) -> Choice:
         """The choice with its registry entry, and with parameters of their declared types; raise BadInput if wrong."""
-        entry = REGISTRIES[group][self.name]
+        entry = REGISTRIES[group].find(self.name)
         return Choice(self.name, entry.check(self.params), entry)
 
     def build(self, group: str) -> Any:

@@ -12,8 +12,9 @@ A simulator and a deployment run the same record (core.server). Parts are descri
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -27,7 +28,17 @@ from .parts import ADD, EACH_ARRIVAL, KEEP, REFILL, SEND_GLOBAL, Aggregate, Corr
 from .task import Examples
 from .tickets import NextStart, Update
 
-__all__ = ["Geodesic", "Method", "Personalization", "Predict", "RunLimits", "ServerModel", "ServerView", "StepAndReply"]
+__all__ = [
+    "Geodesic",
+    "Method",
+    "Personalization",
+    "Predict",
+    "RunLimits",
+    "ServerModel",
+    "ServerView",
+    "StepAndReply",
+    "name_of_part",
+]
 
 
 class RunLimits(NamedTuple):
@@ -129,7 +140,7 @@ class StepAndReply(NamedTuple):
     apply: BothAtOnce
 
 
-@dataclass(frozen=True, init=False)
+@dataclass(frozen=True, init=False, repr=False)
 class Method:
     """A federated method: a name, what staleness means to it, a client rule and server parts with plain defaults."""
 
@@ -186,3 +197,58 @@ class Method:
             personalization=Personalization() if personalization is None else personalization,
             step_and_reply=step_and_reply,
         )
+
+    def compose(
+        self,
+        *,
+        local: Method | LocalRule | None = None,
+        correct: Method | Part[Update, Update] | None = None,
+        aggregate: Method | Part[Update | None, Update | None] | None = None,
+        step: Method | Part[Update, Tensor] | None = None,
+        reply: Method | Part[Update, NextStart | None] | None = None,
+        dispatch: Method | Part[IdleClients, list[int]] | None = None,
+        distill: Method | None = None,
+        manifold: Geodesic | None = None,
+        name: str | None = None,
+    ) -> Method:
+        """Return this method with parts of others, like --local, --reply and so on of the command line.
+
+        Each part is taken from a method, or is the part itself. `aggregate` also takes the dispatch of a method,
+        `distill` its wrapper; the server steps along the curve `manifold`.
+        """
+        from .compose import compose_parts  # it builds methods
+
+        parts = {"local": local, "correct": correct, "aggregate": aggregate, "step": step, "reply": reply}
+        given = {**parts, "dispatch": dispatch}
+        return compose_parts(self, given, distill=distill, manifold=manifold, name=name)
+
+    def __repr__(self) -> str:
+        parts = {"local": _shown(self.local)} if self.local != LocalRule() else {}
+        parts |= {p: name_of_part(getattr(self, p)) for p, plain in _PLAIN.items() if getattr(self, p) is not plain}
+        others = ("output_weights", "wrapper", "as_correction", "personalization")
+        parts |= {p: "..." for p in others if getattr(self, p) not in (None, Personalization())}
+        parts |= {"needs_unlabeled": "True"} if self.needs_unlabeled else {}
+        text = ", ".join([repr(self.name), *(f"{p}={what}" for p, what in parts.items())])
+        return "\n".join(textwrap.wrap(f"Method({text})", 100, subsequent_indent="       ", max_lines=6))
+
+
+#: the parts of a method that was given none
+_PLAIN = {"correct": KEEP, "aggregate": EACH_ARRIVAL, "step": ADD, "reply": SEND_GLOBAL, "dispatch": REFILL}
+
+
+def name_of_part(part: Part[Any, Any] | LocalRule) -> str:
+    """Return the name of the function or class that made a part; of a client rule its class."""
+    apply = part.apply if isinstance(part, Part) else part
+    owner = getattr(apply, "__self__", apply)
+    return getattr(owner, "__qualname__", type(owner).__name__).partition(".")[0].lstrip("_")
+
+
+def _shown(rule: Any) -> str:
+    """Return the class of a rule with its numbers and words that are not the default, and the rules inside it."""
+    shown = []
+    for f, value in ((f, getattr(rule, f.name)) for f in fields(rule)):
+        if f.repr and is_dataclass(value):
+            shown.append(f"{f.name}={_shown(value)}")
+        elif f.repr and isinstance(value, int | float | str) and value != f.default:
+            shown.append(f"{f.name}={value!r}")
+    return f"{type(rule).__name__}({', '.join(shown)})"

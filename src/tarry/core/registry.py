@@ -38,7 +38,7 @@ __all__ = ["Entry", "Param", "Registry", "UnknownName"]
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 _REQUIRED = inspect.Parameter.empty
-_WIDTH = 100  # characters of a repr
+_WIDTH = 118  # characters of a repr
 
 
 class UnknownName(BadInput, KeyError):
@@ -276,6 +276,9 @@ class Registry(Mapping[str, Entry[T]]):
         return name in self._entries
 
     def __getitem__(self, name: str) -> Entry[T]:
+        return self.find(name)
+
+    def find(self, name: str) -> Entry[T]:
         """Return the entry of that name, or of the factory in `file.py:factory`; UnknownName if there is none."""
         if ".py:" in name:
             return self._from_file(name)
@@ -297,7 +300,7 @@ class Registry(Mapping[str, Entry[T]]):
 
     def __repr__(self) -> str:
         shown, names = list[str](), list(self)
-        while len(shown) < len(names) and len(", ".join([*shown, names[len(shown)]])) < _WIDTH - 30:
+        while len(shown) < len(names) and len(", ".join([*shown, names[len(shown)]])) < 80:
             shown.append(names[len(shown)])
         more = ["..."] if len(shown) < len(names) else []
         return f"{self.title}: {', '.join(shown + more)} ({len(names)})"

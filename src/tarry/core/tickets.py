@@ -18,9 +18,23 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-__all__ = ["NOTHING", "LocalResult", "NextStart", "Ticket", "TicketExtras", "Update", "VisitJob"]
+__all__ = [
+    "CONTROL",
+    "DIFFERENCE",
+    "NOTHING",
+    "LocalResult",
+    "NextStart",
+    "Ticket",
+    "TicketExtras",
+    "Update",
+    "VisitJob",
+]
 
 NOTHING: Mapping[str, Tensor] = MappingProxyType({})
+#: the extra that carries a control point's displacement from the midpoint, φ − (Θ + Θ_i)/2
+CONTROL = "control"
+#: the extra of clients whose delta is not their final weights minus the weights they were sent
+DIFFERENCE = "difference"
 
 
 class Ticket(NamedTuple):

@@ -33,10 +33,9 @@ from ..core.client_table import ClientScalars
 from ..core.errors import BadInput
 from ..core.method import Method, ServerView
 from ..core.parts import Aggregate
-from ..core.tickets import Update
+from ..core.tickets import CONTROL, Update
 from ..parts.cached import RowCache, as_update, replace_row
 from ..parts.epochs import storable
-from ..parts.manifold import CONTROL
 from ..parts.step import add
 from ..vector.blocks import blocks
 from ..vector.fused import kernels_for, partition

@@ -44,9 +44,9 @@ from ..core.local_rule import LocalRule
 from ..core.method import Method, ServerView
 from ..core.parts import Aggregate, Correct, Step
 from ..core.state_tree import StateRecord
-from ..core.tickets import TicketExtras, Update
+from ..core.tickets import CONTROL, TicketExtras, Update
 from ..parts.aggregate import Sums, accumulate, empty_sums, mean_update
-from ..parts.manifold import CONTROL, inner
+from ..parts.manifold import inner
 from ..parts.moments import Second, adam
 from ..parts.variates import CHANGE, VARIATE, Control, VariateRule
 from .registry import methods

@@ -27,10 +27,9 @@ from torch import Tensor
 from ..core.method import Method, ServerView
 from ..core.parts import Aggregate
 from ..core.state_tree import StateRecord
-from ..core.tickets import Update
+from ..core.tickets import CONTROL, Update
 from ..parts.aggregate import Sums, empty_sums, round_mean
 from ..parts.dispatch import barrier
-from ..parts.manifold import CONTROL
 from ..parts.variates import Dual, H, VariateRule
 from .registry import methods
 

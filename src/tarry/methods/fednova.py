@@ -30,10 +30,9 @@ from torch import Tensor
 from ..core.method import Method, ServerView
 from ..core.parts import Aggregate
 from ..core.state_tree import StateRecord
-from ..core.tickets import Update
+from ..core.tickets import CONTROL, Update
 from ..parts.aggregate import Sums, Weighting, accumulate, empty_sums, mean_update
 from ..parts.dispatch import barrier
-from ..parts.manifold import CONTROL
 from ..parts.variates import NORMALIZATION, REACH, Normal, VariateRule
 from .registry import methods
 

@@ -49,11 +49,10 @@ from ..core.local_rule import ClientModel, Context, LocalRule, VisitInput, Visit
 from ..core.method import Method, ServerView
 from ..core.parts import Aggregate
 from ..core.task import Examples
-from ..core.tickets import Update
+from ..core.tickets import CONTROL, Update
 from ..parts.aggregate import Weighting, round_mean
 from ..parts.cone import Angles, many, nearest, products, solver, within
 from ..parts.dispatch import barrier
-from ..parts.manifold import CONTROL
 from ..parts.step import add
 from .registry import methods
 

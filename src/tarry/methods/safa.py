@@ -42,10 +42,9 @@ from ..core.errors import BadInput
 from ..core.idle_clients import IdleClients
 from ..core.method import Method, ServerView
 from ..core.parts import Aggregate, Dispatch
-from ..core.tickets import Update
+from ..core.tickets import CONTROL, Update
 from ..parts.cached import RowCache, as_update, replace_row
 from ..parts.epochs import at_epoch_ends, ends
-from ..parts.manifold import CONTROL
 from .registry import methods
 
 __all__ = ["safa"]

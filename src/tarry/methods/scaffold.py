@@ -38,10 +38,9 @@ from ..core.method import Method, ServerView
 from ..core.parts import Aggregate
 from ..core.state_tree import StateRecord
 from ..core.task import Examples
-from ..core.tickets import TicketExtras, Update
+from ..core.tickets import CONTROL, TicketExtras, Update
 from ..parts.aggregate import Sums, Weighting, empty_sums, round_mean
 from ..parts.dispatch import barrier
-from ..parts.manifold import CONTROL
 from ..parts.step import add
 from ..parts.variates import CHANGE, VARIATE, Control, VariateRule, VariateState
 from .registry import methods

@@ -34,10 +34,9 @@ from ..core.client_table import ClientScalars
 from ..core.errors import BadInput
 from ..core.method import Method, ServerView
 from ..core.parts import Aggregate
-from ..core.tickets import Update
+from ..core.tickets import CONTROL, Update
 from ..parts.cached import RowCache, as_update
 from ..parts.dispatch import barrier
-from ..parts.manifold import CONTROL
 from .registry import methods
 
 __all__ = ["twafl"]

@@ -19,11 +19,10 @@ from ..core.errors import BadInput
 from ..core.method import ServerView
 from ..core.parts import Aggregate
 from ..core.state_tree import StateRecord
-from ..core.tickets import NOTHING, Ticket, Update
+from ..core.tickets import CONTROL, NOTHING, Ticket, Update
 from ..vector.blocks import blocks, large
 from ..vector.fused import as_scalar, combined, kernels_for, partition
 from ..vector.pool import empty_pooled
-from .manifold import CONTROL
 
 __all__ = ["Sums", "Weighting", "accumulate", "buffer", "empty_sums", "mean_update", "round_mean"]
 

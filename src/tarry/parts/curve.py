@@ -30,8 +30,7 @@ from ..core.errors import BadInput
 from ..core.local_rule import ClientModel, Context, LocalRule, RuleStep, VisitInput, VisitOutput
 from ..core.optim import Optimizer, make_optimizer
 from ..core.task import Examples
-from ..core.tickets import NOTHING
-from .manifold import CONTROL
+from ..core.tickets import CONTROL, NOTHING
 from .sharpness import ascended_adaptively
 
 __all__ = ["SHIFT", "CurveLearning", "CurveName", "ProximalName", "SolverName"]

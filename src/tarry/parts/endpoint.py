@@ -29,11 +29,11 @@ from ..core.errors import BadInput
 from ..core.method import ServerView
 from ..core.parts import Correct
 from ..core.registry import Registry
-from ..core.tickets import Update
+from ..core.tickets import CONTROL, Update
 from ..vector.blocks import blocks, blocks_reversed
 from ..vector.fused import as_scalar, combined, kernels_for, partition
 from ..vector.pool import empty_pooled
-from .manifold import CONTROL, inner, rotated, turning
+from .manifold import inner, rotated, turning
 
 __all__ = [
     "Conflict",
@@ -278,7 +278,7 @@ def dynamic(statistic: str, *, switch: float | None = None, middle: float = 0.0,
 
 def _statistic(name: str, smooth: float) -> Statistic:
     try:
-        entry = statistics[name]
+        entry = statistics.find(name)
         return entry(smooth=smooth) if "smooth" in (p.name for p in entry.params) else entry()
     except BadInput as e:
         raise BadInput([p.replace("--statistic", "--method.statistic", 1) for p in e.problems]) from e

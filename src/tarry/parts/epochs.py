@@ -27,10 +27,9 @@ from ..core.idle_clients import IdleClients
 from ..core.method import ServerView
 from ..core.parts import Aggregate, Dispatch
 from ..core.state_tree import StateRecord
-from ..core.tickets import NOTHING, TicketExtras, Update
+from ..core.tickets import CONTROL, NOTHING, TicketExtras, Update
 from ..engine.clock import add_seconds
 from .cached import as_update
-from .manifold import CONTROL
 
 __all__ = ["EpochServer", "EpochState", "at_epoch_ends", "at_rate", "ends", "epoch_aggregate", "per_rate", "storable"]
 

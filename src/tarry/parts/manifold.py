@@ -20,15 +20,12 @@ from torch import Tensor
 from ..core.errors import BadInput
 from ..core.method import Geodesic, ServerView
 from ..core.registry import Registry
-from ..core.tickets import Update
+from ..core.tickets import CONTROL, Update
 from ..vector.blocks import blocks, blocks_reversed
 from ..vector.fused import as_scalar, combined, kernels_for, partition
 from ..vector.pool import empty_pooled
 
-__all__ = ["CONTROL", "bezier", "inner", "line", "manifolds", "printed", "rotated", "step_along", "travel", "turning"]
-
-#: the extra that carries a control point's displacement from the midpoint, φ − (Θ + Θ_i)/2
-CONTROL = "control"
+__all__ = ["bezier", "inner", "line", "manifolds", "printed", "rotated", "step_along", "travel", "turning"]
 
 manifolds: Registry[Geodesic] = Registry("manifold", Callable)
 _SIDE = 1e-3  # share of a square; below it the rounding errors of the sums show

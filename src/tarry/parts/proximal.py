@@ -16,7 +16,7 @@ A client may add β L_p to its own loss (`WithProximalLoss`, in parts.proximal_r
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol
 
 import torch
@@ -239,7 +239,7 @@ class NTD(ProximalLoss):
     """T² KL(p̃ ‖ q̃): as kl, over the classes that are not the example's own, and with T²."""
 
     temperature: float = 1.0
-    flag: str = "--method.proximal ntd"
+    flag: str = field(default="--method.proximal ntd", repr=False)
 
     def check_task(self, task: Task) -> None:
         want_classes(task, f"{self.flag}:", "use another task")
@@ -277,7 +277,7 @@ class MOON(ProximalLoss):
     """
 
     temperature: float = 0.5
-    flag: str = "--method.proximal moon"
+    flag: str = field(default="--method.proximal moon", repr=False)
     zero_at_start: ClassVar[bool] = False  # at w_g it points away from the previous model
     reaches_head: ClassVar[bool] = False
 

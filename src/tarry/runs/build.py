@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from ..config.components import CROSSES, Choice, errors_under_flag
-from ..config.compose import PARTS, compose
 from ..config.spec import Spec
 from ..core.client_table import SpillPolicy
+from ..core.compose import PARTS, compose
 from ..core.errors import BadInput
 from ..core.layout import Layout
 from ..core.method import Method, Personalization, RunLimits

@@ -38,23 +38,23 @@ class TaskEntry(Entry[Task]):
         own = [p for p in self.params if p.name in signature]
         if "model" not in signature or all(p.kind is not p.VAR_KEYWORD for p in signature.values()):
             return self
-        options = (p for p in models[model].params if not p.required and p.name not in signature)
+        options = (p for p in models.find(model).params if not p.required and p.name not in signature)
         return replace(self, params=(*own, *options))
 
 
 class TaskRegistry(Registry[Task]):
     """Registry of task factories. An unregistered name is looked up among the .npz and .jsonl files of TARRY_DATA."""
 
-    def __getitem__(self, name: str) -> Entry[Task]:
+    def find(self, name: str) -> Entry[Task]:
         """Return the entry of that name, with the options of its default model."""
-        found = self._find(name)
+        found = self._registered_or_file(name)
         entry = TaskEntry(**vars(found))
         model = next((p.default for p in entry.params if p.name == "model"), None)
         return entry._with_options(model) if isinstance(model, str) else entry
 
-    def _find(self, name: str) -> Entry[Task]:
+    def _registered_or_file(self, name: str) -> Entry[Task]:
         if ".py:" in name or name in self:
-            return super().__getitem__(name)
+            return super().find(name)
         files = loose_files()
         if name not in files:
             close = near(name, {*self, *files})
@@ -64,7 +64,7 @@ class TaskRegistry(Registry[Task]):
                 " folder use --task NAME, for one elsewhere --task npz --task.path FILE or --task jsonl --task.path"
                 " FILE."
             )
-        kind = super().__getitem__(files[name].suffix[1:])
+        kind = super().find(files[name].suffix[1:])
         factory = update_wrapper(partial(kind.factory, path=str(files[name])), kind.factory)
         return replace(kind, name=name, factory=factory, params=tuple(p for p in kind.params if p.name != "path"))
 

@@ -149,7 +149,7 @@ def test_as_a_correction_on_arrival_it_is_asgd_but_for_the_late(case: Case, h: f
         def lose(self, m: int) -> None:
             raise AssertionError("nothing is lost here")
 
-    crossed = tarry.config.compose.compose(tarry.methods.build("asgd"), {"correct": tarry.methods.build("hfl", h=h)})
+    crossed = tarry.core.compose.compose(tarry.methods.build("asgd"), {"correct": tarry.methods.build("hfl", h=h)})
     check(crossed, case, OnArrival())
 
 

@@ -15,9 +15,8 @@ from tarry.config.spec import Spec
 from tarry.core.events import Event
 from tarry.core.layout import Block, Kind, Layout
 from tarry.core.method import ServerView
-from tarry.core.tickets import Ticket, Update
+from tarry.core.tickets import CONTROL, Ticket, Update
 from tarry.methods import methods
-from tarry.parts.manifold import CONTROL
 from tarry.reproduce.studies.control_corrections import after_delay, along, places
 from tarry.reproduce.studies.endpoint_corrections import PAPER, Sweep
 from tarry.reproduce.studies.manifold_quality import quality, with_own

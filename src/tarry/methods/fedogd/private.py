@@ -26,13 +26,13 @@ from ...core.local_rule import ClientModel, Context, LocalRule, VisitInput, Visi
 from ...core.method import ServerView
 from ...core.state_tree import StateRecord
 from ...core.task import Examples
-from ...core.tickets import Update
+from ...core.tickets import DIFFERENCE, Update
 from ...parts.epochs import per_rate
 from .server import ACTIVE, STRAGGLER, GroupServer
 
-__all__ = ["DIFFERENCE", "PrivateClient", "PrivateServer"]
+__all__ = ["PrivateClient", "PrivateServer"]
 
-DIFFERENCE = frozenset({"difference"})
+_UPLOADS = frozenset({DIFFERENCE})
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class PrivateClient(LocalRule):
 
     @property
     def uploads(self) -> frozenset[str]:
-        return DIFFERENCE
+        return _UPLOADS
 
     def begin(self, visit: VisitInput) -> tuple[Tensor, Context]:
         start, context = self.rule.begin(visit)

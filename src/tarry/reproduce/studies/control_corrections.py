@@ -31,8 +31,8 @@ import torch
 from torch import Tensor
 
 from ...core.method import ServerView
-from ...core.tickets import Update
-from ...parts.manifold import CONTROL, rotated
+from ...core.tickets import CONTROL, Update
+from ...parts.manifold import rotated
 from ...runs.build import BuiltRun
 from . import endpoint_corrections
 from .endpoint_corrections import summary

@@ -24,9 +24,8 @@ from torch import Tensor
 
 from ...config.components import Choice
 from ...core.errors import BadInput
-from ...core.tickets import VisitJob
+from ...core.tickets import CONTROL, VisitJob
 from ...methods import methods
-from ...parts.manifold import CONTROL
 from ...runs.build import BuiltRun
 from ...training.determinism import deterministic
 from ...training.visit import train

@@ -18,8 +18,7 @@ from typing import Any
 from torch import Tensor
 
 from ...core.method import ServerView
-from ...core.tickets import Update
-from ...parts.manifold import CONTROL
+from ...core.tickets import CONTROL, Update
 from . import control_corrections
 from .control_corrections import after_delay, record
 from .series import confidence, line, short

@@ -29,9 +29,9 @@ _FROM_DATA = ("shape", "classes")  # given by the task, not by the user
 class ModelRegistry(Registry[Build]):
     """Registry of models, which are chosen and configured by flags of the task."""
 
-    def __getitem__(self, name: str) -> Entry[Build]:
+    def find(self, name: str) -> Entry[Build]:
         try:
-            entry = super().__getitem__(name)
+            entry = super().find(name)
         except UnknownName as e:
             raise UnknownName([p.replace("--model", "--task.model", 1) for p in e.problems]) from e
         return replace(entry, params=tuple(p for p in entry.params if p.name not in _FROM_DATA), flag="task")
@@ -42,7 +42,7 @@ models: Registry[Build] = ModelRegistry("model")
 
 def model_for(name: str, shape: Sequence[int], classes: int, **options: Any) -> Build:
     """Return a picklable factory of the model `name` for examples of `shape`. An option of None counts as not given."""
-    entry = models[name]
+    entry = models.find(name)
     values = entry.check({k: v for k, v in options.items() if v is not None})
     build: Any = entry.factory(tuple(shape), classes, **values)
     if not callable(build):

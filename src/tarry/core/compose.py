@@ -1,15 +1,17 @@
 """Compose a method from parts of several: crosses, such as one method's server with another's clients.
 
-    --method orthofl --local fedsol --distill fedecho          orthofl+local=fedsol+distill=fedecho
+    --method orthofl --local fedsol --distill fedecho         orthofl+local=fedsol+distill=fedecho
     --method fedbuff --correct orthograd --reply orthofl      fedbuff+correct=orthograd+reply=orthofl
+    orthofl().compose(local=fedsol(), distill=fedecho())      the first one, in Python
 
     local       what clients do                               reply     what a client starts from next
     correct     what is done to an update on arrival          step      from an update to new weights, and the answer
-    aggregate   when the server steps, and whom it waits for  distill    what a method puts wrapper any server
-    manifold    the way the global travels
+    aggregate   when the server steps, and whom it waits for  distill    the wrapper of a method, around any server
+    manifold    the curve along which the global weights move
 
 Parts fit together unless one requires what no other provides; then the error names the flag that brought it in. A
-method that is a distillation wrapper a plain server (fedecho) is crossed at the plain server and wrapped again.
+method that is a distillation around a plain server (fedecho) is crossed at the plain server and wrapped again.
+`compose` is the cross of the command line; `compose_parts` is Method.compose, which also takes single parts.
 """
 
 from __future__ import annotations
@@ -18,14 +20,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..core.errors import BadInput
-from ..core.local_rule import LocalRule
-from ..core.method import Geodesic, Method, Personalization, ServerView
-from ..core.parts import KEEP, SEND_GLOBAL, Correct, Part
-from ..core.tickets import TicketExtras, Update
-from ..parts.manifold import CONTROL
+from .errors import BadInput
+from .local_rule import LocalRule
+from .method import Geodesic, Method, Personalization, ServerView, name_of_part
+from .parts import KEEP, SEND_GLOBAL, Correct, Part
+from .tickets import CONTROL, DIFFERENCE, TicketExtras, Update
 
-__all__ = ["PARTS", "compose"]
+__all__ = ["PARTS", "compose", "compose_parts"]
 
 #: the parts that may be taken from another method, and the fields of Method that go with each
 PARTS: Mapping[str, tuple[str, ...]] = {
@@ -35,9 +36,8 @@ PARTS: Mapping[str, tuple[str, ...]] = {
     "step": ("step", "output_weights"),  # an average is kept by the step that makes it
     "reply": ("reply",),
 }
+_FIELDS: Mapping[str, tuple[str, ...]] = {**PARTS, "dispatch": ("dispatch",)}
 _SERVER = ("correct", "aggregate", "step", "reply")
-#: uploaded by clients whose delta is not their final weights minus the weights they were sent
-DIFFERENCE = "difference"
 
 
 def compose(
@@ -66,7 +66,7 @@ def compose(
         method, problem = compatibility.with_manifold(*manifold)
         problems += [problem] if problem else []
     if distill is not None and distill.wrapper is None:
-        problems.append(f"--distill {names['distill']}: it has nothing to put wrapper a server; use --distill fedecho")
+        problems.append(f"--distill {names['distill']}: it has nothing to put around a server; use --distill fedecho")
     elif wrapper is not None and DIFFERENCE in method.local.uploads:
         flag = "distill" if distill is not None else "local"
         problems.append(
@@ -78,6 +78,39 @@ def compose(
     if problems:
         raise BadInput(problems)
     return method
+
+
+def compose_parts(
+    base: Method,
+    given: Mapping[str, Method | LocalRule | Part[Any, Any] | None],
+    *,
+    distill: Method | None = None,
+    manifold: Geodesic | None = None,
+    name: str | None = None,
+) -> Method:
+    """Return the base with parts taken from the methods in `given`, or with the part that stands there itself."""
+    others = {part: _method_with(part, value, base) for part, value in given.items() if value is not None}
+    curve = None if manifold is None else (getattr(manifold, "__name__", "manifold"), manifold)
+    crosses = {part: other.name for part, other in others.items()}
+    crosses |= {} if distill is None else {"distill": distill.name}
+    crosses |= {} if curve is None else {"manifold": curve[0]}
+    made = compose(base, others, distill=distill, manifold=curve)
+    return replace(made, name=name or "+".join([base.name, *(f"{part}={other}" for part, other in crosses.items())]))
+
+
+def _method_with(part: str, value: Any, base: Method) -> Method:
+    """Return a method that has the part: `value` itself, or a plain method with `value` in that place."""
+    if isinstance(value, Method):
+        return value
+    wants = LocalRule if part == "local" else Part
+    if not isinstance(value, wants):
+        hint = "; call it first" if callable(value) else ""
+        raise BadInput(
+            f"{part}={type(value).__name__}: wants a tarry.Method or a tarry.{wants.__name__}"
+            f"{hint or '; tarry.methods[NAME]() makes a Method'}"
+        )
+    plain: dict[str, Any] = {"dispatch": base.dispatch, part: value}
+    return Method(name_of_part(value), **plain)
 
 
 def _check_payload(method: Method, name: str) -> None:
@@ -94,7 +127,7 @@ def _with_parts(base: Method, others: Mapping[str, Method]) -> Method:
     method = base
     for part, other in others.items():
         server = other.inner or other
-        method = replace(method, **{name: getattr(server, name) for name in PARTS[part]})
+        method = replace(method, **{name: getattr(server, name) for name in _FIELDS[part]})
         if part == "correct":
             method = replace(method, correct=_correction(base, server))
         method = replace(method, personalization=_personal(method.personalization, part, server.personalization))
