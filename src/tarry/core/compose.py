@@ -48,7 +48,7 @@ def compose(
     manifold: tuple[str, Geodesic] | None = None,
     labels: Mapping[str, str] | None = None,
 ) -> Method:
-    """Return the base with parts of other methods: `others` by part, `distill` wrapper the result, `manifold` by name.
+    """Return the base with parts of other methods: `others` by part, `distill` around the result, `manifold` by name.
 
     `labels` are the names for error messages: of each part, "method" and "distill".
     """
