@@ -408,7 +408,7 @@ def test_a_comparison_of_crosses_has_a_row_each(tmp_path: Path) -> None:
     c = tarry.compare(crosses, QUICK["task"], seeds=[0, 1], out=tmp_path, **settings)
     labels = ["orthofl+local=fedprox:mu=2.0", "orthofl+local=fedprox:mu=3.0", "orthofl"]
     assert [r.label for r in c.summary.rows] == labels
-    assert len({r.weights_sha256 for r in c.results}) == 6
+    assert len({r.weights_sha256 for r in c}) == 6
     assert len(list(tmp_path.glob("*/seed-1/result.json"))) == 3
 
 

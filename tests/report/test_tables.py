@@ -9,7 +9,7 @@ import pytest
 
 from tarry.core.errors import BadInput
 from tarry.record.result import Result
-from tarry.report import markdown, mean_curve, summarize, to_json
+from tarry.report import markdown, mean_curve, plain_table, summarize, to_json
 
 Make = Callable[..., Result]
 
@@ -235,6 +235,24 @@ def test_markdown_is_a_table_with_the_best_in_bold(two_methods: list[Result]) ->
         "| orthofl | **75.0 ± 4.2** | **0.30× (7.5 s)** | 1.0 / 4 | 300 |",
     ]
     assert lines[5].startswith("Target: 57.0 % accuracy, 95 % of the lowest final accuracy here (fedavg).")
+
+
+def test_the_plain_table_has_aligned_columns_and_the_legend(two_methods: list[Result]) -> None:
+    lines = plain_table(summarize(two_methods)).splitlines()
+    assert lines[:4] == [
+        "method   accuracy %  time to target  staleness mean / max  updates",
+        "------------------------------------------------------------------",
+        "fedavg   60.0 ± 2.8        1×  25 s               1.0 / 4      300",
+        "orthofl  75.0 ± 4.2    0.30×  7.5 s               1.0 / 4      300",
+    ]
+    assert lines[4].startswith("Target: 57.0 % accuracy, 95 % of the lowest final accuracy here (fedavg).")
+
+
+def test_the_best_label_has_the_highest_accuracy_or_the_lowest_loss(two_methods: list[Result], make: Make) -> None:
+    assert summarize(two_methods).best == "orthofl"
+    runs = [make("a", 0, {1: None}, final_loss=0.5), make("b", 0, {1: None}, final_loss=0.25)]
+    assert summarize(runs).best == "b"
+    assert summarize([make("a", 0, {1: None}, final_loss=None)]).best is None
 
 
 def test_markdown_shows_the_loss_when_there_is_no_accuracy(make: Make) -> None:

@@ -5,6 +5,7 @@ import multiprocessing as mp
 import os
 import re
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -82,9 +83,9 @@ def facts(result: Result) -> Result:
 def test_several_at_a_time_come_to_what_one_after_the_other_comes_to():
     serial = tarry.compare(METHODS[:3], seeds=[0, 1], **SETTINGS)
     parallel = tarry.compare(METHODS[:3], seeds=[0, 1], workers=3, **SETTINGS)
-    assert [facts(r) for r in parallel.results] == [facts(r) for r in serial.results]
+    assert [facts(r) for r in parallel] == [facts(r) for r in serial]
     assert parallel.summary == serial.summary
-    for a, b in zip(serial.results, parallel.results, strict=True):
+    for a, b in zip(serial, parallel, strict=True):
         assert a.weights is not None
         assert b.weights is not None
         assert torch.equal(a.weights, b.weights)
@@ -93,15 +94,34 @@ def test_several_at_a_time_come_to_what_one_after_the_other_comes_to():
 
 def test_results_come_method_by_method_seed_by_seed_and_are_those_of_single_runs():
     c = tarry.compare(["fedavg", "orthofl:beta=0.3"], seeds=[2, 0], **SETTINGS)
-    assert [(r.label, r.seed) for r in c.results] == [
+    assert [(r.label, r.seed) for r in c] == [
         ("fedavg", 2),
         ("fedavg", 0),
         ("orthofl:beta=0.3", 2),
         ("orthofl:beta=0.3", 0),
     ]
-    assert c.results[3].weights_sha256 == tarry.run("orthofl:beta=0.3", seed=0, **SETTINGS).weights_sha256
+    assert c[3].weights_sha256 == tarry.run("orthofl:beta=0.3", seed=0, **SETTINGS).weights_sha256
     assert [row.label for row in c.summary.rows] == ["fedavg", "orthofl:beta=0.3"]
     assert c.summary.seeds == (0, 2)
+
+
+def test_a_comparison_is_a_sequence_of_its_runs_and_has_them_by_label(tmp_path):
+    c = tarry.compare(["fedavg", "fedasync"], seeds=[0, 1], **SETTINGS)
+    assert isinstance(c, Sequence)
+    assert (len(c), c[1].seed, c[-1].label, len(c[1:3])) == (4, 1, "fedasync", 2)
+    assert c["fedasync"] == [r for r in c if r.label == "fedasync"] == [c[2], c[3]]
+    with pytest.raises(KeyError) as e:
+        c["fedasink"]
+    assert str(e.value) == "fedasink: no run here has this label. Did you mean 'fedasync'?"
+    with pytest.raises(IndexError):
+        c[4]
+    assert c.best == max(c.summary.rows, key=lambda row: row.accuracy).label
+    lines = repr(c).splitlines()
+    assert lines[0].split()[:2] == ["method", "accuracy"]
+    assert [line.split()[0] for line in lines[2:4]] == ["fedavg", "fedasync"]
+    assert c.to_markdown().startswith("| method | accuracy % |")
+    page = c.report(tmp_path / "page.html").read_text()
+    assert "fedasync" in page
 
 
 def stamps(folder: Path) -> dict[str, tuple[int, bytes]]:
@@ -127,7 +147,7 @@ def test_a_comparison_taken_up_again_does_not_rerun_what_is_finished(tmp_path, w
         **SETTINGS,
     )
     after = stamps(tmp_path / "c")
-    assert [facts(r) for r in again.results] == [facts(r) for r in first.results]
+    assert [facts(r) for r in again] == [facts(r) for r in first]
     kept = {k: v for k, v in before.items() if not k.startswith("fedasync/seed-1")}
     assert {k: v for k, v in after.items() if not k.startswith("fedasync/seed-1")} == kept
     assert after.keys() == before.keys()
@@ -150,7 +170,7 @@ def test_a_run_that_was_interrupted_in_a_comparison_is_finished_by_the_next(tmp_
         run_spec(spec, out=folder, callbacks=[stop])
     assert not (folder / "result.json").exists()
     again = tarry.compare(["fedasync"], seeds=[0], out=tmp_path / "c", **settings)
-    assert again.results[0].weights_sha256 == whole.results[0].weights_sha256
+    assert again[0].weights_sha256 == whole[0].weights_sha256
     log = "fedasync/seed-0/events.jsonl"
     assert (tmp_path / "c" / log).read_text() == (tmp_path / "whole" / log).read_text()
 
@@ -159,7 +179,7 @@ def test_more_methods_and_seeds_may_be_added_to_a_comparison(tmp_path):
     tarry.compare(["fedavg"], seeds=[0], out=tmp_path, **SETTINGS)
     before = stamps(tmp_path)
     grown = tarry.compare(["fedavg", "orthofl"], seeds=[0, 1], out=tmp_path, **SETTINGS)
-    assert len(grown.results) == 4
+    assert len(grown) == 4
     assert {k: v for k, v in stamps(tmp_path).items() if k in before} == before
     assert len(json.loads((tmp_path / "compare.json").read_text())["rows"]) == 2
 
@@ -326,8 +346,8 @@ def test_labels_that_would_share_a_folder_are_refused_or_kept_apart(tmp_path):
         c = tarry.compare(named, seeds=[0], out=tmp_path, **{**SETTINGS, "time": 50.0})
     except BadInput:
         return
-    assert [r.label for r in c.results] == ["mine one", "mine/one"]
-    assert len({r.out for r in c.results}) == 2
+    assert [r.label for r in c] == ["mine one", "mine/one"]
+    assert len({r.out for r in c}) == 2
 
 
 def test_problems_of_all_runs_come_in_one_error_each_once():
@@ -381,7 +401,7 @@ def test_objects_of_ones_own_are_compared_and_taken_up_again(tmp_path):
     before = stamps(tmp_path)
     with pytest.warns(UserWarning, match=r"4 of 4 runs were there already .* whether .*method timid .*is not known"):
         again = tarry.compare([timid, "fedasync"], own_task(), **args)
-    assert [facts(r) for r in again.results] == [facts(r) for r in first.results]
+    assert [facts(r) for r in again] == [facts(r) for r in first]
     assert stamps(tmp_path) == before
 
 
@@ -393,7 +413,7 @@ def test_a_delay_function_made_anew_as_after_a_restart_goes_on_in_the_same_folde
     first = tarry.compare(["fedasync"], own_task(), seeds=[0], out=tmp_path, delay=keep[0], **OWN)
     with pytest.warns(UserWarning, match="there already"):
         again = tarry.compare(["fedasync"], own_task(), seeds=[0], out=tmp_path, delay=keep[1], **OWN)
-    assert [facts(r) for r in again.results] == [facts(r) for r in first.results]
+    assert [facts(r) for r in again] == [facts(r) for r in first]
 
 
 def test_an_error_in_one_of_several_processes_reaches_the_caller_and_ends_the_others():
@@ -430,7 +450,7 @@ def test_the_record_of_a_comparison_holds_its_table_and_every_run(tmp_path):
     c = tarry.compare(["fedavg", "fedasync"], seeds=[0], out=tmp_path, **SETTINGS)
     table = json.loads((tmp_path / "compare.json").read_text())
     assert [row["label"] for row in table["rows"]] == ["fedavg", "fedasync"]
-    for result in c.results:
+    for result in c:
         assert result.out == tmp_path / result.label / "seed-0"
         assert Result.read(result.out).weights_sha256 == result.weights_sha256
         assert sum(r["kind"] == "arrival" for r in read_rows(result.out / "events.jsonl")) == result.updates
@@ -439,4 +459,4 @@ def test_the_record_of_a_comparison_holds_its_table_and_every_run(tmp_path):
 def test_specs_may_be_compared_as_they_are(tmp_path):
     specs = specs_of(["fedavg", "fedasync"], [0], SETTINGS)
     assert [(s.label, s.seed) for s in specs] == [("fedavg", 0), ("fedasync", 0)]
-    assert len(compare_specs(specs).results) == 2
+    assert len(compare_specs(specs)) == 2

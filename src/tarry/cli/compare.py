@@ -85,12 +85,12 @@ def run_and_show(specs: list[Spec], *, out: Path, workers: int, title: str, noti
     with console.on_interrupt(go_on), console.comparison_progress(specs) as progress:
         from_here = f"cd {shlex.quote(os.getcwd())} && {command}"
         comparison = compare_specs(specs, out=out, workers=workers, progress=progress, command=from_here)
-    results, summary, path = comparison.results, comparison.summary, out / "report.html"
+    summary, path = comparison.summary, out / "report.html"
     console.print_lines(comparison.reused)
     console.console().print(table(summary))
-    console.print_lines(warning_lines(results))
+    console.print_lines(warning_lines(comparison))
     settings = _shared_settings(specs)
-    write_page(path, results, summary, title=title, settings=settings, command=command, notices=notices)
+    write_page(path, comparison, summary, title=title, settings=settings, command=command, notices=notices)
     console.print_lines([f"page with pictures: {path.resolve()}"])
     return comparison
 

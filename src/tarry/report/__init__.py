@@ -14,7 +14,7 @@ from __future__ import annotations
 from .formatting import key_findings
 from .page import page, write_page
 from .plots import accuracy_over_time, accuracy_over_updates, staleness_bars
-from .tables import Curve, MethodRow, Summary, markdown, mean_curve, summarize, to_json
+from .tables import Curve, MethodRow, Summary, markdown, mean_curve, plain_table, summarize, to_json
 from .terminal import table
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "markdown",
     "mean_curve",
     "page",
+    "plain_table",
     "staleness_bars",
     "summarize",
     "table",

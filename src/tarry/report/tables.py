@@ -36,6 +36,7 @@ __all__ = [
     "known",
     "markdown",
     "mean_curve",
+    "plain_table",
     "summarize",
     "to_json",
 ]
@@ -93,6 +94,13 @@ class Summary:
     def learnt(self) -> list[MethodRow]:
         """Return the rows that may set the target."""
         return [r for r in self.rows if r.accuracy is not None and self.fraction * r.accuracy > self.trivial_accuracy]
+
+    @property
+    def best(self) -> str | None:
+        """Return the label with the highest accuracy, or the lowest loss without accuracies; None if none has one."""
+        found = {r.label: r.accuracy if self.scored else None if r.loss is None else -r.loss for r in self.rows}
+        scores = {label: score for label, score in found.items() if score is not None}
+        return max(scores, key=scores.__getitem__, default=None)
 
     @property
     def scored(self) -> bool:
@@ -197,6 +205,15 @@ def to_json(summary: Summary) -> str:
     """Return every number unrounded, under the keys of `compare.json`."""
     record = {_JSON_KEYS.get(name, name): value for name, value in asdict(summary).items()}
     return json.dumps(record, indent=1) + "\n"
+
+
+def plain_table(summary: Summary) -> str:
+    """Return the table as text in aligned columns, and the legend below."""
+    columns, rows = grid(summary)
+    texts = [columns, *([f"{c.text}  {c.secondary}".rstrip() for c in row] for row in rows)]
+    widths = [max(len(row[i]) for row in texts) for i in range(len(columns))]
+    lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in texts]
+    return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:], *([legend(summary)] if legend(summary) else [])])
 
 
 def markdown(summary: Summary) -> str:

@@ -15,11 +15,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from ..config.spec import Spec
-from ..core.errors import BadInput, Damaged
+from ..core.errors import BadInput, Damaged, near
 from ..core.method import Method
+from ..core.registry import UnknownName
 from ..core.task import Task
 from ..executors.timing import TrialCache
 from ..methods import methods as registered
@@ -27,7 +28,8 @@ from ..record.files import FILES, changed
 from ..record.result import Result, write_atomic
 from ..record.run_folder import RunFolder, object_comments
 from ..report.formatting import pluralize
-from ..report.tables import Summary, summarize, to_json
+from ..report.page import write_page
+from ..report.tables import Summary, by_label, markdown, plain_table, summarize, to_json
 from .parallel import Jobs, Show, run_in_processes
 from .parallel_ray import run_on_ray
 from .run import EXECUTION_SETTINGS, Progress, files_of, resume, run_spec
@@ -38,15 +40,54 @@ __all__ = ["COMMAND", "Comparison", "compare", "compare_specs", "specs_of"]
 COMMAND = "command.txt"
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """A finished comparison: its runs, and the table made of them."""
+@dataclass(frozen=True, repr=False)
+class Comparison(Sequence[Result]):
+    """A finished comparison: a sequence of its runs, and the table made of them."""
 
     results: tuple[Result, ...]
-    summary: Summary
+    summary: Summary  # a row for each method
     out: Path | None = None
     skipped: tuple[str, ...] = ()  # with `all`: the methods that do not fit the settings, and why
     reused: tuple[str, ...] = ()  # the runs that the folder held already, and what about them cannot be checked
+
+    def __len__(self) -> int:
+        return len(self.results)
+
+    @overload
+    def __getitem__(self, key: int) -> Result: ...
+
+    @overload
+    def __getitem__(self, key: slice) -> tuple[Result, ...]: ...
+
+    @overload
+    def __getitem__(self, key: str) -> list[Result]: ...
+
+    def __getitem__(self, key: int | slice | str) -> Result | tuple[Result, ...] | list[Result]:
+        """Return the run at an index, or the runs of a label."""
+        if not isinstance(key, str):
+            return self.results[key]
+        groups = by_label(self.results)
+        if key not in groups:
+            raise UnknownName(f"{key}: no run here has this label.{near(key, groups)}")
+        return groups[key]
+
+    @property
+    def best(self) -> str | None:
+        """The label with the highest mean accuracy, or the lowest loss where there is no accuracy."""
+        return self.summary.best
+
+    def to_markdown(self) -> str:
+        """Return the table in Markdown, with the best value in bold."""
+        return markdown(self.summary)
+
+    def report(self, path: str | Path) -> Path:
+        """Write the page that `tarry compare` writes: an HTML file with the table and plots."""
+        path, runs = Path(path), {"runs": str(len(self))}
+        write_page(path, self, self.summary, title="Comparison", settings=runs, notices=self.skipped)
+        return path
+
+    def __repr__(self) -> str:
+        return plain_table(self.summary)
 
 
 def compare(
