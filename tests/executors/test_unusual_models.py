@@ -104,7 +104,7 @@ def test_whole_numbers_are_augmented_by_fractions() -> None:
     def bag() -> nn.Module:
         return nn.Sequential(nn.Embedding(50, 8), nn.Flatten(), nn.Linear(40, 3))
 
-    more = {"clients": given, "test": given[0], "augment": noted, "draws": 5}
+    more = {"clients": given, "test": given[0], "augment": noted, "n_draws": 5}
     alone = weights(bag, "inline", **more)
     assert all(0 < d.mean() < 1 for d in seen)
     torch.testing.assert_close(weights(bag, "batched", **more), alone, rtol=1e-4, atol=1e-6)
