@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed
 demo: $(STAMP)
 	$(BIN)/tarry demo
 
-test: $(STAMP)
+test: check
 	$(BIN)/pytest -n 2 -m "not data and not federation"
 
 # Checks on real data sets; TARRY_DATA names the folder that holds them.
