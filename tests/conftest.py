@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -8,6 +9,16 @@ import torch
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # kernels for a GPU are tried without one; read when they are imported
+
+
+@pytest.fixture(autouse=True, scope="session")
+def ctrl_c_interrupts() -> Iterator[None]:
+    """Restore Python's handler of SIGINT. `nohup make test &` starts the suite with SIGINT ignored, and every process
+    that a test starts would inherit that.
+    """
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -20,6 +20,7 @@ from tarry.methods import methods
 from tarry.record.result import Result
 from tarry.tasks import partitions, tasks
 from tarry.tasks.models import models
+from tests.helpers.processes import PATIENCE
 
 
 def test_the_version(cli):
@@ -426,7 +427,6 @@ def at_the_end():
     os.kill(os.getpid(), signal.SIGINT)
     time.sleep(60)
 
-signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the suite was started with nohup and &
 atexit.register(at_the_end)
 run.run_spec = interrupted
 sys.argv = ["tarry", "run", "--out", "r"]
@@ -436,7 +436,7 @@ main()
 
 def test_a_second_ctrl_c_ends_at_once_and_says_nothing(here):
     done = subprocess.run(
-        [sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, check=False, timeout=50, cwd=here
+        [sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, check=False, timeout=PATIENCE, cwd=here
     )
     assert done.stderr == "error: interrupted; `tarry resume r` goes on\n"
     assert done.returncode == -signal.SIGINT

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from tarry.deploy.local.tls import authority, node_key
 from tarry.record.journal import read
 from tarry.record.result import Result
 from tarry.runs.replay import replay
+from tests.helpers.processes import PATIENCE, wait_until
 
 pytestmark = pytest.mark.federation
 BIN = Path(sys.executable).parent
@@ -42,7 +42,7 @@ class Machine:
 
     def says(self, *words: object) -> str:
         return subprocess.run(
-            [str(w) for w in words], env=self.env, capture_output=True, text=True, check=True, timeout=120
+            [str(w) for w in words], env=self.env, capture_output=True, text=True, check=True, timeout=PATIENCE
         ).stdout.strip()
 
     def end(self) -> None:
@@ -51,7 +51,7 @@ class Machine:
                 os.killpg(process.pid, signal.SIGTERM)
         for process in self.started:
             try:
-                process.wait(20)
+                process.wait(60)
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
@@ -62,13 +62,6 @@ def machine(tmp_path):
     made = Machine(tmp_path)
     yield made
     made.end()
-
-
-def wait_until(true, *, within: float) -> None:
-    until = time.monotonic() + within
-    while not true():
-        assert time.monotonic() < until
-        time.sleep(0.5)
 
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "flower" / "digits" / "pyproject.toml"
@@ -110,7 +103,7 @@ def test_a_server_that_is_kept_and_clients_that_are_known(machine):
         "flower-superexec", "--runtime-api-address", f"localhost:{link}", "--root-certificates", here / "tls/ca.crt"
     )
     registered = [node_key(here / "tls", i) for i in range(3)]
-    wait_until(lambda: _registered(machine, registered[0][1]), within=60)
+    wait_until(lambda: _registered(machine, registered[0][1]))
     for _, public in registered[1:]:
         machine.says("flwr", "supernode", "register", public, "here")
     for name, port, (private, _) in zip(names, ports, registered, strict=True):
@@ -122,10 +115,10 @@ def test_a_server_that_is_kept_and_clients_that_are_known(machine):
         machine.start(sys.executable, "-m", "tarry.deploy.fork_server", "--runtime-api-address", f"127.0.0.1:{port}")
     keep = machine.start("tarry", "federation", "keep", here / "app", "here", "--out", out)
 
-    wait_until(lambda: _updates(out) >= 5, within=240)
+    wait_until(lambda: _updates(out) >= 5)
     first = json.loads((out / "run.json").read_text())["run"]
     os.kill(json.loads((out / "server.json").read_text())["pid"], signal.SIGKILL)
-    assert keep.wait(300) == 0, (here / f"{len(machine.started) - 1}.log").read_text()
+    assert keep.wait(2 * PATIENCE) == 0, (here / f"{len(machine.started) - 1}.log").read_text()
 
     assert json.loads((out / "run.json").read_text())["run"] != first
     result = Result.read(out)

@@ -18,6 +18,7 @@ from tarry.deploy.local.tls import node_key
 from tarry.record.journal import read
 from tarry.record.result import Result
 from tarry.runs.replay import Record, replay
+from tests.helpers.processes import PATIENCE, wait_until
 
 pytestmark = pytest.mark.federation
 SMALL = {"task": "digits:limit=400,hidden=16", "epochs": 1, "eval-every": 5.0, "stop-within": 5.0}
@@ -31,8 +32,8 @@ def local(tmp_path):
     made.down(within=10.0)
 
 
-def over(local: LocalFederation, *, within: float, repair: bool = False) -> Result:
-    until = time.monotonic() + within
+def over(local: LocalFederation, *, repair: bool = False) -> Result:
+    until = time.monotonic() + 2 * PATIENCE
     while not (local.folder / "result.json").is_file():
         assert time.monotonic() < until, (local.folder / "status.json").read_text()
         time.sleep(1.0)
@@ -46,11 +47,8 @@ def updates(local: LocalFederation) -> int:
     return sum(r["op"] == "update" for r in read(path)) if path.is_file() else 0
 
 
-def reach(local: LocalFederation, count: int, *, within: float = 240.0) -> None:
-    until = time.monotonic() + within
-    while updates(local) < count:
-        assert time.monotonic() < until
-        time.sleep(0.2)
+def reach(local: LocalFederation, count: int) -> None:
+    wait_until(lambda: updates(local) >= count)
 
 
 def kill(local: LocalFederation, name: str) -> None:
@@ -77,7 +75,7 @@ def test_eight_nodes_from_one_second_to_sixty(local):
     config = {**SMALL, "method": "orthofl", "delay.name": "scripted", "delay.durations": delays, "time": 200.0}
     local.prepare(8, {**config, "clients": 8}, tls=False)
     local.up()
-    result = over(local, within=420.0)
+    result = over(local)
     came = [
         sum(w.end is not None for (c, _), w in Record.read(local.folder).visits.items() if c == k) for k in range(8)
     ]
@@ -98,7 +96,7 @@ def test_whatever_is_killed_the_run_goes_on(local, victims):
     before = [r["number"] for r in read(local.folder / "journal.jsonl") if r["op"] == "update"]
     for victim in victims:
         kill(local, victim)
-    result = over(local, within=400.0, repair=True)
+    result = over(local, repair=True)
     after = [r["number"] for r in read(local.folder / "journal.jsonl") if r["op"] == "update"]
     assert after[: len(before)] == before
     honest(local, result)
@@ -110,7 +108,7 @@ def test_a_link_that_wrote_nothing_down_loses_tickets_and_no_update(local):
     local.up()
     reach(local, 5)
     kill(local, "link")
-    result = over(local, within=400.0, repair=True)
+    result = over(local, repair=True)
     assert result.updates == 20
     honest(local, result)
 
@@ -124,7 +122,7 @@ def test_a_stop_leaves_a_federation_that_is_taken_up_again(local):
     count = updates(local)
     assert json.loads((local.folder / "status.json").read_text())["ended"] == "stopped"
     local.up()
-    result = over(local, within=240.0)
+    result = over(local)
     assert result.updates == 20 > count
     honest(local, result)
 
@@ -138,10 +136,10 @@ def test_a_node_whose_key_is_not_registered_is_refused(local, tmp_path):
     done = subprocess.run(
         ["flower-supernode", "--root-certificates", str(ca), "--superlink", f"localhost:{port}", "--max-retries", "1",
          "--auth-supernode-private-key", str(key), "--port", "0", "--node-config", "partition-id=2"],
-        env={**os.environ, **local._environment}, capture_output=True, text=True, check=False, timeout=120,
+        env={**os.environ, **local._environment}, capture_output=True, text=True, check=False, timeout=PATIENCE,
     )  # fmt: skip
     assert done.returncode != 0
-    result = over(local, within=240.0)
+    result = over(local)
     assert {r["place"] for r in read(local.folder / "journal.jsonl") if r["op"] == "client"} == {0, 1}
     honest(local, result)
 
@@ -149,7 +147,7 @@ def test_a_node_whose_key_is_not_registered_is_refused(local, tmp_path):
 def test_an_app_that_knows_nothing_of_us_is_trained_asynchronously(local):
     local.prepare(3, {}, tls=False, app=EXAMPLES / "own_client")
     local.up()
-    result = over(local, within=400.0)
+    result = over(local)
     assert result.updates == 24
     assert result.final_accuracy is not None
     assert result.final_accuracy > 0.5
@@ -158,7 +156,7 @@ def test_an_app_that_knows_nothing_of_us_is_trained_asynchronously(local):
 def test_the_example_of_an_app_of_ours_runs(local):
     local.prepare(3, {}, tls=False, app=EXAMPLES / "digits")
     local.up()
-    result = over(local, within=400.0)
+    result = over(local)
     assert result.updates == 30
     rows = [json.loads(line) for line in (local.folder / "events.jsonl").read_text().splitlines()]
     assert any(r["kind"] == "evaluate" and "client" in r for r in rows), "clients were asked, too"
@@ -212,7 +210,7 @@ def test_a_hostile_client_changes_nothing(local, tmp_path):
         json.dumps({**ours, "app": str(app), "config": {"out": ours["config"]["out"]}})
     )
     local.up()
-    result = over(local, within=300.0)
+    result = over(local)
     rows = list(read(local.folder / "journal.jsonl"))
     who = {h[0]: h[1] for r in rows if r["op"] == "close" for h in r["handouts"]}
     assert {who[r["number"]] for r in rows if r["op"] == "update"} == {0, 2}

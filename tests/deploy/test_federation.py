@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from tarry.deploy.local.processes import began
 from tarry.record.result import Result
 from tarry.record.rows import read_rows
 from tarry.runs.replay import replay
+from tests.helpers.processes import wait_until
 
 ENVIRONMENT = {**os.environ, "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "OMP_NUM_THREADS": "1",
                "COLUMNS": "200"}  # fmt: skip
@@ -28,12 +28,11 @@ def tarry(*words: str, code: int = 0) -> str:
     return done.stdout
 
 
-def over(folder: Path, *, within: float = 240.0) -> None:
-    until = time.monotonic() + within
-    while not (folder / "result.json").is_file():
-        logs = "".join(p.read_text()[-2000:] for p in sorted((folder / "flower" / "logs").glob("*.log")))
-        assert time.monotonic() < until, logs
-        time.sleep(0.3)
+def over(folder: Path) -> None:
+    def logs() -> str:
+        return "".join(p.read_text()[-2000:] for p in sorted((folder / "flower" / "logs").glob("*.log")))
+
+    wait_until((folder / "result.json").is_file, logs)
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from tarry.deploy.local.local_federation import LocalFederation
 from tarry.deploy.local.processes import began
 from tarry.deploy.server.result import write
 from tests.helpers.fake_grid import Clock, FakeGrid, driver, finished, nodes, small_plan
+from tests.helpers.processes import wait_until
 
 
 @pytest.fixture
@@ -91,7 +92,7 @@ def test_delay_models_are_still_listed(cli):
     assert "--delay.mean" in said
 
 
-SLEEPER = [sys.executable, "-c", "import time; time.sleep(60)"]
+SLEEPER = [sys.executable, "-c", "import time; time.sleep(600)"]
 STATUS = {
     "at": 0.0, "time": 7.74, "ended": "", "pid": 0, "run": "1", "starts": 1, "method": "fedasync", "updates": 9,
     "rounds": 9, "lost": 0, "not_finite": 0, "accuracy": None, "loss": None, "staleness": 0.0, "bytes_up": 0,
@@ -122,8 +123,7 @@ def sleepers(tmp_path):
 def kill(local, name):
     pid = local.processes[name].pid
     os.kill(pid, signal.SIGKILL)
-    while began(pid) is not None:
-        time.sleep(0.01)
+    wait_until(lambda: began(pid) is None)
 
 
 def test_status_tells_of_what_is_there(cli, sleepers):
@@ -203,9 +203,9 @@ def test_watch_ends_when_a_federation_was_taken_down(cli, sleepers):
 def test_down_waits_for_nothing_where_the_link_or_the_server_is_gone(cli, sleepers, killed):
     kill(sleepers, killed)
     begun = time.monotonic()
-    code, said = cli("federation", "down", "fed", "--within", "30")
+    code, said = cli("federation", "down", "fed", "--within", "240")
     assert code == 0
-    assert time.monotonic() - begun < 15
+    assert time.monotonic() - begun < 120
     assert "waiting" not in said
     assert "ended: " in said
     assert all(began(p) is None for p in pids(sleepers))
@@ -231,8 +231,8 @@ def test_down_stops_a_server_that_has_just_begun(cli, sleepers, tmp_path):
     told = {"pid": server.pid, "began": server.began, "run": "1"}
     (tmp_path / "fed" / "server.json").write_text(json.dumps(told))
     begun = time.monotonic()
-    cli("federation", "down", "fed", "--within", "30")
-    assert time.monotonic() - begun < 15
+    cli("federation", "down", "fed", "--within", "240")
+    assert time.monotonic() - begun < 120
     assert not (tmp_path / "fed" / "stop").exists()
 
 

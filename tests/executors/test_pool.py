@@ -6,10 +6,8 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,6 +23,7 @@ from tarry.core.local_rule import VisitOutput
 from tarry.executors.pool import Pool
 from tarry.runs.build import build_run
 from tarry.runs.simulation import Simulation
+from tests.helpers.processes import process_ended, wait_until
 
 HERE = os.getpid()
 
@@ -33,14 +32,6 @@ HERE = os.getpid()
 def nobody_left_behind() -> Iterator[None]:
     yield
     assert mp.active_children() == []
-
-
-def ended(pid: int) -> bool:
-    """Gone, or dead and waiting to be buried."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
 
 
 DIGITS: dict[str, Any] = {
@@ -204,7 +195,7 @@ def test_workers_that_are_killed_all_at_once_and_again_are_replaced_to_the_same_
     tarry.run(task=noisy_task(), workers=workers, executor="pool", callbacks=[listen], **SMALL)
     assert events == inline
     assert len(pids) > workers
-    assert all(ended(p) for p in pids)
+    assert all(process_ended(p) for p in pids)
 
 
 def test_an_answer_that_a_killed_worker_did_not_finish_is_asked_for_again():
@@ -245,7 +236,7 @@ def test_a_client_that_kills_its_workers_again_and_again_is_named_and_the_others
                 **{**SMALL, "batch": "all"},
             )  # fmt: skip
     assert len(pids) >= 3
-    assert all(ended(p) for p in pids)
+    assert all(process_ended(p) for p in pids)
 
 
 def test_workers_that_never_get_to_work_are_given_up():
@@ -266,15 +257,16 @@ import torch
 import tarry
 from torch.nn.functional import cross_entropy
 
-pids = set()
+pids, killed = set(), []
 
 def listen(e):
     if e.kind != "arrival":
         return
     pids.update(p.pid for p in mp.active_children())
-    if len(pids) == 2:
-        os.kill(min(pids), signal.SIGKILL)
-    else:
+    if len(pids) == 2 and not killed:
+        killed.append(min(pids))
+        os.kill(killed[0], signal.SIGKILL)
+    elif len(pids) == 3:
         print(*pids, flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -289,11 +281,7 @@ def test_workers_end_when_their_parent_is_killed_and_so_do_those_that_took_anoth
     assert done.returncode == -signal.SIGKILL, done.stderr
     pids = [int(p) for p in done.stdout.split()]
     assert len(pids) == 3
-    for _ in range(100):
-        if all(ended(p) for p in pids):
-            break
-        time.sleep(0.1)
-    assert all(ended(p) for p in pids)
+    wait_until(lambda: all(process_ended(p) for p in pids))
 
 
 def test_processes_end_when_a_callback_of_the_callers_fails():
@@ -307,7 +295,7 @@ def test_processes_end_when_a_callback_of_the_callers_fails():
     with pytest.raises(LookupError, match="enough"):
         tarry.run(task=noisy_task(), workers=2, callbacks=[listen], **SMALL)
     assert len(pids) == 2
-    assert all(ended(p) for p in pids)
+    assert all(process_ended(p) for p in pids)
 
 
 def made_pool() -> Pool:
@@ -324,7 +312,7 @@ def test_closing_ends_the_processes_also_with_work_under_way_and_again():
     pids = [p.pid for p in mp.active_children()]
     assert len(pids) == 2
     pool.close()
-    assert all(ended(p) for p in pids if p is not None)
+    assert all(process_ended(p) for p in pids if p is not None)
     assert mp.active_children() == []
     pool.close()
 

@@ -1,16 +1,13 @@
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -34,49 +31,26 @@ from tarry.runs.parallel_ray import _run, run_on_ray
 from tarry.runs.run import Progress
 from tarry.runs.simulation import Simulation
 from tarry.training.determinism import deterministic
+from tests.helpers.processes import descendants, process_status, wait_until
 
 HERE = os.getpid()
-
-
-def below(pid: int) -> set[int]:
-    """The processes that descend from this one and are not over."""
-    children: dict[int, list[int]] = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            state, parent = path.read_text().rpartition(")")[2].split()[:2]
-            if state != "Z":
-                children.setdefault(int(parent), []).append(int(path.parent.name))
-    found, left = set[int](), [pid]
-    while left:
-        new = children.get(left.pop(), [])
-        found.update(new)
-        left += new
-    return found
-
-
-def running(pids: set[int]) -> set[int]:
-    return {p for p in pids if Path(f"/proc/{p}").exists()}
 
 
 @pytest.fixture(autouse=True, scope="module")
 def cluster() -> Iterator[str]:
     """Ray on this machine, with a GPU as far as it is told, and nothing of it left when the tests are over."""
-    term, before = signal.getsignal(signal.SIGTERM), below(HERE)
+    term, before = signal.getsignal(signal.SIGTERM), descendants(HERE)
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("RAY_ADDRESS", raising=False)
         patch.setattr(ray, "init", partial(ray.init, num_gpus=1, object_store_memory=200_000_000))
         leave = ray_cluster.connect(None, cpus=2)
         yield ray.get_runtime_context().gcs_address
-        of_ray = below(HERE) - before  # other tests leave multiprocessing's own tracker
+        of_ray = descendants(HERE) - before  # other tests leave multiprocessing's own tracker
         leave()
     assert len(of_ray) >= 3
     assert not ray.is_initialized()
     assert signal.getsignal(signal.SIGTERM) is term
-    for _ in range(600):
-        if not running(of_ray):
-            break
-        time.sleep(0.1)
-    assert not running(of_ray)
+    wait_until(lambda: not any(process_status(p) for p in of_ray))
 
 
 def task(loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy) -> tarry.Task:

@@ -9,10 +9,9 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import pytest
 import torch
@@ -24,6 +23,7 @@ from tarry.core.errors import BadInput, Damaged
 from tarry.core.events import Event
 from tarry.record import checkpoint
 from tarry.record.result import Result
+from tests.helpers.processes import PATIENCE, descendants, process_ended, wait_until
 
 FLAGS = [
     "--method", "orthofl", "--method.placement", "client", "--partition.alpha", "0.5", "--updates", "200",
@@ -39,7 +39,6 @@ PYTHON: dict[str, Any] = {
     "eval_every": 100,
     "epochs": 6,
 }
-PATIENCE = 120.0  # seconds until a process that does not do what it should is given up
 
 
 def start(*args: str) -> subprocess.Popen[str]:
@@ -52,16 +51,19 @@ def start(*args: str) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # whoever began the tests may ignore it
     )
 
 
-def until(what: Callable[[], Any], process: subprocess.Popen[str] | None = None) -> None:
-    end = time.monotonic() + PATIENCE
-    while not what():
-        assert time.monotonic() < end, "waited in vain"
-        assert process is None or process.poll() is None, f"it ended too early: {process.communicate()}"
-        time.sleep(0.005)
+def wait_for(process: subprocess.Popen[str], what: Callable[[], object]) -> None:
+    """Wait for what the process does; fail at once if the process ends first."""
+
+    def done() -> bool:
+        if what():
+            return True
+        assert process.poll() is None, f"it ended too early: {process.communicate()}"
+        return False
+
+    wait_until(done)
 
 
 def kill(process: subprocess.Popen[str]) -> None:
@@ -80,23 +82,6 @@ def count(out: Path) -> int:
     """The number of the newest checkpoint."""
     newest = checkpoint.latest(out / "checkpoints")
     return 0 if newest is None else int(newest.stem)
-
-
-def status(pid: int) -> list[str]:
-    """State, parent … of a process; [] when there is none."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return []
-
-
-def children(pid: int) -> list[int]:
-    found = [int(p.name) for p in Path("/proc").iterdir() if p.name.isdigit()]
-    return [p for p in found if (s := status(p)) and s[1] == str(pid) and s[0] != "Z"]
-
-
-def ended(pid: int) -> bool:
-    return not (s := status(pid)) or s[0] == "Z"
 
 
 def everything(folder: Path) -> dict[str, bytes]:
@@ -126,7 +111,7 @@ def assert_same(out: Path, whole: Path) -> None:
 def test_killed_before_its_first_checkpoint_a_run_begins_again(tmp_path, whole):
     out = tmp_path / "r"
     process = start("run", *FLAGS, "--checkpoint-every", "1000", "--out", str(out))
-    until((out / "events.jsonl").exists, process)
+    wait_for(process, (out / "events.jsonl").exists)
     kill(process)
     assert count(out) == 0
     assert not (out / "result.json").exists()
@@ -138,11 +123,11 @@ def test_killed_before_its_first_checkpoint_a_run_begins_again(tmp_path, whole):
 def test_killed_twice_a_run_ends_in_the_same_bits(tmp_path, whole):
     out = tmp_path / "r"
     process = start("run", *FLAGS, "--checkpoint-every", "0.02", "--out", str(out))
-    until(lambda: count(out) >= 2, process)
+    wait_for(process, lambda: count(out) >= 2)
     kill(process)
     first = count(out)
     process = start("resume", str(out))
-    until(lambda: count(out) >= first + 2, process)
+    wait_for(process, lambda: count(out) >= first + 2)
     kill(process)
     assert not (out / "result.json").exists()
     assert len(list((out / "checkpoints").iterdir())) <= 3  # two, and perhaps a half-written third
@@ -153,30 +138,30 @@ def test_killed_twice_a_run_ends_in_the_same_bits(tmp_path, whole):
 def test_killed_with_workers_a_run_leaves_no_orphans_and_ends_in_the_same_bits(tmp_path, whole):
     out = tmp_path / "r"
     process = start("run", *FLAGS, "--workers", "2", "--checkpoint-every", "0.02", "--out", str(out))
-    until(lambda: count(out) >= 2, process)
-    workers = children(process.pid)
+    wait_for(process, lambda: count(out) >= 2)
+    workers = descendants(process.pid)
     assert len(workers) == 2
     kill(process)
-    until(lambda: all(ended(w) for w in workers))
+    wait_until(lambda: all(process_ended(w) for w in workers))
     process = start("resume", str(out), "--workers", "2")
-    until(lambda: len(children(process.pid)) == 2, process)
-    workers = children(process.pid)
+    wait_for(process, lambda: len(descendants(process.pid)) == 2)
+    workers = descendants(process.pid)
     finish(process)
-    assert all(ended(w) for w in workers)
+    assert all(process_ended(w) for w in workers)
     assert_same(out, whole)
 
 
 def test_interrupted_from_the_keyboard_a_run_stops_with_130_and_goes_on_later(tmp_path, whole):
     out = tmp_path / "r"
     process = start("run", *FLAGS, "--workers", "2", "--checkpoint-every", "0.02", "--out", str(out))
-    until(lambda: count(out) >= 1, process)
-    workers = children(process.pid)
+    wait_for(process, lambda: count(out) >= 1)
+    workers = descendants(process.pid)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the workers too
     _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
     assert "Traceback" not in err
     assert len(workers) == 2
-    assert all(ended(w) for w in workers)
+    assert all(process_ended(w) for w in workers)
     tarry.resume(out)
     assert_same(out, whole)
 
@@ -184,7 +169,7 @@ def test_interrupted_from_the_keyboard_a_run_stops_with_130_and_goes_on_later(tm
 def test_a_second_process_on_the_same_folder_is_refused_while_the_first_goes_on(tmp_path):
     out = tmp_path / "r"
     process = start("run", *FLAGS, "--checkpoint-every", "0.02", "--out", str(out))
-    until(lambda: count(out) >= 1, process)
+    wait_for(process, lambda: count(out) >= 1)
     with pytest.raises(BadInput, match="another process is at work on this run"):
         tarry.resume(out)
     with pytest.raises(BadInput, match="it holds another run"):
@@ -217,7 +202,7 @@ here, out = os.getpid(), sys.argv[1]
 def loss(output, y):
     if os.getpid() != here:
         Path(out + f".at-work-{os.getpid()}").touch()
-        time.sleep(15)
+        time.sleep(600)
     return torch.nn.functional.cross_entropy(output, y)
 
 x, y = torch.eye(2), torch.tensor([0, 1])
@@ -226,28 +211,29 @@ tarry.run("fedasync", task, delay=[1, 2, 3, 4], updates=4, workers=2, out=out)
 """
 
 
+def taken(lock: TextIO) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 def test_the_lock_of_a_killed_run_is_free_at_once_also_when_its_workers_are_in_the_middle_of_a_step(tmp_path):
     out = tmp_path / "r"
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen([sys.executable, "-c", SLOW, str(out)], env=env, text=True)
-    workers: list[int] = []
+    workers: set[int] = set()
     try:
-        until(lambda: len(list(tmp_path.glob("r.at-work-*"))) == 2, process)
-        workers = children(process.pid)
+        wait_for(process, lambda: len(list(tmp_path.glob("r.at-work-*"))) == 2)
+        workers = descendants(process.pid)
         process.kill()
         process.wait()
-        end = time.monotonic() + 3  # far less than the step still takes
-        with open(out / ".lock") as f:
-            while True:
-                try:
-                    fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except OSError:
-                    assert time.monotonic() < end, "the workers that were left hold the lock of the run"
-                    time.sleep(0.05)
+        with open(out / ".lock") as lock:  # the step still takes ten minutes
+            wait_until(lambda: taken(lock), lambda: "for the lock of the run, which its workers hold", within=60)
     finally:
         for worker in workers:
-            if not ended(worker):
+            if not process_ended(worker):
                 os.kill(worker, signal.SIGKILL)
 
 

@@ -20,6 +20,7 @@ from tarry.parts.manifold import rotated, turning
 from tarry.vector import blocks as vector
 from tarry.vector import fused
 from tarry.vector.fused import Pieces, as_scalar, combined, kernels_for, partition
+from tests.helpers.processes import PATIENCE
 
 N = 200_003
 STRETCHES = ((0, 70_000), (70_000, 70_001), (70_001, 150_000), (150_000, N))
@@ -279,6 +280,6 @@ def test_without_numba_torch_does_it(reason: str) -> None:
     )
     env = {**os.environ, **({"TARRY_NUMBA": "0"} if reason == "asked not to" else {})}
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, env=env, timeout=120, check=False
+        [sys.executable, "-c", program], capture_output=True, text=True, env=env, timeout=PATIENCE, check=False
     )
     assert done.stdout.split() == ["None", "1800000.0"], done.stderr

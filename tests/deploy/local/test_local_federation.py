@@ -6,7 +6,6 @@ import os
 import ssl
 import subprocess
 import sys
-import time
 import tomllib
 from types import SimpleNamespace
 
@@ -32,8 +31,9 @@ from tarry.deploy.server.open_tickets import OpenTicket, max_tickets_per_client
 from tarry.deploy.server_app import serve
 from tarry.deploy.wire import Rejected, ReplyMessage
 from tests.helpers.fake_grid import Clock, FakeGrid, driver, finished, nodes, npy, small_plan
+from tests.helpers.processes import wait_until
 
-SLEEPER = [sys.executable, "-c", "import time; time.sleep(60)"]
+SLEEPER = [sys.executable, "-c", "import time; time.sleep(600)"]
 
 
 def test_only_what_was_started_is_ended(tmp_path):
@@ -70,18 +70,13 @@ def test_a_process_id_that_is_somebody_elses_by_now_is_left_alone(tmp_path):
 
 def test_children_go_with_their_parent(tmp_path):
     ours = Processes(tmp_path, {})
-    code = "import subprocess, sys, time; p = subprocess.Popen(sys.argv[1:]); print(p.pid, flush=True); time.sleep(60)"
+    code = "import subprocess, sys, time; p = subprocess.Popen(sys.argv[1:]); print(p.pid, flush=True); time.sleep(600)"
     ours.start("parent", [sys.executable, "-c", code, *SLEEPER])
     log = tmp_path / "logs" / "parent.log"
-    until = time.monotonic() + 20
-    while not log.read_text().strip() and time.monotonic() < until:
-        time.sleep(0.05)
+    wait_until(lambda: log.read_text().endswith("\n"))
     child = int(log.read_text())
     ours.end(["parent"])
-    until = time.monotonic() + 5
-    while began(child) is not None and time.monotonic() < until:
-        time.sleep(0.05)
-    assert began(child) is None
+    wait_until(lambda: began(child) is None)
 
 
 def test_ports_are_free_and_differ():

@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_leaves
 
 from tarry.executors.batched.trace import NotStackable, stacked, trace_function
 from tarry.executors.batched.tracer import DataDependentError, record_graph
+from tests.helpers.processes import PATIENCE
 
 G = torch.Generator().manual_seed(3)
 W, X = torch.randn(5, 4, generator=G), torch.randn(7, 4, generator=G)
@@ -112,6 +113,8 @@ def test_stacks_do_not_wait_for_the_compiler_to_be_imported() -> None:
         "tarry.run('fedasync', 'digits', updates=6, concurrency=3, executor='batched')\n"
         "print([m for m in ('torch._dynamo', 'torch._inductor') if m in sys.modules])\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=300)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=PATIENCE
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip().endswith("[]")
