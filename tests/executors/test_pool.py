@@ -66,17 +66,13 @@ METHODS = [
 @pytest.mark.parametrize("method", METHODS, ids=str)
 def test_processes_come_to_the_same_bits_as_one_by_one(method):
     inline, alone = story(method=method, **DIGITS)
-    for kw in ({"workers": 2}, {"workers": 3, "lookahead": 4}, {"executor": "pool", "workers": 1}):
+    for kw in ({"workers": 2}, {"workers": 3, "lookahead": 4}, {"executor": "pool", "workers": 1, "lookahead": 5}):
         pooled, result = story(method=method, **DIGITS, **kw)
         assert pooled == inline
         assert result.weights_sha256 == alone.weights_sha256
         assert result.curve == alone.curve
         assert (result.bytes_up, result.bytes_down) == (alone.bytes_up, alone.bytes_down)
         assert result.peak_server_bytes == alone.peak_server_bytes
-
-
-def test_training_ahead_of_need_changes_nothing_inline_either():
-    assert story(method="orthofl", **DIGITS, lookahead=5)[0] == story(method="orthofl", **DIGITS)[0]
 
 
 def noisy_task(loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy) -> tarry.Task:

@@ -183,7 +183,7 @@ def test_the_batch_counter_begins_every_visit_at_its_first_value() -> None:
 
 
 @pytest.mark.parametrize("momentum", [0.5, None])
-@pytest.mark.parametrize("how", [{"lookahead": 3}, {"workers": 2}], ids=str)
+@pytest.mark.parametrize("how", [{"executor": "pool", "lookahead": 3}, {"workers": 2}], ids=str)
 def test_statistics_do_not_depend_on_who_was_trained_before(momentum: float | None, how: dict[str, Any]) -> None:
     plain = events(built({"name": "orthofl"}), momentum)[-1].weights
     assert torch.equal(events(built({"name": "orthofl"}), momentum, **how)[-1].weights, plain)

@@ -116,7 +116,7 @@ class Spec:
     compile: Annotated[
         bool, "Compile the steps of batched by torch.compile, which takes a while and pays in long runs"
     ] = False
-    lookahead: Annotated[int, "Number of visits that are trained before they are needed; the result is the same"] = 0
+    lookahead: Annotated[int, "Number of visits that workers train before they are needed; the result is the same"] = 0
     strict: Annotated[bool, "Stop at the first update that is not finite, instead of rejecting it"] = False
     personalize: Annotated[
         int | None,

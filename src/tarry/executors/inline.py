@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from ..core.local_rule import LocalRule
-from ..core.tickets import LocalResult, Ticket
+from ..core.tickets import LocalResult, Ticket, VisitJob
 from ..training.flat_model import FlatModel
 from ..training.visit import LocalWork, train
 from .base import visit_job
@@ -16,30 +16,18 @@ __all__ = ["Inline"]
 
 
 class Inline:
-    """Trains a visit when its result is collected, and then the `lookahead` next ones that are due."""
+    """Trains a visit when its result is collected."""
 
-    def __init__(self, model: FlatModel, *, rule: LocalRule, work: LocalWork, seed: int, lookahead: int = 0):
-        self._model, self._rule, self._work, self._seed, self._lookahead = model, rule, work, seed, lookahead
-        self._waiting: dict[int, tuple[float, Ticket, Mapping[str, Tensor]]] = {}
-        self._done: dict[int, LocalResult] = {}
+    def __init__(self, model: FlatModel, *, rule: LocalRule, work: LocalWork, seed: int):
+        self._model, self._rule, self._work, self._seed = model, rule, work, seed
+        self._waiting: dict[int, VisitJob] = {}
         self.description = ""
 
-    def submit(self, ticket: Ticket, memory: Mapping[str, Tensor], due: float) -> None:
-        self._waiting[ticket.number] = (due, ticket, memory)
+    def submit(self, ticket: Ticket, memory: Mapping[str, Tensor], due: float) -> None:  # noqa: ARG002 - of the protocol
+        self._waiting[ticket.number] = visit_job(ticket, memory)
 
     def collect(self, number: int) -> LocalResult:
-        if number not in self._done:
-            self._train(number)
-            if self._lookahead:
-                for _, ahead in sorted((due, n) for n, (due, *_) in self._waiting.items())[: self._lookahead]:
-                    self._train(ahead)
-        return self._done.pop(number)
-
-    def _train(self, number: int) -> None:
-        _, ticket, memory = self._waiting.pop(number)
-        job = visit_job(ticket, memory)
-        self._done[number] = train(job, self._model, rule=self._rule, work=self._work, seed=self._seed)
+        return train(self._waiting.pop(number), self._model, rule=self._rule, work=self._work, seed=self._seed)
 
     def close(self) -> None:
         self._waiting.clear()
-        self._done.clear()

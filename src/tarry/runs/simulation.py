@@ -102,7 +102,7 @@ class Simulation:
 
     def _inline(self) -> Executor:
         b, s = self.built, self.built.spec
-        return Inline(b.bound(), rule=b.method.local, work=b.work, seed=s.seed, lookahead=s.lookahead)
+        return Inline(b.bound(), rule=b.method.local, work=b.work, seed=s.seed)
 
     def simulator(
         self, executor: Executor, listeners: list[Callable[[Event], None]], cache: Path | None = None

@@ -21,11 +21,9 @@ def epoch_orders(n: int, work: LocalWork, key: int) -> Iterator[tuple[npt.NDArra
 
     The order is None where one batch holds all examples, in stored order.
     """
-    left, epoch, whole = work.n_steps(n), 0, work.batch is None or work.batch >= n
-    while left > 0:
-        count = min(left, work.n_batches(n))
-        yield None if whole else rng.permutation(rng.key(key, epoch), n), count
-        left, epoch = left - count, epoch + 1
+    steps, per_epoch, whole = work.n_steps(n), work.n_batches(n), work.batch is None or work.batch >= n
+    for epoch, first in enumerate(range(0, steps, per_epoch)):
+        yield None if whole else rng.permutation(rng.key(key, epoch), n), min(steps - first, per_epoch)
 
 
 def augmentation_draws(n: int, width: int, key: int, epoch: int) -> npt.NDArray[np.float32]:

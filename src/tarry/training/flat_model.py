@@ -97,11 +97,6 @@ class FlatModel:
         """Set the optimizer."""
         self.optimizer, self.init, self.apply_gradient = optimizer, optimizer.init, optimizer.apply_gradient
 
-    def begin_step(self, noise: int | None, step: int = 0, pass_index: int = 0) -> None:
-        """Set the step of the visit, of which dropout is a function."""
-        if self.drops is not None:
-            self.drops.begin(None if noise is None else rng.extend(noise, step), pass_index)
-
     def run(self, x: Tensor) -> Tensor:
         """Run the module, in bfloat16 where that is asked for. Outputs have the type of the weights."""
         with nullcontext() if self.drops is None or not self.module.training else self.drops:

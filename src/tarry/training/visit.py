@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil, isfinite
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,7 +13,7 @@ from torch import Tensor
 from ..core import rng
 from ..core.contracts import check_rule_output
 from ..core.errors import BadInput
-from ..core.local_rule import LocalRule, VisitInput
+from ..core.local_rule import Context, LocalRule, VisitInput
 from ..core.optim import Optimizer
 from ..core.rng import Stream
 from ..core.task import Examples, Task
@@ -98,7 +99,7 @@ class _Epoch:
 
 def train(job: VisitJob, model: FlatModel, *, rule: LocalRule, work: LocalWork, seed: int) -> LocalResult:
     """Train one visit. The result is a function of the job and the seed alone, in every process and at any time."""
-    data, layout, task, untouched = model.task.clients[job.client], model.layout, model.task, job.sent._version
+    data, layout, untouched = model.task.clients[job.client], model.layout, job.sent._version
     n, key = len(data[0]), rng.key(seed, Stream.LOCAL, job.client, job.visit)
     torch.default_generator.manual_seed(key >> 1)
     if job.sent.is_cuda:
@@ -108,22 +109,10 @@ def train(job: VisitJob, model: FlatModel, *, rule: LocalRule, work: LocalWork, 
         model.use(work.optimizer_at(job.version))
     start, context = check_rule_output(rule, "begin", rule.begin(brief), 2)
     model.load(start)
-    w = layout.params(start)
-    state, total, passes = rule.init(w, context, model), torch.zeros((), dtype=w.dtype, device=w.device), rule.passes
-    model.visit = BatchIterator(job.sent, data, work, rng.key(seed, Stream.ORDER, job.client, job.visit), like=task)
-    noise, done = rng.key(seed, Stream.DROPOUT, job.client, job.visit), 0
+    order = rng.key(seed, Stream.ORDER, job.client, job.visit)
+    model.visit = BatchIterator(job.sent, data, work, order, like=model.task)
     try:
-        for epoch in model.visit.epochs():
-            for pass_index, step in enumerate(passes):
-                model.begin_step(None)
-                if len(passes) > 1:
-                    state = rule.begin_pass(pass_index, state, model)
-                for i, batch in enumerate(epoch):
-                    model.begin_step(noise, done + i, pass_index)
-                    w, state, loss = check_rule_output(rule, "step", step(w, batch, context, state, model), 3)
-                    if pass_index == 0:
-                        total = total + loss
-            done += len(epoch)
+        w, state, total = _descend(layout.params(start), context, model.visit, model, rule, job, seed)
     except ValueError as e:
         if "more than 1 value per channel" not in str(e):
             raise
@@ -133,7 +122,8 @@ def train(job: VisitJob, model: FlatModel, *, rule: LocalRule, work: LocalWork, 
         ) from e
     finally:
         model.visit = None
-        model.begin_step(None)
+        if model.drops is not None:
+            model.drops.begin(None)
     final = torch.cat([w, model.statistics()]) if layout.stats else w
     out = check_rule_output(rule, "finish", rule.finish(final, context, state))
     if job.sent._version != untouched:
@@ -145,3 +135,29 @@ def train(job: VisitJob, model: FlatModel, *, rule: LocalRule, work: LocalWork, 
     mean_loss = total.item() / brief.n_steps
     finite = isfinite(mean_loss) and isfinite(delta.sum().item())
     return LocalResult(delta, n, brief.n_steps, mean_loss, finite, out.extras, out.memory, out.notes)
+
+
+def _descend(
+    w: Tensor, context: Context, visit: BatchIterator, model: FlatModel, rule: LocalRule, job: VisitJob, seed: int
+) -> tuple[Tensor, Any, Tensor]:
+    """Make all steps; return the weights, the state of the rule, and the sum of the losses of the first pass."""
+    state, total = rule.init(w, context, model), torch.zeros((), dtype=w.dtype, device=w.device)
+    passes, drops, done = rule.passes, model.drops, 0
+    noise = rng.key(seed, Stream.DROPOUT, job.client, job.visit)
+    for epoch in visit.epochs():
+        for pass_index, step in enumerate(passes):
+            if drops is not None:
+                drops.begin(None)
+            if len(passes) > 1:
+                state = rule.begin_pass(pass_index, state, model)
+            for i, batch in enumerate(epoch):
+                if drops is not None:
+                    drops.begin(rng.extend(noise, done + i), pass_index)
+                made: Any = step(w, batch, context, state, model)
+                if type(made) is not tuple or len(made) != 3:
+                    check_rule_output(rule, "step", made, 3)
+                w, state, loss = made
+                if pass_index == 0:
+                    total = total + loss
+        done += len(epoch)
+    return w, state, total
