@@ -32,11 +32,11 @@ import torch
 from torch import Tensor
 
 from ..core.client_table import ClientScalars
-from ..core.errors import BadInput
 from ..core.method import Geodesic, Method, ServerView
 from ..core.parts import Correct, Step
 from ..core.state_tree import StateRecord
 from ..core.tickets import TicketExtras, Update
+from ..parts.checks import above, at_least, between, check
 from ..parts.curve import SHIFT, CurveLearning, CurveName, ProximalName, SolverName
 from ..parts.endpoint import delay_correction, dynamic, orthogonal, shifted
 from ..parts.manifold import bezier, line, printed, step_along
@@ -88,13 +88,12 @@ class CurveStep:
     curve: Geodesic
 
     def __post_init__(self) -> None:
-        problems = [f"--method.eta {self.eta}: must be above 0"] if not self.eta > 0 else []
-        problems += [f"--method.low {self.low}: must be between 0 and 1"] if not 0 <= self.low <= 1 else []
-        problems += [f"--method.cycle {self.cycle}: must be 1 or more"] if self.cycle < 1 else []
-        problems += [f"--method.swa {self.swa}: must be 0 or more"] if not self.swa >= 0 else []
-        problems += [f"--method.periodic {self.periodic}: must be 0 (never) or more"] if self.periodic < 0 else []
-        if problems:
-            raise BadInput(problems)
+        check(
+            above(0, eta=self.eta),
+            between(0, 1, low=self.low),
+            at_least(1, cycle=self.cycle),
+            at_least(0, swa=self.swa, periodic=self.periodic),
+        )
 
     def part(self) -> Step:
         return Step(

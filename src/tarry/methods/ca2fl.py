@@ -30,11 +30,11 @@ import torch
 from torch import Tensor
 
 from ..core.client_table import ClientScalars
-from ..core.errors import BadInput
 from ..core.method import Method, ServerView
 from ..core.parts import Aggregate
 from ..core.tickets import CONTROL, Update
 from ..parts.cached import RowCache, as_update, replace_row
+from ..parts.checks import at_least, check
 from ..parts.epochs import storable
 from ..parts.step import add
 from ..vector.blocks import blocks
@@ -58,8 +58,7 @@ class Calibration(RowCache):
 
 def calibrated(size: int) -> Aggregate:
     """Collect M updates, then pass on v."""
-    if size < 1:
-        raise BadInput(f"--method.buffer {size}: must be 1 or more")
+    check(at_least(1, buffer=size))
 
     def init(weights: Tensor) -> Calibration:
         cache = RowCache.empty(weights)

@@ -15,8 +15,8 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor
 
-from ..core.errors import BadInput
 from ..core.method import Method
+from ..parts.checks import at_least, check, decay
 from ..parts.endpoint import Rule, StaleUpdate, delay_correction
 from ..parts.step import add
 from .registry import methods
@@ -59,10 +59,7 @@ def dc_asgd(
     eta: Annotated[float, "η, the server's learning rate"] = 0.4,
 ) -> Method:
     """Add every arriving displacement, corrected to first order for what the global did meanwhile."""
-    if lam is not None and not lam >= 0:
-        raise BadInput(f"--method.lam {lam}: must be 0 or more")
-    if not 0 <= m < 1:
-        raise BadInput(f"--method.m {m}: must be in [0, 1)")
+    check(at_least(0, lam=lam), decay(m=m))
     if form == "constant":
         correct = delay_correction(constant_rule(0.04 if lam is None else lam))
     else:

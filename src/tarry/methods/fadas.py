@@ -24,12 +24,12 @@ from typing import Annotated, Any, Literal
 
 from torch import Tensor
 
-from ..core.errors import BadInput
 from ..core.method import Method, ServerView
 from ..core.parts import EACH_ARRIVAL, Aggregate
 from ..core.state_tree import StateRecord
 from ..core.tickets import Update
 from ..parts.aggregate import buffer as buffered
+from ..parts.checks import at_least, check
 from ..parts.moments import adam, adaptive
 from .registry import methods
 
@@ -64,8 +64,7 @@ def with_longest_delay(part: Aggregate) -> Aggregate:
 
 def rate(eta: float, delay: Delay, tau_c: int) -> Callable[[int], float] | None:
     """Return η_t as a function of τ_max; None: always η."""
-    if tau_c < 0:
-        raise BadInput(f"--method.tau_c {tau_c}: must be 0 or more")
+    check(at_least(0, tau_c=tau_c))
     if delay == "ignored":
         return None
     if delay == "capped":

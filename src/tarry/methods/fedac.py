@@ -39,13 +39,13 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from ..core.errors import BadInput
 from ..core.local_rule import LocalRule
 from ..core.method import Method, ServerView
 from ..core.parts import Aggregate, Correct, Step
 from ..core.state_tree import StateRecord
 from ..core.tickets import CONTROL, TicketExtras, Update
 from ..parts.aggregate import Sums, accumulate, empty_sums, mean_update
+from ..parts.checks import above, at_least, check, decay, share
 from ..parts.manifold import inner
 from ..parts.moments import Second, adam
 from ..parts.variates import CHANGE, VARIATE, Control, VariateRule
@@ -81,8 +81,7 @@ class WeightedBuffer(StateRecord):
 
 def weighted_buffer(size: int, *, correction: bool) -> Aggregate:
     """Collect `size` updates, then pass on Σ p_i Δ_i; c moves along with Σ p_i (c_i⁺ − c_i)."""
-    if size < 1:
-        raise BadInput(f"--method.buffer {size}: must be 1 or more")
+    check(at_least(1, buffer=size))
     carries = frozenset({CONTROL, CHANGE})
 
     def init(weights: Tensor) -> WeightedBuffer:
@@ -146,7 +145,7 @@ def fedac(
     adaptive: Annotated[bool, "divide by √v + ε, element by element; else W + η m̂"] = True,
 ) -> Method:
     """FedBuff with weights by agreement, Adam that looks one step ahead, and SCAFFOLD's correction on clients."""
-    _check(eta, beta1, beta2, floor)
+    check(above(0, eta=eta), decay(beta1=beta1, beta2=beta2), share(floor=floor))
     return Method(
         "fedac",
         staleness="through the drift: a late update counts by its cosine with W_now − W_start",
@@ -155,12 +154,3 @@ def fedac(
         aggregate=weighted_buffer(buffer, correction=correction),
         step=prospective(eta, beta1, adam(beta2) if adaptive else None),
     )
-
-
-def _check(eta: float, beta1: float, beta2: float, floor: float) -> None:
-    problems = [f"--method.eta {eta}: must be above 0"] if not eta > 0 else []
-    for name, beta in (("beta1", beta1), ("beta2", beta2)):
-        problems += [f"--method.{name} {beta}: must be in [0, 1)"] if not 0 <= beta < 1 else []
-    problems += [f"--method.floor {floor}: must be above 0 and at most 1"] if not 0 < floor <= 1 else []
-    if problems:
-        raise BadInput(problems)

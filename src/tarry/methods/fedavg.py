@@ -7,11 +7,9 @@ A client that is lost during a round is left out of its mean. Staleness is alway
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
-
 from ..core.method import Method
-from ..parts.aggregate import round_mean
-from ..parts.dispatch import barrier
+from ..parts.aggregate import Weighting
+from ..parts.rounds import rounds
 from .registry import methods
 
 __all__ = ["fedavg"]
@@ -24,7 +22,7 @@ __all__ = ["fedavg"]
 )
 def fedavg(
     *,
-    weighting: Annotated[Literal["examples", "uniform"], "clients weigh by their examples, or all alike"] = "examples",
+    weighting: Weighting = "examples",
 ) -> Method:
     """Synchronous rounds: wait for the whole cohort, then average its weights."""
-    return Method("fedavg", staleness="always 0", aggregate=round_mean(weighting), dispatch=barrier())
+    return rounds("fedavg", weighting)

@@ -22,8 +22,8 @@ from ..core.local_rule import ClientModel, Context, LocalRule, VisitInput
 from ..core.method import Method, Personalization
 from ..core.optim import Optimizer
 from ..core.task import Examples
-from ..parts.aggregate import round_mean
-from ..parts.dispatch import barrier
+from ..parts.aggregate import Weighting
+from ..parts.rounds import rounds
 from .registry import methods
 
 __all__ = ["fedbabu"]
@@ -68,14 +68,8 @@ class OneSide(LocalRule):
 def fedbabu(
     *,
     tune: Annotated[Literal["all", "head", "body"], "what clients tune with --personalize"] = "all",
-    weighting: Annotated[Literal["examples", "uniform"], "clients weigh by their examples, or all alike"] = "examples",
+    weighting: Weighting = "examples",
 ) -> Method:
     """Rounds that train the body only; the head stays as first drawn until clients tune it (--personalize)."""
-    return Method(
-        "fedbabu",
-        staleness="always 0",
-        local=OneSide("body"),
-        aggregate=round_mean(weighting),
-        dispatch=barrier(),
-        personalization=Personalization(tune=LocalRule() if tune == "all" else OneSide(tune)),
-    )
+    personalization = Personalization(tune=LocalRule() if tune == "all" else OneSide(tune))
+    return rounds("fedbabu", weighting, local=OneSide("body"), personalization=personalization)

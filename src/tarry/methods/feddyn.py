@@ -29,7 +29,7 @@ from ..core.parts import Aggregate
 from ..core.state_tree import StateRecord
 from ..core.tickets import CONTROL, Update
 from ..parts.aggregate import Sums, empty_sums, round_mean
-from ..parts.dispatch import barrier
+from ..parts.rounds import barrier
 from ..parts.variates import Dual, H, VariateRule
 from .registry import methods
 

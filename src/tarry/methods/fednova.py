@@ -32,7 +32,7 @@ from ..core.parts import Aggregate
 from ..core.state_tree import StateRecord
 from ..core.tickets import CONTROL, Update
 from ..parts.aggregate import Sums, Weighting, accumulate, empty_sums, mean_update
-from ..parts.dispatch import barrier
+from ..parts.rounds import barrier
 from ..parts.variates import NORMALIZATION, REACH, Normal, VariateRule
 from .registry import methods
 
@@ -93,7 +93,7 @@ def scaled(update: Update, by: float, view: ServerView) -> Update:
 def fednova(
     *,
     mu: Annotated[float, "strength of a pull towards the received weights, as FedProx's; 0 is none"] = 0.0,
-    weighting: Annotated[Weighting, "clients weigh by their examples, or all alike"] = "examples",
+    weighting: Weighting = "examples",
 ) -> Method:
     """Synchronous rounds; displacements are divided by how far the client's steps reach before they are averaged."""
     return Method(

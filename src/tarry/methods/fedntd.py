@@ -15,13 +15,13 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from ..core.errors import BadInput
 from ..core.local_rule import LocalRule
 from ..core.method import Method
-from ..parts.aggregate import Weighting, round_mean
-from ..parts.dispatch import barrier
+from ..parts.aggregate import Weighting
+from ..parts.checks import above, at_least, check
 from ..parts.proximal import NTD
 from ..parts.proximal_rules import WithProximalLoss
+from ..parts.rounds import rounds
 from .registry import methods
 
 __all__ = ["fedntd"]
@@ -36,21 +36,9 @@ def fedntd(
     *,
     beta: Annotated[float, "β, the weight of the distillation; 0 is FedAvg"] = 1.0,
     temperature: Annotated[float, "τ, what outputs are divided by"] = 1.0,
-    weighting: Annotated[Weighting, "clients weigh by their examples, or all alike"] = "examples",
+    weighting: Weighting = "examples",
 ) -> Method:
     """Synchronous rounds whose clients keep the received model's outputs for the classes that are not the true one."""
-    _check(beta, temperature)
-    return Method(
-        "fedntd",
-        staleness="always 0",
-        local=WithProximalLoss(NTD(temperature, flag="--method fedntd"), beta) if beta else LocalRule(),
-        aggregate=round_mean(weighting),
-        dispatch=barrier(),
-    )
-
-
-def _check(beta: float, temperature: float) -> None:
-    problems = [f"--method.beta {beta}: must be 0 or more"] if not beta >= 0 else []
-    problems += [f"--method.temperature {temperature}: must be above 0"] if not temperature > 0 else []
-    if problems:
-        raise BadInput(problems)
+    check(at_least(0, beta=beta), above(0, temperature=temperature))
+    local = WithProximalLoss(NTD(temperature, flag="--method fedntd"), beta) if beta else LocalRule()
+    return rounds("fedntd", weighting, local=local)

@@ -25,10 +25,9 @@ from __future__ import annotations
 from typing import Annotated
 
 from ..core.method import Method
-from ..core.parts import Step
-from ..parts.aggregate import Weighting, round_mean
-from ..parts.dispatch import barrier
+from ..parts.aggregate import Weighting
 from ..parts.moments import adagrad, adam, adaptive, momentum, yogi
+from ..parts.rounds import rounds
 from .registry import methods
 
 __all__ = ["fedadagrad", "fedadam", "fedavgm", "fedyogi"]
@@ -38,11 +37,6 @@ Eta = Annotated[float, "η, the server's learning rate: about the most a weight 
 Beta1 = Annotated[float, "β1, how slowly the mean of displacements forgets"]
 Beta2 = Annotated[float, "β2, how slowly the mean of their squares forgets"]
 Eps = Annotated[float, "ε (the paper's τ), beside √v; smaller is more adaptive. v begins at ε²"]
-Weigh = Annotated[Weighting, "clients weigh by their examples, or all alike"]
-
-
-def _in_rounds(name: str, step: Step, weighting: Weighting) -> Method:
-    return Method(name, staleness="always 0", aggregate=round_mean(weighting), step=step, dispatch=barrier())
 
 
 @methods.register(
@@ -51,11 +45,11 @@ def _in_rounds(name: str, step: Step, weighting: Weighting) -> Method:
     use="Rounds whose gradients differ much in size from weight to weight: text, embeddings, sparse inputs.",
 )
 def fedadam(
-    *, eta: Eta = 0.01, beta1: Beta1 = 0.9, beta2: Beta2 = 0.99, eps: Eps = 1e-3, weighting: Weigh = "examples"
+    *, eta: Eta = 0.01, beta1: Beta1 = 0.9, beta2: Beta2 = 0.99, eps: Eps = 1e-3, weighting: Weighting = "examples"
 ) -> Method:
     """Synchronous rounds; the server takes the mean displacement for a gradient and steps by Adam."""
     step = adaptive(eta, adam(beta2), beta1=beta1, eps=eps, v0=eps**2)
-    return _in_rounds("fedadam", step, weighting)
+    return rounds("fedadam", weighting, step=step)
 
 
 @methods.register(
@@ -64,11 +58,11 @@ def fedadam(
     use="As fedadam, where single rounds are noisy: its step sizes grow back more slowly.",
 )
 def fedyogi(
-    *, eta: Eta = 0.01, beta1: Beta1 = 0.9, beta2: Beta2 = 0.99, eps: Eps = 1e-3, weighting: Weigh = "examples"
+    *, eta: Eta = 0.01, beta1: Beta1 = 0.9, beta2: Beta2 = 0.99, eps: Eps = 1e-3, weighting: Weighting = "examples"
 ) -> Method:
     """Synchronous rounds; the server takes the mean displacement for a gradient and steps by Yogi."""
     step = adaptive(eta, yogi(beta2), beta1=beta1, eps=eps, v0=eps**2)
-    return _in_rounds("fedyogi", step, weighting)
+    return rounds("fedyogi", weighting, step=step)
 
 
 @methods.register(
@@ -76,10 +70,10 @@ def fedyogi(
     paper=PAPER,
     use="Very sparse gradients, as of linear models on words; its steps only ever get shorter.",
 )
-def fedadagrad(*, eta: Eta = 0.1, beta1: Beta1 = 0.0, eps: Eps = 1e-3, weighting: Weigh = "examples") -> Method:
+def fedadagrad(*, eta: Eta = 0.1, beta1: Beta1 = 0.0, eps: Eps = 1e-3, weighting: Weighting = "examples") -> Method:
     """Synchronous rounds; the server takes the mean displacement for a gradient and steps by Adagrad."""
     step = adaptive(eta, adagrad(), beta1=beta1, eps=eps, v0=eps**2)
-    return _in_rounds("fedadagrad", step, weighting)
+    return rounds("fedadagrad", weighting, step=step)
 
 
 @methods.register(
@@ -92,7 +86,7 @@ def fedavgm(
     eta: Annotated[float, "η, the server's learning rate"] = 1.0,
     beta: Annotated[float, "β, the server's momentum; 0 is FedAvg"] = 0.9,
     nesterov: Annotated[bool, "step by Δ + β v, as in the paper's experiments, in place of v"] = False,
-    weighting: Weigh = "examples",
+    weighting: Weighting = "examples",
 ) -> Method:
     """Synchronous rounds with momentum on the server."""
-    return _in_rounds("fedavgm", momentum(eta, beta, nesterov=nesterov), weighting)
+    return rounds("fedavgm", weighting, step=momentum(eta, beta, nesterov=nesterov))

@@ -8,12 +8,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from ..core.method import Method
-from ..parts.aggregate import round_mean
-from ..parts.dispatch import barrier
+from ..parts.aggregate import Weighting
 from ..parts.local import ProximalRule
+from ..parts.rounds import rounds
 from .registry import methods
 
 __all__ = ["fedprox"]
@@ -27,13 +27,7 @@ __all__ = ["fedprox"]
 def fedprox(
     *,
     mu: Annotated[float, "strength of the pull towards the received weights; 0 is FedAvg"] = 1.0,
-    weighting: Annotated[Literal["examples", "uniform"], "clients weigh by their examples, or all alike"] = "examples",
+    weighting: Weighting = "examples",
 ) -> Method:
     """Synchronous rounds whose clients are held near the weights they received."""
-    return Method(
-        "fedprox",
-        staleness="always 0",
-        local=ProximalRule(mu),
-        aggregate=round_mean(weighting),
-        dispatch=barrier(),
-    )
+    return rounds("fedprox", weighting, local=ProximalRule(mu))

@@ -22,12 +22,12 @@ from typing import Annotated, Any
 
 from torch import Tensor
 
-from ..core.errors import BadInput
 from ..core.local_rule import ClientModel, Context, LocalRule
 from ..core.method import Method
 from ..core.task import Examples
-from ..parts.aggregate import Weighting, round_mean
-from ..parts.dispatch import barrier
+from ..parts.aggregate import Weighting
+from ..parts.checks import at_least, check
+from ..parts.rounds import rounds
 from ..parts.sharpness import ascended, ascended_adaptively
 from .registry import methods
 
@@ -67,10 +67,11 @@ class SharpnessAware(LocalRule):
 def fedsam(
     *,
     rho: Annotated[float, "ρ, how far up gradients are taken; 0 is FedAvg"] = 0.05,
-    weighting: Annotated[Weighting, "clients weigh by their examples, or all alike"] = "examples",
+    weighting: Weighting = "examples",
 ) -> Method:
     """Synchronous rounds whose clients look for flat minima: gradients are taken further up the slope."""
-    return _rounds("fedsam", rho, None, weighting)
+    check(at_least(0, rho=rho))
+    return rounds("fedsam", weighting, local=SharpnessAware(rho) if rho else LocalRule())
 
 
 @methods.register(
@@ -82,21 +83,8 @@ def fedasam(
     *,
     rho: Annotated[float, "ρ, how far up gradients are taken, in sizes of the weights; 0 is FedAvg"] = 0.5,
     eta: Annotated[float, "η, by how much a weight of 0 counts"] = 0.01,
-    weighting: Annotated[Weighting, "clients weigh by their examples, or all alike"] = "examples",
+    weighting: Weighting = "examples",
 ) -> Method:
     """FedSAM in sizes of the weights: the larger a weight, the further up its gradient is taken."""
-    return _rounds("fedasam", rho, eta, weighting)
-
-
-def _rounds(name: str, rho: float, eta: float | None, weighting: Weighting) -> Method:
-    problems = [f"--method.rho {rho}: must be 0 or more"] if not rho >= 0 else []
-    problems += [f"--method.eta {eta}: must be 0 or more"] if eta is not None and not eta >= 0 else []
-    if problems:
-        raise BadInput(problems)
-    return Method(
-        name,
-        staleness="always 0",
-        local=SharpnessAware(rho, eta) if rho else LocalRule(),
-        aggregate=round_mean(weighting),
-        dispatch=barrier(),
-    )
+    check(at_least(0, rho=rho, eta=eta))
+    return rounds("fedasam", weighting, local=SharpnessAware(rho, eta) if rho else LocalRule())

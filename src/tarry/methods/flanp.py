@@ -38,7 +38,6 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from ..core.errors import BadInput
 from ..core.idle_clients import IdleClients
 from ..core.local_rule import ClientModel, Context, LocalRule, VisitInput, VisitOutput
 from ..core.method import Method, ServerView
@@ -47,6 +46,7 @@ from ..core.state_tree import StateRecord
 from ..core.task import Examples
 from ..core.tickets import Update
 from ..parts.aggregate import Weighting, round_mean
+from ..parts.checks import above, at_least, check
 from ..parts.tiers import Speeds, at_most_all, draw_among, first_visits, ranked, record_first_duration
 from ..parts.variates import reach
 from .registry import methods
@@ -159,13 +159,10 @@ def flanp(
     n0: Annotated[int, "n_0, the fastest clients that begin; all of them = FedAvg"] = 2,
     mu: Annotated[float, "μ, the loss's strong convexity"] = 1.0,
     c: Annotated[float, "c of the statistical accuracy V_ns = c / (n s); larger = more clients sooner"] = 10.0,
-    weighting: Annotated[Weighting, "clients weigh by their examples, or all alike"] = "examples",
+    weighting: Weighting = "examples",
 ) -> Method:
     """Synchronous rounds of the fastest clients; twice as many each time there is no more to learn from them."""
-    problems = [f"--method.n0 {n0}: must be 1 or more"] if n0 < 1 else []
-    problems += [f"--method.{name} {v}: must be above 0" for name, v in (("mu", mu), ("c", c)) if not v > 0]
-    if problems:
-        raise BadInput(problems)
+    check(at_least(1, n0=n0), above(0, mu=mu, c=c))
     who = Fastest(n0, mu, c, weighting)
     return Method(
         "flanp",

@@ -52,7 +52,7 @@ from ..core.task import Examples
 from ..core.tickets import CONTROL, Update
 from ..parts.aggregate import Weighting, round_mean
 from ..parts.cone import Angles, many, nearest, products, solver, within
-from ..parts.dispatch import barrier
+from ..parts.rounds import barrier
 from ..parts.step import add
 from .registry import methods
 
@@ -198,7 +198,7 @@ def gradma(
     memory: Annotated[int | None, "m, how many clients the server remembers; none = all, 0 = none of them"] = None,
     side: Annotated[Side, "who corrects directions: workers and server, or one of them (GradMA-W, GradMA-S)"] = "both",
     projection: Annotated[Projection, "one program for all weights, or one per layer as in the authors' code"] = "full",
-    weighting: Annotated[Weighting, "clients weigh by their examples, or all alike"] = "examples",
+    weighting: Weighting = "examples",
 ) -> Method:
     """Rounds whose steps, the workers' and the server's, stay within 90° of the gradients they remember."""
     _check(beta1, beta2, memory)

@@ -35,9 +35,9 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from ..core.errors import BadInput
 from ..core.method import Method, ServerView
 from ..core.tickets import Update
+from ..parts.checks import at_least, between, check
 from ..parts.endpoint import Rule, StaleUpdate, delay_correction
 from ..parts.epochs import EpochServer, at_epoch_ends, epoch_aggregate, storable
 from ..parts.manifold import inner
@@ -105,10 +105,7 @@ def hfl(
     ] = None,
 ) -> Method:
     """Rounds that do not wait: late updates are merged later, corrected to first order and at a small weight."""
-    problems = [f"--method.lam {lam}: must be between 0 and 1"] if not 0 <= lam <= 1 else []
-    problems += [f"--method.h {h}: must be 0 or more"] if not h >= 0 else []
-    if problems:
-        raise BadInput(problems)
+    check(between(0, 1, lam=lam), at_least(0, h=h))
     return Method(
         "hfl",
         staleness="τ = server steps (rounds) since hand-out; through the drift G = W_now − W_start, and λ_0 e^(−τ)",

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -29,8 +29,9 @@ from ..core.errors import BadInput
 from ..core.local_rule import ClientModel
 from ..core.method import Method, Personalization
 from ..core.task import Examples
-from ..parts.aggregate import round_mean
-from ..parts.dispatch import barrier
+from ..parts.aggregate import Weighting
+from ..parts.checks import above, at_least, between, check
+from ..parts.rounds import rounds
 from .registry import methods
 
 __all__ = ["knn_per"]
@@ -106,18 +107,8 @@ def knn_per(
     k: Annotated[int, "how many of its own examples a client asks"] = 10,
     lam: Annotated[float | None, "λ, how much they count against the model; none = each client chooses"] = None,
     scale: Annotated[float, "σ, how far off a neighbour may be and still count"] = 1.0,
-    weighting: Annotated[Literal["examples", "uniform"], "clients weigh by their examples, or all alike"] = "examples",
+    weighting: Weighting = "examples",
 ) -> Method:
     """FedAvg; then every client predicts from its own nearest examples and the model (--personalize)."""
-    problems = [f"--method.k {k}: must be 1 or more"] if k < 1 else []
-    problems += [f"--method.lam {lam}: must be between 0 and 1"] if lam is not None and not 0 <= lam <= 1 else []
-    problems += [f"--method.scale {scale}: must be above 0"] if not scale > 0 else []
-    if problems:
-        raise BadInput(problems)
-    return Method(
-        "knn-per",
-        staleness="always 0",
-        aggregate=round_mean(weighting),
-        dispatch=barrier(),
-        personalization=Personalization(predict=Neighbors(k, lam, scale)),
-    )
+    check(at_least(1, k=k), between(0, 1, lam=lam), above(0, scale=scale))
+    return rounds("knn-per", weighting, personalization=Personalization(predict=Neighbors(k, lam, scale)))

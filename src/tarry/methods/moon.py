@@ -23,13 +23,13 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from ..core.errors import BadInput
 from ..core.local_rule import LocalRule
 from ..core.method import Method
-from ..parts.aggregate import Weighting, round_mean
-from ..parts.dispatch import barrier
+from ..parts.aggregate import Weighting
+from ..parts.checks import above, at_least, check
 from ..parts.proximal import MOON
 from ..parts.proximal_rules import WithProximalLoss
+from ..parts.rounds import rounds
 from .registry import methods
 
 __all__ = ["moon"]
@@ -44,21 +44,9 @@ def moon(
     *,
     mu: Annotated[float, "μ, the weight of the contrastive loss; 0 is FedAvg"] = 1.0,
     temperature: Annotated[float, "τ, what similarities are divided by"] = 0.5,
-    weighting: Annotated[Weighting, "clients weigh by their examples, or all alike"] = "examples",
+    weighting: Weighting = "examples",
 ) -> Method:
     """Synchronous rounds whose clients keep their features near the received model's and off their own last ones."""
-    _check(mu, temperature)
-    return Method(
-        "moon",
-        staleness="always 0",
-        local=WithProximalLoss(MOON(temperature, flag="--method moon"), mu) if mu else LocalRule(),
-        aggregate=round_mean(weighting),
-        dispatch=barrier(),
-    )
-
-
-def _check(mu: float, temperature: float) -> None:
-    problems = [f"--method.mu {mu}: must be 0 or more"] if not mu >= 0 else []
-    problems += [f"--method.temperature {temperature}: must be above 0"] if not temperature > 0 else []
-    if problems:
-        raise BadInput(problems)
+    check(at_least(0, mu=mu), above(0, temperature=temperature))
+    local = WithProximalLoss(MOON(temperature, flag="--method moon"), mu) if mu else LocalRule()
+    return rounds("moon", weighting, local=local)

@@ -21,10 +21,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from ..core.errors import BadInput
 from ..core.method import Method
 from ..core.parts import Correct
 from ..parts import endpoint
+from ..parts.checks import between, check
 from ..parts.endpoint import delay_correction, dynamic, orthogonal
 from ..parts.step import add
 from .registry import methods
@@ -53,10 +53,7 @@ def orthocorrect(
     eta: Eta = 0.4,
 ) -> Method:
     """Make a stale displacement orthogonal to the drift of the global when the two conflict."""
-    problems = [f"--method.theta {theta}: must be between -1 and 1"] if not -1 <= theta <= 1 else []
-    problems += [f"--method.alpha {alpha}: must be between 0 and 1"] if not 0 <= alpha <= 1 else []
-    if problems:
-        raise BadInput(problems)
+    check(between(-1, 1, theta=theta), between(0, 1, alpha=alpha))
     return _method("orthocorrect", eta, delay_correction(orthogonal(alpha, theta, conflict)))
 
 

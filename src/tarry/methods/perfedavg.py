@@ -28,12 +28,12 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor
 
-from ..core.errors import BadInput
 from ..core.local_rule import ClientModel, Context, LocalRule
 from ..core.method import Method, Personalization
 from ..core.task import Examples
-from ..parts.aggregate import round_mean
-from ..parts.dispatch import barrier
+from ..parts.aggregate import Weighting
+from ..parts.checks import above, check
+from ..parts.rounds import rounds
 from .registry import methods
 
 __all__ = ["perfedavg"]
@@ -110,17 +110,9 @@ def perfedavg(
     alpha: Annotated[float, "α, the size of the step that clients will make on their own"] = 0.01,
     form: Annotated[Order, "what is made of the Hessian: first order (left out), or Hessian-free (differences)"] = "fo",
     delta: Annotated[float, "hf: δ, how far to either side gradients are taken"] = 0.001,
-    weighting: Annotated[Literal["examples", "uniform"], "clients weigh by their examples, or all alike"] = "examples",
+    weighting: Weighting = "examples",
 ) -> Method:
     """Rounds whose clients learn a start that is good after a step on each client's own data (MAML)."""
-    given = {"alpha": alpha, "delta": delta}
-    if problems := [f"--method.{name} {value}: must be above 0" for name, value in given.items() if not value > 0]:
-        raise BadInput(problems)
-    return Method(
-        "perfedavg",
-        staleness="always 0",
-        local=Meta(alpha, form, delta if form == "hf" else 0.0),
-        aggregate=round_mean(weighting),
-        dispatch=barrier(),
-        personalization=Personalization(tune=Adapt(alpha)),
-    )
+    check(above(0, alpha=alpha, delta=delta))
+    local = Meta(alpha, form, delta if form == "hf" else 0.0)
+    return rounds("perfedavg", weighting, local=local, personalization=Personalization(tune=Adapt(alpha)))

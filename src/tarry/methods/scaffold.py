@@ -40,7 +40,7 @@ from ..core.state_tree import StateRecord
 from ..core.task import Examples
 from ..core.tickets import CONTROL, TicketExtras, Update
 from ..parts.aggregate import Sums, Weighting, empty_sums, round_mean
-from ..parts.dispatch import barrier
+from ..parts.rounds import barrier
 from ..parts.step import add
 from ..parts.variates import CHANGE, VARIATE, Control, VariateRule, VariateState
 from .registry import methods
@@ -141,7 +141,7 @@ def scaffold(
     *,
     option: Annotated[Literal["I", "II"], "c_k: the gradient at the received weights, or what the visit's were"] = "II",
     eta: Annotated[float, "η_g, the server's learning rate"] = 1.0,
-    weighting: Annotated[Weighting, "clients weigh by their examples, or all alike"] = "uniform",
+    weighting: Weighting = "uniform",
 ) -> Method:
     """Synchronous rounds whose clients correct their gradients for how they differ from the mean of all clients."""
     return Method(

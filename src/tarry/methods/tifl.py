@@ -46,6 +46,7 @@ from ..core.parts import Dispatch
 from ..core.state_tree import StateRecord
 from ..core.tickets import Update
 from ..parts.aggregate import round_mean
+from ..parts.checks import at_least, check
 from ..parts.tiers import Speeds, at_most_all, draw_among, first_visits, ranked, record_first_duration
 from .registry import methods
 
@@ -215,11 +216,7 @@ def tifl(
     credits: Annotated[int | None, "adaptive: the rounds that a tier may have; none = no end to them"] = None,
 ) -> Method:
     """Synchronous rounds, each among clients of about one speed."""
-    problems = [f"--method.tiers {tiers}: must be 1 or more"] if tiers < 1 else []
-    problems += [f"--method.interval {interval}: must be 1 or more"] if interval < 1 else []
-    problems += [f"--method.credits {credits}: must be 1 or more"] if credits is not None and credits < 1 else []
-    if problems:
-        raise BadInput(problems)
+    check(at_least(1, tiers=tiers, interval=interval, credits=credits))
     odds = static(policy, tiers)
     who: Static | Adaptive = Static(odds)
     if policy == "adaptive" and tiers > 1:

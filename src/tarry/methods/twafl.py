@@ -36,7 +36,7 @@ from ..core.method import Method, ServerView
 from ..core.parts import Aggregate
 from ..core.tickets import CONTROL, Update
 from ..parts.cached import RowCache, as_update
-from ..parts.dispatch import barrier
+from ..parts.rounds import barrier
 from .registry import methods
 
 __all__ = ["twafl"]

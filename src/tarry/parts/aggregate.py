@@ -10,12 +10,11 @@ mean_update(sums, view) → the update to pass on.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 
-from ..core.errors import BadInput
 from ..core.method import ServerView
 from ..core.parts import Aggregate
 from ..core.state_tree import StateRecord
@@ -23,10 +22,11 @@ from ..core.tickets import CONTROL, NOTHING, Ticket, Update
 from ..vector.blocks import blocks, large
 from ..vector.fused import as_scalar, combined, kernels_for, partition
 from ..vector.pool import empty_pooled
+from .checks import at_least, check
 
 __all__ = ["Sums", "Weighting", "accumulate", "buffer", "empty_sums", "mean_update", "round_mean"]
 
-Weighting = Literal["examples", "uniform"]
+Weighting = Annotated[Literal["examples", "uniform"], "clients weigh by their examples, or all alike"]
 _CARRIED = frozenset({CONTROL})  # the mean of curves from one point is the curve of the means
 
 
@@ -44,8 +44,7 @@ class Sums(StateRecord):
 
 def buffer(size: int, *, carries: frozenset[str] = _CARRIED) -> Aggregate:
     """Collect `size` updates, then pass on (1/size) Σ weight_k Δ_k."""
-    if size < 1:
-        raise BadInput(f"--method.buffer {size}: must be 1 or more")
+    check(at_least(1, buffer=size))
 
     def apply(update: Update | None, sums: Sums, view: ServerView) -> tuple[Update | None, Sums]:
         if update is None:

@@ -26,11 +26,11 @@ import torch
 from torch import Tensor
 
 from ..core import rng
-from ..core.errors import BadInput
 from ..core.local_rule import ClientModel, Context, LocalRule, RuleStep, VisitInput, VisitOutput
 from ..core.optim import Optimizer, make_optimizer
 from ..core.task import Examples
 from ..core.tickets import CONTROL, NOTHING
+from .checks import above, at_least, between, check
 from .sharpness import ascended_adaptively
 
 __all__ = ["SHIFT", "CurveLearning", "CurveName", "ProximalName", "SolverName"]
@@ -80,14 +80,12 @@ class CurveLearning(LocalRule):
     shape: CurveName
 
     def __post_init__(self) -> None:
-        problems = [f"--method.lr {self.lr}: must be above 0"] if not self.lr > 0 else []
-        problems += [f"--method.control_lr {self.control_lr}: must be above 0"] if not self.control_lr > 0 else []
-        problems += [f"--method.rho {self.rho}: must be 0 or more"] if not self.rho >= 0 else []
-        problems += [f"--method.mu {self.mu}: must be 0 or more"] if not self.mu >= 0 else []
-        problems += [f"--method.sigma {self.sigma}: must be above 0"] if not self.sigma > 0 else []
-        problems += [f"--method.gamma {self.gamma}: must be between 0 and 1"] if not 0 <= self.gamma <= 1 else []
-        if problems:
-            raise BadInput(problems)
+        check(
+            above(0, lr=self.lr, control_lr=self.control_lr),
+            at_least(0, rho=self.rho, mu=self.mu),
+            above(0, sigma=self.sigma),
+            between(0, 1, gamma=self.gamma),
+        )
 
     @property
     def own_optimizer(self) -> bool:

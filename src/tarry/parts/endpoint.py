@@ -33,6 +33,7 @@ from ..core.tickets import CONTROL, Update
 from ..vector.blocks import blocks, blocks_reversed
 from ..vector.fused import as_scalar, combined, kernels_for, partition
 from ..vector.pool import empty_pooled
+from .checks import between, check, decay
 from .manifold import inner, rotated, turning
 
 __all__ = [
@@ -263,7 +264,7 @@ def dynamic(statistic: str, *, switch: float | None = None, middle: float = 0.0,
     """
     chosen = _statistic(statistic, smooth)
     limit = chosen.switch if switch is None else switch
-    _check(limit, middle, smooth)
+    check(between(0, 1, switch=limit, middle=middle), decay(smooth=smooth))
     phases = (orthogonal(0.0, 0.0), shifted(0.0), orthogonal(1.0, 0.0))
 
     def rule(late: StaleUpdate, state: Any) -> tuple[Tensor | float, Any]:
@@ -282,11 +283,3 @@ def _statistic(name: str, smooth: float) -> Statistic:
         return entry(smooth=smooth) if "smooth" in (p.name for p in entry.params) else entry()
     except BadInput as e:
         raise BadInput([p.replace("--statistic", "--method.statistic", 1) for p in e.problems]) from e
-
-
-def _check(switch: float, middle: float, smooth: float) -> None:
-    problems = [f"--method.switch {switch}: must be between 0 and 1"] if not 0 <= switch <= 1 else []
-    problems += [f"--method.middle {middle}: must be between 0 and 1"] if not 0 <= middle <= 1 else []
-    problems += [f"--method.smooth {smooth}: must be in [0, 1)"] if not 0 <= smooth < 1 else []
-    if problems:
-        raise BadInput(problems)

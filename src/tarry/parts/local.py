@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..core.errors import BadInput
 from ..core.local_rule import Context, LocalRule, VisitInput
+from .checks import at_least, check
 
 __all__ = ["ProximalRule"]
 
@@ -20,8 +20,7 @@ class ProximalRule(LocalRule):
     mu: float
 
     def __post_init__(self) -> None:
-        if not self.mu >= 0:
-            raise BadInput(f"--method.mu {self.mu}: must be 0 or more")
+        check(at_least(0, mu=self.mu))
 
     def begin(self, visit: VisitInput) -> tuple[Tensor, Context]:
         return visit.weights, {"start": visit.layout.params(visit.weights)}

@@ -28,6 +28,7 @@ from ..core.tickets import Update
 from ..vector.blocks import blocks
 from ..vector.fused import as_scalar, kernels_for, partition
 from ..vector.pool import empty_pooled
+from .checks import above, check, decay
 
 __all__ = ["Second", "adagrad", "adam", "adaptive", "momentum", "yogi"]
 
@@ -49,13 +50,13 @@ class Adam(NamedTuple):
 
 def adam(beta2: float) -> Second:
     """v ← β2 v + (1 − β2) Δ²."""
-    _decay("beta2", beta2)
+    check(decay(beta2=beta2))
     return Adam(beta2)
 
 
 def yogi(beta2: float) -> Second:
     """v ← v − (1 − β2) Δ² sign(v − Δ²): changes are at most (1 − β2) Δ², however large v is."""
-    _decay("beta2", beta2)
+    check(decay(beta2=beta2))
 
     def second(v: Tensor, delta: Tensor, out: Tensor | None = None) -> Tensor:
         square = delta * delta
@@ -81,9 +82,7 @@ def adaptive(
 ) -> Step:
     """W ← W + η_t m / (√v + ε), m = 0 and v = v0 at first. `late`: η_t by the update's staleness; None: always η."""
     _rate(eta)
-    _decay("beta1", beta1)
-    if not eps > 0:
-        raise BadInput(f"--method.eps {eps}: must be above 0")
+    check(decay(beta1=beta1), above(0, eps=eps))
 
     def init(weights: Tensor) -> dict[str, Any]:  # numbers, until the first step
         v = weights.new_full((), v0)
@@ -134,7 +133,7 @@ def _in_one_pass(
 def momentum(eta: float, beta: float, *, nesterov: bool = False) -> Step:
     """W ← W + η v with v ← β v + Δ, from v = 0."""
     _rate(eta)
-    _decay("beta", beta)
+    check(decay(beta=beta))
 
     def apply(update: Update, state: dict[str, Any], view: ServerView) -> tuple[Tensor, dict[str, Any]]:
         moved, w = view.displacement(update), view.layout.params(view.weights)
@@ -162,8 +161,3 @@ def _with_statistics(new: Tensor, moved: Tensor, share: float, view: ServerView)
 def _rate(eta: float) -> None:
     if not 0 < eta < inf:
         raise BadInput(f"--method.eta {eta}: must be above 0, and finite")
-
-
-def _decay(name: str, beta: float) -> None:
-    if not 0 <= beta < 1:
-        raise BadInput(f"--method.{name} {beta}: must be in [0, 1)")

@@ -9,6 +9,7 @@ from ..core.errors import BadInput
 from ..core.method import ServerView
 from ..core.parts import Correct
 from ..core.tickets import Update
+from .checks import at_least, check
 
 __all__ = ["Decay", "constant", "discounted", "hinge", "polynomial"]
 
@@ -32,8 +33,7 @@ class Polynomial:
 
 def polynomial(a: float) -> Decay:
     """s(τ) = (τ + 1)^(−a)."""
-    if not a >= 0:
-        raise BadInput(f"--method.a {a}: must be 0 or more")
+    check(at_least(0, a=a))
     return Polynomial(a)
 
 

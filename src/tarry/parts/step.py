@@ -12,12 +12,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..core.errors import BadInput
 from ..core.method import Geodesic, ServerView
 from ..core.parts import MixStep, Step
 from ..core.tickets import Update
 from ..vector.blocks import blocks
 from ..vector.pool import empty_pooled
+from .checks import above, check, share
 from .manifold import line, step_along, travel
 from .staleness import Decay
 
@@ -26,8 +26,7 @@ __all__ = ["add", "mix", "mixed"]
 
 def add(eta: float = 1.0, *, along: Geodesic = line) -> Step:
     """W ← W + η Δ."""
-    if not eta > 0:
-        raise BadInput(f"--method.eta {eta}: must be above 0")
+    check(above(0, eta=eta))
 
     def apply(update: Update, state: None, view: ServerView) -> tuple[Tensor, None]:
         return step_along(along, view, eta * update.weight, update), state
@@ -37,8 +36,7 @@ def add(eta: float = 1.0, *, along: Geodesic = line) -> Step:
 
 def mix(beta: float, s: Decay, *, flag: str = "beta", along: Geodesic = line) -> Step:
     """W ← (1 − β_t) W + β_t W_m with β_t = β s(τ)."""
-    if not 0 < beta <= 1:
-        raise BadInput(f"--method.{flag} {beta}: must be above 0 and at most 1")
+    check(share(**{flag: beta}))
 
     def apply(update: Update, state: None, view: ServerView) -> tuple[Tensor, None]:
         t = beta * s(update.staleness) * update.weight

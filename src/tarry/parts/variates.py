@@ -25,6 +25,7 @@ from ..core.layout import Layout
 from ..core.local_rule import ClientModel, Context, LocalRule, VisitInput, VisitOutput
 from ..core.optim import Optimizer
 from ..core.task import Examples
+from .checks import above, at_least, check
 
 __all__ = [
     "CHANGE",
@@ -141,8 +142,7 @@ class Dual(Variate):
     required_payload = frozenset({H})
 
     def __post_init__(self) -> None:
-        if not self.alpha > 0:
-            raise BadInput(f"--method.alpha {self.alpha}: must be above 0")
+        check(above(0, alpha=self.alpha))
 
     def begin(self, visit: VisitInput) -> dict[str, Any]:
         known = super().begin(visit)
@@ -164,8 +164,7 @@ class Normal(Variate):
     uploads = frozenset({REACH})
 
     def __post_init__(self) -> None:
-        if not self.mu >= 0:
-            raise BadInput(f"--method.mu {self.mu}: must be 0 or more")
+        check(at_least(0, mu=self.mu))
 
     def check(self, optimizer: Optimizer) -> None:
         if optimizer.name != "sgd":

@@ -38,14 +38,14 @@ from typing import Annotated, Any, Literal
 
 from torch import Tensor
 
-from ...core.errors import BadInput
 from ...core.local_rule import ClientModel, Context, LocalRule
 from ...core.method import Method
 from ...core.task import Examples
-from ...parts.aggregate import round_mean
-from ...parts.dispatch import barrier
+from ...parts.aggregate import Weighting
+from ...parts.checks import above, at_least, check
 from ...parts.perturbation import Norm, Perturbation, Region
 from ...parts.proximal import ProximalLoss, ProximalName, WholePasses, proximal_loss
+from ...parts.rounds import rounds
 from ..registry import methods
 from .ablations import A2, A3, A4, A5, A6, Plain, PlainWithVariate, Projection
 from .descent import Direction, PerturbedDescent, ProximalDescent
@@ -112,23 +112,17 @@ def fedsol(
     norm: Annotated[Norm, "Eq. 7's norm over a layer, or over dimension 0 of it as in the authors' code"] = "layer",
     strategy: Annotated[Strategy, "Table 12's A0 to A6, A1 being FedSOL; or Eq. 3's direct projection"] = "A1",
     beta: Annotated[float, "β, the weight of L_p in A2 to A6"] = 1.0,
-    weighting: Annotated[Literal["examples", "uniform"], "clients weigh by their examples, or all alike"] = "examples",
+    weighting: Weighting = "examples",
 ) -> Method:
     """Rounds whose clients take local gradients at weights perturbed along a proximal gradient."""
-    _check(rho, temperature, beta)
+    check(at_least(0, rho=rho), above(0, temperature=temperature), at_least(0, beta=beta))
     loss = proximal_loss(proximal, temperature=temperature)
     if strategy in ("A0", "A5", "projection"):  # nothing is perturbed
         rho, adaptive, part = 0.0, True, "head"
     if strategy in ("A0", "A1", "projection"):
         beta = 1.0
     norm = norm if adaptive and rho > 0 else "layer"
-    return Method(
-        "fedsol",
-        staleness="always 0",
-        local=_rule(strategy, loss, Perturbation(rho, adaptive, part, norm), beta),
-        aggregate=round_mean(weighting),
-        dispatch=barrier(),
-    )
+    return rounds("fedsol", weighting, local=_rule(strategy, loss, Perturbation(rho, adaptive, part, norm), beta))
 
 
 def _rule(strategy: Strategy, loss: ProximalLoss, perturb: Perturbation, beta: float) -> LocalRule:
@@ -137,15 +131,3 @@ def _rule(strategy: Strategy, loss: ProximalLoss, perturb: Perturbation, beta: f
     if strategy == "A0":
         return PlainWithVariate(loss, perturb, beta) if loss.required_payload else Plain(loss, perturb, beta)
     return STRATEGIES[strategy](loss, perturb, beta)
-
-
-def _check(rho: float, temperature: float, beta: float) -> None:
-    problems = []
-    if not rho >= 0:
-        problems.append(f"--method.rho {rho}: must be 0 or more")
-    if not temperature > 0:
-        problems.append(f"--method.temperature {temperature}: must be above 0")
-    if not beta >= 0:
-        problems.append(f"--method.beta {beta}: must be 0 or more")
-    if problems:
-        raise BadInput(problems)
