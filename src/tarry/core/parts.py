@@ -36,6 +36,7 @@ __all__ = [
     "ADD",
     "EACH_ARRIVAL",
     "KEEP",
+    "PLACES",
     "REFILL",
     "SEND_GLOBAL",
     "Aggregate",
@@ -47,6 +48,9 @@ __all__ = [
     "Step",
     "stateless",
 ]
+
+#: the places of the server parts in a Method, in the order in which they are called
+PLACES = ("correct", "aggregate", "step", "reply", "dispatch")
 
 X = TypeVar("X")
 Y = TypeVar("Y")

@@ -25,6 +25,7 @@ from .contracts import check_first_call
 from .idle_clients import IdleClients
 from .layout import Layout
 from .method import Method, RunLimits, ServerModel, ServerView
+from .parts import PLACES
 from .rng import Stream
 from .state_tree import MemoryMeter, copied, restored, tables
 from .tickets import NOTHING, LocalResult, NextStart, Ticket, Update
@@ -33,7 +34,6 @@ __all__ = ["Receipt", "Server"]
 
 # A NamedTuple's constructor is a Python function; the event loop calls the tuple's, which is faster.
 _make = tuple.__new__
-_PARTS = ("correct", "aggregate", "step", "reply", "dispatch")
 
 
 class Receipt(NamedTuple):
@@ -74,9 +74,9 @@ class Server:
         self.visits = array("q", [0]) * n_clients
         self.tickets: dict[int, Ticket] = {}
         self.starts: dict[int, NextStart] = {}
-        self.state: dict[str, Any] = {p: getattr(method, p).init(weights) for p in _PARTS}
+        self.state: dict[str, Any] = {p: getattr(method, p).init(weights) for p in PLACES}
         self._attach_tables()
-        self._offers = [(p, offer) for p in _PARTS if (offer := getattr(method, p).offer) is not None]
+        self._offers = [(p, offer) for p in PLACES if (offer := getattr(method, p).offer) is not None]
         self._apply = check_first_call(method)
         self._observe = method.dispatch.observe
         self._both = None if method.step_and_reply is None else method.step_and_reply.apply

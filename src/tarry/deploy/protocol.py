@@ -18,6 +18,7 @@ from ..core.errors import BadInput
 from ..core.layout import Layout
 from ..core.local_rule import LocalRule
 from ..core.method import Method
+from ..core.parts import PLACES
 from ..core.tickets import LocalResult, Ticket
 from .server.open_tickets import OpenTicket
 from .wire import (
@@ -34,7 +35,6 @@ from .wire import (
 __all__ = ["ClientReply", "FlowerAppProtocol", "Protocol", "TarryProtocol", "check_flower_app"]
 
 _MAX_COUNT = 10**12  # examples or steps that a client may report
-_PARTS = ("correct", "aggregate", "step", "reply", "dispatch")
 EXTRA, PAYLOAD = "extra.", "payload."
 
 
@@ -179,8 +179,8 @@ def check_flower_app(method: Method, label: str) -> None:
     problems, rule = [], method.local
     if type(rule) is not LocalRule:
         problems.append(f"its clients train by a rule of their own ({type(rule).__name__})")
-    reads = frozenset[str]().union(*(getattr(method, p).required_extras for p in _PARTS))
-    must_use = frozenset[str]().union(*(getattr(method, p).must_be_used for p in _PARTS))
+    reads = frozenset[str]().union(*(getattr(method, p).required_extras for p in PLACES))
+    must_use = frozenset[str]().union(*(getattr(method, p).must_be_used for p in PLACES))
     for what, names in (("send back", reads | rule.uploads), ("use", must_use | rule.required_payload)):
         if names:
             problems.append(f"its clients must {what} {', '.join(sorted(names))}")

@@ -15,11 +15,10 @@ from typing import Any
 
 from ...core.local_rule import LocalRule
 from ...core.method import Method
+from ...core.parts import PLACES, REFILL, SEND_GLOBAL
 from ..wire import Rejected, parse_fields
 
 __all__ = ["OpenTicket", "OpenTickets", "max_tickets_per_client"]
-
-_PARTS = ("correct", "aggregate", "step", "reply", "dispatch")
 
 
 def max_tickets_per_client(method: Method) -> int:
@@ -28,9 +27,8 @@ def max_tickets_per_client(method: Method) -> int:
     That is so if a client always starts from the present global weights, keeps no memory, and is handed work whenever
     there is room for it.
     """
-    plain = Method("plain")
-    default = all(getattr(method, p).apply is getattr(plain, p).apply for p in ("reply", "dispatch"))
-    offers = any(getattr(method, p).offer is not None for p in _PARTS)
+    default = method.reply.apply is SEND_GLOBAL.apply and method.dispatch.apply is REFILL.apply
+    offers = any(getattr(method, p).offer is not None for p in PLACES)
     return 2 if default and not offers and type(method.local).finish is LocalRule.finish else 1
 
 
