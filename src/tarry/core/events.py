@@ -6,6 +6,8 @@ from typing import Any, Literal, NamedTuple
 
 from torch import Tensor
 
+from .one_line import one_line
+
 __all__ = ["Event", "EventKind"]
 
 EventKind = Literal["hand_out", "arrival", "lost", "rejected", "join", "leave", "step", "evaluate"]
@@ -28,3 +30,6 @@ class Event(NamedTuple):
     loss: float | None = None  # arrival: the client's mean training loss; evaluate: the test loss
     accuracy: float | None = None  # evaluate
     notes: dict[str, Any] | None = None  # arrival, step: diagnostics, when they are asked for
+
+    def __repr__(self) -> str:
+        return one_line(self)

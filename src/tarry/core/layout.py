@@ -58,11 +58,15 @@ class Block:
         return slice(self.start, self.stop)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Layout:
     """The table: trained tensors (`layers`), then running statistics (`stats`)."""
 
     blocks: tuple[Block, ...]
+
+    def __repr__(self) -> str:
+        statistics = f", {self.size - self.n_params:,} statistics in {len(self.stats)}" if self.stats else ""
+        return f"Layout({self.n_params:,} weights in {len(self.layers)} tensors{statistics})"
 
     @cached_property
     def layers(self) -> tuple[Block, ...]:

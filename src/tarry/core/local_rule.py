@@ -34,6 +34,7 @@ from typing import Any, NamedTuple, Protocol
 from torch import Tensor
 
 from .layout import Layout
+from .one_line import one_line
 from .optim import Optimizer
 from .task import Examples, Task
 from .tickets import NOTHING
@@ -67,6 +68,9 @@ class VisitInput(NamedTuple):
     n_steps: int = 0  # steps of one pass in the whole visit
     n_batches: int = 0  # steps of one pass in one epoch
 
+    def __repr__(self) -> str:
+        return one_line(self)
+
 
 class VisitOutput(NamedTuple):
     """The output of a visit beside the weights."""
@@ -75,6 +79,9 @@ class VisitOutput(NamedTuple):
     memory: Mapping[str, Tensor] = NOTHING  # stays with the client
     delta: Tensor | None = None  # uploaded as the delta; None: result − sent
     notes: Mapping[str, Tensor] = NOTHING  # diagnostics; not uploaded in a deployment
+
+    def __repr__(self) -> str:
+        return one_line(self)
 
 
 class HeadSplit(Protocol):

@@ -24,6 +24,7 @@ from . import rng
 from .idle_clients import IdleClients
 from .layout import Layout
 from .local_rule import ClientModel, LocalRule
+from .one_line import function_name, one_line
 from .parts import ADD, EACH_ARRIVAL, KEEP, REFILL, SEND_GLOBAL, Aggregate, Correct, Dispatch, Part, Reply, Step
 from .task import Examples
 from .tickets import NextStart, Update
@@ -84,6 +85,9 @@ class ServerView(NamedTuple):
     model: ServerModel | None = None
     notes: dict[str, Any] | None = None  # parts write diagnostics of this arrival into it; None: none are collected
     busy_since: float = 0.0  # the time since which at least one client has been training without a break
+
+    def __repr__(self) -> str:
+        return one_line(self)
 
     @property
     def progress(self) -> float:
@@ -238,9 +242,7 @@ _PLAIN = {"correct": KEEP, "aggregate": EACH_ARRIVAL, "step": ADD, "reply": SEND
 
 def name_of_part(part: Part[Any, Any] | LocalRule) -> str:
     """Return the name of the function or class that made a part; of a client rule its class."""
-    apply = part.apply if isinstance(part, Part) else part
-    owner = getattr(apply, "__self__", apply)
-    return getattr(owner, "__qualname__", type(owner).__name__).partition(".")[0].lstrip("_")
+    return function_name(part.apply if isinstance(part, Part) else type(part))
 
 
 def _shown(rule: Any) -> str:

@@ -26,6 +26,7 @@ from torch import Tensor
 
 from .errors import BadInput
 from .idle_clients import IdleClients
+from .one_line import one_line
 from .task import Task
 from .tickets import NextStart, TicketExtras, Update
 
@@ -60,7 +61,7 @@ def _no_state(_: Tensor) -> None:
     return None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Part(Generic[X, Y]):
     """A server part: a pure function of (x, state, view), and its initial state. It fits any place of a Method."""
 
@@ -76,6 +77,9 @@ class Part(Generic[X, Y]):
     def __call__(self, x: X, state: Any, view: ServerView) -> tuple[Y, Any]:
         return self.apply(x, state, view)
 
+    def __repr__(self) -> str:
+        return one_line(self)
+
     @classmethod
     def of(cls, part: Part[X, Y]) -> Self:
         """Return the part as one of this class; raise BadInput if it belongs to another place of a method."""
@@ -87,14 +91,14 @@ class Part(Generic[X, Y]):
         return cls(**vars(part))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Correct(Part[Update, Update]):
     """Correct an update on arrival: a weight for its staleness, another displacement for its delay."""
 
     only_scales: bool = False  # it changes the update's weight and nothing else
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Aggregate(Part[Update | None, Update | None]):
     """Decide when the server steps, and by which update. The input is None when a visit was lost."""
 
@@ -113,7 +117,7 @@ class MixStep(NamedTuple):
     decay: Callable[[int], float]  # s
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Step(Part[Update, Tensor]):
     """Compute the new global weights from an update."""
 
@@ -121,12 +125,12 @@ class Step(Part[Update, Tensor]):
     formula: MixStep | None = None  # for parts that compute the new weights a second time
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Reply(Part[Update, NextStart | None]):
     """Compute the client's next start from its update."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Dispatch(Part[IdleClients, list[int]]):
     """Choose the idle clients that get work now."""
 

@@ -32,13 +32,13 @@ from typing import Any, Generic, Literal, TypeVar
 import numpy as np
 
 from .errors import BadInput, near
+from .one_line import cut_to_width
 
 __all__ = ["Entry", "Param", "Registry", "UnknownName"]
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 _REQUIRED = inspect.Parameter.empty
-_WIDTH = 118  # characters of a repr
 
 
 class UnknownName(BadInput, KeyError):
@@ -190,7 +190,7 @@ class Entry(Generic[T]):
 
     def __repr__(self) -> str:
         names = ", ".join(p.name for p in self.params)
-        return _one_line(f"{self.kind} {self.name}({names}): {self.summary}")
+        return cut_to_width(f"{self.kind} {self.name}({names}): {self.summary}")
 
     def _repr_html_(self) -> str:
         """Return a table of the parameters, for a notebook."""
@@ -206,10 +206,6 @@ class Entry(Generic[T]):
 
 def _row(*cells: str) -> str:
     return f"<tr>{''.join(f'<td>{html.escape(c)}</td>' for c in cells)}</tr>"
-
-
-def _one_line(text: str) -> str:
-    return text if len(text) <= _WIDTH else f"{text[: _WIDTH - 3].rstrip()}..."
 
 
 def _hint(p: inspect.Parameter, names: dict[str, Any]) -> Any:

@@ -9,14 +9,18 @@ A task that is not cut up yet has `train` (and perhaps `groups`, the natural gro
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.utils.data import Dataset, default_collate
 
 from .errors import BadInput
+from .one_line import cut_to_width, function_name
 
 __all__ = ["Examples", "Partitioner", "Shards", "Task", "accuracy"]
 
@@ -61,7 +65,7 @@ class Shards(Sequence[Examples]):
         return (self[i] for i in range(len(self)))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Task:
     """A learning problem; `model` builds a fresh ordinary module, `loss(outputs, targets)` is a mean over the batch."""
 
@@ -70,16 +74,44 @@ class Task:
     loss: Callable[[Tensor, Tensor], Tensor]
     clients: Sequence[Examples] = ()
     test: Examples | None = None
-    train: Examples | None = field(default=None, repr=False)
-    groups: Tensor | None = field(default=None, repr=False)
+    train: Examples | None = None
+    groups: Tensor | None = None
     score: Callable[[Tensor, Tensor], Tensor] | None = accuracy
-    unlabeled: Tensor | None = field(default=None, repr=False)  # inputs the server has, without labels
-    unlabeled_mask: Tensor | None = field(default=None, repr=False)  # which of their places count, for sequences
+    unlabeled: Tensor | None = None  # inputs the server has, without labels
+    unlabeled_mask: Tensor | None = None  # which of their places count, for sequences
     distill_lr: float | None = None  # the rate at which the server may distill, where it is known
     #: (inputs, numbers in [0, 1), `n_draws` for each input) → inputs as they are trained on, fresh every epoch
     augment: Callable[[Tensor, Tensor], Tensor] | None = None
     n_draws: int = 0
     chunk: int = 1000  # test examples that are looked at at once
+
+    @classmethod
+    def from_dataset(
+        cls,
+        train: Dataset[Any],
+        *,
+        model: Callable[[], nn.Module],
+        loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy,
+        test: Dataset[Any] | None = None,
+        name: str | None = None,
+        **others: Any,
+    ) -> Task:
+        """Return the task of a torch Dataset of (input, target) pairs, which is read once and kept in memory.
+
+        Its examples are split over the clients by the partition of a run. `others` are further fields of the task.
+        """
+        examples = _read(train)
+        tested = None if test is None else _read(test)
+        name = type(train).__name__.lower() if name is None else name
+        return cls(name, model=model, loss=loss, train=examples, test=tested, **others)
+
+    def __repr__(self) -> str:
+        sizes = [len(x) for x, _ in self.clients] if self.train is None else [len(self.train[0])]
+        parts = [f"{sum(sizes):,} train"]
+        parts += [] if self.test is None else [f"{len(self.test[0]):,} test"]
+        parts += [f"{len(self.clients):,} clients"] if self.clients else []
+        model = self.model if not isinstance(self.model, nn.Module) else type(self.model)
+        return cut_to_width(f"Task({self.name}: {', '.join(parts)}, model {function_name(model)})")
 
     def split(self, partitioner: Partitioner, n_clients: int, rng: np.random.Generator) -> Task:
         """The same task with its training examples dealt out to `n_clients` clients."""
@@ -107,3 +139,18 @@ class Task:
         unlabeled = None if self.unlabeled is None else cast(self.unlabeled)
         mask = None if self.unlabeled_mask is None else self.unlabeled_mask.to(device)
         return replace(self, clients=clients, test=test, unlabeled=unlabeled, unlabeled_mask=mask)
+
+
+def _read(dataset: Dataset[Any]) -> Examples:
+    """Return all examples of a dataset as two tensors; raise BadInput if they are no pairs of one shape."""
+    kind = type(dataset).__name__
+    if not hasattr(dataset, "__len__"):
+        raise BadInput(f"from_dataset: {kind} has no length; give a dataset with __len__ and __getitem__")
+    try:
+        x, y = default_collate([dataset[i] for i in range(len(dataset))])
+    except (TypeError, ValueError, RuntimeError) as e:
+        raise BadInput(
+            f"from_dataset: the examples of {kind} must be pairs of an input and a target, tensors or numbers of one"
+            f" shape ({e}); give the dataset a transform"
+        ) from e
+    return x, y

@@ -18,6 +18,8 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from .one_line import one_line
+
 __all__ = [
     "CONTROL",
     "DIFFERENCE",
@@ -50,6 +52,9 @@ class Ticket(NamedTuple):
     payload: Mapping[str, Tensor] = NOTHING  # sent with the weights
     from_reply: bool = False  # `sent` is the client's own start, made by the reply to its last update
 
+    def __repr__(self) -> str:
+        return one_line(self)
+
 
 class _Update(NamedTuple):
     ticket: Ticket
@@ -69,6 +74,9 @@ class Update(_Update):
     Fields: ticket, delta (result − sent), n_examples, n_steps, staleness, loss, weight, extras, endpoint.
     """
 
+    def __repr__(self) -> str:
+        return one_line(self, client=self.ticket.client)
+
     @cached_property
     def local(self) -> Tensor:
         """The client's weights at the end of its training."""
@@ -87,12 +95,18 @@ class NextStart(NamedTuple):
     anchor: Tensor | None = None
     version: int = 0
 
+    def __repr__(self) -> str:
+        return one_line(self)
+
 
 class TicketExtras(NamedTuple):
     """What a server part adds to a hand-out: a payload, and weights in place of the global ones (None: those)."""
 
     payload: Mapping[str, Tensor] = NOTHING
     weights: Tensor | None = None
+
+    def __repr__(self) -> str:
+        return one_line(self)
 
 
 class VisitJob(NamedTuple):

@@ -45,6 +45,9 @@ class Availability:
         self._bounds = {client: _merged(entry) for client, entry in windows.items()}
         self._dealt_to = dealt_to
 
+    def __repr__(self) -> str:
+        return f"Availability(windows of {len(self._bounds):,} clients)"
+
     @classmethod
     def read(cls, path: str | Path, n_clients: int) -> Availability:
         """Read windows from a file.
