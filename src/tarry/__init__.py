@@ -17,7 +17,12 @@ from .version import __version__ as __version__
 
 if TYPE_CHECKING:
     from .core.errors import BadInput as BadInput
+    from .core.errors import DamagedFile as DamagedFile
+    from .core.errors import Diverged as Diverged
+    from .core.errors import SolverFailed as SolverFailed
     from .core.errors import TarryError as TarryError
+    from .core.errors import TarryWarning as TarryWarning
+    from .core.errors import WorkerDied as WorkerDied
     from .core.events import Event as Event
     from .core.layout import Layout as Layout
     from .core.local_rule import ClientModel as ClientModel
@@ -58,7 +63,9 @@ _MODULES = {
     "ClientModel": "core.local_rule",
     "Comparison": "runs.compare",
     "Correct": "core.parts",
+    "DamagedFile": "core.errors",
     "Dispatch": "core.parts",
+    "Diverged": "core.errors",
     "Event": "core.events",
     "Layout": "core.layout",
     "LocalRule": "core.local_rule",
@@ -69,14 +76,17 @@ _MODULES = {
     "Reply": "core.parts",
     "Result": "record.result",
     "ServerView": "core.method",
+    "SolverFailed": "core.errors",
     "Step": "core.parts",
     "TarryError": "core.errors",
+    "TarryWarning": "core.errors",
     "Task": "core.task",
     "Ticket": "core.tickets",
     "TicketExtras": "core.tickets",
     "Update": "core.tickets",
     "VisitInput": "core.local_rule",
     "VisitOutput": "core.local_rule",
+    "WorkerDied": "core.errors",
     "compare": "runs.compare",
     "delays": "delays",
     "manifolds": "parts.manifold",

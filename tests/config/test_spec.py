@@ -83,8 +83,8 @@ def test_text_from_flags_is_read_as_the_settings_types():
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        ({"epoch": 3}, "--epoch: there is no such setting. Did you mean 'epochs'?"),
-        ({"failure-rat": 3}, "--failure-rat: there is no such setting. Did you mean 'failure-rate'?"),
+        ({"epoch": 3}, "--epoch: no such setting; did you mean 'epochs'?"),
+        ({"failure-rat": 3}, "--failure-rat: no such setting; did you mean 'failure_rate'?"),
         ({"lr": "fast"}, "--lr fast: wants float, got 'fast'"),
         ({"lr": True}, "--lr True: wants float, got True"),
         ({"seed": 1.5}, "--seed 1.5: wants int, got 1.5"),
@@ -124,7 +124,7 @@ def test_text_from_flags_is_read_as_the_settings_types():
         ),
         ({"device": "abacus"}, "--device abacus: there is no such device here; cpu always is"),
         ({"batch": 0}, "--batch 0: must be 1 or more, or `all`"),
-        ({"lr": -1}, "--lr -1.0: must be above 0"),
+        ({"lr": -1}, "--lr -1: must be above 0"),
         ({"optimizer": "adam", "momentum": 0.5}, "--momentum 0.5: only --optimizer sgd has it"),
     ],
 )
@@ -297,7 +297,7 @@ def test_a_plan_refuses_what_only_the_task_can_tell():
         ({"task": tiny(), "delay": [1.0]}, "scripted delay: 1 entries for 2 clients"),
         ({"clients": 2000}, "--clients 2000: the task has 1437 training examples"),
         ({"concurrency": 11}, "--concurrency 11: there are only 10 clients"),
-        ({"lr": -1}, "--lr -1.0: must be above 0"),
+        ({"lr": -1}, "--lr -1: must be above 0"),
     ]:
         with pytest.raises(BadInput) as e:
             build_run(Spec.of(given))

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import tarry
 from tarry.core.client_table import ClientScalars, ClientTable, SpillPolicy
-from tarry.core.errors import Damaged
+from tarry.core.errors import DamagedFile
 from tarry.core.state_tree import MemoryMeter, copied, tables, tensors
 from tarry.record import checkpoint
 
@@ -138,7 +138,7 @@ def test_a_file_that_was_harmed_is_told(tmp_path: Path, harm: str) -> None:
         os.truncate(file, 4)
     else:
         file.write_bytes(b"x" + file.read_bytes()[1:])
-    with pytest.raises(Damaged, match=r"t\.rows is (gone|damaged)"):
+    with pytest.raises(DamagedFile, match=r"t\.rows is (gone|damaged)"):
         checkpoint.load(path).attach(SpillPolicy(0, tmp_path), "t")
 
 

@@ -225,7 +225,7 @@ def test_a_client_that_kills_its_workers_again_and_again_is_named_and_the_others
     x, y = poisoned.clients[1]
     clients = [poisoned.clients[0], (x[:7], y[:7]), poisoned.clients[2]]
     words = r"3 training processes in a row were lost \(code -9\) while they trained client 1 \(visit 0\): "
-    for workers, way_out in ((2, " Fewer --workers take less of it"), (1, "")):
+    for workers, way_out in ((2, " Fewer workers take less of it"), (1, "")):
         with pytest.raises(WorkerDied, match=f"^{words}killed, or out of memory\\?{way_out}$"):
             tarry.run(
                 task=replace(poisoned, clients=clients), workers=workers, executor="pool", callbacks=[listen],

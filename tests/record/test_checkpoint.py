@@ -10,7 +10,7 @@ import torch
 from safetensors.numpy import save as serialise
 from torch import Tensor
 
-from tarry.core.errors import Damaged
+from tarry.core.errors import DamagedFile
 from tarry.record import checkpoint
 
 
@@ -120,10 +120,10 @@ def test_a_file_cut_short_anywhere_is_damaged(tmp_path):
     whole = path.read_bytes()
     for length in (0, 1, 7, 8, 9, len(whole) // 3, len(whole) // 2, len(whole) - 4, len(whole) - 1):
         path.write_bytes(whole[:length])
-        with pytest.raises(Damaged, match="is damaged"):
+        with pytest.raises(DamagedFile, match="is damaged"):
             checkpoint.load(path)
     path.write_bytes(whole + b"\0")
-    with pytest.raises(Damaged):
+    with pytest.raises(DamagedFile):
         checkpoint.load(path)
 
 
@@ -139,7 +139,7 @@ def test_one_wrong_byte_anywhere_is_damaged_or_changes_nothing(tmp_path, mask):
         path.write_bytes(bytes(flipped))
         try:
             got = plain(checkpoint.load(path))
-        except Damaged:
+        except DamagedFile:
             continue
         except Exception as e:
             wrong.append((place, whole[max(place - 8, 0) : place + 8], repr(e)))
@@ -155,14 +155,14 @@ def test_damage_is_told_with_the_file_and_the_way_out(tmp_path):
     content = bytearray(paths[1].read_bytes())
     content[-1] ^= 1
     paths[1].write_bytes(bytes(content))
-    with pytest.raises(Damaged) as e:
+    with pytest.raises(DamagedFile) as e:
         checkpoint.load(paths[1])
     assert str(e.value) == (
         f"checkpoint {paths[1]} is damaged: its content is not what was written; "
         "delete it to go on from 00000001.safetensors"
     )
     paths[0].unlink()
-    with pytest.raises(Damaged, match="delete it to begin again from the start"):
+    with pytest.raises(DamagedFile, match="delete it to begin again from the start"):
         checkpoint.load(paths[1])
 
 
@@ -171,15 +171,15 @@ def test_another_format_is_refused(tmp_path):
     array = torch.zeros(2).numpy()
     for metadata in (None, {"format": "tarry-checkpoint-0", "record": "{}", "sha256": ""}):
         path.write_bytes(serialise({"t0": array}, metadata=metadata))
-        with pytest.raises(Damaged, match="it is not a tarry-checkpoint-2 file"):
+        with pytest.raises(DamagedFile, match="it is not a tarry-checkpoint-2 file"):
             checkpoint.load(path)
     path.write_text("not at all")
-    with pytest.raises(Damaged):
+    with pytest.raises(DamagedFile):
         checkpoint.load(path)
 
 
 def test_a_checkpoint_that_is_gone_is_damaged_not_a_crash(tmp_path):
-    with pytest.raises(Damaged):
+    with pytest.raises(DamagedFile):
         checkpoint.load(tmp_path / "00000001.safetensors")
 
 

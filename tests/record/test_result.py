@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import tarry
-from tarry.core.errors import BadInput, Damaged
+from tarry.core.errors import BadInput, DamagedFile
 from tarry.delays.measured import read_trace
 from tarry.record.result import Result, sha256, staleness_summary, write_atomic
 from tarry.record.rows import read_rows
@@ -190,7 +190,7 @@ def test_a_folder_without_a_result_is_told_how_to_get_one(tmp_path):
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"curve": 3}', '{"curve": [], "hello": 1}'])
 def test_a_result_that_cannot_be_read_is_damaged(tmp_path, text):
     (tmp_path / "result.json").write_text(text)
-    with pytest.raises(Damaged, match=r"result.json cannot be read"):
+    with pytest.raises(DamagedFile, match=r"result.json cannot be read"):
         Result.read(tmp_path)
 
 

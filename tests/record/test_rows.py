@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tarry.core.errors import Damaged
+from tarry.core.errors import DamagedFile
 from tarry.core.events import Event
 from tarry.record.rows import Recorder, read_rows
 
@@ -129,7 +129,7 @@ def test_a_line_torn_in_the_middle_is_damage_and_named(tmp_path):
     written(path, event(client=0), event(client=1), event(client=2))
     lines = path.read_text().splitlines()
     path.write_text("\n".join([lines[0], lines[1][:10], lines[2]]) + "\n")
-    with pytest.raises(Damaged, match=r"events.jsonl, line 2: not a row"):
+    with pytest.raises(DamagedFile, match=r"events.jsonl, line 2: not a row"):
         list(read_rows(path))
 
 
@@ -143,6 +143,6 @@ def test_a_log_shorter_than_its_position_is_damage_not_something_to_fill_up(tmp_
     path = tmp_path / "events.jsonl"
     at = written(path, event(client=0), event(client=1))
     path.write_bytes(path.read_bytes()[: at // 2])
-    with pytest.raises(Damaged, match=r"events.jsonl"):
+    with pytest.raises(DamagedFile, match=r"events.jsonl"):
         Recorder(path, at=at).close()
     assert path.stat().st_size == at // 2

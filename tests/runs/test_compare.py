@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import tarry
-from tarry.core.errors import BadInput, Damaged, TarryError, WorkerDied
+from tarry.core.errors import BadInput, DamagedFile, TarryError, WorkerDied
 from tarry.core.events import Event
 from tarry.record.result import Result
 from tarry.record.rows import read_rows
@@ -187,7 +187,7 @@ def test_more_methods_and_seeds_may_be_added_to_a_comparison(tmp_path):
 def test_other_settings_in_the_same_folder_are_refused_before_anything_runs(tmp_path):
     tarry.compare(["fedavg"], seeds=[0], out=tmp_path, **SETTINGS)
     before = stamps(tmp_path)
-    with pytest.raises(BadInput, match=rf"--out {tmp_path}: it holds fedavg, seed 0, with other .*lr 0.05 there, 0.5"):
+    with pytest.raises(BadInput, match=rf"out='{tmp_path}': it holds fedavg, seed 0, with other .*lr 0.05 there, 0.5"):
         tarry.compare(["orthofl", "fedavg"], seeds=[0], out=tmp_path, **{**SETTINGS, "lr": 0.5})
     assert stamps(tmp_path) == before
     assert not (tmp_path / "orthofl").exists()
@@ -227,7 +227,7 @@ def test_an_edited_file_gives_no_old_result(tmp_path, what):
     assert re.fullmatch(rf"1 of 1 run was there already \({out}\), made 20\d\d-\d\d-\d\d \d\d:\d\d", told)
     path.write_text(path.read_text().replace(old, new))
     before = stamps(out)
-    with pytest.raises(BadInput, match=rf"--out {out}: --\S+ {path} is not what it was .*another --out, or remove"):
+    with pytest.raises(BadInput, match=rf"out='{out}': \S+{path}' is not what it was .*another out, or remove"):
         tarry.compare([method], seeds=[0], out=out, **settings)
     assert stamps(out) == before
 
@@ -240,7 +240,7 @@ def test_an_edited_data_file_of_tarry_data_gives_no_old_result(tmp_path, monkeyp
         args: dict[str, Any] = {"seeds": [0], "out": tmp_path / "c", "updates": 4, "clients": 3}
         if sign == 1:
             tarry.compare(["fedavg"], "mine", **args)
-    with pytest.raises(BadInput, match=r"--task .*mine\.npz is not what it was"):
+    with pytest.raises(BadInput, match=r"task='.*mine\.npz' is not what it was"):
         tarry.compare(["fedavg"], "mine", **args)
 
 
@@ -255,7 +255,7 @@ def test_a_run_whose_file_was_edited_half_way_is_not_resumed_and_one_with_the_fi
     with pytest.raises(LookupError):
         tarry.run(out=tmp_path / "r", callbacks=[stop], checkpoint_every=1e-9, **settings)
     path.write_text(text.replace(old, new))
-    with pytest.raises(BadInput, match=r"r: --method .*mine\.py is not what it was when this run began; put that back"):
+    with pytest.raises(BadInput, match=r"r: method='.*mine\.py' is not what it was when this run began; put that back"):
         tarry.resume(tmp_path / "r")
     path.write_text(text)
     assert tarry.resume(tmp_path / "r").weights_sha256 == tarry.run(**settings).weights_sha256
@@ -275,7 +275,7 @@ def test_a_folder_of_before_there_were_digests_is_taken_up_and_that_is_said(tmp_
 def test_the_folder_of_a_run_is_not_used_for_a_comparison(tmp_path):
     tarry.run("fedavg", out=tmp_path / "r", **SETTINGS)
     before = stamps(tmp_path)
-    with pytest.raises(BadInput, match=r"--out .*r: it holds a run; name another folder"):
+    with pytest.raises(BadInput, match=r"out='.*r': it holds a run; name another folder"):
         tarry.compare(["fedavg"], seeds=[0], out=tmp_path / "r", **SETTINGS)
     assert stamps(tmp_path) == before
 
@@ -301,7 +301,7 @@ def test_the_settings_that_differ_from_those_in_the_folder_are_named(tmp_path, o
 def test_a_record_of_settings_that_is_torn_is_told(tmp_path):
     tarry.compare(["fedavg"], seeds=[0], out=tmp_path, **SETTINGS)
     (tmp_path / "fedavg" / "seed-0" / "spec.toml").write_text("lr = ")
-    with pytest.raises(Damaged, match=r"spec\.toml cannot be read: .*remove .*seed-0 to run it again"):
+    with pytest.raises(DamagedFile, match=r"spec\.toml cannot be read: .*remove .*seed-0 to run it again"):
         tarry.compare(["fedavg"], seeds=[0], out=tmp_path, **SETTINGS)
 
 
@@ -315,16 +315,16 @@ def test_settings_that_change_no_result_do_not_make_a_comparison_another_one(tmp
 @pytest.mark.parametrize(
     ("methods", "seeds", "words"),
     [
-        (["fedavg", "orthofl", "fedavg"], [0], "--method fedavg: it is there twice with seed 0; leave one out"),
-        (["fedavg"], [3, 3], "--method fedavg: it is there twice with seed 3; name every seed once"),
-        (["fedbuff:buffer=3", {"name": "fedbuff", "buffer": 3}], [0], "--method fedbuff:buffer=3: it is there twice"),
+        (["fedavg", "orthofl", "fedavg"], [0], "method='fedavg': it is there twice with seed 0; leave one out"),
+        (["fedavg"], [3, 3], "method='fedavg': it is there twice with seed 3; name every seed once"),
+        (["fedbuff:buffer=3", {"name": "fedbuff", "buffer": 3}], [0], "method='fedbuff:buffer=3': it is there twice"),
         (
             [tarry.Method("mine"), tarry.Method("mine")],
             [0],
-            r"mine: it is there twice .*replace\(method, name=\.\.\.\)",
+            r"mine': it is there twice .*replace\(method, name=\.\.\.\)",
         ),
-        ([], [0], "at least one --method"),
-        (["fedavg"], [], "one of --seeds"),
+        ([], [0], "at least one method"),
+        (["fedavg"], [], "one of seeds"),
     ],
 )
 def test_the_same_thing_twice_or_nothing_is_refused(methods, seeds, words):
@@ -343,7 +343,7 @@ def test_the_ways_out_of_a_name_that_is_there_twice_are_ways_out(tmp_path):
 def test_labels_that_would_share_a_folder_are_refused(tmp_path):
     named = [tarry.Method("mine one"), tarry.Method("mine/one")]
     folder = re.escape(f"{tmp_path}/mine-one/seed-0")
-    with pytest.raises(BadInput, match=f"--method mine/one: another method .* would share the folder {folder}"):
+    with pytest.raises(BadInput, match=f"method='mine/one': another method .* would share the folder {folder}"):
         tarry.compare(named, seeds=[0], out=tmp_path, **{**SETTINGS, "time": 50.0})
     assert list(tmp_path.iterdir()) == []
 
@@ -351,7 +351,7 @@ def test_labels_that_would_share_a_folder_are_refused(tmp_path):
 def test_problems_of_all_runs_come_in_one_error_each_once():
     with pytest.raises(BadInput) as e:
         tarry.compare(["fedavgg", "fedasync:alpha=7", "fedbuff:bufer=1"], seeds=[0, 1, 2], **SETTINGS)
-    starts = ("--method fedavgg", "--method.alpha 7", "--method.bufer 1")
+    starts = ("method='fedavgg'", "method.alpha=7", "method.bufer=1")
     assert len(e.value.problems) == 3
     assert all(sum(p.startswith(s) for p in e.value.problems) == 1 for s in starts)
 
@@ -359,11 +359,11 @@ def test_problems_of_all_runs_come_in_one_error_each_once():
 def test_a_problem_of_some_methods_names_them_and_one_of_all_names_none():
     with pytest.raises(BadInput) as e:
         tarry.compare(["fednova", "fedavg", "scaffold"], seeds=[0], optimizer="adam", **SETTINGS)
-    assert [p.rpartition(" (")[2] for p in e.value.problems] == ["--method fednova)", "--method scaffold)"]
+    assert [p.rpartition(" (")[2] for p in e.value.problems] == ["method='fednova')", "method='scaffold')"]
     with pytest.raises(BadInput) as e:
         tarry.compare(["fedavg", "orthofl"], seeds=[0], **{**SETTINGS, "clients": 5000})
     assert len(e.value.problems) == 1
-    assert "--method" not in e.value.problems[0]
+    assert "method" not in e.value.problems[0]
 
 
 def test_all_leaves_out_what_does_not_fit_and_says_why(monkeypatch):
@@ -371,11 +371,11 @@ def test_all_leaves_out_what_does_not_fit_and_says_why(monkeypatch):
     c = tarry.compare(["all"], seeds=[0], optimizer="adam", **SETTINGS)
     assert [row.label for row in c.summary.rows] == ["asgd"]
     (said,) = c.skipped
-    assert said.startswith("scaffold is left out: --optimizer adam: ")
+    assert said.startswith("scaffold is left out: optimizer='adam': ")
 
 
 def test_no_workers_is_refused():
-    with pytest.raises(BadInput, match="--workers 0: must be 1 or more"):
+    with pytest.raises(BadInput, match="workers=0: must be 1 or more"):
         tarry.compare(["fedavg"], seeds=[0], workers=0, **SETTINGS)
 
 

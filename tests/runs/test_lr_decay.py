@@ -66,5 +66,5 @@ def test_the_number_of_workers_changes_nothing():
 
 @pytest.mark.parametrize("decay", [0.0, 1.5, -1.0])
 def test_a_decay_that_is_none_is_refused(decay):
-    with pytest.raises(BadInput, match="--lr-decay"):
+    with pytest.raises(BadInput, match="lr_decay"):
         tarry.run("fedavg", "digits", lr_decay=decay)

@@ -316,10 +316,10 @@ def test_a_method_of_ones_own_may_say_how_clients_answer() -> None:
 @pytest.mark.parametrize(
     ("changes", "settings", "said"),
     [
-        ({}, {"personalize": -1}, "--personalize -1: must be 0 or more"),
-        ({}, {"personalize": "many"}, "--personalize many"),
-        ({"test": None}, {"personalize": 1}, "--personalize 1: task 'four' has no test set; leave out --personalize"),
-        ({"score": None}, {"personalize": 1}, "--personalize 1: task 'four' has no score; leave out --personalize"),
+        ({}, {"personalize": -1}, "personalize=-1: must be 0 or more"),
+        ({}, {"personalize": "many"}, "personalize='many'"),
+        ({"test": None}, {"personalize": 1}, "personalize=1: task 'four' has no test set; leave out personalize"),
+        ({"score": None}, {"personalize": 1}, "personalize=1: task 'four' has no score; leave out personalize"),
     ],
 )
 def test_what_cannot_be_is_refused(changes: dict[str, Any], settings: dict[str, Any], said: str) -> None:

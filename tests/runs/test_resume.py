@@ -19,7 +19,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import tarry
-from tarry.core.errors import BadInput, Damaged
+from tarry.core.errors import BadInput, DamagedFile
 from tarry.core.events import Event
 from tarry.record import checkpoint
 from tarry.record.result import Result
@@ -343,7 +343,7 @@ def test_a_damaged_newest_checkpoint_is_named_and_without_it_the_one_before_serv
     content[len(content) // 2] ^= 0x10
     newest.write_bytes(bytes(content))
     before = everything(out)
-    with pytest.raises(Damaged, match=f"{newest.name} is damaged.*delete it to go on from"):
+    with pytest.raises(DamagedFile, match=f"{newest.name} is damaged.*delete it to go on from"):
         tarry.resume(out, task=task(), delay=delay)
     assert everything(out) == before
     newest.unlink()
@@ -443,5 +443,5 @@ def test_a_folder_that_names_its_objects_in_comments_alone_is_resumed_with_them(
 def test_a_meta_file_that_cannot_be_read_is_named(tmp_path, text):
     broken(tmp_path / "r", 20, method="fedasync")
     (tmp_path / "r" / "meta.json").write_text(text)
-    with pytest.raises(Damaged, match=r"meta\.json cannot be read"):
+    with pytest.raises(DamagedFile, match=r"meta\.json cannot be read"):
         tarry.resume(tmp_path / "r", task=task(), delay=delay)

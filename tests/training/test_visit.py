@@ -110,7 +110,7 @@ def test_work_that_cannot_be_done_is_refused(kw, words):
 @pytest.mark.parametrize(
     ("kw", "words"),
     [
-        ({"lr": 0.0}, ["--lr 0.0: must be above 0"]),
+        ({"lr": 0.0}, ["--lr 0: must be above 0"]),
         ({"lr": float("nan")}, ["--lr nan: must be above 0"]),
         ({"lr": 1.0, "momentum": 1.0}, [r"--momentum 1.0: must be in [0, 1)"]),
         ({"lr": 1.0, "weight_decay": -1.0}, ["--weight-decay -1.0: must be 0 or more"]),
@@ -118,7 +118,7 @@ def test_work_that_cannot_be_done_is_refused(kw, words):
         (
             {"name": "adan", "lr": -1.0},
             [
-                "--lr -1.0: must be above 0",
+                "--lr -1: must be above 0",
                 "--optimizer adan: there is no such optimizer. Did you mean 'adam'?",
             ],
         ),

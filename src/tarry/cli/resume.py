@@ -38,7 +38,7 @@ def resume(
     Clients may be trained by another executor than before. If they are trained together (batched, auto), their updates
     differ by rounding.
     """
-    from ..runs.run import resume as resume_run
+    from ..runs.run import resume_folder
 
     if not (folder / "spec.toml").is_file():
         _reject_comparison(folder)
@@ -46,7 +46,7 @@ def resume(
     with console.on_interrupt(go_on), console.run_progress(str(folder)) as progress:
         options = {"workers": workers, "executor": executor, "address": address}
         changed: dict[str, Any] = {k: v for k, v in options.items() if v is not None}
-        result = resume_run(folder, progress=progress, **changed)
+        result = resume_folder(folder, progress=progress, **changed)
     console.print_result(result)
 
 

@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 import numpy as np
 import torch
 
-from ..core.errors import BadInput, near
+from ..core.errors import BadInput, nearest
 from ..core.method import Method
 from ..core.optim import Optimizer, make_optimizer
 from ..core.registry import Param
@@ -142,10 +142,6 @@ class Spec:
         known, values, problems = settings(), dict[str, Any](), list(problems)
         for name, value in given.items():
             if name not in known:
-                flag = name.replace("_", "-")
-                problems.append(
-                    f"--{flag}: there is no such setting.{near(flag, [k.replace('_', '-') for k in known])}"
-                )
                 continue
             try:
                 values[name] = parse_setting(known[name], value)
@@ -154,6 +150,7 @@ class Spec:
         choices, wrong_choices = _checked_choices({g: values.get(g, known[g].default) for g in REGISTRIES})
         spec = cls(**{**values, **choices})
         problems += spec._contradictions(wrong_choices)
+        problems += [_unknown(name, known) for name in given if name not in known]
         if problems:
             raise BadInput(problems)
         return spec._filled()
@@ -292,6 +289,12 @@ def _checked_choices(values: Mapping[str, Any]) -> tuple[dict[str, Choice], list
             except BadInput as e:
                 problems += e.problems
     return checked, problems
+
+
+def _unknown(name: str, known: Iterable[str]) -> str:
+    close = nearest(name, known)
+    hint = f"did you mean {close!r}?" if close else f"known are {', '.join(known)}"
+    return f"--{name.replace('_', '-')}: no such setting; {hint}"
 
 
 def _short(value: Any) -> str:

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .errors import Damaged
+from .errors import DamagedFile
 
 __all__ = ["ClientScalars", "ClientTable", "SpillPolicy"]
 
@@ -199,7 +199,9 @@ class _File:
     def again(cls, path: Path | None, saved: dict[str, Any], device: torch.device | str) -> _File:
         like = torch.empty(saved["shape"], dtype=getattr(torch, saved["dtype"]), device="meta")
         if path is None or not path.is_file():
-            raise Damaged(f"{path} is gone: what the server remembered of its clients was there; begin the run again")
+            raise DamagedFile(
+                f"{path} is gone: what the server remembered of its clients was there; begin the run again"
+            )
         file = cls(path, like)
         file.device = torch.device(device)
         file.places = {c: p for c, p, _ in saved["places"]}
@@ -210,7 +212,7 @@ class _File:
         file._free = [place for place in range(file._end) if place not in used]
         for place, digest in file._digests.items():
             if place >= file._end or file._digest(place) != digest:
-                raise Damaged(f"{path} is damaged: its rows are not what was written; begin the run again")
+                raise DamagedFile(f"{path} is damaged: its rows are not what was written; begin the run again")
         return file
 
     def _digest(self, place: int) -> str:

@@ -79,7 +79,7 @@ def make_optimizer(name: str = "sgd", *, lr: float, momentum: float = 0.0, weigh
     """The optimizer of that name: sgd (momentum, weight decay), adam, adamw."""
     problems = []
     if not lr > 0:
-        problems.append(f"--lr {lr}: must be above 0")
+        problems.append(f"--lr {lr:g}: must be above 0")
     if not 0 <= momentum < 1:
         problems.append(f"--momentum {momentum}: must be in [0, 1)")
     if momentum and name != "sgd":

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import inf
 from typing import NamedTuple
 
-from ..core.errors import Damaged
+from ..core.errors import DamagedFile
 from .availability import Availability
 
 __all__ = ["RecordedAvailability", "RecordedDelays", "VisitRecord"]
@@ -34,7 +34,7 @@ class RecordedDelays:
     def __call__(self, client: int, visit: int, /) -> float:
         record = self._visits.get((client, visit))
         if record is None:
-            raise Damaged(f"here client {client} is handed its visit {visit}; in the record it never was")
+            raise DamagedFile(f"here client {client} is handed its visit {visit}; in the record it never was")
         return _NEVER if record.end is None else record.end - record.start
 
     def lost(self, client: int, visit: int) -> bool:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..core.client_table import ClientScalars, ClientTable
-from ..core.errors import Damaged
+from ..core.errors import DamagedFile
 from ..core.state_tree import StateRecord
 from .result import write_atomic
 
@@ -52,7 +52,7 @@ def latest(folder: Path) -> Path | None:
 
 
 def load(path: Path, device: str = "cpu") -> Any:
-    """Return the record in a checkpoint; raise Damaged if its content is not what was written."""
+    """Return the record in a checkpoint; raise DamagedFile if its content is not what was written."""
     from safetensors import SafetensorError, safe_open
 
     arrays: dict[str, np.ndarray[Any, Any]] = {}
@@ -71,10 +71,10 @@ def load(path: Path, device: str = "cpu") -> Any:
     return _unpack(json.loads(skeleton), {k: torch.from_numpy(v).to(device) for k, v in arrays.items()})
 
 
-def _damaged(path: Path, why: str) -> Damaged:
+def _damaged(path: Path, why: str) -> DamagedFile:
     others = [p for p in sorted(path.parent.glob("*.safetensors")) if p != path]
     way_out = f"delete it to go on from {others[-1].name}" if others else "delete it to begin again from the start"
-    return Damaged(f"checkpoint {path} is damaged: {why}; {way_out}")
+    return DamagedFile(f"checkpoint {path} is damaged: {why}; {way_out}")
 
 
 def _digest(skeleton: str, arrays: dict[str, np.ndarray[Any, Any]]) -> str:

@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from ..core.errors import Damaged
+from ..core.errors import DamagedFile
 from .result import write_atomic
 
 __all__ = ["FILES", "changed", "digests", "write_digests"]
@@ -37,7 +37,7 @@ def changed(folder: Path, files: Mapping[str, Path]) -> dict[str, Path]:
     try:
         before = dict(json.loads(path.read_text()))
     except (ValueError, TypeError) as e:
-        raise Damaged(f"{path} cannot be read: {e}") from e
+        raise DamagedFile(f"{path} cannot be read: {e}") from e
     return {s: files[s] for s, digest in digests(files).items() if before.get(s, digest) != digest}
 
 

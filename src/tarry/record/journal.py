@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import BadInput, Damaged
+from ..core.errors import BadInput, DamagedFile
 from ..core.tickets import LocalResult
 from . import checkpoint
 
@@ -67,7 +67,7 @@ class Journal:
     def load_update(self, number: int) -> LocalResult:
         path = self._update_file(number)
         if not path.is_file():
-            raise Damaged(f"{path} is gone: an update that was accepted; the run cannot be taken up again")
+            raise DamagedFile(f"{path} is gone: an update that was accepted; the run cannot be taken up again")
         u = checkpoint.load(path)
         return LocalResult(u["delta"], u["n_examples"], u["n_steps"], u["loss"], True, u["extras"])
 
@@ -77,7 +77,9 @@ class Journal:
     def rows(self, place: int = 0) -> Iterator[Row]:
         """Yield the rows from a byte position on."""
         if self._place < place:
-            raise Damaged(f"{self._path}: {self._place} bytes are left of {place}; the run cannot be taken up again")
+            raise DamagedFile(
+                f"{self._path}: {self._place} bytes are left of {place}; the run cannot be taken up again"
+            )
         yield from read(self._path, place)
 
     def checkpoint(self, count: int, state: Mapping[str, Any], needed: set[int]) -> None:
@@ -94,7 +96,7 @@ class Journal:
         for i, path in enumerate(paths):
             try:
                 return checkpoint.load(path)
-            except Damaged:
+            except DamagedFile:
                 if i == len(paths) - 1:
                     raise
         return None
@@ -114,7 +116,7 @@ def read(path: Path, place: int = 0) -> Iterator[Row]:
             try:
                 yield json.loads(line)
             except ValueError as e:
-                raise Damaged(f"{path}: a row is no JSON: {e}") from e
+                raise DamagedFile(f"{path}: a row is no JSON: {e}") from e
 
 
 def _complete_bytes(path: Path) -> int:

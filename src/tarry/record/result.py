@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..core.errors import BadInput, Damaged
+from ..core.errors import BadInput, DamagedFile
 
 __all__ = ["PROGRESS", "Point", "Result", "sha256", "staleness_summary", "write_atomic"]
 
@@ -74,7 +74,7 @@ class Result:
             raw["curve"] = [tuple(p) for p in raw["curve"]]
             return cls(**raw, out=folder)
         except (ValueError, KeyError, TypeError) as e:
-            raise Damaged(f"{path} cannot be read: {e}") from e
+            raise DamagedFile(f"{path} cannot be read: {e}") from e
 
 
 def _finite(x: Any) -> Any:

@@ -12,7 +12,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import Damaged
+from ..core.errors import DamagedFile
 from ..core.events import Event
 
 __all__ = ["Recorder", "read_rows"]
@@ -30,7 +30,7 @@ class Recorder:
     def __init__(self, path: Path, *, at: int = 0):
         size = path.stat().st_size if path.exists() else 0
         if size < at:
-            raise Damaged(
+            raise DamagedFile(
                 f"{path}: {size} bytes are left of a log of {at}; the run cannot be resumed; start it in another --out"
             )
         self._file = open(path, "ab")  # noqa: SIM115 - closed by close()
@@ -69,4 +69,4 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
             try:
                 yield json.loads(line)
             except ValueError as e:
-                raise Damaged(f"{path}, line {number}: not a row: {e}") from e
+                raise DamagedFile(f"{path}, line {number}: not a row: {e}") from e

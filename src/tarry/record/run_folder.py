@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..core.errors import BadInput, Damaged
+from ..core.errors import BadInput, DamagedFile
 from .files import FILES, write_digests
 from .result import write_atomic
 
@@ -92,7 +92,7 @@ class RunFolder:
         try:
             return [str(name) for name in json.loads(meta.read_text())["objects"]]
         except (ValueError, KeyError, TypeError) as e:
-            raise Damaged(f"{meta} cannot be read: {e}") from e
+            raise DamagedFile(f"{meta} cannot be read: {e}") from e
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import Damaged
+from ..core.errors import DamagedFile
 from ..record.result import write_atomic
 from .experiment import Cell, Experiment, fingerprint
 from .measures import StoredRun
@@ -163,7 +163,7 @@ class Store:
             raw = json.loads(path.read_text())
             return {**empty, **raw}
         except (ValueError, TypeError) as e:
-            raise Damaged(f"{path} cannot be read: {e}; delete it to start again") from e
+            raise DamagedFile(f"{path} cannot be read: {e}; delete it to start again") from e
 
 
 def _joined(a: Any, b: Any) -> Any:

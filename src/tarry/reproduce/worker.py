@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 
-from ..core.errors import BadInput, Damaged, TarryError
+from ..core.errors import BadInput, DamagedFile, TarryError
 from ..executors.timing import TrialCache
-from ..runs.run import resume, run_spec
+from ..runs.run import resume_folder, run_spec
 from ..tasks.data.sets import without_flags
 from ..version import __version__
 from .experiment import Cell
@@ -82,8 +82,8 @@ def _run(job: CellRun, options: ReproduceOptions, on_progress: OnProgress, trial
     result = None
     if job.folder is not None and (job.folder / "spec.toml").is_file():
         try:
-            result = resume(job.folder, progress=lambda step: on_progress(step.fraction), trials=trials)
-        except Damaged:
+            result = resume_folder(job.folder, progress=lambda step: on_progress(step.fraction), trials=trials)
+        except DamagedFile:
             shutil.rmtree(job.folder)
     if result is None:
         result = run_spec(spec, out=job.folder, progress=lambda step: on_progress(step.fraction), trials=trials)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, overload
 
 from ..config.spec import Spec
-from ..core.errors import BadInput, Damaged, near
+from ..core.errors import BadInput, DamagedFile, TarryWarning, as_keywords, errors_as_keywords, near, warn_of
 from ..core.method import Method
 from ..core.registry import UnknownName
 from ..core.task import Task
@@ -32,7 +32,7 @@ from ..report.page import write_page
 from ..report.tables import Summary, by_label, markdown, plain_table, summarize, to_json
 from .parallel import Jobs, Show, run_in_processes
 from .parallel_ray import run_on_ray
-from .run import EXECUTION_SETTINGS, Progress, files_of, resume, run_spec
+from .run import EXECUTION_SETTINGS, Progress, files_of, resume_folder, run_spec
 from .simulation import build_simulation
 
 __all__ = ["COMMAND", "Comparison", "compare", "compare_specs", "specs_of"]
@@ -107,9 +107,11 @@ def compare(
     ['fedavg', 'fedasync']
     """
     skipped: list[str] = []
-    specs = specs_of(methods, seeds, {"task": task, **settings}, skipped)
-    made = compare_specs(specs, out=None if out is None else Path(out), workers=workers, progress=progress)
-    return replace(made, skipped=tuple(skipped))
+    with errors_as_keywords():
+        specs = specs_of(methods, seeds, {"task": task, **settings}, skipped)
+        made = compare_specs(specs, out=None if out is None else Path(out), workers=workers, progress=progress)
+    warn_of(dict.fromkeys(f"{r.label}: {notice}" for r in made.results for notice in r.warnings), stacklevel=2)
+    return replace(made, skipped=tuple(as_keywords(line, is_notice=True) for line in skipped))
 
 
 def specs_of(
@@ -229,7 +231,7 @@ def _found(jobs: Jobs, out: Path | None) -> tuple[str, ...]:
             f"whether {', '.join(unsure)} changed since then is not known; if so, name another --out or remove {out}"
         )
     if objects:
-        warnings.warn("; ".join(notices), stacklevel=4)
+        warnings.warn("; ".join(notices), TarryWarning, stacklevel=4)
     return tuple(notices)
 
 
@@ -239,7 +241,7 @@ def _check_folder(spec: Spec, folder: Path | None, out: Path | None) -> None:
     try:
         there, here = _what_matters((folder / "spec.toml").read_text()), _what_matters(spec.to_toml())
     except ValueError as e:
-        raise Damaged(f"{folder / 'spec.toml'} cannot be read: {e}; remove {folder} to run it again") from e
+        raise DamagedFile(f"{folder / 'spec.toml'} cannot be read: {e}; remove {folder} to run it again") from e
     if differ := [k for k in there | here if there.get(k) != here.get(k)]:
         differences = "; ".join(f"{k} {_shown(there.get(k))} there, {_shown(here.get(k))} here" for k in differ)
         raise BadInput(
@@ -274,7 +276,7 @@ def _one(
         return run_spec(spec, out=folder, progress=progress, trials=trials)
     objects = {name: getattr(spec, name) for name in spec.objects()}
     result = replace(
-        resume(folder, progress=progress, trials=trials, **objects), target=spec.target
+        resume_folder(folder, progress=progress, trials=trials, **objects), target=spec.target
     )  # an older version kept none
     progress(Progress(1.0, result.virtual_time, result.updates, result.final_accuracy))
     return result

@@ -13,7 +13,7 @@ import torch
 
 from ..config.components import REGISTRIES, Choice
 from ..config.spec import Spec
-from ..core.errors import BadInput
+from ..core.errors import BadInput, errors_as_keywords, warn_of
 from ..core.events import Event
 from ..core.method import Method
 from ..core.task import Task
@@ -32,7 +32,7 @@ from .notices import result_notices
 from .result import finish, make_result
 from .simulation import Simulation, build_simulation
 
-__all__ = ["EXECUTION_SETTINGS", "Progress", "files_of", "resume", "run", "run_spec"]
+__all__ = ["EXECUTION_SETTINGS", "Progress", "files_of", "resume", "resume_folder", "run", "run_spec"]
 
 Callback = Callable[[Event], None]
 #: the settings of how and where clients train: they change no result and may differ when a run is resumed
@@ -70,8 +70,11 @@ def run(
     (1, 64)
     """
     chosen = {} if method is None else {"method": method}
-    spec = Spec.of({**chosen, "task": task, **settings})
-    return run_spec(spec, out=None if out is None else Path(out), callbacks=callbacks, progress=progress)
+    with errors_as_keywords():
+        spec = Spec.of({**chosen, "task": task, **settings})
+        result = run_spec(spec, out=None if out is None else Path(out), callbacks=callbacks, progress=progress)
+    warn_of(result.warnings, stacklevel=2)
+    return result
 
 
 def resume(
@@ -79,7 +82,6 @@ def resume(
     *,
     callbacks: Sequence[Callback] = (),
     progress: Callable[[Progress], None] | None = None,
-    trials: TrialCache | None = None,
     **objects: Any,
 ) -> Result:
     """Finish the run in a folder, with the same weights as without the interruption.
@@ -88,7 +90,21 @@ def resume(
     Where clients are trained may differ (`workers`, `executor`, `address`, `gpus`, `lookahead`, `checkpoint_every`,
     `cache_limit`): it changes no result, but for rounding from where on they are trained together or no longer so.
     """
-    folder = Path(out)
+    with errors_as_keywords():
+        result = resume_folder(Path(out), callbacks=callbacks, progress=progress, **objects)
+    warn_of(result.warnings, stacklevel=2)
+    return result
+
+
+def resume_folder(
+    folder: Path,
+    *,
+    callbacks: Sequence[Callback] = (),
+    progress: Callable[[Progress], None] | None = None,
+    trials: TrialCache | None = None,
+    **objects: Any,
+) -> Result:
+    """Finish the run in a folder. `trials`: choices of executors that several runs share."""
     run_folder = RunFolder(folder)
     if not run_folder.spec.is_file():
         raise BadInput(f"{folder}: there is no run here (no spec.toml)")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tarry.core.errors import BadInput, Damaged
+from tarry.core.errors import BadInput, DamagedFile
 from tarry.deploy.server.journaled_state import JournaledState
 from tarry.record.journal import Journal, read
 from tarry.record.result import sha256
@@ -197,7 +197,7 @@ def test_an_accepted_update_that_is_gone_is_told(tmp_path):
         grid.clock.sleep(0.1)
     first.close()
     min((tmp_path / "out" / "updates").glob("*")).unlink()
-    with pytest.raises(Damaged, match="is gone"):
+    with pytest.raises(DamagedFile, match="is gone"):
         driver(made, grid, tmp_path / "out")
 
 

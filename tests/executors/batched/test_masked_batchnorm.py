@@ -192,7 +192,7 @@ def test_a_batch_of_one_is_told_as_it_is_one_by_one() -> None:
     with pytest.raises(NotStackable, match="a batch of one example"):
         trainer.train(jobs_of(bound))
     for executor in ("inline", "batched"):
-        with pytest.raises(BadInput, match="--batch 4: client 1 has 9 examples"):
+        with pytest.raises(BadInput, match="batch=4: client 1 has 9 examples"):
             tarry.run("fedavg", bound.task, delay=[1, 1, 1], rounds=1, batch=4, dtype="float64", executor=executor)
 
 

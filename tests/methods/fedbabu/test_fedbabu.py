@@ -117,7 +117,7 @@ def test_clients_tune_what_they_are_told_to(tune: str) -> None:
     ("module", "why"), [(nn.Linear(3, 3), "all of the model is head"), (nn.BatchNorm1d(3), "no linear or conv map")]
 )
 def test_a_model_without_two_sides_is_refused(module: nn.Module, why: str) -> None:
-    with pytest.raises(BadInput, match=rf"--method fedbabu: .*{why}.*use --method fedavg"):
+    with pytest.raises(BadInput, match=rf"method='fedbabu': .*{why}.*use method='fedavg'"):
         tarry.run("fedbabu", task(module), **RUN)
-    with pytest.raises(BadInput, match=rf"--local fedbabu: .*{why}.*use --local fedavg"):
+    with pytest.raises(BadInput, match=rf"local='fedbabu': .*{why}.*use local='fedavg'"):
         tarry.run("fedasync", task(module), local="fedbabu", **RUN)

@@ -104,9 +104,9 @@ def test_it_sends_no_more_than_fedavg_and_keeps_two_models() -> None:
 
 
 def test_clients_and_server_need_each_other() -> None:
-    with pytest.raises(BadInput, match=r"--local feddyn: .*use --method feddyn"):
+    with pytest.raises(BadInput, match=r"local='feddyn': .*use method='feddyn'"):
         tarry.run("asgd", pulling(), local="feddyn", **WORK)
-    with pytest.raises(BadInput, match=r"--local fedprox: .*leave out --local"):
+    with pytest.raises(BadInput, match=r"local='fedprox': .*leave out local"):
         tarry.run("feddyn", pulling(), local="fedprox", **WORK)
 
 

@@ -162,9 +162,9 @@ def test_an_optimizer_without_a_sum_of_gradients_is_refused(name: str) -> None:
 
 
 def test_its_clients_and_its_server_need_each_other() -> None:
-    with pytest.raises(BadInput, match=r"--local fednova: .*use --method fednova"):
+    with pytest.raises(BadInput, match=r"local='fednova': .*use method='fednova'"):
         tarry.run("asgd", pulling(), local="fednova", **SETUP)
-    with pytest.raises(BadInput, match=r"--local fedprox: .*leave out --local"):
+    with pytest.raises(BadInput, match=r"local='fedprox': .*leave out local"):
         tarry.run("fednova", pulling(), local="fedprox", **SETUP)
 
 

@@ -209,7 +209,7 @@ def test_without_its_weight_it_is_fedavg_to_the_bit() -> None:
 )
 @pytest.mark.parametrize(
     ("method", "flag"),
-    [("fedntd", "--method fedntd"), ("fedsol:proximal=ntd,adaptive=false", "--method.proximal ntd")],
+    [("fedntd", "method='fedntd'"), ("fedsol:proximal=ntd,adaptive=false", "method.proximal='ntd'")],
 )
 def test_fewer_than_three_classes_are_refused(method: str, flag: str, classes: int, labels: Tensor, loss: Any) -> None:
     with pytest.raises(BadInput, match=rf"{flag}: compares .*classes.*; use another task"):

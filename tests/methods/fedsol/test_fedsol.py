@@ -363,10 +363,10 @@ def test_diagnostics_are_means_over_the_steps_and_change_nothing() -> None:
     [
         (
             {"rho": -1.0, "beta": -2.0},
-            ["--method.rho -1.0: must be 0 or more", "--method.beta -2.0: must be 0 or more"],
+            ["method.rho=-1.0: must be 0 or more", "method.beta=-2.0: must be 0 or more"],
         ),
-        ({"temperature": 0.0}, ["--method.temperature 0.0: must be above 0"]),
-        ({"part": "body"}, ["--method.part body: all of the model is head; use --method.part all"]),
+        ({"temperature": 0.0}, ["method.temperature=0.0: must be above 0"]),
+        ({"part": "body"}, ["method.part='body': all of the model is head; use method.part='all'"]),
     ],
 )
 def test_what_cannot_be_is_refused(params: Choice, said: list[str]) -> None:

@@ -73,7 +73,7 @@ def test_the_perturbation_is_along_what_the_method_would_add(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["scaffold", "feddyn", "fednova"])
 def test_alone_it_is_refused_for_what_its_server_does_not_send(name: str) -> None:
-    with pytest.raises(BadInput, match=r"--method fedsol.*need .* from the server, which nothing here sends"):
+    with pytest.raises(BadInput, match=r"method='fedsol.*need .* from the server, which nothing here sends"):
         tarry.run(f"fedsol:proximal={name}", small_task(), **SETTINGS)
 
 

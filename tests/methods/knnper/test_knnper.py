@@ -136,7 +136,7 @@ def test_a_task_without_classes_or_a_model_without_features_is_refused_before_th
     regression = tarry.Task(
         "line", nn.Linear(2, 1), nn.functional.mse_loss, clients=[(x, x[:, :1])] * 2, test=(x, x[:, :1])
     )
-    with pytest.raises(BadInput, match=r"--method knn-per: .*classes.*use --method fedavg"):
+    with pytest.raises(BadInput, match=r"method='knn-per': .*classes.*use method='fedavg'"):
         tarry.run("knn-per", regression, personalize=0, **RUN)
 
     class Nested(nn.Module):

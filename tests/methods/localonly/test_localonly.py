@@ -66,9 +66,9 @@ def test_every_client_is_plain_training_alone() -> None:
 
 
 def test_clients_that_contrast_with_their_previous_model_are_refused() -> None:
-    with pytest.raises(BadInput, match=r"--local moon: .*leave out --local"):
+    with pytest.raises(BadInput, match=r"local='moon': .*leave out local"):
         tarry.run("local-only", local="moon", clients=4, updates=4)
-    with pytest.raises(BadInput, match=r"--reply local-only: .*leave out --reply"):
+    with pytest.raises(BadInput, match=r"reply='local-only': .*leave out reply"):
         tarry.run("moon", reply="local-only", clients=4, updates=4)
 
 

@@ -111,7 +111,7 @@ def test_the_auxiliary_strategy_of_fedsol_is_moon(case: Classified) -> None:
 @pytest.mark.parametrize("strategy", ["A1", "A2", "A3", "A6"])
 def test_fedsol_does_not_perturb_a_head_that_features_do_not_depend_on(strategy: str) -> None:
     task = normed_task()
-    with pytest.raises(BadInput, match=r"--method.part head: .* nothing would be perturbed; use --method.part all"):
+    with pytest.raises(BadInput, match=r"method.part='head': .* nothing would be perturbed; use method.part='all'"):
         tarry.run({"name": "fedsol", "proximal": "moon", "strategy": strategy}, task, delay=[1.0, 2.0], rounds=1)
 
 
@@ -312,9 +312,9 @@ class Bare(nn.Module):
 @pytest.mark.parametrize(
     ("method", "flag"),
     [
-        ("moon", "--method moon"),
-        ("fedavg+local=moon", "--local moon"),
-        ("fedsol:proximal=moon,part=all", "--method.proximal moon"),
+        ("moon", "method='moon'"),
+        ("fedavg+local=moon", "local='moon'"),
+        ("fedsol:proximal=moon,part=all", "method.proximal='moon'"),
     ],
 )
 def test_a_model_without_trained_features_is_refused(method: str, flag: str, net: nn.Module, said: str) -> None:
@@ -326,7 +326,7 @@ def test_a_model_without_trained_features_is_refused(method: str, flag: str, net
 @pytest.mark.parametrize("method", ["moon", "fedsol:proximal=moon,part=all"])
 def test_a_model_whose_head_is_not_a_module_of_its_own_is_refused_at_the_first_visit(method: str) -> None:
     task = Problem.draw(0, p=3, h=2, sizes=[5, 5]).task()
-    with pytest.raises(BadInput, match=r"--task twin: its model has no last map of its own"):
+    with pytest.raises(BadInput, match=r"task='twin': its model has no last map of its own"):
         tarry.run(method, task, dtype="float64", delay=[1.0, 1.0], rounds=1, steps=2)
 
 

@@ -207,9 +207,9 @@ def test_adam_is_refused_where_its_displacement_would_be_read() -> None:
 
 
 def test_a_server_that_keeps_no_c_is_refused() -> None:
-    with pytest.raises(BadInput, match=r"--local scaffold: .*need 'c' .*use --method scaffold"):
+    with pytest.raises(BadInput, match=r"local='scaffold': .*need 'c' .*use method='scaffold'"):
         tarry.run("asgd", pulling(), local="scaffold", **OFTEN)
-    with pytest.raises(BadInput, match=r"--local fedprox: .*leave out --local"):
+    with pytest.raises(BadInput, match=r"local='fedprox': .*leave out local"):
         tarry.run("scaffold", pulling(), local="fedprox", **OFTEN)
 
 

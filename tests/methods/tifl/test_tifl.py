@@ -209,6 +209,6 @@ def test_what_cannot_be_is_refused(params: dict[str, Any], said: str) -> None:
 @pytest.mark.parametrize(("method", "tiers"), [("tifl", 5), ("tifl:tiers=3,policy=uniform", 3)])
 def test_more_tiers_than_clients_are_refused(method: str, tiers: int) -> None:
     task = Case(1, 2, 2, [3, 1], [[1.0], [2.0]], 1, 0.05, 4, False).problem.task()
-    said = rf"--method\.tiers {tiers}: there are only 2 clients; use --method\.tiers 2, or fewer"
+    said = rf"method\.tiers={tiers}: there are only 2 clients; use method\.tiers=2, or fewer"
     with pytest.raises(BadInput, match=said):
         tarry.run(method, task, delay=[[1.0], [2.0]], updates=4)

@@ -182,8 +182,9 @@ def _decode(content: bytes, flag: str) -> str:
 
 def math_json(path: Path, flag: str) -> TextDataset:
     """Return MathInstruct. The class of a question is the collection that it was taken from. There is no test set."""
+    text = _read_text(path, flag)
     try:
-        rows = json.loads(_read_text(path, flag))
+        rows = json.loads(text)
     except (ValueError, RecursionError) as e:
         raise BadInput(f"{flag}: is no JSON ({e})") from e
     wanted = ("instruction", "output", "source")

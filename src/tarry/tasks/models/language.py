@@ -157,6 +157,8 @@ def _library(source: ModelSource, adapter: Adapter | None = None) -> Iterator[An
     log.disable_progress_bar()
     try:
         yield transformers
+    except BadInput:
+        raise
     except (OSError, ValueError, ImportError, KeyError, RuntimeError, SafetensorError) as e:
         raise BadInput(f"--task.model {source.name}: {_load_error(source, e)}") from e
     finally:
