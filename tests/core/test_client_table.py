@@ -15,6 +15,7 @@ from tarry.core.client_table import ClientScalars, ClientTable, SpillPolicy
 from tarry.core.errors import DamagedFile
 from tarry.core.state_tree import MemoryMeter, copied, tables, tensors
 from tarry.record import checkpoint
+from tests.helpers.interrupted import interrupted_run
 
 
 def row(value: float, n: int = 3) -> Tensor:
@@ -170,23 +171,11 @@ def test_a_run_whose_tables_are_in_files_is_the_same_run(method: str, tmp_path: 
     assert not list((tmp_path / "out" / "cache").glob("*")), "nothing is left behind"
 
 
-class Killed(Exception):
-    pass
-
-
 @pytest.mark.parametrize("method", ["fedogd", "fedogd:privacy=true", "fedecho", "orthodyn"])
 def test_a_run_whose_tables_are_in_files_resumes_to_the_same_weights(method: str, tmp_path: Path) -> None:
     settings: dict[str, Any] = {"time": 1500.0, "clients": 4, "epochs": 1, "seed": 3}
     whole = tarry.run(method, "digits", **settings)
-    arrivals = [0]
-
-    def kill(event: Any) -> None:
-        arrivals[0] += event.kind == "arrival"
-        if arrivals[0] == 2 * whole.updates // 3:
-            raise Killed
-
-    out = tmp_path / "out"
-    with pytest.raises(Killed):
-        tarry.run(method, "digits", out=out, cache_limit=1e-3, checkpoint_every=1e-6, callbacks=[kill], **settings)
+    out, in_file = tmp_path / "out", {**settings, "cache_limit": 1e-3, "checkpoint_every": 1e-6}
+    interrupted_run(out, lambda e: e.updates == 2 * whole.updates // 3, method, "digits", **in_file)
     assert list((out / "cache").glob("*.rows"))
     assert tarry.resume(out).weights_sha256 == whole.weights_sha256

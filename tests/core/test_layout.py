@@ -6,6 +6,7 @@ from torch import nn
 
 from tarry.core.errors import BadInput
 from tarry.core.layout import Kind, Layout
+from tests.helpers.models import Tied
 
 F32 = torch.float32
 
@@ -96,18 +97,6 @@ def test_an_embedding_is_never_the_head():
 
 def test_a_net_of_normalisation_only_has_no_head():
     assert kinds(nn.LayerNorm(3)) == {"weight": "norm", "bias": "norm"}
-
-
-class Tied(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.embed = nn.Embedding(5, 3)
-        self.middle = nn.Linear(3, 3)
-        self.out = nn.Linear(3, 5)
-        self.out.weight = self.embed.weight
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.out(torch.tanh(self.middle(self.embed(x))))
 
 
 def test_tied_weights_are_one_block_and_belong_to_the_head():

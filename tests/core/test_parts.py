@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import torch
 from torch import Tensor
 
 import tarry
@@ -29,6 +28,7 @@ from tarry.core.parts import (
 )
 from tarry.core.server import Server
 from tarry.core.tickets import LocalResult, NextStart, Ticket, Update
+from tests.helpers.tensors import vec
 
 LAYOUT = Layout((Block("w", 0, 2, (2,), Kind.PARAM),))
 DEFAULTS: dict[str, Any] = {
@@ -39,10 +39,6 @@ DEFAULTS: dict[str, Any] = {
     "dispatch": REFILL,
 }
 CLASSES = {"correct": Correct, "aggregate": Aggregate, "step": Step, "reply": Reply, "dispatch": Dispatch}
-
-
-def vec(*values: float) -> Tensor:
-    return torch.tensor(values, dtype=torch.float64)
 
 
 def test_a_plain_method_has_the_default_parts_themselves() -> None:

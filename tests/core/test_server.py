@@ -14,13 +14,10 @@ from tarry.core.server import Server
 from tarry.core.state_tree import MemoryMeter, tensors
 from tarry.core.tickets import LocalResult, NextStart, Ticket, Update
 from tarry.methods import methods
+from tests.helpers.tensors import vec
 
 LAYOUT = Layout((Block("w", 0, 2, (2,), Kind.PARAM),))
 BYTES = 16  # two float64
-
-
-def vec(*values: float) -> Tensor:
-    return torch.tensor(values, dtype=torch.float64)
 
 
 def moved(*delta: float, n: int = 1, finite: bool = True, **kw: object) -> LocalResult:

@@ -15,6 +15,7 @@ from tarry.core.compose import PARTS, compose
 from tarry.core.errors import BadInput
 from tarry.record import checkpoint
 from tarry.runs.simulation import Simulation
+from tests.helpers.interrupted import interrupted_run
 from tests.laws.crosses import NAMES, PAIRS, SHORT, Ran, alike_in, built, kinds, own, planned, ran
 from tests.laws.variants import Row, row
 
@@ -318,10 +319,6 @@ def test_the_number_of_workers_changes_nothing(server: str, parts: Crosses, how:
     assert ran(planned(server, **LOSSES, **parts, **how)).same_as(ran(planned(server, **LOSSES, **parts)))
 
 
-class PulledPlugError(Exception):
-    pass
-
-
 def test_a_cross_that_is_killed_goes_on_from_what_it_wrote_down(tmp_path: Path) -> None:
     """With no more than the folder: the spec it left there says what it is crossed with."""
     settings: dict[str, Any] = {
@@ -335,14 +332,7 @@ def test_a_cross_that_is_killed_goes_on_from_what_it_wrote_down(tmp_path: Path) 
         "checkpoint_every": 1e-9,
     }
     whole = tarry.run(out=tmp_path / "whole", **settings)
-
-    def pull(e: tarry.Event) -> None:
-        if e.updates > 11:
-            raise PulledPlugError
-
-    with pytest.raises(PulledPlugError):
-        tarry.run(out=tmp_path / "r", callbacks=[pull], **settings)
-    assert not (tmp_path / "r" / "result.json").exists()
+    interrupted_run(tmp_path / "r", lambda e: e.updates > 11, **settings)
     resumed = tarry.resume(tmp_path / "r")
     assert resumed.weights_sha256 == whole.weights_sha256
     assert resumed.label == "orthofl:beta=0.4+local=fedsol:rho=1.0+distill=fedecho:q=2,lr=0.01"

@@ -10,21 +10,13 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import tarry
+from tests.helpers.models import Shift
 
 
-class Point(nn.Module):
-    def __init__(self, start: Sequence[float]):
-        super().__init__()
-        self.theta = nn.Parameter(torch.tensor(start, dtype=torch.float64))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.theta
-
-
-def half_square(outputs: Tensor, targets: Tensor) -> Tensor:
+def half_square_distance(outputs: Tensor, targets: Tensor) -> Tensor:
     return 0.5 * ((outputs - targets) ** 2).sum(dim=1).mean()
 
 
@@ -40,7 +32,7 @@ def globals_after(
     """(time, client, staleness, θ) of every arrival, from θ = 0."""
     d = len(optima[0])
     data = [(torch.zeros(n, d), torch.tensor([list(c)] * n)) for c, n in zip(optima, examples, strict=True)]
-    task = tarry.Task("points", model=Point([0.0] * d), loss=half_square, clients=data, score=None)
+    task = tarry.Task("points", model=Shift([0.0] * d), loss=half_square_distance, clients=data, score=None)
     seen: list[tarry.Event] = []
     tarry.run(
         method,

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 import tarry
+from tests.helpers.models import half_mean_square
 
 Vec = npt.NDArray[np.float64]
 
@@ -41,10 +42,6 @@ class Net(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return ((x @ self.U) * self.norm.weight) @ self.v + self.c
-
-
-def half_mean_square(outputs: Tensor, targets: Tensor) -> Tensor:
-    return 0.5 * ((outputs - targets) ** 2).mean()
 
 
 @dataclass(frozen=True)

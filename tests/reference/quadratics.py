@@ -10,33 +10,23 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import tarry
+from tests.helpers.models import InnerProduct, half_square
 from tests.reference.problem import Vec
 
 STRENGTH = np.array([[1.0, 0.2], [0.1, 2.0], [0.5, 0.5]])
 PLACE = np.array([[4.0, -1.0], [-3.0, 2.0], [0.0, 5.0]])
 
 
-class Point(nn.Module):
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.w = nn.Parameter(torch.zeros(size, dtype=torch.float64))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x @ self.w
-
-
-def half_square(outputs: Tensor, targets: Tensor) -> Tensor:
-    return 0.5 * ((outputs - targets) ** 2).sum()
-
-
 def pulling(strength: Vec = STRENGTH, place: Vec = PLACE) -> tarry.Task:
     """A row an equation: √s_i w_i = √s_i b_i."""
     roots = [torch.from_numpy(np.sqrt(s)) for s in strength]
     data = [(torch.diag(r), r * torch.from_numpy(b)) for r, b in zip(roots, place, strict=True)]
-    return tarry.Task("pulling", model=Point(strength.shape[1]), loss=half_square, clients=data, score=None)
+    return tarry.Task(
+        "pulling", model=InnerProduct([0.0] * strength.shape[1]), loss=half_square, clients=data, score=None
+    )
 
 
 def minimiser(strength: Vec = STRENGTH, place: Vec = PLACE) -> Vec:

@@ -26,9 +26,9 @@ from tarry.report.diagnostics_data import (
     validation,
 )
 from tarry.report.tables import Curve
+from tests.helpers.svg import words
 
 Make = Callable[..., Result]
-SVG = "{http://www.w3.org/2000/svg}"
 TITLES = [
     "Updates and the concurrent change of the model",
     "Layer by layer",
@@ -85,10 +85,6 @@ def shown(two: list[Result]) -> list[Picture]:
 @pytest.fixture(scope="module")
 def html(two: list[Result]) -> str:
     return body(two)
-
-
-def words(svg: str) -> list[str]:
-    return ["".join(t.itertext()).strip() for t in ElementTree.fromstring(svg).iter(f"{SVG}text")]
 
 
 def body(results: list[Result]) -> str:

@@ -12,18 +12,14 @@ from tarry.core.errors import BadInput
 from tarry.record.result import Result
 from tarry.report import accuracy_over_time, accuracy_over_updates, staleness_bars, summarize
 from tarry.report.plots import line_style
+from tests.helpers.svg import SVG, words
 
 Make = Callable[..., Result]
-SVG = "{http://www.w3.org/2000/svg}"
 
 
 def drawn(results: list[Result]) -> list[str]:
     s = summarize(results)
     return [accuracy_over_time(results, s), accuracy_over_updates(results, s), staleness_bars(results)]
-
-
-def words(svg: str) -> list[str]:
-    return ["".join(t.itertext()).strip() for t in ElementTree.fromstring(svg).iter(f"{SVG}text")]
 
 
 def ids(svg: str) -> list[str]:

@@ -4,26 +4,17 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
 
 import tarry
 from tarry.core.errors import BadInput
-
-
-class Point(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.w = nn.Parameter(torch.ones(1, dtype=torch.float64))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x * self.w
+from tests.helpers.models import Scale
 
 
 def task(clients: int = 1) -> tarry.Task:
     """½ w² for everybody: a step at rate η takes w to (1 − η) w."""
     one = (torch.ones(1, 1, dtype=torch.float64), torch.zeros(1))
     return tarry.Task(
-        "point", model=Point(), loss=lambda out, y: 0.5 * (out**2).mean(), clients=[one] * clients, score=None
+        "point", model=Scale([1.0]), loss=lambda out, y: 0.5 * (out**2).mean(), clients=[one] * clients, score=None
     )
 
 

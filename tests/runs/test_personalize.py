@@ -22,6 +22,7 @@ from tarry.core.errors import BadInput
 from tarry.core.method import Personalization
 from tarry.core.rng import Stream
 from tarry.runs.personalize import majority_accuracy
+from tests.helpers.interrupted import interrupted_run
 
 
 def net() -> nn.Module:
@@ -210,10 +211,6 @@ def test_tuning_is_the_same_for_all_methods_that_end_with_the_same_weights() -> 
 # Resuming
 
 
-class PulledPlugError(Exception):
-    pass
-
-
 @pytest.mark.parametrize("when", ["on the way", "at the end"])
 def test_a_run_that_was_killed_comes_to_the_same_scores(when: str, tmp_path: Path) -> None:
     """Killed among its visits, or while clients are being tuned."""
@@ -221,15 +218,10 @@ def test_a_run_that_was_killed_comes_to_the_same_scores(when: str, tmp_path: Pat
     settings |= {"method": "local-only", "personalize": 1, "checkpoint_every": 1e-9}
     whole = tarry.run(out=tmp_path / "whole", **settings)
 
-    def at(e: tarry.Event) -> None:
-        if when == "on the way" and e.updates > 8:
-            raise PulledPlugError
-        if when == "at the end" and e.kind == "evaluate" and e.time == settings["time"]:
-            raise PulledPlugError
+    def at(e: tarry.Event) -> bool:
+        return e.updates > 8 if when == "on the way" else e.kind == "evaluate" and e.time == settings["time"]
 
-    with pytest.raises(PulledPlugError):
-        tarry.run(out=tmp_path / "r", callbacks=[at], **settings)
-    assert not (tmp_path / "r" / "result.json").exists()
+    interrupted_run(tmp_path / "r", at, **settings)
     resumed = tarry.resume(tmp_path / "r")
     assert resumed.personalization == whole.personalization
     assert tarry.Result.read(tmp_path / "r").personalization == whole.personalization

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import itertools
 import json
 import os
 import shutil
@@ -23,6 +24,7 @@ from tarry.core.errors import BadInput, DamagedFile
 from tarry.core.events import Event
 from tarry.record import checkpoint
 from tarry.record.result import Result
+from tests.helpers.interrupted import interrupted_run
 from tests.helpers.processes import PATIENCE, descendants, process_ended, wait_until
 
 FLAGS = [
@@ -274,23 +276,10 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-class PulledPlugError(Exception):
-    pass
-
-
 def broken(out: Path, after: int, **settings: Any) -> None:
     """A run that ends in the middle of its event number `after`."""
-    seen = 0
-
-    def pull(_: Event) -> None:
-        nonlocal seen
-        seen += 1
-        if seen > after:
-            raise PulledPlugError
-
-    with pytest.raises(PulledPlugError):
-        tarry.run(task=task(), delay=delay, **{**SETTINGS, **settings}, out=out, callbacks=[pull])
-    assert not (out / "result.json").exists()
+    seen = itertools.count(1)
+    interrupted_run(out, lambda _: next(seen) > after, task=task(), delay=delay, **{**SETTINGS, **settings})
 
 
 @pytest.mark.parametrize("method", METHODS, ids=str)

@@ -17,20 +17,9 @@ from tarry.core.task import Task
 from tarry.core.tickets import VisitJob
 from tarry.training.flat_model import FlatModel, build_module
 from tarry.training.visit import LocalWork, train
+from tests.helpers.models import Tied
 
 F64 = torch.float64
-
-
-class Tied(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.embed = nn.Embedding(5, 3)
-        self.middle = nn.Linear(3, 3)
-        self.out = nn.Linear(3, 5)
-        self.out.weight = self.embed.weight
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.out(torch.tanh(self.middle(self.embed(x))))
 
 
 class Unused(nn.Module):

@@ -19,6 +19,8 @@ from tarry.core.errors import BadInput
 from tarry.core.layout import Layout
 from tarry.core.server import Server
 from tarry.core.tickets import LocalResult
+from tests.helpers.interrupted import interrupted_run
+from tests.helpers.models import InnerProduct
 from tests.methods.ca2fl.reference import CA2FL
 from tests.reference.match import Case, cases, check, events_of, few
 
@@ -76,21 +78,13 @@ def test_who_comes_twice_counts_once_with_its_latest() -> None:
     assert after == [3.0, 2.0]
 
 
-class Slope(nn.Module):
-    """Its gradient is the same wherever it is: a client's update never changes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.w = nn.Parameter(torch.zeros(3, dtype=torch.float64))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x @ self.w
-
-
 def slopes() -> tarry.Task:
+    """The gradient is the same everywhere: a client's update never changes."""
     x = torch.tensor([[1.0, 0, 0], [0, 2, 0], [0, 0, 4], [1, 1, 1]], dtype=torch.float64)
     clients = [(row[None], torch.zeros(1, dtype=torch.float64)) for row in x]
-    return tarry.Task("slopes", model=Slope(), loss=lambda out, _: out.mean(), clients=clients, score=None)
+    return tarry.Task(
+        "slopes", model=InnerProduct([0.0, 0.0, 0.0]), loss=lambda out, _: out.mean(), clients=clients, score=None
+    )
 
 
 def steps_of(method: Any, task: tarry.Task, **settings: Any) -> list[Tensor]:
@@ -158,23 +152,13 @@ SETTINGS: dict[str, Any] = {"task": "digits", "time": 1500.0, "clients": 4, "epo
 METHOD = {"name": "ca2fl", "buffer": 3}
 
 
-class Killed(Exception):
-    pass
-
-
 def test_with_its_cache_in_a_file_it_is_the_same_run_and_comes_back_after_a_kill(tmp_path: Path) -> None:
     whole = tarry.run(METHOD, **SETTINGS)
     in_file: dict[str, Any] = {**SETTINGS, "cache_limit": 1e-3, "checkpoint_every": 1e-6}
     small = tarry.run(METHOD, out=tmp_path / "small", **in_file)
     assert small.weights_sha256 == whole.weights_sha256
     assert small.peak_server_bytes == whole.peak_server_bytes
-
-    def kill(event: tarry.Event) -> None:
-        if event.updates == 2 * whole.updates // 3:
-            raise Killed
-
-    with pytest.raises(Killed):
-        tarry.run(METHOD, out=tmp_path / "killed", callbacks=[kill], **in_file)
+    interrupted_run(tmp_path / "killed", lambda e: e.updates == 2 * whole.updates // 3, METHOD, **in_file)
     assert list((tmp_path / "killed" / "cache").glob("*.rows"))
     assert tarry.resume(tmp_path / "killed").weights_sha256 == whole.weights_sha256
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import tarry
 from tarry.core.errors import BadInput
+from tests.helpers.models import InnerProduct, Shift, half_square
 from tests.methods.fadas.reference import FADAS
 from tests.reference.match import Case, cases, check, events_of, few
 
@@ -135,24 +136,14 @@ def test_as_printed_a_rate_below_every_1_over_tau_is_never_cut() -> None:
     same("fadas:buffer=2,eta=0.01,delay=capped,tau_c=0", "fadas:buffer=2,eta=0.01")
 
 
-class Slope(nn.Module):
-    """Its loss −x·w has the same gradient everywhere: every displacement of every client is the same."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.w = nn.Parameter(torch.zeros(3, dtype=torch.float64))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x @ self.w
-
-
 def downhill(outputs: Tensor, targets: Tensor) -> Tensor:
+    """−x·w has the same gradient everywhere: every displacement of every client is the same."""
     return -(outputs * targets).mean()
 
 
 def on_a_slope(method: str, x: tuple[float, ...] = (1.0, -2.0, 0.5)) -> list[Tensor]:
     data = [(torch.tensor([x]), torch.ones(1))] * 3
-    task = tarry.Task("slope", model=Slope(), loss=downhill, clients=data, score=None)
+    task = tarry.Task("slope", model=InnerProduct([0.0, 0.0, 0.0]), loss=downhill, clients=data, score=None)
     seen: list[tarry.Event] = []
     setup: dict[str, Any] = {"dtype": "float64", "steps": 1, "lr": 1.0, "delay": [[1.0], [1.5], [2.5]], "updates": 40}
     tarry.run(method, task, callbacks=[seen.append], **setup)
@@ -176,23 +167,10 @@ def test_its_first_step_is_eta_long_whatever_the_displacement() -> None:
         torch.testing.assert_close(on_a_slope("fadas:buffer=2,eta=0.1", x)[0], expected, rtol=1e-6, atol=0)
 
 
-class Point(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.theta = nn.Parameter(torch.zeros(1, dtype=torch.float64))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.theta
-
-
-def half_square(outputs: Tensor, targets: Tensor) -> Tensor:
-    return 0.5 * ((outputs - targets) ** 2).sum()
-
-
 def walk(method: str, delay: list[list[float]], updates: int) -> list[tuple[int, float]]:
     """(staleness, θ) of every arrival: ½ (θ − 4)² for all, from θ = 0, one step of length ½ a visit: Δ = (4 − θ)/2."""
     data = [(torch.zeros(1), torch.full((1,), 4.0))] * len(delay)
-    task = tarry.Task("points", model=Point(), loss=half_square, clients=data, score=None)
+    task = tarry.Task("points", model=Shift([0.0]), loss=half_square, clients=data, score=None)
     seen: list[tarry.Event] = []
     tarry.run(method, task, dtype="float64", steps=1, lr=0.5, delay=delay, updates=updates, callbacks=[seen.append])
     return [(e.staleness, e.weights.item()) for e in seen if e.kind == "arrival"]

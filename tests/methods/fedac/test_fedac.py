@@ -17,6 +17,7 @@ from tarry.core.method import ServerView
 from tarry.core.tickets import Ticket, Update
 from tarry.runs.build import build_run
 from tarry.runs.simulation import Simulation
+from tests.helpers.tensors import vec
 from tests.methods.fedac.reference import FedAC
 from tests.methods.fedbuff.reference import FedBuff
 from tests.reference.match import Case, cases, check, few
@@ -64,10 +65,6 @@ def test_without_its_parts_it_is_fedbuff_without_a_discount(case: Case, eta: flo
 # The parts, by hand
 
 LAYOUT = Layout((Block("w", 0, 2, (2,), Kind.PARAM),))
-
-
-def vec(*x: float) -> torch.Tensor:
-    return torch.tensor(x, dtype=torch.float64)
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from tarry.core.errors import BadInput
 from tarry.core.state_tree import tensors
 from tarry.runs.build import build_run
 from tarry.runs.simulation import Simulation
+from tests.helpers.models import towards
 from tests.methods.fedogd.reference import FedOGD, algorithm_1, client_update
 from tests.reference.clock import agree, following, play
 from tests.reference.loop import everybody
@@ -114,24 +115,6 @@ def test_with_answers_every_1st_3rd_and_5th_epoch_it_is_algorithm_1(case: Case, 
 
 
 # Signs, on quadratics ½ ‖w − a_k‖²: the gradient is w − a_k, and a client moves straight towards a_k.
-
-
-class Point(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.w = nn.Parameter(torch.zeros(2, dtype=torch.float64))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x @ self.w
-
-
-def half_square(outputs: Tensor, targets: Tensor) -> Tensor:
-    return 0.5 * ((outputs - targets) ** 2).sum()
-
-
-def towards(*targets: tuple[float, float]) -> tarry.Task:
-    data = [(torch.eye(2, dtype=torch.float64), torch.tensor(a, dtype=torch.float64)) for a in targets]
-    return tarry.Task("towards", model=Point(), loss=half_square, clients=data, score=None)
 
 
 def watched(method: tarry.Method, task: tarry.Task, **setup: Any) -> tuple[list[tarry.Event], list[Any]]:

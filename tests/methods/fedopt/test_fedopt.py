@@ -17,6 +17,7 @@ from tarry.core.errors import BadInput
 from tarry.core.state_tree import tensors
 from tarry.runs.build import build_run
 from tarry.runs.simulation import Simulation
+from tests.helpers.models import Shift, half_square
 from tests.methods.fadas.reference import FADAS
 from tests.methods.fedopt.reference import Adaptive, InRounds, Momentum, Optimizer
 from tests.reference.match import Case, cases, check, events_of, few
@@ -114,21 +115,8 @@ def test_a_discount_counts_at_every_arrival_as_it_does_in_a_buffer_of_one(step: 
 # By hand: one client, ½ (θ − 4)² from θ = 0, one step of length ½ a round, so Δ = (4 − θ)/2
 
 
-class Point(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.theta = nn.Parameter(torch.zeros(1, dtype=torch.float64))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.theta
-
-
-def half_square(outputs: Tensor, targets: Tensor) -> Tensor:
-    return 0.5 * ((outputs - targets) ** 2).sum()
-
-
 def walk(method: Any, rounds: int) -> list[float]:
-    task = tarry.Task("point", model=Point(), loss=half_square, clients=[(torch.zeros(1), torch.full((1,), 4.0))])
+    task = tarry.Task("point", model=Shift([0.0]), loss=half_square, clients=[(torch.zeros(1), torch.full((1,), 4.0))])
     seen: list[tarry.Event] = []
     tarry.run(method, task, dtype="float64", steps=1, lr=0.5, delay=[1.0], rounds=rounds, callbacks=[seen.append])
     return [e.weights.item() for e in seen if e.kind == "arrival"]

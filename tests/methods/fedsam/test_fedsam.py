@@ -17,6 +17,7 @@ from torch.nn.functional import cross_entropy
 import tarry
 from tarry.core.errors import BadInput
 from tarry.parts.sharpness import ascended, ascended_adaptively
+from tests.helpers.models import Shift
 from tests.methods.fedasync.reference import FedAsync, polynomial
 from tests.methods.fedavg.reference import FedAvg
 from tests.methods.fedsam.reference import descend_flat
@@ -89,22 +90,11 @@ def test_with_rho_0_it_is_fedavg_to_the_bit(name: str) -> None:
     assert noisy({"name": name, "rho": 0.01}) != plain
 
 
-class Point(nn.Module):
-    """Weights and nothing else."""
-
-    def __init__(self, theta: Tensor):
-        super().__init__()
-        self.theta = nn.Parameter(theta.clone())
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.theta
-
-
 def after_one_visit(method: Any, H: Tensor, start: Tensor, **how: Any) -> Tensor:
     """Under L = ½ wᵀ H w."""
     task = tarry.Task(
         "quadratic",
-        model=Point(start),
+        model=Shift(start),
         loss=lambda z, _: 0.5 * (z @ H * z).sum(1).mean(),
         clients=[(torch.zeros(1, len(start)), torch.zeros(1))],
         score=None,

@@ -23,6 +23,7 @@ from tarry.core.tickets import VisitJob
 from tarry.methods.fedsol.descent import StepState
 from tarry.training.flat_model import FlatModel
 from tarry.training.visit import BatchIterator, LocalWork, train
+from tests.helpers.models import Shift
 from tests.methods.fedasync.reference import FedAsync, polynomial
 from tests.methods.fedavg.reference import FedAvg
 from tests.methods.fedsol.reference import Classes, Client
@@ -168,17 +169,6 @@ def rule(**choice: Any) -> LocalRule:
     return tarry.methods.build("fedsol", **choice).local
 
 
-class Point(nn.Module):
-    """Weights and nothing else."""
-
-    def __init__(self, theta: Tensor):
-        super().__init__()
-        self.theta = nn.Parameter(theta.clone())
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.theta
-
-
 def at(module: nn.Module, loss: Callable[[Tensor, Tensor], Tensor], examples: tuple[Tensor, Tensor]) -> FlatModel:
     """Functions whose optimizer answers with the direction it was given, in the weights' place."""
     task = tarry.Task("one", model=module, loss=loss, clients=[examples])
@@ -206,7 +196,7 @@ def test_on_a_quadratic_the_conflict_with_the_proximal_gradient_falls_as_proposi
     g = torch.Generator().manual_seed(1)
     root, c, w_g, w = (torch.randn(n, 4, generator=g, dtype=torch.float64) for n in (4, 1, 1, 1))
     H, w_g, w = root @ root.T, w_g[0], w[0]
-    bound = at(Point(w_g), lambda z, y: 0.5 * ((z - y) @ H * (z - y)).sum(1).mean(), (torch.zeros_like(c), c))
+    bound = at(Shift(w_g), lambda z, y: 0.5 * ((z - y) @ H * (z - y)).sum(1).mean(), (torch.zeros_like(c), c))
     choice: Choice = {"proximal": "l2", "adaptive": False, "part": "all"}
     g_l, g_u = (direction(rule(**choice, rho=r), bound, w_g, w) for r in (0.0, rho))
     g_p = w - w_g
@@ -219,7 +209,7 @@ def settle(method: Any, delta: float, optimum: tuple[float, float]) -> Tensor:
     scale = torch.tensor([1.0, delta])
     task = tarry.Task(
         "toy",
-        model=Point(torch.zeros(2)),
+        model=Shift(torch.zeros(2)),
         loss=lambda z, y: 0.5 * ((z - y) ** 2 * scale).sum(1).mean(),
         clients=[(torch.zeros(1, 2), torch.tensor([optimum]))],
         score=None,
@@ -256,7 +246,7 @@ def test_where_local_and_proximal_loss_are_one_fedsol_is_sharpness_aware_minimis
     g = plain_gradient(net, w, soft, (x, net(x).detach()))
     sam = plain_gradient(net, w + rho * g / g.norm(), soft, (x, net(x).detach()))
     torch.testing.assert_close(direction(rule(**flat), bound, w_g, w), sam, rtol=1e-10, atol=1e-14)
-    point = at(Point(w_g), lambda z, y: 0.5 * ((z - y) ** 2).sum(1).mean(), (torch.zeros(1, len(w_g)), w_g[None]))
+    point = at(Shift(w_g), lambda z, y: 0.5 * ((z - y) ** 2).sum(1).mean(), (torch.zeros(1, len(w_g)), w_g[None]))
     d = w - w_g
     torch.testing.assert_close(direction(rule(**flat, proximal="l2"), point, w_g, w), d + rho * d / d.norm())
 
@@ -377,7 +367,7 @@ def test_what_cannot_be_is_refused(params: Choice, said: list[str]) -> None:
 
 
 def test_a_model_without_a_head_or_without_classes_is_refused_with_the_way_out() -> None:
-    bound = at(Point(torch.zeros(2)), lambda z, y: (z - y).square().mean(), (torch.zeros(3, 2), torch.ones(3, 2)))
+    bound = at(Shift(torch.zeros(2)), lambda z, y: (z - y).square().mean(), (torch.zeros(3, 2), torch.ones(3, 2)))
     with pytest.raises(BadInput, match=r"--method.part head: .* no linear or conv map; use --method.part all"):
         direction(rule(), bound, torch.zeros(2), torch.ones(2))
     bound = at(nn.Linear(2, 1), lambda z, y: (z - y).square().mean(), (torch.zeros(3, 2), torch.ones(3, 1)))

@@ -13,16 +13,13 @@ from torch import nn
 
 import tarry
 from tarry.core.errors import BadInput
+from tests.helpers.events import hand_outs
 from tests.methods.fedavg.reference import descend
 from tests.methods.flanp.reference import FLANP
 from tests.reference.loop import Arrival, play
 from tests.reference.match import Case, cases, events_of, few
 
 some = settings(few, max_examples=10)
-
-
-def handed(seen: list[tarry.Event]) -> list[tuple[float, int]]:
-    return [(e.time, e.client) for e in seen if e.kind == "hand_out"]
 
 
 def check(case: Case, **method: Any) -> FLANP:
@@ -79,13 +76,13 @@ def test_a_stage_ends_by_the_gradient_of_the_mean_that_the_rounds_make(weighting
     method = {"name": "flanp", "n0": 2, "c": 4.0, "weighting": weighting}
     setup: dict[str, Any] = {"delay": [1.0, 1.0, 5.0], "rounds": 4, "steps": 1, "dtype": "float64", "lr": 0.01}
     tarry.run(method, task, callbacks=[seen.append], **setup)
-    late = {client for time, client in handed(seen) if time > 0}
+    late = {client for time, client in hand_outs(seen) if time > 0}
     assert late == ({0, 1, 2} if ends else {0, 1})
 
 
 def test_with_a_tiny_bound_the_fastest_stay_alone_and_rounds_are_short() -> None:
     seen = events_of({"name": "flanp", "n0": 1, "c": 1e-9}, replace(SPREAD, updates=20))
-    assert {client for time, client in handed(seen) if time > 0} == {1}
+    assert {client for time, client in hand_outs(seen) if time > 0} == {1}
     times = [e.time for e in seen if e.kind == "arrival"][5:]
     assert np.diff(times).tolist() == [0.5] * 14
 
@@ -94,7 +91,7 @@ def test_with_a_tiny_bound_the_fastest_stay_alone_and_rounds_are_short() -> None
 def test_beginning_with_all_it_is_fedavg_to_the_bit_with_its_cohorts(limit: int) -> None:
     case = replace(SPREAD, updates=40)
     ours, other = (events_of(m, case, concurrency=limit) for m in ({"name": "flanp", "n0": 5}, "fedavg"))
-    assert handed(ours) == handed(other)
+    assert hand_outs(ours) == hand_outs(other)
     assert all(torch.equal(a.weights, b.weights) for a, b in zip(ours, other, strict=True))
 
 
@@ -107,8 +104,8 @@ def test_with_equal_speeds_it_is_fedavg() -> None:
 def test_when_few_may_train_at_once_they_are_drawn_among_the_fastest() -> None:
     """Two at a time; three of five take part, once everybody has been timed."""
     seen = events_of({"name": "flanp", "n0": 3, "c": 1e-9}, replace(SPREAD, updates=60), concurrency=2)
-    rounds = sorted({time for time, _ in handed(seen)})
-    cohorts = [{k for at, k in handed(seen) if at == time} for time in rounds]
+    rounds = sorted({time for time, _ in hand_outs(seen)})
+    cohorts = [{k for at, k in hand_outs(seen) if at == time} for time in rounds]
     assert set.union(*cohorts[:3]) == set(range(5))
     assert all(len(c) == 2 and c <= {1, 3, 4} for c in cohorts[3:])
     assert len({frozenset(c) for c in cohorts[3:]}) == 3
@@ -118,7 +115,7 @@ def test_who_was_lost_at_first_is_the_slowest_until_it_comes() -> None:
     """The fastest, client 1, is lost in the first round: of n = 2 it is not, until all take part."""
     case = replace(SPREAD, lost=frozenset({(1, 0)}), updates=30)
     seen = events_of({"name": "flanp", "c": 1e-9}, case)
-    assert {client for time, client in handed(seen) if time > 0} == {3, 4}
+    assert {client for time, client in hand_outs(seen) if time > 0} == {3, 4}
 
 
 def test_a_client_tells_how_far_its_steps_reach() -> None:

@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import nn
 
 import tarry
 from tarry.core.errors import BadInput, SolverFailed
@@ -20,6 +20,7 @@ from tarry.core.layout import Layout
 from tarry.core.server import Server
 from tarry.core.tickets import LocalResult
 from tarry.parts import cone
+from tests.helpers.models import towards
 from tests.methods.fedavg.reference import FedAvg, descend
 from tests.methods.gradma.reference import QP, GradMA, worker_update
 from tests.reference.loop import Twin, play
@@ -99,24 +100,6 @@ def test_it_is_its_twin_when_few_are_remembered_of_many(
 
 
 # A worker, on quadratics ½ ‖w − a_k‖²: the gradient is w − a_k, and plain training goes straight towards a_k.
-
-
-class Point(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.w = nn.Parameter(torch.zeros(2, dtype=torch.float64))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x @ self.w
-
-
-def half_square(outputs: Tensor, targets: Tensor) -> Tensor:
-    return 0.5 * ((outputs - targets) ** 2).sum()
-
-
-def towards(*targets: tuple[float, float]) -> tarry.Task:
-    data = [(torch.eye(2, dtype=torch.float64), torch.tensor(a, dtype=torch.float64)) for a in targets]
-    return tarry.Task("towards", model=Point(), loss=half_square, clients=data, score=None)
 
 
 def gradma(**params: Any) -> tarry.Method:

@@ -17,6 +17,7 @@ from tarry.config.spec import Spec
 from tarry.core.errors import BadInput
 from tarry.runs.build import build_run
 from tarry.runs.simulation import Simulation
+from tests.helpers.interrupted import interrupted_run
 from tests.methods.fedavg.reference import descend
 from tests.methods.localonly.reference import LocalOnly
 from tests.reference.match import Case, cases, check, few
@@ -72,22 +73,12 @@ def test_clients_that_contrast_with_their_previous_model_are_refused() -> None:
         tarry.run("moon", reply="local-only", clients=4, updates=4)
 
 
-class Killed(Exception):
-    pass
-
-
 def test_with_everybodys_models_in_a_file_it_is_the_same_run_and_comes_back_after_a_kill(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"task": "digits", "time": 1500.0, "clients": 4, "concurrency": 3, "epochs": 1}
     settings |= {"personalize": 1, "failure_rate": 0.2, "seed": 3}
     whole = tarry.run("local-only", **settings)
     in_file: dict[str, Any] = {**settings, "cache_limit": 1e-3, "checkpoint_every": 1e-6}
-
-    def kill(event: tarry.Event) -> None:
-        if event.updates == 2 * whole.updates // 3:
-            raise Killed
-
-    with pytest.raises(Killed):
-        tarry.run("local-only", out=tmp_path / "killed", callbacks=[kill], **in_file)
+    interrupted_run(tmp_path / "killed", lambda e: e.updates == 2 * whole.updates // 3, "local-only", **in_file)
     assert list((tmp_path / "killed" / "cache").glob("*.rows"))
     back = tarry.resume(tmp_path / "killed")
     assert back.weights_sha256 == whole.weights_sha256

@@ -15,6 +15,8 @@ from torch import nn
 
 import tarry
 from tarry.core.errors import BadInput
+from tests.helpers.events import hand_outs
+from tests.helpers.interrupted import interrupted_run
 from tests.methods.fedavg.reference import descend
 from tests.methods.mifa.reference import MIFA, Train, algorithm_1
 from tests.reference.clock import agree, following, play
@@ -143,8 +145,7 @@ def test_the_first_rounds_are_of_clients_that_have_not_been_seen() -> None:
 def test_nothing_moves_before_somebody_who_comes_late_has_reported() -> None:
     """Client 2 is there from 7 s on; who has reported waits, and is handed nothing meanwhile."""
     seen = events_of("mifa", CASE, availability={"2": [[7.0, 1e9]]})
-    handed = [(e.time, e.client) for e in seen if e.kind == "hand_out"]
-    assert handed[:4] == [(0.0, 0), (0.0, 1), (0.0, 3), (7.0, 2)]
+    assert hand_outs(seen)[:4] == [(0.0, 0), (0.0, 1), (0.0, 3), (7.0, 2)]
     assert next(e.time for e in seen if e.kind == "step") == 8.0
     at_once = events_of({"name": "mifa", "no_wait": True}, CASE, availability={"2": [[7.0, 1e9]]})
     assert next(e.time for e in at_once if e.kind == "step") == 3.0
@@ -233,10 +234,6 @@ def test_the_server_keeps_n_and_two_models_beside_the_global() -> None:
 SETTINGS: dict[str, Any] = {"task": "digits", "time": 1500.0, "clients": 4, "epochs": 1, "seed": 3}
 
 
-class Killed(Exception):
-    pass
-
-
 @pytest.mark.parametrize("method", ["mifa", "mifa:epoch=60,no_wait=true"])
 def test_with_its_memory_in_a_file_it_is_the_same_run_and_comes_back_after_a_kill(method: str, tmp_path: Path) -> None:
     whole = tarry.run(method, **SETTINGS)
@@ -244,13 +241,7 @@ def test_with_its_memory_in_a_file_it_is_the_same_run_and_comes_back_after_a_kil
     small = tarry.run(method, out=tmp_path / "small", **in_file)
     assert small.weights_sha256 == whole.weights_sha256
     assert small.peak_server_bytes == whole.peak_server_bytes
-
-    def kill(event: tarry.Event) -> None:
-        if event.updates == 2 * whole.updates // 3:
-            raise Killed
-
-    with pytest.raises(Killed):
-        tarry.run(method, out=tmp_path / "killed", callbacks=[kill], **in_file)
+    interrupted_run(tmp_path / "killed", lambda e: e.updates == 2 * whole.updates // 3, method, **in_file)
     assert list((tmp_path / "killed" / "cache").glob("*.rows"))
     assert tarry.resume(tmp_path / "killed").weights_sha256 == whole.weights_sha256
 

@@ -17,6 +17,7 @@ from tarry.core.layout import Block, Kind, Layout
 from tarry.core.method import RunLimits, ServerView
 from tarry.core.tickets import Ticket, Update
 from tarry.parts.endpoint import StaleUpdate, statistics
+from tests.helpers.tensors import vec
 from tests.methods.fedavg.reference import descend
 from tests.methods.orthocorrect.reference_orthodyn import CorrectedBy, OrthoDyn
 from tests.reference.loop import play
@@ -124,10 +125,6 @@ def values(name: str, visits: list[StaleUpdate], **params: float) -> list[float]
         value, state = statistic.measure(visit, state)
         out.append(value)
     return out
-
-
-def vec(*x: float) -> Tensor:
-    return torch.tensor(x, dtype=torch.float64)
 
 
 def test_agreement_believes_in_position_when_clients_go_back_to_where_they_ended() -> None:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import tarry
 from tarry.core.errors import BadInput
+from tests.helpers.models import Scale, half_mean_square
 from tests.methods.fedavg.reference import FedAvg
 from tests.methods.perfedavg.reference import descend_meta
 from tests.reference.match import Case, cases, check, few
@@ -44,30 +45,15 @@ def test_hessian_free_is_its_twin(case: Case, alpha: float, delta: float) -> Non
     )
 
 
-class Point(nn.Module):
-    """One weight, whatever the input."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.w = nn.Parameter(torch.tensor([2.0], dtype=torch.float64))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.w * x
-
-
-def bowl(outputs: Tensor, targets: Tensor) -> Tensor:
-    """½ a (w − b)² for inputs √a and targets √a b: a mean over the batch."""
-    return 0.5 * ((outputs - targets) ** 2).mean()
-
-
 def parabola(a: float, b: float, n: int) -> tuple[Tensor, Tensor]:
+    """½ a (w − b)² for inputs √a and targets √a b: a mean over the batch."""
     x = torch.full((n, 1), a**0.5, dtype=torch.float64)
     return x, x * b
 
 
 def after_a_step(params: dict[str, Any], n: int = 6, **settings: Any) -> float:
     """w after one step from 2 on ½ a (w − b)², a = 3, b = −1."""
-    task = tarry.Task("bowl", model=Point(), loss=bowl, clients=[parabola(3.0, -1.0, n)], score=None)
+    task = tarry.Task("bowl", model=Scale([2.0]), loss=half_mean_square, clients=[parabola(3.0, -1.0, n)], score=None)
     defaults = {"dtype": "float64", "batch": "all", "steps": 1, "lr": 0.5, "delay": [1.0], "rounds": 1}
     result = tarry.run({"name": "perfedavg", **params}, task, **{**defaults, **settings})
     assert result.weights is not None
@@ -91,7 +77,7 @@ def test_the_batches_are_every_second_example() -> None:
     """D pulls to −1, D' to 4: w̃ = 2 − 0.1 · 3 · 3 = 1.1; ∇f(w̃; D') = 3 · (1.1 − 4) = −8.7; w = 2 + 0.5 · 8.7."""
     (x, to_d), (_, to_d1) = parabola(3.0, -1.0, 4), parabola(3.0, 4.0, 4)
     y = torch.where(torch.arange(4)[:, None] % 2 == 0, to_d, to_d1)
-    task = tarry.Task("two", model=Point(), loss=bowl, clients=[(x, y)], score=None)
+    task = tarry.Task("two", model=Scale([2.0]), loss=half_mean_square, clients=[(x, y)], score=None)
     settings: dict[str, Any] = {"dtype": "float64", "batch": "all", "steps": 1, "lr": 0.5, "delay": [1.0]}
     result = tarry.run({"name": "perfedavg", "alpha": 0.1}, task, rounds=1, **settings)
     assert result.weights is not None
@@ -107,13 +93,13 @@ def test_the_meta_gradient_goes_through_the_clients_optimizer() -> None:
 def test_clients_tune_by_steps_of_alpha_whatever_the_optimizer(form: str) -> None:
     """A step a batch of everything: w − α ∇f(w), which moves the one threshold past the client's test examples."""
 
-    class Sign(Point):
+    class Sign(Scale):
         def forward(self, x: Tensor) -> Tensor:
             s = x * self.w
             return torch.cat([s, -s], dim=1)
 
     x, y = torch.tensor([[1.0], [2.0]]), torch.tensor([1, 1])
-    task = tarry.Task("sign", Sign, nn.functional.cross_entropy, clients=[(x, y)], test=(x, y))
+    task = tarry.Task("sign", Sign([2.0]), nn.functional.cross_entropy, clients=[(x, y)], test=(x, y))
     settings: dict[str, Any] = {"dtype": "float64", "batch": "all", "steps": 1, "delay": [1.0], "rounds": 1}
     # w = 2 stays where it is in a round of rate 1e-12; one tuning step makes it negative only where α is large
     for alpha, right in ((0.1, 0.0), (1.0, 1.0)):

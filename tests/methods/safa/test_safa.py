@@ -11,13 +11,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
 
 import tarry
 from tarry.core.errors import BadInput
 from tarry.core.layout import Layout
 from tarry.core.server import Server
 from tarry.core.tickets import LocalResult
+from tests.helpers.interrupted import interrupted_run
+from tests.helpers.models import InnerProduct, half_mean_square, half_square
 from tests.methods.fedavg.reference import descend
 from tests.methods.safa.reference import SAFA, play
 from tests.reference.clock import agree, following
@@ -115,20 +116,11 @@ def test_rounds_as_long_as_the_first_are_enough_when_everybody_is_always_as_fast
 # By hand: client k says a_k, wherever it begins, so that a global shows whose entries are in it.
 
 
-class Point(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.w = nn.Parameter(torch.zeros(4, dtype=torch.float64))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x @ self.w
-
-
 def says(n: int) -> tarry.Task:
     """Client k goes all the way to the k-th unit vector in one step at rate 1."""
     eye = torch.eye(4, dtype=torch.float64)
     data = [(eye, eye[k]) for k in range(n)]
-    return tarry.Task("says", model=Point(), loss=lambda out, y: 0.5 * ((out - y) ** 2).sum(), clients=data, score=None)
+    return tarry.Task("says", model=InnerProduct([0.0] * 4), loss=half_square, clients=data, score=None)
 
 
 def steps_of(n: int, delay: list[list[float]], rounds: int, **params: Any) -> list[tuple[float, list[float]]]:
@@ -181,7 +173,7 @@ def test_sizes_weigh_and_who_has_not_come_has_the_mean_size() -> None:
     """n_0 = 2, n_1 = 6; client 2, of 100, has not come by the first round's end and counts as 4 at w = 0."""
     eye = torch.eye(4, dtype=torch.float64)
     data = [(eye[:1].repeat(n, 1) * 1.0, torch.full((n,), float(a))) for n, a in ((2, 12.0), (6, 24.0), (100, 0.0))]
-    task = tarry.Task("sizes", model=Point(), loss=lambda o, y: 0.5 * ((o - y) ** 2).mean(), clients=data, score=None)
+    task = tarry.Task("sizes", model=InnerProduct([0.0] * 4), loss=half_mean_square, clients=data, score=None)
     seen: list[tarry.Event] = []
     setup: dict[str, Any] = {"dtype": "float64", "batch": "all", "steps": 1, "lr": 1.0, "rounds": 1}
     tarry.run({"name": "safa", "fraction": 0.6}, task, delay=[[1.0], [1.0], [5.0]], callbacks=[seen.append], **setup)
@@ -196,7 +188,7 @@ def test_sizes_weigh_and_who_has_not_come_has_the_mean_size() -> None:
 def test_the_server_keeps_m_and_two_models_and_the_undecided_beside_the_global(fraction: float, undecided: int) -> None:
     """Round 1 is of the C m that it picks. In round 2 these come first, and some are not certain of their places."""
     method = tarry.methods.build("safa", fraction=fraction)
-    server = Server(method, torch.zeros(4), layout=Layout.of(Point()), n_clients=4, seed=0)
+    server = Server(method, torch.zeros(4), layout=Layout.of(InnerProduct([0.0] * 4)), n_clients=4, seed=0)
     for cohort in (range(round(4 * fraction)), range(4)):
         for ticket in [server.hand_out(k, 0.0) for k in cohort]:
             server.receive(ticket.number, LocalResult(torch.ones(4), 1, 1, 0.5), 1.0)
@@ -214,10 +206,6 @@ def test_a_round_of_one_instant_keeps_what_bypasses_it_till_its_end() -> None:
 SETTINGS: dict[str, Any] = {"task": "digits", "time": 1500.0, "clients": 4, "epochs": 1, "seed": 3}
 
 
-class Killed(Exception):
-    pass
-
-
 @pytest.mark.parametrize("method", ["safa", "safa:fraction=0.3,lag=1"])
 def test_with_its_cache_in_a_file_it_is_the_same_run_and_comes_back_after_a_kill(method: str, tmp_path: Path) -> None:
     whole = tarry.run(method, **SETTINGS)
@@ -225,13 +213,7 @@ def test_with_its_cache_in_a_file_it_is_the_same_run_and_comes_back_after_a_kill
     small = tarry.run(method, out=tmp_path / "small", **in_file)
     assert small.weights_sha256 == whole.weights_sha256
     assert small.peak_server_bytes == whole.peak_server_bytes
-
-    def kill(event: tarry.Event) -> None:
-        if event.updates == 2 * whole.updates // 3:
-            raise Killed
-
-    with pytest.raises(Killed):
-        tarry.run(method, out=tmp_path / "killed", callbacks=[kill], **in_file)
+    interrupted_run(tmp_path / "killed", lambda e: e.updates == 2 * whole.updates // 3, method, **in_file)
     assert list((tmp_path / "killed" / "cache").glob("*.rows"))
     assert tarry.resume(tmp_path / "killed").weights_sha256 == whole.weights_sha256
 

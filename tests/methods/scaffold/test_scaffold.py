@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 import tarry
 from tarry.core.errors import BadInput
+from tests.helpers.models import InnerProduct, half_mean_square
 from tests.methods.fednova.reference import coefficients
 from tests.methods.scaffold.reference import Scaffold
 from tests.reference.match import Case, cases, check, events_of, few
-from tests.reference.quadratics import PLACE, STRENGTH, Point, globals_of, memories, minimiser, pulling, rows
+from tests.reference.quadratics import PLACE, STRENGTH, globals_of, memories, minimiser, pulling, rows
 
 some = settings(few, max_examples=10)
 
@@ -93,7 +94,7 @@ def test_it_comes_to_rest_where_the_weighted_sum_of_gradients_is_0(
     """½ s_k (w − b_k)² of clients with 1, 6 and 3 examples, however few of them make a round."""
     x = [torch.full((n, 1), s, dtype=torch.float64).sqrt() for n, s in zip(SIZES, PULL, strict=True)]
     data = [(x_k, x_k[:, 0] * b) for x_k, b in zip(x, AIM, strict=True)]
-    loss = tarry.Task("r", model=Point(1), loss=lambda o, y: 0.5 * ((o - y) ** 2).mean(), clients=data, score=None)
+    loss = tarry.Task("r", model=InnerProduct([0.0]), loss=half_mean_square, clients=data, score=None)
     method = {"name": "scaffold", "weighting": weighting, "option": option}
     w = globals_of(method, loss, concurrency=concurrency, lr=0.1, steps=4, rounds=150)[-1]
     mass = PULL * (SIZES if weighting == "examples" else 1)

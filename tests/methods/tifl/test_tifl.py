@@ -19,15 +19,12 @@ from tarry.core.idle_clients import IdleClients
 from tarry.core.layout import Block, Kind, Layout
 from tarry.core.method import ServerView
 from tarry.core.tickets import Ticket, Update
+from tests.helpers.events import hand_outs
 from tests.methods.fedavg.reference import FedAvg
 from tests.methods.tifl.reference import change_probs, cohorts, tiers
 from tests.reference.match import Case, cases, check, events_of, few
 
 some = settings(few, max_examples=8)
-
-
-def handed(seen: list[tarry.Event]) -> list[tuple[float, int]]:
-    return [(e.time, e.client) for e in seen if e.kind == "hand_out"]
 
 
 @pytest.mark.parametrize("method", [{}, {"policy": "uniform"}, {"policy": "slow"}], ids=str)
@@ -45,7 +42,7 @@ def test_a_round_of_whomever_is_averaged_as_fedavgs(method: dict[str, Any], case
 def test_after_a_round_of_all_every_round_is_a_whole_tier(m: int, case: Case) -> None:
     case, n = replace(case, updates=20), len(case.sizes)
     m = min(m, n)
-    rounds = cohorts(handed(events_of({"name": "tifl", "tiers": m}, case)))
+    rounds = cohorts(hand_outs(events_of({"name": "tifl", "tiers": m}, case)))
     known = tiers({k: case.durations[k][0] for k in range(n)}, m, n)
     assert rounds[0] == set(range(n))
     assert len(rounds) > 1
@@ -58,21 +55,21 @@ def test_who_is_lost_at_first_counts_as_slow_until_it_comes(case: Case, m: int) 
     case, n = replace(case, updates=20), len(case.sizes)
     m = min(m, n)
     seen = events_of({"name": "tifl", "tiers": m}, case)
-    rounds = sorted({time for time, _ in handed(seen)})
+    rounds = sorted({time for time, _ in hand_outs(seen)})
     for time in rounds[1:]:
         latency = {}
         for e in seen:
             if e.kind == "arrival" and e.time <= time and e.client not in latency:
                 started = next(h.time for h in seen if h.kind == "hand_out" and h.ticket == e.ticket)
                 latency[e.client] = e.time - started
-        cohort = {client for at, client in handed(seen) if at == time}
+        cohort = {client for at, client in hand_outs(seen) if at == time}
         assert cohort in tiers(latency, m, n)
 
 
 def test_with_one_tier_it_is_fedavg_to_the_bit_with_its_cohorts() -> None:
     case = Case(1, 2, 2, [3, 1, 4, 2, 5], [[1.0], [2.0], [0.5], [3.0], [1.5]], 2, 0.05, 40, False)
     ours, other = (events_of(m, case, concurrency=2) for m in ({"name": "tifl", "tiers": 1}, "fedavg"))
-    assert handed(ours) == handed(other)
+    assert hand_outs(ours) == hand_outs(other)
     assert all(torch.equal(a.weights, b.weights) for a, b in zip(ours, other, strict=True))
 
 
@@ -88,7 +85,7 @@ def test_few_at_a_time_the_first_rounds_reach_everybody_and_a_newcomer_is_timed_
     seen: list[tarry.Event] = []
     setup: dict[str, Any] = {"concurrency": 3, "availability": {"6": [[30.0, 99.0]]}, "rounds": 20, "dtype": "float64"}
     tarry.run({"name": "tifl", "tiers": 2}, task, delay=delay, callbacks=[seen.append], **setup)
-    rounds = cohorts(handed(seen))
+    rounds = cohorts(hand_outs(seen))
     assert rounds[0] | rounds[1] == set(range(6))
     came = next(i for i, cohort in enumerate(rounds) if 6 in cohort)
     before, after = ({0, 1, 2, 3}, {4, 5}), ({0, 1, 2, 6}, {3, 4, 5})  # ⌊2 · rank / 7⌋, then of one more

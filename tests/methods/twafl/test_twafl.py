@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import e
 from typing import Any
 
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
 
 import tarry
 from tarry.core.errors import BadInput
+from tests.helpers.models import InnerProduct, towards
 from tests.methods.fedavg.reference import FedAvg
 from tests.methods.twafl.reference import TWAFL
 from tests.reference.match import Case, cases, check, few
@@ -39,22 +39,6 @@ def test_with_everybody_in_every_round_it_is_fedavg_whatever_fades(case: Case, a
     check({"name": "twafl", "a": a}, case, FedAvg(case.problem.w0, case.sizes))
 
 
-class Point(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.w = nn.Parameter(torch.zeros(1, dtype=torch.float64))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x * self.w
-
-
-def towards(*targets: float) -> tarry.Task:
-    """One step of rate ½ on ½ (w − target)² goes half the way."""
-    one = torch.ones(1, dtype=torch.float64)
-    data = [(one, one * a) for a in targets]
-    return tarry.Task("towards", model=Point(), loss=lambda o, y: 0.5 * ((o - y) ** 2).sum(), clients=data, score=None)
-
-
 def steps(task: tarry.Task, **setup: Any) -> list[tuple[int, float]]:
     """Who came, and the global then, one client a round."""
     seen: list[tarry.Event] = []
@@ -65,7 +49,7 @@ def steps(task: tarry.Task, **setup: Any) -> list[tuple[int, float]]:
 
 def test_two_clients_by_turns_by_hand() -> None:
     """a = 2: who came this round counts 1, the other ½, ¼, … by rounds since it came."""
-    got = steps(towards(8.0, -8.0), delay=[1.0, 1.0], updates=12, seed=1)
+    got = steps(towards([8.0], [-8.0]), delay=[1.0, 1.0], updates=12, seed=1)
     w, kept = 0.0, dict[int, tuple[float, int]]()
     for t, (client, after) in enumerate(got):
         kept[client] = ((w + (8.0, -8.0)[client]) / 2, t)
@@ -77,17 +61,19 @@ def test_two_clients_by_turns_by_hand() -> None:
 
 def test_the_weights_sum_to_1_however_long_somebody_is_away() -> None:
     """Both stand where they want to be: nothing shrinks though client 1 leaves for good."""
-    module = Point()
-    module.w.data.fill_(4.0)
-    task = towards(4.0, 4.0)
-    task = tarry.Task("still", model=module, loss=task.loss, clients=task.clients, score=None)
+    task = replace(towards([4.0], [4.0]), model=InnerProduct([4.0]))
     got = steps(task, delay=[1.0, 1.0], availability={"1": [[0.0, 6.5]]}, updates=60)
     assert {client for client, _ in got} == {0, 1}
     assert all(abs(after - 4.0) < 1e-13 for _, after in got)
 
 
 def test_the_server_keeps_a_model_a_client_and_two_for_the_sum() -> None:
-    setup: dict[str, Any] = {"task": towards(*range(1, 7)), "dtype": "float64", "delay": [1.0] * 6, "rounds": 3}
+    setup: dict[str, Any] = {
+        "task": towards(*([a] for a in range(1, 7))),
+        "dtype": "float64",
+        "delay": [1.0] * 6,
+        "rounds": 3,
+    }
     size = 8
     more = tarry.run("twafl", **setup).peak_server_bytes - tarry.run("fedavg", **setup).peak_server_bytes
     assert more == size * 6  # the sum takes the place of FedAvg's, both in double precision here
