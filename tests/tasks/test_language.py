@@ -33,7 +33,7 @@ def build(folder: Path, name: str = "gsm8k", **params: Any) -> Task:
     if not (folder / "llama").exists():
         save(folder / "llama", "llama")
     own = {"model": str(folder / "llama"), "length": 32, "unlabeled": 10}
-    return tasks.build(name, **own, **params)
+    return tasks.build(name, **{**own, **params})
 
 
 def examples(task: Task) -> tuple[Tensor, Tensor]:
