@@ -21,7 +21,7 @@ from typing import Any
 
 from record import write
 from tarry.deploy.local.local_federation import LocalFederation
-from tarry.record.journal import read
+from tarry.record.rows import read_rows
 
 LIGHT = {"task": "digits:limit=400,hidden=8", "epochs": 1, "eval-every": 30.0, "stop-within": 2.0}
 METHODS = {"orthofl": 1, "fedasync": 2}  # tickets in flight
@@ -50,7 +50,7 @@ def measured(nodes: int, method: str, seconds: float) -> dict[str, Any]:
 
 def _rows(local: LocalFederation) -> list[dict[str, Any]]:
     path = local.folder / "journal.jsonl"
-    return list(read(path)) if path.is_file() else []
+    return list(read_rows(path)) if path.is_file() else []
 
 
 def _clients(local: LocalFederation) -> set[int]:

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from tarry.core import rng
 from tarry.core.errors import BadInput
-from tarry.core.rng import Stream
+from tarry.core.rng import Stream, visit_keys
 from tarry.delays import distributions
 from tarry.delays import papers as paper_delays  # noqa: F401  (registers its delays)
-from tarry.delays.base import ClientPopulation, Delay, assign_profiles, delays, visit_keys
+from tarry.delays.base import ClientPopulation, Delay, assign_profiles, delays
 from tarry.delays.distributions import bandwidth, normal, scripted
 
 GENERIC = ["constant", "normal", "lognormal", "half-normal", "uniform", "exponential", "pareto", "bandwidth"]
@@ -37,7 +37,7 @@ def draws(delay: Delay, clients: int = 20, visits: int = 2000) -> np.ndarray:
 
 def test_a_visit_key_is_the_key_of_seed_stream_client_and_visit():
     for seed in (0, 7, -3, 2**63):
-        visit_key = visit_keys(a_population(seed=seed), Stream.DELAY)
+        visit_key = visit_keys(seed, Stream.DELAY)
         for client, visit in [(0, 0), (0, 1), (1, 0), (999_999, 12_345)]:
             assert visit_key(client, visit) == rng.key(seed, Stream.DELAY, client, visit)
 

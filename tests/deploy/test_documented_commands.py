@@ -13,8 +13,8 @@ import pytest
 
 from tarry.deploy.local.processes import free_ports
 from tarry.deploy.local.tls import authority, node_key
-from tarry.record.journal import read
 from tarry.record.result import Result
+from tarry.record.rows import read_rows
 from tarry.runs.replay import replay
 from tests.helpers.processes import PATIENCE, wait_until
 
@@ -123,7 +123,7 @@ def test_a_server_that_is_kept_and_clients_that_are_known(machine):
     assert json.loads((out / "run.json").read_text())["run"] != first
     result = Result.read(out)
     assert result.updates == 16
-    clients = {r["name"] for r in read(out / "journal.jsonl") if r["op"] == "client"}
+    clients = {r["name"] for r in read_rows(out / "journal.jsonl") if r["op"] == "client"}
     assert clients == {"st-mary", "st-john"}
     assert "stranger" in (out / "log.jsonl").read_text()
     assert replay(out).weights_sha256 == result.weights_sha256
@@ -139,4 +139,4 @@ def _registered(machine: Machine, public: Path) -> bool:
 
 def _updates(out: Path) -> int:
     path = out / "journal.jsonl"
-    return sum(r["op"] == "update" for r in read(path)) if path.is_file() else 0
+    return sum(r["op"] == "update" for r in read_rows(path)) if path.is_file() else 0

@@ -15,8 +15,8 @@ import pytest
 
 from tarry.deploy.local.local_federation import LocalFederation
 from tarry.deploy.local.tls import node_key
-from tarry.record.journal import read
 from tarry.record.result import Result
+from tarry.record.rows import read_rows
 from tarry.runs.replay import Record, replay
 from tests.helpers.processes import PATIENCE, wait_until
 
@@ -44,7 +44,7 @@ def over(local: LocalFederation, *, repair: bool = False) -> Result:
 
 def updates(local: LocalFederation) -> int:
     path = local.folder / "journal.jsonl"
-    return sum(r["op"] == "update" for r in read(path)) if path.is_file() else 0
+    return sum(r["op"] == "update" for r in read_rows(path)) if path.is_file() else 0
 
 
 def reach(local: LocalFederation, count: int) -> None:
@@ -63,7 +63,7 @@ def kill(local: LocalFederation, name: str) -> None:
 
 def honest(local: LocalFederation, result: Result) -> None:
     """Every update once, and the weights are what a simulator makes of the record."""
-    numbers = [r["number"] for r in read(local.folder / "journal.jsonl") if r["op"] == "update"]
+    numbers = [r["number"] for r in read_rows(local.folder / "journal.jsonl") if r["op"] == "update"]
     assert len(numbers) == len(set(numbers)) == result.updates
     told = replay(local.folder)
     assert told.first_difference is None
@@ -93,11 +93,11 @@ def test_whatever_is_killed_the_run_goes_on(local, victims):
                   tls=True)  # fmt: skip
     local.up()
     reach(local, 5)
-    before = [r["number"] for r in read(local.folder / "journal.jsonl") if r["op"] == "update"]
+    before = [r["number"] for r in read_rows(local.folder / "journal.jsonl") if r["op"] == "update"]
     for victim in victims:
         kill(local, victim)
     result = over(local, repair=True)
-    after = [r["number"] for r in read(local.folder / "journal.jsonl") if r["op"] == "update"]
+    after = [r["number"] for r in read_rows(local.folder / "journal.jsonl") if r["op"] == "update"]
     assert after[: len(before)] == before
     honest(local, result)
 
@@ -140,7 +140,7 @@ def test_a_node_whose_key_is_not_registered_is_refused(local, tmp_path):
     )  # fmt: skip
     assert done.returncode != 0
     result = over(local)
-    assert {r["place"] for r in read(local.folder / "journal.jsonl") if r["op"] == "client"} == {0, 1}
+    assert {r["place"] for r in read_rows(local.folder / "journal.jsonl") if r["op"] == "client"} == {0, 1}
     honest(local, result)
 
 
@@ -211,7 +211,7 @@ def test_a_hostile_client_changes_nothing(local, tmp_path):
     )
     local.up()
     result = over(local)
-    rows = list(read(local.folder / "journal.jsonl"))
+    rows = list(read_rows(local.folder / "journal.jsonl"))
     who = {h[0]: h[1] for r in rows if r["op"] == "close" for h in r["handouts"]}
     assert {who[r["number"]] for r in rows if r["op"] == "update"} == {0, 2}
     rejected = json.loads((local.folder / "status.json").read_text())["rejected"]

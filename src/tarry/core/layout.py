@@ -73,6 +73,10 @@ class Layout:
         return tuple(b for b in self.blocks if b.kind is not Kind.STAT)
 
     @cached_property
+    def layer_slices(self) -> tuple[slice, ...]:
+        return tuple(b.at for b in self.layers)
+
+    @cached_property
     def stats(self) -> tuple[Block, ...]:
         return tuple(b for b in self.blocks if b.kind is Kind.STAT)
 

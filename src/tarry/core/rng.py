@@ -7,13 +7,26 @@ compute in 64-bit integers, so a permutation drawn on any device is the same per
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import IntEnum
 from statistics import NormalDist
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["GOLDEN", "Stream", "below", "extend", "generator", "key", "normal", "permutation", "uniform", "uniforms"]
+__all__ = [
+    "GOLDEN",
+    "Stream",
+    "below",
+    "extend",
+    "generator",
+    "key",
+    "normal",
+    "permutation",
+    "uniform",
+    "uniforms",
+    "visit_keys",
+]
 
 _MASK = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15
@@ -55,6 +68,12 @@ def extend(k: int, part: int) -> int:
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
     return z ^ (z >> 31)
+
+
+def visit_keys(seed: int, stream: int) -> Callable[[int, int], int]:
+    """Return (client, visit) → key(seed, stream, client, visit), in half the time: seed and stream are mixed once."""
+    base = key(seed, stream)
+    return lambda client, visit: extend(extend(base, client), visit)
 
 
 def uniform(k: int) -> float:

@@ -313,7 +313,7 @@ def _alignment(update: Update, view: ServerView) -> dict[str, Any]:
     """
     layout = view.layout
     drift, delta = layout.params(view.weights - update.ticket.anchor), layout.params(update.delta)
-    stretches = [slice(0, layout.n_params), *(b.at for b in layout.layers)]
+    stretches = [slice(0, layout.n_params), *layout.layer_slices]
     cosines = [torch.nn.functional.cosine_similarity(drift[at], delta[at], dim=0).item() for at in stretches]
     if not drift.any():
         return {}

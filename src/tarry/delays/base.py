@@ -17,7 +17,7 @@ from typing import Protocol
 
 from ..core.errors import BadInput
 from ..core.registry import Registry
-from ..core.rng import Stream, extend, generator, key
+from ..core.rng import Stream, generator, key
 
 __all__ = [
     "ClientPopulation",
@@ -27,7 +27,6 @@ __all__ = [
     "delays",
     "raise_problems",
     "range_errors",
-    "visit_keys",
 ]
 
 #: seconds: the bounds of durations as parameters, narrow enough that no draw is 0 or infinite
@@ -75,19 +74,6 @@ def raise_problems(problems: Sequence[str]) -> None:
     """Raise BadInput with all problems, if there are any."""
     if problems:
         raise BadInput(problems)
-
-
-def visit_keys(population: ClientPopulation, stream: Stream) -> Callable[[int, int], int]:
-    """(client, visit) → rng.key(seed, stream, client, visit), in half the time.
-
-    `key` takes its parts in one after another, so seed and stream need mixing only once.
-    """
-    base = key(population.seed, stream)
-
-    def visit_key(client: int, visit: int) -> int:
-        return extend(extend(base, client), visit)
-
-    return visit_key
 
 
 def assign_profiles(population: ClientPopulation, n: int) -> Sequence[int]:

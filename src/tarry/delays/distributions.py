@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..core.errors import BadInput
-from ..core.rng import Stream, generator, key, uniform
+from ..core.rng import Stream, generator, key, uniform, visit_keys
 from .base import (
     LONGEST,
     SHORTEST,
@@ -27,7 +27,6 @@ from .base import (
     delays,
     raise_problems,
     range_errors,
-    visit_keys,
 )
 from .measured import number, table
 
@@ -51,7 +50,7 @@ def _drawn(quantile: Callable[[float], float]) -> DelayFactory:
     """Every visit of every client draws from one distribution."""
 
     def build(population: ClientPopulation) -> Delay:
-        visit_key = visit_keys(population, Stream.DELAY)
+        visit_key = visit_keys(population.seed, Stream.DELAY)
 
         def delay(client: int, visit: int, /) -> float:
             return quantile(uniform(visit_key(client, visit)))
@@ -106,7 +105,7 @@ def normal(
         return _drawn(typical)
 
     def build(population: ClientPopulation) -> Delay:
-        visit_key = visit_keys(population, Stream.DELAY)
+        visit_key = visit_keys(population.seed, Stream.DELAY)
         factors = array("d", _factors(population, spread).tobytes())
 
         def delay(client: int, visit: int, /) -> float:

@@ -18,8 +18,8 @@ from typing import IO, Annotated, Literal, NamedTuple, cast
 import numpy as np
 
 from ..core.errors import BadInput, near
-from ..core.rng import Stream, below
-from .base import ClientPopulation, Delay, DelayFactory, assign_profiles, delays, visit_keys
+from ..core.rng import Stream, below, visit_keys
+from .base import ClientPopulation, Delay, DelayFactory, assign_profiles, delays
 
 __all__ = [
     "Replay",
@@ -128,7 +128,7 @@ def empirical(
 
     def build(population: ClientPopulation) -> Delay:
         given = assign_profiles(population, len(measured))
-        visit_key = visit_keys(population, Stream.DELAY)
+        visit_key = visit_keys(population.seed, Stream.DELAY)
 
         def drawn(client: int, visit: int, /) -> float:
             own = measured[given[client]]

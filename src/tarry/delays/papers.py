@@ -17,7 +17,7 @@ from typing import Annotated, Literal
 import numpy as np
 import numpy.typing as npt
 
-from ..core.rng import Stream, generator, key, permutation, uniform
+from ..core.rng import Stream, generator, key, permutation, uniform, visit_keys
 from ..core.rng import normal as standard_normal
 from .base import (
     LONGEST,
@@ -29,7 +29,6 @@ from .base import (
     delays,
     raise_problems,
     range_errors,
-    visit_keys,
 )
 from .distributions import half_normal, lognormal, uniform_between
 
@@ -84,7 +83,7 @@ def orthofl_rpi() -> DelayFactory:
 
     def build(population: ClientPopulation) -> Delay:
         given = assign_profiles(population, len(PROFILES))
-        visit_key = visit_keys(population, Stream.DELAY)
+        visit_key = visit_keys(population.seed, Stream.DELAY)
 
         def delay(client: int, visit: int, /) -> float:
             mean, sd = PROFILES[given[client]]
@@ -157,7 +156,7 @@ def orthofl_rpi_uniform() -> DelayFactory:
 def _by_class(population: ClientPopulation, classes: bytes, severity: str) -> Delay:
     """Every visit is uniform between the bounds of its client's class in Table 1."""
     bounds = _TABLE_1[severity]
-    visit_key = visit_keys(population, Stream.DELAY)
+    visit_key = visit_keys(population.seed, Stream.DELAY)
 
     def delay(client: int, visit: int, /) -> float:
         low, high = bounds[classes[client]]
@@ -243,7 +242,7 @@ class Groups:
         self._change = change
         self._bounds = (shares[0] / 100, (shares[0] + shares[1]) / 100)
         self._first = _exact_groups(population, shares)
-        self._visit_key = visit_keys(population, Stream.FLEET)
+        self._visit_key = visit_keys(population.seed, Stream.FLEET)
         self._last_visit = array("q", bytes(8 * population.n_clients if change else 0))
         self._last_group = bytearray(self._first if change else b"")
 

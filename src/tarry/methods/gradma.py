@@ -36,7 +36,7 @@ statistics have no direction: they go to the round's mean.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 import torch
@@ -44,14 +44,15 @@ from torch import Tensor
 
 from ..core.client_table import ClientScalars, ClientTable
 from ..core.errors import BadInput
-from ..core.layout import Layout
 from ..core.local_rule import ClientModel, Context, LocalRule, VisitInput, VisitOutput
 from ..core.method import Method, ServerView
 from ..core.parts import Aggregate
+from ..core.state_tree import StateRecord
 from ..core.task import Examples
 from ..core.tickets import CONTROL, Update
 from ..parts.aggregate import Weighting, round_mean
 from ..parts.cone import Angles, many, nearest, products, solver, within
+from ..parts.project import stretches
 from ..parts.rounds import barrier
 from ..parts.step import add
 from .registry import methods
@@ -62,10 +63,6 @@ Side = Literal["both", "worker", "server"]
 Projection = Literal["full", "layer"]
 
 
-def _stretches(layout: Layout, by: Projection) -> list[slice]:
-    return [slice(0, layout.n_params)] if by == "full" else [b.at for b in layout.layers]
-
-
 @dataclass(frozen=True)
 class MemoryWorker(LocalRule):
     """The worker: every step is within 90° of the gradients at x_{τ−1} and x, and of x_τ − x."""
@@ -73,8 +70,8 @@ class MemoryWorker(LocalRule):
     by: Projection
 
     def begin(self, visit: VisitInput) -> tuple[Tensor, Context]:
-        x, stretches = visit.layout.params(visit.weights), _stretches(visit.layout, self.by)
-        return visit.weights, {"x": x, "stretches": stretches, "last": visit.memory.get("last"), "steps": visit.n_steps}
+        x, cuts = visit.layout.params(visit.weights), stretches(visit.layout, self.by)
+        return visit.weights, {"x": x, "stretches": cuts, "last": visit.memory.get("last"), "steps": visit.n_steps}
 
     def init(self, w: Tensor, context: Context, model: ClientModel) -> Any:
         return model.init(w), 0, context["last"], torch.zeros_like(w[0])
@@ -101,6 +98,19 @@ class MemoryWorker(LocalRule):
 
 
 @dataclass(frozen=True)
+class MemoryState(StateRecord):
+    """The mean of the round under way, and what the server remembers."""
+
+    mean: Any  # the state of the mean inside
+    D: ClientTable  # D_i of every client that is remembered
+    count: ClientScalars  # visits remembered
+    since: ClientScalars  # server steps at a client's last visit
+    momentum: Tensor | None  # m of the last step
+    order: list[int]  # the clients, as the rows of `gram`
+    gram: Tensor | None  # the inner products of the D_i, by stretch
+
+
+@dataclass(frozen=True)
 class MemoryServer:
     """The server, with the mean of a round inside. Displacements point downhill here: d_i, D, m and m̃ change sign."""
 
@@ -110,44 +120,34 @@ class MemoryServer:
     memory: int | None
     by: Projection
 
-    def init(self, weights: Tensor) -> dict[str, Any]:
+    def init(self, weights: Tensor) -> MemoryState:
         if self.memory != 0:
             solver()  # raise before any training if scipy is missing
-        marks = {"count": ClientScalars(), "since": ClientScalars()}  # visits remembered; server steps at the last one
-        return {
-            "mean": self.mean.init(weights),
-            "D": ClientTable(),
-            **marks,
-            "momentum": None,
-            "order": [],
-            "gram": None,
-        }
+        return MemoryState(self.mean.init(weights), ClientTable(), ClientScalars(), ClientScalars(), None, [], None)
 
-    def apply(
-        self, update: Update | None, state: dict[str, Any], view: ServerView
-    ) -> tuple[Update | None, dict[str, Any]]:
+    def apply(self, update: Update | None, state: MemoryState, view: ServerView) -> tuple[Update | None, MemoryState]:
         if update is not None and self.memory != 0:
             self.remember(update, state, view)
-        pooled, mean = self.mean(update, state["mean"], view)
-        state = {**state, "mean": mean}
+        pooled, mean = self.mean(update, state.mean, view)
+        state = replace(state, mean=mean)
         if pooled is None:
             return None, state
         n, d = view.layout.n_params, view.layout.params(pooled.delta)
-        m = d if state["momentum"] is None else torch.add(d, state["momentum"], alpha=self.beta1)
+        m = d if state.momentum is None else torch.add(d, state.momentum, alpha=self.beta1)
         if self.memory != 0:
             m, state = self.corrected(m, state, view)
         delta = torch.cat([m, pooled.delta[n:]]) if view.layout.stats else m
-        return pooled.replace(delta=delta), {**state, "momentum": m if self.beta1 else None}
+        return pooled.replace(delta=delta), replace(state, momentum=m if self.beta1 else None)
 
-    def remember(self, update: Update, state: dict[str, Any], view: ServerView) -> None:
-        i, D, count, since = update.ticket.client, state["D"], state["count"], state["since"]
+    def remember(self, update: Update, state: MemoryState, view: ServerView) -> None:
+        i, D, count, since = update.ticket.client, state.D, state.count, state.since
         d, old = view.layout.params(update.delta), D.get(i)
         d = d if update.weight == 1 else d * update.weight
         D.put(i, d if old is None else torch.add(d, old, alpha=self.beta2 ** (view.version - since[i])))
         count[i], since[i] = count.get(i, 0) + 1, view.version
 
-    def forget(self, state: dict[str, Any], view: ServerView) -> None:
-        D, count, since = state["D"], state["count"], state["since"]
+    def forget(self, state: MemoryState, view: ServerView) -> None:
+        D, count, since = state.D, state.count, state.since
         here = {i for i in D if since[i] == view.version}
         gone = sorted(D, key=lambda i: (i in here, count[i]))[: 0 if self.memory is None else -self.memory]
         faded = set() if self.beta2 else set(D) - here
@@ -155,17 +155,17 @@ class MemoryServer:
             for rows in (D, count, since):
                 rows.pop(i)
 
-    def corrected(self, m: Tensor, state: dict[str, Any], view: ServerView) -> tuple[Tensor, dict[str, Any]]:
+    def corrected(self, m: Tensor, state: MemoryState, view: ServerView) -> tuple[Tensor, MemoryState]:
         """m̃, and the Gram matrices of what is remembered, of which only the rows of this round are new."""
         self.forget(state, view)
-        D, order, stretches = state["D"], list(state["D"]), _stretches(view.layout, self.by)
+        D, order, cuts = state.D, list(state.D), stretches(view.layout, self.by)
         rows = [D[i] for i in order]
-        new = [place for place, i in enumerate(order) if state["since"][i] == view.version]
-        inner = torch.zeros(len(stretches), 1 + len(rows), 1 + len(rows), dtype=torch.float64, device=m.device)
-        if state["gram"] is not None:
-            inner[:, 1:, 1:] = _reordered(state["gram"], state["order"], order)
+        new = [place for place, i in enumerate(order) if state.since[i] == view.version]
+        inner = torch.zeros(len(cuts), 1 + len(rows), 1 + len(rows), dtype=torch.float64, device=m.device)
+        if state.gram is not None:
+            inner[:, 1:, 1:] = _reordered(state.gram, state.order, order)
         places = [0, *(1 + place for place in new)]
-        for own, at in zip(inner, stretches, strict=True):
+        for own, at in zip(inner, cuts, strict=True):
             own[places] = products([m, *(rows[place] for place in new)], [m, *rows], at)
             own[:, places] = own[places].T
         angles = Angles.of(inner)
@@ -173,8 +173,8 @@ class MemoryServer:
         active = v.any(0).nonzero().flatten().tolist()
         if view.notes is not None:
             view.notes["active"], view.notes["remembered"] = len(active), len(rows)
-        m = nearest(m, [rows[place] for place in active], (v * angles.scale)[:, active], stretches)
-        return m, {**state, "order": order, "gram": inner[:, 1:, 1:]}
+        m = nearest(m, [rows[place] for place in active], (v * angles.scale)[:, active], cuts)
+        return m, replace(state, order=order, gram=inner[:, 1:, 1:])
 
 
 def _reordered(gram: Tensor, old: Sequence[int], new: Sequence[int]) -> Tensor:

@@ -17,7 +17,7 @@ from ..vector.fused import as_scalar, kernels_for, partition
 from ..vector.pool import empty_pooled
 from .step import mixed
 
-__all__ = ["Projection", "calibrate", "calibrate_and_mix", "orthogonal_component", "orthogonal_to_span"]
+__all__ = ["Projection", "calibrate", "calibrate_and_mix", "orthogonal_component", "orthogonal_to_span", "stretches"]
 
 Projection = Literal["layer", "full", "none"]
 
@@ -59,13 +59,13 @@ class _Calibration(NamedTuple):
 
 def _sweep(c: _Calibration, layout: Layout, by: Projection) -> None:
     ticket, delta, n = c.update.ticket, c.update.delta, layout.n_params
-    stretches = _stretches(layout, by)
+    parts = stretches(layout, by)
     kernels = None if by == "none" else kernels_for(c.weights, delta, ticket.sent, ticket.anchor)
     if kernels is None:
-        for stretch in stretches:
+        for stretch in parts:
             _calibrate_stretch(c, stretch, by)
     else:
-        _calibrate_by_kernels(c, kernels, partition(*((s.start, s.stop) for s in stretches)))
+        _calibrate_by_kernels(c, kernels, partition(*((s.start, s.stop) for s in parts)))
     torch.add(ticket.sent[n:], delta[n:], out=c.start[n:])
     if c.new is not None:
         mixed(c.weights[n:], ticket.sent[n:], delta[n:], c.new[n:], c.beta_t)
@@ -110,7 +110,7 @@ def orthogonal_component(a: Tensor, b: Tensor, *, layout: Layout, by: Projection
     if by == "none":
         layout.params(out).copy_(layout.params(a))
         return out
-    for at in _stretches(layout, by):
+    for at in stretches(layout, by):
         share = _share([(torch.dot(x, y), torch.dot(y, y)) for x, y in blocks(a[at], b[at])])
         for x, y, o in blocks_reversed(a[at], b[at], out[at]):
             torch.addcmul(x, y, share, value=-1, out=o)
@@ -131,7 +131,7 @@ def orthogonal_to_span(a: Tensor, others: Sequence[Tensor], *, layout: Layout, b
     if by == "none" or not others:
         return a
     out = a.clone()
-    for at in _stretches(layout, by):
+    for at in stretches(layout, by):
         basis = torch.stack([o[at] for o in others]).double()
         gram = basis @ basis.T
         coefficients = torch.linalg.pinv(gram, hermitian=True, rtol=1e-10) @ (basis @ a[at].double())
@@ -139,8 +139,9 @@ def orthogonal_to_span(a: Tensor, others: Sequence[Tensor], *, layout: Layout, b
     return out
 
 
-def _stretches(layout: Layout, by: Projection) -> list[slice]:
-    return [b.at for b in layout.layers] if by == "layer" else [slice(0, layout.n_params)]
+def stretches(layout: Layout, by: Projection) -> Sequence[slice]:
+    """Return the stretches that are projected apart: every layer, or all trained weights as one."""
+    return layout.layer_slices if by == "layer" else (slice(0, layout.n_params),)
 
 
 def _tiny(t: Tensor) -> float:

@@ -20,8 +20,9 @@ from typing import Any
 from ..core.errors import BadInput, DamagedFile
 from ..core.tickets import LocalResult
 from . import checkpoint
+from .rows import read_rows
 
-__all__ = ["NAME", "Journal", "Row", "read"]
+__all__ = ["NAME", "Journal", "Row"]
 
 Row = dict[str, Any]
 NAME = "journal.jsonl"
@@ -80,7 +81,7 @@ class Journal:
             raise DamagedFile(
                 f"{self._path}: {self._place} bytes are left of {place}; the run cannot be taken up again"
             )
-        yield from read(self._path, place)
+        yield from read_rows(self._path, place)
 
     def checkpoint(self, count: int, state: Mapping[str, Any], needed: set[int]) -> None:
         """Save the state and the position in the journal. Delete updates but those of the tickets in `needed`."""
@@ -104,19 +105,6 @@ class Journal:
     def close(self) -> None:
         self._file.close()
         self._lock.close()
-
-
-def read(path: Path, place: int = 0) -> Iterator[Row]:
-    """Yield the complete rows of a journal from a byte position on."""
-    with open(path, "rb") as f:
-        f.seek(place)
-        for line in f:
-            if not line.endswith(b"\n"):
-                return
-            try:
-                yield json.loads(line)
-            except ValueError as e:
-                raise DamagedFile(f"{path}: a row is no JSON: {e}") from e
 
 
 def _complete_bytes(path: Path) -> int:

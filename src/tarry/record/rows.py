@@ -60,10 +60,11 @@ class Recorder:
         self._file.close()
 
 
-def read_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a log, without an incomplete last line."""
+def read_rows(path: Path, place: int = 0) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a log from a byte position on, without an incomplete last line."""
     with open(path, "rb") as f:
-        for number, line in enumerate(f, 1):
+        before = f.read(place).count(b"\n")
+        for number, line in enumerate(f, before + 1):
             if not line.endswith(b"\n"):
                 return
             try:

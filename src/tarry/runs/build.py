@@ -183,10 +183,10 @@ def _work(spec: Spec) -> LocalWork:
 def _check_task(spec: Spec, method: Method, task: Task) -> None:
     """Let every part check the task; errors name the flag that brought the part in."""
     for cross, names in PARTS.items():
-        with errors_under_flag(cross if getattr(spec, cross) is not None else "method"):
-            for name in names:
-                check_task = getattr(getattr(method, name), "check_task", None)
-                if check_task is not None:
+        for name in names:
+            check_task = getattr(getattr(method, name), "check_task", None)
+            if check_task is not None:
+                with errors_under_flag(cross if getattr(spec, cross) is not None else "method"):
                     check_task(task)
 
 

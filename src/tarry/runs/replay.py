@@ -23,8 +23,9 @@ from ..delays.measured import TraceRow
 from ..delays.recorded import RecordedAvailability, RecordedDelays, VisitRecord
 from ..engine.budget import Budget
 from ..executors.base import Executor
-from ..record.journal import NAME, read
+from ..record.journal import NAME
 from ..record.result import Result, sha256
+from ..record.rows import read_rows
 from ..training.determinism import deterministic
 from .build import build_run
 from .simulation import Simulation
@@ -51,7 +52,7 @@ class Record:
         path = folder / NAME
         if not path.is_file():
             raise BadInput(f"{folder}: no federation was recorded here (no {NAME})")
-        rows = list(read(path))
+        rows = list(read_rows(path))
         ended = next((r["why"] for r in rows if r["op"] == "end"), "")
         if not ended:  # rows after the last whole instant do not count yet
             last = max((i for i, r in enumerate(rows) if r["op"] == "close"), default=0)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Callable
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from itertools import pairwise
 from types import ModuleType
 from typing import Any
@@ -124,7 +124,7 @@ def combined(
     return out
 
 
-@cache
+@lru_cache(maxsize=64)  # a model has one or two; a process that runs many models forgets the oldest
 def partition(*stretches: tuple[int, int]) -> Pieces:
     """Return the pieces of these stretches, cached."""
     return Pieces(*stretches)

@@ -12,8 +12,9 @@ import torch
 
 from tarry.core.errors import BadInput, DamagedFile
 from tarry.deploy.server.journaled_state import JournaledState
-from tarry.record.journal import Journal, read
+from tarry.record.journal import Journal
 from tarry.record.result import sha256
+from tarry.record.rows import read_rows
 from tarry.runs.replay import replay
 from tests.helpers.fake_grid import Clock, FakeGrid, driver, finished, nodes, small_plan
 
@@ -84,13 +85,13 @@ def test_a_driver_that_is_killed_again_and_again_reaches_an_honest_end(method, t
         if not killed_at(made, folder, homes, run=run, kill=kill):
             break
         died += 1
-        now = [r["number"] for r in read(folder / "journal.jsonl") if r["op"] == "update"]
+        now = [r["number"] for r in read_rows(folder / "journal.jsonl") if r["op"] == "update"]
         assert now[: len(accepted)] == accepted, "what was accepted stays"
         accepted = now
     else:
         assert not killed_at(made, folder, homes, run=len(KILLS), kill=None)
     assert died >= 6
-    numbers = [r["number"] for r in read(folder / "journal.jsonl") if r["op"] == "update"]
+    numbers = [r["number"] for r in read_rows(folder / "journal.jsonl") if r["op"] == "update"]
     assert len(numbers) == len(set(numbers)) == 40
     assert numbers[: len(accepted)] == accepted
     told = replay(folder)
@@ -145,7 +146,7 @@ def test_tickets_of_the_same_run_are_waited_for(tmp_path):
     assert set(second.engine.server.tickets) == out
     assert second.engine.updates == updates
     finished(second, grid)
-    arrived = {r["number"] for r in read(tmp_path / "out" / "journal.jsonl") if r["op"] == "update"}
+    arrived = {r["number"] for r in read_rows(tmp_path / "out" / "journal.jsonl") if r["op"] == "update"}
     assert out <= arrived
     assert second.engine.lost == 0
     assert replay(tmp_path / "out").weights_sha256 == sha256(second.engine.server.output_weights)
@@ -163,7 +164,7 @@ def test_tickets_of_an_earlier_run_are_lost_and_their_holders_not_blamed(tmp_pat
     grid.run = "2"
     second = driver(made, grid, tmp_path / "out")
     second.tick()
-    lost = {r["number"] for r in read(tmp_path / "out" / "journal.jsonl") if r["op"] == "lost"}
+    lost = {r["number"] for r in read_rows(tmp_path / "out" / "journal.jsonl") if r["op"] == "lost"}
     assert lost == out
     assert len(second.engine.server.tickets) == 4, "everybody is at work again"
     finished(second, grid)

@@ -19,6 +19,7 @@ from tarry.core.errors import BadInput, SolverFailed
 from tarry.core.layout import Layout
 from tarry.core.server import Server
 from tarry.core.tickets import LocalResult
+from tarry.methods.gradma import MemoryState
 from tarry.parts import cone
 from tests.helpers.models import towards
 from tests.methods.fedavg.reference import FedAvg, descend
@@ -161,13 +162,13 @@ class Rounds:
         return (self.server.weights - before).tolist()
 
     @property
-    def state(self) -> dict[str, Any]:
-        state: dict[str, Any] = self.server.state["aggregate"]
+    def state(self) -> MemoryState:
+        state: MemoryState = self.server.state["aggregate"]
         return state
 
     @property
     def remembered(self) -> dict[str, list[float]]:
-        return {chr(ord("a") + i): self.state["D"][i].tolist() for i in self.state["D"]}
+        return {chr(ord("a") + i): self.state.D[i].tolist() for i in self.state.D}
 
 
 def test_a_step_against_one_remembered_client_loses_what_goes_against_it() -> None:
@@ -210,7 +211,7 @@ def test_the_least_counted_makes_room_and_never_one_of_the_round() -> None:
     assert [*s.remembered] == ["a", "d", "e"]  # all came twice; a is here now, b was there before d
     s.round(c=up)
     assert [*s.remembered] == ["a", "d", "c"]
-    assert dict(s.state["count"]) == {0: 3, 3: 2, 2: 1}, "c's count began anew"
+    assert dict(s.state.count) == {0: 3, 3: 2, 2: 1}, "c's count began anew"
     s.round(c=up, d=up, f=up)
     assert [*s.remembered] == ["d", "c", "f"], "a is counted most, but the others are here"
 
@@ -227,8 +228,8 @@ def test_products_that_are_kept_are_those_of_what_is_remembered() -> None:
         here = rng.choice(list("abcdefgh"), size=rng.integers(1, 4), replace=False)
         s.round(**{name: tuple(rng.normal(size=2)) for name in here})
         M = np.array([*s.remembered.values()])
-        assert s.state["order"] == [*s.state["D"]]
-        np.testing.assert_allclose(s.state["gram"][0].numpy(), M @ M.T, rtol=1e-13)
+        assert s.state.order == [*s.state.D]
+        np.testing.assert_allclose(s.state.gram[0].numpy(), M @ M.T, rtol=1e-13)
 
 
 def test_every_step_is_within_90_degrees_of_all_that_is_remembered() -> None:
@@ -236,13 +237,13 @@ def test_every_step_is_within_90_degrees_of_all_that_is_remembered() -> None:
     for _ in range(60):
         here = rng.choice(list("abcdefgh"), size=2, replace=False)
         deltas = {name: tuple(rng.normal(size=2) + np.array([1.0, 0.0])) for name in here}
-        momentum = s.state["momentum"]
+        momentum = s.state.momentum
         way = np.array(s.round(**deltas))
         plain = np.mean([*deltas.values()], axis=0) + (0 if momentum is None else 0.9 * momentum.numpy())
         M = np.array([*s.remembered.values()])
         assert (M @ way >= -1e-12).all()
         if (M @ plain >= 0).all():
-            np.testing.assert_allclose(s.state["momentum"].numpy(), plain, rtol=1e-15)
+            np.testing.assert_allclose(s.state.momentum.numpy(), plain, rtol=1e-15)
         else:
             turned += 1
             assert np.linalg.norm(way) < np.linalg.norm(plain)
