@@ -140,9 +140,16 @@ OLD_NAMES = frozenset(
         "remarked",
     ]
 )
-#: British spellings as parts of identifiers
+#: British spellings, in names and in text
 BRITISH = re.compile(
-    r"optimis|normalis|personalis|unlabell|initialis|serialis|summaris|colour|behaviour|favour|neighbour"
+    r"(?:normal|optim|personal|initial|serial|summar|quant|general|regular)is(?:e|ing|ation)"
+    r"|(?:minim|maxim|vector|synchron|random)is(?:e|ing|ation)"
+    r"|labelled|labelling|modelling|colour|behaviour|favour|neighbour|centred?\b|\bgrey\b"
+)
+#: phrases that no docstring, comment or message contains; an error may say "name: no such setting"
+PHRASES = re.compile(
+    r"(?<![-\w])learnt\b|\bof one's own\b|(?<!there is )(?<!: )\bno such\b|\ball the same\b|\bcomes to\b|\bin vain\b"
+    r"|\bgoes on\b|\bas they come\b|\bby and by\b|\bthings?\b|\bsummed up\b|\btak(?:es?|en) (?:it )?up again\b"
 )
 
 
@@ -186,6 +193,8 @@ def violations(path: Path) -> list[str]:
     for line, text in _text(path, source, tree):
         if words := set(BANNED) & set(re.findall(r"[a-z]+", text.lower())):
             found.append(f"{path.name}:{line}: the text contains {', '.join(sorted(words))}")
+        for pattern in (PHRASES, BRITISH):
+            found += [f"{path.name}:{line}: the text contains {m!r}" for m in pattern.findall(text.lower())]
     return sorted(set(found))
 
 

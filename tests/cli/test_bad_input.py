@@ -125,7 +125,7 @@ def test_a_folder_that_holds_a_run_is_left_alone(cli, finished, quick):
     said = cli("run", *quick, "--out", "done")
     assert said.code == 2
     assert said.complaints == [
-        "--out done: it holds another run; `tarry resume done` goes on with it, or name another folder"
+        "--out done: it holds another run; `tarry resume done` resumes it, or name another folder"
     ]
     assert everything(finished) == before
 
@@ -165,11 +165,11 @@ def test_resuming_a_comparison_says_how(cli, here, quick):
     said = cli("resume", "c")
     assert said.code == 2
     command = f"cd {here} && tarry compare --method fedavg --seeds 0 {' '.join(quick)} --out c"
-    assert said.complaints == [f"c: it holds a comparison; this goes on with it: {command}"]
+    assert said.complaints == [f"c: it holds a comparison; this resumes it: {command}"]
     assert everything(here) == before
     (here / "c" / "command.txt").unlink()  # as in a folder of an older version
     said = cli("resume", "c")
-    assert said.complaints == ["c: it holds a comparison; the same `tarry compare` with --out c goes on with it"]
+    assert said.complaints == ["c: it holds a comparison; the same `tarry compare` with --out c resumes it"]
 
 
 def test_resuming_from_a_damaged_checkpoint_changes_nothing(cli, here, quick):

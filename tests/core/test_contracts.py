@@ -77,7 +77,7 @@ class Slips(LocalRule):
     [
         ("begin", "its begin returned a tensor of 10; it should return (start, context)"),
         ("step", "its step returned None; it should return (weights, state, loss)"),
-        ("loss", "its step returned 2 things; it should return (weights, state, loss)"),
+        ("loss", "its step returned a tuple of 2; it should return (weights, state, loss)"),
         ("finish", "its finish returned None; it should return a VisitOutput"),
     ],
 )

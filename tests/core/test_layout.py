@@ -95,7 +95,7 @@ def test_an_embedding_is_never_the_head():
     assert kinds(Positions()) == {"out.weight": "head", "out.bias": "head", "where.weight": "param"}
 
 
-def test_a_net_of_normalisation_only_has_no_head():
+def test_a_net_of_normalization_only_has_no_head():
     assert kinds(nn.LayerNorm(3)) == {"weight": "norm", "bias": "norm"}
 
 

@@ -117,7 +117,7 @@ def test_all_orders_of_four_come_up_alike():
     assert all(abs(c - 300) < 90 for c in counts.values())
 
 
-def test_permutations_of_neighbouring_keys_have_nothing_to_do_with_each_other():
+def test_permutations_of_neighboring_keys_have_nothing_to_do_with_each_other():
     n = 2000
     a, b = rng.permutation(rng.key(1, 0), n), rng.permutation(rng.key(1, 1), n)
     assert (a == b).sum() < 10

@@ -76,7 +76,7 @@ def test_a_federation_goes_on_with_its_own_settings_alone(cli, tmp_path):
     LocalFederation(tmp_path / "fed").prepare(2, {"method": "fedasync", "clients": 2}, tls=False)
     code, said = cli("federation", "up", "--out", "fed", "--method", "orthofl")
     assert code == 2
-    assert "goes on with its own settings" in said
+    assert "resumes with its own settings" in said
 
 
 def test_the_key_of_a_client_is_shown(cli, tmp_path):
@@ -100,7 +100,7 @@ STATUS = {
     "clients": [{"client": 0, "name": "client 0", "updates": 9, "seconds": 9.0, "train_seconds": 1.0, "staleness": 0,
                  "bytes_up": 0, "late": 0, "failed": {}}],
 }  # fmt: skip
-AGAIN = "`tarry federation up --out fed` takes it up again"
+AGAIN = "`tarry federation up --out fed` resumes it"
 
 
 @pytest.fixture

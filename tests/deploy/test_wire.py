@@ -49,7 +49,7 @@ def lying(claimed: tuple[int, ...]) -> EncodedArray:
         ({"delta": npy(GOOD[:5])}, r"\(5,\), not float32 \(6,\)"),
         ({"delta": npy(GOOD.reshape(2, 3))}, r"\(2, 3\)"),
         ({"delta": npy(GOOD.astype(np.float64))}, "float64"),
-        ({"delta": npy(GOOD)._replace(kind="pickle")}, "serialised as 'pickle'"),
+        ({"delta": npy(GOOD)._replace(kind="pickle")}, "serialized as 'pickle'"),
         ({"delta": npy(GOOD)._replace(data=npy(GOOD).data + bytes(4096))}, "bytes, not 24"),
         ({"delta": npy(GOOD)._replace(data=b"")}, "bytes, not 24"),
         ({"delta": npy(GOOD)._replace(data=bytes(100))}, r"no \.npy file"),

@@ -160,7 +160,7 @@ def test_own_convolutions_that_disagree_are_not_taken(own_conv: None, monkeypatc
 
 
 class Normed(nn.Sequential):
-    """No bias before the normalisation: its gradient would be 0 but for rounding, which Adam blows up."""
+    """No bias before the normalization: its gradient would be 0 but for rounding, which Adam blows up."""
 
     def __init__(self) -> None:
         first, norm = nn.Linear(3, 4, bias=False), nn.BatchNorm1d(4, momentum=0.5)
@@ -183,7 +183,7 @@ class Normed(nn.Sequential):
         "fedbabu",
     ],
 )
-def test_rules_with_batch_normalisation(name: str) -> None:
+def test_rules_with_batch_normalization(name: str) -> None:
     """Batches of 4: rests of 2 and 3, since nothing is to be learnt from one; running statistics agree, too."""
     torch.manual_seed(6)
     task = unequal((3, 4, 6, 7, 10, 11), Normed())

@@ -68,7 +68,7 @@ def test_a_model_may_declare_its_head_first_or_a_map_that_it_never_runs(method: 
 
 @pytest.mark.parametrize("kind", [Plain, HeadFirst, Spare])
 def test_what_clients_make_of_the_answer_is_by_the_head_that_runs(kind: type[Plain]) -> None:
-    """The head alone is tuned, and neighbours are looked for by what goes into it."""
+    """The head alone is tuned, and neighbors are looked for by what goes into it."""
     for method in ("fedbabu:tune=head", "knn-per"):
         scores = [
             tarry.run(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.numpy import save as serialise
+from safetensors.numpy import save as serialize
 from torch import Tensor
 
 from tarry.core.errors import DamagedFile
@@ -170,7 +170,7 @@ def test_another_format_is_refused(tmp_path):
     path = tmp_path / "00000001.safetensors"
     array = torch.zeros(2).numpy()
     for metadata in (None, {"format": "tarry-checkpoint-0", "record": "{}", "sha256": ""}):
-        path.write_bytes(serialise({"t0": array}, metadata=metadata))
+        path.write_bytes(serialize({"t0": array}, metadata=metadata))
         with pytest.raises(DamagedFile, match="it is not a tarry-checkpoint-2 file"):
             checkpoint.load(path)
     path.write_text("not at all")

@@ -2,7 +2,7 @@
 
     z = (x U) ⊙ g,   o = z·v + c,   loss = ½ mean (o − y)²      four layers: U, v, c and g
 
-g belongs to a normalisation module (used as a bare scale), so a method that treats such layers apart is seen doing it.
+g belongs to a normalization module (used as a bare scale), so a method that treats such layers apart is seen doing it.
 A blind client's inputs are all 0: only its c has a gradient, so three of its layers never move.
 """
 

@@ -274,7 +274,7 @@ def test_the_losses_of_a_curve_share_a_panel_and_their_ratio_is_said(make: Make,
     own = {"line_loss": [[5.0, 2.2, 10]], "curve_loss": [[5.0, 2.0, 10]]}
     runs = [run(make, "asynccurve", 0, notes(series=own))]
     one(runs, TITLES[2])
-    both = drawn.panels["Loss on the learnt curve (solid) and on the straight line (dotted)"]
+    both = drawn.panels["Loss on the learned curve (solid) and on the straight line (dotted)"]
     assert [c.mean for _, c in both] == [[2.0], [2.2]]
     assert "Loss on the straight line" not in drawn.panels
     said = "asynccurve: Q = loss on the line / loss on the curve = 1.1000; the curve was the better way."

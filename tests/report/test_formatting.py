@@ -134,7 +134,7 @@ def test_the_target_is_explained_with_the_method_that_set_it(two_methods: list[R
 def test_methods_that_learnt_nothing_are_named_beside_the_target(make: Make) -> None:
     runs = [make("stuck", 0, {0: 0.1, 9: 0.1}), make("b", 0, {0: 0.1, 9: 0.6}), make("c", 0, {0: 0.1, 9: 0.9})]
     said = target_in_words(summarize(runs))
-    assert said.startswith("Target: 57.0 % accuracy, 95 % of the lowest final accuracy of a method that learnt (b).")
+    assert said.startswith("Target: 57.0 % accuracy, 95 % of the lowest final accuracy of a method that learned (b).")
     assert "stuck did not: 95 % of the accuracy is no more than 10.0 %, which needs no learning." in said
     alone = summarize(runs[:1])
     assert target_in_words(alone).startswith("No target: no method ended with an accuracy of which 95 % lies above")

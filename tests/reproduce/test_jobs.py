@@ -248,7 +248,7 @@ def test_runs_that_were_not_begun_within_the_minutes_are_counted_and_done_the_ne
     words = ["toy/table1", "--rows", "fedavg", "--seeds", "1", "--device", "cpu"]
     assert main([*words, "--within", "1e-9", "--workers", "2"]) == 0
     out = capsys.readouterr().out
-    assert "2 runs not begun: --within 1e-09 is over; the same command goes on" in out
+    assert "2 runs not begun: --within 1e-09 is over; the same command resumes" in out
     assert not list(folder.rglob("*.json"))
     assert main([*words, "--within", "60"]) == 0
     assert "not begun" not in capsys.readouterr().out
@@ -259,7 +259,7 @@ def test_tarry_reproduce_takes_minutes_too(folder: Path) -> None:
     words = ["reproduce", "toy/table1", "--rows", "fedavg", "--seeds", "1", "--device", "cpu"]
     done = CliRunner().invoke(app, [*words, "--within", "1e-9"])
     assert done.exit_code == 0, done.output
-    assert "2 runs not begun: --within 1e-09 is over; the same command goes on" in done.output
+    assert "2 runs not begun: --within 1e-09 is over; the same command resumes" in done.output
     rejected = CliRunner().invoke(app, [*words, "--within", "-1"])
     assert isinstance(rejected.exception, BadInput)
     assert str(rejected.exception) == "--within -1: wants minutes, above 0"

@@ -115,7 +115,7 @@ row = "b"
     wanted = (
         "titel: there is no such key. Did you mean 'title'?",
         "title: wants text",
-        "measures 'acuracy': there is no such thing. Did you mean 'accuracy'?",
+        "measures 'acuracy': it is not known. Did you mean 'accuracy'?",
         "measures 'time': it is relative to a row; name it as baseline",
         "seeds 0: wants a whole number",
         "figure.kind 'pie'",

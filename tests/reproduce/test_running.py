@@ -82,7 +82,7 @@ def test_cells_whose_settings_changed_are_dropped(table: Table, do: Do) -> None:
     e = table(("alpha = 10.0", "alpha = 5.0"))
     assert catalog.results(e.name).entries(e.cell("fedavg", "b", "full")) == {}
     said = do(e, seeds="1", rows="fedavg", only="a")
-    assert any("fedavg/b (full): its settings are other ones now" in s for s in said)
+    assert any("fedavg/b (full): its settings have changed" in s for s in said)
     assert digests(results()) == {"fedavg/a full 0": old["fedavg/a full 0"]}
 
 

@@ -47,7 +47,7 @@ def test_a_run_without_end_is_refused() -> None:
         tarry.run("asgd", "digits", time=float("inf"))
 
 
-def test_a_batch_of_one_under_batch_normalisation_is_told_by_its_flag() -> None:
+def test_a_batch_of_one_under_batch_normalization_is_told_by_its_flag() -> None:
     g = torch.Generator().manual_seed(0)
     clients = [(torch.randn(n, 4, generator=g), torch.randint(0, 2, (n,), generator=g)) for n in (8, 9)]
     net = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 2))
@@ -117,7 +117,7 @@ def test_a_run_that_learnt_nothing_says_why(what: str) -> None:
     result = tarry.run(**{"task": two_clients(), **given})
     assert result.rounds == 0
     (said,) = result.warnings
-    assert said.startswith("nothing was learnt, the server made no step: ")
+    assert said.startswith("nothing was learned, the server made no step: ")
     assert why in said
 
 

@@ -118,9 +118,9 @@ def test_a_named_set_is_read_from_the_data_folder(
     assert task.name == name
 
 
-def test_images_are_normalised_by_the_channels_of_the_training_set(folder: Path) -> None:
+def test_images_are_normalized_by_the_channels_of_the_training_set(folder: Path) -> None:
     arrays = save_split(folder / "cifar10.npz", 32, 32, 3)
-    arrays["x_train"][..., 1] = 77  # a channel without variance is only centred
+    arrays["x_train"][..., 1] = 77  # a channel without variance is only centered
     np.savez(folder / "cifar10.npz", **arrays)
     task = tasks.build("cifar10")
     scaled = arrays["x_train"].astype(np.float64) / 255
@@ -174,10 +174,10 @@ def test_the_options_of_a_model_are_flags_of_its_task(folder: Path) -> None:
 def test_grey_images_become_three_equal_channels_and_coloured_ones_cannot(folder: Path) -> None:
     save_split(folder / "mnist.npz", 28, 28)
     save_split(folder / "cifar10.npz", 32, 32, 3)
-    grey, colour = tasks.build("mnist"), tasks.build("mnist", rgb=True)
-    for a, b in ((train_of(grey), train_of(colour)), (held_out(grey), held_out(colour))):
+    gray, colour = tasks.build("mnist"), tasks.build("mnist", rgb=True)
+    for a, b in ((train_of(gray), train_of(colour)), (held_out(gray), held_out(colour))):
         assert torch.equal(b[0], a[0].repeat(1, 3, 1, 1))
-    with pytest.raises(BadInput, match=r"--task.rgb true: the images of cifar10 are not grey"):
+    with pytest.raises(BadInput, match=r"--task.rgb true: the images of cifar10 are not gray"):
         tasks.build("cifar10", rgb=True)
 
 

@@ -168,7 +168,7 @@ def test_groups_stay_whole(problem: tuple[Indices, int, int], n_groups: int) -> 
 
 @thorough
 @given(problems())
-def test_halves_gives_whole_classes_in_neighbouring_blocks(problem: tuple[Indices, int, int]) -> None:
+def test_halves_gives_whole_classes_in_neighboring_blocks(problem: tuple[Indices, int, int]) -> None:
     labels, k, _ = problem
     n_classes = len(np.unique(labels))
     assume(k <= n_classes)
@@ -281,7 +281,7 @@ def test_shards_of_mcmahan_have_at_most_two_labels_a_client() -> None:
     counts = table(labels, cut("shards", labels, 10), 10)
     assert ((counts > 0).sum(1) <= 2).all()
     assert set(counts.ravel().tolist()) <= {0, 30, 60}
-    assert (counts == 30).sum() > 10, "shards are dealt at random, not two neighbours of a label to each client"
+    assert (counts == 30).sum() > 10, "shards are dealt at random, not two neighbors of a label to each client"
 
 
 @pytest.mark.parametrize("alpha", [0.1, 0.5, 5.0])
@@ -309,7 +309,7 @@ def test_lda_client_shares_have_the_moments_of_the_dirichlet(alpha: float) -> No
 
 
 def naive_draw(q: Any, places: Indices, stock: Indices, rng: np.random.Generator) -> Indices:
-    """One place after the other, dropping the classes that have run out and renormalising."""
+    """One place after the other, dropping the classes that have run out and renormalizing."""
     left, out = stock.copy(), []
     for client in places:
         p = np.where(left > 0, q[client], 0)
@@ -319,7 +319,7 @@ def naive_draw(q: Any, places: Indices, stock: Indices, rng: np.random.Generator
     return np.array(out)
 
 
-def test_classes_that_run_out_are_dropped_and_the_rest_renormalised_as_one_by_one() -> None:
+def test_classes_that_run_out_are_dropped_and_the_rest_renormalized_as_one_by_one() -> None:
     q = np.array([[0.7, 0.2, 0.1, 1e-300], [0.1, 0.6, 0.05, 0.25]])
     places, stock = np.array([0, 1, 0, 0, 1, 1, 0, 1]), np.array([2, 2, 1, 3])
     ours, naive = generator(1), generator(2)

@@ -24,7 +24,7 @@ def x(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> np.ndarray:  # type: i
     return x
 
 
-def test_series_are_channels_first_and_normalised_by_the_training_set(x: np.ndarray) -> None:  # type: ignore[type-arg]
+def test_series_are_channels_first_and_normalized_by_the_training_set(x: np.ndarray) -> None:  # type: ignore[type-arg]
     task = tasks.build("har")
     assert task.train is not None
     assert task.test is not None

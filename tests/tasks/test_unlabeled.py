@@ -144,8 +144,8 @@ def test_another_tasks_inputs_are_resized_and_made_grey(tmp_path: Path, monkeypa
     normal = (pixels - pixels.mean((0, 2, 3), keepdim=True)) / pixels.std((0, 2, 3), correction=0, keepdim=True)
     same = make("task", task(3, 10, 12), of="other")
     torch.testing.assert_close(same, normal, rtol=0, atol=1e-5)
-    grey = make("task", task(1, 10, 12), of="other")
-    torch.testing.assert_close(grey[:, 0], (normal * LUMA.view(3, 1, 1)).sum(1), rtol=0, atol=1e-5)
+    gray = make("task", task(1, 10, 12), of="other")
+    torch.testing.assert_close(gray[:, 0], (normal * LUMA.view(3, 1, 1)).sum(1), rtol=0, atol=1e-5)
     small = make("task", task(3, 5, 6), of="other", samples=50)
     halves = interpolate(normal, scale_factor=0.5, mode="area")
     assert torch.corrcoef(torch.stack([small.flatten(), halves.flatten()]))[0, 1] > 0.9
@@ -171,7 +171,7 @@ def save_images(folder: Path) -> list[Any]:
     return arrays
 
 
-def test_a_folder_of_images_is_resized_and_normalised_per_channel(tmp_path: Path) -> None:
+def test_a_folder_of_images_is_resized_and_normalized_per_channel(tmp_path: Path) -> None:
     arrays = save_images(tmp_path / "pictures")
     x = make("folder", task(3, 9, 7), path=str(tmp_path / "pictures"))
     assert x.shape == (6, 3, 9, 7)
@@ -235,13 +235,13 @@ BAD: list[tuple[str, dict[str, Any], Callable[[], Task], str]] = [
         lambda: task(2, 5, 5, dtype=torch.int64),
         "--unlabeled.of digits: .* floating-point",
     ),
-    ("folder", {"path": "nowhere"}, lambda: task(1, 8, 8), "--unlabeled.path nowhere: no such directory"),
+    ("folder", {"path": "nowhere"}, lambda: task(1, 8, 8), "--unlabeled.path nowhere: there is no such directory"),
     ("folder", {"path": "empty"}, lambda: task(1, 8, 8), "--unlabeled.path empty: has no images; expected files"),
     (
         "folder",
         {"path": "empty"},
         lambda: task(5),
-        "--unlabeled.path empty: the inputs of the task are 5, not grey or RGB",
+        "--unlabeled.path empty: the inputs of the task are 5, not gray or RGB",
     ),
     ("folder", {"path": "torn.png/"}, lambda: task(3, 8, 8), "broken.png cannot be read as an image"),
     (

@@ -62,7 +62,7 @@ class Shared(nn.Module):
 
 
 class Root(nn.Module):
-    """The head's matrix belongs to the model itself, which has a normalisation within."""
+    """The head's matrix belongs to the model itself, which has a normalization within."""
 
     def __init__(self) -> None:
         super().__init__()

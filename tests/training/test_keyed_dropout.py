@@ -47,7 +47,7 @@ def test_steps_laps_and_draws_differ() -> None:
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
-def test_as_many_are_kept_as_should_be_and_neighbours_know_nothing_of_each_other(share: float) -> None:
+def test_as_many_are_kept_as_should_be_and_neighbors_know_nothing_of_each_other(share: float) -> None:
     a, b = (kept(k, (64, 64, 128), share).double() - share for k in (11, 12))
     deviation = math.sqrt(share * (1 - share))
 

@@ -81,7 +81,7 @@ def run_and_show(specs: list[Spec], *, out: Path, workers: int, title: str, noti
     from ..runs.compare import compare_specs
 
     command = shlex.join(["tarry", *sys.argv[1:]])
-    go_on = f"the same command goes on with what is in {out}: {command}"
+    go_on = f"the same command resumes with what is in {out}: {command}"
     with console.on_interrupt(go_on), console.comparison_progress(specs) as progress:
         from_here = f"cd {shlex.quote(os.getcwd())} && {command}"
         comparison = compare_specs(specs, out=out, workers=workers, progress=progress, command=from_here)

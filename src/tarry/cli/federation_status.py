@@ -37,7 +37,7 @@ def keep(
 
     submission = Submission(out, app, superlink, [f"out={json.dumps(str(out.resolve()))}"])
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with console.on_interrupt("the same command goes on"):
+    with console.on_interrupt("the same command resumes"):
         try:
             while not submission.over:
                 if not submission.serving():
@@ -73,7 +73,7 @@ def down(
     ended = local.down(within=within)
     console.print_lines([f"ended: {', '.join(ended)}" if ended else "nothing of it was running"])
     if not (folder / "result.json").is_file():
-        console.print_lines([f"`tarry federation up --out {folder}` takes it up again"])
+        console.print_lines([f"`tarry federation up --out {folder}` resumes it"])
 
 
 def status(
@@ -142,7 +142,7 @@ def absence(folder: Path) -> tuple[str, str]:
     gone = [*(["server"] if fate == "gone" else []), *local.gone()]
     if (folder / "result.json").is_file():  # checked last: a server that has written it may have ended since
         return "", ""
-    again = f"`tarry federation up --out {folder}` takes it up again"
+    again = f"`tarry federation up --out {folder}` resumes it"
     if local.is_down:
         return "taken down", f"taken down: {again}"
     missing = ", ".join(f"{_PROCESSES.get(name, name)}'s process is gone" for name in gone)

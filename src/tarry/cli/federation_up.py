@@ -79,7 +79,9 @@ def up(
         raise BadInput(f"--out {out}: the federation there is over; `tarry report {out}` shows it")
     if local.is_set_up:
         if given or spec is not None or context.args:
-            raise BadInput(f"--out {out}: it holds a federation, which goes on with its own settings; leave out others")
+            raise BadInput(
+                f"--out {out}: it holds a federation, which resumes with its own settings; remove the others"
+            )
     elif app is not None:
         _make_folder(out)
         local.prepare(_clients_of(app, given, context), {}, tls=tls, app=app, memory=memory)
@@ -118,7 +120,7 @@ def _stay(local: LocalFederation, out: Path) -> None:
     from ..record.result import Result
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with console.on_interrupt(f"`tarry federation up --out {out}` takes it up again"):
+    with console.on_interrupt(f"`tarry federation up --out {out}` resumes it"):
         try:
             printed = None
             while not (out / "result.json").is_file():

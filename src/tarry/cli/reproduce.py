@@ -50,7 +50,7 @@ def reproduce(**values: Any) -> None:
     from ..reproduce.command import run_command
 
     command = shlex.join(["tarry", *sys.argv[1:]])
-    with console.on_interrupt(f"the same command goes on: {command}"):
+    with console.on_interrupt(f"the same command resumes: {command}"):
         failed = run_command(ReproduceFlags(**values), command, _print_line, _progress)
     for text in failed:
         console.print_error(text)

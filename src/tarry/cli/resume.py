@@ -42,7 +42,7 @@ def resume(
 
     if not (folder / "spec.toml").is_file():
         _reject_comparison(folder)
-    go_on = f"`tarry resume {quote(str(folder))}` goes on"
+    go_on = f"`tarry resume {quote(str(folder))}` resumes it"
     with console.on_interrupt(go_on), console.run_progress(str(folder)) as progress:
         options = {"workers": workers, "executor": executor, "address": address}
         changed: dict[str, Any] = {k: v for k, v in options.items() if v is not None}
@@ -56,6 +56,6 @@ def _reject_comparison(folder: Path) -> None:
 
     command = folder / COMMAND
     if command.is_file():
-        raise BadInput(f"{folder}: it holds a comparison; this goes on with it: {command.read_text().strip()}")
+        raise BadInput(f"{folder}: it holds a comparison; this resumes it: {command.read_text().strip()}")
     if any(folder.glob("*/seed-*/spec.toml")):
-        raise BadInput(f"{folder}: it holds a comparison; the same `tarry compare` with --out {folder} goes on with it")
+        raise BadInput(f"{folder}: it holds a comparison; the same `tarry compare` with --out {folder} resumes it")

@@ -34,7 +34,7 @@ def run(
     from ..runs.run import run_spec
 
     resolved = Spec.of_expanded(gather(given, context, spec))
-    go_on = "nothing is left of it: it had no --out" if out is None else f"`tarry resume {quote(str(out))}` goes on"
+    go_on = "nothing of it is saved: it had no --out" if out is None else f"`tarry resume {quote(str(out))}` resumes it"
     with console.on_interrupt(go_on), console.run_progress(resolved.label) as progress:
         result = run_spec(resolved, out=out, progress=progress)
     console.print_result(result)

@@ -92,7 +92,7 @@ def check_rule_output(rule: LocalRule, what: str, made: Any, n: int | None = Non
     """Return what a function of a rule returned, if it is a tuple of n or a VisitOutput; else raise BadInput."""
     if type(made) is tuple and len(made) == n if n is not None else isinstance(made, VisitOutput):
         return made
-    got = f"{len(made)} things" if type(made) is tuple else _named(made)
+    got = f"a tuple of {len(made)}" if type(made) is tuple else _named(made)
     should = _RULE_OUTPUTS[what]
     raise BadInput(f"local rule {type(rule).__name__}: its {what} returned {got}; it should return {should}")
 

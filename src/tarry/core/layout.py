@@ -4,7 +4,7 @@ The vector holds the trained tensors first, in the module's own order, then the 
 
     kind     what                                             rule
     param    a trained tensor                                 trained, averaged, projected
-    norm     a trained tensor of a normalisation layer        the same; marked, so that a method may treat it apart
+    norm     a trained tensor of a normalization layer        the same; marked, so that a method may treat it apart
     head     a trained tensor of the last linear or conv map  the same; marked
     stat     a floating-point buffer (BatchNorm's mean, var)  travels and is averaged with the weights; never a
                                                               direction: no projection, cosine, norm or gradient step
@@ -12,8 +12,9 @@ The vector holds the trained tensors first, in the module's own order, then the 
 
 The head is the last map that a forward pass begins to run (`Layout.of(module, x)`); without inputs, the last declared.
 
-Two things stay with the module and are never sent: parameters with requires_grad=False (a frozen base under LoRA), and
-whole-number buffers (BatchNorm's batch counter), which begin every local training at the value they were built with.
+Two kinds of tensors stay with the module and are never sent: parameters with requires_grad=False (a frozen base under
+LoRA), and whole-number buffers (BatchNorm's batch counter), which begin every local training at the value they were
+built with.
 """
 
 from __future__ import annotations
@@ -119,7 +120,7 @@ class Layout:
 
 
 def _kinds(module: nn.Module, x: Tensor | None) -> dict[int, Kind]:
-    """Which trained tensors are normalisation or head, by the type of the module that owns them."""
+    """Which trained tensors are normalization or head, by the type of the module that owns them."""
     owners = dict(module.named_modules())
     kinds = {id(p): Kind.NORM for owner in owners.values() if isinstance(owner, _NORMS) for p in _trained(owner)}
     maps = [name for name, owner in owners.items() if _is_map(owner)]

@@ -43,7 +43,7 @@ __all__ = [
 
 
 class RunLimits(NamedTuple):
-    """The limits of a run that are known at its beginning: its budget (None: no such limit) and its lr decay."""
+    """The limits of a run that are known at its beginning: its budget (None: unlimited) and its lr decay."""
 
     time: float | None = None
     updates: int | None = None

@@ -92,7 +92,7 @@ def below(k: int, n: int) -> int:
 
 
 def permutation(k: int, n: int) -> npt.NDArray[np.int64]:
-    """An order of 0 … n−1: that of n mixed counters, which are all different, so any way to sort them comes to it."""
+    """A permutation of 0 … n−1: the order of n distinct mixed counters, so every way to sort gives the same."""
     return np.argsort(_mixed(k, n))
 
 

@@ -31,11 +31,9 @@ _EVAL_EVERY, _CHECKPOINT_EVERY = 15.0, 30.0
 class Options:
     """The options that only a deployment has."""
 
-    out: Annotated[str, "folder of the server's record; a federation that is there is taken up again"] = (
-        "tarry-federation"
-    )
+    out: Annotated[str, "folder of the server's record; a federation in it is resumed"] = "tarry-federation"
     client: Annotated[
-        Literal["tarry", "plain"], "clients run tarry.deploy.client_app, or a Flower app of one's own (plain)"
+        Literal["tarry", "plain"], "clients run tarry.deploy.client_app, or your own Flower app (plain)"
     ] = "tarry"
     data: Annotated[
         Literal["split", "own"], "all have the task's examples and take their share, or each has its own"
@@ -94,7 +92,7 @@ def _contradictions(o: Options) -> list[str]:
     if o.in_flight not in ("auto", 1, 2):
         positive.append(f"in-flight = {o.in_flight}: must be auto, 1 or 2")
     if o.client == "plain" and o.known is not None:
-        positive.append("known: a Flower app of one's own cannot say who it is; register its node with Flower instead")
+        positive.append("known: a plain Flower app cannot give its name; register its node with Flower instead")
     return positive
 
 

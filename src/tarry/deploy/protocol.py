@@ -186,7 +186,7 @@ def check_flower_app(method: Method, label: str) -> None:
             problems.append(f"its clients must {what} {', '.join(sorted(names))}")
     if problems:
         raise BadInput(
-            f"--method {label}: {'; '.join(problems)}, and a Flower app of one's own does no such thing: name "
+            f"--method {label}: {'; '.join(problems)}, and a plain Flower app does not do this: name "
             "tarry.deploy.client_app:app as clientapp, or take a method whose clients just train (fedasync, fedbuff, "
             "ca2fl, fadas, mifa, orthofl, fedecho ...)"
         )

@@ -144,7 +144,7 @@ def _decode_extra(name: str, array: EncodedArray, schema: ArraySchema) -> Array:
 def _decode(name: str, array: EncodedArray, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
     what = f"array {_short(name)}"
     if array.kind != "numpy.ndarray":
-        raise Rejected(f"{what} is serialised as {_short(array.kind)}, not as numpy.ndarray")
+        raise Rejected(f"{what} is serialized as {_short(array.kind)}, not as numpy.ndarray")
     if array.dtype != dtype.name or tuple(array.shape) != shape:
         raise Rejected(f"{what} is {_short(array.dtype)} {tuple(array.shape)[:8]}, not {dtype.name} {shape}")
     size = prod(shape) * dtype.itemsize

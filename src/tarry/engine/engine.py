@@ -35,7 +35,7 @@ class Engine:
     """A server, its idle clients and the counters of a run.
 
     `stop_reason` says why the run is over: "updates", "rounds" or "target", which the engine finds itself, or what the
-    caller sets ("time", "stalled"). It is empty while the run goes on; the caller checks it after each call.
+    caller sets ("time", "stalled"). It is empty until the run ends; the caller checks it after each call.
     """
 
     def __init__(

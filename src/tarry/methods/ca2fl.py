@@ -13,7 +13,7 @@ it once, with its latest update minus its h_i of the last step. That is what the
 at once; |S| is then smaller than M. M counts updates.
 
 The paper tunes η; 1 is what FedEcho's authors (two of them the same) found for CA²FL in all their experiments. Its
-variant with a quantised cache is left out. A remembered Δ_i goes on at the learning rate it was made with. Running
+variant with a quantized cache is left out. A remembered Δ_i keeps the learning rate it was made with. Running
 statistics have no direction: each client's latest are stored with its Δ_i, and the global ones go min(1, η) of the way
 to their mean.
 

@@ -5,7 +5,7 @@
               p_i = max(r_i, floor) / Σ_j max(r_j, floor)         over a buffer of K updates
     server    Δ   = Σ p_i Δ_i
               m ← β1 m + (1 − β1) Δ,   v ← β2 v + (1 − β2) Δ²
-              m̂ = β1 m + (1 − β1) Δ                               prospective: where m goes if Δ goes on
+              m̂ = β1 m + (1 − β1) Δ                               prospective: where m goes if Δ repeats
               W ← W + η m̂ / (√v + ε)
               c ← c + (K/N) Σ p_i (c_i⁺ − c_i)
     client    w ← w − η_l (g − c_i + c)                           at every step

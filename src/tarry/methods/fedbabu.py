@@ -5,7 +5,7 @@
     server   W_body ← Σ (n_k / n) w_body,k                        as FedAvg; no client changes W_head
     at last  every client tunes the whole of it on its own examples, or the head or the body alone
 
-The head is the last linear or conv map; normalisation layers and running statistics belong to the body. Momentum and
+The head is the last linear or conv map; normalization layers and running statistics belong to the body. Momentum and
 weight decay leave the head alone, too. It travels with the body here, and is counted, though it never changes.
 """
 

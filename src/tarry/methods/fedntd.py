@@ -6,9 +6,9 @@
     server   as FedAvg
 
 β = 0 is FedAvg. The paper takes β = τ = 1, and so does FedSOL, which compares with it. τ² keeps the two terms in
-proportion, as usual in distillation; one state of the authors' code has no such factor: the same at τ = 1. The received
-model runs in eval mode: dropout off, its own running statistics. L_CE is the task's loss, and the loss that is
-reported. With two classes only one is left, with the same probability in all models: such tasks are rejected.
+proportion, as usual in distillation; one version of the authors' code omits this factor, which is the same at τ = 1.
+The received model runs in eval mode: dropout off, its own running statistics. L_CE is the task's loss, and the loss
+that is reported. With two classes only one is left, with the same probability in all models: such tasks are rejected.
 """
 
 from __future__ import annotations

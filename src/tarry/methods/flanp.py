@@ -3,7 +3,7 @@ Heterogeneity (Reisizadeh et al., 2020; IEEE JSAIT 2022).
 
     stage     the n fastest clients take part, n = n_0 at first                                        Algorithm 1
     rounds    of a federated solver, until ‖∇L_n(w)‖² ≤ 2 μ V_ns,   V_ns = c / (n s)
-    then      n ← min(2n, N); after the stage of all N it goes on as it is
+    then      n ← min(2n, N); after the stage of all N, n stays N
 
 L_n is the loss of the n clients with s examples each; V_ns is their statistical accuracy: closer to the minimum of L_n
 there is nothing more to learn from them. The solver is FedAvg, W ← Σ (n_k / n) w_k; the paper's is FedGATE, and it

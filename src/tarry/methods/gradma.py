@@ -26,7 +26,7 @@ step may not go further away from x along the way come so far. Of many local ste
 Our choices, and where the authors' released code differs. The programs are over the whole vector; the code has one for
 each tensor (`projection="layer"`), and a margin, at 0, that is left out here. The mean weighs by examples, as in the
 code; `weighting="uniform"` is the plain mean. The client stores x_{−1} between visits, as in the code of GradMA-W; that
-of GradMA begins every visit with x. Where its solver fails the code goes on uncorrected; here the run ends with
+of GradMA begins every visit with x. Where its solver fails the code continues uncorrected; here the run ends with
 SolverFailed. β_1 = β_2 = 0.5 and m = N are those of the authors' example. A client is remembered when it arrives, so a
 lost visit changes nothing; of clients with equal counts the one remembered longest is replaced; of a round larger than
 m, only m are remembered. Momentum and weight decay of the client's optimizer act after the correction. Running
@@ -192,7 +192,7 @@ def _reordered(gram: Tensor, old: Sequence[int], new: Sequence[int]) -> Tensor:
 )
 def gradma(
     *,
-    beta1: Annotated[float, "β_1, what of the last step goes on in the next"] = 0.5,
+    beta1: Annotated[float, "β_1, the share of the last step that is added to the next"] = 0.5,
     beta2: Annotated[float, "β_2, how slowly a client's remembered displacements fade from round to round"] = 0.5,
     eta: Annotated[float, "η_g, the server's learning rate"] = 1.0,
     memory: Annotated[int | None, "m, how many clients the server remembers; none = all, 0 = none of them"] = None,

@@ -19,7 +19,7 @@ model starts from (w^t or w^(t−τ); here w^t, for which the Taylor term was wo
 client's whole displacement, as for dc-asgd; measured in gradients, as the Taylor expansion has it, h is 1/η_l for a
 visit of one step, which is large: nothing bounds h δ·G.
 
-A round (parts.epochs) is as long as the fastest client's first visit; a round without an arrival goes on until the
+A round (parts.epochs) is as long as the fastest client's first visit; a round without an arrival lasts until the
 next one. With no straggler in it the server is FedAvg's, with a single client ASGD's of η = 1. With stragglers
 alone, ŵ = w^t. Running statistics: the same means, of each one's own values.
 

@@ -51,7 +51,7 @@ class Neighbors:
     def __call__(self, vec: Tensor, own: Examples, model: ClientModel) -> Callable[[Tensor], Tensor]:
         x, y = own
         if y.is_floating_point() or y.ndim != 1:
-            raise BadInput("--method knn-per: neighbours vote for classes, and this task has none; use --method fedavg")
+            raise BadInput("--method knn-per: neighbors vote for classes, and this task has none; use --method fedavg")
         keys, outputs = features_and_outputs(vec, x, model)
         votes = one_hot(y, outputs.shape[1]).to(outputs.dtype)
         lam = self.best_lambda(keys, outputs, votes) if self.lam is None else self.lam
@@ -106,7 +106,7 @@ def knn_per(
     *,
     k: Annotated[int, "how many of its own examples a client asks"] = 10,
     lam: Annotated[float | None, "λ, how much they count against the model; none = each client chooses"] = None,
-    scale: Annotated[float, "σ, how far off a neighbour may be and still count"] = 1.0,
+    scale: Annotated[float, "σ, how far off a neighbor may be and still count"] = 1.0,
     weighting: Weighting = "examples",
 ) -> Method:
     """FedAvg; then every client predicts from its own nearest examples and the model (--personalize)."""

@@ -9,7 +9,7 @@
     orthopos    α = 1, ϑ = 0     trust the position, but never against the drift
     orthodyn    orthograd → (optional: asgd) → orthopos, by a statistic of closeness to convergence            Eq. 16
 
-Errata. The text multiplies the unnormalised drift by Δ·b/‖b‖; what it describes (gradient surgery) needs Δ·b/‖b‖²,
+Errata. The text multiplies the unnormalized drift by Δ·b/‖b‖; what it describes (gradient surgery) needs Δ·b/‖b‖²,
 which is used: after a conflict Δ̂·b = 0. For orthopos the printed test is Δ·b ≤ 0; surgery on Δ − b would test
 Δ·b < ‖b‖². The default is the printed rule, the other `conflict="endpoint"`. η is ours: the paper studies the endpoint
 Θ − Δ̂ itself. The paper does not say when orthodyn switches; the statistics here are ours (parts.endpoint). With the

@@ -15,7 +15,7 @@ which a plain mean would not be.
 
 The paper's local step is plain SGD. --momentum applies to the corrected gradient, and option II then divides by η_l
 ‖a‖₁ instead of K η_l (parts.variates), so that c_k⁺ is still a mean of the visit's gradients. Adam's displacement has
-no such divisor: option II rejects it, option I does not.
+no divisor of this kind: option II rejects it, option I does not.
 
 Option I makes one more pass over the data of the visit's first epoch, at W; running statistics do not change in it.
 With fewer --steps than batches, g_k(W) is over the examples that the visit used. Running statistics have no direction:

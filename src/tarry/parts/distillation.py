@@ -72,7 +72,7 @@ class Distillation:
             raise BadInput(problems)
 
     def weigh(self, entropy: Tensor) -> Tensor:
-        """α for a batch of normalised entropy Ĥ (Eq. 4)."""
+        """α for a batch of normalized entropy Ĥ (Eq. 4)."""
         if self.alpha != "dynamic":
             return torch.full_like(entropy, self.alpha)
         return entropy * self.alpha_max + (1 - entropy) * self.alpha_min

@@ -52,7 +52,7 @@ class EpochServer(ABC):
 
     @abstractmethod
     def end_epoch(self, state: Any, view: ServerView) -> tuple[Tensor | None, Any]:
-        """Return where the global is to go (None: nothing to go by yet, the epoch goes on), and the next state."""
+        """Return the next global weights (None: there is no update yet, so the epoch continues), and the next state."""
 
     def payload(self, client: int, state: Any) -> Mapping[str, Tensor]:  # noqa: ARG002 - what servers override
         """Return what a client is sent beside the global."""

@@ -55,7 +55,7 @@ def printed(start: Tensor, end: Tensor, t: float, update: Update) -> Tensor:
 def _control_offset(start: Tensor, end: Tensor, update: Update) -> Tensor | None:
     """Return the control point's displacement, rotated with the update's displacement onto this step's way (Eq. 17).
 
-    A step that trusts position goes from Θ to Θ_i, which is not the displacement that the control point was learnt on.
+    A step that trusts position goes from Θ to Θ_i, which is not the displacement that the control point was learned on.
     """
     d = update.extras.get(CONTROL)
     return None if d is None else rotated(d, update.delta[: len(start)], end - start)
@@ -69,7 +69,7 @@ def _line() -> Geodesic:
 
 @manifolds.register("bezier", paper="Aggregation on Learnable Manifolds for Asynchronous Federated Optimization")
 def _bezier() -> Geodesic:
-    """A quadratic Bézier curve through the control point that the client learnt (asynccurve's clients send one)."""
+    """A quadratic Bézier curve through the control point that the client learned (asynccurve's clients send one)."""
     return bezier
 
 

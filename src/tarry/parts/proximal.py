@@ -94,11 +94,11 @@ class ProximalLoss(Protocol):
     reaches_head: ClassVar[bool] = True  # its gradient need not be 0 in the head
 
     def check(self, layout: Layout, optimizer: Optimizer) -> None:  # noqa: ARG002 - what losses override
-        """Raise BadInput where such a model has no such loss, or such an optimizer no use for it."""
+        """Raise BadInput if the loss is not defined for this model, or unused by this optimizer."""
         return
 
     def check_task(self, task: Task) -> None:  # noqa: ARG002 - what losses override
-        """Raise BadInput where such a task has no such loss."""
+        """Raise BadInput if the loss is not defined for this task."""
         return
 
     def begin(self, visit: VisitInput) -> Context:  # noqa: ARG002 - what losses override

@@ -56,7 +56,7 @@ def record_first_duration(speeds: Speeds, update: Update, view: ServerView) -> S
 
 
 def first_visits(roster: IdleClients, speeds: Speeds, view: ServerView) -> list[int]:
-    """Draw a cohort of idle clients that were never tried, filled up with others; empty if no such client is idle."""
+    """Draw a cohort of idle clients that were never tried, filled up with others; empty if all idle ones were tried."""
     tried = speeds.tried
     if len(tried) == view.n_clients:
         return []

@@ -47,7 +47,7 @@ CHANGE = "change"  # extra: c_k⁺ − c_k
 REACH = "reach"  # extra: ‖a_k‖₁
 # Payload keys without a tensor: they bind clients to the one server that they are right with.
 H = "h"  # FedDyn's, which is in the weights that are sent
-NORMALIZATION = "normalisation"  # FedNova's
+NORMALIZATION = "normalization"  # FedNova's
 
 
 def reach(optimizer: Optimizer, n_steps: int, *, mu: float = 0.0) -> float:

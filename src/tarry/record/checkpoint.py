@@ -38,12 +38,12 @@ def save(folder: Path, count: int, tree: Any) -> Path:
 
 def write(path: Path, tree: Any) -> None:
     """Write a record to a file; it is on disk when this returns."""
-    from safetensors.numpy import save as serialise
+    from safetensors.numpy import save as serialize
 
     arrays: dict[str, np.ndarray[Any, Any]] = {}
     skeleton = json.dumps(_pack(tree, arrays, {}))
     metadata = {"format": _FORMAT, "record": skeleton, "sha256": _digest(skeleton, arrays)}
-    write_atomic(path, serialise(arrays, metadata=metadata))
+    write_atomic(path, serialize(arrays, metadata=metadata))
 
 
 def latest(folder: Path) -> Path | None:

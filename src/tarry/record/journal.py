@@ -68,7 +68,7 @@ class Journal:
     def load_update(self, number: int) -> LocalResult:
         path = self._update_file(number)
         if not path.is_file():
-            raise DamagedFile(f"{path} is gone: an update that was accepted; the run cannot be taken up again")
+            raise DamagedFile(f"{path}: the file of an accepted update is missing; the run cannot be resumed")
         u = checkpoint.load(path)
         return LocalResult(u["delta"], u["n_examples"], u["n_steps"], u["loss"], True, u["extras"])
 
@@ -78,9 +78,7 @@ class Journal:
     def rows(self, place: int = 0) -> Iterator[Row]:
         """Yield the rows from a byte position on."""
         if self._place < place:
-            raise DamagedFile(
-                f"{self._path}: {self._place} bytes are left of {place}; the run cannot be taken up again"
-            )
+            raise DamagedFile(f"{self._path}: {self._place} bytes are left of {place}; the run cannot be resumed")
         yield from read_rows(self._path, place)
 
     def checkpoint(self, count: int, state: Mapping[str, Any], needed: set[int]) -> None:

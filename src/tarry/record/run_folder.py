@@ -5,7 +5,7 @@ OUT/files.json           digests of the files that it names
 OUT/meta.json            the settings that are Python objects, if any
 OUT/events.jsonl         one row an event
 OUT/arrivals.csv         every visit's duration and fate: --delay trace --delay.path OUT/arrivals.csv replays them
-OUT/checkpoints/         the last two; `resume` goes on from the newest
+OUT/checkpoints/         the last two; `resume` starts from the newest
 OUT/cache/               client state beyond --cache-limit
 OUT/model.safetensors    the final global weights by name
 OUT/result.json          written last: a run with a result is finished
@@ -65,7 +65,7 @@ class RunFolder:
         """Make the folder and write what a new run begins with; raise BadInput if it holds anything else."""
         if self.spec.exists():
             raise BadInput(
-                f"--out {self.path}: it holds another run; `tarry resume {self.path}` goes on with it, or name another"
+                f"--out {self.path}: it holds another run; `tarry resume {self.path}` resumes it, or name another"
                 " folder"
             )
         try:

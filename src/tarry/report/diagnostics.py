@@ -51,7 +51,7 @@ _KNOWN = {
     "conflict": _Series("Local steps that conflicted with the other group (%)", 100.0, _PERCENT),
     "proximal": _Series("Proximal loss on the clients"),
     "cosine_proximal": _Series("Cosine of local steps' gradient with the proximal one"),
-    "curve_loss": _Series("Loss on the learnt curve"),
+    "curve_loss": _Series("Loss on the learned curve"),
     "line_loss": _Series("Loss on the straight line"),
     "entropy": _Series("Teacher entropy (0 = certain, 1 = uniform)"),
     "alpha": _Series("Weight of the teacher's distribution against its top class (α)"),
@@ -62,7 +62,7 @@ _KNOWN = {
     "active": _Series("Remembered clients that changed the step (number)", limits=_COUNT),
     "remembered": _Series("Remembered clients (number)", limits=_COUNT),
 }
-_BOTH = "Loss on the learnt curve (solid) and on the straight line (dotted)"
+_BOTH = "Loss on the learned curve (solid) and on the straight line (dotted)"
 _FOLLOWED = 6  # clients whose validation is drawn
 _BARS, _IN_ALL = 40, 160  # largest numbers of clients, and of bars, that are drawn as bars
 _NAMED = 32  # layers up to which each has a name

@@ -135,9 +135,9 @@ def target_in_words(summary: Summary) -> str:
 
 
 def _lowest_in_words(summary: Summary, share: str, floor: str) -> str:
-    lowest = min(summary.learnt, key=lambda r: r.accuracy or 0.0)
-    others = [r.label for r in summary.rows if r.accuracy is not None and r not in summary.learnt]
-    where = "of a method that learnt" if others else "here"
+    lowest = min(summary.learned, key=lambda r: r.accuracy or 0.0)
+    others = [r.label for r in summary.rows if r.accuracy is not None and r not in summary.learned]
+    where = "of a method that learned" if others else "here"
     not_so = f" {_and(others)} did not: {share} of the accuracy is no more than {floor}." if others else ""
     return f"{share} of the lowest final accuracy {where} ({lowest.label}).{not_so}"
 

@@ -164,7 +164,7 @@ def _pictures(results: Sequence[Result], summary: Summary) -> list[str]:
         f"<h2>{what.capitalize()} over updates</h2>",
         _picture(
             accuracy_over_updates(results, summary),
-            f"The same {what} against the number of client updates the server accepted: how much was learnt from each, "
+            f"The same {what} against the number of client updates the server accepted: how much each one taught, "
             "whatever time it took.",
         ),
         "<h2>Staleness</h2>",

@@ -91,7 +91,7 @@ class Summary:
     clock: str = "virtual time"
 
     @property
-    def learnt(self) -> list[MethodRow]:
+    def learned(self) -> list[MethodRow]:
         """Return the rows that may set the target."""
         return [r for r in self.rows if r.accuracy is not None and self.fraction * r.accuracy > self.trivial_accuracy]
 

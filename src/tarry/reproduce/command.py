@@ -228,7 +228,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _print_error(f"error: {line}")
         return 2
     except KeyboardInterrupt:
-        _print_error("interrupted; the same command goes on")
+        _print_error("interrupted; the same command resumes")
         return 130
     for text in failed:
         _print_error(f"failed: {text}")

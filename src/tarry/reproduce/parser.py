@@ -174,7 +174,7 @@ class _Reader:
 
     def _one_of(self, where: str, value: str, known: Collection[str]) -> str:
         if value and value not in known:
-            self.problems.append(f"{where} {value!r}: there is no such thing.{near(value, known)}")
+            self.problems.append(f"{where} {value!r}: it is not known.{near(value, known)}")
         return value
 
     def _heroes(self, rows: Mapping[str, Axis]) -> tuple[str, ...]:

@@ -140,7 +140,7 @@ def run_all(
     for name in list(showing):
         close(name)
     if not_begun := len(work.queue.waiting):
-        tell(f"{_runs(not_begun)} not begun: --within {options.within:g} is over; the same command goes on")
+        tell(f"{_runs(not_begun)} not begun: --within {options.within:g} is over; the same command resumes")
     return work.failed
 
 

@@ -107,7 +107,7 @@ class Store:
         for key, sizes in self._data["cells"].items():
             for size, there in sizes.items():
                 if wanted.get((key, size)) != there["fingerprint"]:
-                    why = "its settings are other ones now" if (key, size) in wanted else "there is no such cell now"
+                    why = "its settings have changed" if (key, size) in wanted else "its cell was removed"
                     dropped.append((key, size, f"{self.name}, {key} ({size}): {why}; its results are dropped"))
         if dropped:
             with self._changing():

@@ -165,7 +165,7 @@ def _build_data(spec: Spec, method: Method) -> tuple[Task, tuple[str, ...]]:
         task, default = add_unlabeled(task, spec)
         out += [] if default is None else [f"inputs without labels: {default}; --unlabeled chooses others"]
     elif spec.unlabeled is not None:
-        out.append(f"--unlabeled {spec.unlabeled} changes nothing: {spec.label} uses no such inputs")
+        out.append(f"--unlabeled {spec.unlabeled} changes nothing: {spec.label} uses no inputs without labels")
     return task, tuple(out)
 
 

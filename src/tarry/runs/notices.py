@@ -34,7 +34,7 @@ def no_progress(sim: Simulator) -> list[str]:
         why = f"all {sim.engine.lost:,} visits that ended were lost (--failure-rate, --availability, --delay)"
     else:
         why = f"no client came back within {sim.time:g} s; give it more --time"
-    return [f"nothing was learnt, the server made no step: {why}"]
+    return [f"nothing was learned, the server made no step: {why}"]
 
 
 def diverged(sim: Simulator) -> list[str]:

@@ -1,4 +1,4 @@
-"""Fit inputs to a task that they were not made for: resize images, convert between grey and color, read array files."""
+"""Fit inputs to a task that they were not made for: resize images, convert between gray and color, read array files."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ __all__ = ["fit_images", "normalize_to_shape", "read_inputs"]
 
 _SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 _UNREADABLE = (OSError, ValueError, EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error, LZMAError)
-_LUMA = (0.299, 0.587, 0.114)  # weights of red, green and blue in grey, ITU-R BT.601
+_LUMA = (0.299, 0.587, 0.114)  # weights of red, green and blue in gray, ITU-R BT.601
 
 ChooseIndices = Callable[[int], list[int]]  # number of inputs → indices of those to use
 
 
 def fit_images(x: Tensor, shape: ExampleShape, *, whole: bool, flag: str) -> Tensor:
-    """Return the inputs in the given shape. Images (N×C×H×W) are resized and converted to grey or color.
+    """Return the inputs in the given shape. Images (N×C×H×W) are resized and converted to gray or color.
 
     Raise BadInput if the number types differ (`whole` says that the task's inputs are integers) or if inputs of another
     shape are not images.
@@ -52,7 +52,7 @@ def _match_channels(x: Tensor, channels: int, flag: str) -> Tensor:
         return x.expand(-1, channels, -1, -1)
     if have == 3 and channels == 1:
         return torch.einsum("nchw,c->nhw", x, torch.tensor(_LUMA).to(x))[:, None]
-    raise BadInput(f"{flag}: cannot convert images of {have} channels to {channels}; only grey and RGB are converted")
+    raise BadInput(f"{flag}: cannot convert images of {have} channels to {channels}; only gray and RGB are converted")
 
 
 def _resize(x: Tensor, size: ExampleShape) -> Tensor:
@@ -65,11 +65,11 @@ def read_inputs(path: Path, shape: ExampleShape, chosen: ChooseIndices, *, whole
         if len(shape) != 3 or shape[0] not in (1, 3) or whole:
             expected = "×".join(map(str, shape))
             raise BadInput(
-                f"{flag}: the inputs of the task are {expected}, not grey or RGB images; give an .npz or .npy file"
+                f"{flag}: the inputs of the task are {expected}, not gray or RGB images; give an .npz or .npy file"
             )
         return _normalize(_read_images(path, shape, chosen, flag))
     if path.suffix not in (".npz", ".npy") or not path.is_file():
-        raise BadInput(f"{flag}: no such directory of images, and no such .npz or .npy file")
+        raise BadInput(f"{flag}: there is no such directory of images, and no .npz or .npy file of that name")
     array = _read_array(path, flag)
     if array.ndim < 2 or not len(array) or array.dtype.kind not in "uif":
         found = f"{array.dtype} {'×'.join(map(str, array.shape))}"

@@ -38,7 +38,7 @@ Augmentation = Annotated[
     Literal["none", "fedsol"],
     "Random changes to an image before each step; fedsol: the crop, flip and cutout of FedSOL's App. B.2",
 ]
-Rgb = Annotated[bool, "Copy the channel of grey images to three equal channels, as FedSOL does"]
+Rgb = Annotated[bool, "Copy the channel of gray images to three equal channels, as FedSOL does"]
 
 
 def load_digits() -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
@@ -114,7 +114,7 @@ def _add(name: str, title: str, classes: int, default_model: str, distill_lr: fl
 
 def _to_rgb(name: str, a: ArrayDataset) -> ArrayDataset:
     if a.x_train.shape[1] != 1:
-        raise BadInput(f"--task.rgb true: the images of {name} are not grey; remove this flag")
+        raise BadInput(f"--task.rgb true: the images of {name} are not gray; remove this flag")
     return replace(a, x_train=np.repeat(a.x_train, 3, axis=1), x_test=np.repeat(a.x_test, 3, axis=1))
 
 

@@ -118,7 +118,7 @@ def train(job: VisitJob, model: FlatModel, *, rule: LocalRule, work: LocalWork, 
             raise
         raise BadInput(
             f"--batch {work.batch or 'all'}: client {job.client} has {n} examples, so a batch is left with one, which"
-            " batch normalisation cannot learn from; use another --batch, or a model with group normalisation"
+            " batch normalization cannot learn from; use another --batch, or a model with group normalization"
         ) from e
     finally:
         model.visit = None

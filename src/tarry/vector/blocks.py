@@ -17,7 +17,7 @@ _BLOCK = 1 << 19  # numbers: shorter blocks cost more calls than they save memor
 
 
 def large(vec: Tensor) -> bool:
-    """Return whether blocks pay for this vector. They do not on an accelerator, which has no such cache."""
+    """Return whether blocks are faster for this vector: it is large, and on a processor, which has a cache."""
     return vec.device.type == "cpu" and len(vec) > _BLOCK
 
 

@@ -134,7 +134,7 @@ def test_a_run_config_says_what_a_run_is(tmp_path):
         ({"deadline": -1}, "must be above 0"),
         ({"in-flight": 3}, "must be auto, 1 or 2"),
         ({"method": "orthofl", "method.betta": 0.1}, "betta"),
-        ({"client": "plain", "known": "x.toml"}, "cannot say who it is"),
+        ({"client": "plain", "known": "x.toml"}, "cannot give its name"),
     ],
 )
 def test_what_is_wrong_with_a_run_config_is_told(config, why):
@@ -167,7 +167,7 @@ def test_methods_whose_clients_just_train_suit_any_flower_app(method):
 
 @pytest.mark.parametrize("method", ["scaffold", "fedprox", "moon", "fedogd", "asynccurve", "orthofl:placement=client"])
 def test_methods_that_need_more_of_clients_are_refused(method):
-    with pytest.raises(BadInput, match="a Flower app of one's own does no such thing"):
+    with pytest.raises(BadInput, match="a plain Flower app does not do this"):
         check_flower_app(small_plan(method=method).method, method)
 
 

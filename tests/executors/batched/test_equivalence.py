@@ -203,7 +203,7 @@ class Waking(nn.Sequential):
 
 def test_a_model_that_changes_early_in_python_is_trained_one_by_one() -> None:
     told = run(task(Waking, drawn(20, 20, 20)), "batched").executor_info
-    assert "keeps something in Python" in told
+    assert "keeps state in Python" in told
 
 
 class Twice(nn.Sequential):
@@ -252,7 +252,7 @@ def test_a_loss_that_keeps_something_in_python_is_trained_with_one_by_one() -> N
         return cross_entropy(z, y) * min(1.0, 0.2 + calls[0] / 1000)
 
     told = run(task(lambda: nn.Linear(6, 3), drawn(*EVEN), annealed), "batched").executor_info
-    assert "does not come to the same twice" in told
+    assert "gives another result the second time" in told
 
 
 def test_what_was_found_of_one_model_is_not_taken_for_another_of_the_same_shapes() -> None:

@@ -1,4 +1,4 @@
-"""Batch normalisation in stacks: each client's own batches decide its mean, variance and running statistics."""
+"""Batch normalization in stacks: each client's own batches decide its mean, variance and running statistics."""
 
 from __future__ import annotations
 

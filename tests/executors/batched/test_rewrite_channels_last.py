@@ -19,7 +19,7 @@ NORMS = (aten.native_group_norm.default, aten.native_group_norm_backward.default
 
 
 class Turning(nn.Module):
-    """As torch's group normalisation on a GPU: it reads images with their channels first."""
+    """As torch's group normalization on a GPU: it reads images with their channels first."""
 
     def __init__(self, norm: nn.GroupNorm):
         super().__init__()

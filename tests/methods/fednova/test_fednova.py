@@ -96,7 +96,7 @@ def test_reach_is_the_papers_formulas(tau: int) -> None:
     assert reach(make_optimizer("sgd", lr=eta), tau, mu=mu) == pytest.approx(pulled, rel=1e-12)
 
 
-# Collapses, and what normalising is for
+# Collapses, and what normalizing is for
 
 SETUP: dict[str, Any] = {"lr": 0.1, "rounds": 6, "steps": 5}
 

@@ -359,7 +359,7 @@ def test_what_cannot_be_is_refused(params: dict[str, Any], said: str) -> None:
 
 
 def test_at_a_rate_that_falls_statistics_keep_their_scale_and_differences_change_nothing() -> None:
-    """Batch normalisation: variances are no smaller for it, and the same whoever keeps the cache."""
+    """Batch normalization: variances are no smaller for it, and the same whoever keeps the cache."""
     g = torch.Generator().manual_seed(0)
     data = [(torch.randn(8, 3, generator=g) * s, torch.randint(2, (8,), generator=g)) for s in (0.5, 1.0, 2.0)]
     net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))

@@ -10,7 +10,7 @@ import torch
 import tarry
 from tarry.core.errors import BadInput
 from tests.helpers.small_task import small_task
-from tests.laws.test_batchnorm import task as normalised
+from tests.laws.test_batchnorm import task as normalized
 
 SETTINGS: dict[str, Any] = {
     "delay": [1.0, 1.5, 2.0, 1.0, 3.0, 2.5],
@@ -53,10 +53,10 @@ def test_no_perturbation_is_the_limit_of_a_small_one(name: str) -> None:
 
 @pytest.mark.parametrize("proximal", ["kl", "ntd"])
 def test_a_fixed_perturbation_has_a_first_step_where_training_says_something_else_than_use(proximal: str) -> None:
-    """Under batch normalisation the received model and the client's differ in a visit's first step, too."""
+    """Under batch normalization the received model and the client's differ in a visit's first step, too."""
     one = {"steps": 1, "batch": "all", "dtype": "float64", "rounds": 2, "delay": "constant"}
     choice = f"fedsol:proximal={proximal},temperature=1,part=all,adaptive=false,rho=0.5"
-    normed = [tarry.run(m, normalised(), lr=0.1, **one).weights for m in (choice, "fedavg")]
+    normed = [tarry.run(m, normalized(), lr=0.1, **one).weights for m in (choice, "fedavg")]
     assert normed[0] is not None
     assert normed[1] is not None
     assert (normed[0] - normed[1]).norm() > 1e-4

@@ -33,7 +33,7 @@ def vote(feature: Vec, keys: Vec, labels: Labels, *, k: int, scale: float, n_cla
 
 
 def choose(keys: Vec, outputs: Vec, labels: Labels, *, k: int, scale: float) -> float:
-    """λ, every own example being left out of the neighbours it is asked of."""
+    """λ, every own example being left out of the neighbors it is asked of."""
     n, n_classes = outputs.shape
     if n == 1:
         return 0.0

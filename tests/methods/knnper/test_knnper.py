@@ -54,7 +54,7 @@ def test_a_clients_answers_are_the_twins(store: Any, lam: float | None, scale: f
 
 
 def test_many_examples_are_the_same_in_pieces() -> None:
-    """More than are worked on at once: each left out of its own neighbours for λ, and asked of all of them after."""
+    """More than are worked on at once: each left out of its own neighbors for λ, and asked of all of them after."""
     rng, n, k = np.random.default_rng(0), 1203, 3
     labels, head = rng.integers(3, size=n), np.diag([1.0, 1.0, 0.3])
     keys = rng.normal(size=(n, 3)) + np.eye(3)[labels]
@@ -81,7 +81,7 @@ def test_many_examples_are_the_same_in_pieces() -> None:
     np.testing.assert_allclose(answers.numpy(), lam * votes(far) + (1 - lam) * says, rtol=1e-9, atol=1e-12)
 
 
-def test_far_neighbours_count_as_near_ones_do_among_themselves() -> None:
+def test_far_neighbors_count_as_near_ones_do_among_themselves() -> None:
     """exp(−10⁶) is 0 in any machine's numbers; what matters is how much nearer one is than another."""
     predictor = tarry.methods.build("knn-per", k=2, lam=1.0).personalization.predict
     assert predictor is not None

@@ -150,7 +150,7 @@ class Algorithm2:
 class Released:
     """What the authors' code does: a second model V that clients receive; W (here w) is only evaluated.
 
-    On arrival of x:  V ← x + reject(V − V_m; x − V_m) per tensor, normalisation tensors: V ← x;  V_m ← V goes back
+    On arrival of x:  V ← x + reject(V − V_m; x − V_m) per tensor, normalization tensors: V ← x;  V_m ← V goes back
                       W ← (1 − α) W + α x,  α = 0.6 (d + 1)^(−0.5), d = arrivals since m's last; the very first: α = 1
     """
 

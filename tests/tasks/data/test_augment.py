@@ -163,11 +163,11 @@ PAPER = {
 
 @pytest.mark.parametrize("name", PAPER)
 def test_a_task_augments_as_fedsol_says(folder: Path, name: str) -> None:
-    grey = name in ("mnist", "tissuemnist")
+    gray = name in ("mnist", "tissuemnist")
     side = 28 if "mnist" in name else 32
-    m = made(side, side, classes=8) if grey else made(side, side, 3, classes=8)
+    m = made(side, side, classes=8) if gray else made(side, side, 3, classes=8)
     np.savez(folder / f"{name}.npz", x_train=m.x_train, y_train=m.y_train, x_test=m.x_test, y_test=m.y_test)
-    plain, task = tasks.build(name), tasks.build(name, augment="fedsol", rgb=grey)
+    plain, task = tasks.build(name), tasks.build(name, augment="fedsol", rgb=gray)
     assert (plain.augment, plain.n_draws) == (None, 0)
     assert isinstance(task.augment, Augment)
     crop, flip, cutout, mirror = PAPER[name]
@@ -177,7 +177,7 @@ def test_a_task_augments_as_fedsol_says(folder: Path, name: str) -> None:
     assert task.train is not None
     x = task.train[0]
     assert task.augment(x, draws(len(x), task.n_draws)).shape == x.shape
-    if crop and not mirror:  # what lies around the image is black, as black as it is normalised
+    if crop and not mirror:  # what lies around the image is black, as black as it is normalized
         scaled = m.x_train.astype(np.float64) / 255
         axes = (0, 1, 2)
         black = -scaled.mean(axes) / scaled.std(axes)

@@ -205,9 +205,9 @@ def test_tiny_imagenet_is_read_with_its_annotations(folder: Path, how: str) -> N
 
 def test_jpeg_and_grey_pictures_become_colour(folder: Path) -> None:
     contents, m = tiny()
-    grey = np.full((64, 64), 90, np.uint8)
+    gray = np.full((64, 64), 90, np.uint8)
     first = next(n for n in contents if n.startswith("train/"))
-    contents[first] = picture(grey, "jpeg")
+    contents[first] = picture(gray, "jpeg")
     write(folder / "tiny-imagenet-200", contents)
     a = load("tiny_imagenet")
     assert np.abs(a.x_train[0].astype(int) - 90).max() <= 2

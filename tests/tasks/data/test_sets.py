@@ -98,7 +98,7 @@ def test_a_label_beyond_a_sets_classes_is_refused_and_its_last_class_is_not(fold
 def test_images_of_another_size_or_colour_are_no_named_set(folder: Path, name: str) -> None:
     height, width, *colour = SHAPES[name]
     others = [(height, width, 4), (height, width + 1, *colour), (height, width) if colour else (height, width, 3)]
-    wants = f"{height}×{width}{'×3' if colour else ', grey'}"
+    wants = f"{height}×{width}{'×3' if colour else ', gray'}"
     for shape in others:
         path = save(folder, name, made(*shape, classes=2))
         has = "×".join(map(str, shape))
@@ -233,25 +233,25 @@ class Asked:
 
     calls: list[tuple[str, ...]]
     colour: Made
-    grey: Made
+    gray: Made
     known: dict[str, Any]
 
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     """A `datasets` that knows CIFAR-100, MNIST and FEMNIST; what it was asked for."""
-    colour, grey = made(32, 32, 3, classes=100), made(28, 28)
+    colour, gray = made(32, 32, 3, classes=100), made(28, 28)
     writers = ["w9", "w9", "w1", "w1", "w9", "w2", "w2", "w2", "w1", "w9", "w9", "w1"]
     known: dict[str, Any] = {
         "uoft-cs/cifar100": {
             "train": Rows({"img": pictures(colour.x_train), "fine_label": colour.y_train.tolist()}),
             "test": Rows({"img": pictures(colour.x_test), "fine_label": colour.y_test.tolist()}),
         },
-        "ylecun/mnist": {"train": Rows({"image": pictures(grey.x_train), "label": grey.y_train.tolist()})},
+        "ylecun/mnist": {"train": Rows({"image": pictures(gray.x_train), "label": gray.y_train.tolist()})},
         "zalando-datasets/fashion_mnist": {"train": Rows({"picture": []}), "test": Rows({"picture": []})},
         "flwrlabs/femnist": {
             "train": Rows(
-                {"image": pictures(grey.x_train), "writer_id": writers, "character": [0, 1] * 6, "hsf_id": [0] * 12}
+                {"image": pictures(gray.x_train), "writer_id": writers, "character": [0, 1] * 6, "hsf_id": [0] * 12}
             )
         },
     }
@@ -266,7 +266,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     fake = types.ModuleType("datasets")
     fake.load_dataset = load_dataset  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "datasets", fake)
-    return Asked(calls, colour, grey, known)
+    return Asked(calls, colour, gray, known)
 
 
 def test_the_hub_is_not_asked_unless_wanted(folder: Path, asked: Asked) -> None:
@@ -301,11 +301,11 @@ def test_a_file_in_the_folder_comes_before_the_hub(folder: Path, asked: Asked) -
 
 def test_femnist_from_the_hub_has_its_writers_and_a_held_out_fifth(folder: Path, asked: Asked) -> None:
     arrays = load("femnist", hub=True)
-    grey = asked.grey
+    gray = asked.gray
     assert (len(arrays.x_train), len(arrays.x_test)) == (10, 2)
     assert arrays.groups is not None
     writer = [0, 0, 1, 1, 0, 2, 2, 2, 1, 0, 0, 1]
-    places = [next(i for i, x in enumerate(grey.x_train) if np.array_equal(x, image)) for image in arrays.x_train]
+    places = [next(i for i, x in enumerate(gray.x_train) if np.array_equal(x, image)) for image in arrays.x_train]
     assert arrays.groups.tolist() == [writer[i] for i in places]
 
 
@@ -322,7 +322,7 @@ def test_what_goes_wrong_at_the_hub_is_told(folder: Path, asked: Asked) -> None:
 
 
 def test_images_of_several_sizes_at_the_hub_are_refused(folder: Path, asked: Asked) -> None:
-    mixed = [*pictures(asked.grey.x_train[:1]), *pictures(asked.colour.x_train[:1])]
+    mixed = [*pictures(asked.gray.x_train[:1]), *pictures(asked.colour.x_train[:1])]
     asked.known["ylecun/mnist"] = dict.fromkeys(("train", "test"), Rows({"image": mixed, "label": [0, 1]}))
     with pytest.raises(BadInput, match=r"ylecun/mnist of .*: its images are of several sizes, 28×28, 32×32; a task"):
         load("mnist", hub=True)

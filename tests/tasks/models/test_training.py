@@ -51,7 +51,7 @@ def test_a_stack_comes_to_what_each_comes_to_alone(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", [c for c in NORMED if c.name != "resnet34" and c.shape[1:] != (64, 64)], ids=label)
-def test_a_stack_with_batch_normalisation_comes_to_what_each_comes_to_alone(case: Case) -> None:
+def test_a_stack_with_batch_normalization_comes_to_what_each_comes_to_alone(case: Case) -> None:
     """Weights and running statistics."""
     stacks_as_alone(bound(case, (4, 7, 3), norm="batch"))
 

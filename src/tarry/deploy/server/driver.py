@@ -38,7 +38,7 @@ _NODE_INTERVAL = 1.0  # seconds between two looks at which nodes are present
 _TTL_MARGIN = 60.0  # seconds that a request outlives the bound of deadlines
 _MAX_GAP = 5.0  # seconds; a longer gap between ticks means the link or machine stalled, and extends deadlines
 _DECIMALS = 6  # of a second
-_UNSENT, _EARLIER_RUN = "could not be sent", "the run was taken up again"
+_UNSENT, _EARLIER_RUN = "could not be sent", "the run was resumed"
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,7 @@ def check_equivalence(
         return False
     if _far(alone[0], again, model) > 0:
         raise NotStackable(
-            "the same visit does not come to the same twice: its model or loss keeps something in Python"
+            "the same visit gives another result the second time: its model or loss keeps state in Python"
         )
     trainer = BatchedTrainer(own, rule=rule, work=short, seed=seed)
     if trainer.masks and not trainer.loss_is_mean():
@@ -121,7 +121,7 @@ class Tolerance:
 
 
 def _seconds(model: FlatModel, x: Tensor) -> float:
-    """Of a pass forth; the first one sets things up."""
+    """Return the seconds of a forward pass, the second of two: the first one includes initialization."""
     for _ in range(2):
         began = time.perf_counter()
         model.outputs(model.flat, x)

@@ -5,7 +5,7 @@ FunctionalModel computes the same of any weights that it is given, so that a ste
 can be traced once and run for many clients. Statistics that a training pass changes go in and come out as a vector.
 
 Batches of unequal length are padded to one length. `mask` then says which rows count, and means over the batch, also
-those of batch normalisation (masked_batchnorm), are over these rows. The task's loss must be the mean of the losses of
+those of batch normalization (masked_batchnorm), are over these rows. The task's loss must be the mean of the losses of
 single examples for that.
 
 With `channels_last` vectors and gradients are in channels-last order (batched.channels_last), and images are permuted.

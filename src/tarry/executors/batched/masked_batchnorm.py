@@ -74,7 +74,7 @@ def _of_all(m: _BatchNorm, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 def _of_some(m: _BatchNorm, x: Tensor, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     if len(rows) != len(x):
-        raise NotStackable("it normalises something else than its batch's examples, and batches are padded")
+        raise NotStackable("it normalizes something else than its batch's examples, and batches are padded")
     counts = rows.to(x.dtype)[:, None]
     n = (counts.sum() * x.shape[2:].numel()).clamp_min(1)
     out, mean, var = _Over.apply(x, m.weight, m.bias, counts / n, m.eps)  # type: ignore[no-untyped-call]

@@ -1,7 +1,7 @@
 """Rewrites losses in a traced step into operations that are faster for many small clients, with the same bits.
 
-cross-entropy     stacked, it is two dozen operations because some targets may be ignored; four where the data set has
-                  no such target
+cross-entropy     stacked, it is two dozen operations because some targets may be ignored; four if the data set has
+                  no ignored target
 log-softmax       torch vectorizes over classes; for fewer classes than a vector register holds, classes come first
                   and rows are vectorized
 """

@@ -22,7 +22,7 @@ from ...training.visit import LocalWork
 __all__ = ["Schedule", "SizeBuckets", "padded", "schedule"]
 
 _ANYHOW = 8  # minimum stack size: smaller stacks are not faster
-_HANDFUL = 6  # sizes that are added for stacks as they come
+_HANDFUL = 6  # stack sizes that may be added during a run
 _LITTLE, _MUCH = 1.1, 4  # times the clients: how far stacks are filled up before a new size is added, and after
 
 

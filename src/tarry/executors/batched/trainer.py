@@ -270,7 +270,7 @@ class BatchedTrainer:
 
     def _finished(self, members: Sequence[PreparedJob], stack: Stack) -> dict[int, LocalResult]:
         if self._functional.norms.pairs and stack.schedule.single:
-            raise NotStackable("a client has a batch of one example, and the model has batch normalisation")
+            raise NotStackable("a client has a batch of one example, and the model has batch normalization")
         return dict(zip((v.job.number for v in members), self._outcomes(members, stack), strict=True))
 
     def _outcomes(self, members: Sequence[PreparedJob], stack: Stack) -> Iterator[LocalResult]:

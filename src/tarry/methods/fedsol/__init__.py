@@ -21,7 +21,7 @@ statistics move in a step's first pass only. A5 is printed without its β, and �
 those for A3, so the formulas are followed. moon is a loss of features, on which the head has no influence: with it the
 body or all is perturbed, as in Table 4; it is not 0 at w_g, and nothing at a client's first visit. Algorithm 1 prints
 the plain mean (`weighting="uniform"`); the default weighs by examples so that ρ = 0 is FedAvg. The authors' code
-normalises |w − w_g| over dimension 0 of each tensor (`norm="dim0"`) and perturbs the whole model (`part="all"`) with ρ
+normalizes |w − w_g| over dimension 0 of each tensor (`norm="dim0"`) and perturbs the whole model (`part="all"`) with ρ
 = 1.
 
 Table 4 joins FedSOL with other methods' losses. FedProx's is l2, MOON's has a name here; those of SCAFFOLD, FedDyn and

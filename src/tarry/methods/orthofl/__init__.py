@@ -56,7 +56,7 @@ def algorithm_1(beta: float, s: Decay, by: Projection) -> StepAndReply:
 @methods.register(
     "orthofl",
     paper="Orthogonal Calibration for Asynchronous Federated Learning",
-    use="Clients whose data differ and whose speeds differ a hundredfold: the slow ones keep what they learnt.",
+    use="Clients whose data differ and whose speeds differ a hundredfold: the slow ones keep what they learned.",
 )
 def orthofl(
     *,
@@ -75,7 +75,7 @@ def orthofl(
     """Keep global and client weights apart; send a client the others' progress orthogonal to its own.
 
     `state="reference"` follows the authors' released code: one calibrated model V for all clients, and W, which is only
-    evaluated, mixed from the arrivals; normalisation layers keep the client's value in V. It knows no placement and no
+    evaluated, mixed from the arrivals; normalization layers keep the client's value in V. It knows no placement and no
     ablation. `pairwise` is one sentence in the paper; our reading: the global step is Eq. 3 unchanged, and the client
     starts from what was sent + Δ + its own update without the span of the other clients' latest updates.
     """

@@ -1,6 +1,6 @@
-"""AsyncManifold, Fig. 3: what becomes of a learnt curve when the line it was learnt on has moved.
+"""AsyncManifold, Fig. 3: what becomes of a learned curve when the line it was learned on has moved.
 
-A client learnt φ, the control point of a curve from Θ^t to Θ_i, d = φ − (Θ^t + Θ_i)/2. The server's way begins at Θ^τ,
+A client learned φ, the control point of a curve from Θ^t to Θ_i, d = φ − (Θ^t + Θ_i)/2. The server's way begins at Θ^τ,
 G = Θ^τ − Θ^t, and ends at
 
     gradient   Θ̂ = Θ^τ + (Θ_i − Θ^t)          the displacement is trusted

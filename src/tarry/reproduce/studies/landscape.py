@@ -1,4 +1,4 @@
-"""AsyncManifold, Fig. 2: the learnt curve on a plane of the loss, after 10 and 250 epochs of local training.
+"""AsyncManifold, Fig. 2: the learned curve on a plane of the loss, after 10 and 250 epochs of local training.
 
     Θ        the global of a federated run
     Θ_i, φ   what a client makes of it: an endpoint and a control point (parts.curve), in so many epochs

@@ -1,6 +1,6 @@
 """AsyncManifold, Sec. 4: the manifold quality, Q = E[loss on the line] / E[loss on the curve].
 
-    own        from Θ^t to Θ_i, with the control point as it was learnt: no delay
+    own        from Θ^t to Θ_i, with the control point as it was learned: no delay
     gradient   from Θ^τ to Θ^τ + (Θ_i − Θ^t), the control point moved along
     position   from Θ^τ to Θ_i, the control point rotated (Eq. 17)
 

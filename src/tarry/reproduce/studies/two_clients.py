@@ -117,7 +117,7 @@ def _piece(study: Study, seed: int, slow: float) -> dict[str, Any]:
         block = hidden_layer(made.layout)
         seen = _Changes(block)
         recorded(made, callbacks=[seen], tell=study.tell, what=f"slow client {slow:g} s, seed {seed}")
-        shown = seen.changes[-o["shown"] :]  # the last ones: how it goes on
+        shown = seen.changes[-o["shown"] :]  # the last ones
         by_neuron = [[short(v) for v in c.view(block.shape[0], -1).mean(1).tolist()] for c in shown]
         slow_at = [i for i, c in enumerate(seen.clients[-o["shown"] :]) if c == _SLOW]
         return {"cosines": cosines(seen.clients, seen.changes), "slow": slow_at, "heat": by_neuron}

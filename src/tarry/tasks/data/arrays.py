@@ -83,7 +83,7 @@ def check_shape(arrays: ArrayDataset, shape: tuple[int, int, int], flag: str, na
     """Return the same arrays. Raise BadInput if the images do not have this height, width and number of channels."""
     found = arrays.x_train.shape[1:]
     if found not in (shape, shape if shape[2] > 1 else shape[:2]):
-        wants = "×".join(map(str, shape)) if shape[2] > 1 else f"{shape[0]}×{shape[1]}, grey"
+        wants = "×".join(map(str, shape)) if shape[2] > 1 else f"{shape[0]}×{shape[1]}, gray"
         raise BadInput(
             f"{flag} has images of {'×'.join(map(str, found))}; those of {name} are {wants}. Other images are a task of"
             " their own: call the file otherwise, any NAME.npz in TARRY_DATA is --task NAME"

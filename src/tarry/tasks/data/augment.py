@@ -98,10 +98,10 @@ def _reflect(at: Tensor, n: int) -> Tensor:
 
 
 def _cutout(x: Tensor, row: Tensor, column: Tensor, side: int) -> Tensor:
-    """Set the rows and columns from centre − side/2 up to (not including) centre + side/2 to 0."""
+    """Set the rows and columns from center − side/2 up to (not including) center + side/2 to 0."""
     hit = []
-    for centre, n in ((row, x.shape[-2]), (column, x.shape[-1])):
-        distance = torch.arange(n, device=x.device) - centre[:, None]
+    for center, n in ((row, x.shape[-2]), (column, x.shape[-1])):
+        distance = torch.arange(n, device=x.device) - center[:, None]
         hit.append((distance >= -(side // 2)) & (distance < side // 2))
     inside = hit[0][:, None, :, None] & hit[1][:, None, None, :]
     return x.masked_fill(inside, 0)

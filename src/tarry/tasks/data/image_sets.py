@@ -53,7 +53,7 @@ def _add(
 
 _add(
     "mnist",
-    "handwritten digits, 28×28 grey, 10 classes: 60,000 / 10,000",
+    "handwritten digits, 28×28 gray, 10 classes: 60,000 / 10,000",
     10,
     FileFormat(("./",), read_idx, MARKS),
     shape=(28, 28, 1),
@@ -66,7 +66,7 @@ _add(
 )
 _add(
     "fashion_mnist",
-    "pieces of clothing, 28×28 grey, 10 classes: 60,000 / 10,000",
+    "pieces of clothing, 28×28 gray, 10 classes: 60,000 / 10,000",
     10,
     FileFormat(
         ("fashion_mnist/", "fashion-mnist/", "FashionMNIST/raw/", "FashionMNIST/", "fashion-mnist/data/fashion/"),
@@ -153,7 +153,7 @@ _add(
 )
 _add(
     "tissuemnist",
-    "kidney cortex cells, 28×28 grey, 8 classes: 189,106 (training and validation) / 47,280",
+    "kidney cortex cells, 28×28 gray, 8 classes: 189,106 (training and validation) / 47,280",
     8,
     shape=(28, 28, 1),
     examples=(189_106, 47_280),
@@ -163,7 +163,7 @@ _add(
 )
 _add(
     "femnist",
-    "handwritten characters by writer, 28×28 grey, 62 classes, about 3,500 writers: 805,263 in all",
+    "handwritten characters by writer, 28×28 gray, 62 classes, about 3,500 writers: 805,263 in all",
     62,
     FileFormat(
         ("femnist/", "femnist/data/", "FEMNIST/", "leaf/data/femnist/data/"), read_femnist, ("train", "all_data")

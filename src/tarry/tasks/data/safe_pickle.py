@@ -174,10 +174,10 @@ class _Machine:
         return True
 
 
-def _expect(thing: Any, kind: type) -> Any:
-    if type(thing) is not kind:
+def _expect(value: Any, kind: type) -> Any:
+    if type(value) is not kind:
         raise UnsafePickle(f"it wants a {kind.__name__} where there is none")
-    return thing
+    return value
 
 
 def _set_items(into: dict[Any, Any], items: list[Any]) -> dict[Any, Any]:

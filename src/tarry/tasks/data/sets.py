@@ -4,7 +4,7 @@ A module of this package describes its sets and adds them:
 
     add_set(DataSet(
         name="mnist",                                   # of the set and of its task
-        what="handwritten digits, 28×28 grey, 10 classes: 60,000 / 10,000",
+        what="handwritten digits, 28×28 gray, 10 classes: 60,000 / 10,000",
         forms=(FileFormat(("mnist.npz",), read_npz), FileFormat(("train-images-idx3-ubyte.gz", ...), read_idx)),
         folders=("MNIST/raw", "MNIST"),                 # sub-folders of TARRY_DATA that are also searched
         get="the four *-ubyte.gz files of yann.lecun.com/exdb/mnist",

@@ -63,7 +63,7 @@ def _vgg11(
     *,
     norm: Annotated[Literal["group", "batch", "none"], "Normalization after each convolution"] = "group",
     hidden: Annotated[
-        int, "Number of units of the two layers before the head; 0: no such layers (FedSOL: 512, with norm none)"
+        int, "Number of units of the two layers before the head; 0 leaves them out (FedSOL: 512, with norm none)"
     ] = 0,
 ) -> Build:
     """VGG-11 for small images, used on CIFAR-10 by OrthoFL and, with other options, by FedSOL."""

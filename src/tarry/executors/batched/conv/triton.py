@@ -23,7 +23,7 @@ _OUTPUTS = 64  # outputs of a place that use a GPU best
 
 
 def with_triton_convolutions(graph: GraphModule, args: Sequence[Tensor]) -> GraphModule:
-    """Return the rewritten graph, equal up to rounding; the graph itself where it has no such convolution."""
+    """Return the rewritten graph, equal up to rounding; the graph itself if no convolution can be rewritten."""
     made = _TritonConvolutions(graph, "tf32" if torch.backends.cudnn.allow_tf32 else "tf32x3")
     other = trace_function(made.run, args)
     return other if made.any else graph

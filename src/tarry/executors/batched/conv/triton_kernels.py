@@ -134,7 +134,7 @@ def _launch(kernel: Any, grid: tuple[int, int, int], tile: Tile, how: str, *args
     try:
         kernel[grid](*args, *blocks, how, num_warps=tile.warps, num_stages=tile.stages)
     except Exception as e:  # a GPU with less shared memory, or without such products
-        raise NotStackable(f"Triton has no such kernel here ({type(e).__name__}: {first_line(e)})") from e
+        raise NotStackable(f"Triton cannot compile this kernel here ({type(e).__name__}: {first_line(e)})") from e
 
 
 def _power(n: int, least: int, most: int) -> int:
