@@ -60,7 +60,7 @@ class Probe(NamedTuple):
 class OptionI(VariateRule):
     """Option I: one more pass in the first epoch, over which c_k⁺ is the mean gradient at W (Eq. 4)."""
 
-    variate: Control
+    proximal: Control
 
     @property
     def passes(self) -> tuple[RuleStep, ...]:
@@ -85,7 +85,7 @@ class OptionI(VariateRule):
         return w, state._replace(probe=probe), loss
 
     def finish(self, w: Tensor, context: Context, state: VariateState) -> VisitOutput:  # noqa: ARG002
-        return self.variate.change_to(state.probe.total / state.probe.examples, context)
+        return self.proximal.change_to(state.probe.total / state.probe.examples, context)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -29,7 +29,6 @@ from ..core.local_rule import ClientModel, Context, FeatureObjective, HeadSplit,
 from ..core.optim import Optimizer
 from ..core.task import Examples, Task
 from .classes import want_classes
-from .variates import Control, Dual, Normal, Variate
 
 __all__ = [
     "KL",
@@ -39,16 +38,11 @@ __all__ = [
     "BatchProximal",
     "OfFeatures",
     "OfOutputs",
-    "OfVariate",
     "OfWeights",
     "ProximalLoss",
-    "ProximalName",
     "WholePasses",
-    "proximal_loss",
 ]
 
-ProximalName = Literal["kl", "l2", "ntd", "moon", "scaffold", "feddyn", "fednova"]
-FEDDYN = 0.01  # α, as `feddyn` has it
 _ROUNDING = 100  # of the last digit: unit vectors no further difference are the same
 
 
@@ -92,6 +86,8 @@ class ProximalLoss(Protocol):
 
     zero_at_start: ClassVar[bool] = True  # its gradient is 0 at w_g
     reaches_head: ClassVar[bool] = True  # its gradient need not be 0 in the head
+    required_payload: ClassVar[frozenset[str]] = frozenset()  # the payload keys that it cannot do without
+    uploads: ClassVar[frozenset[str]] = frozenset()  # the extras that it sends back
 
     def check(self, layout: Layout, optimizer: Optimizer) -> None:  # noqa: ARG002 - what losses override
         """Raise BadInput if the loss is not defined for this model, or unused by this optimizer."""
@@ -107,16 +103,6 @@ class ProximalLoss(Protocol):
 
     def on(self, batch: Examples, context: Context, model: ClientModel) -> BatchProximal:
         """Return the loss on a batch. Call it before the step's first pass: it may load other weights."""
-
-    @property
-    def required_payload(self) -> frozenset[str]:
-        """What of the payload it cannot do without."""
-        return frozenset()
-
-    @property
-    def uploads(self) -> frozenset[str]:
-        """The extras it sends back."""
-        return frozenset()
 
     def finish(self, w: Tensor, context: Context, optimizer: Optimizer, share: float) -> VisitOutput:  # noqa: ARG002
         """What is sent, and kept until the next visit; w is the whole vector that the client ends with.
@@ -311,55 +297,7 @@ class MOON(ProximalLoss):
         return VisitOutput(memory={"previous": w})
 
 
-@dataclass(frozen=True)
-class OfVariate(ProximalLoss):
-    """The potential of what a variate adds to gradients: SCAFFOLD's, FedDyn's, FedNova's. 0 at w_g."""
-
-    variate: Variate
-    zero_at_start: ClassVar[bool] = False  # SCAFFOLD's and FedDyn's point somewhere at w_g, too
-
-    @property
-    def required_payload(self) -> frozenset[str]:
-        return self.variate.required_payload
-
-    @property
-    def uploads(self) -> frozenset[str]:
-        return self.variate.uploads
-
-    def check(self, layout: Layout, optimizer: Optimizer) -> None:  # noqa: ARG002
-        self.variate.check(optimizer)
-
-    def begin(self, visit: VisitInput) -> Context:
-        return self.variate.begin(visit)
-
-    def on(self, batch: Examples, context: Context, model: ClientModel) -> BatchProximal:  # noqa: ARG002 - the same on all inputs
-        start = context["start"]
-
-        def at(w: Tensor) -> tuple[Tensor, Tensor]:
-            g = self.variate.added(w, context)
-            return g, torch.dot(g + self.variate.added(start, context), w - start) / 2  # it is linear in w
-
-        return OfWeights(model, at)
-
-    def finish(self, w: Tensor, context: Context, optimizer: Optimizer, share: float) -> VisitOutput:
-        return self.variate.finish(w, context, optimizer, share)
-
-
 def _unit(r: Tensor) -> Tensor:
     """r/‖r‖ by row. A row of nothing has no direction, and none that it could be pulled in."""
     size = torch.linalg.vector_norm(r, dim=-1, keepdim=True)
     return r / torch.where(size > 0, size, torch.inf)
-
-
-def proximal_loss(name: ProximalName, *, temperature: float) -> ProximalLoss:
-    """The proximal loss of that name; the temperature is kl's, ntd's and moon's."""
-    of_outputs: dict[str, Callable[[float], ProximalLoss]] = {"kl": KL, "ntd": NTD, "moon": MOON}
-    if name in of_outputs:
-        return of_outputs[name](temperature)
-    of_weights: dict[str, ProximalLoss] = {
-        "l2": L2(),
-        "scaffold": OfVariate(Control()),
-        "feddyn": OfVariate(Dual(FEDDYN)),
-        "fednova": OfVariate(Normal(1.0)),
-    }
-    return of_weights[name]

@@ -4,9 +4,9 @@
     Dual      g − λ_k + α (w − w_start)      λ_k: the client's gradient at its last result                 FedDyn
     Normal    g + μ (w − w_start)            and the client uploads ‖a_k‖₁                                 FedNova
 
-A variate is separate from the rule that descends, so that other rules can use it: `begin` reads payload and memory,
-`added` is the term that it adds to the gradient, and `finish` returns uploads and memory. `VariateRule` is plain
-training with one.
+A variate is a proximal loss (parts.proximal), known by its gradient: `added` is the term that it adds to the client's
+gradient. `begin` reads payload and memory, and `finish` returns uploads and memory. `VariateRule` is plain training
+with one.
 
 ‖a‖₁, the reach of a visit's steps: with nothing added, Δ_k = −η Σ_j a_j g_j over the gradients g_j of the visit. a_j =
 1 for plain SGD; momentum increases the a_j of early gradients, a proximal term decreases them.
@@ -22,10 +22,12 @@ from torch import Tensor
 
 from ..core.errors import BadInput
 from ..core.layout import Layout
-from ..core.local_rule import ClientModel, Context, LocalRule, VisitInput, VisitOutput
+from ..core.local_rule import ClientModel, Context, VisitInput, VisitOutput
 from ..core.optim import Optimizer
 from ..core.task import Examples
 from .checks import above, at_least, check
+from .proximal import BatchProximal, OfWeights, ProximalLoss
+from .proximal_rules import ProximalLossRule
 
 __all__ = [
     "CHANGE",
@@ -65,29 +67,30 @@ def reach(optimizer: Optimizer, n_steps: int, *, mu: float = 0.0) -> float:
 
 
 @dataclass(frozen=True)
-class Variate:
-    """A term that is added to a client's gradients, with its uploads and memory."""
+class Variate(ProximalLoss):
+    """A term that is added to a client's gradients, with its uploads and memory. As a loss it is 0 at w_g."""
 
-    required_payload: ClassVar[frozenset[str]] = frozenset()
-    uploads: ClassVar[frozenset[str]] = frozenset()
-
-    def check(self, optimizer: Optimizer) -> None:
-        """Raise BadInput if the term is not defined for the optimizer."""
+    zero_at_start: ClassVar[bool] = False  # SCAFFOLD's and FedDyn's point somewhere at w_g, too
 
     def begin(self, visit: VisitInput) -> dict[str, Any]:
         """Return the constants of the visit."""
         return {"start": visit.layout.params(visit.weights), "n_steps": visit.n_steps}
 
-    def added(self, w: Tensor, context: Context) -> Tensor:  # noqa: ARG002 - for overriding
-        """Return the term that is added to the task's gradient, over the trained weights."""
-        return torch.zeros_like(w)
+    def added(self, w: Tensor, context: Context) -> Tensor:
+        """Return the term that is added to the task's gradient, over the trained weights; it is linear in w."""
+        raise NotImplementedError
 
     def transform_grad(self, g: Tensor, w: Tensor, context: Context) -> Tensor:
         return g + self.added(w, context)
 
-    def finish(self, w: Tensor, context: Context, optimizer: Optimizer, share: float = 1.0) -> VisitOutput:  # noqa: ARG002
-        """Return uploads and memory of a visit that ended at w, a whole vector; `share` of the term was added."""
-        return VisitOutput()
+    def on(self, batch: Examples, context: Context, model: ClientModel) -> BatchProximal:  # noqa: ARG002 - the same on all inputs
+        start = context["start"]
+
+        def at(w: Tensor) -> tuple[Tensor, Tensor]:
+            g = self.added(w, context)
+            return g, torch.dot(g + self.added(start, context), w - start) / 2
+
+        return OfWeights(model, at)
 
 
 def _displacement(w: Tensor, context: Context) -> Tensor:
@@ -104,10 +107,10 @@ class Control(Variate):
     """
 
     option: Literal["I", "II"] = "II"
-    required_payload = frozenset({VARIATE})
-    uploads = frozenset({CHANGE})
+    required_payload: ClassVar[frozenset[str]] = frozenset({VARIATE})
+    uploads: ClassVar[frozenset[str]] = frozenset({CHANGE})
 
-    def check(self, optimizer: Optimizer) -> None:
+    def check(self, layout: Layout, optimizer: Optimizer) -> None:  # noqa: ARG002
         if self.option == "II" and optimizer.name != "sgd":
             raise BadInput(
                 f"--optimizer {optimizer.name}: a control variate is a mean gradient, which SCAFFOLD's option II reads"
@@ -124,7 +127,7 @@ class Control(Variate):
         added: Tensor = context["added"]
         return added
 
-    def finish(self, w: Tensor, context: Context, optimizer: Optimizer, share: float = 1.0) -> VisitOutput:
+    def finish(self, w: Tensor, context: Context, optimizer: Optimizer, share: float) -> VisitOutput:
         length = optimizer.lr * reach(optimizer, context["n_steps"])  # η ‖a_k‖₁, which is K η_l for plain SGD
         new = torch.sub(share * (context["c_k"] - context["c"]), _displacement(w, context), alpha=1 / length)
         return self.change_to(new, context)
@@ -139,7 +142,7 @@ class Dual(Variate):
     """FedDyn's: −⟨λ_k, w⟩ + (α/2) ‖w − w_start‖² on top of the loss; then λ_k ← λ_k − α Δ_k."""
 
     alpha: float
-    required_payload = frozenset({H})
+    required_payload: ClassVar[frozenset[str]] = frozenset({H})
 
     def __post_init__(self) -> None:
         check(above(0, alpha=self.alpha))
@@ -151,7 +154,7 @@ class Dual(Variate):
     def added(self, w: Tensor, context: Context) -> Tensor:
         return torch.sub(w, context["start"]).mul_(self.alpha).sub_(context["lambda"])
 
-    def finish(self, w: Tensor, context: Context, optimizer: Optimizer, share: float = 1.0) -> VisitOutput:  # noqa: ARG002
+    def finish(self, w: Tensor, context: Context, optimizer: Optimizer, share: float) -> VisitOutput:  # noqa: ARG002
         return VisitOutput(memory={"lambda": torch.sub(context["lambda"], _displacement(w, context), alpha=self.alpha)})
 
 
@@ -160,13 +163,13 @@ class Normal(Variate):
     """FedNova's: a proximal term if μ is not 0, and the upload ‖a_k‖₁."""
 
     mu: float = 0.0
-    required_payload = frozenset({NORMALIZATION})
-    uploads = frozenset({REACH})
+    required_payload: ClassVar[frozenset[str]] = frozenset({NORMALIZATION})
+    uploads: ClassVar[frozenset[str]] = frozenset({REACH})
 
     def __post_init__(self) -> None:
         check(at_least(0, mu=self.mu))
 
-    def check(self, optimizer: Optimizer) -> None:
+    def check(self, layout: Layout, optimizer: Optimizer) -> None:  # noqa: ARG002
         if optimizer.name != "sgd":
             raise BadInput(
                 f"--optimizer {optimizer.name}: FedNova divides by how far a client's steps reach, which is defined for"
@@ -179,7 +182,7 @@ class Normal(Variate):
     def transform_grad(self, g: Tensor, w: Tensor, context: Context) -> Tensor:
         return super().transform_grad(g, w, context) if self.mu else g
 
-    def finish(self, w: Tensor, context: Context, optimizer: Optimizer, share: float = 1.0) -> VisitOutput:  # noqa: ARG002
+    def finish(self, w: Tensor, context: Context, optimizer: Optimizer, share: float) -> VisitOutput:  # noqa: ARG002
         size = reach(optimizer, context["n_steps"], mu=share * self.mu)
         return VisitOutput({REACH: torch.tensor(size, dtype=torch.float64)})
 
@@ -193,24 +196,10 @@ class VariateState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class VariateRule(LocalRule):
+class VariateRule(ProximalLossRule):
     """Descend the task's gradient with the term of a variate."""
 
-    variate: Variate
-
-    @property
-    def required_payload(self) -> frozenset[str]:
-        return self.variate.required_payload
-
-    @property
-    def uploads(self) -> frozenset[str]:
-        return self.variate.uploads
-
-    def check(self, layout: Layout, optimizer: Optimizer) -> None:  # noqa: ARG002
-        self.variate.check(optimizer)
-
-    def begin(self, visit: VisitInput) -> tuple[Tensor, Context]:
-        return visit.weights, self.variate.begin(visit)
+    proximal: Variate
 
     def init(self, w: Tensor, context: Context, model: ClientModel) -> VariateState:  # noqa: ARG002
         return VariateState(model.init(w), model.optimizer)
@@ -222,7 +211,7 @@ class VariateRule(LocalRule):
         return w, state._replace(inner=inner), loss
 
     def transform_grad(self, g: Tensor, w: Tensor, context: Context) -> Tensor:
-        return self.variate.transform_grad(g, w, context)
+        return self.proximal.transform_grad(g, w, context)
 
     def finish(self, w: Tensor, context: Context, state: VariateState) -> VisitOutput:
-        return self.variate.finish(w, context, state.optimizer)
+        return self.proximal.finish(w, context, state.optimizer, 1.0)

@@ -44,14 +44,16 @@ from ...core.task import Examples
 from ...parts.aggregate import Weighting
 from ...parts.checks import above, at_least, check
 from ...parts.perturbation import Norm, Perturbation, Region
-from ...parts.proximal import ProximalLoss, ProximalName, WholePasses, proximal_loss
+from ...parts.proximal import KL, L2, MOON, NTD, ProximalLoss, WholePasses
 from ...parts.rounds import rounds
+from ...parts.variates import Control, Dual, Normal
 from ..registry import methods
 from .ablations import A2, A3, A4, A5, A6, Plain, PlainWithVariate, Projection
 from .descent import Direction, PerturbedDescent, ProximalDescent
 
 __all__ = ["FedSOL", "fedsol"]
 
+ProximalName = Literal["kl", "l2", "ntd", "moon", "scaffold", "feddyn", "fednova"]
 Strategy = Literal["A0", "A1", "A2", "A3", "A4", "A5", "A6", "projection"]
 
 
@@ -116,7 +118,7 @@ def fedsol(
 ) -> Method:
     """Rounds whose clients take local gradients at weights perturbed along a proximal gradient."""
     check(at_least(0, rho=rho), above(0, temperature=temperature), at_least(0, beta=beta))
-    loss = proximal_loss(proximal, temperature=temperature)
+    loss = proximal_loss(proximal, temperature)
     if strategy in ("A0", "A5", "projection"):  # nothing is perturbed
         rho, adaptive, part = 0.0, True, "head"
     if strategy in ("A0", "A1", "projection"):
@@ -131,3 +133,17 @@ def _rule(strategy: Strategy, loss: ProximalLoss, perturb: Perturbation, beta: f
     if strategy == "A0":
         return PlainWithVariate(loss, perturb, beta) if loss.required_payload else Plain(loss, perturb, beta)
     return STRATEGIES[strategy](loss, perturb, beta)
+
+
+def proximal_loss(name: ProximalName, temperature: float) -> ProximalLoss:
+    """Return the proximal loss of that name; the temperature is kl's, ntd's and moon's."""
+    losses: dict[str, ProximalLoss] = {
+        "kl": KL(temperature),
+        "l2": L2(),
+        "ntd": NTD(temperature),
+        "moon": MOON(temperature),
+        "scaffold": Control(),
+        "feddyn": Dual(0.01),  # α, as `feddyn` has it
+        "fednova": Normal(1.0),
+    }
+    return losses[name]
