@@ -14,7 +14,16 @@ EventKind = Literal["hand_out", "arrival", "lost", "rejected", "join", "leave", 
 
 
 class Event(NamedTuple):
-    """One event on the clock. −1 and None mean 'does not apply'."""
+    """One event on the clock. −1 and None mean 'does not apply'.
+
+    >>> events = []
+    >>> result = tarry.run("fedasync", "digits", clients=2, delay=[3, 5], updates=2, callbacks=[events.append])
+    >>> for e in events:
+    ...     if e.kind == "arrival":
+    ...         print(e.time, e.client, e.staleness, e.updates)
+    3.0 0 0 1
+    5.0 1 1 2
+    """
 
     kind: EventKind
     time: float

@@ -61,7 +61,22 @@ class Block:
 
 @dataclass(frozen=True, repr=False)
 class Layout:
-    """The table: trained tensors (`layers`), then running statistics (`stats`)."""
+    """Layout of the flat vector of a model: trained tensors (`layers`), then running statistics (`stats`).
+
+    >>> from torch import nn
+    >>> module = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
+    >>> layout = tarry.Layout.of(module)
+    >>> layout
+    Layout(12 weights in 4 tensors, 4 statistics in 2)
+    >>> for block in layout.blocks:
+    ...     print(block.name, block.kind, block.shape)
+    0.weight head (2, 3)
+    0.bias head (2,)
+    1.weight norm (2,)
+    1.bias norm (2,)
+    1.running_mean stat (2,)
+    1.running_var stat (2,)
+    """
 
     blocks: tuple[Block, ...]
 
@@ -71,35 +86,74 @@ class Layout:
 
     @cached_property
     def layers(self) -> tuple[Block, ...]:
+        """The trained tensors.
+
+        >>> layout = tarry.Layout.of(torch.nn.Linear(3, 2))
+        >>> [(block.name, block.start, block.stop) for block in layout.layers]
+        [('weight', 0, 6), ('bias', 6, 8)]
+        """
         return tuple(b for b in self.blocks if b.kind is not Kind.STAT)
 
     @cached_property
     def layer_slices(self) -> tuple[slice, ...]:
+        """The slice of the vector of each trained tensor.
+
+        >>> tarry.Layout.of(torch.nn.Linear(3, 2)).layer_slices
+        (slice(0, 6, None), slice(6, 8, None))
+        """
         return tuple(b.at for b in self.layers)
 
     @cached_property
     def stats(self) -> tuple[Block, ...]:
+        """The running statistics, which travel with the weights and are averaged like them.
+
+        >>> [block.name for block in tarry.Layout.of(torch.nn.BatchNorm1d(2)).stats]
+        ['running_mean', 'running_var']
+        """
         return tuple(b for b in self.blocks if b.kind is Kind.STAT)
 
     @cached_property
     def n_params(self) -> int:
+        """The number of trained weights.
+
+        >>> tarry.Layout.of(torch.nn.BatchNorm1d(2)).n_params
+        4
+        """
         return self.layers[-1].stop
 
     @cached_property
     def size(self) -> int:
+        """The length of the vector: trained weights and running statistics.
+
+        >>> tarry.Layout.of(torch.nn.BatchNorm1d(2)).size
+        8
+        """
         return self.blocks[-1].stop
 
     def params(self, vec: Tensor) -> Tensor:
-        """The trained part of a vector: what directions, norms and cosines are about."""
+        """Return the trained part of a vector, without the statistics: for directions, norms and cosines.
+
+        >>> tarry.Layout.of(torch.nn.BatchNorm1d(1)).params(torch.tensor([1.0, 2.0, 3.0, 4.0]))
+        tensor([1., 2.])
+        """
         return vec[: self.n_params]
 
     def views(self, vec: Tensor) -> dict[str, Tensor]:
-        """Every tensor by name, as a view of the vector."""
+        """Return every tensor by name, as a view of the vector.
+
+        >>> views = tarry.Layout.of(torch.nn.Linear(2, 1)).views(torch.tensor([1.0, 2.0, 3.0]))
+        >>> views["weight"], views["bias"]
+        (tensor([[1., 2.]]), tensor([3.]))
+        """
         return {b.name: vec[b.at].view(b.shape) for b in self.blocks}
 
     @classmethod
     def of(cls, module: nn.Module, x: Tensor | None = None) -> Layout:
-        """Read the table off a module; x: a few of its inputs, to see which map runs last."""
+        """Return the layout of a module; x: some of its inputs, to see which map runs last.
+
+        >>> tarry.Layout.of(torch.nn.Linear(3, 2))
+        Layout(8 weights in 2 tensors)
+        """
         kinds = _kinds(module, x)
         named: list[tuple[str, Tensor, Kind]] = [
             (n, p, kinds.get(id(p), Kind.PARAM)) for n, p in module.named_parameters() if p.requires_grad
@@ -114,7 +168,13 @@ class Layout:
         return cls(tuple(blocks))
 
     def read(self, module: nn.Module, dtype: torch.dtype) -> Tensor:
-        """The module's present values as a new flat vector."""
+        """Return the present values of the module as a new flat vector.
+
+        >>> module = torch.nn.Linear(2, 1)
+        >>> vector = tarry.Layout.of(module).read(module, torch.float32)
+        >>> vector.shape, torch.equal(vector[:2], module.weight.data[0])
+        (torch.Size([3]), True)
+        """
         tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
         return torch.cat([tensors[b.name].detach().reshape(-1).to(dtype) for b in self.blocks])
 

@@ -70,7 +70,17 @@ Geodesic = Callable[[Tensor, Tensor, float, Update], Tensor]
 
 
 class ServerView(NamedTuple):
-    """A read-only view of the server at the moment of an arrival or another decision."""
+    """A read-only view of the server at the moment of an arrival or another decision.
+
+    >>> def look(update, view):
+    ...     print(view.time, view.version, view.in_flight)
+    ...     return update
+    >>> method = tarry.Method("watched", correct=tarry.stateless(look))
+    >>> result = tarry.run(method, "digits", clients=2, delay=[3, 5], updates=3)
+    3.0 0 1
+    5.0 1 1
+    6.0 2 1
+    """
 
     weights: Tensor  # the global weights, before this arrival changes them
     layout: Layout
@@ -91,18 +101,48 @@ class ServerView(NamedTuple):
 
     @property
     def progress(self) -> float:
-        """The used share of the budget, from 0 to 1 (0 if the run has no budget)."""
+        """The used share of the budget, from 0 to 1 (0 if the run has no budget).
+
+        >>> progress = []
+        >>> def look(update, view):
+        ...     progress.append(view.progress)
+        ...     return update
+        >>> method = tarry.Method("watched", correct=tarry.stateless(look))
+        >>> result = tarry.run(method, "digits", clients=2, updates=4)
+        >>> progress
+        [0.25, 0.5, 0.75, 1.0]
+        """
         h = self.limits
         used = ((self.time, h.time), (self.accepted, h.updates), (self.version, h.rounds))
         return min(1.0, max((done / end for done, end in used if end), default=0.0))
 
     def rate(self, version: int) -> float:
-        """The clients' learning rate after `version` server steps, divided by the first one."""
+        """The clients' learning rate after `version` server steps, divided by the first one.
+
+        >>> rates = []
+        >>> def look(update, view):
+        ...     rates.append(view.rate(view.version))
+        ...     return update
+        >>> method = tarry.Method("watched", correct=tarry.stateless(look))
+        >>> result = tarry.run(method, "digits", clients=2, updates=3, lr_decay=0.5)
+        >>> rates
+        [1.0, 0.5, 0.25]
+        """
         return self.limits.lr_decay**version
 
     @property
     def key(self) -> int:
-        """The key for random draws of this decision (core.rng)."""
+        """The key for random draws of this decision (core.rng).
+
+        >>> keys = []
+        >>> def look(update, view):
+        ...     keys.append(view.key)
+        ...     return update
+        >>> method = tarry.Method("watched", correct=tarry.stateless(look))
+        >>> first, again = (tarry.run(method, "digits", clients=2, updates=3, seed=1) for _ in range(2))
+        >>> len(set(keys[:3])), keys[:3] == keys[3:]
+        (3, True)
+        """
         return rng.extend(self.stream, self.decision)
 
     def displacement(self, update: Update) -> Tensor:
@@ -110,6 +150,11 @@ class ServerView(NamedTuple):
 
         A stale delta of a variance, added to a global that has changed since, could make it negative. A convex
         combination of two variances cannot be negative.
+
+        >>> step = tarry.stateless(lambda update, view: view.weights + 0.5 * view.displacement(update))
+        >>> method = tarry.Method("half", step=step)
+        >>> tarry.run(method, "digits", clients=2, updates=3).rounds
+        3
         """
         if not self.layout.stats:
             return update.delta
@@ -146,7 +191,15 @@ class StepAndReply(NamedTuple):
 
 @dataclass(frozen=True, init=False, repr=False)
 class Method:
-    """A federated method: a name, what staleness means to it, a client rule and server parts with plain defaults."""
+    """A federated method: a name, what staleness means to it, a client rule and server parts with plain defaults.
+
+    >>> step = tarry.stateless(lambda update, view: view.weights + 0.5 * update.delta)
+    >>> method = tarry.Method("careful", step=step)
+    >>> tarry.run(method, "digits", clients=3, updates=5).method
+    'careful'
+    >>> tarry.methods["fedbuff"](buffer=3)
+    Method('fedbuff', correct=discounted, aggregate=buffer, step=add)
+    """
 
     name: str
     staleness: str
@@ -219,6 +272,13 @@ class Method:
 
         Each part is taken from a method, or is the part itself. `aggregate` also takes the dispatch of a method,
         `distill` its wrapper; the server steps along the curve `manifold`.
+
+        >>> fedsol = tarry.methods["fedsol"](rho=1.0)
+        >>> mine = tarry.methods["orthofl"]().compose(local=fedsol, name="orthosol")
+        >>> in_python = tarry.run(mine, "digits", clients=3, updates=5)
+        >>> by_settings = tarry.run("orthofl", "digits", local="fedsol:rho=1", clients=3, updates=5)
+        >>> in_python.weights_sha256 == by_settings.weights_sha256
+        True
         """
         from .compose import compose_parts  # it builds methods
 

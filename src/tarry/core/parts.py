@@ -63,7 +63,14 @@ def _no_state(_: Tensor) -> None:
 
 @dataclass(frozen=True, repr=False)
 class Part(Generic[X, Y]):
-    """A server part: a pure function of (x, state, view), and its initial state. It fits any place of a Method."""
+    """A server part: a pure function of (x, state, view), and its initial state. It fits any place of a Method.
+
+    >>> count = tarry.Part(lambda x, state, view: (x, state + 1), init=lambda weights: 0)
+    >>> count("an update", 41, view=None)
+    ('an update', 42)
+    >>> tarry.Method("counting", correct=count)
+    Method('counting', correct=<lambda>)
+    """
 
     apply: Callable[[X, Any, ServerView], tuple[Y, Any]]
     init: Callable[[Tensor], Any] = _no_state
@@ -82,7 +89,15 @@ class Part(Generic[X, Y]):
 
     @classmethod
     def of(cls, part: Part[X, Y]) -> Self:
-        """Return the part as one of this class; raise BadInput if it belongs to another place of a method."""
+        """Return the part as one of this class; raise BadInput if it belongs to another place of a method.
+
+        >>> halve = tarry.stateless(lambda update, view: update.replace(weight=0.5))
+        >>> type(tarry.Correct.of(halve)).__name__
+        'Correct'
+        >>> tarry.Step.of(tarry.Correct.of(halve))
+        Traceback (most recent call last):
+        tarry.core.errors.BadInput: step=Correct: wants a tarry.Step, or a tarry.Part for any place
+        """
         if isinstance(part, cls):
             return part
         if type(part) is not Part:
@@ -93,14 +108,34 @@ class Part(Generic[X, Y]):
 
 @dataclass(frozen=True, repr=False)
 class Correct(Part[Update, Update]):
-    """Correct an update on arrival: a weight for its staleness, another displacement for its delay."""
+    """Correct an update on arrival: a weight for its staleness, another displacement for its delay.
+
+    >>> staleness = []
+    >>> def discount(update, state, view):
+    ...     staleness.append(update.staleness)
+    ...     return update.replace(weight=1 / (1 + update.staleness)), state
+    >>> method = tarry.Method("discounted", correct=tarry.Correct(discount, only_scales=True))
+    >>> result = tarry.run(method, "digits", clients=3, delay=[1, 2, 5], updates=8)
+    >>> staleness
+    [0, 1, 1, 0, 1, 1, 6, 1]
+    """
 
     only_scales: bool = False  # it changes the update's weight and nothing else
 
 
 @dataclass(frozen=True, repr=False)
 class Aggregate(Part[Update | None, Update | None]):
-    """Decide when the server steps, and by which update. The input is None when a visit was lost."""
+    """Decide when the server steps, and by which update. The input is None when a visit was lost.
+
+    >>> def pairs(update, waiting, view):
+    ...     if update is None or waiting is None:
+    ...         return None, waiting or update
+    ...     return update.replace(delta=update.delta + waiting.delta), None
+    >>> method = tarry.Method("pairs", aggregate=tarry.Aggregate(pairs))
+    >>> result = tarry.run(method, "digits", clients=3, updates=10)
+    >>> result.updates, result.rounds
+    (10, 5)
+    """
 
     #: called after the last arrival of an instant; an update makes the server step
     on_instant_end: Callable[[Any, ServerView], tuple[Update | None, Any]] | None = None
@@ -119,7 +154,14 @@ class MixStep(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class Step(Part[Update, Tensor]):
-    """Compute the new global weights from an update."""
+    """Compute the new global weights from an update.
+
+    >>> def half(update, state, view):
+    ...     return view.weights + 0.5 * update.delta, state
+    >>> method = tarry.Method("careful", step=tarry.Step(half))
+    >>> tarry.run(method, "digits", clients=3, updates=10).rounds
+    10
+    """
 
     with_geodesic: Callable[[Geodesic], Step] | None = None  # the same step along another geodesic
     formula: MixStep | None = None  # for parts that compute the new weights a second time
@@ -127,12 +169,29 @@ class Step(Part[Update, Tensor]):
 
 @dataclass(frozen=True, repr=False)
 class Reply(Part[Update, NextStart | None]):
-    """Compute the client's next start from its update."""
+    """Compute the client's next start from its update.
+
+    >>> starts = []
+    >>> def own_weights(update, state, view):
+    ...     starts.append(update.ticket.from_reply)
+    ...     return tarry.NextStart(update.local), state
+    >>> method = tarry.Method("alone", reply=tarry.Reply(own_weights))
+    >>> result = tarry.run(method, "digits", clients=2, delay=[1, 1], updates=4)
+    >>> starts
+    [False, False, True, True]
+    """
 
 
 @dataclass(frozen=True, repr=False)
 class Dispatch(Part[IdleClients, list[int]]):
-    """Choose the idle clients that get work now."""
+    """Choose the idle clients that get work now.
+
+    >>> def one_at_a_time(idle, state, view):
+    ...     return idle.draw(0 if view.in_flight else 1, view), state
+    >>> method = tarry.Method("serial", dispatch=tarry.Dispatch(one_at_a_time))
+    >>> tarry.run(method, "digits", clients=4, delay=[10, 10, 10, 10], updates=6).virtual_time
+    60.0
+    """
 
     observe: Callable[[Update, Any, ServerView], Any] | None = (
         None  # called with every accepted update first; returns a state
@@ -140,7 +199,13 @@ class Dispatch(Part[IdleClients, list[int]]):
 
 
 def stateless(fn: Callable[[X, ServerView], Y]) -> Part[X, Y]:
-    """Return a part without a state, for any place, from a function of (x, view)."""
+    """Return a part without a state, for any place, from a function of (x, view).
+
+    >>> clip = tarry.stateless(lambda update, view: update.replace(delta=update.delta.clamp(-0.1, 0.1)))
+    >>> method = tarry.methods["fedasync"]().compose(correct=clip, name="clipped")
+    >>> tarry.run(method, "digits", clients=3, updates=5).method
+    'clipped'
+    """
     return Part(lambda x, state, view: (fn(x, view), state))
 
 

@@ -133,7 +133,16 @@ def _as(kind: Any, value: Any) -> Any:
 
 @dataclass(frozen=True, repr=False)
 class Entry(Generic[T]):
-    """A registered factory: call it with parameters, by keyword, to get the component."""
+    """A registered factory: call it with parameters, by keyword, to get the component.
+
+    >>> entry = tarry.methods["fedbuff"]
+    >>> entry.paper
+    'Nguyen et al. 2022, Federated Learning with Buffered Asynchronous Aggregation'
+    >>> [(p.name, p.type_name, p.default) for p in entry.params]
+    [('buffer', 'int', 10), ('eta', 'float', 1.0), ('a', 'float', 0.5)]
+    >>> entry(buffer=3).name
+    'fedbuff'
+    """
 
     name: str
     factory: Callable[..., T]
@@ -146,12 +155,20 @@ class Entry(Generic[T]):
 
     @property
     def doc(self) -> str:
-        """The docstring of the factory."""
+        """The docstring of the factory.
+
+        >>> tarry.methods["fedbuff"].doc.startswith("Collect K updates")
+        True
+        """
         return inspect.cleandoc(self.factory.__doc__ or "")
 
     @property
     def summary(self) -> str:
-        """The first line of the docstring."""
+        """The first line of the docstring.
+
+        >>> tarry.methods["fedbuff"].summary
+        'Collect K updates, discounted by staleness, then step by their mean.'
+        """
         return self.doc.partition("\n")[0]
 
     def __call__(self, /, **params: Any) -> T:
@@ -159,7 +176,11 @@ class Entry(Generic[T]):
         return self.make(self.check(params))
 
     def check(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the parameters as their types; one error names every wrong parameter."""
+        """Return the parameters as their types; one error names every wrong parameter.
+
+        >>> tarry.methods["fedbuff"].check({"buffer": "3", "a": 0})
+        {'buffer': 3, 'a': 0.0}
+        """
         known = {p.name: p for p in self.params}
         flag, values, problems = f"--{self.flag or self.kind}", dict[str, Any](), list[str]()
         for key, value in params.items():
@@ -180,7 +201,12 @@ class Entry(Generic[T]):
         return values
 
     def make(self, values: Mapping[str, Any]) -> T:
-        """Call the factory with parameters that `check` returned."""
+        """Call the factory with parameters that `check` returned.
+
+        >>> entry = tarry.methods["fedbuff"]
+        >>> entry.make({"buffer": 3}).name
+        'fedbuff'
+        """
         made = self.factory(**values)
         if not isinstance(made, self.makes):
             raise BadInput(
@@ -240,6 +266,13 @@ class Registry(Mapping[str, Entry[T]]):
     """The entries of one kind ('method', 'task', 'delay', 'partition') by name, in alphabetical order.
 
     `registry["path/to/file.py:factory"]` reads a file; such names are not `in` the registry.
+
+    >>> tarry.manifolds
+    manifolds: bezier, line, printed (3)
+    >>> "fedbuff" in tarry.methods
+    True
+    >>> tarry.methods["fedbuff"](buffer=3)
+    Method('fedbuff', correct=discounted, aggregate=buffer, step=add)
     """
 
     def __init__(self, kind: str, makes: Any = object, *, title: str = ""):
@@ -249,7 +282,17 @@ class Registry(Mapping[str, Entry[T]]):
         self._plugins_loaded = False
 
     def register(self, name: str, *, paper: str = "", use: str = "") -> Callable[[F], F]:
-        """Decorate a factory; its name must be new and it needs a docstring. `use` says when to choose it."""
+        """Decorate a factory; its name must be new and it needs a docstring. `use` says when to choose it.
+
+        >>> from tarry.core.registry import Registry
+        >>> shapes = Registry("shape")
+        >>> @shapes.register("square")
+        ... def square(*, side: float = 1.0) -> float:
+        ...     '''The area of a square.'''
+        ...     return side**2
+        >>> shapes["square"](side="3")
+        9.0
+        """
 
         def add(factory: F) -> F:
             assert name not in self._entries, f"{self.kind} {name!r} is registered twice"
@@ -275,7 +318,12 @@ class Registry(Mapping[str, Entry[T]]):
         return self.find(name)
 
     def find(self, name: str) -> Entry[T]:
-        """Return the entry of that name, or of the factory in `file.py:factory`; UnknownName if there is none."""
+        """Return the entry of that name or of `file.py:factory`; UnknownName, which names the flag, if there is none.
+
+        >>> tarry.methods.find("orthofk")
+        Traceback (most recent call last):
+        tarry.core.registry.UnknownName: --method orthofk: there is no such method. Did you mean 'orthofl'?
+        """
         if ".py:" in name:
             return self._from_file(name)
         self._load_plugins()
@@ -286,11 +334,19 @@ class Registry(Mapping[str, Entry[T]]):
         return self._entries[name]
 
     def build(self, name: str, /, **params: Any) -> T:
-        """Return the component of that name, made with checked parameters."""
+        """Return the component of that name, made with checked parameters.
+
+        >>> tarry.methods.build("fedbuff", buffer=3)
+        Method('fedbuff', correct=discounted, aggregate=buffer, step=add)
+        """
         return self[name](**params)
 
     def search(self, text: str) -> list[Entry[T]]:
-        """Return the entries whose name, description or paper contains every word of the text, ignoring case."""
+        """Return the entries whose name, description or paper contains every word of the text, ignoring case.
+
+        >>> [entry.name for entry in tarry.methods.search("semi-asynchronous rounds")]
+        ['safa']
+        """
         words = text.casefold().split()
         return [e for e in self.values() if all(w in _searched(e) for w in words)]
 

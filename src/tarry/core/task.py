@@ -67,7 +67,23 @@ class Shards(Sequence[Examples]):
 
 @dataclass(frozen=True, repr=False)
 class Task:
-    """A learning problem; `model` builds a fresh ordinary module, `loss(outputs, targets)` is a mean over the batch."""
+    """A learning problem; `model` builds a fresh ordinary module, `loss(outputs, targets)` is a mean over the batch.
+
+    >>> def examples(n):
+    ...     x = torch.randn(n, 4)
+    ...     return x, (x[:, 0] > 0).long()
+    >>> task = tarry.Task(
+    ...     "sign",
+    ...     model=lambda: torch.nn.Linear(4, 2),
+    ...     loss=torch.nn.functional.cross_entropy,
+    ...     clients=[examples(30), examples(50)],
+    ...     test=examples(20),
+    ... )
+    >>> task
+    Task(sign: 80 train, 20 test, 2 clients, model <lambda>)
+    >>> tarry.run("fedasync", task, updates=10).n_clients
+    2
+    """
 
     name: str
     model: Callable[[], nn.Module]
@@ -99,6 +115,12 @@ class Task:
         """Return the task of a torch Dataset of (input, target) pairs, which is read once and kept in memory.
 
         Its examples are split over the clients by the partition of a run. `others` are further fields of the task.
+
+        >>> from torch.utils.data import TensorDataset
+        >>> dataset = TensorDataset(torch.randn(60, 4), torch.randint(0, 2, (60,)))
+        >>> task = tarry.Task.from_dataset(dataset, model=lambda: torch.nn.Linear(4, 2), name="mine")
+        >>> tarry.run("fedasync", task, clients=5, updates=10).n_clients
+        5
         """
         examples = _read(train)
         tested = None if test is None else _read(test)
@@ -114,7 +136,13 @@ class Task:
         return cut_to_width(f"Task({self.name}: {', '.join(parts)}, model {function_name(model)})")
 
     def split(self, partitioner: Partitioner, n_clients: int, rng: np.random.Generator) -> Task:
-        """The same task with its training examples dealt out to `n_clients` clients."""
+        """Return the same task with its training examples split over `n_clients` clients.
+
+        >>> import numpy as np
+        >>> task = tarry.tasks["digits"](limit=100)
+        >>> task.split(tarry.partitions["iid"](), 4, np.random.default_rng(0))
+        Task(digits: 100 train, 360 test, 4 clients, model mlp)
+        """
         if self.train is None:
             raise BadInput(f"--partition: the examples of task {self.name!r} belong to its clients already")
         x, y = self.train
@@ -125,7 +153,12 @@ class Task:
         return replace(self, clients=Shards.cut(x, y, parts), train=None, groups=None)
 
     def to(self, dtype: torch.dtype, device: torch.device | str = "cpu") -> Task:
-        """The same task with floating-point examples in `dtype`, all on `device`."""
+        """Return the same task with the floating-point examples of clients and tests in `dtype`, all on `device`.
+
+        >>> x, y = tarry.tasks["digits"](limit=100).to(torch.float64).test
+        >>> x.dtype, y.dtype
+        (torch.float64, torch.int64)
+        """
 
         def cast(t: Tensor) -> Tensor:
             return t.to(device, dtype) if t.is_floating_point() else t.to(device)

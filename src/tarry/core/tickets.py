@@ -40,7 +40,12 @@ DIFFERENCE = "difference"
 
 
 class Ticket(NamedTuple):
-    """One hand-out. Its tensors are shared by reference and never written to."""
+    """One hand-out. Its tensors are shared by reference and never written to.
+
+    >>> weights = torch.zeros(3)
+    >>> tarry.Ticket(number=7, client=2, visit=1, version=5, time=12.0, sent=weights, anchor=weights)
+    Ticket(number=7, client=2, visit=1, version=5, time=12, sent=tensor[3], anchor=tensor[3])
+    """
 
     number: int  # counts hand-outs, all clients
     client: int
@@ -72,6 +77,11 @@ class Update(_Update):
     """One client's update, or the mean of several from an aggregate part (its ticket is then one of that moment).
 
     Fields: ticket, delta (result − sent), n_examples, n_steps, staleness, loss, weight, extras, endpoint.
+
+    >>> ticket = tarry.Ticket(7, 2, 1, 5, 12.0, sent=torch.ones(2), anchor=torch.ones(2))
+    >>> update = tarry.Update(ticket, delta=torch.tensor([0.5, 0.0]), n_examples=40, n_steps=5, staleness=1)
+    >>> update.local
+    tensor([1.5000, 1.0000])
     """
 
     def __repr__(self) -> str:
@@ -79,16 +89,33 @@ class Update(_Update):
 
     @cached_property
     def local(self) -> Tensor:
-        """The client's weights at the end of its training."""
+        """The client's weights at the end of its training.
+
+        >>> ticket = tarry.Ticket(7, 2, 1, 5, 12.0, sent=torch.tensor([1.0, 2.0]), anchor=torch.zeros(2))
+        >>> tarry.Update(ticket, torch.tensor([0.5, -1.0]), n_examples=40, n_steps=5, staleness=0).local
+        tensor([1.5000, 1.0000])
+        """
         return self.ticket.sent + self.delta if self.endpoint is None else self.endpoint
 
     def replace(self, **changes: Any) -> Update:
-        """Return a copy with some fields changed. The endpoint is not copied: it may not fit the changed fields."""
+        """Return a copy with some fields changed. The endpoint is not copied: it may not fit the changed fields.
+
+        >>> ticket = tarry.Ticket(7, 2, 1, 5, 12.0, sent=torch.zeros(2), anchor=torch.zeros(2))
+        >>> update = tarry.Update(ticket, torch.ones(2), n_examples=40, n_steps=5, staleness=3)
+        >>> update.replace(weight=1 / (1 + update.staleness)).weight
+        0.25
+        """
         return Update(*self._replace(**{"endpoint": None, **changes}))
 
 
 class NextStart(NamedTuple):
-    """A client's own next start, made at its arrival; the server fills in `anchor` and `version` after its step."""
+    """A client's own next start, made at its arrival; the server fills in `anchor` and `version` after its step.
+
+    >>> own_weights = tarry.stateless(lambda update, view: tarry.NextStart(update.local))
+    >>> method = tarry.methods["fedasync"]().compose(reply=own_weights)
+    >>> tarry.run(method, "digits", clients=3, updates=5).updates
+    5
+    """
 
     weights: Tensor
     payload: Mapping[str, Tensor] = NOTHING
@@ -100,7 +127,12 @@ class NextStart(NamedTuple):
 
 
 class TicketExtras(NamedTuple):
-    """What a server part adds to a hand-out: a payload, and weights in place of the global ones (None: those)."""
+    """What a server part adds to a hand-out: a payload, and weights in place of the global ones (None: those).
+
+    >>> momentum = torch.zeros(3)
+    >>> tarry.TicketExtras(payload={"momentum": momentum})
+    TicketExtras(payload={'momentum': tensor[3]})
+    """
 
     payload: Mapping[str, Tensor] = NOTHING
     weights: Tensor | None = None

@@ -42,7 +42,14 @@ COMMAND = "command.txt"
 
 @dataclass(frozen=True, repr=False)
 class Comparison(Sequence[Result]):
-    """A finished comparison: a sequence of its runs, and the table made of them."""
+    """A finished comparison: a sequence of its runs, and the table made of them.
+
+    >>> c = tarry.compare(["fedavg", "fedasync"], "digits", seeds=[0, 1], clients=3, updates=6)
+    >>> len(c), c[0].label, [run.seed for run in c["fedasync"]]
+    (4, 'fedavg', [0, 1])
+    >>> print(str(c).splitlines()[0])
+    method    accuracy %  time to target  staleness mean / max  updates
+    """
 
     results: tuple[Result, ...]
     summary: Summary  # a row for each method
@@ -73,15 +80,34 @@ class Comparison(Sequence[Result]):
 
     @property
     def best(self) -> str | None:
-        """The label with the highest mean accuracy, or the lowest loss where there is no accuracy."""
+        """The label with the highest mean accuracy, or the lowest loss where there is no accuracy.
+
+        >>> c = tarry.compare(["fedavg", "fedasync"], "digits", seeds=[0, 1], clients=3, updates=6)
+        >>> best = max(c.summary.rows, key=lambda row: row.accuracy)
+        >>> c.best == best.label
+        True
+        """
         return self.summary.best
 
     def to_markdown(self) -> str:
-        """Return the table in Markdown, with the best value in bold."""
+        """Return the table in Markdown, with the best value in bold.
+
+        >>> c = tarry.compare(["fedavg", "fedasync"], "digits", seeds=[0, 1], clients=3, updates=6)
+        >>> print(c.to_markdown().splitlines()[0])
+        | method | accuracy % | time to target | staleness mean / max | updates |
+        """
         return markdown(self.summary)
 
     def report(self, path: str | Path) -> Path:
-        """Write the page that `tarry compare` writes: an HTML file with the table and plots."""
+        """Write the page that `tarry compare` writes: an HTML file with the table and plots.
+
+        >>> import tempfile
+        >>> c = tarry.compare(["fedasync"], "digits", seeds=[0], clients=3, updates=3)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     page = c.report(f"{folder}/report.html").read_text()
+        >>> "fedasync" in page
+        True
+        """
         path, runs = Path(path), {"runs": str(len(self))}
         write_page(path, self, self.summary, title="Comparison", settings=runs, notices=self.skipped)
         return path
@@ -102,7 +128,7 @@ def compare(
 ) -> Comparison:
     """Run every method with every seed; settings as for `run`.
 
-    >>> c = compare(["fedavg", "fedasync"], "digits", seeds=[0], time=1000)
+    >>> c = tarry.compare(["fedavg", "fedasync"], "digits", seeds=[0], time=1000)
     >>> [row.label for row in c.summary.rows]
     ['fedavg', 'fedasync']
     """

@@ -41,7 +41,13 @@ EXECUTION_SETTINGS = ("workers", "executor", "address", "gpus", "lookahead", "ch
 
 @dataclass(frozen=True)
 class Progress:
-    """The progress of a run."""
+    """The progress of a run.
+
+    >>> shown = []
+    >>> result = tarry.run("fedasync", "digits", clients=3, updates=5, progress=shown.append)
+    >>> shown[-1].fraction, shown[-1].updates
+    (1.0, 5)
+    """
 
     fraction: float
     time: float
@@ -65,7 +71,7 @@ def run(
     or delay is a name, a table {"name": ..., parameters}, or an object; `delay` may also be a list of durations per
     client, or a function (client, visit) → seconds. Callbacks see every event with the global weights after it.
 
-    >>> result = run("orthofl", "digits", time=2000, seed=1)
+    >>> result = tarry.run("orthofl", "digits", time=2000, seed=1)
     >>> result.seed, len(result.weights_sha256)
     (1, 64)
     """
@@ -89,6 +95,13 @@ def resume(
     A run that was given Python objects (a Task, a Method, a delay function) needs the same ones again, by keyword.
     Where clients are trained may differ (`workers`, `executor`, `address`, `gpus`, `lookahead`, `checkpoint_every`,
     `cache_limit`): it changes no result, but for rounding from where on they are trained together or no longer so.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     first = tarry.run("fedasync", "digits", clients=3, updates=5, out=f"{folder}/run")
+    ...     again = tarry.resume(f"{folder}/run")
+    >>> again.weights_sha256 == first.weights_sha256
+    True
     """
     with errors_as_keywords():
         result = resume_folder(Path(out), callbacks=callbacks, progress=progress, **objects)

@@ -43,10 +43,18 @@ class TaskEntry(Entry[Task]):
 
 
 class TaskRegistry(Registry[Task]):
-    """Registry of task factories. An unregistered name is looked up among the .npz and .jsonl files of TARRY_DATA."""
+    """The task factories by name. An unregistered name is looked up among the .npz and .jsonl files of TARRY_DATA.
+
+    >>> tarry.tasks["digits"](limit=100, hidden=8)
+    Task(digits: 100 train, 360 test, model mlp)
+    """
 
     def find(self, name: str) -> Entry[Task]:
-        """Return the entry of that name, with the options of its default model."""
+        """Return the entry of that name, with the options of its default model.
+
+        >>> [p.name for p in tarry.tasks.find("digits").params]
+        ['model', 'limit', 'hidden']
+        """
         found = self._registered_or_file(name)
         entry = TaskEntry(**vars(found))
         model = next((p.default for p in entry.params if p.name == "model"), None)
