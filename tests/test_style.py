@@ -16,6 +16,8 @@ FILES = sorted(SRC.rglob("*.py"))
 
 #: words that no name, docstring, comment or message contains
 BANNED = ("told", "whoever", "somebody", "nobody", "everybody", "anew", "aside")
+#: parts of names that say how a value came about, and not what it is: messages, retained rows, requested clients ...
+VAGUE = ("said", "asked", "heard", "kept", "gone", "learnt", "whose", "whom")
 #: earlier private names: neither a definition, a parameter nor an attribute is called so
 OLD_NAMES = frozenset(
     [
@@ -186,7 +188,7 @@ def violations(path: Path) -> list[str]:
         bare = name.lstrip("_")
         if bare in OLD_NAMES:
             found.append(f"{path.name}:{line}: {name} is an earlier private name")
-        if words := set(BANNED) & set(_parts(name)):
+        if words := {*BANNED, *VAGUE} & set(_parts(name)):
             found.append(f"{path.name}:{line}: the name {name} contains {', '.join(sorted(words))}")
         if BRITISH.search(name.lower()):
             found.append(f"{path.name}:{line}: {name} is not in American spelling")

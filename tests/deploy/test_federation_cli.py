@@ -138,7 +138,7 @@ def test_status_names_a_node_whose_process_is_gone(cli, sleepers):
     kill(sleepers, "node-0")
     _, said = cli("federation", "status", "fed")
     assert "fedasync: at work" in said
-    assert "node-0's process is gone: `tarry federation up --out fed` starts it again" in said
+    assert "node-0's process has ended: `tarry federation up --out fed` starts it again" in said
 
 
 def test_status_says_that_the_server_is_gone_and_describes_nothing_that_is_not_there(cli, sleepers):
@@ -146,7 +146,7 @@ def test_status_says_that_the_server_is_gone_and_describes_nothing_that_is_not_t
     code, said = cli("federation", "status", "fed")
     assert code == 0
     assert "fedasync: cut off after 7.74 s; 9 updates" in said
-    assert "the server's process is gone" in said
+    assert "the server's process has ended" in said
     assert AGAIN in said
     assert not [w for w in ("at work", "idle", "2 nodes", "clients here") if w in said]
     _, said = cli("federation", "status", "fed", "--json")
@@ -170,7 +170,7 @@ def test_a_server_that_was_just_submitted_is_about_to_begin(cli, sleepers, tmp_p
     assert "fedasync: about to begin" in said
     (tmp_path / "fed" / "run.json").write_text(json.dumps({"run": "2", "at": time.time() - 60}))
     _, said = cli("federation", "status", "fed")
-    assert "the server's process is gone" in said
+    assert "the server's process has ended" in said
 
 
 def test_a_silent_federation_of_another_machine_says_how_it_goes_on(cli, tmp_path):
@@ -187,7 +187,7 @@ def test_watch_ends_when_the_server_was_killed_and_nobody_starts_it(cli, sleeper
     kill(sleepers, "exec")
     code, said = cli("watch", "fed", "--every", "0.1")
     assert code == 1
-    assert "the server's process is gone" in said
+    assert "the server's process has ended" in said
     assert "(watched for 0.3 s more)" in said
     assert said.rstrip().endswith(AGAIN)
 

@@ -89,10 +89,10 @@ def test_a_method_that_learnt_nothing_sets_no_target(make: Make) -> None:
 def test_a_target_that_the_runs_were_given_is_the_target(make: Make) -> None:
     curves: dict[str, dict[float, float | None]] = {"fedavg": {0: 0.1, 10: 0.4, 20: 0.7}, "slow": {0: 0.1, 30: 0.6}}
     s = summarize([make(label, 0, curve, target=0.7) for label, curve in curves.items()])
-    assert (s.target, s.asked) == (0.7, True)
+    assert (s.target, s.has_given_target) == (0.7, True)
     assert [(r.reached, r.time_to_target) for r in s.rows] == [(1, 20), (0, None)]
     text = markdown(s)
-    assert "Target: 70.0 % accuracy, as asked for (--target)." in text
+    assert "Target: 70.0 % accuracy, as given by --target." in text
     assert "lowest final accuracy" not in text
     assert "not reached" in text
 
@@ -100,7 +100,7 @@ def test_a_target_that_the_runs_were_given_is_the_target(make: Make) -> None:
 @pytest.mark.parametrize("targets", [(0.7, 0.5), (0.7, None)])
 def test_runs_without_a_common_target_get_the_usual_one(make: Make, targets: tuple[float | None, ...]) -> None:
     s = summarize([make(str(i), 0, {0: 0.1, 10: 0.6}, target=t) for i, t in enumerate(targets)])
-    assert (s.target, s.asked) == (pytest.approx(0.57), False)
+    assert (s.target, s.has_given_target) == (pytest.approx(0.57), False)
 
 
 def test_where_nothing_was_learnt_there_is_no_target(make: Make) -> None:

@@ -139,13 +139,13 @@ def absence(folder: Path) -> tuple[str, str]:
     if not local.is_set_up:
         return "", ""
     fate = local.submission().fate()
-    gone = [*(["server"] if fate == "gone" else []), *local.gone()]
+    ended = [*(["server"] if fate == "gone" else []), *local.ended_processes()]
     if (folder / "result.json").is_file():  # checked last: a server that has written it may have ended since
         return "", ""
     again = f"`tarry federation up --out {folder}` resumes it"
     if local.is_down:
         return "taken down", f"taken down: {again}"
-    missing = ", ".join(f"{_PROCESSES.get(name, name)}'s process is gone" for name in gone)
+    missing = ", ".join(f"{_PROCESSES.get(name, name)}'s process has ended" for name in ended)
     if fate == "gone":
         stopped = (read_status(folder) or {}).get("ended") == "stopped"
         return ("stopped", f"stopped: {again}") if stopped else ("cut off", f"{missing}: {again}")

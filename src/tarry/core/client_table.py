@@ -143,7 +143,7 @@ class _File:
         self._stride = -(-max(like.nbytes, 1) // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
         self.places: dict[int, int] = {}
         self._digests: dict[int, str] = {}  # by slot, of saved rows
-        self._kept: list[frozenset[int]] = []  # the slots that checkpoints refer to
+        self._checkpointed: list[frozenset[int]] = []  # the slots that checkpoints refer to
         self._free: list[int] = []
         self._end = 0
         self._fd = _opened(path)
@@ -176,7 +176,7 @@ class _File:
         self._leave(self.places.pop(client))
 
     def _leave(self, place: int | None) -> None:
-        if place is not None and not any(place in kept for kept in self._kept):
+        if place is not None and not any(place in slots for slots in self._checkpointed):
             self._free.append(place)
 
     def save(self) -> dict[str, Any]:
@@ -186,8 +186,8 @@ class _File:
         for place in self.places.values():
             if place not in self._digests:
                 self._digests[place] = self._digest(place)
-        self._kept = [*self._kept, frozenset(self.places.values())][-_RECORDS:]
-        used = set(self.places.values()).union(*self._kept)
+        self._checkpointed = [*self._checkpointed, frozenset(self.places.values())][-_RECORDS:]
+        used = set(self.places.values()).union(*self._checkpointed)
         self._free = [place for place in range(self._end) if place not in used]
         return {
             "shape": list(self.shape),
@@ -208,7 +208,7 @@ class _File:
         file._digests = {p: d for _, p, d in saved["places"]}
         file._end = os.fstat(file._fd).st_size // file._stride
         used = frozenset(file.places.values())
-        file._kept = [used]
+        file._checkpointed = [used]
         file._free = [place for place in range(file._end) if place not in used]
         for place, digest in file._digests.items():
             if place >= file._end or file._digest(place) != digest:

@@ -25,8 +25,8 @@ class IdleClients:
 
     def __init__(self, n_clients: int, limit: int, away: Iterable[int] = ()):
         self.n_clients, self.concurrency = n_clients, limit
-        gone = set(away)
-        self._idle = array("q", (c for c in range(n_clients) if c not in gone))
+        unavailable = set(away)
+        self._idle = array("q", (c for c in range(n_clients) if c not in unavailable))
         self._place = array("q", [_AWAY]) * n_clients
         for i, c in enumerate(self._idle):
             self._place[c] = i

@@ -162,10 +162,10 @@ class Pool(QueueingExecutor[int]):
             self._conns[worker].send(message)
 
     def _listen(self) -> None:
-        whose = {conn: worker for worker, conn in self._conns.items()}
-        for conn in wait(list(whose)):
+        worker_of = {conn: worker for worker, conn in self._conns.items()}
+        for conn in wait(list(worker_of)):
             assert isinstance(conn, Connection)
-            worker = whose[conn]
+            worker = worker_of[conn]
             try:
                 slot, number, answer = conn.recv()
             except (EOFError, OSError):  # OSError: in the middle of an answer

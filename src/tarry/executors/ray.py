@@ -94,11 +94,11 @@ class _Trainer:
         """Return a result as numpy arrays, or a RemoteError. `optimizer`: the one to use, where it changes."""
         number, client, visit = who
         setup, along = self._setup, dict(zip(names, payload, strict=True))
-        weights, (given, kept) = torch.tensor(sent, device=setup.device), map(self._tensors, (along, memory))
+        weights, (given, client_memory) = torch.tensor(sent, device=setup.device), map(self._tensors, (along, memory))
         if optimizer is not None:
             self._model.use(optimizer)
         try:
-            job = VisitJob(number, client, visit, weights, given, kept)
+            job = VisitJob(number, client, visit, weights, given, client_memory)
             with deterministic(exact=setup.precision == "float32"):
                 out = train(job, self._model, rule=setup.rule, work=setup.work, seed=setup.seed)
         except Exception as e:
@@ -232,9 +232,9 @@ class Ray(QueueingExecutor[_Worker]):
         worker.jobs[answer] = number
 
     def _listen(self) -> None:
-        whose = {ref: w for w in self._workers for ref in (*w.jobs, *([] if w.starting is None else [w.starting]))}
-        for ref in self._ray.wait(list(whose))[0]:
-            worker = whose[ref]
+        worker_of = {ref: w for w in self._workers for ref in (*w.jobs, *([] if w.starting is None else [w.starting]))}
+        for ref in self._ray.wait(list(worker_of))[0]:
+            worker = worker_of[ref]
             if worker not in self._workers:  # replaced meanwhile
                 continue
             try:

@@ -117,13 +117,13 @@ def prospective(eta: float, beta1: float, second: Second | None) -> Step:
         goes = goes if update.weight == 1 else goes * update.weight
         delta, w = goes[:n], view.weights[:n]
         m = torch.lerp(delta, state["m"], beta1)
-        ahead, kept = torch.lerp(delta, m, beta1), {"m": m}
+        ahead, moments = torch.lerp(delta, m, beta1), {"m": m}
         if second is None:
             new = torch.add(w, ahead, alpha=eta)
         else:
-            v = kept["v"] = second(state["v"], delta)
+            v = moments["v"] = second(state["v"], delta)
             new = torch.addcdiv(w, ahead, v.sqrt().add_(EPS), value=eta)
-        return torch.cat([new, view.weights[n:] + goes[n:]]) if view.layout.stats else new, kept
+        return torch.cat([new, view.weights[n:] + goes[n:]]) if view.layout.stats else new, moments
 
     return Step(apply, init)
 

@@ -149,9 +149,9 @@ class MemoryServer:
     def forget(self, state: MemoryState, view: ServerView) -> None:
         D, count, since = state.D, state.count, state.since
         here = {i for i in D if since[i] == view.version}
-        gone = sorted(D, key=lambda i: (i in here, count[i]))[: 0 if self.memory is None else -self.memory]
+        replaced = sorted(D, key=lambda i: (i in here, count[i]))[: 0 if self.memory is None else -self.memory]
         faded = set() if self.beta2 else set(D) - here
-        for i in {*gone, *faded}:
+        for i in {*replaced, *faded}:
             for rows in (D, count, since):
                 rows.pop(i)
 

@@ -59,8 +59,8 @@ class SAFAState(RowCache):
     sizes: ClientScalars  # n_k
     n: int  # Σ n_k over the rows
     rest: Tensor | None  # w*_k of all clients that have not come; None: every client has
-    heard: ClientScalars  # by client, the round from which its lag counts
-    rest_heard: int  # the same for all clients that have not come
+    lag_start: ClientScalars  # by client, the round from which its lag counts
+    rest_lag_start: int  # the same for all clients that have not come
     version: int  # the round for which deprecated entries were replaced
     last: ClientScalars  # clients picked in the last round
     undecided: (
@@ -90,8 +90,8 @@ class SafaRounds:
             sizes=ClientScalars(),
             n=0,
             rest=weights,
-            heard=ClientScalars(),
-            rest_heard=0,
+            lag_start=ClientScalars(),
+            rest_lag_start=0,
             version=0,
             last=ClientScalars(),
             undecided=ClientTable(),
@@ -120,9 +120,9 @@ class SafaRounds:
             if deprecated or not certain:  # it is known from now on, and counts as before
                 state = _enter(state, k, state.rest, view)
         if deprecated:
-            state.heard[k] = view.version  # it is handed the global at once
+            state.lag_start[k] = view.version  # it is handed the global at once
             return None, replace(state, idle=False)
-        state.heard[k] = view.version + 1
+        state.lag_start[k] = view.version + 1
         examples, steps = state.examples + update.n_examples, state.steps + update.n_steps
         state = replace(state, idle=False, examples=examples, steps=steps)
         if not certain:
@@ -179,11 +179,11 @@ class SafaRounds:
         if state.version == view.version:
             return state
         for k in list(state.rows):
-            if view.version - state.heard[k] > self.lag:
-                state.heard[k] = view.version
+            if view.version - state.lag_start[k] > self.lag:
+                state.lag_start[k] = view.version
                 state = replace_row(state, k, view.weights, mass=state.sizes[k])
-        if state.rest is not None and view.version - state.rest_heard > self.lag:
-            state = replace(state, rest=view.weights, rest_heard=view.version)
+        if state.rest is not None and view.version - state.rest_lag_start > self.lag:
+            state = replace(state, rest=view.weights, rest_lag_start=view.version)
         return replace(state, version=view.version)
 
 

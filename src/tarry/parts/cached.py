@@ -49,10 +49,10 @@ def replace_row(cache: Cache, client: int, row: Tensor, *, mass: float = 1.0) ->
     if old is not None and (kernels := kernels_for(row, old)) is not None:
         partition((0, len(row))).run(kernels.replaced, cache.sum, row, old, mass, total)
     else:
-        for before, new, gone, out in blocks(cache.sum, row, row if old is None else old, total):
+        for before, new, old_row, out in blocks(cache.sum, row, row if old is None else old, total):
             torch.add(before, new, alpha=mass, out=out)
             if old is not None:
-                out.sub_(gone, alpha=mass)
+                out.sub_(old_row, alpha=mass)
     cache.rows.put(client, row)
     return replace(cache, sum=total)
 

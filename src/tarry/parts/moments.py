@@ -92,18 +92,18 @@ def adaptive(
         moved, w = view.displacement(update), view.layout.params(view.weights)
         delta, eta_t = _weighed(update, moved, view), eta if late is None else late(update.staleness)
         old = {name: x.expand_as(delta) for name, x in state.items()}
-        kept = {name: empty_pooled(delta) for name in state if name != "m" or beta1}
-        new, names = empty_pooled(w), list(kept)
-        if isinstance(second, Adam) and _in_one_pass(delta, w, state, kept, new, 1 - beta1, second, eta_t, eps):
-            return _with_statistics(new, moved, update.weight, view), {**state, **kept}
-        for d, w_, out, *both in blocks(delta, w, new, *(old[k] for k in names), *kept.values()):
+        moments = {name: empty_pooled(delta) for name in state if name != "m" or beta1}
+        new, names = empty_pooled(w), list(moments)
+        if isinstance(second, Adam) and _in_one_pass(delta, w, state, moments, new, 1 - beta1, second, eta_t, eps):
+            return _with_statistics(new, moved, update.weight, view), {**state, **moments}
+        for d, w_, out, *both in blocks(delta, w, new, *(old[k] for k in names), *moments.values()):
             was, to = dict(zip(names, both, strict=False)), dict(zip(names, both[len(names) :], strict=True))
             m = torch.lerp(was["m"], d, 1 - beta1, out=to["m"]) if beta1 else d
             v = second(was["v"], d, to["v"])
             if amsgrad:
                 v = torch.maximum(was["largest"], v, out=to["largest"])
             torch.addcdiv(w_, m, torch.sqrt(v, out=out).add_(eps), value=eta_t, out=out)
-        return _with_statistics(new, moved, update.weight, view), {**state, **kept}
+        return _with_statistics(new, moved, update.weight, view), {**state, **moments}
 
     return Step(apply, init)
 

@@ -185,16 +185,18 @@ def _cell(value: float | None, best: float | None, *, share: bool) -> TableCell:
 def in_short(run: Result) -> list[str]:
     """Return the diagnostics of a run in at most three lines, for the terminal."""
     cosine, opposed = _mean_over([run], "cosine"), _mean_over([run], "opposed")
-    said = [] if cosine is None else [f"mean cosine of an update with the concurrent change of the model {cosine:.3f}"]
-    if said and opposed is not None:
-        said[0] += f", {percent(opposed)} of updates oppose it"
+    sentences = (
+        [] if cosine is None else [f"mean cosine of an update with the concurrent change of the model {cosine:.3f}"]
+    )
+    if sentences and opposed is not None:
+        sentences[0] += f", {percent(opposed)} of updates oppose it"
     if ends := {n: fmean(points(run, n)[-1].values) for n in names([run]) if n not in ("drift", "past_globals")}:
-        said.append("at the end " + ", ".join(f"{name} {value:.4g}" for name, value in ends.items()))
+        sentences.append("at the end " + ", ".join(f"{name} {value:.4g}" for name, value in ends.items()))
     if (grid := speed_grid([run])) is not None and grid[1][0][-1].text != NONE:
         _, test, active, stragglers, variance = (cell.text for cell in grid[1][0])
         on = f"{test} % on the test set, {active} % on active clients' examples, {stragglers} % on stragglers'"
-        said.append(f"accuracy {on}; variance {variance}")
-    return said
+        sentences.append(f"accuracy {on}; variance {variance}")
+    return sentences
 
 
 def sentences(results: Sequence[Result]) -> list[str]:
@@ -202,12 +204,12 @@ def sentences(results: Sequence[Result]) -> list[str]:
     groups = diagnosed(results)
     aligned = [text for label, runs in groups.items() if (text := _alignment(label, runs))]
     what = "Mean cosine of an update with the concurrent change of the model (and the share of updates that oppose it)"
-    said = [f"{what}: {', '.join(aligned)}."] if aligned else []
+    sentences = [f"{what}: {', '.join(aligned)}."] if aligned else []
     for label, runs in groups.items():
-        said += [_quality(label, runs), _switch(label, runs)]
+        sentences += [_quality(label, runs), _switch(label, runs)]
     if silent := [label for label in by_label(results) if label not in groups]:
-        said.append(f"No diagnostics of {', '.join(silent)}: run with --diagnose to have them.")
-    return [s for s in said if s]
+        sentences.append(f"No diagnostics of {', '.join(silent)}: run with --diagnose to have them.")
+    return [s for s in sentences if s]
 
 
 def _alignment(label: str, runs: Sequence[Result]) -> str:

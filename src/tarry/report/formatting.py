@@ -124,7 +124,7 @@ def target_in_words(summary: Summary) -> str:
     share, floor = f"{100 * summary.fraction:g} %", f"{percent(summary.trivial_accuracy)}, which needs no learning"
     if summary.target is None:
         return f"No target: no method ended with an accuracy of which {share} lies above {floor}."
-    what = "as asked for (--target)." if summary.asked else _lowest_in_words(summary, share, floor)
+    what = "as given by --target." if summary.has_given_target else _lowest_in_words(summary, share, floor)
     text = (
         f"Target: {percent(summary.target)} accuracy, {what}"
         f" Time to target: {summary.clock} until the first evaluation at or above it"
@@ -160,12 +160,12 @@ def _personal_in_words(summary: Summary) -> str:
 
 def warning_lines(results: Sequence[Result]) -> list[str]:
     """Return how clients were trained, if there was a choice, and the warnings of runs; each once, after its labels."""
-    said = [(r.label, r.executor_info) for r in results if r.executor_info] + [
+    labeled = [(r.label, r.executor_info) for r in results if r.executor_info] + [
         (r.label, s) for r in results for s in r.warnings
     ]
     about: dict[tuple[str, ...], dict[str, None]] = {}
     measured: dict[tuple[str, ...], list[list[str]]] = {}
-    for label, text in said:
+    for label, text in labeled:
         words = tuple(_MEASURED.split(text))
         about.setdefault(words, {})[label] = None
         measured.setdefault(words, []).append(_MEASURED.findall(text))
@@ -198,16 +198,16 @@ def _best(summary: Summary) -> str:
         found = [(r, r.loss, r.loss_sd) for r in summary.rows if r.loss is not None]
         found.sort(key=lambda f: f[1])
         what = "the lowest loss"
-    said = [_final(value, sd, r.runs, scored=summary.scored) for r, value, sd in found]
+    values = [_final(value, sd, r.runs, scored=summary.scored) for r, value, sd in found]
     if not found:
         return ""
     if len(found) == 1:
-        return f"{found[0][0].label} ended with {what.split()[-1]} {said[0]}."
+        return f"{found[0][0].label} ended with {what.split()[-1]} {values[0]}."
     (top, best, sd), (second, next_best, next_sd) = found[:2]
     if best == next_best:
         equal = [r.label for r, value, _ in found if value == best]
         return f"{_and(equal)} ended with {what}, each {_final(best, None, 1, scored=summary.scored)}."
-    text = f"{top.label} ended with {what}, {said[0]}; next came {second.label} with {said[1]}."
+    text = f"{top.label} ended with {what}, {values[0]}; next came {second.label} with {values[1]}."
     if sd is None or next_sd is None:
         return f"{text} With a single seed, a small difference may be chance."
     if abs(best - next_best) < max(sd, next_sd):

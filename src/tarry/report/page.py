@@ -77,8 +77,8 @@ def page(
         "<h2>Every run</h2>",
         _run_table(results),
     ]
-    if said := [*notices, *warning_lines(results)]:
-        sections += ["<h2>Remarks</h2>", _list(said)]
+    if notes := [*notices, *warning_lines(results)]:
+        sections += ["<h2>Remarks</h2>", _list(notes)]
     if settings:
         sections += ["<h2>Settings</h2>", _settings_table(settings)]
     if command:

@@ -204,14 +204,14 @@ def _bars(figure: Figure, results: Sequence[Result]) -> None:
     axes.barh(at, [r.staleness_p95 for r in rows], height=0.62, color=colors, alpha=0.35, linewidth=0)
     axes.barh(at, [r.staleness_mean for r in rows], height=0.3, color=colors, linewidth=0)
     ends = [max(r.staleness_p95, r.staleness_mean) for r in rows]
-    said = [
+    labels = [
         f"mean {r.staleness_mean:.1f} · 95 % ≤ {count(r.staleness_p95)} · max {count(r.staleness_max)}" for r in rows
     ]
-    for y, (end, text) in enumerate(zip(ends, said, strict=True)):
+    for y, (end, text) in enumerate(zip(ends, labels, strict=True)):
         _beside(axes, text, (end, y), size=TEXT - 1)
     widest = max(len(line) for n in names for line in n.splitlines())
     width = _WIDTH * 72 - 0.62 * TEXT * widest - 25  # of the axes, in points, roughly
-    room = 0.55 * (TEXT - 1) * max(map(len, said)) + 12  # for the text beside the longest bar
+    room = 0.55 * (TEXT - 1) * max(map(len, labels)) + 12  # for the text beside the longest bar
     axes.set_xlim(0, (max(ends) or 1.0) * width / (width - room))
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set_yticks(at, names)

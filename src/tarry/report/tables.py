@@ -42,7 +42,8 @@ __all__ = [
 ]
 
 _MB = 1e6
-_JSON_KEYS = {"trivial_accuracy": "unlearnt"}  # fields whose key in compare.json is another
+#: fields whose key in compare.json is another
+_JSON_KEYS = {"trivial_accuracy": "unlearnt", "has_given_target": "asked"}
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ class Summary:
     trivial_accuracy: float  # accuracy without learning; 0 if unknown
     target: float | None
     rows: tuple[MethodRow, ...]
-    asked: bool = False  # whether the target is that of the runs, --target
+    has_given_target: bool = False  # whether the target is that of the runs, --target
     personal_epochs: tuple[int, ...] = ()  # --personalize of the runs; () if none has it
     clock: str = "virtual time"
 
@@ -123,9 +124,9 @@ def summarize(results: Sequence[Result], *, baseline: str | None = None, fractio
     trivial_accuracy = max((_trivial_accuracy(r) for r in results), default=0.0)
     finals = [_mean([known(r.final_accuracy) for r in runs]) for runs in groups.values()]
     own = {r.target for r in results}
-    asked = results[0].target if len(own) == 1 else None
+    given_target = results[0].target if len(own) == 1 else None
     usual = min((fraction * a for a in finals if a is not None and fraction * a > trivial_accuracy), default=None)
-    target = usual if asked is None else asked
+    target = usual if given_target is None else given_target
     rows = [_row(label, runs, target) for label, runs in groups.items()]
     base = _base(rows, baseline)
     return Summary(
@@ -136,7 +137,7 @@ def summarize(results: Sequence[Result], *, baseline: str | None = None, fractio
         trivial_accuracy=trivial_accuracy,
         target=target,
         rows=tuple(replace(r, relative_time=_relative(r, base)) for r in rows),
-        asked=asked is not None,
+        has_given_target=given_target is not None,
         personal_epochs=tuple(sorted({r.personalization["epochs"] for r in results if r.personalization})),
         clock=clock(results),
     )

@@ -169,7 +169,7 @@ def _trends(claim: Claim, found: Findings, grid: TableGrid, columns: Sequence[st
 
 
 def _trend(
-    claim: Claim, grid: TableGrid, whose: str, means: Sequence[tuple[str, float | None]]
+    claim: Claim, grid: TableGrid, row_title: str, means: Sequence[tuple[str, float | None]]
 ) -> Iterator[_Comparison]:
     """Yield the comparison of one line if it has at least two points."""
     there = [(name, m) for name, m in means if m is not None]
@@ -178,7 +178,7 @@ def _trend(
     sign = 1.0 if claim.check == "rises" else -1.0
     steps = [sign * (b - a) for (_, a), (_, b) in pairwise(there)]
     whole = sign * (there[-1][1] - there[0][1])
-    words = f"{whose}: " + ", ".join(f"{name} {grid.measure.text(m)}" for name, m in there)
+    words = f"{row_title}: " + ", ".join(f"{name} {grid.measure.text(m)}" for name, m in there)
     yield _Comparison(whole > claim.by and min(steps) >= -claim.slack, words)
 
 

@@ -33,7 +33,7 @@ def commands(found: Findings) -> list[str]:
     by_how: dict[_How, dict[str, list[str]]] = {}
     for how, row, column in _cells(found):
         by_how.setdefault(how, {}).setdefault(column, []).append(row)
-    said = []
+    lines = []
     for how, by_column in by_how.items():
         same: dict[tuple[str, ...], list[str]] = {}
         for column, rows in by_column.items():
@@ -42,8 +42,8 @@ def commands(found: Findings) -> list[str]:
         for some, columns in same.items():
             only = "" if set(columns) == set(e.columns) else f" --only {shlex.quote(','.join(columns))}"
             only += f" --rows {shlex.quote(','.join(some))}" if some else ""
-            said.append(name + only + _flags(how))
-    return said
+            lines.append(name + only + _flags(how))
+    return lines
 
 
 def _cells(found: Findings) -> Iterator[tuple[_How, str, str]]:

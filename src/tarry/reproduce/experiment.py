@@ -236,20 +236,20 @@ def _numbers(x: Any) -> Any:
 
 def changes(full: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
     """Return the differences as text: '125 of 500 rounds, task.limit 6000'."""
-    said = []
+    changes = []
     for name, value in _flat(settings).items():
         before = _flat(full).get(name)
         if value == before or name in _NOT_IN_FINGERPRINT:
             continue
         if _is_number(value) and _is_number(before) and name in ("rounds", "updates", "clients", "epochs", "steps"):
-            said.append(f"{value:,} of {before:,} {name}")
+            changes.append(f"{value:,} of {before:,} {name}")
         elif _is_number(value) and _is_number(before) and name == "time":
-            said.append(f"{value:,} of {before:,} virtual seconds")
+            changes.append(f"{value:,} of {before:,} virtual seconds")
         elif before is None or value == "none":
-            said.append(f"{name} {value}")
+            changes.append(f"{name} {value}")
         else:
-            said.append(f"{name} {value} for {before}")
-    return ", ".join(said)
+            changes.append(f"{name} {value} for {before}")
+    return ", ".join(changes)
 
 
 def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:

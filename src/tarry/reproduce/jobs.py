@@ -190,8 +190,8 @@ class _Missing:
     def look_at(self, table: Table) -> None:
         """Add the missing runs of a table; copy results that other tables of the paper have."""
         experiment, store, seeds = table.experiment, table.store, self._options.seeds_of(table.experiment)
-        for said in store.drop_stale(experiment):
-            self._tell(said)
+        for message in store.drop_stale(experiment):
+            self._tell(message)
         cells = [experiment.cell(row, column, self._options.size) for row, column in _wanted(experiment, self._options)]
         there = {(c.key, seed) for c in cells for seed in store.entries(c)}
         known, taken, lacking = self._known_beside(store), 0, 0

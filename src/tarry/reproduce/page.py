@@ -146,8 +146,8 @@ def _heading(experiment: Experiment) -> str:
 
 def _anchor(heading: str) -> str:
     """Return the anchor of a heading as GitHub makes it."""
-    kept = "".join(c for c in heading.lower() if c.isalnum() or c in " -_")
-    return kept.replace(" ", "-")
+    characters = "".join(c for c in heading.lower() if c.isalnum() or c in " -_")
+    return characters.replace(" ", "-")
 
 
 def _section(f: Findings, judged: Sequence[Verdict], picture: str | None) -> list[str]:
@@ -164,8 +164,8 @@ def _section(f: Findings, judged: Sequence[Verdict], picture: str | None) -> lis
         return [*parts, "**Not run.**\n"]
     parts += [_smaller(f)] if _smaller(f) else []
     parts += [table for name in e.measures if (table := _table(f, name))]
-    if said := run_warnings(f):
-        parts.append("Said by runs:\n\n" + "\n".join(f"- {escaped(line)}" for line in said) + "\n")
+    if warnings := run_warnings(f):
+        parts.append("Said by runs:\n\n" + "\n".join(f"- {escaped(line)}" for line in warnings) + "\n")
     if any(m in TO_TARGET and m not in e.own_measures for m in e.measures):
         aims = dict.fromkeys(_target(e, e.target_at(size)) for size, _ in f.sizes.values())
         parts += (
@@ -186,17 +186,17 @@ def _section(f: Findings, judged: Sequence[Verdict], picture: str | None) -> lis
 
 def _mark(verdict: Verdict) -> str:
     words = escaped(verdict.words)
-    for said in ("shows here", "shows so far", "does not show here", "not run yet"):
-        if words.startswith(said):
-            return f"**{said}**{words[len(said) :]}"
+    for begin in ("shows here", "shows so far", "does not show here", "not run yet"):
+        if words.startswith(begin):
+            return f"**{begin}**{words[len(begin) :]}"
     return words
 
 
 def _smaller(f: Findings) -> str:
     """Return a list of the columns that were not run at the full size."""
     size = "quick" if any(size == "quick" for size, _ in f.sizes.values()) else "reduced"
-    said = [f"- {escaped(f.columns[c])}: {escaped(changed)}" for c, (_, changed) in f.sizes.items() if changed]
-    return f"Run at a {size} size:\n\n" + "\n".join(dict.fromkeys(said)) + "\n" if said else ""
+    changes = [f"- {escaped(f.columns[c])}: {escaped(changed)}" for c, (_, changed) in f.sizes.items() if changed]
+    return f"Run at a {size} size:\n\n" + "\n".join(dict.fromkeys(changes)) + "\n" if changes else ""
 
 
 def _table(f: Findings, name: str) -> str:
@@ -241,8 +241,8 @@ def _target(experiment: Experiment, target: Target, size: str = "") -> str:
     elif target.loss is not None:
         aim = f"a loss of {target.loss:g}"
     else:
-        whose = "the lowest final accuracy" if target.row is None else f"{experiment.rows[target.row].title}'s"
-        aim = f"{target.share:.0%} of {whose}, of the same column and seed, where all rows have that seed"
+        target_text = "the lowest final accuracy" if target.row is None else f"{experiment.rows[target.row].title}'s"
+        aim = f"{target.share:.0%} of {target_text}, of the same column and seed, where all rows have that seed"
         if target.row is None:
             aim += " (rows for which this is not above what needs no learning are left out)"
     base = experiment.rows.get(experiment.baseline or "")

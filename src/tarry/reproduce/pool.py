@@ -25,7 +25,7 @@ __all__ = ["run_parallel", "run_serial"]
 #: called with a job and its progress (a share) or a message
 OnJobProgress = Callable[[ReproduceJob, float | str], None]
 _PATIENCE = 5  # seconds for a process to end before it is terminated
-_GONE = (EOFError, BrokenPipeError, ConnectionResetError)
+_DEAD_PROCESS = (EOFError, BrokenPipeError, ConnectionResetError)
 
 
 def run_serial(
@@ -34,7 +34,7 @@ def run_serial(
     """Run the jobs one after the other in this process."""
     trials = TrialCache()
     while (job := queue.take()) is not None:
-        yield job, do(job, options, lambda said, job=job: on_progress(job, said), trials)  # type: ignore[misc]
+        yield job, do(job, options, lambda progress, job=job: on_progress(job, progress), trials)  # type: ignore[misc]
         forget()
 
 
@@ -74,7 +74,7 @@ class _Pool:
                 conn = next((c for c in self._processes if c not in self.busy), None) or self._start()
                 try:
                     conn.send(job)
-                except _GONE:  # the process died while idle
+                except _DEAD_PROCESS:  # the process died while idle
                     self._remove(conn)
                     continue
                 self.busy[conn] = job
@@ -83,13 +83,13 @@ class _Pool:
     def message(self, conn: Connection) -> float | str | JobResult:
         """Return the message of a busy process; after a result it is idle."""
         try:
-            said: float | str | JobResult = conn.recv()
-        except _GONE:
+            message: float | str | JobResult = conn.recv()
+        except _DEAD_PROCESS:
             code = self._remove(conn)
-            said = JobFailure(f"its process ended with code {code} and no answer: killed, or out of memory")
-        if not isinstance(said, float | int | str):
+            message = JobFailure(f"its process ended with code {code} and no answer: killed, or out of memory")
+        if not isinstance(message, float | int | str):
             del self.busy[conn]
-        return said
+        return message
 
     def close(self) -> None:
         """End the processes: idle ones end when their pipe closes, busy ones are terminated."""
@@ -124,7 +124,7 @@ def _serve(conn: Connection, options: ReproduceOptions) -> None:
     torch.set_num_threads(1)
     tune_malloc()
     trials = TrialCache()
-    with contextlib.suppress(*_GONE):
+    with contextlib.suppress(*_DEAD_PROCESS):
         while True:
             job: ReproduceJob = conn.recv()
             conn.send(do(job, options, conn.send, trials))

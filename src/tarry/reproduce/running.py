@@ -154,8 +154,8 @@ def _possible(
     skipped = {job.label for out in lacking.values() for job in out}
     for table in (tables[name] for job in wanted if job.label in skipped for name in job.tables):
         table.left -= 1
-    said = {data_needs.error(name): [job.label for job in out] for name, out in lacking.items()}
-    return [job for job in wanted if job.label not in skipped], said
+    errors = {data_needs.error(name): [job.label for job in out] for name, out in lacking.items()}
+    return [job for job in wanted if job.label not in skipped], errors
 
 
 def _names(tables: Iterable[str]) -> str:
@@ -205,32 +205,32 @@ class _Work:
                     if self._tables[name].left == 0:
                         close(name)
 
-    def _on_progress(self, job: ReproduceJob, said: float | str) -> None:
-        if isinstance(said, str):
-            self._tell(f"{job.tables[0]}: {said}")
+    def _on_progress(self, job: ReproduceJob, progress: float | str) -> None:
+        if isinstance(progress, str):
+            self._tell(f"{job.tables[0]}: {progress}")
         else:
-            self._meter.on_progress(job, float(said))
+            self._meter.on_progress(job, float(progress))
             self._show(self._meter.report())
 
     def _end(self, job: ReproduceJob, outcome: JobResult) -> None:
         self._meter.end(job)
         if isinstance(outcome, JobFailure):
             self._failed.setdefault(outcome.text, []).append(job.label)
-            said = f"failed: {outcome.text.splitlines()[0]}"
+            outcome_text = f"failed: {outcome.text.splitlines()[0]}"
         else:
-            said = self._store(job, outcome)
-        self._show(self._meter.report(f"{job.label}: {said}"))
+            outcome_text = self._store(job, outcome)
+        self._show(self._meter.report(f"{job.label}: {outcome_text}"))
         if isinstance(job, StudyRun) and not job.whole:
             self._join(job, fine=not isinstance(outcome, JobFailure))
 
     def _store(self, job: ReproduceJob, outcome: StoredRun | StudyResult) -> str:
         """Store a result and remove its folder if it is not needed; return a text on the result."""
-        needed, said = self._options.keep, "done"
+        needed, message = self._options.keep, "done"
         if isinstance(job, CellRun):
             assert isinstance(outcome, StoredRun)
             for name, cell in job.cells:
                 self._tables[name].store.add(cell, job.seed, outcome)
-            said = _result_text(outcome, self._tables[job.tables[0]].experiment)
+            message = _result_text(outcome, self._tables[job.tables[0]].experiment)
         elif job.whole:
             assert isinstance(outcome, StudyResult)
             table = self._tables[job.table]
@@ -240,7 +240,7 @@ class _Work:
             needed = True
         if job.folder is not None and not needed:
             shutil.rmtree(job.folder, ignore_errors=True)
-        return said
+        return message
 
     def _join(self, job: StudyRun, *, fine: bool) -> None:
         """After the last seed of a study, queue the job that joins the pieces of all seeds."""

@@ -115,7 +115,7 @@ class Store:
                     there = self._data["cells"].get(key, {}).get(size)
                     if there is not None and wanted.get((key, size)) != there["fingerprint"]:
                         del self._data["cells"][key][size]
-        return [said for *_, said in dropped]
+        return [message for *_, message in dropped]
 
     def _made(self, made: Mapping[str, str]) -> int:
         """Return the index of a command and machine in the list `made`."""
@@ -145,7 +145,7 @@ class Store:
         """Remove empty cells, and commands that no result refers to."""
         data = self._data
         data["cells"] = {
-            k: kept for k, s in data["cells"].items() if (kept := {n: t for n, t in s.items() if t["seeds"]})
+            k: tables for k, s in data["cells"].items() if (tables := {n: t for n, t in s.items() if t["seeds"]})
         }
         users = [raw for s in data["cells"].values() for there in s.values() for raw in there["seeds"].values()]
         users += data["study"].values()

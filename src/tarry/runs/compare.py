@@ -185,12 +185,16 @@ def _how_to_rename(spec: Spec) -> str:
 
 def _merged_problems(rejected_methods: list[tuple[Any, tuple[str, ...]]], wanted: int) -> list[str]:
     """Every problem once, with the methods that have it unless the problem names them or all have it."""
-    whose: dict[str, list[str]] = {}
+    methods_by_problem: dict[str, list[str]] = {}
     for method, problems in rejected_methods:
         for problem in problems:
-            whose.setdefault(problem, []).append(str(getattr(method, "name", method)))
-    clear = [p for p, names in whose.items() if len(names) == wanted or all(f"--method {n}:" in p for n in names)]
-    return [p if p in clear else f"{p} (--method {', '.join(names)})" for p, names in whose.items()]
+            methods_by_problem.setdefault(problem, []).append(str(getattr(method, "name", method)))
+    clear = [
+        p
+        for p, names in methods_by_problem.items()
+        if len(names) == wanted or all(f"--method {n}:" in p for n in names)
+    ]
+    return [p if p in clear else f"{p} (--method {', '.join(names)})" for p, names in methods_by_problem.items()]
 
 
 def compare_specs(

@@ -115,10 +115,10 @@ class FlatModel:
     ) -> tuple[Tensor, Tensor]:
         self._trained.copy_(w)
         x, y = batch
-        kept = self._statistics() if still else None
+        saved = self._statistics() if still else None
         loss = (objective or self.task.loss)(self.run(x), y)
         grads = torch.autograd.grad(loss, self.params, materialize_grads=True)
-        self._put_back(kept)
+        self._put_back(saved)
         return torch.cat([g.reshape(-1) for g in grads]), loss.detach()
 
     def grad_with_features(
@@ -132,14 +132,14 @@ class FlatModel:
     @torch.no_grad()
     def loss(self, w: Tensor, batch: Examples, /) -> Tensor:
         self._trained.copy_(w)
-        kept = self._statistics()
+        saved = self._statistics()
         redraw = nullcontext() if self.drops is None else self.drops.without_advancing()
         with (
             redraw,
             torch.random.fork_rng(devices=[w.device] if w.is_cuda else []),
         ):
             loss = self.task.loss(self.run(batch[0]), batch[1])
-        self._put_back(kept)
+        self._put_back(saved)
         return loss
 
     def received_outputs(self, x: Tensor, /) -> Tensor:
@@ -161,12 +161,12 @@ class FlatModel:
 
     @torch.no_grad()
     def outputs(self, vec: Tensor, x: Tensor, /) -> Tensor:
-        kept = self._statistics()
+        saved = self._statistics()
         self.flat.copy_(vec)
         self.module.eval()
         out = self._harmless(self.run, x)
         self.module.train()
-        self._put_back(kept)
+        self._put_back(saved)
         return out
 
     def head_split(self, w: Tensor, x: Tensor, /) -> HeadSplit:
@@ -179,10 +179,10 @@ class FlatModel:
             return None
         return [self.statistics().clone(), *(b.clone() for b, _ in self.counters)]
 
-    def _put_back(self, kept: list[Tensor] | None) -> None:
-        if kept is not None:
-            self.statistics().copy_(kept[0])
-            for (buffer, _), value in zip(self.counters, kept[1:], strict=True):
+    def _put_back(self, saved: list[Tensor] | None) -> None:
+        if saved is not None:
+            self.statistics().copy_(saved[0])
+            for (buffer, _), value in zip(self.counters, saved[1:], strict=True):
                 buffer.copy_(value)
 
     @torch.no_grad()

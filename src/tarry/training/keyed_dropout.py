@@ -64,15 +64,15 @@ class KeyedDropout(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if self.key is not None and func is _aten.bernoulli_.float:
-            kept = self._kept(args[0], args[1] if len(args) > 1 else 0.5)
-            return args[0].masked_fill_(kept, 1).masked_fill_(~kept, 0)  # not copy_, which cannot be stacked
+            mask = self._draw_mask(args[0], args[1] if len(args) > 1 else 0.5)
+            return args[0].masked_fill_(mask, 1).masked_fill_(~mask, 0)  # not copy_, which cannot be stacked
         if self.key is not None and func is _aten.native_dropout.default and args[2] is not False:
             x, p = args[:2]
-            kept = self._kept(x, 1 - p)
-            return x * kept * (1 / (1 - p) if p < 1 else 0.0), kept
+            mask = self._draw_mask(x, 1 - p)
+            return x * mask * (1 / (1 - p) if p < 1 else 0.0), mask
         return func(*args, **(kwargs or {}))
 
-    def _kept(self, like: Tensor, share: float) -> Tensor:
+    def _draw_mask(self, like: Tensor, share: float) -> Tensor:
         """Return a mask with this share of ones."""
         assert self.key is not None
         draw, self._draw = self._draw, self._draw + 1

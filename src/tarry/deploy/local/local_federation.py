@@ -99,8 +99,8 @@ class LocalFederation:
         """Whether no process is left that `up` started and `down` has not ended."""
         return not self.processes.names()
 
-    def gone(self) -> list[str]:
-        """The names of processes that `up` started and that ended without `down`."""
+    def ended_processes(self) -> list[str]:
+        """Return the names of processes that `up` started and that ended without `down`."""
         return [n for n in self.processes.names() if not self.processes.alive(n)]
 
     def prepare(
@@ -152,12 +152,12 @@ class LocalFederation:
         fresh = not self.processes.alive("link")
         if fresh and s.memory:  # it has lost its nodes, and they do not register twice
             self.processes.end([n for n in self.processes.names() if n != "warm"])
-        kept = [] if s.memory else ["--database", str(self.flower_dir / "link.db")]
+        database = [] if s.memory else ["--database", str(self.flower_dir / "link.db")]
         if fresh:
             self.processes.start(
                 "link",
                 ["flower-superlink", *safe, "--host", "127.0.0.1", "--port", str(s.ports[0]), "--isolation", "process",
-                 *kept, "--disable-runtime-dependency-installation"],
+                 *database, "--disable-runtime-dependency-installation"],
             )  # fmt: skip
         if not self.processes.alive("exec"):
             trust = ["--root-certificates", str(self._tls / "ca.crt")] if s.tls else ["--insecure"]

@@ -41,23 +41,23 @@ class Submission:
 
     def serving(self) -> bool:
         """Whether the app runs, or is about to start."""
-        asked, server = _json(self.folder / "run.json"), _json(self.folder / "server.json")
-        if asked is None:
+        submitted, server = _json(self.folder / "run.json"), _json(self.folder / "server.json")
+        if submitted is None:
             return False
-        if server is not None and server["run"] == asked["run"]:
+        if server is not None and server["run"] == submitted["run"]:
             return _runs(server)
-        if time.time() - asked["at"] < _START_TIMEOUT:
+        if time.time() - submitted["at"] < _START_TIMEOUT:
             return True
-        runs = self.flwr("list", self.link, "--run-id", asked["run"], "--format", "json")
+        runs = self.flwr("list", self.link, "--run-id", submitted["run"], "--format", "json")
         return "finished" not in runs  # it may wait in the queue
 
     def fate(self) -> Literal["at work", "about to begin", "gone"]:
         """The state of the app's process, from the files in the folder, without a call of Flower."""
-        asked, server = _json(self.folder / "run.json"), _json(self.folder / "server.json")
+        submitted, server = _json(self.folder / "run.json"), _json(self.folder / "server.json")
         if server is not None and _runs(server):
             return "at work"
-        begun = asked is None or (server is not None and server["run"] == asked["run"])
-        return "gone" if begun or time.time() - asked["at"] >= _START_TIMEOUT else "about to begin"
+        begun = submitted is None or (server is not None and server["run"] == submitted["run"])
+        return "gone" if begun or time.time() - submitted["at"] >= _START_TIMEOUT else "about to begin"
 
     def submit(self) -> str:
         """Call `flwr run`; return the id of the run."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["Clients", "Registration", "is_signed_by", "statement"]
 
 log = logging.getLogger("tarry")
-_FIRST_RETRY, _LAST_RETRY = 5.0, 300.0  # seconds before a rejected node is asked again; doubles each time
+_FIRST_RETRY, _LAST_RETRY = 5.0, 300.0  # seconds until a rejected node gets another request; doubles each time
 
 
 class Clients:
@@ -106,7 +106,7 @@ class Registration:
         self.nodes: set[int] = set()
         self._activated: dict[int, str] = {}  # when a node began
         self._pending: dict[str, tuple[int, str]] = {}  # request → node, nonce
-        self._retries: dict[int, tuple[float, int]] = {}  # node → when to ask it again, how often it was asked
+        self._retries: dict[int, tuple[float, int]] = {}  # node → time of the next request, number of requests
 
     @property
     def pending(self) -> Collection[str]:
@@ -124,8 +124,8 @@ class Registration:
 
     def request_identity(self, now: float) -> None:
         """Ask the nodes without a client for their identity."""
-        clients, asked = self._state.clients, {node for node, _ in self._pending.values()}
-        unknown = [n for n in sorted(self.nodes) if clients.at(n) is None and n not in asked]
+        clients, requested = self._state.clients, {node for node, _ in self._pending.values()}
+        unknown = [n for n in sorted(self.nodes) if clients.at(n) is None and n not in requested]
         unknown = [n for n in unknown if self._retries.get(n, (0.0, 0))[0] <= now]
         if not self._has_identities:
             for node in unknown:
@@ -153,7 +153,7 @@ class Registration:
         try:
             f = parse_fields(reply.fields, name=str, key=str, signature=str, place=int)
             if reply.node != node:
-                raise Rejected("the reply comes from another node than was asked")
+                raise Rejected("the reply comes from another node than the request went to")
             if not is_signed_by(f["key"], f["signature"], statement(self._state.federation, nonce, node, f["name"])):
                 raise Rejected(f"client {f['name'][:40]!r}: the signature does not match its public key")
         except Rejected as e:

@@ -251,11 +251,11 @@ def _shared(module: nn.Module) -> list[nn.Module]:
 def _put_back(modules: Sequence[nn.Module]) -> Iterator[None]:
     """Torch exchanges a module's tensors for a call name by name, and leaves those in it that it exchanged twice."""
     tensors: list[dict[str, Any]] = [held for m in modules for held in (m._parameters, m._buffers)]
-    kept = [(held, dict(held)) for held in tensors]
+    originals = [(held, dict(held)) for held in tensors]
     try:
         yield
     finally:
-        for held, was in kept:
+        for held, was in originals:
             held.update(was)
 
 

@@ -285,7 +285,7 @@ class ProgramCache:
                 new, sums = moved[:-1], total + moved[-1] if counts else total  # of the first pass alone
                 if not ragged:
                     return (new[0], new[1], sums, *new[2:])
-                own, moved = _kept(new[:2], [w, stats], args[-1]), _kept(new[2:], state, args[-1])
+                own, moved = _select_active(new[:2], [w, stats], args[-1]), _select_active(new[2:], state, args[-1])
                 return (*own, torch.where(args[-1], sums, total), *moved)
 
             return whole
@@ -293,7 +293,7 @@ class ProgramCache:
         return wrap
 
 
-def _kept(new: Sequence[Tensor], old: Sequence[Tensor], active: Tensor) -> list[Tensor]:
+def _select_active(new: Sequence[Tensor], old: Sequence[Tensor], active: Tensor) -> list[Tensor]:
     """Return the new tensors for clients that step, else the old ones; all new where a state takes another form."""
     if [t.shape for t in new] != [t.shape for t in old]:
         return list(new)
@@ -306,7 +306,7 @@ def _masking(run: Callable[..., Any]) -> Callable[..., Any]:
     def whole(*args: Tensor) -> list[Tensor]:
         *rest, active = args
         new = run(*rest)
-        return _kept(new, rest[-len(new) :], active) if new else []
+        return _select_active(new, rest[-len(new) :], active) if new else []
 
     return whole
 

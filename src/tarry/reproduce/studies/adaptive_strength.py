@@ -55,8 +55,8 @@ def run(
     numbers: dict[str, Any] = {}
     for seed in seeds:
         for layer, found in _piece(study, seed).items():
-            kept = {name: short(value) for name, value in found.items()}
-            numbers.setdefault(layer, {}).setdefault("clients", {})[str(seed)] = kept
+            rounded = {name: short(value) for name, value in found.items()}
+            numbers.setdefault(layer, {}).setdefault("clients", {})[str(seed)] = rounded
     order = list(range(1, 1 + len(numbers)))
     means = {
         measure: [fmean(s[measure] for s in row["clients"].values()) for row in numbers.values()]

@@ -64,15 +64,15 @@ def held_out(task: Task, share: float, seed: int) -> tuple[Task, list[Examples]]
     """The task without a random part of every client's examples, and these parts; every client keeps some."""
     if not 0 < share < 1:
         raise BadInput(f"[study_options] held_out {share}: must be between 0 and 1")
-    kept, out = list[Examples](), list[Examples]()
+    train_parts, out = list[Examples](), list[Examples]()
     for client, (x, y) in enumerate(task.clients):
         if len(x) < 2:
             raise BadInput(f"[study_options] settings: client {client} has {len(x)} example; none can be held out")
         order = torch.from_numpy(rng.permutation(rng.key(seed, Stream.DATA, 5, client), len(x))).to(x.device)
         n = min(len(x) - 1, max(1, round(share * len(x))))
         out.append((x[order[:n]], y[order[:n]]))
-        kept.append((x[order[n:]], y[order[n:]]))
-    return replace(task, clients=kept), out
+        train_parts.append((x[order[n:]], y[order[n:]]))
+    return replace(task, clients=train_parts), out
 
 
 class Visits:

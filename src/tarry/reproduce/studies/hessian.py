@@ -142,8 +142,10 @@ def _piece(study: Study, seed: int, name: str, choice: Any) -> dict[str, Any]:
         with deterministic():
             return {**accuracy, **_analyze(made, result.weights, seed, o)}
 
-    kept = ("examples", "iterations", "directions", "span", "points")
-    found: dict[str, Any] = study.piece(f"{name}-{seed}", [study.settings(changes), seed, [o[k] for k in kept]], make)
+    cache_options = ("examples", "iterations", "directions", "span", "points")
+    found: dict[str, Any] = study.piece(
+        f"{name}-{seed}", [study.settings(changes), seed, [o[k] for k in cache_options]], make
+    )
     return found
 
 

@@ -103,8 +103,10 @@ def _piece(study: Study, seed: int) -> dict[str, Any]:
         with deterministic():
             return {str(e): _analyze(study, made, _arc(study, made, result.weights, e, seed)) for e in o["epochs"]}
 
-    kept = ("curve", "client", "epochs", "examples", "points", "places")
-    found: dict[str, Any] = study.piece(f"landscape-{seed}", [study.settings(), seed, [o[k] for k in kept]], make)
+    cache_options = ("curve", "client", "epochs", "examples", "points", "places")
+    found: dict[str, Any] = study.piece(
+        f"landscape-{seed}", [study.settings(), seed, [o[k] for k in cache_options]], make
+    )
     return found
 
 

@@ -132,8 +132,8 @@ def run(
         series = [_series(rows) for rows in tables]
         for seed, table in zip(seeds, series, strict=True):
             for i, column in enumerate(("early", "late")):
-                kept = {m: short(thirds(y)[i]) for m, y in table.items() if not m.endswith("_sd") and m != "round"}
-                numbers.setdefault(name, {}).setdefault(column, {})[str(seed)] = kept
+                rounded = {m: short(thirds(y)[i]) for m, y in table.items() if not m.endswith("_sd") and m != "round"}
+                numbers.setdefault(name, {}).setdefault(column, {})[str(seed)] = rounded
         _draw_into(curves, name, mean_of(series), tables[0])
     axes = {"x": "round", "y": "as the panel says"}
     return {"numbers": numbers, "curves": curves, "axes": axes, "notes": study.notes}
