@@ -28,7 +28,7 @@ from ..core.errors import BadInput
 from ..core.task import Partitioner, Shards, Task
 from .data import text_sets as text_sets  # fills the catalog
 from .data.texts import Text, TextDataset, load_text, with_test
-from .models.language import Adapter, causal, max_length, tokenizer_of
+from .models.language import Adapter, causal, padding_of, tokenizer_of
 from .options import FetchFromHub, LoraAlpha, LoraRank, TestSample, TrainingSample
 from .registries import tasks
 from .tokens import check_counts, pad_rows, sample_indices
@@ -131,10 +131,7 @@ def _task(name: str, texts: TextDataset, settings: _LanguageSettings) -> Task:
         )
     if not texts.test:
         raise BadInput(f"--task {name}: the set has no test examples (split 'test')")
-    most = max_length(settings.model)
-    if most is not None and settings.length > most:
-        raise BadInput(f"--task.length {settings.length}: --task.model {settings.model} reads at most {most} tokens")
-    tokenizer = tokenizer_of(settings.model)
+    tokenizer = tokenizer_of(settings.model, settings.length)
     held_out = sample_indices(len(texts.train), settings.unlabeled, 1)
     remaining = np.setdiff1d(np.arange(len(texts.train)), held_out)
     train = remaining[sample_indices(len(remaining), settings.limit)]
@@ -154,7 +151,7 @@ def _task(name: str, texts: TextDataset, settings: _LanguageSettings) -> Task:
         train=(x, y),
         test=(x_test, y_test),
         groups=torch.from_numpy(texts.y_train[train][used]),
-        unlabeled=pad_rows(prompts, _padding(tokenizer)),
+        unlabeled=pad_rows(prompts, padding_of(tokenizer)),
         unlabeled_mask=pad_rows([[1] * len(row) for row in prompts], 0).bool(),
         distill_lr=PAPER_DISTILL_LR,
         chunk=8,  # small, because the outputs have one number per place and vocabulary entry
@@ -172,7 +169,7 @@ def _examples(texts: Sequence[Text], tokenizer: Any, length: int) -> tuple[Tenso
             rows.append(row)
             targets.append([IGNORED] * (len(prompt) - 1) + row[len(prompt) :] + [IGNORED])
             used.append(i)
-    return pad_rows(rows, _padding(tokenizer)), pad_rows(targets, IGNORED), used
+    return pad_rows(rows, padding_of(tokenizer)), pad_rows(targets, IGNORED), used
 
 
 def _prompts(texts: Sequence[Text], tokenizer: Any) -> list[list[int]]:
@@ -192,11 +189,6 @@ def _tokenize(tokenizer: Any, texts: list[str]) -> list[list[int]]:
         return []
     rows: list[list[int]] = tokenizer(texts, add_special_tokens=False, return_attention_mask=False)["input_ids"]
     return rows
-
-
-def _padding(tokenizer: Any) -> int:
-    candidates = (tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
-    return next(c for c in candidates if c is not None)
 
 
 def answer_loss(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -242,7 +234,7 @@ def exact_match(module: nn.Module, name: str, problems: Sequence[Text], *, token
             attention_mask=torch.ones_like(x),
             max_new_tokens=tokens,
             do_sample=False,
-            pad_token_id=_padding(tokenizer),
+            pad_token_id=padding_of(tokenizer),
         )
         written = tokenizer.decode(generated[0, x.shape[1] :], skip_special_tokens=True)
         right += last_number(written) is not None and last_number(written) == last_number(problem[1])

@@ -22,7 +22,7 @@ from .data import text_sets as text_sets  # fills the catalog
 from .data.text_files import loose_jsonl
 from .data.texts import Text, TextDataset, load_text, with_test
 from .models import Build, model_for
-from .models.language import Adapter, classifier, max_length, tokenizer_of
+from .models.language import Adapter, classifier, padding_of, tokenizer_of
 from .options import FetchFromHub, LoraAlpha, LoraRank, TestSample, TrainingSample
 from .registries import tasks
 from .tokens import Vocabulary, check_counts, pad_rows, sample_indices
@@ -210,18 +210,11 @@ _MIN_LENGTH = 5  # tokens, the width of textcnn's widest convolution
 
 def _encoder_rows(sets: Sequence[list[Text]], classes: int, settings: _TextSettings) -> tuple[list[Tensor], Build]:
     adapter = Adapter(settings.lora, settings.alpha, 0.1 if settings.dropout is None else settings.dropout)
-    most = max_length(settings.model)
-    if most is not None and settings.length > most:
-        raise BadInput(f"--task.length {settings.length}: --task.model {settings.model} reads at most {most} tokens")
-    tokenizer = tokenizer_of(settings.model)
-    pad = _first_number(tokenizer.pad_token_id, tokenizer.eos_token_id)
+    tokenizer = tokenizer_of(settings.model, settings.length)
+    pad = padding_of(tokenizer)
     rows = _pad_to_longest([_tokenize_texts(tokenizer, texts, settings.length) for texts in sets], pad)
     separator = tokenizer.sep_token_id
     return rows, partial(classifier, settings.model, classes, adapter, pad=pad, separator=separator)
-
-
-def _first_number(*candidates: int | None) -> int:
-    return next((c for c in candidates if c is not None), 0)
 
 
 def _tokenize_texts(tokenizer: Any, texts: list[Text], length: int) -> list[list[int]]:

@@ -26,7 +26,6 @@ from tarry.tasks.models.language import (
     causal,
     classifier,
     find_source,
-    max_length,
     tokenizer_of,
 )
 from tarry.training.flat_model import build_module
@@ -271,7 +270,7 @@ def test_a_models_own_code_is_not_run(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("raise SystemExit('run')")
     (tmp_path / "config.json").write_text('{"model_type": "mine", "auto_map": {"AutoConfig": "mine.Config"}}')
     with pytest.raises(BadInput, match=r"--task.model .*"):
-        max_length(str(tmp_path))
+        tokenizer_of(str(tmp_path), length=8)
 
 
 def test_models_are_found_as_package_then_folder_then_at_the_hub(

@@ -39,7 +39,7 @@ __all__ = [
     "causal",
     "classifier",
     "find_source",
-    "max_length",
+    "padding_of",
     "tokenizer_of",
 ]
 
@@ -181,13 +181,21 @@ def _load_error(source: ModelSource, e: Exception) -> str:
     return f"{missing}. {', or '.join(ways)}."
 
 
-def tokenizer_of(name: str) -> Any:
-    """Return the model's own fast tokenizer."""
+def tokenizer_of(name: str, length: int = 0) -> Any:
+    """Return the model's own fast tokenizer; raise BadInput if the model reads fewer tokens than `length`."""
     source = find_source(name)
+    most = getattr(_config(source), "max_position_embeddings", None) if length else None
+    if most is not None and length > most:
+        raise BadInput(f"--task.length {length}: --task.model {name} reads at most {most} tokens")
     tokenizer = _read_cached("AutoTokenizer", source) if source.gguf else _read("AutoTokenizer", source)
     if not tokenizer.is_fast:
         raise BadInput(f"--task.model {name}: has no fast tokenizer (tokenizer.json)")
     return tokenizer
+
+
+def padding_of(tokenizer: Any) -> int:
+    """Return the number of the tokenizer's padding token, else of its end-of-text token, else 0."""
+    return next(c for c in (tokenizer.pad_token_id, tokenizer.eos_token_id, 0) if c is not None)
 
 
 def _read(kind: str, source: ModelSource) -> Any:
@@ -196,11 +204,6 @@ def _read(kind: str, source: ModelSource) -> Any:
 
 
 _read_cached = lru_cache(maxsize=4)(_read)  # a GGUF file is always read whole, which takes half a minute
-
-
-def max_length(name: str) -> int | None:
-    """Return the maximum number of tokens of the model, or None if its configuration gives none."""
-    return getattr(_config(find_source(name)), "max_position_embeddings", None)
 
 
 def _config(source: ModelSource) -> Any:
