@@ -46,9 +46,13 @@ if TYPE_CHECKING:
     from .delays import delays as delays
     from .methods import methods as methods
     from .parts.manifold import manifolds as manifolds
+    from .record.result import CurvePoint as CurvePoint
     from .record.result import Result as Result
     from .runs.compare import Comparison as Comparison
     from .runs.compare import compare as compare
+    from .runs.read import read as read
+    from .runs.replay import Replay as Replay
+    from .runs.replay import replay as replay
     from .runs.run import Progress as Progress
     from .runs.run import resume as resume
     from .runs.run import run as run
@@ -63,6 +67,7 @@ _MODULES = {
     "ClientModel": "core.local_rule",
     "Comparison": "runs.compare",
     "Correct": "core.parts",
+    "CurvePoint": "record.result",
     "DamagedFile": "core.errors",
     "Dispatch": "core.parts",
     "Diverged": "core.errors",
@@ -73,6 +78,7 @@ _MODULES = {
     "NextStart": "core.tickets",
     "Part": "core.parts",
     "Progress": "runs.run",
+    "Replay": "runs.replay",
     "Reply": "core.parts",
     "Result": "record.result",
     "ServerView": "core.method",
@@ -92,6 +98,8 @@ _MODULES = {
     "manifolds": "parts.manifold",
     "methods": "methods",
     "partitions": "tasks",
+    "read": "runs.read",
+    "replay": "runs.replay",
     "resume": "runs.run",
     "run": "runs.run",
     "stateless": "core.parts",

@@ -91,7 +91,7 @@ def test_several_mistakes_are_told_at_once(cli, here):
 
 
 TOML = {
-    "unknown key": ("lr = 0.1\nepoch = 3\n", ["--epoch", "Did you mean 'epochs'?"]),
+    "unknown key": ("lr = 0.1\nepoch = 3\n", ["--epoch", "did you mean 'epochs'?"]),
     "wrong type": ('lr = "fast"\n', ["--lr fast", "wants float"]),
     "unknown parameter": ('[method]\nname = "orthofl"\nbet = 1\n', ["--method.bet 1", "Did you mean 'beta'?"]),
     "table without a name": ("[method]\nbeta = 1\n", ["--method", "a table needs name"]),

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import pickle
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -209,3 +211,81 @@ def test_a_run_without_a_test_set_has_an_empty_curve_and_no_accuracy(tmp_path):
     result = tarry.run("fedasync", bare, delay=[1, 1, 1], updates=3, out=tmp_path / "r")
     assert (result.final_accuracy, result.final_loss, result.curve) == (None, None, [])
     assert Result.read(tmp_path / "r").final_accuracy is None
+
+
+def test_a_result_is_shown_in_one_short_line(folder):
+    result = Result.read(folder)
+    accuracy = result.final_accuracy
+    assert repr(result) == f"Result(orthofl:beta=0.5 on tiny, seed 4: accuracy {accuracy:.3f} after 6 s, 11 updates)"
+    assert repr(replace(result, final_accuracy=None, final_loss=0.51239, virtual_time=12345.6, updates=1)) == (
+        "Result(orthofl:beta=0.5 on tiny, seed 4: loss 0.5124 after 12,346 s, 1 update)"
+    )
+    long = replace(result, label="l" * 200, task="t" * 200, seed=2**62, virtual_time=1e18, finished=False)
+    assert len(repr(long)) < 120
+
+
+def test_a_point_of_the_curve_has_names_and_equals_its_tuple(folder):
+    last = Result.read(folder).curve[-1]
+    assert (last.time, last.updates) == (6.0, 11)
+    assert last == (6.0, 11, last.accuracy, last.loss)
+
+
+def test_the_model_of_a_run_computes_the_final_accuracy():
+    small = task()
+    result = tarry.run("orthofl", small, delay=[1, 2, 3], updates=5)
+    model = result.model()
+    assert small.test is not None
+    x, y = small.test
+    assert (model(x).argmax(-1) == y).float().mean().item() == pytest.approx(result.final_accuracy)
+    assert sha256(torch.cat([t.flatten() for t in result.state_dict().values()])) == result.weights_sha256
+
+
+def test_frozen_parameters_of_the_model_are_those_of_the_run():
+    def net() -> nn.Module:
+        module = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Linear(3, 2))
+        module[0].requires_grad_(False)
+        return module
+
+    small = replace(task(), model=net)
+    result = tarry.run("fedasync", small, delay=[1, 2, 3], updates=5, seed=3)
+    x, y = small.clients[0]
+    model = result.model().eval()
+    assert set(result.state_dict()) == {"1.weight", "1.bias", "1.running_mean", "1.running_var", "2.weight", "2.bias"}
+    assert (model(x).argmax(-1) == y).float().mean().item() == pytest.approx(result.final_accuracy)
+
+
+def test_a_copy_of_the_weights_can_be_changed():
+    result = tarry.run("fedasync", task(), delay=[1, 2, 3], updates=3)
+    result.state_dict()["weight"].zero_()
+    assert sha256(torch.cat([t.flatten() for t in result.state_dict().values()])) == result.weights_sha256
+
+
+def test_a_saved_result_reads_back(folder, tmp_path):
+    result = tarry.run("fedasync", task(), delay=[1, 2, 3], updates=3)
+    result.save(tmp_path / "memory")
+    Result.read(folder).save(str(tmp_path / "folder"))
+    for before, after in ((result, tmp_path / "memory"), (Result.read(folder), tmp_path / "folder")):
+        again = Result.read(after)
+        assert again == before
+        assert {k: v.tolist() for k, v in again.state_dict().items()} == {
+            k: v.tolist() for k, v in before.state_dict().items()
+        }
+    assert list(Result.read(tmp_path / "folder").events()) == list(read_rows(folder / "events.jsonl"))
+    with pytest.raises(BadInput, match="memory: it is not an empty folder; name another one"):
+        result.save(tmp_path / "memory")
+
+
+def test_events_of_a_run_without_a_folder_are_refused():
+    with pytest.raises(BadInput, match=r"there is no event log .*tarry.run\(..., out=FOLDER\) writes one"):
+        tarry.run("fedasync", task(), delay=[1, 2, 3], updates=3).events()
+
+
+def test_a_result_travels_to_other_processes_without_what_builds_its_model():
+    result = tarry.run("fedasync", task(), delay=[1, 2, 3], updates=3)  # the model is a lambda
+    again = pickle.loads(pickle.dumps(result))  # noqa: S301 - made here
+    assert again == result
+    assert again.state_dict().keys() == result.state_dict().keys()
+    with pytest.raises(BadInput, match="does not hold the settings that build its model"):
+        again.model()
+    several = tarry.compare(["fedasync", "fedavg"], task(), seeds=[0], delay=[1, 2, 3], updates=3, workers=2)
+    assert [type(r.model()) for r in several] == [nn.Linear, nn.Linear]

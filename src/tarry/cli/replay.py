@@ -15,9 +15,9 @@ __all__ = ["replay"]
 def replay(folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder (--out) of the federation")]) -> None:
     """Simulate a federation from its record and report the first difference."""
     from ..report.formatting import pluralize
-    from ..runs.replay import replay as simulate
+    from ..runs.replay import replay_folder
 
-    found = simulate(folder)
+    found = replay_folder(folder)
     accuracy = "" if found.accuracy is None else f", accuracy {found.accuracy:.4f}"
     console.print_lines([f"{pluralize(found.updates, 'update')}{accuracy}", f"  weights sha256 {found.weights_sha256}"])
     if found.first_difference is not None:

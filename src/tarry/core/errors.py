@@ -47,7 +47,7 @@ class TarryError(Exception):
     method='orthofk': there is no such method. Did you mean 'orthofl'?
     """
 
-    def rephrase(self, phrase: Callable[[str], str]) -> None:
+    def _rephrase(self, phrase: Callable[[str], str]) -> None:
         """Apply a function to the message."""
         self.args = (phrase(str(self)),)
 
@@ -66,7 +66,7 @@ class BadInput(TarryError, ValueError):
         self.problems: tuple[str, ...] = (problems,) if isinstance(problems, str) else tuple(problems)
         super().__init__("\n".join(self.problems))
 
-    def rephrase(self, phrase: Callable[[str], str]) -> None:
+    def _rephrase(self, phrase: Callable[[str], str]) -> None:
         """Apply a function to every problem."""
         self.problems = tuple(map(phrase, self.problems))
         self.args = ("\n".join(self.problems),)
@@ -117,7 +117,7 @@ class TarryWarning(UserWarning):
     `run`, `resume` and `compare` warn of every notice, which is also in `Result.warnings`.
 
     >>> import warnings
-    >>> with warnings.catch_warnings(record=True) as caught:
+    >>> with warnings.catch_warnings(record=True, action="always") as caught:
     ...     result = tarry.run("fedasync", "digits", updates=5, target=0.99)
     >>> [warning.category.__name__ for warning in caught]
     ['TarryWarning']
@@ -189,7 +189,7 @@ def errors_as_keywords(prefix: str = "") -> Iterator[None]:
     try:
         yield
     except TarryError as e:
-        e.rephrase(lambda text: as_keywords(text, prefix=prefix))
+        e._rephrase(lambda text: as_keywords(text, prefix=prefix))
         raise
 
 

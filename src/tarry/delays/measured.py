@@ -22,7 +22,7 @@ from ..core.rng import Stream, below, visit_keys
 from .base import ClientPopulation, Delay, DelayFactory, assign_profiles, delays
 
 __all__ = [
-    "Replay",
+    "TraceDelays",
     "TraceRow",
     "empirical",
     "header",
@@ -180,7 +180,7 @@ def _count(where: str, text: str) -> int:
     return int(text)
 
 
-class Replay:
+class TraceDelays:
     """The durations and losses of a recorded run: client c's visits lie at starts[c] … starts[c + 1] − 1."""
 
     def __init__(self, starts: Sequence[int], seconds: Sequence[float], lost: Sequence[int], *, repeat: bool):
@@ -231,7 +231,7 @@ def trace(
                 f"{flag}: names client {rows[-1].client}; this run has clients 0 to {population.n_clients - 1}"
             )
         counts = np.bincount([row.client for row in rows], minlength=population.n_clients)
-        return Replay([0, *np.cumsum(counts).tolist()], seconds, lost, repeat=end == "repeat")
+        return TraceDelays([0, *np.cumsum(counts).tolist()], seconds, lost, repeat=end == "repeat")
 
     return build
 

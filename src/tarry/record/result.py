@@ -5,26 +5,70 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..core.errors import BadInput, DamagedFile
+from ..core.layout import Layout
+from ..core.one_line import cut_to_width
+from .rows import read_rows
 
-__all__ = ["PROGRESS", "Point", "Result", "sha256", "staleness_summary", "write_atomic"]
+__all__ = [
+    "PROGRESS",
+    "CurvePoint",
+    "ModelBuilder",
+    "Result",
+    "sha256",
+    "staleness_summary",
+    "write_atomic",
+    "write_result",
+]
 
 PROGRESS = "progress.json"  # the result of a federation that is not over
-Point = tuple[float, int, float | None, float | None]
+_RESULT, _WEIGHTS = "result.json", "model.safetensors"
+#: the other files of a run that `Result.save` copies
+_RECORD = ("meta.json", "files.json", "events.jsonl", "arrivals.csv")
+#: fields that are not in result.json
+_IN_MEMORY = ("weights", "out", "layout", "builder", "finished")
 
 
-@dataclass(frozen=True)
+class CurvePoint(NamedTuple):
+    """An evaluation of the global model: one point of `Result.curve`.
+
+    >>> tarry.CurvePoint(time=200.0, updates=14, accuracy=0.81, loss=0.66)
+    CurvePoint(time=200.0, updates=14, accuracy=0.81, loss=0.66)
+    """
+
+    time: float
+    updates: int
+    accuracy: float | None
+    loss: float | None
+
+
+class ModelBuilder(Protocol):
+    """Builder of a run's model: the module with its first weights, and the settings of the run as TOML."""
+
+    def __call__(self) -> nn.Module: ...
+    def to_toml(self) -> str: ...
+
+
+@dataclass(frozen=True, repr=False)
 class Result:
-    """A finished run. `curve` holds (virtual time, updates, accuracy, loss); `weights` is the final global vector."""
+    """The numbers and the final weights of a run. `curve` holds the evaluations, `weights` the flat global vector.
+
+    >>> result = tarry.run("fedasync", "digits", clients=3, updates=6)
+    >>> result.updates, result.curve[-1].accuracy == result.final_accuracy
+    (6, True)
+    >>> repr(result).startswith("Result(fedasync on digits, seed 0: accuracy 0.")
+    True
+    """
 
     method: str
     label: str  # the method with the parameters that were given
@@ -36,7 +80,7 @@ class Result:
     rounds: int
     final_accuracy: float | None
     final_loss: float | None
-    curve: list[Point]
+    curve: Sequence[CurvePoint]
     staleness: dict[str, float]  # mean, p95, max
     lost: int
     rejected: int
@@ -45,7 +89,7 @@ class Result:
     bytes_up: int
     bytes_down: int
     peak_server_bytes: int
-    version: str  # version
+    version: str  # of tarry
     majority_accuracy: float | None = None  # accuracy of the best constant answer
     target: float | None = None  # accuracy at which the run was to stop
     clock: str = "virtual"  # "wall" in a federation
@@ -53,28 +97,160 @@ class Result:
     warnings: list[str] = field(default_factory=list)  # notices: settings without effect, automatic choices
     diagnostics: dict[str, Any] | None = None  # with --diagnose
     personalization: dict[str, Any] | None = None  # with --personalize: clients' own accuracy, before and after
-    weights: Tensor | None = field(default=None, repr=False, compare=False)
+    weights: Tensor | None = field(default=None, compare=False)
     out: Path | None = field(default=None, compare=False)
+    layout: Layout | None = field(default=None, compare=False)  # the names of the stretches of `weights`
+    builder: ModelBuilder | None = field(default=None, compare=False)
+    finished: bool = True
+
+    def __repr__(self) -> str:
+        """Describe the run in one line of less than 120 characters."""
+        state = "" if self.finished else ", unfinished"
+        loss = "" if self.final_loss is None else f"loss {self.final_loss:.4g} "
+        score = loss if self.final_accuracy is None else f"accuracy {self.final_accuracy:.3f} "
+        time = f"{self.virtual_time:,.0f}" if self.virtual_time >= 100 else f"{self.virtual_time:.4g}"
+        updates = f"{self.updates:,} update{'' if self.updates == 1 else 's'}"
+        text = f"on {_cut_name(self.task)}, seed {self.seed}{state}: {score}after {time} s, {updates})"
+        return cut_to_width(f"Result({_cut_name(self.label)} {text}")
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what builds the model: another process may not be able to import it."""
+        return {**self.__dict__, "builder": None}
+
+    def events(self) -> Iterator[dict[str, Any]]:
+        """Yield the rows of the event log, `events.jsonl`, of a run that has a folder.
+
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     result = tarry.run("fedasync", "digits", clients=3, updates=6, out=folder)
+        ...     sum(row["kind"] == "arrival" for row in result.events())
+        6
+        """
+        log = None if self.out is None else self.out / "events.jsonl"
+        if log is None or not log.is_file():
+            raise BadInput(
+                f"{'this run' if self.out is None else self.out}: there is no event log (events.jsonl);"
+                " tarry.run(..., out=FOLDER) writes one"
+            )
+        return read_rows(log)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return a copy of the final global weights by name, as PyTorch's `load_state_dict` takes them.
+
+        Parameters that are not trained and whole-number buffers are not among them.
+
+        >>> result = tarry.run("fedasync", "digits", clients=3, updates=6)
+        >>> {name: tuple(tensor.shape) for name, tensor in result.state_dict().items()}
+        {'1.weight': (64, 64), '1.bias': (64,), '3.weight': (10, 64), '3.bias': (10,)}
+        """
+        return {name: tensor.clone() for name, tensor in self._named_weights().items()}
+
+    def _named_weights(self) -> dict[str, Tensor]:
+        if self.weights is not None and self.layout is not None:
+            return self.layout.views(self.weights.detach().cpu())
+        path = None if self.out is None else self.out / _WEIGHTS
+        if path is None or not path.is_file():
+            raise BadInput(
+                f"{'this run' if self.out is None else self.out}: there are no final weights ({_WEIGHTS})"
+                + ("" if self.finished else "; the run is not finished")
+            )
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+
+        try:
+            named: dict[str, Tensor] = load_file(path)
+        except (SafetensorError, OSError) as e:
+            raise DamagedFile(f"{path} cannot be read: {e}") from e
+        return named
+
+    def model(self) -> nn.Module:
+        """Return a new module of the task's architecture with the final global weights, on the CPU.
+
+        >>> model = tarry.run("fedasync", "digits", clients=3, updates=6).model().eval()
+        >>> type(model).__name__
+        'Sequential'
+        """
+        if self.builder is None:
+            there = "FOLDER" if self.out is None else repr(str(self.out))
+            raise BadInput(
+                f"{self!r} does not hold the settings that build its model; read it by tarry.read({there}), or load"
+                " state_dict() into a module of your own"
+            )
+        named, module = self._named_weights(), self.builder()
+        if unknown := module.load_state_dict(named, strict=False).unexpected_keys:
+            raise BadInput(
+                f"the model of task {self.task!r} has no tensor {unknown[0]!r}; it is not the one of the run"
+            )
+        return module
+
+    def save(self, folder: str | Path) -> None:
+        """Write the result, the weights and the settings to a new folder, which `tarry.read` reads.
+
+        >>> import tempfile
+        >>> result = tarry.run("fedasync", "digits", clients=3, updates=6)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     result.save(folder)
+        ...     tarry.read(folder) == result
+        True
+        """
+        folder = Path(folder)
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise BadInput(f"{folder}: it is not an empty folder; name another one")
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in _RECORD:
+            if self.out is not None and (self.out / name).is_file():
+                shutil.copy(self.out / name, folder / name)
+        if self.builder is not None:
+            write_atomic(folder / "spec.toml", self.builder.to_toml().encode())
+        write_result(folder, self)
 
     def to_json(self) -> str:
-        plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("weights", "out")}
+        """Return the numbers of the run as in result.json; NaN and infinity are null.
+
+        >>> import json
+        >>> result = tarry.run("fedasync", "digits", clients=3, updates=6)
+        >>> json.loads(result.to_json())["updates"]
+        6
+        """
+        plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _IN_MEMORY}
         return json.dumps(_finite(plain), indent=1) + "\n"
 
     @classmethod
     def read(cls, folder: str | Path) -> Result:
-        """Return the result of the run in a folder, or the present one of a federation that is not over."""
+        """Return the result of the run in a folder, or the present one of a federation that is not over.
+
+        `tarry.read` reads comparisons and unfinished runs, too, and what it returns can build its model.
+
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     result = tarry.run("fedasync", "digits", clients=3, updates=6, out=folder)
+        ...     tarry.Result.read(folder) == result
+        True
+        """
         folder = Path(folder)
-        path = folder / "result.json"
+        path = folder / _RESULT
         if not path.is_file() and (folder / PROGRESS).is_file():
             path = folder / PROGRESS
         if not path.is_file():
             raise BadInput(f"{folder}: no finished run is here (no result.json); `tarry resume {folder}` finishes one")
         try:
             raw = json.loads(path.read_text())
-            raw["curve"] = [tuple(p) for p in raw["curve"]]
-            return cls(**raw, out=folder)
+            raw["curve"] = [CurvePoint(*p) for p in raw["curve"]]
+            return cls(**raw, out=folder, finished=path.name == _RESULT)
         except (ValueError, KeyError, TypeError) as e:
             raise DamagedFile(f"{path} cannot be read: {e}") from e
+
+
+def _cut_name(name: str) -> str:
+    return name if len(name) <= 40 else f"{name[:37]}..."
+
+
+def write_result(folder: Path, result: Result) -> None:
+    """Write the weights by name, then result.json: a folder with a result holds a finished run."""
+    from safetensors.numpy import save
+
+    write_atomic(folder / _WEIGHTS, save({k: v.numpy() for k, v in result._named_weights().items()}))
+    write_atomic(folder / _RESULT, result.to_json().encode())
 
 
 def _finite(x: Any) -> Any:

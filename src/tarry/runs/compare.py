@@ -32,6 +32,7 @@ from ..report.page import write_page
 from ..report.tables import Summary, by_label, markdown, plain_table, summarize, to_json
 from .parallel import Jobs, Show, run_in_processes
 from .parallel_ray import run_on_ray
+from .result import SpecModel
 from .run import EXECUTION_SETTINGS, Progress, files_of, resume_folder, run_spec
 from .simulation import build_simulation
 
@@ -227,6 +228,7 @@ def compare_specs(
         results = [_one(s, f, lambda p, i=i, s=s: show(i, s, p), trials) for i, (s, f) in enumerate(jobs)]  # type: ignore[misc]
     else:
         results = run_in_processes(jobs, one=_one, workers=min(workers, len(jobs)), show=show)
+    results = [replace(result, builder=SpecModel(spec)) for spec, result in zip(specs, results, strict=True)]
     summary = summarize(results)
     if out is not None:
         write_atomic(out / "compare.json", to_json(summary).encode())

@@ -7,7 +7,7 @@ first update that differs is named.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from ..config.spec import Spec
-from ..core.errors import BadInput
+from ..core.errors import BadInput, errors_as_keywords
 from ..core.events import Event
 from ..core.tickets import LocalResult
 from ..delays.measured import TraceRow
@@ -26,11 +26,12 @@ from ..executors.base import Executor
 from ..record.journal import NAME
 from ..record.result import Result, sha256
 from ..record.rows import read_rows
+from ..report.formatting import pluralize
 from ..training.determinism import deterministic
 from .build import build_run
 from .simulation import Simulation
 
-__all__ = ["Record", "Replayed", "replay"]
+__all__ = ["Record", "Replay", "replay", "replay_folder"]
 
 
 @dataclass(frozen=True)
@@ -80,9 +81,13 @@ class Record:
                 enumerate(r for r in rows if r.client == c)]  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Replayed:
-    """The result of a replay."""
+@dataclass(frozen=True, repr=False)
+class Replay:
+    """The result of a replay: whether the simulation had the updates and the weights of the federation.
+
+    >>> tarry.Replay(updates=3, accuracy=0.5, weights_sha256="ab", recorded_sha256="ab", first_difference=None)
+    Replay(same as recorded: 3 updates, accuracy 0.500)
+    """
 
     updates: int
     accuracy: float | None
@@ -92,7 +97,21 @@ class Replayed:
 
     @property
     def same(self) -> bool:
+        """Whether every update and the final weights equal the recorded ones to the bit.
+
+        >>> tarry.Replay(3, 0.5, "ab", recorded_sha256="cd", first_difference=None).same
+        False
+        """
         return self.first_difference is None and self.recorded_sha256 in (None, self.weights_sha256)
+
+    def __repr__(self) -> str:
+        if self.first_difference is not None:
+            ticket, client, visit = self.first_difference
+            state = f"differs first in ticket {ticket}, client {client}, visit {visit}"
+        else:
+            state = "same as recorded" if self.same else "other final weights than recorded"
+        score = "" if self.accuracy is None else f", accuracy {self.accuracy:.3f}"
+        return f"Replay({state}: {pluralize(self.updates, 'update')}{score})"
 
 
 class _Compared:
@@ -118,8 +137,19 @@ class _Compared:
         self._inner.close()
 
 
-def replay(folder: Path, *, callbacks: tuple[Callable[[Event], None], ...] = ()) -> Replayed:
-    """Simulate a recorded federation and compare its updates and weights."""
+def replay(folder: str | Path, *, callbacks: Sequence[Callable[[Event], None]] = ()) -> Replay:
+    """Simulate a recorded federation and compare its updates and weights, to the bit.
+
+    >>> tarry.replay("no-federation")
+    Traceback (most recent call last):
+    tarry.core.errors.BadInput: no-federation: no federation was recorded here (no journal.jsonl)
+    """
+    with errors_as_keywords():
+        return replay_folder(Path(folder), callbacks=callbacks)
+
+
+def replay_folder(folder: Path, *, callbacks: Sequence[Callable[[Event], None]] = ()) -> Replay:
+    """Simulate the federation in a folder."""
     record, spec = Record.read(folder), Spec.of(Spec.read(folder / "spec.toml"))
     whole = build_run(spec)
     if len(whole.task.clients) != record.n_clients:
@@ -142,7 +172,7 @@ def replay(folder: Path, *, callbacks: tuple[Callable[[Event], None], ...] = ())
         sim.engine.idle.concurrency *= record.per_client
         sim.run()
         accuracy = sim.engine.curve[-1][2] if sim.engine.curve else None
-        result = Replayed(
+        result = Replay(
             sim.engine.updates,
             accuracy,
             sha256(sim.server.output_weights),

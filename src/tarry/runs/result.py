@@ -1,23 +1,65 @@
-"""The result of a run, of a simulation or a federation, and the files that mark a run as finished.
-
-OUT/model.safetensors    the final global weights by name
-OUT/result.json          written last: a run with a result is finished
-"""
+"""The result of a run, of a simulation or a federation."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from ..core.layout import Layout
+from torch import nn
+
+from ..config.spec import Spec
+from ..core.errors import BadInput
 from ..core.server import Server
-from ..record.result import Point, Result, sha256, staleness_summary, write_atomic
+from ..record.result import CurvePoint, Result, sha256, staleness_summary
+from ..record.run_folder import RunFolder
+from ..training.flat_model import build_module
 from ..version import __version__
 from .build import BuiltRun
+from .build_task import build_task, dtype_of
 from .personalize import majority_accuracy
 
-__all__ = ["Counters", "finish", "make_result"]
+__all__ = ["Counters", "FolderModel", "SpecModel", "make_result"]
+
+#: the settings that decide what the model is and what its first weights are
+_OF_MODEL = ("task", "partition", "clients", "min_samples", "seed", "dtype")
+
+
+@dataclass(frozen=True)
+class SpecModel:
+    """Builder of the model of a spec, with its first weights."""
+
+    spec: Spec
+
+    def __call__(self) -> nn.Module:
+        spec = replace(self.spec, device="cpu")
+        return build_module(build_task(spec), seed=spec.seed, dtype=dtype_of(spec))
+
+    def to_toml(self) -> str:
+        return self.spec.to_toml()
+
+
+@dataclass(frozen=True)
+class FolderModel:
+    """Builder of the model of the run in a folder, with its first weights."""
+
+    folder: Path
+    objects: Mapping[str, Any] = field(default_factory=dict)  # settings that are Python objects, where they are known
+
+    def __call__(self) -> nn.Module:
+        wanted = [name for name in RunFolder(self.folder).objects() if name in ("task", "partition")]
+        if missing := [name for name in wanted if name not in self.objects]:
+            raise BadInput(
+                f"{self.folder}: this run was given a Python object as {missing[0]}, which is not in the folder; load"
+                " state_dict() into a model of your own"
+            )
+        given = {**Spec.read(self.folder / "spec.toml"), **self.objects}
+        return SpecModel(Spec.of({name: given[name] for name in _OF_MODEL if name in given}))()
+
+    def to_toml(self) -> str:
+        return (self.folder / "spec.toml").read_text()
 
 
 class Counters(Protocol):
@@ -30,7 +72,7 @@ class Counters(Protocol):
     bytes_up: int
     bytes_down: int
     staleness: Counter[int]
-    curve: list[Point]
+    curve: list[tuple[float, int, float | None, float | None]]
     server: Server
 
 
@@ -49,7 +91,7 @@ def make_result(built: BuiltRun, counters: Counters, **more: Any) -> Result:
         rounds=server.version,
         final_accuracy=accuracy,
         final_loss=loss,
-        curve=counters.curve,
+        curve=[CurvePoint(*point) for point in counters.curve],
         staleness=staleness_summary(counters.staleness),
         lost=counters.lost,
         rejected=counters.rejected,
@@ -61,15 +103,7 @@ def make_result(built: BuiltRun, counters: Counters, **more: Any) -> Result:
         majority_accuracy=majority_accuracy(built.task),
         target=spec.target,
         weights=server.output_weights,
+        layout=built.layout,
+        builder=SpecModel(spec),
         **more,
     )
-
-
-def finish(folder: Path, layout: Layout, result: Result) -> None:
-    """Write the weights by name, then the result: a folder with a result holds a finished run."""
-    from safetensors.numpy import save
-
-    assert result.weights is not None
-    named = {k: v.numpy() for k, v in layout.views(result.weights.cpu()).items()}
-    write_atomic(folder / "model.safetensors", save(named))
-    write_atomic(folder / "result.json", result.to_json().encode())

@@ -21,7 +21,7 @@ from ..delays.measured import TraceRow, write_trace
 from ..executors.timing import TrialCache
 from ..record import checkpoint
 from ..record.files import changed, digests
-from ..record.result import Result
+from ..record.result import Result, write_result
 from ..record.rows import Recorder, read_rows
 from ..record.run_folder import RunFolder
 from ..sim.simulator import Simulator
@@ -29,7 +29,7 @@ from ..tasks import tasks
 from ..tasks.data.sets import loose_files
 from ..training.determinism import deterministic
 from .notices import result_notices
-from .result import finish, make_result
+from .result import FolderModel, make_result
 from .simulation import Simulation, build_simulation
 
 __all__ = ["EXECUTION_SETTINGS", "Progress", "files_of", "resume", "resume_folder", "run", "run_spec"]
@@ -130,7 +130,7 @@ def resume_folder(
     if fixed := [o for o in objects if o not in wanted and o not in EXECUTION_SETTINGS]:
         raise BadInput(f"{folder}: {fixed[0]} is part of what is being resumed and cannot change")
     if run_folder.is_finished:
-        return Result.read(folder)
+        return replace(Result.read(folder), builder=FolderModel(folder, objects))
     before = Spec.read(run_folder.spec)
     executor = objects.get("executor")
     unknown = [] if executor in (None, "ray") else ["address", "gpus"]  # settings that other executors reject
@@ -268,7 +268,7 @@ class RunSession:
         assert self.recorder is not None
         self.recorder.position()
         write_trace(self.folder.arrivals, _trace(self.folder.events))
-        finish(self.folder.path, self.built.layout, result)
+        write_result(self.folder.path, result)
 
 
 def _how_far(sim: Simulator) -> Progress:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from ...record.result import Result
+from ...record.result import Result, write_result
 from ...runs.build import BuiltRun
-from ...runs.result import finish, make_result
+from ...runs.result import make_result
 from .driver import Driver
 
 __all__ = ["so_far", "write"]
@@ -24,11 +24,12 @@ def so_far(driver: Driver, built: BuiltRun) -> Result:
         clock="wall",
         executor_info="trained by clients over Flower",
         out=driver.folder,
+        finished=over,
     )
 
 
 def write(driver: Driver, built: BuiltRun, folder: Path) -> Result:
     """Write result.json and the model; return the result."""
     result = so_far(driver, built)
-    finish(folder, built.layout, result)
+    write_result(folder, result)
     return result

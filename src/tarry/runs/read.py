@@ -1,0 +1,137 @@
+"""Read what is in a folder: a run, finished or not, a comparison or a federation."""
+
+from __future__ import annotations
+
+import json
+import re
+import warnings
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ..config.components import CROSSES
+from ..config.spec import Spec
+from ..core.errors import BadInput, TarryWarning, errors_as_keywords
+from ..record import journal
+from ..record.result import PROGRESS, CurvePoint, Result, staleness_summary
+from ..record.rows import read_rows
+from ..record.run_folder import RunFolder, object_comments
+from ..report.formatting import pluralize
+from ..report.tables import summarize
+from .compare import Comparison
+from .result import FolderModel
+
+__all__ = ["read"]
+
+#: the settings that a result names
+_NAMED = ("method", *CROSSES, "task", "seed", "clients", "target")
+
+
+def read(folder: str | Path) -> Result | Comparison:
+    """Return the run, the comparison or the federation in a folder, without running anything.
+
+    An unfinished run is read from its event log: it has a curve and counters, but no weights, traffic or wall time.
+    A comparison holds its finished runs.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     result = tarry.run("fedasync", "digits", clients=3, updates=6, out=f"{folder}/one")
+    ...     runs = tarry.compare(["fedavg", "fedasync"], clients=3, updates=6, seeds=[0], out=f"{folder}/two")
+    ...     tarry.read(f"{folder}/one") == result
+    ...     [run.label for run in tarry.read(f"{folder}/two")]
+    True
+    ['fedavg', 'fedasync']
+    """
+    folder = Path(folder)
+    with errors_as_keywords():
+        if not folder.is_dir():
+            raise BadInput(f"{folder}: there is no such folder")
+        if _holds_result(folder):
+            return _with_model(folder)
+        if (folder / "spec.toml").is_file():
+            return _unfinished(folder)
+        if runs := sorted({p.parent for name in ("spec.toml", "result.json") for p in folder.glob(f"*/seed-*/{name}")}):
+            return _comparison(folder, runs)
+        raise BadInput(
+            f"{folder}: there is no run, comparison or federation here (neither result.json nor spec.toml); name the"
+            " folder that was given as out"
+        )
+
+
+def _holds_result(folder: Path) -> bool:
+    return (folder / "result.json").is_file() or (folder / PROGRESS).is_file()
+
+
+def _with_model(folder: Path) -> Result:
+    """Return the stored result, with what builds its model if its settings are there."""
+    has_settings = (folder / "spec.toml").is_file()
+    return replace(Result.read(folder), builder=FolderModel(folder) if has_settings else None)
+
+
+def _unfinished(folder: Path) -> Result:
+    """Return what the event log says of a run without a result."""
+    log, spec_file = folder / "events.jsonl", folder / "spec.toml"
+    rows: Sequence[dict[str, Any]] = list(read_rows(log)) if log.is_file() else []
+    objects = object_comments(spec_file.read_text())
+    given = {k: v for k, v in Spec.read(spec_file).items() if k in _NAMED}
+    spec, kinds = Spec.of(given), Counter(row["kind"] for row in rows)
+    last: dict[str, Any] = rows[-1] if rows else {"time": 0.0, "updates": 0, "version": 0}
+    curve = [CurvePoint(r["time"], r["updates"], r.get("accuracy"), r.get("loss")) for r in rows
+             if r["kind"] == "evaluate"]  # fmt: skip
+    label = _object_name(objects["method"]) if "method" in objects else spec.label
+    return Result(
+        method=label.partition(":")[0],
+        label=label,
+        task=_object_name(objects["task"]) if "task" in objects else spec.name_of("task").partition(":")[0],
+        seed=spec.seed,
+        n_clients=spec.clients or max((r.get("client", -1) for r in rows), default=-1) + 1,
+        virtual_time=last["time"],
+        updates=last["updates"],
+        rounds=last["version"],
+        final_accuracy=curve[-1].accuracy if curve else None,
+        final_loss=curve[-1].loss if curve else None,
+        curve=curve,
+        staleness=staleness_summary(Counter(r["staleness"] for r in rows if r["kind"] == "arrival")),
+        lost=kinds["lost"],
+        rejected=kinds["rejected"],
+        weights_sha256="",
+        wall_s=0.0,
+        bytes_up=0,
+        bytes_down=0,
+        peak_server_bytes=0,
+        version="",
+        target=spec.target,
+        clock="wall" if (folder / journal.NAME).is_file() else "virtual",
+        warnings=["the run is not finished"],
+        out=folder,
+        builder=FolderModel(folder),
+        finished=False,
+    )
+
+
+def _object_name(comment: str) -> str:
+    """Return NAME of 'a Python object (NAME)'."""
+    found = re.fullmatch(r"a Python object \((.*)\)", comment)
+    return found[1] if found else comment
+
+
+def _comparison(folder: Path, runs: Sequence[Path]) -> Comparison:
+    """Return the finished runs of a comparison, in the order of its table; warn of the others."""
+    finished = [run for run in runs if RunFolder(run).is_finished]
+    if missing := len(runs) - len(finished):
+        text = f"{missing} of {pluralize(len(runs), 'run')} in {folder} are not finished"
+        if not finished:
+            raise BadInput(f"{text}; the same comparison with --out {folder} resumes them")
+        warnings.warn(f"{text} and are left out", TarryWarning, stacklevel=3)
+    results = [_with_model(run) for run in finished]
+    order = _labels(folder)
+    results.sort(key=lambda r: (order.index(r.label) if r.label in order else len(order), r.label, r.seed))
+    return Comparison(tuple(results), summarize(results), folder)
+
+
+def _labels(folder: Path) -> list[str]:
+    """Return the labels in compare.json, the table of a finished comparison."""
+    table = folder / "compare.json"
+    return [row["label"] for row in json.loads(table.read_text())["rows"]] if table.is_file() else []
