@@ -164,6 +164,8 @@ def seed_numbers(text: str) -> tuple[int, ...]:
     """Return the seeds that a flag names: '3' is 0, 1, 2; '5-7' is 5, 6, 7; '0,4' is 0, 4; '2,' is 2."""
     try:
         numbers = list(range(int(text))) if text.isdigit() else _listed(text)
+    except BadInput:
+        raise
     except ValueError:
         numbers = []
     if not numbers:
