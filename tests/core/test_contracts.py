@@ -16,11 +16,11 @@ from tarry.core.errors import BadInput
 from tarry.core.local_rule import LocalRule, VisitInput
 from tarry.core.parts import Part, stateless
 from tarry.core.tickets import NextStart
+from tests.helpers.models import random_clients
 
 
 def task() -> tarry.Task:
-    g = torch.Generator().manual_seed(0)
-    clients = [(torch.randn(8, 4, generator=g), torch.randint(0, 2, (8,), generator=g)) for _ in range(2)]
+    clients = random_clients([8] * 2, 4, 2, seed=0)
     return tarry.Task("two", model=lambda: nn.Linear(4, 2), loss=nn.functional.cross_entropy, clients=clients)
 
 

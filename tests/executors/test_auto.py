@@ -18,6 +18,7 @@ from tarry.executors.batched.trace import NotStackable, forbid_vmap_fallback, tr
 from tarry.executors.batched.trainer import BatchedTrainer
 from tarry.executors.timing import BatchConfig, TimingChoice, TrialCache
 from tarry.runs.run import run_spec
+from tests.helpers.models import random_clients
 from tests.helpers.small_task import Small
 
 SIZES = (1, 3, 4, 9, 10, 17)  # batches of 4: whole ones, rests of every length, a single example
@@ -26,8 +27,7 @@ ALONE = {"perfedavg"}
 
 
 def unequal(sizes: tuple[int, ...] = SIZES, model: Any = None) -> tarry.Task:
-    g = torch.Generator().manual_seed(11)
-    data = [(torch.randn(n, 3, generator=g), torch.randint(3, (n,), generator=g)) for n in sizes]
+    data = random_clients(sizes, 3, 3, seed=11)
     torch.manual_seed(3)
     return tarry.Task("unequal", model=model or Small(), loss=nn.functional.cross_entropy, clients=data, test=data[-1])
 

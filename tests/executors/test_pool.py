@@ -23,6 +23,7 @@ from tarry.core.local_rule import VisitOutput
 from tarry.executors.pool import Pool
 from tarry.runs.build import build_run
 from tarry.runs.simulation import Simulation
+from tests.helpers.models import random_clients
 from tests.helpers.processes import process_ended, wait_until
 
 HERE = os.getpid()
@@ -77,8 +78,7 @@ def test_processes_come_to_the_same_bits_as_one_by_one(method):
 
 def noisy_task(loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy) -> tarry.Task:
     """BatchNorm statistics and dropout, in a model made by a lambda."""
-    g = torch.Generator().manual_seed(0)
-    clients = [(torch.randn(10, 4, generator=g), torch.randint(0, 3, (10,), generator=g)) for _ in range(3)]
+    clients = random_clients([10] * 3, 4, 3, seed=0)
     return tarry.Task(
         "noisy",
         model=lambda: nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.3), nn.Linear(8, 3)),

@@ -31,6 +31,7 @@ from tarry.runs.parallel_ray import _run, run_on_ray
 from tarry.runs.run import Progress
 from tarry.runs.simulation import Simulation
 from tarry.training.determinism import deterministic
+from tests.helpers.models import random_clients
 from tests.helpers.processes import descendants, process_status, wait_until
 
 HERE = os.getpid()
@@ -54,8 +55,7 @@ def cluster() -> Iterator[str]:
 
 
 def task(loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy) -> tarry.Task:
-    g = torch.Generator().manual_seed(7)
-    clients = [(torch.randn(9, 3, generator=g), torch.randint(3, (9,), generator=g)) for _ in range(6)]
+    clients = random_clients([9] * 6, 3, 3, seed=7)
     return tarry.Task(
         "small",
         model=lambda: nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Dropout(0.2), nn.Linear(5, 3)),

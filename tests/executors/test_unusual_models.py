@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import tarry
+from tests.helpers.models import random_clients
 
 
 def clients(*sizes: int) -> list[tuple[Tensor, Tensor]]:
-    g = torch.Generator().manual_seed(0)
-    return [(torch.randn(n, 6, generator=g), torch.randint(0, 3, (n,), generator=g)) for n in sizes]
+    return random_clients(sizes, 6, 3, seed=0)
 
 
 def weights(model: Callable[[], nn.Module], executor: str, **more: Any) -> Tensor:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 import tarry
+from tarry.core.task import Examples
 
 
 class Vector(nn.Module):
@@ -62,3 +64,41 @@ class Tied(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.out(torch.tanh(self.middle(self.embed(x))))
         return out
+
+
+def batchnorm_net(
+    n_inputs: int,
+    hidden: int,
+    n_classes: int,
+    *before_last: nn.Module,
+    activation: type[nn.Module] = nn.ReLU,
+    momentum: float | None = 0.1,
+    seed: int,
+) -> nn.Sequential:
+    """Linear, BatchNorm1d, the activation, more modules and Linear; the seed draws the weights."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        norm = nn.BatchNorm1d(hidden, momentum=momentum)
+        first, last = nn.Linear(n_inputs, hidden), nn.Linear(hidden, n_classes)
+    return nn.Sequential(first, norm, activation(), *before_last, last)
+
+
+def random_clients(
+    sizes: Sequence[int], n_inputs: int, n_classes: int, *, seed: int, scales: Iterable[float] | None = None
+) -> list[Examples]:
+    """Clients of these sizes with normal inputs, times the scale of the client, and random labels."""
+    g = torch.Generator().manual_seed(seed)
+    return [
+        (torch.randn(n, n_inputs, generator=g) * scale, torch.randint(n_classes, (n,), generator=g))
+        for n, scale in zip(sizes, scales or [1.0] * len(sizes), strict=True)
+    ]
+
+
+def noisy_run(method: Any, *, rounds: int = 3) -> str:
+    """Return the hash of a short run of a model with dropout and BatchNorm, on clients with momentum."""
+    model = batchnorm_net(4, 5, 3, nn.Dropout(0.3), seed=6)
+    task = tarry.Task(
+        "noisy", model=model, loss=nn.functional.cross_entropy, clients=random_clients((6, 10), 4, 3, seed=0)
+    )
+    how = {"delay": [1.0, 2.0], "rounds": rounds, "epochs": 2, "batch": 4, "lr": 0.1, "momentum": 0.9}
+    return tarry.run(method, task, **how).weights_sha256

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import tarry
+from tests.helpers.models import random_clients
 
 
 class Small(nn.Module):
@@ -25,8 +26,7 @@ def flat_loss(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def small_task(loss: Any = nn.functional.cross_entropy) -> tarry.Task:
-    g = torch.Generator().manual_seed(7)
-    data = [(torch.randn(5, 3, generator=g), torch.randint(3, (5,), generator=g)) for _ in range(6)]
+    data = random_clients([5] * 6, 3, 3, seed=7)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(4)
         module = Small()

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 import tarry
 from tarry import Layout
+from tests.helpers.models import batchnorm_net
 from tests.helpers.spy import spied
 from tests.laws.variants import Choice, built, every_method, label, planned
 
@@ -26,10 +27,8 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-def normed(momentum: float | None = 0.5) -> nn.Module:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(8)
-        return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4, momentum=momentum), nn.ReLU(), nn.Linear(4, 3))
+def net(momentum: float | None = 0.5) -> nn.Module:
+    return batchnorm_net(3, 4, 3, momentum=momentum, seed=8)
 
 
 def task(momentum: float | None = 0.5) -> tarry.Task:
@@ -39,10 +38,10 @@ def task(momentum: float | None = 0.5) -> tarry.Task:
     for k in range(CLIENTS):
         x = torch.randn(12, 3, generator=g) * 10.0 ** (1 - k)
         data.append((x, torch.randint(3, (12,), generator=g)))
-    return tarry.Task("normed", model=normed(momentum), loss=nn.functional.cross_entropy, clients=data, test=data[0])
+    return tarry.Task("normed", model=net(momentum), loss=nn.functional.cross_entropy, clients=data, test=data[0])
 
 
-LAYOUT = Layout.of(normed())
+LAYOUT = Layout.of(net())
 VAR = next(b.at for b in LAYOUT.blocks if b.name == "1.running_var")
 STATS = slice(LAYOUT.n_params, LAYOUT.size)
 
@@ -87,7 +86,7 @@ def statistics(choice: Choice) -> list[tuple[tarry.Event, Tensor, Tensor]]:
     return seen
 
 
-FIRST = LAYOUT.read(normed(), torch.float64)[STATS]
+FIRST = LAYOUT.read(net(), torch.float64)[STATS]
 
 
 def test_fedavg_averages_the_statistics_of_its_round() -> None:

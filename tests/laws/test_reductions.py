@@ -10,6 +10,7 @@ from torch import Tensor
 
 import tarry
 from tarry import Method, NextStart, ServerView, Update, stateless
+from tests.helpers.models import random_clients
 from tests.helpers.small_task import small_task
 from tests.laws.variants import EVERYTHING
 
@@ -137,8 +138,7 @@ def test_fedasync_with_equal_delays_and_weights_1_over_k_is_the_mean() -> None:
 
 
 def test_orthofl_of_one_layer_projects_the_same_by_layer_and_whole() -> None:
-    g = torch.Generator().manual_seed(0)
-    data = [(torch.randn(4, 3, generator=g), torch.randint(2, (4,), generator=g)) for _ in range(3)]
+    data = random_clients([4] * 3, 3, 2, seed=0)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
         module = torch.nn.Linear(3, 2, bias=False)

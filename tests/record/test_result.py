@@ -23,6 +23,7 @@ from tarry.core.errors import BadInput, DamagedFile
 from tarry.delays.measured import read_trace
 from tarry.record.result import Result, sha256, staleness_summary, write_atomic
 from tarry.record.rows import read_rows
+from tests.helpers.models import random_clients
 
 
 @pytest.mark.parametrize(
@@ -80,8 +81,7 @@ def test_an_atomic_write_that_fails_keeps_the_old_file(tmp_path, monkeypatch):
 
 
 def task() -> tarry.Task:
-    g = torch.Generator().manual_seed(1)
-    clients = [(torch.randn(8, 3, generator=g), torch.randint(0, 2, (8,), generator=g)) for _ in range(3)]
+    clients = random_clients([8] * 3, 3, 2, seed=1)
     return tarry.Task("tiny", model=lambda: nn.Linear(3, 2), loss=cross_entropy, clients=clients, test=clients[0])
 
 

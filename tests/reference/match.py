@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from hypothesis import assume, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 import tarry
 from tests.methods.fedavg.reference import descend
@@ -83,6 +84,10 @@ def events_of(method: Any, case: Case, **more: Any) -> list[tarry.Event]:
             **more,
         )
     return seen
+
+
+def weights_after_arrivals(method: Any, case: Case) -> list[Tensor]:
+    return [e.weights for e in events_of(method, case) if e.kind == "arrival"]
 
 
 def trace(case: Case, path: Path) -> dict[str, str]:

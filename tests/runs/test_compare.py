@@ -23,6 +23,7 @@ from tarry.record.result import Result
 from tarry.record.rows import read_rows
 from tarry.runs.compare import compare_specs, specs_of
 from tarry.runs.run import run_spec
+from tests.helpers.models import random_clients
 
 HERE = os.getpid()
 METHODS = ["fedavg", "fedasync", "fedbuff:buffer=2", "orthofl", "fedprox"]
@@ -380,8 +381,7 @@ def test_no_workers_is_refused():
 
 
 def own_task(loss=cross_entropy) -> tarry.Task:
-    g = torch.Generator().manual_seed(0)
-    clients = [(torch.randn(8, 3, generator=g), torch.randint(0, 2, (8,), generator=g)) for _ in range(2)]
+    clients = random_clients([8] * 2, 3, 2, seed=0)
     return tarry.Task("own", model=lambda: nn.Linear(3, 2), loss=loss, clients=clients, test=clients[0])
 
 

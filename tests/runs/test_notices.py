@@ -11,6 +11,7 @@ from torch import nn
 
 import tarry
 from tarry.core.errors import BadInput
+from tests.helpers.models import random_clients
 
 SHORT = {"time": 100.0, "clients": 3, "epochs": 1, "delay": "constant:seconds=30"}
 
@@ -48,8 +49,7 @@ def test_a_run_without_end_is_refused() -> None:
 
 
 def test_a_batch_of_one_under_batch_normalization_is_told_by_its_flag() -> None:
-    g = torch.Generator().manual_seed(0)
-    clients = [(torch.randn(n, 4, generator=g), torch.randint(0, 2, (n,), generator=g)) for n in (8, 9)]
+    clients = random_clients((8, 9), 4, 2, seed=0)
     net = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 2))
     task = tarry.Task("tiny", model=net, loss=nn.functional.cross_entropy, clients=clients)
     with pytest.raises(BadInput, match=r"batch=4: client 1 has 9 examples"):
@@ -86,8 +86,7 @@ def test_outputs_that_are_no_numbers_are_never_right_and_targets_that_are_no_cla
 
 
 def two_clients(scale: float = 1.0, **given: Any) -> tarry.Task:
-    g = torch.Generator().manual_seed(0)
-    clients = [(scale * torch.randn(8, 4, generator=g), torch.randint(0, 2, (8,), generator=g)) for _ in range(2)]
+    clients = random_clients([8] * 2, 4, 2, seed=0, scales=[scale] * 2)
     loss = nn.functional.cross_entropy
     return tarry.Task("two", model=lambda: nn.Linear(4, 2), loss=loss, clients=clients, **given)
 

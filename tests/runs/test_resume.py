@@ -25,6 +25,7 @@ from tarry.core.events import Event
 from tarry.record import checkpoint
 from tarry.record.result import Result
 from tests.helpers.interrupted import interrupted_run
+from tests.helpers.models import random_clients
 from tests.helpers.processes import PATIENCE, descendants, process_ended, wait_until
 
 FLAGS = [
@@ -243,8 +244,7 @@ def test_the_lock_of_a_killed_run_is_free_at_once_also_when_its_workers_are_in_t
 
 
 def task() -> tarry.Task:
-    g = torch.Generator().manual_seed(3)
-    clients = [(torch.randn(12, 4, generator=g), torch.randint(0, 3, (12,), generator=g)) for _ in range(4)]
+    clients = random_clients([12] * 4, 4, 3, seed=3)
 
     def model() -> nn.Module:
         return nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Dropout(0.2), nn.Linear(6, 3))

@@ -20,11 +20,6 @@ from tarry.tasks.images import load_digits
 RNG = np.random.default_rng(1)
 
 
-def train_of(task: Task) -> tuple[Tensor, Tensor]:
-    assert task.train is not None
-    return task.train
-
-
 def held_out(task: Task) -> tuple[Tensor, Tensor]:
     assert task.test is not None
     return task.test
@@ -60,7 +55,7 @@ def test_the_bundled_digits_are_those_of_scikit_learn() -> None:
 
 def test_digits_are_all_there_once_scaled_to_0_1_and_stratified() -> None:
     task = tasks.build("digits")
-    (x, y), (xt, yt) = train_of(task), held_out(task)
+    (x, y), (xt, yt) = task.train, held_out(task)
     assert (x.shape, xt.shape) == ((1437, 1, 8, 8), (360, 1, 8, 8))
     assert (x.dtype, y.dtype) == (torch.float32, torch.int64)
     assert (x.min(), x.max()) == (0, 1)
@@ -74,8 +69,8 @@ def test_digits_are_all_there_once_scaled_to_0_1_and_stratified() -> None:
 def test_digits_have_one_test_set_whatever_the_parameters() -> None:
     a, b = tasks.build("digits"), tasks.build("digits", hidden=8, limit=100)
     assert torch.equal(held_out(a)[0], held_out(b)[0])
-    assert torch.equal(train_of(a)[0][:100], train_of(b)[0])
-    assert torch.equal(train_of(a)[1][:100], train_of(b)[1])
+    assert torch.equal(a.train[0][:100], b.train[0])
+    assert torch.equal(a.train[1][:100], b.train[1])
 
 
 def test_digits_can_be_learnt_by_their_model() -> None:
@@ -84,7 +79,7 @@ def test_digits_can_be_learnt_by_their_model() -> None:
     model = task.model()
     assert sum(p.numel() for p in model.parameters()) == 64 * 32 + 32 + 32 * 10 + 10
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
-    x, y = train_of(task)
+    x, y = task.train
     for _ in range(100):
         optimizer.zero_grad()
         task.loss(model(x), y).backward()
@@ -109,7 +104,7 @@ def test_a_named_set_is_read_from_the_data_folder(
     arrays = save_split(folder / f"{name}.npz", *shape)
     task = tasks.build(name)
     channels = 3 if shape[-1] == 3 else 1
-    x, y = train_of(task)
+    x, y = task.train
     assert x.shape == (40, channels, *shape[:2])
     assert y.tolist() == arrays["y_train"].tolist()
     net = pickle.loads(pickle.dumps(task.model))()  # noqa: S301
@@ -126,7 +121,7 @@ def test_images_are_normalized_by_the_channels_of_the_training_set(folder: Path)
     scaled = arrays["x_train"].astype(np.float64) / 255
     mean, std = scaled.mean((0, 1, 2)), scaled.std((0, 1, 2))
     std[1] = 1
-    for got, raw in ((train_of(task)[0], arrays["x_train"]), (held_out(task)[0], arrays["x_test"])):
+    for got, raw in ((task.train[0], arrays["x_train"]), (held_out(task)[0], arrays["x_test"])):
         expected = ((raw / 255 - mean) / std).transpose(0, 3, 1, 2)
         assert np.allclose(got.numpy(), expected, atol=1e-5)
         assert got.dtype == torch.float32
@@ -135,10 +130,10 @@ def test_images_are_normalized_by_the_channels_of_the_training_set(folder: Path)
 def test_limit_takes_the_first_examples_and_changes_nothing_else(folder: Path) -> None:
     save_split(folder / "mnist.npz", 28, 28)
     whole, part = tasks.build("mnist"), tasks.build("mnist", limit=9)
-    assert torch.equal(train_of(part)[0], train_of(whole)[0][:9])
-    assert torch.equal(train_of(part)[1], train_of(whole)[1][:9])
+    assert torch.equal(part.train[0], whole.train[0][:9])
+    assert torch.equal(part.train[1], whole.train[1][:9])
     assert torch.equal(held_out(part)[0], held_out(whole)[0])
-    assert len(train_of(tasks.build("mnist", limit=1000))[0]) == 40
+    assert len(tasks.build("mnist", limit=1000).train[0]) == 40
 
 
 def test_limit_takes_a_fair_sample_where_examples_lie_sorted_by_class(folder: Path) -> None:
@@ -146,11 +141,11 @@ def test_limit_takes_a_fair_sample_where_examples_lie_sorted_by_class(folder: Pa
     arrays["y_train"] = np.repeat(np.arange(3, dtype=np.uint8), [30, 20, 10])
     np.savez(folder / "cinic10.npz", **arrays)
     whole, part = tasks.build("cinic10"), tasks.build("cinic10", limit=12)
-    x, y = train_of(part)
+    x, y = part.train
     assert torch.bincount(y).tolist() == [6, 4, 2]
-    places = [next(i for i, image in enumerate(train_of(whole)[0]) if torch.equal(image, one)) for one in x]
+    places = [next(i for i, image in enumerate(whole.train[0]) if torch.equal(image, one)) for one in x]
     assert places == sorted(places)
-    assert train_of(whole)[1][places].tolist() == y.tolist()
+    assert whole.train[1][places].tolist() == y.tolist()
 
 
 def test_the_options_of_a_model_are_flags_of_its_task(folder: Path) -> None:
@@ -175,7 +170,7 @@ def test_grey_images_become_three_equal_channels_and_coloured_ones_cannot(folder
     save_split(folder / "mnist.npz", 28, 28)
     save_split(folder / "cifar10.npz", 32, 32, 3)
     gray, colour = tasks.build("mnist"), tasks.build("mnist", rgb=True)
-    for a, b in ((train_of(gray), train_of(colour)), (held_out(gray), held_out(colour))):
+    for a, b in ((gray.train, colour.train), (held_out(gray), held_out(colour))):
         assert torch.equal(b[0], a[0].repeat(1, 3, 1, 1))
     with pytest.raises(BadInput, match=r"--task.rgb true: the images of cifar10 are not gray"):
         tasks.build("cifar10", rgb=True)
@@ -199,7 +194,7 @@ def test_the_usual_model_of_a_set_fits_its_images_and_classes(
 ) -> None:
     save_split(folder / f"{name}.npz", *shape, classes=8, n=8)
     task = tasks.build(name)
-    assert task.model()(train_of(task)[0][:2]).shape == (2, classes)
+    assert task.model()(task.train[0][:2]).shape == (2, classes)
 
 
 def test_a_limit_below_one_is_refused() -> None:
@@ -220,11 +215,11 @@ def test_floats_and_groups_of_an_npz_file_are_kept_as_they_are(tmp_path: Path) -
     np.savez(tmp_path / "har.npz", x=x, y=np.arange(12) % 3, subject=subject, is_test=is_test)
     task = tasks.build("npz", path=str(tmp_path / "har.npz"), limit=7)
     assert task.name == "har"
-    assert np.array_equal(train_of(task)[0].numpy(), x[:7])
+    assert np.array_equal(task.train[0].numpy(), x[:7])
     assert np.array_equal(held_out(task)[0].numpy(), x[8:])
     assert task.groups is not None
     assert task.groups.tolist() == [5, 5, 2, 2, 9, 9, 5]
-    assert task.model()(train_of(task)[0]).shape == (7, 3)
+    assert task.model()(task.train[0]).shape == (7, 3)
     clients = task.split(partitions.build("groups"), 3, generator(0)).clients
     assert [len(y) for _, y in clients] == [2, 3, 2]
     assert torch.equal(clients[1][0], torch.from_numpy(x[[0, 1, 6]]))
@@ -246,7 +241,7 @@ def test_a_model_that_does_not_fit_is_refused_before_training(tmp_path: Path) ->
 def test_the_real_mnist_has_its_published_mean_and_size() -> None:
     assert os.environ.get("TARRY_DATA"), "set TARRY_DATA to the folder that holds mnist.npz"
     task = tasks.build("mnist")
-    (x, y), (xt, _) = train_of(task), held_out(task)
+    (x, y), (xt, _) = task.train, held_out(task)
     assert (len(x), len(xt)) == (60_000, 10_000)
     assert torch.bincount(y).tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
     # a black pixel is −mean/std with the well-known 0.1307 and 0.3081
@@ -257,7 +252,7 @@ def test_the_real_mnist_has_its_published_mean_and_size() -> None:
 def test_the_real_cifar10_has_its_published_means_and_size() -> None:
     assert os.environ.get("TARRY_DATA"), "set TARRY_DATA to the folder that holds CIFAR-10"
     task = tasks.build("cifar10", augment="fedsol")
-    (x, y), (xt, yt) = train_of(task), held_out(task)
+    (x, y), (xt, yt) = task.train, held_out(task)
     assert (x.shape, xt.shape) == ((50_000, 3, 32, 32), (10_000, 3, 32, 32))
     assert torch.bincount(y).tolist() == [5000] * 10
     assert torch.bincount(yt).tolist() == [1000] * 10

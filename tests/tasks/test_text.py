@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from tarry.core.errors import BadInput
 from tarry.core.task import Task
@@ -29,11 +28,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def build(name: str, **params: Any) -> Task:
     return tasks.build(name, **params)
-
-
-def train_of(task: Task) -> tuple[Tensor, Tensor]:
-    assert task.train is not None
-    return task.train
 
 
 def test_words_are_numbered_by_how_often_they_occur_and_ties_by_the_alphabet() -> None:
@@ -71,7 +65,7 @@ def test_a_limit_draws_the_same_examples_always_and_in_order() -> None:
 def test_textcnn_reads_words(folder: Path) -> None:
     films(folder / "sst2.jsonl")
     task = build("sst2")
-    x, y = train_of(task)
+    x, y = task.train
     assert x.shape == (60, 8), "the longest phrase has 8 words"
     assert y.tolist() == [0, 1] * 30
     model = task.model()
@@ -87,13 +81,13 @@ def test_limits_are_of_training_and_of_test_examples(folder: Path) -> None:
     films(folder / "sst2.jsonl")
     task = build("sst2", limit=7, test=5)
     assert task.test is not None
-    assert (len(train_of(task)[0]), len(task.test[0])) == (7, 5)
+    assert (len(task.train[0]), len(task.test[0])) == (7, 5)
 
 
 def test_an_encoder_reads_its_own_tokens(folder: Path) -> None:
     films(folder / "sst2.jsonl")
     task = build("sst2", model=save(folder / "bert", "bert"), length=6)
-    x, _ = train_of(task)
+    x, _ = task.train
     tokens = tokenizer_of(str(folder / "bert"))
     assert x.shape == (60, 6)
     assert tokens.decode(x[0]) == "[CLS] the film 0 is [SEP]"
@@ -106,13 +100,13 @@ def test_an_encoder_reads_its_own_tokens(folder: Path) -> None:
 def test_short_texts_make_short_rows(folder: Path) -> None:
     films(folder / "sst2.jsonl")
     task = build("sst2", model=save(folder / "bert", "bert"))
-    assert train_of(task)[0].shape == (60, 10), "8 words, one before and one after"
+    assert task.train[0].shape == (60, 10), "8 words, one before and one after"
 
 
 def test_a_pair_has_a_separator_between_and_token_types_are_those_of_the_tokenizer(folder: Path) -> None:
     pairs(folder / "mrpc.jsonl")
     task = build("mrpc", model=save(folder / "bert", "bert"), length=32, validation=10, unlabeled=7)
-    x, y = train_of(task)
+    x, y = task.train
     assert len(x) == 50
     assert task.test is not None
     assert len(task.test[0]) == 10
@@ -135,14 +129,14 @@ def test_mrpc_with_a_validation_set_of_its_own_holds_nothing_out(folder: Path) -
         (folder / "MRPC" / f"{part}.tsv").write_text(table)
     task = build("mrpc")
     assert task.test is not None
-    assert (len(train_of(task)[0]), len(task.test[0]), task.unlabeled) == (6, 6, None)
+    assert (len(task.train[0]), len(task.test[0]), task.unlabeled) == (6, 6, None)
 
 
 def test_mrpc_may_be_tested_on_its_test_pairs(folder: Path) -> None:
     pairs(folder / "mrpc.jsonl")
     task = build("mrpc", validation=0)
     assert task.test is not None
-    assert (len(train_of(task)[0]), len(task.test[0]), task.unlabeled) == (60, 30, None)
+    assert (len(task.train[0]), len(task.test[0]), task.unlabeled) == (60, 30, None)
 
 
 def test_long_texts_are_cut_as_if_they_were_read_to_their_end(folder: Path) -> None:
@@ -159,11 +153,11 @@ def test_every_set_makes_a_task(folder: Path) -> None:
         ]
         lines(folder / f"{name}.jsonl", rows)
         task = build(name)
-        assert task.model()(train_of(task)[0][:2]).shape == (2, classes)
+        assert task.model()(task.train[0][:2]).shape == (2, classes)
     rows = [{"split": s, "y": f"intent {i}", "text": "why ?"} for s in ("train", "test") for i in range(77)]
     lines(folder / "banking77.jsonl", rows)
     task = build("banking77")
-    assert task.model()(train_of(task)[0][:2]).shape == (2, 77)
+    assert task.model()(task.train[0][:2]).shape == (2, 77)
 
 
 def test_a_file_dropped_into_the_data_folder_is_a_task_of_its_name(folder: Path) -> None:
@@ -171,9 +165,9 @@ def test_a_file_dropped_into_the_data_folder_is_a_task_of_its_name(folder: Path)
     entry, known = tasks["reviews"], {p.name for p in tasks["sst2"].params}
     assert (entry.name, {p.name for p in entry.params}) == ("reviews", known - {"hub"})
     task = build("reviews", model=save(folder / "bert", "bert"), length=6, limit=7)
-    assert (task.name, train_of(task)[0].shape) == ("reviews", (7, 6))
+    assert (task.name, task.train[0].shape) == ("reviews", (7, 6))
     by_path = build("jsonl", path=str(folder / "reviews.jsonl"), limit=7)
-    assert torch.equal(train_of(by_path)[0], train_of(build("reviews", limit=7))[0])
+    assert torch.equal(by_path.train[0], build("reviews", limit=7).train[0])
     np.savez(folder / "reviews.npz", x=np.zeros((10, 3)), y=np.arange(10) % 2)
     assert "hidden" in {p.name for p in tasks["reviews"].params}, "of two files of a name it is the .npz"
 
@@ -186,10 +180,10 @@ def test_such_a_file_may_have_pairs_names_of_classes_and_a_part_without_labels(f
     ]
     lines(folder / "doubts.jsonl", rows)
     task = build("doubts", unlabeled=2)
-    assert train_of(task)[1].tolist() == [2, 0, 1]
+    assert task.train[1].tolist() == [2, 0, 1]
     assert task.unlabeled is not None
     assert len(task.unlabeled) == 2
-    assert task.model()(train_of(task)[0]).shape == (3, 3)
+    assert task.model()(task.train[0]).shape == (3, 3)
 
 
 WANTED = r"expected split \(train, test or validation\), y, and text, or s1 and s2"
@@ -240,5 +234,5 @@ def test_what_cannot_be_done_is_said(
 
 def test_numbers_are_whole_and_labels_too(folder: Path) -> None:
     films(folder / "sst2.jsonl")
-    x, y = train_of(build("sst2"))
+    x, y = build("sst2").train
     assert (x.dtype, y.dtype) == (torch.int64, torch.int64)

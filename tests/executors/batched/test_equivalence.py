@@ -18,13 +18,13 @@ from tarry.core.local_rule import LocalRule, VisitOutput
 from tarry.executors import auto as together
 from tarry.executors.batched.schedule import schedule
 from tarry.record.result import Result
+from tests.helpers.models import random_clients
 
 Examples = tuple[Tensor, Tensor]
 
 
 def drawn(*sizes: int, classes: int = 3, seed: int = 0) -> list[Examples]:
-    g = torch.Generator().manual_seed(seed)
-    return [(torch.randn(n, 6, generator=g), torch.randint(0, classes, (n,), generator=g)) for n in sizes]
+    return random_clients(sizes, 6, classes, seed=seed)
 
 
 def words(*sizes: int) -> list[Examples]:

@@ -21,13 +21,13 @@ from tarry.executors.batched.trainer import BatchedTrainer, _concatenate
 from tarry.tasks.models import mlp
 from tarry.training.flat_model import FlatModel
 from tarry.training.visit import LocalWork, train
+from tests.helpers.models import random_clients
 
 SIZES = (5, 8, 16, 16, 24, 40, 41, 64, 8)
 
 
 def bound_of(sizes: tuple[int, ...] = SIZES, how: Optimizer | None = None) -> FlatModel:
-    g = torch.Generator().manual_seed(5)
-    data = [(torch.randn(n, 6, generator=g), torch.randint(0, 4, (n,), generator=g)) for n in sizes]
+    data = random_clients(sizes, 6, 4, seed=5)
     torch.manual_seed(0)
     module = mlp(6, 16, 4)
     task = tarry.Task("stack", model=module, loss=nn.functional.cross_entropy, clients=data)

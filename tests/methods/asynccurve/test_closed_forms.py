@@ -23,6 +23,7 @@ from tarry.parts.curve import CurveLearning
 from tarry.parts.manifold import line
 from tarry.training.flat_model import FlatModel
 from tarry.training.visit import LocalWork, train
+from tests.helpers.models import random_clients
 from tests.methods.asynccurve.reference import lorentz_gradient, lorentz_term
 from tests.reference.problem import Problem
 
@@ -160,8 +161,7 @@ def test_the_step_may_travel_another_way() -> None:
 
 
 def normed_task() -> tarry.Task:
-    g = torch.Generator().manual_seed(1)
-    data = [(torch.randn(8, 3, generator=g), torch.randint(2, (8,), generator=g)) for _ in range(3)]
+    data = random_clients([8] * 3, 3, 2, seed=1)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(2)
         module = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 2))

@@ -14,7 +14,7 @@ import tarry
 from tarry.core.errors import BadInput
 from tests.helpers.models import InnerProduct, Shift, half_square
 from tests.methods.fadas.reference import FADAS
-from tests.reference.match import Case, cases, check, events_of, few
+from tests.reference.match import Case, cases, check, events_of, few, weights_after_arrivals
 
 some = settings(few, max_examples=12)
 
@@ -69,12 +69,8 @@ PLAIN = Case(
 )
 
 
-def weights(method: Any, case: Case = PLAIN) -> list[Tensor]:
-    return [e.weights for e in events_of(method, case) if e.kind == "arrival"]
-
-
 def same(one: Any, other: Any) -> None:
-    a, b = weights(one), weights(other)
+    a, b = weights_after_arrivals(one, PLAIN), weights_after_arrivals(other, PLAIN)
     assert not torch.allclose(a[-1], a[0], rtol=1e-3), "something was learnt"
     assert all(map(torch.equal, a, b))
 
@@ -97,7 +93,7 @@ def test_it_is_a_buffer_and_a_step(delay: str) -> None:
 )
 def test_a_delay_adaptive_step_is_refused_where_it_would_not_hear_of_delays(method: str, said: str) -> None:
     with pytest.raises(BadInput, match=said):
-        weights(method)
+        weights_after_arrivals(method, PLAIN)
 
 
 def test_it_may_be_distilled_and_still_hears_of_delays() -> None:
@@ -128,8 +124,8 @@ def test_where_no_delay_exceeds_tau_c_it_does_not_adapt(delay: str) -> None:
     late = max(e.staleness for e in events_of("fadas:buffer=2,eta=0.4", PLAIN) if e.kind == "arrival")
     assert late >= 3
     same(f"fadas:buffer=2,eta=0.4,delay={delay},tau_c={late}", "fadas:buffer=2,eta=0.4")
-    adapting = weights(f"fadas:buffer=2,eta=0.4,delay={delay},tau_c={late - 1}")
-    assert not torch.allclose(adapting[-1], weights("fadas:buffer=2,eta=0.4")[-1], rtol=1e-3)
+    adapting = weights_after_arrivals(f"fadas:buffer=2,eta=0.4,delay={delay},tau_c={late - 1}", PLAIN)
+    assert not torch.allclose(adapting[-1], weights_after_arrivals("fadas:buffer=2,eta=0.4", PLAIN)[-1], rtol=1e-3)
 
 
 def test_as_printed_a_rate_below_every_1_over_tau_is_never_cut() -> None:

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -19,6 +18,7 @@ import tarry
 from tarry.core.errors import BadInput
 from tarry.core.optim import make_optimizer
 from tarry.parts.variates import reach
+from tests.helpers.models import batchnorm_net, random_clients
 from tests.methods.fednova.reference import FedNova, coefficients, descend
 from tests.reference.loop import Arrival, play
 from tests.reference.match import Case, cases, few, trace
@@ -133,21 +133,18 @@ def test_a_client_that_makes_more_steps_pulls_no_harder() -> None:
     assert abs(far - 0.5) > 0.4 > 8 * abs(near - 0.5)
 
 
-def normed() -> tarry.Task:
+def batchnorm_task() -> tarry.Task:
     """Clients of 4, 8 and 16 examples, and a model with running statistics."""
-    g = torch.Generator().manual_seed(9)
     sizes = (4, 8, 16)
-    data = [(torch.randn(n, 3, generator=g) * n, torch.randint(2, (n,), generator=g)) for n in sizes]
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(8)
-        module = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2))
+    data = random_clients(sizes, 3, 2, seed=9, scales=sizes)
+    module = batchnorm_net(3, 4, 2, seed=8)
     return tarry.Task("normed", model=module, loss=nn.functional.cross_entropy, clients=data, test=data[0])
 
 
 def test_running_statistics_are_averaged_whatever_the_steps() -> None:
     """After the first round, whose clients train alike, they are FedAvg's; the weights are not."""
     work: dict[str, Any] = {"batch": 4, "epochs": 1, "lr": 0.1, "rounds": 1}
-    ours, theirs = globals_of("fednova", normed(), **work)[0], globals_of("fedavg", normed(), **work)[0]
+    ours, theirs = globals_of("fednova", batchnorm_task(), **work)[0], globals_of("fedavg", batchnorm_task(), **work)[0]
     np.testing.assert_allclose(ours[-8:], theirs[-8:], rtol=1e-13)
     assert np.abs(ours[:-8] - theirs[:-8]).max() > 1e-3
 

@@ -19,7 +19,7 @@ from tarry.core.errors import BadInput
 from tarry.core.state_tree import tensors
 from tarry.runs.build import build_run
 from tarry.runs.simulation import Simulation
-from tests.helpers.models import towards
+from tests.helpers.models import batchnorm_net, random_clients, towards
 from tests.methods.fedogd.reference import FedOGD, algorithm_1, client_update
 from tests.reference.clock import agree, following, play
 from tests.reference.loop import everybody
@@ -205,20 +205,17 @@ CHANGING: dict[str, Any] = {"name": "fedogd-l2", "change": 0.3}
 SLOW_AND_FAST = [[1.0], [1.0, 4.0], [1.0], [3.0], [3.0, 1.0, 1.0], [5.0, 1.0]]
 
 
-def normed() -> tarry.Task:
+def batchnorm_task() -> tarry.Task:
     """Six clients whose inputs are spread ever less, and a model with running statistics."""
-    g = torch.Generator().manual_seed(9)
-    data = [(torch.randn(12, 3, generator=g) * 4.0 ** (1 - k), torch.randint(2, (12,), generator=g)) for k in range(6)]
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(8)
-        module = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4, momentum=0.5), nn.ReLU(), nn.Linear(4, 2))
+    data = random_clients([12] * 6, 3, 2, seed=9, scales=[4.0 ** (1 - k) for k in range(6)])
+    module = batchnorm_net(3, 4, 2, momentum=0.5, seed=8)
     return tarry.Task("normed", model=module, loss=nn.functional.cross_entropy, clients=data)
 
 
 def trajectory(delay: Any, **params: Any) -> list[Tensor]:
     setup = {"delay": delay, "time": 20.0, "steps": 3, "batch": 6, "lr": 0.05, "seed": 2, "failure_rate": 0.1}
     seen: list[tarry.Event] = []
-    tarry.run(fedogd(**params), normed(), dtype="float64", callbacks=[seen.append], **setup)
+    tarry.run(fedogd(**params), batchnorm_task(), dtype="float64", callbacks=[seen.append], **setup)
     return [e.weights for e in seen if e.kind == "step"]
 
 
@@ -285,7 +282,7 @@ def test_the_private_server_keeps_nobodys_gradient_and_the_other_keeps_everybody
 def test_statistics_go_eta_of_the_way_to_the_mean_of_the_group_means() -> None:
     """Each client's latest own statistics count until its next; the weights' delta says nothing about them."""
     seen, came = watched(
-        fedogd(eta=0.3), normed(), delay=[[1.0]] * 3 + [[3.0]] * 3, time=9.0, steps=3, batch=6, lr=0.05
+        fedogd(eta=0.3), batchnorm_task(), delay=[[1.0]] * 3 + [[3.0]] * 3, time=9.0, steps=3, batch=6, lr=0.05
     )
     n = came[0].delta.numel() - 8
     now, latest = came[0].ticket.sent[n:], dict[int, Tensor]()
@@ -360,8 +357,7 @@ def test_what_cannot_be_is_refused(params: dict[str, Any], said: str) -> None:
 
 def test_at_a_rate_that_falls_statistics_keep_their_scale_and_differences_change_nothing() -> None:
     """Batch normalization: variances are no smaller for it, and the same whoever keeps the cache."""
-    g = torch.Generator().manual_seed(0)
-    data = [(torch.randn(8, 3, generator=g) * s, torch.randint(2, (8,), generator=g)) for s in (0.5, 1.0, 2.0)]
+    data = random_clients([8] * 3, 3, 2, seed=0, scales=(0.5, 1.0, 2.0))
     net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
     task = tarry.Task("normed", model=net, loss=nn.functional.cross_entropy, clients=data, score=None)
     setup: dict[str, Any] = {"dtype": "float64", "steps": 2, "lr_decay": 0.6, "rounds": 9, "lr": 0.1}

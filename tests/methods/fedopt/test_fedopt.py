@@ -17,10 +17,10 @@ from tarry.core.errors import BadInput
 from tarry.core.state_tree import tensors
 from tarry.runs.build import build_run
 from tarry.runs.simulation import Simulation
-from tests.helpers.models import Shift, half_square
+from tests.helpers.models import Shift, batchnorm_net, half_square, random_clients
 from tests.methods.fadas.reference import FADAS
 from tests.methods.fedopt.reference import Adaptive, InRounds, Momentum, Optimizer
-from tests.reference.match import Case, cases, check, events_of, few
+from tests.reference.match import Case, cases, check, few, weights_after_arrivals
 
 some = settings(few, max_examples=8)
 
@@ -101,15 +101,13 @@ PLAIN = Case(
 )
 
 
-def weights(method: Any, case: Case = PLAIN) -> list[Tensor]:
-    return [e.weights for e in events_of(method, case) if e.kind == "arrival"]
-
-
 @pytest.mark.parametrize("step", ["fedadam", "fedyogi", "fedadagrad", "fedavgm"])
 def test_a_discount_counts_at_every_arrival_as_it_does_in_a_buffer_of_one(step: str) -> None:
-    one = weights(f"fedbuff:buffer=1+step={step}")
-    torch.testing.assert_close(one, weights(f"asgd+correct=fedbuff+step={step}"), rtol=1e-13, atol=0)
-    assert not torch.allclose(one[-1], weights(f"asgd+step={step}")[-1], rtol=1e-4)
+    one = weights_after_arrivals(f"fedbuff:buffer=1+step={step}", PLAIN)
+    torch.testing.assert_close(
+        one, weights_after_arrivals(f"asgd+correct=fedbuff+step={step}", PLAIN), rtol=1e-13, atol=0
+    )
+    assert not torch.allclose(one[-1], weights_after_arrivals(f"asgd+step={step}", PLAIN)[-1], rtol=1e-4)
 
 
 # By hand: one client, ½ (θ − 4)² from θ = 0, one step of length ½ a round, so Δ = (4 − θ)/2
@@ -158,17 +156,14 @@ def test_fedavgm_by_hand() -> None:
 # Laws
 
 
-def normed() -> tarry.Task:
+def batchnorm_task() -> tarry.Task:
     """Four clients of unequal sizes, and a model with running statistics."""
-    g = torch.Generator().manual_seed(9)
-    data = [(torch.randn(n, 3, generator=g) * n, torch.randint(2, (n,), generator=g)) for n in (6, 9, 12, 15)]
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(8)
-        module = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4, momentum=0.5), nn.ReLU(), nn.Linear(4, 2))
+    data = random_clients((6, 9, 12, 15), 3, 2, seed=9, scales=(6, 9, 12, 15))
+    module = batchnorm_net(3, 4, 2, momentum=0.5, seed=8)
     return tarry.Task("normed", model=module, loss=nn.functional.cross_entropy, clients=data)
 
 
-TASK, N_STATS = normed(), 8
+TASK, N_STATS = batchnorm_task(), 8
 SETUP: dict[str, Any] = {"delay": [1.0, 2.0, 2.0, 3.0], "dtype": "float64", "steps": 3, "batch": 6, "lr": 0.1}
 
 

@@ -11,13 +11,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 import tarry
 from tarry.core.errors import BadInput
 from tarry.parts.sharpness import ascended, ascended_adaptively
-from tests.helpers.models import Shift
+from tests.helpers.models import Shift, batchnorm_net, noisy_run
 from tests.methods.fedasync.reference import FedAsync, polynomial
 from tests.methods.fedavg.reference import FedAvg
 from tests.methods.fedsam.reference import descend_flat
@@ -68,26 +68,11 @@ def test_weighing_all_alike_and_under_fedasyncs_server_it_is_its_twin(choice: Ch
 # Collapses and closed forms
 
 
-def noisy(method: Any, *, rounds: int = 3) -> str:
-    """The outcome of a few rounds of a model with dropout and BatchNorm, clients with momentum."""
-    g = torch.Generator().manual_seed(0)
-    data = [(torch.randn(n, 4, generator=g), torch.randint(3, (n,), generator=g)) for n in (6, 10)]
-    task = tarry.Task("noisy", model=normed(nn.Dropout(0.3)), loss=cross_entropy, clients=data)
-    how = {"delay": [1.0, 2.0], "rounds": rounds, "epochs": 2, "batch": 4, "lr": 0.1, "momentum": 0.9}
-    return tarry.run(method, task, **how).weights_sha256
-
-
-def normed(*more: nn.Module) -> nn.Module:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(6)
-        return nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.ReLU(), *more, nn.Linear(5, 3))
-
-
 @pytest.mark.parametrize("name", ["fedsam", "fedasam"])
 def test_with_rho_0_it_is_fedavg_to_the_bit(name: str) -> None:
-    plain = noisy("fedavg")
-    assert noisy({"name": name, "rho": 0.0}) == plain
-    assert noisy({"name": name, "rho": 0.01}) != plain
+    plain = noisy_run("fedavg")
+    assert noisy_run({"name": name, "rho": 0.0}) == plain
+    assert noisy_run({"name": name, "rho": 0.01}) != plain
 
 
 def after_one_visit(method: Any, H: Tensor, start: Tensor, **how: Any) -> Tensor:
@@ -188,7 +173,7 @@ def test_of_a_gradient_that_is_as_good_as_0_nothing_is_made(size: float) -> None
 @pytest.mark.parametrize("name", ["fedsam", "fedasam"])
 def test_running_statistics_move_once_a_step_and_at_the_weights_themselves(name: str) -> None:
     """One step of a client: statistics as after one pass of an ordinary copy at what was received."""
-    net = normed().double()
+    net = batchnorm_net(4, 5, 3, seed=6).double()
     x, y = torch.linspace(-2, 3, 24, dtype=F64).view(6, 4) ** 2, torch.tensor([0, 1, 2, 0, 1, 2])
     task = tarry.Task("normed", model=net, loss=cross_entropy, clients=[(x, y)])
     choice = {"name": name, "rho": 3.0}

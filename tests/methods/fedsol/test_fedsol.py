@@ -23,7 +23,7 @@ from tarry.core.tickets import VisitJob
 from tarry.methods.fedsol.descent import StepState
 from tarry.training.flat_model import FlatModel
 from tarry.training.visit import BatchIterator, LocalWork, train
-from tests.helpers.models import Shift
+from tests.helpers.models import Shift, batchnorm_net, noisy_run
 from tests.methods.fedasync.reference import FedAsync, polynomial
 from tests.methods.fedavg.reference import FedAvg
 from tests.methods.fedsol.reference import Classes, Client
@@ -133,27 +133,12 @@ def test_the_direction_goes_through_the_clients_optimizer(part: str) -> None:
 
 
 def test_without_a_perturbation_fedsol_is_fedavg_to_the_bit() -> None:
-    shas = {"fedavg": run_noisy("fedavg")}
+    shas = {"fedavg": noisy_run("fedavg")}
     for part in ("head", "body", "all"):
-        shas[part] = run_noisy({"name": "fedsol", "rho": 0.0, "part": part})
-    shas["A0"] = run_noisy({"name": "fedsol", "strategy": "A0"})
+        shas[part] = noisy_run({"name": "fedsol", "rho": 0.0, "part": part})
+    shas["A0"] = noisy_run({"name": "fedsol", "strategy": "A0"})
     assert len(set(shas.values())) == 1, shas
-    assert run_noisy({"name": "fedsol", "rho": 0.01}) != shas["fedavg"]
-
-
-def run_noisy(method: Any) -> str:
-    """The outcome of three rounds of a model with dropout and BatchNorm."""
-    g = torch.Generator().manual_seed(0)
-    data = [(torch.randn(n, 4, generator=g), torch.randint(3, (n,), generator=g)) for n in (6, 10)]
-    task = tarry.Task("noisy", model=normed(nn.Dropout(0.3)), loss=cross_entropy, clients=data)
-    settings = {"delay": [1.0, 2.0], "rounds": 3, "epochs": 2, "batch": 4, "lr": 0.1, "momentum": 0.9}
-    return tarry.run(method, task, **settings).weights_sha256
-
-
-def normed(*more: nn.Module) -> nn.Module:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(6)
-        return nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.ReLU(), *more, nn.Linear(5, 3))
+    assert noisy_run({"name": "fedsol", "rho": 0.01}) != shas["fedavg"]
 
 
 @several
@@ -284,7 +269,7 @@ def test_direct_projection_removes_the_conflicting_component_and_nothing_else(pr
 @pytest.mark.parametrize("more", [[], [nn.LogSoftmax(1)]], ids=["last", "not-last"])
 def test_perturbing_the_head_leaves_the_body_and_equals_whole_passes(more: list[nn.Module], adaptive: bool) -> None:
     """Against an ordinary module with BatchNorm: teacher in use, student in training."""
-    net = nn.Sequential(*normed(), *more).double()
+    net = nn.Sequential(*batchnorm_net(4, 5, 3, seed=6), *more).double()
     g = torch.Generator().manual_seed(3)
     x, y = torch.randn(8, 4, generator=g, dtype=torch.float64), torch.randint(3, (8,), generator=g)
     bound, layout = at(net, cross_entropy, (x, y)), Layout.of(net)
@@ -308,7 +293,7 @@ def test_perturbing_the_head_leaves_the_body_and_equals_whole_passes(more: list[
 @pytest.mark.parametrize("strategy", ["A0", "A1", "A2", "A3", "A4", "A5", "A6", "projection"])
 def test_running_statistics_move_once_a_step_and_where_it_begins(strategy: str, part: str, proximal: str) -> None:
     """With l2, A1, A3 and A6 need no pass at w: there the one pass is at the perturbed weights."""
-    net = normed().double()
+    net = batchnorm_net(4, 5, 3, seed=6).double()
     x, y = torch.linspace(-2, 3, 24, dtype=torch.float64).view(6, 4) ** 2, torch.tensor([0, 1, 2, 0, 1, 2])
     bound, layout = at(net, cross_entropy, (x, y)), Layout.of(net)
     received = layout.read(net, torch.float64)

@@ -21,7 +21,7 @@ from tarry.core.server import Server
 from tarry.core.tickets import LocalResult
 from tarry.methods.gradma import MemoryState
 from tarry.parts import cone
-from tests.helpers.models import towards
+from tests.helpers.models import batchnorm_net, random_clients, towards
 from tests.methods.fedavg.reference import FedAvg, descend
 from tests.methods.gradma.reference import QP, GradMA, worker_update
 from tests.reference.loop import Twin, play
@@ -278,11 +278,8 @@ def test_where_nobody_conflicts_the_server_only_accelerates() -> None:
 
 
 def test_statistics_go_to_the_mean_of_the_round_and_momentum_leaves_them_alone() -> None:
-    g = torch.Generator().manual_seed(9)
-    data = [(torch.randn(12, 3, generator=g) * 3.0**-k, torch.randint(2, (12,), generator=g)) for k in range(4)]
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(8)
-        module = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4, momentum=0.5), nn.ReLU(), nn.Linear(4, 2))
+    data = random_clients([12] * 4, 3, 2, seed=9, scales=[3.0**-k for k in range(4)])
+    module = batchnorm_net(3, 4, 2, momentum=0.5, seed=8)
     task = tarry.Task("normed", model=module, loss=nn.functional.cross_entropy, clients=data)
     seen, came = run(gradma(), task, delay=[[1.0]] * 4, rounds=5, steps=3, batch=6, lr=0.05)
     n = came[0].delta.numel() - 8

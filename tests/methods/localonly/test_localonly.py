@@ -18,6 +18,7 @@ from tarry.core.errors import BadInput
 from tarry.runs.build import build_run
 from tarry.runs.simulation import Simulation
 from tests.helpers.interrupted import interrupted_run
+from tests.helpers.models import random_clients
 from tests.methods.fedavg.reference import descend
 from tests.methods.localonly.reference import LocalOnly
 from tests.reference.match import Case, cases, check, few
@@ -88,8 +89,7 @@ def test_with_everybodys_models_in_a_file_it_is_the_same_run_and_comes_back_afte
 @pytest.mark.parametrize("concurrency", [2, 3])
 def test_statistics_are_the_mean_of_everybodys_latest_and_clients_go_on_from_their_own(concurrency: int) -> None:
     """Of who has not been heard of, the first ones."""
-    g = torch.Generator().manual_seed(0)
-    data = [(torch.randn(8, 3, generator=g) * s, torch.randint(2, (8,), generator=g)) for s in (0.1, 1.0, 10.0)]
+    data = random_clients([8] * 3, 3, 2, seed=0, scales=(0.1, 1.0, 10.0))
     net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
     task = tarry.Task("normed", model=net, loss=nn.functional.cross_entropy, clients=data, score=None)
     first = torch.cat([torch.zeros(4), torch.ones(4)]).double()

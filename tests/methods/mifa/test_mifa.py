@@ -17,6 +17,7 @@ import tarry
 from tarry.core.errors import BadInput
 from tests.helpers.events import hand_outs
 from tests.helpers.interrupted import interrupted_run
+from tests.helpers.models import random_clients
 from tests.methods.fedavg.reference import descend
 from tests.methods.mifa.reference import MIFA, Train, algorithm_1
 from tests.reference.clock import agree, following, play
@@ -207,8 +208,7 @@ def test_what_is_remembered_counts_at_the_rate_of_the_round(optimizer: str) -> N
 
 def test_statistics_become_the_mean_of_everybodys_latest() -> None:
     """Client 1 is away in the second round: the mean is of client 0's new ones and client 1's old ones."""
-    g = torch.Generator().manual_seed(0)
-    data = [(torch.randn(8, 3, generator=g) * s, torch.randint(2, (8,), generator=g)) for s in (0.1, 1.0, 10.0)]
+    data = random_clients([8] * 3, 3, 2, seed=0, scales=(0.1, 1.0, 10.0))
     net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
     task = tarry.Task("normed", model=net, loss=nn.functional.cross_entropy, clients=data, score=None)
     came: dict[tuple[int, int], torch.Tensor] = {}

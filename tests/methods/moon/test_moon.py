@@ -25,6 +25,7 @@ from tarry.runs.build import build_run
 from tarry.runs.simulation import Simulation
 from tarry.training.flat_model import FlatModel
 from tarry.training.visit import LocalWork, train
+from tests.helpers.models import batchnorm_net, random_clients
 from tests.methods.fedasync.reference import FedAsync, polynomial
 from tests.methods.fedavg.reference import FedAvg
 from tests.methods.fedsol.test_fedsol import Classified
@@ -177,15 +178,9 @@ def test_features_of_nothing_have_no_direction(which: str) -> None:
         torch.testing.assert_close(value, torch.tensor(log(2), dtype=F64))
 
 
-def normed(*more: nn.Module) -> nn.Module:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(6)
-        return nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Tanh(), *more, nn.Linear(5, 3))
-
-
 def test_it_is_the_authors_form_of_it_with_other_models_in_use_and_one_pass_at_w() -> None:
     """A cross-entropy over two cosines, copies in evaluation mode, and one backward pass."""
-    net, g = normed().double(), torch.Generator().manual_seed(3)
+    net, g = batchnorm_net(4, 5, 3, activation=nn.Tanh, seed=6).double(), torch.Generator().manual_seed(3)
     x, y = torch.randn(8, 4, generator=g, dtype=F64), torch.randint(3, (8,), generator=g)
     bound, layout = bound_to(net, x, y), Layout.of(net)
     received = bound.flat.clone()
@@ -222,9 +217,9 @@ def test_it_is_the_authors_form_of_it_with_other_models_in_use_and_one_pass_at_w
 
 
 def normed_task(*more: nn.Module) -> tarry.Task:
-    g = torch.Generator().manual_seed(0)
-    data = [(torch.randn(n, 4, generator=g), torch.randint(3, (n,), generator=g)) for n in (6, 10)]
-    return tarry.Task("normed", model=normed(*more), loss=cross_entropy, clients=data)
+    data = random_clients((6, 10), 4, 3, seed=0)
+    model = batchnorm_net(4, 5, 3, *more, activation=nn.Tanh, seed=6)
+    return tarry.Task("normed", model=model, loss=cross_entropy, clients=data)
 
 
 HOW: Choice = {"delay": [1.0, 2.0], "epochs": 2, "batch": 4, "lr": 0.1, "momentum": 0.9}
