@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 from .version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from .config.keywords import Setting as Setting
+    from .config.keywords import settings as settings
     from .core.errors import BadInput as BadInput
     from .core.errors import DamagedFile as DamagedFile
     from .core.errors import Diverged as Diverged
@@ -82,6 +84,7 @@ _MODULES = {
     "Reply": "core.parts",
     "Result": "record.result",
     "ServerView": "core.method",
+    "Setting": "config.keywords",
     "SolverFailed": "core.errors",
     "Step": "core.parts",
     "TarryError": "core.errors",
@@ -102,6 +105,7 @@ _MODULES = {
     "replay": "runs.replay",
     "resume": "runs.run",
     "run": "runs.run",
+    "settings": "config.keywords",
     "stateless": "core.parts",
     "tasks": "tasks",
     "unlabeled_sets": "tasks.unlabeled",

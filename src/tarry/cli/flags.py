@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from ..core.errors import BadInput, near
-from .setting_list import Setting, setting_list
+from .setting_list import FlagSetting, setting_list
 
 __all__ = ["gather", "with_settings"]
 
@@ -42,7 +42,7 @@ def with_settings(*, leave_out: Sequence[str] = ()) -> Callable[[Callable[..., N
     return decorate
 
 
-def _option(setting: Setting) -> inspect.Parameter:
+def _option(setting: FlagSetting) -> inspect.Parameter:
     """Return the parameter of a command that stands for a setting."""
     flag = "--" + setting.name.replace("_", "-")
     shown = "off" if setting.default is False else setting.default

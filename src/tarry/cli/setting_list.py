@@ -8,11 +8,11 @@ from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
-__all__ = ["Setting", "setting_list"]
+__all__ = ["FlagSetting", "setting_list"]
 
 
 @dataclass(frozen=True)
-class Setting:
+class FlagSetting:
     """One field of `Spec`: its name, help, default (a component by its name), and the alternatives of its type."""
 
     name: str
@@ -27,7 +27,7 @@ class Setting:
 
 
 @cache
-def setting_list() -> tuple[Setting, ...]:
+def setting_list() -> tuple[FlagSetting, ...]:
     """Return all settings in the order of `Spec`."""
     found = find_spec("tarry.config.spec")
     assert found is not None
@@ -38,14 +38,14 @@ def setting_list() -> tuple[Setting, ...]:
     return tuple(_setting(node, components) for node in spec.body if isinstance(node, ast.AnnAssign))
 
 
-def _setting(node: ast.AnnAssign, components: dict[str, str]) -> Setting:
+def _setting(node: ast.AnnAssign, components: dict[str, str]) -> FlagSetting:
     """Return the setting of a line `name: Annotated[type, help] = default`."""
     assert isinstance(node.target, ast.Name)
     assert isinstance(node.annotation, ast.Subscript)
     assert isinstance(node.annotation.slice, ast.Tuple)
     kind, text = node.annotation.slice.elts
     types = tuple(t for t in _alternatives(kind) if t != "None")
-    return Setting(node.target.id, ast.literal_eval(text), _default(node.value, components), types)
+    return FlagSetting(node.target.id, ast.literal_eval(text), _default(node.value, components), types)
 
 
 def _alternatives(kind: ast.expr) -> list[str]:

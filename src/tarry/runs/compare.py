@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, Unpack, overload
 
+from ..config.keywords import Named, SharedSettings, lists_keywords
 from ..config.spec import Spec
 from ..core.errors import BadInput, DamagedFile, TarryWarning, as_keywords, errors_as_keywords, near, warn_of
 from ..core.method import Method
@@ -117,15 +118,16 @@ class Comparison(Sequence[Result]):
         return plain_table(self.summary)
 
 
+@lists_keywords(SharedSettings)
 def compare(
-    methods: Sequence[str | dict[str, Any] | Method],
-    task: str | dict[str, Any] | Task = "digits",
+    methods: Sequence[Named | Method],
+    task: Named | Task = "digits",
     *,
     seeds: Iterable[int] = (0, 1, 2),
     out: str | Path | None = None,
     workers: int = 1,
     progress: Show | None = None,
-    **settings: Any,
+    **settings: Unpack[SharedSettings],
 ) -> Comparison:
     """Run every method with every seed; settings as for `run`.
 

@@ -7,11 +7,12 @@ import time as clock
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 
 from ..config.components import REGISTRIES, Choice
+from ..config.keywords import Named, Settings, lists_keywords
 from ..config.spec import Spec
 from ..core.errors import BadInput, errors_as_keywords, warn_of
 from ..core.events import Event
@@ -56,18 +57,19 @@ class Progress:
     personalized: float | None = None  # when the run is over: the share of clients that are done (--personalize)
 
 
+@lists_keywords(Settings)
 def run(
-    method: str | dict[str, Any] | Method | None = None,
-    task: str | dict[str, Any] | Task = "digits",
+    method: Named | Method | None = None,
+    task: Named | Task = "digits",
     *,
     out: str | Path | None = None,
     callbacks: Sequence[Callback] = (),
     progress: Callable[[Progress], None] | None = None,
-    **settings: Any,
+    **settings: Unpack[Settings],
 ) -> Result:
     """Run one method on one task under the virtual clock.
 
-    Settings are those of `tarry run --help` (lr=0.1, time=5000, delay="orthofl-rpi", ...). A method, task, partition
+    `tarry.settings()` lists the settings (lr=0.1, time=5000, delay="orthofl-rpi", ...). A method, task, partition
     or delay is a name, a table {"name": ..., parameters}, or an object; `delay` may also be a list of durations per
     client, or a function (client, visit) → seconds. Callbacks see every event with the global weights after it.
 
