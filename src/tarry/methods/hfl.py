@@ -28,7 +28,7 @@ On the server, in model sizes: 2 sums beside the global and the past ones that c
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import exp
 from typing import Annotated, Any
 
@@ -36,6 +36,7 @@ import torch
 from torch import Tensor
 
 from ..core.method import Method, ServerView
+from ..core.state_tree import StateRecord
 from ..core.tickets import Update
 from ..parts.checks import at_least, between, check
 from ..parts.endpoint import Rule, StaleUpdate, delay_correction
@@ -44,8 +45,6 @@ from ..parts.manifold import inner
 from .registry import methods
 
 __all__ = ["hfl"]
-
-State = dict[str, Any]
 
 
 def taylor(h: float) -> Rule:
@@ -58,30 +57,41 @@ def taylor(h: float) -> Rule:
 
 
 @dataclass(frozen=True)
+class HybridSums(StateRecord):
+    """The sums of the epoch under way."""
+
+    kernel: Tensor  # Σ n_k Δ_k over S_1
+    n: float  # Σ n_k
+    updater: Tensor  # Σ λ_i Δ_i over S_2
+    lam: float  # Σ λ_i
+    count: int  # updates of S_2
+
+
+@dataclass(frozen=True)
 class Hybrid(EpochServer):
     """The sums over S_1, by examples, and over S_2, by λ_i."""
 
     lam: float
 
-    def init(self, weights: Tensor) -> State:
+    def init(self, weights: Tensor) -> HybridSums:
         zero = torch.zeros_like(weights)
-        return {"kernel": zero, "n": 0.0, "updater": zero, "lam": 0.0, "count": 0}
+        return HybridSums(zero, n=0.0, updater=zero, lam=0.0, count=0)
 
-    def on_update(self, update: Update, late: bool, book: State, view: ServerView) -> State:
+    def on_update(self, update: Update, late: bool, sums: HybridSums, view: ServerView) -> HybridSums:
         own = storable(update, view)
         if not late:
-            kernel = torch.add(book["kernel"], own, alpha=update.n_examples)
-            return {**book, "kernel": kernel, "n": book["n"] + update.n_examples}
+            kernel = torch.add(sums.kernel, own, alpha=update.n_examples)
+            return replace(sums, kernel=kernel, n=sums.n + update.n_examples)
         lam = self.lam * exp(-update.staleness)
-        updater = torch.add(book["updater"], own, alpha=lam)
-        return {**book, "updater": updater, "lam": book["lam"] + lam, "count": book["count"] + 1}
+        updater = torch.add(sums.updater, own, alpha=lam)
+        return replace(sums, updater=updater, lam=sums.lam + lam, count=sums.count + 1)
 
-    def end_epoch(self, book: State, view: ServerView) -> tuple[Tensor | None, State]:
-        if not (book["n"] or book["count"]):
-            return None, book
-        late = max(book["count"], 1)
-        kernel = book["kernel"] / book["n"] if book["n"] else _still(view)
-        move = torch.add(book["updater"] / late, kernel, alpha=1 - book["lam"] / late)
+    def end_epoch(self, sums: HybridSums, view: ServerView) -> tuple[Tensor | None, HybridSums]:
+        if not (sums.n or sums.count):
+            return None, sums
+        late = max(sums.count, 1)
+        kernel = sums.kernel / sums.n if sums.n else _still(view)
+        move = torch.add(sums.updater / late, kernel, alpha=1 - sums.lam / late)
         return move, self.init(view.weights)
 
 

@@ -17,6 +17,7 @@ state), and the value above which position is trusted by default. A user's stati
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from math import ceil
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -29,6 +30,7 @@ from ..core.errors import BadInput
 from ..core.method import ServerView
 from ..core.parts import Correct
 from ..core.registry import Registry
+from ..core.state_tree import StateRecord
 from ..core.tickets import CONTROL, Update
 from ..vector.blocks import blocks, blocks_reversed
 from ..vector.fused import as_scalar, combined, kernels_for, partition
@@ -225,6 +227,15 @@ def ratio(*, smooth: Smooth = 0.95) -> Statistic:
 _SAMPLE = 4096  # coordinates of a client that `agreement` stores
 
 
+@dataclass(frozen=True)
+class Comparisons(StateRecord):
+    """What `agreement` remembers."""
+
+    clients: ClientTable  # the last displacement and end of every client, on a sample of the coordinates
+    e: float  # the running mean of the differences of cosines
+    count: int  # comparisons so far
+
+
 @statistics.register("agreement")
 def agreement(*, smooth: Smooth = 0.95) -> Statistic:
     """Which prediction the clients' next visits confirm: the position where a client ended, or its displacement.
@@ -235,20 +246,20 @@ def agreement(*, smooth: Smooth = 0.95) -> Statistic:
     Cosines are taken on an even sample of the coordinates, so a client costs the server little memory.
     """
 
-    def measure(late: StaleUpdate, state: dict[str, Any]) -> tuple[float, dict[str, Any]]:
+    def measure(late: StaleUpdate, state: Comparisons) -> tuple[float, Comparisons]:
         me, n = late.update.ticket.client, len(late.delta)
         stride = ceil(n / _SAMPLE)
         delta, sent = late.delta[::stride].clone(), late.update.ticket.sent[:n:stride]
-        clients, e, count = state["clients"], state["e"], state["count"]
+        clients, e, count = state.clients, state.e, state.count
         if (row := clients.get(me)) is not None:
             last, ended = row
             better = _cosine(delta, ended - sent) - _cosine(delta, last)
             e, count = (smooth * e + (1 - smooth) * better if count else better), count + 1
         value = min(max((1 + e) / 2, 0.0), 1.0) if count >= 2 * late.view.n_clients else 0.0
         clients.put(me, torch.stack([delta, sent + delta]))
-        return value, {"clients": clients, "e": e, "count": count}
+        return value, Comparisons(clients, e, count)
 
-    return Statistic(lambda: {"clients": ClientTable(), "e": 0.0, "count": 0}, measure, 0.5)
+    return Statistic(lambda: Comparisons(ClientTable(), 0.0, 0), measure, 0.5)
 
 
 def _cosine(a: Tensor, b: Tensor) -> float:

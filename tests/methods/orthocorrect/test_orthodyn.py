@@ -161,7 +161,7 @@ def test_agreement_reads_every_third_of_ten_thousand_coordinates() -> None:
     assert values("agreement", visits) == values("agreement", changed)
     statistic = statistics.build("agreement")
     _, state = statistic.measure(visits[0], statistic.init())
-    row = state["clients"][0]
+    row = state.clients[0]
     assert row.shape == (2, 3334)
     assert row.untyped_storage().nbytes() == row.nbytes, "nothing else is kept alive"
 
