@@ -48,12 +48,12 @@ nothing has been run that it could be seen on.
 """
 
 
-def write_page(*, results: Path | None = None, folder: Path | None = None, quick: bool = False) -> Path:
+def write_page(*, results: Path | None = None, quick: bool = False) -> Path:
     """Write results.md and results/*.svg to the folder of the results, or to the docs of the checkout.
 
     The files of quick runs are results-quick.md and results-quick/*.svg.
     """
-    docs = folder or results or catalog.page_folder()
+    docs = results or catalog.page_folder()
     called = "results-quick" if quick else "results"
     pictures = docs / called
     pictures.mkdir(parents=True, exist_ok=True)

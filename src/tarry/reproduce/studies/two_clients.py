@@ -66,7 +66,7 @@ class _Changes:
     """Of the hidden layer, by every update."""
 
     def __init__(self, block: Block):
-        self._block, self._before = block, None
+        self._block = block
         self._last: Tensor | None = None
         self.clients: list[int] = []
         self.changes: list[Tensor] = []

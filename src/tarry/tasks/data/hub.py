@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -35,7 +34,6 @@ def image_source(
     x: str = "image",
     y: str = "label",
     group: str | None = None,
-    train: Sequence[str] = ("train",),
     test: str | None = "test",
     rgb: bool = True,
 ) -> HubSource:
@@ -43,13 +41,13 @@ def image_source(
 
     def read(flag: str) -> ArrayDataset:
         parts = download(name, config, flag)
-        wanted = [*train, *([] if test is None else [test])]
+        wanted = ["train", *([] if test is None else [test])]
         if missing := [part for part in wanted if part not in parts]:
             raise BadInput(f"{flag}: has no part {', '.join(missing)}; it has {', '.join(parts)}")
         found = {part: _part(parts[part], x, y, group, rgb, flag) for part in wanted}
-        xs, ys, gs = (np.concatenate(column) for column in zip(*(found[part] for part in train), strict=True))
+        xs, ys, gs = found["train"]
         if test is not None:
-            names = (f"{train[0]} {x}", f"{train[0]} {y}", f"{test} {x}", f"{test} {y}")
+            names = (f"train {x}", f"train {y}", f"{test} {x}", f"{test} {y}")
             arrays = check_split((xs, ys), found[test][:2], flag, names)
             return replace(arrays, groups=gs if group else None)
         held = hold_out(check_labels(ys, len(xs), f"{flag}: {y}"), max(1, len(ys) // 5))
