@@ -17,6 +17,7 @@ from tarry.delays import distributions
 from tarry.delays import papers as paper_delays  # noqa: F401  (registers its delays)
 from tarry.delays.base import ClientPopulation, Delay, assign_profiles, delays
 from tarry.delays.distributions import bandwidth, normal, scripted
+from tests.helpers.by_flags import build_by_flags
 
 GENERIC = ["constant", "normal", "lognormal", "half-normal", "uniform", "exponential", "pareto", "bandwidth"]
 RANDOM = ["normal", "lognormal", "half-normal", "uniform", "exponential", "pareto"]
@@ -238,14 +239,14 @@ def test_the_rarest_draws_are_durations_too(name, u, monkeypatch):
 )
 def test_a_wrong_parameter_is_refused_by_its_flag_and_value(name, params, problem):
     with pytest.raises(BadInput) as rejected:
-        delays.build(name, **params)
+        build_by_flags(delays, name, **params)
     assert rejected.value.problems[0].startswith(problem)
     assert len(rejected.value.problems) == 1
 
 
 def test_all_wrong_parameters_are_named_at_once():
     with pytest.raises(BadInput) as rejected:
-        delays.build("normal", mean=0, sd=-1, spread=-2)
+        build_by_flags(delays, "normal", mean=0, sd=-1, spread=-2)
     assert [p.split()[0] for p in rejected.value.problems] == ["--delay.mean", "--delay.sd", "--delay.spread"]
 
 

@@ -14,6 +14,7 @@ from tarry.core.errors import BadInput
 from tarry.core.rng import Stream
 from tarry.delays.base import ClientPopulation, delays
 from tarry.delays.measured import TraceRow, empirical, read_trace, trace, write_trace
+from tests.helpers.by_flags import build_by_flags
 
 ROUNDS = {"37": [9.5, 11.25, 8.0], "15": [97.5, 100.0], "2": [700.0, 800.0, 650.0, 905.5]}
 
@@ -106,7 +107,7 @@ def test_a_malformed_measured_file_is_refused_with_flag_file_and_line(tmp_path, 
     path = tmp_path / "bad.csv"
     path.write_text(text)
     with pytest.raises(BadInput) as rejected:
-        delays.build("empirical", path=str(path))
+        build_by_flags(delays, "empirical", path=str(path))
     assert str(rejected.value).startswith(problem.format(path=path))
     assert len(rejected.value.problems) == 1
 
@@ -129,7 +130,7 @@ def test_a_file_that_is_not_there_or_no_text_is_refused(tmp_path, name):
         (torn, "is not a CSV file"),
     ]:
         with pytest.raises(BadInput) as rejected:
-            delays.build(name, path=str(path))
+            build_by_flags(delays, name, path=str(path))
         assert str(rejected.value).startswith(f"--delay.path {path}: {problem}")
 
 

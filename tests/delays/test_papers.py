@@ -13,6 +13,7 @@ from tarry.core.errors import BadInput
 from tarry.core.rng import Stream
 from tarry.delays.base import ClientPopulation, Delay, delays
 from tarry.delays.papers import PROFILES, Groups, fadas, fedecho_large, fedogd_l1, rpi_moments, rpi_percentile
+from tests.helpers.by_flags import build_by_flags
 
 
 def a_population(n: int, seed: int = 7, samples: list[int] | None = None) -> ClientPopulation:
@@ -267,7 +268,7 @@ def test_fedogd_clients_change_as_often_as_asked_and_the_shares_last():
 )
 def test_a_wrong_parameter_is_refused_by_its_flag_and_value(name, params, problem):
     with pytest.raises(BadInput) as rejected:
-        delays.build(name, **params)
+        build_by_flags(delays, name, **params)
     assert str(rejected.value).startswith(problem)
 
 

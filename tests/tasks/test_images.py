@@ -16,6 +16,7 @@ from tarry.core.rng import generator
 from tarry.core.task import Task
 from tarry.tasks import LeNet5, McMahanCNN, partitions, tasks
 from tarry.tasks.images import load_digits
+from tests.helpers.by_flags import build_by_flags
 
 RNG = np.random.default_rng(1)
 
@@ -154,15 +155,15 @@ def test_the_options_of_a_model_are_flags_of_its_task(folder: Path) -> None:
     assert any(isinstance(m, torch.nn.BatchNorm2d) for m in net.modules())
     assert next(net.parameters()).shape[0] == 8
     with pytest.raises(BadInput, match=r"--task.norm layer: wants group \| batch"):
-        tasks.build("cifar10", model="resnet18", norm="layer")
+        build_by_flags(tasks, "cifar10", model="resnet18", norm="layer")
     with pytest.raises(
         BadInput, match=r"--task.norn batch: task 'cifar10' has no parameter 'norn'. Did you mean 'norm'"
     ):
-        tasks.build("cifar10", model="resnet18", norn="batch")
+        build_by_flags(tasks, "cifar10", model="resnet18", norn="batch")
     with pytest.raises(BadInput, match=r"--task.norm batch: task 'cifar10' has no parameter 'norm'"):
-        tasks.build("cifar10", norm="batch")
+        build_by_flags(tasks, "cifar10", norm="batch")
     with pytest.raises(BadInput, match=r"--task.model resnet81: there is no such model"):
-        tasks.build("cifar10", model="resnet81")
+        build_by_flags(tasks, "cifar10", model="resnet81")
     assert "hidden" in {p.name for p in tasks["digits"].params}
 
 
@@ -173,7 +174,7 @@ def test_grey_images_become_three_equal_channels_and_coloured_ones_cannot(folder
     for a, b in ((gray.train, colour.train), (held_out(gray), held_out(colour))):
         assert torch.equal(b[0], a[0].repeat(1, 3, 1, 1))
     with pytest.raises(BadInput, match=r"--task.rgb true: the images of cifar10 are not gray"):
-        tasks.build("cifar10", rgb=True)
+        build_by_flags(tasks, "cifar10", rgb=True)
 
 
 @pytest.mark.parametrize(
@@ -199,13 +200,13 @@ def test_the_usual_model_of_a_set_fits_its_images_and_classes(
 
 def test_a_limit_below_one_is_refused() -> None:
     with pytest.raises(BadInput, match=r"--task.limit 0: must be 1 or more"):
-        tasks.build("digits", limit=0)
+        build_by_flags(tasks, "digits", limit=0)
 
 
 def test_a_label_that_the_set_does_not_have_is_refused(folder: Path) -> None:
     save_split(folder / "mnist.npz", 28, 28, classes=11)
     with pytest.raises(BadInput, match=r"--task mnist: .*mnist.npz has the label 10; mnist has the classes 0 … 9"):
-        tasks.build("mnist")
+        build_by_flags(tasks, "mnist")
 
 
 def test_floats_and_groups_of_an_npz_file_are_kept_as_they_are(tmp_path: Path) -> None:
@@ -234,7 +235,7 @@ def test_the_classes_of_an_npz_file_are_those_of_training_and_test_set_together(
 
 def test_a_model_that_does_not_fit_is_refused_before_training(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"--task.model lenet5: requires images"):
-        tasks.build("digits", model="lenet5")
+        build_by_flags(tasks, "digits", model="lenet5")
 
 
 @pytest.mark.data

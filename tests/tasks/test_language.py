@@ -19,6 +19,7 @@ from tarry.tasks import partitions, tasks
 from tarry.tasks.language import answer_loss, exact_match, last_number, token_accuracy
 from tarry.tasks.models.language import tokenizer_of
 from tarry.training.flat_model import build_module
+from tests.helpers.by_flags import build_by_flags
 from tests.helpers.tiny_language import lines, save, sums
 
 
@@ -33,7 +34,7 @@ def build(folder: Path, name: str = "gsm8k", **params: Any) -> Task:
     if not (folder / "llama").exists():
         save(folder / "llama", "llama")
     own = {"model": str(folder / "llama"), "length": 32, "unlabeled": 10}
-    return tasks.build(name, **{**own, **params})
+    return build_by_flags(tasks, name, **{**own, **params})
 
 
 def examples(task: Task) -> tuple[Tensor, Tensor]:
@@ -233,4 +234,4 @@ def test_what_cannot_be_done_is_said(folder: Path) -> None:
 def test_the_set_is_looked_for_before_the_model(folder: Path) -> None:
     for name in ("gsm8k", "mathinstruct"):
         with pytest.raises(BadInput, match=f"--task {name}: the data set is not there"):
-            tasks.build(name, model="no/such-model")
+            build_by_flags(tasks, name, model="no/such-model")

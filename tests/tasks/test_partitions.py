@@ -13,6 +13,7 @@ from tarry.core.rng import generator
 from tarry.core.task import Indices
 from tarry.tasks import at_least, partitions
 from tarry.tasks.partitions import _draw_classes
+from tests.helpers.by_flags import build_by_flags
 
 thorough = settings(derandomize=True, deadline=None, max_examples=80)
 
@@ -27,7 +28,7 @@ def problems(draw: st.DrawFn) -> tuple[Indices, int, int]:
 
 
 def cut(name: str, labels: Indices, n_clients: int, seed: int = 0, groups: Indices | None = None, **params: Any) -> Any:
-    return partitions.build(name, **params)(labels, groups, n_clients, generator(seed))
+    return build_by_flags(partitions, name, **params)(labels, groups, n_clients, generator(seed))
 
 
 def table(labels: Indices, parts: list[Indices], n_classes: int) -> Any:
@@ -390,7 +391,7 @@ def test_what_cannot_be_dealt_is_refused_with_the_flag_and_the_value(
 
 def test_all_wrong_parameters_of_main_class_are_named_at_once() -> None:
     with pytest.raises(BadInput) as e:
-        partitions.build("main-class", size=0, main=-1, share=2.0)
+        build_by_flags(partitions, "main-class", size=0, main=-1, share=2.0)
     assert len(e.value.problems) == 3
 
 
@@ -407,11 +408,11 @@ def test_more_clients_than_groups_are_refused() -> None:
 
 def test_an_impossible_minimum_is_refused() -> None:
     with pytest.raises(BadInput, match="--min-samples -1: must be 0 or more"):
-        at_least(partitions.build("iid"), -1)
+        at_least(build_by_flags(partitions, "iid"), -1)
     with pytest.raises(
         BadInput, match=r"--min-samples 4: 3 clients need 12 .* assigns 10 of 10; lower it or --clients"
     ):
-        at_least(partitions.build("iid"), 4)(TEN, None, 3, generator(0))
+        at_least(build_by_flags(partitions, "iid"), 4)(TEN, None, 3, generator(0))
 
 
 def test_every_partition_and_each_of_its_parameters_says_what_it_is() -> None:

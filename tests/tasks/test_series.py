@@ -9,6 +9,7 @@ import torch
 from tarry.core.errors import BadInput
 from tarry.core.rng import generator
 from tarry.tasks import partitions, tasks
+from tests.helpers.by_flags import build_by_flags
 
 RNG = np.random.default_rng(2)
 
@@ -53,4 +54,4 @@ def test_options_of_the_network_for_series_are_flags(x: np.ndarray) -> None:  # 
     )
     assert small < usual
     with pytest.raises(BadInput, match=r"--task.model lenet5: "):
-        tasks.build("har", model="lenet5")
+        build_by_flags(tasks, "har", model="lenet5")

@@ -16,6 +16,7 @@ from tarry.tasks.models import TextCNN
 from tarry.tasks.models.language import Classifier, tokenizer_of
 from tarry.tasks.text import _tokenize_texts
 from tarry.tasks.tokens import Vocabulary, pad_rows, sample_indices
+from tests.helpers.by_flags import build_by_flags
 from tests.helpers.tiny_language import films, lines, pairs, save
 
 
@@ -27,7 +28,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def build(name: str, **params: Any) -> Task:
-    return tasks.build(name, **params)
+    return build_by_flags(tasks, name, **params)
 
 
 def test_words_are_numbered_by_how_often_they_occur_and_ties_by_the_alphabet() -> None:

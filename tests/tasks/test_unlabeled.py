@@ -18,6 +18,7 @@ import tarry
 from tarry.core.errors import BadInput
 from tarry.core.task import Task
 from tarry.tasks.unlabeled import unlabeled_sets
+from tests.helpers.by_flags import build_by_flags
 
 RNG = np.random.default_rng(4)
 LUMA = torch.tensor([0.299, 0.587, 0.114], dtype=torch.float64)
@@ -49,7 +50,7 @@ def task(*shape: int, n: int = 30, dtype: torch.dtype = torch.float64, **more: A
 
 
 def make(name: str, on: Task, seed: int = 0, **params: Any) -> Tensor:
-    return unlabeled_sets.build(name, **params)(on, seed)
+    return build_by_flags(unlabeled_sets, name, **params)(on, seed)
 
 
 def train_x(on: Task) -> Tensor:
@@ -301,13 +302,13 @@ def test_what_cannot_be_done_is_told(
 @pytest.mark.parametrize(("name", "params"), EVERY, ids=lambda x: x if isinstance(x, str) else "")
 def test_fewer_than_one_sample_is_refused(name: str, params: dict[str, Any]) -> None:
     with pytest.raises(BadInput, match=r"--unlabeled.samples 0: must be 1 or more"):
-        unlabeled_sets.build(name, **{**params, "samples": 0})
+        build_by_flags(unlabeled_sets, name, **{**params, "samples": 0})
 
 
 @pytest.mark.parametrize(("name", "params"), [("noise", {"std": 0.0}), ("mixup", {"alpha": -1.0})])
 def test_a_spread_must_be_above_0(name: str, params: dict[str, Any]) -> None:
     with pytest.raises(BadInput, match=r"--unlabeled\.\w+ .*: must be above 0"):
-        unlabeled_sets.build(name, **params)
+        build_by_flags(unlabeled_sets, name, **params)
 
 
 def test_without_pillow_a_folder_of_images_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
 
-from .errors import BadInput, near
+from .errors import BadInput, errors_as_keywords, near
 from .one_line import cut_to_width
 
 __all__ = ["Entry", "Param", "Registry", "UnknownName"]
@@ -173,7 +173,8 @@ class Entry(Generic[T]):
 
     def __call__(self, /, **params: Any) -> T:
         """Return the component made with checked parameters; raise BadInput if some are wrong."""
-        return self.make(self.check(params))
+        with errors_as_keywords(f"{self.flag or self.kind}."):
+            return self.make(self.check(params))
 
     def check(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Return the parameters as their types; one error names every wrong parameter.
@@ -315,7 +316,8 @@ class Registry(Mapping[str, Entry[T]]):
         return name in self._entries
 
     def __getitem__(self, name: str) -> Entry[T]:
-        return self.find(name)
+        with errors_as_keywords():
+            return self.find(name)
 
     def find(self, name: str) -> Entry[T]:
         """Return the entry of that name or of `file.py:factory`; UnknownName, which names the flag, if there is none.

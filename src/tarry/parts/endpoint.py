@@ -291,6 +291,6 @@ def dynamic(statistic: str, *, switch: float | None = None, middle: float = 0.0,
 def _statistic(name: str, smooth: float) -> Statistic:
     try:
         entry = statistics.find(name)
-        return entry(smooth=smooth) if "smooth" in (p.name for p in entry.params) else entry()
+        return entry.make({"smooth": smooth} if "smooth" in (p.name for p in entry.params) else {})
     except BadInput as e:
         raise BadInput([p.replace("--statistic", "--method.statistic", 1) for p in e.problems]) from e

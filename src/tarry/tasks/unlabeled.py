@@ -101,7 +101,8 @@ def other_task(
     def make(task: Task, seed: int) -> Tensor:
         like, flag = _inputs(task), f"--unlabeled.of {of}"
         try:
-            source = tasks.build(of)
+            entry = tasks.find(of)
+            source = entry.make(entry.check({}))
         except BadInput as e:
             raise BadInput([f"{flag}: {problem}" for problem in e.problems]) from e
         x = _sample(_inputs(source), samples, seed)

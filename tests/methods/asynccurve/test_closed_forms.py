@@ -23,6 +23,7 @@ from tarry.parts.curve import CurveLearning
 from tarry.parts.manifold import line
 from tarry.training.flat_model import FlatModel
 from tarry.training.visit import LocalWork, train
+from tests.helpers.by_flags import build_by_flags
 from tests.helpers.models import random_clients
 from tests.methods.asynccurve.reference import lorentz_gradient, lorentz_term
 from tests.reference.problem import Problem
@@ -212,4 +213,4 @@ def test_the_answer_is_the_mean_of_every_cth_global_statistics_and_all() -> None
 )
 def test_what_cannot_be_is_refused(params: dict[str, Any], said: str) -> None:
     with pytest.raises(BadInput, match=said):
-        tarry.methods.build("asynccurve", **params)
+        build_by_flags(tarry.methods, "asynccurve", **params)

@@ -19,6 +19,7 @@ from tarry.core.errors import BadInput
 from tarry.core.layout import Layout
 from tarry.core.server import Server
 from tarry.core.tickets import LocalResult
+from tests.helpers.by_flags import build_by_flags
 from tests.helpers.interrupted import interrupted_run
 from tests.helpers.models import InnerProduct
 from tests.methods.ca2fl.reference import CA2FL
@@ -166,4 +167,4 @@ def test_with_its_cache_in_a_file_it_is_the_same_run_and_comes_back_after_a_kill
 @pytest.mark.parametrize(("params", "said"), [({"buffer": 0}, "--method.buffer 0"), ({"eta": 0.0}, "--method.eta 0.0")])
 def test_what_cannot_be_is_refused(params: dict[str, Any], said: str) -> None:
     with pytest.raises(BadInput, match=said):
-        tarry.methods.build("ca2fl", **params)
+        build_by_flags(tarry.methods, "ca2fl", **params)

@@ -86,9 +86,9 @@ def test_it_is_a_buffer_and_a_step(delay: str) -> None:
 @pytest.mark.parametrize(
     ("method", "said"),
     [
-        ("fedbuff+step=fadas:delay=scaled", r"--step fadas:delay=[a-z]*: .*longest delay.*; leave out --step"),
-        ("fedavg+step=fadas:delay=capped", r"--step fadas:delay=[a-z]*: .*longest delay.*; leave out --step"),
-        ("fadas:delay=scaled+aggregate=fedbuff", r"--aggregate fedbuff: .*longest delay.*; leave out --aggregate"),
+        ("fedbuff+step=fadas:delay=scaled", r"step='fadas:delay=[a-z]*': .*longest delay.*; leave out step"),
+        ("fedavg+step=fadas:delay=capped", r"step='fadas:delay=[a-z]*': .*longest delay.*; leave out step"),
+        ("fadas:delay=scaled+aggregate=fedbuff", r"aggregate='fedbuff': .*longest delay.*; leave out aggregate"),
     ],
 )
 def test_a_delay_adaptive_step_is_refused_where_it_would_not_hear_of_delays(method: str, said: str) -> None:

@@ -17,6 +17,7 @@ from tarry.core.method import ServerView
 from tarry.core.tickets import Ticket, Update
 from tarry.runs.build import build_run
 from tarry.runs.simulation import Simulation
+from tests.helpers.by_flags import build_by_flags
 from tests.helpers.tensors import vec
 from tests.methods.fedac.reference import FedAC
 from tests.methods.fedbuff.reference import FedBuff
@@ -144,4 +145,4 @@ def test_without_the_correction_nothing_travels_along() -> None:
 )
 def test_what_cannot_be_is_refused(params: dict[str, Any], said: str) -> None:
     with pytest.raises(BadInput, match=said):
-        tarry.methods.build("fedac", **params)
+        build_by_flags(tarry.methods, "fedac", **params)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import tarry
 from tarry.core.errors import BadInput
+from tests.helpers.by_flags import build_by_flags
 from tests.methods.feddyn.reference import FedDyn
 from tests.reference.match import Case, cases, check, few
 from tests.reference.quadratics import PLACE, STRENGTH, globals_of, memories, minimiser, pulling, rows
@@ -113,4 +114,4 @@ def test_clients_and_server_need_each_other() -> None:
 @pytest.mark.parametrize("alpha", [0.0, -1.0, float("nan")])
 def test_alpha_is_above_0(alpha: float) -> None:
     with pytest.raises(BadInput, match=r"--method\.alpha"):
-        tarry.methods.build("feddyn", alpha=alpha)
+        build_by_flags(tarry.methods, "feddyn", alpha=alpha)

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 import tarry
 from tarry.core import rng
 from tarry.core.rng import Stream
+from tests.helpers.by_flags import build_by_flags
 from tests.methods.fedecho.reference import Classes, FedEcho
 from tests.reference.loop import Arrival, play
 from tests.reference.match import Case, cases, few
@@ -257,12 +258,12 @@ def test_what_it_notes_of_itself_is_what_the_twin_saw() -> None:
 )
 def test_a_setting_that_cannot_be_is_named(flag: str, value: Any) -> None:
     with pytest.raises(tarry.BadInput, match=rf"--method\.{flag} {value}"):
-        tarry.methods.build("fedecho", **{flag: value})
+        build_by_flags(tarry.methods, "fedecho", **{flag: value})
 
 
 def test_all_settings_that_cannot_be_are_named_at_once() -> None:
     with pytest.raises(tarry.BadInput) as caught:
-        tarry.methods.build("fedecho", lr=-1.0, batch=-2, clip=-3.0)
+        build_by_flags(tarry.methods, "fedecho", lr=-1.0, batch=-2, clip=-3.0)
     assert len(caught.value.problems) == 3
 
 

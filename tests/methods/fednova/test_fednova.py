@@ -18,6 +18,7 @@ import tarry
 from tarry.core.errors import BadInput
 from tarry.core.optim import make_optimizer
 from tarry.parts.variates import reach
+from tests.helpers.by_flags import build_by_flags
 from tests.helpers.models import batchnorm_net, random_clients
 from tests.methods.fednova.reference import FedNova, coefficients, descend
 from tests.reference.loop import Arrival, play
@@ -154,7 +155,7 @@ def test_running_statistics_are_averaged_whatever_the_steps() -> None:
 
 @pytest.mark.parametrize("name", ["adam", "adamw"])
 def test_an_optimizer_without_a_sum_of_gradients_is_refused(name: str) -> None:
-    with pytest.raises(BadInput, match=f"--optimizer {name}: .*use --optimizer sgd"):
+    with pytest.raises(BadInput, match=f"optimizer='{name}': .*use optimizer='sgd'"):
         globals_of("fednova", pulling(), optimizer=name, **SETUP)
 
 
@@ -167,4 +168,4 @@ def test_its_clients_and_its_server_need_each_other() -> None:
 
 def test_a_pull_outwards_is_refused() -> None:
     with pytest.raises(BadInput, match=r"--method\.mu -1\.0"):
-        tarry.methods.build("fednova", mu=-1.0)
+        build_by_flags(tarry.methods, "fednova", mu=-1.0)

@@ -21,6 +21,7 @@ from tarry.core.optim import make_optimizer
 from tarry.parts.proximal import NTD, WholePasses
 from tarry.training.flat_model import FlatModel
 from tarry.training.visit import BatchIterator, LocalWork
+from tests.helpers.by_flags import build_by_flags
 from tests.methods.fedasync.reference import FedAsync, polynomial
 from tests.methods.fedavg.reference import FedAvg
 from tests.methods.fedntd.reference import Client, SOLClient
@@ -225,5 +226,5 @@ def test_fewer_than_three_classes_are_refused(method: str, flag: str, classes: i
 )
 def test_what_cannot_be_is_refused(params: Choice, said: list[str]) -> None:
     with pytest.raises(BadInput) as e:
-        tarry.methods.build("fedntd", **params)
+        build_by_flags(tarry.methods, "fedntd", **params)
     assert list(e.value.problems) == said

@@ -19,6 +19,7 @@ from tarry.core.errors import BadInput
 from tarry.core.state_tree import tensors
 from tarry.runs.build import build_run
 from tarry.runs.simulation import Simulation
+from tests.helpers.by_flags import build_by_flags
 from tests.helpers.models import batchnorm_net, random_clients, towards
 from tests.methods.fedogd.reference import FedOGD, algorithm_1, client_update
 from tests.reference.clock import agree, following, play
@@ -128,7 +129,7 @@ def watched(method: tarry.Method, task: tarry.Task, **setup: Any) -> tuple[list[
 
 
 def fedogd(**params: Any) -> tarry.Method:
-    return tarry.methods.build("fedogd", **params)
+    return build_by_flags(tarry.methods, "fedogd", **params)
 
 
 def test_the_global_step_goes_towards_the_clients() -> None:

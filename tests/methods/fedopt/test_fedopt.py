@@ -17,6 +17,7 @@ from tarry.core.errors import BadInput
 from tarry.core.state_tree import tensors
 from tarry.runs.build import build_run
 from tarry.runs.simulation import Simulation
+from tests.helpers.by_flags import build_by_flags
 from tests.helpers.models import Shift, batchnorm_net, half_square, random_clients
 from tests.methods.fadas.reference import FADAS
 from tests.methods.fedopt.reference import Adaptive, InRounds, Momentum, Optimizer
@@ -222,4 +223,4 @@ def test_the_server_keeps_so_many_copies_of_the_trained_weights(name: str, copie
 )
 def test_what_cannot_be_is_refused(name: str, params: dict[str, float], said: str) -> None:
     with pytest.raises(BadInput, match=said):
-        tarry.methods.build(name, **params)
+        build_by_flags(tarry.methods, name, **params)

@@ -17,6 +17,7 @@ from torch.nn.functional import cross_entropy
 import tarry
 from tarry.core.errors import BadInput
 from tarry.parts.sharpness import ascended, ascended_adaptively
+from tests.helpers.by_flags import build_by_flags
 from tests.helpers.models import Shift, batchnorm_net, noisy_run
 from tests.methods.fedasync.reference import FedAsync, polynomial
 from tests.methods.fedavg.reference import FedAvg
@@ -201,5 +202,5 @@ def test_running_statistics_move_once_a_step_and_at_the_weights_themselves(name:
 )
 def test_what_cannot_be_is_refused(name: str, params: Choice, said: list[str]) -> None:
     with pytest.raises(BadInput) as e:
-        tarry.methods.build(name, **params)
+        build_by_flags(tarry.methods, name, **params)
     assert list(e.value.problems) == said

@@ -23,6 +23,7 @@ from tarry.core.tickets import VisitJob
 from tarry.methods.fedsol.descent import StepState
 from tarry.training.flat_model import FlatModel
 from tarry.training.visit import BatchIterator, LocalWork, train
+from tests.helpers.by_flags import build_by_flags
 from tests.helpers.models import Shift, batchnorm_net, noisy_run
 from tests.methods.fedasync.reference import FedAsync, polynomial
 from tests.methods.fedavg.reference import FedAvg
@@ -151,7 +152,7 @@ def test_the_auxiliary_l2_loss_with_weight_mu_is_fedprox(mu: float, case: Classi
 
 
 def rule(**choice: Any) -> LocalRule:
-    return tarry.methods.build("fedsol", **choice).local
+    return build_by_flags(tarry.methods, "fedsol", **choice).local
 
 
 def at(module: nn.Module, loss: Callable[[Tensor, Tensor], Tensor], examples: tuple[Tensor, Tensor]) -> FlatModel:

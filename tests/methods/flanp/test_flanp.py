@@ -13,6 +13,7 @@ from torch import nn
 
 import tarry
 from tarry.core.errors import BadInput
+from tests.helpers.by_flags import build_by_flags
 from tests.helpers.events import hand_outs
 from tests.methods.fedavg.reference import descend
 from tests.methods.flanp.reference import FLANP
@@ -145,7 +146,7 @@ def test_a_client_tells_how_far_its_steps_reach() -> None:
 )
 def test_what_cannot_be_is_refused(params: dict[str, Any], said: str) -> None:
     with pytest.raises(BadInput, match=said):
-        tarry.methods.build("flanp", **params)
+        build_by_flags(tarry.methods, "flanp", **params)
 
 
 @pytest.mark.parametrize("method", ["flanp:n0=6", "fedavg+aggregate=flanp:n0=6"])

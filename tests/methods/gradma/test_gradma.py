@@ -21,6 +21,7 @@ from tarry.core.server import Server
 from tarry.core.tickets import LocalResult
 from tarry.methods.gradma import MemoryState
 from tarry.parts import cone
+from tests.helpers.by_flags import build_by_flags
 from tests.helpers.models import batchnorm_net, random_clients, towards
 from tests.methods.fedavg.reference import FedAvg, descend
 from tests.methods.gradma.reference import QP, GradMA, worker_update
@@ -104,7 +105,7 @@ def test_it_is_its_twin_when_few_are_remembered_of_many(
 
 
 def gradma(**params: Any) -> tarry.Method:
-    return tarry.methods.build("gradma", **params)
+    return build_by_flags(tarry.methods, "gradma", **params)
 
 
 def run(method: tarry.Method, task: tarry.Task, **setup: Any) -> tuple[list[tarry.Event], list[Any]]:

@@ -16,6 +16,7 @@ from tarry.core.errors import BadInput
 from tarry.core.layout import Block, Kind, Layout
 from tarry.core.method import ServerView
 from tarry.core.tickets import Ticket, Update
+from tests.helpers.by_flags import build_by_flags
 from tests.methods.fedavg.reference import FedAvg, descend
 from tests.methods.hfl.reference import HFL, Work
 from tests.reference.clock import agree, following, play
@@ -159,4 +160,4 @@ def test_as_a_correction_on_arrival_it_is_asgd_but_for_the_late(case: Case, h: f
 )
 def test_what_cannot_be_is_refused(params: dict[str, float], said: str) -> None:
     with pytest.raises(BadInput, match=said):
-        tarry.methods.build("hfl", **params)
+        build_by_flags(tarry.methods, "hfl", **params)

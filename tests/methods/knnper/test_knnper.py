@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import tarry
 from tarry.core.errors import BadInput
+from tests.helpers.by_flags import build_by_flags
 from tests.methods.knnper.reference import choose, predict
 from tests.reference.match import few
 
@@ -166,4 +167,4 @@ def test_a_task_without_classes_or_a_model_without_features_is_refused_before_th
 )
 def test_what_cannot_be_is_refused(params: dict[str, float], said: str) -> None:
     with pytest.raises(BadInput, match=said):
-        tarry.methods.build("knn-per", **params)
+        build_by_flags(tarry.methods, "knn-per", **params)

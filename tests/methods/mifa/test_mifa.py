@@ -15,6 +15,7 @@ from torch import nn
 
 import tarry
 from tarry.core.errors import BadInput
+from tests.helpers.by_flags import build_by_flags
 from tests.helpers.events import hand_outs
 from tests.helpers.interrupted import interrupted_run
 from tests.helpers.models import random_clients
@@ -249,4 +250,4 @@ def test_with_its_memory_in_a_file_it_is_the_same_run_and_comes_back_after_a_kil
 @pytest.mark.parametrize("epoch", [0.0, -1.0, float("nan")])
 def test_a_round_without_length_is_refused(epoch: float) -> None:
     with pytest.raises(BadInput, match=f"--method.epoch {epoch}: "):
-        tarry.methods.build("mifa", epoch=epoch)
+        build_by_flags(tarry.methods, "mifa", epoch=epoch)

@@ -25,6 +25,7 @@ from tarry.runs.build import build_run
 from tarry.runs.simulation import Simulation
 from tarry.training.flat_model import FlatModel
 from tarry.training.visit import LocalWork, train
+from tests.helpers.by_flags import build_by_flags
 from tests.helpers.models import batchnorm_net, random_clients
 from tests.methods.fedasync.reference import FedAsync, polynomial
 from tests.methods.fedavg.reference import FedAvg
@@ -334,5 +335,5 @@ def test_a_model_whose_head_is_not_a_module_of_its_own_is_refused_at_the_first_v
 )
 def test_what_cannot_be_is_refused(params: Choice, said: list[str]) -> None:
     with pytest.raises(BadInput) as e:
-        tarry.methods.build("moon", **params)
+        build_by_flags(tarry.methods, "moon", **params)
     assert list(e.value.problems) == said

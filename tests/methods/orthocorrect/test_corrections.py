@@ -14,6 +14,7 @@ from tarry.core.errors import BadInput
 from tarry.core.layout import Block, Kind, Layout
 from tarry.core.method import ServerView
 from tarry.core.tickets import Ticket, Update
+from tests.helpers.by_flags import build_by_flags
 from tests.methods.fedasync.reference import FedAsync, constant
 from tests.methods.orthocorrect.reference import Corrected, Correction, asgd, dc_asgd, dc_asgd_adaptive, orthocorrect
 from tests.reference.match import Case, cases, check, few
@@ -99,7 +100,7 @@ def test_a_fresh_update_is_not_corrected(name: str) -> None:
 )
 def test_what_cannot_be_is_refused(name: str, params: dict[str, float], said: str) -> None:
     with pytest.raises(BadInput, match=said):
-        tarry.methods.build(name, **params)
+        build_by_flags(tarry.methods, name, **params)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -17,6 +17,7 @@ from tarry.core.layout import Block, Kind, Layout
 from tarry.core.method import RunLimits, ServerView
 from tarry.core.tickets import Ticket, Update
 from tarry.parts.endpoint import StaleUpdate, statistics
+from tests.helpers.by_flags import build_by_flags
 from tests.helpers.tensors import vec
 from tests.methods.fedavg.reference import descend
 from tests.methods.orthocorrect.reference_orthodyn import CorrectedBy, OrthoDyn
@@ -203,4 +204,4 @@ def test_a_statistic_of_ones_own_is_a_file(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_is_refused(params: dict[str, Any], said: str) -> None:
     with pytest.raises(BadInput, match=said):
-        tarry.methods.build("orthodyn", **params)
+        build_by_flags(tarry.methods, "orthodyn", **params)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import tarry
 from tarry.core.errors import BadInput
+from tests.helpers.by_flags import build_by_flags
 from tests.helpers.models import Scale, half_mean_square
 from tests.methods.fedavg.reference import FedAvg
 from tests.methods.perfedavg.reference import descend_meta
@@ -115,4 +116,4 @@ def test_clients_tune_by_steps_of_alpha_whatever_the_optimizer(form: str) -> Non
 )
 def test_what_cannot_be_is_refused(params: dict[str, float], said: str) -> None:
     with pytest.raises(BadInput, match=said):
-        tarry.methods.build("perfedavg", **params)
+        build_by_flags(tarry.methods, "perfedavg", **params)

@@ -17,6 +17,7 @@ from tarry.core.errors import BadInput
 from tarry.core.layout import Layout
 from tarry.core.server import Server
 from tarry.core.tickets import LocalResult
+from tests.helpers.by_flags import build_by_flags
 from tests.helpers.interrupted import interrupted_run
 from tests.helpers.models import InnerProduct, half_mean_square, half_square
 from tests.methods.fedavg.reference import descend
@@ -229,4 +230,4 @@ def test_with_its_cache_in_a_file_it_is_the_same_run_and_comes_back_after_a_kill
 )
 def test_what_cannot_be_is_refused(params: dict[str, Any], said: str) -> None:
     with pytest.raises(BadInput, match=said):
-        tarry.methods.build("safa", **params)
+        build_by_flags(tarry.methods, "safa", **params)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import tarry
 from tarry.core.errors import BadInput
+from tests.helpers.by_flags import build_by_flags
 from tests.helpers.models import InnerProduct, half_mean_square
 from tests.methods.fednova.reference import coefficients
 from tests.methods.scaffold.reference import Scaffold
@@ -201,7 +202,7 @@ def test_a_round_trip_is_four_models_and_the_server_keeps_three() -> None:
 
 
 def test_adam_is_refused_where_its_displacement_would_be_read() -> None:
-    with pytest.raises(BadInput, match=r"--optimizer adam: .*use --optimizer sgd"):
+    with pytest.raises(BadInput, match=r"optimizer='adam': .*use optimizer='sgd'"):
         globals_of("scaffold", pulling(), optimizer="adam", **OFTEN)
     moved = globals_of({"name": "scaffold", "option": "I"}, pulling(), optimizer="adam", **OFTEN)[-1]
     assert np.abs(moved).min() > 0.1
@@ -216,4 +217,4 @@ def test_a_server_that_keeps_no_c_is_refused() -> None:
 
 def test_a_server_that_stands_still_is_refused() -> None:
     with pytest.raises(BadInput, match=r"--method\.eta 0\.0"):
-        tarry.methods.build("scaffold", eta=0.0)
+        build_by_flags(tarry.methods, "scaffold", eta=0.0)

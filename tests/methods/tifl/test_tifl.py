@@ -19,6 +19,7 @@ from tarry.core.idle_clients import IdleClients
 from tarry.core.layout import Block, Kind, Layout
 from tarry.core.method import ServerView
 from tarry.core.tickets import Ticket, Update
+from tests.helpers.by_flags import build_by_flags
 from tests.helpers.events import hand_outs
 from tests.methods.fedavg.reference import FedAvg
 from tests.methods.tifl.reference import change_probs, cohorts, tiers
@@ -200,7 +201,7 @@ def test_new_probabilities_are_their_twins(credits: list[int]) -> None:
 )
 def test_what_cannot_be_is_refused(params: dict[str, Any], said: str) -> None:
     with pytest.raises(BadInput, match=said):
-        tarry.methods.build("tifl", **params)
+        build_by_flags(tarry.methods, "tifl", **params)
 
 
 @pytest.mark.parametrize(("method", "tiers"), [("tifl", 5), ("tifl:tiers=3,policy=uniform", 3)])

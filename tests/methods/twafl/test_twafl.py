@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import tarry
 from tarry.core.errors import BadInput
+from tests.helpers.by_flags import build_by_flags
 from tests.helpers.models import InnerProduct, towards
 from tests.methods.fedavg.reference import FedAvg
 from tests.methods.twafl.reference import TWAFL
@@ -82,4 +83,4 @@ def test_the_server_keeps_a_model_a_client_and_two_for_the_sum() -> None:
 @pytest.mark.parametrize("a", [0.5, -1.0])
 def test_models_that_grow_with_age_are_refused(a: float) -> None:
     with pytest.raises(BadInput, match=f"--method.a {a}: must be 1 or more"):
-        tarry.methods.build("twafl", a=a)
+        build_by_flags(tarry.methods, "twafl", a=a)

@@ -12,6 +12,7 @@ from tarry.core.errors import BadInput
 from tarry.tasks import tasks
 from tarry.tasks.data import hold_out
 from tarry.tasks.data.npz import read_npz
+from tests.helpers.by_flags import build_by_flags
 
 RNG = np.random.default_rng(0)
 IMAGES = RNG.integers(0, 256, (6, 5, 4), np.uint8)
@@ -128,7 +129,7 @@ def test_labels_may_be_whole_numbers_written_as_floats(tmp_path: Path) -> None:
 def test_a_malformed_file_is_refused_with_what_is_wrong(tmp_path: Path, change: dict[str, Any], message: str) -> None:
     path = save(tmp_path / "a.npz", {**GOOD, **change})
     with pytest.raises(BadInput, match=f"^--task.path {path}: {message}"):
-        tasks.build("npz", path=str(path))
+        build_by_flags(tasks, "npz", path=str(path))
 
 
 @pytest.mark.parametrize(
@@ -194,7 +195,7 @@ def test_a_file_that_is_no_archive_of_arrays_is_refused(tmp_path: Path, content:
 
 def test_a_path_without_a_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"--task.path .*gone.npz: there is no such file.*digits.* no download"):
-        tasks.build("npz", path=str(tmp_path / "gone.npz"))
+        build_by_flags(tasks, "npz", path=str(tmp_path / "gone.npz"))
 
 
 def test_a_registered_task_is_found_by_name() -> None:
@@ -218,7 +219,7 @@ def test_a_file_dropped_into_the_data_folder_is_a_task_of_its_name(
     assert task.train is not None
     assert len(task.train[0]) == 5
     with pytest.raises(BadInput, match=r"--task.path x: task 'gait' has no parameter 'path'"):
-        tasks.build("gait", path="x")
+        build_by_flags(tasks, "gait", path="x")
 
 
 def test_a_registered_name_wins_over_a_file_of_that_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,22 +239,22 @@ def test_an_unknown_task_is_refused_with_what_there_is(tmp_path: Path, monkeypat
     with pytest.raises(
         BadInput, match=r"--task genome: there is no such task. Tasks: .* TARRY_DATA is unset: set"
     ) as e:
-        tasks["genome"]
+        tasks.find("genome")
     assert all(f" {name}," in str(e.value) for name in names)
     monkeypatch.setenv("TARRY_DATA", str(tmp_path))
     save(tmp_path / "gait.npz", TABLE)
     with pytest.raises(BadInput, match=rf" TARRY_DATA={tmp_path} holds gait.npz. .*--task npz --task.path FILE"):
-        tasks["genome"]
+        tasks.find("genome")
     with pytest.raises(BadInput, match=r"--task mnsit: there is no such task. Did you mean 'mnist'\?"):
-        tasks["mnsit"]
+        tasks.find("mnsit")
     with pytest.raises(BadInput, match=r"--task MNIST: .* Did you mean 'mnist'\?"):
-        tasks["MNIST"]
+        tasks.find("MNIST")
     with pytest.raises(BadInput, match=r"--task CIFAR-10: .* Did you mean 'cifar10'\?"):
-        tasks["CIFAR-10"]
+        tasks.find("CIFAR-10")
     with pytest.raises(BadInput, match=r"--task tiny-imagenet: .* Did you mean 'tiny_imagenet'\?"):
-        tasks["tiny-imagenet"]
+        tasks.find("tiny-imagenet")
     with pytest.raises(BadInput, match=r"Did you mean 'gait'\?"):
-        tasks["gati"]
+        tasks.find("gati")
 
 
 def test_a_file_of_medmnist_that_is_in_no_catalog_is_a_task_of_its_name(

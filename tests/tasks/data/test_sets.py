@@ -23,6 +23,7 @@ from tarry.tasks.data import archives as places_module
 from tarry.tasks.data.archives import SlowReadNotice
 from tarry.tasks.data.sets import collect_notices
 from tarry.tasks.unlabeled import unlabeled_sets
+from tests.helpers.by_flags import build_by_flags
 from tests.tasks.data.file_writers import SHAPES, Made, made, picture, save, stl10, write, write_svhn, write_tar
 
 IMAGES = {
@@ -44,7 +45,7 @@ SETS = {**IMAGES, "har": 6}
 @pytest.mark.parametrize("name", SETS)
 def test_a_missing_set_is_told_in_one_message_with_files_place_source_and_stand_in(folder: Path, name: str) -> None:
     with pytest.raises(BadInput) as e:
-        tasks.build(name)
+        build_by_flags(tasks, name)
     said, known = str(e.value), catalog()[name]
     assert len(e.value.problems) == 1
     assert said.startswith(f"--task {name}: the data set is not there. TARRY_DATA={folder} holds nothing.")
@@ -271,7 +272,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
 
 def test_the_hub_is_not_asked_unless_wanted(folder: Path, asked: Asked) -> None:
     with pytest.raises(BadInput, match="the data set is not there"):
-        tasks.build("cifar100")
+        build_by_flags(tasks, "cifar100")
     assert asked.calls == []
 
 
@@ -336,7 +337,7 @@ def test_what_is_not_to_be_had_from_the_hub_is_told_with_place_source_and_stand_
     if not installed:
         without(monkeypatch, "datasets")
     with pytest.raises(BadInput) as e:
-        tasks.build("svhn")
+        build_by_flags(tasks, "svhn")
     said, known = str(e.value), catalog()["svhn"]
     assert "no route to host" in said if installed else 'pip install "tarry[hub]"' in said
     for part in (str(folder), known.forms[1].words, known.get, known.stand_in):
@@ -395,13 +396,13 @@ def test_stl10_without_its_unlabeled_part_is_told(folder: Path) -> None:
     task = tasks.build("digits")
     np.savez(folder / "stl10.npz", x=np.zeros((10, 96, 96, 3), np.uint8), y=np.arange(10))
     with pytest.raises(BadInput, match=r"--unlabeled stl10: the data set is not there.*stl10_binary.tar.gz"):
-        unlabeled_sets.build("stl10")(task, 0)
+        build_by_flags(unlabeled_sets, "stl10")(task, 0)
     write(folder / "stl10_binary", {"train_X.bin": b""})
     with pytest.raises(BadInput, match=r"--unlabeled stl10: .*stl10_binary: lacks unlabeled_X.bin"):
-        unlabeled_sets.build("stl10")(task, 0)
+        build_by_flags(unlabeled_sets, "stl10")(task, 0)
     write(folder / "stl10_binary", {"unlabeled_X.bin": bytes(5)})
     with pytest.raises(BadInput, match=r"unlabeled_X.bin: holds 5 bytes; expected images of 27,648"):
-        unlabeled_sets.build("stl10")(task, 0)
+        build_by_flags(unlabeled_sets, "stl10")(task, 0)
 
 
 def test_a_long_read_tells_how_far_it_has_come_and_a_short_one_nothing(

@@ -82,6 +82,8 @@ def _found_twice(one: str, other: str, flag: str) -> BadInput:
 def _read_errors(flag: str) -> Iterator[None]:
     try:
         yield
+    except BadInput:
+        raise  # a ValueError, too
     except (*UNREADABLE, tarfile.TarError) as e:
         raise BadInput(f"{flag}: cannot be read ({type(e).__name__}: {e})") from e
 

@@ -139,6 +139,8 @@ def _decoder(side: int, flag: str) -> Decode:
                         width, height = image.size
                         raise BadInput(f"{flag}: {name} is {width}×{height} pixels; expected {side}×{side}")
                     return image.convert("RGB").tobytes()
+        except BadInput:
+            raise  # a ValueError, too
         except (*UNREADABLE, SyntaxError, Warning, Image.DecompressionBombError) as e:
             raise BadInput(f"{flag}: {name} is no image that can be read ({type(e).__name__}: {e})") from e
 

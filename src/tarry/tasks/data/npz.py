@@ -89,6 +89,8 @@ def _load(path: Path, flag: str) -> tuple[dict[str, AnyArray], list[str]]:
             with zipfile.ZipFile(file) as z:
                 members = {i.filename.removesuffix(".npy"): i for i in z.infolist()}
                 return {k: _array(z, i) for k, i in members.items() if k in _WANTED}, list(members)
+    except BadInput:
+        raise  # a ValueError, too
     except (*UNREADABLE, *_ODD_HEADER) as e:
         raise BadInput(f"{flag}: is not a plain .npz archive of numbers ({type(e).__name__}: {e})") from e
 
