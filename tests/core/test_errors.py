@@ -41,6 +41,9 @@ PROBLEMS = {
     "a run needs a budget: --time, --updates, --rounds or --target": (
         "a run needs a budget: time, updates, rounds or target"
     ),
+    "for a file elsewhere use --task npz --task.path FILE or --task jsonl --task.path FILE.": (
+        "for a file elsewhere use task='npz', task.path=FILE or task='jsonl', task.path=FILE."
+    ),
     "/a: there is no run here (no spec.toml)": "/a: there is no run here (no spec.toml)",
 }
 NOTICES = {

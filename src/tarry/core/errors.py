@@ -130,7 +130,7 @@ _HEAD = re.compile(r"--(?P<name>[^\s:]+)(?: (?!--)(?P<value>.*?))?(?P<end>: | (?
 _FLAG = re.compile(
     r"`tarry resume (?P<folder>[^`]+)`|`(?!-)[^`]*`|pip install --\S+|\S+\.sh .*"
     r"|(?P<before>^|: |\(|\b(?:use|give|add|or|only|by|let) )?"
-    r"--(?P<name>[a-z][\w.-]*\w)(?: (?P<value>(?!--)[^\s,;()]*[^\s,;():.]))?"
+    r"--(?P<name>[a-z][\w.-]*\w)(?: (?P<value>(?!--)[^\s,;()]*[^\s,;():.]))?(?P<more> (?=--[a-z]))?"
 )
 
 
@@ -157,14 +157,14 @@ def as_keywords(text: str, *, prefix: str = "", is_notice: bool = False) -> str:
 
 def _in_sentence(found: re.Match[str], prefix: str) -> str:
     """Return a flag of a sentence as a keyword; the next word is its value, or not: a smaller --lr may help."""
-    name, value, before = found["name"], found["value"], found["before"]
+    name, value, before, more = found["name"], found["value"], found["before"], found["more"] or ""
     if found["folder"]:
         return f"tarry.resume({found['folder']!r})"
     if name is None:
         return found.group()
     if before is not None or "." in name or value is None or "/" in value or value.isupper() or _is_number(value):
-        return (before or "") + _keyword(name, value, prefix)
-    return f"{_keyword(name, None, prefix)} {value}"
+        return (before or "") + _keyword(name, value, prefix) + (more and ", ")
+    return f"{_keyword(name, None, prefix)} {value}{more}"
 
 
 def _keyword(name: str, value: str | None, prefix: str) -> str:

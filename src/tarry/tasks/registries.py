@@ -69,7 +69,7 @@ class TaskRegistry(Registry[Task]):
             raise UnknownName(
                 f"--task {name}: there is no such task.{close if 'Did you mean' in close else ''}"
                 f" Tasks: {', '.join(self)}. {where_data_is()} For a file NAME.npz or NAME.jsonl (texts) in that"
-                " folder use --task NAME, for one elsewhere --task npz --task.path FILE or --task jsonl --task.path"
+                " folder use --task NAME, for one elsewhere use --task npz --task.path FILE or --task jsonl --task.path"
                 " FILE."
             )
         kind = super().find(files[name].suffix[1:])
