@@ -42,7 +42,8 @@ ROW = {
 }
 KINDS = {"refused": "rejected", "heard": "client_eval"}
 STATS = {"refused": "rejected", "forgot": "memory_lost", "handed": "handouts", "worked": "train_seconds"}
-TICKET = {"own": "from_reply"}
+#: in the record of the server: its tickets, and the states of the parts (SAFA's cache)
+SERVER = {"tickets": {"own": "from_reply"}, "state": {"heard": "lag_start", "rest_heard": "rest_lag_start"}}
 COUNTERS = {"refused": "rejected", "refusals": "rejections"}
 #: logs by name, and the field of a row that says what happened
 LOGS = {"events.jsonl": "kind", "journal.jsonl": "op"}
@@ -111,7 +112,7 @@ def checkpoint(path: Path, moved: dict[str, Callable[[int], int]], write: Write)
         if key in POSITIONS and isinstance(value, int):
             pairs.append([key, moved[POSITIONS[key]](value)])
         elif key in ("simulator", "course"):
-            pairs.append([key, {"dict": [[COUNTERS.get(k, k), tickets(k, v)] for k, v in value["dict"]]}])
+            pairs.append([key, {"dict": [[COUNTERS.get(k, k), server(k, v)] for k, v in value["dict"]]}])
         elif key == "health":
             pairs.append([key, packed(value, STATS)])
         else:
@@ -121,11 +122,11 @@ def checkpoint(path: Path, moved: dict[str, Callable[[int], int]], write: Write)
         write(path, save(arrays, metadata={**metadata, "record": skeleton, "sha256": _digest(skeleton, arrays)}))
 
 
-def tickets(key: str, value: Any) -> Any:
-    """Return an entry of a run's record, with the keys of tickets renamed if it is the record of the server."""
+def server(key: str, value: Any) -> Any:
+    """Return an entry of a run's record, with the keys of tickets and states renamed if it is the server's."""
     if key != "server":
         return value
-    return {"dict": [[k, packed(v, TICKET) if k == "tickets" else v] for k, v in value["dict"]]}
+    return {"dict": [[k, packed(v, SERVER[k]) if k in SERVER else v] for k, v in value["dict"]]}
 
 
 def packed(x: Any, names: dict[str, str]) -> Any:
