@@ -40,7 +40,7 @@ def run(method: Any, executor: str, trials: TrialCache | None = None, **settings
     return run_spec(Spec.of(given), trials=trials)
 
 
-def alike(a: tarry.Result, b: tarry.Result, within: float = 1e-9) -> None:
+def assert_same_result(a: tarry.Result, b: tarry.Result, within: float = 1e-9) -> None:
     assert (a.updates, a.rounds, a.staleness) == (b.updates, b.rounds, b.staleness)
     assert a.weights is not None
     assert b.weights is not None
@@ -50,7 +50,7 @@ def alike(a: tarry.Result, b: tarry.Result, within: float = 1e-9) -> None:
 @pytest.mark.parametrize("name", list(tarry.methods))
 def test_every_method(name: str) -> None:
     alone, together = run(name, "inline"), run(name, "batched")
-    alike(alone, together)
+    assert_same_result(alone, together)
     assert alone.executor_info == ""
     assert together.executor_info.startswith("clients are not" if name in ALONE else "clients are trained together"), (
         together.executor_info
@@ -77,7 +77,7 @@ def test_every_method_with_dropout(name: str) -> None:
     assert together.executor_info.startswith("clients are not" if name in ALONE else "clients are trained together"), (
         together.executor_info
     )
-    alike(alone, together)
+    assert_same_result(alone, together)
 
 
 def test_dropout_is_something_else_than_none() -> None:
@@ -116,7 +116,7 @@ def test_own_convolutions(name: str, whose: str, own_conv: None, monkeypatch: py
     alone, *together = (run(name, e, trials, **few) for e in ("inline", "batched", "batched"))
     assert len(trials.choices) == 1
     for found in together:  # the second knows of the first's choice
-        alike(alone, found, within=1e-5)
+        assert_same_result(alone, found, within=1e-5)
         assert f"all who wait in a stack, convolutions by {whose}" in found.executor_info
 
 
@@ -144,7 +144,7 @@ def test_own_convolutions_that_disagree_are_not_taken(own_conv: None, monkeypatc
     alone = run("fedavg", "inline", **few)
     monkeypatch.setattr(triton_kernels, "correlate", lambda *args: 1.1 * right(*args))
     found = run("fedavg", "batched", **few)
-    alike(alone, found, within=1e-5)
+    assert_same_result(alone, found, within=1e-5)
     assert "Triton" not in found.executor_info
     # what an earlier run found is not said of one whose kernels are rejected
     monkeypatch.setattr(triton_kernels, "correlate", right)
@@ -155,7 +155,7 @@ def test_own_convolutions_that_disagree_are_not_taken(own_conv: None, monkeypatc
     # wrong for stacks of more than the two that are tried first
     monkeypatch.setattr(triton_kernels, "correlate", lambda x, *args: (1.1 if len(x) > 2 else 1.0) * right(x, *args))
     found = run("fedavg", "batched", **few)
-    alike(alone, found, within=0.0)
+    assert_same_result(alone, found, within=0.0)
     assert "a client's update differs by" in found.executor_info
 
 
@@ -188,7 +188,7 @@ def test_rules_with_batch_normalization(name: str) -> None:
     torch.manual_seed(6)
     task = unequal((3, 4, 6, 7, 10, 11), Normed())
     alone, together = run(name, "inline", task=task, time=3.0), run(name, "batched", task=task, time=3.0)
-    alike(alone, together)
+    assert_same_result(alone, together)
     assert together.executor_info.startswith("clients are trained together"), together.executor_info
 
 
@@ -208,13 +208,13 @@ def test_rules_with_batch_normalization(name: str) -> None:
 @pytest.mark.parametrize("name", ["fedasync", "fedsol"])
 def test_every_way_to_train(name: str, settings: dict[str, Any]) -> None:
     plain = {k: v for k, v in settings.items() if k != "workers"}
-    alike(run(name, "inline", **plain), run(name, "batched", **settings))
+    assert_same_result(run(name, "inline", **plain), run(name, "batched", **settings))
 
 
 @pytest.mark.parametrize("settings", [{"lr_decay": 0.9, "workers": 2}, {"steps": 3, "epochs": None}], ids=str)
 def test_rules_of_several_laps(settings: dict[str, Any]) -> None:
     plain = {k: v for k, v in settings.items() if k != "workers"}
-    alike(run("asynccurve", "inline", **plain), run("asynccurve", "batched", **settings), 1e-7)
+    assert_same_result(run("asynccurve", "inline", **plain), run("asynccurve", "batched", **settings), 1e-7)
 
 
 @pytest.mark.parametrize(
@@ -224,14 +224,14 @@ def test_rules_of_several_laps(settings: dict[str, Any]) -> None:
 )
 def test_fedsols_losses(params: dict[str, Any]) -> None:
     method = {"name": "fedsol", **params}
-    alike(run(method, "inline"), run(method, "batched"))
+    assert_same_result(run(method, "inline"), run(method, "batched"))
 
 
 @pytest.mark.parametrize("name", ["fedasync", "fedsol", "asynccurve"])
 def test_programs_that_have_become_quick(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """After some hundred calls a program is made anew, without Python; here after two."""
     monkeypatch.setattr("tarry.executors.batched.programs._COMPILE_AFTER", 2)
-    alike(run(name, "inline"), run(name, "batched"), 1e-7)
+    assert_same_result(run(name, "inline"), run(name, "batched"), 1e-7)
 
 
 @pytest.fixture
@@ -257,7 +257,7 @@ def compiler(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def test_compiled_steps_are_few_and_come_to_the_same(name: str, compiler: list[Any]) -> None:
     """Whatever the lengths of batches, and however many wait."""
     alone, together = run(name, "inline", time=12.0), run(name, "batched", compile=True, time=12.0)
-    alike(alone, together, 1e-7)
+    assert_same_result(alone, together, 1e-7)
     assert ", compiled)" in together.executor_info
     assert 0 < len(compiler) <= (4 if name == "asynccurve" else 2)
 
@@ -328,13 +328,13 @@ def test_who_is_done_stays_so_while_the_state_of_others_takes_another_form(steps
     method = replace(tarry.methods.build("fedasync"), name="two", local=TwoLaps())
     how: dict[str, Any] = {"task": unequal((12, 16, 9, 13, 16, 12)), "steps": steps, "epochs": None}
     alone, together = (run(method, e, **how) for e in ("inline", "batched"))
-    alike(alone, together)
+    assert_same_result(alone, together)
     assert together.executor_info.startswith("clients are trained together"), together.executor_info
 
 
 def test_clients_that_keep_something_bring_it_along() -> None:
     for name in ("moon", "scaffold", {"name": "fedogd", "privacy": True}):
-        alike(run(name, "inline", time=12.0), run(name, "batched", time=12.0))
+        assert_same_result(run(name, "inline", time=12.0), run(name, "batched", time=12.0))
 
 
 class Weighted(nn.Module):
@@ -433,7 +433,7 @@ def test_where_memory_runs_out_stacks_are_halved(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(BatchedTrainer, "train", train)
     monkeypatch.setattr(AutoExecutor, "_ways", lambda *_, own_conv: [BatchConfig(1, None)])
     monkeypatch.setattr("tarry.executors.auto.check_equivalence", lambda *_, **__: True)
-    alike(run("fedasync", "inline"), run("fedasync", "batched"))
+    assert_same_result(run("fedasync", "inline"), run("fedasync", "batched"))
     assert sizes[:3] == [None, 3, 1]
     assert set(sizes[2:]) == {1}
 
@@ -454,7 +454,7 @@ def test_where_there_is_no_memory_for_one_clients_train_alone(monkeypatch: pytes
 
     monkeypatch.setattr(BatchedTrainer, "train", train)
     found = run("fedasync", "batched")
-    alike(run("fedasync", "inline"), found, within=0.0)
+    assert_same_result(run("fedasync", "inline"), found, within=0.0)
     assert found.executor_info == "clients are not trained together: the device has not the memory for it"
 
 
@@ -472,7 +472,7 @@ def test_rounding_is_told_from_another_result_by_what_a_change_in_the_last_digit
 def test_where_nothing_is_masked_any_loss_is_stacked() -> None:
     task = replace(unequal((8,) * 6), loss=total)
     alone, together = (run("fedasync", e, task=task, lr=0.02) for e in ("inline", "batched"))
-    alike(alone, together)
+    assert_same_result(alone, together)
     assert together.executor_info.startswith("clients are trained together")
 
 
@@ -492,4 +492,4 @@ def test_a_run_is_taken_up_again_where_it_was_to_rounding(tmp_path: Any) -> None
     with pytest.raises(Stop):
         tarry.run("fedasync", out=tmp_path / "cut", callbacks=[stop], **settings)
     again = tarry.resume(tmp_path / "cut")
-    alike(whole, again)
+    assert_same_result(whole, again)

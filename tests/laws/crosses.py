@@ -55,29 +55,29 @@ def built(name: str) -> Method:
     return tarry.methods.build(made.pop("name"), **made)
 
 
-def alike(one: Any, other: Any) -> bool:
+def same_part(one: Any, other: Any) -> bool:
     """Whether two parts, made anew each time, are the same code over the same numbers, or say that they compute one."""
     if isinstance(one, Part) and isinstance(other, Part):
-        if isinstance(one, Step) and isinstance(other, Step) and one.formula and alike(one.formula, other.formula):
+        if isinstance(one, Step) and isinstance(other, Step) and one.formula and same_part(one.formula, other.formula):
             return True
         return all(
-            alike(getattr(one, f, None), getattr(other, f, None))
+            same_part(getattr(one, f, None), getattr(other, f, None))
             for f in ("apply", "init", "offer", "on_instant_end", "payload_keys")
         )
     if isinstance(one, MethodType) and isinstance(other, MethodType):
         return one.__func__ is other.__func__ and one.__self__ == other.__self__
     if isinstance(one, FunctionType) and isinstance(other, FunctionType):
         closed = [[c.cell_contents for c in f.__closure__ or ()] for f in (one, other)]
-        return one.__code__ is other.__code__ and all(map(alike, *closed))
+        return one.__code__ is other.__code__ and all(map(same_part, *closed))
     if isinstance(one, tuple) and isinstance(other, tuple):
-        return len(one) == len(other) and all(map(alike, one, other))
+        return len(one) == len(other) and all(map(same_part, one, other))
     return bool(one == other)
 
 
 def alike_in(part: str, one: str, other: str) -> bool:
     """A distillation around a plain server is no part of it: the plain servers are compared."""
     ours, theirs = (built(name).inner or built(name) for name in (one, other))
-    return all(alike(getattr(ours, f), getattr(theirs, f)) for f in PARTS[part])
+    return all(same_part(getattr(ours, f), getattr(theirs, f)) for f in PARTS[part])
 
 
 def kinds(part: str) -> list[str]:

@@ -107,7 +107,9 @@ def both(
     return alone, BatchedTrainer(bound, rule=rule, work=work, seed=1, **how).train(jobs)
 
 
-def alike(bound: FlatModel, alone: list[LocalResult], together: list[LocalResult], within: float = 1e-9) -> None:
+def assert_same_visits(
+    bound: FlatModel, alone: list[LocalResult], together: list[LocalResult], within: float = 1e-9
+) -> None:
     n = bound.layout.n_params
     for a, b in zip(alone, together, strict=True):
         assert a.delta[:n].norm() > 0
@@ -123,19 +125,19 @@ def work(how: Optimizer | None = None, **more: Any) -> LocalWork:
 @pytest.mark.parametrize("name", NETS)
 def test_every_kind_of_layer(name: str) -> None:
     bound = bound_of(*NETS[name], make_optimizer("sgd", lr=0.1))
-    alike(bound, *both(bound, work()))
+    assert_same_visits(bound, *both(bound, work()))
 
 
 @pytest.mark.parametrize("ways", [{"size": 1}, {"size": 2}, {"lanes": 2}], ids=str)
 @pytest.mark.parametrize("name", ["1d, rows", "cumulative"])
 def test_stacks_of_every_size_on_every_lane(name: str, ways: dict[str, Any]) -> None:
     bound = bound_of(*NETS[name], make_optimizer("sgd", lr=0.1))
-    alike(bound, *both(bound, work(), **ways))
+    assert_same_visits(bound, *both(bound, work(), **ways))
 
 
 def test_clients_smaller_than_others_batches() -> None:
     bound = bound_of(NETS["2d"][0], (1, 2, 3, 16), make_optimizer("sgd", lr=0.1))
-    alike(bound, *both(bound, work(batch=None)))
+    assert_same_visits(bound, *both(bound, work(batch=None)))
 
 
 def test_statistics_move_where_there_are_any() -> None:
@@ -148,7 +150,7 @@ def test_statistics_move_where_there_are_any() -> None:
 @pytest.mark.parametrize("size", [1, None])
 def test_whole_batches_which_need_no_mask(name: str, size: int | None) -> None:
     bound = bound_of(NETS[name][0], (8, 8), make_optimizer("sgd", lr=0.1))
-    alike(bound, *both(bound, work(epochs=3), size=size))
+    assert_same_visits(bound, *both(bound, work(epochs=3), size=size))
 
 
 @pytest.mark.parametrize(
@@ -159,19 +161,19 @@ def test_whole_batches_which_need_no_mask(name: str, size: int | None) -> None:
 @pytest.mark.parametrize("much", [{"epochs": None, "steps": 5}, {"epochs": 3}], ids=str)
 def test_every_way_to_train(how: Optimizer, much: dict[str, Any]) -> None:
     bound = bound_of(*NETS["2d"], how)
-    alike(bound, *both(bound, work(how, **much)), within=1e-7)
+    assert_same_visits(bound, *both(bound, work(how, **much)), within=1e-7)
 
 
 def test_rates_that_differ() -> None:
     rates = [make_optimizer("sgd", lr=0.1 * 0.8**v) for v in range(20)]
     bound = bound_of(*NETS["cumulative"], rates[0])
-    alike(bound, *both(bound, work(rates[0], optimizer_at=rates.__getitem__)))
+    assert_same_visits(bound, *both(bound, work(rates[0], optimizer_at=rates.__getitem__)))
 
 
 def test_programs_that_have_become_quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tarry.executors.batched.programs._COMPILE_AFTER", 2)
     bound = bound_of(*NETS["2d"], make_optimizer("sgd", lr=0.1))
-    alike(bound, *both(bound, work()))
+    assert_same_visits(bound, *both(bound, work()))
 
 
 @pytest.mark.parametrize(("bf16", "within"), [(False, 1e-4), (True, 0.1)])
@@ -220,7 +222,7 @@ class Own(nn.Module):
 
 def test_statistics_of_other_layers_are_stacked_where_nothing_is_padded() -> None:
     bound = bound_of(lambda: Own(in_place=True), (16, 16), make_optimizer("sgd", lr=0.1))
-    alike(bound, *both(bound, work(batch=8)))
+    assert_same_visits(bound, *both(bound, work(batch=8)))
 
 
 @pytest.mark.parametrize("in_place", [True, False])

@@ -17,8 +17,9 @@ from torch import Tensor
 import tarry
 from tarry.core import rng
 from tarry.core.rng import Stream
+from tests.methods.asgd.reference import asgd
 from tests.methods.asynccurve.reference import Client, Server
-from tests.methods.orthocorrect.reference import asgd, orthocorrect
+from tests.methods.orthocorrect.reference import orthocorrect
 from tests.methods.orthocorrect.reference_orthodyn import OrthoDyn
 from tests.reference.loop import Arrival, play
 from tests.reference.match import Case, cases, few

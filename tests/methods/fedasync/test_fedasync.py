@@ -1,12 +1,12 @@
-"""FedAsync and FedBuff against their twins."""
+"""FedAsync against its twin and by hand."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.helpers.by_hand import globals_after
 from tests.methods.fedasync.reference import FedAsync, constant, hinge, polynomial
-from tests.methods.fedbuff.reference import FedBuff
 from tests.methods.fedprox.reference import descend_held
 from tests.reference.match import Case, cases, check, few
 
@@ -63,26 +63,23 @@ def test_fedasync_with_two_at_a_time_is_its_twin(case: Case) -> None:
 
 
 @few
-@given(cases(), st.integers(1, 6), st.sampled_from([0.5, 1.0]), st.sampled_from([0.0, 0.5]))
-def test_fedbuff_is_its_twin(case: Case, K: int, eta: float, a: float) -> None:
-    method = {"name": "fedbuff", "buffer": K, "eta": eta, "a": a}
-    check(method, case, FedBuff(case.problem.w0, K=K, eta=eta, a=a))
-
-
-@few
-@given(cases())
-def test_fedbuff_at_its_defaults_is_its_twin(case: Case) -> None:
-    check("fedbuff", case, FedBuff(case.problem.w0, K=10))
-
-
-@few
-@given(cases())
-def test_fedbuff_with_two_at_a_time_is_its_twin(case: Case) -> None:
-    check({"name": "fedbuff", "buffer": 3}, case, FedBuff(case.problem.w0, K=3), concurrency=2)
-
-
-@few
 @given(cases(losses=True))
-def test_fedasync_and_fedbuff_go_on_without_what_is_lost(case: Case) -> None:
+def test_fedasync_goes_on_without_what_is_lost(case: Case) -> None:
     check("fedasync", case, FedAsync(case.problem.w0, 0.6, polynomial(0.5)))
-    check({"name": "fedbuff", "buffer": 3}, case, FedBuff(case.problem.w0, K=3))
+
+
+def test_fedasync_by_hand() -> None:
+    """c = 4 and −8, visits of 1 s and 2 s, α_τ = ½ / (τ + 1).
+
+    1 s   A from 0      w_A = 2        τ = 0, α = ½     w = ½·0 + ½·2 = 1
+    2 s   B from 0      w_B = −4       τ = 1, α = ¼     w = ¾·1 + ¼·(−4) = −¼         (B was handed out before A)
+          A from 1      w_A = 5/2      τ = 1, α = ¼     w = ¾·(−¼) + ¼·5/2 = 7/16
+    3 s   A from 7/16   w_A = 71/32    τ = 0, α = ½     w = ½·7/16 + ½·71/32 = 85/64
+    """
+    method = {"name": "fedasync", "alpha": 0.5, "a": 1.0}
+    assert globals_after(method, [[4], [-8]], [[1], [2]], updates=4) == [
+        (1, 0, 0, [1]),
+        (2, 1, 1, [-1 / 4]),
+        (2, 0, 1, [7 / 16]),
+        (3, 0, 0, [85 / 64]),
+    ]

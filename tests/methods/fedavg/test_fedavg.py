@@ -1,12 +1,11 @@
-"""FedAvg and FedProx against their twins."""
+"""FedAvg against its twin and by hand."""
 
 from __future__ import annotations
 
 from hypothesis import given
-from hypothesis import strategies as st
 
+from tests.helpers.by_hand import globals_after
 from tests.methods.fedavg.reference import FedAvg
-from tests.methods.fedprox.reference import descend_held
 from tests.reference.match import Case, cases, check, few
 
 
@@ -34,13 +33,15 @@ def test_fedavg_waits_for_nobody_who_is_lost(case: Case) -> None:
     check("fedavg", case, FedAvg(case.problem.w0, case.sizes))
 
 
-@few
-@given(cases(), st.sampled_from([0.1, 1.0, 5.0]))
-def test_fedprox_is_its_twin(case: Case, mu: float) -> None:
-    problem = case.problem
-    check(
-        {"name": "fedprox", "mu": mu},
-        case,
-        FedAvg(problem.w0, case.sizes),
-        train=lambda m, w: descend_held(problem, m, w, steps=case.steps, lr=case.lr, mu=mu),
-    )
+def test_fedavg_by_hand() -> None:
+    """c = 4 with one example and −8 with three; a round lasts its slowest member's 2 s.
+
+    round 1   w_A = 2,   w_B = −4      w = ¼·2 + ¾·(−4) = −5/2
+    round 2   w_A = ¾,   w_B = −21/4   w = ¼·¾ − ¾·21/4 = −15/4
+    """
+    assert globals_after("fedavg", [[4], [-8]], [[1], [2]], updates=4, examples=(1, 3)) == [
+        (1, 0, 0, [0]),
+        (2, 1, 0, [-5 / 2]),
+        (3, 0, 0, [-5 / 2]),
+        (4, 1, 0, [-15 / 4]),
+    ]

@@ -1,7 +1,5 @@
 """Delay corrections (AsyncManifold Sec. 3), in the paper's uphill signs: Δ = Θ^t − Θ_i, Θ ← Θ − η Δ̂ on arrival.
 
-asgd           Δ̂ = Δ
-dc-asgd        Δ̂ = Δ + λ Δ ⊙ Δ ⊙ (Θ^τ − Θ^t),   λ constant or λ0 / √(v + 1e-7)
 orthocorrect   with b = Θ^t − Θ^τ:  Δ − (Δ·b / b·b) b  if cos(Δ, b) ≤ ϑ,  else Δ − α b
 """
 
@@ -14,24 +12,6 @@ import numpy as np
 from tests.reference.problem import Vec
 
 Correction = Callable[[Vec, Vec, Vec], Vec]  # Δ, Θ^t, Θ^τ → Δ̂
-
-
-def asgd(delta: Vec, old: Vec, new: Vec) -> Vec:
-    return delta
-
-
-def dc_asgd(lam: float) -> Correction:
-    return lambda delta, old, new: delta + lam * delta * delta * (new - old)
-
-
-def dc_asgd_adaptive(lam: float, m: float) -> Correction:
-    v = [0.0]
-
-    def correct(delta: Vec, old: Vec, new: Vec) -> Vec:
-        v[0] = m * v[0] + (1 - m) * delta * delta
-        return delta + lam / np.sqrt(v[0] + 1e-7) * delta * delta * (new - old)
-
-    return correct
 
 
 def orthocorrect(alpha: float, theta: float, *, endpoint: bool = False) -> Correction:

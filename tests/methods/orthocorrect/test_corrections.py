@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import given
-from hypothesis import strategies as st
 
 import tarry
 from tarry.core.errors import BadInput
@@ -16,13 +15,10 @@ from tarry.core.method import ServerView
 from tarry.core.tickets import Ticket, Update
 from tests.helpers.by_flags import build_by_flags
 from tests.methods.fedasync.reference import FedAsync, constant
-from tests.methods.orthocorrect.reference import Corrected, Correction, asgd, dc_asgd, dc_asgd_adaptive, orthocorrect
+from tests.methods.orthocorrect.reference import Corrected, Correction, orthocorrect
 from tests.reference.match import Case, cases, check, few
 
 NAMED: list[tuple[dict[str, Any], Correction]] = [
-    ({"name": "asgd"}, asgd),
-    ({"name": "dc-asgd"}, dc_asgd(0.04)),
-    ({"name": "dc-asgd", "lam": 1.5}, dc_asgd(1.5)),
     ({"name": "orthograd"}, orthocorrect(0.0, 0.0)),
     ({"name": "orthopos"}, orthocorrect(1.0, 0.0)),
     ({"name": "orthopos", "conflict": "endpoint"}, orthocorrect(1.0, 0.0, endpoint=True)),
@@ -38,13 +34,6 @@ NAMED: list[tuple[dict[str, Any], Correction]] = [
 @given(case=cases())
 def test_a_delay_correction_is_its_twin(method: dict[str, Any], correction: Correction, case: Case) -> None:
     check(method, case, Corrected(case.problem.w0, 0.4, correction))
-
-
-@few
-@given(cases(), st.sampled_from([0.0, 0.9]))
-def test_adaptive_dc_asgd_is_its_twin(case: Case, m: float) -> None:
-    method = {"name": "dc-asgd", "form": "adaptive", "m": m, "eta": 0.2}
-    check(method, case, Corrected(case.problem.w0, 0.2, dc_asgd_adaptive(2.0, m)))
 
 
 @few
@@ -94,8 +83,6 @@ def test_a_fresh_update_is_not_corrected(name: str) -> None:
     [
         ("orthocorrect", {"theta": 2.0}, "--method.theta 2.0"),
         ("orthocorrect", {"alpha": -0.1}, "--method.alpha -0.1"),
-        ("dc-asgd", {"lam": -1.0}, "--method.lam -1.0"),
-        ("dc-asgd", {"m": 1.0}, "--method.m 1.0"),
     ],
 )
 def test_what_cannot_be_is_refused(name: str, params: dict[str, float], said: str) -> None:
