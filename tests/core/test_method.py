@@ -115,7 +115,7 @@ def test_the_repr_of_a_method_has_at_most_six_lines_and_no_address(name: str) ->
 
 def test_the_repr_of_a_method_shows_the_parts_that_are_not_the_default() -> None:
     assert repr(tarry.Method("plain")) == "Method('plain')"
-    assert repr(made("fedbuff")) == "Method('fedbuff', correct=discounted, aggregate=buffer, step=add)"
+    assert repr(made("fedbuff")) == "Method('fedbuff', correct=discount, aggregate=buffer, step=add)"
     assert repr(made("fedprox", mu=0.5).compose(local=Clipped(0.5), name="mine")) == (
         "Method('mine', local=Clipped(limit=0.5), aggregate=round_mean, dispatch=barrier)"
     )

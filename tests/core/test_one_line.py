@@ -11,7 +11,7 @@ from torch import nn
 import tarry
 from tarry.core.layout import Layout
 from tarry.core.one_line import WIDTH, function_name
-from tarry.parts.staleness import discounted, polynomial
+from tarry.parts.staleness import discount, polynomial
 
 
 def test_every_record_that_travels_in_a_run_is_one_short_line() -> None:
@@ -53,7 +53,7 @@ def test_numbers_come_first_and_tensors_are_shown_by_their_shape() -> None:
 
 
 def test_parts_are_shown_by_the_function_that_made_them() -> None:
-    assert repr(tarry.Correct.of(discounted(polynomial(0.5)))) == "Correct(apply=discounted, only_scales=True)"
+    assert repr(tarry.Correct.of(discount(polynomial(0.5)))) == "Correct(apply=discounted, only_scales=True)"
     assert repr(tarry.Part(print, payload_keys=frozenset("ba"))) == "Part(apply=print, payload_keys={'a', 'b'})"
     assert function_name(partial(partial(print, 1), 2)) == "print"
     assert function_name(tarry.methods.search) == "Registry"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tarry.deploy.config import Options, read
+from tarry.deploy.config import Options, read_config
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "deploy.md").read_text()
@@ -73,7 +73,7 @@ def test_the_container_file_has_only_instructions_there_are():
 @pytest.mark.parametrize("app", ["digits", "own_client"])
 def test_the_examples_settings_are_settings(app):
     config = tomllib.loads((EXAMPLES / app / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
-    found = read({k: v for k, v in config.items() if k != "task"})
+    found = read_config({k: v for k, v in config.items() if k != "task"})
     assert found.options.client == ("plain" if app == "own_client" else "tarry")
     assert "out" in config
 

@@ -128,7 +128,7 @@ def test_whose_convolutions_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
         seen.append(set(trainers))
         return TimingChoice(BatchConfig(1, None), 1.0)
 
-    monkeypatch.setattr(AutoExecutor, "_timed", timed)
+    monkeypatch.setattr(AutoExecutor, "_fastest_way", timed)
     for numba, dtype in (("1", "float32"), ("1", "float64"), ("0", "float32")):
         with monkeypatch.context() as m:
             m.setattr("tarry.executors.auto.numba", lambda _, here=numba: object() if here == "1" else None)
@@ -248,7 +248,7 @@ def compiler(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         return run
 
     monkeypatch.setattr(torch, "compile", made)
-    monkeypatch.setattr(AutoExecutor, "_timed", lambda *_: TimingChoice(BatchConfig(1, None), 7.0))
+    monkeypatch.setattr(AutoExecutor, "_fastest_way", lambda *_: TimingChoice(BatchConfig(1, None), 7.0))
     monkeypatch.setattr("tarry.executors.auto.seconds", lambda work, what: work(what) and 1.0)
     return given
 
@@ -278,7 +278,7 @@ def test_what_cannot_be_compiled_is_stacked_all_the_same(monkeypatch: pytest.Mon
         return run
 
     monkeypatch.setattr(torch, "compile", fails)
-    monkeypatch.setattr(AutoExecutor, "_timed", lambda *_: TimingChoice(BatchConfig(1, None), 7.0))
+    monkeypatch.setattr(AutoExecutor, "_fastest_way", lambda *_: TimingChoice(BatchConfig(1, None), 7.0))
     plain, asked = run("fedasync", "batched"), run("fedasync", "batched", compile=True)
     assert plain.weights_sha256 == asked.weights_sha256
     assert "not compiled: --compile: torch cannot compile its step (RuntimeError: no compiler)" in asked.executor_info

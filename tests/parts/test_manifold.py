@@ -13,8 +13,8 @@ from torch import Tensor
 from tarry.core.layout import Block, Kind, Layout
 from tarry.core.method import Geodesic, ServerView
 from tarry.core.tickets import CONTROL, Ticket, Update
-from tarry.parts.endpoint import delay_correction, orthogonal, shifted
-from tarry.parts.manifold import bezier, line, manifolds, printed, rotated, travel
+from tarry.parts.endpoint import delay_correction, orthogonal, subtract_drift
+from tarry.parts.manifold import bezier, line, manifolds, printed_curve, rotate, travel
 from tarry.parts.staleness import constant
 from tarry.parts.step import add, mix
 
@@ -48,43 +48,43 @@ def matrix(a: Tensor, b: Tensor) -> Tensor:
 @given(st.integers(0, 10_000), st.integers(2, 7))
 def test_a_rotation_is_the_explicit_matrix(seed: int, dim: int) -> None:
     d, a, b = drawn(seed, 3, dim)
-    torch.testing.assert_close(rotated(d, a, b), matrix(a, b) @ d, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(rotate(d, a, b), matrix(a, b) @ d, rtol=1e-9, atol=1e-9)
 
 
 @few
 @given(st.integers(0, 10_000))
 def test_a_rotation_takes_a_onto_b_keeps_norms_and_angles_and_leaves_the_complement_alone(seed: int) -> None:
     d, other, a, b = drawn(seed, 4)
-    torch.testing.assert_close(rotated(a / a.norm(), a, b), b / b.norm(), rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(rotated(d, a, b).norm(), d.norm(), rtol=1e-12, atol=0)
-    torch.testing.assert_close(rotated(d, a, b) @ rotated(other, a, b), d @ other, rtol=1e-10, atol=1e-12)
-    torch.testing.assert_close(rotated(d, a, b) @ b / b.norm(), d @ a / a.norm(), rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(rotate(a / a.norm(), a, b), b / b.norm(), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(rotate(d, a, b).norm(), d.norm(), rtol=1e-12, atol=0)
+    torch.testing.assert_close(rotate(d, a, b) @ rotate(other, a, b), d @ other, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(rotate(d, a, b) @ b / b.norm(), d @ a / a.norm(), rtol=1e-10, atol=1e-12)
     basis, _ = torch.linalg.qr(torch.stack([a, b]).T)
     outside = d - basis @ (basis.T @ d)
-    torch.testing.assert_close(rotated(outside, a, b), outside, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(rotate(outside, a, b), outside, rtol=1e-12, atol=1e-12)
 
 
 def test_a_quarter_turn_in_the_plane() -> None:
     x, y, z = torch.eye(3, dtype=torch.float64)
     d = 2 * x + 3 * y + 5 * z
-    torch.testing.assert_close(rotated(d, x, 4 * y), 2 * y - 3 * x + 5 * z)
+    torch.testing.assert_close(rotate(d, x, 4 * y), 2 * y - 3 * x + 5 * z)
 
 
 def test_parallel_and_zero_vectors_turn_nothing() -> None:
     d, a = drawn(1, 2)
     nothing = torch.zeros_like(a)
     for b in (a, 7.0 * a, a / 3):
-        assert torch.equal(rotated(d, a, b), d)
-    assert torch.equal(rotated(d, a, nothing), d)
-    assert torch.equal(rotated(d, nothing, a), d)
+        assert torch.equal(rotate(d, a, b), d)
+    assert torch.equal(rotate(d, a, nothing), d)
+    assert torch.equal(rotate(d, nothing, a), d)
 
 
 def test_antiparallel_vectors_make_a_half_turn() -> None:
     d, a = drawn(2, 2)
     b = -3.0 * a
-    torch.testing.assert_close(rotated(a, a, b), -a)
-    torch.testing.assert_close(rotated(d, a, b).norm(), d.norm())
-    torch.testing.assert_close(rotated(d, a, b) @ b / b.norm(), d @ a / a.norm())
+    torch.testing.assert_close(rotate(a, a, b), -a)
+    torch.testing.assert_close(rotate(d, a, b).norm(), d.norm())
+    torch.testing.assert_close(rotate(d, a, b) @ b / b.norm(), d @ a / a.norm())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -95,11 +95,11 @@ def test_nearly_parallel_and_antiparallel_vectors_still_rotate(dtype: torch.dtyp
     d, a, aside = (x.to(dtype) for x in drawn(3, 3, 1000))
     b = sign * a + tilt * aside
     loose = 100 * torch.finfo(dtype).eps
-    torch.testing.assert_close(rotated(d, a, b).norm(), d.norm(), rtol=loose, atol=0)
-    torch.testing.assert_close(rotated(a, a, b) / a.norm(), b / b.norm(), rtol=0, atol=loose)
+    torch.testing.assert_close(rotate(d, a, b).norm(), d.norm(), rtol=loose, atol=0)
+    torch.testing.assert_close(rotate(a, a, b) / a.norm(), b / b.norm(), rtol=0, atol=loose)
 
 
-GEODESICS: list[Geodesic] = [line, bezier, printed]
+GEODESICS: list[Geodesic] = [line, bezier, printed_curve]
 
 
 @pytest.mark.parametrize("geodesic", GEODESICS)
@@ -126,13 +126,13 @@ def test_the_curves_are_their_formulas(t: float) -> None:
     true = (1 - t) ** 2 * start + 2 * t * (1 - t) * phi + t**2 * end
     torch.testing.assert_close(bezier(start, end, t, update), true, rtol=1e-12, atol=1e-13)
     as_printed = (1 - t) ** 2 * start + t * (1 - t) * phi + t**2 * end
-    torch.testing.assert_close(printed(start, end, t, update), as_printed, rtol=1e-12, atol=1e-13)
+    torch.testing.assert_close(printed_curve(start, end, t, update), as_printed, rtol=1e-12, atol=1e-13)
 
 
 def test_the_printed_curve_shrinks_weights_by_a_quarter_half_way() -> None:
     (start,) = drawn(7, 1)
     stay = update_of(start, torch.zeros_like(start))
-    torch.testing.assert_close(printed(start, start, 0.5, stay), 0.75 * start)
+    torch.testing.assert_close(printed_curve(start, start, 0.5, stay), 0.75 * start)
     torch.testing.assert_close(bezier(start, start, 0.5, stay), start)
 
 
@@ -169,7 +169,7 @@ def test_a_delay_correction_turns_the_control_point_with_the_displacement() -> N
     turned, _ = delay_correction(orthogonal(0.0, 0.0))(update, None, now)
     torch.testing.assert_close(turned.delta, (x + y) / 2)
     torch.testing.assert_close(turned.extras[CONTROL], cos(pi / 4) * (y - x) + 3 * z)
-    kept, _ = delay_correction(shifted(0.0))(update, None, now)
+    kept, _ = delay_correction(subtract_drift(0.0))(update, None, now)
     assert torch.equal(kept.extras[CONTROL], update.extras[CONTROL]), "where displacement is trusted, R is the identity"
     plain, _ = delay_correction(orthogonal(0.0, 0.0))(late(None)[0], None, now)
     assert CONTROL not in plain.extras
@@ -178,7 +178,7 @@ def test_a_delay_correction_turns_the_control_point_with_the_displacement() -> N
 def test_trusting_position_by_correction_or_by_mixing_travels_the_same_curve() -> None:
     """fedasync's correction then a step along the curve, or a mixing step that turns the control point itself."""
     update, now = late(torch.tensor([0.3, -0.2, 0.5], dtype=torch.float64))
-    moved, _ = delay_correction(shifted(1.0))(update, None, now)
+    moved, _ = delay_correction(subtract_drift(1.0))(update, None, now)
     one, _ = add(0.4, along=bezier)(moved, None, now)
     other, _ = mix(0.4, constant(), along=bezier)(update, None, now)
     torch.testing.assert_close(one, other, rtol=1e-13, atol=1e-14)
@@ -186,6 +186,6 @@ def test_trusting_position_by_correction_or_by_mixing_travels_the_same_curve() -
     assert not torch.allclose(other, straight)
 
 
-@pytest.mark.parametrize(("name", "geodesic"), [("line", line), ("bezier", bezier), ("printed", printed)])
+@pytest.mark.parametrize(("name", "geodesic"), [("line", line), ("bezier", bezier), ("printed", printed_curve)])
 def test_geodesics_have_names(name: str, geodesic: Geodesic) -> None:
     assert manifolds.build(name) is geodesic

@@ -10,14 +10,14 @@ import pytest
 from tarry.config.spec import Choice
 from tarry.core.errors import BadInput
 from tarry.reproduce import catalog
-from tarry.reproduce.experiment import Experiment, changes, fingerprint, merged
+from tarry.reproduce.experiment import Experiment, changes, fingerprint, merge_layers
 from tarry.reproduce.parser import read
 
 Table = Callable[..., Experiment]
 
 
 def test_later_layers_win_and_a_table_without_a_name_changes_parameters() -> None:
-    out = merged(
+    out = merge_layers(
         {"lr": 0.1, "method": "fedbuff:buffer=3", "task": {"name": "mnist", "model": "cnn"}},
         {"lr": 0.2, "method": {"eta": 0.5}, "task": {"name": "digits"}},
     )

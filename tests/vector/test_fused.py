@@ -16,10 +16,10 @@ from tarry.core.layout import Block, Kind, Layout
 from tarry.core.server import Server
 from tarry.core.tickets import LocalResult
 from tarry.methods import methods
-from tarry.parts.manifold import rotated, turning
+from tarry.parts.manifold import rotate, rotation_coefficients
 from tarry.vector import blocks as vector
 from tarry.vector import fused
-from tarry.vector.fused import Pieces, as_scalar, combined, kernels_for, partition
+from tarry.vector.fused import Pieces, as_scalar, combine, kernels_for, partition
 from tests.helpers.processes import PATIENCE
 
 N = 200_003
@@ -61,17 +61,17 @@ def test_a_shift_beside_an_update_and_the_mean(dtype: torch.dtype) -> None:
     out, new = torch.empty_like(w), torch.empty_like(w)
     whole, k = partition(*STRETCHES), kernels_for(w, anchor, delta, sent)
     assert k is not None
-    along, size = whole.sums(k.shifted_and_mixed, 2, w, anchor, delta, sent, out, as_scalar(0.3, w), new)
+    along, size = whole.sums(k.shift_and_mix, 2, w, anchor, delta, sent, out, as_scalar(0.3, w), new)
     shift = w - anchor
     close(along, by_stretch(shift, delta), dtype)
     close(size, by_stretch(delta, delta), dtype)
     torch.testing.assert_close(new, torch.lerp(w, sent + delta, 0.3))
     torch.testing.assert_close(out, sent + shift)
     again = torch.empty_like(w)
-    for got, expected in zip(whole.sums(k.shifted, 2, w, anchor, delta, sent, again), (along, size), strict=True):
+    for got, expected in zip(whole.sums(k.shift_weights, 2, w, anchor, delta, sent, again), (along, size), strict=True):
         close(got, torch.from_numpy(expected), dtype)
     assert torch.equal(again, out)
-    whole.run(k.added, out, delta, whole.each(along / size, w))
+    whole.run(k.accumulate, out, delta, whole.each(along / size, w))
     rest = torch.cat([torch.full((b - a,), (along / size)[i]) for i, (a, b) in enumerate(STRETCHES)]).to(dtype)
     torch.testing.assert_close(out, sent + shift + rest * delta)
 
@@ -85,19 +85,19 @@ def test_products(dtype: torch.dtype) -> None:
     for got, expected in zip(whole.sums(k.products, 3, a, b), ((a, a), (b, b), (a, b)), strict=True):
         close(got, by_stretch(*expected), dtype)
     out, n = torch.empty_like(a), 0.5 * a - 2 * b
-    sums = whole.sums(k.drifted, 3, a, b, d, out)
+    sums = whole.sums(k.compute_drift, 3, a, b, d, out)
     assert torch.equal(out, a - b)
     for got, expected in zip(sums, ((out, d), (out, out), (d, d)), strict=True):
         close(got, by_stretch(*expected), dtype)
     beside = torch.empty_like(a)
-    *same, along, across = whole.sums(k.drifted_beside, 5, a, b, d, n, beside)
+    *same, along, across = whole.sums(k.compute_drift_and_control, 5, a, b, d, n, beside)
     assert torch.equal(beside, out)
     for got, before in zip(same, sums, strict=True):
         close(got, torch.from_numpy(before), dtype)
     close(along, by_stretch(n, d), dtype)
     close(across, by_stretch(n, out), dtype)
     new, turned = torch.empty_like(a), torch.empty_like(a)
-    whole.run(k.corrected_beside, a, b, d, *(as_scalar(x, a) for x in (0.5, -2.0, 3.0)), new, turned)
+    whole.run(k.correct_with_control, a, b, d, *(as_scalar(x, a) for x in (0.5, -2.0, 3.0)), new, turned)
     torch.testing.assert_close(new, a - 0.5 * b)
     torch.testing.assert_close(turned, d - 2 * a + 3 * b)
     sums = whole.sums(k.side_products, 4, a, b, d, as_scalar(0.5, a), as_scalar(-2.0, a))
@@ -112,7 +112,7 @@ def test_a_sum_in_double_precision_forgets_what_is_replaced(dtype: torch.dtype) 
     total, out = old.double() * 0.7, torch.empty(N, dtype=torch.float64)
     k = kernels_for(new, old)
     assert k is not None
-    partition((0, N)).run(k.replaced, total, new, old, 0.7, out)
+    partition((0, N)).run(k.replace_row, total, new, old, 0.7, out)
     torch.testing.assert_close(out, new.double() * 0.7, rtol=1e-12, atol=1e-12)
 
 
@@ -122,7 +122,7 @@ def test_the_last_of_a_buffer_makes_the_mean(dtype: torch.dtype) -> None:
     total, new = drawn(2, dtype)
     k, out = kernels_for(total, new), torch.empty_like(new)
     assert k is not None
-    partition((0, N)).run(k.averaged, total, new, as_scalar(0.3, new), as_scalar(7.0, new), out)
+    partition((0, N)).run(k.average, total, new, as_scalar(0.3, new), as_scalar(7.0, new), out)
     torch.testing.assert_close(out, (total + 0.3 * new) / 7)
 
 
@@ -136,7 +136,7 @@ def test_adams_step_in_one_pass(dtype: torch.dtype, keeps: bool) -> None:
     k = kernels_for(d, w, m, v, top)
     assert k is not None
     numbers = (as_scalar(x, d) for x in (0.1, 0.99, 0.01, 0.5, 1e-3))
-    partition((0, N)).run(k.adapted, d, w, m, v, top, *numbers, keeps, new_m, new_v, new_top, out)
+    partition((0, N)).run(k.adam_step, d, w, m, v, top, *numbers, keeps, new_m, new_v, new_top, out)
     second = 0.99 * v + 0.01 * d * d
     most = torch.maximum(top, second) if keeps else second
     torch.testing.assert_close(new_m, 0.9 * m + 0.1 * d)
@@ -182,12 +182,12 @@ def test_adaptive_methods_make_the_same_steps_without_it(method: str, monkeypatc
 def test_a_combination_with_one_and_with_two(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     d, a, b = drawn(3, dtype)
     for _ in range(2):
-        torch.testing.assert_close(combined(d, a, 0.25, out=torch.empty_like(d)), d + 0.25 * a)
-        torch.testing.assert_close(combined(d, a, 0.25, None, 9.0, out=torch.empty_like(d)), d + 0.25 * a)
-        torch.testing.assert_close(combined(d, a, 0.25, b, -3.0, out=torch.empty_like(d)), d + 0.25 * a - 3 * b)
+        torch.testing.assert_close(combine(d, a, 0.25, out=torch.empty_like(d)), d + 0.25 * a)
+        torch.testing.assert_close(combine(d, a, 0.25, None, 9.0, out=torch.empty_like(d)), d + 0.25 * a)
+        torch.testing.assert_close(combine(d, a, 0.25, b, -3.0, out=torch.empty_like(d)), d + 0.25 * a - 3 * b)
         for second in (None, b):
             out, left = torch.empty_like(d), torch.empty_like(d)
-            combined(d, a, 0.25, second, -3.0, out=out, left=left)
+            combine(d, a, 0.25, second, -3.0, out=out, left=left)
             assert torch.equal(left, d - out)
             torch.testing.assert_close(out, d + 0.25 * a - (0 if second is None else 3) * b)
         monkeypatch.setattr(fused, "numba", lambda _: None)
@@ -207,10 +207,10 @@ def test_rotations_are_those_of_whole_vectors(angle: float, monkeypatch: pytest.
     a, side, d = drawn(3, torch.float64)
     side -= (side @ a) / (a @ a) * a
     b = 3 * (math.cos(angle) * a / a.norm() + math.sin(angle) * side / side.norm())
-    got = rotated(d, a, b)
+    got = rotate(d, a, b)
     assert got.norm().item() == pytest.approx(d.norm().item(), rel=1e-9)
     monkeypatch.setattr(fused, "numba", lambda _: None)
-    torch.testing.assert_close(got, rotated(d, a, b), rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(got, rotate(d, a, b), rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize("lam", [1e-7, -1e-3, 0.5, -2.0, 40.0])
@@ -218,22 +218,22 @@ def test_rotations_are_those_of_whole_vectors(angle: float, monkeypatch: pytest.
 def test_a_turn_by_products_is_that_of_the_vectors(lam: float, lean: float) -> None:
     a, g, d = drawn(3, torch.float64)
     g += lean * a * g.norm() / a.norm()
-    turn = turning(float(a @ g), float(g @ g), float(a @ a), (float(d @ a), float(d @ g)), lam)
+    turn = rotation_coefficients(float(a @ g), float(g @ g), float(a @ a), (float(d @ a), float(d @ g)), lam)
     assert turn is not None
-    torch.testing.assert_close(d + turn[0] * a + turn[1] * g, rotated(d, a, a - lam * g), rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(d + turn[0] * a + turn[1] * g, rotate(d, a, a - lam * g), rtol=1e-9, atol=1e-9)
 
 
 def test_where_products_tell_no_turn() -> None:
     a, d = drawn(2, torch.float64)
     for g, own in ((2 * a, a), (a + 1e-3 * d, a), (d, 0 * a)):
         given = float(own @ g), float(g @ g), float(own @ own), (float(d @ own), float(d @ g))
-        assert turning(*given, 0.5) is None
+        assert rotation_coefficients(*given, 0.5) is None
 
 
 def test_nothing_turns_from_or_to_nowhere() -> None:
     a, d = drawn(2, torch.float32)
-    assert rotated(d, torch.zeros_like(a), a) is d
-    assert rotated(d, a, torch.zeros_like(a)) is d
+    assert rotate(d, torch.zeros_like(a), a) is d
+    assert rotate(d, a, torch.zeros_like(a)) is d
 
 
 @pytest.mark.parametrize(
@@ -276,7 +276,7 @@ def test_without_numba_torch_does_it(reason: str) -> None:
         "import sys\n" + ("sys.modules['numba'] = None\n" if reason == "not installed" else "") + "import torch\n"
         "from tarry.vector import fused\n"
         "big = torch.ones(600_000)\n"
-        "print(fused.kernels_for(big), fused.combined(big, big, 2.0, out=torch.empty_like(big)).sum().item())\n"
+        "print(fused.kernels_for(big), fused.combine(big, big, 2.0, out=torch.empty_like(big)).sum().item())\n"
     )
     env = {**os.environ, **({"TARRY_NUMBA": "0"} if reason == "asked not to" else {})}
     done = subprocess.run(

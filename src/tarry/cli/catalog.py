@@ -119,9 +119,9 @@ def _print_data(name: str, *, whole: bool) -> None:
 
 
 def _place(data: DataSet, *, whole: bool) -> str:
-    from ..tasks.data.sets import missing
+    from ..tasks.data.sets import missing_files_message
 
     found = data.find()
     if found is not None:
         return f"{found[0]}"
-    return missing(data) if whole else f"not there; `tarry tasks {data.name}` says how to get it"
+    return missing_files_message(data) if whole else f"not there; `tarry tasks {data.name}` says how to get it"

@@ -71,7 +71,7 @@ def up(
 
     --delay makes clients sleep, so that you can try slow ones.
     """
-    from ..deploy.config import read
+    from ..deploy.config import read_config
     from ..deploy.local.local_federation import LocalFederation
 
     local = LocalFederation(out, lambda line: console.print_lines([line]))
@@ -89,7 +89,7 @@ def up(
         merged = {"clients": 4, **{k: v for k, v in gather(given, context, spec).items() if v is not None}}
         options = {"deadline": deadline, "in-flight": in_flight, "ask-every": ask_every}
         config = {**_flat(merged), **{k: v for k, v in options.items() if v is not None}}
-        config["clients"] = read(config).spec.clients  # raises errors here rather than in the log of the server
+        config["clients"] = read_config(config).spec.clients  # raises errors here rather than in the log of the server
         _make_folder(out)
         local.prepare(config["clients"], config, tls=tls, memory=memory)
     local.up()

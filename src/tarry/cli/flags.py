@@ -28,16 +28,16 @@ def with_settings(*, leave_out: Sequence[str] = ()) -> Callable[[Callable[..., N
         own = [p for p in inspect.signature(command).parameters.values() if p.name != "given"]
         options = [_option(setting) for setting in setting_list() if setting.name not in leave_out]
 
-        def wrapped(**values: Any) -> None:
+        def with_given(**values: Any) -> None:
             given = {p.name: values.pop(p.name) for p in options}
             command(given={k: v for k, v in given.items() if v is not None}, **values)
 
-        wrapped.__name__, wrapped.__doc__ = command.__name__, command.__doc__
+        with_given.__name__, with_given.__doc__ = command.__name__, command.__doc__
         hints = inspect.get_annotations(command, eval_str=True)
         own = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[p.name]) for p in own]
-        wrapped.__signature__ = inspect.Signature([*own, *options])  # type: ignore[attr-defined]
-        wrapped.__annotations__ = {p.name: p.annotation for p in (*own, *options)}
-        return wrapped
+        with_given.__signature__ = inspect.Signature([*own, *options])  # type: ignore[attr-defined]
+        with_given.__annotations__ = {p.name: p.annotation for p in (*own, *options)}
+        return with_given
 
     return decorate
 
@@ -66,7 +66,7 @@ def gather(given: Mapping[str, Any], context: typer.Context, spec: Path | None) 
     merged, problems = expand_cross({**merged, **given})
     if problems:
         raise BadInput(problems)
-    for group, parameter, value in _dotted(context.args, lambda flag: _hint(flag, context, merged)):
+    for group, parameter, value in _dotted_values(context.args, lambda flag: _hint(flag, context, merged)):
         base = merged.get(group, settings()[group].default)
         if base is None:
             raise BadInput(f"--{group}.{parameter} {value}: of which {group}? Give --{group} NAME too")
@@ -107,7 +107,7 @@ def _groups_with(parameter: str, merged: Mapping[str, Any]) -> tuple[list[str], 
     return own, others
 
 
-def _dotted(extra: Sequence[str], hint: Callable[[str], str]) -> list[tuple[str, str, str]]:
+def _dotted_values(extra: Sequence[str], hint: Callable[[str], str]) -> list[tuple[str, str, str]]:
     """Return (group, parameter, value) for each `--group.parameter value` or `--group.parameter=value`.
 
     `hint` returns the advice on an unknown flag.

@@ -198,7 +198,7 @@ class Method:
     >>> tarry.run(method, "digits", clients=3, updates=5).method
     'careful'
     >>> tarry.methods["fedbuff"](buffer=3)
-    Method('fedbuff', correct=discounted, aggregate=buffer, step=add)
+    Method('fedbuff', correct=discount, aggregate=buffer, step=add)
     """
 
     name: str

@@ -273,7 +273,7 @@ class Registry(Mapping[str, Entry[T]]):
     >>> "fedbuff" in tarry.methods
     True
     >>> tarry.methods["fedbuff"](buffer=3)
-    Method('fedbuff', correct=discounted, aggregate=buffer, step=add)
+    Method('fedbuff', correct=discount, aggregate=buffer, step=add)
     """
 
     def __init__(self, kind: str, makes: Any = object, *, title: str = ""):
@@ -339,7 +339,7 @@ class Registry(Mapping[str, Entry[T]]):
         """Return the component of that name, made with checked parameters.
 
         >>> tarry.methods.build("fedbuff", buffer=3)
-        Method('fedbuff', correct=discounted, aggregate=buffer, step=add)
+        Method('fedbuff', correct=discount, aggregate=buffer, step=add)
         """
         return self[name](**params)
 

@@ -37,12 +37,12 @@ class Availability:
             f"--availability: client {client}, window {start} to {end}: {_RULE}"
             for client, entry in windows.items()
             for start, end in entry
-            if not _possible(start, end)
+            if not _is_valid(start, end)
         ]
         if problems:
             raise BadInput(problems)
         assert dealt_to is None or sorted(windows) == list(range(len(windows)))
-        self._bounds = {client: _merged(entry) for client, entry in windows.items()}
+        self._bounds = {client: _merge(entry) for client, entry in windows.items()}
         self._dealt_to = dealt_to
 
     def __repr__(self) -> str:
@@ -63,7 +63,7 @@ class Availability:
             times = [number(where, cell) for cell in cells]
             origin = times.pop(0) if flash else 0.0
             start, end = times[0] - origin, times[1] - origin
-            if not _possible(start, end):
+            if not _is_valid(start, end):
                 raise BadInput(f"{where}: window {start} to {end}: {_RULE}")
             if not flash and not (name.isascii() and name.isdigit() and int(name) < n_clients):
                 raise BadInput(f"{where}: client {name}: must be a client of this run, 0 to {n_clients - 1}")
@@ -113,11 +113,11 @@ class Availability:
         return (client,) if self._dealt_to is None else range(client, self._dealt_to, len(self._bounds))
 
 
-def _possible(start: float, end: float) -> bool:
+def _is_valid(start: float, end: float) -> bool:
     return 0 <= start <= end and start < math.inf
 
 
-def _merged(windows: Sequence[tuple[float, float]]) -> Sequence[float]:
+def _merge(windows: Sequence[tuple[float, float]]) -> Sequence[float]:
     """start, end, start, end … strictly rising: a time is inside when an odd number of them is not after it."""
     bounds = array("d")
     for start, end in sorted(windows):

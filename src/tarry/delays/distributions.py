@@ -46,7 +46,7 @@ _inverse_normal = NormalDist().inv_cdf
 _MOST_SPREAD = 10.0  # at this spread a third of the clients differ from the typical one by more than e^10
 
 
-def _drawn(quantile: Callable[[float], float]) -> DelayFactory:
+def _drawn_per_visit(quantile: Callable[[float], float]) -> DelayFactory:
     """Every visit of every client draws from one distribution."""
 
     def build(population: ClientPopulation) -> Delay:
@@ -102,7 +102,7 @@ def normal(
         return seconds if seconds > 0 else mean
 
     if spread == 0:
-        return _drawn(typical)
+        return _drawn_per_visit(typical)
 
     def build(population: ClientPopulation) -> Delay:
         visit_key = visit_keys(population.seed, Stream.DELAY)
@@ -129,7 +129,7 @@ def lognormal(
     raise_problems(range_errors(SHORTEST, LONGEST, mean=mean) + range_errors(0, LONGEST, sd=sd))
     variance = math.log1p((sd / mean) ** 2)
     mu, sigma = math.log(mean) - variance / 2, math.sqrt(variance)
-    return _drawn(lambda u: math.exp(mu + sigma * _inverse_normal(u)))
+    return _drawn_per_visit(lambda u: math.exp(mu + sigma * _inverse_normal(u)))
 
 
 @delays.register("half-normal")
@@ -140,7 +140,7 @@ def half_normal(*, mean: Annotated[float, "mean of the durations (s)"] = 100.0) 
     """
     raise_problems(range_errors(SHORTEST, LONGEST, mean=mean))
     scale = mean * math.sqrt(math.pi / 2)
-    return _drawn(lambda u: -scale * _inverse_normal((1 - u) / 2))
+    return _drawn_per_visit(lambda u: -scale * _inverse_normal((1 - u) / 2))
 
 
 @delays.register("uniform")
@@ -154,14 +154,14 @@ def uniform_between(
     if not problems and low > high:
         problems = [f"--delay.low {low}: must not be above --delay.high {high}"]
     raise_problems(problems)
-    return _drawn(lambda u: low + (high - low) * u)
+    return _drawn_per_visit(lambda u: low + (high - low) * u)
 
 
 @delays.register("exponential")
 def exponential(*, mean: Annotated[float, "mean of the durations (s)"] = 100.0) -> DelayFactory:
     """Exponential: how long a visit still takes does not depend on how long it has taken."""
     raise_problems(range_errors(SHORTEST, LONGEST, mean=mean))
-    return _drawn(lambda u: -mean * math.log(u))
+    return _drawn_per_visit(lambda u: -mean * math.log(u))
 
 
 @delays.register("pareto")
@@ -172,7 +172,7 @@ def pareto(
 ) -> DelayFactory:
     """Pareto: P(longer than t) = (minimum / t)^shape, a tail that no average tames."""
     raise_problems(range_errors(SHORTEST, LONGEST, minimum=minimum) + range_errors(0.1, LONGEST, shape=shape))
-    return _drawn(lambda u: minimum * u ** (-1 / shape))
+    return _drawn_per_visit(lambda u: minimum * u ** (-1 / shape))
 
 
 @delays.register("bandwidth")

@@ -39,7 +39,7 @@ def hello(message: Message, context: Context) -> Message:
 
     place = context.node_config.get("partition-id")
     words = prove_identity(
-        _home(context),
+        _client_store(context),
         fields_of(message.content),
         node=context.node_id,
         name=_name(context),
@@ -77,7 +77,7 @@ def _name(context: Context) -> str:
     return str(given)
 
 
-def _home(context: Context) -> ClientStore:
+def _client_store(context: Context) -> ClientStore:
     from .client.client_store import ClientStore
 
     own = re.sub(r"[^A-Za-z0-9.-]+", "-", _name(context))
@@ -89,14 +89,14 @@ def _worker(context: Context) -> Worker:
 
     from ..runs.build import build_run
     from .client.worker import Worker
-    from .config import read
+    from .config import read_config
     from .private_data import plan_with_own_data
 
     torch.set_num_threads(1)
     if "data" in context.node_config:  # where this machine's examples are
         os.environ["TARRY_DATA"] = str(context.node_config["data"])
     own = {"device": str(context.node_config["device"])} if "device" in context.node_config else {}
-    setting = read({**context.run_config, **own})
+    setting = read_config({**context.run_config, **own})
     made = plan_with_own_data(setting) if setting.options.data == "own" else build_run(setting.spec)
     sleeps = made.delay if setting.sleeps else None
-    return Worker(made.bound(), made.method.local, made.work, setting.spec.seed, _home(context), sleeps)
+    return Worker(made.bound(), made.method.local, made.work, setting.spec.seed, _client_store(context), sleeps)

@@ -22,7 +22,7 @@ from ..config.spec import settings as run_settings
 from ..core.errors import BadInput, near
 from ..core.registry import Param
 
-__all__ = ["DeployConfig", "Options", "read"]
+__all__ = ["DeployConfig", "Options", "read_config"]
 
 _EVAL_EVERY, _CHECKPOINT_EVERY = 15.0, 30.0
 
@@ -55,12 +55,12 @@ class DeployConfig:
     given: dict[str, Any]
 
 
-def read(config: Mapping[str, Any]) -> DeployConfig:
+def read_config(config: Mapping[str, Any]) -> DeployConfig:
     """Parse a run config, flat as Flower passes it or in tables; one error names all problems."""
     hints = get_type_hints(Options, include_extras=True)
     kinds = {f.name: Param(f.name, get_args(hints[f.name])[0], f.default, "") for f in fields(Options)}
     given, chosen, strange, problems = dict[str, Any](), dict[str, Any](), list[str](), list[str]()
-    for key, value in _nested(config).items():
+    for key, value in _nest(config).items():
         name = key.replace("-", "_")
         if name in kinds:
             try:
@@ -83,7 +83,7 @@ def read(config: Mapping[str, Any]) -> DeployConfig:
 
 def _spec(given: Mapping[str, Any]) -> Spec:
     filled = {"delay": "constant", "eval_every": _EVAL_EVERY, "checkpoint_every": _CHECKPOINT_EVERY, **given}
-    return Spec.of({k: _located(v) if k in REGISTRIES else v for k, v in filled.items()})
+    return Spec.of({k: _with_app_path(v) if k in REGISTRIES else v for k, v in filled.items()})
 
 
 def _contradictions(o: Options) -> list[str]:
@@ -96,7 +96,7 @@ def _contradictions(o: Options) -> list[str]:
     return positive
 
 
-def _nested(config: Mapping[str, Any]) -> dict[str, Any]:
+def _nest(config: Mapping[str, Any]) -> dict[str, Any]:
     """Turn `method.name` and `method.beta`, or `method` and `method.beta`, into one table."""
     out: dict[str, Any] = {}
     for key in sorted(config, key=len):
@@ -110,7 +110,7 @@ def _nested(config: Mapping[str, Any]) -> dict[str, Any]:
     return out
 
 
-def _located(choice: Any) -> Any:
+def _with_app_path(choice: Any) -> Any:
     """Return the choice with the path of a file of the Flower app, which is installed elsewhere."""
     name = choice.get("name") if isinstance(choice, Mapping) else choice
     file, colon, factory = str(name).rpartition(".py:")

@@ -48,14 +48,14 @@ def _load() -> None:
 
     import tarry.deploy.client_app
     import tarry.deploy.private_data
-    from tarry.deploy.config import read
+    from tarry.deploy.config import read_config
     from tarry.runs.build import build_run
 
     assert flwr.supernode.runtime.run_clientapp
     assert tarry.deploy.client_app
     torch.set_num_threads(1)
     shorten_polling()
-    build_run(read({"task": "digits"}).spec)  # fill the caches of registries and imports
+    build_run(read_config({"task": "digits"}).spec)  # fill the caches of registries and imports
 
 
 def _certificates(path: str | None) -> bytes | None:

@@ -38,14 +38,14 @@ log = logging.getLogger("tarry")
 def main(grid: Grid, context: Context) -> None:
     """Drive the method that the run config names."""
     from ..core.errors import TarryError
-    from .config import read
+    from .config import read_config
     from .grid import FlowerGrid
     from .polling import shorten_polling
 
     shorten_polling()
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s tarry %(message)s")
     try:
-        serve(FlowerGrid(grid, str(context.run_id)), read(context.run_config))
+        serve(FlowerGrid(grid, str(context.run_id)), read_config(context.run_config))
     except TarryError as e:
         for line in str(e).splitlines():
             log.error("error: %s", line)

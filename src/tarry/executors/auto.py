@@ -169,15 +169,15 @@ class AutoExecutor:
         assert self._trainer is not None
         few, work = jobs[:_MOST], replace(self._work, epochs=None, steps=_STEPS)
         sizes = {j.number: len(self._model.task.clients[j.client][0]) for j in few}
-        trainers = self._agreeing(few, sizes, work)
+        trainers = self._agreeing_trainers(few, sizes, work)
         kind, known = self._kind(few, sizes), self._trials.choices
         if kind not in known or known[kind].config.own_conv not in trainers:
-            known[kind] = self._timed(trainers, few, work)
+            known[kind] = self._fastest_way(trainers, few, work)
         choice = known[kind]
         self._trainer = trainer = trainers[choice.config.own_conv]
         trainer.lanes, trainer.size = choice.config.lanes, choice.config.size
         if self._compile:
-            self._trainer, speedup, found = self._compiled(trainer, jobs, work)
+            self._trainer, speedup, found = self._compile_trainer(trainer, jobs, work)
             config = choice.config._replace(lanes=self._trainer.lanes)
             choice = TimingChoice(config, choice.speedup * speedup, found)
         if not self._always_batch and choice.speedup < _WORTH * self._at_a_time:
@@ -185,7 +185,7 @@ class AutoExecutor:
             raise NotStackable(f"a step of a stack is {choice.speedup:.1f} times as fast as {others} here")
         self.description = choice.describe()
 
-    def _agreeing(
+    def _agreeing_trainers(
         self, few: Sequence[VisitJob], sizes: Mapping[int, int], work: LocalWork
     ) -> dict[str, BatchedTrainer]:
         """Return the trainers whose results agree with those of one by one, by the kernels of their convolutions."""
@@ -195,7 +195,7 @@ class AutoExecutor:
         # before all else: the model has not trained yet, so whatever it keeps in Python is as built
         check_equivalence(self._model, few, ragged=self._trainer.masks, **given)
         trim_memory()
-        alone = [self._alone(j, work) for j in two]
+        alone = [self._train_alone(j, work) for j in two]
         if self._trainer.masks and not self._trainer.loss_is_mean():
             raise NotStackable("its loss is not the mean of the examples' losses, and clients differ in size")
         try:
@@ -211,10 +211,10 @@ class AutoExecutor:
                 trainers[own_conv] = other
         return trainers
 
-    def _alone(self, job: VisitJob, work: LocalWork) -> LocalResult:
+    def _train_alone(self, job: VisitJob, work: LocalWork) -> LocalResult:
         return train(job, self._model, rule=self._rule, work=work, seed=self._seed)
 
-    def _compiled(
+    def _compile_trainer(
         self, plain: BatchedTrainer, jobs: Sequence[VisitJob], work: LocalWork
     ) -> tuple[BatchedTrainer, float, str]:
         """Return the chosen trainer compiled, how many times as fast it is, and words on that for the description.
@@ -227,7 +227,7 @@ class AutoExecutor:
         ends, short = [jobs[0], jobs[-1]], [t.with_max_steps(_STEPS) for t in (plain, made)]
         try:
             found = [trainer.train(jobs) for trainer in short][1]
-            expected = [self._alone(j, work) for j in ends]
+            expected = [self._train_alone(j, work) for j in ends]
             self._tolerance.check(ends, expected, [found[0], found[-1]], work)
         except (NotStackable, torch.OutOfMemoryError) as e:
             return plain, 1.0, f", not compiled: {first_line(e)}"
@@ -262,7 +262,9 @@ class AutoExecutor:
         about = (rule, type(work.optimizer), work.batch, magnitudes, len(few), trainer.most_lanes, self._precision)
         return (*of_model, *about)
 
-    def _timed(self, trainers: Mapping[str, BatchedTrainer], few: Sequence[VisitJob], work: LocalWork) -> TimingChoice:
+    def _fastest_way(
+        self, trainers: Mapping[str, BatchedTrainer], few: Sequence[VisitJob], work: LocalWork
+    ) -> TimingChoice:
         """Return the fastest way to stack clients."""
         trials = {own_conv: trainer.with_max_steps(_STEPS) for own_conv, trainer in trainers.items()}
 
@@ -275,7 +277,7 @@ class AutoExecutor:
             self._tolerance.check(jobs, alone, stacked, work)
 
         trial = Trial(
-            alone=lambda job: self._alone(job, work),
+            alone=lambda job: self._train_alone(job, work),
             together=together,
             compare=compare,
             compile_programs=lambda way: trials[way.own_conv].compile_programs(),

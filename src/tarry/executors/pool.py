@@ -56,11 +56,11 @@ class _PoolSetup:
     outbox: Tensor  # [slot, size] deltas
 
 
-def _shared(t: Tensor) -> Tensor:
+def _share(t: Tensor) -> Tensor:
     return t.share_memory_()  # type: ignore[no-untyped-call,no-any-return]
 
 
-def _plain(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+def _to_numpy(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     """Return numpy arrays for the pipe; tensors would be sent as handles of shared memory."""
     return {k: v.numpy() for k, v in tensors.items()}
 
@@ -97,7 +97,7 @@ def _serve(conn: Connection, others: list[Connection], setup: _PoolSetup) -> Non
                 conn.send((slot, number, RemoteError.from_exception(e)))
                 continue
             setup.outbox[slot].copy_(out.delta)
-            conn.send((slot, number, (*out[1:5], _plain(out.extras), _plain(out.memory), _plain(out.notes))))
+            conn.send((slot, number, (*out[1:5], _to_numpy(out.extras), _to_numpy(out.memory), _to_numpy(out.notes))))
 
 
 class Pool(QueueingExecutor[int]):
@@ -119,11 +119,11 @@ class Pool(QueueingExecutor[int]):
         super().__init__(workers, lookahead)
         dtype = next(p.dtype for p in module.parameters() if p.requires_grad)
         wide = -(-layout.size // _ALIGNED) * _ALIGNED  # the last bit of a sum may depend on its place in memory
-        boxes = _shared(torch.zeros(2, workers * DEPTH, wide, dtype=dtype))[..., : layout.size]
+        boxes = _share(torch.zeros(2, workers * DEPTH, wide, dtype=dtype))[..., : layout.size]
         self._inbox, self._outbox = boxes[0], boxes[1]
         if isinstance(task.clients, Shards):
-            _shared(task.clients.x)
-            _shared(task.clients.y)
+            _share(task.clients.x)
+            _share(task.clients.y)
         self._setup = _PoolSetup(module, layout, task, rule, work, seed, bf16, boxes[0], boxes[1])
         self._forked = sys.platform.startswith("linux") and not torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
         self._free: dict[int, list[int]] = {}  # slots of the boxes, by worker
@@ -157,7 +157,7 @@ class Pool(QueueingExecutor[int]):
         slot, t = self._free[worker].pop(), visit.ticket
         self._worker_of[number] = worker
         self._inbox[slot].copy_(t.sent)
-        message = (slot, number, t.client, t.visit, t.version, _plain(t.payload), _plain(visit.memory))
+        message = (slot, number, t.client, t.visit, t.version, _to_numpy(t.payload), _to_numpy(visit.memory))
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # lost: first read what it answered before
             self._conns[worker].send(message)
 

@@ -73,7 +73,7 @@ class _Trainer:
         torch.set_num_threads(1)
         tune_malloc()
         self._setup = setup
-        pairs = [(self._stored(x), self._stored(y)) for x, y in setup.clients]
+        pairs = [(self._shared_tensor(x), self._shared_tensor(y)) for x, y in setup.clients]
         clients = pairs if setup.sizes is None else Shards(*pairs[0], setup.sizes)
         task = replace(setup.task, clients=clients)
         module, rough = setup.module.to(setup.device), setup.precision == "bf16"
@@ -108,7 +108,7 @@ class _Trainer:
     def _tensors(self, arrays: Mapping[str, Array]) -> dict[str, Tensor]:
         return {k: torch.tensor(v, device=self._setup.device) for k, v in arrays.items()}
 
-    def _stored(self, array: Array) -> Tensor:
+    def _shared_tensor(self, array: Array) -> Tensor:
         """Return the array as a tensor without a copy: it lies in memory that the workers of a machine share."""
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="The given NumPy array is not writable")  # no worker writes to it

@@ -14,9 +14,9 @@ from .batched.trace import NotStackable
 
 __all__ = ["TRIES", "BatchConfig", "TimingChoice", "Trial", "TrialCache", "choose", "seconds"]
 
-TRIES = 3  # times a short task is timed; the shortest counts, because other work on the machine only adds
+TRIES = 3  # times a short task is measure; the shortest counts, because other work on the machine only adds
 _FEWEST, _SHORT = 4, 0.05  # clients of a trial on a processor: these, or as many as take so many seconds one by one
-_CLOSE, _AGAIN = 1.3, 5  # a way within this factor of the best is timed again, so often if it is _SHORT
+_CLOSE, _AGAIN = 1.3, 5  # a way within this factor of the best is measure again, so often if it is _SHORT
 _TINY, _QUICK = 0.005, 0.5  # seconds: a visit of a small model; a trial of which building programs is a large part
 
 
@@ -77,7 +77,7 @@ def choose(ways: Callable[[int], Iterable[BatchConfig]], jobs: Sequence[VisitJob
     ends = [jobs[0], jobs[-1]]
     expected = [alone(job) for job in ends]
 
-    def timed(way: BatchConfig) -> float:
+    def measure(way: BatchConfig) -> float:
         return seconds(lambda given: together(way, given), jobs)
 
     for way in ways(len(jobs)):
@@ -86,20 +86,20 @@ def choose(ways: Callable[[int], Iterable[BatchConfig]], jobs: Sequence[VisitJob
             found = together(way, jobs)
             first = time.perf_counter() - began
             trial.compare(ends, expected, [found[0], found[-1]])  # each size has a program of its own
-            took[way] = timed(way) if on_gpu or first < _QUICK else first  # programs are built by now
+            took[way] = measure(way) if on_gpu or first < _QUICK else first  # programs are built by now
         except (NotStackable, torch.OutOfMemoryError) as e:
             failure = str(e)
             continue
         for _ in range(_AGAIN if took[way] < _SHORT else 1):
             if took[way] < _CLOSE * min(took.values()):
-                took[way] = min(took[way], timed(way))
+                took[way] = min(took[way], measure(way))
     if not took:
         raise NotStackable(failure)
     one_by_one += [seconds(alone, jobs[0]) for _ in range(TRIES)]
     best = min(took, key=lambda way: took[way])
     if not on_gpu and min(one_by_one) < _TINY:  # calls take most of the time, and compiled programs have fewer
         trial.compile_programs(best)
-        took[best] = min(timed(best) for _ in range(_AGAIN))
+        took[best] = min(measure(best) for _ in range(_AGAIN))
     return TimingChoice(best, min(one_by_one) * len(jobs) / took[best])
 
 

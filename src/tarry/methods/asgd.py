@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from ..core.method import Method
-from ..parts.endpoint import delay_correction, shifted
+from ..parts.endpoint import delay_correction, subtract_drift
 from ..parts.step import add
 from .registry import methods
 
@@ -26,4 +26,4 @@ def asgd(
     *, eta: Annotated[float, "η, the server's learning rate; 1/clients makes a round of equals FedAvg"] = 0.4
 ) -> Method:
     """Add every arriving displacement to the global weights, however old."""
-    return Method("asgd", step=add(eta), as_correction=delay_correction(shifted(0.0)))
+    return Method("asgd", step=add(eta), as_correction=delay_correction(subtract_drift(0.0)))

@@ -38,15 +38,15 @@ from ..core.state_tree import StateRecord
 from ..core.tickets import TicketExtras, Update
 from ..parts.checks import above, at_least, between, check
 from ..parts.curve import SHIFT, CurveLearning, CurveName, ProximalName, SolverName
-from ..parts.endpoint import delay_correction, dynamic, orthogonal, shifted
-from ..parts.manifold import bezier, line, printed, step_along
+from ..parts.endpoint import delay_correction, dynamic, orthogonal, subtract_drift
+from ..parts.manifold import bezier, line, printed_curve, step_along
 from ..vector.pool import empty_pooled
 from .registry import methods
 
 __all__ = ["asynccurve"]
 
 Correction = Literal["orthodyn", "orthograd", "orthopos", "orthostrict", "asgd", "fedasync"]
-CURVES: dict[str, Geodesic] = {"bezier": bezier, "printed": printed, "line": line}
+CURVES: dict[str, Geodesic] = {"bezier": bezier, "printed": printed_curve, "line": line}
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,8 @@ def correction_part(name: Correction, statistic: str, switch: float | None) -> C
         "orthograd": orthogonal(0.0, 0.0),
         "orthopos": orthogonal(1.0, 0.0),
         "orthostrict": orthogonal(0.0, 1.0),
-        "asgd": shifted(0.0),
-        "fedasync": shifted(1.0),
+        "asgd": subtract_drift(0.0),
+        "fedasync": subtract_drift(1.0),
     }
     return delay_correction(rules[name])
 
@@ -146,7 +146,7 @@ class CurveStep:
         return None if state.shift is None else TicketExtras({SHIFT: state.shift})
 
 
-def averaged(weights: Tensor, states: Mapping[str, Any]) -> Tensor:
+def swa_weights(weights: Tensor, states: Mapping[str, Any]) -> Tensor:
     """Return Θ^SWA, or Θ while there is none."""
     state: CurveState = states["step"]
     return weights if state.swa is None else state.swa
@@ -204,5 +204,5 @@ def asynccurve(
         local=local,
         correct=correction_part(correction, statistic, switch),
         step=CurveStep(eta, low, cycle, penalty, swa, periodic, moments, CURVES[curve]).part(),
-        output_weights=averaged,
+        output_weights=swa_weights,
     )

@@ -56,7 +56,7 @@ class Calibration(RowCache):
     steps: int = 0
 
 
-def calibrated(size: int) -> Aggregate:
+def calibrated_aggregate(size: int) -> Aggregate:
     """Collect M updates, then pass on v."""
     check(at_least(1, buffer=size))
 
@@ -83,7 +83,7 @@ def _v(state: Calibration, view: ServerView) -> Tensor:
     n, total, then, s, v = view.layout.n_params, state.sum, state.then, len(state.S), empty_pooled(view.weights)
     rest = 1 / view.n_clients - 1 / s
     if (kernels := kernels_for(total, then)) is not None:
-        partition((0, len(total))).run(kernels.weighed, total, then, 1 / s, rest, v)
+        partition((0, len(total))).run(kernels.weigh, total, then, 1 / s, rest, v)
     else:
         for now_, before, out in blocks(total, then, v):
             out.copy_(torch.div(now_, s).add_(before, alpha=rest))
@@ -107,6 +107,6 @@ def ca2fl(
     return Method(
         "ca2fl",
         staleness="not weighed: a client's latest update counts at every step until its next",
-        aggregate=calibrated(buffer),
+        aggregate=calibrated_aggregate(buffer),
         step=add(eta),
     )

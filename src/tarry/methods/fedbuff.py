@@ -13,7 +13,7 @@ from typing import Annotated
 
 from ..core.method import Method
 from ..parts.aggregate import buffer as buffered
-from ..parts.staleness import discounted, polynomial
+from ..parts.staleness import discount, polynomial
 from ..parts.step import add
 from .registry import methods
 
@@ -35,7 +35,7 @@ def fedbuff(
     return Method(
         "fedbuff",
         staleness="τ = server steps (buffers emptied) since hand-out; each delta weighs (1 + τ)^(−a)",
-        correct=discounted(polynomial(a)),
+        correct=discount(polynomial(a)),
         aggregate=buffered(buffer),
         step=add(eta),
     )

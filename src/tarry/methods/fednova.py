@@ -61,11 +61,11 @@ def normalized_mean(weighting: Weighting) -> Aggregate:
             size = update.n_steps if a is None else a.item()  # without an upload: plain SGD, ‖a‖₁ = steps
             tau += mass * size
             sums = accumulate(
-                sums, scaled(update, 1 / size, view), view, mass, carries=frozenset()
+                sums, scale_update(update, 1 / size, view), view, mass, carries=frozenset()
             )  # Σ n_k Δ_k / ‖a_k‖₁
         if view.in_flight or not sums.count:
             return None, NormalizedSums(sums, tau)
-        return scaled(mean_update(sums, view), tau / sums.mass, view), init(view.weights)
+        return scale_update(mean_update(sums, view), tau / sums.mass, view), init(view.weights)
 
     word = frozenset({NORMALIZATION})
     return Aggregate(
@@ -78,7 +78,7 @@ def normalized_mean(weighting: Weighting) -> Aggregate:
     )
 
 
-def scaled(update: Update, by: float, view: ServerView) -> Update:
+def scale_update(update: Update, by: float, view: ServerView) -> Update:
     """Return the update with its displacement times a number; running statistics unchanged."""
     n = view.layout.n_params
     delta = update.delta * by

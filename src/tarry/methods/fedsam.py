@@ -28,7 +28,7 @@ from ..core.task import Examples
 from ..parts.aggregate import Weighting
 from ..parts.checks import at_least, check
 from ..parts.rounds import rounds
-from ..parts.sharpness import ascended, ascended_adaptively
+from ..parts.sharpness import ascend, ascended_adaptively
 from .registry import methods
 
 __all__ = ["SharpnessAware", "fedasam", "fedsam"]
@@ -51,7 +51,7 @@ class SharpnessAware(LocalRule):
     ) -> tuple[Tensor, Any, Tensor]:
         g, loss = model.grad(w, batch)
         if self.eta is None:
-            up = ascended(w, g, rho=self.rho)
+            up = ascend(w, g, rho=self.rho)
         else:
             up = ascended_adaptively(w, g, rho=self.rho, eta=self.eta)
         g, _ = model.grad(up, batch, still=True)

@@ -47,7 +47,7 @@ from ..core.task import Examples
 from ..core.tickets import Update
 from ..parts.aggregate import Weighting, round_mean
 from ..parts.checks import above, at_least, check
-from ..parts.tiers import Speeds, at_most_all, draw_among, first_visits, ranked, record_first_duration
+from ..parts.tiers import Speeds, at_most_all, draw_among, first_visits, rank_clients, record_first_duration
 from ..parts.variates import reach
 from .registry import methods
 
@@ -137,7 +137,7 @@ class Fastest:
                 return cohort, stage.without_sums(view.weights, tested=False)
             if stage.tested and stage.count and self.is_reached(stage):
                 n = min(2 * n, view.n_clients)
-        stage = replace(stage.without_sums(view.weights), book=ranked(stage.book, view.n_clients), n=n)
+        stage = replace(stage.without_sums(view.weights), book=rank_clients(stage.book, view.n_clients), n=n)
         fast = [k for k in roster if stage.book.rank[k] < n]
         return draw_among(roster, fast or list(roster), roster.concurrency, view), stage
 

@@ -163,7 +163,7 @@ class MemoryServer:
         new = [place for place, i in enumerate(order) if state.since[i] == view.version]
         inner = torch.zeros(len(cuts), 1 + len(rows), 1 + len(rows), dtype=torch.float64, device=m.device)
         if state.gram is not None:
-            inner[:, 1:, 1:] = _reordered(state.gram, state.order, order)
+            inner[:, 1:, 1:] = _reorder(state.gram, state.order, order)
         places = [0, *(1 + place for place in new)]
         for own, at in zip(inner, cuts, strict=True):
             own[places] = products([m, *(rows[place] for place in new)], [m, *rows], at)
@@ -177,7 +177,7 @@ class MemoryServer:
         return m, replace(state, order=order, gram=inner[:, 1:, 1:])
 
 
-def _reordered(gram: Tensor, old: Sequence[int], new: Sequence[int]) -> Tensor:
+def _reorder(gram: Tensor, old: Sequence[int], new: Sequence[int]) -> Tensor:
     """Return the inner products in another order; 0 for clients without any."""
     where = {i: place for place, i in enumerate(old)}
     places = torch.tensor([where.get(i, len(old)) for i in new], device=gram.device)

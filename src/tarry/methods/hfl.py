@@ -90,12 +90,12 @@ class Hybrid(EpochServer):
         if not (sums.n or sums.count):
             return None, sums
         late = max(sums.count, 1)
-        kernel = sums.kernel / sums.n if sums.n else _still(view)
+        kernel = sums.kernel / sums.n if sums.n else _no_move(view)
         move = torch.add(sums.updater / late, kernel, alpha=1 - sums.lam / late)
         return move, self.init(view.weights)
 
 
-def _still(view: ServerView) -> Tensor:
+def _no_move(view: ServerView) -> Tensor:
     """Return the move that leaves the global weights unchanged."""
     n = view.layout.n_params
     return torch.cat([torch.zeros_like(view.weights[:n]), view.weights[n:]])

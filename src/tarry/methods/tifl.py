@@ -47,7 +47,7 @@ from ..core.state_tree import StateRecord
 from ..core.tickets import Update
 from ..parts.aggregate import round_mean
 from ..parts.checks import at_least, check
-from ..parts.tiers import Speeds, at_most_all, draw_among, first_visits, ranked, record_first_duration
+from ..parts.tiers import Speeds, at_most_all, draw_among, first_visits, rank_clients, record_first_duration
 from .registry import methods
 
 __all__ = ["tifl"]
@@ -92,7 +92,7 @@ class Tiers(Generic[State]):
             return [], state
         if len(self.odds) > 1 and (cohort := first_visits(roster, state.book, view)):
             return cohort, state
-        state = replace(state, book=ranked(state.book, view.n_clients))
+        state = replace(state, book=rank_clients(state.book, view.n_clients))
         members: dict[int, list[int]] = {}
         for k in roster:
             members.setdefault(self.tier(k, state, view), []).append(k)

@@ -20,7 +20,7 @@ from ..core.parts import Aggregate
 from ..core.state_tree import StateRecord
 from ..core.tickets import CONTROL, NOTHING, Ticket, Update
 from ..vector.blocks import blocks, large
-from ..vector.fused import as_scalar, combined, kernels_for, partition
+from ..vector.fused import as_scalar, combine, kernels_for, partition
 from ..vector.pool import empty_pooled
 from .checks import at_least, check
 
@@ -88,7 +88,7 @@ def accumulate(
         extras[name] = torch.add(extras[name], extra, alpha=scale) if name in extras else extra * scale
     mass += sums.mass
     return Sums(
-        sum=_mean(sums.sum, delta, scale, mass) if last else _added(sums.sum, delta, scale),
+        sum=_mean(sums.sum, delta, scale, mass) if last else _add(sums.sum, delta, scale),
         extras={name: extra / mass for name, extra in extras.items()} if last else extras,
         mass=1.0 if last else mass,
         count=sums.count + 1,
@@ -97,10 +97,10 @@ def accumulate(
     )
 
 
-def _added(total: Tensor, new: Tensor, scale: float) -> Tensor:
+def _add(total: Tensor, new: Tensor, scale: float) -> Tensor:
     out = empty_pooled(new)
     if total.ndim and large(new):
-        return combined(total, new, scale, out=out)
+        return combine(total, new, scale, out=out)
     return torch.add(total, new, alpha=scale, out=out)
 
 
@@ -110,7 +110,7 @@ def _mean(total: Tensor, new: Tensor, scale: float, mass: float) -> Tensor:
     if not large(new):
         return torch.add(total, new, alpha=scale, out=out).div_(mass)
     if total.ndim and (kernels := kernels_for(total, new)) is not None:
-        partition((0, len(new))).run(kernels.averaged, total, new, as_scalar(scale, new), as_scalar(mass, new), out)
+        partition((0, len(new))).run(kernels.average, total, new, as_scalar(scale, new), as_scalar(mass, new), out)
         return out
     for before, more, mean in blocks(total.expand_as(new), new, out):
         torch.add(before, more, alpha=scale, out=mean).div_(mass)

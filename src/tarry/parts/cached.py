@@ -47,7 +47,7 @@ def replace_row(cache: Cache, client: int, row: Tensor, *, mass: float = 1.0) ->
     """Return the cache with this row in place of the client's last one. The table is written to."""
     old, total = cache.rows.get(client), empty_pooled(cache.sum)
     if old is not None and (kernels := kernels_for(row, old)) is not None:
-        partition((0, len(row))).run(kernels.replaced, cache.sum, row, old, mass, total)
+        partition((0, len(row))).run(kernels.replace_row, cache.sum, row, old, mass, total)
     else:
         for before, new, old_row, out in blocks(cache.sum, row, row if old is None else old, total):
             torch.add(before, new, alpha=mass, out=out)

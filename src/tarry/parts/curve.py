@@ -172,7 +172,7 @@ class CurveLearning(LocalRule):
         lams = context["lam"]  # in a stack, finished clients go on counting; their results are discarded
         lam = lams.gather(0, state.steps.view(1).clamp_max(len(lams) - 1)).squeeze(0)
         way = w - start
-        straight, d = torch.lerp(start, w, lam), self._projected(control, way)
+        straight, d = torch.lerp(start, w, lam), self._project_out(control, way)
         share = 2 * lam * (1 - lam) if self.shape == "bezier" else lam * (1 - lam)
         at = torch.addcmul(straight, d, share)
         if self.shape == "printed":
@@ -180,7 +180,7 @@ class CurveLearning(LocalRule):
         g, loss = model.grad(at, batch, still=True)
         assert state.control_pass is not None
         adam, line, curve, steps = state.control_pass
-        control, adam = self._control.apply_gradient(control, share * self._projected(g, way), adam)
+        control, adam = self._control.apply_gradient(control, share * self._project_out(g, way), adam)
         if self.diagnose:
             line, curve = line + model.loss(straight, batch), curve + loss
         return (
@@ -191,7 +191,7 @@ class CurveLearning(LocalRule):
             loss,
         )
 
-    def _projected(self, v: Tensor, way: Tensor) -> Tensor:
+    def _project_out(self, v: Tensor, way: Tensor) -> Tensor:
         """Return v − γ P_Δ(v), P_Δ the projection onto the way Δ; v if the way is 0."""
         size = torch.dot(way, way).clamp_min(torch.finfo(way.dtype).tiny)
         return torch.addcmul(v, way, -self.gamma * torch.dot(v, way) / size) if self.gamma else v
@@ -201,6 +201,6 @@ class CurveLearning(LocalRule):
             return VisitOutput()
         assert state.control_pass is not None
         start, done = context["start"], state.control_pass
-        sent = {CONTROL: self._projected(state.control, w[: len(start)] - start)}
+        sent = {CONTROL: self._project_out(state.control, w[: len(start)] - start)}
         means = {"line_loss": done.line / done.steps, "curve_loss": done.curve / done.steps}
         return VisitOutput(sent, notes=means if self.diagnose else NOTHING)

@@ -33,10 +33,10 @@ from ..core.registry import Registry
 from ..core.state_tree import StateRecord
 from ..core.tickets import CONTROL, Update
 from ..vector.blocks import blocks, blocks_reversed
-from ..vector.fused import as_scalar, combined, kernels_for, partition
+from ..vector.fused import as_scalar, combine, kernels_for, partition
 from ..vector.pool import empty_pooled
 from .checks import between, check, decay
-from .manifold import inner, rotated, turning
+from .manifold import inner, rotate, rotation_coefficients
 
 __all__ = [
     "Conflict",
@@ -46,7 +46,7 @@ __all__ = [
     "delay_correction",
     "dynamic",
     "orthogonal",
-    "shifted",
+    "subtract_drift",
     "statistics",
     "trust_position",
 ]
@@ -78,14 +78,14 @@ def delay_correction(rule: Rule, init: Callable[[Tensor], Any] = _no_state) -> C
     def apply(update: Update, state: Any, view: ServerView) -> tuple[Update, Any]:
         params, moved = view.layout.params, view.displacement(update)
         w, sent = params(view.weights), params(update.ticket.sent)
-        late, control_products = _late(params(moved), w, sent, update, view)
+        late, control_products = _stale_update(params(moved), w, sent, update, view)
         found, state = rule(late, state)
         extras, control = update.extras, update.extras.get(CONTROL)
         if isinstance(found, Tensor) and found.ndim:
             new = found
-            turned = None if control is None else rotated(control, late.delta, new)
+            turned = None if control is None else rotate(control, late.delta, new)
         else:
-            new, turned = _straight(late, found, control, control_products)
+            new, turned = _subtract_drift(late, found, control, control_products)
         if turned is not None:
             extras = {**extras, CONTROL: turned}
         if view.layout.stats:
@@ -96,7 +96,7 @@ def delay_correction(rule: Rule, init: Callable[[Tensor], Any] = _no_state) -> C
     return Correct(apply, init)
 
 
-def _late(
+def _stale_update(
     delta: Tensor, w: Tensor, sent: Tensor, update: Update, view: ServerView
 ) -> tuple[StaleUpdate, tuple[float, float] | None]:
     """Return the stale update; and the inner products of its control point with δ and G, if they cost nothing."""
@@ -105,14 +105,14 @@ def _late(
         return StaleUpdate(delta, torch.sub(w, sent, out=drift), update, view), None
     whole, control_products = partition((0, len(w))), None
     if control is not None and kernels_for(w, control) is not None:
-        *sums, x, y = whole.sums(kernels.drifted_beside, 5, w, sent, delta, control, drift)
+        *sums, x, y = whole.sums(kernels.compute_drift_and_control, 5, w, sent, delta, control, drift)
         control_products = float(x[0]), float(y[0])
     else:
-        sums = whole.sums(kernels.drifted, 3, w, sent, delta, drift)
+        sums = whole.sums(kernels.compute_drift, 3, w, sent, delta, drift)
     return StaleUpdate(delta, drift, update, view, torch.from_numpy(np.concatenate(sums)).unbind()), control_products
 
 
-def _straight(
+def _subtract_drift(
     late: StaleUpdate, lam: Tensor | float, control: Tensor | None, control_products: tuple[float, float] | None
 ) -> tuple[Tensor, Tensor | None]:
     """Return δ − λ G, and the control point rotated with it."""
@@ -122,21 +122,21 @@ def _straight(
     new = empty_pooled(delta)
     if control_products is not None and late.products is not None and control is not None:
         share, (along, size, own) = float(lam), (float(p) for p in late.products)
-        turn = turning(along, size, own, control_products, share) if share else (0.0, 0.0)
+        turn = rotation_coefficients(along, size, own, control_products, share) if share else (0.0, 0.0)
         if turn is not None:
             kernels, turned = kernels_for(delta), empty_pooled(delta)
             assert kernels is not None
             numbers = [as_scalar(x, delta) for x in (share, *turn)]
-            partition((0, len(delta))).run(kernels.corrected_beside, delta, drift, control, *numbers, new, turned)
+            partition((0, len(delta))).run(kernels.correct_with_control, delta, drift, control, *numbers, new, turned)
             return new, turned
     if late.products is not None:
-        combined(delta, drift, -float(lam), out=new)
+        combine(delta, drift, -float(lam), out=new)
     elif isinstance(lam, Tensor):
         for d, g, out in blocks_reversed(delta, drift, new):
             torch.addcmul(d, g, lam, value=-1, out=out)
     else:
         torch.sub(delta, drift, alpha=lam, out=new)
-    return new, None if control is None else rotated(control, delta, new)
+    return new, None if control is None else rotate(control, delta, new)
 
 
 def trust_position() -> Correct:
@@ -147,14 +147,14 @@ def trust_position() -> Correct:
         delta, extras = update.local - view.weights, update.extras
         if CONTROL in extras:
             params = view.layout.params
-            extras = {**extras, CONTROL: rotated(extras[CONTROL], params(update.delta), params(delta))}
+            extras = {**extras, CONTROL: rotate(extras[CONTROL], params(update.delta), params(delta))}
         # `local` stays the client's weights to the bit, which sent + delta need not be
         return update.replace(ticket=here, delta=delta, extras=extras, endpoint=update.local), state
 
     return Correct(apply)
 
 
-def shifted(lam: float) -> Rule:
+def subtract_drift(lam: float) -> Rule:
     """δ − λ G."""
 
     def rule(_: StaleUpdate, state: Any) -> tuple[float, Any]:
@@ -276,7 +276,7 @@ def dynamic(statistic: str, *, switch: float | None = None, middle: float = 0.0,
     chosen = _statistic(statistic, smooth)
     limit = chosen.switch if switch is None else switch
     check(between(0, 1, switch=limit, middle=middle), decay(smooth=smooth))
-    phases = (orthogonal(0.0, 0.0), shifted(0.0), orthogonal(1.0, 0.0))
+    phases = (orthogonal(0.0, 0.0), subtract_drift(0.0), orthogonal(1.0, 0.0))
 
     def rule(late: StaleUpdate, state: Any) -> tuple[Tensor | float, Any]:
         value, state = chosen.measure(late, state)

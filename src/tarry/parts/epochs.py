@@ -89,15 +89,15 @@ def storable(update: Update, view: ServerView) -> Tensor:
 
 def per_rate(entry: Tensor, update: Update, view: ServerView) -> Tensor:
     """Return an update's entry with its displacement over the rate that the client had, in terms of the first."""
-    return _scaled(entry, 1 / view.rate(update.ticket.version), view)
+    return _scale(entry, 1 / view.rate(update.ticket.version), view)
 
 
 def at_rate(entry: Tensor, view: ServerView) -> Tensor:
     """Return the entry with its displacement at the rate of work handed out now."""
-    return _scaled(entry, view.rate(view.version), view)
+    return _scale(entry, view.rate(view.version), view)
 
 
-def _scaled(entry: Tensor, share: float, view: ServerView) -> Tensor:
+def _scale(entry: Tensor, share: float, view: ServerView) -> Tensor:
     """Running statistics know no rate."""
     if share == 1:
         return entry

@@ -22,10 +22,20 @@ from ..core.method import Geodesic, ServerView
 from ..core.registry import Registry
 from ..core.tickets import CONTROL, Update
 from ..vector.blocks import blocks, blocks_reversed
-from ..vector.fused import as_scalar, combined, kernels_for, partition
+from ..vector.fused import as_scalar, combine, kernels_for, partition
 from ..vector.pool import empty_pooled
 
-__all__ = ["bezier", "inner", "line", "manifolds", "printed", "rotated", "step_along", "travel", "turning"]
+__all__ = [
+    "bezier",
+    "inner",
+    "line",
+    "manifolds",
+    "printed_curve",
+    "rotate",
+    "step_along",
+    "travel",
+    "rotation_coefficients",
+]
 
 manifolds: Registry[Geodesic] = Registry("manifold", Callable)
 _SIDE = 1e-3  # share of a square; below it the rounding errors of the sums show
@@ -45,7 +55,7 @@ def bezier(start: Tensor, end: Tensor, t: float, update: Update) -> Tensor:
     return straight if d is None else torch.add(straight, d, alpha=2 * t * (1 - t))
 
 
-def printed(start: Tensor, end: Tensor, t: float, update: Update) -> Tensor:
+def printed_curve(start: Tensor, end: Tensor, t: float, update: Update) -> Tensor:
     """The curve with the coefficients of Eq. 28 and 31, which do not sum to 1."""
     middle, d = (start + end) / 2, _control_offset(start, end, update)
     control = middle if d is None else middle + d
@@ -58,7 +68,7 @@ def _control_offset(start: Tensor, end: Tensor, update: Update) -> Tensor | None
     A step that trusts position goes from Θ to Θ_i, which is not the displacement that the control point was learned on.
     """
     d = update.extras.get(CONTROL)
-    return None if d is None else rotated(d, update.delta[: len(start)], end - start)
+    return None if d is None else rotate(d, update.delta[: len(start)], end - start)
 
 
 @manifolds.register("line")
@@ -76,7 +86,7 @@ def _bezier() -> Geodesic:
 @manifolds.register("printed", paper="Aggregation on Learnable Manifolds for Asynchronous Federated Optimization")
 def _printed() -> Geodesic:
     """The curve as the paper prints it, without the 2 of a Bézier: weights shrink by up to a quarter half-way."""
-    return printed
+    return printed_curve
 
 
 def travel(along: Geodesic, view: ServerView, end: Tensor, t: float, update: Update) -> Tensor:
@@ -105,12 +115,12 @@ def step_along(along: Geodesic, view: ServerView, t: float, update: Update, *, l
             torch.sub(w[:n], new[:n], out=left)
         return new
     new, d = empty_pooled(w), update.extras.get(CONTROL) if along is bezier else None
-    combined(w[:n], moved[:n], t, d, 2 * t * (1 - t), out=new[:n], left=left)
+    combine(w[:n], moved[:n], t, d, 2 * t * (1 - t), out=new[:n], left=left)
     torch.add(w[n:], moved[n:], alpha=min(t, 1.0), out=new[n:])
     return new
 
 
-def rotated(d: Tensor, a: Tensor, b: Tensor) -> Tensor:
+def rotate(d: Tensor, a: Tensor, b: Tensor) -> Tensor:
     """Return d, rotated by the rotation R that takes the direction of a onto that of b in their plane (Eq. 17).
 
     With u = a/‖a‖, v = b/‖b‖, c = u·v and n the normalized part of v orthogonal to u: the part of d in the plane of u
@@ -118,8 +128,8 @@ def rotated(d: Tensor, a: Tensor, b: Tensor) -> Tensor:
     are antiparallel the plane is not unique; the half turn in the plane of u and d gives −d. The cost is O(P).
     """
     if (kernels := kernels_for(d, a, b)) is not None:
-        return _rotated(kernels, d, a, b)
-    aa, bb, ab = _summed([(torch.dot(x, x), torch.dot(y, y), torch.dot(x, y)) for x, y in blocks(a, b)])
+        return _rotate_by_kernels(kernels, d, a, b)
+    aa, bb, ab = _sum_rows([(torch.dot(x, x), torch.dot(y, y), torch.dot(x, y)) for x, y in blocks(a, b)])
     if aa == 0 or bb == 0:
         return d
     na, nb = aa.sqrt(), bb.sqrt()
@@ -128,7 +138,7 @@ def rotated(d: Tensor, a: Tensor, b: Tensor) -> Tensor:
     for x, y, z in blocks_reversed(a, b, d):
         n = (y / nb).addcmul_(x, -c / na)
         sums.append((torch.dot(n, n), torch.dot(n, x) / na, inner(z, x) / na, inner(z, n)))
-    nn, e, du, dn = _summed(sums)  # e: what is left along u; of nearly parallel vectors the first leaves little else
+    nn, e, du, dn = _sum_rows(sums)  # e: what is left along u; of nearly parallel vectors the first leaves little else
     s = (nn - e * e).clamp_min(0).sqrt()
     if s <= 8 * torch.finfo(d.dtype).eps:
         return d if c > 0 else -d
@@ -140,8 +150,8 @@ def rotated(d: Tensor, a: Tensor, b: Tensor) -> Tensor:
     return turned
 
 
-def _rotated(kernels: Any, d: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """`rotated` in three passes over memory, with n as a combination of a and b."""
+def _rotate_by_kernels(kernels: Any, d: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """`rotate` in three passes over memory, with n as a combination of a and b."""
     whole = partition((0, len(d)))
     aa, bb, ab = (float(s[0]) for s in whole.sums(kernels.products, 3, a, b))
     if aa == 0 or bb == 0:
@@ -156,10 +166,10 @@ def _rotated(kernels: Any, d: Tensor, a: Tensor, b: Tensor) -> Tensor:
         return d if c > 0 else -d
     dn = (dn - e * du) / s
     by_u, by_n = (du * (c - 1) - dn * s) / na, (du * s + dn * (c - 1)) / s
-    return combined(d, a, by_u - by_n * (c + e) / na, b, by_n / nb, out=empty_pooled(d))
+    return combine(d, a, by_u - by_n * (c + e) / na, b, by_n / nb, out=empty_pooled(d))
 
 
-def turning(
+def rotation_coefficients(
     along: float, size: float, own: float, control: tuple[float, float], lam: float
 ) -> tuple[float, float] | None:
     """Return the coefficients of a and g in Rd − d, for the rotation R that takes a onto a − λ g, λ not 0.
@@ -181,7 +191,7 @@ def turning(
     return (du * less - dn * s) / na - by_n * k, by_n
 
 
-def _summed(terms: Sequence[tuple[Tensor, ...]]) -> Tensor:
+def _sum_rows(terms: Sequence[tuple[Tensor, ...]]) -> Tensor:
     return torch.stack([torch.stack(row) for row in terms]).sum(0)
 
 

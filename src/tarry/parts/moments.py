@@ -90,7 +90,7 @@ def adaptive(
 
     def apply(update: Update, state: dict[str, Any], view: ServerView) -> tuple[Tensor, dict[str, Any]]:
         moved, w = view.displacement(update), view.layout.params(view.weights)
-        delta, eta_t = _weighed(update, moved, view), eta if late is None else late(update.staleness)
+        delta, eta_t = _weigh(update, moved, view), eta if late is None else late(update.staleness)
         old = {name: x.expand_as(delta) for name, x in state.items()}
         moments = {name: empty_pooled(delta) for name in state if name != "m" or beta1}
         new, names = empty_pooled(w), list(moments)
@@ -126,7 +126,7 @@ def _in_one_pass(
     top = "largest" if "largest" in old else "v"
     numbers = [as_scalar(x, d) for x in (t, second.beta2, 1 - second.beta2, eta, eps)]
     given = (d, w, old["m"], old["v"], old[top], *numbers, top != "v", new["m"], new["v"], new[top], out)
-    partition((0, len(d))).run(kernels.adapted, *given)
+    partition((0, len(d))).run(kernels.adam_step, *given)
     return True
 
 
@@ -137,7 +137,7 @@ def momentum(eta: float, beta: float, *, nesterov: bool = False) -> Step:
 
     def apply(update: Update, state: dict[str, Any], view: ServerView) -> tuple[Tensor, dict[str, Any]]:
         moved, w = view.displacement(update), view.layout.params(view.weights)
-        delta = _weighed(update, moved, view)
+        delta = _weigh(update, moved, view)
         v = torch.add(delta, state["v"], alpha=beta)
         way = torch.add(delta, v, alpha=beta) if nesterov else v
         return _with_statistics(torch.add(w, way, alpha=eta), moved, eta * update.weight, view), {"v": v}
@@ -145,7 +145,7 @@ def momentum(eta: float, beta: float, *, nesterov: bool = False) -> Step:
     return Step(apply, lambda weights: {"v": weights.new_zeros(())})
 
 
-def _weighed(update: Update, moved: Tensor, view: ServerView) -> Tensor:
+def _weigh(update: Update, moved: Tensor, view: ServerView) -> Tensor:
     delta = view.layout.params(moved)
     return delta if update.weight == 1 else delta * update.weight
 

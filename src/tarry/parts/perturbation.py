@@ -47,8 +47,8 @@ class Perturbation:
     def begin(self, layout: Layout) -> Context:
         """Return what the calls of a visit read, beside the received weights `w_g`."""
         layers = self.layers(layout)
-        region = _merged(layers)
-        return {"layers": layers, "region": region, "rest": _between(region, layout.n_params)}
+        region = _merge_layers(layers)
+        return {"layers": layers, "region": region, "rest": _complement(region, layout.n_params)}
 
     def __call__(self, w: Tensor, g: Tensor, context: Context) -> Tensor:
         """Return w + ε: w + ρ Λ ⊙ g / ‖g‖ in the region, w elsewhere (Eq. 5, 7, 8)."""
@@ -72,7 +72,7 @@ class Perturbation:
         return vec[region[0]] if len(region) == 1 else torch.cat([vec[at] for at in region])
 
 
-def _merged(layers: Sequence[Block]) -> tuple[slice, ...]:
+def _merge_layers(layers: Sequence[Block]) -> tuple[slice, ...]:
     """Return the slices of these layers, adjacent ones merged."""
     merged: list[slice] = []
     for b in layers:
@@ -81,7 +81,7 @@ def _merged(layers: Sequence[Block]) -> tuple[slice, ...]:
     return tuple(merged)
 
 
-def _between(slices: Sequence[slice], n: int) -> tuple[slice, ...]:
+def _complement(slices: Sequence[slice], n: int) -> tuple[slice, ...]:
     """Return what of n numbers lies outside of these slices."""
     ends = [0, *(edge for at in slices for edge in (at.start, at.stop)), n]
     return tuple(slice(a, b) for a, b in zip(ends[::2], ends[1::2], strict=True) if a < b)

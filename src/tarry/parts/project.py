@@ -15,7 +15,7 @@ from ..vector.blocks import block_slices, blocks, blocks_reversed
 from ..vector.fused import Pieces as Partition
 from ..vector.fused import as_scalar, kernels_for, partition
 from ..vector.pool import empty_pooled
-from .step import mixed
+from .step import mix_vectors
 
 __all__ = ["Projection", "calibrate", "calibrate_and_mix", "orthogonal_component", "orthogonal_to_span", "stretches"]
 
@@ -68,7 +68,7 @@ def _sweep(c: _Calibration, layout: Layout, by: Projection) -> None:
         _calibrate_by_kernels(c, kernels, partition(*((s.start, s.stop) for s in parts)))
     torch.add(ticket.sent[n:], delta[n:], out=c.start[n:])
     if c.new is not None:
-        mixed(c.weights[n:], ticket.sent[n:], delta[n:], c.new[n:], c.beta_t)
+        mix_vectors(c.weights[n:], ticket.sent[n:], delta[n:], c.new[n:], c.beta_t)
 
 
 def _calibrate_stretch(c: _Calibration, stretch: slice, by: Projection) -> None:
@@ -81,7 +81,7 @@ def _calibrate_stretch(c: _Calibration, stretch: slice, by: Projection) -> None:
         if by != "none":
             sums.append((torch.dot(shift, own), torch.dot(own, own)))
         if c.new is not None:
-            mixed(c.weights[at], sent, own, c.new[at], c.beta_t)  # Eq. 3
+            mix_vectors(c.weights[at], sent, own, c.new[at], c.beta_t)  # Eq. 3
     rest = 1 - _share(sums) if sums else c.weights.new_ones(())
     for shift, own, sent in reversed(done):
         shift.addcmul_(own, rest).add_(sent)  # Eq. 6, 7
@@ -92,11 +92,11 @@ def _calibrate_by_kernels(c: _Calibration, kernels: Any, layers: Partition) -> N
     delta = c.update.delta
     vectors = (c.weights, c.update.ticket.anchor, delta, c.update.ticket.sent, c.start)
     if c.new is None:
-        along, size = layers.sums(kernels.shifted, 2, *vectors)  # Eq. 5; Δ·Δ_m and Δ_m·Δ_m of every layer
+        along, size = layers.sums(kernels.shift_weights, 2, *vectors)  # Eq. 5; Δ·Δ_m and Δ_m·Δ_m of every layer
     else:
-        along, size = layers.sums(kernels.shifted_and_mixed, 2, *vectors, as_scalar(c.beta_t, c.weights), c.new)
+        along, size = layers.sums(kernels.shift_and_mix, 2, *vectors, as_scalar(c.beta_t, c.weights), c.new)
     rest = 1 - np.divide(along, size, out=np.zeros_like(along), where=size > 0)
-    layers.run(kernels.added, c.start, delta, layers.each(rest, c.weights))  # Eq. 6, 7
+    layers.run(kernels.accumulate, c.start, delta, layers.each(rest, c.weights))  # Eq. 6, 7
 
 
 def orthogonal_component(a: Tensor, b: Tensor, *, layout: Layout, by: Projection = "layer") -> Tensor:

@@ -112,7 +112,7 @@ class ProximalLoss(Protocol):
         return VisitOutput()
 
 
-def _noted(objective: Objective) -> tuple[Objective, list[Tensor]]:
+def _record_values(objective: Objective) -> tuple[Objective, list[Tensor]]:
     """Return the objective, and the list that its values are appended to."""
     values: list[Tensor] = []
 
@@ -147,11 +147,11 @@ class OfOutputs:
     objective: Objective
 
     def gradient(self, passes: HeadSplit, w: Tensor) -> tuple[Tensor, Tensor]:
-        objective, values = _noted(self.objective)
+        objective, values = _record_values(self.objective)
         return passes.head_grad(w, self.aim, objective), values[0].detach()
 
     def added(self, w: Tensor, batch: Examples, beta: float) -> tuple[Tensor, Tensor]:
-        local, losses = _noted(self.model.task_loss)
+        local, losses = _record_values(self.model.task_loss)
         g, _ = self.model.grad(w, batch, lambda z, y: local(z, y) + beta * self.objective(z, self.aim))
         return g, losses[0].detach()
 
@@ -169,7 +169,7 @@ class OfFeatures:
         return passes.feature_grad(w, self.aim, self.objective)
 
     def added(self, w: Tensor, batch: Examples, beta: float) -> tuple[Tensor, Tensor]:
-        local, losses = _noted(self.model.task_loss)
+        local, losses = _record_values(self.model.task_loss)
         g, _ = self.model.grad_with_features(w, batch, lambda z, r, y: local(z, y) + beta * self.objective(r, self.aim))
         return g, losses[0].detach()
 

@@ -11,12 +11,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["ascended", "ascended_adaptively"]
+__all__ = ["ascend", "ascended_adaptively"]
 
 _SMALL = 1e-12  # what a norm is divided by at least
 
 
-def ascended(w: Tensor, g: Tensor, *, rho: float) -> Tensor:
+def ascend(w: Tensor, g: Tensor, *, rho: float) -> Tensor:
     """w + ρ g / ‖g‖."""
     size = torch.linalg.vector_norm(g).clamp_min(_SMALL)
     return torch.addcmul(w, g, rho / size)

@@ -11,7 +11,7 @@ from ..core.parts import Correct
 from ..core.tickets import Update
 from .checks import at_least, check
 
-__all__ = ["Decay", "constant", "discounted", "hinge", "polynomial"]
+__all__ = ["Decay", "constant", "discount", "hinge", "polynomial"]
 
 Decay = Callable[[int], float]
 
@@ -44,7 +44,7 @@ def hinge(a: float, b: float) -> Decay:
     return lambda tau: 1.0 if tau <= b else 1.0 / (a * (tau - b) + 1.0)
 
 
-def discounted(s: Decay) -> Correct:
+def discount(s: Decay) -> Correct:
     """Return a correct part that multiplies the update's weight by s(τ)."""
 
     def apply(update: Update, state: None, _: ServerView) -> tuple[Update, None]:

@@ -21,7 +21,7 @@ from .checks import above, check, share
 from .manifold import line, step_along, travel
 from .staleness import Decay
 
-__all__ = ["add", "mix", "mixed"]
+__all__ = ["add", "mix", "mix_vectors"]
 
 
 def add(eta: float = 1.0, *, along: Geodesic = line) -> Step:
@@ -44,13 +44,13 @@ def mix(beta: float, s: Decay, *, flag: str = "beta", along: Geodesic = line) ->
             return travel(along, view, update.local, t, update), state
         new = empty_pooled(view.weights)
         for w, sent, delta, out in blocks(view.weights, update.ticket.sent, update.delta, new):
-            mixed(w, sent, delta, out, t)
+            mix_vectors(w, sent, delta, out, t)
         return new, state
 
     formula = MixStep(beta, s) if along is line else None
     return Step(apply, with_geodesic=lambda geodesic: mix(beta, s, flag=flag, along=geodesic), formula=formula)
 
 
-def mixed(w: Tensor, sent: Tensor, delta: Tensor, out: Tensor, t: float) -> None:
+def mix_vectors(w: Tensor, sent: Tensor, delta: Tensor, out: Tensor, t: float) -> None:
     """out = w + t (sent + delta − w)."""
     torch.lerp(w, torch.add(sent, delta, out=out), t, out=out)

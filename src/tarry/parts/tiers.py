@@ -3,7 +3,7 @@
     Speeds.empty()                             before any visit
     record_first_duration(speeds, update, view) for a dispatch part's `observe`
     first_visits(roster, speeds, view)          a cohort with all idle clients that had no visit yet
-    ranked(speeds, n)                          speeds.rank[k] = #{j : T_j < T_k}
+    rank_clients(speeds, n)                    speeds.rank[k] = #{j : T_j < T_k}
     draw_among(roster, clients, k, view)        a cohort of k of these clients
     at_most_all(name, value)                   a check of a parameter: at most as many as there are clients
 
@@ -28,7 +28,7 @@ from ..core.state_tree import StateRecord
 from ..core.task import Task
 from ..core.tickets import Update
 
-__all__ = ["Speeds", "at_most_all", "draw_among", "first_visits", "ranked", "record_first_duration"]
+__all__ = ["Speeds", "at_most_all", "draw_among", "first_visits", "rank_clients", "record_first_duration"]
 
 _DECIMALS = 9  # of a second: a difference of two times is rounded, so that equal durations stay equal
 
@@ -65,7 +65,7 @@ def first_visits(roster: IdleClients, speeds: Speeds, view: ServerView) -> list[
     return sorted([*new, *roster.draw(roster.concurrency - len(new), view)]) if new else []
 
 
-def ranked(speeds: Speeds, n: int) -> Speeds:
+def rank_clients(speeds: Speeds, n: int) -> Speeds:
     """Compute the ranks of clients 0 … n − 1, if there is a new duration."""
     if speeds.ranked:
         return speeds

@@ -62,16 +62,16 @@ def load(path: Path, device: str = "cpu") -> Any:
             for name in f.keys():  # noqa: SIM118 - not a mapping
                 arrays[name] = f.get_tensor(name)
     except (SafetensorError, OSError, ValueError) as e:
-        raise _damaged(path, str(e)) from e
+        raise _damaged_file(path, str(e)) from e
     if metadata.get("format") != _FORMAT:
-        raise _damaged(path, f"it is not a {_FORMAT} file")
+        raise _damaged_file(path, f"it is not a {_FORMAT} file")
     skeleton = metadata.get("record", "")
     if metadata.get("sha256") != _digest(skeleton, arrays):
-        raise _damaged(path, "its content is not what was written")
+        raise _damaged_file(path, "its content is not what was written")
     return _unpack(json.loads(skeleton), {k: torch.from_numpy(v).to(device) for k, v in arrays.items()})
 
 
-def _damaged(path: Path, why: str) -> DamagedFile:
+def _damaged_file(path: Path, why: str) -> DamagedFile:
     others = [p for p in sorted(path.parent.glob("*.safetensors")) if p != path]
     way_out = f"delete it to go on from {others[-1].name}" if others else "delete it to begin again from the start"
     return DamagedFile(f"checkpoint {path} is damaged: {why}; {way_out}")

@@ -13,7 +13,7 @@ from pathlib import Path
 from ..core.errors import DamagedFile
 from .result import write_atomic
 
-__all__ = ["FILES", "changed", "digests", "write_digests"]
+__all__ = ["FILES", "changed_files", "digests", "write_digests"]
 
 FILES = "files.json"
 
@@ -29,7 +29,7 @@ def write_digests(folder: Path, found: Mapping[str, str]) -> None:
         write_atomic(folder / FILES, (json.dumps(found, indent=1) + "\n").encode())
 
 
-def changed(folder: Path, files: Mapping[str, Path]) -> dict[str, Path]:
+def changed_files(folder: Path, files: Mapping[str, Path]) -> dict[str, Path]:
     """Return the files whose content has changed since the run in the folder began."""
     path = folder / FILES
     if not path.is_file():

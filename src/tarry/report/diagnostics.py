@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..record.result import Result
 from .diagnostics_data import (
-    diagnosed,
     mean_of,
     names,
     over_time,
     participation,
     points,
+    runs_with_diagnostics,
     spread,
     stretch,
     validation,
@@ -113,18 +113,18 @@ class _DiagnosedRuns:
 
     def over_time(self, name: str, factor: float = 1.0) -> dict[int, Curve]:
         width, (_, second) = stretch(self.all), self.clock
-        return _there({i: scaled(over_time(runs, name, width), second, factor) for i, runs in self.runs.items()})
+        return _present({i: scaled(over_time(runs, name, width), second, factor) for i, runs in self.runs.items()})
 
     def by_layer(self, name: str, factor: float = 1.0) -> dict[int, Curve]:
         """Return means over the run by layer, for models with as many layers as the first."""
-        found = _there({i: spread([m for r in runs if (m := mean_of(r, name))]) for i, runs in self.runs.items()})
+        found = _present({i: spread([m for r in runs if (m := mean_of(r, name))]) for i, runs in self.runs.items()})
         n = len(next(iter(found.values())).x) if found else 0
         return {i: scaled(c, 1.0, factor) for i, c in found.items() if len(c.x) == n}
 
 
 def pictures(results: Sequence[Result]) -> list[Picture]:
     """Return all plots that the diagnostics of these runs allow."""
-    noted, places = diagnosed(results), enumerate(by_label(results))
+    noted, places = runs_with_diagnostics(results), enumerate(by_label(results))
     labels = {i: label for i, label in places if label in noted}
     book = _DiagnosedRuns(labels, {i: noted[label] for i, label in labels.items()})
     makers = (_alignment, _layers, _series, _validation, _participation) if labels else ()
@@ -251,7 +251,7 @@ def _validation(book: _DiagnosedRuns) -> Picture | None:
 
 
 def _participation(book: _DiagnosedRuns) -> Picture | None:
-    found = _there({i: spread([s for r in runs if (s := participation(r))]) for i, runs in book.runs.items()})
+    found = _present({i: spread([s for r in runs if (s := participation(r))]) for i, runs in book.runs.items()})
     if not found:
         return None
     curves = {i: scaled(c, 1.0, 100.0) for i, c in found.items()}
@@ -369,5 +369,5 @@ def _lines(text: str, width: int) -> list[str]:
     return wrap(printable, width, max_lines=3, placeholder="…") or ["?"]
 
 
-def _there(curves: Mapping[int, Curve]) -> dict[int, Curve]:
+def _present(curves: Mapping[int, Curve]) -> dict[int, Curve]:
     return {i: c for i, c in curves.items() if c.x}

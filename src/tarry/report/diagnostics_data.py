@@ -14,11 +14,11 @@ import numpy as np
 
 from ..record.result import Result
 from .formatting import NONE, TableCell, duration, percent
-from .tables import Curve, by_label, known
+from .tables import Curve, by_label, finite_or_none
 
 __all__ = [
     "Point",
-    "diagnosed",
+    "runs_with_diagnostics",
     "in_short",
     "mean_of",
     "names",
@@ -46,7 +46,7 @@ class Point(NamedTuple):
     n: float  # how many
 
 
-def diagnosed(results: Sequence[Result]) -> dict[str, list[Result]]:
+def runs_with_diagnostics(results: Sequence[Result]) -> dict[str, list[Result]]:
     """Return the runs with diagnostics by label."""
     return by_label([r for r in results if r.diagnostics])
 
@@ -154,7 +154,7 @@ def speed_grid(results: Sequence[Result]) -> tuple[tuple[str, ...], list[tuple[T
         lambda by: by.get("variance"),
     ]
     table: dict[str, list[float | None]] = {}
-    for label, runs in diagnosed(results).items():
+    for label, runs in runs_with_diagnostics(results).items():
         found = [by for r in runs if (by := (r.diagnostics or {}).get("by_speed"))]
         if found:
             table[label] = [_mean([_number(way(by)) for by in found]) for way in ways]
@@ -201,7 +201,7 @@ def in_short(run: Result) -> list[str]:
 
 def sentences(results: Sequence[Result]) -> list[str]:
     """Return the main results of the diagnostics as sentences."""
-    groups = diagnosed(results)
+    groups = runs_with_diagnostics(results)
     aligned = [text for label, runs in groups.items() if (text := _alignment(label, runs))]
     what = "Mean cosine of an update with the concurrent change of the model (and the share of updates that oppose it)"
     sentences = [f"{what}: {', '.join(aligned)}."] if aligned else []
@@ -215,7 +215,7 @@ def sentences(results: Sequence[Result]) -> list[str]:
 def _alignment(label: str, runs: Sequence[Result]) -> str:
     cosine, opposed = _mean_over(runs, "cosine"), _mean_over(runs, "opposed")
     share = "" if opposed is None else f" ({percent(opposed)})"
-    return "" if cosine is None else f"{label} {_signed(cosine)}{share}"
+    return "" if cosine is None else f"{label} {_format_signed(cosine)}{share}"
 
 
 def _quality(label: str, runs: Sequence[Result]) -> str:
@@ -247,7 +247,7 @@ def _mean_over(runs: Sequence[Result], name: str) -> float | None:
     return fmean(means) if means else None
 
 
-def _signed(x: float) -> str:
+def _format_signed(x: float) -> str:
     return f"{x:.3f}".replace("-", "−")
 
 
@@ -260,4 +260,4 @@ def _numbers(run: Result, key: str) -> dict[str, float]:
 
 
 def _number(x: Any) -> float | None:
-    return known(x) if isinstance(x, int | float) else None
+    return finite_or_none(x) if isinstance(x, int | float) else None

@@ -12,7 +12,7 @@ from .diagnostics import pictures
 from .diagnostics_data import sentences, speed_grid, stretch
 from .formatting import NONE, TableCell, duration, grid, key_findings, legend, percent, pluralize, warning_lines
 from .plots import accuracy_over_time, accuracy_over_updates, staleness_bars
-from .tables import Summary, clock, known
+from .tables import Summary, clock, finite_or_none
 
 __all__ = ["page", "write_page"]
 
@@ -210,8 +210,8 @@ def _run_table(results: Sequence[Result]) -> str:
         (
             TableCell(r.label),
             TableCell(str(r.seed)),
-            TableCell(NONE if (accuracy := known(r.final_accuracy)) is None else percent(accuracy)),
-            TableCell(NONE if (loss := known(r.final_loss)) is None else f"{loss:.4f}"),
+            TableCell(NONE if (accuracy := finite_or_none(r.final_accuracy)) is None else percent(accuracy)),
+            TableCell(NONE if (loss := finite_or_none(r.final_loss)) is None else f"{loss:.4f}"),
             TableCell(f"{r.updates:,}"),
             TableCell(duration(r.virtual_time)),
             TableCell(f"{r.wall_s:,.1f}"),

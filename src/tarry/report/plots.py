@@ -233,10 +233,10 @@ def render(name: str, title: str, draw: Callable[[Figure], None]) -> str:
         figure = Figure(figsize=(_WIDTH, _HEIGHT), layout="constrained")
         draw(figure)
         figure.savefig(out, format="svg", transparent=True, metadata={"Date": None})
-    return _embeddable(out.getvalue(), name, title)
+    return _svg_element(out.getvalue(), name, title)
 
 
-def _embeddable(svg: str, name: str, title: str) -> str:
+def _svg_element(svg: str, name: str, title: str) -> str:
     """Return the SVG element alone, with ids that are unique in a page."""
     root = minidom.parseString(svg).documentElement
     assert root is not None

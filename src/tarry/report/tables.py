@@ -33,7 +33,7 @@ __all__ = [
     "by_label",
     "clock",
     "held_mean",
-    "known",
+    "finite_or_none",
     "markdown",
     "mean_curve",
     "plain_table",
@@ -122,7 +122,7 @@ def summarize(results: Sequence[Result], *, baseline: str | None = None, fractio
     _check(results, fraction)
     groups = by_label(results)
     trivial_accuracy = max((_trivial_accuracy(r) for r in results), default=0.0)
-    finals = [_mean([known(r.final_accuracy) for r in runs]) for runs in groups.values()]
+    finals = [_mean([finite_or_none(r.final_accuracy) for r in runs]) for runs in groups.values()]
     own = {r.target for r in results}
     given_target = results[0].target if len(own) == 1 else None
     usual = min((fraction * a for a in finals if a is not None and fraction * a > trivial_accuracy), default=None)
@@ -152,7 +152,7 @@ def clock(results: Sequence[Result]) -> str:
 def _trivial_accuracy(run: Result) -> float:
     """Return the accuracy that a run reaches without learning."""
     first = run.curve[0] if run.curve and run.curve[0][1] == 0 else None
-    return max(known(run.majority_accuracy) or 0.0, (known(first[2]) or 0.0) if first else 0.0)
+    return max(finite_or_none(run.majority_accuracy) or 0.0, (finite_or_none(first[2]) or 0.0) if first else 0.0)
 
 
 def _base(rows: Sequence[MethodRow], name: str | None) -> MethodRow | None:
@@ -170,7 +170,7 @@ def by_label(results: Sequence[Result]) -> dict[str, list[Result]]:
     return groups
 
 
-def known(x: float | None) -> float | None:
+def finite_or_none(x: float | None) -> float | None:
     """Return a number, or None if it is missing, NaN or infinite (null in a record on disk)."""
     return x if x is not None and isfinite(x) else None
 
@@ -186,7 +186,7 @@ def mean_curve(
     It begins where all runs have a value; runs without values are left out.
     """
     value = 2 if of == "accuracy" else 3
-    curves = [[(p[0], float(p[1]), y) for p in r.curve if (y := known(p[value])) is not None] for r in results]
+    curves = [[(p[0], float(p[1]), y) for p in r.curve if (y := finite_or_none(p[value])) is not None] for r in results]
     return held_mean([[(time if over == "time" else updates, y) for time, updates, y in c] for c in curves])
 
 
@@ -222,10 +222,10 @@ def markdown(summary: Summary) -> str:
     columns, rows = grid(summary)
     lines = ["| " + " | ".join(columns) + " |", "|" + "|".join(["---"] + ["---:"] * (len(columns) - 1)) + "|"]
     for row in rows:
-        texts = [_escaped(f"{c.text} ({c.secondary})" if c.secondary else c.text) for c in row]
+        texts = [_escape(f"{c.text} ({c.secondary})" if c.secondary else c.text) for c in row]
         lines.append("| " + " | ".join(f"**{t}**" if c.best else t for t, c in zip(texts, row, strict=True)) + " |")
     note = legend(summary)
-    return "\n".join(lines) + "\n" + (f"\n{_escaped(note)}\n" if note else "")
+    return "\n".join(lines) + "\n" + (f"\n{_escape(note)}\n" if note else "")
 
 
 def _check(results: Sequence[Result], fraction: float) -> None:
@@ -246,7 +246,7 @@ def _check(results: Sequence[Result], fraction: float) -> None:
 
 
 def _row(label: str, runs: Sequence[Result], target: float | None) -> MethodRow:
-    accuracies, losses = [known(r.final_accuracy) for r in runs], [known(r.final_loss) for r in runs]
+    accuracies, losses = [finite_or_none(r.final_accuracy) for r in runs], [finite_or_none(r.final_loss) for r in runs]
     times = [t for r in runs if (t := _time_to(target, r)) is not None]
     return MethodRow(
         label=label,
@@ -277,7 +277,7 @@ def _row(label: str, runs: Sequence[Result], target: float | None) -> MethodRow:
 
 
 def _personal(runs: Sequence[Result], when: str, what: str) -> float | None:
-    return _mean([known(r.personalization[when][what]) if r.personalization else None for r in runs])
+    return _mean([finite_or_none(r.personalization[when][what]) if r.personalization else None for r in runs])
 
 
 def _time_to(target: float | None, run: Result) -> float | None:
@@ -305,7 +305,7 @@ def _sd(values: Sequence[float | None]) -> float | None:
     return stdev(there) if len(there) == len(values) > 1 else None
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     """Return the text with Markdown characters escaped."""
     marked = "".join(f"\\{c}" if c in "\\|*`<>[]" else c for c in text)
     return " ".join(marked.split())

@@ -36,10 +36,10 @@ def root() -> Path:
 def names() -> list[str]:
     """Return paper/table of all experiments, tables in the order of their numbers."""
     found = [p.relative_to(root()).with_suffix("").as_posix() for p in root().glob("*/*.toml")]
-    return sorted(found, key=_counted)
+    return sorted(found, key=_counts)
 
 
-def _counted(name: str) -> tuple[str, str, int, str]:
+def _counts(name: str) -> tuple[str, str, int, str]:
     paper, _, table = name.partition("/")
     found = re.match(r"(\D*)(\d*)", table)
     assert found is not None

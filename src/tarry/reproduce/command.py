@@ -58,8 +58,8 @@ def check_options(experiments: Sequence[Experiment], given: ReproduceFlags, comm
         numbers = None if given.seeds is None else seed_numbers(given.seeds)
     except BadInput as e:
         problems += e.problems
-    columns = _listed("--only", given.only, "column", {c for e in experiments for c in e.columns}, problems)
-    rows = _listed("--rows", given.rows, "row", {r for e in experiments for r in e.rows}, problems)
+    columns = _parse_names("--only", given.only, "column", {c for e in experiments for c in e.columns}, problems)
+    rows = _parse_names("--rows", given.rows, "row", {r for e in experiments for r in e.rows}, problems)
     here = default_device()
     if given.device not in (None, "cpu", here):
         problems.append(f"--device {given.device}: there is no such device here; cpu always is")
@@ -96,7 +96,9 @@ def _range_problems(given: ReproduceFlags) -> list[str]:
     return problems
 
 
-def _listed(flag: str, text: str | None, what: str, known: Collection[str], problems: list[str]) -> tuple[str, ...]:
+def _parse_names(
+    flag: str, text: str | None, what: str, known: Collection[str], problems: list[str]
+) -> tuple[str, ...]:
     """Return the names in a comma-separated flag; unknown ones are added to the problems."""
     names = tuple(n.strip() for n in text.split(",")) if text else ()
     problems += [f"{flag} {n}: there is no such {what}.{near(n, known)}" for n in names if n not in known]

@@ -29,7 +29,7 @@ __all__ = [
     "Target",
     "changes",
     "fingerprint",
-    "merged",
+    "merge_layers",
 ]
 
 #: settings that are not part of a fingerprint: they change no result, or the record names them
@@ -169,8 +169,8 @@ class Experiment:
         """Return a cell at a size; if the size changes nothing, the size of the cell is "full"."""
         layers = [self.settings, self.columns[column].settings, self.rows[row].settings]
         layers += [self.cells[row, column]] if (row, column) in self.cells else []
-        full = merged(*(layer.full for layer in layers))
-        settings = merged(full, *(layer.at(size) for layer in layers))
+        full = merge_layers(*(layer.full for layer in layers))
+        settings = merge_layers(full, *(layer.at(size) for layer in layers))
         if fingerprint(settings) == fingerprint(full):
             return Cell(row, column, "full", settings)
         return Cell(row, column, size, settings, changes(full, settings))
@@ -179,7 +179,7 @@ class Experiment:
         return self.targets.get(size, self.target)
 
     def study_options(self, size: str) -> dict[str, Any]:
-        return merged(self.options.full, self.options.at(size))
+        return merge_layers(self.options.full, self.options.at(size))
 
     def problems(self, size: str, cells: Sequence[tuple[str, str]] | None = None) -> list[str]:
         """Return what `tarry run` would reject, each problem once with its cells; no data is read."""
@@ -196,7 +196,7 @@ class Experiment:
         ]
 
 
-def merged(*layers: Mapping[str, Any]) -> dict[str, Any]:
+def merge_layers(*layers: Mapping[str, Any]) -> dict[str, Any]:
     """Return the layers merged, later over earlier; a table without a name changes parameters of the earlier choice."""
     out: dict[str, Any] = {}
     for layer in layers:
@@ -205,7 +205,7 @@ def merged(*layers: Mapping[str, Any]) -> dict[str, Any]:
             if isinstance(value, Mapping) and "name" not in value and key in REGISTRIES and there is not None:
                 value = {**_table(there), **value}
             elif isinstance(value, Mapping) and isinstance(there, Mapping) and key not in REGISTRIES:
-                value = merged(there, value)
+                value = merge_layers(there, value)
             out[key] = value
     return out
 

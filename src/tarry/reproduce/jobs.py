@@ -154,7 +154,7 @@ def plan_jobs(
     return tables, jobs
 
 
-def _wanted(experiment: Experiment, options: ReproduceOptions) -> list[tuple[str, str]]:
+def _wanted_runs(experiment: Experiment, options: ReproduceOptions) -> list[tuple[str, str]]:
     return [
         (row, column)
         for row, column in experiment.grid()
@@ -165,7 +165,7 @@ def _wanted(experiment: Experiment, options: ReproduceOptions) -> list[tuple[str
 def _problems(experiment: Experiment, options: ReproduceOptions) -> list[str]:
     name = experiment.study
     if name is None:
-        return experiment.problems(options.size, _wanted(experiment, options))
+        return experiment.problems(options.size, _wanted_runs(experiment, options))
     return [] if name in STUDIES else [f"{experiment.path}: study: there is no {name!r}.{near(name, STUDIES)}"]
 
 
@@ -192,7 +192,9 @@ class _Missing:
         experiment, store, seeds = table.experiment, table.store, self._options.seeds_of(table.experiment)
         for message in store.drop_stale(experiment):
             self._tell(message)
-        cells = [experiment.cell(row, column, self._options.size) for row, column in _wanted(experiment, self._options)]
+        cells = [
+            experiment.cell(row, column, self._options.size) for row, column in _wanted_runs(experiment, self._options)
+        ]
         there = {(c.key, seed) for c in cells for seed in store.entries(c)}
         known, taken, lacking = self._known_beside(store), 0, 0
         for rank, seed in enumerate(seeds):

@@ -63,7 +63,7 @@ def _texts(value: Any) -> Iterator[str]:
 def _in(experiment: Experiment, results: Path | None) -> str:
     """Return which results exist, at which sizes and with how many seeds; quick ones are only mentioned."""
     quick = any_results(experiment, quick=True, results=results)
-    return _counted(experiment, results) + ("; quick ones: --show --quick" if quick else "")
+    return _describe_count(experiment, results) + ("; quick ones: --show --quick" if quick else "")
 
 
 def any_results(experiment: Experiment, *, quick: bool, results: Path | None) -> bool:
@@ -71,7 +71,7 @@ def any_results(experiment: Experiment, *, quick: bool, results: Path | None) ->
     return findings(experiment, catalog.results(experiment.runs_of, quick=quick, folder=results), quick=quick).there
 
 
-def _counted(experiment: Experiment, results: Path | None) -> str:
+def _describe_count(experiment: Experiment, results: Path | None) -> str:
     store = catalog.results(experiment.runs_of, folder=results)
     if experiment.study is not None:
         sizes = {size for size in ("full", "reduced") if store.study(experiment, size) is not None}

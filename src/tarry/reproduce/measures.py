@@ -124,7 +124,7 @@ def to_entry(result: Result, points: int, made: Mapping[str, str]) -> StoredRun:
         numbers["variance"] = _real(speed["variance"])
         numbers |= {g: _times(100, speed[g]["accuracy"]) for g in ("active", "stragglers")}
     short = {k: None if v is None else _short(v, 6) for k, v in numbers.items()}
-    curve = _thinned(result, points)
+    curve = _thin(result, points)
     return StoredRun(short, curve, result.weights_sha256, made, tuple(result.warnings), result.executor_info)
 
 
@@ -132,7 +132,7 @@ def _swing(accuracies: Sequence[float]) -> float | None:
     return fmean(abs(b - a) for a, b in pairwise(accuracies)) if len(accuracies) > 1 else None
 
 
-def _thinned(result: Result, points: int) -> dict[str, list[float | None]]:
+def _thin(result: Result, points: int) -> dict[str, list[float | None]]:
     """Return at most `points` points at even distances, with the first and the last."""
     n = len(result.curve)
     chosen = range(n) if n <= points else sorted({round(i * (n - 1) / (points - 1)) for i in range(points)})

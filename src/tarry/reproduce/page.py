@@ -118,7 +118,7 @@ def _overview(found: Sequence[Findings], judged: Mapping[str, Sequence[Verdict]]
         counts = [_number([v for v in about if v.holds is which]) if f.there else NONE for which in (True, False, None)]
         run = _how_much(f) if f.there else "not run"
         link = f"[{e.name}](#{_anchor(_heading(e))})"
-        lines.append(f"| {link} | {escaped(e.title)} | {run} | {' | '.join(counts)} |")
+        lines.append(f"| {link} | {escape(e.title)} | {run} | {' | '.join(counts)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -153,19 +153,19 @@ def _anchor(heading: str) -> str:
 def _section(f: Findings, judged: Sequence[Verdict], picture: str | None) -> list[str]:
     e = f.experiment
     how = "\n".join(["```", *commands(f), "```"])
-    parts = [f"### {escaped(_heading(e))}\n", f"{how}\n", f"{escaped(e.words)}\n"]
+    parts = [f"### {escape(_heading(e))}\n", f"{how}\n", f"{escape(e.words)}\n"]
     if e.uses is not None:
         other = catalog.find(e.uses)
         parts.append(f"Settings, and where they are not the paper's: [{e.uses}](#{_anchor(_heading(other))}).\n")
     if e.deviations:
         parts.append("Where our setting is not the paper's:\n")
-        parts.append("\n".join(f"- {escaped(d)}" for d in e.deviations) + "\n")
+        parts.append("\n".join(f"- {escape(d)}" for d in e.deviations) + "\n")
     if not f.there:
         return [*parts, "**Not run.**\n"]
     parts += [_smaller(f)] if _smaller(f) else []
     parts += [table for name in e.measures if (table := _table(f, name))]
     if warnings := run_warnings(f):
-        parts.append("Said by runs:\n\n" + "\n".join(f"- {escaped(line)}" for line in warnings) + "\n")
+        parts.append("Said by runs:\n\n" + "\n".join(f"- {escape(line)}" for line in warnings) + "\n")
     if any(m in TO_TARGET and m not in e.own_measures for m in e.measures):
         aims = dict.fromkeys(_target(e, e.target_at(size)) for size, _ in f.sizes.values())
         parts += (
@@ -176,16 +176,16 @@ def _section(f: Findings, judged: Sequence[Verdict], picture: str | None) -> lis
     parts += [_tests(f)] if e.test is not None else []
     if judged:
         parts.append("What the paper claims:\n")
-        parts.append("\n".join(f"- {escaped(v.claim.say)}: {_mark(v)}" for v in judged) + "\n")
+        parts.append("\n".join(f"- {escape(v.claim.say)}: {_mark(v)}" for v in judged) + "\n")
     if picture is not None:
-        parts.append(f"![{escaped(e.title)}]({picture})\n")
+        parts.append(f"![{escape(e.title)}]({picture})\n")
     notes = f.study.get("notes", []) if f.study is not None else []
-    parts += [f"- {escaped(str(n))}" for n in notes] + ([""] if notes else [])  # type: ignore[attr-defined]
-    return [*parts, _made(f)]
+    parts += [f"- {escape(str(n))}" for n in notes] + ([""] if notes else [])  # type: ignore[attr-defined]
+    return [*parts, _provenance(f)]
 
 
 def _mark(verdict: Verdict) -> str:
-    words = escaped(verdict.words)
+    words = escape(verdict.words)
     for begin in ("shows here", "shows so far", "does not show here", "not run yet"):
         if words.startswith(begin):
             return f"**{begin}**{words[len(begin) :]}"
@@ -195,7 +195,7 @@ def _mark(verdict: Verdict) -> str:
 def _smaller(f: Findings) -> str:
     """Return a list of the columns that were not run at the full size."""
     size = "quick" if any(size == "quick" for size, _ in f.sizes.values()) else "reduced"
-    changes = [f"- {escaped(f.columns[c])}: {escaped(changed)}" for c, (_, changed) in f.sizes.items() if changed]
+    changes = [f"- {escape(f.columns[c])}: {escape(changed)}" for c, (_, changed) in f.sizes.items() if changed]
     return f"Run at a {size} size:\n\n" + "\n".join(dict.fromkeys(changes)) + "\n" if changes else ""
 
 
@@ -208,12 +208,12 @@ def _table(f: Findings, name: str) -> str:
     ]
     if not columns:
         return ""
-    lines = [f"| {escaped(grid.measure.heading)} | " + " | ".join(escaped(f.heading(c)) for c in columns) + " |"]
+    lines = [f"| {escape(grid.measure.heading)} | " + " | ".join(escape(f.heading(c)) for c in columns) + " |"]
     lines.append("|---|" + "---:|" * len(columns))
     for row, title in f.rows.items():
         cells = [_cell(f, name, row, c) for c in columns]
         if any(c != NONE for c in cells):
-            lines.append(f"| {escaped(title)} | " + " | ".join(cells) + " |")
+            lines.append(f"| {escape(title)} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n" if len(lines) > 2 else ""
 
 
@@ -246,7 +246,7 @@ def _target(experiment: Experiment, target: Target, size: str = "") -> str:
         if target.row is None:
             aim += " (rows for which this is not above what needs no learning are left out)"
     base = experiment.rows.get(experiment.baseline or "")
-    relative = f"; times are relative to {escaped(base.title)}'s with the same seed" if base is not None else ""
+    relative = f"; times are relative to {escape(base.title)}'s with the same seed" if base is not None else ""
     at = f" at the {size} size" if size else ""
     return f"The target{at} is {aim}: what counts is the first evaluation that meets it{relative}.\n"
 
@@ -257,12 +257,12 @@ def _tests(f: Findings) -> str:
         return ""
     lines = ["| one-sided signed-rank test | pairs | p | p, Holm | |", "|---|---:|---:|---:|---|"]
     for o in outcomes:
-        names = f"{escaped(f.rows[o.hero])} above {escaped(f.rows[o.rival])}"
+        names = f"{escape(f.rows[o.hero])} above {escape(f.rows[o.rival])}"
         lines.append(f"| {names} | {o.pairs} | {o.p:.2g} | {o.corrected:.2g} | {o.words} |")
     return "\n".join(lines) + "\n"
 
 
-def _made(f: Findings) -> str:
+def _provenance(f: Findings) -> str:
     seeds = sorted({seed for rows in f.runs.values() for runs in rows.values() for seed in runs})
     machines = dict.fromkeys(f"{m['device']} (torch {m['torch']})" for m in f.made)
     dates = sorted({m["date"] for m in f.made})
@@ -272,10 +272,10 @@ def _made(f: Findings) -> str:
         e.numbers.get("wall") or 0.0 for rows in f.runs.values() for runs in rows.values() for e in runs.values()
     )
     hours = f", {seconds / 3600:.2g} h of computing" if seconds else ""
-    return f"{which}{escaped(', '.join(machines))}, {when}{hours}.\n"
+    return f"{which}{escape(', '.join(machines))}, {when}{hours}.\n"
 
 
-def escaped(text: str) -> str:
+def escape(text: str) -> str:
     """Return the text with Markdown characters escaped."""
     marked = "".join(f"\\{c}" if c in "\\|*`<>[]_" else c for c in text)
     return " ".join(marked.split())

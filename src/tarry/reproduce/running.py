@@ -120,7 +120,7 @@ def run_all(
     `ended` is called with each experiment when its last job has ended, at the latest at the end.
     """
     tables, wanted = plan_jobs(experiments, options, tell)
-    jobs, skipped = _possible(tables, wanted, tell)
+    jobs, skipped = _split_by_data(tables, wanted, tell)
     showing: dict[str, list[Experiment]] = {}
     for experiment in experiments:
         showing.setdefault(experiment.runs_of, []).append(experiment)
@@ -144,7 +144,7 @@ def run_all(
     return work.failed
 
 
-def _possible(
+def _split_by_data(
     tables: dict[str, Table], wanted: Sequence[ReproduceJob], tell: Tell
 ) -> tuple[list[ReproduceJob], dict[str, list[str]]]:
     """Return the jobs whose data sets exist, and for each missing data set its error and its jobs."""

@@ -91,7 +91,7 @@ class Store:
             before = self._data["study"].get(size, {})
             numbers = dict(result.get("numbers", {}))
             if before.get("fingerprint") == mark:
-                numbers = _joined(before["result"].get("numbers", {}), numbers)
+                numbers = _merge(before["result"].get("numbers", {}), numbers)
             found = {**result, "numbers": numbers}
             self._data["study"][size] = {"fingerprint": mark, "made": self._made(made), "result": found}
 
@@ -166,10 +166,10 @@ class Store:
             raise DamagedFile(f"{path} cannot be read: {e}; delete it to start again") from e
 
 
-def _joined(a: Any, b: Any) -> Any:
+def _merge(a: Any, b: Any) -> Any:
     """Return nested tables merged, the second over the first."""
     if isinstance(a, Mapping) and isinstance(b, Mapping):
-        return {k: _joined(a[k], b[k]) if k in a and k in b else a.get(k, b.get(k)) for k in {**a, **b}}
+        return {k: _merge(a[k], b[k]) if k in a and k in b else a.get(k, b.get(k)) for k in {**a, **b}}
     return b
 
 

@@ -87,7 +87,7 @@ def _run(job: CellRun, options: ReproduceOptions, on_progress: OnProgress, trial
             shutil.rmtree(job.folder)
     if result is None:
         result = run_spec(spec, out=job.folder, progress=lambda step: on_progress(step.fraction), trials=trials)
-    return to_entry(result, job.points, _made(options))
+    return to_entry(result, job.points, _provenance(options))
 
 
 def _machine(cell: Cell, options: ReproduceOptions) -> dict[str, Any]:
@@ -115,10 +115,10 @@ def _study(job: StudyRun, options: ReproduceOptions, on_progress: OnProgress) ->
         folder=job.folder,
         tell=on_progress,
     )
-    return StudyResult(result, _made(options))
+    return StudyResult(result, _provenance(options))
 
 
-def _made(options: ReproduceOptions) -> dict[str, str]:
+def _provenance(options: ReproduceOptions) -> dict[str, str]:
     """Return version, commit, torch, device, date and command."""
     device = torch.cuda.get_device_name() if options.device == "cuda" else _processor()
     made = {"tarry": __version__, "commit": _commit(), "torch": torch.__version__, "device": device}

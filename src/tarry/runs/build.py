@@ -122,7 +122,7 @@ def build_run(spec: Spec) -> BuiltRun:
         raise BadInput(f"--target {spec.target}: task {task.name!r} has no {missing}; leave out --target")
     delay = _delay(spec, population)
     every, availability = _eval_every(spec, delay, n), _availability(spec, n)
-    notices += (*_unscored(spec, method), *replaced, *_absent(delay, n))
+    notices += (*_unscored_notice(spec, method), *replaced, *_absent(delay, n))
     built = BuiltRun(spec, method, task, module, layout, work, delay, availability, budget, every, notices)
     if spec.personalize is not None:
         with errors_under_flag(_local_flag(spec)):
@@ -226,7 +226,7 @@ def _eval_every(spec: Spec, delay: Delay, n: int) -> float:
     return median(first) if first else inf
 
 
-def _unscored(spec: Spec, method: Method) -> list[str]:
+def _unscored_notice(spec: Spec, method: Method) -> list[str]:
     """A notice that the method is about clients' own models, and that they are not scored."""
     if spec.personalize is not None or method.personalization == Personalization():
         return []

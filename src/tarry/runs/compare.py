@@ -25,7 +25,7 @@ from ..core.registry import UnknownName
 from ..core.task import Task
 from ..executors.timing import TrialCache
 from ..methods import methods as registered
-from ..record.files import FILES, changed
+from ..record.files import FILES, changed_files
 from ..record.result import Result, write_atomic
 from ..record.run_folder import RunFolder, object_comments
 from ..report.formatting import pluralize
@@ -220,7 +220,7 @@ def compare_specs(
             raise BadInput(f"--method {spec.label}: another method of this comparison would share the folder {folder}")
     show: Show = progress or (lambda *_: None)
     jobs = list(zip(specs, folders, strict=True))
-    found = _found(jobs, out)
+    found = _describe_reuse(jobs, out)
     if out is not None and command is not None:
         _write_command(out, command)
     if specs[0].executor == "ray":
@@ -249,7 +249,7 @@ def _folder_name(label: str) -> str:
     return re.sub(r"[^A-Za-z0-9.=_-]+", "-", label)
 
 
-def _found(jobs: Jobs, out: Path | None) -> tuple[str, ...]:
+def _describe_reuse(jobs: Jobs, out: Path | None) -> tuple[str, ...]:
     """Say how many runs are done already and since when, and which of their inputs cannot be compared."""
     done = [(s, f) for s, f in jobs if f is not None and (f / "result.json").is_file()]
     if not done:
@@ -277,12 +277,12 @@ def _check_folder(spec: Spec, folder: Path | None, out: Path | None) -> None:
     except ValueError as e:
         raise DamagedFile(f"{folder / 'spec.toml'} cannot be read: {e}; remove {folder} to run it again") from e
     if differ := [k for k in there | here if there.get(k) != here.get(k)]:
-        differences = "; ".join(f"{k} {_shown(there.get(k))} there, {_shown(here.get(k))} here" for k in differ)
+        differences = "; ".join(f"{k} {_format(there.get(k))} there, {_format(here.get(k))} here" for k in differ)
         raise BadInput(
             f"--out {out}: it holds {spec.label}, seed {spec.seed}, with other settings ({differences});"
             " name another folder with --out"
         )
-    if edited := changed(folder, files_of(spec)):
+    if edited := changed_files(folder, files_of(spec)):
         since = f"is not what it was when {spec.label}, seed {spec.seed}, was run there"
         way_out = f"name another --out, or remove {out} to run all again"
         raise BadInput([f"--out {out}: --{s} {file} {since}; {way_out}" for s, file in edited.items()])
@@ -298,7 +298,7 @@ def _what_matters(toml: str) -> dict[str, Any]:
     return {k: v for k, v in out.items() if k not in EXECUTION_SETTINGS}
 
 
-def _shown(value: Any) -> str:
+def _format(value: Any) -> str:
     text = "none" if value is None else str(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
 

@@ -6,12 +6,12 @@ from math import isfinite
 
 from ..sim.simulator import Simulator
 
-__all__ = ["always_rejected", "diverged", "no_progress", "result_notices", "target_missed"]
+__all__ = ["always_rejected", "divergence", "no_progress", "result_notices", "target_missed"]
 
 
 def result_notices(sim: Simulator) -> list[str]:
     """Return all notices about a run that has ended."""
-    return [*no_progress(sim), *diverged(sim), *always_rejected(sim), *target_missed(sim)]
+    return [*no_progress(sim), *divergence(sim), *always_rejected(sim), *target_missed(sim)]
 
 
 def no_progress(sim: Simulator) -> list[str]:
@@ -37,7 +37,7 @@ def no_progress(sim: Simulator) -> list[str]:
     return [f"nothing was learned, the server made no step: {why}"]
 
 
-def diverged(sim: Simulator) -> list[str]:
+def divergence(sim: Simulator) -> list[str]:
     """Say since when the test loss is not finite, or that all recent updates were not finite."""
     since = next((t for t, _, _, loss in sim.engine.curve if loss is not None and not isfinite(loss)), None)
     if since is not None and since == sim.engine.curve[0][0] and sim.engine.curve[0][1] == 0:

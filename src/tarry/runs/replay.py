@@ -176,13 +176,13 @@ def replay_folder(folder: Path, *, callbacks: Sequence[Callable[[Event], None]] 
             sim.engine.updates,
             accuracy,
             sha256(sim.server.output_weights),
-            _recorded(folder),
+            _recorded_digest(folder),
             executor.first_difference,
         )
         sim.close()
     return result
 
 
-def _recorded(folder: Path) -> str | None:
+def _recorded_digest(folder: Path) -> str | None:
     """The digest of the final weights of the federation; None if it is not over."""
     return Result.read(folder).weights_sha256 if (folder / "result.json").is_file() else None

@@ -21,7 +21,7 @@ from ..core.task import Task
 from ..delays.measured import TraceRow, write_trace
 from ..executors.timing import TrialCache
 from ..record import checkpoint
-from ..record.files import changed, digests
+from ..record.files import changed_files, digests
 from ..record.result import Result, write_result
 from ..record.rows import Recorder, read_rows
 from ..record.run_folder import RunFolder
@@ -139,7 +139,7 @@ def resume_folder(
     unknown += [] if executor in (None, "batched", "auto") else ["compile"]
     before = {k: v for k, v in before.items() if k not in unknown}
     spec = Spec.of({**before, **objects})
-    if edited := changed(folder, files_of(spec)):
+    if edited := changed_files(folder, files_of(spec)):
         way_out = "put that back, or start a new run with another --out"
         raise BadInput(
             [f"{folder}: --{s} {file} is not what it was when this run began; {way_out}" for s, file in edited.items()]

@@ -25,7 +25,7 @@ from ..core.errors import BadInput
 from ..core.registry import Registry
 from ..core.rng import Stream
 from ..core.task import Shards, Task
-from .data.sets import catalog, missing
+from .data.sets import catalog, missing_files_message
 from .data.stl10 import read_unlabeled
 from .image_inputs import fit_images, normalize_to_shape, read_inputs
 from .registries import tasks
@@ -156,7 +156,7 @@ def stl10(*, samples: MaxSamples = 2000) -> Maker:
         like, data_set = _inputs(task), catalog()["stl10"]
         found = data_set.find([form for form in data_set.forms if any("binary" in at for at in form.at)])
         if found is None:
-            raise BadInput(f"--unlabeled stl10: {missing(data_set)}")
+            raise BadInput(f"--unlabeled stl10: {missing_files_message(data_set)}")
         flag = f"--unlabeled stl10: {found[0]}"
         pixels = read_unlabeled(found[0], flag, lambda n: _choose(n, samples, seed))
         return normalize_to_shape(pixels, tuple(like.shape[1:]), whole=not like.is_floating_point(), flag=flag).to(like)

@@ -77,39 +77,39 @@ class KeyedDropout(TorchDispatchMode):  # type: ignore[no-untyped-call]
         assert self.key is not None
         draw, self._draw = self._draw, self._draw + 1
         if isinstance(self.key, int):
-            seed: int | Tensor = _signed(rng.extend(self.key, draw))
+            seed: int | Tensor = _to_signed(rng.extend(self.key, draw))
         else:
-            seed = _mixed(self.key + _signed((draw + 1) * rng.GOLDEN))
-        return _drawn(tuple(like.shape) or (1,), seed, like.device).view(like.shape) >= _threshold(share)
+            seed = _mix(self.key + _to_signed((draw + 1) * rng.GOLDEN))
+        return _draw_hashes(tuple(like.shape) or (1,), seed, like.device).view(like.shape) >= _threshold(share)
 
 
-def _drawn(shape: tuple[int, ...], seed: int | Tensor, device: torch.device) -> Tensor:
+def _draw_hashes(shape: tuple[int, ...], seed: int | Tensor, device: torch.device) -> Tensor:
     """Return 32-bit hashes of the coordinates of a tensor; the last coordinate is mixed with fewer operations."""
     *others, last = shape
     places = torch.zeros((), dtype=torch.int64, device=device) + seed
     for i, n in enumerate(others):
-        along = torch.arange(n, dtype=torch.int64, device=device) * _signed(rng.key(i))
+        along = torch.arange(n, dtype=torch.int64, device=device) * _to_signed(rng.key(i))
         places = places.unsqueeze(-1) + along
-    words = (_mixed(places) >> 32).to(torch.int32).unsqueeze(-1)
+    words = (_mix(places) >> 32).to(torch.int32).unsqueeze(-1)
     words = words + torch.arange(last, dtype=torch.int32, device=device) * (rng.key(-1) % (1 << 31) | 1)
     for shift, factor in _ROUNDS:
         words = (words ^ ((words >> shift) & ((1 << (32 - shift)) - 1))) * factor
     return words
 
 
-def _mixed(z: Tensor) -> Tensor:
+def _mix(z: Tensor) -> Tensor:
     """The mixing function of core.rng, on signed integers."""
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        z = (z ^ _shifted(z, shift)) * _signed(factor)
-    return z ^ _shifted(z, 31)
+        z = (z ^ _shift_right(z, shift)) * _to_signed(factor)
+    return z ^ _shift_right(z, 31)
 
 
-def _shifted(z: Tensor, by: int) -> Tensor:
+def _shift_right(z: Tensor, by: int) -> Tensor:
     """Logical shift to the right."""
     return (z >> by) & ((1 << (64 - by)) - 1)
 
 
-def _signed(word: int) -> int:
+def _to_signed(word: int) -> int:
     return (word + _HALF) % _WORD - _HALF
 
 

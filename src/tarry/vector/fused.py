@@ -25,7 +25,7 @@ from torch import Tensor
 from .blocks import blocks, large
 from .threads import shared_pool
 
-__all__ = ["Pieces", "as_scalar", "combined", "kernels_for", "numba", "partition"]
+__all__ = ["Pieces", "as_scalar", "combine", "kernels_for", "numba", "partition"]
 
 _PIECE = 1 << 16  # numbers: a sum of so many in single precision is exact enough
 _TYPES: dict[torch.dtype, Any] = {torch.float32: np.float32, torch.float64: np.float64}
@@ -96,7 +96,7 @@ class Pieces:
         return np.cumsum(self._stops - self._starts)
 
 
-def combined(
+def combine(
     d: Tensor,
     a: Tensor,
     by_a: float,
@@ -111,9 +111,9 @@ def combined(
     if (kernels := kernels_for(d, a, second)) is not None:
         given = d, a, second, as_scalar(by_a, d), as_scalar(by_b, d), out
         if left is None:
-            partition((0, len(d))).run(kernels.combined, *given)
+            partition((0, len(d))).run(kernels.combine, *given)
         else:
-            partition((0, len(d))).run(kernels.combined_and_left, *given, left)
+            partition((0, len(d))).run(kernels.combine_and_subtract, *given, left)
         return out
     for x, y, z, o, *rest in blocks(d, a, second, out, *([] if left is None else [left])):
         torch.add(x, y, alpha=by_a, out=o)

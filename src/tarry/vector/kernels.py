@@ -16,7 +16,7 @@ _HOW: Any = {"nogil": True, "cache": True, "error_model": "numpy", "fastmath": {
 
 
 @njit(**_HOW)
-def shifted(first, last, starts, stops, w, anchor, delta, sent, out, along, size):
+def shift_weights(first, last, starts, stops, w, anchor, delta, sent, out, along, size):
     """out = sent + (w − anchor); by piece (w − anchor)·delta and delta·delta."""
     for p in range(first, last):
         i, j = starts[p], stops[p]
@@ -31,7 +31,7 @@ def shifted(first, last, starts, stops, w, anchor, delta, sent, out, along, size
 
 
 @njit(**_HOW)
-def shifted_and_mixed(first, last, starts, stops, w, anchor, delta, sent, out, t, new, along, size):
+def shift_and_mix(first, last, starts, stops, w, anchor, delta, sent, out, t, new, along, size):
     """The same, and new = w + t (sent + delta − w)."""
     for p in range(first, last):
         i, j = starts[p], stops[p]
@@ -48,7 +48,7 @@ def shifted_and_mixed(first, last, starts, stops, w, anchor, delta, sent, out, t
 
 
 @njit(**_HOW)
-def added(first, last, starts, stops, out, vec, share):
+def accumulate(first, last, starts, stops, out, vec, share):
     """out += share vec, `share` by piece; from the last, which is still in the cache."""
     for p in range(last - 1, first - 1, -1):
         i, j = starts[p], stops[p]
@@ -58,7 +58,7 @@ def added(first, last, starts, stops, out, vec, share):
 
 
 @njit(**_HOW)
-def drifted(first, last, starts, stops, w, sent, delta, out, along, size, own):
+def compute_drift(first, last, starts, stops, w, sent, delta, out, along, size, own):
     """out = w − sent; by piece out·delta, out·out and delta·delta."""
     for p in range(first, last):
         i, j = starts[p], stops[p]
@@ -74,7 +74,7 @@ def drifted(first, last, starts, stops, w, sent, delta, out, along, size, own):
 
 
 @njit(**_HOW)
-def drifted_beside(
+def compute_drift_and_control(
     first, last, starts, stops, w, sent, delta, control, out, along, size, own, control_delta, control_drift
 ):
     """The same, and by piece control·delta and control·out."""
@@ -94,7 +94,7 @@ def drifted_beside(
 
 
 @njit(**_HOW)
-def corrected_beside(first, last, starts, stops, delta, drift, control, lam, by_delta, by_drift, new, turned):
+def correct_with_control(first, last, starts, stops, delta, drift, control, lam, by_delta, by_drift, new, turned):
     """new = delta − lam drift and turned = control + by_delta delta + by_drift drift; from the last."""
     for p in range(last - 1, first - 1, -1):
         i, j = starts[p], stops[p]
@@ -138,7 +138,7 @@ def side_products(first, last, starts, stops, a, b, d, by_a, by_b, nn, na, da, d
 
 
 @njit(**_HOW)
-def combined(first, last, starts, stops, d, a, b, by_a, by_b, out):
+def combine(first, last, starts, stops, d, a, b, by_a, by_b, out):
     """out = d + by_a a + by_b b."""
     for p in range(first, last):
         i, j = starts[p], stops[p]
@@ -148,7 +148,7 @@ def combined(first, last, starts, stops, d, a, b, by_a, by_b, out):
 
 
 @njit(**_HOW)
-def combined_and_left(first, last, starts, stops, d, a, b, by_a, by_b, out, left):
+def combine_and_subtract(first, last, starts, stops, d, a, b, by_a, by_b, out, left):
     """The same, and left = d − out."""
     for p in range(first, last):
         i, j = starts[p], stops[p]
@@ -161,7 +161,7 @@ def combined_and_left(first, last, starts, stops, d, a, b, by_a, by_b, out, left
 
 
 @njit(**_HOW)
-def averaged(first, last, starts, stops, total, new, scale, mass, out):
+def average(first, last, starts, stops, total, new, scale, mass, out):
     """out = (total + scale new) / mass."""
     for p in range(first, last):
         i, j = starts[p], stops[p]
@@ -171,7 +171,7 @@ def averaged(first, last, starts, stops, total, new, scale, mass, out):
 
 
 @njit(**_HOW)
-def replaced(first, last, starts, stops, total, new, old, mass, out):
+def replace_row(first, last, starts, stops, total, new, old, mass, out):
     """out = total + mass (new − old), in the type of the total."""
     for p in range(first, last):
         i, j = starts[p], stops[p]
@@ -181,7 +181,7 @@ def replaced(first, last, starts, stops, total, new, old, mass, out):
 
 
 @njit(**_HOW)
-def weighed(first, last, starts, stops, a, b, by_a, by_b, out):
+def weigh(first, last, starts, stops, a, b, by_a, by_b, out):
     """out = by_a a + by_b b, which may be of less precision."""
     for p in range(first, last):
         i, j = starts[p], stops[p]
@@ -191,8 +191,8 @@ def weighed(first, last, starts, stops, a, b, by_a, by_b, out):
 
 
 @njit(**_HOW)
-def adapted(first, last, starts, stops, d, w, m, v, top, t, beta2, rest, eta, eps, keeps, new_m, new_v, new_top, out):
-    """m to d by t, v to d² by rest = 1 − beta2; out = w + eta m / (√v + eps). `keeps`: by the largest v so far."""
+def adam_step(first, last, starts, stops, d, w, m, v, top, t, beta2, rest, eta, eps, keeps, new_m, new_v, new_top, out):
+    """Move m toward d by t, v toward d² by rest; out = w + eta m / (√v + eps). `keeps`: v is the largest so far."""
     for p in range(first, last):
         i, j = starts[p], stops[p]
         D, W, M, V, T = d[i:j], w[i:j], m[i:j], v[i:j], top[i:j]

@@ -21,7 +21,7 @@ from tarry.deploy.client import worker as worker_module
 from tarry.deploy.client.client_store import ClientStore
 from tarry.deploy.client.worker import Worker
 from tarry.deploy.client_app import _worker
-from tarry.deploy.config import read
+from tarry.deploy.config import read_config
 from tarry.deploy.local.local_federation import LocalFederation
 from tarry.deploy.local.processes import Processes, began, free_ports
 from tarry.deploy.local.tls import authority, node_key
@@ -116,14 +116,14 @@ def _handshake(client, server, name):
 
 
 def test_a_run_config_says_what_a_run_is(tmp_path):
-    s = read({"method.name": "fedbuff", "method.buffer": 3, "task": "digits:hidden=8", "clients": 3, "deadline": 60,
-              "in-flight": 1, "eval-every": 2.5, "updates": 9})  # fmt: skip
+    s = read_config({"method.name": "fedbuff", "method.buffer": 3, "task": "digits:hidden=8", "clients": 3,
+              "deadline": 60, "in-flight": 1, "eval-every": 2.5, "updates": 9})  # fmt: skip
     assert s.spec.label == "fedbuff:buffer=3"
     assert (s.spec.clients, s.spec.eval_every, s.spec.updates) == (3, 2.5, 9)
     assert (s.options.deadline, s.options.in_flight) == (60.0, 1)
     assert not s.sleeps
-    assert read({"method": "fedbuff", "method.buffer": 3}).spec.label == "fedbuff:buffer=3"
-    assert read({"delay": "constant:seconds=3"}).sleeps
+    assert read_config({"method": "fedbuff", "method.buffer": 3}).spec.label == "fedbuff:buffer=3"
+    assert read_config({"delay": "constant:seconds=3"}).sleeps
 
 
 @pytest.mark.parametrize(
@@ -139,11 +139,11 @@ def test_a_run_config_says_what_a_run_is(tmp_path):
 )
 def test_what_is_wrong_with_a_run_config_is_told(config, why):
     with pytest.raises(BadInput, match=why):
-        read(config)
+        read_config(config)
 
 
 def test_a_plain_clients_own_settings_are_left_alone():
-    assert read({"client": "plain", "local-epochs": 2, "method": "fedasync"}).spec.label == "fedasync"
+    assert read_config({"client": "plain", "local-epochs": 2, "method": "fedasync"}).spec.label == "fedasync"
 
 
 def test_settings_reach_the_app_as_they_were_given(tmp_path):
@@ -151,7 +151,7 @@ def test_settings_reach_the_app_as_they_were_given(tmp_path):
     given = {"method.name": "orthofl", "method.beta": 0.4, "task": "digits", "clients": 2, "updates": 5, "lr": 0.1}
     local.prepare(2, given, tls=False)
     config = tomllib.loads((tmp_path / "fed/flower/app/pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
-    s = read(config)
+    s = read_config(config)
     assert s.spec.label == "orthofl:beta=0.4"
     assert s.options.out == str(tmp_path / "fed")
     assert len(set(local.setup.ports)) == 3
@@ -210,7 +210,7 @@ def test_a_plain_client_gets_the_whole_model_and_its_answer_is_a_difference():
 
 def test_a_plain_federation_runs_on_the_same_driver(tmp_path):
     """Clients that add one to every weight, known by their nodes alone."""
-    setting = read({"client": "plain", "method": "fedasync:alpha=1,a=0", "task": "digits:hidden=8,limit=200",
+    setting = read_config({"client": "plain", "method": "fedasync:alpha=1,a=0", "task": "digits:hidden=8,limit=200",
                     "clients": 3, "updates": 5, "out": str(tmp_path / "out")})  # fmt: skip
 
     class Adder(FakeGrid):
@@ -257,12 +257,12 @@ def test_a_federation_with_other_settings_is_not_taken_up(tmp_path):
     made = small_plan(method="fedasync")
     grid = FakeGrid(Clock(), nodes(made, tmp_path / "homes"))
     out = {"out": str(tmp_path / "out"), "task": "digits:limit=200,hidden=8", "clients": 4, "epochs": 1, "updates": 3}
-    assert _served(grid, read({"method": "fedasync", **out})) == "updates"
+    assert _served(grid, read_config({"method": "fedasync", **out})) == "updates"
     with pytest.raises(BadInput, match="is over"):
-        _served(grid, read({"method": "fedasync", **out}))
+        _served(grid, read_config({"method": "fedasync", **out}))
     (tmp_path / "out" / "result.json").unlink()
     with pytest.raises(BadInput, match="other settings"):
-        _served(grid, read({"method": "fedbuff", **out}))
+        _served(grid, read_config({"method": "fedbuff", **out}))
 
 
 def test_a_federation_that_is_not_over_is_reported(tmp_path, cli):
@@ -277,7 +277,7 @@ def test_a_federation_that_is_not_over_is_reported(tmp_path, cli):
             (out / "stop").touch()
 
     grid.clock.sleep = stop_soon
-    assert _served(grid, read({**config, "out": str(out)})) == "stopped"
+    assert _served(grid, read_config({**config, "out": str(out)})) == "stopped"
     assert not (out / "result.json").exists()
     code, said = cli("report", out)
     assert code == 0
@@ -286,7 +286,7 @@ def test_a_federation_that_is_not_over_is_reported(tmp_path, cli):
 
 def test_each_client_may_hold_its_own_examples(tmp_path):
     config = {"data": "own", "method": "orthofl", "task": "digits:limit=200,hidden=8", "clients": 3, "epochs": 1}
-    server, client = plan_without_data(read(config)), plan_with_own_data(read(config))
+    server, client = plan_without_data(read_config(config)), plan_with_own_data(read_config(config))
     assert len(client.task.clients) == 3
     assert len(client.task.clients[2][0]) == len(server.task.clients[0][0])
     worker = Worker(client.bound(), client.method.local, client.work, 0, ClientStore(tmp_path))
@@ -295,7 +295,7 @@ def test_each_client_may_hold_its_own_examples(tmp_path):
     assert told["num-examples"] == len(server.task.clients[0][0])
     assert arrays["delta"].shape == (server.layout.size,)
     with pytest.raises(BadInput, match="how many"):
-        plan_without_data(read({"data": "own", "task": "digits"}))
+        plan_without_data(read_config({"data": "own", "task": "digits"}))
 
 
 def test_a_machine_says_what_it_trains_on(tmp_path):

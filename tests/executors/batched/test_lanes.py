@@ -153,7 +153,7 @@ def test_where_little_memory_is_left_what_was_captured_is_forgotten(
 def test_memory_that_others_take_is_no_reason_to_compile_again(monkeypatch: pytest.MonkeyPatch) -> None:
     here = Setting(EQUAL)
     trainer = here.trainer(compiled=True)
-    many = trainer._fitting(trainer._visit(here.jobs[0]), 8, "another kind, with a GB free")
+    many = trainer._max_stack_size(trainer._visit(here.jobs[0]), 8, "another kind, with a GB free")
     for fit in (3.2, 2.9, 1.2):
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda *_, fit=fit: (1e9 * fit / many, 2e9))
         here.same(trainer.train(here.jobs))

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tarry.core.optim import make_optimizer
-from tarry.executors.batched.schedule import SizeBuckets, padded, schedule
+from tarry.executors.batched.schedule import SizeBuckets, padded_size, schedule
 from tarry.training.batch_order import epoch_orders
 from tarry.training.visit import LocalWork
 
@@ -69,7 +69,7 @@ def test_places_left_over_repeat_the_first_client() -> None:
 
 @pytest.mark.parametrize("n", range(1, 200))
 def test_at_most_a_quarter_more_clients_are_computed_than_there_are(n: int) -> None:
-    assert n <= padded(n) <= max(n, 5 / 4 * n)
+    assert n <= padded_size(n) <= max(n, 5 / 4 * n)
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.func import functionalize, vmap
 from torch.utils._pytree import tree_leaves
 
-from tarry.executors.batched.trace import NotStackable, stacked, trace_function
+from tarry.executors.batched.trace import NotStackable, stack_graph, trace_function
 from tarry.executors.batched.tracer import DataDependentError, record_graph
 from tests.helpers.processes import PATIENCE
 
@@ -102,7 +102,7 @@ class Noticing(nn.Module):
 
 def test_a_model_that_can_do_without_values_is_traced_without_them() -> None:
     model = Noticing()
-    graph = stacked(trace_function(lambda x: [model(x)], (X,)), (torch.stack([X, X]),))
+    graph = stack_graph(trace_function(lambda x: [model(x)], (X,)), (torch.stack([X, X]),))
     torch.testing.assert_close(graph(torch.stack([X, -X]))[0], torch.stack([X, -X]).exp())
 
 

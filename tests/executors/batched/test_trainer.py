@@ -134,7 +134,7 @@ def test_compiled_stacks_are_filled_up_to_what_fits_and_no_further(monkeypatch: 
             trainer._sizes(10 * n)  # a handful: whoever comes next would be stacked as 8
         inner = trainer._stack
         monkeypatch.setattr(trainer, "_stack", lambda *a, inner=inner, **k: _noted(inner(*a, **k), seen))
-        monkeypatch.setattr(trainer, "_fitting", lambda *_: 5)
+        monkeypatch.setattr(trainer, "_max_stack_size", lambda *_: 5)
         for a, b in zip(trainer.train(jobs_of(bound)), alone(bound, work()), strict=True):
             assert torch.equal(a.delta, b.delta)
         assert max(seen) == most
@@ -224,11 +224,11 @@ def test_a_rule_that_tells_clients_apart_by_plain_numbers_is_told() -> None:
 def test_a_form_is_a_record_taken_apart_and_what_differs_varies() -> None:
     one, tensors = flatten({"a": torch.ones(2), "n": 3, "what": "x", "at": slice(0, 2)})
     two, _ = flatten({"a": torch.zeros(2), "n": 4, "what": "x", "at": slice(0, 2)})
-    assert one.filled(tensors)["what"] == "x"
+    assert one.fill(tensors)["what"] == "x"
     assert one.key != two.key
     both = merge_specs([one, two])
-    assert isinstance(both.filled(tensors)["n"], NonUniform)
-    assert both.filled(tensors)["at"] == slice(0, 2)
+    assert isinstance(both.fill(tensors)["n"], NonUniform)
+    assert both.fill(tensors)["at"] == slice(0, 2)
     assert both.key == merge_specs([two]).key, "a plain number always varies, so that nobody is traced for one"
 
 
@@ -283,9 +283,9 @@ def test_who_makes_many_times_the_steps_is_stacked_with_others_alike(monkeypatch
 def test_a_stack_is_made_when_its_turn_comes(monkeypatch: pytest.MonkeyPatch) -> None:
     bound, seen = bound_of((16,) * 4), list[str]()
     trainer = BatchedTrainer(bound, rule=LocalRule(), work=work(), seed=1, size=1)
-    stack, finished = trainer._stack, trainer._finished
+    stack, finished = trainer._stack, trainer._results
     monkeypatch.setattr(trainer, "_stack", lambda *args: seen.append("made") or stack(*args))
-    monkeypatch.setattr(trainer, "_finished", lambda *args: seen.append("done") or finished(*args))
+    monkeypatch.setattr(trainer, "_results", lambda *args: seen.append("done") or finished(*args))
     trainer.train(jobs_of(bound))
     assert seen == ["made", "done"] * 4
 

@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy
 
 import tarry
 from tarry.core.errors import BadInput
-from tarry.parts.sharpness import ascended, ascended_adaptively
+from tarry.parts.sharpness import ascend, ascended_adaptively
 from tests.helpers.by_flags import build_by_flags
 from tests.helpers.models import Shift, batchnorm_net, noisy_run
 from tests.methods.fedasync.reference import FedAsync, polynomial
@@ -137,7 +137,7 @@ def test_asam_is_indifferent_to_how_a_weights_size_is_shared_out() -> None:
     def further_up(w: Tensor, adaptive: bool) -> Tensor:
         u, v = w
         g = torch.stack([v, u]) * 2 * (u * v - 3)  # of (u v − 3)²
-        up = ascended_adaptively(w, g, rho=0.2, eta=0.0) if adaptive else ascended(w, g, rho=0.2)
+        up = ascended_adaptively(w, g, rho=0.2, eta=0.0) if adaptive else ascend(w, g, rho=0.2)
         return (up[0] * up[1] - 3) ** 2
 
     one, other = torch.tensor([1.0, 2.0], dtype=F64), torch.tensor([2.0, 1.0], dtype=F64) * torch.tensor([2.0, 0.5])
@@ -153,7 +153,7 @@ def test_how_far_up_by_hand() -> None:
     """SAM: g = (3, −4), ρ = 1: ε = (0.6, −0.8). ASAM: w = (1, −2), η = 0, g = (4, 1): T g = (4, 2), T² g = (4, 4)."""
     zero = torch.zeros(2, dtype=F64)
     torch.testing.assert_close(
-        ascended(zero, torch.tensor([3.0, -4.0], dtype=F64), rho=1.0), torch.tensor([0.6, -0.8], dtype=F64)
+        ascend(zero, torch.tensor([3.0, -4.0], dtype=F64), rho=1.0), torch.tensor([0.6, -0.8], dtype=F64)
     )
     w, g = torch.tensor([1.0, -2.0], dtype=F64), torch.tensor([4.0, 1.0], dtype=F64)
     up = ascended_adaptively(w, g, rho=np.sqrt(20.0), eta=0.0)
@@ -164,7 +164,7 @@ def test_how_far_up_by_hand() -> None:
 def test_of_a_gradient_that_is_as_good_as_0_nothing_is_made(size: float) -> None:
     """In 32 bits the square of 1e-22 is 0: its norm says nothing, and dividing by it would blow up what is left."""
     w, g = torch.linspace(-2, 2, 50), torch.full((50,), size)
-    for up in (ascended(w, g, rho=5.0), ascended_adaptively(w, g, rho=5.0, eta=0.01)):
+    for up in (ascend(w, g, rho=5.0), ascended_adaptively(w, g, rho=5.0, eta=0.01)):
         torch.testing.assert_close(up, w, rtol=1e-6, atol=1e-6)
 
 

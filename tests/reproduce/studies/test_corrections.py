@@ -20,7 +20,7 @@ from tarry.methods import methods
 from tarry.reproduce.studies.control_corrections import after_delay, along, places
 from tarry.reproduce.studies.endpoint_corrections import PAPER, Sweep
 from tarry.reproduce.studies.manifold_quality import quality, with_own
-from tarry.reproduce.studies.watch import recorded
+from tarry.reproduce.studies.watch import run_observed
 from tarry.runs.build import build_run
 
 Vec = npt.NDArray[np.float64]
@@ -91,7 +91,7 @@ def test_a_sweep_by_a_runs_own_correction_finds_its_next_globals(name: str) -> N
         if event.kind == "arrival":
             steps.append(event.weights)
 
-    recorded(made, see, callbacks=[after])
+    run_observed(made, see, callbacks=[after])
     assert len(ends) == len(steps) == 12
     for end, step in zip(ends, steps, strict=True):
         assert torch.allclose(end, step, atol=1e-6)
@@ -102,8 +102,8 @@ def test_a_sweep_by_a_runs_own_correction_finds_its_next_globals(name: str) -> N
 )
 def test_looking_changes_no_result(method: Any) -> None:
     made, seen = _tiny(method=method), list[int]()
-    plain = recorded(made)
-    looked = recorded(made, lambda update, now: seen.append(update.ticket.client))
+    plain = run_observed(made)
+    looked = run_observed(made, lambda update, now: seen.append(update.ticket.client))
     assert plain.weights_sha256 == looked.weights_sha256
     assert len(seen) == plain.updates == 12
 
@@ -112,7 +112,7 @@ def test_sweeps_give_a_row_of_losses_for_every_other_round() -> None:
     made = _tiny(method="fedasync")
     parts = {n: methods.build(n) for n in ("asgd", "fedasync")}
     sweep = Sweep(made, parts, share=1.0, every=2, most=20)
-    recorded(made, sweep)
+    run_observed(made, sweep)
     assert [r[0] for r in sweep.rows] == [0, 2, 4, 6, 8, 10]
     assert sweep.rows[0][1] == pytest.approx(sweep.rows[0][2], rel=1e-5)  # nothing has moved yet: no delay
     assert sweep.rows[-1][1] != sweep.rows[-1][2]
@@ -183,5 +183,5 @@ def test_a_plan_with_another_task_is_run_on_that_task() -> None:
     made = _tiny(method="fedasync")
     fewer = replace(made, task=replace(made.task, clients=[(x[:3], y[:3]) for x, y in made.task.clients]))
     sizes: list[int] = []
-    recorded(fewer, lambda update, now: sizes.append(update.n_examples))
+    run_observed(fewer, lambda update, now: sizes.append(update.n_examples))
     assert set(sizes) == {3}

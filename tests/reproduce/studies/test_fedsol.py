@@ -17,7 +17,7 @@ from tarry.methods import methods
 from tarry.reproduce.studies import toy
 from tarry.reproduce.studies.adaptive_strength import strengths
 from tarry.reproduce.studies.local_effects import PAPER, Rounds
-from tarry.reproduce.studies.watch import recorded
+from tarry.reproduce.studies.watch import run_observed
 from tarry.runs.build import build_run
 
 
@@ -110,7 +110,7 @@ def _kl(z_g: Any, z: Any) -> float:
 def test_rounds_are_looked_at_whole_and_every_so_often() -> None:
     made = _made("fedavg")
     look = Rounds(made, {**PAPER, "every": 2, "measures": ["distance"]})
-    recorded(made, look)
+    run_observed(made, look)
     assert [r["round"] for r in look.rows] == [0, 2, 4]
     assert all(r["distance"] > 0 for r in look.rows)
 
@@ -118,7 +118,7 @@ def test_rounds_are_looked_at_whole_and_every_so_often() -> None:
 def test_a_perturbation_below_rounding_is_fedavg_and_tells_its_cosine() -> None:
     sol = _made({"name": "fedsol", "rho": 1e-9}, diagnose=True)
     look = Rounds(sol, {**PAPER, "every": 1, "measures": ["cosine"]})
-    noted, plain = recorded(sol, look), recorded(_made("fedavg"))
+    noted, plain = run_observed(sol, look), run_observed(_made("fedavg"))
     assert noted.weights is not None
     assert plain.weights is not None
     assert torch.allclose(noted.weights, plain.weights, atol=1e-6)

@@ -15,7 +15,7 @@ from tarry.methods import methods
 from tarry.reproduce.studies.calibration import PAPER, arrival, distilbert_lora, layout_of
 from tarry.reproduce.studies.client_curves import Visits, held_out
 from tarry.reproduce.studies.two_clients import cosines, hidden_layer
-from tarry.reproduce.studies.watch import recorded
+from tarry.reproduce.studies.watch import run_observed
 from tarry.runs.build import build_run
 
 
@@ -84,7 +84,7 @@ def test_visits_score_what_was_given_and_what_was_sent_back() -> None:
         see(update, now)
         sent.setdefault(update.ticket.client, update.local)
 
-    recorded(made, both)
+    run_observed(made, both)
     assert sum(map(len, see.by_client.values())) == 10
     for client, weights in sent.items():
         x, y = examples[client]

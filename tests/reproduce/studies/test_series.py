@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.ndimage import gaussian_filter1d
 
-from tarry.reproduce.studies.series import confidence, line, mean_of, relative, smoothed, thirds
+from tarry.reproduce.studies.series import confidence, line, mean_of, relative, smooth, thirds
 
 
 def _by_hand(values: list[float], sigma: float, reach: int) -> list[float]:
@@ -26,12 +26,12 @@ def _by_hand(values: list[float], sigma: float, reach: int) -> list[float]:
 def test_smoothing_is_the_truncated_gaussian_of_the_formula(n: int, sigma: float) -> None:
     values = np.random.default_rng(3).normal(size=n)
     reach = int(2 * sigma + 0.5)
-    assert smoothed(values, sigma) == pytest.approx(_by_hand(values.tolist(), sigma, reach))
-    assert smoothed(values, sigma) == pytest.approx(gaussian_filter1d(values, sigma, truncate=2.0))
+    assert smooth(values, sigma) == pytest.approx(_by_hand(values.tolist(), sigma, reach))
+    assert smooth(values, sigma) == pytest.approx(gaussian_filter1d(values, sigma, truncate=2.0))
 
 
 def test_smoothing_keeps_a_constant_and_the_length() -> None:
-    assert smoothed([2.0] * 9, 100.0).tolist() == pytest.approx([2.0] * 9)
+    assert smooth([2.0] * 9, 100.0).tolist() == pytest.approx([2.0] * 9)
 
 
 def test_relative_losses_run_from_the_best_to_the_worst_at_every_round() -> None:

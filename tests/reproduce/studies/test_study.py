@@ -142,7 +142,7 @@ def test_a_second_call_takes_finished_pieces_and_adds_what_is_missing(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, module, began = _run(name, tmp_path), importlib.import_module(STUDIES[name]), list[str]()
-    worker = "seconds" if name == "latency" else "recorded"
+    worker = "seconds" if name == "latency" else "run_observed"
     real = getattr(module, worker)
 
     def counted(*args: Any, **more: Any) -> Any:

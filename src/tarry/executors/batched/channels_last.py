@@ -32,12 +32,12 @@ class ChannelsLastOrder:
         self._back = torch.argsort(self._there)
 
     def to_inner(self, stack: Tensor) -> Tensor:
-        return self._turned(stack, self._there)
+        return self._reorder(stack, self._there)
 
     def to_layout(self, stack: Tensor) -> Tensor:
-        return self._turned(stack, self._back)
+        return self._reorder(stack, self._back)
 
-    def _turned(self, stack: Tensor, places: Tensor) -> Tensor:
+    def _reorder(self, stack: Tensor, places: Tensor) -> Tensor:
         if stack.ndim < 2 or stack.shape[-1] not in self._lengths:
             return stack
         return stack.index_select(-1, places[: stack.shape[-1]])

@@ -59,7 +59,7 @@ def check_equivalence(
         if _BACK * _BATCH * _seconds(own, shards[0][0][:1]) > _LONG:
             return False
         given = list(_visits(jobs, len(shards)))
-        alone = [_alone(job, own, rule, short, seed) for job in given]
+        alone = [_train_alone(job, own, rule, short, seed) for job in given]
         again = train(given[0], own, rule=rule, work=short, seed=seed)
     except NotStackable:
         raise
@@ -181,7 +181,7 @@ def _visits(jobs: Sequence[VisitJob], clients: int) -> Iterator[VisitJob]:
         yield job._replace(number=i, client=c, visit=v, sent=exact(job.sent), payload=payload, memory=memory)
 
 
-def _alone(job: VisitJob, model: FlatModel, rule: LocalRule, work: LocalWork, seed: int) -> LocalResult:
+def _train_alone(job: VisitJob, model: FlatModel, rule: LocalRule, work: LocalWork, seed: int) -> LocalResult:
     """By itself; what a stack cannot do as it does is found on the way."""
     before = _generator_states(job, seed)
     made = train(job, model, rule=rule, work=work, seed=seed)

@@ -56,7 +56,7 @@ class FunctionalModel:
         self._bf16, self.channels_last = bf16, channels_last
         self.drops = KeyedDropout() if uses_dropout(module) else None
         self.train_equals_eval = not layout.stats and self.drops is None
-        self._sizes, self._shared = [b.stop - b.start for b in layout.layers], _shared(module)
+        self._sizes, self._shared = [b.stop - b.start for b in layout.layers], _shared_modules(module)
         self.norms, whole = (
             MaskedBatchNorm(module),
             {n: b for n, b in module.named_buffers() if not b.is_floating_point()},
@@ -173,7 +173,7 @@ class FunctionalModel:
         if self.channels_last and x.ndim == 4:
             x = x.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
         bf16 = torch.autocast(x.device.type, torch.bfloat16, enabled=self._bf16, cache_enabled=False)
-        with bf16, self.norms.over(self._mask), self._dropping(), _put_back(self._shared):
+        with bf16, self.norms.use_rows(self._mask), self._dropout_context(), _put_back(self._shared):
             out: Tensor = functional_call(self.module, named, (x,))
         others = [name for name in given if named[name] is not given[name] and name not in self.norms.moved]
         if self._mask is not None and (others or held._version != version):
@@ -181,7 +181,7 @@ class FunctionalModel:
         moved = torch.cat([named[name].reshape(-1) for name in given]) if given else stats
         return (out.to(params[0].dtype) if self._bf16 else out), moved
 
-    def _dropping(self) -> AbstractContextManager[Any]:
+    def _dropout_context(self) -> AbstractContextManager[Any]:
         if self.drops is None or not self.module.training:
             return nullcontext()
         if self.drops.key is None:
@@ -241,7 +241,7 @@ class _FunctionalHeadSplit:
         return out
 
 
-def _shared(module: nn.Module) -> list[nn.Module]:
+def _shared_modules(module: nn.Module) -> list[nn.Module]:
     """Modules that are in it by more than one name."""
     names = Counter(id(m) for _, m in module.named_modules(remove_duplicate=False))
     return [m for m in module.modules() if names[id(m)] > 1]

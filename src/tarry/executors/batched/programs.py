@@ -27,7 +27,7 @@ from .conv.numba import with_numba_convolutions
 from .functional_model import FunctionalModel
 from .rewrite_channels_last import rewrite_channels_last
 from .rewrite_losses import rewrite_losses
-from .trace import NotStackable, RecordSpec, bytes_of, flatten, forbid_vmap_fallback, stacked, trace_function
+from .trace import NotStackable, RecordSpec, bytes_of, flatten, forbid_vmap_fallback, stack_graph, trace_function
 
 __all__ = ["Program", "ProgramCache"]
 
@@ -125,10 +125,10 @@ class ProgramCache:
         def fn(*args: Tensor) -> tuple[Any, list[Tensor]]:
             constants, (_, stats, *tensors) = args[: self._n_constants(context)], args[self._n_constants(context) :]
             self._model.begin_step(constants[0], stats)
-            after = self._rule.begin_pass(pass_index, state.filled(tensors), self._model)
+            after = self._rule.begin_pass(pass_index, state.fill(tensors), self._model)
             return flatten(after)
 
-        return self._program(("turn", pass_index), c, context, state, fn, rows, _masking if ragged else None)
+        return self._program(("turn", pass_index), c, context, state, fn, rows, _mask_begin if ragged else None)
 
     def step(
         self, pass_index: int, c: int, context: RecordSpec, state: RecordSpec, rows: Rows, *, ragged: bool, width: int
@@ -146,7 +146,7 @@ class ProgramCache:
             key = more[augmented] if noisy else None
             self._model.begin_step(constants[0], stats, more[-1] if ragged else None, key, pass_index)
             made = self._rule.passes[pass_index](
-                w, (x, y), self._context(context, constants), state.filled(tensors), self._model
+                w, (x, y), self._context(context, constants), state.fill(tensors), self._model
             )
             form, moved = flatten(made[1])
             return form, [made[0], self._model.stats, *moved, made[2]]
@@ -161,7 +161,7 @@ class ProgramCache:
             return [*rows(), *batch, *mask]
 
         kind = ("step", pass_index, width, ragged)
-        gather = self._gathering(k, ragged, counts=pass_index == 0)
+        gather = self._gather_batches(k, ragged, counts=pass_index == 0)
         return self._program(kind, c, context, state, fn, with_batch, gather, y=1 - n_batch)
 
     def compile_programs(self) -> None:
@@ -178,7 +178,7 @@ class ProgramCache:
         if self._rated:
             assert self._optimizer.at is not None
             self._model.use(self._optimizer.at(constants[1]))
-        return context.filled(constants[1 + self._rated :])
+        return context.fill(constants[1 + self._rated :])
 
     def _program(
         self,
@@ -196,13 +196,13 @@ class ProgramCache:
             return known
         with self._lock:
             alone = rows()
-            one = self._ones.get(key) or self._traced(key, fn, alone, state)
+            one = self._ones.get(key) or self._trace_step(key, fn, alone, state)
             wrapper, many = wrap or _as_is, self._of_many(key, one, alone, y)
             graph = one.graph if c == 1 and not self._own_conv else many
             if self._compiled and kind[0] == "step":
                 run, compile_later = wrapper(self._compile(graph, c, alone)), None
             else:
-                run = wrapper(_alone(graph) if c == 1 else _by_rules(graph))
+                run = wrapper(_for_one_client(graph) if c == 1 else _by_rules(graph))
                 compile_later = (
                     partial(self._compile_step, graph, c, wrapper, _blank(alone)) if kind[0] == "step" else None
                 )
@@ -235,20 +235,20 @@ class ProgramCache:
         parts: list[Tensor],
     ) -> tuple[Step, Columns | None]:
         with self._lock:
-            run = wrap(_alone(graph) if c == 1 else stacked(graph, _repeated(blank(), c)))
-            columns = _scripted(run, constants, changes, parts, [self._x, self._y])
+            run = wrap(_for_one_client(graph) if c == 1 else stack_graph(graph, _repeat(blank(), c)))
+            columns = _script_columns(run, constants, changes, parts, [self._x, self._y])
             trim_memory()
             return run, columns
 
     def _compile(self, one: GraphModule, c: int, alone: Sequence[Tensor]) -> Callable[..., Any]:
         if c > 1:
-            graph = stacked(one, _repeated(alone, c))
+            graph = stack_graph(one, _repeat(alone, c))
         else:
             graph = rewrite_channels_last(one, alone) if self._model.channels_last else one
         made = _with_compile_errors(torch.compile(graph, fullgraph=True, dynamic=False, options=_HOW))
-        return _alone(made) if c == 1 else made
+        return _for_one_client(made) if c == 1 else made
 
-    def _traced(
+    def _trace_step(
         self, key: Any, fn: Callable[..., tuple[Any, list[Tensor]]], rows: Sequence[Tensor], state: RecordSpec | None
     ) -> TracedStep:
         after: list[RecordSpec] = []
@@ -269,7 +269,7 @@ class ProgramCache:
         self._ones[key] = TracedStep(graph, state if same and state is not None else after[0])
         return self._ones[key]
 
-    def _gathering(self, k: int, ragged: bool, *, counts: bool) -> Callable[..., Any]:
+    def _gather_batches(self, k: int, ragged: bool, *, counts: bool) -> Callable[..., Any]:
         """Return a wrapper of a stacked step: it looks up the batch, and keeps clients that are done as they are."""
         x, y = self._x, self._y
         n_batch = (
@@ -300,7 +300,7 @@ def _select_active(new: Sequence[Tensor], old: Sequence[Tensor], active: Tensor)
     return [torch.where(active.view(-1, *[1] * (a.ndim - 1)), a, b) for a, b in zip(new, old, strict=True)]
 
 
-def _masking(run: Callable[..., Any]) -> Callable[..., Any]:
+def _mask_begin(run: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap the start of a pass: clients that are done keep their state."""
 
     def whole(*args: Tensor) -> list[Tensor]:
@@ -321,7 +321,7 @@ def _blank(alone: Sequence[Tensor]) -> Rows:
     return lambda: [torch.zeros(shape, dtype=dtype, device=device) for shape, dtype, device in kinds]
 
 
-def _repeated(alone: Sequence[Tensor], c: int) -> list[Tensor]:
+def _repeat(alone: Sequence[Tensor], c: int) -> list[Tensor]:
     """Return a stack of c times the same client, to trace with."""
     return [r.unsqueeze(0).expand(c, *r.shape).contiguous() for r in alone]
 
@@ -342,7 +342,7 @@ def _by_rules(one: GraphModule) -> Callable[..., Any]:
     return run
 
 
-def _alone(graph: Callable[..., Any]) -> Callable[..., Any]:
+def _for_one_client(graph: Callable[..., Any]) -> Callable[..., Any]:
     """Return a step for a stack of one client, without batching rules."""
 
     def run(*args: Tensor) -> list[Tensor]:
@@ -377,7 +377,7 @@ def columns(
 """
 
 
-def _scripted(
+def _script_columns(
     run: Callable[..., Any], constants: list[Tensor], changes: list[Tensor], parts: list[Tensor], data: list[Tensor]
 ) -> Columns | None:
     """Return a TorchScript function for steps in a row without Python; None where TorchScript cannot express them.

@@ -55,19 +55,19 @@ class _ChannelsLast(Interpreter):
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         if target in _READS:
             n = _READS[target]
-            args = (*(_turned(t) for t in args[:n]), *args[n:])
+            args = (*(_channels_last(t) for t in args[:n]), *args[n:])
         elif target is _aten.native_group_norm.default:
-            return _normed(*args, **kwargs)
+            return _group_norm(*args, **kwargs)
         elif target is _aten.native_group_norm_backward.default:
-            return _normed_backward(*args, **kwargs)
+            return _group_norm_backward(*args, **kwargs)
         return super().call_function(target, args, kwargs)
 
 
-def _turned(t: Tensor) -> Tensor:
+def _channels_last(t: Tensor) -> Tensor:
     return t.contiguous(memory_format=torch.channels_last) if t.ndim == 4 else t
 
 
-def _normed(
+def _group_norm(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, n: int, c: int, _: int, groups: int, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return what native_group_norm returns: outputs, and means and reciprocal deviations of every example's groups.
@@ -84,7 +84,7 @@ def _normed(
     return (_wide(x) * scale + shift).to(x.dtype), middle.reshape(n, groups), rstd.reshape(n, groups)
 
 
-def _normed_backward(
+def _group_norm_backward(
     grad: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor | None,
     n: int, c: int, hw: int, groups: int, wanted: Sequence[bool],
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip

@@ -19,7 +19,7 @@ from ...core import rng
 from ...training.batch_order import augmentation_draws, epoch_orders
 from ...training.visit import LocalWork
 
-__all__ = ["Schedule", "SizeBuckets", "padded", "schedule"]
+__all__ = ["Schedule", "SizeBuckets", "padded_size", "schedule"]
 
 _ANYHOW = 8  # minimum stack size: smaller stacks are not faster
 _HANDFUL = 6  # stack sizes that may be added during a run
@@ -51,7 +51,7 @@ class Schedule:
         return [t for t in (self.at, self.drawn, self.keys, self.rows, self.active) if t is not None]
 
 
-def padded(n: int) -> int:
+def padded_size(n: int) -> int:
     """Return the stack size for n clients: at most a quarter more, of few different sizes, as each one is traced."""
     step = 1 << max(0, (n - 1).bit_length() - 3)
     return -(-n // step) * step
@@ -82,7 +82,7 @@ class SizeBuckets:
         if (known := self._known(n, min(most, max(_ANYHOW, _MUCH * n)))) is not None:
             return known
         below = max((s for s in self._made if s < n), default=0)
-        self._made.append(min(most, max(padded(n), 2 * below, _ANYHOW)))
+        self._made.append(min(most, max(padded_size(n), 2 * below, _ANYHOW)))
         return self._made[-1]
 
     def _known(self, n: int, most: int) -> int | None:
@@ -98,8 +98,8 @@ def schedule(
     like: Tensor,
     n_draws: int = 0,
     noise: Sequence[int] | None = None,
-    fill: Callable[[int], int] = padded,
-    left: Callable[[int], int] = padded,
+    fill: Callable[[int], int] = padded_size,
+    left: Callable[[int], int] = padded_size,
     masked: bool = False,
 ) -> Schedule:
     """Return the schedule of clients, given as (number of examples, offset of the first, key of their order), those

@@ -38,7 +38,7 @@ __all__ = [
     "flatten",
     "forbid_vmap_fallback",
     "merge_specs",
-    "stacked",
+    "stack_graph",
     "trace_function",
 ]
 
@@ -100,7 +100,7 @@ class RecordSpec:
         """Equal for specs that are the same to a trace."""
         return SpecKey((str(self.spec), tuple(_key(x) for x in self.rest), self.kinds))
 
-    def filled(self, tensors: Sequence[Tensor], instead: Mapping[type, Any] = MappingProxyType({})) -> Any:
+    def fill(self, tensors: Sequence[Tensor], instead: Mapping[type, Any] = MappingProxyType({})) -> Any:
         """Return the record with these tensors, and with the values of `instead` for leaves of a type."""
         given = iter(tensors)
         rest = (instead.get(type(x), x) for x in self.rest)
@@ -163,7 +163,7 @@ def trace_function(fn: Operations, args: Sequence[Tensor]) -> GraphModule:
         raise NotStackable(f"its step cannot be traced ({type(e).__name__}: {first_line(e)})") from e
 
 
-def stacked(one: GraphModule, args: Sequence[Tensor]) -> GraphModule:
+def stack_graph(one: GraphModule, args: Sequence[Tensor]) -> GraphModule:
     """Return the same operations over a first dimension of clients."""
     with forbid_vmap_fallback():
         return simplify_graph(_trace(vmap(one), args))

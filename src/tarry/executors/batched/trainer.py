@@ -42,7 +42,7 @@ from .functional_model import FunctionalModel
 from .lanes import CpuLane, GraphLane, Stack
 from .loss_check import is_example_mean
 from .programs import ProgramCache
-from .schedule import SizeBuckets, padded, schedule
+from .schedule import SizeBuckets, padded_size, schedule
 from .trace import NotStackable, RecordSpec, flatten, merge_specs
 
 __all__ = ["BatchedTrainer"]
@@ -159,7 +159,7 @@ class BatchedTrainer:
             self._run([self._run_stacks(lane, stacks[i :: self.lanes]) for i, lane in enumerate(self._lanes)])
             torch.cuda.synchronize(self._device)
             for members, stack in stacks:
-                done |= self._finished(members, stack)
+                done |= self._results(members, stack)
         else:
             self._run([self._run_groups(lane, groups[i :: self.lanes], done) for i, lane in enumerate(self._lanes)])
         return [done[j.number] for j in jobs]
@@ -192,7 +192,7 @@ class BatchedTrainer:
             while members:
                 here = [v for v in members if v.brief.n_steps * _MOST_STEPS >= members[0].brief.n_steps]
                 members = members[len(here) :]
-                most = self.size or self._fitting(here[0], width, key)
+                most = self.size or self._max_stack_size(here[0], width, key)
                 n = max(min(self.lanes, len(here)), ceil(len(here) / most))
                 yield from (Group(here[i::n], width, most) for i in range(n))
 
@@ -201,7 +201,7 @@ class BatchedTrainer:
         most = _next_power_of_2(self._longest if self.compiled else n)
         return (most if self._work.batch is None else min(self._work.batch, most)) + self._padding
 
-    def _fitting(self, visit: PreparedJob, width: int, key: Hashable) -> int:
+    def _max_stack_size(self, visit: PreparedJob, width: int, key: Hashable) -> int:
         """Return how many clients of a kind fit into memory, with the examples' indices of all their steps.
 
         Computed once: free memory is less later, when such stacks have taken some, and every other number would be
@@ -222,8 +222,8 @@ class BatchedTrainer:
 
     def _stack(self, members: Sequence[PreparedJob], width: int, most: int | None = None) -> Stack:
         """Return a stack, filled up to at most `most` clients; None: it is for a look at its program only."""
-        fill: Callable[[int], int] = padded
-        left: Callable[[int], int] = padded
+        fill: Callable[[int], int] = padded_size
+        left: Callable[[int], int] = padded_size
         if self.compiled and most is not None:
             fill, left = partial(self._sizes, most=most, lanes=self.lanes), partial(self._sizes.left, most=most)
         n = self._model.layout.n_params
@@ -265,10 +265,10 @@ class BatchedTrainer:
         for members, width, most in groups:
             stack = self._stack(members, width, most)
             yield from lane.run(stack)
-            done |= self._finished(members, stack)
+            done |= self._results(members, stack)
             del stack  # before the next one is made
 
-    def _finished(self, members: Sequence[PreparedJob], stack: Stack) -> dict[int, LocalResult]:
+    def _results(self, members: Sequence[PreparedJob], stack: Stack) -> dict[int, LocalResult]:
         if self._functional.norms.pairs and stack.schedule.single:
             raise NotStackable("a client has a batch of one example, and the model has batch normalization")
         return dict(zip((v.job.number for v in members), self._outcomes(members, stack), strict=True))
@@ -283,14 +283,14 @@ class BatchedTrainer:
         losses = totals.tolist()
         found = []
         for c, v in enumerate(members):
-            own = stack.state.filled([t[c] for t in state], instead={Optimizer: v.optimizer})
+            own = stack.state.fill([t[c] for t in state], instead={Optimizer: v.optimizer})
             out = check_rule_output(self._rule, "finish", self._rule.finish(ends[c], v.context, own))
-            delta = ends[c] - v.brief.weights if out.delta is None else _own(out.delta)
+            delta = ends[c] - v.brief.weights if out.delta is None else _copy_row(out.delta)
             found.append((delta, out))
         sums = torch.stack([delta.sum() for delta, _ in found]).tolist() if found else []
         for c, (v, (delta, out)) in enumerate(zip(members, found, strict=True)):
             loss = losses[c] / v.brief.n_steps
-            carried = ({k: _own(t) for k, t in ts.items()} for ts in (out.extras, out.memory, out.notes))
+            carried = ({k: _copy_row(t) for k, t in ts.items()} for ts in (out.extras, out.memory, out.notes))
             yield LocalResult(
                 delta, v.examples[0], v.brief.n_steps, loss, isfinite(loss) and isfinite(sums[c]), *carried
             )
@@ -336,7 +336,7 @@ def _next_power_of_2(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
-def _own(t: Tensor) -> Tensor:
+def _copy_row(t: Tensor) -> Tensor:
     """Return a tensor with memory of its own, not a row of a stack."""
     return t.clone() if t.untyped_storage().nbytes() > t.nbytes else t
 

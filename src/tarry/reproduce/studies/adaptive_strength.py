@@ -25,7 +25,7 @@ from ...core.tickets import Update
 from .fedsol_setting import SETTINGS, SMALL
 from .series import short
 from .study import Study, Tell, begin
-from .watch import recorded
+from .watch import run_observed
 
 __all__ = ["PAPER", "QUICK", "run", "strengths"]
 
@@ -76,7 +76,7 @@ def _piece(study: Study, seed: int) -> dict[str, dict[str, float]]:
             if view.version == last:
                 seen.append(strengths(update.local, view.weights, view.layout))
 
-        recorded(made, see, tell=study.tell, what=f"seed {seed}")
+        run_observed(made, see, tell=study.tell, what=f"seed {seed}")
         return {layer: {name: fmean(s[layer][name] for s in seen) for name in seen[0][layer]} for layer in seen[0]}
 
     found: dict[str, dict[str, float]] = study.piece(f"strength-{seed}", [study.settings(), seed], make)

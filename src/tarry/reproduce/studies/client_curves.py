@@ -31,7 +31,7 @@ from ...core.tickets import Update
 from ...runs.build import BuiltRun
 from .series import line, short
 from .study import Study, Tell, begin
-from .watch import model_of, recorded
+from .watch import model_of, run_observed
 
 __all__ = ["PAPER", "QUICK", "Visits", "held_out", "run"]
 
@@ -116,7 +116,7 @@ def _piece(study: Study, seed: int, name: str, choice: Any) -> dict[str, list[li
         task, examples = held_out(made.task, share, seed)
         made = replace(made, task=task)
         see = Visits(made, examples)
-        recorded(made, see, tell=study.tell, what=f"{name}, seed {seed}")
+        run_observed(made, see, tell=study.tell, what=f"{name}, seed {seed}")
         return {str(client): rows for client, rows in sorted(see.by_client.items())}
 
     found: dict[str, list[list[float]]] = study.piece(f"{name}-{seed}", [study.settings(changes), seed, share], make)

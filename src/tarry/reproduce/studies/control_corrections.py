@@ -32,12 +32,12 @@ from torch import Tensor
 
 from ...core.method import ServerView
 from ...core.tickets import CONTROL, Update
-from ...parts.manifold import rotated
+from ...parts.manifold import rotate
 from ...runs.build import BuiltRun
 from . import endpoint_corrections
 from .endpoint_corrections import summary
 from .study import Study, Tell, begin
-from .watch import loss_on, model_of, recorded, some_of
+from .watch import loss_on, model_of, run_observed, some_of
 
 __all__ = ["PAPER", "QUICK", "Ways", "after_delay", "along", "places", "record", "run"]
 
@@ -81,7 +81,7 @@ def after_delay(update: Update, view: ServerView) -> dict[str, tuple[Tensor, Ten
         "position-kept": (here, there, d - drift / 2),
         "position-moved": (here, there, d + drift / 2),
         "position-midpoint": (here, there, d),
-        "position-rotated": (here, there, rotated(d, delta, there - here)),
+        "position-rotated": (here, there, rotate(d, delta, there - here)),
     }
 
 
@@ -113,7 +113,7 @@ def record(study: Study, seed: int, label: str, changes: Mapping[str, Any], ways
                 at = [torch.cat([along(*way, t), stats]) for t in places(o["points"])]
                 rows.setdefault(name, []).append(float(np.mean([loss(w) for w in at])))
 
-        recorded(made, see, tell=study.tell, what=f"{label}, seed {seed}")
+        run_observed(made, see, tell=study.tell, what=f"{label}, seed {seed}")
         return rows
 
     inputs = [study.settings(changes), seed, ways.__name__, o["points"], o["every"], o["examples"]]

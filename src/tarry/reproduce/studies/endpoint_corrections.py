@@ -25,9 +25,9 @@ from ...core.method import Method, ServerView
 from ...core.tickets import Update
 from ...methods import methods
 from ...runs.build import BuiltRun
-from .series import Series, line, mean_of, relative, short, smoothed, thirds
+from .series import Series, line, mean_of, relative, short, smooth, thirds
 from .study import Study, Tell, begin
-from .watch import loss_on, model_of, recorded, some_of
+from .watch import loss_on, model_of, run_observed, some_of
 
 __all__ = ["PAPER", "QUICK", "Sweep", "run", "summary"]
 
@@ -119,7 +119,7 @@ def _piece(study: Study, seed: int, label: str, changes: Mapping[str, Any]) -> l
         made = study.plan(seed, changes)
         parts = {name: methods.build(c.name, **c.params) for name, c in chosen.items()}
         sweep = Sweep(made, parts, share=o["share"], every=o["every"], most=o["examples"])
-        recorded(made, sweep, tell=study.tell, what=f"{label}, seed {seed}")
+        run_observed(made, sweep, tell=study.tell, what=f"{label}, seed {seed}")
         return sweep.rows
 
     inputs = [study.settings(changes), seed, study.choices("corrections"), o["share"], o["every"], o["examples"]]
@@ -136,22 +136,21 @@ def summary(
     truncate: float,
 ) -> dict[str, Any]:
     """From losses by (seed, algorithm) and name to numbers and curves."""
-    smooth = {
-        key: {name: smoothed(values, sigma, truncate) for name, values in table.items()}
-        for key, table in tables.items()
+    smoothed = {
+        key: {name: smooth(values, sigma, truncate) for name, values in table.items()} for key, table in tables.items()
     }
     numbers: dict[str, Any] = {}
     for seed in study.seeds:
-        mine = [table for (s, _), table in smooth.items() if s == seed]
+        mine = [table for (s, _), table in smoothed.items() if s == seed]
         shown, plain = mean_of([relative(table) for table in mine]), mean_of(mine)
         for name, values in shown.items():
             for column, r, loss in zip(("early", "late"), thirds(values), thirds(plain[name]), strict=True):
                 found = {"relative": short(r), "test_loss": short(loss)}
                 numbers.setdefault(name, {}).setdefault(column, {})[str(seed)] = found
-    over_all = mean_of([relative(table) for table in smooth.values()])
+    over_all = mean_of([relative(table) for table in smoothed.values()])
     panels = {"relative": {name: line(rounds, y) for name, y in over_all.items()}}
-    for label in dict.fromkeys(label for _, label in smooth):
-        own = mean_of([table for (_, other), table in smooth.items() if other == label])
+    for label in dict.fromkeys(label for _, label in smoothed):
+        own = mean_of([table for (_, other), table in smoothed.items() if other == label])
         panels[f"loss, {label}"] = {name: line(rounds, y) for name, y in own.items()}
     axes = {"x": "server round", "y": "test loss (relative: 0 the lowest, 1 the highest at that round)"}
     return {"numbers": numbers, "curves": panels, "axes": axes, "notes": study.notes}

@@ -32,7 +32,7 @@ from .fedsol_setting import SETTINGS, SMALL
 from .series import short
 from .study import Study, Tell, begin
 from .surface import grid, random_directions
-from .watch import loss_on, model_of, recorded, some_of
+from .watch import loss_on, model_of, run_observed, some_of
 
 __all__ = ["PAPER", "QUICK", "Spectrum", "draw", "lanczos", "product", "run"]
 
@@ -136,7 +136,7 @@ def _piece(study: Study, seed: int, name: str, choice: Any) -> dict[str, Any]:
 
     def make() -> dict[str, Any]:
         made = study.plan(seed, changes)
-        result = recorded(made, tell=study.tell, what=f"{name}, seed {seed}")
+        result = run_observed(made, tell=study.tell, what=f"{name}, seed {seed}")
         assert result.weights is not None
         accuracy = {} if result.final_accuracy is None else {"accuracy": short(100 * result.final_accuracy)}
         with deterministic():

@@ -35,7 +35,7 @@ from .control_corrections import along, places
 from .series import short
 from .study import Study, Tell, begin
 from .surface import grid
-from .watch import loss_on, model_of, recorded, some_of
+from .watch import loss_on, model_of, run_observed, some_of
 
 __all__ = ["PAPER", "QUICK", "Arc", "draw", "run"]
 
@@ -98,7 +98,7 @@ def _piece(study: Study, seed: int) -> dict[str, Any]:
 
     def make() -> dict[str, Any]:
         made = study.plan(seed)
-        result = recorded(made, tell=study.tell, what=f"federation, seed {seed}")
+        result = run_observed(made, tell=study.tell, what=f"federation, seed {seed}")
         assert result.weights is not None
         with deterministic():
             return {str(e): _analyze(study, made, _arc(study, made, result.weights, e, seed)) for e in o["epochs"]}

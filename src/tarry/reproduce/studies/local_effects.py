@@ -35,7 +35,7 @@ from ...runs.personalize import PerClassTest
 from .fedsol_setting import SETTINGS, SMALL
 from .series import line, mean_of, short, thirds
 from .study import Study, Tell, begin
-from .watch import model_of, recorded, some_of
+from .watch import model_of, run_observed, some_of
 
 __all__ = ["PAPER", "QUICK", "Rounds", "run"]
 
@@ -146,7 +146,7 @@ def _piece(study: Study, seed: int, name: str, choice: Any) -> list[dict[str, An
     def make() -> list[dict[str, Any]]:
         made = study.plan(seed, changes)
         look = Rounds(made, o)
-        recorded(made, look, tell=study.tell, what=f"{name}, seed {seed}")
+        run_observed(made, look, tell=study.tell, what=f"{name}, seed {seed}")
         return look.rows
 
     inputs = [study.settings(changes), seed, o["measures"], o["every"], o["examples"], o["own"], o["temperature"]]

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["confidence", "line", "mean_of", "relative", "short", "smoothed", "thirds"]
+__all__ = ["confidence", "line", "mean_of", "relative", "short", "smooth", "thirds"]
 
 Series = npt.NDArray[np.float64]
 
 
-def smoothed(values: Sequence[float] | Series, sigma: float, truncate: float = 2.0) -> Series:
+def smooth(values: Sequence[float] | Series, sigma: float, truncate: float = 2.0) -> Series:
     """Convolution with a Gaussian of σ that is cut off after `truncate` σ; at the ends the series is mirrored."""
     reach = int(truncate * sigma + 0.5)
     kernel = np.exp(-0.5 * (np.arange(-reach, reach + 1) / sigma) ** 2) if reach else np.ones(1)

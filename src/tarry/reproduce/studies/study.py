@@ -15,7 +15,7 @@ from ...core.errors import BadInput, near
 from ...record.result import write_atomic
 from ...runs.build import BuiltRun, build_run
 from ...version import __version__
-from ..experiment import merged
+from ..experiment import merge_layers
 
 __all__ = ["Study", "Tell", "begin"]
 
@@ -35,7 +35,7 @@ class Study:
 
     def settings(self, changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return the settings of a run without eval_every, which the study chooses."""
-        settings = merged(self.options["settings"], changes or {})
+        settings = merge_layers(self.options["settings"], changes or {})
         return {name: value for name, value in settings.items() if name != "eval_every"}
 
     def plan(self, seed: int, changes: Mapping[str, Any] | None = None) -> BuiltRun:
@@ -95,8 +95,8 @@ def begin(
     """
     if unknown := [name for name in options if name not in paper]:
         raise BadInput([f"[study_options] {name}: there is no such option.{near(name, paper)}" for name in unknown])
-    own = merged(paper, small if quick else {})
-    settings = {"settings": merged(own["settings"], options.get("settings", {}))} if "settings" in own else {}
+    own = merge_layers(paper, small if quick else {})
+    settings = {"settings": merge_layers(own["settings"], options.get("settings", {}))} if "settings" in own else {}
     study = Study({**own, **options, **settings}, seeds, device, folder, tell)
     if "settings" in study.options:
         study.find_data(paper["settings"]["task"])

@@ -27,7 +27,7 @@ from ...core.layout import Block, Kind, Layout
 from .canvas import panels
 from .series import short
 from .study import Study, Tell, begin
-from .watch import recorded
+from .watch import run_observed
 
 __all__ = ["PAPER", "QUICK", "cosines", "draw", "hidden_layer", "run"]
 
@@ -116,7 +116,7 @@ def _piece(study: Study, seed: int, slow: float) -> dict[str, Any]:
         made = study.plan(seed, changes)
         block = hidden_layer(made.layout)
         seen = _Changes(block)
-        recorded(made, callbacks=[seen], tell=study.tell, what=f"slow client {slow:g} s, seed {seed}")
+        run_observed(made, callbacks=[seen], tell=study.tell, what=f"slow client {slow:g} s, seed {seed}")
         shown = seen.changes[-o["shown"] :]  # the last ones
         by_neuron = [[short(v) for v in c.view(block.shape[0], -1).mean(1).tolist()] for c in shown]
         slow_at = [i for i, c in enumerate(seen.clients[-o["shown"] :]) if c == _SLOW]

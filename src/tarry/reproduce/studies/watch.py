@@ -25,13 +25,13 @@ from ...runs.run import Progress, run_spec
 from ...training.flat_model import FlatModel
 from .study import Tell
 
-__all__ = ["See", "loss_on", "model_of", "recorded", "some_of", "watched"]
+__all__ = ["See", "loss_on", "model_of", "run_observed", "some_of", "with_observer"]
 
 See = Callable[[Update, ServerView], None]
 _CHUNK = {"cpu": 1000, "cuda": 5000}  # examples in a batch of an evaluation
 
 
-def watched(method: Method, see: See) -> Method:
+def with_observer(method: Method, see: See) -> Method:
     """Return the method with an observer: `see` is called with every update before it is processed."""
     before = method.dispatch.observe
 
@@ -42,7 +42,7 @@ def watched(method: Method, see: See) -> Method:
     return replace(method, dispatch=replace(method.dispatch, observe=observe))
 
 
-def recorded(
+def run_observed(
     made: BuiltRun,
     see: See | None = None,
     *,
@@ -51,7 +51,7 @@ def recorded(
     what: str = "",
 ) -> Result:
     """Run a plan, evaluated only at its beginning and end; every tenth of the progress is reported."""
-    method = made.method if see is None else watched(made.method, see)
+    method = made.method if see is None else with_observer(made.method, see)
     without_crosses: dict[str, Any] = dict.fromkeys(CROSSES)  # the method is already a cross
     spec = replace(made.spec, **without_crosses, method=method, task=made.task, eval_every=inf)
     reported = 0

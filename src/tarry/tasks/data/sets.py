@@ -52,7 +52,7 @@ __all__ = [
     "is_absent",
     "load",
     "loose_files",
-    "missing",
+    "missing_files_message",
     "where_data_is",
     "without_flags",
 ]
@@ -212,13 +212,13 @@ def fetch(name: str, *, hub: bool = False) -> Any:
         return _check_sizes(data_set, name if where == "." else where, form.read(path, f"--task {name}: {path}"))
     hub_requested = hub or _hub_enabled()
     if data_set.hub is None or not hub_requested:
-        raise BadInput(f"--task {name}: {missing(data_set, hub_requested=hub_requested)}")
+        raise BadInput(f"--task {name}: {missing_files_message(data_set, hub_requested=hub_requested)}")
     try:
         return _check_sizes(
             data_set, data_set.hub.id, data_set.hub.read(f"--task {name}: {data_set.hub.id} of the Hugging Face hub")
         )
     except BadInput as e:
-        raise BadInput(f"{e}. And {missing(data_set, hub_requested=True)}") from e
+        raise BadInput(f"{e}. And {missing_files_message(data_set, hub_requested=True)}") from e
 
 
 def _hub_enabled() -> bool:
@@ -226,11 +226,11 @@ def _hub_enabled() -> bool:
 
 
 def is_absent(name: str, *, hub: bool = False) -> str | None:
-    """Return the text of `missing` for a set that is not in TARRY_DATA and not requested from the hub, else None."""
+    """Return the error for a set that is not in TARRY_DATA and not requested from the hub, else None."""
     data_set, hub_requested = _sets.get(name), hub or _hub_enabled()
     if data_set is None or data_set.find() is not None or (data_set.hub is not None and hub_requested):
         return None
-    return missing(data_set, hub_requested=hub_requested)
+    return missing_files_message(data_set, hub_requested=hub_requested)
 
 
 def load(name: str, *, hub: bool = False) -> ArrayDataset:
@@ -276,7 +276,7 @@ _flags: ContextVar[bool] = ContextVar("flags", default=True)
 
 @contextmanager
 def without_flags() -> Iterator[None]:
-    """Within the context, `missing` suggests no flags of `tarry run`, because another command is running."""
+    """Errors about missing files suggest no flags of `tarry run` here, because another command is running."""
     token = _flags.set(False)
     try:
         yield
@@ -284,7 +284,7 @@ def without_flags() -> Iterator[None]:
         _flags.reset(token)
 
 
-def missing(data_set: DataSet, *, hub_requested: bool = False) -> str:
+def missing_files_message(data_set: DataSet, *, hub_requested: bool = False) -> str:
     """Return one message: which files are looked for and where, how to get them, what can replace them.
 
     `hub_requested` says that the user asked for the hub.

@@ -11,7 +11,7 @@ from torch.func import vmap
 from torch.nn.functional import conv2d, pad
 
 from tarry.executors.batched.conv.numba import few_channels, with_numba_convolutions
-from tarry.executors.batched.trace import stacked, trace_function
+from tarry.executors.batched.trace import stack_graph, trace_function
 from tarry.vector import fused
 from tests.executors.batched.conv.traced_steps import stepped
 
@@ -100,7 +100,7 @@ def test_a_step_of_a_stack(way: str) -> None:
     fn, args = stepped(module, (5, 2, 6, 6))
     many = [torch.randn(3, *a.shape) for a in args]
     one = with_numba_convolutions(trace_function(fn, args), args)
-    made = stacked(one, many) if way == "traced" else vmap(one)
+    made = stack_graph(one, many) if way == "traced" else vmap(one)
     if way == "traced":
         ours = [n for n in made.graph.nodes if "tarry" in str(n.target)]
         assert len(ours) == 6  # forward twice, back to images twice, to filters twice: for all clients at once
@@ -114,7 +114,7 @@ def test_a_stack_comes_to_the_bits_of_one() -> None:
     fn, args = stepped(nn.Sequential(nn.Conv2d(1, 3, 5), nn.ReLU(), nn.AvgPool2d(2)), (4, 1, 12, 12))
     many = [torch.randn(3, *a.shape) for a in args]
     one = with_numba_convolutions(trace_function(fn, args), args)
-    found = stacked(one, many)(*many)
+    found = stack_graph(one, many)(*many)
     for c in range(3):
         for alone, other in zip(one(*(a[c] for a in many)), found, strict=True):
             assert torch.equal(alone, other[c])

@@ -17,7 +17,7 @@ pytest.importorskip("triton", reason="for Linux alone")
 
 from tarry.executors.batched.conv.triton import with_triton_convolutions
 from tarry.executors.batched.conv.triton_kernels import Tile, correlate, correlate_filters
-from tarry.executors.batched.trace import NotStackable, stacked, trace_function
+from tarry.executors.batched.trace import NotStackable, stack_graph, trace_function
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 F32, F64 = torch.float32, torch.float64
@@ -123,7 +123,7 @@ def test_a_step_of_a_stack(way: str) -> None:
     fn, args = stepped(module, (5, 2, 6, 7))
     many = [torch.randn(3, *a.shape, device=DEVICE) for a in args]
     one = with_triton_convolutions(trace_function(fn, args), args)
-    made = stacked(one, many) if way == "traced" else vmap(one)
+    made = stack_graph(one, many) if way == "traced" else vmap(one)
     if way == "traced":
         ours = [n for n in made.graph.nodes if "tarry" in str(n.target)]
         assert len(ours) == 6  # forward twice, back to images twice, to filters twice: for all clients at once

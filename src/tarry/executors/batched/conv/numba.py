@@ -49,7 +49,7 @@ class _InPlanes(ConvolutionRewrite):
     def takes(self, weight: Tensor) -> bool:
         return few_channels(weight.shape)
 
-    def correlated(self, x: Tensor, weight: Tensor, padding: Sequence[int]) -> Tensor:
+    def correlate(self, x: Tensor, weight: Tensor, padding: Sequence[int]) -> Tensor:
         out: Tensor = torch.ops.tarry.planes.default(_wide(x, padding)[None], weight[None], padding[0])
         return out[0].permute(3, 0, 1, 2)
 
@@ -61,7 +61,7 @@ class _InPlanes(ConvolutionRewrite):
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         at = _POOLS.get(target)
-        if at is not None and not kwargs and _tiled(args[at - 1], *args[at:]):
+        if at is not None and not kwargs and _windows_tile(args[at - 1], *args[at:]):
             return _means(args[0], args[1]) if at == 1 else _spread(args[0], args[2])
         return super().call_function(target, args, kwargs)
 
@@ -121,7 +121,7 @@ def _wide(x: Tensor, padding: Sequence[int]) -> Tensor:
 # Average pooling without overlap
 
 
-def _tiled(
+def _windows_tile(
     x: Tensor, size: Sequence[int], stride: Sequence[int] = (), padding: Sequence[int] = (0,), *others: Any
 ) -> bool:
     """Return whether windows cover images once, and examples are innermost."""
@@ -134,8 +134,8 @@ def _tiled(
 def _means(x: Tensor, size: Sequence[int]) -> Tensor:
     (n, c, h, w), (a, b) = x.shape, size
     lines = x.permute(1, 2, 3, 0).view(c, h // a, a, w * n)
-    whole = _added([lines[:, :, i] for i in range(a)]).view(c, h // a, w // b, b, n)
-    return (_added([whole[:, :, :, i] for i in range(b)]) * (1 / (a * b))).permute(3, 0, 1, 2)
+    whole = _add_up([lines[:, :, i] for i in range(a)]).view(c, h // a, w // b, b, n)
+    return (_add_up([whole[:, :, :, i] for i in range(b)]) * (1 / (a * b))).permute(3, 0, 1, 2)
 
 
 def _spread(grad: Tensor, size: Sequence[int]) -> Tensor:
@@ -145,7 +145,7 @@ def _spread(grad: Tensor, size: Sequence[int]) -> Tensor:
     return wide.expand(c, h, a, w * b * n).reshape(c, h * a, w * b, n).permute(3, 0, 1, 2)
 
 
-def _added(parts: Sequence[Tensor]) -> Tensor:
+def _add_up(parts: Sequence[Tensor]) -> Tensor:
     total = parts[0]
     for part in parts[1:]:
         total = total + part

@@ -32,7 +32,7 @@ class ConvolutionRewrite(Interpreter, ABC):
     any = False
 
     @abstractmethod
-    def correlated(self, x: Tensor, weight: Tensor, padding: Sequence[int]) -> Tensor:
+    def correlate(self, x: Tensor, weight: Tensor, padding: Sequence[int]) -> Tensor:
         """[examples, outputs, down, across]"""
 
     @abstractmethod
@@ -47,7 +47,7 @@ class ConvolutionRewrite(Interpreter, ABC):
         if target not in _STRIDE:
             return super().call_function(target, args, kwargs)
         x, weight = args[0:2] if target is _aten.convolution.default else args[1:3]
-        if not _plain(x, weight, args[_STRIDE[target] :]) or not self.takes(weight):
+        if not _is_plain(x, weight, args[_STRIDE[target] :]) or not self.takes(weight):
             return super().call_function(target, args, kwargs)
         self.any = True
         padding = args[_STRIDE[target] + 1]
@@ -56,7 +56,7 @@ class ConvolutionRewrite(Interpreter, ABC):
         return self._backward(args[0], x, weight, padding, args[3], args[-1])
 
     def _forward(self, x: Tensor, weight: Tensor, bias: Tensor | None, padding: Sequence[int]) -> Tensor:
-        out = self.correlated(x, weight, padding)
+        out = self.correlate(x, weight, padding)
         return out if bias is None else out + bias.view(-1, 1, 1)
 
     def _backward(
@@ -66,7 +66,7 @@ class ConvolutionRewrite(Interpreter, ABC):
         dx = dw = None
         if wanted[0]:
             margin = [height - 1 - padding[0], width - 1 - padding[1]]
-            dx = self.correlated(grad, weight.flip(2, 3).transpose(0, 1), margin)
+            dx = self.correlate(grad, weight.flip(2, 3).transpose(0, 1), margin)
         if wanted[1]:
             dw = self.filters(x, grad, (height, width), padding)
         return dx, dw, grad.sum((0, 2, 3)) if wanted[2] and sizes is not None else None
@@ -84,7 +84,7 @@ def of_stack(op: Any) -> Any:
     return rule
 
 
-def _plain(x: Tensor, weight: Tensor, how: Sequence[Any]) -> bool:
+def _is_plain(x: Tensor, weight: Tensor, how: Sequence[Any]) -> bool:
     stride, padding, dilation, transposed, _, groups = how[:6]
     if x.ndim != 4 or x.dtype != torch.float32 or transposed or {*stride, *dilation, groups} != {1}:
         return False

@@ -66,7 +66,7 @@ class _TritonConvolutions(ConvolutionRewrite):
         dw: Tensor = _correlate_filters(_in_planes(x, padding)[None], _in_planes(grad, (0, 0))[None], *size, self._how)
         return dw.view(grad.shape[1], *size, x.shape[1]).permute(0, 3, 1, 2)
 
-    def correlated(self, x: Tensor, weight: Tensor, padding: Sequence[int]) -> Tensor:
+    def correlate(self, x: Tensor, weight: Tensor, padding: Sequence[int]) -> Tensor:
         """Few filters: adjacent places are computed as one, because their inputs overlap."""
         outputs, _, height, width = weight.shape
         across = x.shape[3] + 2 * padding[1] - width + 1
