@@ -322,8 +322,8 @@ def test_runs_spread_over_the_cluster_come_to_what_they_come_to_here(tmp_path):
 
 def test_a_run_that_fails_in_a_task_says_which_and_why(tmp_path):
     (spec,) = specs_of(["fedavg"], [3], {**SMALL, "task": task(worm)})
-    said = _run([(spec, None)], 0, _one, None, {})
+    said = str(_run([(spec, None)], 0, _one, None, {}))
     assert said.startswith("the run of fedavg, seed 3, failed: there is a worm in this apple")
     assert "in worm" in said
-    said = _run([(spec, tmp_path / "nobody" / "seed-3")], 0, _one, None, {})
+    said = str(_run([(spec, tmp_path / "nobody" / "seed-3")], 0, _one, None, {}))
     assert said.startswith(f"--out {tmp_path}/nobody/seed-3: not all machines of the Ray cluster share it")

@@ -428,7 +428,7 @@ def test_an_error_in_one_of_several_processes_reaches_the_caller_and_ends_the_ot
 def test_divergence_in_one_of_several_processes_reaches_the_caller():
     task = own_task()
     task.clients[1][0][0, 0] = float("nan")
-    with pytest.raises(TarryError, match=r"client 1 came back at 2 s with weights that are not finite"):
+    with pytest.raises(tarry.Diverged, match=r"client 1 came back at 2 s with weights that are not finite"):
         tarry.compare(["fedasync", "fedavg"], task, seeds=[0], workers=2, delay=[1, 2], strict=True, **OWN)
     assert mp.active_children() == []
 

@@ -40,9 +40,10 @@ def _child(conn: Connection, others: list[Connection], one: RunOne, spec: Spec, 
     except (KeyboardInterrupt, BrokenPipeError):
         pass
     except TarryError as e:
-        conn.send(str(e))
+        conn.send(e)
     except Exception as e:
-        conn.send(f"the run of {spec.label}, seed {spec.seed}, failed: {e}\n{traceback.format_exc()}")
+        text = f"the run of {spec.label}, seed {spec.seed}, failed: {e}\n{traceback.format_exc()}"
+        conn.send(TarryError(text))
 
 
 def run_in_processes(jobs: Jobs, *, one: RunOne, workers: int, show: Show) -> list[Result]:
@@ -72,8 +73,8 @@ def run_in_processes(jobs: Jobs, *, one: RunOne, workers: int, show: Show) -> li
                 if isinstance(message, Progress):
                     show(index, jobs[index][0], message)
                     continue
-                if isinstance(message, str):
-                    raise TarryError(message)
+                if isinstance(message, TarryError):
+                    raise message
                 result, weights = message
                 results[index] = replace(result, weights=None if weights is None else torch.from_numpy(weights))
                 process.join()

@@ -51,19 +51,19 @@ class _ProgressActor:
 
 
 def _run(runs: Jobs, index: int, one: RunOne, board: Any, environment: Mapping[str, str]) -> Any:
-    """Return the run's result with its weights as an array, or an error message."""
+    """Return the run's result with its weights as an array, or its error."""
     spec, folder = runs[index]
     os.environ.update(environment)
     torch.set_num_threads(1)
     tune_malloc()
     if folder is not None and not folder.parent.is_dir():
-        return _not_shared(folder)
+        return BadInput(_not_shared(folder))
     try:
         result = one(spec, folder, lambda progress: board.put.remote(index, progress))
     except TarryError as e:
-        return str(e)
+        return e
     except Exception as e:
-        return f"the run of {spec.label}, seed {spec.seed}, failed: {e}\n{traceback.format_exc()}"
+        return TarryError(f"the run of {spec.label}, seed {spec.seed}, failed: {e}\n{traceback.format_exc()}")
     return replace(result, weights=None), None if result.weights is None else result.weights.cpu().numpy()
 
 
@@ -142,8 +142,8 @@ def _result(ray: Any, ref: Any, spec: Spec, folder: Path | None) -> Result:
             f"the run of {spec.label}, seed {spec.seed}, was lost with its Ray worker {_RETRIES + 1} times: "
             f"{one_line(e)}"
         ) from e
-    if isinstance(answer, str):
-        raise TarryError(answer)
+    if isinstance(answer, TarryError):
+        raise answer
     result, weights = answer
     if folder is not None and not (folder / "result.json").is_file():
         raise BadInput(_not_shared(folder))
