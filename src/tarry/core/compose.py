@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .errors import BadInput
+from .errors import BadInput, errors_as_keywords
 from .local_rule import LocalRule
 from .method import Geodesic, Method, Personalization, ServerView, name_of_part
 from .parts import KEEP, SEND_GLOBAL, Correct, Part
@@ -94,7 +94,8 @@ def compose_parts(
     crosses = {part: other.name for part, other in others.items()}
     crosses |= {} if distill is None else {"distill": distill.name}
     crosses |= {} if curve is None else {"manifold": curve[0]}
-    made = compose(base, others, distill=distill, manifold=curve)
+    with errors_as_keywords():
+        made = compose(base, others, distill=distill, manifold=curve)
     return replace(made, name=name or "+".join([base.name, *(f"{part}={other}" for part, other in crosses.items())]))
 
 

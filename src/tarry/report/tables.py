@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from math import isfinite
 from statistics import fmean, stdev
+from textwrap import wrap
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -42,6 +43,7 @@ __all__ = [
 ]
 
 _MB = 1e6
+_TEXT_WIDTH = 100  # characters of a line below the plain table
 #: fields whose key in compare.json is another
 _JSON_KEYS = {"trivial_accuracy": "unlearnt", "has_given_target": "asked"}
 
@@ -214,7 +216,7 @@ def plain_table(summary: Summary) -> str:
     texts = [columns, *([f"{c.text}  {c.secondary}".rstrip() for c in row] for row in rows)]
     widths = [max(len(row[i]) for row in texts) for i in range(len(columns))]
     lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in texts]
-    return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:], *([legend(summary)] if legend(summary) else [])])
+    return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:], *wrap(legend(summary), _TEXT_WIDTH)])
 
 
 def markdown(summary: Summary) -> str:
