@@ -198,7 +198,7 @@ def test_an_accepted_update_that_is_gone_is_told(tmp_path):
         grid.clock.sleep(0.1)
     first.close()
     min((tmp_path / "out" / "updates").glob("*")).unlink()
-    with pytest.raises(DamagedFile, match="is gone"):
+    with pytest.raises(DamagedFile, match="the file of an accepted update is missing"):
         driver(made, grid, tmp_path / "out")
 
 
