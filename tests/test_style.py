@@ -181,6 +181,18 @@ def _parts(name: str) -> list[str]:
     return [part.lower() for part in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)]
 
 
+#: first words of docstrings that continue the name instead of a sentence of their own
+FRAGMENTS = ("As", "By", "From", "How", "In", "Of", "On", "So", "Those", "What", "When", "Whether", "Whose")
+
+
+def _fragments(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef | ast.Module):
+            line, doc = getattr(node, "lineno", 1), (ast.get_docstring(node) or "").split()
+            if doc and doc[0].rstrip(",.:") in FRAGMENTS:
+                yield line, " ".join(doc[:3])
+
+
 def violations(path: Path) -> list[str]:
     source = path.read_text(encoding="utf-8")
     tree, found = ast.parse(source), list[str]()
@@ -197,6 +209,7 @@ def violations(path: Path) -> list[str]:
             found.append(f"{path.name}:{line}: the text contains {', '.join(sorted(words))}")
         for pattern in (PHRASES, BRITISH):
             found += [f"{path.name}:{line}: the text contains {m!r}" for m in pattern.findall(text.lower())]
+    found += [f"{path.name}:{line}: the docstring begins with {words!r}" for line, words in _fragments(tree)]
     return sorted(set(found))
 
 
@@ -208,9 +221,10 @@ def test_names_and_text_use_the_vocabulary_of_the_field(path: Path) -> None:
 def test_the_check_finds_names_comments_docstrings_and_messages(tmp_path: Path) -> None:
     bad = tmp_path / "bad.py"
     bad.write_text(
-        'def _told(optimiser):  # whoever calls\n    """Said aside."""\n    raise ValueError("begin anew")\n'
+        'def _told(optimiser, kept):  # whoever calls\n    """Whether it was learnt aside."""\n'
+        '    raise ValueError("begin anew")\n'
     )
-    assert len(violations(bad)) == 5
+    assert len(violations(bad)) == 8
 
 
 def test_src_holds_packages_only() -> None:

@@ -1,3 +1,3 @@
-"""The version, on its own so that every room may read it."""
+"""The version, in a module that every package may import."""
 
 __version__ = "0.1.0"

@@ -1,4 +1,4 @@
-"""What the commands print: lines, errors, progress bars and the result of a run. rich is imported on first use."""
+"""Console output of the commands: lines, errors, progress bars, the result of a run. rich is imported late."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ class FlagSetting:
 
     @property
     def is_component(self) -> bool:
-        """Whether the value is the name of a method, task and so on."""
+        """Return whether the value is the name of a method, task and so on."""
         return "Choice" in self.types
 
 

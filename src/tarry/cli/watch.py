@@ -63,7 +63,7 @@ def _absence(folder: Path) -> tuple[str, str]:
 
 
 class _MissingServer:
-    """How long the server of a federation has been missing."""
+    """The time since which the server of a federation is missing."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._since = folder, float("inf")

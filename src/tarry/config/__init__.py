@@ -1,1 +1,1 @@
-"""From text to a Spec: settings, components such as "fedbuff:buffer=3", and crosses of methods."""
+"""Configuration, which makes a Spec from text: settings, components ("fedbuff:buffer=3"), crosses of methods."""

@@ -118,7 +118,7 @@ def parse_setting(param: Param, value: Any) -> Any:
 
 
 def _is_object(group: str, value: Any) -> bool:
-    """Whether a Python object stands for a choice of this group."""
+    """Return whether a Python object stands for a choice of this group."""
     if isinstance(value, str | Mapping | Choice):
         return False
     kind = _OBJECTS.get(group)

@@ -1,1 +1,1 @@
-"""The nouns: layout, ticket, method, server, local rule, task, roster. Everything else is built on these."""
+"""Core types: layout, ticket, method, server, local rule, task, idle clients. Everything else is built on these."""

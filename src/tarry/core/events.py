@@ -1,4 +1,4 @@
-"""What happened, as one typed record: what recorders write and callbacks see."""
+"""Event: one typed record for each event of a run, which recorders write and callbacks receive."""
 
 from __future__ import annotations
 

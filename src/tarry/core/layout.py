@@ -196,7 +196,7 @@ def _is_map(owner: nn.Module) -> bool:
 
 
 def _as_run(module: nn.Module, names: Sequence[str], x: Tensor) -> list[str]:
-    """Those of the submodules that a pass as in use runs, in the order in which they begin; the module stays as is."""
+    """Return the names of submodules that a pass in eval mode runs, in their order; the module does not change."""
     probe, ran = copy.deepcopy(module).eval(), list[str]()
     for name in names:
         probe.get_submodule(name).register_forward_pre_hook(lambda *_, name=name: ran.append(name))

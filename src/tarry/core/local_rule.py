@@ -160,7 +160,7 @@ class ClientModel(Protocol):
     def grad_with_features(
         self, w: Tensor, batch: tuple[Tensor, Any], objective: FeatureObjective, /, *, still: bool = False
     ) -> tuple[Tensor, Tensor]:
-        """As `grad`, for an objective that also sees the features: the inputs of the head, one row per example.
+        """Compute `grad` for an objective that also sees the features: the inputs of the head, one row per example.
 
         >>> def objective(outputs, features, targets):
         ...     return (outputs * features.sum(1, keepdim=True)).sum()
@@ -285,7 +285,7 @@ class LocalRule:
 
     @property
     def own_optimizer(self) -> bool:
-        """Whether it uses an optimizer of its own instead of the run's.
+        """Return whether it uses an optimizer of its own instead of the run's.
 
         >>> tarry.methods["asynccurve"]().local.own_optimizer, tarry.LocalRule().own_optimizer
         (True, False)

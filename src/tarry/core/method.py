@@ -170,7 +170,7 @@ Predict = Callable[[Tensor, Examples, ClientModel], Callable[[Tensor], Tensor]]
 
 @dataclass(frozen=True)
 class Personalization:
-    """How every client personalizes the result of a run (--personalize)."""
+    """Personalization of the result of a run by every client (--personalize)."""
 
     tune: LocalRule = field(default_factory=LocalRule)  # the rule of its fine-tuning, on its own examples
     predict: Predict | None = None  # how it predicts afterwards; None = by the model

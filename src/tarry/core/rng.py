@@ -34,7 +34,7 @@ _inverse_normal = NormalDist().inv_cdf
 
 
 class Stream(IntEnum):
-    """What a key is used for; two streams never share numbers."""
+    """The use of a key; two streams never share numbers."""
 
     INIT = 1  # the model's first weights
     PARTITION = 2  # who holds which examples

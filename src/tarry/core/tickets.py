@@ -127,7 +127,7 @@ class NextStart(NamedTuple):
 
 
 class TicketExtras(NamedTuple):
-    """What a server part adds to a hand-out: a payload, and weights in place of the global ones (None: those).
+    """Additions of a server part to a hand-out: a payload, and weights in place of the global ones (None: those).
 
     >>> momentum = torch.zeros(3)
     >>> tarry.TicketExtras(payload={"momentum": momentum})

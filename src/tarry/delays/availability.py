@@ -73,7 +73,7 @@ class Availability:
         return cls({int(name): windows for name, windows in found.items()})
 
     def here(self, client: int, time: float) -> bool:
-        """Whether the client is available at that time."""
+        """Return whether the client is available at that time."""
         bounds = self._of(client)
         return bounds is None or bisect_right(bounds, time) % 2 == 1
 

@@ -35,7 +35,7 @@ SHORTEST, LONGEST = 1e-9, 1e15
 
 @dataclass(frozen=True)
 class ClientPopulation:
-    """What a delay may depend on: number of clients, examples of each, size of the model, seed."""
+    """The clients of a run, as a delay sees them: their number, examples of each, size of the model, seed."""
 
     n_clients: int
     samples: Sequence[int]  # examples a client

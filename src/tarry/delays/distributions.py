@@ -47,7 +47,7 @@ _MOST_SPREAD = 10.0  # at this spread a third of the clients differ from the typ
 
 
 def _drawn_per_visit(quantile: Callable[[float], float]) -> DelayFactory:
-    """Every visit of every client draws from one distribution."""
+    """Return a delay model in which every visit of every client draws from one distribution."""
 
     def build(population: ClientPopulation) -> Delay:
         visit_key = visit_keys(population.seed, Stream.DELAY)

@@ -192,11 +192,11 @@ class TraceDelays:
 
     @property
     def absent(self) -> int:
-        """How many clients were never handed work."""
+        """Return how many clients were never handed work."""
         return sum(a == b for a, b in pairwise(self._starts))
 
     def lost(self, client: int, visit: int) -> bool:
-        """Whether that visit brought nothing in the recorded run."""
+        """Return whether that visit brought nothing in the recorded run."""
         place = self._place(client, visit)
         return place is not None and bool(self._lost[place])
 

@@ -15,7 +15,7 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """As `flower-supernode`."""
+    """Run `flower-supernode` with its arguments."""
     from flwr.supernode.cli import flower_supernode
 
     _shorten_polling()

@@ -48,7 +48,7 @@ class ClientReply(NamedTuple):
 
 
 class Protocol(typing.Protocol):
-    """How the server talks to clients."""
+    """Conversion between tickets and messages, for one kind of client."""
 
     has_identities: bool  # clients can prove an identity
     has_tokens: bool  # clients return their ticket's token

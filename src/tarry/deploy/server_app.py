@@ -1,4 +1,4 @@
-"""The server as a Flower app (`serverapp = "tarry.deploy.server_app:app"` in a pyproject.toml).
+"""Server as a Flower app (`serverapp = "tarry.deploy.server_app:app"` in a pyproject.toml).
 
 A federation that the folder holds is resumed. SIGTERM, Ctrl-C and a file `stop` in the folder end it when the visits
 under way have ended.
@@ -160,7 +160,7 @@ def _build(setting: DeployConfig) -> BuiltRun:
 
 
 def _has_remote_data(setting: DeployConfig) -> bool:
-    """Whether the clients hold examples that the server does not have."""
+    """Return whether the clients hold examples that the server does not have."""
     return setting.options.data == "own" or setting.options.client == "plain"
 
 

@@ -107,7 +107,7 @@ class MessageGrid(Protocol):
 
 @dataclass(frozen=True)
 class ArraySchema:
-    """What a client may send: required arrays, and extras of at most `max_extra_size` numbers."""
+    """The arrays that a client may send: required arrays, and extras of at most `max_extra_size` numbers."""
 
     required: Mapping[str, tuple[int, ...]]  # name → shape
     dtype: np.dtype[Any]

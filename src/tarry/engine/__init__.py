@@ -1,1 +1,1 @@
-"""What happens at an instant of a run: arrivals, dispatch, budgets, counters. Knows no clock and no network."""
+"""Event engine: what happens at an instant of a run. It knows no clock and no network."""

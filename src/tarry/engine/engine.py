@@ -154,12 +154,12 @@ class Engine:
 
     @property
     def is_unscored(self) -> bool:
-        """Whether the present version of the weights has no score."""
+        """Return whether the present version of the weights has no score."""
         return self.scored_version != self.server.version or not self.curve
 
     @property
     def has_stalled(self) -> bool:
-        """Whether so many updates in a row were rejected that training has diverged."""
+        """Return whether so many updates in a row were rejected that training has diverged."""
         return self.consecutive_rejections >= max(100, 10 * self.server.n_clients)
 
     def save(self) -> dict[str, Any]:

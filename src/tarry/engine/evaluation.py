@@ -21,7 +21,7 @@ class Evaluation:
 
     @property
     def is_on(self) -> bool:
-        """Whether anything is evaluated at all."""
+        """Return whether anything is evaluated at all."""
         return self._evaluate is not None
 
     @property

@@ -1,1 +1,1 @@
-"""How tickets are trained: one by one, in processes, in stacks on one device, on a Ray cluster."""
+"""Executors, which train tickets: one by one, in processes, in stacks on one device, on a Ray cluster."""

@@ -43,7 +43,7 @@ _ALIGNED = 16  # numbers: rows of shared memory begin at multiples of a cache li
 
 @dataclass(frozen=True)
 class _PoolSetup:
-    """What a worker is started with."""
+    """The arguments that a worker starts with."""
 
     module: nn.Module
     layout: Layout

@@ -48,7 +48,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class _RaySetup:
-    """What a worker is started with. The workers of one machine share the arrays, in its shared memory."""
+    """The arguments that a worker starts with. The workers of one machine share the arrays, in its shared memory."""
 
     module: nn.Module
     layout: Layout

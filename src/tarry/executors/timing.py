@@ -14,14 +14,14 @@ from .batched.trace import NotStackable
 
 __all__ = ["TRIES", "BatchConfig", "TimingChoice", "Trial", "TrialCache", "choose", "seconds"]
 
-TRIES = 3  # times a short task is measure; the shortest counts, because other work on the machine only adds
+TRIES = 3  # times a short task is measured; the shortest counts, because other work on the machine only adds
 _FEWEST, _SHORT = 4, 0.05  # clients of a trial on a processor: these, or as many as take so many seconds one by one
-_CLOSE, _AGAIN = 1.3, 5  # a way within this factor of the best is measure again, so often if it is _SHORT
+_CLOSE, _AGAIN = 1.3, 5  # a way within this factor of the best is measured again, so often if it is _SHORT
 _TINY, _QUICK = 0.005, 0.5  # seconds: a visit of a small model; a trial of which building programs is a large part
 
 
 class BatchConfig(NamedTuple):
-    """How clients may be stacked: lanes, the most clients a stack (None: as memory allows), kernels of convolutions."""
+    """A way to stack clients: lanes, the most clients a stack (None: as memory allows), kernels of convolutions."""
 
     lanes: int
     size: int | None
@@ -55,7 +55,7 @@ class TrialCache:
 
 
 class Trial(NamedTuple):
-    """What `choose` measures: a few steps of clients, one by one and in stacks."""
+    """The measured work of `choose`: a few steps of clients, one by one and in stacks."""
 
     alone: Callable[[VisitJob], LocalResult]
     together: Callable[[BatchConfig, Sequence[VisitJob]], Sequence[LocalResult]]

@@ -1,4 +1,4 @@
-"""One paper a module or package; no method imports another. Importing this package fills the registry."""
+"""Methods, one module or package for each paper; no method imports another. The import fills the registry."""
 
 from importlib import import_module
 from pkgutil import iter_modules

@@ -51,7 +51,7 @@ CURVES: dict[str, Geodesic] = {"bezier": bezier, "printed": printed_curve, "line
 
 @dataclass(frozen=True)
 class CurveState(StateRecord):
-    """What the server remembers from step to step."""
+    """The server's memory from step to step."""
 
     counts: ClientScalars  # the updates of every client so far
     total: int  # all updates so far

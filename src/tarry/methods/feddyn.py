@@ -45,7 +45,7 @@ class DynamicState(StateRecord):
 
 
 def dynamic_mean() -> Aggregate:
-    """When no client is training any more, pass on mean Δ_k − h/α."""
+    """Return an aggregate part: when no client is training any more, pass on mean Δ_k − h/α."""
     rounds = round_mean("uniform", carries=frozenset())
 
     def init(weights: Tensor) -> DynamicState:

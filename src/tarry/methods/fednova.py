@@ -48,7 +48,7 @@ class NormalizedSums(StateRecord):
 
 
 def normalized_mean(weighting: Weighting) -> Aggregate:
-    """When no client is training any more, pass on τ_eff Σ p_k Δ_k / ‖a_k‖₁."""
+    """Return an aggregate part: when no client is training any more, pass on τ_eff Σ p_k Δ_k / ‖a_k‖₁."""
 
     def init(weights: Tensor) -> NormalizedSums:
         return NormalizedSums(empty_sums(weights), tau=0.0)

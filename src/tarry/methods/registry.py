@@ -1,4 +1,4 @@
-"""The methods by name."""
+"""Registry of the methods."""
 
 from ..core.method import Method
 from ..core.registry import Registry

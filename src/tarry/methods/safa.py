@@ -133,7 +133,7 @@ class SafaRounds:
         return None, _enter(state, k, _result(update, view), view)
 
     def is_certain(self, k: int, state: SAFAState, view: ServerView) -> bool:
-        """Whether k is picked whichever clients still come: those not picked in the last round go before the others."""
+        """Return whether k is picked whichever clients still arrive: those not picked in the last round come first."""
         quota = self.quota(view)
         if k not in state.last:
             return len(state.picked) < quota

@@ -100,7 +100,7 @@ class ControlState(StateRecord):
 
 
 def controlled_mean(weighting: Weighting) -> Aggregate:
-    """When no client is training any more, pass on the mean Δ_k (Eq. 5) and compute c, which clients are sent."""
+    """Return an aggregate part: at the end of a round, pass on the mean Δ_k (Eq. 5) and compute c for the clients."""
     rounds = round_mean(weighting, carries=frozenset())
 
     def init(weights: Tensor) -> ControlState:

@@ -65,7 +65,7 @@ class TierState(StateRecord):
 
 @dataclass(frozen=True)
 class AdaptiveState(TierState):
-    """What Algorithm 2 remembers from round to round."""
+    """The memory of Algorithm 2 from round to round."""
 
     losses: ClientScalars  # the last loss of every client
     odds: list[float]

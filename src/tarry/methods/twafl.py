@@ -54,7 +54,7 @@ class LatestModels(RowCache):
 
 
 def latest_models(a: float) -> Aggregate:
-    """When no client is training any more, go to the weighted mean of all clients' latest models.
+    """Return an aggregate part: at the end of a round, step to the weighted mean of all clients' latest models.
 
     The weight of an update scales the weight of its model.
     """

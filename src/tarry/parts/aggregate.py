@@ -57,7 +57,7 @@ def buffer(size: int, *, carries: frozenset[str] = _CARRIED) -> Aggregate:
 
 
 def round_mean(weighting: Weighting = "examples", *, carries: frozenset[str] = _CARRIED) -> Aggregate:
-    """When no client is training any more, pass on Σ (n_k/n) weight_k Δ_k over the updates (or their plain mean)."""
+    """Return an aggregate part: at the end of a round, pass on Σ (n_k/n) weight_k Δ_k (or the plain mean)."""
 
     def apply(update: Update | None, sums: Sums, view: ServerView) -> tuple[Update | None, Sums]:
         if update is not None:

@@ -210,7 +210,7 @@ def progress() -> Statistic:
 
 @statistics.register("ratio")
 def ratio(*, smooth: Smooth = 0.95) -> Statistic:
-    """How far the clients' displacements have shrunk: 1 − the running mean of ‖δ‖ over its maximum so far.
+    """The shrinkage of the clients' displacements: 1 − the running mean of ‖δ‖ over its maximum so far.
 
     The mean begins with the first ‖δ‖: mean ← smooth · mean + (1 − smooth) ‖δ‖.
     """
@@ -229,7 +229,7 @@ _SAMPLE = 4096  # coordinates of a client that `agreement` stores
 
 @dataclass(frozen=True)
 class Comparisons(StateRecord):
-    """What `agreement` remembers."""
+    """The state of `agreement`."""
 
     clients: ClientTable  # the last displacement and end of every client, on a sample of the coordinates
     e: float  # the running mean of the differences of cosines

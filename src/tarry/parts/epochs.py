@@ -35,11 +35,11 @@ __all__ = ["EpochServer", "EpochState", "at_epoch_ends", "at_rate", "ends", "epo
 
 
 class EpochServer(ABC):
-    """What a method does with the updates of an epoch. The type of its state is up to the method."""
+    """Base of methods that step once per epoch: what they do with its updates. Each has its own type of state."""
 
     @property
     def offers(self) -> bool:
-        """Whether clients are sent a payload."""
+        """Return whether clients are sent a payload."""
         return False
 
     @abstractmethod

@@ -28,7 +28,7 @@ _SMALL = 1e-12  # what a norm is divided by at least
 
 @dataclass(frozen=True)
 class Perturbation:
-    """How weights are perturbed: `norm` is Eq. 7's, over a layer or over dimension 0 of it."""
+    """Settings of the perturbation of weights: `norm` is Eq. 7's, over a layer or over dimension 0 of it."""
 
     rho: float = 2.0
     adaptive: bool = True

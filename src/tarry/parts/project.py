@@ -88,7 +88,7 @@ def _calibrate_stretch(c: _Calibration, stretch: slice, by: Projection) -> None:
 
 
 def _calibrate_by_kernels(c: _Calibration, kernels: Any, layers: Partition) -> None:
-    """All layers in two passes over memory; Δ + W_m(τ+) is kept in `start` until the inner products are known."""
+    """Calibrate all layers in two passes over memory; `start` holds Δ + W_m(τ+) until the inner products are known."""
     delta = c.update.delta
     vectors = (c.weights, c.update.ticket.anchor, delta, c.update.ticket.sent, c.start)
     if c.new is None:

@@ -1,4 +1,4 @@
-"""Proximal losses L_p(w; w_g): how far a client's model has come from the one it received.
+"""Proximal losses L_p(w; w_g): the distance of a client's model from the one it received.
 
     l2     ½ ‖w − w_g‖²                                 FedProx's, without its μ
     kl     KL(softmax(z_g / T) ‖ softmax(z / T))        z, z_g: outputs of the client's and of the received model
@@ -82,7 +82,7 @@ class BatchProximal(Protocol):
 
 
 class ProximalLoss(Protocol):
-    """A loss by name: what it keeps for a visit and from visit to visit, and what it is on a batch."""
+    """A proximal loss: its context of a visit, its memory between visits, and its value on a batch."""
 
     zero_at_start: ClassVar[bool] = True  # its gradient is 0 at w_g
     reaches_head: ClassVar[bool] = True  # its gradient need not be 0 in the head
@@ -98,14 +98,14 @@ class ProximalLoss(Protocol):
         return
 
     def begin(self, visit: VisitInput) -> Context:  # noqa: ARG002 - what losses override
-        """What every step of the visit may read."""
+        """Return the context, which every step of the visit may read."""
         return {}
 
     def on(self, batch: Examples, context: Context, model: ClientModel) -> BatchProximal:
         """Return the loss on a batch. Call it before the step's first pass: it may load other weights."""
 
     def finish(self, w: Tensor, context: Context, optimizer: Optimizer, share: float) -> VisitOutput:  # noqa: ARG002
-        """What is sent, and kept until the next visit; w is the whole vector that the client ends with.
+        """Return the uploads and the memory of the visit; w is the whole vector that the client ends with.
 
         `share` of the loss's gradient was in the directions that it descended.
         """
@@ -140,7 +140,7 @@ class OfWeights:
 
 @dataclass(frozen=True)
 class OfOutputs:
-    """A loss of the model's outputs on x, held against an aim."""
+    """A loss of the model's outputs on x, compared with a target."""
 
     model: ClientModel
     aim: Any
@@ -158,7 +158,7 @@ class OfOutputs:
 
 @dataclass(frozen=True)
 class OfFeatures:
-    """A loss of what goes into the head on x, held against an aim."""
+    """A loss of the features (the head's inputs) on x, compared with a target."""
 
     model: ClientModel
     aim: Any
@@ -247,7 +247,7 @@ class NTD(ProximalLoss):
         return OfOutputs(model, aim, lambda z, aim: model.mean(self.divergence(z, aim)))
 
     def divergence(self, z: Tensor, aim: tuple[Tensor, Tensor, Tensor]) -> Tensor:
-        """As kl's: exactly 0, and so its gradient, at z = z_g."""
+        """Return the divergence, computed as kl's: exactly 0, and so its gradient, at z = z_g."""
         true, p, log_p = aim
         s = z / self.temperature
         total = s.masked_fill(true, -torch.inf).logsumexp(-1)

@@ -1,4 +1,4 @@
-"""Local rules around a proximal loss: what they need and send back is what the loss does."""
+"""Local rules around a proximal loss, with the payload and the uploads of the loss."""
 
 from __future__ import annotations
 

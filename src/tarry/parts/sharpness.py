@@ -1,4 +1,4 @@
-"""Sharpness-aware steps: a gradient is taken further up, at w + ε, where the loss of a neighborhood is largest.
+"""Sharpness-aware steps: the gradient is taken at w + ε, where the loss in a neighborhood of w is largest.
 
     SAM    ε = ρ g / ‖g‖                           Foret et al. 2021, Eq. 2 with p = 2
     ASAM   ε = ρ T² g / ‖T g‖,  T = |w| + η        Kwon et al. 2021; T element by element

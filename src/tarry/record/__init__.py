@@ -1,1 +1,1 @@
-"""What a run leaves behind: rows, checkpoints, a result. Every table, plot and page is made from these."""
+"""Records of a run: event rows, checkpoints, the result. Every table, plot and page is made from them."""

@@ -81,7 +81,7 @@ class RunFolder:
         write_atomic(self.spec, spec.encode())
 
     def _holds_anything(self) -> bool:
-        """Whether there is more than what a run that was killed before its spec was written leaves."""
+        """Return whether the folder holds more than the lock of a run that was killed before it wrote its spec."""
         return any(p.name not in (FILES, _META) for p in self.path.iterdir())
 
     def objects(self) -> list[str]:

@@ -125,7 +125,7 @@ def _curves(
 
 
 def scaled(curve: Curve, x: float, y: float) -> Curve:
-    """In units of x, and times y."""
+    """Return the curve with its x divided by x, and its y multiplied by y."""
     sd = None if curve.sd is None else [y * v for v in curve.sd]
     return Curve([v / x for v in curve.x], [y * v for v in curve.mean], sd)
 

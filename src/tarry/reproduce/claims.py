@@ -29,7 +29,7 @@ _MOST = 3  # counterexamples that a verdict names
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a claim holds (None: nothing was run that it is about); `whole`: all that it is about was run."""
+    """Verdict on a claim: whether it holds (None: its runs are missing); `whole`: all its runs exist."""
 
     claim: Claim
     holds: bool | None
@@ -39,7 +39,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class _Comparison:
-    """Whether a comparison is as claimed, as text, and whether the difference is below the spread over seeds."""
+    """Result of a comparison: whether it is as claimed, its text, and whether the difference is below the spread."""
 
     holds: bool
     words: str

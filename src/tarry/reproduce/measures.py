@@ -1,4 +1,4 @@
-"""What is measured: a few numbers and a thin curve are kept of every run, and what a table shows is made of those.
+"""Measures: the numbers and the thinned curve that are stored of every run, and the columns computed from them.
 
     accuracy, tail, best    final; mean of the last tenth of the virtual time; highest (per cent)
     swing                   mean absolute change of the accuracy between evaluations in the last half of the time

@@ -1,1 +1,1 @@
-"""From a Spec to a Result: build, run, resume, compare, replay."""
+"""Runs, which make a Result from a Spec: build, run, resume, compare, replay."""

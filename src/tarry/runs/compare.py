@@ -175,7 +175,7 @@ def specs_of(
 
 
 def _how_to_rename(spec: Spec) -> str:
-    """How to give the method a name of its own."""
+    """Return a text on how to give the method another name."""
     if isinstance(spec.method, Method):
         return (
             "give one another name, dataclasses.replace(method, name=...), or name its factory:"
@@ -187,7 +187,7 @@ def _how_to_rename(spec: Spec) -> str:
 
 
 def _merged_problems(rejected_methods: list[tuple[Any, tuple[str, ...]]], wanted: int) -> list[str]:
-    """Every problem once, with the methods that have it unless the problem names them or all have it."""
+    """Return every problem once, with the methods that have it unless the problem names them or all have it."""
     methods_by_problem: dict[str, list[str]] = {}
     for method, problems in rejected_methods:
         for problem in problems:

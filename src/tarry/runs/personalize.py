@@ -47,7 +47,7 @@ OnProgress = Callable[[int], None]  # called with the number of clients that are
 
 
 def has_classes(examples: Examples) -> bool:
-    """Whether the targets are one whole number for each example."""
+    """Return whether the targets are one whole number for each example."""
     return not examples[1].is_floating_point() and examples[1].ndim == 1
 
 

@@ -74,7 +74,7 @@ class Record:
         return cls(begun["clients"], begun["per_client"], visits, changes, digests, len(digests), end, ended)
 
     def trace(self) -> list[TraceRow]:
-        """Every visit that ended, for --delay trace."""
+        """Return a row for every visit that ended, for --delay trace."""
         rows = [TraceRow(c, v, w.start, w.end - w.start, "lost" if w.lost else "came") for (c, v), w in
                 self.visits.items() if w.end is not None]  # fmt: skip
         return [TraceRow(r.client, i, *r[2:]) for c in sorted({r.client for r in rows}) for i, r in
@@ -97,7 +97,7 @@ class Replay:
 
     @property
     def same(self) -> bool:
-        """Whether every update and the final weights equal the recorded ones to the bit.
+        """Return whether every update and the final weights equal the recorded ones to the bit.
 
         >>> tarry.Replay(3, 0.5, "ab", recorded_sha256="cd", first_difference=None).same
         False

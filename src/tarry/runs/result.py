@@ -63,7 +63,7 @@ class FolderModel:
 
 
 class Counters(Protocol):
-    """What a simulator or a federation counts during a run."""
+    """Counters of a simulator or a federation during a run."""
 
     time: float
     updates: int

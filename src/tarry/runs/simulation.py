@@ -135,7 +135,7 @@ class Simulation:
         return DiagnosticsLog(every, validator(b.task, b.bound(), b.spec.seed))
 
     def diagnostics(self, sim: Simulator) -> dict[str, Any] | None:
-        """What --diagnose measured during the run, and the accuracy on fast and slow clients' examples."""
+        """Return the measurements of --diagnose, and the accuracy on fast and slow clients' examples."""
         if sim.engine.diagnostics is None:
             return None
         bound, answer = self.built.bound(), sim.server.output_weights

@@ -107,7 +107,7 @@ def correct_with_control(first, last, starts, stops, delta, drift, control, lam,
 
 @njit(**_HOW)
 def products(first, last, starts, stops, a, b, aa, bb, ab):
-    """By piece a·a, b·b and a·b."""
+    """Compute a·a, b·b and a·b of each piece."""
     for p in range(first, last):
         i, j = starts[p], stops[p]
         A, B = a[i:j], b[i:j]
@@ -122,7 +122,7 @@ def products(first, last, starts, stops, a, b, aa, bb, ab):
 
 @njit(**_HOW)
 def side_products(first, last, starts, stops, a, b, d, by_a, by_b, nn, na, da, dn):
-    """With n = by_a a + by_b b, by piece n·n, n·a, d·a and d·n."""
+    """Compute n·n, n·a, d·a and d·n of each piece, with n = by_a a + by_b b."""
     for p in range(last - 1, first - 1, -1):
         i, j = starts[p], stops[p]
         A, B, D = a[i:j], b[i:j], d[i:j]

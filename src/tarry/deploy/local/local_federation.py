@@ -62,7 +62,7 @@ clientapp = "tarry.deploy.client_app:app"
 
 @dataclass(frozen=True)
 class Setup:
-    """How a federation was set up. `app`: the user's own Flower app instead of tarry's."""
+    """The settings that a federation was set up with. `app`: the user's own Flower app instead of tarry's."""
 
     clients: int
     tls: bool
@@ -96,7 +96,7 @@ class LocalFederation:
 
     @property
     def is_down(self) -> bool:
-        """Whether no process is left that `up` started and `down` has not ended."""
+        """Return whether no process is left that `up` started and `down` has not ended."""
         return not self.processes.names()
 
     def ended_processes(self) -> list[str]:

@@ -40,7 +40,7 @@ class Submission:
         return (self.folder / "result.json").is_file()
 
     def serving(self) -> bool:
-        """Whether the app runs, or is about to start."""
+        """Return whether the app runs, or is about to start."""
         submitted, server = _json(self.folder / "run.json"), _json(self.folder / "server.json")
         if submitted is None:
             return False

@@ -43,7 +43,7 @@ _UNSENT, _EARLIER_RUN = "could not be sent", "the run was resumed"
 
 @dataclass(frozen=True)
 class DriverConfig:
-    """How the driver treats clients; all times are in seconds."""
+    """Settings of the driver; all times are in seconds."""
 
     deadline: float = 3600.0  # the longest that a visit may take
     concurrency: int | None = None  # clients at work at a time; None: all

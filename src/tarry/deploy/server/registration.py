@@ -185,7 +185,7 @@ def statement(federation: str, nonce: str, node: int, name: str) -> bytes:
 
 
 def is_signed_by(key: str, signature: str, statement: bytes) -> bool:
-    """Whether the signature (hex) of the statement was made with the private key of this public key (hex)."""
+    """Return whether the signature (hex) of the statement was made with the private key of this public key (hex)."""
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 

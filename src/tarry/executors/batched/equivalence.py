@@ -1,4 +1,4 @@
-"""Equivalence checks: do clients get the same results when they are trained together as one by one?
+"""Equivalence checks: whether clients trained together get the same results as one by one.
 
 `check_equivalence` tries it in double precision, where rounding explains no difference: a few visits of a few clients,
 cut short, in batches of a few examples as ragged as those of all clients, are trained alone, again, and together. It
@@ -48,7 +48,10 @@ _NO_MEAN = "is the loss the mean of the examples' losses, and does each example'
 def check_equivalence(
     model: FlatModel, jobs: Sequence[VisitJob], *, rule: LocalRule, work: LocalWork, seed: int, ragged: bool
 ) -> bool:
-    """Whether it was tried; raises NotStackable where the numbers are others. `ragged`: batches differ in length."""
+    """Raise NotStackable if stacked training gives other numbers; return False if it cannot be checked.
+
+    `ragged`: batches differ in length.
+    """
     if sum(p.numel() for p in model.module.parameters()) > _LARGE:
         return False
     short, shards = _short(work), [_exact(s) for s in _shards(model, jobs, work, ragged=ragged)]
@@ -90,7 +93,7 @@ def check_equivalence(
 
 
 class Tolerance:
-    """How far two results of a client may be from each other in the precision of a run. `rough`: reduced precision."""
+    """The largest accepted difference between two results of a client. `rough`: the run has reduced precision."""
 
     def __init__(self, model: FlatModel, rule: LocalRule, seed: int, *, rough: bool):
         self._model, self._rule, self._seed, self._rough = model, rule, seed, rough
@@ -152,7 +155,7 @@ def _shards(model: FlatModel, jobs: Sequence[VisitJob], work: LocalWork, *, ragg
 
 
 def _cut(n: int, batch: int | None) -> int:
-    """So many examples have a whole batch, if n have, and a short one, if n have."""
+    """Return how many of n examples the check uses: they have a whole and a short batch, if the n have them."""
     if batch is None or batch <= _BATCH:
         size = batch or _BATCH
         return min(n, size + (n % size or size)) if batch is not None else min(n, size)
@@ -182,7 +185,7 @@ def _visits(jobs: Sequence[VisitJob], clients: int) -> Iterator[VisitJob]:
 
 
 def _train_alone(job: VisitJob, model: FlatModel, rule: LocalRule, work: LocalWork, seed: int) -> LocalResult:
-    """By itself; what a stack cannot do as it does is found on the way."""
+    """Return the result of training one client; raise NotStackable for what cannot be reproduced in a stack."""
     before = _generator_states(job, seed)
     made = train(job, model, rule=rule, work=work, seed=seed)
     if before != _generator_states(job, None):
@@ -195,7 +198,7 @@ def _train_alone(job: VisitJob, model: FlatModel, rule: LocalRule, work: LocalWo
 
 
 def _generator_states(job: VisitJob, seed: int | None) -> tuple[Any, ...]:
-    """What generators would draw next; `seed`: when a visit begins, which is where torch's is set."""
+    """Return the states of all random generators; with a seed, torch's is first set as at the start of a visit."""
     if seed is not None:
         torch.default_generator.manual_seed(rng.key(seed, Stream.LOCAL, job.client, job.visit) >> 1)
     numpy_state: Any = np.random.get_state(legacy=True)  # noqa: NPY002 - the state of numpy's global generator
@@ -208,14 +211,14 @@ def _generator_states(job: VisitJob, seed: int | None) -> tuple[Any, ...]:
 
 
 def with_rounding_noise(job: VisitJob, seed: int) -> VisitJob:
-    """What is sent, changed in the last digits: how far it leads is what rounding may do."""
+    """Return the job with its weights changed by rounding noise: the difference in results bounds that of rounding."""
     key, sent = rng.key(seed, Stream.LOCAL, job.client), job.sent
     way = torch.from_numpy(rng.uniforms(key, len(sent), 1)[:, 0]).to(sent) - 0.5
     return job._replace(sent=sent * (1 + 32 * torch.finfo(sent.dtype).eps * way))
 
 
 def _far(a: LocalResult, b: LocalResult, model: FlatModel) -> float:
-    """The largest of the distances of weights, statistics and of what travels beside them, each in its own size."""
+    """Return the largest relative distance of weights, statistics, losses, extras and memory."""
     n = model.layout.n_params
     pairs = [(a.delta[:n], b.delta[:n]), (a.delta[n:], b.delta[n:])]
     pairs += [(torch.tensor([a.loss]), torch.tensor([b.loss]))]

@@ -1,4 +1,4 @@
-"""A check whether a loss is the mean of the losses of its examples: only then may rows of a batch be masked.
+"""Check whether a loss is the mean of its examples' losses: only then may rows of a batch be masked.
 
 The loss is computed of outputs and targets, for a batch and one by one, in double precision where that works.
 """

@@ -1,10 +1,10 @@
-"""MaskedBatchNorm: BatchNorm in training as arithmetic that can be traced and stacked, use_rows unmasked rows.
+"""MaskedBatchNorm: BatchNorm in training as arithmetic that can be traced and stacked, over unmasked rows only.
 
     μ = Σ r x / n        σ² = Σ r (x − μ)² / n        y = γ (x − μ) / √(σ² + ε) + β
     mean ← mean + a (μ − mean)        variance ← variance + a (σ² n / (n − 1) − variance)
 
 r is 1 for rows that count and 0 for masked rows, n the number of values of a channel that count, a the momentum of the
-layer, or 1 use_rows the batches so far where it has none; the counter of such a layer goes in and out with the running
+layer, or 1 over the batches so far where it has none; the counter of such a layer goes in and out with the running
 statistics. Nothing is written in place: new statistics replace the layer's attributes, and `functional_call` returns
 them.
 """

@@ -43,7 +43,7 @@ _MOST_FORMS = 5  # of a state, in a run: one with more takes another form at eve
 
 @dataclass
 class Program:
-    """What is run for a stack, and the specs of the state before and after it.
+    """The function that is run for a stack, and the specs of the state before and after it.
 
     At first it runs operation by operation. Compiling it, so that no Python is left between operations and steps, takes
     as long as it saves in some steps, and so happens after `compile_after` calls.

@@ -95,7 +95,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class _ForbidReads(TorchFunctionMode):
-    """Raises where the values of a tensor are read without an operation."""
+    """Raise DataDependentError where the values of a tensor are read without an operation."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in _READS:

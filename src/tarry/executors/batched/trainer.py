@@ -136,7 +136,7 @@ class BatchedTrainer:
 
     @property
     def masks(self) -> bool:
-        """Whether rows may have to be masked: of shorter batches, or of clients that are done."""
+        """Return whether rows may have to be masked: of shorter batches, or of clients that are done."""
         first, *others = {b - a for a, b in pairwise(self._offsets)}
         return bool(others) or bool(first % self._work.batch if self._work.batch else first != _next_power_of_2(first))
 

@@ -24,7 +24,7 @@ STRAGGLER, ACTIVE = 1, 2  # of M_1 and M_2; the other group of i is 3 − i
 
 @dataclass(frozen=True)
 class GroupServer(EpochServer):
-    """What both servers share: from the groups' means to the step and the bases, and which client gets which."""
+    """Base of both servers: compute the step and the bases from the groups' means, and send each client its base."""
 
     weighting: Weighting
     sends: bool  # whether bases are sent

@@ -30,7 +30,7 @@ class Direction(NamedTuple):
 
 
 class StepState(NamedTuple):
-    """What goes from step to step. `at_start` is a plain bool, so that a first step is traced apart from the others."""
+    """The state from step to step. `at_start` is a plain bool, so that a first step is traced apart from the others."""
 
     inner: Any  # of the optimizer
     at_start: bool  # no step was made yet: w = w_g
@@ -40,7 +40,7 @@ class StepState(NamedTuple):
 
 @dataclass(frozen=True)
 class ProximalDescent(ProximalLossRule):
-    """Base of the strategies: each says by `direction` what is descended along."""
+    """Base of the strategies; each defines `direction`, the direction that a step descends along."""
 
     perturb: Perturbation
     beta: float = 1.0
@@ -51,12 +51,12 @@ class ProximalDescent(ProximalLossRule):
         raise NotImplementedError
 
     def gradient_is_zero(self, model: ClientModel) -> bool:
-        """Whether g_p is 0 at w_g. It is not for a model that says something else in training than in use."""
+        """Return whether g_p is 0 at w_g. It is not for a model whose outputs differ between training and eval mode."""
         return self.proximal.zero_at_start and model.train_equals_eval
 
     @property
     def exact_zero(self) -> bool:
-        """Whether a g_p of rounding errors would matter while w is w_g: an adaptive perturbation is 0 there anyhow."""
+        """Return whether rounding errors in g_p would matter while w is w_g. An adaptive perturbation is 0 there."""
         return not self.perturb.adaptive
 
     def proximal_gradient(

@@ -1,4 +1,4 @@
-"""OrthoFL otherwise than by Algorithm 1: calibration by the clients, the ablations of Fig. 3, the released code."""
+"""Variants of OrthoFL: calibration by the clients, the ablations of Fig. 3, the released code."""
 
 from __future__ import annotations
 

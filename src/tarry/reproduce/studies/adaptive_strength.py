@@ -37,7 +37,7 @@ QUICK: dict[str, Any] = {"settings": SMALL}
 
 
 def strengths(w: Tensor, w_g: Tensor, layout: Layout) -> dict[str, dict[str, float]]:
-    """Every layer's lambda, scaled and moved; 0 for a layer that stayed."""
+    """Return lambda, scaled and moved of every layer; 0 for a layer that did not change."""
     found = {}
     for b in layout.layers:
         d, n = (w[b.at] - w_g[b.at]).double(), b.stop - b.start

@@ -44,7 +44,7 @@ QUICK: dict[str, Any] = {"repeats": 5}
 
 
 def distilbert_lora(classes: int, *, rank: int = 8, width: int = 768, layers: int = 6) -> Layout:
-    """What is trained of DistilBERT in OrthoFL: 753K numbers for 20 classes."""
+    """Return the layout of the trained part of DistilBERT in OrthoFL: 753K numbers for 20 classes."""
     shapes: list[tuple[str, tuple[int, ...]]] = []
     for i in range(layers):
         for name in ("q_lin", "v_lin"):
@@ -61,7 +61,7 @@ def distilbert_lora(classes: int, *, rank: int = 8, width: int = 768, layers: in
 
 
 def layout_of(name: str, about: Mapping[str, Any]) -> Layout:
-    """By the name of a model, and the shape and classes of its data; further options are the model's own."""
+    """Return the layout of a model by its name, and the shape and classes of its data; the rest are the model's."""
     options = dict(about)
     classes = options.pop("classes")
     if name == "distilbert-lora":

@@ -135,7 +135,7 @@ def summary(
     sigma: float,
     truncate: float,
 ) -> dict[str, Any]:
-    """From losses by (seed, algorithm) and name to numbers and curves."""
+    """Return numbers and curves from losses by (seed, algorithm) and name."""
     smoothed = {
         key: {name: smooth(values, sigma, truncate) for name, values in table.items()} for key, table in tables.items()
     }

@@ -1,4 +1,4 @@
-"""What FedSOL's analyses share: CIFAR-10, McMahan's network, LDA 0.1, 100 clients of whom 10 a round (its Sec. 4.1)."""
+"""The setting of FedSOL's analyses: CIFAR-10, McMahan's network, LDA 0.1, 10 of 100 clients a round (its Sec. 4.1)."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ def _piece(study: Study, seed: int) -> dict[str, Any]:
 
 
 def _arc(study: Study, made: BuiltRun, weights: Tensor, epochs: int, seed: int) -> Arc:
-    """What the client makes of the global in so many epochs."""
+    """Return the arc from the global weights to the client's after so many epochs."""
     choice, client = Choice.of(study.options["curve"]), study.options["client"]
     if not 0 <= client < len(made.task.clients):
         raise BadInput(f"[study_options] client {client}: there are clients 0 to {len(made.task.clients) - 1}")

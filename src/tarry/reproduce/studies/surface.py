@@ -31,7 +31,7 @@ def grid(
 
 
 def filter_normalized(direction: Tensor, weights: Tensor, layout: Layout) -> Tensor:
-    """Every filter (a row of a tensor's first dimension) as long as the weights' own; vectors do not move (Li 2018)."""
+    """Return the direction with each filter (row) scaled to the norm of the weights' own; 0 for vectors (Li 2018)."""
     out = torch.zeros_like(direction)
     for b in layout.layers:
         if len(b.shape) < 2:

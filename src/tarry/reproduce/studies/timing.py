@@ -1,4 +1,4 @@
-"""Seconds of something on a machine that is named."""
+"""Measured seconds of a function, and the name of the machine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["machine", "seconds"]
 
 
 def machine(device: str) -> str:
-    """What computes: the graphics card, or the processor with the threads that are used."""
+    """Return the name of the graphics card, or of the processor with the number of threads."""
     if device != "cpu":
         return torch.cuda.get_device_name(device)
     try:

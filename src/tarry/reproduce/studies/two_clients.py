@@ -63,7 +63,7 @@ def hidden_layer(layout: Layout) -> Block:
 
 
 class _Changes:
-    """Of the hidden layer, by every update."""
+    """The changes of the hidden layer, one for each update."""
 
     def __init__(self, block: Block):
         self._block = block

@@ -69,7 +69,7 @@ def read_npz(path: Path, flag: str) -> ArrayDataset:
 
 
 def _with_groups(a: ArrayDataset, arrays: dict[str, AnyArray], flag: str) -> ArrayDataset:
-    """With the natural groups of the training examples, where the file has them."""
+    """Return the task with the natural groups of the training examples, if the file has them."""
     return replace(a, groups=_groups(arrays, len(a.x_train), f"{flag}: training examples'"))
 
 

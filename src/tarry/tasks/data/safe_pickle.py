@@ -25,7 +25,7 @@ class UnsafePickle(ValueError):
 
 
 class _Dtype:
-    """How numpy writes a type: a letter and a size."""
+    """A type as numpy writes it: a letter and a size."""
 
     def __init__(self, code: Any = "", *_: Any):
         self.code = code.decode("latin1") if isinstance(code, bytes) else code

@@ -67,7 +67,7 @@ class _TritonConvolutions(ConvolutionRewrite):
         return dw.view(grad.shape[1], *size, x.shape[1]).permute(0, 3, 1, 2)
 
     def correlate(self, x: Tensor, weight: Tensor, padding: Sequence[int]) -> Tensor:
-        """Few filters: adjacent places are computed as one, because their inputs overlap."""
+        """Return the correlation. With few filters, adjacent places are computed together: their inputs overlap."""
         outputs, _, height, width = weight.shape
         across = x.shape[3] + 2 * padding[1] - width + 1
         side = next(s for s in (4, 2, 1) if across % s == 0 and (s == 1 or s * outputs <= _OUTPUTS))
