@@ -283,7 +283,7 @@ def main() -> None:
     for row in [r for r in known if r.name == o.only] or [r for r in known if r.name.startswith(o.only)]:
         try:
             rows += measure(row, o)
-        except Exception as e:  # the other rows are measured all the same
+        except Exception as e:  # the other rows are measured anyway
             rows.append({"row": row.name, "error": f"{type(e).__name__}: {e}"[:300]})
             print(json.dumps(rows[-1]), flush=True)
     if o.name:

@@ -196,7 +196,7 @@ def copied(names: Sequence[str], folder: Path, scratch: Path) -> Path:
 
 
 def difference(old: Found, new: Found) -> str:
-    """The first thing that differs, in words; empty if nothing does."""
+    """The first difference, in words; empty if nothing does."""
     if "error" in new:
         return str(new["error"])
     words = []
