@@ -13,7 +13,7 @@ from torch import Tensor
 import tarry
 from tarry.core.client_table import ClientScalars, ClientTable, SpillPolicy
 from tarry.core.errors import DamagedFile
-from tarry.core.state_tree import MemoryMeter, copied, tables, tensors
+from tarry.core.state_tree import MemoryMeter, copy_tree, tables, tensors
 from tarry.record import checkpoint
 from tests.helpers.interrupted import interrupted_run
 
@@ -100,7 +100,7 @@ def test_a_record_stays_true_while_the_table_goes_on(tmp_path: Path, limit: floa
     for step in range(12):
         table.put(step % 5, row(float(step)))
         if step % 2:
-            path = checkpoint.save(tmp_path / f"{step}", 1, {"t": copied(table)})
+            path = checkpoint.save(tmp_path / f"{step}", 1, {"t": copy_tree(table)})
             records.append((path, rows(table)))
     for path, before in records[-2:]:  # as many as a run keeps
         again = checkpoint.load(path)["t"]

@@ -53,7 +53,7 @@ def test_numbers_come_first_and_tensors_are_shown_by_their_shape() -> None:
 
 
 def test_parts_are_shown_by_the_function_that_made_them() -> None:
-    assert repr(tarry.Correct.of(discount(polynomial(0.5)))) == "Correct(apply=discounted, only_scales=True)"
+    assert repr(tarry.Correct.of(discount(polynomial(0.5)))) == "Correct(apply=discount, only_scales=True)"
     assert repr(tarry.Part(print, payload_keys=frozenset("ba"))) == "Part(apply=print, payload_keys={'a', 'b'})"
     assert function_name(partial(partial(print, 1), 2)) == "print"
     assert function_name(tarry.methods.search) == "Registry"

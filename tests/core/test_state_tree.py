@@ -14,7 +14,7 @@ from tarry.core.client_table import ClientScalars, ClientTable
 from tarry.core.layout import Layout
 from tarry.core.method import Method, Part, ServerView
 from tarry.core.server import Server
-from tarry.core.state_tree import MemoryMeter, StateRecord, copied, restored, tables, tensors
+from tarry.core.state_tree import MemoryMeter, StateRecord, copy_tree, restore_records, tables, tensors
 from tarry.core.tickets import LocalResult, Update
 from tarry.record import checkpoint
 
@@ -45,7 +45,7 @@ def filled() -> Outer:
 
 def test_a_copy_has_the_types_of_the_original_and_its_own_tables_and_marks() -> None:
     first = filled()
-    copy = copied(first)
+    copy = copy_tree(first)
     assert (type(copy), type(copy.inner), copy.count) == (Outer, Inner, 7)
     first.seen[5] = True
     first.inner.rows.put(4, torch.zeros(3))
@@ -79,7 +79,7 @@ def test_a_checkpoint_is_restored_to_the_types_of_the_first_state(tmp_path: Path
         0
     ]
     like: dict[str, Any] = {"a": Outer(Inner()), "b": Pair(Inner(), ClientScalars())}
-    back = restored(saved, like)
+    back = restore_records(saved, like)
     assert (type(back["a"]), type(back["a"].inner), type(back["a"].seen)) == (Outer, Inner, ClientScalars)
     assert back["a"].inner.rows[4].tolist() == [0, 1, 2]
     assert back["b"] == Pair(back["b"].record, ClientScalars({1: 2}))
@@ -98,7 +98,7 @@ def test_tables_and_tensors_of_a_record_have_the_names_they_would_have_in_a_dict
 
 def test_a_named_tuple_is_copied_with_its_type_and_shares_no_marks() -> None:
     first = Pair(Inner(), ClientScalars({1: 1}))
-    copy = copied(first)
+    copy = copy_tree(first)
     first.mark[2] = 2
     assert type(copy) is Pair
     assert copy.mark == {1: 1}

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from tarry.core.client_table import ClientTable
-from tarry.core.state_tree import StateRecord, copied, tensors
+from tarry.core.state_tree import StateRecord, copy_tree, tensors
 from tarry.record import checkpoint
 from tarry.runs.simulation import Simulation
 from tests.laws.variants import EVERYTHING, Choice, every_method, planned
@@ -61,7 +61,7 @@ def test_a_state_keeps_its_types_through_a_checkpoint_and_shares_nothing_mutable
         if instants[0] not in (1, 9):
             return
         state = sim.server.state
-        copy = copied(state)
+        copy = copy_tree(state)
         assert types(copy) == types(state)
         assert not set(mutable(copy)) & set(mutable(state))
         assert [id(t) for t in tensors(copy)] == [id(t) for t in tensors(state)]

@@ -153,7 +153,7 @@ def _flat(settings: dict[str, Any]) -> dict[str, Any]:
     for name, value in settings.items():
         key = name.replace("_", "-")
         if isinstance(value, Choice) or (isinstance(value, dict) and "name" in value):
-            choice = Choice.of(value).resolved()
+            choice = Choice.of(value).with_absolute_paths()
             out[f"{key}.name"] = choice.name
             out.update({f"{key}.{k}": json.dumps(v) if isinstance(v, list) else v for k, v in choice.params.items()})
         else:

@@ -52,7 +52,7 @@ class Choice:
 
     name: str
     params: Mapping[str, Any] = field(default_factory=dict)
-    entry: Entry[Any] | None = field(default=None, compare=False, repr=False)  # set by `checked`
+    entry: Entry[Any] | None = field(default=None, compare=False, repr=False)  # set by `with_entry`
 
     def __str__(self) -> str:
         """The choice in the syntax of the command line, a file's factory by its bare name."""
@@ -78,14 +78,14 @@ class Choice:
         pairs = [p.partition("=") for p in tail.split(",")]
         return cls(head, {k.strip(): v.strip() for k, _, v in pairs})
 
-    def checked(self, group: str) -> Choice:
+    def with_entry(self, group: str) -> Choice:
         """The choice with its registry entry, and with parameters of their declared types; raise BadInput if wrong."""
         entry = REGISTRIES[group].find(self.name)
         return Choice(self.name, entry.check(self.params), entry)
 
     def build(self, group: str) -> Any:
-        """Call the factory; the parameters are checked first, unless `checked` has done it."""
-        choice = self.checked(group) if self.entry is None else self
+        """Call the factory; the parameters are checked first, unless `with_entry` has done it."""
+        choice = self.with_entry(group) if self.entry is None else self
         assert choice.entry is not None
         return choice.entry.make(choice.params)
 
@@ -93,7 +93,7 @@ class Choice:
         """Leave out the entry: the factory of a user's file cannot be imported in another process."""
         return Choice, (self.name, self.params)
 
-    def resolved(self) -> Choice:
+    def with_absolute_paths(self) -> Choice:
         """The choice with absolute paths, so that it means the same in any working directory."""
         file, colon, attribute = self.name.rpartition(".py:")
         name = f"{Path(file + '.py').expanduser().resolve()}:{attribute}" if colon else self.name

@@ -153,7 +153,7 @@ class Spec:
         problems += [_unknown(name, known) for name in given if name not in known]
         if problems:
             raise BadInput(problems)
-        return spec._filled()
+        return spec._with_defaults()
 
     def _contradictions(self, wrong_choices: Iterable[str]) -> Iterable[str]:
         positive = ("clients", "concurrency", "eval_every", "epochs", "steps", "workers", "checkpoint_every")
@@ -220,7 +220,7 @@ class Spec:
         lr = self.lr * self.lr_decay**steps
         return make_optimizer(self.optimizer, lr=lr, momentum=self.momentum, weight_decay=self.weight_decay)
 
-    def _filled(self) -> Spec:
+    def _with_defaults(self) -> Spec:
         spec = self
         if (self.time, self.updates, self.rounds, self.target) == (None, None, None, None):
             spec = replace(spec, time=10000.0)
@@ -228,7 +228,9 @@ class Spec:
             spec = replace(spec, epochs=5)
         if isinstance(self.availability, str):
             spec = replace(spec, availability=str(Path(self.availability).resolve()))
-        choices: dict[str, Any] = {g: c.resolved() for g in REGISTRIES if isinstance(c := getattr(spec, g), Choice)}
+        choices: dict[str, Any] = {
+            g: c.with_absolute_paths() for g in REGISTRIES if isinstance(c := getattr(spec, g), Choice)
+        }
         return replace(spec, **choices)
 
     @property
@@ -285,7 +287,7 @@ def _checked_choices(values: Mapping[str, Any]) -> tuple[dict[str, Choice], list
         if isinstance(value, Choice):
             try:
                 with errors_under_flag(group):
-                    checked[group] = value.checked(group)
+                    checked[group] = value.with_entry(group)
             except BadInput as e:
                 problems += e.problems
     return checked, problems

@@ -146,7 +146,7 @@ class _File:
         self._checkpointed: list[frozenset[int]] = []  # the slots that checkpoints refer to
         self._free: list[int] = []
         self._end = 0
-        self._fd = _opened(path)
+        self._fd = _open_file(path)
         self._close = weakref.finalize(self, os.close, self._fd)
 
     def get(self, client: int) -> Tensor | None:
@@ -224,7 +224,7 @@ class _File:
             self.path.unlink(missing_ok=True)
 
 
-def _opened(path: Path | None) -> int:
+def _open_file(path: Path | None) -> int:
     """Open a file; without a path, a temporary file that is deleted when it is closed."""
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)

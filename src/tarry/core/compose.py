@@ -59,7 +59,7 @@ def compose(
     plain = base.inner or base
     method = _with_parts(plain, others)
     names = {"method": base.name, **{p: o.name for p, o in others.items()}, **(labels or {})}
-    whole = "local" not in others or others["local"].local.required_payload <= _sent(others["local"])
+    whole = "local" not in others or others["local"].local.required_payload <= _sent_keys(others["local"])
     compatibility = _Compatibility(method, plain, frozenset(others), names, whole)
     problems = list(compatibility.problems())
     if manifold is not None:
@@ -74,7 +74,7 @@ def compose(
         )
     elif wrapper is not None and not problems:
         method = wrapper(method)
-        problems = list(_Compatibility(method, plain, frozenset({*others, "distill"}), names).misplaced())
+        problems = list(_Compatibility(method, plain, frozenset({*others, "distill"}), names).misplaced_parts())
     if problems:
         raise BadInput(problems)
     return method
@@ -116,7 +116,7 @@ def _method_with(part: str, value: Any, base: Method) -> Method:
 
 def _check_payload(method: Method, name: str) -> None:
     """Raise BadInput if clients of a method that is not crossed need payload that its server does not send."""
-    if missing := method.local.required_payload - _sent(method):
+    if missing := method.local.required_payload - _sent_keys(method):
         raise BadInput(
             f"--method {name}: its clients need {_list(missing)} from the server, which nothing here sends; cross"
             " it with a method that does"
@@ -136,7 +136,7 @@ def _with_parts(base: Method, others: Mapping[str, Method]) -> Method:
     return replace(method, **parts)
 
 
-def _sent(method: Method) -> frozenset[str]:
+def _sent_keys(method: Method) -> frozenset[str]:
     return frozenset[str]().union(*(getattr(method, p).payload_keys for p in _SERVER))
 
 
@@ -187,11 +187,11 @@ class _Compatibility:
     whole: bool = True  # whether the method of `local` sends what its clients need
 
     def problems(self) -> Iterator[str]:
-        yield from list(self.unmet_requirements()) or self.misplaced()
+        yield from list(self.unmet_requirements()) or self.misplaced_parts()
 
     def unmet_requirements(self) -> Iterator[str]:
         """Problems of parts and clients that require what the others do not provide."""
-        if missing := self.method.local.required_payload - _sent(self.method):
+        if missing := self.method.local.required_payload - _sent_keys(self.method):
             yield self.problem(
                 ("local", *(p for p in _SERVER if getattr(self.base, p).payload_keys & missing)),
                 f"clients of {self.name('local')} need {_list(missing)} from the server, which nothing here sends",
@@ -212,7 +212,7 @@ class _Compatibility:
                 )
         yield from self.extras()
 
-    def misplaced(self) -> Iterator[str]:
+    def misplaced_parts(self) -> Iterator[str]:
         """Problems of parts that reject the method they are in."""
         for p in _SERVER:
             fits = self.part(p).incompatibility

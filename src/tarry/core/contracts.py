@@ -70,19 +70,19 @@ def check_first_call(method: Method) -> dict[str, Apply]:
 def _wrong(part: str, made: Any, weights: Tensor) -> str | None:
     """Return a description of a wrong result; None: it is right."""
     if type(made) is not tuple or len(made) != 2:
-        return f"{_named(made)} alone" if isinstance(made, Tensor | Update | NextStart) else _named(made)
+        return f"{_describe(made)} alone" if isinstance(made, Tensor | Update | NextStart) else _describe(made)
     out = made[0]
     if out is None and part in ("aggregate", "reply"):
         return None
     if part == "dispatch":
-        return None if isinstance(out, list) else _named(out)
+        return None if isinstance(out, list) else _describe(out)
     kind: Any = {"step": Tensor, "reply": NextStart}.get(part, Update)
     if not isinstance(out, kind):
-        return _named(out)
+        return _describe(out)
     vector = out if part == "step" else out.weights if part == "reply" else out.delta
     if isinstance(vector, Tensor) and vector.shape == weights.shape:
         return None
-    return _named(vector) if part == "step" else f"{_named(out)} with {_named(vector)}"
+    return _describe(vector) if part == "step" else f"{_describe(out)} with {_describe(vector)}"
 
 
 _RULE_OUTPUTS = {"begin": "(start, context)", "step": "(weights, state, loss)", "finish": "a VisitOutput"}
@@ -92,12 +92,12 @@ def check_rule_output(rule: LocalRule, what: str, made: Any, n: int | None = Non
     """Return what a function of a rule returned, if it is a tuple of n or a VisitOutput; else raise BadInput."""
     if type(made) is tuple and len(made) == n if n is not None else isinstance(made, VisitOutput):
         return made
-    got = f"a tuple of {len(made)}" if type(made) is tuple else _named(made)
+    got = f"a tuple of {len(made)}" if type(made) is tuple else _describe(made)
     should = _RULE_OUTPUTS[what]
     raise BadInput(f"local rule {type(rule).__name__}: its {what} returned {got}; it should return {should}")
 
 
-def _named(x: Any) -> str:
+def _describe(x: Any) -> str:
     if isinstance(x, Tensor):
         return f"a tensor of {'×'.join(map(str, x.shape)) or 'one number'}"
     return "None" if x is None else type(x).__name__

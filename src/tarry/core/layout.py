@@ -182,17 +182,19 @@ class Layout:
 def _kinds(module: nn.Module, x: Tensor | None) -> dict[int, Kind]:
     """Which trained tensors are normalization or head, by the type of the module that owns them."""
     owners = dict(module.named_modules())
-    kinds = {id(p): Kind.NORM for owner in owners.values() if isinstance(owner, _NORMS) for p in _trained(owner)}
+    kinds = {
+        id(p): Kind.NORM for owner in owners.values() if isinstance(owner, _NORMS) for p in _trained_parameters(owner)
+    }
     maps = [name for name, owner in owners.items() if _is_map(owner)]
     if len(maps) > 1 and x is not None:
         maps = _as_run(module, maps, x) or maps
     if maps:
-        kinds.update((id(p), Kind.HEAD) for p in _trained(owners[maps[-1]]))
+        kinds.update((id(p), Kind.HEAD) for p in _trained_parameters(owners[maps[-1]]))
     return kinds
 
 
 def _is_map(owner: nn.Module) -> bool:
-    return not isinstance(owner, _NORMS + _TABLES) and any(p.ndim >= 2 for p in _trained(owner))
+    return not isinstance(owner, _NORMS + _TABLES) and any(p.ndim >= 2 for p in _trained_parameters(owner))
 
 
 def _as_run(module: nn.Module, names: Sequence[str], x: Tensor) -> list[str]:
@@ -205,5 +207,5 @@ def _as_run(module: nn.Module, names: Sequence[str], x: Tensor) -> list[str]:
     return ran
 
 
-def _trained(owner: nn.Module) -> Iterator[Tensor]:
+def _trained_parameters(owner: nn.Module) -> Iterator[Tensor]:
     return (p for p in owner.parameters(recurse=False) if p.requires_grad)

@@ -287,7 +287,7 @@ class Method:
         return compose_parts(self, given, distill=distill, manifold=manifold, name=name)
 
     def __repr__(self) -> str:
-        parts = {"local": _shown(self.local)} if self.local != LocalRule() else {}
+        parts = {"local": _format_rule(self.local)} if self.local != LocalRule() else {}
         parts |= {p: name_of_part(getattr(self, p)) for p, plain in _PLAIN.items() if getattr(self, p) is not plain}
         others = ("output_weights", "wrapper", "as_correction", "personalization")
         parts |= {p: "..." for p in others if getattr(self, p) not in (None, Personalization())}
@@ -305,12 +305,12 @@ def name_of_part(part: Part[Any, Any] | LocalRule) -> str:
     return function_name(part.apply if isinstance(part, Part) else type(part))
 
 
-def _shown(rule: Any) -> str:
+def _format_rule(rule: Any) -> str:
     """Return the class of a rule with its numbers and words that are not the default, and the rules inside it."""
     shown = []
     for f, value in ((f, getattr(rule, f.name)) for f in fields(rule)):
         if f.repr and is_dataclass(value):
-            shown.append(f"{f.name}={_shown(value)}")
+            shown.append(f"{f.name}={_format_rule(value)}")
         elif f.repr and isinstance(value, int | float | str) and value != f.default:
             shown.append(f"{f.name}={value!r}")
     return f"{type(rule).__name__}({', '.join(shown)})"

@@ -93,16 +93,16 @@ def below(k: int, n: int) -> int:
 
 def permutation(k: int, n: int) -> npt.NDArray[np.int64]:
     """A permutation of 0 … n−1: the order of n distinct mixed counters, so every way to sort gives the same."""
-    return np.argsort(_mixed(k, n))
+    return np.argsort(_mixed_counters(k, n))
 
 
 def uniforms(k: int, n: int, width: int) -> npt.NDArray[np.float32]:
     """n rows of numbers in [0, 1), each a whole multiple of 2⁻²⁴."""
-    drawn = (_mixed(k, n * width) >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-24)
+    drawn = (_mixed_counters(k, n * width) >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-24)
     return drawn.reshape(n, width)
 
 
-def _mixed(k: int, n: int) -> npt.NDArray[np.uint64]:
+def _mixed_counters(k: int, n: int) -> npt.NDArray[np.uint64]:
     """n mixed counters."""
     z = np.arange(n, dtype=np.uint64) * np.uint64(GOLDEN) + np.uint64(k)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

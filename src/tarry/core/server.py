@@ -27,7 +27,7 @@ from .layout import Layout
 from .method import Method, RunLimits, ServerModel, ServerView
 from .parts import PLACES
 from .rng import Stream
-from .state_tree import MemoryMeter, copied, restored, tables
+from .state_tree import MemoryMeter, copy_tree, restore_records, tables
 from .tickets import NOTHING, LocalResult, NextStart, Ticket, Update
 
 __all__ = ["Receipt", "Server"]
@@ -283,7 +283,7 @@ class Server:
             "visits": torch.tensor(self.visits),
             "tickets": [_plain(t) for t in self.tickets.values()],
             "starts": {c: _plain(s) for c, s in self.starts.items()},
-            "state": copied(self.state),
+            "state": copy_tree(self.state),
             "peak": self.meter.peak,
         }
 
@@ -295,7 +295,7 @@ class Server:
         self.visits = array("q", saved["visits"].tolist())
         self.tickets = {t["number"]: Ticket(**t) for t in saved["tickets"]}
         self.starts = {c: NextStart(**s) for c, s in saved["starts"].items()}
-        self.state = restored(saved["state"], self.state)
+        self.state = restore_records(saved["state"], self.state)
         self._attach_tables()
         self.meter = MemoryMeter(peak=saved["peak"])
         self.meter.hold(self.weights)

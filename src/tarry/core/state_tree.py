@@ -1,8 +1,8 @@
 """State trees: None, numbers, text, tensors, tables, and lists, tuples, dicts and typed records of these.
 
     tensors(tree), tables(tree)     what a tree holds
-    copied(tree)                    a copy that later writes to the original do not change
-    restored(tree, like)            the same, with the typed records of `like` in place of the dicts of a checkpoint
+    copy_tree(tree)                 a copy that later writes to the original do not change
+    restore_records(tree, like)     the same, with the typed records of `like` in place of the dicts of a checkpoint
 
 A typed record is a dataclass derived from StateRecord. On disk it is a dict of its fields.
 """
@@ -16,14 +16,14 @@ from torch import Tensor
 
 from .client_table import ClientScalars, ClientTable
 
-__all__ = ["MemoryMeter", "StateRecord", "copied", "restored", "tables", "tensors"]
+__all__ = ["MemoryMeter", "StateRecord", "copy_tree", "restore_records", "tables", "tensors"]
 
 
 class StateRecord:
     """Base of dataclasses that are states of parts, or stand in them: stored as a dict from field to value.
 
-    The state that a part begins with has to contain it: a checkpoint holds no types, so `restored` takes them from
-    there. Override `dump` and `load` together to store a record in another form.
+    The state that a part begins with has to contain it: a checkpoint holds no types, so `restore_records` takes them
+    from there. Override `dump` and `load` together to store a record in another form.
     """
 
     def dump(self) -> dict[str, Any]:
@@ -56,33 +56,33 @@ def tables(tree: Any, name: str = "table") -> Iterator[tuple[str, ClientTable]]:
             yield from tables(value, f"{name}-{key}")
 
 
-def copied(tree: Any) -> Any:
+def copy_tree(tree: Any) -> Any:
     """Return the tree as it is now, whatever is written to it later. Tensors are shared: nothing writes to them."""
     if isinstance(tree, ClientTable):
         return ClientTable.load(tree.save())
     if isinstance(tree, StateRecord):
-        return type(tree).load({k: copied(v) for k, v in tree.dump().items()})
+        return type(tree).load({k: copy_tree(v) for k, v in tree.dump().items()})
     if isinstance(tree, dict):
-        return type(tree)((k, copied(v)) for k, v in tree.items())
+        return type(tree)((k, copy_tree(v)) for k, v in tree.items())
     if isinstance(tree, list):
-        return [copied(v) for v in tree]
+        return [copy_tree(v) for v in tree]
     if isinstance(tree, tuple):
-        values = (copied(v) for v in tree)
+        values = (copy_tree(v) for v in tree)
         return tuple(values) if type(tree) is tuple else type(tree)(*values)
     return tree
 
 
-def restored(tree: Any, like: Any) -> Any:
+def restore_records(tree: Any, like: Any) -> Any:
     """Return a copy in which a dict becomes a typed record wherever `like` has one."""
     if isinstance(like, StateRecord):
         values, known = tree.dump() if isinstance(tree, StateRecord) else tree, like.dump()
-        return type(like).load({k: restored(v, known.get(k)) for k, v in values.items()})
+        return type(like).load({k: restore_records(v, known.get(k)) for k, v in values.items()})
     if type(tree) is dict and isinstance(like, dict):
-        return {k: restored(v, like.get(k)) for k, v in tree.items()}
+        return {k: restore_records(v, like.get(k)) for k, v in tree.items()}
     if isinstance(tree, tuple) and isinstance(like, tuple) and len(tree) == len(like):
-        values = [restored(v, known) for v, known in zip(tree, like, strict=True)]
+        values = [restore_records(v, known) for v, known in zip(tree, like, strict=True)]
         return tuple(values) if type(like) is tuple else type(like)(*values)
-    return copied(tree)
+    return copy_tree(tree)
 
 
 def _children(tree: Any) -> Iterable[tuple[Any, Any]]:

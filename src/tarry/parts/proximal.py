@@ -77,7 +77,7 @@ class BatchProximal(Protocol):
     def gradient(self, passes: HeadSplit, w: Tensor) -> tuple[Tensor, Tensor]:
         """Return (∇L_p, L_p) at w; by a model split before its head, the gradient need be right in the head only."""
 
-    def added(self, w: Tensor, batch: Examples, beta: float) -> tuple[Tensor, Tensor]:
+    def total_gradient(self, w: Tensor, batch: Examples, beta: float) -> tuple[Tensor, Tensor]:
         """Return (∇(L + β L_p), L) at w by one pass, L being the task's loss."""
 
 
@@ -116,11 +116,11 @@ def _record_values(objective: Objective) -> tuple[Objective, list[Tensor]]:
     """Return the objective, and the list that its values are appended to."""
     values: list[Tensor] = []
 
-    def noting(outputs: Tensor, targets: Any) -> Tensor:
+    def record(outputs: Tensor, targets: Any) -> Tensor:
         values.append(objective(outputs, targets))
         return values[-1]
 
-    return noting, values
+    return record, values
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class OfWeights:
     def gradient(self, passes: HeadSplit, w: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ARG002 - it takes no pass
         return self.at(w)
 
-    def added(self, w: Tensor, batch: Examples, beta: float) -> tuple[Tensor, Tensor]:
+    def total_gradient(self, w: Tensor, batch: Examples, beta: float) -> tuple[Tensor, Tensor]:
         g, loss = self.model.grad(w, batch)
         return torch.add(g, self.at(w)[0], alpha=beta), loss
 
@@ -150,7 +150,7 @@ class OfOutputs:
         objective, values = _record_values(self.objective)
         return passes.head_grad(w, self.aim, objective), values[0].detach()
 
-    def added(self, w: Tensor, batch: Examples, beta: float) -> tuple[Tensor, Tensor]:
+    def total_gradient(self, w: Tensor, batch: Examples, beta: float) -> tuple[Tensor, Tensor]:
         local, losses = _record_values(self.model.task_loss)
         g, _ = self.model.grad(w, batch, lambda z, y: local(z, y) + beta * self.objective(z, self.aim))
         return g, losses[0].detach()
@@ -168,7 +168,7 @@ class OfFeatures:
         assert isinstance(passes, WholePasses), "features do not depend on the head"
         return passes.feature_grad(w, self.aim, self.objective)
 
-    def added(self, w: Tensor, batch: Examples, beta: float) -> tuple[Tensor, Tensor]:
+    def total_gradient(self, w: Tensor, batch: Examples, beta: float) -> tuple[Tensor, Tensor]:
         local, losses = _record_values(self.model.task_loss)
         g, _ = self.model.grad_with_features(w, batch, lambda z, r, y: local(z, y) + beta * self.objective(r, self.aim))
         return g, losses[0].detach()

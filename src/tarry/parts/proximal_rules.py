@@ -52,7 +52,7 @@ class WithProximalLoss(ProximalLossRule):
     def step(
         self, w: Tensor, batch: Examples, context: Context, state: Any, model: ClientModel
     ) -> tuple[Tensor, Any, Tensor]:
-        g, loss = self.proximal.on(batch, context, model).added(w, batch, self.beta)
+        g, loss = self.proximal.on(batch, context, model).total_gradient(w, batch, self.beta)
         inner, optimizer = state
         w, inner = model.apply_gradient(w, g, inner)
         return w, (inner, optimizer), loss

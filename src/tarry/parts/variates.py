@@ -4,9 +4,9 @@
     Dual      g − λ_k + α (w − w_start)      λ_k: the client's gradient at its last result                 FedDyn
     Normal    g + μ (w − w_start)            and the client uploads ‖a_k‖₁                                 FedNova
 
-A variate is a proximal loss (parts.proximal), known by its gradient: `added` is the term that it adds to the client's
-gradient. `begin` reads payload and memory, and `finish` returns uploads and memory. `VariateRule` is plain training
-with one.
+A variate is a proximal loss (parts.proximal), known by its gradient: `added_gradient` is the term that it adds to the
+client's gradient. `begin` reads payload and memory, and `finish` returns uploads and memory. `VariateRule` is plain
+training with one.
 
 ‖a‖₁, the reach of a visit's steps: with nothing added, Δ_k = −η Σ_j a_j g_j over the gradients g_j of the visit. a_j =
 1 for plain SGD; momentum increases the a_j of early gradients, a proximal term decreases them.
@@ -76,19 +76,19 @@ class Variate(ProximalLoss):
         """Return the constants of the visit."""
         return {"start": visit.layout.params(visit.weights), "n_steps": visit.n_steps}
 
-    def added(self, w: Tensor, context: Context) -> Tensor:
+    def added_gradient(self, w: Tensor, context: Context) -> Tensor:
         """Return the term that is added to the task's gradient, over the trained weights; it is linear in w."""
         raise NotImplementedError
 
     def transform_grad(self, g: Tensor, w: Tensor, context: Context) -> Tensor:
-        return g + self.added(w, context)
+        return g + self.added_gradient(w, context)
 
     def on(self, batch: Examples, context: Context, model: ClientModel) -> BatchProximal:  # noqa: ARG002 - the same on all inputs
         start = context["start"]
 
         def at(w: Tensor) -> tuple[Tensor, Tensor]:
-            g = self.added(w, context)
-            return g, torch.dot(g + self.added(start, context), w - start) / 2
+            g = self.added_gradient(w, context)
+            return g, torch.dot(g + self.added_gradient(start, context), w - start) / 2
 
         return OfWeights(model, at)
 
@@ -123,7 +123,7 @@ class Control(Variate):
         added = (c - c_k).expand(visit.layout.n_params)
         return {**super().begin(visit), "c": c, "c_k": c_k, "added": added}
 
-    def added(self, w: Tensor, context: Context) -> Tensor:  # noqa: ARG002 - a constant of the visit
+    def added_gradient(self, w: Tensor, context: Context) -> Tensor:  # noqa: ARG002 - a constant of the visit
         added: Tensor = context["added"]
         return added
 
@@ -151,7 +151,7 @@ class Dual(Variate):
         known = super().begin(visit)
         return {**known, "lambda": visit.memory.get("lambda", torch.zeros_like(known["start"]))}
 
-    def added(self, w: Tensor, context: Context) -> Tensor:
+    def added_gradient(self, w: Tensor, context: Context) -> Tensor:
         return torch.sub(w, context["start"]).mul_(self.alpha).sub_(context["lambda"])
 
     def finish(self, w: Tensor, context: Context, optimizer: Optimizer, share: float) -> VisitOutput:  # noqa: ARG002
@@ -176,7 +176,7 @@ class Normal(Variate):
                 " sgd, with or without --momentum; use --optimizer sgd"
             )
 
-    def added(self, w: Tensor, context: Context) -> Tensor:
+    def added_gradient(self, w: Tensor, context: Context) -> Tensor:
         return torch.sub(w, context["start"]).mul_(self.mu)
 
     def transform_grad(self, g: Tensor, w: Tensor, context: Context) -> Tensor:

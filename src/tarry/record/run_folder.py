@@ -95,7 +95,7 @@ class RunFolder:
             raise DamagedFile(f"{meta} cannot be read: {e}") from e
 
     @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
+    def lock(self) -> Iterator[None]:
         """Keep other processes from running or resuming in this folder; the lock ends with the process."""
         with open(self.path / ".lock", "w") as f:
             try:

@@ -22,7 +22,7 @@ from .diagnostics_data import (
     visit_time,
 )
 from .formatting import count, duration, time_unit
-from .plots import INK, TEXT, draw_curve, legend, line_style, render, scaled
+from .plots import INK, TEXT, draw_curve, legend, line_style, render, rescale
 from .tables import Curve, by_label, clock
 
 if TYPE_CHECKING:
@@ -113,13 +113,13 @@ class _DiagnosedRuns:
 
     def over_time(self, name: str, factor: float = 1.0) -> dict[int, Curve]:
         width, (_, second) = stretch(self.all), self.clock
-        return _present({i: scaled(over_time(runs, name, width), second, factor) for i, runs in self.runs.items()})
+        return _present({i: rescale(over_time(runs, name, width), second, factor) for i, runs in self.runs.items()})
 
     def by_layer(self, name: str, factor: float = 1.0) -> dict[int, Curve]:
         """Return means over the run by layer, for models with as many layers as the first."""
         found = _present({i: spread([m for r in runs if (m := mean_of(r, name))]) for i, runs in self.runs.items()})
         n = len(next(iter(found.values())).x) if found else 0
-        return {i: scaled(c, 1.0, factor) for i, c in found.items() if len(c.x) == n}
+        return {i: rescale(c, 1.0, factor) for i, c in found.items() if len(c.x) == n}
 
 
 def pictures(results: Sequence[Result]) -> list[Picture]:
@@ -234,7 +234,7 @@ def _validation(book: _DiagnosedRuns) -> Picture | None:
     followed = list(dict.fromkeys(client for own in found.values() for client in own))[:_FOLLOWED]
     panels = []
     for client in followed:
-        curves = {i: scaled(own[client], 1.0, 100.0) for i, own in found.items() if client in own}
+        curves = {i: rescale(own[client], 1.0, 100.0) for i, own in found.items() if client in own}
         seconds = visit_time(first[min(curves)], client)
         pace = "" if seconds is None else f", {duration(seconds)} a visit"
         panels.append(_Panel(f"client {client}{pace}", curves, limits=_PERCENT))
@@ -254,7 +254,7 @@ def _participation(book: _DiagnosedRuns) -> Picture | None:
     found = _present({i: spread([s for r in runs if (s := participation(r))]) for i, runs in book.runs.items()})
     if not found:
         return None
-    curves = {i: scaled(c, 1.0, 100.0) for i, c in found.items()}
+    curves = {i: rescale(c, 1.0, 100.0) for i, c in found.items()}
     n = max(len(c.x) for c in curves.values())
     bars = n <= _BARS and n * len(curves) <= _IN_ALL
 

@@ -33,7 +33,7 @@ __all__ = [
     "legend",
     "line_style",
     "render",
-    "scaled",
+    "rescale",
     "staleness_bars",
 ]
 
@@ -110,7 +110,7 @@ def _curves(
     for i, (label, runs) in enumerate(by_label(results).items()):
         curve = mean_curve(runs, over=over, of="accuracy" if summary.scored else "loss")
         if curve.x:
-            curves[label] = scaled(curve, scale, 100.0 if summary.scored else 1.0)
+            curves[label] = rescale(curve, scale, 100.0 if summary.scored else 1.0)
             draw_curve(axes, curves[label], i, steps=over == "updates" and len(runs) > 1)
     if not curves:
         axes.text(0.5, 0.5, "no evaluations were recorded", ha="center", transform=axes.transAxes)
@@ -124,7 +124,7 @@ def _curves(
     _name(figure, axes, curves, summary.target)
 
 
-def scaled(curve: Curve, x: float, y: float) -> Curve:
+def rescale(curve: Curve, x: float, y: float) -> Curve:
     """Return the curve with its x divided by x, and its y multiplied by y."""
     sd = None if curve.sd is None else [y * v for v in curve.sd]
     return Curve([v / x for v in curve.x], [y * v for v in curve.mean], sd)

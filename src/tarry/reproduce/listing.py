@@ -11,7 +11,7 @@ from ..tasks.data.sets import catalog as data_sets
 from . import catalog
 from .experiment import Experiment
 from .store import shown
-from .tables import counted, findings
+from .tables import findings, format_seeds
 
 __all__ = ["any_results", "lines"]
 
@@ -83,7 +83,7 @@ def _describe_count(experiment: Experiment, results: Path | None) -> str:
     wanted = sum(1 for _ in experiment.grid())
     cells = "all" if len(seeds) == wanted else f"{len(seeds)} of {wanted}"
     few, many = min(seeds), max(seeds)
-    how_many = counted(many) if few == many else f"{few} to {counted(many)}"
+    how_many = format_seeds(many) if few == many else f"{few} to {format_seeds(many)}"
     return f"results: {cells} cells, {how_many}{_at({size for size, _, _ in columns})}"
 
 

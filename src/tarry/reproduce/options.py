@@ -163,7 +163,7 @@ class ReproduceOptions:
 def seed_numbers(text: str) -> tuple[int, ...]:
     """Return the seeds that a flag names: '3' is 0, 1, 2; '5-7' is 5, 6, 7; '0,4' is 0, 4; '2,' is 2."""
     try:
-        numbers = list(range(int(text))) if text.isdigit() else _listed(text)
+        numbers = list(range(int(text))) if text.isdigit() else _parse_seeds(text)
     except BadInput:
         raise
     except ValueError:
@@ -173,7 +173,7 @@ def seed_numbers(text: str) -> tuple[int, ...]:
     return tuple(dict.fromkeys(numbers))
 
 
-def _listed(text: str) -> Sequence[int]:
+def _parse_seeds(text: str) -> Sequence[int]:
     numbers: list[int] = []
     for part in text.removesuffix(",").split(","):
         first, dash, last = part.partition("-")

@@ -18,7 +18,7 @@ from .experiment import Experiment, Target
 from .figures import draw
 from .measures import TO_TARGET
 from .significance import tests
-from .tables import NONE, Findings, counted, difference, findings, ours, run_warnings
+from .tables import NONE, Findings, difference, findings, format_seeds, ours, run_warnings
 
 __all__ = ["PAPERS", "markdown", "write_page"]
 
@@ -132,7 +132,7 @@ def _how_much(f: Findings) -> str:
     sizes = " and ".join(sorted({size for size, _ in f.sizes.values()}))
     seeds = [n for c in f.columns for n in f.seeds(c)]
     few, many = min(seeds, default=0), max(seeds, default=0)
-    how_many = counted(many) if few == many else f"{few} to {counted(many)}"
+    how_many = format_seeds(many) if few == many else f"{few} to {format_seeds(many)}"
     if f.study is not None:
         return f"{sizes}, {how_many}"
     cells = sum(len(rows) for rows in f.runs.values())

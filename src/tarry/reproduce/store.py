@@ -73,7 +73,7 @@ class Store:
 
     def add(self, cell: Cell, seed: int, entry: StoredRun) -> None:
         """Add a run, or replace the run of the same cell and seed."""
-        with self._changing():
+        with self._locked_rewrite():
             sizes = self._data["cells"].setdefault(cell.key, {})
             there = sizes.get(cell.size)
             if there is None or there["fingerprint"] != cell.fingerprint:
@@ -86,7 +86,7 @@ class Store:
 
     def add_study(self, experiment: Experiment, size: str, result: Mapping[str, Any], made: Mapping[str, str]) -> None:
         """Add the result of a study; numbers of other seeds stay."""
-        with self._changing():
+        with self._locked_rewrite():
             mark = fingerprint(experiment.study_options(size))
             before = self._data["study"].get(size, {})
             numbers = dict(result.get("numbers", {}))
@@ -110,7 +110,7 @@ class Store:
                     why = "its settings have changed" if (key, size) in wanted else "its cell was removed"
                     dropped.append((key, size, f"{self.name}, {key} ({size}): {why}; its results are dropped"))
         if dropped:
-            with self._changing():
+            with self._locked_rewrite():
                 for key, size, _ in dropped:
                     there = self._data["cells"].get(key, {}).get(size)
                     if there is not None and wanted.get((key, size)) != there["fingerprint"]:
@@ -127,7 +127,7 @@ class Store:
     # The file
 
     @contextmanager
-    def _changing(self) -> Iterator[None]:
+    def _locked_rewrite(self) -> Iterator[None]:
         """Hold the lock of the folder, read the file again, and write it at the end."""
         folder = self.path.parent
         folder.mkdir(parents=True, exist_ok=True)

@@ -9,7 +9,17 @@ from .experiment import Axis, Experiment, changes
 from .measures import TO_TARGET, Measure, Stat, StoredRun, by_seed, measure_of, stat
 from .store import Store, shown
 
-__all__ = ["NONE", "Findings", "TableGrid", "counted", "difference", "findings", "ours", "plain_table", "run_warnings"]
+__all__ = [
+    "NONE",
+    "Findings",
+    "TableGrid",
+    "format_seeds",
+    "difference",
+    "findings",
+    "ours",
+    "plain_table",
+    "run_warnings",
+]
 
 NONE = "–"
 _FEW = 3  # runs up to which each is named
@@ -59,7 +69,7 @@ class Findings:
     def heading(self, column: str) -> str:
         """Return the title of a column, with its size if that is not the full one and the number of seeds."""
         size, seeds = self.sizes.get(column, ("full", ""))[0], max(self.seeds(column), default=0)
-        about = [size] * (size != "full") + [counted(seeds)] * (seeds > 0)
+        about = [size] * (size != "full") + [format_seeds(seeds)] * (seeds > 0)
         return self.columns[column] + (f" ({', '.join(about)})" if about else "")
 
     def seeds(self, column: str) -> list[int]:
@@ -74,7 +84,7 @@ class Findings:
         return self.experiment.paper_sd.get(measure, {}).get(row, {}).get(column)
 
 
-def counted(seeds: int) -> str:
+def format_seeds(seeds: int) -> str:
     return f"{seeds} seed{'s' * (seeds > 1)}"
 
 

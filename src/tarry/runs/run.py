@@ -206,7 +206,7 @@ class RunSession:
             stack.enter_context(torch.random.fork_rng(devices=[]))
             saved: Any = None
             if self.folder is not None:
-                stack.enter_context(self.folder.locked())
+                stack.enter_context(self.folder.lock())
                 newest = checkpoint.latest(self.folder.checkpoints)
                 saved = None if newest is None else checkpoint.load(newest, self.built.spec.device)
                 self.recorder = Recorder(self.folder.events, at=saved["rows"] if saved else 0)

@@ -22,7 +22,7 @@ from ..core.errors import BadInput, Diverged
 from ..core.events import Event
 from ..core.idle_clients import IdleClients
 from ..core.server import Server
-from ..core.state_tree import copied, tables
+from ..core.state_tree import copy_tree, tables
 from ..core.tickets import NOTHING, LocalResult, Ticket
 from ..delays.availability import Availability
 from ..delays.base import Delay
@@ -216,7 +216,7 @@ class Simulator:
             "_next_score": self._evaluation.next_due,
             "heap": [list(e) for e in self._heap],
             "doomed": sorted(self._doomed),
-            "memories": copied(self._memories),
+            "memories": copy_tree(self._memories),
             "in_vain": engine.consecutive_rejections,
             "rejections": dict(engine.rejections_by_client),
             "diary": None if engine.diagnostics is None else engine.diagnostics.save(),
@@ -231,7 +231,7 @@ class Simulator:
         self._next_change = saved["_change"]
         self._heap = [(due, number) for due, number in saved["heap"]]
         self._doomed = set(saved["doomed"])
-        self._memories = copied(saved["memories"])
+        self._memories = copy_tree(saved["memories"])
         for name, table in tables(self._memories, "client"):
             table.attach(self._room, name, self.server.weights.device)
         engine.consecutive_rejections = saved["in_vain"]

@@ -132,13 +132,13 @@ class LocalFederation:
         s = self.setup
         fresh = self._start_link(s)
         if fresh and s.tls:
-            self._reached(s)  # the SuperLink rejects an unregistered node
+            self._wait_for_link(s)  # the SuperLink rejects an unregistered node
         if not self.processes.alive("warm"):
             self._warm(s)
         for i in range(s.clients):
             self._start_node(s, i)
         if fresh and not s.tls:
-            self._reached(s)
+            self._wait_for_link(s)
         submission = self.submission()
         if not submission.over and not submission.serving():
             self._say(f"run {submission.submit()}")
@@ -165,7 +165,7 @@ class LocalFederation:
             self.processes.start("exec", ["flower-superexec", *trust, "--runtime-api-address", where])
         return fresh
 
-    def _reached(self, s: Setup) -> None:
+    def _wait_for_link(self, s: Setup) -> None:
         """Wait for the SuperLink and register the nodes' keys."""
         self._wait_for("link", s.ports[0])
         self._say(f"SuperLink at 127.0.0.1:{s.ports[0]}{', with TLS' if s.tls else ''}")

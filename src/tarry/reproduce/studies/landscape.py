@@ -127,10 +127,10 @@ def _analyze(study: Study, made: BuiltRun, arc: Arc) -> dict[str, Any]:
     o, bound = study.options, model_of(made)
     assert made.task.test is not None
     data = {"train": made.task.clients[o["client"]], "test": made.task.test}
-    return {name: _compared(arc, loss_on(bound, some_of(own, o["examples"])), o) for name, own in data.items()}
+    return {name: _compare(arc, loss_on(bound, some_of(own, o["examples"])), o) for name, own in data.items()}
 
 
-def _compared(arc: Arc, loss: Callable[[Tensor], float], o: Mapping[str, Any]) -> dict[str, Any]:
+def _compare(arc: Arc, loss: Callable[[Tensor], float], o: Mapping[str, Any]) -> dict[str, Any]:
     ts, n = places(o["places"]), len(arc.transform_grad)
     way = (arc.end - arc.start)[:n]
     length, far = float(way.norm()), [float((arc.at(t, curved=True) - arc.start)[:n].norm()) for t in ts]

@@ -75,7 +75,7 @@ def _summary(study: Study, o: Mapping[str, Any], where: str) -> dict[str, Any]:
     numbers: dict[str, Any] = {}
     for seed in study.seeds:
         inputs = [where, seed, {name: o[name] for name in PAPER}]
-        took = study.piece(f"latency-{seed}", inputs, partial(_measured, o, seed, study.device))
+        took = study.piece(f"latency-{seed}", inputs, partial(_measure, o, seed, study.device))
         base = took.get("fedavg", next(iter(took.values())))
         for name, value in took.items():
             found = {"seconds": short(value), "relative": short(value / base)}
@@ -84,7 +84,7 @@ def _summary(study: Study, o: Mapping[str, Any], where: str) -> dict[str, Any]:
     return {"numbers": numbers, "notes": [*study.notes, f"Measured on {where}: {model}."]}
 
 
-def _measured(o: Mapping[str, Any], seed: int, device: str) -> dict[str, float]:
+def _measure(o: Mapping[str, Any], seed: int, device: str) -> dict[str, float]:
     bound, work, sent = _bench(o, seed, device)
     chosen = {name: Choice.of(c) for name, c in o["methods"].items() if c != "none"}
     rules = {name: methods.build(c.name, **c.params).local for name, c in chosen.items()}
