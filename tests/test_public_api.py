@@ -40,6 +40,7 @@ PUBLIC = [
     "ServerView",
     "Setting",
     "SolverFailed",
+    "StorageError",
     "Step",
     "TarryError",
     "TarryWarning",
@@ -47,6 +48,7 @@ PUBLIC = [
     "Ticket",
     "TicketExtras",
     "Update",
+    "Verification",
     "VisitInput",
     "VisitOutput",
     "WorkerDied",
@@ -63,6 +65,7 @@ PUBLIC = [
     "stateless",
     "tasks",
     "unlabeled_sets",
+    "verify",
 ]
 
 

@@ -9,13 +9,20 @@ and no weight. It can be run again: a file that is up to date stays as it is.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import sys
+import tomllib
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+from tarry.record.binding import bind, seal
+from tarry.record.digests import settings_digest
+from tarry.record.rows import Mark, encode_row
+from tarry.record.run_folder import RunMeta, object_comments
+from tarry.version import __version__
 
 SETTINGS = {
     "optimiser": "optimizer",
@@ -47,8 +54,12 @@ SERVER = {"tickets": {"own": "from_reply"}, "state": {"heard": "lag_start", "res
 COUNTERS = {"refused": "rejected", "refusals": "rejections"}
 #: logs by name, and the field of a row that says what happened
 LOGS = {"events.jsonl": "kind", "journal.jsonl": "op"}
-#: where a checkpoint says how many bytes of a log it has read: the log, and the key
-POSITIONS = {"rows": "events.jsonl", "events": "events.jsonl", "place": "journal.jsonl"}
+#: where a checkpoint says how many bytes of a log it has read: the log, and the key of the checksum there
+POSITIONS = {
+    "rows": ("events.jsonl", "crc"),
+    "events": ("events.jsonl", "events_crc"),
+    "place": ("journal.jsonl", "crc"),
+}
 
 Write = Callable[[Path, bytes], None]
 
@@ -69,31 +80,35 @@ def toml(text: str) -> str:
     return re.sub(rf"(?m)^(# )({words})(?=:| )", lambda m: m[1] + SETTINGS[m[2]], text)
 
 
-def row(line: bytes, field: str) -> bytes:
-    """Return a row of a log with its kind and its keys renamed."""
-    try:
-        found = json.loads(line)
-    except ValueError:
-        return line  # torn by a kill
-    found = {ROW.get(k, k) if field == "op" else k: v for k, v in found.items()}
+def row(line: bytes, field: str) -> dict[str, Any]:
+    """Return a row of a log with its kind and its keys renamed, without a checksum."""
+    found = json.loads(line)
+    found = {ROW.get(k, k) if field == "op" else k: v for k, v in found.items() if k != "crc"}
     found[field] = KINDS.get(found.get(field), found.get(field))
-    return json.dumps(found, separators=(",", ":")).encode() + b"\n"
+    return found
 
 
-def log(path: Path, write: Write) -> Callable[[int], int]:
-    """Rewrite a log; return the function from a position in it to the position of the same row afterwards."""
+def log(path: Path, write: Write) -> Callable[[int], Mark]:
+    """Rewrite a log, with checksums; return the function from a position in it to the mark of the same row afterwards.
+
+    A last row that a kill has torn is left out.
+    """
     before = path.read_bytes() if path.is_file() else b""
-    places, old, out = {0: 0}, 0, bytearray()
+    mark = Mark()
+    places, old, out = {0: mark}, 0, bytearray()
     for line in before.splitlines(keepends=True):
-        out += row(line, LOGS[path.name]) if line.endswith(b"\n") else line
+        if not line.endswith(b"\n"):
+            break
+        new, mark = encode_row(row(line, LOGS[path.name]), mark)
+        out += new
         old += len(line)
-        places[old] = len(out)
+        places[old] = mark
     if before:
         write(path, bytes(out))
-    return lambda position: places.get(position, position)
+    return places.__getitem__
 
 
-def checkpoint(path: Path, moved: dict[str, Callable[[int], int]], write: Write) -> None:
+def checkpoint(path: Path, moved: dict[str, Callable[[int], Mark]], settings: str, write: Write) -> None:
     """Rewrite the record of a checkpoint: positions in the logs, counters, and statistics of clients."""
     from safetensors import safe_open
     from safetensors.numpy import save
@@ -110,13 +125,17 @@ def checkpoint(path: Path, moved: dict[str, Callable[[int], int]], write: Write)
     pairs = []
     for key, value in record["dict"]:
         if key in POSITIONS and isinstance(value, int):
-            pairs.append([key, moved[POSITIONS[key]](value)])
+            name, crc = POSITIONS[key]
+            mark = moved[name](value)
+            pairs += [[key, mark.nbytes], [crc, mark.crc]]
         elif key in ("simulator", "course"):
             pairs.append([key, {"dict": [[COUNTERS.get(k, k), server(k, v)] for k, v in value["dict"]]}])
         elif key == "health":
             pairs.append([key, packed(value, STATS)])
-        else:
+        elif key not in ("crc", "events_crc", "settings"):
             pairs.append([key, value])
+    if any(key in POSITIONS for key, _ in pairs):  # else it is a client's memory
+        pairs.append(["settings", settings])
     skeleton = json.dumps({**record, "dict": pairs})
     if skeleton != metadata["record"]:
         write(path, save(arrays, metadata={**metadata, "record": skeleton, "sha256": _digest(skeleton, arrays)}))
@@ -162,11 +181,32 @@ def stored(path: Path, write: Write) -> None:
     write(path, text.encode())
 
 
-def document(path: Path, names: dict[str, str], write: Write) -> None:
-    """Rewrite a JSON file whose keys were renamed at its top level."""
-    found = json.loads(path.read_text(encoding="utf-8"))
-    if isinstance(found, dict):
-        write(path, (json.dumps({names.get(k, k): v for k, v in found.items()}, indent=1) + "\n").encode())
+def result(path: Path, write: Write) -> None:
+    """Rewrite a result with its keys renamed, bound to the files of its folder."""
+    found = {RESULT.get(k, k): v for k, v in json.loads(path.read_text(encoding="utf-8")).items()}
+    found = {k: v for k, v in found.items() if k not in ("bound_to", "sha256")}
+    if path.name == "result.json":
+        found["bound_to"] = bind(path.parent)
+    write(path, seal(found))
+
+
+def meta(folder: Path, write: Write) -> str:
+    """Write meta.json for a folder that has a spec.toml, in place of files.json; return the digest of the settings."""
+    spec, path, old = folder / "spec.toml", folder / "meta.json", folder / "files.json"
+    if not spec.is_file():
+        return ""
+    text = spec.read_text(encoding="utf-8")
+    before = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    files = json.loads(old.read_text(encoding="utf-8")) if old.is_file() else before.get("files", {})
+    new = RunMeta(
+        settings_digest(tomllib.loads(text)),
+        list(before.get("objects", object_comments(text))),
+        {SETTINGS.get(k, k): v for k, v in files.items()},
+        before.get("version", __version__),
+    )
+    write(path, (json.dumps(asdict(new), indent=1) + "\n").encode())
+    old.unlink(missing_ok=True)
+    return new.settings_sha256
 
 
 def migrate(folder: Path) -> int:
@@ -175,7 +215,7 @@ def migrate(folder: Path) -> int:
 
     def write(path: Path, data: bytes) -> None:
         nonlocal changed
-        if hashlib.sha256(data).digest() != hashlib.sha256(path.read_bytes()).digest():
+        if not path.is_file() or data != path.read_bytes():
             changed += 1
             path.write_bytes(data)
 
@@ -183,15 +223,17 @@ def migrate(folder: Path) -> int:
         write(path, toml(path.read_text(encoding="utf-8")).encode())
     for path in sorted(folder.rglob("results/*.json")):
         stored(path, write)
-    for name, names in (("result.json", RESULT), ("progress.json", RESULT), ("files.json", SETTINGS)):
-        for path in sorted(folder.rglob(name)):
-            document(path, names, write)
+    for path in sorted(folder.rglob("spec.toml")):
+        meta(path.parent, write)
     for path in sorted(folder.rglob("status.json")):
         write(path, json.dumps(renamed(json.loads(path.read_text(encoding="utf-8")), STATS), indent=1).encode())
     for home in sorted({p.parent for name in LOGS for p in folder.rglob(name)}):
         moved = {name: log(home / name, write) for name in LOGS}
         for path in sorted((home / "checkpoints").glob("*.safetensors")):
-            checkpoint(path, moved, write)
+            checkpoint(path, moved, meta(home, write), write)
+    for name in ("result.json", "progress.json"):
+        for path in sorted(folder.rglob(name)):
+            result(path, write)
     return changed
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .core.errors import DamagedFile as DamagedFile
     from .core.errors import Diverged as Diverged
     from .core.errors import SolverFailed as SolverFailed
+    from .core.errors import StorageError as StorageError
     from .core.errors import TarryError as TarryError
     from .core.errors import TarryWarning as TarryWarning
     from .core.errors import WorkerDied as WorkerDied
@@ -58,6 +59,8 @@ if TYPE_CHECKING:
     from .runs.run import Progress as Progress
     from .runs.run import resume as resume
     from .runs.run import run as run
+    from .runs.verify import Verification as Verification
+    from .runs.verify import verify as verify
     from .tasks import partitions as partitions
     from .tasks import tasks as tasks
     from .tasks.unlabeled import unlabeled_sets as unlabeled_sets
@@ -86,6 +89,7 @@ _MODULES = {
     "ServerView": "core.method",
     "Setting": "config.keywords",
     "SolverFailed": "core.errors",
+    "StorageError": "core.errors",
     "Step": "core.parts",
     "TarryError": "core.errors",
     "TarryWarning": "core.errors",
@@ -93,6 +97,7 @@ _MODULES = {
     "Ticket": "core.tickets",
     "TicketExtras": "core.tickets",
     "Update": "core.tickets",
+    "Verification": "runs.verify",
     "VisitInput": "core.local_rule",
     "VisitOutput": "core.local_rule",
     "WorkerDied": "core.errors",
@@ -109,6 +114,7 @@ _MODULES = {
     "stateless": "core.parts",
     "tasks": "tasks",
     "unlabeled_sets": "tasks.unlabeled",
+    "verify": "runs.verify",
 }
 __all__ = list(_MODULES)
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tarry.record.run_folder import RunFolder
+
 
 def everything(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
@@ -201,7 +203,7 @@ def test_resuming_a_run_whose_log_is_gone_changes_nothing(cli, here, quick):
 
 def test_resuming_a_run_of_python_objects_says_how(cli, here):
     (here / "r").mkdir()
-    (here / "r" / "spec.toml").write_text("# task: a Python object (mine)\nlr = 0.1\n")
+    RunFolder(here / "r").write_settings("# task: a Python object (mine)\nlr = 0.1\n", objects=["task"], files={})
     said = cli("resume", "r")
     assert said.code == 2
     assert "given a Python object as task" in said.err

@@ -18,6 +18,7 @@ from tarry.config.spec import settings
 from tarry.delays.base import delays
 from tarry.methods import methods
 from tarry.record.result import Result
+from tarry.record.rows import Log
 from tarry.tasks import partitions, tasks
 from tarry.tasks.models import models
 from tests.helpers.processes import PATIENCE
@@ -505,15 +506,24 @@ def test_watch_tells_every_evaluation_and_how_it_ended(cli, here, quick):
 def test_watch_goes_on_from_where_it_read_and_begins_again_where_a_run_was_taken_up(tmp_path):
     log = tmp_path / "events.jsonl"
     told = LogReader(log)
-    row = '{"kind":"evaluate","time":%d.0,"version":0,"updates":%d,"accuracy":0.5}\n'
-    log.write_text(row % (1, 1))
+
+    def write(*updates: int) -> None:
+        rows = Log(log)
+        for n in updates:
+            rows.append({"kind": "evaluate", "time": float(n), "version": 0, "updates": n, "accuracy": 0.5})
+        rows.close()
+
+    write(1)
     assert len(told.read()) == 1
     assert told.read() == []
-    log.write_text(row % (1, 1) + row % (2, 2) + row % (3, 3))
+    write(1, 2, 3)
     assert [line.split()[0] for line in told.read()] == ["2", "3"]
-    log.write_text(row % (1, 1) + row % (2, 2))
+    write(1, 2)
     assert len(told.read()) == 2
     assert told.kinds["evaluate"] == 2
+    write(1, 4, 5, 6)  # resumed from an earlier checkpoint, and longer than what was read
+    assert len(told.read()) == 4
+    assert told.kinds["evaluate"] == 4
 
 
 def test_watch_says_where_nothing_is_at_work(cli):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 from tarry.record.result import sha256
-from tarry.record.rows import read_rows
+from tarry.record.rows import Log, end_of_rows, read_rows
 from tarry.runs.replay import Record, replay
 from tests.helpers.fake_grid import Clock, FakeGrid, driver, finished, nodes, small_plan
 
@@ -112,8 +111,9 @@ def test_a_record_that_has_not_ended_is_replayed_to_its_last_whole_instant(tmp_p
         grid.clock.sleep(0.1)
     d.close()
     weights = sha256(d.engine.server.output_weights)
-    with open(tmp_path / "out" / "journal.jsonl", "a") as f:
-        f.write(json.dumps({"op": "lost", "t": 1e6, "number": min(d.engine.server.tickets), "bytes": 0, "why": "x"}))
-        f.write("\n")
+    path = tmp_path / "out" / "journal.jsonl"
+    journal = Log(path, end_of_rows(path))
+    journal.append({"op": "lost", "t": 1e6, "number": min(d.engine.server.tickets), "bytes": 0, "why": "x"})
+    journal.close()
     assert replay(tmp_path / "out").weights_sha256 == weights
     assert Record.read(Path(tmp_path / "out")).ended == ""

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import pickle
@@ -19,10 +20,12 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import tarry
-from tarry.core.errors import BadInput, DamagedFile
+from tarry.core.errors import BadInput, DamagedFile, StorageError
 from tarry.delays.measured import read_trace
-from tarry.record.result import Result, sha256, staleness_summary, write_atomic
+from tarry.record.binding import seal
+from tarry.record.result import Result, sha256, staleness_summary
 from tarry.record.rows import read_rows
+from tarry.record.storage import write_atomic
 from tests.helpers.models import random_clients
 
 
@@ -72,12 +75,13 @@ def test_an_atomic_write_that_fails_keeps_the_old_file(tmp_path, monkeypatch):
     write_atomic(path, b"old")
 
     def full(fd: int) -> None:
-        raise OSError("no space left on device")
+        raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(OSError, match="no space"):
+    with pytest.raises(StorageError, match=r"x.json: it cannot be written \(No space left on device\); free space"):
         write_atomic(path, b"new")
     assert path.read_bytes() == b"old"
+    assert [p.name for p in tmp_path.iterdir()] == ["x.json"]
 
 
 def task() -> tarry.Task:
@@ -169,7 +173,8 @@ def test_the_model_on_disk_is_the_one_whose_fingerprint_is_told(folder):
 def test_a_result_reads_back_as_it_was_written(folder):
     result = Result.read(folder)
     assert result.out == folder
-    assert result.to_json() == (folder / "result.json").read_text()
+    raw = json.loads((folder / "result.json").read_text())
+    assert json.loads(result.to_json()) == {k: v for k, v in raw.items() if k not in ("bound_to", "sha256")}
     assert all(isinstance(p, tuple) for p in result.curve)
     assert Result.read(str(folder)) == result
 
@@ -189,7 +194,7 @@ def test_a_folder_without_a_result_is_told_how_to_get_one(tmp_path):
         Result.read(tmp_path)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"curve": 3}', '{"curve": [], "hello": 1}'])
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"curve": 3}', '{"curve": [], "hello": 1}', "[" * 100_000])
 def test_a_result_that_cannot_be_read_is_damaged(tmp_path, text):
     (tmp_path / "result.json").write_text(text)
     with pytest.raises(DamagedFile, match=r"result.json cannot be read"):
@@ -289,3 +294,41 @@ def test_a_result_travels_to_other_processes_without_what_builds_its_model():
         again.model()
     several = tarry.compare(["fedasync", "fedavg"], task(), seeds=[0], delay=[1, 2, 3], updates=3, workers=2)
     assert [type(r.model()) for r in several] == [nn.Linear, nn.Linear]
+
+
+FORGED = [
+    ("curve", 3),
+    ("curve", [[1.0, 2]]),
+    ("curve", [[1.0, "two", None, None]]),
+    ("staleness", {}),
+    ("staleness", {"mean": "x", "p95": 0, "max": 0}),
+    ("seed", "0"),
+    ("updates", None),
+    ("label", 7),
+    ("final_accuracy", "high"),
+    ("warnings", "one"),
+    ("diagnostics", []),
+    ("virtual_time", True),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), FORGED)
+def test_a_forged_field_with_a_fresh_digest_is_damaged_all_the_same(folder, tmp_path, name, value):
+    raw = json.loads((folder / "result.json").read_text())
+    del raw["sha256"]
+    (tmp_path / "result.json").write_bytes(seal({**raw, name: value}))
+    with pytest.raises(DamagedFile, match=r"result.json cannot be read"):
+        Result.read(tmp_path)
+
+
+def test_every_changed_byte_of_a_result_is_found(folder, tmp_path):
+    whole = (folder / "result.json").read_bytes()
+    for at in range(0, len(whole), 7):
+        damaged = bytearray(whole)
+        damaged[at] ^= 1
+        (tmp_path / "result.json").write_bytes(damaged)
+        try:
+            same = Result.read(tmp_path).to_json() == Result.read(folder).to_json()
+        except DamagedFile:
+            continue
+        assert same, "white space between two tokens does not count"

@@ -26,6 +26,10 @@ COMMANDS: dict[str, LazyCommand] = {
     "resume": LazyCommand("resume:resume", "Finish an interrupted run; the weights are those it would have reached."),
     "replay": LazyCommand("replay:replay", "Simulate a federation from its record and report the first difference."),
     "report": LazyCommand("report:report", "Compare finished runs in a table and a self-contained page with plots."),
+    "verify": LazyCommand(
+        "verify:verify",
+        "Check that a folder is complete and consistent; exit with 1 if a file is not what was written.",
+    ),
     "watch": LazyCommand("watch:watch", "Follow a run or a federation: print a line for every evaluation."),
     "reproduce": LazyCommand(
         "reproduce:reproduce", "Run the tables and figures of the papers and compare our numbers with theirs."

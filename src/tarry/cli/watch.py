@@ -85,28 +85,37 @@ class LogReader:
     """Incremental reader of an event log: the new evaluations, and counters of everything read."""
 
     def __init__(self, log: Path) -> None:
-        self._log, self._size, self._rows = log, -1, 0
+        self._log = log
         self._reset()
 
     def _reset(self) -> None:
+        from ..record.rows import Mark
+
+        self._mark = Mark()
         self.kinds, self.arrivals, self.now = Counter[str](), Counter[int](), dict[str, Any]()
         self.staleness = 0
 
     def read(self) -> list[str]:
         """Return a line for every evaluation since the last call."""
-        from ..record.rows import read_rows
+        from ..core.errors import DamagedFile
 
-        size = self._log.stat().st_size
-        if size == self._size:
-            return []
-        if size < self._size:  # the run was resumed from an earlier checkpoint
-            self._rows = 0
+        if self._log.stat().st_size < self._mark.nbytes:  # the run was resumed from an earlier checkpoint
             self._reset()
-        self._size, lines = size, []
-        for number, row in enumerate(read_rows(self._log)):
-            if number >= self._rows:
-                self._rows = number + 1
-                lines += self._add(row)
+        try:
+            return self._read_on()
+        except DamagedFile:
+            if not self._mark.nbytes:
+                raise
+            self._reset()  # the rows that were read are others now
+            return self._read_on()
+
+    def _read_on(self) -> list[str]:
+        from ..record.rows import events_with_marks
+
+        lines = []
+        for row, mark in events_with_marks(self._log, self._mark):
+            self._mark = mark
+            lines += self._add(row)
         return lines
 
     def _add(self, row: dict[str, Any]) -> list[str]:

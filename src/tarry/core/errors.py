@@ -5,6 +5,7 @@
       DamagedFile         a checkpoint or a record on disk is torn or was changed
       Diverged            a client's loss became NaN or infinite and the run is strict
       SolverFailed        a solver found no solution
+      StorageError        a file or folder cannot be read or written: disk full, no permission, a device error
       WorkerDied          a training process ended without a result
     TarryWarning          a notice of a run that is no error: a setting without effect, a target that was missed
 
@@ -25,6 +26,7 @@ __all__ = [
     "DamagedFile",
     "Diverged",
     "SolverFailed",
+    "StorageError",
     "TarryError",
     "TarryWarning",
     "WorkerDied",
@@ -99,6 +101,17 @@ class SolverFailed(TarryError):
     """A solver found no solution, or its solution violates the constraints.
 
     >>> issubclass(tarry.SolverFailed, tarry.TarryError)
+    True
+    """
+
+
+class StorageError(TarryError):
+    """A file or folder cannot be read or written: the disk is full, a permission is missing, a device fails.
+
+    >>> try:
+    ...     tarry.run("fedasync", "digits", updates=5, out="/dev/full/run")
+    ... except tarry.StorageError as error:
+    ...     print("/dev/full" in str(error))
     True
     """
 

@@ -57,19 +57,21 @@ def serve(grid: Any, setting: DeployConfig) -> str:
     import torch
 
     from ..core.errors import BadInput
-    from ..record.result import write_atomic
+    from ..record.run_folder import RunFolder
+    from ..record.storage import make_folder, write_atomic
     from .local.processes import began
 
     torch.set_num_threads(1)
     folder = Path(setting.options.out)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     if (folder / "result.json").is_file():
         raise BadInput(f"out = {folder}: the federation in this folder is over; name another one")
     built = _build(setting)
     spec = folder / "spec.toml"
     if spec.is_file() and spec.read_text() != built.spec.to_toml():
         raise BadInput(f"out = {folder}: it holds a federation with other settings; name another folder")
-    write_atomic(spec, built.spec.to_toml().encode())
+    if not spec.is_file():
+        RunFolder(folder).write_settings(built.spec.to_toml(), files={})
     (folder / "stop").unlink(missing_ok=True)
     driver = _driver(grid, setting, built, folder)
     write_atomic(
@@ -82,7 +84,7 @@ def serve(grid: Any, setting: DeployConfig) -> str:
 
 
 def _run_driver(driver: Driver, built: BuiltRun, folder: Path) -> str:
-    from ..record.result import PROGRESS, write_atomic
+    from ..record.result import write_progress
     from .server.result import so_far, write
 
     should_stop = _stop_condition(folder / "stop")
@@ -92,7 +94,7 @@ def _run_driver(driver: Driver, built: BuiltRun, folder: Path) -> str:
         d.stats.write(folder / "status.json", status(d))
         if d.engine.updates != shown[0] and (time.time() - shown[1] > 5 or d.ended):
             shown[:] = [d.engine.updates, time.time()]
-            write_atomic(folder / PROGRESS, so_far(d, built).to_json().encode())
+            write_progress(folder, so_far(d, built))
             score = d.engine.curve[-1][2] if d.engine.curve else None
             accuracy = "" if score is None else f", accuracy {score:.3f}"
             log.info("%.0f s: %d updates, %d out%s", d.now(), d.engine.updates, len(d.open_tickets), accuracy)

@@ -1,13 +1,16 @@
 """Checkpoints: a plain record in one safetensors file, with tensors as tensors and the rest as JSON in its header.
 
 Nothing is pickled. A file is written under another name, flushed and renamed, so a kill leaves the last complete one; a
-digest of the content detects damage. Tensors that were shared are shared again after loading.
+digest of the content detects damage. Tensors that were shared are shared again after loading. A file that was forged
+with a digest of its own raises DamagedFile as well when its content does not fit (`fitting`).
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,23 +19,27 @@ import torch
 from torch import Tensor
 
 from ..core.client_table import ClientScalars, ClientTable
-from ..core.errors import DamagedFile
+from ..core.errors import DamagedFile, StorageError, TarryError, first_line
 from ..core.state_tree import StateRecord
-from .result import write_atomic
+from ..core.storage import storage_errors
+from .storage import make_folder, open_regular, write_atomic
 
-__all__ = ["latest", "load", "save", "write"]
+__all__ = ["fitting", "latest", "load", "save", "write"]
 
 _FORMAT = "tarry-checkpoint-2"
 _KEEP = 2
+#: what reading raises where a record lacks something, or has another type or shape (numpy lacks bfloat16)
+_MISFIT = (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError, AssertionError)
 
 
 def save(folder: Path, count: int, tree: Any) -> Path:
     """Write checkpoint number `count`; delete all but it and the one before it. Return its path."""
-    folder.mkdir(exist_ok=True)
+    make_folder(folder)
     path = folder / f"{count:08d}.safetensors"
     write(path, tree)
-    for old in sorted(folder.glob("*.safetensors"))[:-_KEEP]:
-        old.unlink()
+    with storage_errors(folder, "cleaned"):
+        for old in sorted(folder.glob("*.safetensors"))[:-_KEEP]:
+            old.unlink()
     return path
 
 
@@ -57,18 +64,31 @@ def load(path: Path, device: str = "cpu") -> Any:
 
     arrays: dict[str, np.ndarray[Any, Any]] = {}
     try:
+        open_regular(path).close()
         with safe_open(path, framework="np") as f:
             metadata = f.metadata() or {}
             for name in f.keys():  # noqa: SIM118 - not a mapping
                 arrays[name] = f.get_tensor(name)
-    except (SafetensorError, OSError, ValueError) as e:
+    except (SafetensorError, StorageError, OSError, *_MISFIT) as e:
         raise _damaged_file(path, str(e)) from e
     if metadata.get("format") != _FORMAT:
         raise _damaged_file(path, f"it is not a {_FORMAT} file")
     skeleton = metadata.get("record", "")
     if metadata.get("sha256") != _digest(skeleton, arrays):
         raise _damaged_file(path, "its content is not what was written")
-    return _unpack(json.loads(skeleton), {k: torch.from_numpy(v).to(device) for k, v in arrays.items()})
+    with fitting(path):
+        return _unpack(json.loads(skeleton), {k: torch.from_numpy(v).to(device) for k, v in arrays.items()})
+
+
+@contextmanager
+def fitting(path: Path) -> Iterator[None]:
+    """Raise DamagedFile where a record is read that lacks something or has something of another type or shape."""
+    try:
+        yield
+    except TarryError:
+        raise
+    except _MISFIT as e:
+        raise _damaged_file(path, f"its record does not fit ({type(e).__name__}: {first_line(e)})") from e
 
 
 def _damaged_file(path: Path, why: str) -> DamagedFile:

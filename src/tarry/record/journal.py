@@ -1,6 +1,6 @@
 """Journal of a federation: a row for every change of the run, in order, and a file for every accepted update.
 
-FOLDER/journal.jsonl         rows, append-only
+FOLDER/journal.jsonl         rows, append-only, each with a checksum of everything before it
 FOLDER/updates/N.safetensors the update of ticket N, until two checkpoints are newer
 FOLDER/checkpoints/          the last two
 
@@ -10,17 +10,18 @@ row; a file without a row was never accepted.
 
 from __future__ import annotations
 
-import fcntl
-import json
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import BadInput, DamagedFile
+from ..core.errors import DamagedFile
+from ..core.storage import storage_errors
 from ..core.tickets import LocalResult
 from . import checkpoint
-from .rows import read_rows
+from .lock import FolderLock
+from .rows import Log, Mark, end_of_rows, read_rows
+from .run_folder import RunFolder
+from .storage import make_folder
 
 __all__ = ["NAME", "Journal", "Row"]
 
@@ -33,25 +34,22 @@ class Journal:
 
     def __init__(self, folder: Path):
         self.folder, self._path, self._updates = folder, folder / NAME, folder / "updates"
-        self._updates.mkdir(parents=True, exist_ok=True)
-        self._lock = open(folder / ".lock", "w")  # noqa: SIM115 - closed by close()
+        make_folder(self._updates)
+        self._lock = FolderLock(folder, f"{folder}: another process drives this federation")
         try:
-            fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # held until the process ends
-        except OSError:
+            self._settings = RunFolder(folder).meta().settings_sha256 if (folder / "meta.json").is_file() else ""
+            self.saved = self._latest_checkpoint()
+            self._mark = Mark() if self.saved is None else Mark(self.saved["place"], self.saved["crc"])
+            self._log = Log(self._path, end_of_rows(self._path, self._mark), buffered=False)
+        except BaseException:
             self._lock.close()
-            raise BadInput(f"{folder}: another process drives this federation") from None
-        complete = _complete_bytes(self._path)
-        self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115 - closed by close()
-        self._file.truncate(complete)
-        self._place = complete
+            raise
 
     def append(self, row: Row, *, sync: bool = False) -> None:
         """Write a row. It survives a kill; with `sync`, it and all rows before it survive a power failure."""
-        data = json.dumps(row, separators=(",", ":")).encode() + b"\n"
-        self._file.write(data)
-        self._place += len(data)
+        self._log.append(row)
         if sync:
-            os.fsync(self._file.fileno())
+            self._log.sync()
 
     def save_update(self, number: int, result: LocalResult) -> None:
         """Write an update; it is on disk when this returns."""
@@ -70,52 +68,44 @@ class Journal:
         if not path.is_file():
             raise DamagedFile(f"{path}: the file of an accepted update is missing; the run cannot be resumed")
         u = checkpoint.load(path)
-        return LocalResult(u["delta"], u["n_examples"], u["n_steps"], u["loss"], True, u["extras"])
+        with checkpoint.fitting(path):
+            return LocalResult(u["delta"], u["n_examples"], u["n_steps"], u["loss"], True, u["extras"])
 
     def _update_file(self, number: int) -> Path:
         return self._updates / f"{number:08d}.safetensors"
 
-    def rows(self, place: int = 0) -> Iterator[Row]:
-        """Yield the rows from a byte position on."""
-        if self._place < place:
-            raise DamagedFile(f"{self._path}: {self._place} bytes are left of {place}; the run cannot be resumed")
-        yield from read_rows(self._path, place)
+    def rows(self) -> Iterator[Row]:
+        """Yield the rows after the newest checkpoint, `saved`."""
+        yield from read_rows(self._path, self._mark)
 
     def checkpoint(self, count: int, state: Mapping[str, Any], needed: set[int]) -> None:
         """Save the state and the position in the journal. Delete updates but those of the tickets in `needed`."""
-        os.fsync(self._file.fileno())
-        checkpoint.save(self.folder / "checkpoints", count, {**state, "place": self._place})
-        for path in self._updates.glob("*.safetensors"):
-            if int(path.stem) not in needed:
-                path.unlink()
+        mark = self._log.sync()
+        bound = {"settings": self._settings, "place": mark.nbytes, "crc": mark.crc}
+        checkpoint.save(self.folder / "checkpoints", count, {**state, **bound})
+        with storage_errors(self._updates, "cleaned"):
+            for path in self._updates.glob("*.safetensors"):
+                if int(path.stem) not in needed:
+                    path.unlink()
 
-    def latest_checkpoint(self) -> Any:
+    def _latest_checkpoint(self) -> Any:
         """Return the newest checkpoint, the one before it if the newest is damaged, None if there is none."""
         paths = sorted((self.folder / "checkpoints").glob("*.safetensors"), reverse=True)
         for i, path in enumerate(paths):
             try:
-                return checkpoint.load(path)
+                saved = checkpoint.load(path)
+                with checkpoint.fitting(path):
+                    if saved["settings"] != self._settings:
+                        raise DamagedFile(f"{path}: it is of a federation with other settings; delete it")
+                return saved
             except DamagedFile:
                 if i == len(paths) - 1:
                     raise
         return None
 
     def close(self) -> None:
-        self._file.close()
-        self._lock.close()
-
-
-def _complete_bytes(path: Path) -> int:
-    """Return the number of bytes up to the end of the last complete row."""
-    if not path.exists():
-        return 0
-    with open(path, "rb") as f:
-        end = f.seek(0, os.SEEK_END)
-        while end > 0:
-            step = min(end, 1 << 16)
-            f.seek(end - step)
-            at = f.read(step).rfind(b"\n")
-            if at >= 0:
-                return end - step + at + 1
-            end -= step
-    return 0
+        """Close the files and release the folder."""
+        try:
+            self._log.close()
+        finally:
+            self._lock.close()

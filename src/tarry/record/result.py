@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from math import isfinite
 from pathlib import Path
@@ -18,7 +17,9 @@ from torch import Tensor, nn
 from ..core.errors import BadInput, DamagedFile
 from ..core.layout import Layout
 from ..core.one_line import cut_to_width
-from .rows import read_rows
+from .binding import bind, seal, unseal
+from .rows import read_events
+from .storage import make_folder, read_json, write_atomic
 
 __all__ = [
     "PROGRESS",
@@ -27,14 +28,14 @@ __all__ = [
     "Result",
     "sha256",
     "staleness_summary",
-    "write_atomic",
+    "write_progress",
     "write_result",
 ]
 
 PROGRESS = "progress.json"  # the result of a federation that is not over
 _RESULT, _WEIGHTS = "result.json", "model.safetensors"
 #: the other files of a run that `Result.save` copies
-_RECORD = ("meta.json", "files.json", "events.jsonl", "arrivals.csv")
+_RECORD = ("meta.json", "events.jsonl", "arrivals.csv")
 #: fields that are not in result.json
 _IN_MEMORY = ("weights", "out", "layout", "builder", "finished")
 
@@ -132,7 +133,7 @@ class Result:
                 f"{'this run' if self.out is None else self.out}: there is no event log (events.jsonl);"
                 " tarry.run(..., out=FOLDER) writes one"
             )
-        return read_rows(log)
+        return read_events(log)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return a copy of the final global weights by name, as PyTorch's `load_state_dict` takes them.
@@ -196,7 +197,7 @@ class Result:
         folder = Path(folder)
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise BadInput(f"{folder}: it is not an empty folder; name another one")
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         for name in _RECORD:
             if self.out is not None and (self.out / name).is_file():
                 shutil.copy(self.out / name, folder / name)
@@ -234,11 +235,15 @@ class Result:
         if not path.is_file():
             raise BadInput(f"{folder}: no finished run is here (no result.json); `tarry resume {folder}` finishes one")
         try:
-            raw = json.loads(path.read_text())
+            raw = unseal(path, read_json(path))
+            raw.pop("bound_to", None)
             raw["curve"] = [CurvePoint(*p) for p in raw["curve"]]
-            return cls(**raw, out=folder, finished=path.name == _RESULT)
-        except (ValueError, KeyError, TypeError) as e:
+            result = cls(**raw, out=folder, finished=path.name == _RESULT)
+        except (ValueError, KeyError, TypeError, AttributeError) as e:
             raise DamagedFile(f"{path} cannot be read: {e}") from e
+        if wrong := _wrong_field(result):
+            raise DamagedFile(f"{path} cannot be read: {wrong}")
+        return result
 
 
 def _cut_name(name: str) -> str:
@@ -246,11 +251,62 @@ def _cut_name(name: str) -> str:
 
 
 def write_result(folder: Path, result: Result) -> None:
-    """Write the weights by name, then result.json: a folder with a result holds a finished run."""
+    """Write the weights by name, then result.json: a folder with a result holds a finished run.
+
+    result.json carries a digest of itself, the digest of the settings, and those of the other files of the run.
+    """
     from safetensors.numpy import save
 
     write_atomic(folder / _WEIGHTS, save({k: v.numpy() for k, v in result._named_weights().items()}))
-    write_atomic(folder / _RESULT, result.to_json().encode())
+    plain = {**json.loads(result.to_json()), "bound_to": bind(folder)}
+    write_atomic(folder / _RESULT, seal(plain))
+
+
+def write_progress(folder: Path, result: Result) -> None:
+    """Write the present result of a federation that is not over."""
+    write_atomic(folder / PROGRESS, seal(json.loads(result.to_json())))
+
+
+def _wrong_field(result: Result) -> str:
+    """Return which field of a result that was read has another type than it should; "" if none has."""
+    for f in fields(Result):
+        if f.name in _TYPES and not _TYPES[f.name](getattr(result, f.name)):
+            return f"{f.name} is {str(getattr(result, f.name))[:40]!r}"
+    return ""
+
+
+def _is_number(x: Any) -> bool:
+    return isinstance(x, int | float) and not isinstance(x, bool)
+
+
+def _is_optional(x: Any) -> bool:
+    return x is None or _is_number(x)
+
+
+def _is_count(x: Any) -> bool:
+    return isinstance(x, int) and not isinstance(x, bool)
+
+
+def _is_text(x: Any) -> bool:
+    return isinstance(x, str)
+
+
+def _is_optional_dict(x: Any) -> bool:
+    return x is None or isinstance(x, dict)
+
+
+_TYPES: dict[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(("method", "label", "task", "weights_sha256", "version", "clock", "executor_info"), _is_text),
+    **dict.fromkeys(("seed", "n_clients", "updates", "rounds", "lost", "rejected"), _is_count),
+    **dict.fromkeys(("bytes_up", "bytes_down", "peak_server_bytes"), _is_count),
+    **dict.fromkeys(("virtual_time", "wall_s"), _is_number),
+    **dict.fromkeys(("final_accuracy", "final_loss", "majority_accuracy", "target"), _is_optional),
+    **dict.fromkeys(("diagnostics", "personalization"), _is_optional_dict),
+    "warnings": lambda x: isinstance(x, list) and all(isinstance(line, str) for line in x),
+    "staleness": lambda x: isinstance(x, dict) and {*x} == {"mean", "p95", "max"} and all(map(_is_number, x.values())),
+    "curve": lambda x: all(_is_number(p.time) and _is_count(p.updates) and _is_optional(p.accuracy)
+                           and _is_optional(p.loss) for p in x),
+}  # fmt: skip
 
 
 def _finite(x: Any) -> Any:
@@ -279,18 +335,3 @@ def staleness_summary(counts: Counter[int]) -> dict[str, float]:
         if seen >= 0.95 * n:
             break
     return {"mean": sum(v * c for v, c in counts.items()) / n, "p95": p95, "max": max(counts)}
-
-
-def write_atomic(path: Path, data: bytes) -> None:
-    """Write a file so that it is complete or absent, whenever the process or the machine dies."""
-    temporary = path.with_name(path.name + ".part")
-    with open(temporary, "wb") as f:
-        f.write(data)
-        f.flush()
-        os.fsync(f.fileno())
-    os.replace(temporary, path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

@@ -1,34 +1,50 @@
-"""RunFolder: the paths in the folder of a run, how a new run claims it, and its lock.
+"""RunFolder: the paths in the folder of a run, how a new run claims it, and what it is bound to.
 
+OUT/meta.json            version, digest of the settings, digests of the files they name, settings that are objects
 OUT/spec.toml            the spec as resolved
-OUT/files.json           digests of the files that it names
-OUT/meta.json            the settings that are Python objects, if any
-OUT/events.jsonl         one row an event
+OUT/events.jsonl         one row an event, with checksums
 OUT/arrivals.csv         every visit's duration and fate: --delay trace --delay.path OUT/arrivals.csv replays them
-OUT/checkpoints/         the last two; `resume` starts from the newest
+OUT/checkpoints/         the last two; `resume` continues from the newest
 OUT/cache/               client state beyond --cache-limit
 OUT/model.safetensors    the final global weights by name
 OUT/result.json          written last: a run with a result is finished
+
+Checkpoints and the result carry the digest of the settings, and the length and checksum of the log.
 """
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
-from ..core.errors import BadInput, DamagedFile
-from .files import FILES, write_digests
-from .result import write_atomic
+from ..core.errors import BadInput, DamagedFile, StorageError
+from ..version import __version__
+from .digests import settings_digest
+from .lock import FolderLock
+from .storage import make_folder, read_bytes, read_json, write_atomic
 
-__all__ = ["RunFolder", "object_comments"]
+__all__ = ["SPEC_LIMIT", "RunFolder", "RunMeta", "object_comments"]
 
+SPEC_LIMIT = 1 << 24  # bytes of a spec.toml
 _META = "meta.json"
 _OBJECT_COMMENT = re.compile(r"^# (\w+): (a Python object \(.*\))$", re.MULTILINE)
+#: what a run that was killed, or ran out of space, before its spec was written leaves
+_LEFTOVERS = frozenset({_META, f"{_META}.part", "spec.toml.part", ".lock"})
+
+
+@dataclass(frozen=True)
+class RunMeta:
+    """What a run is bound to when it begins."""
+
+    settings_sha256: str
+    objects: list[str] = field(default_factory=list)  # settings given as Python objects: `resume` needs them again
+    files: dict[str, str] = field(default_factory=dict)  # sha256 of each file that a setting names
+    version: str = __version__
 
 
 @dataclass(frozen=True)
@@ -58,51 +74,82 @@ class RunFolder:
         return self.path / "cache"
 
     @property
-    def is_finished(self) -> bool:
-        return (self.path / "result.json").is_file()
+    def model(self) -> Path:
+        return self.path / "model.safetensors"
 
-    def claim(self, spec: str, *, objects: Sequence[str], digests: Mapping[str, str]) -> None:
-        """Make the folder and write what a new run begins with; raise BadInput if it holds anything else."""
-        if self.spec.exists():
-            raise BadInput(
-                f"--out {self.path}: it holds another run; `tarry resume {self.path}` resumes it, or name another"
-                " folder"
-            )
+    @property
+    def result(self) -> Path:
+        return self.path / "result.json"
+
+    def is_finished(self) -> bool:
+        return self.result.is_file()
+
+    def lock(self) -> FolderLock:
+        """Keep other processes and threads from running or resuming here."""
+        return FolderLock(self.path, f"{self.path}: another process or thread is at work on this run")
+
+    def claim(self, spec: str, *, objects: Sequence[str] = (), files: Mapping[str, str]) -> FolderLock:
+        """Make and lock the folder, and write what a new run begins with; raise BadInput if it holds anything else."""
+        self._check_unclaimed()
         try:
-            if self.path.exists() and (not self.path.is_dir() or self._holds_anything()):
-                raise BadInput(f"--out {self.path}: it is not an empty folder; name another one")
-            self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as e:
-            raise BadInput(f"--out {self.path}: it cannot be made ({e}); name another folder") from e
-        write_digests(self.path, digests)
-        (self.path / _META).unlink(missing_ok=True)  # of a run that was killed before its spec was written
-        if objects:
-            write_atomic(self.path / _META, (json.dumps({"objects": list(objects)}, indent=1) + "\n").encode())
+            make_folder(self.path)
+        except StorageError as e:
+            raise StorageError(f"--out {e}, or name another folder") from e
+        lock = self.lock()
+        try:
+            self._check_unclaimed()  # another process may have been faster
+            self.write_settings(spec, objects=objects, files=files)
+        except BaseException:
+            lock.close()
+            raise
+        return lock
+
+    def write_settings(self, spec: str, *, objects: Sequence[str] = (), files: Mapping[str, str]) -> None:
+        """Write what the run is bound to, then spec.toml."""
+        meta = RunMeta(settings_digest(tomllib.loads(spec)), list(objects), dict(files))
+        write_atomic(self.path / _META, (json.dumps(asdict(meta), indent=1) + "\n").encode())
         write_atomic(self.spec, spec.encode())
 
-    def _holds_anything(self) -> bool:
-        """Return whether the folder holds more than the lock of a run that was killed before it wrote its spec."""
-        return any(p.name not in (FILES, _META) for p in self.path.iterdir())
+    def _check_unclaimed(self) -> None:
+        if self.spec.exists():
+            raise BadInput(
+                f"--out {self.path}: it holds another run; `tarry resume {self.path}` resumes it, or name"
+                " another folder"
+            )
+        if self.path.exists() and (
+            not self.path.is_dir() or any(p.name not in _LEFTOVERS for p in self.path.iterdir())
+        ):
+            raise BadInput(f"--out {self.path}: it is not an empty folder; name another one")
 
-    def objects(self) -> list[str]:
-        """The settings that were given as Python objects: `resume` needs the same ones again."""
-        meta = self.path / _META
-        if not meta.is_file():
-            return list(object_comments(self.spec.read_text()))  # a folder of a version before 0.1.0
+    def settings(self) -> dict[str, Any]:
+        """Return the settings in spec.toml; raise DamagedFile if they are not those that the run began with."""
         try:
-            return [str(name) for name in json.loads(meta.read_text())["objects"]]
-        except (ValueError, KeyError, TypeError) as e:
-            raise DamagedFile(f"{meta} cannot be read: {e}") from e
+            found = tomllib.loads(read_bytes(self.spec, SPEC_LIMIT).decode())
+        except (ValueError, RecursionError) as e:
+            raise DamagedFile(f"{self.spec} cannot be read: {e}") from e
+        if settings_digest(found) != self.meta().settings_sha256:
+            raise DamagedFile(
+                f"{self.spec}: a setting was changed after the run began; restore it, or start a new run with"
+                f" `tarry run --spec {self.spec} --out FOLDER`"
+            )
+        return found
 
-    @contextlib.contextmanager
-    def lock(self) -> Iterator[None]:
-        """Keep other processes from running or resuming in this folder; the lock ends with the process."""
-        with open(self.path / ".lock", "w") as f:
-            try:
-                fcntl.lockf(f, fcntl.LOCK_EX | fcntl.LOCK_NB)  # of this process alone: forked workers do not share it
-            except OSError:
-                raise BadInput(f"{self.path}: another process is at work on this run") from None
-            yield
+    def meta(self) -> RunMeta:
+        """Return what the run is bound to."""
+        path = self.path / _META
+        if not path.is_file():
+            raise DamagedFile(f"{path} is missing; restore it from a copy, or start a new run with --spec {self.spec}")
+        raw = read_json(path, SPEC_LIMIT)
+        try:
+            meta = RunMeta(
+                str(raw["settings_sha256"]),
+                [str(name) for name in raw["objects"]],
+                {str(k): str(v) for k, v in raw["files"].items()},
+                str(raw["version"]),
+            )
+        except (KeyError, TypeError, AttributeError) as e:
+            raise DamagedFile(f"{path} cannot be read: {type(e).__name__}: {e}") from e
+        return meta
 
 
 def object_comments(spec: str) -> dict[str, str]:

@@ -7,7 +7,8 @@ from html import escape
 from pathlib import Path
 
 from ..core.errors import BadInput
-from ..record.result import Result, write_atomic
+from ..record.result import Result
+from ..record.storage import write_atomic
 from .diagnostics import pictures
 from .diagnostics_data import sentences, speed_grid, stretch
 from .formatting import NONE, TableCell, duration, grid, key_findings, legend, percent, pluralize, warning_lines

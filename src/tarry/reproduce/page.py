@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ..core.errors import BadInput
-from ..record.result import write_atomic
+from ..record.storage import write_atomic
 from . import catalog
 from .claims import Verdict, verdicts
 from .commands import commands

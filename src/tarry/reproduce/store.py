@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import DamagedFile
-from ..record.result import write_atomic
+from ..record.storage import write_atomic
 from .experiment import Cell, Experiment, fingerprint
 from .measures import StoredRun
 

@@ -25,16 +25,16 @@ from ..core.registry import UnknownName
 from ..core.task import Task
 from ..executors.timing import TrialCache
 from ..methods import methods as registered
-from ..record.files import FILES, changed_files
-from ..record.result import Result, write_atomic
+from ..record.result import Result
 from ..record.run_folder import RunFolder, object_comments
+from ..record.storage import write_atomic
 from ..report.formatting import pluralize
 from ..report.page import write_page
 from ..report.tables import Summary, by_label, markdown, plain_table, summarize, to_json
 from .parallel import Jobs, Show, run_in_processes
 from .parallel_ray import run_on_ray
 from .result import SpecModel
-from .run import EXECUTION_SETTINGS, Progress, files_of, resume_folder, run_spec
+from .run import EXECUTION_SETTINGS, Progress, changed_files, files_of, resume_folder, run_spec
 from .simulation import build_simulation
 
 __all__ = ["COMMAND", "Comparison", "compare", "compare_specs", "specs_of"]
@@ -259,7 +259,7 @@ def _describe_reuse(jobs: Jobs, out: Path | None) -> tuple[str, ...]:
     were = "was" if len(done) == 1 else "were"
     notices = [f"{len(done)} of {pluralize(len(jobs), 'run')} {were} there already ({out}), made {' to '.join(days)}"]
     objects = sorted({f"{group} {s.name_of(group)} (a Python object)" for s, _ in done for group in s.objects()})
-    undigested = sorted({str(file) for s, f in done if not (f / FILES).is_file() for file in files_of(s).values()})
+    undigested = sorted({str(file) for s, f in done for file in _undigested(s, f)})
     if unsure := objects + undigested:
         notices.append(
             f"whether {', '.join(unsure)} changed since then is not known; if so, name another --out or remove {out}"
@@ -267,6 +267,12 @@ def _describe_reuse(jobs: Jobs, out: Path | None) -> tuple[str, ...]:
     if objects:
         warnings.warn("; ".join(notices), TarryWarning, stacklevel=4)
     return tuple(notices)
+
+
+def _undigested(spec: Spec, folder: Path) -> list[Path]:
+    """Return the files that the settings name of which the run's folder has no digest."""
+    digests = RunFolder(folder).meta().files
+    return [file for setting, file in files_of(spec).items() if setting not in digests]
 
 
 def _check_folder(spec: Spec, folder: Path | None, out: Path | None) -> None:
@@ -282,7 +288,7 @@ def _check_folder(spec: Spec, folder: Path | None, out: Path | None) -> None:
             f"--out {out}: it holds {spec.label}, seed {spec.seed}, with other settings ({differences});"
             " name another folder with --out"
         )
-    if edited := changed_files(folder, files_of(spec)):
+    if edited := changed_files(folder, spec):
         since = f"is not what it was when {spec.label}, seed {spec.seed}, was run there"
         way_out = f"name another --out, or remove {out} to run all again"
         raise BadInput([f"--out {out}: --{s} {file} {since}; {way_out}" for s, file in edited.items()])

@@ -16,7 +16,7 @@ from ..config.spec import Spec
 from ..core.errors import BadInput, TarryWarning, errors_as_keywords
 from ..record import journal
 from ..record.result import PROGRESS, CurvePoint, Result, staleness_summary
-from ..record.rows import read_rows
+from ..record.rows import read_events
 from ..record.run_folder import RunFolder, object_comments
 from ..report.formatting import pluralize
 from ..report.tables import summarize
@@ -73,7 +73,7 @@ def _with_model(folder: Path) -> Result:
 def _unfinished(folder: Path) -> Result:
     """Return what the event log says of a run without a result."""
     log, spec_file = folder / "events.jsonl", folder / "spec.toml"
-    rows: Sequence[dict[str, Any]] = list(read_rows(log)) if log.is_file() else []
+    rows: Sequence[dict[str, Any]] = list(read_events(log)) if log.is_file() else []
     objects = object_comments(spec_file.read_text())
     given = {k: v for k, v in Spec.read(spec_file).items() if k in _NAMED}
     spec, kinds = Spec.of(given), Counter(row["kind"] for row in rows)
@@ -119,7 +119,7 @@ def _object_name(comment: str) -> str:
 
 def _comparison(folder: Path, runs: Sequence[Path]) -> Comparison:
     """Return the finished runs of a comparison, in the order of its table; warn of the others."""
-    finished = [run for run in runs if RunFolder(run).is_finished]
+    finished = [run for run in runs if RunFolder(run).is_finished()]
     if missing := len(runs) - len(finished):
         text = f"{missing} of {pluralize(len(runs), 'run')} in {folder} are not finished"
         if not finished:

@@ -49,7 +49,7 @@ class FolderModel:
     objects: Mapping[str, Any] = field(default_factory=dict)  # settings that are Python objects, where they are known
 
     def __call__(self) -> nn.Module:
-        wanted = [name for name in RunFolder(self.folder).objects() if name in ("task", "partition")]
+        wanted = [name for name in RunFolder(self.folder).meta().objects if name in ("task", "partition")]
         if missing := [name for name in wanted if name not in self.objects]:
             raise BadInput(
                 f"{self.folder}: this run was given a Python object as {missing[0]}, which is not in the folder; load"

@@ -14,16 +14,17 @@ import torch
 from ..config.components import REGISTRIES, Choice
 from ..config.keywords import Named, Settings, lists_keywords
 from ..config.spec import Spec
-from ..core.errors import BadInput, errors_as_keywords, warn_of
+from ..core.errors import BadInput, DamagedFile, StorageError, errors_as_keywords, warn_of
 from ..core.events import Event
 from ..core.method import Method
+from ..core.storage import storage_errors
 from ..core.task import Task
 from ..delays.measured import TraceRow, write_trace
 from ..executors.timing import TrialCache
 from ..record import checkpoint
-from ..record.files import changed_files, digests
+from ..record.digests import EXECUTION_SETTINGS, file_digests
 from ..record.result import Result, write_result
-from ..record.rows import Recorder, read_rows
+from ..record.rows import Mark, Recorder, read_events
 from ..record.run_folder import RunFolder
 from ..sim.simulator import Simulator
 from ..tasks import tasks
@@ -36,8 +37,14 @@ from .simulation import Simulation, build_simulation
 __all__ = ["EXECUTION_SETTINGS", "Progress", "files_of", "resume", "resume_folder", "run", "run_spec"]
 
 Callback = Callable[[Event], None]
-#: the settings of how and where clients train: they change no result and may differ when a run is resumed
-EXECUTION_SETTINGS = ("workers", "executor", "address", "gpus", "lookahead", "checkpoint_every", "cache_limit")
+#: execution settings of other executors, which an executor that is given to `resume` does not take
+_FOREIGN = {
+    "inline": ("workers", "lookahead", "address", "gpus", "compile"),
+    "pool": ("address", "gpus", "compile"),
+    "ray": ("compile",),
+    "batched": ("lookahead", "address", "gpus"),
+    "auto": ("lookahead", "address", "gpus"),
+}
 
 
 @dataclass(frozen=True)
@@ -123,7 +130,8 @@ def resume_folder(
     run_folder = RunFolder(folder)
     if not run_folder.spec.is_file():
         raise BadInput(f"{folder}: there is no run here (no spec.toml)")
-    wanted = run_folder.objects()
+    before, meta = run_folder.settings(), run_folder.meta()
+    wanted = meta.objects
     if missing := [w for w in wanted if w not in objects]:
         raise BadInput(
             f"{folder}: this run was given a Python object as {', '.join(missing)}; "
@@ -131,20 +139,26 @@ def resume_folder(
         )
     if fixed := [o for o in objects if o not in wanted and o not in EXECUTION_SETTINGS]:
         raise BadInput(f"{folder}: {fixed[0]} is part of what is being resumed and cannot change")
-    if run_folder.is_finished:
+    if run_folder.is_finished():
         return replace(Result.read(folder), builder=FolderModel(folder, objects))
-    before = Spec.read(run_folder.spec)
-    executor = objects.get("executor")
-    unknown = [] if executor in (None, "ray") else ["address", "gpus"]  # settings that other executors reject
-    unknown += [] if executor in (None, "batched", "auto") else ["compile"]
-    before = {k: v for k, v in before.items() if k not in unknown}
-    spec = Spec.of({**before, **objects})
-    if edited := changed_files(folder, files_of(spec)):
+    foreign = _FOREIGN.get(objects.get("executor", ""), ())
+    spec = Spec.of({**{k: v for k, v in before.items() if k not in foreign}, **objects})
+    if edited := changed_files(folder, spec):
         way_out = "put that back, or start a new run with another --out"
         raise BadInput(
             [f"{folder}: --{s} {file} is not what it was when this run began; {way_out}" for s, file in edited.items()]
         )
-    return RunSession(build_simulation(spec), run_folder, callbacks, progress, trials).run()
+    simulation = build_simulation(spec)
+    with contextlib.closing(run_folder.lock()):
+        if run_folder.is_finished():  # by another process, a moment ago
+            return replace(Result.read(folder), builder=FolderModel(folder, objects))
+        return RunSession(simulation, run_folder, callbacks, progress, trials).run()
+
+
+def changed_files(folder: Path, spec: Spec) -> dict[str, Path]:
+    """Return the files of the spec whose content has changed since the run in the folder began, by setting."""
+    before, files = RunFolder(folder).meta().files, files_of(spec)
+    return {s: files[s] for s, digest in file_digests(files).items() if before.get(s, digest) != digest}
 
 
 def run_spec(
@@ -156,12 +170,13 @@ def run_spec(
     trials: TrialCache | None = None,
 ) -> Result:
     """Run a spec; with `out`, in a folder of its own. `trials`: choices of executors that several runs share."""
-    found = {} if out is None else digests(files_of(spec))  # before they are read, so that no edit goes unseen
+    found = {} if out is None else file_digests(files_of(spec))  # before they are read, so that no edit goes unseen
     simulation = build_simulation(spec)
-    folder = None if out is None else RunFolder(out)
-    if folder is not None:
-        folder.claim(spec.to_toml(), objects=spec.objects(), digests=found)
-    return RunSession(simulation, folder, callbacks, progress, trials).run()
+    if out is None:
+        return RunSession(simulation, None, callbacks, progress, trials).run()
+    folder = RunFolder(out)
+    with contextlib.closing(folder.claim(spec.to_toml(), objects=spec.objects(), files=found)):
+        return RunSession(simulation, folder, callbacks, progress, trials).run()
 
 
 def files_of(spec: Spec) -> dict[str, Path]:
@@ -183,7 +198,7 @@ def _file(text: str) -> str:
 
 
 class RunSession:
-    """One process's share of a run: from the start or the newest checkpoint to the end."""
+    """One process's share of a run: from the start or the newest checkpoint to the end. The caller holds the folder."""
 
     def __init__(
         self,
@@ -201,27 +216,50 @@ class RunSession:
         self.recorder: Recorder | None = None
 
     def run(self) -> Result:
+        """Run to the end; an error of the disk says how to continue."""
+        try:
+            return self._run()
+        except StorageError as e:
+            if self.folder is None:
+                raise
+            raise StorageError(f"{e}, then `tarry resume {self.folder.path}` continues this run") from e
+
+    def _run(self) -> Result:
         with contextlib.ExitStack() as stack:
             stack.enter_context(deterministic(exact=self.built.spec.precision == "float32"))
             stack.enter_context(torch.random.fork_rng(devices=[]))
             saved: Any = None
             if self.folder is not None:
-                stack.enter_context(self.folder.lock())
-                newest = checkpoint.latest(self.folder.checkpoints)
-                saved = None if newest is None else checkpoint.load(newest, self.built.spec.device)
-                self.recorder = Recorder(self.folder.events, at=saved["rows"] if saved else 0)
+                newest, saved, mark = self._newest_checkpoint(self.folder)
+                self.recorder = Recorder(self.folder.events, mark)
                 stack.callback(self.recorder.close)
             executor = self.simulation.executor(self.trials)
             stack.callback(executor.close)
             listeners: list[Callback] = [*([self.recorder] if self.recorder else []), *self.callbacks]
             sim = self.simulation.simulator(executor, listeners, None if self.folder is None else self.folder.cache)
             if saved is not None:
-                sim.load(saved["simulator"])
-                self.saved_wall, self.count = saved["wall"], saved["count"]
+                with checkpoint.fitting(newest):
+                    sim.load(saved["simulator"])
+                    self.saved_wall, self.count = float(saved["wall"]), int(saved["count"])
             sim.run(on_instant=lambda: self._after_instant(sim))
             result = self._finish(sim)
             sim.close()  # only after success: a run that is resumed needs the files of its tables
             return result
+
+    def _newest_checkpoint(self, folder: RunFolder) -> tuple[Path, Any, Mark]:
+        """Return the newest checkpoint, its record and its mark in the log; DamagedFile if it is another run's."""
+        self.settings_sha256 = folder.meta().settings_sha256
+        path = checkpoint.latest(folder.checkpoints)
+        if path is None:
+            return folder.checkpoints, None, Mark()
+        saved = checkpoint.load(path, self.built.spec.device)
+        with checkpoint.fitting(path):
+            if saved["settings"] != self.settings_sha256:
+                raise DamagedFile(
+                    f"{path}: it is of a run with other settings; restore the checkpoints of this run, or delete"
+                    f" {folder.checkpoints} to run it from the start"
+                )
+            return path, saved, Mark(int(saved["rows"]), int(saved["crc"]))
 
     def _wall(self) -> float:
         return self.saved_wall + clock.perf_counter() - self.began
@@ -245,7 +283,15 @@ class RunSession:
         assert self.folder is not None
         assert self.recorder is not None
         self.count += 1
-        state = {"simulator": sim.save(), "rows": self.recorder.position(), "wall": self._wall(), "count": self.count}
+        mark = self.recorder.sync()
+        state = {
+            "settings": self.settings_sha256,
+            "simulator": sim.save(),
+            "rows": mark.nbytes,
+            "crc": mark.crc,
+            "wall": self._wall(),
+            "count": self.count,
+        }
         checkpoint.save(self.folder.checkpoints, self.count, state)
 
     def _finish(self, sim: Simulator) -> Result:
@@ -268,8 +314,9 @@ class RunSession:
     def _write(self, result: Result) -> None:
         assert self.folder is not None
         assert self.recorder is not None
-        self.recorder.position()
-        write_trace(self.folder.arrivals, _trace(self.folder.events))
+        self.recorder.sync()
+        with storage_errors(self.folder.arrivals):
+            write_trace(self.folder.arrivals, _trace(self.folder.events))
         write_result(self.folder.path, result)
 
 
@@ -286,10 +333,13 @@ def _how_far(sim: Simulator) -> Progress:
 
 
 def _trace(log: Path) -> list[TraceRow]:
-    lost = {(r["client"], r["visit"]) for r in read_rows(log) if r["kind"] == "lost"}
-    rows = []
-    for r in read_rows(log):
+    """Return the visits of a run from its log, whose checksums are compared on the way."""
+    rows, place = list[TraceRow](), dict[tuple[int, int], int]()
+    for r in read_events(log):
         if r["kind"] == "hand_out":
-            fate = "lost" if (r["client"], r["visit"]) in lost else "came"
-            rows.append(TraceRow(r["client"], r["visit"], r["time"], r["seconds"], fate))
+            place[r["client"], r["visit"]] = len(rows)
+            rows.append(TraceRow(r["client"], r["visit"], r["time"], r["seconds"], "came"))
+        elif r["kind"] == "lost":
+            i = place[r["client"], r["visit"]]
+            rows[i] = rows[i]._replace(fate="lost")
     return rows

@@ -50,7 +50,7 @@ def _drive(made, folder: Path, homes: Path, run: int, kill: tuple[str, int, str]
             left[0] -= 1
             if left[0] == 0 and kill is not None:
                 if kill[2] == "half" and name == "append":
-                    os.write(self._file.fileno(), json.dumps(args[0]).encode()[:17])
+                    os.write(self._log._fd, json.dumps(args[0]).encode()[:17])
                 if kill[2] != "after":
                     _die()
                 plain(self, *args, **named)
@@ -198,7 +198,7 @@ def test_an_accepted_update_that_is_gone_is_told(tmp_path):
         grid.clock.sleep(0.1)
     first.close()
     min((tmp_path / "out" / "updates").glob("*")).unlink()
-    with pytest.raises(DamagedFile, match="the file of an accepted update is missing"):
+    with pytest.raises(DamagedFile, match="file of an accepted update is missing"):
         driver(made, grid, tmp_path / "out")
 
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from ...core.errors import BadInput, TarryError
-from ...record.result import write_atomic
+from ...record.storage import write_atomic
 from .processes import Processes, free_ports
 from .submit import Submission
 from .tls import authority, node_key

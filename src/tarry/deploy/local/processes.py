@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ...core.errors import BadInput
-from ...record.result import write_atomic
+from ...record.storage import write_atomic
 
 __all__ = ["Process", "Processes", "began", "free_ports"]
 

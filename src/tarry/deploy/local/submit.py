@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ...core.errors import BadInput, TarryError
-from ...record.result import write_atomic
+from ...record.storage import write_atomic
 from .processes import began
 
 __all__ = ["Submission"]

@@ -22,7 +22,7 @@ from ...core.tickets import Ticket
 from ...engine.budget import Budget
 from ...engine.engine import Change, Engine
 from ...record.journal import Journal, Row
-from ...record.rows import Recorder
+from ...record.rows import Mark, Recorder
 from ..protocol import ClientReply
 from .deadlines import Deadlines
 from .open_tickets import OpenTicket, OpenTickets
@@ -49,8 +49,9 @@ class JournaledState:
         began: float,
     ):
         self.folder, self.journal = folder, Journal(folder)
-        saved = self.journal.latest_checkpoint()
-        self._recorder = Recorder(folder / "events.jsonl", at=saved["events"] if saved else 0)
+        saved = self.journal.saved
+        mark = Mark(saved["events"], saved["events_crc"]) if saved else Mark()
+        self._recorder = Recorder(folder / "events.jsonl", mark)
         self._listeners: tuple[Callable[[Event], None], ...] = (self._recorder, *listeners)
         self._events: list[Event] = []  # that listeners have not seen yet
         n = server.n_clients
@@ -72,7 +73,7 @@ class JournaledState:
         """Load the checkpoint and apply the rows after it; end what a kill has left halfway."""
         if saved is not None:
             self._load(saved)
-        for row in self.journal.rows(saved["place"] if saved is not None else 0):
+        for row in self.journal.rows():
             self._apply(row, None)
             self._publish()
         if not self.federation:
@@ -190,8 +191,10 @@ class JournaledState:
         """Save everything, between instants; remove updates that neither this checkpoint nor the last one needs."""
         assert not self.engine.in_instant, "a checkpoint lies between instants"
         self._checkpoints += 1
+        mark = self._recorder.sync()
         state = {
-            "events": self._recorder.position(),
+            "events": mark.nbytes,
+            "events_crc": mark.crc,
             "course": self._save_engine(),
             **{key: getattr(self, name).save() for key, name in _SAVED_PARTS.items()},
             **{key: getattr(self, name) for key, name in _SAVED.items()},

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...record.result import write_atomic
+from ...record.storage import write_atomic
 
 __all__ = ["ClientStats", "FederationStats"]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from ...config.spec import Spec
 from ...core.errors import BadInput, near
-from ...record.result import write_atomic
+from ...record.storage import write_atomic
 from ...runs.build import BuiltRun, build_run
 from ...version import __version__
 from ..experiment import merge_layers

@@ -1,0 +1,71 @@
+"""What binds the files of a finished run together: digests in result.json, which carries a digest of itself."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import DamagedFile
+from ..core.storage import storage_errors
+from .digests import sha256_of_file
+from .storage import open_regular, read_json
+
+__all__ = ["bind", "binding_of", "file_digest", "seal", "unseal"]
+
+_FILES = ("events.jsonl", "journal.jsonl", "arrivals.csv", "model.safetensors")
+_CHUNK = 1 << 20
+
+
+def bind(folder: Path) -> dict[str, Any]:
+    """Return the digest of the settings (None: unknown), and length and digest of each file of the run."""
+    meta = folder / "meta.json"
+    settings = read_json(meta)["settings_sha256"] if meta.is_file() else None
+    files = {name: file_digest(folder / name) for name in _FILES if (folder / name).is_file()}
+    return {"settings_sha256": settings, "files": files}
+
+
+def binding_of(path: Path) -> tuple[str | None, dict[str, list[Any]]]:
+    """Return what a result.json is bound to: the digest of the settings, and the length and digest of each file."""
+    raw = unseal(path, read_json(path))
+    try:
+        bound = raw["bound_to"]
+        return bound["settings_sha256"], {str(k): list(v) for k, v in bound["files"].items()}
+    except (KeyError, TypeError, AttributeError) as e:
+        raise DamagedFile(f"{path} cannot be read: {type(e).__name__}: {e}") from e
+
+
+def file_digest(path: Path) -> list[Any]:
+    """Return the length of a file and its digest: CRC-32 of a log, whose rows have checksums; sha256 of others."""
+    if path.suffix != ".jsonl":
+        with storage_errors(path, "read"):
+            return [path.stat().st_size, f"sha256:{sha256_of_file(path)}"]
+    size = crc = 0
+    with open_regular(path) as f, storage_errors(path, "read"):
+        while chunk := f.read(_CHUNK):
+            size, crc = size + len(chunk), zlib.crc32(chunk, crc)
+    return [size, f"crc32:{crc:08x}"]
+
+
+def seal(document: Mapping[str, Any]) -> bytes:
+    """Return a JSON document with a digest of itself as the last key."""
+    return (json.dumps({**document, "sha256": _digest(document)}, indent=1) + "\n").encode()
+
+
+def unseal(path: Path, document: Any) -> dict[str, Any]:
+    """Return a document without its digest; raise DamagedFile if it is another than when it was written."""
+    if not isinstance(document, dict):
+        raise DamagedFile(f"{path} cannot be read: it holds no result")
+    content = {k: v for k, v in document.items() if k != "sha256"}
+    if document.get("sha256") != _digest(content):
+        raise DamagedFile(
+            f"{path} cannot be read: it is not what was written (its digest differs); restore it from a copy"
+        )
+    return content
+
+
+def _digest(document: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(document, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

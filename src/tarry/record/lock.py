@@ -1,0 +1,57 @@
+"""FolderLock: one run at a time in a folder, among processes and among the threads of this one."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+from pathlib import Path
+
+from ..core.errors import BadInput
+from ..core.storage import storage_errors
+
+__all__ = ["FolderLock"]
+
+_guard = threading.Lock()
+_held: set[tuple[int, int]] = set()  # device and inode of the lock files that this process holds
+
+
+class FolderLock:
+    """A lock on a folder, from its creation to `close` or the end of the process.
+
+    A lock of lockf belongs to a process: forked workers do not share it, and closing any other descriptor of the file
+    would release it. Therefore the files that are locked are remembered in the process.
+    """
+
+    def __init__(self, folder: Path, busy: str):
+        """Raise BadInput with the text `busy` if another process or thread holds the folder."""
+        path = folder / ".lock"
+        with _guard:
+            self._fd = -1
+            with storage_errors(path):
+                if path.exists() and _inode(os.stat(path)) in _held:
+                    raise BadInput(busy)
+                fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK, 0o666)
+            try:
+                fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except (BlockingIOError, PermissionError):
+                os.close(fd)
+                raise BadInput(busy) from None
+            except OSError:
+                os.close(fd)
+                with storage_errors(path, "locked"):
+                    raise
+            self._fd, self._key = fd, _inode(os.fstat(fd))
+            _held.add(self._key)
+
+    def close(self) -> None:
+        """Release the folder; a second call does nothing."""
+        with _guard:
+            if self._fd >= 0:
+                os.close(self._fd)
+                self._fd = -1
+                _held.discard(self._key)
+
+
+def _inode(found: os.stat_result) -> tuple[int, int]:
+    return found.st_dev, found.st_ino

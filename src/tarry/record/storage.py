@@ -1,0 +1,84 @@
+"""Files of a run: writes that are complete or absent, and reads of regular files up to a size.
+
+Every failed system call raises StorageError with the name of the file. A file that is no regular file (a pipe, a
+device) or is larger than its limit raises DamagedFile before anything is read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import stat
+from pathlib import Path
+from typing import IO, Any
+
+from ..core.errors import DamagedFile
+from ..core.storage import storage_errors
+
+__all__ = ["JSON_LIMIT", "make_folder", "open_regular", "read_bytes", "read_json", "sync_folder", "write_atomic"]
+
+JSON_LIMIT = 1 << 28  # bytes of a JSON document: a result with a million evaluations has a quarter of it
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """Write a file so that it is complete or absent, whenever the process or the machine dies."""
+    temporary = path.with_name(path.name + ".part")
+    with storage_errors(path):
+        try:
+            with open(temporary, "wb") as f:
+                f.write(data)
+                f.flush()
+                os.fsync(f.fileno())
+            os.replace(temporary, path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise
+        sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Write the names in a folder to disk."""
+    with storage_errors(folder):
+        fd = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and its parents, if they do not exist."""
+    with storage_errors(folder, "made"):
+        folder.mkdir(parents=True, exist_ok=True)
+
+
+def open_regular(path: Path, limit: int | None = None) -> IO[bytes]:
+    """Open a regular file of at most `limit` bytes for reading. A pipe or a device raises DamagedFile at once."""
+    with storage_errors(path, "read"):
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        try:
+            found = os.fstat(fd)
+            if not stat.S_ISREG(found.st_mode):
+                raise DamagedFile(f"{path}: it is not a regular file")
+            if limit is not None and found.st_size > limit:
+                raise DamagedFile(f"{path}: it has {found.st_size:,} bytes, and at most {limit:,} are read")
+        except BaseException:
+            os.close(fd)
+            raise
+        return os.fdopen(fd, "rb")
+
+
+def read_bytes(path: Path, limit: int | None = None) -> bytes:
+    """Return the content of a regular file of at most `limit` bytes."""
+    with open_regular(path, limit) as f, storage_errors(path, "read"):
+        return f.read()
+
+
+def read_json(path: Path, limit: int = JSON_LIMIT) -> Any:
+    """Return a JSON document; raise DamagedFile if it is too large, no JSON, or nested too deeply."""
+    try:
+        return json.loads(read_bytes(path, limit))
+    except (ValueError, RecursionError) as e:
+        raise DamagedFile(f"{path} cannot be read: {e}") from e

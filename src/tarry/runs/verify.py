@@ -1,0 +1,100 @@
+"""Verify a folder: whether a run, a comparison or a federation is complete, and is what was written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..core.errors import BadInput, DamagedFile, errors_as_keywords
+from ..record.consistency import Check, check_run
+from ..record.run_folder import RunFolder
+from ..record.storage import read_bytes
+from ..report.tables import to_json
+from .compare import Comparison
+from .read import read
+
+__all__ = ["Verification", "verify", "verify_folder"]
+
+
+@dataclass(frozen=True, repr=False)
+class Verification:
+    """The checks of a folder. `ok`: every check passed. `finished`: every run has a result.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     result = tarry.run("fedasync", "digits", clients=3, updates=5, out=f"{folder}/run")
+    ...     found = tarry.verify(f"{folder}/run")
+    >>> found.ok, found.finished
+    (True, True)
+    """
+
+    folder: Path
+    checks: Sequence[tuple[Path, Check]]  # with the folder of the run that each is about
+    finished: bool
+
+    @property
+    def ok(self) -> bool:
+        """Whether every check passed.
+
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     result = tarry.run("fedasync", "digits", clients=3, updates=5, out=f"{folder}/run")
+        ...     with open(f"{folder}/run/spec.toml", "a") as spec:
+        ...         written = spec.write("lr = 0.5")
+        ...     tarry.verify(f"{folder}/run").ok
+        False
+        """
+        return all(check.ok for _, check in self.checks)
+
+    def __repr__(self) -> str:
+        state = "finished" if self.finished else "not finished"
+        bad = sum(not check.ok for _, check in self.checks)
+        found = "consistent" if not bad else f"{bad} of {len(self.checks)} checks failed"
+        return f"Verification({self.folder.name}: {state}, {found})"
+
+
+def verify(folder: str | Path) -> Verification:
+    """Return the checks of the run, comparison or federation in a folder, without training anything.
+
+    A finished run is compared with the digests in its result, an unfinished one with its checkpoints; rows of a log
+    carry checksums. The table of a comparison is computed again from its results.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     runs = tarry.compare(["fedavg", "fedasync"], clients=3, updates=6, seeds=[0], out=f"{folder}/table")
+    ...     tarry.verify(f"{folder}/table")
+    Verification(table: finished, consistent)
+    """
+    with errors_as_keywords():
+        return verify_folder(Path(folder))
+
+
+def verify_folder(folder: Path) -> Verification:
+    """Return the checks of a folder."""
+    if (folder / "spec.toml").is_file() or (folder / "result.json").is_file():
+        runs = [folder]
+    else:
+        runs = sorted({p.parent for name in ("spec.toml", "result.json") for p in folder.glob(f"*/seed-*/{name}")})
+    if not runs:
+        raise BadInput(f"{folder}: there is no run, comparison or federation here (neither spec.toml nor result.json)")
+    checks = [(run, check) for run in runs for check in check_run(run)]
+    finished = all(RunFolder(run).is_finished() for run in runs)
+    table = folder / "compare.json"
+    if runs != [folder] and finished and all(check.ok for _, check in checks):
+        checks.append((folder, _check_table(folder, table)))
+    return Verification(folder, checks, finished and (runs == [folder] or table.is_file()))
+
+
+def _check_table(folder: Path, table: Path) -> Check:
+    """Compare the table of a comparison with its results."""
+    if not table.is_file():
+        return Check(table.name, True, f"there is no {table.name} yet; the same comparison writes it")
+    try:
+        written = read_bytes(table).decode()
+    except (DamagedFile, UnicodeDecodeError) as e:
+        return Check(table.name, False, f"{table}: {e}")
+    comparison = read(folder)
+    assert isinstance(comparison, Comparison)
+    same = to_json(comparison.summary) == written
+    return Check(table.name, same, f"{table.name} {'is' if same else 'is not'} the table of these runs")
