@@ -1,4 +1,4 @@
-"""What binds the files of a finished run together: digests in result.json, which carries a digest of itself."""
+"""Binding of the files of a finished run: their digests in result.json, which carries a digest of itself."""
 
 from __future__ import annotations
 
