@@ -39,7 +39,7 @@ _LEFTOVERS = frozenset({_META, f"{_META}.part", "spec.toml.part", ".lock"})
 
 @dataclass(frozen=True)
 class RunMeta:
-    """What a run is bound to when it begins."""
+    """The settings and files that a run is bound to when it begins."""
 
     settings_sha256: str
     objects: list[str] = field(default_factory=list)  # settings given as Python objects: `resume` needs them again

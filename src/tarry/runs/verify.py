@@ -35,7 +35,7 @@ class Verification:
 
     @property
     def ok(self) -> bool:
-        """Whether every check passed.
+        """Return whether every check passed.
 
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
