@@ -156,7 +156,7 @@ def test_parts_and_local_rules_never_write_to_what_they_are_handed(choice: Choic
     try:
         tarry.run(watched_method(choice, count), **settings)
     except BadInput as e:
-        assert "--optimizer adam" in str(e)  # noqa: PT017 - what a method rejects, it rejects by flag
+        assert "optimizer='adam'" in str(e)  # noqa: PT017 - what a method rejects, it rejects by name
         assert optimizer == "adam"
         return
     assert count[0] > 100
