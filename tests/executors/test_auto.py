@@ -417,7 +417,7 @@ def test_an_array_in_a_context_is_no_constant_of_a_trace() -> None:
     method = replace(tarry.methods.build("fedasync"), name="scaled", local=Scaled())
     alone, together = (run(method, e, concurrency=1) for e in ("inline", "batched"))
     assert together.weights_sha256 == alone.weights_sha256
-    assert "a tensor, or a field of the rule, would do" in together.executor_info
+    assert "use a tensor, or a field of the rule" in together.executor_info
 
 
 def test_where_memory_runs_out_stacks_are_halved(monkeypatch: pytest.MonkeyPatch) -> None:

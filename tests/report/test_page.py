@@ -137,7 +137,7 @@ def test_a_task_without_accuracy_makes_a_page_about_its_loss(make: Make) -> None
 def test_what_the_runs_remark_and_what_was_left_out_is_on_the_page(make: Make) -> None:
     runs = [make("a", 0, {0: 0.1, 9: 0.5}, warnings=["--x <1> changes nothing"])]
     html = page(runs, summarize(runs), title="t", settings={}, notices=["b is left out: why"])
-    assert "<h2>Remarks</h2>" in html
+    assert "<h2>Notices</h2>" in html
     said = [text for tag, text in read(html).texts if tag == "li"]
     assert said[-2:] == ["b is left out: why", "a: --x <1> changes nothing"]
 

@@ -74,7 +74,7 @@ def compare(
 
 
 def run_and_show(specs: list[Spec], *, out: Path, workers: int, title: str, notices: Sequence[str] = ()) -> Comparison:
-    """Run the specs, print the table and write the page, which shows `remarks` and those of the runs."""
+    """Run the specs, print the table and write the page, which shows `notices` and those of the runs."""
     from ..report.formatting import warning_lines
     from ..report.page import write_page
     from ..report.terminal import table

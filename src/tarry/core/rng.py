@@ -87,7 +87,7 @@ def normal(k: int) -> float:
 
 
 def below(k: int, n: int) -> int:
-    """The one whole number in 0 … n−1 of a key (n far below 2^64, so the multiply-shift bias is out of sight)."""
+    """The one whole number in 0 … n−1 of a key (n is far below 2^64, so the multiply-shift bias is negligible)."""
     return (k * n) >> 64
 
 

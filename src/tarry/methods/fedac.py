@@ -11,7 +11,7 @@
     client    w ← w − η_l (g − c_i + c)                           at every step
               c_i⁺ = c_i − c + (w_start − w_end) / (steps · η_l)
 
-The paper's abstract names the three parts; its equations and its authors' code were not at hand. The box follows a
+The paper's abstract names the three parts; its equations and its authors' code were not available. The box follows a
 public re-implementation, with its β1 = 0.6, β2 = 0.9, K = 5, η = 10^−3 and ε = 10^−8. A second has the cosine and the
 moments as well. Where the two differ or cannot be right, it is SCAFFOLD's:
 

@@ -13,11 +13,11 @@ so the whole outer product costs one dot product: a straggler who goes the way t
 goes against them is lengthened. DC-ASGD keeps the diagonal of the same g gᵀ, which is δ − λ δ ⊙ δ ⊙ G, coordinate by
 coordinate. Both are δ where nothing is late; `--method asgd --correct hfl` is the correction on arrival.
 
-The paper's text was not at hand: this follows Fed-OGD's account of it (Sec. II-C) and two public re-implementations of
-one group, which agree on g gᵀ and on λ_0 e^(−τ), and not on S_1 and S_2 (one has no kernel) nor on what a straggler's
-model starts from (w^t or w^(t−τ); here w^t, for which the Taylor term was worked out). λ_0 = ½ is theirs. g is the
-client's whole displacement, as for dc-asgd; measured in gradients, as the Taylor expansion has it, h is 1/η_l for a
-visit of one step, which is large: nothing bounds h δ·G.
+The paper's text was not available: this follows Fed-OGD's account of it (Sec. II-C) and two public re-implementations
+of one group, which agree on g gᵀ and on λ_0 e^(−τ), and not on S_1 and S_2 (one has no kernel) nor on what a
+straggler's model starts from (w^t or w^(t−τ); here w^t, for which the Taylor term was worked out). λ_0 = ½ is theirs. g
+is the client's whole displacement, as for dc-asgd; measured in gradients, as the Taylor expansion has it, h is 1/η_l
+for a visit of one step, which is large: nothing bounds h δ·G.
 
 A round (parts.epochs) is as long as the fastest client's first visit; a round without an arrival lasts until the
 next one. With no straggler in it the server is FedAvg's, with a single client ASGD's of η = 1. With stragglers

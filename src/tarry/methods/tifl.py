@@ -8,7 +8,7 @@
               fast1, fast2, fast3: the slowest tier 0.1, 0.05, 0, the others alike
     adaptive  every I rounds, if the tier of the moment has not got better since I rounds ago:           Algorithm 2
               of the n tiers with credits left, the i-th worst (i = 0, 1, …) gets (n − i)/D, D = n (n + 1)/2
-              a round costs its tier a credit; without any it is not picked any more
+              a round costs its tier a credit; without credits it is not picked
 
 The paper's text was not available. Algorithm 2 is as in two public re-implementations. D = n (n − 1)/2, which is also
 found, makes (n − i)/D probabilities only if i counts from 1, and then the best tier is never picked. The numbers of

@@ -68,7 +68,7 @@ def page(
     command: str | None = None,
     notices: Sequence[str] = (),
 ) -> str:
-    """Return the whole document with all texts escaped; `remarks` go before those of the runs."""
+    """Return the whole document with all texts escaped; `notices` go before those of the runs."""
     sections = [
         _header(results, summary, title),
         _list(key_findings(summary)),
@@ -79,7 +79,7 @@ def page(
         _run_table(results),
     ]
     if notes := [*notices, *warning_lines(results)]:
-        sections += ["<h2>Remarks</h2>", _list(notes)]
+        sections += ["<h2>Notices</h2>", _list(notes)]
     if settings:
         sections += ["<h2>Settings</h2>", _settings_table(settings)]
     if command:

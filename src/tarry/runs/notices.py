@@ -41,14 +41,14 @@ def divergence(sim: Simulator) -> list[str]:
     """Say since when the test loss is not finite, or that all recent updates were not finite."""
     since = next((t for t, _, _, loss in sim.engine.curve if loss is not None and not isfinite(loss)), None)
     if since is not None and since == sim.engine.curve[0][0] and sim.engine.curve[0][1] == 0:
-        return ["the loss of the first weights on the test set is no number: look at the test data"]
+        return ["the loss of the first weights on the test set is not a finite number: look at the test data"]
     if since is None and isfinite(sim.server.output_weights.sum().item()):
         if not sim.engine.has_stalled or sim.server.version == 0:
             return []
         why = "were all rejected because they were not finite: a smaller --lr may help"
         return [f"diverged: the last {sim.engine.consecutive_rejections:,} updates, up to {sim.time:g} s, {why}"]
     when = "" if since is None else f" (seen first at {since:g} s)"
-    return [f"the global model's loss is no number any more{when}: a smaller --lr or server rate may help"]
+    return [f"the global model's loss is not a finite number{when}: a smaller --lr or server rate may help"]
 
 
 def always_rejected(sim: Simulator) -> list[str]:

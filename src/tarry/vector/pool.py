@@ -1,7 +1,7 @@
 """A pool of buffers for large vectors: `empty_pooled(like)` is torch.empty_like without the page faults.
 
 A large vector fetched from the system costs many times what filling it does, because every page is a fault. So
-`empty_pooled` takes the memory of a vector that is gone: that no tensor, no view and no array refers to any more. What
+`empty_pooled` reuses the memory of a vector that no tensor, view or array refers to any more. What
 the pool takes back is what the interpreter would have freed, and never before.
 """
 

@@ -189,7 +189,7 @@ def _train_alone(job: VisitJob, model: FlatModel, rule: LocalRule, work: LocalWo
     before = _generator_states(job, seed)
     made = train(job, model, rule=rule, work=work, seed=seed)
     if before != _generator_states(job, None):
-        raise NotStackable("it draws random numbers by itself; dropout by torch's layers, or a client's key, would do")
+        raise NotStackable("it draws random numbers by itself; use dropout layers of torch, or the client's key")
     counted = {id(b) for m in model.module.modules() if (b := getattr(m, "num_batches_tracked", None)) is not None}
     counted |= {id(b) for b in MaskedBatchNorm(model.module).counters.values()}
     if any(id(b) not in counted and not torch.equal(b, first) for b, first in model.counters):

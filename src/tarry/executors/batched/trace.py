@@ -64,7 +64,7 @@ class NonUniform:
 
     def _reject(self, *_: Any, **__: Any) -> Any:
         raise NotStackable(
-            "its rule uses a plain number of its context in a step; a tensor, or a field of the rule, would do"
+            "its rule uses a plain number of its context in a step; use a tensor, or a field of the rule"
         )
 
     __getattr__ = __bool__ = __len__ = __iter__ = __getitem__ = __call__ = __index__ = __float__ = __int__ = _reject
@@ -142,7 +142,7 @@ def _key(x: Any) -> Hashable:
         hash(x)
     except TypeError:  # its id is no key: a later object may have the same
         raise NotStackable(
-            f"its rule keeps {type(x).__name__} where a tensor, or something hashable, would do"
+            f"its rule keeps {type(x).__name__} that is not hashable; use a tensor or a hashable value"
         ) from None
     return (type(x).__name__, x)
 
@@ -153,9 +153,7 @@ def trace_function(fn: Operations, args: Sequence[Tensor]) -> GraphModule:
         with sdpa_kernel(SDPBackend.MATH):  # its faster forms have no batching rules
             once = _trace(fn, args)
         if any(_name(node) in _RANDOM for node in once.graph.nodes):
-            raise NotStackable(
-                "it draws random numbers by itself; dropout by torch's layers, or a client's key, would do"
-            )
+            raise NotStackable("it draws random numbers by itself; use dropout layers of torch, or the client's key")
         return simplify_graph(_trace(functionalize(once), args) if _writes(once) else once)
     except (NotStackable, torch.OutOfMemoryError):
         raise
