@@ -49,8 +49,11 @@ ROW = {
 }
 KINDS = {"refused": "rejected", "heard": "client_eval"}
 STATS = {"refused": "rejected", "forgot": "memory_lost", "handed": "handouts", "worked": "train_seconds"}
-#: in the record of the server: its tickets, and the states of the parts (SAFA's cache)
-SERVER = {"tickets": {"own": "from_reply"}, "state": {"heard": "lag_start", "rest_heard": "rest_lag_start"}}
+#: in the record of the server: its tickets (FedNova's payload), and the states of the parts (SAFA's cache)
+SERVER = {
+    "tickets": {"own": "from_reply", "normalisation": "normalization"},
+    "state": {"heard": "lag_start", "rest_heard": "rest_lag_start"},
+}
 COUNTERS = {"refused": "rejected", "refusals": "rejections"}
 #: logs by name, and the field of a row that says what happened
 LOGS = {"events.jsonl": "kind", "journal.jsonl": "op"}
@@ -136,6 +139,9 @@ def checkpoint(path: Path, moved: dict[str, Callable[[int], Mark]], settings: st
             pairs.append([key, value])
     if any(key in POSITIONS for key, _ in pairs):  # else it is a client's memory
         pairs.append(["settings", settings])
+    keys = [key for key, _ in pairs]
+    if "simulator" in keys and "executor" not in keys:
+        pairs.append(["executor", None])
     skeleton = json.dumps({**record, "dict": pairs})
     if skeleton != metadata["record"]:
         write(path, save(arrays, metadata={**metadata, "record": skeleton, "sha256": _digest(skeleton, arrays)}))

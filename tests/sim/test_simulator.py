@@ -51,6 +51,10 @@ class Counting:
         kept = {"visits": torch.tensor(t.visit)} if self.memory else {}
         return LocalResult(delta, 1, 1, 0.25 if finite else nan, finite, {"extra": torch.zeros(3)}, kept)
 
+    def save(self) -> None: ...
+
+    def load(self, saved: Any) -> None: ...
+
     def close(self) -> None: ...
 
 

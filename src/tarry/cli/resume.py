@@ -35,8 +35,8 @@ def resume(
 ) -> None:
     """Finish an interrupted run; the weights are those it would have reached.
 
-    Clients may be trained by another executor than before. If they are trained together (batched, auto), their updates
-    differ by rounding.
+    The weights are the same to the bit on a CPU of the same kind, also with batched. If another executor than before
+    trains clients together (batched, auto), or no longer does so, their updates differ by rounding.
     """
     from ..runs.run import resume_folder
 

@@ -34,13 +34,14 @@ from .batched.conv.numba import few_channels
 from .batched.equivalence import Tolerance, check_equivalence
 from .batched.trace import NoBatchingRule, NotStackable
 from .batched.trainer import BatchedTrainer
-from .timing import TRIES, BatchConfig, TimingChoice, Trial, TrialCache, choose, seconds
+from .timing import TRIES, BatchConfig, RecordedChoice, TimingChoice, Trial, TrialCache, choose, seconds
 
 __all__ = ["AutoExecutor"]
 
 _STEPS = 4  # of a trial
 _MOST = 32  # clients of a trial
 _COMPILED = ", compiled"
+_ALONE = "clients are not trained together"
 _CACHED = 8  # clients whose images fit a processor's cache
 _WORTH = 1.1  # times as fast: a smaller gain is not worth other roundings
 _COLLECT_EVERY, _LONG_RUN = 8, 2.0  # runs, seconds of a run, after which traced programs are garbage to be collected
@@ -51,7 +52,11 @@ class AutoExecutor:
     """Executor that stacks clients where that is possible and faster than `fallback`.
 
     `always_batch`: stack wherever it is possible, however fast. `at_a_time`: how many clients the fallback trains at a
-    time. `trials`: choices of earlier runs of the same kind, which are not timed again.
+    time. `trials`: choices of earlier runs of the same kind, which are not timed again. `on_choice` is called with the
+    choice before the first stack is trained.
+
+    Rounding depends on which clients are in a stack. Therefore `save` holds the results that were trained ahead of
+    need, the choice, and the sizes of later stacks: a resumed run trains the stacks of the uninterrupted run.
     """
 
     def __init__(
@@ -68,6 +73,7 @@ class AutoExecutor:
         precision: str = "float32",
         compiled: bool = False,
         trials: TrialCache | None = None,
+        on_choice: Callable[[RecordedChoice], None] | None = None,
     ):
         self._model, self._rule, self._work, self._seed, self._always_batch = model, rule, work, seed, always_batch
         self._fallback, self._at_a_time = fallback, at_a_time
@@ -77,7 +83,8 @@ class AutoExecutor:
         self._waiting: dict[int, tuple[float, Ticket, Mapping[str, Tensor]]] = {}
         self._done: dict[int, LocalResult] = {}
         self._began = time.perf_counter()
-        self._chosen = False
+        self._choice: RecordedChoice | None = None
+        self._on_choice = on_choice
         self._one_a_stack = False  # an operation has no batching rule
         self._trainer: BatchedTrainer | None = None
         self._other: Executor | None = None
@@ -95,7 +102,42 @@ class AutoExecutor:
             channels_last=compiled and self._rough and model.flat.is_cuda and is_worthwhile(model.layout),
         )  # fmt: skip
 
+    def save(self) -> dict[str, Any]:
+        """Return the choice, the results that are not collected yet, and what decides the sizes of later stacks."""
+        choice = None if self._choice is None else self._choice.dump()
+        return {"choice": choice, "done": dict(self._done), "trainer": self._trainer and self._trainer.save()}
+
+    def load(self, saved: Any) -> None:
+        """Continue from a saved record; one of another kind of executor is None and changes nothing."""
+        if saved is None:
+            return
+        if saved["choice"] is not None:
+            self.load_choice(RecordedChoice.of(saved["choice"]))
+        self._done = {int(n): LocalResult(*result) for n, result in saved["done"].items()}
+        if self._trainer is not None and saved["trainer"] is not None:
+            if self._trainer.compiled and not saved["trainer"]["compiled"]:  # it failed to compile later
+                self._replace_trainer(compiled=False)
+            self._trainer.load(saved["trainer"])
+
+    def load_choice(self, choice: RecordedChoice) -> None:
+        """Train as an earlier part of the run did, without trials."""
+        if choice.config is None and self._other is None:
+            self._fall_back(choice.description)
+        elif choice.config is not None and self._trainer is not None:
+            self._replace_trainer(choice.config.own_conv, compiled=choice.compiled)
+            self._trainer.lanes = min(choice.config.lanes, self._trainer.most_lanes)
+            self._trainer.size = choice.config.size
+        self._choice, self.description = choice, choice.description
+
+    def _replace_trainer(self, own_conv: str | None = None, *, compiled: bool) -> None:
+        assert self._trainer is not None
+        before = self._trainer
+        self._trainer = self._new_trainer(own_conv=before.own_conv if own_conv is None else own_conv, compiled=compiled)
+        self._trainer.lanes, self._trainer.size = before.lanes, before.size
+
     def submit(self, ticket: Ticket, memory: Mapping[str, Tensor], due: float) -> None:
+        if ticket.number in self._done:
+            return  # trained ahead of need before the run was interrupted
         if self._other is not None:
             self._other.submit(ticket, memory, due)
         else:
@@ -119,9 +161,8 @@ class AutoExecutor:
         assert self._trainer is not None
         soonest = sorted((due, n) for n, (due, *_) in self._waiting.items())
         jobs = [visit_job(*self._waiting[n][1:]) for _, n in soonest]
-        if not self._chosen:
+        if self._choice is None:
             self._choose(jobs)
-            self._chosen = True
             if self._model.flat.is_cuda:
                 gc.collect()  # the trials' programs take up memory
         self._done |= zip((j.number for j in jobs), self._train_in_memory(jobs), strict=True)
@@ -155,7 +196,8 @@ class AutoExecutor:
             torch.cuda.empty_cache()
 
     def _fall_back(self, why: str) -> None:
-        self.description = f"clients are not trained together: {why}"
+        self.description = why if why.startswith(_ALONE) else f"{_ALONE}: {why}"
+        self._record(None)
         self._trainer = None  # before processes are forked, which need no traced programs
         self._other = self._fallback()
         for due, ticket, memory in self._waiting.values():
@@ -184,6 +226,15 @@ class AutoExecutor:
             others = "one by one" if self._at_a_time == 1 else f"one, and {self._at_a_time} processes train"
             raise NotStackable(f"a step of a stack is {choice.speedup:.1f} times as fast as {others} here")
         self.description = choice.describe()
+        self._record(choice.config._replace(lanes=self._trainer.lanes, size=self._trainer.size))
+
+    def _record(self, config: BatchConfig | None) -> None:
+        """Record the first choice of the run before anything is trained by it."""
+        if self._choice is None:
+            compiled = self._trainer is not None and self._trainer.compiled
+            self._choice = RecordedChoice(config, config is not None and compiled, self.description)
+            if self._on_choice is not None:
+                self._on_choice(self._choice)
 
     def _agreeing_trainers(
         self, few: Sequence[VisitJob], sizes: Mapping[int, int], work: LocalWork

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Mapping
-from typing import NamedTuple, NoReturn, Protocol
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 from torch import Tensor
 
@@ -20,7 +20,8 @@ __all__ = ["Executor", "RemoteError", "visit_job"]
 
 class Executor(Protocol):
     """Trains tickets. `submit` hands one over with the client's memory and the time at which its result is due;
-    `collect` returns the result, and is called at that time.
+    `collect` returns the result, and is called at that time. Where rounding depends on which visits are trained
+    together, `save` holds the results that were trained ahead of need and the choices that were made.
     """
 
     description: str  # a sentence on how clients are trained, where the executor had a choice; else ""
@@ -28,6 +29,14 @@ class Executor(Protocol):
     def submit(self, ticket: Ticket, memory: Mapping[str, Tensor], due: float) -> None: ...
 
     def collect(self, number: int) -> LocalResult: ...
+
+    def save(self) -> Any:
+        """Return what a resumed run needs to train the rest in the same way, as a plain record; None for nothing."""
+        ...
+
+    def load(self, saved: Any) -> None:
+        """Continue from a saved record, of this executor or of another one; call this before the first `submit`."""
+        ...
 
     def close(self) -> None: ...
 

@@ -11,7 +11,7 @@ import heapq
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from torch import Tensor
 
@@ -62,6 +62,13 @@ class QueueingExecutor(ABC, Generic[Worker]):
     def submit(self, ticket: Ticket, memory: Mapping[str, Tensor], due: float) -> None:
         self._wait(ticket.number, QueuedVisit(due, ticket, memory))
         self._feed()
+
+    def save(self) -> Any:
+        """Return None: a result depends on its ticket alone, and what was trained ahead is trained again."""
+        return None
+
+    def load(self, saved: Any) -> None:
+        """Do nothing: whatever was trained ahead is trained again."""
 
     def collect(self, number: int) -> LocalResult:
         while number not in self._done:

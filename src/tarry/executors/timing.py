@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ import torch
 from ..core.tickets import LocalResult, VisitJob
 from .batched.trace import NotStackable
 
-__all__ = ["TRIES", "BatchConfig", "TimingChoice", "Trial", "TrialCache", "choose", "seconds"]
+__all__ = ["TRIES", "BatchConfig", "RecordedChoice", "TimingChoice", "Trial", "TrialCache", "choose", "seconds"]
 
 TRIES = 3  # times a short task is measured; the shortest counts, because other work on the machine only adds
 _FEWEST, _SHORT = 4, 0.05  # clients of a trial on a processor: these, or as many as take so many seconds one by one
@@ -45,6 +45,27 @@ class TimingChoice(NamedTuple):
         more += f", convolutions by {own_conv}" if own_conv else ""
         more += self.compilation
         return f"clients are trained together ({stack}{more}): a step is {self.speedup:.1f} times as fast as alone"
+
+
+class RecordedChoice(NamedTuple):
+    """The choice of an executor at its first training. A run that is resumed or started again trains the same way."""
+
+    config: BatchConfig | None  # None: the fallback trains
+    compiled: bool
+    description: str
+
+    def dump(self) -> dict[str, Any]:
+        """Return the choice as a plain record."""
+        return {**self._asdict(), "config": None if self.config is None else list(self.config)}
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> RecordedChoice:
+        """Return the choice of a record; raise ValueError, KeyError or TypeError if it is none."""
+        config = record["config"]
+        if config is not None:
+            lanes, size, own_conv = config
+            config = BatchConfig(int(lanes), None if size is None else int(size), str(own_conv))
+        return cls(config, bool(record["compiled"]), str(record["description"]))
 
 
 @dataclass

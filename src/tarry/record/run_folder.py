@@ -4,6 +4,7 @@ OUT/meta.json            version, digest of the settings, digests of the files t
 OUT/spec.toml            the spec as resolved
 OUT/events.jsonl         one row an event, with checksums
 OUT/arrivals.csv         every visit's duration and fate: --delay trace --delay.path OUT/arrivals.csv replays them
+OUT/executor.json        how --executor batched or auto chose to train, written before the first training
 OUT/checkpoints/         the last two; `resume` continues from the newest
 OUT/cache/               client state beyond --cache-limit
 OUT/model.safetensors    the final global weights by name
@@ -72,6 +73,10 @@ class RunFolder:
     @property
     def cache(self) -> Path:
         return self.path / "cache"
+
+    @property
+    def executor(self) -> Path:
+        return self.path / "executor.json"
 
     @property
     def model(self) -> Path:

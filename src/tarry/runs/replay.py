@@ -133,6 +133,12 @@ class _Compared:
             self.first_difference = (number, *self._who[number])
         return trained
 
+    def save(self) -> Any:
+        return self._inner.save()
+
+    def load(self, saved: Any) -> None:
+        self._inner.load(saved)
+
     def close(self) -> None:
         self._inner.close()
 

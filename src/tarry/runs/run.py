@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import time as clock
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -20,12 +21,13 @@ from ..core.method import Method
 from ..core.storage import storage_errors
 from ..core.task import Task
 from ..delays.measured import TraceRow, write_trace
-from ..executors.timing import TrialCache
+from ..executors.timing import RecordedChoice, TrialCache
 from ..record import checkpoint
 from ..record.digests import EXECUTION_SETTINGS, file_digests
 from ..record.result import Result, write_result
 from ..record.rows import Mark, Recorder, read_events
-from ..record.run_folder import RunFolder
+from ..record.run_folder import SPEC_LIMIT, RunFolder
+from ..record.storage import read_json, write_atomic
 from ..sim.simulator import Simulator
 from ..tasks import tasks
 from ..tasks.data.sets import loose_files
@@ -233,12 +235,15 @@ class RunSession:
                 newest, saved, mark = self._newest_checkpoint(self.folder)
                 self.recorder = Recorder(self.folder.events, mark)
                 stack.callback(self.recorder.close)
-            executor = self.simulation.executor(self.trials)
+            executor = self.simulation.executor(self.trials, None if self.folder is None else self._write_choice)
             stack.callback(executor.close)
             listeners: list[Callback] = [*([self.recorder] if self.recorder else []), *self.callbacks]
             sim = self.simulation.simulator(executor, listeners, None if self.folder is None else self.folder.cache)
+            if saved is None and self.folder is not None and self.folder.executor.is_file():
+                executor.load(self._read_choice(self.folder.executor))
             if saved is not None:
                 with checkpoint.fitting(newest):
+                    executor.load(saved["executor"])
                     sim.load(saved["simulator"])
                     self.saved_wall, self.count = float(saved["wall"]), int(saved["count"])
             sim.run(on_instant=lambda: self._after_instant(sim))
@@ -260,6 +265,19 @@ class RunSession:
                     f" {folder.checkpoints} to run it from the start"
                 )
             return path, saved, Mark(int(saved["rows"]), int(saved["crc"]))
+
+    def _write_choice(self, choice: RecordedChoice) -> None:
+        assert self.folder is not None
+        write_atomic(self.folder.executor, (json.dumps(choice.dump()) + "\n").encode())
+
+    def _read_choice(self, path: Path) -> dict[str, Any]:
+        """Return the record of an executor that has chosen but trained nothing that a checkpoint holds."""
+        raw = read_json(path, SPEC_LIMIT)
+        try:
+            choice = RecordedChoice.of(raw)
+        except (ValueError, KeyError, TypeError) as e:
+            raise DamagedFile(f"{path} cannot be read: {type(e).__name__}: {e}; delete it to choose again") from e
+        return {"choice": choice.dump(), "done": {}, "trainer": None}
 
     def _wall(self) -> float:
         return self.saved_wall + clock.perf_counter() - self.began
@@ -287,6 +305,7 @@ class RunSession:
         state = {
             "settings": self.settings_sha256,
             "simulator": sim.save(),
+            "executor": sim.executor.save(),
             "rows": mark.nbytes,
             "crc": mark.crc,
             "wall": self._wall(),

@@ -21,7 +21,7 @@ from ..executors.inline import Inline
 from ..executors.pool import Pool
 from ..executors.ray import Ray
 from ..executors.ray_cluster import check as check_ray
-from ..executors.timing import TrialCache
+from ..executors.timing import RecordedChoice, TrialCache
 from ..sim.simulator import Simulator
 from .build import BuiltRun, build_run
 from .personalize import OnProgress, personalize
@@ -45,16 +45,18 @@ class Simulation:
 
     built: BuiltRun
 
-    def executor(self, trials: TrialCache | None = None) -> Executor:
-        """The executor that the spec asks for."""
+    def executor(
+        self, trials: TrialCache | None = None, on_choice: Callable[[RecordedChoice], None] | None = None
+    ) -> Executor:
+        """The executor that the spec asks for. `on_choice` is called when it has chosen how to train."""
         s = self.built.spec
         if s.executor in ("batched", "auto"):
-            return self._auto(trials)
+            return self._auto(trials, on_choice)
         if s.executor == "ray":
             return self._ray()
         return self._pool() if s.executor == "pool" or s.workers > 1 else self._inline()
 
-    def _auto(self, trials: TrialCache | None) -> Executor:
+    def _auto(self, trials: TrialCache | None, on_choice: Callable[[RecordedChoice], None] | None) -> Executor:
         b, s = self.built, self.built.spec
         return AutoExecutor(
             b.bound(),
@@ -68,6 +70,7 @@ class Simulation:
             precision=s.precision,
             compiled=s.compile,
             trials=trials,
+            on_choice=on_choice,
         )
 
     def _ray(self) -> Executor:

@@ -65,28 +65,28 @@ class SizeBuckets:
     """
 
     def __init__(self) -> None:
-        self._made: list[int] = []
+        self.made: list[int] = []
 
     def __call__(self, n: int, most: int = 1 << 62, lanes: int = 1) -> int:
         """Return the size for n clients. `most`: what fits, at least n; `lanes`: stacks that share a device."""
         anyhow = _ANYHOW // lanes
         if (known := self._known(n, min(most, max(anyhow, int(_LITTLE * n))))) is not None:
             return known
-        if len(self._made) >= _HANDFUL:
+        if len(self.made) >= _HANDFUL:
             return self.left(n, most)
-        self._made.append(min(most, max(n, anyhow)) if self._made else n)
-        return self._made[-1]
+        self.made.append(min(most, max(n, anyhow)) if self.made else n)
+        return self.made[-1]
 
     def left(self, n: int, most: int = 1 << 62) -> int:
         """Return the size for n clients that are left of a stack: few sizes, however often stacks are halved."""
         if (known := self._known(n, min(most, max(_ANYHOW, _MUCH * n)))) is not None:
             return known
-        below = max((s for s in self._made if s < n), default=0)
-        self._made.append(min(most, max(padded_size(n), 2 * below, _ANYHOW)))
-        return self._made[-1]
+        below = max((s for s in self.made if s < n), default=0)
+        self.made.append(min(most, max(padded_size(n), 2 * below, _ANYHOW)))
+        return self.made[-1]
 
     def _known(self, n: int, most: int) -> int | None:
-        return min((s for s in self._made if n <= s <= most), default=None)
+        return min((s for s in self.made if n <= s <= most), default=None)
 
 
 def schedule(

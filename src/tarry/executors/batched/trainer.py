@@ -17,7 +17,7 @@ Results are those of one client at a time up to rounding: a kernel for many clie
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise, zip_longest
@@ -102,7 +102,7 @@ class BatchedTrainer:
         self._sizes = SizeBuckets()  # sizes of compiled stacks
         self._inner = ChannelsLastOrder(model.layout, self._device) if channels_last else None
         self._bytes: dict[Hashable, int] = {}
-        self._fit: dict[Hashable, int] = {}
+        self._fit: dict[str, int] = {}
         self._padding = 0
         x, y, self._offsets = self._examples = _all_examples(model.task)
         self._n_draws = model.task.n_draws if model.task.augment is not None else 0
@@ -129,6 +129,15 @@ class BatchedTrainer:
         other = copy.copy(self)
         other._work, other._padding = replace(self._work, epochs=None, steps=steps), padding
         return other
+
+    def save(self) -> dict[str, Any]:
+        """Return what decides the sizes of later stacks, as a plain record."""
+        return {"size": self.size, "compiled": self.compiled, "sizes": list(self._sizes.made), "fit": dict(self._fit)}
+
+    def load(self, saved: Mapping[str, Any]) -> None:
+        """Continue with the sizes of a saved record."""
+        self.size, self._fit = saved["size"], dict(saved["fit"])
+        self._sizes.made[:] = saved["sizes"]
 
     def compile_programs(self) -> None:
         """Compile programs now, which otherwise happens after many calls."""
@@ -208,7 +217,8 @@ class BatchedTrainer:
         another size to compile.
         """
         steps = _next_power_of_2(visit.brief.n_steps)
-        if (key, steps) not in self._fit:
+        name = repr((key, steps))
+        if name not in self._fit:
             if key not in self._bytes:
                 stack = self._stack([visit], width)
                 stack.begin(self._steps)
@@ -217,8 +227,8 @@ class BatchedTrainer:
             need = (self._bytes[key] + steps * width * place) * self.most_lanes
             cuda = self._device.type == "cuda"
             room = _SHARE * torch.cuda.mem_get_info(self._device)[0] if cuda else _MEMORY
-            self._fit[key, steps] = max(1, int(room / need))
-        return self._fit[key, steps]
+            self._fit[name] = max(1, int(room / need))
+        return self._fit[name]
 
     def _stack(self, members: Sequence[PreparedJob], width: int, most: int | None = None) -> Stack:
         """Return a stack, filled up to at most `most` clients; None: it is for a look at its program only."""
