@@ -193,7 +193,7 @@ SPECS: dict[str, dict[str, Any]] = {
     "choices": {"method": {"name": "orthofl", "beta": 0.4, "projection": "full"}, "partition": "dirichlet:alpha=0.3"},
     "no value": {"method": {"name": "fedasync", "a": None}, "partition": {"name": "dirichlet", "size": None}},
     "numpy": {"method": {"name": "orthofl", "beta": np.float64(0.4)}, "delay": [np.float64(1.5), 2.0]},
-    "numbers": {"time": 1e300, "lr": 1e-30, "weight_decay": 5e-324},
+    "numbers": {"time": 1e38, "lr": 1e-30, "weight_decay": 5e-324},
     "delays": {"delay": [1, [2.0, 3.5], 4]},
     "availability": {"availability": {0: [(0, 5.5), (7, inf)], "1": []}, "clients": 2},
     "words": {"delay": {"name": "empirical", "path": '/data/a "quoted" \\ ü\n.csv'}},

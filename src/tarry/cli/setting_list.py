@@ -43,7 +43,7 @@ def _setting(node: ast.AnnAssign, components: dict[str, str]) -> FlagSetting:
     assert isinstance(node.target, ast.Name)
     assert isinstance(node.annotation, ast.Subscript)
     assert isinstance(node.annotation.slice, ast.Tuple)
-    kind, text = node.annotation.slice.elts
+    kind, text, *_ = node.annotation.slice.elts
     types = tuple(t for t in _alternatives(kind) if t != "None")
     return FlagSetting(node.target.id, ast.literal_eval(text), _default(node.value, components), types)
 

@@ -22,8 +22,9 @@ import torch
 
 from ..core.errors import BadInput, nearest
 from ..core.method import Method
+from ..core.one_line import short_text
 from ..core.optim import Optimizer, make_optimizer
-from ..core.registry import Param
+from ..core.registry import AtMost, Param
 from ..core.task import Task
 from ..engine.budget import Budget
 from .components import CROSSES, REGISTRIES, Choice, errors_under_flag, parse_setting
@@ -32,6 +33,7 @@ from .cross_syntax import expand_cross
 __all__ = ["CROSSES", "REGISTRIES", "Choice", "Spec", "settings"]
 
 _FEDASYNC, _DIGITS, _DIRICHLET, _RPI = map(Choice, ("fedasync", "digits", "dirichlet", "orthofl-rpi"))
+_UP_TO_64_BITS = AtMost(2**63)
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ class Spec:
     unlabeled: Annotated[
         Choice | None, "Give the server these unlabeled inputs: see `tarry unlabeled` [default: those of the task]"
     ] = None
-    seed: Annotated[int, "Seed of all random numbers"] = 0
+    seed: Annotated[int, "Seed of all random numbers", _UP_TO_64_BITS] = 0
     clients: Annotated[int | None, "Number of clients [default: 10, or as many as the task has]"] = None
     concurrency: Annotated[
         int | None, "Number of clients that train at a time, which is the cohort in rounds [default: all]"
@@ -76,8 +78,8 @@ class Spec:
     time: Annotated[float | None, "Stop after so many virtual seconds [default: 10000 if no other budget is given]"] = (
         None
     )
-    updates: Annotated[int | None, "Stop after so many accepted updates [default: no limit]"] = None
-    rounds: Annotated[int | None, "Stop after so many server steps [default: no limit]"] = None
+    updates: Annotated[int | None, "Stop after so many accepted updates [default: no limit]", _UP_TO_64_BITS] = None
+    rounds: Annotated[int | None, "Stop after so many server steps [default: no limit]", _UP_TO_64_BITS] = None
     target: Annotated[float | None, "Stop at this test accuracy [default: none]"] = None
     eval_every: Annotated[float | None, "Evaluate every so many virtual seconds [default: a fiftieth of --time]"] = None
     epochs: Annotated[
@@ -104,7 +106,7 @@ class Spec:
         "Train clients one by one (inline), in --workers processes (pool), together (batched), on a Ray cluster "
         "(ray) or as is fastest here (auto) [default: inline, or pool if --workers is above 1]",
     ] = None
-    workers: Annotated[int, "Number of training processes, or of threads or streams of batched"] = 1
+    workers: Annotated[int, "Number of training processes, or of threads or streams of batched", AtMost(4096)] = 1
     address: Annotated[
         str | None, "Connect to the Ray cluster at HOST:PORT or auto [default: start one on this machine]"
     ] = None
@@ -146,7 +148,7 @@ class Spec:
             try:
                 values[name] = parse_setting(known[name], value)
             except (ValueError, TypeError) as e:
-                problems.append(f"--{name.replace('_', '-')} {_short(value)}: {e}")
+                problems.append(f"--{name.replace('_', '-')} {short_text(value)}: {e}")
         choices, wrong_choices = _checked_choices({g: values.get(g, known[g].default) for g in REGISTRIES})
         spec = cls(**{**values, **choices})
         problems += spec._contradictions(wrong_choices)
@@ -299,18 +301,13 @@ def _unknown(name: str, known: Iterable[str]) -> str:
     return f"--{name.replace('_', '-')}: no such setting; {hint}"
 
 
-def _short(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
-
-
 def settings() -> dict[str, Param]:
     """The settings by name, with type, default and help."""
     hints = get_type_hints(Spec, include_extras=True)
     out = {}
     for f in fields(Spec):
-        kind, text = typing.get_args(hints[f.name])
-        out[f.name] = Param(f.name, kind, f.default, text)
+        kind, text, *limits = typing.get_args(hints[f.name])
+        out[f.name] = Param(f.name, kind, f.default, text, *(limit.size for limit in limits))
     return out
 
 

@@ -29,6 +29,7 @@ __all__ = [
     "StorageError",
     "TarryError",
     "TarryWarning",
+    "TrainingFailed",
     "WorkerDied",
     "as_keywords",
     "errors_as_keywords",
@@ -114,6 +115,10 @@ class StorageError(TarryError):
     ...     print("/dev/full" in str(error))
     True
     """
+
+
+class TrainingFailed(TarryError):
+    """An exception that training raised in a worker process, with its traceback."""
 
 
 class WorkerDied(TarryError):

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-__all__ = ["WIDTH", "function_name", "one_line", "cut_to_width"]
+__all__ = ["WIDTH", "cut_to_width", "function_name", "one_line", "short_text"]
 
 WIDTH = 118  # characters
 
@@ -26,6 +26,15 @@ def one_line(record: Any, **first: Any) -> str:
 def cut_to_width(text: str) -> str:
     """Return the text, cut at WIDTH characters."""
     return text if len(text) <= WIDTH else f"{text[: WIDTH - 3].rstrip()}..."
+
+
+def short_text(value: Any) -> str:
+    """Return a value that was given as text of at most 80 characters; an integer of thousands of digits has no text."""
+    try:
+        text = str(value)
+    except ValueError:
+        return f"an integer of {value.bit_length():,} bits"
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def function_name(function: Callable[..., Any]) -> str:

@@ -32,13 +32,22 @@ from typing import Any, Generic, Literal, TypeVar
 import numpy as np
 
 from .errors import BadInput, errors_as_keywords, near
-from .one_line import cut_to_width
+from .one_line import cut_to_width, short_text
 
-__all__ = ["Entry", "Param", "Registry", "UnknownName"]
+__all__ = ["LARGEST_FLOAT", "LARGEST_INT", "AtMost", "Entry", "Param", "Registry", "UnknownName"]
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 _REQUIRED = inspect.Parameter.empty
+#: the limits of parameters: floats that float32 can hold, with room for a product, and counts that fit 32 bits
+LARGEST_FLOAT, LARGEST_INT = 1e38, 2**31 - 1
+
+
+@dataclass(frozen=True)
+class AtMost:
+    """Another limit on the size of an integer: `Annotated[int, "help", AtMost(2**63 - 1)]`."""
+
+    size: int
 
 
 class UnknownName(BadInput, KeyError):
@@ -56,6 +65,7 @@ class Param:
     type: Any
     default: Any
     help: str
+    largest_int: int = LARGEST_INT
 
     @property
     def required(self) -> bool:
@@ -74,10 +84,17 @@ class Param:
             except ValueError:
                 continue
             if not isinstance(read, float) or isfinite(read):
-                return read
+                return self._within_limits(read)
         if self.type is object:
             raise ValueError(f"its factory does not say what it is; write a type there, as in `{self.name}: float`")
-        raise ValueError(f"wants {self.type_name}, got {value!r}")
+        raise ValueError(f"wants {self.type_name}, got {short_text(repr(value) if isinstance(value, str) else value)}")
+
+    def _within_limits(self, read: Any) -> Any:
+        if isinstance(read, float) and abs(read) > LARGEST_FLOAT:
+            raise ValueError(f"must be between {-LARGEST_FLOAT:g} and {LARGEST_FLOAT:g}")
+        if isinstance(read, int) and abs(read) > self.largest_int:
+            raise ValueError(f"must be between {-self.largest_int} and {self.largest_int}")
+        return read
 
 
 def _alternatives(kind: Any) -> tuple[Any, ...]:
@@ -113,7 +130,10 @@ def _as(kind: Any, value: Any) -> Any:
             return int(value)
     elif kind is float:
         if isinstance(value, str | int | float) and not isinstance(value, bool):
-            return float(value)
+            try:
+                return float(value)
+            except OverflowError:
+                raise ValueError(value) from None
     elif kind is str:
         if isinstance(value, str):
             return value
@@ -126,7 +146,7 @@ def _as(kind: Any, value: Any) -> Any:
         try:
             if isinstance(read := json.loads(value), list):
                 return read
-        except ValueError:
+        except (ValueError, RecursionError):
             pass
     raise ValueError(value)
 
@@ -185,7 +205,7 @@ class Entry(Generic[T]):
         known = {p.name: p for p in self.params}
         flag, values, problems = f"--{self.flag or self.kind}", dict[str, Any](), list[str]()
         for key, value in params.items():
-            given = f"{flag}.{key} {value}"
+            given = f"{flag}.{key} {short_text(value)}"
             if key not in known:
                 hint = near(key, known) if known else f" {self.name!r} takes no parameters."
                 problems.append(f"{given}: {self.kind} {self.name!r} has no parameter {key!r}.{hint}")
@@ -255,11 +275,12 @@ def _params(factory: Callable[..., Any]) -> tuple[Param, ...]:
     for p in inspect.signature(factory).parameters.values():
         if p.kind in (p.VAR_KEYWORD, p.VAR_POSITIONAL):
             continue
-        hint, text = _hint(p, names), ""
+        hint, text, largest = _hint(p, names), "", LARGEST_INT
         if typing.get_origin(hint) is typing.Annotated:
             hint, *notes = typing.get_args(hint)
             text = next((n for n in notes if isinstance(n, str)), "")
-        out.append(Param(p.name, hint, p.default, text))
+            largest = next((n.size for n in notes if isinstance(n, AtMost)), LARGEST_INT)
+        out.append(Param(p.name, hint, p.default, text, largest))
     return tuple(out)
 
 

@@ -7,10 +7,13 @@ from math import inf
 
 from torch import Tensor
 
+from ..core.errors import BadInput
 from .budget import Score
 from .engine import Engine
 
-__all__ = ["Evaluation"]
+__all__ = ["MOST_EVALUATIONS", "Evaluation"]
+
+MOST_EVALUATIONS = 10_000_000  # of one run
 
 
 class Evaluation:
@@ -34,6 +37,11 @@ class Evaluation:
 
     def due(self, time: float, *, inclusive: bool) -> Iterator[float]:
         """Yield the times of scores due up to `time`; the caller records each score before it asks for the next."""
+        if time > MOST_EVALUATIONS * self._every:
+            raise BadInput(
+                f"--eval-every {self._every:g}: these are more than {MOST_EVALUATIONS:,} evaluations in {time:g}"
+                f" virtual seconds; evaluate every {time / MOST_EVALUATIONS * 1.01:.1g} seconds or more"
+            )
         while (due := self.next_due) < time or (inclusive and due == time):
             yield due
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, NoReturn, Protocol
 
 from torch import Tensor
 
-from ..core.errors import BadInput, TarryError
+from ..core.errors import BadInput, TrainingFailed
 from ..core.tickets import LocalResult, Ticket, VisitJob
 
 __all__ = ["Executor", "RemoteError", "visit_job"]
@@ -59,7 +59,7 @@ class RemoteError(NamedTuple):
         return cls(f"{type(e).__name__}: {e}\n{traceback.format_exc()}", problems)
 
     def reraise(self, where: str) -> NoReturn:
-        """Raise BadInput where the worker did; else TarryError with the worker's traceback."""
+        """Raise BadInput where the worker did; else TrainingFailed with the worker's traceback."""
         if self.problems:
             raise BadInput(self.problems)
-        raise TarryError(f"training failed in {where}: {self.text}")
+        raise TrainingFailed(f"training failed in {where}: {self.text}")

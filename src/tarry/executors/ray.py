@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..core.errors import BadInput, TarryError, WorkerDied
+from ..core.errors import BadInput, TrainingFailed, WorkerDied
 from ..core.layout import Layout
 from ..core.local_rule import LocalRule
 from ..core.optim import Optimizer
@@ -240,7 +240,7 @@ class Ray(QueueingExecutor[_Worker]):
             try:
                 answer = self._ray.get(ref)
             except self._ray.exceptions.RayTaskError as e:
-                raise TarryError(f"training failed in a Ray worker: {e}") from e
+                raise TrainingFailed(f"training failed in a Ray worker: {e}") from e
             except self._ray.exceptions.RayError as e:
                 self._replace(worker, e)
                 continue

@@ -43,6 +43,7 @@ from ..core.errors import BadInput
 from ..core.idle_clients import IdleClients
 from ..core.method import Method, ServerView
 from ..core.parts import Dispatch
+from ..core.registry import AtMost
 from ..core.state_tree import StateRecord
 from ..core.tickets import Update
 from ..parts.aggregate import round_mean
@@ -208,7 +209,9 @@ def static(policy: Policy, m: int) -> tuple[float, ...]:
 )
 def tifl(
     *,
-    tiers: Annotated[int, "m, how many tiers of about equal size clients are put into; 1 is FedAvg"] = 5,
+    tiers: Annotated[
+        int, "m, how many tiers of about equal size clients are put into; 1 is FedAvg", AtMost(10_000)
+    ] = 5,
     policy: Annotated[Policy, "how a round's tier is picked: Algorithm 2, or with the probabilities of Table 1"] = (
         "adaptive"
     ),

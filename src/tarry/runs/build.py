@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ..config.components import CROSSES, Choice, errors_under_flag
+from ..config.number_errors import errors_of_extreme_numbers
 from ..config.spec import Spec
 from ..core.client_table import SpillPolicy
 from ..core.compose import PARTS, compose
@@ -102,12 +103,17 @@ class BuiltRun:
 
 def build_run(spec: Spec) -> BuiltRun:
     """Build and check everything that a spec names."""
+    with errors_of_extreme_numbers(spec):
+        return _build_run(spec)
+
+
+def _build_run(spec: Spec) -> BuiltRun:
     method, replaced = _build_method(spec)
     task, notices = _build_data(spec, method)
     n = len(task.clients)
     if spec.concurrency is not None and spec.concurrency > n:
         raise BadInput(f"--concurrency {spec.concurrency}: there are only {n} clients; ask for at most that many")
-    module = build_module(task, seed=spec.seed, dtype=dtype_of(spec)).to(spec.device)
+    module = build_module(task, seed=spec.seed, dtype=dtype_of(spec), flags=_flags(spec)).to(spec.device)
     check_model_and_loss(task, module)
     layout, work = Layout.of(module, task.clients[0][0][:2].clone()), _work(spec)
     with errors_under_flag(_local_flag(spec)):
@@ -167,6 +173,13 @@ def _build_data(spec: Spec, method: Method) -> tuple[Task, tuple[str, ...]]:
     elif spec.unlabeled is not None:
         out.append(f"--unlabeled {spec.unlabeled} changes nothing: {spec.label} uses no inputs without labels")
     return task, tuple(out)
+
+
+def _flags(spec: Spec) -> str:
+    """The flags that chose the task and its model."""
+    params = spec.task.params if isinstance(spec.task, Choice) else {}
+    numbers = (f" --task.{k} {v}" for k, v in params.items() if isinstance(v, int) and not isinstance(v, bool))
+    return f"--task {spec.name_of('task').partition(':')[0]}{''.join(numbers)}"
 
 
 def _local_flag(spec: Spec) -> str:

@@ -14,6 +14,7 @@ import torch
 
 from ..config.components import REGISTRIES, Choice
 from ..config.keywords import Named, Settings, lists_keywords
+from ..config.number_errors import errors_of_extreme_numbers
 from ..config.spec import Spec
 from ..core.errors import BadInput, DamagedFile, StorageError, errors_as_keywords, warn_of
 from ..core.events import Event
@@ -220,7 +221,8 @@ class RunSession:
     def run(self) -> Result:
         """Run to the end; an error of the disk says how to continue."""
         try:
-            return self._run()
+            with errors_of_extreme_numbers(self.built.spec):
+                return self._run()
         except StorageError as e:
             if self.folder is None:
                 raise

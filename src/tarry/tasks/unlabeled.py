@@ -22,6 +22,7 @@ from torch import Tensor
 
 from ..core import rng
 from ..core.errors import BadInput
+from ..core.memory import check_memory
 from ..core.registry import Registry
 from ..core.rng import Stream
 from ..core.task import Shards, Task
@@ -57,6 +58,7 @@ def noise(
     def make(task: Task, seed: int) -> Tensor:
         like = _inputs(task)
         _check_numeric(like, task, "noise")
+        _check_size(samples, like, copies=2)  # float64, then the type of the inputs
         values = _generator(seed).standard_normal((samples, *like.shape[1:]))
         return torch.from_numpy(mean + std * values).to(like)
 
@@ -80,6 +82,7 @@ def mixup(
     def make(task: Task, seed: int) -> Tensor:
         x = _inputs(task)
         _check_numeric(x, task, "mixup")
+        _check_size(samples, x, copies=3)
         g = _generator(seed)
         one, other = (torch.from_numpy(g.integers(len(x), size=samples)).to(x.device) for _ in range(2))
         share = torch.from_numpy(g.beta(alpha, alpha, size=samples)).to(x).view(-1, *[1] * (x.ndim - 1))
@@ -167,6 +170,12 @@ def stl10(*, samples: MaxSamples = 2000) -> Maker:
 def _check_samples(samples: int) -> None:
     if samples < 1:
         raise BadInput(f"--unlabeled.samples {samples}: must be 1 or more")
+
+
+def _check_size(samples: int, like: Tensor, *, copies: int) -> None:
+    """Raise BadInput if the inputs do not fit the memory."""
+    nbytes = samples * (8 * copies * like[0].numel() + 24)  # 24: the indices and the weight of a pair
+    check_memory(nbytes, f"--unlabeled.samples {samples}", "use fewer")
 
 
 def _inputs(task: Task) -> Tensor:

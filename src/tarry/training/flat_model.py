@@ -23,6 +23,7 @@ from ..core.task import Examples, Task
 from .features import features, grad_with_features
 from .head_split import FlatHeadSplit, head_of
 from .keyed_dropout import KeyedDropout, uses_dropout
+from .model_size import errors_of_model_size
 
 if TYPE_CHECKING:
     from .visit import BatchIterator
@@ -32,11 +33,15 @@ __all__ = ["FlatModel", "build_module"]
 _CHUNK = 200  # examples of a pass without gradients
 
 
-def build_module(task: Task, *, seed: int, dtype: torch.dtype) -> nn.Module:
-    """Return the task's model with its first weights: drawn from the seed, or those of the module in the task."""
+def build_module(task: Task, *, seed: int, dtype: torch.dtype, flags: str = "") -> nn.Module:
+    """Return the task's model with its first weights: drawn from the seed, or those of the module in the task.
+
+    `flags` are those that chose the model, for errors.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(rng.key(seed, Stream.INIT) >> 1)
-        module = copy.deepcopy(task.model) if isinstance(task.model, nn.Module) else task.model()
+        with errors_of_model_size(flags or f"--task {task.name}"):
+            module = copy.deepcopy(task.model) if isinstance(task.model, nn.Module) else task.model()
         if any(is_lazy(p) for p in (*module.parameters(), *module.buffers())):  # lazy: built by its first example
             x = task.clients[0][0][:2].cpu()
             with torch.no_grad():

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu, pad
 
 from ...core.errors import BadInput
+from ...core.registry import AtMost
 from .input_checks import Enlarged, check_at_least, check_image_shape
 from .registry import Build, ExampleShape, models
 
@@ -119,7 +120,7 @@ def _slvit(
     classes: int,
     *,
     patch: Annotated[int | None, "Side of a patch in pixels; none: an eighth of the image's side"] = None,
-    depth: Annotated[int, "Number of layers"] = 9,
+    depth: Annotated[int, "Number of layers", AtMost(1000)] = 9,
     head: Annotated[int, "Number of features of each of the 12 heads"] = 16,
     hidden: Annotated[int, "Number of hidden units of a layer"] = 384,
 ) -> Build:
