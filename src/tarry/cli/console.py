@@ -9,6 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from ..core.errors import WorkerDied
+from ..runs.signals import Interrupted, handled
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -65,9 +66,16 @@ def print_markup(text: str) -> None:
 
 @contextmanager
 def on_interrupt(way_out: str) -> Iterator[None]:
-    """Print `way_out` when Ctrl-C ends the work inside, and append it to the error when worker processes die."""
+    """Print `way_out` when a signal ends the work inside, and append it to the error when worker processes die.
+
+    The exit code is 128 plus the number of the signal.
+    """
     try:
-        yield
+        with handled():
+            yield
+    except Interrupted as e:
+        print_error(f"interrupted{'' if e.number == signal.SIGINT else f' by {e.name}'}; {way_out}")
+        raise SystemExit(128 + e.number) from e
     except KeyboardInterrupt:
         print_error(f"interrupted; {way_out}")
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second Ctrl-C ends the process without a message

@@ -38,6 +38,8 @@ __all__ = ["Pool"]
 
 log = logging.getLogger("tarry")
 
+#: signals that a terminal sends to all processes, and that the parent handles
+_OF_THE_PARENT = (signal.SIGINT, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else []))
 _ALIGNED = 16  # numbers: rows of shared memory begin at multiples of a cache line, as tensors do
 
 
@@ -81,7 +83,9 @@ def _serve(conn: Connection, others: list[Connection], setup: _PoolSetup) -> Non
     """Main loop of a worker: train visits until the pipe closes, which it also does when the parent is killed."""
     for other in others:
         other.close()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
+    for number in _OF_THE_PARENT:
+        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     torch.set_num_threads(1)
     tune_malloc()
     model = FlatModel(setup.module, setup.layout, setup.task, setup.work.optimizer, bf16=setup.bf16)
@@ -212,6 +216,9 @@ class Pool(QueueingExecutor[int]):
         )
 
     def close(self) -> None:
+        for worker, process in self._processes.items():
+            if len(self._free[worker]) < DEPTH:
+                process.kill()  # what it trains is no longer needed, and may take long
         for conn in self._conns.values():
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 conn.send(None)

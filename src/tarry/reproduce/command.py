@@ -6,6 +6,7 @@ The typer command draws progress bars; `main` here prints lines and needs torch 
 from __future__ import annotations
 
 import shlex
+import signal
 import sys
 import time as clock
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -15,6 +16,7 @@ from typing import TextIO
 
 from ..core.errors import BadInput, TarryError, near
 from ..report.formatting import duration
+from ..runs.signals import Interrupted, handled
 from ..vector.process import tune_malloc
 from . import catalog, listing
 from .claims import verdicts
@@ -223,15 +225,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     tune_malloc()
     words = list(sys.argv[1:] if arguments is None else arguments)
     given = ReproduceFlags(**vars(argument_parser("python -m tarry.reproduce").parse_args(words)))
+    command = shlex.join(["python", "-m", "tarry.reproduce", *words])
     try:
-        failed = run_command(given, shlex.join(["python", "-m", "tarry.reproduce", *words]), _print, _printed_progress)
+        with handled():
+            failed = run_command(given, command, _print, _printed_progress)
     except TarryError as e:
         for line in str(e).splitlines():
             _print_error(f"error: {line}")
         return 2
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as e:
         _print_error("interrupted; the same command resumes")
-        return 130
+        return 128 + (e.number if isinstance(e, Interrupted) else signal.SIGINT)
     for text in failed:
         _print_error(f"failed: {text}")
     return 1 if failed else 0

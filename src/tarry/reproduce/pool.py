@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing as mp
-import signal
 from collections.abc import Callable, Generator
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -15,6 +14,8 @@ from typing import Any
 import torch
 
 from ..executors.timing import TrialCache
+from ..runs.parallel import end_processes
+from ..runs.signals import Interrupted, handled
 from ..vector.process import tune_malloc
 from .jobs import Queue, ReproduceJob
 from .options import ReproduceOptions
@@ -24,7 +25,6 @@ __all__ = ["run_parallel", "run_serial"]
 
 #: called with a job and its progress (a share) or a message
 OnJobProgress = Callable[[ReproduceJob, float | str], None]
-_PATIENCE = 5  # seconds for a process to end before it is terminated
 _DEAD_PROCESS = (EOFError, BrokenPipeError, ConnectionResetError)
 
 
@@ -92,15 +92,10 @@ class _Pool:
         return message
 
     def close(self) -> None:
-        """End the processes: idle ones end when their pipe closes, busy ones are terminated."""
-        for conn, process in self._processes.items():
-            if conn in self.busy:
-                process.terminate()
+        """End the processes: busy ones write a checkpoint first."""
+        for conn in self._processes:
             conn.close()
-        for process in self._processes.values():
-            process.join(_PATIENCE)
-            process.terminate()
-            process.join()
+        end_processes(list(self._processes.values()))
 
     def _start(self) -> Connection:
         mine, theirs = self._context.Pipe()
@@ -120,11 +115,10 @@ class _Pool:
 
 def _serve(conn: Connection, options: ReproduceOptions) -> None:
     """Run jobs until the pipe closes, which happens also when the parent is killed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     torch.set_num_threads(1)
     tune_malloc()
     trials = TrialCache()
-    with contextlib.suppress(*_DEAD_PROCESS):
+    with contextlib.suppress(*_DEAD_PROCESS, Interrupted), handled(child=True):
         while True:
             job: ReproduceJob = conn.recv()
             conn.send(do(job, options, conn.send, trials))

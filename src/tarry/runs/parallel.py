@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing as mp
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -17,8 +18,11 @@ from ..core.errors import TarryError, WorkerDied
 from ..record.result import Result
 from ..vector.process import tune_malloc
 from .run import Progress
+from .signals import handled
 
-__all__ = ["Jobs", "RunOne", "Show", "run_in_processes"]
+__all__ = ["PATIENCE", "Jobs", "RunOne", "Show", "end_processes", "run_in_processes"]
+
+PATIENCE = 60.0  # seconds for a process to write its checkpoint and end
 
 #: a spec and the folder for its run
 Jobs = Sequence[tuple[Spec, Path | None]]
@@ -34,7 +38,8 @@ def _child(conn: Connection, others: list[Connection], one: RunOne, spec: Spec, 
     torch.set_num_threads(1)
     tune_malloc()
     try:
-        result = one(spec, folder, lambda p: conn.send(p))
+        with handled(child=True):
+            result = one(spec, folder, lambda p: conn.send(p))
         weights = None if result.weights is None else result.weights.cpu().numpy()
         conn.send((replace(result, weights=None), weights))
     except (KeyboardInterrupt, BrokenPipeError):
@@ -44,6 +49,18 @@ def _child(conn: Connection, others: list[Connection], one: RunOne, spec: Spec, 
     except Exception as e:
         text = f"the run of {spec.label}, seed {spec.seed}, failed: {e}\n{traceback.format_exc()}"
         conn.send(TarryError(text))
+
+
+def end_processes(processes: Sequence[Any]) -> None:
+    """Ask processes to end, which write a checkpoint first; kill those that have not ended after `PATIENCE`."""
+    for process in processes:
+        process.terminate()
+    deadline = time.monotonic() + PATIENCE
+    for process in processes:
+        process.join(max(0.0, deadline - time.monotonic()))
+        if process.is_alive():
+            process.kill()
+            process.join()
 
 
 def run_in_processes(jobs: Jobs, *, one: RunOne, workers: int, show: Show) -> list[Result]:
@@ -80,7 +97,5 @@ def run_in_processes(jobs: Jobs, *, one: RunOne, workers: int, show: Show) -> li
                 process.join()
                 del running[conn]
     finally:
-        for _, process in running.values():
-            process.terminate()
-            process.join()
+        end_processes([process for _, process in running.values()])
     return [results[i] for i in range(len(jobs))]

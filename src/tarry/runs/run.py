@@ -35,6 +35,7 @@ from ..tasks.data.sets import loose_files
 from ..training.determinism import deterministic
 from .notices import result_notices
 from .result import FolderModel, make_result
+from .signals import WAITING, Interrupted, check, deferred
 from .simulation import Simulation, build_simulation
 
 __all__ = ["EXECUTION_SETTINGS", "Progress", "files_of", "resume", "resume_folder", "run", "run_spec"]
@@ -248,8 +249,14 @@ class RunSession:
                     executor.load(saved["executor"])
                     sim.load(saved["simulator"])
                     self.saved_wall, self.count = float(saved["wall"]), int(saved["count"])
-            sim.run(on_instant=lambda: self._after_instant(sim))
-            result = self._finish(sim)
+            try:
+                with deferred():
+                    sim.run(on_instant=lambda: self._after_instant(sim))
+                    result = self._finish(sim)
+            except Interrupted:
+                if self.folder is not None:
+                    self._checkpoint(sim)
+                raise
             sim.close()  # only after success: a run that is resumed needs the files of its tables
             return result
 
@@ -285,6 +292,7 @@ class RunSession:
         return self.saved_wall + clock.perf_counter() - self.began
 
     def _after_instant(self, sim: Simulator) -> None:
+        check()
         now = clock.perf_counter()
         if self.folder is not None and now - self.last_saved >= self.built.spec.checkpoint_every:
             self._checkpoint(sim)
@@ -316,16 +324,18 @@ class RunSession:
         checkpoint.save(self.folder.checkpoints, self.count, state)
 
     def _finish(self, sim: Simulator) -> Result:
-        result = make_result(
-            self.built,
-            sim.engine,
-            wall_s=self._wall(),
-            warnings=[*self.built.notices, *result_notices(sim)],
-            executor_info=sim.executor.description,
-            diagnostics=self.simulation.diagnostics(sim),
-            personalization=self.simulation.personalization(sim, lambda done: self._report_personalization(sim, done)),
-            out=None if self.folder is None else self.folder.path,
-        )
+        with WAITING:
+            personalization = self.simulation.personalization(sim, lambda n: self._report_personalization(sim, n))
+            result = make_result(
+                self.built,
+                sim.engine,
+                wall_s=self._wall(),
+                warnings=[*self.built.notices, *result_notices(sim)],
+                executor_info=sim.executor.description,
+                diagnostics=self.simulation.diagnostics(sim),
+                personalization=personalization,
+                out=None if self.folder is None else self.folder.path,
+            )
         if self.folder is not None:
             self._write(result)
         if self.progress is not None:

@@ -25,6 +25,7 @@ from ..executors.timing import RecordedChoice, TrialCache
 from ..sim.simulator import Simulator
 from .build import BuiltRun, build_run
 from .personalize import OnProgress, personalize
+from .signals import WAITING
 from .speed_groups import by_speed, validator
 
 __all__ = ["Simulation", "build_simulation"]
@@ -127,6 +128,7 @@ class Simulation:
             diagnostics=self._diagnostics_log(),
             room=b.room(cache),
             listeners=listeners,
+            waiting=WAITING,
         )
 
     def _diagnostics_log(self) -> DiagnosticsLog | None:

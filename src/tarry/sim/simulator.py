@@ -11,7 +11,7 @@ import gc
 import heapq
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from math import inf
 from typing import Any
 
@@ -38,7 +38,11 @@ __all__ = ["Simulator"]
 
 
 class Simulator:
-    """An engine, its clients' delays and a clock. `engine` holds the counters and says why the run stopped."""
+    """An engine, its clients' delays and a clock. `engine` holds the counters and says why the run stopped.
+
+    `waiting` is entered while a result or a score is awaited. An exception there changes nothing: the simulator can be
+    saved, and continues from the same place.
+    """
 
     def __init__(
         self,
@@ -56,11 +60,13 @@ class Simulator:
         diagnostics: DiagnosticsLog | None = None,
         room: SpillPolicy = SpillPolicy(),  # noqa: B008 - a constant
         listeners: Sequence[Callable[[Event], None]] = (),
+        waiting: AbstractContextManager[None] = nullcontext(),  # noqa: B008 - a constant
     ):
         self.server, self.executor, self.delay, self.budget = server, executor, delay, budget
         self.engine = Engine(server, roster, budget, diagnostics=diagnostics, listeners=listeners)
         self._evaluation, self._evaluates = Evaluation(self.engine, evaluate, eval_every), evaluate is not None
         self._availability, self._fails, self._strict, self._room = availability, fails, strict, room
+        self._waiting = waiting
         self._changes = [*([] if availability is None else availability.changes()), (inf, -1, False)]
         self._next_change = 0  # index into _changes
         self._heap: list[tuple[float, int]] = []  # (due, ticket number)
@@ -80,31 +86,32 @@ class Simulator:
             if not self.started:
                 self.started = True
                 self._submit_all(engine.begin(self._duration))
+            if not engine.curve and not engine.stop_reason:
                 self._score_until(0.0)
                 engine.stop_reason = ""  # a target that the first weights reach ends the run at the second score
             while not engine.stop_reason:
                 self.step()
                 on_instant()
         if self._evaluation.is_on and (engine.curve[-1][0] < self.time or engine.is_unscored):
-            self._score()
+            self._score(self.time)
 
     def step(self) -> None:
         """Work through the next instant, and through the scores that are due before and at it."""
         engine, heap = self.engine, self._heap
         change = self._changes[self._next_change][0]
-        time = heap[0][0] if heap else inf
-        if change < time:
-            time = change
-        if engine.steps_between_arrivals and (wakeup := engine.next_wakeup()) < time:
-            assert wakeup > engine.time, "a server that has just stepped wakes up later"
-            time = wakeup
+        time = engine.time if engine.in_instant else self._next_instant(change)
         if time == inf or (self.budget.time is not None and time > self.budget.time):
             self._finish()
             return
         if self._evaluates and self._evaluation.next_due < time and self._score_until(time, inclusive=False):
             return
         while heap and heap[0][0] == time:
-            self._end_visit(time, heapq.heappop(heap)[1])
+            number, result = heap[0][1], None
+            if number not in self._doomed:
+                with self._waiting:
+                    result = self.executor.collect(number)
+            heapq.heappop(heap)
+            self._end_visit(time, number, result)
             if engine.consecutive_rejections and self.budget.time is None and engine.has_stalled:
                 engine.stop_reason = engine.stop_reason or "stalled"  # --updates or --rounds would never be reached
             if engine.stop_reason:
@@ -112,6 +119,17 @@ class Simulator:
         self._submit_all(engine.end_instant(time, self._changes_at(time) if change == time else (), self._duration))
         if self._evaluates and not engine.stop_reason:
             self._score_until(time)
+
+    def _next_instant(self, change: float) -> float:
+        """Return the time of the next arrival, join or leave (at `change`), or step of the server."""
+        engine = self.engine
+        time = self._heap[0][0] if self._heap else inf
+        if change < time:
+            time = change
+        if engine.steps_between_arrivals and (wakeup := engine.next_wakeup()) < time:
+            assert wakeup > engine.time, "a server that has just stepped wakes up later"
+            time = wakeup
+        return time
 
     def close(self) -> None:
         """Release what the run held: the server's and the clients' tables, and the pool of vectors."""
@@ -128,12 +146,11 @@ class Simulator:
             self.engine.time = last
             self.engine.stop_reason = "stalled" if end is None else "time"
 
-    def _end_visit(self, time: float, number: int) -> None:
-        if number in self._doomed:
+    def _end_visit(self, time: float, number: int, result: LocalResult | None) -> None:
+        if result is None:
             self._doomed.discard(number)
             self.engine.lose(time, number)
             return
-        result = self.executor.collect(number)
         if self._strict and not result.finite:
             self._raise_diverged(time, self.server.tickets[number], result)
         receipt = self.engine.accept(time, number, result)
@@ -195,20 +212,23 @@ class Simulator:
     def _score_until(self, time: float, *, inclusive: bool = True) -> bool:
         """Record the scores due up to `time`; True when the target is reached, with the clock there."""
         for due in self._evaluation.due(time, inclusive=inclusive):
-            self.engine.time = max(self.time, due)
-            self._score()
+            self._score(due)
             if self.engine.stop_reason == "target":
                 return True
         return False
 
-    def _score(self) -> None:
-        self.engine.score(self.time, *self._evaluation.score())
+    def _score(self, time: float) -> None:
+        with self._waiting:
+            score = self._evaluation.score()
+        self.engine.time = max(self.time, time)
+        self.engine.score(self.time, *score)
 
     def save(self) -> dict[str, Any]:
-        """Return everything as a plain record; call this between instants."""
+        """Return everything as a plain record; call this between instants, or after an exception in `waiting`."""
         engine = self.engine
         return {
             **engine.save(),
+            **({"in_instant": True} if engine.in_instant else {}),  # interrupted there
             "started": self.started,
             "done": engine.stop_reason != "",
             "_change": self._next_change,
@@ -228,6 +248,7 @@ class Simulator:
         engine.load(saved)
         self.started = saved["started"]
         engine.stop_reason = "ended" if saved["done"] else ""  # the record does not say why
+        engine.in_instant = saved.get("in_instant", False)
         self._next_change = saved["_change"]
         self._heap = [(due, number) for due, number in saved["heap"]]
         self._doomed = set(saved["doomed"])

@@ -22,6 +22,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import pairwise, zip_longest
 from math import ceil, isfinite
+from threading import Event
 from typing import Any, NamedTuple
 
 import torch
@@ -260,8 +261,12 @@ class BatchedTrainer:
 
     def _run(self, courses: Sequence[Iterator[None]]) -> None:
         if self._threads is not None and self.lanes > 1:
-            for done in [self._threads.submit(_run_to_end, course) for course in courses[: self.lanes]]:
-                done.result()
+            stopped = Event()
+            try:
+                for done in [self._threads.submit(_run_to_end, c, stopped) for c in courses[: self.lanes]]:
+                    done.result()
+            finally:
+                stopped.set()  # an exception ends the other threads, too
         else:
             for _ in zip_longest(*courses[: self.lanes]):
                 pass
@@ -351,7 +356,8 @@ def _copy_row(t: Tensor) -> Tensor:
     return t.clone() if t.untyped_storage().nbytes() > t.nbytes else t
 
 
-def _run_to_end(course: Iterator[None]) -> None:
+def _run_to_end(course: Iterator[None], stopped: Event) -> None:
     with torch.no_grad():
         for _ in course:
-            pass
+            if stopped.is_set():
+                break
