@@ -69,6 +69,7 @@ class SharedSettings(TypedDict, total=False):
     diagnose: bool
     cache_limit: float
     checkpoint_every: float
+    proofs: int
 
 
 class Settings(SharedSettings, total=False):

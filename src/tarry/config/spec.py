@@ -132,6 +132,9 @@ class Spec:
         float, "Megabytes of memory for each table that is kept of all clients; a larger one is in a file"
     ] = 2048.0
     checkpoint_every: Annotated[float, "Wall-clock seconds between checkpoints, with --out"] = 10.0
+    proofs: Annotated[
+        int, "Number of visits stored with their results, with --out, for `tarry verify --rerun`; 0 records no digests"
+    ] = 8
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Spec:
@@ -163,7 +166,7 @@ class Spec:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 yield f"--{name.replace('_', '-')} {value}: must be above 0"
-        for name in ("min_samples", "lookahead", "personalize"):
+        for name in ("min_samples", "lookahead", "personalize", "proofs"):
             if (getattr(self, name) or 0) < 0:
                 yield f"--{name.replace('_', '-')} {getattr(self, name)}: must be 0 or more"
         if self.batch != "all" and self.batch < 1:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -119,7 +119,7 @@ def _pack(x: Any, arrays: dict[str, np.ndarray[Any, Any]], seen: dict[int, str])
         return {"marks": [[k, _pack(v, arrays, seen)] for k, v in x.items()]}
     if isinstance(x, StateRecord):
         x = x.dump()
-    if isinstance(x, dict):
+    if isinstance(x, Mapping):
         return {"dict": [[k, _pack(v, arrays, seen)] for k, v in x.items()]}
     if isinstance(x, tuple):
         return {"tuple": [_pack(v, arrays, seen) for v in x]}

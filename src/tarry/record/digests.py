@@ -13,7 +13,16 @@ from ..core.storage import storage_errors
 __all__ = ["EXECUTION_SETTINGS", "file_digests", "sha256_of_file", "settings_digest"]
 
 #: the settings of how and where clients train: they change no result and may differ when a run is resumed
-EXECUTION_SETTINGS = ("workers", "executor", "address", "gpus", "lookahead", "checkpoint_every", "cache_limit")
+EXECUTION_SETTINGS = (
+    "workers",
+    "executor",
+    "address",
+    "gpus",
+    "lookahead",
+    "checkpoint_every",
+    "cache_limit",
+    "proofs",
+)
 
 
 def settings_digest(settings: Mapping[str, Any]) -> str:

@@ -15,6 +15,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from math import isfinite
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from ..core.errors import DamagedFile
@@ -112,6 +113,9 @@ _DEFAULTS: dict[str, Any] = {
 class Recorder(Log):
     """A listener that writes a row for each event, without the fields that do not apply to it."""
 
+    #: fields to be added to the row of a ticket's arrival, by ticket number
+    extras: Mapping[int, Mapping[str, Any]] = MappingProxyType({})
+
     def __call__(self, event: Event) -> None:
         row: dict[str, Any] = {}
         for name in _COLUMNS:
@@ -119,6 +123,8 @@ class Recorder(Log):
             if name in _DEFAULTS and value == _DEFAULTS[name]:
                 continue
             row[name] = None if isinstance(value, float) and not isfinite(value) else value
+        if event.ticket in self.extras and event.kind != "hand_out":
+            row |= self.extras[event.ticket]
         self.append(row)
 
 

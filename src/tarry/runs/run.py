@@ -28,12 +28,13 @@ from ..record.digests import EXECUTION_SETTINGS, file_digests
 from ..record.result import Result, write_result
 from ..record.rows import Mark, Recorder, read_events
 from ..record.run_folder import SPEC_LIMIT, RunFolder
-from ..record.storage import read_json, write_atomic
+from ..record.storage import read_bytes, read_json, write_atomic
 from ..sim.simulator import Simulator
 from ..tasks import tasks
 from ..tasks.data.sets import loose_files
 from ..training.determinism import deterministic
 from .notices import result_notices
+from .proofs import ProofExecutor, ProofSample
 from .result import FolderModel, make_result
 from .signals import WAITING, Interrupted, check, deferred
 from .simulation import Simulation, build_simulation
@@ -172,14 +173,20 @@ def run_spec(
     callbacks: Sequence[Callback] = (),
     progress: Callable[[Progress], None] | None = None,
     trials: TrialCache | None = None,
+    executor_from: RunFolder | None = None,
 ) -> Result:
-    """Run a spec; with `out`, in a folder of its own. `trials`: choices of executors that several runs share."""
+    """Run a spec; with `out`, in a folder of its own. `trials`: choices of executors that several runs share.
+
+    `executor_from`: a run whose choice of the executor is taken.
+    """
     found = {} if out is None else file_digests(files_of(spec))  # before they are read, so that no edit goes unseen
     simulation = build_simulation(spec)
     if out is None:
         return RunSession(simulation, None, callbacks, progress, trials).run()
     folder = RunFolder(out)
     with contextlib.closing(folder.claim(spec.to_toml(), objects=spec.objects(), files=found)):
+        if executor_from is not None and executor_from.executor.is_file():
+            write_atomic(folder.executor, read_bytes(executor_from.executor, SPEC_LIMIT))
         return RunSession(simulation, folder, callbacks, progress, trials).run()
 
 
@@ -218,6 +225,7 @@ class RunSession:
         self.began, self.saved_wall, self.count = clock.perf_counter(), 0.0, 0
         self.last_saved = self.last_shown = self.began
         self.recorder: Recorder | None = None
+        self.proofs: ProofExecutor | None = None
 
     def run(self) -> Result:
         """Run to the end; an error of the disk says how to continue."""
@@ -240,6 +248,10 @@ class RunSession:
                 stack.callback(self.recorder.close)
             executor = self.simulation.executor(self.trials, None if self.folder is None else self._write_choice)
             stack.callback(executor.close)
+            if self.folder is not None and self.recorder is not None and self.built.spec.proofs:
+                sample = ProofSample(self.folder.proofs, self.built.spec.proofs, self.built.spec.seed)
+                executor = self.proofs = ProofExecutor(executor, sample)
+                self.recorder.extras = self.proofs.digests
             listeners: list[Callback] = [*([self.recorder] if self.recorder else []), *self.callbacks]
             sim = self.simulation.simulator(executor, listeners, None if self.folder is None else self.folder.cache)
             if saved is None and self.folder is not None and self.folder.executor.is_file():
@@ -311,6 +323,8 @@ class RunSession:
         assert self.folder is not None
         assert self.recorder is not None
         self.count += 1
+        if self.proofs is not None:
+            self.proofs.write()
         mark = self.recorder.sync()
         state = {
             "settings": self.settings_sha256,
@@ -345,6 +359,8 @@ class RunSession:
     def _write(self, result: Result) -> None:
         assert self.folder is not None
         assert self.recorder is not None
+        if self.proofs is not None:
+            self.proofs.write()
         self.recorder.sync()
         with storage_errors(self.folder.arrivals):
             write_trace(self.folder.arrivals, _trace(self.folder.events))

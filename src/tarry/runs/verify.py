@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
 
 from ..core.errors import BadInput, DamagedFile, errors_as_keywords
 from ..record.consistency import Check, check_run
+from ..record.journal import NAME as JOURNAL
 from ..record.run_folder import RunFolder
 from ..record.storage import read_bytes
 from ..report.tables import to_json
 from .compare import Comparison
 from .read import read
+from .rerun import rerun_proofs, rerun_whole
 
 __all__ = ["Verification", "verify", "verify_folder"]
 
@@ -54,8 +57,14 @@ class Verification:
         return f"Verification({self.folder.name}: {state}, {found})"
 
 
-def verify(folder: str | Path) -> Verification:
-    """Return the checks of the run, comparison or federation in a folder, without training anything.
+Rerun = Literal["proofs", "all"]
+
+
+def verify(folder: str | Path, *, rerun: Rerun | None = None, **objects: Any) -> Verification:
+    """Return the checks of the run, comparison or federation in a folder.
+
+    Nothing is trained unless `rerun` is given: "proofs" trains the visits that the run stored with their results, "all"
+    repeats the whole run. A run that was given Python objects needs the same ones again for that, by keyword.
 
     A finished run is compared with the digests in its result, an unfinished one with its checkpoints; rows of a log
     carry checksums. The table of a comparison is computed again from its results.
@@ -67,10 +76,10 @@ def verify(folder: str | Path) -> Verification:
     Verification(table: finished, consistent)
     """
     with errors_as_keywords():
-        return verify_folder(Path(folder))
+        return verify_folder(Path(folder), rerun=rerun, **objects)
 
 
-def verify_folder(folder: Path) -> Verification:
+def verify_folder(folder: Path, *, rerun: Rerun | None = None, **objects: Any) -> Verification:
     """Return the checks of a folder."""
     if (folder / "spec.toml").is_file() or (folder / "result.json").is_file():
         runs = [folder]
@@ -79,11 +88,22 @@ def verify_folder(folder: Path) -> Verification:
     if not runs:
         raise BadInput(f"{folder}: there is no run, comparison or federation here (neither spec.toml nor result.json)")
     checks = [(run, check) for run in runs for check in check_run(run)]
+    if rerun is not None and all(check.ok for _, check in checks):
+        checks += [(run, check) for run in runs for check in _rerun(run, rerun, objects)]
     finished = all(RunFolder(run).is_finished() for run in runs)
     table = folder / "compare.json"
     if runs != [folder] and finished and all(check.ok for _, check in checks):
         checks.append((folder, _check_table(folder, table)))
     return Verification(folder, checks, finished and (runs == [folder] or table.is_file()))
+
+
+def _rerun(run: Path, rerun: Rerun, objects: Mapping[str, Any]) -> Iterator[Check]:
+    if (run / JOURNAL).is_file():
+        raise BadInput(f"{run}: it is a federation; `tarry replay {run}` trains its visits again")
+    if rerun == "all":
+        yield rerun_whole(run, objects)
+    else:
+        yield from rerun_proofs(run, objects)
 
 
 def _check_table(folder: Path, table: Path) -> Check:
