@@ -129,6 +129,7 @@ def test_a_folder_holds_what_its_page_promises(folder):
         "events.jsonl",
         "arrivals.csv",
         "meta.json",
+        "proofs",
         "model.safetensors",
         "result.json",
     }

@@ -133,7 +133,8 @@ class Spec:
     ] = 2048.0
     checkpoint_every: Annotated[float, "Wall-clock seconds between checkpoints, with --out"] = 10.0
     proofs: Annotated[
-        int, "Number of visits stored with their results, with --out, for `tarry verify --rerun`; 0 records no digests"
+        int,
+        "Number of visits stored with their results, with --out, to be trained again by `tarry verify`; 0: no digests",
     ] = 8
 
     @classmethod

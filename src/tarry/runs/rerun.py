@@ -114,10 +114,10 @@ def _compare(proof: Path, job: VisitJob, stored: LocalResult, trained: LocalResu
     before, now = stored.delta.cpu().double(), trained.delta.cpu().double()
     if before.shape != now.shape:
         return Check(proof.name, False, f"{proof}: {who} gives an update of another size")
-    apart = float(torch.linalg.vector_norm(before - now) / torch.linalg.vector_norm(before).clamp_min(1e-30))
-    if not exact and apart <= _ROUNDING:
-        return Check(proof.name, True, f"{who} gives the same update up to rounding ({apart:.1e} of its norm)")
-    return Check(proof.name, False, f"{proof}: {who} gives another update ({apart:.1e} of its norm)")
+    distance = float(torch.linalg.vector_norm(before - now) / torch.linalg.vector_norm(before).clamp_min(1e-30))
+    if not exact and distance <= _ROUNDING:
+        return Check(proof.name, True, f"{who} gives the same update up to rounding ({distance:.1e} of its norm)")
+    return Check(proof.name, False, f"{proof}: {who} gives another update ({distance:.1e} of its norm)")
 
 
 def _moved(x: Any, device: str) -> Any:
