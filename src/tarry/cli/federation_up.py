@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import signal
 import time
-import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ..core.errors import BadInput
+from ..core.storage import read_toml
 from . import console
 from .federation_status import read_status
 from .flags import gather, with_settings
@@ -106,7 +106,9 @@ def _clients_of(app: Path, given: dict[str, Any], context: typer.Context) -> int
         raise BadInput(f"--app {app}: there is no Flower app (no pyproject.toml)")
     if others := [f"--{k.replace('_', '-')}" for k in given if k != "clients"] + context.args[:1]:
         raise BadInput(f"{others[0]}: with --app, settings are those of {path}")
-    config = tomllib.loads(path.read_text()).get("tool", {}).get("flwr", {}).get("app", {}).get("config", {})
+    config: Any = read_toml(path, f"--app {app}: {path}")
+    for table in ("tool", "flwr", "app", "config"):
+        config = config.get(table, {}) if isinstance(config, dict) else {}
     n = given.get("clients") or config.get("clients")
     if n is None or not str(n).isdigit() or int(n) < 1:
         raise BadInput(f"--clients {n}: how many nodes should there be? {path} does not say")

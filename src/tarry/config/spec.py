@@ -10,7 +10,6 @@ The fields of `Spec` are the settings: their type, default and help are read off
 from __future__ import annotations
 
 import json
-import tomllib
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
@@ -25,6 +24,7 @@ from ..core.method import Method
 from ..core.one_line import short_text
 from ..core.optim import Optimizer, make_optimizer
 from ..core.registry import AtMost, Param
+from ..core.storage import read_toml
 from ..core.task import Task
 from ..engine.budget import Budget
 from .components import CROSSES, REGISTRIES, Choice, errors_under_flag, parse_setting
@@ -276,14 +276,7 @@ class Spec:
     @staticmethod
     def read(path: Path) -> dict[str, Any]:
         """The settings of a TOML file, as `Spec.of` takes them."""
-        try:
-            return tomllib.loads(path.read_text())
-        except FileNotFoundError:
-            raise BadInput(f"--spec {path}: there is no such file") from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
-            raise BadInput(f"--spec {path}: not TOML: {e}") from e
-        except OSError as e:
-            raise BadInput(f"--spec {path}: it cannot be read: {e}") from e
+        return read_toml(path, f"--spec {path}")
 
 
 def _checked_choices(values: Mapping[str, Any]) -> tuple[dict[str, Choice], list[str]]:

@@ -142,6 +142,7 @@ class TarryWarning(UserWarning):
     """
 
 
+_LONGEST = 600  # characters of a list of names: the columns of a file may be anything
 #: at the start of a problem, a flag with the whole value that was given: `--out /a b: it is ...`
 _HEAD = re.compile(r"--(?P<name>[^\s:]+)(?: (?!--)(?P<value>.*?))?(?P<end>: | (?=--[a-z])|$)", re.DOTALL)
 #: a flag in a sentence, and the next word; or a command of a shell, which is no flag of ours
@@ -229,7 +230,8 @@ def near(name: str, known: Iterable[str]) -> str:
     known = sorted(known)
     if close := nearest(name, known):
         return f" Did you mean {close!r}?"
-    return f" Known: {', '.join(known)}." if known else ""
+    names = ", ".join(known)
+    return f" Known: {names if len(names) <= _LONGEST else f'{names[: _LONGEST - 3]}...'}." if known else ""
 
 
 def first_line(e: BaseException) -> str:

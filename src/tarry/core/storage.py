@@ -1,16 +1,26 @@
-"""Errors of files: a failed system call becomes a StorageError that names the file, the reason and the remedy."""
+"""Files: a failed system call becomes a StorageError with the file, the reason and the remedy.
+
+`open_regular` opens a file of a run, and `open_input` one that a setting names: its errors are BadInput and begin with
+the flag. Both open regular files up to a limit of size.
+"""
 
 from __future__ import annotations
 
 import errno
 import os
+import stat
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO, Any
 
-from .errors import StorageError
+from .errors import BadInput, DamagedFile, StorageError, first_line
 
-__all__ = ["storage_errors"]
+__all__ = ["open_input", "open_regular", "read_input", "read_toml", "storage_errors"]
+
+_INPUT_LIMIT = 64 << 30  # bytes of a file of data that a setting names
+_TOML_LIMIT = 1 << 24  # bytes of a file of settings
 
 _REMEDIES = {
     errno.ENOSPC: "free space on this disk",
@@ -40,3 +50,58 @@ def storage_errors(path: str | Path, doing: str = "written") -> Iterator[None]:
         reason = os.strerror(e.errno) if e.errno else str(e) or type(e).__name__
         remedy = _REMEDIES.get(e.errno or 0, "check the disk and the folder")
         raise StorageError(f"{path}: it cannot be {doing} ({reason}); {remedy}") from e
+
+
+def open_regular(path: Path, limit: int | None = None) -> IO[bytes]:
+    """Open a regular file of at most `limit` bytes for reading. A pipe or a device raises DamagedFile at once."""
+    with storage_errors(path, "read"):
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        try:
+            found = os.fstat(fd)
+            if not stat.S_ISREG(found.st_mode):
+                raise DamagedFile(f"{path}: it is not a regular file")
+            if limit is not None and found.st_size > limit:
+                raise DamagedFile(f"{path}: it has {found.st_size:,} bytes, and at most {limit:,} are read")
+        except BaseException:
+            os.close(fd)
+            raise
+        return os.fdopen(fd, "rb")
+
+
+def open_input(path: str | Path, flag: str, limit: int = _INPUT_LIMIT) -> IO[bytes]:
+    """Open a regular file of at most `limit` bytes that a setting names; BadInput begins with `flag`."""
+    path = Path(path)
+    try:
+        if path.is_dir():
+            raise BadInput(f"{flag}: cannot be read: {os.strerror(errno.EISDIR)}")
+        return open_regular(path, limit)
+    except StorageError as e:
+        reason = e.__cause__
+        assert isinstance(reason, OSError)
+        raise BadInput(f"{flag}: cannot be read: {reason.strerror}") from e
+    except DamagedFile as e:
+        raise BadInput(f"{flag}: {str(e).removeprefix(f'{path}: ')}; name a plain file") from e
+    except ValueError as e:
+        if isinstance(e, BadInput):
+            raise
+        raise BadInput(f"{flag}: cannot be read: {e}") from e  # a zero byte in the name
+
+
+def read_input(path: str | Path, flag: str, limit: int = _INPUT_LIMIT) -> bytes:
+    """Return the content of a regular file of at most `limit` bytes that a setting names."""
+    with open_input(path, flag, limit) as file:
+        try:
+            return file.read()
+        except OSError as e:
+            raise BadInput(f"{flag}: cannot be read: {e.strerror}") from e
+
+
+def read_toml(path: str | Path, flag: str) -> dict[str, Any]:
+    """Return the tables of a TOML file that a setting names."""
+    if not Path(path).exists():
+        raise BadInput(f"{flag}: there is no such file")
+    content = read_input(path, flag, _TOML_LIMIT)
+    try:
+        return tomllib.loads(content.decode())
+    except (ValueError, RecursionError) as e:
+        raise BadInput(f"{flag}: not TOML: {first_line(e)}") from e

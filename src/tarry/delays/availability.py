@@ -16,6 +16,7 @@ from itertools import groupby
 from pathlib import Path
 
 from ..core.errors import BadInput
+from ..core.one_line import short_text
 from .measured import header, number, table
 
 __all__ = ["Availability"]
@@ -65,8 +66,9 @@ class Availability:
             start, end = times[0] - origin, times[1] - origin
             if not _is_valid(start, end):
                 raise BadInput(f"{where}: window {start} to {end}: {_RULE}")
-            if not flash and not (name.isascii() and name.isdigit() and int(name) < n_clients):
-                raise BadInput(f"{where}: client {name}: must be a client of this run, 0 to {n_clients - 1}")
+            if not flash and not (name.isascii() and name.isdigit() and len(name) < 19 and int(name) < n_clients):
+                rule = f"must be a client of this run, 0 to {n_clients - 1}"
+                raise BadInput(f"{where}: client {short_text(name)}: {rule}")
             found.setdefault(name, []).append((start, end))
         if flash:
             return cls(dict(zip(range(n_clients), found.values(), strict=False)), dealt_to=n_clients)

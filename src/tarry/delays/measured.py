@@ -7,6 +7,7 @@ trace        every visit takes what it took in the recorded run, and the same vi
 from __future__ import annotations
 
 import csv
+import io
 import lzma
 import math
 from array import array
@@ -18,7 +19,9 @@ from typing import IO, Annotated, Literal, NamedTuple, cast
 import numpy as np
 
 from ..core.errors import BadInput, near
+from ..core.one_line import short_text
 from ..core.rng import Stream, below, visit_keys
+from ..core.storage import open_input
 from .base import ClientPopulation, Delay, DelayFactory, assign_profiles, delays
 
 __all__ = [
@@ -35,11 +38,22 @@ __all__ = [
 ]
 
 
-def _open(path: str | Path, mode: Literal["rt", "wt"]) -> IO[str]:
-    encoding = "utf-8-sig" if mode == "rt" else "utf-8"  # spreadsheets write a byte order mark
-    if str(path).endswith(".xz"):
-        return cast(IO[str], lzma.open(path, mode, encoding=encoding, newline=""))
-    return open(path, mode, encoding=encoding, newline="")
+_LINE_LIMIT, _TEXT_LIMIT = 1 << 20, 4 << 30  # characters of a line and of a file, unpacked
+
+
+def _unpacked(file: IO[bytes], path: str | Path, flag: str) -> Iterator[str]:
+    """Yield the lines of a file; raise BadInput if it is larger, unpacked, than the limits."""
+    binary = cast(IO[bytes], lzma.LZMAFile(file)) if str(path).endswith(".xz") else file  # noqa: SIM115 - closed with text
+    total = 0
+    with io.TextIOWrapper(binary, encoding="utf-8-sig", newline="") as text:  # spreadsheets write a byte order mark
+        while line := text.readline(_LINE_LIMIT + 1):
+            total += len(line)
+            if len(line) > _LINE_LIMIT or total > _TEXT_LIMIT:
+                raise BadInput(
+                    f"{flag}: at most {_TEXT_LIMIT:,} characters are read, and {_LINE_LIMIT:,} of one line;"
+                    " name a CSV file of that size"
+                )
+            yield line
 
 
 def header(path: str | Path, flag: str) -> list[str]:
@@ -74,8 +88,8 @@ def table(path: str | Path, flag: str, columns: Mapping[str, str]) -> Iterator[t
 
 def _lines(path: str | Path, flag: str) -> Iterator[tuple[str, list[str]]]:
     try:
-        with _open(path, "rt") as file:
-            reader = csv.reader(file)
+        with open_input(path, flag) as file:
+            reader = csv.reader(_unpacked(file, path, flag))
             nothing = True
             for cells in reader:
                 if cells:
@@ -94,14 +108,14 @@ def number(where: str, text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise BadInput(f"{where}: {text!r} is not a number") from None
+        raise BadInput(f"{where}: {short_text(repr(text))} is not a number") from None
 
 
 def positive(where: str, text: str) -> float:
     """Return the cell as a finite number above 0; raise BadInput if it is none."""
     value = number(where, text)
     if not 0 < value < math.inf:
-        raise BadInput(f"{where}: {text}: must be finite and above 0")
+        raise BadInput(f"{where}: {short_text(text)}: must be finite and above 0")
     return value
 
 
@@ -143,6 +157,9 @@ def empirical(
     return build
 
 
+_DIGITS = 18  # of a whole number: it fits 64 bits
+
+
 class TraceRow(NamedTuple):
     """One visit of a recorded run. A visit whose `fate` is "lost" took its time and brought nothing."""
 
@@ -155,7 +172,9 @@ class TraceRow(NamedTuple):
 
 def write_trace(path: str | Path, rows: Iterable[TraceRow | tuple[int, int, float, float, str]]) -> None:
     """Write the visits of a run; every number reads back bit for bit."""
-    with _open(path, "wt") as file:
+    packed = str(path).endswith(".xz")
+    opened = lzma.open if packed else open
+    with opened(path, "wt", encoding="utf-8", newline="") as file:
         out = csv.writer(file, lineterminator="\n")
         out.writerow(TraceRow._fields)
         for client, visit, start, seconds, fate in rows:
@@ -175,8 +194,8 @@ def read_trace(path: str | Path) -> list[TraceRow]:
 
 
 def _count(where: str, text: str) -> int:
-    if not (text.isascii() and text.isdigit()):
-        raise BadInput(f"{where}: {text!r} is not a whole number from 0 on")
+    if not (text.isascii() and text.isdigit() and len(text) <= _DIGITS):
+        raise BadInput(f"{where}: {short_text(repr(text))} is not a whole number from 0 on")
     return int(text)
 
 

@@ -12,7 +12,6 @@ import os
 import signal
 import sys
 import time
-import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -167,11 +166,12 @@ def _has_remote_data(setting: DeployConfig) -> bool:
 
 
 def _driver(grid: Any, setting: DeployConfig, built: BuiltRun, folder: Path) -> Driver:
+    from ..core.storage import read_toml
     from .server.driver import Driver, DriverConfig
     from .server.open_tickets import max_tickets_per_client
 
     s, o = setting.spec, setting.options
-    known = tomllib.loads(Path(o.known).read_text()) if o.known is not None else None
+    known = read_toml(o.known, f"known = {o.known}") if o.known is not None else None
     most = max_tickets_per_client(built.method)
     config = DriverConfig(
         deadline=o.deadline,

@@ -9,12 +9,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import stat
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from ..core.errors import DamagedFile
-from ..core.storage import storage_errors
+from ..core.storage import open_regular, storage_errors
 
 __all__ = ["JSON_LIMIT", "make_folder", "open_regular", "read_bytes", "read_json", "sync_folder", "write_atomic"]
 
@@ -52,22 +51,6 @@ def make_folder(folder: Path) -> None:
     """Make a folder and its parents, if they do not exist."""
     with storage_errors(folder, "made"):
         folder.mkdir(parents=True, exist_ok=True)
-
-
-def open_regular(path: Path, limit: int | None = None) -> IO[bytes]:
-    """Open a regular file of at most `limit` bytes for reading. A pipe or a device raises DamagedFile at once."""
-    with storage_errors(path, "read"):
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-        try:
-            found = os.fstat(fd)
-            if not stat.S_ISREG(found.st_mode):
-                raise DamagedFile(f"{path}: it is not a regular file")
-            if limit is not None and found.st_size > limit:
-                raise DamagedFile(f"{path}: it has {found.st_size:,} bytes, and at most {limit:,} are read")
-        except BaseException:
-            os.close(fd)
-            raise
-        return os.fdopen(fd, "rb")
 
 
 def read_bytes(path: Path, limit: int | None = None) -> bytes:

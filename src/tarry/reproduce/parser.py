@@ -20,13 +20,13 @@ study, [study_options]  a module of `studies`, if it is not a grid of runs
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from ..config.spec import settings as spec_settings
 from ..core.errors import BadInput, near
+from ..core.storage import read_toml
 from .experiment import Axis, Claim, Experiment, Figure, SizedSettings, Target
 from .measures import MEASURES
 
@@ -56,13 +56,7 @@ _OF_THE_COMMAND = {"seed": "--seeds", "device": "--device", "workers": "--worker
 
 def read(path: Path, name: str) -> Experiment:
     """Return the experiment of a file; raise BadInput with all problems."""
-    try:
-        raw = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise BadInput(f"{path}: there is no such file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
-        raise BadInput(f"{path}: not TOML: {e}") from e
-    reader = _Reader(path, name, raw)
+    reader = _Reader(path, name, read_toml(path, str(path)))
     made = reader.experiment()
     if reader.problems:
         raise BadInput([f"{path}: {problem}" for problem in reader.problems])

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import DamagedFile
-from ..record.storage import write_atomic
+from ..record.storage import read_json, write_atomic
 from .experiment import Cell, Experiment, fingerprint
 from .measures import StoredRun
 
@@ -160,10 +160,11 @@ class Store:
         if not path.is_file():
             return empty
         try:
-            raw = json.loads(path.read_text())
-            return {**empty, **raw}
-        except (ValueError, TypeError) as e:
+            return {**empty, **read_json(path)}
+        except TypeError as e:
             raise DamagedFile(f"{path} cannot be read: {e}; delete it to start again") from e
+        except DamagedFile as e:
+            raise DamagedFile(f"{e}; delete it to start again") from e
 
 
 def _merge(a: Any, b: Any) -> Any:

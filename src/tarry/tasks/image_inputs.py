@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import zipfile
-import zlib
 from collections.abc import Callable
-from lzma import LZMAError
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +14,13 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from ..core.errors import BadInput
+from ..core.storage import open_input
+from .data.npz import UNREADABLE, array_of, single_array
 from .models import ExampleShape
 
 __all__ = ["fit_images", "normalize_to_shape", "read_inputs"]
 
 _SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
-_UNREADABLE = (OSError, ValueError, EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error, LZMAError)
 _LUMA = (0.299, 0.587, 0.114)  # weights of red, green and blue in gray, ITU-R BT.601
 
 ChooseIndices = Callable[[int], list[int]]  # number of inputs → indices of those to use
@@ -91,15 +90,18 @@ def normalize_to_shape(images: npt.NDArray[np.uint8], shape: ExampleShape, *, wh
 def _read_array(path: Path, flag: str) -> npt.NDArray[Any]:
     """Return the array of a file. From an archive, only the inputs are read."""
     try:
-        with path.open("rb") as file:
-            loaded = np.load(file, allow_pickle=False)
-            if isinstance(loaded, np.ndarray):
-                return loaded
-            names = [n for n in ("x", "x_train") if n in loaded.files] or loaded.files
-            if len(names) == 1 or names[0] in ("x", "x_train"):
-                array: npt.NDArray[Any] = loaded[names[0]]
-                return array
-    except _UNREADABLE as e:
+        with open_input(path, flag) as file:
+            if path.suffix == ".npy" or not zipfile.is_zipfile(file):
+                file.seek(0)
+                return single_array(file, path.name, path.stat().st_size)
+            with zipfile.ZipFile(file) as z:
+                members = {i.filename.removesuffix(".npy"): i for i in z.infolist()}
+                names = [n for n in members if n == "x"] or [n for n in members if n == "x_train"] or list(members)
+                if len(names) == 1 or names[:1] in (["x"], ["x_train"]):
+                    return array_of(z, members[names[0]])
+    except BadInput:
+        raise
+    except (*UNREADABLE, TypeError, SyntaxError) as e:
         raise BadInput(f"{flag}: is not a plain file of numbers ({type(e).__name__}: {e})") from e
     raise BadInput(
         f"{flag}: expected an array x or x_train, or a single array; it has {', '.join(names) or 'no arrays'}"
@@ -133,7 +135,7 @@ def _read_images(path: Path, shape: ExampleShape, chosen: ChooseIndices, flag: s
         try:
             with Image.open(file) as image:
                 array = np.array(image.convert("L" if shape[0] == 1 else "RGB"))
-        except _UNREADABLE as e:
+        except UNREADABLE as e:
             raise BadInput(f"{flag}: {file.name} cannot be read as an image ({e})") from e
         rows.append(_resize(_pixels(array[None], flag), shape[1:])[0])
     return torch.stack(rows)

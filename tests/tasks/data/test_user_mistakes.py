@@ -144,7 +144,7 @@ def test_a_folder_that_may_not_be_read_is_no_set_and_is_said(folder: Path, monke
 
 def test_a_folder_in_the_place_of_a_text_file_is_said(folder: Path) -> None:
     (folder / "sst2.jsonl").mkdir()
-    with pytest.raises(BadInput, match=r"--task sst2: .*sst2.jsonl: cannot be read \(IsADirectoryError"):
+    with pytest.raises(BadInput, match=r"--task sst2: .*sst2.jsonl: cannot be read: Is a directory"):
         load_text("sst2")
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from ...config.spec import Spec
 from ...core.errors import BadInput, near
-from ...record.storage import write_atomic
+from ...record.storage import read_json, write_atomic
 from ...runs.build import BuiltRun, build_run
 from ...version import __version__
 from ..experiment import merge_layers
@@ -52,11 +52,11 @@ class Study:
         digest = hashlib.sha256(text.encode()).hexdigest()[:12]
         path = self.folder / f"{re.sub(r'[^A-Za-z0-9.+=-]+', '_', name)}-{digest}.json"
         if path.is_file():
-            return json.loads(path.read_text())
+            return read_json(path)
         made = make()
         self.folder.mkdir(parents=True, exist_ok=True)
         write_atomic(path, (json.dumps(made) + "\n").encode())
-        return json.loads(path.read_text())  # the same types as a second call returns
+        return read_json(path)  # the same types as a second call returns
 
     def find_data(self, paper: Any) -> None:
         """Choose the first of the task and its stand-ins whose data exist; note it if that is not the paper's."""

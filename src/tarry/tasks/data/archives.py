@@ -43,6 +43,8 @@ def read_files(
     with _read_errors(flag):
         if path.is_dir():
             yield from _folder(path, wanted, flag, most, home)
+        elif path.exists() and not path.is_file():
+            raise BadInput(f"{flag}: it is not a regular file; name a plain file")
         elif zipfile.is_zipfile(path):
             with path.open("rb") as file:
                 yield from zip_files(file, wanted, flag, most=most, home=home)

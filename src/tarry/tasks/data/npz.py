@@ -18,11 +18,13 @@ import zlib
 from dataclasses import replace
 from math import prod
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 from numpy.lib import format as npy
 
 from ...core.errors import BadInput
+from ...core.storage import open_input
 from .arrays import (
     AnyArray,
     ArrayDataset,
@@ -35,7 +37,7 @@ from .arrays import (
     whole_numbers,
 )
 
-__all__ = ["UNREADABLE", "read_image_npz", "read_npz"]
+__all__ = ["UNREADABLE", "array_of", "read_image_npz", "read_npz", "single_array"]
 
 _SPLIT = ("x_train", "y_train", "x_test", "y_test")
 _MED = ("train_images", "train_labels", "test_images", "test_labels")
@@ -83,38 +85,51 @@ def _load(path: Path, flag: str) -> tuple[dict[str, AnyArray], list[str]]:
     if not path.is_file():
         raise BadInput(f"{flag}: there is no such file. Task 'digits' needs no download.")
     try:
-        with path.open("rb") as file:  # numpy leaves a torn archive open when it opens the file itself
+        with open_input(path, flag) as file:  # numpy leaves a torn archive open when it opens the file itself
             if file.read(len(npy.MAGIC_PREFIX)) == npy.MAGIC_PREFIX:
                 raise BadInput(f"{flag}: holds a single array; expected an .npz archive of named ones")
             with zipfile.ZipFile(file) as z:
                 members = {i.filename.removesuffix(".npy"): i for i in z.infolist()}
-                return {k: _array(z, i) for k, i in members.items() if k in _WANTED}, list(members)
+                return {k: array_of(z, i) for k, i in members.items() if k in _WANTED}, list(members)
     except BadInput:
         raise  # a ValueError, too
     except (*UNREADABLE, *_ODD_HEADER) as e:
         raise BadInput(f"{flag}: is not a plain .npz archive of numbers ({type(e).__name__}: {e})") from e
 
 
-def _array(z: zipfile.ZipFile, info: zipfile.ZipInfo) -> AnyArray:
+def array_of(z: zipfile.ZipFile, info: zipfile.ZipInfo) -> AnyArray:
     """Return one array of the archive. Its claimed size is checked before allocation."""
     with z.open(info) as member:
-        version = npy.read_magic(member)
-        if version == (1, 0):
-            shape, _, dtype = npy.read_array_header_1_0(member)
-        elif version == (2, 0):
-            shape, _, dtype = npy.read_array_header_2_0(member)
-        else:
-            raise ValueError(f"{info.filename} has the .npy version {version}; versions 1 and 2 are read")
-        if dtype.hasobject:
-            raise ValueError(f"Object arrays cannot be read, and {info.filename} is one")
-        claimed = prod(shape) * dtype.itemsize
-        if claimed > _MOST_BYTES:
-            raise ValueError(f"{info.filename} claims {claimed:,} bytes of numbers; at most {_MOST_BYTES:,} are read")
-        if claimed + member.tell() != info.file_size:
-            raise ValueError(f"{info.filename} claims {claimed:,} bytes of numbers and holds {info.file_size:,} in all")
+        _check_header(member, info.filename, info.file_size)
     with z.open(info) as member:
         array: AnyArray = npy.read_array(member, allow_pickle=False)
         return array
+
+
+def single_array(file: IO[bytes], name: str, size: int) -> AnyArray:
+    """Return the array of an open .npy file of `size` bytes. Its claimed size is checked before allocation."""
+    _check_header(file, name, size)
+    file.seek(0)
+    array: AnyArray = npy.read_array(file, allow_pickle=False)
+    return array
+
+
+def _check_header(file: IO[bytes], name: str, size: int) -> None:
+    """Raise ValueError if the array is no plain one of numbers, or not as large as the file."""
+    version = npy.read_magic(file)
+    if version == (1, 0):
+        shape, _, dtype = npy.read_array_header_1_0(file)
+    elif version == (2, 0):
+        shape, _, dtype = npy.read_array_header_2_0(file)
+    else:
+        raise ValueError(f"{name} has the .npy version {version}; versions 1 and 2 are read")
+    if dtype.hasobject:
+        raise ValueError(f"Object arrays cannot be read, and {name} is one")
+    claimed = prod(shape) * dtype.itemsize
+    if claimed > _MOST_BYTES:
+        raise ValueError(f"{name} claims {claimed:,} bytes of numbers; at most {_MOST_BYTES:,} are read")
+    if claimed + file.tell() != size:
+        raise ValueError(f"{name} claims {claimed:,} bytes of numbers and holds {size:,} in all")
 
 
 def read_image_npz(path: Path, flag: str) -> ArrayDataset:

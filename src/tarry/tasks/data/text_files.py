@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from ...core.errors import BadInput
+from ...core.storage import read_input
 from .archives import parent_folder, read_files
 from .newsgroup_posts import strip_headers
 from .texts import Text, TextDataset, TextExample, gather_texts
@@ -163,10 +164,7 @@ def _read_texts(path: Path, names: Sequence[str], flag: str, perhaps: Sequence[s
 
 
 def _read_bytes(path: Path, flag: str) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as e:
-        raise BadInput(f"{flag}: cannot be read ({type(e).__name__}: {e})") from e
+    return read_input(path, flag, _MOST)
 
 
 def _read_text(path: Path, flag: str) -> str:
