@@ -35,3 +35,17 @@ def test_a_helper_is_defined_once() -> None:
             if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("test_"):
                 places[ast.dump(node)].append(f"{path.relative_to(TESTS)}:{node.lineno}: {node.name}")
     assert [found for found in places.values() if len(found) > 1] == []
+
+
+def test_a_type_name_has_one_meaning() -> None:
+    """A class is defined once, and an alias of a type stands for the same type in every file."""
+    meanings = defaultdict(set)
+    for path in sorted(SRC.rglob("*.py")):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef):
+                meanings[node.name.lstrip("_")].add(f"{path.relative_to(SRC)}:{node.lineno}")
+            elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+                name = node.targets[0].id
+                if name[0].isupper() and not name.isupper():
+                    meanings[name].add(ast.dump(node.value))
+    assert {name: found for name, found in meanings.items() if len(found) > 1} == {}

@@ -24,7 +24,7 @@ from tarry.core.events import Event
 from tarry.core.tickets import NOTHING, Ticket
 from tarry.executors import ray_cluster
 from tarry.executors.base import Executor
-from tarry.executors.ray import Ray, _setup, _Store, _Trainer
+from tarry.executors.ray import Ray, _ObjectStore, _setup, _Trainer
 from tarry.runs.build import build_run
 from tarry.runs.compare import _one, specs_of
 from tarry.runs.parallel_ray import _run, run_on_ray
@@ -152,7 +152,7 @@ def ticket(number: int, version: int, sent: Tensor, *, anchor: Tensor | None = N
 
 def test_what_tickets_share_is_put_once_and_let_go_with_the_last_of_them():
     puts: list[list[float]] = []
-    store = _Store(SimpleNamespace(put=lambda array: puts.append(array.tolist()) or len(puts)))
+    store = _ObjectStore(SimpleNamespace(put=lambda array: puts.append(array.tolist()) or len(puts)))
     first, along, own = torch.tensor([1.0]), torch.tensor([2.0]), torch.tensor([3.0])
     tickets = [ticket(0, 0, first, c=along), ticket(1, 0, first, c=along), ticket(2, 0, own, anchor=first)]
     for t in tickets:

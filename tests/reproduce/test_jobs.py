@@ -215,7 +215,7 @@ def test_mistakes_in_all_tables_are_said_before_anything_is_run(table: Table, fo
 
 
 def test_a_worker_that_is_killed_while_it_has_nothing_to_do_is_replaced() -> None:
-    workers = pool._Pool(ReproduceOptions(), 1)
+    workers = pool._JobPool(ReproduceOptions(), 1)
     try:
         for _ in range(2):
             workers.feed(Queue([job()]))

@@ -17,7 +17,7 @@ from . import console
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from ..reproduce.running import Report, Show
+    from ..reproduce.running import Report, ShowReport
 
 __all__ = ["reproduce"]
 
@@ -63,7 +63,7 @@ def _print_line(text: str) -> None:
 
 
 @contextmanager
-def _progress() -> Iterator[Show]:
+def _progress() -> Iterator[ShowReport]:
     """Yield a callback that draws a bar on a terminal and prints lines elsewhere."""
     from ..reproduce.command import print_progress
 
@@ -74,7 +74,7 @@ def _progress() -> Iterator[Show]:
         yield _drawing(bars)
 
 
-def _drawing(bars: Progress) -> Show:
+def _drawing(bars: Progress) -> ShowReport:
     """Return a callback that draws one bar for all runs."""
     from ..report.formatting import duration
 

@@ -49,7 +49,7 @@ class ClientTable:
     def __init__(self, rows: dict[int, Tensor] | None = None):
         self._rows = dict(rows or {})
         self._room, self._name = SpillPolicy(), ""
-        self._file: _File | None = None
+        self._file: _RowFile | None = None
         self._saved: dict[str, Any] | None = None  # the saved record of a file that is not opened yet
         self.nbytes = sum(row.nbytes for row in self._rows.values())
 
@@ -57,7 +57,7 @@ class ClientTable:
         """Attach the table to a memory limit and folder; `name` is the name of its file."""
         self._room, self._name = room, name
         if self._saved is not None:
-            self._file, self._saved = _File.again(_path(room, name), self._saved, device), None
+            self._file, self._saved = _RowFile.again(_path(room, name), self._saved, device), None
             self.nbytes = len(self._file.places) * self._file.row_bytes
         elif self.nbytes > room.limit and self._file is None:
             self._to_file(next(iter(self._rows.values())))
@@ -108,7 +108,7 @@ class ClientTable:
             yield self[client]
 
     def _to_file(self, like: Tensor) -> None:
-        self._file = _File(_path(self._room, self._name), like)
+        self._file = _RowFile(_path(self._room, self._name), like)
         for client in list(self._rows):
             self._file.put(client, self._rows.pop(client))
 
@@ -134,7 +134,7 @@ class ClientTable:
             self._file.remove()
 
 
-class _File:
+class _RowFile:
     """Rows in a file, each in its own slot, mapped one at a time."""
 
     def __init__(self, path: Path | None, like: Tensor):
@@ -196,7 +196,7 @@ class _File:
         }
 
     @classmethod
-    def again(cls, path: Path | None, saved: dict[str, Any], device: torch.device | str) -> _File:
+    def again(cls, path: Path | None, saved: dict[str, Any], device: torch.device | str) -> _RowFile:
         like = torch.empty(saved["shape"], dtype=getattr(torch, saved["dtype"]), device="meta")
         if path is None or not path.is_file():
             raise DamagedFile(

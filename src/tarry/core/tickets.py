@@ -61,7 +61,7 @@ class Ticket(NamedTuple):
         return one_line(self)
 
 
-class _Update(NamedTuple):
+class _UpdateFields(NamedTuple):
     ticket: Ticket
     delta: Tensor  # result − sent: points downhill
     n_examples: int
@@ -73,7 +73,7 @@ class _Update(NamedTuple):
     endpoint: Tensor | None = None  # the client's weights, if sent + delta does not give them to the bit
 
 
-class Update(_Update):
+class Update(_UpdateFields):
     """One client's update, or the mean of several from an aggregate part (its ticket is then one of that moment).
 
     Fields: ticket, delta (result − sent), n_examples, n_steps, staleness, loss, weight, extras, endpoint.

@@ -280,7 +280,7 @@ def _exact_groups(population: ClientPopulation, shares: Sequence[int]) -> bytes:
 
 
 R = Annotated[float, "how long the fastest group takes (s)"]
-Change = Annotated[float, "chance that a client is dealt a new group at a visit (by the same shares)"]
+GroupChange = Annotated[float, "chance that a client is dealt a new group at a visit (by the same shares)"]
 
 
 def _fedogd(shares: Sequence[int], r: float, change: float) -> DelayFactory:
@@ -289,18 +289,18 @@ def _fedogd(shares: Sequence[int], r: float, change: float) -> DelayFactory:
 
 
 @delays.register("fedogd-l1", paper=_FEDOGD)
-def fedogd_l1(*, r: R = 1.0, change: Change = 0.0) -> DelayFactory:
+def fedogd_l1(*, r: R = 1.0, change: GroupChange = 0.0) -> DelayFactory:
     """L1: 60 % of the clients answer every r, 20 % every 3r, 20 % every 5r."""
     return _fedogd((60, 20, 20), r, change)
 
 
 @delays.register("fedogd-l2", paper=_FEDOGD)
-def fedogd_l2(*, r: R = 1.0, change: Change = 0.0) -> DelayFactory:
+def fedogd_l2(*, r: R = 1.0, change: GroupChange = 0.0) -> DelayFactory:
     """L2: 40 % of the clients answer every r, 30 % every 3r, 30 % every 5r."""
     return _fedogd((40, 30, 30), r, change)
 
 
 @delays.register("fedogd-l3", paper=_FEDOGD)
-def fedogd_l3(*, r: R = 1.0, change: Change = 0.0) -> DelayFactory:
+def fedogd_l3(*, r: R = 1.0, change: GroupChange = 0.0) -> DelayFactory:
     """L3: 20 % of the clients answer every r, 40 % every 3r, 40 % every 5r."""
     return _fedogd((20, 40, 40), r, change)

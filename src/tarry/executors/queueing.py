@@ -22,7 +22,7 @@ __all__ = ["DEPTH", "QueuedVisit", "QueueingExecutor"]
 DEPTH = 2  # visits that a worker holds: one in training and one that waits, so that the worker is never idle
 _AHEAD = 6  # results that a worker may be ahead of need, so that it need not wait for the result of another one
 
-Worker = TypeVar("Worker")
+WorkerKey = TypeVar("WorkerKey")
 
 
 class QueuedVisit(NamedTuple):
@@ -33,7 +33,7 @@ class QueuedVisit(NamedTuple):
     memory: Mapping[str, Tensor]
 
 
-class QueueingExecutor(ABC, Generic[Worker]):
+class QueueingExecutor(ABC, Generic[WorkerKey]):
     """An executor with workers. A subclass starts them, sends visits and listens for results."""
 
     description = ""
@@ -48,11 +48,11 @@ class QueueingExecutor(ABC, Generic[Worker]):
         self._deaths: Counter[int] = Counter()  # workers lost, by the visit they trained
 
     @abstractmethod
-    def _free_worker(self) -> Worker | None:
+    def _free_worker(self) -> WorkerKey | None:
         """Return the worker that holds the fewest visits, or None where every one holds DEPTH of them."""
 
     @abstractmethod
-    def _send(self, worker: Worker, number: int, visit: QueuedVisit) -> None:
+    def _send(self, worker: WorkerKey, number: int, visit: QueuedVisit) -> None:
         """Send a visit to a worker."""
 
     @abstractmethod

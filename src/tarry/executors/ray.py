@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -43,7 +44,7 @@ log = logging.getLogger("tarry")
 
 _ALIGNED = 64  # bytes: tensors begin at such multiples, and the last bit of a sum may depend on its place in memory
 
-Array = np.ndarray[Any, Any]
+Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,7 @@ class _StoredTensor:
     ref: Any = None
 
 
-class _Store:
+class _ObjectStore:
     """The tensors of tickets: each is put into Ray's object store once and taken out with its last ticket.
 
     The newest global stays when all its tickets are back: the next ticket may be of it again.
@@ -166,13 +167,13 @@ class _Store:
 
 
 @dataclass(eq=False)
-class _Worker:
+class _TrainingActor:
     actor: Any
     starting: Any  # its answer is the version of tarry there; None from then on
     jobs: dict[Any, int] = field(default_factory=dict)  # visits by the answers to come, in the order of training
 
 
-class Ray(QueueingExecutor[_Worker]):
+class Ray(QueueingExecutor[_TrainingActor]):
     """Executor of `workers` actors, each with one CPU and, where it trains on a GPU, a share of that.
 
     Training begins when the first actor is up. Those for which the cluster has no room start when it has.
@@ -196,8 +197,8 @@ class Ray(QueueingExecutor[_Worker]):
         super().__init__(workers, lookahead)
         self._ray, self._optimizer_at = load(), work.optimizer_at
         self._device = next(module.parameters()).device
-        self._store = _Store(self._ray)
-        self._workers: list[_Worker] = []
+        self._store = _ObjectStore(self._ray)
+        self._workers: list[_TrainingActor] = []
         self._failed_starts = 0  # workers lost before they were up, in a row
         self._leave = connect(address, cpus=workers)
         try:
@@ -210,20 +211,20 @@ class Ray(QueueingExecutor[_Worker]):
             self.close()
             raise
 
-    def _start(self) -> _Worker:
+    def _start(self) -> _TrainingActor:
         actor = self._trainer.remote(self._setup)
-        return _Worker(actor, actor.ready.remote())
+        return _TrainingActor(actor, actor.ready.remote())
 
     def submit(self, ticket: Ticket, memory: Mapping[str, Tensor], due: float) -> None:
         self._store.hold(ticket)
         super().submit(ticket, memory, due)
 
-    def _free_worker(self) -> _Worker | None:
+    def _free_worker(self) -> _TrainingActor | None:
         up = [w for w in self._workers if w.starting is None]
         worker = min(up, key=lambda w: len(w.jobs), default=None)
         return None if worker is None or len(worker.jobs) == DEPTH else worker
 
-    def _send(self, worker: _Worker, number: int, visit: QueuedVisit) -> None:
+    def _send(self, worker: _TrainingActor, number: int, visit: QueuedVisit) -> None:
         t = visit.ticket
         optimizer = None if self._optimizer_at is None else self._optimizer_at(t.version)
         refs = [self._store.ref(tensor) for tensor in (t.sent, *t.payload.values())]
@@ -249,7 +250,7 @@ class Ray(QueueingExecutor[_Worker]):
             else:
                 self._on_answer(worker.jobs.pop(ref), answer)
 
-    def _on_started(self, worker: _Worker, version: str) -> None:
+    def _on_started(self, worker: _TrainingActor, version: str) -> None:
         if version != __version__:
             raise BadInput(f"--address: a machine of the Ray cluster has tarry {version}, and here it is {__version__}")
         worker.starting, self._failed_starts = None, 0
@@ -262,7 +263,7 @@ class Ray(QueueingExecutor[_Worker]):
         result = LocalResult(torch.tensor(delta, device=self._device), *numbers, *carried)
         self._store.release(self._finish(number, result).ticket)
 
-    def _replace(self, worker: _Worker, why: Exception) -> None:
+    def _replace(self, worker: _TrainingActor, why: Exception) -> None:
         """Start a worker in the place of a lost one, and put its visits back into the queue."""
         self._workers.remove(worker)
         self._kill(worker)
@@ -286,7 +287,7 @@ class Ray(QueueingExecutor[_Worker]):
         log.warning("a Ray worker was lost; another takes its place, and what it had is trained again")
         self._workers.append(self._start())
 
-    def _kill(self, worker: _Worker) -> None:
+    def _kill(self, worker: _TrainingActor) -> None:
         with contextlib.suppress(self._ray.exceptions.RayError):
             self._ray.kill(worker.actor)
 

@@ -37,7 +37,7 @@ from ..core.parts import Correct, Step
 from ..core.state_tree import StateRecord
 from ..core.tickets import TicketExtras, Update
 from ..parts.checks import above, at_least, between, check
-from ..parts.curve import SHIFT, CurveLearning, CurveName, ProximalName, SolverName
+from ..parts.curve import SHIFT, ClientProximalName, CurveLearning, CurveName, SolverName
 from ..parts.endpoint import delay_correction, dynamic, orthogonal, subtract_drift
 from ..parts.manifold import bezier, line, printed_curve, step_along
 from ..vector.pool import empty_pooled
@@ -176,7 +176,7 @@ def asynccurve(
     control_lr: Annotated[float | None, "η₂, of the control point; lr/10 when left out"] = None,
     moments: Annotated[bool, "begin Adam with the global's last step"] = True,
     rho: Annotated[float, "ρ, how far asam looks"] = 0.5,
-    proximal: Annotated[ProximalName, "what holds clients near the weights they received"] = "lorentz",
+    proximal: Annotated[ClientProximalName, "what holds clients near the weights they received"] = "lorentz",
     mu: Annotated[float, "μ, how strongly"] = 0.1,
     sigma: Annotated[float, "σ of lorentz: smaller holds more, and more so further away"] = 1.0,
     gamma: Annotated[float, "γ, how far control points are made orthogonal to the line"] = 1.0,

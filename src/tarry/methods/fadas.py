@@ -35,7 +35,7 @@ from .registry import methods
 
 __all__ = ["fadas"]
 
-Delay = Literal["ignored", "capped", "scaled"]
+DelayedStep = Literal["ignored", "capped", "scaled"]
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def with_longest_delay(part: Aggregate) -> Aggregate:
     return replace(part, apply=apply, init=init, keeps_staleness=True)
 
 
-def rate(eta: float, delay: Delay, tau_c: int) -> Callable[[int], float] | None:
+def rate(eta: float, delay: DelayedStep, tau_c: int) -> Callable[[int], float] | None:
     """Return η_t as a function of τ_max; None: always η."""
     check(at_least(0, tau_c=tau_c))
     if delay == "ignored":
@@ -92,7 +92,7 @@ def fadas(
     beta2: Annotated[float, "β2, how slowly the mean of their squares forgets"] = 0.99,
     eps: Annotated[float, "ε, beside √v̂"] = 1e-8,
     delay: Annotated[
-        Delay, "what a delay above τ_c does: nothing, η ≤ 1/τ_max (printed), η/τ_max (the code)"
+        DelayedStep, "what a delay above τ_c does: nothing, η ≤ 1/τ_max (printed), η/τ_max (the code)"
     ] = "ignored",
     tau_c: Annotated[int, "τ_c, the longest delay that changes nothing"] = 1,
 ) -> Method:

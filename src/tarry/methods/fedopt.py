@@ -33,7 +33,7 @@ from .registry import methods
 __all__ = ["fedadagrad", "fedadam", "fedavgm", "fedyogi"]
 
 PAPER = "Reddi et al. 2021, Adaptive Federated Optimization"
-Eta = Annotated[float, "η, the server's learning rate: about the most a weight moves in a step"]
+ServerRate = Annotated[float, "η, the server's learning rate: about the most a weight moves in a step"]
 Beta1 = Annotated[float, "β1, how slowly the mean of displacements forgets"]
 Beta2 = Annotated[float, "β2, how slowly the mean of their squares forgets"]
 Eps = Annotated[float, "ε (the paper's τ), beside √v; smaller is more adaptive. v begins at ε²"]
@@ -45,7 +45,12 @@ Eps = Annotated[float, "ε (the paper's τ), beside √v; smaller is more adapti
     use="Rounds whose gradients differ much in size from weight to weight: text, embeddings, sparse inputs.",
 )
 def fedadam(
-    *, eta: Eta = 0.01, beta1: Beta1 = 0.9, beta2: Beta2 = 0.99, eps: Eps = 1e-3, weighting: Weighting = "examples"
+    *,
+    eta: ServerRate = 0.01,
+    beta1: Beta1 = 0.9,
+    beta2: Beta2 = 0.99,
+    eps: Eps = 1e-3,
+    weighting: Weighting = "examples",
 ) -> Method:
     """Synchronous rounds; the server takes the mean displacement for a gradient and steps by Adam."""
     step = adaptive(eta, adam(beta2), beta1=beta1, eps=eps, v0=eps**2)
@@ -58,7 +63,12 @@ def fedadam(
     use="As fedadam, where single rounds are noisy: its step sizes grow back more slowly.",
 )
 def fedyogi(
-    *, eta: Eta = 0.01, beta1: Beta1 = 0.9, beta2: Beta2 = 0.99, eps: Eps = 1e-3, weighting: Weighting = "examples"
+    *,
+    eta: ServerRate = 0.01,
+    beta1: Beta1 = 0.9,
+    beta2: Beta2 = 0.99,
+    eps: Eps = 1e-3,
+    weighting: Weighting = "examples",
 ) -> Method:
     """Synchronous rounds; the server takes the mean displacement for a gradient and steps by Yogi."""
     step = adaptive(eta, yogi(beta2), beta1=beta1, eps=eps, v0=eps**2)
@@ -70,7 +80,9 @@ def fedyogi(
     paper=PAPER,
     use="Very sparse gradients, as of linear models on words; its steps only ever get shorter.",
 )
-def fedadagrad(*, eta: Eta = 0.1, beta1: Beta1 = 0.0, eps: Eps = 1e-3, weighting: Weighting = "examples") -> Method:
+def fedadagrad(
+    *, eta: ServerRate = 0.1, beta1: Beta1 = 0.0, eps: Eps = 1e-3, weighting: Weighting = "examples"
+) -> Method:
     """Synchronous rounds; the server takes the mean displacement for a gradient and steps by Adagrad."""
     step = adaptive(eta, adagrad(), beta1=beta1, eps=eps, v0=eps**2)
     return rounds("fedadagrad", weighting, step=step)

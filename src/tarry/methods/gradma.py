@@ -60,14 +60,14 @@ from .registry import methods
 __all__ = ["gradma"]
 
 Side = Literal["both", "worker", "server"]
-Projection = Literal["full", "layer"]
+ProgramScope = Literal["full", "layer"]
 
 
 @dataclass(frozen=True)
 class MemoryWorker(LocalRule):
     """The worker: every step is within 90° of the gradients at x_{τ−1} and x, and of x_τ − x."""
 
-    by: Projection
+    by: ProgramScope
 
     def begin(self, visit: VisitInput) -> tuple[Tensor, Context]:
         x, cuts = visit.layout.params(visit.weights), stretches(visit.layout, self.by)
@@ -118,7 +118,7 @@ class MemoryServer:
     beta1: float
     beta2: float
     memory: int | None
-    by: Projection
+    by: ProgramScope
 
     def init(self, weights: Tensor) -> MemoryState:
         if self.memory != 0:
@@ -197,7 +197,9 @@ def gradma(
     eta: Annotated[float, "η_g, the server's learning rate"] = 1.0,
     memory: Annotated[int | None, "m, how many clients the server remembers; none = all, 0 = none of them"] = None,
     side: Annotated[Side, "who corrects directions: workers and server, or one of them (GradMA-W, GradMA-S)"] = "both",
-    projection: Annotated[Projection, "one program for all weights, or one per layer as in the authors' code"] = "full",
+    projection: Annotated[
+        ProgramScope, "one program for all weights, or one per layer as in the authors' code"
+    ] = "full",
     weighting: Weighting = "examples",
 ) -> Method:
     """Rounds whose steps, the workers' and the server's, stay within 90° of the gradients they remember."""

@@ -32,8 +32,8 @@ from .registry import methods
 __all__ = ["orthocorrect", "orthodyn", "orthograd", "orthopos", "orthostrict"]
 
 PAPER = "Aggregation on Learnable Manifolds for Asynchronous Federated Optimization"
-Eta = Annotated[float, "η, the share of the way to the corrected endpoint"]
-Conflict = Annotated[endpoint.Conflict, "the test: cos(Δ, b) ≤ ϑ as printed, or Δ·b < ‖b‖²"]
+EndpointShare = Annotated[float, "η, the share of the way to the corrected endpoint"]
+ConflictTest = Annotated[endpoint.Conflict, "the test: cos(Δ, b) ≤ ϑ as printed, or Δ·b < ‖b‖²"]
 
 
 def _method(name: str, eta: float, correct: Correct) -> Method:
@@ -49,8 +49,8 @@ def orthocorrect(
     *,
     alpha: Annotated[float, "λ when there is no conflict: 0 trusts displacement, 1 position"] = 0.0,
     theta: Annotated[float, "ϑ: the cosine up to which displacement and drift conflict"] = 0.0,
-    conflict: Conflict = "start",
-    eta: Eta = 0.4,
+    conflict: ConflictTest = "start",
+    eta: EndpointShare = 0.4,
 ) -> Method:
     """Make a stale displacement orthogonal to the drift of the global when the two conflict."""
     check(between(-1, 1, theta=theta), between(0, 1, alpha=alpha))
@@ -62,7 +62,7 @@ def orthocorrect(
     paper=PAPER,
     use="Stale clients early in training: what goes against the drift is taken out of their displacement.",
 )
-def orthograd(*, eta: Eta = 0.4) -> Method:
+def orthograd(*, eta: EndpointShare = 0.4) -> Method:
     """OrthoCorrect that trusts displacement: α = 0, ϑ = 0."""
     return _method("orthograd", eta, delay_correction(orthogonal(0.0, 0.0)))
 
@@ -72,13 +72,13 @@ def orthograd(*, eta: Eta = 0.4) -> Method:
     paper=PAPER,
     use="Stale clients close to convergence, where the position a client reached means more than its displacement.",
 )
-def orthopos(*, conflict: Conflict = "start", eta: Eta = 0.4) -> Method:
+def orthopos(*, conflict: ConflictTest = "start", eta: EndpointShare = 0.4) -> Method:
     """OrthoCorrect that trusts position: α = 1, ϑ = 0."""
     return _method("orthopos", eta, delay_correction(orthogonal(1.0, 0.0, conflict)))
 
 
 @methods.register("orthostrict", paper=PAPER, use="As an ablation: nothing along the drift is ever accepted.")
-def orthostrict(*, eta: Eta = 0.4) -> Method:
+def orthostrict(*, eta: EndpointShare = 0.4) -> Method:
     """OrthoCorrect that always projects: ϑ = 1."""
     return _method("orthostrict", eta, delay_correction(orthogonal(0.0, 1.0)))
 
@@ -94,7 +94,7 @@ def orthodyn(
     switch: Annotated[float | None, "the value above which position is trusted; the statistic's own"] = None,
     middle: Annotated[float, "trust displacement without surgery (asgd) this far below the switch"] = 0.0,
     smooth: Annotated[float, "how slowly the statistic's running mean forgets"] = 0.95,
-    eta: Eta = 0.4,
+    eta: EndpointShare = 0.4,
 ) -> Method:
     """OrthoCorrect that trusts displacement first and position once a statistic says so.
 

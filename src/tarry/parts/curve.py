@@ -33,9 +33,9 @@ from ..core.tickets import CONTROL, NOTHING
 from .checks import above, at_least, between, check
 from .sharpness import ascended_adaptively
 
-__all__ = ["SHIFT", "CurveLearning", "CurveName", "ProximalName", "SolverName"]
+__all__ = ["SHIFT", "CurveLearning", "CurveName", "ClientProximalName", "SolverName"]
 
-ProximalName = Literal["lorentz", "l2", "none"]
+ClientProximalName = Literal["lorentz", "l2", "none"]
 SolverName = Literal["adam", "asam", "sgd"]
 CurveName = Literal["bezier", "printed", "line"]
 
@@ -73,7 +73,7 @@ class CurveLearning(LocalRule):
     control_lr: float
     solver: SolverName
     rho: float
-    proximal: ProximalName
+    proximal: ClientProximalName
     mu: float
     sigma: float
     gamma: float

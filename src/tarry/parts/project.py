@@ -34,7 +34,7 @@ def calibrate(update: Update, weights: Tensor, *, layout: Layout, by: Projection
     Running statistics stay the client's.
     """
     start = empty_pooled(weights)
-    _sweep(_Calibration(update, weights, start), layout, by)
+    _sweep(_Vectors(update, weights, start), layout, by)
     return start
 
 
@@ -43,11 +43,11 @@ def calibrate_and_mix(
 ) -> tuple[Tensor, Tensor]:
     """Return W_m(t+) of `calibrate` and (1 − β_t) W(t) + β_t W_m(t) (Eq. 3), which reads the same vectors."""
     start, new = empty_pooled(weights), empty_pooled(weights)
-    _sweep(_Calibration(update, weights, start, new, beta_t), layout, by)
+    _sweep(_Vectors(update, weights, start, new, beta_t), layout, by)
     return start, new
 
 
-class _Calibration(NamedTuple):
+class _Vectors(NamedTuple):
     """The vectors of one calibration; `start` and `new` are written, `new` only if there is one."""
 
     update: Update
@@ -57,7 +57,7 @@ class _Calibration(NamedTuple):
     beta_t: float = 0.0
 
 
-def _sweep(c: _Calibration, layout: Layout, by: Projection) -> None:
+def _sweep(c: _Vectors, layout: Layout, by: Projection) -> None:
     ticket, delta, n = c.update.ticket, c.update.delta, layout.n_params
     parts = stretches(layout, by)
     kernels = None if by == "none" else kernels_for(c.weights, delta, ticket.sent, ticket.anchor)
@@ -71,7 +71,7 @@ def _sweep(c: _Calibration, layout: Layout, by: Projection) -> None:
         mix_vectors(c.weights[n:], ticket.sent[n:], delta[n:], c.new[n:], c.beta_t)
 
 
-def _calibrate_stretch(c: _Calibration, stretch: slice, by: Projection) -> None:
+def _calibrate_stretch(c: _Vectors, stretch: slice, by: Projection) -> None:
     """One layer, block by block; Δ is kept in `start` until the layer's inner products are known."""
     ticket, done, sums = c.update.ticket, [], []
     for at in block_slices(c.weights, stretch):
@@ -87,7 +87,7 @@ def _calibrate_stretch(c: _Calibration, stretch: slice, by: Projection) -> None:
         shift.addcmul_(own, rest).add_(sent)  # Eq. 6, 7
 
 
-def _calibrate_by_kernels(c: _Calibration, kernels: Any, layers: Partition) -> None:
+def _calibrate_by_kernels(c: _Vectors, kernels: Any, layers: Partition) -> None:
     """Calibrate all layers in two passes over memory; `start` holds Δ + W_m(τ+) until the inner products are known."""
     delta = c.update.delta
     vectors = (c.weights, c.update.ticket.anchor, delta, c.update.ticket.sent, c.start)

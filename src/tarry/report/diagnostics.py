@@ -37,7 +37,7 @@ _COUNT: Limits = (0.0, None)
 _PERCENT: Limits = (-3.0, 103.0)  # room for a line at either end
 
 
-class _Series(NamedTuple):
+class _Lines(NamedTuple):
     """Title of a series, factor of its values, and limits of its axis."""
 
     title: str
@@ -46,21 +46,21 @@ class _Series(NamedTuple):
 
 
 _KNOWN = {
-    "drift": _Series("Norm of the concurrent change of the model", limits=_COUNT),
-    "past_globals": _Series("Global models that clients in flight started from (number)", limits=_COUNT),
-    "conflict": _Series("Local steps that conflicted with the other group (%)", 100.0, _PERCENT),
-    "proximal": _Series("Proximal loss on the clients"),
-    "cosine_proximal": _Series("Cosine of local steps' gradient with the proximal one"),
-    "curve_loss": _Series("Loss on the learned curve"),
-    "line_loss": _Series("Loss on the straight line"),
-    "entropy": _Series("Teacher entropy (0 = certain, 1 = uniform)"),
-    "alpha": _Series("Weight of the teacher's distribution against its top class (α)"),
-    "teachers": _Series("Clients in the teacher ensemble (number)", limits=_COUNT),
-    "phase": _Series("Trusted quantity (0 displacement, 1 both, 2 position)", limits=(-0.1, 2.1)),
-    "statistic": _Series("The statistic that decides the switch (0 to 1)"),
-    "corrected": _Series("Local steps that were corrected (%)", 100.0, _PERCENT),
-    "active": _Series("Remembered clients that changed the step (number)", limits=_COUNT),
-    "remembered": _Series("Remembered clients (number)", limits=_COUNT),
+    "drift": _Lines("Norm of the concurrent change of the model", limits=_COUNT),
+    "past_globals": _Lines("Global models that clients in flight started from (number)", limits=_COUNT),
+    "conflict": _Lines("Local steps that conflicted with the other group (%)", 100.0, _PERCENT),
+    "proximal": _Lines("Proximal loss on the clients"),
+    "cosine_proximal": _Lines("Cosine of local steps' gradient with the proximal one"),
+    "curve_loss": _Lines("Loss on the learned curve"),
+    "line_loss": _Lines("Loss on the straight line"),
+    "entropy": _Lines("Teacher entropy (0 = certain, 1 = uniform)"),
+    "alpha": _Lines("Weight of the teacher's distribution against its top class (α)"),
+    "teachers": _Lines("Clients in the teacher ensemble (number)", limits=_COUNT),
+    "phase": _Lines("Trusted quantity (0 displacement, 1 both, 2 position)", limits=(-0.1, 2.1)),
+    "statistic": _Lines("The statistic that decides the switch (0 to 1)"),
+    "corrected": _Lines("Local steps that were corrected (%)", 100.0, _PERCENT),
+    "active": _Lines("Remembered clients that changed the step (number)", limits=_COUNT),
+    "remembered": _Lines("Remembered clients (number)", limits=_COUNT),
 }
 _BOTH = "Loss on the learned curve (solid) and on the straight line (dotted)"
 _FOLLOWED = 6  # clients whose validation is drawn
@@ -204,7 +204,7 @@ def _series(book: _DiagnosedRuns) -> Picture | None:
     order = [n for n in _KNOWN if n in found] + [n for n in found if n not in _KNOWN]
     panels = []
     for name in order:
-        title, factor, limits = _KNOWN.get(name) or _Series(_own_title(book, name))
+        title, factor, limits = _KNOWN.get(name) or _Lines(_own_title(book, name))
         if both and name == "curve_loss":
             panels.append(_Panel(_BOTH, book.over_time(name), dotted=book.over_time("line_loss")))
         elif not both or name != "line_loss":

@@ -38,7 +38,7 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class _Comparison:
+class _ClaimSides:
     """Result of a comparison: whether it is as claimed, its text, and whether the difference is below the spread."""
 
     holds: bool
@@ -89,7 +89,7 @@ def _others(claim: Claim, found: Findings) -> Sequence[str]:
     return claim.than or [r for r in found.rows if r not in claim.rows]
 
 
-def _comparisons(claim: Claim, found: Findings, grid: TableGrid, columns: Sequence[str]) -> Iterator[_Comparison]:
+def _comparisons(claim: Claim, found: Findings, grid: TableGrid, columns: Sequence[str]) -> Iterator[_ClaimSides]:
     if claim.check in ("rises", "falls"):
         yield from _trends(claim, found, grid, columns)
         return
@@ -105,20 +105,20 @@ def _comparisons(claim: Claim, found: Findings, grid: TableGrid, columns: Sequen
                     yield _pair(claim, found, grid, (row, other, column))
 
 
-def _pair(claim: Claim, found: Findings, grid: TableGrid, where: tuple[str, str, str]) -> _Comparison:
+def _pair(claim: Claim, found: Findings, grid: TableGrid, where: tuple[str, str, str]) -> _ClaimSides:
     row, other, column = where
     a, b = _of_both(grid, where)
     place = found.columns.get(column, column)
     if a.mean is None or b.mean is None:  # some seed did not reach the target
         lacking = row if a.mean is None else other
         holds = a.mean is not None and claim.check in ("best", "below") and grid.measure.better == "low"
-        return _Comparison(
+        return _ClaimSides(
             holds, f"{place}: {found.rows.get(lacking, lacking)} does not reach the target with every seed"
         )
     texts = [f"{found.rows.get(r, r)} {grid.measure.text(m)}" for r, m in ((row, a.mean), (other, b.mean))]
     words = f"{place}: {texts[0]}, {texts[1]}"
     spread = hypot(a.sd or 0.0, b.sd or 0.0)
-    return _Comparison(
+    return _ClaimSides(
         _holds(claim, grid, a.mean, b.mean), words, claim.check != "near" and abs(a.mean - b.mean) < spread
     )
 
@@ -132,13 +132,13 @@ def _of_both(grid: TableGrid, where: tuple[str, str, str]) -> tuple[Stat, Stat]:
     return a, b
 
 
-def _with_number(claim: Claim, found: Findings, grid: TableGrid, where: tuple[str, str]) -> _Comparison:
+def _with_number(claim: Claim, found: Findings, grid: TableGrid, where: tuple[str, str]) -> _ClaimSides:
     row, column = where
     place, name = found.columns.get(column, column), found.rows.get(row, row)
     mean = grid.mean(row, column)
     assert claim.value is not None
     if mean is None:
-        return _Comparison(False, f"{place}: {name} does not reach the target with every seed")
+        return _ClaimSides(False, f"{place}: {name} does not reach the target with every seed")
     words = f"{place}: {name} {grid.measure.text(mean)} against {grid.measure.text(claim.value)}"
     holds = _holds(claim, grid, mean, claim.value)
     if claim.beyond is not None:
@@ -146,7 +146,7 @@ def _with_number(claim: Claim, found: Findings, grid: TableGrid, where: tuple[st
         margin = other.mean(row, column)
         holds = holds and margin is not None and abs(mean - claim.value) > margin
         words += "" if margin is None else f", {other.measure.title} {other.measure.text(margin)}"
-    return _Comparison(holds, words)
+    return _ClaimSides(holds, words)
 
 
 def _holds(claim: Claim, grid: TableGrid, a: float, b: float) -> bool:
@@ -157,7 +157,7 @@ def _holds(claim: Claim, grid: TableGrid, a: float, b: float) -> bool:
     return ahead >= claim.by if claim.by else ahead > 0
 
 
-def _trends(claim: Claim, found: Findings, grid: TableGrid, columns: Sequence[str]) -> Iterator[_Comparison]:
+def _trends(claim: Claim, found: Findings, grid: TableGrid, columns: Sequence[str]) -> Iterator[_ClaimSides]:
     if claim.along == "rows":
         for column in columns:
             means = [(found.rows.get(r, r), grid.mean(r, column)) for r in claim.rows]
@@ -170,7 +170,7 @@ def _trends(claim: Claim, found: Findings, grid: TableGrid, columns: Sequence[st
 
 def _trend(
     claim: Claim, grid: TableGrid, row_title: str, means: Sequence[tuple[str, float | None]]
-) -> Iterator[_Comparison]:
+) -> Iterator[_ClaimSides]:
     """Yield the comparison of one line if it has at least two points."""
     there = [(name, m) for name, m in means if m is not None]
     if len(there) < 2:
@@ -179,7 +179,7 @@ def _trend(
     steps = [sign * (b - a) for (_, a), (_, b) in pairwise(there)]
     whole = sign * (there[-1][1] - there[0][1])
     words = f"{row_title}: " + ", ".join(f"{name} {grid.measure.text(m)}" for name, m in there)
-    yield _Comparison(whole > claim.by and min(steps) >= -claim.slack, words)
+    yield _ClaimSides(whole > claim.by and min(steps) >= -claim.slack, words)
 
 
 def _list(names: Sequence[str]) -> str:

@@ -24,7 +24,7 @@ from .experiment import Experiment
 from .figures import draw
 from .jobs import Tell
 from .options import SIZES, ReproduceFlags, ReproduceOptions, argument_parser, seed_numbers
-from .running import Report, Show, default_device, run_all
+from .running import Report, ShowReport, default_device, run_all
 from .significance import tests
 from .tables import Findings, findings, plain_table, run_warnings
 
@@ -111,7 +111,7 @@ def run_command(
     given: ReproduceFlags,
     command: str,
     tell: Tell,
-    progress: Callable[[], AbstractContextManager[Show]],
+    progress: Callable[[], AbstractContextManager[ShowReport]],
 ) -> list[str]:
     """Do what the flags say and print through `tell`; return a text for each failure."""
     if given.list or not (given.names or given.page or given.show):
@@ -135,7 +135,9 @@ def run_command(
     return failed
 
 
-def _reproduce_all(experiments: Sequence[Experiment], options: ReproduceOptions, show: Show, tell: Tell) -> list[str]:
+def _reproduce_all(
+    experiments: Sequence[Experiment], options: ReproduceOptions, show: ShowReport, tell: Tell
+) -> list[str]:
     """Run the experiments together and print the tables of each when its last run ends; return the failures."""
 
     def print_tables(experiment: Experiment) -> None:
@@ -191,7 +193,7 @@ def _draw(found: Findings, folder: Path) -> list[str]:
     return [] if path is None else [f"picture: {path}"]
 
 
-def print_progress() -> Show:
+def print_progress() -> ShowReport:
     """Return a callback that prints a line on standard error for every run that ends, and one every 30 s."""
     last = clock.monotonic()
 
@@ -216,7 +218,7 @@ def _print_error(text: str) -> None:
 
 
 @contextmanager
-def _printed_progress() -> Iterator[Show]:
+def _printed_progress() -> Iterator[ShowReport]:
     yield print_progress()
 
 

@@ -42,7 +42,7 @@ def run_parallel(
     queue: Queue, options: ReproduceOptions, on_progress: OnJobProgress
 ) -> Generator[tuple[ReproduceJob, JobResult]]:
     """Run the jobs in worker processes; if one dies, its job fails and a new process replaces it."""
-    pool = _Pool(options, min(options.workers, len(queue.waiting)))
+    pool = _JobPool(options, min(options.workers, len(queue.waiting)))
     try:
         pool.feed(queue)
         while pool.busy:
@@ -58,7 +58,7 @@ def run_parallel(
         pool.close()
 
 
-class _Pool:
+class _JobPool:
     """Worker processes by `spawn`, which share no memory with this one."""
 
     def __init__(self, options: ReproduceOptions, most: int):

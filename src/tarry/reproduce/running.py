@@ -22,7 +22,7 @@ from .measures import StoredRun, measure_of
 from .options import ReproduceOptions
 from .worker import JobFailure, JobResult, StudyResult
 
-__all__ = ["Report", "Show", "default_device", "run_all"]
+__all__ = ["Report", "ShowReport", "default_device", "run_all"]
 
 _NAMED = 3  # runs or tables up to which each is named
 _SOON = 5.0  # seconds of work before the first estimate of the time left
@@ -40,7 +40,7 @@ class Report:
     now: str = ""
 
 
-Show = Callable[[Report], None]
+ShowReport = Callable[[Report], None]
 
 
 @dataclass
@@ -111,7 +111,7 @@ def default_device() -> str:
 def run_all(
     experiments: Sequence[Experiment],
     options: ReproduceOptions,
-    show: Show,
+    show: ShowReport,
     tell: Tell,
     ended: Callable[[Experiment], None] = lambda _: None,
 ) -> list[str]:
@@ -180,7 +180,7 @@ class _Work:
         tables: dict[str, Table],
         queue: Queue,
         options: ReproduceOptions,
-        show: Show,
+        show: ShowReport,
         tell: Tell,
         failed: dict[str, list[str]],  # error → labels of the jobs that have it
     ):

@@ -31,7 +31,7 @@ from ..record.storage import write_atomic
 from ..report.formatting import pluralize
 from ..report.page import write_page
 from ..report.tables import Summary, by_label, markdown, plain_table, summarize, to_json
-from .parallel import Jobs, Show, run_in_processes
+from .parallel import Jobs, ShowProgress, run_in_processes
 from .parallel_ray import run_on_ray
 from .result import SpecModel
 from .run import EXECUTION_SETTINGS, Progress, changed_files, files_of, resume_folder, run_spec
@@ -126,7 +126,7 @@ def compare(
     seeds: Iterable[int] = (0, 1, 2),
     out: str | Path | None = None,
     workers: int = 1,
-    progress: Show | None = None,
+    progress: ShowProgress | None = None,
     **settings: Unpack[SharedSettings],
 ) -> Comparison:
     """Run every method with every seed; settings as for `run`.
@@ -205,7 +205,7 @@ def compare_specs(
     *,
     out: Path | None = None,
     workers: int = 1,
-    progress: Show | None = None,
+    progress: ShowProgress | None = None,
     command: str | None = None,
 ) -> Comparison:
     """Run the specs, `workers` at a time; `command` is the command line that resumes them, kept in the folder."""
@@ -218,7 +218,7 @@ def compare_specs(
         _check_folder(spec, folder, out)
         if folder is not None and folder in folders[:i]:
             raise BadInput(f"--method {spec.label}: another method of this comparison would share the folder {folder}")
-    show: Show = progress or (lambda *_: None)
+    show: ShowProgress = progress or (lambda *_: None)
     jobs = list(zip(specs, folders, strict=True))
     found = _describe_reuse(jobs, out)
     if out is not None and command is not None:
@@ -322,7 +322,7 @@ def _one(
     return result
 
 
-def _on_ray(jobs: Jobs, workers: int, show: Show) -> list[Result]:
+def _on_ray(jobs: Jobs, workers: int, show: ShowProgress) -> list[Result]:
     """Each run is one task of the cluster and trains its clients in its own process."""
     first = jobs[0][0]
     alone = [(replace(s, executor=None, workers=1, address=None, gpus=None), folder) for s, folder in jobs]

@@ -20,7 +20,7 @@ from ..vector.process import tune_malloc
 from .run import Progress
 from .signals import handled
 
-__all__ = ["PATIENCE", "Jobs", "RunOne", "Show", "end_processes", "run_in_processes"]
+__all__ = ["PATIENCE", "Jobs", "RunOne", "ShowProgress", "end_processes", "run_in_processes"]
 
 PATIENCE = 60.0  # seconds for a process to write its checkpoint and end
 
@@ -29,7 +29,7 @@ Jobs = Sequence[tuple[Spec, Path | None]]
 #: (spec, folder, progress callback) → result; a function of a module
 RunOne = Callable[[Spec, Path | None, Callable[[Progress], None]], Result]
 #: called with the index of a job, its spec and its progress
-Show = Callable[[int, Spec, Progress], None]
+ShowProgress = Callable[[int, Spec, Progress], None]
 
 
 def _child(conn: Connection, others: list[Connection], one: RunOne, spec: Spec, folder: Path | None) -> None:
@@ -63,7 +63,7 @@ def end_processes(processes: Sequence[Any]) -> None:
             process.join()
 
 
-def run_in_processes(jobs: Jobs, *, one: RunOne, workers: int, show: Show) -> list[Result]:
+def run_in_processes(jobs: Jobs, *, one: RunOne, workers: int, show: ShowProgress) -> list[Result]:
     """Run every job in a process of its own, `workers` at a time, in order; `show` receives their progress."""
     context = mp.get_context("fork")
     waiting, running = list(enumerate(jobs)), dict[Connection, tuple[int, Any]]()

@@ -27,7 +27,7 @@ from ..executors.ray_cluster import (
 )
 from ..record.result import Result
 from ..vector.process import tune_malloc
-from .parallel import Jobs, RunOne, Show
+from .parallel import Jobs, RunOne, ShowProgress
 from .run import Progress
 
 __all__ = ["run_on_ray"]
@@ -76,7 +76,7 @@ def run_on_ray(
     *,
     one: RunOne,
     workers: int,
-    show: Show,
+    show: ShowProgress,
     address: str | None = None,
     gpus: float = 0.0,
 ) -> list[Result]:

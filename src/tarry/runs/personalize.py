@@ -36,14 +36,14 @@ from ..core.tickets import VisitJob
 from ..training.flat_model import FlatModel
 from ..training.visit import LocalWork, train
 
-__all__ = ["OnProgress", "PerClassTest", "check", "class_shares", "has_classes", "majority_accuracy", "personalize"]
+__all__ = ["OnClientDone", "PerClassTest", "check", "class_shares", "has_classes", "majority_accuracy", "personalize"]
 
 _CHUNK = 1000  # test examples in one batch
 _VISIT = -1  # the run's visits count from 0
 _ALL = 0  # the one class of a task without classes
 
 Answers = Callable[[Tensor], Tensor]
-OnProgress = Callable[[int], None]  # called with the number of clients that are done
+OnClientDone = Callable[[int], None]  # called with the number of clients that are done
 
 
 def has_classes(examples: Examples) -> bool:
@@ -112,7 +112,7 @@ def check(epochs: int, how: Personalization, bound: FlatModel, first: Tensor) ->
 
 
 def personalize(
-    server: Server, bound: FlatModel, *, work: LocalWork, epochs: int, seed: int, on_progress: OnProgress
+    server: Server, bound: FlatModel, *, work: LocalWork, epochs: int, seed: int, on_progress: OnClientDone
 ) -> dict[str, Any]:
     """Return every client's own accuracy before and after fine-tuning; the run itself does not change."""
     how, task, answer = server.method.personalization, bound.task, server.output_weights

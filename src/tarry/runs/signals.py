@@ -26,14 +26,14 @@ class Interrupted(KeyboardInterrupt):
         self.number, self.name = number, signal.Signals(number).name
 
 
-class _State:
+class _SignalState:
     pending: int | None = None  # the first signal
     is_deferred = False
     is_waiting = False
     is_child = False
 
 
-_state = _State()
+_state = _SignalState()
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from ..executors.ray_cluster import check as check_ray
 from ..executors.timing import RecordedChoice, TrialCache
 from ..sim.simulator import Simulator
 from .build import BuiltRun, build_run
-from .personalize import OnProgress, personalize
+from .personalize import OnClientDone, personalize
 from .signals import WAITING
 from .speed_groups import by_speed, validator
 
@@ -151,7 +151,7 @@ class Simulation:
         layers = [b.name for b in self.built.layout.layers]
         return {**sim.engine.diagnostics.summary(), "layers": layers, "by_speed": by}
 
-    def personalization(self, sim: Simulator, on_progress: OnProgress) -> dict[str, Any] | None:
+    def personalization(self, sim: Simulator, on_progress: OnClientDone) -> dict[str, Any] | None:
         """Clients' own accuracy at the end of the run; None without --personalize."""
         b = self.built
         if b.spec.personalize is None:

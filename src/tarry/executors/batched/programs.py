@@ -33,7 +33,7 @@ __all__ = ["Program", "ProgramCache"]
 
 Rows = Callable[[], Sequence[Tensor]]  # tensors of one client, to trace with
 Columns = Callable[[list[Tensor], list[Tensor], list[Tensor], list[Tensor], int, int], list[Tensor]]
-Step = Callable[..., Sequence[Tensor]]
+StepFunction = Callable[..., Sequence[Tensor]]
 _COMPILE_AFTER, _COMPILE_AFTER_OWN = 60, 10  # calls; with our own operations, whose batching rules are in Python
 # torch 2.11 pads rows of a tensor that an operation of ours reads, and then reads it as if they were not padded:
 # gradients were wrong
@@ -49,11 +49,13 @@ class Program:
     as long as it saves in some steps, and so happens after `compile_after` calls.
     """
 
-    run: Step
+    run: StepFunction
     before: RecordSpec | None
     after: RecordSpec
     bytes_a_client: int  # upper bound of its memory
-    compile_step: Callable[[list[Tensor], list[Tensor], list[Tensor]], tuple[Step, Columns | None]] | None = None
+    compile_step: Callable[[list[Tensor], list[Tensor], list[Tensor]], tuple[StepFunction, Columns | None]] | None = (
+        None
+    )
     data: list[Tensor] = field(default_factory=list)  # the examples of all clients
     compile_after: int = _COMPILE_AFTER
     calls: int = 0
@@ -233,7 +235,7 @@ class ProgramCache:
         constants: list[Tensor],
         changes: list[Tensor],
         parts: list[Tensor],
-    ) -> tuple[Step, Columns | None]:
+    ) -> tuple[StepFunction, Columns | None]:
         with self._lock:
             run = wrap(_for_one_client(graph) if c == 1 else stack_graph(graph, _repeat(blank(), c)))
             columns = _script_columns(run, constants, changes, parts, [self._x, self._y])

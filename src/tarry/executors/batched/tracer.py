@@ -34,13 +34,13 @@ def record_graph(fn: Callable[..., Any], args: Sequence[Tensor]) -> GraphModule:
     """Return a graph of all operations, in order; `val` of a node is its result. Other tensors become attributes."""
     given = [a.detach().clone() for a in args]
     devices = {a.device.index for a in given if a.is_cuda}
-    recorder = _Recorder(given)
+    recorder = _OperationRecorder(given)
     with torch.random.fork_rng(devices), recorder, _ForbidReads():
         out = fn(*given)
     return recorder.finish(out)
 
 
-class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _OperationRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Records operations below autograd and batching, as they are computed."""
 
     @classmethod

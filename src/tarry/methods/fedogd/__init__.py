@@ -47,11 +47,11 @@ from ...parts.step import add
 from ..registry import methods
 from .conflicts import CountConflicts
 from .private import PrivateClient, PrivateServer
-from .server import CachedServer, Groups, Weighting
+from .server import CachedServer, Grouping, GroupWeighting
 
 __all__ = ["OrthogonalDescent", "fedogd"]
 
-Projection = Literal["conflict", "always", "never"]
+WhenToProject = Literal["conflict", "always", "never"]
 
 
 @dataclass(frozen=True)
@@ -88,12 +88,12 @@ def fedogd(
     epoch: Annotated[
         float | None, "how long an epoch is (s); none: as long as the fastest client's first visit"
     ] = None,
-    weighting: Annotated[Weighting, "the step: b_1 + b_2 as printed, or the mean over all clients"] = "groups",
+    weighting: Annotated[GroupWeighting, "the step: b_1 + b_2 as printed, or the mean over all clients"] = "groups",
     cache: Annotated[bool, "keep every client's latest gradient; else only this epoch's uploads count"] = True,
-    projection: Annotated[Projection, "Eq. 4 on a conflict only, at every step (traditional OGD), or not at all"] = (
+    projection: Annotated[WhenToProject, "Eq. 4 on a conflict only, at every step (traditional OGD), or not at all"] = (
         "conflict"
     ),
-    groups: Annotated[Groups, "who is a straggler: as seen in the epoch, or as announced at the hand-out"] = "now",
+    groups: Annotated[Grouping, "who is a straggler: as seen in the epoch, or as announced at the hand-out"] = "now",
     privacy: Annotated[bool, "clients upload differences, the server keeps sums only; groups are announced"] = False,
 ) -> Method:
     """Cache each client's latest gradient; clients project out conflicts with the other group's mean."""

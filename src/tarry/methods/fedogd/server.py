@@ -15,10 +15,10 @@ from ...core.state_tree import StateRecord
 from ...core.tickets import Update
 from ...parts.epochs import EpochServer, at_rate, per_rate, storable
 
-__all__ = ["ACTIVE", "STRAGGLER", "CachedServer", "GroupServer", "Groups", "Weighting"]
+__all__ = ["ACTIVE", "STRAGGLER", "CachedServer", "GroupServer", "Grouping", "GroupWeighting"]
 
-Weighting = Literal["groups", "clients"]
-Groups = Literal["now", "announced"]
+GroupWeighting = Literal["groups", "clients"]
+Grouping = Literal["now", "announced"]
 STRAGGLER, ACTIVE = 1, 2  # of M_1 and M_2; the other group of i is 3 − i
 
 
@@ -26,7 +26,7 @@ STRAGGLER, ACTIVE = 1, 2  # of M_1 and M_2; the other group of i is 3 − i
 class GroupServer(EpochServer):
     """Base of both servers: compute the step and the bases from the groups' means, and send each client its base."""
 
-    weighting: Weighting
+    weighting: GroupWeighting
     sends: bool  # whether bases are sent
 
     @property
@@ -71,7 +71,7 @@ class CachedServer(GroupServer):
     Without cache, M holds the uploads of this epoch alone.
     """
 
-    groups: Groups
+    groups: Grouping
     cache: bool
 
     def init(self, _: Tensor) -> Caches:

@@ -48,12 +48,12 @@ from ...parts.proximal import KL, L2, MOON, NTD, ProximalLoss, WholePasses
 from ...parts.rounds import rounds
 from ...parts.variates import Control, Dual, Normal
 from ..registry import methods
-from .ablations import A2, A3, A4, A5, A6, Plain, PlainWithVariate, Projection
+from .ablations import A2, A3, A4, A5, A6, DirectProjection, Plain, PlainWithVariate
 from .descent import Direction, PerturbedDescent, ProximalDescent
 
 __all__ = ["FedSOL", "fedsol"]
 
-ProximalName = Literal["kl", "l2", "ntd", "moon", "scaffold", "feddyn", "fednova"]
+ProximalLossName = Literal["kl", "l2", "ntd", "moon", "scaffold", "feddyn", "fednova"]
 Strategy = Literal["A0", "A1", "A2", "A3", "A4", "A5", "A6", "projection"]
 
 
@@ -91,7 +91,7 @@ STRATEGIES: dict[Strategy, type[ProximalDescent]] = {
     "A4": A4,
     "A5": A5,
     "A6": A6,
-    "projection": Projection,
+    "projection": DirectProjection,
 }
 UNPERTURBED: dict[Strategy, Strategy] = {"A1": "A0", "A2": "A5", "A3": "A5", "A4": "A5", "A6": "A5"}
 
@@ -105,7 +105,7 @@ def fedsol(
     *,
     rho: Annotated[float, "ρ, how strongly weights are perturbed; with A1, 0 is FedAvg"] = 2.0,
     proximal: Annotated[
-        ProximalName,
+        ProximalLossName,
         "L_p: divergence of outputs, distance of weights, FedNTD's, MOON's; or of the server it is put under",
     ] = "kl",
     temperature: Annotated[float, "T of kl, ntd and moon; FedNTD takes 1, MOON 0.5"] = 3.0,
@@ -135,7 +135,7 @@ def _rule(strategy: Strategy, loss: ProximalLoss, perturb: Perturbation, beta: f
     return STRATEGIES[strategy](loss, perturb, beta)
 
 
-def proximal_loss(name: ProximalName, temperature: float) -> ProximalLoss:
+def proximal_loss(name: ProximalLossName, temperature: float) -> ProximalLoss:
     """Return the proximal loss of that name; the temperature is kl's, ntd's and moon's."""
     losses: dict[str, ProximalLoss] = {
         "kl": KL(temperature),

@@ -22,7 +22,7 @@ from ...parts.proximal import ProximalLoss
 from ...parts.proximal_rules import ProximalLossRule
 from .descent import Direction, PerturbedDescent, ProximalDescent
 
-__all__ = ["A2", "A3", "A4", "A5", "A6", "Plain", "PlainWithVariate", "Projection"]
+__all__ = ["A2", "A3", "A4", "A5", "A6", "Plain", "PlainWithVariate", "DirectProjection"]
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class A6(PerturbedDescent):
 
 
 @dataclass(frozen=True)
-class Projection(ProximalDescent):
+class DirectProjection(ProximalDescent):
     """Eq. 3: g_l without its component along g_p where the two conflict, over the whole gradient."""
 
     @property

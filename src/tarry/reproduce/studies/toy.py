@@ -44,7 +44,7 @@ PAPER: dict[str, Any] = {
 QUICK: dict[str, Any] = {"steps": 1000, "lr": 0.04}
 
 
-class _Point(nn.Module):
+class _ToyPoint(nn.Module):
     """Two weights as a model: outputs x ⊙ w."""
 
     def __init__(self) -> None:
@@ -69,8 +69,8 @@ def path_of(rule: LocalRule, optimum: Sequence[float], delta: float, *, steps: i
     root = delta**0.5
     rows = ([1.0, root], [optimum[0], root * optimum[1]])
     batch = (torch.tensor(rows[:1], dtype=torch.float64), torch.tensor(rows[1:], dtype=torch.float64))
-    task = Task("toy", model=_Point, loss=lambda out, y: ((out - y) ** 2).sum() / 2, clients=[batch], score=None)
-    module = _Point()
+    task = Task("toy", model=_ToyPoint, loss=lambda out, y: ((out - y) ** 2).sum() / 2, clients=[batch], score=None)
+    module = _ToyPoint()
     layout, by = Layout.of(module), make_optimizer("sgd", lr=lr)
     bound = FlatModel(module, layout, task, by)
     w_g = torch.zeros(2, dtype=torch.float64)

@@ -41,7 +41,7 @@ class _Dtype:
         return np.dtype(self.order.replace("|", "=") + self.code)
 
 
-class _Array:
+class _PickledArray:
     """An array as a pickle writes it: shape, type, order and bytes."""
 
     def __init__(self, *_: Any):
@@ -66,8 +66,8 @@ def _is_shape(shape: Any) -> bool:
     return isinstance(shape, tuple) and len(shape) <= 4 and all(type(n) is int and 0 <= n < 2**48 for n in shape)
 
 
-def _from_buffer(content: Any, dtype: Any, shape: Any, order: Any) -> _Array:
-    array = _Array()
+def _from_buffer(content: Any, dtype: Any, shape: Any, order: Any) -> _PickledArray:
+    array = _PickledArray()
     array.build((1, shape, dtype, order == "F", content))
     return array
 
@@ -78,9 +78,13 @@ def _encode(text: Any, encoding: Any) -> bytes:
     return text.encode("latin1")
 
 
-_NAMES: dict[str, Callable[..., Any]] = {"numpy ndarray": _Array, "numpy dtype": _Dtype, "_codecs encode": _encode}
+_NAMES: dict[str, Callable[..., Any]] = {
+    "numpy ndarray": _PickledArray,
+    "numpy dtype": _Dtype,
+    "_codecs encode": _encode,
+}
 for _module in ("numpy.core", "numpy._core"):
-    _NAMES[f"{_module}.multiarray _reconstruct"] = _Array
+    _NAMES[f"{_module}.multiarray _reconstruct"] = _PickledArray
     _NAMES[f"{_module}.numeric _frombuffer"] = _from_buffer
 
 _IGNORED = {"PROTO", "FRAME"}
@@ -166,7 +170,7 @@ class _Machine:
             self.stack.append(maker(*arguments))
         elif name == "BUILD":
             state = self.stack.pop()
-            if not isinstance(self.stack[-1], _Array | _Dtype):
+            if not isinstance(self.stack[-1], _PickledArray | _Dtype):
                 raise UnsafePickle("it fills what is no array")
             self.stack[-1].build(state)
         else:
@@ -208,6 +212,6 @@ def safe_unpickle(content: bytes) -> dict[str, Any]:
     except (ValueError, IndexError, KeyError, TypeError, AttributeError, UnicodeError) as e:
         raise UnsafePickle(f"it is torn or no pickle ({type(e).__name__}: {e})") from e
     return {
-        k.decode("latin1") if isinstance(k, bytes) else k: v.to_numpy() if isinstance(v, _Array) else v
+        k.decode("latin1") if isinstance(k, bytes) else k: v.to_numpy() if isinstance(v, _PickledArray) else v
         for k, v in found.items()
     }
