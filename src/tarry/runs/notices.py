@@ -1,17 +1,19 @@
-"""Notices about a finished run that is no error: no progress, divergence, rejected clients, a missed target."""
+"""Notices about a run that ended without an error: no progress, divergence, rejected clients, a missed target."""
 
 from __future__ import annotations
 
 from math import isfinite
 
 from ..sim.simulator import Simulator
+from .monitor import SCORES_AT_CHANCE, stays_at_chance
 
-__all__ = ["always_rejected", "divergence", "no_progress", "result_notices", "target_missed"]
+__all__ = ["always_rejected", "chance_level", "divergence", "no_progress", "result_notices", "target_missed"]
 
 
-def result_notices(sim: Simulator) -> list[str]:
-    """Return all notices about a run that has ended."""
-    return [*no_progress(sim), *divergence(sim), *always_rejected(sim), *target_missed(sim)]
+def result_notices(sim: Simulator, chance: float | None = None) -> list[str]:
+    """Return all notices about a run that has ended; `chance`: the accuracy up to which a model may be guessing."""
+    failed = divergence(sim) or chance_level(sim, chance)
+    return [*no_progress(sim), *failed, *always_rejected(sim), *target_missed(sim)]
 
 
 def no_progress(sim: Simulator) -> list[str]:
@@ -49,6 +51,17 @@ def divergence(sim: Simulator) -> list[str]:
         return [f"diverged: the last {sim.engine.consecutive_rejections:,} updates, up to {sim.time:g} s, {why}"]
     when = "" if since is None else f" (seen first at {since:g} s)"
     return [f"the global model's loss is not a finite number{when}: a smaller --lr or server rate may help"]
+
+
+def chance_level(sim: Simulator, limit: float | None) -> list[str]:
+    """Say that the last scores of a run that made steps are no better than guessing."""
+    if not stays_at_chance(sim.engine, limit):
+        return []
+    accuracy = sim.engine.curve[-1][2]
+    return [
+        f"accuracy is {accuracy:.4f} and stayed at chance level in the last {SCORES_AT_CHANCE} scores: another --lr may"
+        " help"
+    ]
 
 
 def always_rejected(sim: Simulator) -> list[str]:

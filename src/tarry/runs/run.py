@@ -19,21 +19,22 @@ from ..config.spec import Spec
 from ..core.errors import BadInput, DamagedFile, StorageError, errors_as_keywords, warn_of
 from ..core.events import Event
 from ..core.method import Method
-from ..core.storage import storage_errors
 from ..core.task import Task
-from ..delays.measured import TraceRow, write_trace
 from ..executors.timing import RecordedChoice, TrialCache
 from ..record import checkpoint
 from ..record.digests import EXECUTION_SETTINGS, file_digests
 from ..record.result import Result, write_result
-from ..record.rows import Mark, Recorder, read_events
+from ..record.rows import Mark, Recorder
 from ..record.run_folder import SPEC_LIMIT, RunFolder
 from ..record.storage import read_bytes, read_json, write_atomic
 from ..sim.simulator import Simulator
 from ..tasks import tasks
 from ..tasks.data.sets import loose_files
 from ..training.determinism import deterministic
+from .arrivals import write_arrivals
+from .monitor import Monitor, chance_limit
 from .notices import result_notices
+from .personalize import majority_accuracy
 from .proofs import ProofExecutor, ProofSample
 from .result import FolderModel, make_result
 from .signals import WAITING, Interrupted, check, deferred
@@ -223,9 +224,12 @@ class RunSession:
         self.trials = trials
         self.callbacks = list(callbacks)
         self.began, self.saved_wall, self.count = clock.perf_counter(), 0.0, 0
-        self.last_saved = self.last_shown = self.began
+        self.last_saved = self.last_shown = self.last_flushed = self.began
         self.recorder: Recorder | None = None
         self.proofs: ProofExecutor | None = None
+        spec, task = self.built.spec, self.built.task
+        self.chance = chance_limit(majority_accuracy(task), 0 if task.test is None else len(task.test[1]))
+        self.monitor = Monitor(f"{spec.label}, seed {spec.seed}", self.chance)
 
     def run(self) -> Result:
         """Run to the end; an error of the disk says how to continue."""
@@ -305,10 +309,14 @@ class RunSession:
 
     def _after_instant(self, sim: Simulator) -> None:
         check()
+        self.monitor.update(sim.engine)
         now = clock.perf_counter()
         if self.folder is not None and now - self.last_saved >= self.built.spec.checkpoint_every:
             self._checkpoint(sim)
             self.last_saved = clock.perf_counter()
+        if self.recorder is not None and now - self.last_flushed >= 1.0:  # for `tarry watch`
+            self.last_flushed = now
+            self.recorder.flush()
         if self.progress is not None and now - self.last_shown >= 0.2:
             self.last_shown = now
             self.progress(_how_far(sim))
@@ -344,26 +352,25 @@ class RunSession:
                 self.built,
                 sim.engine,
                 wall_s=self._wall(),
-                warnings=[*self.built.notices, *result_notices(sim)],
+                warnings=[*self.built.notices, *result_notices(sim, self.chance)],
                 executor_info=sim.executor.description,
                 diagnostics=self.simulation.diagnostics(sim),
                 personalization=personalization,
                 out=None if self.folder is None else self.folder.path,
             )
         if self.folder is not None:
-            self._write(result)
+            self._write(result, sim)
         if self.progress is not None:
             self.progress(replace(_how_far(sim), fraction=1.0))
         return result
 
-    def _write(self, result: Result) -> None:
+    def _write(self, result: Result, sim: Simulator) -> None:
         assert self.folder is not None
         assert self.recorder is not None
         if self.proofs is not None:
             self.proofs.write()
         self.recorder.sync()
-        with storage_errors(self.folder.arrivals):
-            write_trace(self.folder.arrivals, _trace(self.folder.events))
+        write_arrivals(self.folder, any_lost=sim.engine.lost > 0)
         write_result(self.folder.path, result)
 
 
@@ -377,16 +384,3 @@ def _how_far(sim: Simulator) -> Progress:
     return Progress(
         min(max(shares), 1.0), sim.time, sim.engine.updates, sim.engine.curve[-1][2] if sim.engine.curve else None
     )
-
-
-def _trace(log: Path) -> list[TraceRow]:
-    """Return the visits of a run from its log, whose checksums are compared on the way."""
-    rows, place = list[TraceRow](), dict[tuple[int, int], int]()
-    for r in read_events(log):
-        if r["kind"] == "hand_out":
-            place[r["client"], r["visit"]] = len(rows)
-            rows.append(TraceRow(r["client"], r["visit"], r["time"], r["seconds"], "came"))
-        elif r["kind"] == "lost":
-            i = place[r["client"], r["visit"]]
-            rows[i] = rows[i]._replace(fate="lost")
-    return rows

@@ -157,7 +157,7 @@ def test_memory_that_others_take_is_no_reason_to_compile_again(monkeypatch: pyte
     for fit in (3.2, 2.9, 1.2):
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda *_, fit=fit: (1e9 * fit / many, 2e9))
         here.same(trainer.train(here.jobs))
-        assert trainer._sizes._made == [3]
+        assert trainer._sizes.made == [3]
 
 
 class Forbidden(nn.Module):
