@@ -8,7 +8,6 @@ agrees up to rounding: the norm of the difference is at most 1e-3 of the update'
 from __future__ import annotations
 
 import contextlib
-import json
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -21,6 +20,7 @@ from torch import Tensor
 from ..config.spec import Spec
 from ..core.errors import BadInput, DamagedFile, StorageError
 from ..core.tickets import LocalResult, VisitJob
+from ..executors.timing import RecordedChoice
 from ..record.consistency import Check
 from ..record.result import Result
 from ..record.rows import read_events
@@ -104,7 +104,7 @@ def _is_exact(folder: RunFolder, spec: Spec) -> bool:
         return False
     if not folder.executor.is_file():
         return True
-    return bool(json.loads(folder.executor.read_text()).get("config") is None)
+    return RecordedChoice.read(folder.executor).config is None
 
 
 def _compare(proof: Path, job: VisitJob, stored: LocalResult, trained: LocalResult, *, exact: bool) -> Check:

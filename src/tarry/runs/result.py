@@ -59,7 +59,7 @@ class FolderModel:
         return SpecModel(Spec.of({name: given[name] for name in _OF_MODEL if name in given}))()
 
     def to_toml(self) -> str:
-        return (self.folder / "spec.toml").read_text()
+        return RunFolder(self.folder).spec_text()
 
 
 class Counters(Protocol):

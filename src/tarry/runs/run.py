@@ -27,8 +27,8 @@ from ..record import checkpoint
 from ..record.digests import EXECUTION_SETTINGS, file_digests
 from ..record.result import Result, write_result
 from ..record.rows import Mark, Recorder, read_events
-from ..record.run_folder import SPEC_LIMIT, RunFolder
-from ..record.storage import read_bytes, read_json, write_atomic
+from ..record.run_folder import RunFolder
+from ..record.storage import TEXT_LIMIT, read_bytes, write_atomic
 from ..sim.simulator import Simulator
 from ..tasks import tasks
 from ..tasks.data.sets import loose_files
@@ -186,7 +186,7 @@ def run_spec(
     folder = RunFolder(out)
     with contextlib.closing(folder.claim(spec.to_toml(), objects=spec.objects(), files=found)):
         if executor_from is not None and executor_from.executor.is_file():
-            write_atomic(folder.executor, read_bytes(executor_from.executor, SPEC_LIMIT))
+            write_atomic(folder.executor, read_bytes(executor_from.executor, TEXT_LIMIT))
         return RunSession(simulation, folder, callbacks, progress, trials).run()
 
 
@@ -293,12 +293,10 @@ class RunSession:
 
     def _read_choice(self, path: Path) -> dict[str, Any]:
         """Return the record of an executor that has chosen but trained nothing that a checkpoint holds."""
-        raw = read_json(path, SPEC_LIMIT)
         try:
-            choice = RecordedChoice.of(raw)
-        except (ValueError, KeyError, TypeError) as e:
-            raise DamagedFile(f"{path} cannot be read: {type(e).__name__}: {e}; delete it to choose again") from e
-        return {"choice": choice.dump(), "done": {}, "trainer": None}
+            return {"choice": RecordedChoice.read(path).dump(), "done": {}, "trainer": None}
+        except DamagedFile as e:
+            raise DamagedFile(f"{e}; delete it to choose again") from e
 
     def _wall(self) -> float:
         return self.saved_wall + clock.perf_counter() - self.began
