@@ -190,7 +190,7 @@ class Result:
             raise BadInput(f"{where}: the weights are not of the model of task {self.task!r}: {first_line(e)}") from e
         if unknown:
             raise BadInput(
-                f"the model of task {self.task!r} has no tensor {unknown[0]!r}; it is not the one of the run"
+                f"{self.out or 'this run'}: the model of task {self.task!r} has no tensor {unknown[0]!r}; it is not the one of the run"
             )
         return module
 

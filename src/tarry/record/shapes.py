@@ -27,6 +27,7 @@ __all__ = [
     "either",
     "fields",
     "flag",
+    "is_whole_key",
     "list_of",
     "number",
     "optional",
@@ -180,6 +181,11 @@ def table_of(shape: Shape, key: Callable[[str], bool] | None = None) -> Shape:
             shape(item, f"{place}.{short_text(name)}")
 
     return check
+
+
+def is_whole_key(name: str) -> bool:
+    """Return whether a key of a table is a whole number of at most 18 digits, as that of a client or a seed."""
+    return name.isascii() and name.isdigit() and len(name) <= 18
 
 
 def fields(required: Mapping[str, Shape], others: Mapping[str, Shape] | None = None, *, closed: bool = False) -> Shape:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from ..config.components import CROSSES
-from ..config.spec import Spec
 from ..core.errors import BadInput, TarryWarning, errors_as_keywords
 from ..record import journal
 from ..record.result import PROGRESS, CurvePoint, Result, staleness_summary
@@ -22,6 +21,7 @@ from ..report.formatting import pluralize
 from ..report.tables import summarize
 from .compare import Comparison
 from .result import FolderModel
+from .stored_spec import stored_spec
 
 __all__ = ["read"]
 
@@ -78,7 +78,7 @@ def _unfinished(folder: Path) -> Result:
     run = RunFolder(folder)
     objects = object_comments(run.spec_text())
     given = {k: v for k, v in run.written_settings().items() if k in _NAMED}
-    spec, kinds = Spec.of(given), Counter(row["kind"] for row in rows)
+    spec, kinds = stored_spec(run.spec, given), Counter(row["kind"] for row in rows)
     last: dict[str, Any] = rows[-1] if rows else {"time": 0.0, "updates": 0, "version": 0}
     curve = [CurvePoint(r["time"], r["updates"], r.get("accuracy"), r.get("loss")) for r in rows
              if r["kind"] == "evaluate"]  # fmt: skip

@@ -30,6 +30,7 @@ from ..training.visit import train
 from .build import build_run
 from .proofs import digest_of, load_proof
 from .run import changed_files, run_spec
+from .stored_spec import errors_of_stored_settings, stored_spec
 
 __all__ = ["rerun_proofs", "rerun_whole"]
 
@@ -44,7 +45,8 @@ def rerun_proofs(path: Path, objects: Mapping[str, Any]) -> Iterator[Check]:
         yield Check("proofs", True, "this run has no proofs (--proofs 0, or a model of more than 256 MB)")
         return
     spec = _spec(folder, objects)
-    built = build_run(replace(spec, executor=None, workers=1, address=None, gpus=None, lookahead=0, compile=False))
+    with errors_of_stored_settings(folder.spec, objects):
+        built = build_run(replace(spec, executor=None, workers=1, address=None, gpus=None, lookahead=0, compile=False))
     rows = {r["ticket"]: r for r in read_events(folder.events) if "delta" in r}
     exact, model = _is_exact(folder, spec), built.bound()
     with contextlib.ExitStack() as stack:
@@ -90,7 +92,7 @@ def _spec(folder: RunFolder, objects: Mapping[str, Any]) -> Spec:
             f"{folder.path}: this run was given a Python object as {', '.join(missing)}; verify it from Python:"
             f" tarry.verify({str(folder.path)!r}, rerun=True, {', '.join(f'{m}=...' for m in missing)})"
         )
-    spec = Spec.of({**folder.settings(), **{name: objects[name] for name in wanted}})
+    spec = stored_spec(folder.spec, folder.settings(), {name: objects[name] for name in wanted})
     if edited := changed_files(folder.path, spec):
         raise BadInput(
             [f"{folder.path}: --{s} {file} is not what it was when this run began" for s, file in edited.items()]

@@ -38,6 +38,7 @@ from .proofs import ProofExecutor, ProofSample
 from .result import FolderModel, make_result
 from .signals import WAITING, Interrupted, check, deferred
 from .simulation import Simulation, build_simulation
+from .stored_spec import errors_of_stored_settings, stored_spec
 
 __all__ = ["EXECUTION_SETTINGS", "Progress", "files_of", "resume", "resume_folder", "run", "run_spec"]
 
@@ -147,13 +148,14 @@ def resume_folder(
     if run_folder.is_finished():
         return replace(Result.read(folder), builder=FolderModel(folder, objects))
     foreign = _FOREIGN.get(objects.get("executor", ""), ())
-    spec = Spec.of({**{k: v for k, v in before.items() if k not in foreign}, **objects})
+    spec = stored_spec(run_folder.spec, {k: v for k, v in before.items() if k not in foreign}, objects)
     if edited := changed_files(folder, spec):
         way_out = "put that back, or start a new run with another --out"
         raise BadInput(
             [f"{folder}: --{s} {file} is not what it was when this run began; {way_out}" for s, file in edited.items()]
         )
-    simulation = build_simulation(spec)
+    with errors_of_stored_settings(run_folder.spec, objects):
+        simulation = build_simulation(spec)
     with contextlib.closing(run_folder.lock()):
         if run_folder.is_finished():  # by another process, a moment ago
             return replace(Result.read(folder), builder=FolderModel(folder, objects))
