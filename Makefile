@@ -4,17 +4,21 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-data test-federation check bits bench bench-gpu docs results wheel clean
+.PHONY: demo test test-data test-federation test-fuzz check bits bench bench-gpu docs results wheel clean
 
 demo: $(STAMP)
 	$(BIN)/tarry demo
 
 test: check
-	$(BIN)/pytest -n 2 -m "not data and not federation"
+	$(BIN)/pytest -n 2 -m "not data and not federation and not fuzz"
 
 # Checks on real data sets; TARRY_DATA names the folder that holds them.
 test-data: $(STAMP)
 	$(BIN)/pytest -m data
+
+# Thousands of damaged files and random settings; TARRY_FUZZ is their number, TARRY_FUZZ_SEED the first seed.
+test-fuzz: $(STAMP)
+	$(BIN)/pytest -n 2 -m fuzz
 
 # Federations whose parts are killed; minutes.
 test-federation: $(STAMP)

@@ -192,5 +192,10 @@ def _activity(s: dict[str, Any], client: int) -> str:
 def read_status(folder: Path) -> dict[str, Any] | None:
     """Return the status that the server wrote last, or None."""
     path = folder / "status.json"
-    found: dict[str, Any] | None = json.loads(path.read_text()) if path.is_file() else None
+    if not path.is_file():
+        return None
+    from ..deploy.server.stats import STATUS
+    from ..record.shapes import read_record
+
+    found: dict[str, Any] = read_record(path, STATUS)
     return found

@@ -52,10 +52,11 @@ def resume(
 
 def _reject_comparison(folder: Path) -> None:
     """Raise BadInput with the command that resumes it if the folder holds a comparison."""
+    from ..record.storage import read_text
     from ..runs.compare import COMMAND
 
     command = folder / COMMAND
     if command.is_file():
-        raise BadInput(f"{folder}: it holds a comparison; this resumes it: {command.read_text().strip()}")
+        raise BadInput(f"{folder}: it holds a comparison; this resumes it: {read_text(command).strip()}")
     if any(folder.glob("*/seed-*/spec.toml")):
         raise BadInput(f"{folder}: it holds a comparison; the same `tarry compare` with --out {folder} resumes it")

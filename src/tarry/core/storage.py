@@ -12,8 +12,9 @@ import stat
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from .errors import BadInput, DamagedFile, StorageError, first_line
 
@@ -52,7 +53,7 @@ def storage_errors(path: str | Path, doing: str = "written") -> Iterator[None]:
         raise StorageError(f"{path}: it cannot be {doing} ({reason}); {remedy}") from e
 
 
-def open_regular(path: Path, limit: int | None = None) -> IO[bytes]:
+def open_regular(path: Path, limit: int | None = None) -> BufferedReader:
     """Open a regular file of at most `limit` bytes for reading. A pipe or a device raises DamagedFile at once."""
     with storage_errors(path, "read"):
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
@@ -68,7 +69,7 @@ def open_regular(path: Path, limit: int | None = None) -> IO[bytes]:
         return os.fdopen(fd, "rb")
 
 
-def open_input(path: str | Path, flag: str, limit: int = _INPUT_LIMIT) -> IO[bytes]:
+def open_input(path: str | Path, flag: str, limit: int = _INPUT_LIMIT) -> BufferedReader:
     """Open a regular file of at most `limit` bytes that a setting names; BadInput begins with `flag`."""
     path = Path(path)
     try:

@@ -67,7 +67,7 @@ def serve(grid: Any, setting: DeployConfig) -> str:
         raise BadInput(f"out = {folder}: the federation in this folder is over; name another one")
     built = _build(setting)
     spec = folder / "spec.toml"
-    if spec.is_file() and spec.read_text() != built.spec.to_toml():
+    if spec.is_file() and RunFolder(folder).spec_text() != built.spec.to_toml():
         raise BadInput(f"out = {folder}: it holds a federation with other settings; name another folder")
     if not spec.is_file():
         RunFolder(folder).write_settings(built.spec.to_toml(), files={})

@@ -5,11 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
 from ..core.tickets import LocalResult, VisitJob
+from ..record.shapes import between, fields, flag, optional, read_record, row, text
+from ..record.storage import TEXT_LIMIT
 from .batched.trace import NotStackable
 
 __all__ = ["TRIES", "BatchConfig", "RecordedChoice", "TimingChoice", "Trial", "TrialCache", "choose", "seconds"]
@@ -26,6 +29,15 @@ class BatchConfig(NamedTuple):
     lanes: int
     size: int | None
     own_conv: str = ""
+
+
+_CHOICE = fields(
+    {
+        "config": optional(row(between(1, 4096), optional(between(1, 2**31)), text)),
+        "compiled": flag,
+        "description": text,
+    }
+)
 
 
 class TimingChoice(NamedTuple):
@@ -57,6 +69,11 @@ class RecordedChoice(NamedTuple):
     def dump(self) -> dict[str, Any]:
         """Return the choice as a plain record."""
         return {**self._asdict(), "config": None if self.config is None else list(self.config)}
+
+    @classmethod
+    def read(cls, path: Path) -> RecordedChoice:
+        """Return the choice in a file; raise DamagedFile if it holds none."""
+        return cls.of(read_record(path, _CHOICE, TEXT_LIMIT))
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> RecordedChoice:

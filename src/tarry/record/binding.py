@@ -9,9 +9,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import DamagedFile
+from ..core.errors import DamagedFile, first_line
 from ..core.storage import storage_errors
 from .digests import sha256_of_file
+from .result_shape import BINDING
+from .shapes import check_shape, fields, read_record, text
 from .storage import open_regular, read_json
 
 __all__ = ["bind", "binding_of", "file_digest", "seal", "unseal"]
@@ -23,7 +25,7 @@ _CHUNK = 1 << 20
 def bind(folder: Path) -> dict[str, Any]:
     """Return the digest of the settings (None: unknown), and length and digest of each file of the run."""
     meta = folder / "meta.json"
-    settings = read_json(meta)["settings_sha256"] if meta.is_file() else None
+    settings = read_record(meta, fields({"settings_sha256": text}))["settings_sha256"] if meta.is_file() else None
     files = {name: file_digest(folder / name) for name in _FILES if (folder / name).is_file()}
     return {"settings_sha256": settings, "files": files}
 
@@ -31,11 +33,8 @@ def bind(folder: Path) -> dict[str, Any]:
 def binding_of(path: Path) -> tuple[str | None, dict[str, list[Any]]]:
     """Return what a result.json is bound to: the digest of the settings, and the length and digest of each file."""
     raw = unseal(path, read_json(path))
-    try:
-        bound = raw["bound_to"]
-        return bound["settings_sha256"], {str(k): list(v) for k, v in bound["files"].items()}
-    except (KeyError, TypeError, AttributeError) as e:
-        raise DamagedFile(f"{path} cannot be read: {type(e).__name__}: {e}") from e
+    check_shape(path, raw, fields({"bound_to": BINDING}))
+    return raw["bound_to"]["settings_sha256"], raw["bound_to"]["files"]
 
 
 def file_digest(path: Path) -> list[Any]:
@@ -60,7 +59,11 @@ def unseal(path: Path, document: Any) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise DamagedFile(f"{path} cannot be read: it holds no result")
     content = {k: v for k, v in document.items() if k != "sha256"}
-    if document.get("sha256") != _digest(content):
+    try:
+        same = document.get("sha256") == _digest(content)
+    except (ValueError, RecursionError) as e:
+        raise DamagedFile(f"{path} cannot be read: {first_line(e)}") from e
+    if not same:
         raise DamagedFile(
             f"{path} cannot be read: it is not what was written (its digest differs); restore it from a copy"
         )

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..core.storage import storage_errors
+from ..core.storage import open_regular, storage_errors
 
 __all__ = ["EXECUTION_SETTINGS", "file_digests", "sha256_of_file", "settings_digest"]
 
@@ -40,7 +40,7 @@ def file_digests(files: Mapping[str, Path]) -> dict[str, str]:
 def sha256_of_file(path: Path) -> str:
     """Return the sha256 of a file, or of the names and contents of a folder's files."""
     if not path.is_dir():
-        with storage_errors(path, "read"), path.open("rb") as f:
+        with storage_errors(path, "read"), open_regular(path) as f:
             return hashlib.file_digest(f, "sha256").hexdigest()
     h = hashlib.sha256()
     for file in sorted(p for p in path.rglob("*") if p.is_file()):

@@ -6,19 +6,22 @@ import hashlib
 import json
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+import torch
 from torch import Tensor, nn
 
-from ..core.errors import BadInput, DamagedFile
+from ..core.errors import BadInput, DamagedFile, first_line
 from ..core.layout import Layout
-from ..core.one_line import cut_to_width
+from ..core.one_line import cut_to_width, short_text
 from .binding import bind, seal, unseal
+from .result_shape import RESULT
 from .rows import read_events
+from .shapes import check_shape
 from .storage import make_folder, read_json, write_atomic
 
 __all__ = [
@@ -160,8 +163,10 @@ class Result:
 
         try:
             named: dict[str, Tensor] = load_file(path)
-        except (SafetensorError, OSError) as e:
-            raise DamagedFile(f"{path} cannot be read: {e}") from e
+        except (SafetensorError, OSError, KeyError, TypeError, ValueError, RuntimeError) as e:
+            raise DamagedFile(f"{path} cannot be read: {first_line(e)}") from e
+        if other := [name for name, tensor in named.items() if tensor.dtype not in (torch.float32, torch.float64)]:
+            raise DamagedFile(f"{path} cannot be read: {short_text(other[0])!r} holds {named[other[0]].dtype}")
         return named
 
     def model(self) -> nn.Module:
@@ -178,9 +183,15 @@ class Result:
                 " state_dict() into a module of your own"
             )
         named, module = self._named_weights(), self.builder()
-        if unknown := module.load_state_dict(named, strict=False).unexpected_keys:
+        try:
+            unknown = module.load_state_dict(named, strict=False).unexpected_keys
+        except RuntimeError as e:  # other shapes
+            where = self.out or "this run"
+            raise BadInput(f"{where}: the weights are not of the model of task {self.task!r}: {first_line(e)}") from e
+        if unknown:
             raise BadInput(
-                f"the model of task {self.task!r} has no tensor {unknown[0]!r}; it is not the one of the run"
+                f"{self.out or 'this run'}: the model of task {self.task!r} has no tensor {unknown[0]!r}; it is not the"
+                " one of the run"
             )
         return module
 
@@ -234,16 +245,11 @@ class Result:
             path = folder / PROGRESS
         if not path.is_file():
             raise BadInput(f"{folder}: no finished run is here (no result.json); `tarry resume {folder}` finishes one")
-        try:
-            raw = unseal(path, read_json(path))
-            raw.pop("bound_to", None)
-            raw["curve"] = [CurvePoint(*p) for p in raw["curve"]]
-            result = cls(**raw, out=folder, finished=path.name == _RESULT)
-        except (ValueError, KeyError, TypeError, AttributeError) as e:
-            raise DamagedFile(f"{path} cannot be read: {e}") from e
-        if wrong := _wrong_field(result):
-            raise DamagedFile(f"{path} cannot be read: {wrong}")
-        return result
+        raw = unseal(path, read_json(path))
+        check_shape(path, raw, RESULT)
+        raw.pop("bound_to", None)
+        raw["curve"] = [CurvePoint(*p) for p in raw["curve"]]
+        return cls(**raw, out=folder, finished=path.name == _RESULT)
 
 
 def _cut_name(name: str) -> str:
@@ -265,48 +271,6 @@ def write_result(folder: Path, result: Result) -> None:
 def write_progress(folder: Path, result: Result) -> None:
     """Write the present result of a federation that is not over."""
     write_atomic(folder / PROGRESS, seal(json.loads(result.to_json())))
-
-
-def _wrong_field(result: Result) -> str:
-    """Return which field of a result that was read has another type than it should; "" if none has."""
-    for f in fields(Result):
-        if f.name in _TYPES and not _TYPES[f.name](getattr(result, f.name)):
-            return f"{f.name} is {str(getattr(result, f.name))[:40]!r}"
-    return ""
-
-
-def _is_number(x: Any) -> bool:
-    return isinstance(x, int | float) and not isinstance(x, bool)
-
-
-def _is_optional(x: Any) -> bool:
-    return x is None or _is_number(x)
-
-
-def _is_count(x: Any) -> bool:
-    return isinstance(x, int) and not isinstance(x, bool)
-
-
-def _is_text(x: Any) -> bool:
-    return isinstance(x, str)
-
-
-def _is_optional_dict(x: Any) -> bool:
-    return x is None or isinstance(x, dict)
-
-
-_TYPES: dict[str, Callable[[Any], bool]] = {
-    **dict.fromkeys(("method", "label", "task", "weights_sha256", "version", "clock", "executor_info"), _is_text),
-    **dict.fromkeys(("seed", "n_clients", "updates", "rounds", "lost", "rejected"), _is_count),
-    **dict.fromkeys(("bytes_up", "bytes_down", "peak_server_bytes"), _is_count),
-    **dict.fromkeys(("virtual_time", "wall_s"), _is_number),
-    **dict.fromkeys(("final_accuracy", "final_loss", "majority_accuracy", "target"), _is_optional),
-    **dict.fromkeys(("diagnostics", "personalization"), _is_optional_dict),
-    "warnings": lambda x: isinstance(x, list) and all(isinstance(line, str) for line in x),
-    "staleness": lambda x: isinstance(x, dict) and {*x} == {"mean", "p95", "max"} and all(map(_is_number, x.values())),
-    "curve": lambda x: all(_is_number(p.time) and _is_count(p.updates) and _is_optional(p.accuracy)
-                           and _is_optional(p.loss) for p in x),
-}  # fmt: skip
 
 
 def _finite(x: Any) -> Any:

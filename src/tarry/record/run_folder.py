@@ -24,16 +24,17 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import BadInput, DamagedFile, StorageError
+from ..core.errors import BadInput, DamagedFile, StorageError, first_line
 from ..version import __version__
 from .digests import settings_digest
 from .lock import FolderLock
-from .storage import make_folder, read_bytes, read_json, write_atomic
+from .shapes import fields, list_of, read_record, table_of, text
+from .storage import TEXT_LIMIT, make_folder, read_text, write_atomic
 
-__all__ = ["SPEC_LIMIT", "RunFolder", "RunMeta", "object_comments"]
+__all__ = ["RunFolder", "RunMeta", "object_comments"]
 
-SPEC_LIMIT = 1 << 24  # bytes of a spec.toml
 _META = "meta.json"
+_META_SHAPE = fields({"settings_sha256": text, "objects": list_of(text), "files": table_of(text), "version": text})
 _OBJECT_COMMENT = re.compile(r"^# (\w+): (a Python object \(.*\))$", re.MULTILINE)
 #: what a run that was killed, or ran out of space, before its spec was written leaves
 _LEFTOVERS = frozenset({_META, f"{_META}.part", "spec.toml.part", ".lock"})
@@ -133,10 +134,7 @@ class RunFolder:
 
     def settings(self) -> dict[str, Any]:
         """Return the settings in spec.toml; raise DamagedFile if they are not those that the run began with."""
-        try:
-            found = tomllib.loads(read_bytes(self.spec, SPEC_LIMIT).decode())
-        except (ValueError, RecursionError) as e:
-            raise DamagedFile(f"{self.spec} cannot be read: {e}") from e
+        found = self.written_settings()
         if settings_digest(found) != self.meta().settings_sha256:
             raise DamagedFile(
                 f"{self.spec}: a setting was changed after the run began; restore it, or start a new run with"
@@ -144,22 +142,25 @@ class RunFolder:
             )
         return found
 
+    def spec_text(self) -> str:
+        """Return the text of spec.toml."""
+        return read_text(self.spec)
+
+    def written_settings(self) -> dict[str, Any]:
+        """Return the settings in spec.toml as they are now."""
+        written = self.spec_text()
+        try:
+            return tomllib.loads(written)
+        except (ValueError, RecursionError) as e:
+            raise DamagedFile(f"{self.spec} cannot be read: {first_line(e)}") from e
+
     def meta(self) -> RunMeta:
         """Return what the run is bound to."""
         path = self.path / _META
         if not path.is_file():
             raise DamagedFile(f"{path} is missing; restore it from a copy, or start a new run with --spec {self.spec}")
-        raw = read_json(path, SPEC_LIMIT)
-        try:
-            meta = RunMeta(
-                str(raw["settings_sha256"]),
-                [str(name) for name in raw["objects"]],
-                {str(k): str(v) for k, v in raw["files"].items()},
-                str(raw["version"]),
-            )
-        except (KeyError, TypeError, AttributeError) as e:
-            raise DamagedFile(f"{path} cannot be read: {type(e).__name__}: {e}") from e
-        return meta
+        raw = read_record(path, _META_SHAPE, TEXT_LIMIT)
+        return RunMeta(raw["settings_sha256"], raw["objects"], raw["files"], raw["version"])
 
 
 def object_comments(spec: str) -> dict[str, str]:

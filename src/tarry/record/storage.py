@@ -12,11 +12,22 @@ import os
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import DamagedFile
+from ..core.errors import DamagedFile, first_line
 from ..core.storage import open_regular, storage_errors
 
-__all__ = ["JSON_LIMIT", "make_folder", "open_regular", "read_bytes", "read_json", "sync_folder", "write_atomic"]
+__all__ = [
+    "JSON_LIMIT",
+    "TEXT_LIMIT",
+    "make_folder",
+    "open_regular",
+    "read_bytes",
+    "read_json",
+    "read_text",
+    "sync_folder",
+    "write_atomic",
+]
 
+TEXT_LIMIT = 1 << 24  # bytes of a text: settings, a command
 JSON_LIMIT = 1 << 28  # bytes of a JSON document: a result with a million evaluations has a quarter of it
 
 
@@ -59,9 +70,17 @@ def read_bytes(path: Path, limit: int | None = None) -> bytes:
         return f.read()
 
 
+def read_text(path: Path, limit: int = TEXT_LIMIT) -> str:
+    """Return the text in a regular file of at most `limit` bytes; raise DamagedFile if it is not UTF-8."""
+    try:
+        return read_bytes(path, limit).decode()
+    except ValueError as e:
+        raise DamagedFile(f"{path} cannot be read: {first_line(e)}") from e
+
+
 def read_json(path: Path, limit: int = JSON_LIMIT) -> Any:
     """Return a JSON document; raise DamagedFile if it is too large, no JSON, or nested too deeply."""
     try:
         return json.loads(read_bytes(path, limit))
     except (ValueError, RecursionError) as e:
-        raise DamagedFile(f"{path} cannot be read: {e}") from e
+        raise DamagedFile(f"{path} cannot be read: {first_line(e)}") from e

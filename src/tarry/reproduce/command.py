@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TextIO
 
-from ..core.errors import BadInput, TarryError, near
+from ..core.errors import BadInput, DamagedFile, TarryError, near
 from ..report.formatting import duration
 from ..runs.signals import Interrupted, handled
 from ..vector.process import tune_malloc
@@ -188,7 +188,7 @@ def _draw(found: Findings, folder: Path) -> list[str]:
     folder.mkdir(parents=True, exist_ok=True)
     try:
         path = draw(found, folder / f"{found.experiment.name.replace('/', '-')}.svg")
-    except BadInput as e:
+    except (BadInput, DamagedFile) as e:
         return [f"no picture: {e}"]
     return [] if path is None else [f"picture: {path}"]
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
+from ..core.errors import DamagedFile, TarryError, first_line
 from ..report.formatting import time_unit
 from ..report.plots import INK, TEXT, draw_curve, legend, line_style, render
 from ..report.tables import Curve, held_mean
@@ -31,6 +32,18 @@ Panels = Mapping[str, Mapping[str, Curve]]
 
 def draw(found: Findings, path: Path) -> Path | None:
     """Write the plot of an experiment as SVG; return None if it has no plot or no data for one."""
+    try:
+        return _draw(found, path)
+    except TarryError:
+        raise
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError) as e:
+        if found.study is None:
+            raise
+        what = f"the stored study of {found.experiment.name} does not fit its picture"
+        raise DamagedFile(f"{what} ({type(e).__name__}: {first_line(e)}); delete its results to run it again") from e
+
+
+def _draw(found: Findings, path: Path) -> Path | None:
     kind, title = found.experiment.figure, f"{found.experiment.where}: {found.experiment.title}"
     if found.study is not None and found.experiment.study is not None:
         module = import_module(f"{__package__}.studies.{found.experiment.study}")
@@ -77,8 +90,8 @@ def _curves(found: Findings, kind: Kind) -> Panels:
 
 
 def _clock(found: Findings) -> tuple[str, float]:
-    ends = [e.curve["time"][-1] or 0.0 for rows in found.runs.values() for s in rows.values() for e in s.values()]
-    return time_unit(max(ends, default=0.0))
+    times = [e.curve["time"] for rows in found.runs.values() for s in rows.values() for e in s.values()]
+    return time_unit(max((column[-1] or 0.0 for column in times if column), default=0.0))
 
 
 def _axes_of(found: Findings, kind: Kind) -> tuple[str, str]:

@@ -204,10 +204,10 @@ def _until(aim: tuple[str, float] | None, entry: StoredRun, what: str) -> float 
         return None
     if what == "time":
         return entry.curve["time"][at]
-    updates, whole = entry.curve["updates"][at], entry.numbers["updates"]
+    updates, whole = entry.curve["updates"][at], entry.numbers.get("updates")
     if what == "updates" or updates is None:
         return updates
-    total = entry.numbers[what]  # proportional to the updates, which are all of one size
+    total = entry.numbers.get(what)  # proportional to the updates, which are all of one size
     return None if total is None else total * updates / whole if whole else 0.0
 
 

@@ -19,9 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import DamagedFile
-from ..record.storage import read_json, write_atomic
+from ..record.shapes import read_record
+from ..record.storage import write_atomic
 from .experiment import Cell, Experiment, fingerprint
 from .measures import StoredRun
+from .store_shape import STORE, misplaced
 
 __all__ = ["Column", "Store", "known_runs", "shown"]
 
@@ -160,9 +162,10 @@ class Store:
         if not path.is_file():
             return empty
         try:
-            return {**empty, **read_json(path)}
-        except TypeError as e:
-            raise DamagedFile(f"{path} cannot be read: {e}; delete it to start again") from e
+            data = {**empty, **read_record(path, STORE)}
+            if wrong := misplaced(data):
+                raise DamagedFile(f"{path} cannot be read: {wrong}")
+            return data
         except DamagedFile as e:
             raise DamagedFile(f"{e}; delete it to start again") from e
 

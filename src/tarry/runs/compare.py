@@ -279,8 +279,8 @@ def _check_folder(spec: Spec, folder: Path | None, out: Path | None) -> None:
     if folder is None or not RunFolder(folder).spec.is_file():
         return
     try:
-        there, here = _what_matters((folder / "spec.toml").read_text()), _what_matters(spec.to_toml())
-    except ValueError as e:
+        there, here = _what_matters(RunFolder(folder).spec_text()), _what_matters(spec.to_toml())
+    except (ValueError, RecursionError) as e:
         raise DamagedFile(f"{folder / 'spec.toml'} cannot be read: {e}; remove {folder} to run it again") from e
     if differ := [k for k in there | here if there.get(k) != here.get(k)]:
         differences = "; ".join(f"{k} {_format(there.get(k))} there, {_format(here.get(k))} here" for k in differ)

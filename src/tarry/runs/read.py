@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import warnings
 from collections import Counter
@@ -12,19 +11,21 @@ from pathlib import Path
 from typing import Any
 
 from ..config.components import CROSSES
-from ..config.spec import Spec
 from ..core.errors import BadInput, TarryWarning, errors_as_keywords
 from ..record import journal
 from ..record.result import PROGRESS, CurvePoint, Result, staleness_summary
 from ..record.rows import read_events
 from ..record.run_folder import RunFolder, object_comments
+from ..record.shapes import fields, list_of, read_record, text
 from ..report.formatting import pluralize
 from ..report.tables import summarize
 from .compare import Comparison
 from .result import FolderModel
+from .stored_spec import stored_spec
 
 __all__ = ["read"]
 
+_TABLE = fields({"rows": list_of(fields({"label": text}))})
 #: the settings that a result names
 _NAMED = ("method", *CROSSES, "task", "seed", "clients", "target")
 
@@ -72,11 +73,12 @@ def _with_model(folder: Path) -> Result:
 
 def _unfinished(folder: Path) -> Result:
     """Return what the event log says of a run without a result."""
-    log, spec_file = folder / "events.jsonl", folder / "spec.toml"
+    log = folder / "events.jsonl"
     rows: Sequence[dict[str, Any]] = list(read_events(log)) if log.is_file() else []
-    objects = object_comments(spec_file.read_text())
-    given = {k: v for k, v in Spec.read(spec_file).items() if k in _NAMED}
-    spec, kinds = Spec.of(given), Counter(row["kind"] for row in rows)
+    run = RunFolder(folder)
+    objects = object_comments(run.spec_text())
+    given = {k: v for k, v in run.written_settings().items() if k in _NAMED}
+    spec, kinds = stored_spec(run.spec, given), Counter(row["kind"] for row in rows)
     last: dict[str, Any] = rows[-1] if rows else {"time": 0.0, "updates": 0, "version": 0}
     curve = [CurvePoint(r["time"], r["updates"], r.get("accuracy"), r.get("loss")) for r in rows
              if r["kind"] == "evaluate"]  # fmt: skip
@@ -134,4 +136,4 @@ def _comparison(folder: Path, runs: Sequence[Path]) -> Comparison:
 def _labels(folder: Path) -> list[str]:
     """Return the labels in compare.json, the table of a finished comparison."""
     table = folder / "compare.json"
-    return [row["label"] for row in json.loads(table.read_text())["rows"]] if table.is_file() else []
+    return [row["label"] for row in read_record(table, _TABLE)["rows"]] if table.is_file() else []

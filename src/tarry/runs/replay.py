@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 
-from ..config.spec import Spec
 from ..core.errors import BadInput, errors_as_keywords
 from ..core.events import Event
 from ..core.tickets import LocalResult
@@ -26,10 +25,12 @@ from ..executors.base import Executor
 from ..record.journal import NAME
 from ..record.result import Result, sha256
 from ..record.rows import read_rows
+from ..record.run_folder import RunFolder
 from ..report.formatting import pluralize
 from ..training.determinism import deterministic
 from .build import build_run
 from .simulation import Simulation
+from .stored_spec import errors_of_stored_settings, stored_spec
 
 __all__ = ["Record", "Replay", "replay", "replay_folder"]
 
@@ -156,8 +157,10 @@ def replay(folder: str | Path, *, callbacks: Sequence[Callable[[Event], None]] =
 
 def replay_folder(folder: Path, *, callbacks: Sequence[Callable[[Event], None]] = ()) -> Replay:
     """Simulate the federation in a folder."""
-    record, spec = Record.read(folder), Spec.of(Spec.read(folder / "spec.toml"))
-    whole = build_run(spec)
+    run = RunFolder(folder)
+    record, spec = Record.read(folder), stored_spec(run.spec, run.written_settings())
+    with errors_of_stored_settings(run.spec):
+        whole = build_run(spec)
     if len(whole.task.clients) != record.n_clients:
         raise BadInput(f"{folder}: its clients hold their own examples, which are not here; it cannot be trained again")
     budget = Budget(max(record.end, 1e-6), spec.updates, spec.rounds, spec.target)

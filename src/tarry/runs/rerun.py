@@ -8,7 +8,6 @@ agrees up to rounding: the norm of the difference is at most 1e-3 of the update'
 from __future__ import annotations
 
 import contextlib
-import json
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -21,6 +20,7 @@ from torch import Tensor
 from ..config.spec import Spec
 from ..core.errors import BadInput, DamagedFile, StorageError
 from ..core.tickets import LocalResult, VisitJob
+from ..executors.timing import RecordedChoice
 from ..record.consistency import Check
 from ..record.result import Result
 from ..record.rows import read_events
@@ -30,6 +30,7 @@ from ..training.visit import train
 from .build import build_run
 from .proofs import digest_of, load_proof
 from .run import changed_files, run_spec
+from .stored_spec import errors_of_stored_settings, stored_spec
 
 __all__ = ["rerun_proofs", "rerun_whole"]
 
@@ -44,7 +45,8 @@ def rerun_proofs(path: Path, objects: Mapping[str, Any]) -> Iterator[Check]:
         yield Check("proofs", True, "this run has no proofs (--proofs 0, or a model of more than 256 MB)")
         return
     spec = _spec(folder, objects)
-    built = build_run(replace(spec, executor=None, workers=1, address=None, gpus=None, lookahead=0, compile=False))
+    with errors_of_stored_settings(folder.spec, objects):
+        built = build_run(replace(spec, executor=None, workers=1, address=None, gpus=None, lookahead=0, compile=False))
     rows = {r["ticket"]: r for r in read_events(folder.events) if "delta" in r}
     exact, model = _is_exact(folder, spec), built.bound()
     with contextlib.ExitStack() as stack:
@@ -90,7 +92,7 @@ def _spec(folder: RunFolder, objects: Mapping[str, Any]) -> Spec:
             f"{folder.path}: this run was given a Python object as {', '.join(missing)}; verify it from Python:"
             f" tarry.verify({str(folder.path)!r}, rerun=True, {', '.join(f'{m}=...' for m in missing)})"
         )
-    spec = Spec.of({**folder.settings(), **{name: objects[name] for name in wanted}})
+    spec = stored_spec(folder.spec, folder.settings(), {name: objects[name] for name in wanted})
     if edited := changed_files(folder.path, spec):
         raise BadInput(
             [f"{folder.path}: --{s} {file} is not what it was when this run began" for s, file in edited.items()]
@@ -104,7 +106,7 @@ def _is_exact(folder: RunFolder, spec: Spec) -> bool:
         return False
     if not folder.executor.is_file():
         return True
-    return bool(json.loads(folder.executor.read_text()).get("config") is None)
+    return RecordedChoice.read(folder.executor).config is None
 
 
 def _compare(proof: Path, job: VisitJob, stored: LocalResult, trained: LocalResult, *, exact: bool) -> Check:

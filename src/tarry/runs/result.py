@@ -20,6 +20,7 @@ from ..version import __version__
 from .build import BuiltRun
 from .build_task import build_task, dtype_of
 from .personalize import majority_accuracy
+from .stored_spec import errors_of_stored_settings
 
 __all__ = ["Counters", "FolderModel", "SpecModel", "make_result"]
 
@@ -55,11 +56,14 @@ class FolderModel:
                 f"{self.folder}: this run was given a Python object as {missing[0]}, which is not in the folder; load"
                 " state_dict() into a model of your own"
             )
-        given = {**Spec.read(self.folder / "spec.toml"), **self.objects}
-        return SpecModel(Spec.of({name: given[name] for name in _OF_MODEL if name in given}))()
+        folder = RunFolder(self.folder)
+        before = {name: value for name, value in folder.written_settings().items() if name in _OF_MODEL}
+        mine = {name: value for name, value in self.objects.items() if name in _OF_MODEL}
+        with errors_of_stored_settings(folder.spec, mine):
+            return SpecModel(Spec.of({**before, **mine}))()
 
     def to_toml(self) -> str:
-        return (self.folder / "spec.toml").read_text()
+        return RunFolder(self.folder).spec_text()
 
 
 class Counters(Protocol):

@@ -25,8 +25,8 @@ from ..record import checkpoint
 from ..record.digests import EXECUTION_SETTINGS, file_digests
 from ..record.result import Result, write_result
 from ..record.rows import Mark, Recorder
-from ..record.run_folder import SPEC_LIMIT, RunFolder
-from ..record.storage import read_bytes, read_json, write_atomic
+from ..record.run_folder import RunFolder
+from ..record.storage import TEXT_LIMIT, read_bytes, write_atomic
 from ..sim.simulator import Simulator
 from ..tasks import tasks
 from ..tasks.data.sets import loose_files
@@ -39,6 +39,7 @@ from .proofs import ProofExecutor, ProofSample
 from .result import FolderModel, make_result
 from .signals import WAITING, Interrupted, check, deferred
 from .simulation import Simulation, build_simulation
+from .stored_spec import errors_of_stored_settings, stored_spec
 
 __all__ = ["EXECUTION_SETTINGS", "Progress", "files_of", "resume", "resume_folder", "run", "run_spec"]
 
@@ -148,13 +149,14 @@ def resume_folder(
     if run_folder.is_finished():
         return replace(Result.read(folder), builder=FolderModel(folder, objects))
     foreign = _FOREIGN.get(objects.get("executor", ""), ())
-    spec = Spec.of({**{k: v for k, v in before.items() if k not in foreign}, **objects})
+    spec = stored_spec(run_folder.spec, {k: v for k, v in before.items() if k not in foreign}, objects)
     if edited := changed_files(folder, spec):
         way_out = "put that back, or start a new run with another --out"
         raise BadInput(
             [f"{folder}: --{s} {file} is not what it was when this run began; {way_out}" for s, file in edited.items()]
         )
-    simulation = build_simulation(spec)
+    with errors_of_stored_settings(run_folder.spec, objects):
+        simulation = build_simulation(spec)
     with contextlib.closing(run_folder.lock()):
         if run_folder.is_finished():  # by another process, a moment ago
             return replace(Result.read(folder), builder=FolderModel(folder, objects))
@@ -187,7 +189,7 @@ def run_spec(
     folder = RunFolder(out)
     with contextlib.closing(folder.claim(spec.to_toml(), objects=spec.objects(), files=found)):
         if executor_from is not None and executor_from.executor.is_file():
-            write_atomic(folder.executor, read_bytes(executor_from.executor, SPEC_LIMIT))
+            write_atomic(folder.executor, read_bytes(executor_from.executor, TEXT_LIMIT))
         return RunSession(simulation, folder, callbacks, progress, trials).run()
 
 
@@ -297,12 +299,10 @@ class RunSession:
 
     def _read_choice(self, path: Path) -> dict[str, Any]:
         """Return the record of an executor that has chosen but trained nothing that a checkpoint holds."""
-        raw = read_json(path, SPEC_LIMIT)
         try:
-            choice = RecordedChoice.of(raw)
-        except (ValueError, KeyError, TypeError) as e:
-            raise DamagedFile(f"{path} cannot be read: {type(e).__name__}: {e}; delete it to choose again") from e
-        return {"choice": choice.dump(), "done": {}, "trainer": None}
+            return {"choice": RecordedChoice.read(path).dump(), "done": {}, "trainer": None}
+        except DamagedFile as e:
+            raise DamagedFile(f"{e}; delete it to choose again") from e
 
     def _wall(self) -> float:
         return self.saved_wall + clock.perf_counter() - self.began

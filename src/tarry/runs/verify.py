@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from ..core.errors import BadInput, DamagedFile, errors_as_keywords
+from ..core.errors import BadInput, DamagedFile, StorageError, errors_as_keywords
 from ..record.consistency import Check, check_run
 from ..record.journal import NAME as JOURNAL
 from ..record.run_folder import RunFolder
-from ..record.storage import read_bytes
+from ..record.storage import JSON_LIMIT, read_text
 from ..report.tables import to_json
 from .compare import Comparison
 from .read import read
@@ -111,9 +111,9 @@ def _check_table(folder: Path, table: Path) -> Check:
     if not table.is_file():
         return Check(table.name, True, f"there is no {table.name} yet; the same comparison writes it")
     try:
-        written = read_bytes(table).decode()
-    except (DamagedFile, UnicodeDecodeError) as e:
-        return Check(table.name, False, f"{table}: {e}")
+        written = read_text(table, JSON_LIMIT)
+    except (DamagedFile, StorageError) as e:
+        return Check(table.name, False, str(e))
     comparison = read(folder)
     assert isinstance(comparison, Comparison)
     same = to_json(comparison.summary) == written

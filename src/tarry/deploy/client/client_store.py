@@ -17,7 +17,9 @@ from pathlib import Path
 
 from torch import Tensor
 
+from ...core.errors import DamagedFile
 from ...record import checkpoint
+from ...record.storage import read_bytes
 
 __all__ = ["ClientStore"]
 
@@ -47,7 +49,10 @@ class ClientStore:
             with suppress(FileExistsError):  # another process was first: use its key
                 os.link(new, path)
             new.unlink()
-        key = Ed25519PrivateKey.from_private_bytes(path.read_bytes())
+        try:
+            key = Ed25519PrivateKey.from_private_bytes(read_bytes(path, 4096))
+        except ValueError as e:
+            raise DamagedFile(f"{path}: it is not the key of a client ({e}); restore it from a copy") from e
         public = key.public_key().public_bytes(s.Encoding.Raw, s.PublicFormat.Raw)
         return public.hex(), key.sign(what).hex()
 

@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from ...core.errors import BadInput, TarryError
-from ...record.storage import write_atomic
+from ...record.shapes import anything, between, count, fields, flag, list_of, optional, read_record, table_of, text
+from ...record.storage import TEXT_LIMIT, write_atomic
 from .processes import Processes, free_ports
 from .submit import Submission
 from .tls import authority, node_key
@@ -60,6 +61,13 @@ clientapp = "tarry.deploy.client_app:app"
 """
 
 
+_SETUP = fields(
+    {"clients": count, "tls": flag, "ports": list_of(between(1, 65535)), "config": table_of(anything)},
+    {"app": optional(text), "memory": flag},
+    closed=True,
+)
+
+
 @dataclass(frozen=True)
 class Setup:
     """The settings that a federation was set up with. `app`: the user's own Flower app instead of tarry's."""
@@ -88,7 +96,7 @@ class LocalFederation:
         path = self.flower_dir / "setup.json"
         if not path.is_file():
             raise BadInput(f"{self.folder}: no federation was set up here; `tarry federation up --out` makes one")
-        return Setup(**json.loads(path.read_text()))
+        return Setup(**read_record(path, _SETUP, TEXT_LIMIT))
 
     @property
     def is_set_up(self) -> bool:

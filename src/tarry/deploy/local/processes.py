@@ -18,9 +18,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ...core.errors import BadInput
-from ...record.storage import write_atomic
+from ...record.shapes import between, fields, list_of, read_record, text
+from ...record.storage import TEXT_LIMIT, write_atomic
 
 __all__ = ["Process", "Processes", "began", "free_ports"]
+
+
+_PID = between(2, 2**31 - 1)  # 0 and 1 are the groups of this process and of all
+_PROCESSES = list_of(fields({"name": text, "pid": _PID, "began": text, "command": list_of(text)}, closed=True))
 
 
 @dataclass(frozen=True)
@@ -56,7 +61,7 @@ class Processes:
         self._known: dict[str, Process] = {}
         self._children: set[int] = set()  # children of this process, which has to wait for them
         if self._file.is_file():
-            self._known = {p["name"]: Process(**p) for p in json.loads(self._file.read_text())}
+            self._known = {p["name"]: Process(**p) for p in read_record(self._file, _PROCESSES, TEXT_LIMIT)}
 
     def __getitem__(self, name: str) -> Process | None:
         return self._known.get(name)

@@ -13,12 +13,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ...core.errors import BadInput, TarryError
-from ...record.storage import write_atomic
+from ...record.shapes import Shape, between, fields, number, optional, read_record, text
+from ...record.storage import TEXT_LIMIT, write_atomic
 from .processes import began
 
 __all__ = ["Submission"]
 
 _START_TIMEOUT = 30.0  # seconds for an app to start
+_RUN = fields({"run": text, "at": number})
+_SERVER = fields({"pid": between(2, 2**31 - 1), "began": optional(text), "run": text})
 _QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 
 
@@ -41,7 +44,7 @@ class Submission:
 
     def serving(self) -> bool:
         """Return whether the app runs, or is about to start."""
-        submitted, server = _json(self.folder / "run.json"), _json(self.folder / "server.json")
+        submitted, server = _json(self.folder / "run.json", _RUN), _json(self.folder / "server.json", _SERVER)
         if submitted is None:
             return False
         if server is not None and server["run"] == submitted["run"]:
@@ -53,7 +56,7 @@ class Submission:
 
     def fate(self) -> Literal["at work", "about to begin", "gone"]:
         """The state of the app's process, from the files in the folder, without a call of Flower."""
-        submitted, server = _json(self.folder / "run.json"), _json(self.folder / "server.json")
+        submitted, server = _json(self.folder / "run.json", _RUN), _json(self.folder / "server.json", _SERVER)
         if server is not None and _runs(server):
             return "at work"
         begun = submitted is None or (server is not None and server["run"] == submitted["run"])
@@ -96,5 +99,5 @@ def _runs(server: Mapping[str, Any]) -> bool:
     return began(server["pid"]) is not None and began(server["pid"]) == server["began"]
 
 
-def _json(path: Path) -> Any:
-    return json.loads(path.read_text()) if path.is_file() else None
+def _json(path: Path, shape: Shape) -> Any:
+    return read_record(path, shape, TEXT_LIMIT) if path.is_file() else None

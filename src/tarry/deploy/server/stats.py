@@ -9,10 +9,36 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ...record.shapes import count, fields, list_of, number, optional, seconds, table_of, text
 from ...record.storage import write_atomic
 
-__all__ = ["ClientStats", "FederationStats"]
+__all__ = ["STATUS", "ClientStats", "FederationStats"]
 
+#: status.json
+STATUS = fields(
+    {
+        **dict.fromkeys(("at", "time", "staleness"), seconds),
+        **dict.fromkeys(("ended", "method"), text),
+        **dict.fromkeys(
+            ("starts", "updates", "rounds", "lost", "not_finite", "bytes_up", "bytes_down", "nodes"), count
+        ),
+        "accuracy": optional(number),
+        "here": list_of(count),
+        "working": table_of(list_of(number)),
+        "deadlines": table_of(number),
+        "rejected": table_of(count),
+        "clients": list_of(
+            fields(
+                {
+                    "name": text,
+                    **dict.fromkeys(("client", "updates", "staleness", "bytes_up", "late"), count),
+                    **dict.fromkeys(("seconds", "train_seconds"), number),
+                    "failed": table_of(count),
+                }
+            )
+        ),
+    }
+)
 _MAX_REASONS = 50  # distinct reasons that are counted apart
 
 
