@@ -18,14 +18,18 @@ __all__ = ["verify"]
 
 def verify(
     folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Folder (--out) of a run, a comparison or a federation")
+        Path,
+        typer.Argument(
+            metavar="DIR",
+            help="Folder (--out) of a run, a comparison or a federation; or a reproduced table or its file",
+        ),
     ],
     rerun: Annotated[
         str | None,
         typer.Option(
             "--rerun",
             metavar="proofs|all",
-            help="Train the visits that the run stored with their results (proofs), or repeat the whole run (all)",
+            help="Train the stored visits again (proofs; of a table, its shortest run), or everything (all)",
             show_default="none",
         ),
     ] = None,
@@ -37,16 +41,31 @@ def verify(
     """
     if rerun not in (None, "proofs", "all"):
         raise BadInput(f"--rerun {rerun}: give proofs or all")
-    from ..runs.verify import verify_folder
+    from ..runs.verify import Verification, verify_folder
 
-    found = verify_folder(folder, rerun=cast("Rerun | None", rerun))
+    if files := _result_files(folder):
+        from ..reproduce.verify import is_complete, verify_results
+
+        checks = [(file, c) for file in files for c in verify_results(file, rerun=cast("Rerun | None", rerun))]
+        found = Verification(folder, checks, all(c.ok for _, c in checks) and all(map(is_complete, files)))
+    else:
+        found = verify_folder(folder, rerun=cast("Rerun | None", rerun))
     for run, check in found.checks:
         if not check.ok or not quiet:
-            name = "" if run == folder else f"{run.relative_to(folder)}: "
+            name = f"{run.relative_to(folder)}: " if run != folder and run.is_relative_to(folder) else ""
             console.print_lines([f"{'ok    ' if check.ok else 'FAILED'}  {name}{check.text}"])
     console.print_lines([summary(found.ok, found.finished, folder)])
     if not found.ok:
         raise typer.Exit(1)
+
+
+def _result_files(path: Path) -> list[Path]:
+    """Return the files of results of reproduced tables; empty for a folder of runs."""
+    if (path / "spec.toml").exists() or (path / "compare.json").exists():
+        return []
+    from ..reproduce.verify import result_files
+
+    return result_files(path)
 
 
 def summary(ok: bool, finished: bool, folder: Path) -> str:

@@ -3,7 +3,8 @@
     {"experiment": ..., "made": [{tarry, commit, torch, device, date, command}, ...],
      "cells": {"ROW/COLUMN": {SIZE: {"fingerprint": ..., "changed": ..., "settings": {...},
                                      "seeds": {"0": {"numbers": ..., "curve": ..., "weights": ..., "made": 0}}}}},
-     "study": {SIZE: {"fingerprint": ..., "made": 0, "result": {...}}}}
+     "study": {SIZE: {"fingerprint": ..., "made": 0, "result": {...}}},
+     "sha256": digest of all of the above}
 
 Each run is one line. A run is added when it ends; it is dropped when its settings differ from the experiment's.
 """
@@ -11,6 +12,7 @@ Each run is one line. A run is added when it ends; it is dropped when its settin
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -40,6 +42,23 @@ class Store:
 
     # Reading
 
+    @property
+    def existing(self) -> Path | None:
+        """The file that the results are read from; None if there is none."""
+        return next((p for p in (self.path, self.base) if p is not None and p.is_file()), None)
+
+    def is_as_written(self) -> bool:
+        """Return whether the content has the digest that it was written with."""
+        return bool(self._data.get("sha256") == _digest(self._data))
+
+    def cells(self) -> Iterator[tuple[Cell, str, dict[int, StoredRun]]]:
+        """Yield every cell as it is stored, its stored fingerprint, and its runs by seed."""
+        for key, sizes in self._data["cells"].items():
+            row, _, column = key.partition("/")
+            for size, there in sizes.items():
+                cell = Cell(row, column, size, there.get("settings", {}), there.get("changed", ""))
+                yield cell, there["fingerprint"], {int(s): self._entry(raw) for s, raw in there["seeds"].items()}
+
     def entries(self, cell: Cell) -> dict[int, StoredRun]:
         """Return the runs of a cell by seed; runs with other settings do not count."""
         there = self._data["cells"].get(cell.key, {}).get(cell.size)
@@ -61,10 +80,9 @@ class Store:
 
     def runs(self) -> Iterator[tuple[str, int, StoredRun]]:
         """Yield (fingerprint, seed, entry) of all runs."""
-        for sizes in self._data["cells"].values():
-            for there in sizes.values():
-                for seed, raw in there["seeds"].items():
-                    yield there["fingerprint"], int(seed), self._entry(raw)
+        for _, mark, entries in self.cells():
+            for seed, entry in entries.items():
+                yield mark, seed, entry
 
     def _entry(self, raw: Mapping[str, Any]) -> StoredRun:
         made = self._data["made"][raw["made"]]
@@ -139,6 +157,7 @@ class Store:
             self._data = self._read()
             yield
             self._tidy()
+            self._data["sha256"] = _digest(self._data)
             write_atomic(self.path, _text(self._data).encode())
         finally:
             os.close(lock)
@@ -158,8 +177,8 @@ class Store:
 
     def _read(self) -> dict[str, Any]:
         empty: dict[str, Any] = {"experiment": self.name, "made": [], "cells": {}, "study": {}}
-        path = self.base if self.base is not None and not self.path.is_file() else self.path
-        if not path.is_file():
+        path = self.existing
+        if path is None:
             return empty
         try:
             data = {**empty, **read_record(path, STORE)}
@@ -168,6 +187,12 @@ class Store:
             return data
         except DamagedFile as e:
             raise DamagedFile(f"{e}; delete it to start again") from e
+
+
+def _digest(data: Mapping[str, Any]) -> str:
+    """Return a digest of the results, whatever the order of keys."""
+    content = {k: v for k, v in data.items() if k != "sha256"}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _merge(a: Any, b: Any) -> Any:

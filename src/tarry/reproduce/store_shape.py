@@ -58,6 +58,7 @@ STORE: Shape = fields(
         "made": list_of(table_of(text)),
         "cells": table_of(table_of(_cell)),
         "study": table_of(fields({"fingerprint": text, "made": count, "result": _result})),
+        "sha256": text,
     },
 )
 

@@ -28,7 +28,7 @@ from .measures import StoredRun, to_entry
 from .options import ReproduceOptions
 from .studies import STUDIES
 
-__all__ = ["OnProgress", "JobFailure", "JobResult", "StudyResult", "do", "forget"]
+__all__ = ["JobFailure", "JobResult", "OnProgress", "StudyResult", "do", "forget", "processor"]
 
 _CHECKPOINT = 60.0  # seconds between checkpoints
 _OF_THIS_MACHINE = ("--out", "--results", "--within")
@@ -120,7 +120,7 @@ def _study(job: StudyRun, options: ReproduceOptions, on_progress: OnProgress) ->
 
 def _provenance(options: ReproduceOptions) -> dict[str, str]:
     """Return version, commit, torch, device, date and command."""
-    device = torch.cuda.get_device_name() if options.device == "cuda" else _processor()
+    device = torch.cuda.get_device_name() if options.device == "cuda" else processor()
     made = {"tarry": __version__, "commit": _commit(), "torch": torch.__version__, "device": device}
     return {**made, "date": datetime.now(UTC).date().isoformat(), "command": _portable_command(options.command)}
 
@@ -136,7 +136,8 @@ def _portable_command(command: str) -> str:
     return shlex.join(words)
 
 
-def _processor() -> str:
+def processor() -> str:
+    """Return the name of the processor."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
