@@ -4,13 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-data test-federation check bits bench bench-gpu docs results wheel clean
+.PHONY: demo test test-data test-federation test-faults check bits bench bench-gpu docs results wheel clean
 
 demo: $(STAMP)
 	$(BIN)/tarry demo
 
 test: check
-	$(BIN)/pytest -n 2 -m "not data and not federation"
+	$(BIN)/pytest -n 2 -m "not data and not federation and not faults"
 
 # Checks on real data sets; TARRY_DATA names the folder that holds them.
 test-data: $(STAMP)
@@ -19,6 +19,10 @@ test-data: $(STAMP)
 # Federations whose parts are killed; minutes.
 test-federation: $(STAMP)
 	$(BIN)/pytest -m federation
+
+# Every call on a file of a run fails once in every way; minutes.
+test-faults: $(STAMP)
+	$(BIN)/pytest -m faults -s
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .

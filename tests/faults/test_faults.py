@@ -1,0 +1,77 @@
+"""Every call on a file may fail: a command then ends with one line that names the file, and loses nothing."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from .harness import KILL, Call, Scenario, Server, every_way, kinds, one_way
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="calls are intercepted by LD_PRELOAD of Linux")
+
+_SMALL = "--clients 3 --updates 5 --task.hidden 4 --task.limit 60 --checkpoint-every 1e-9"
+#: client state in a file, and a sample of visits that changes
+_RUN = f"run --method ca2fl --method.buffer 2 --cache-limit 1e-6 --proofs 1 {_SMALL} --out ROOT/run"
+_COMPARE = f"compare --method fedasync --method fedavg --seeds 0 --workers 1 {_SMALL} --out ROOT/runs"
+_REPORT = "report ROOT/runs --html ROOT/pages/report.html"
+
+Scenarios = dict[str, Callable[[], Scenario]]
+
+
+@pytest.fixture(scope="module")
+def scenarios(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scenarios]:
+    server = Server(tmp_path_factory.mktemp("faults"))
+
+    def words(command: str) -> list[str]:
+        return command.replace("ROOT", str(server.root)).split()
+
+    def keep(name: str) -> Path:
+        return Path(shutil.copytree(server.root, server.work / name))
+
+    @cache
+    def run() -> Scenario:
+        return Scenario(server, words(_RUN))
+
+    @cache
+    def resume() -> Scenario:
+        shutil.rmtree(server.root, ignore_errors=True)
+        server.root.mkdir()
+        server.run(words(_RUN), Call("rename", "run/checkpoints/00000003.safetensors"), KILL)
+        return Scenario(server, words("resume ROOT/run"), keep("interrupted"))
+
+    @cache
+    def compare() -> Scenario:
+        return Scenario(server, words(_COMPARE))
+
+    @cache
+    def report() -> Scenario:
+        compare()
+        return Scenario(server, words(_REPORT), keep("compared"))
+
+    yield {"run": run, "resume": resume, "compare": compare, "report": report}
+    server.close()
+
+
+def visit(made: Scenario, points: list[tuple[Call, int]], name: str) -> None:
+    """Visit fault points, print their number, and fail with the list of those that went wrong."""
+    wrong = [text for point, how in points if (text := made.visit(point, how))]
+    print(f"{name}: {len(points)} faults at {len({p for p, _ in points})} of {len(made.calls)} calls")
+    assert not wrong, f"{len(wrong)} of {len(points)}\n" + "\n".join(wrong)
+
+
+@pytest.mark.parametrize("name", ["run", "resume", "compare", "report"])
+def test_one_call_of_each_kind_fails(name, scenarios, seen=set()):  # noqa: B006 - kinds of the commands before
+    made = scenarios[name]()
+    visit(made, [(point, how) for point in kinds(made.calls, seen) for how in one_way(point)], name)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("name", ["run", "resume", "compare", "report"])
+def test_every_call_fails_in_every_way(name, scenarios):
+    made = scenarios[name]()
+    visit(made, [(point, how) for point in made.calls for how in every_way(point)], name)
