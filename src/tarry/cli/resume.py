@@ -52,10 +52,12 @@ def resume(
 
 def _reject_comparison(folder: Path) -> None:
     """Raise BadInput with the command that resumes it if the folder holds a comparison."""
+    from ..record.run_folder import runs_below
+    from ..record.storage import read_bytes
     from ..runs.compare import COMMAND
 
     command = folder / COMMAND
     if command.is_file():
-        raise BadInput(f"{folder}: it holds a comparison; this resumes it: {command.read_text().strip()}")
-    if any(folder.glob("*/seed-*/spec.toml")):
+        raise BadInput(f"{folder}: it holds a comparison; this resumes it: {read_bytes(command).decode().strip()}")
+    if runs_below(folder):
         raise BadInput(f"{folder}: it holds a comparison; the same `tarry compare` with --out {folder} resumes it")

@@ -12,12 +12,13 @@ import stat
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import IO, Any
 
 from .errors import BadInput, DamagedFile, StorageError, first_line
 
-__all__ = ["open_input", "open_regular", "read_input", "read_toml", "storage_errors"]
+__all__ = ["files_in", "open_input", "open_regular", "read_input", "read_toml", "storage_errors"]
 
 _INPUT_LIMIT = 64 << 30  # bytes of a file of data that a setting names
 _TOML_LIMIT = 1 << 24  # bytes of a file of settings
@@ -50,6 +51,16 @@ def storage_errors(path: str | Path, doing: str = "written") -> Iterator[None]:
         reason = os.strerror(e.errno) if e.errno else str(e) or type(e).__name__
         remedy = _REMEDIES.get(e.errno or 0, "check the disk and the folder")
         raise StorageError(f"{path}: it cannot be {doing} ({reason}); {remedy}") from e
+
+
+def files_in(folder: Path, pattern: str = "*") -> list[Path]:
+    """Return what is in a folder, sorted by name; [] if there is no such folder. Path.glob hides errors of the disk."""
+    with storage_errors(folder, "read"):
+        try:
+            names = os.listdir(folder)
+        except FileNotFoundError:
+            return []
+    return [folder / name for name in sorted(names) if fnmatchcase(name, pattern)]
 
 
 def open_regular(path: Path, limit: int | None = None) -> IO[bytes]:

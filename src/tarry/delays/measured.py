@@ -22,6 +22,7 @@ from ..core.errors import BadInput, near
 from ..core.one_line import short_text
 from ..core.rng import Stream, below, visit_keys
 from ..core.storage import open_input
+from ..record.storage import write_atomic
 from .base import ClientPopulation, Delay, DelayFactory, assign_profiles, delays
 
 __all__ = [
@@ -172,13 +173,13 @@ class TraceRow(NamedTuple):
 
 def write_trace(path: str | Path, rows: Iterable[TraceRow | tuple[int, int, float, float, str]]) -> None:
     """Write the visits of a run; every number reads back bit for bit."""
-    packed = str(path).endswith(".xz")
-    opened = lzma.open if packed else open
-    with opened(path, "wt", encoding="utf-8", newline="") as file:
-        out = csv.writer(file, lineterminator="\n")
-        out.writerow(TraceRow._fields)
-        for client, visit, start, seconds, fate in rows:
-            out.writerow((int(client), int(visit), repr(float(start)), repr(float(seconds)), fate))
+    text = io.StringIO(newline="")
+    out = csv.writer(text, lineterminator="\n")
+    out.writerow(TraceRow._fields)
+    for client, visit, start, seconds, fate in rows:
+        out.writerow((int(client), int(visit), repr(float(start)), repr(float(seconds)), fate))
+    content = text.getvalue().encode()
+    write_atomic(Path(path), lzma.compress(content) if str(path).endswith(".xz") else content)
 
 
 def read_trace(path: str | Path) -> list[TraceRow]:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from ..core.errors import BadInput, DamagedFile
 from ..core.layout import Layout
 from ..core.one_line import cut_to_width
+from ..core.storage import files_in, storage_errors
 from .binding import bind, seal, unseal
 from .rows import read_events
 from .storage import make_folder, read_json, write_atomic
@@ -159,8 +160,9 @@ class Result:
         from safetensors.torch import load_file
 
         try:
-            named: dict[str, Tensor] = load_file(path)
-        except (SafetensorError, OSError) as e:
+            with storage_errors(path, "read"):
+                named: dict[str, Tensor] = load_file(path)
+        except SafetensorError as e:
             raise DamagedFile(f"{path} cannot be read: {e}") from e
         return named
 
@@ -195,12 +197,13 @@ class Result:
         True
         """
         folder = Path(folder)
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        if folder.exists() and (not folder.is_dir() or files_in(folder)):
             raise BadInput(f"{folder}: it is not an empty folder; name another one")
         make_folder(folder)
         for name in _RECORD:
             if self.out is not None and (self.out / name).is_file():
-                shutil.copy(self.out / name, folder / name)
+                with storage_errors(folder / name):
+                    shutil.copy(self.out / name, folder / name)
         if self.builder is not None:
             write_atomic(folder / "spec.toml", self.builder.to_toml().encode())
         write_result(folder, self)

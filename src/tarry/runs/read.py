@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import warnings
 from collections import Counter
@@ -17,7 +16,8 @@ from ..core.errors import BadInput, TarryWarning, errors_as_keywords
 from ..record import journal
 from ..record.result import PROGRESS, CurvePoint, Result, staleness_summary
 from ..record.rows import read_events
-from ..record.run_folder import RunFolder, object_comments
+from ..record.run_folder import SPEC_LIMIT, RunFolder, object_comments, runs_below
+from ..record.storage import read_bytes, read_json
 from ..report.formatting import pluralize
 from ..report.tables import summarize
 from .compare import Comparison
@@ -52,7 +52,7 @@ def read(folder: str | Path) -> Result | Comparison:
             return _with_model(folder)
         if (folder / "spec.toml").is_file():
             return _unfinished(folder)
-        if runs := sorted({p.parent for name in ("spec.toml", "result.json") for p in folder.glob(f"*/seed-*/{name}")}):
+        if runs := runs_below(folder):
             return _comparison(folder, runs)
         raise BadInput(
             f"{folder}: there is no run, comparison or federation here (neither result.json nor spec.toml); name the"
@@ -74,7 +74,7 @@ def _unfinished(folder: Path) -> Result:
     """Return what the event log says of a run without a result."""
     log, spec_file = folder / "events.jsonl", folder / "spec.toml"
     rows: Sequence[dict[str, Any]] = list(read_events(log)) if log.is_file() else []
-    objects = object_comments(spec_file.read_text())
+    objects = object_comments(read_bytes(spec_file, SPEC_LIMIT).decode())
     given = {k: v for k, v in Spec.read(spec_file).items() if k in _NAMED}
     spec, kinds = Spec.of(given), Counter(row["kind"] for row in rows)
     last: dict[str, Any] = rows[-1] if rows else {"time": 0.0, "updates": 0, "version": 0}
@@ -134,4 +134,4 @@ def _comparison(folder: Path, runs: Sequence[Path]) -> Comparison:
 def _labels(folder: Path) -> list[str]:
     """Return the labels in compare.json, the table of a finished comparison."""
     table = folder / "compare.json"
-    return [row["label"] for row in json.loads(table.read_text())["rows"]] if table.is_file() else []
+    return [row["label"] for row in read_json(table)["rows"]] if table.is_file() else []

@@ -8,7 +8,6 @@ agrees up to rounding: the norm of the difference is at most 1e-3 of the update'
 from __future__ import annotations
 
 import contextlib
-import json
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -20,11 +19,13 @@ from torch import Tensor
 
 from ..config.spec import Spec
 from ..core.errors import BadInput, DamagedFile, StorageError
+from ..core.storage import files_in
 from ..core.tickets import LocalResult, VisitJob
 from ..record.consistency import Check
 from ..record.result import Result
 from ..record.rows import read_events
-from ..record.run_folder import RunFolder
+from ..record.run_folder import SPEC_LIMIT, RunFolder
+from ..record.storage import read_json
 from ..training.determinism import deterministic
 from ..training.visit import train
 from .build import build_run
@@ -39,7 +40,7 @@ _ROUNDING = 1e-3  # of an update's norm
 def rerun_proofs(path: Path, objects: Mapping[str, Any]) -> Iterator[Check]:
     """Yield a check for each proof of a run: its digests are those of the log, and training gives its result."""
     folder = RunFolder(path)
-    proofs = sorted(folder.proofs.glob("*.safetensors"))
+    proofs = files_in(folder.proofs, "*.safetensors")
     if not proofs:
         yield Check("proofs", True, "this run has no proofs (--proofs 0, or a model of more than 256 MB)")
         return
@@ -104,7 +105,7 @@ def _is_exact(folder: RunFolder, spec: Spec) -> bool:
         return False
     if not folder.executor.is_file():
         return True
-    return bool(json.loads(folder.executor.read_text()).get("config") is None)
+    return bool(read_json(folder.executor, SPEC_LIMIT).get("config") is None)
 
 
 def _compare(proof: Path, job: VisitJob, stored: LocalResult, trained: LocalResult, *, exact: bool) -> Check:

@@ -14,7 +14,8 @@ from ..config.spec import Spec
 from ..core.errors import BadInput
 from ..core.server import Server
 from ..record.result import CurvePoint, Result, sha256, staleness_summary
-from ..record.run_folder import RunFolder
+from ..record.run_folder import SPEC_LIMIT, RunFolder
+from ..record.storage import read_bytes
 from ..training.flat_model import build_module
 from ..version import __version__
 from .build import BuiltRun
@@ -59,7 +60,7 @@ class FolderModel:
         return SpecModel(Spec.of({name: given[name] for name in _OF_MODEL if name in given}))()
 
     def to_toml(self) -> str:
-        return (self.folder / "spec.toml").read_text()
+        return read_bytes(self.folder / "spec.toml", SPEC_LIMIT).decode()
 
 
 class Counters(Protocol):
