@@ -80,7 +80,7 @@ static void note(const char *op, const char *path, int error) {
 
 static int changes(const char *op) {
     return strcmp(op, "read") && strcmp(op, "open-read") && strcmp(op, "opendir") && strcmp(op, "stat") &&
-           strcmp(op, "unlink") && strcmp(op, "lock");
+           strcmp(op, "unlink") && strcmp(op, "lock") && strcmp(op, "close");
 }
 
 /* The errno with which this call is to fail, 0 to let it go on, or SHORT. */
@@ -238,6 +238,31 @@ int unlinkat(int folder, const char *path, int flags) {
     GUARD(int, "unlink", AT(folder, path), REAL(unlinkat)(folder, path, flags));
 }
 int rmdir(const char *path) { GUARD(int, "unlink", AT(AT_FDCWD, path), REAL(rmdir)(path)); }
+int close(int fd) { /* the file is closed in any case, as by Linux */
+    char buffer_[PATH_MAX];
+    const char *where = state ? FD(fd) : NULL;
+    int error = where ? verdict("close", where) : 0, result = REAL(close)(fd);
+    if (!where) return result;
+    note("close", where, error);
+    errno = error;
+    return error > 0 ? -1 : result;
+}
+#define STAT(name, kind) \
+    int name(const char *path, struct kind *found) { \
+        GUARD(int, "stat", AT(AT_FDCWD, path), REAL(name)(path, found)); \
+    }
+STAT(stat, stat)
+STAT(stat64, stat64)
+STAT(lstat, stat)
+STAT(lstat64, stat64)
+int fstat(int fd, struct stat *found) { GUARD(int, "stat", FD(fd), REAL(fstat)(fd, found)); }
+int fstat64(int fd, struct stat64 *found) { GUARD(int, "stat", FD(fd), REAL(fstat64)(fd, found)); }
+int fstatat(int folder, const char *path, struct stat *found, int flags) {
+    GUARD(int, "stat", AT(folder, path), REAL(fstatat)(folder, path, found, flags));
+}
+int fstatat64(int folder, const char *path, struct stat64 *found, int flags) {
+    GUARD(int, "stat", AT(folder, path), REAL(fstatat64)(folder, path, found, flags));
+}
 int flock(int fd, int operation) { GUARD(int, "lock", FD(fd), REAL(flock)(fd, operation)); }
 int lockf(int fd, int command, off_t size) { GUARD(int, "lock", FD(fd), REAL(lockf)(fd, command, size)); }
 int lockf64(int fd, int command, off64_t size) { GUARD(int, "lock", FD(fd), REAL(lockf64)(fd, command, size)); }

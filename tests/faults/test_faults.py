@@ -18,6 +18,11 @@ _SMALL = "--clients 3 --updates 5 --task.hidden 4 --task.limit 60 --checkpoint-e
 #: client state in a file, and a sample of visits that changes
 _RUN = f"run --method ca2fl --method.buffer 2 --cache-limit 1e-6 --proofs 1 {_SMALL} --out ROOT/run"
 _COMPARE = f"compare --method fedasync --method fedavg --seeds 0 --workers 1 {_SMALL} --out ROOT/runs"
+#: in two processes at a time
+_PARALLEL = f"compare --method fedasync --method fedavg --seeds 0 --workers 2 {_SMALL} --out ROOT/runs"
+_TOGETHER = f"run --method fedavg --executor batched {_SMALL} --out ROOT/run"
+#: with settings and durations from files
+_INPUTS = "run --spec ROOT/in/spec.toml --delay trace --delay.path ROOT/in/arrivals.csv --checkpoint-every 1e-9 --out ROOT/run"
 _REPORT = "report ROOT/runs --html ROOT/pages/report.html"
 
 Scenarios = dict[str, Callable[[], Scenario]]
@@ -49,32 +54,63 @@ def scenarios(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scenarios]:
         return Scenario(server, words(_COMPARE))
 
     @cache
+    def compare_again() -> Scenario:
+        shutil.rmtree(server.root, ignore_errors=True)
+        server.root.mkdir()
+        server.run(words(_COMPARE), Call("rename", "runs/fedavg/seed-0/checkpoints/00000002.safetensors"), KILL)
+        return Scenario(server, words(_COMPARE), keep("begun"))
+
+    @cache
+    def parallel() -> Scenario:
+        return Scenario(server, words(_PARALLEL))
+
+    @cache
+    def together() -> Scenario:
+        return Scenario(server, words(_TOGETHER), same_bits=False)
+
+    @cache
+    def inputs() -> Scenario:
+        run()._from_start(None, 0)
+        folder = server.work / "inputs"
+        (folder / "in").mkdir(parents=True)
+        for name in ("spec.toml", "arrivals.csv"):
+            shutil.copy(server.root / "run" / name, folder / "in")
+        return Scenario(server, words(_INPUTS), folder)
+
+    @cache
     def report() -> Scenario:
-        compare()
+        compare()._from_start(None, 0)
         return Scenario(server, words(_REPORT), keep("compared"))
 
-    yield {"run": run, "resume": resume, "compare": compare, "report": report}
+    makers = [run, resume, compare, compare_again, parallel, together, inputs, report]
+    yield {maker.__name__: maker for maker in makers}
     server.close()
 
 
-def visit(made: Scenario, points: list[tuple[Call, int]], name: str) -> None:
+def visit(made: Scenario, points: list[tuple[Call, int]], name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Visit fault points, print their number, and fail with the list of those that went wrong."""
     wrong = [text for point, how in points if (text := made.visit(point, how))]
-    print(f"{name}: {len(points)} faults at {len({p for p, _ in points})} of {len(made.calls)} calls")
+    with capsys.disabled():
+        print(f"\n{name}: {len(points)} faults at {len({p for p, _ in points})} of {len(made.calls)} calls")  # noqa: T201
     assert not wrong, f"{len(wrong)} of {len(points)}\n" + "\n".join(wrong)
 
 
-@pytest.mark.parametrize("name", ["run", "resume", "compare", "report"])
-def test_one_call_of_each_kind_fails(name, scenarios):
+NAMES = ("run", "resume", "compare", "compare_again", "parallel", "together", "inputs", "report")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_one_call_of_each_kind_fails(name, scenarios, capsys):
     made, known = scenarios[name](), set[tuple[str, str]]()
-    if name == "compare":  # its runs are like the others
-        for other in ("run", "resume"):
-            kinds(scenarios[other]().calls, known)
-    visit(made, [(point, how) for point in kinds(made.calls, known) for how in one_way(point)], name)
+    for other in NAMES[: NAMES.index(name)] if name not in ("resume", "parallel", "report") else ():
+        kinds(scenarios[other]().calls, known)
+    points = kinds(made.calls, known)
+    if name == "parallel":  # nothing new but that there are two processes
+        points = list({point.op: point for point in points}.values())
+    visit(made, [(point, how) for point in points for how in one_way(point)], name, capsys)
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("name", ["run", "resume", "compare", "report"])
-def test_every_call_fails_in_every_way(name, scenarios):
+@pytest.mark.parametrize("name", NAMES)
+def test_every_call_fails_in_every_way(name, scenarios, capsys):
     made = scenarios[name]()
-    visit(made, [(point, how) for point in made.calls for how in every_way(point)], name)
+    visit(made, [(point, how) for point in made.calls for how in every_way(point)], name, capsys)

@@ -21,7 +21,7 @@ import numpy as np
 from ..core.errors import BadInput, near
 from ..core.one_line import short_text
 from ..core.rng import Stream, below, visit_keys
-from ..core.storage import open_input
+from ..core.storage import open_input, unreadable_input
 from ..record.storage import write_atomic
 from .base import ClientPopulation, Delay, DelayFactory, assign_profiles, delays
 
@@ -99,7 +99,7 @@ def _lines(path: str | Path, flag: str) -> Iterator[tuple[str, list[str]]]:
             if nothing:
                 raise BadInput(f"{flag}: is empty; its first line must name the columns")
     except OSError as e:
-        raise BadInput(f"{flag}: cannot be read: {e.strerror or e}") from e
+        raise unreadable_input(flag, e) from e
     except (UnicodeDecodeError, lzma.LZMAError, EOFError, csv.Error) as e:
         raise BadInput(f"{flag}: is not a CSV file (plain, or packed with xz): {e}") from e
 

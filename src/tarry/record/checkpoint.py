@@ -59,12 +59,13 @@ def latest(folder: Path) -> Path | None:
 
 
 def load(path: Path, device: str = "cpu") -> Any:
-    """Return the record in a checkpoint; raise DamagedFile if its content is not what was written, StorageError if it cannot be read."""
+    """Return the record in a checkpoint; raise DamagedFile if its content is not what was written."""
     from safetensors import SafetensorError, safe_open
 
     arrays: dict[str, np.ndarray[Any, Any]] = {}
-    open_regular(path).close()
     try:
+        with storage_errors(path, "read"):
+            open_regular(path).close()
         with storage_errors(path, "read"), safe_open(path, framework="np") as f:
             metadata = f.metadata() or {}
             for name in f.keys():  # noqa: SIM118 - not a mapping

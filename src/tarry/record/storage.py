@@ -30,7 +30,7 @@ def write_atomic(path: Path, data: bytes) -> None:
                 f.flush()
                 os.fsync(f.fileno())
             os.replace(temporary, path)
-        except OSError:
+        except BaseException:  # a signal, too
             with contextlib.suppress(OSError):
                 temporary.unlink()
             raise
@@ -55,7 +55,7 @@ def make_folder(folder: Path) -> None:
 
 def read_bytes(path: Path, limit: int | None = None) -> bytes:
     """Return the content of a regular file of at most `limit` bytes."""
-    with open_regular(path, limit) as f, storage_errors(path, "read"):
+    with storage_errors(path, "read"), open_regular(path, limit) as f:
         return f.read()
 
 

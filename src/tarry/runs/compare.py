@@ -19,7 +19,16 @@ from typing import Any, Unpack, overload
 
 from ..config.keywords import Named, SharedSettings, lists_keywords
 from ..config.spec import Spec
-from ..core.errors import BadInput, DamagedFile, StorageError, TarryWarning, as_keywords, errors_as_keywords, near, warn_of
+from ..core.errors import (
+    BadInput,
+    DamagedFile,
+    StorageError,
+    TarryWarning,
+    as_keywords,
+    errors_as_keywords,
+    near,
+    warn_of,
+)
 from ..core.method import Method
 from ..core.registry import UnknownName
 from ..core.task import Task
@@ -279,7 +288,10 @@ def _check_folder(spec: Spec, folder: Path | None, out: Path | None) -> None:
     if folder is None or not RunFolder(folder).spec.is_file():
         return
     try:
-        there, here = _what_matters(read_bytes(folder / "spec.toml", SPEC_LIMIT).decode()), _what_matters(spec.to_toml())
+        there, here = (
+            _what_matters(read_bytes(folder / "spec.toml", SPEC_LIMIT).decode()),
+            _what_matters(spec.to_toml()),
+        )
     except ValueError as e:
         raise DamagedFile(f"{folder / 'spec.toml'} cannot be read: {e}; remove {folder} to run it again") from e
     if differ := [k for k in there | here if there.get(k) != here.get(k)]:
