@@ -22,7 +22,7 @@ _COMPARE = f"compare --method fedasync --method fedavg --seeds 0 --workers 1 {_S
 _PARALLEL = f"compare --method fedasync --method fedavg --seeds 0 --workers 2 {_SMALL} --out ROOT/runs"
 _TOGETHER = f"run --method fedavg --executor batched {_SMALL} --out ROOT/run"
 #: with settings and durations from files
-_INPUTS = "run --spec ROOT/in/spec.toml --delay trace --delay.path ROOT/in/arrivals.csv --checkpoint-every 1e-9 --out ROOT/run"
+_INPUTS = "run --spec ROOT/in/spec.toml --delay trace --delay.path ROOT/in/arrivals.csv --out ROOT/run"
 _REPORT = "report ROOT/runs --html ROOT/pages/report.html"
 
 Scenarios = dict[str, Callable[[], Scenario]]

@@ -114,8 +114,9 @@ def open_input(path: str | Path, flag: str, limit: int = _INPUT_LIMIT) -> IO[byt
     except OSError as e:
         raise unreadable_input(flag, e) from e
     except StorageError as e:
-        assert isinstance(e.__cause__, OSError)
-        raise unreadable_input(flag, e.__cause__) from e
+        reason = e.__cause__
+        assert isinstance(reason, OSError)
+        raise unreadable_input(flag, reason) from e
     except DamagedFile as e:
         raise BadInput(f"{flag}: {str(e).removeprefix(f'{path}: ')}; name a plain file") from e
     except ValueError as e:

@@ -43,7 +43,8 @@ _state = _SignalState()
 def handled(*, child: bool = False) -> Iterator[None]:
     """Raise `Interrupted` at the first signal. Signals that the process ignores (`nohup`) stay ignored.
 
-    A `child` of a command ignores further signals: a terminal sends one to both, and the parent passes its own on.
+    A `child` of a command ignores further signals: a terminal sends one to both, and the parent passes its own on. It
+    also ignores them at the end, when it only has to send what it found: the handlers that it inherited would raise.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -53,6 +54,7 @@ def handled(*, child: bool = False) -> Iterator[None]:
     before = {n: handler for n, handler in found.items() if handler not in (signal.SIG_IGN, None)}
     for number in before:
         signal.signal(number, _handle)
+    after = dict.fromkeys(before, signal.SIG_IGN) if child else before
     try:
         if child:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _NUMBERS)  # see held_back
@@ -60,9 +62,9 @@ def handled(*, child: bool = False) -> Iterator[None]:
     except Interrupted:
         raise  # the handlers stay as they are, for a second signal
     except BaseException:
-        _restore(before)
+        _restore(after)
         raise
-    _restore(before)
+    _restore(after)
 
 
 @contextmanager
