@@ -63,6 +63,8 @@ def load(path: Path, device: str = "cpu") -> Any:
     from safetensors import SafetensorError, safe_open
 
     arrays: dict[str, np.ndarray[Any, Any]] = {}
+    if not path.exists():
+        raise _damaged_file(path, "it is gone")
     try:
         with storage_errors(path, "read"):
             open_regular(path).close()
