@@ -14,13 +14,13 @@ from .harness import KILL, Call, Scenario, Server, every_way, kinds, one_way
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="calls are intercepted by LD_PRELOAD of Linux")
 
-_SMALL = "--clients 3 --updates 5 --task.hidden 4 --task.limit 60 --checkpoint-every 1e-9"
+_SMALL = "--clients 3 --task.hidden 4 --task.limit 60 --checkpoint-every 1e-9"
 #: client state in a file, and a sample of visits that changes
-_RUN = f"run --method ca2fl --method.buffer 2 --cache-limit 1e-6 --proofs 1 {_SMALL} --out ROOT/run"
-_COMPARE = f"compare --method fedasync --method fedavg --seeds 0 --workers 1 {_SMALL} --out ROOT/runs"
+_RUN = f"run --method ca2fl --method.buffer 2 --cache-limit 1e-6 --proofs 1 {_SMALL} --updates 5 --out ROOT/run"
+_COMPARE = f"compare --method fedasync --method fedavg --seeds 0 --workers 1 {_SMALL} --updates 3 --out ROOT/runs"
 #: in two processes at a time
-_PARALLEL = f"compare --method fedasync --method fedavg --seeds 0 --workers 2 {_SMALL} --out ROOT/runs"
-_TOGETHER = f"run --method fedavg --executor batched {_SMALL} --out ROOT/run"
+_PARALLEL = f"compare --method fedasync --method fedavg --seeds 0 --workers 2 {_SMALL} --updates 3 --out ROOT/runs"
+_TOGETHER = f"run --method fedavg --executor batched {_SMALL} --updates 5 --out ROOT/run"
 #: with settings and durations from files
 _INPUTS = "run --spec ROOT/in/spec.toml --delay trace --delay.path ROOT/in/arrivals.csv --out ROOT/run"
 _REPORT = "report ROOT/runs --html ROOT/pages/report.html"
@@ -104,8 +104,8 @@ def test_one_call_of_each_kind_fails(name, scenarios, capsys):
     for other in NAMES[: NAMES.index(name)] if name not in ("resume", "parallel", "report") else ():
         kinds(scenarios[other]().calls, known)
     points = kinds(made.calls, known)
-    if name == "parallel":  # nothing new but that there are two processes
-        points = list({point.op: point for point in points}.values())
+    if name == "parallel":  # nothing is new but that there are two processes
+        points = list({p.op: p for p in points if p.op in ("open-write", "write", "rename", "opendir")}.values())
     visit(made, [(point, how) for point in points for how in one_way(point)], name, capsys)
 
 
@@ -113,4 +113,6 @@ def test_one_call_of_each_kind_fails(name, scenarios, capsys):
 @pytest.mark.parametrize("name", NAMES)
 def test_every_call_fails_in_every_way(name, scenarios, capsys):
     made = scenarios[name]()
-    visit(made, [(point, how) for point in made.calls for how in every_way(point)], name, capsys)
+    variant = name not in ("run", "resume", "compare", "report")  # one call of each kind will do
+    points = kinds(made.calls, set()) if variant else made.calls
+    visit(made, [(point, how) for point in points for how in every_way(point)], name, capsys)

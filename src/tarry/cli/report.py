@@ -8,7 +8,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from ..core.errors import BadInput
+from ..core.errors import BadInput, StorageError
 from ..core.storage import storage_errors
 from . import console
 
@@ -41,7 +41,10 @@ def report(
     else:
         console.console().print(table(summary))
         console.print_lines(warning_lines(results))
-    write_page(html, results, summary, title="Report", settings={"runs": str(len(results))}, command=None)
+    try:
+        write_page(html, results, summary, title="Report", settings={"runs": str(len(results))}, command=None)
+    except StorageError as e:
+        raise StorageError(f"--html {html}: {e}, or name another file") from e
     console.print_lines([f"page with pictures: {html.resolve()}"])
 
 
