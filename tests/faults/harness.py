@@ -118,12 +118,13 @@ class Scenario:
     expected: dict[str, bytes] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._parts = (
-            set() if self.start is None else {str(p.relative_to(self.start)) for p in self.start.rglob("*.part")}
-        )
         done = self._from_start(None, 0)
         assert done.code == 0, done.stderr
         self.calls, self.expected = done.calls, _files(self.server.root)
+        seen = {call.path for call in self.calls if call.op in ("open-write", "rename")}
+        before = set() if self.start is None else _names(self.start)
+        unseen = _names(self.server.root) - before - seen
+        assert not unseen, f"written by calls that interpose.c does not see: {unseen}"
 
     def _from_start(self, fail: Call | None, how: int) -> Outcome:
         shutil.rmtree(self.server.root, ignore_errors=True)
@@ -137,10 +138,12 @@ class Scenario:
         """Make the call fail; return what is wrong afterwards, "" if nothing is."""
         before = {} if self.start is None else _newest(self.start)
         done = self._from_start(point, how)
-        failed = [call for call in done.calls if call[:3] == point[:3]]
+        found = [call.error for call in done.calls if call[:3] == point[:3]]
         try:
-            assert failed or how == KILL, "the call was not made"
-            if how != KILL:
+            if how == KILL:
+                assert done.code, "it was not killed"
+            else:
+                assert found == [{SHORT: 0, FULL: errno.ENOSPC}.get(how, how)], f"the call did not fail: {found}"
                 self._check_error(point, how, done)
             self._check_checkpoints(before, done)
             if done.code:
@@ -161,12 +164,12 @@ class Scenario:
         assert len(errors) == (done.code != 0), f"{len(errors)} errors"
         for error in errors:
             path = point.path.removesuffix(".part")
-            places = {path, *map(str, Path(path).parents)} - {"."} or {""}
-            assert any(str(self.server.root / p) in error for p in places), "the error does not name the file"
+            names = str(self.server.root / path), f"{(self.server.root / path).parent}:"
+            assert any(name in error for name in names), "the error names neither the file nor its folder"
             assert re.search(r"\([^()]+\); \w|cannot be read: [^:;]+; \w|is at work", error), "no remedy"
-        if how != KILL:
-            left = {str(path.relative_to(self.server.root)) for path in self.server.root.rglob("*.part")}
-            assert not (left := left - self._parts), f"left behind: {left}"
+        before = set() if self.start is None else _names(self.start)
+        left = {name for name in _names(self.server.root) - before if name.endswith(".part")}
+        assert not left, f"left behind: {left}"
 
     def _check_checkpoints(self, before: dict[Path, int], done: Outcome) -> None:
         """Every checkpoint that was complete is there, or newer ones are; none is written again."""
@@ -195,7 +198,7 @@ class Scenario:
             sorted(found.keys() ^ self.expected.keys())
         )
         for name in found:
-            if name.endswith(("events.jsonl", "model.safetensors", "arrivals.csv")) and self.same_bits:
+            if name.endswith(("events.jsonl", "model.safetensors", "arrivals.csv", "compare.json")) and self.same_bits:
                 assert found[name] == self.expected[name], f"{name} has another content"
             elif name.endswith("result.json"):
                 ends = [json.loads(content)["weights_sha256"] for content in (found[name], self.expected[name])]
@@ -213,6 +216,10 @@ def _files(root: Path) -> dict[str, bytes]:
         for path in sorted(root.rglob("*"))
         if path.is_file()
     }
+
+
+def _names(root: Path) -> set[str]:
+    return {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
 
 
 def _newest(root: Path) -> dict[Path, int]:

@@ -47,7 +47,10 @@ def scenarios(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scenarios]:
         shutil.rmtree(server.root, ignore_errors=True)
         server.root.mkdir()
         server.run(words(_RUN), Call("rename", "run/checkpoints/00000003.safetensors"), KILL)
-        return Scenario(server, words("resume ROOT/run"), keep("interrupted"))
+        made = Scenario(server, words("resume ROOT/run"), keep("interrupted"))
+        for name in ("run/events.jsonl", "run/model.safetensors"):
+            assert made.expected[name] == run().expected[name]
+        return made
 
     @cache
     def compare() -> Scenario:
@@ -96,6 +99,12 @@ def visit(made: Scenario, points: list[tuple[Call, int]], name: str, capsys: pyt
 
 
 NAMES = ("run", "resume", "compare", "compare_again", "parallel", "together", "inputs", "report")
+
+
+def test_calls_of_native_code_are_seen(scenarios):
+    """safetensors opens the checkpoint after tarry has looked at it."""
+    opened = [call.op for call in scenarios["resume"]().calls if call.path == "run/checkpoints/00000002.safetensors"]
+    assert opened.count("open-read") == 2
 
 
 @pytest.mark.parametrize("name", NAMES)
