@@ -4,13 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-data test-federation test-fuzz check bits bench bench-gpu docs results wheel clean
+.PHONY: demo test test-data test-federation test-faults test-fuzz check bits bench bench-gpu docs results wheel clean
 
 demo: $(STAMP)
 	$(BIN)/tarry demo
 
 test: check
-	$(BIN)/pytest -n 2 -m "not data and not federation and not fuzz"
+	$(BIN)/pytest -n 2 -m "not data and not federation and not faults and not fuzz"
 
 # Checks on real data sets; TARRY_DATA names the folder that holds them.
 test-data: $(STAMP)
@@ -23,6 +23,10 @@ test-fuzz: $(STAMP)
 # Federations whose parts are killed; minutes.
 test-federation: $(STAMP)
 	$(BIN)/pytest -m federation
+
+# Every call on a file of a run fails once in every way; minutes.
+test-faults: $(STAMP)
+	$(BIN)/pytest -m faults -s
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .

@@ -9,6 +9,7 @@ from typing import Annotated, ClassVar
 import typer
 
 from ..core.errors import TarryError
+from ..core.storage import other_storage_errors
 from ..vector.process import tune_malloc
 from ..version import __version__
 from .lazy import HELP, LazyCommand, LazyGroup
@@ -87,7 +88,8 @@ def main() -> None:
     """Run the command `tarry`."""
     tune_malloc()
     try:
-        app()
+        with other_storage_errors():
+            app()
     except TarryError as e:
         from .console import print_error  # imports rich
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
-from ..core.errors import BadInput
+from ..core.errors import BadInput, StorageError
+from ..core.storage import storage_errors
 from . import console
 
 __all__ = ["report"]
@@ -39,7 +41,10 @@ def report(
     else:
         console.console().print(table(summary))
         console.print_lines(warning_lines(results))
-    write_page(html, results, summary, title="Report", settings={"runs": str(len(results))}, command=None)
+    try:
+        write_page(html, results, summary, title="Report", settings={"runs": str(len(results))}, command=None)
+    except StorageError as e:
+        raise StorageError(f"--html {html}: {e}, or name another file") from e
     console.print_lines([f"page with pictures: {html.resolve()}"])
 
 
@@ -49,7 +54,13 @@ def _runs(folder: Path) -> list[Path]:
 
     if not folder.is_dir():
         raise BadInput(f"{folder}: there is no such folder")
-    found = sorted({p.parent for name in ("result.json", PROGRESS) for p in folder.rglob(name)})
+    wanted = {"result.json", PROGRESS}
+    found = sorted(Path(at) for at, _, names in os.walk(folder, onerror=_fail) if wanted.intersection(names))
     if not found:
         raise BadInput(f"{folder}: no finished run is here (no result.json)")
     return found
+
+
+def _fail(error: OSError) -> NoReturn:
+    with storage_errors(error.filename, "read"):
+        raise error

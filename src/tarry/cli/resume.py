@@ -52,11 +52,12 @@ def resume(
 
 def _reject_comparison(folder: Path) -> None:
     """Raise BadInput with the command that resumes it if the folder holds a comparison."""
+    from ..record.run_folder import runs_below
     from ..record.storage import read_text
     from ..runs.compare import COMMAND
 
     command = folder / COMMAND
     if command.is_file():
         raise BadInput(f"{folder}: it holds a comparison; this resumes it: {read_text(command).strip()}")
-    if any(folder.glob("*/seed-*/spec.toml")):
+    if runs_below(folder):
         raise BadInput(f"{folder}: it holds a comparison; the same `tarry compare` with --out {folder} resumes it")

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from .errors import DamagedFile
+from .storage import storage_errors
 
 __all__ = ["ClientScalars", "ClientTable", "SpillPolicy"]
 
@@ -146,28 +147,32 @@ class _RowFile:
         self._checkpointed: list[frozenset[int]] = []  # the slots that checkpoints refer to
         self._free: list[int] = []
         self._end = 0
-        self._fd = _open_file(path)
+        self._where = Path(tempfile.gettempdir()) if path is None else path  # named in errors
+        with storage_errors(self._where):
+            self._fd = _open_file(path)
         self._close = weakref.finalize(self, os.close, self._fd)
 
     def get(self, client: int) -> Tensor | None:
         place = self.places.get(client)
         if place is None:
             return None
-        mapped = mmap.mmap(self._fd, self._stride, access=mmap.ACCESS_COPY, offset=place * self._stride)
+        with storage_errors(self._where, "read"):
+            mapped = mmap.mmap(self._fd, self._stride, access=mmap.ACCESS_COPY, offset=place * self._stride)
         count = self.row_bytes // self.dtype.itemsize
         return torch.frombuffer(mapped, dtype=self.dtype, count=count).reshape(self.shape).to(self.device)
 
     def put(self, client: int, row: Tensor) -> None:
         assert row.shape == self.shape, "rows of a table are of one shape"
         place = self._free.pop() if self._free else self._end
-        if place == self._end:
-            self._end += 1
-            os.ftruncate(self._fd, self._end * self._stride)
         numbers: Any = row.detach().cpu().contiguous().reshape(-1).numpy()
         rest, at = memoryview(numbers).cast("B"), place * self._stride
-        while rest:
-            done = os.pwrite(self._fd, rest, at)
-            rest, at = rest[done:], at + done
+        with storage_errors(self._where):
+            if place == self._end:
+                self._end += 1
+                os.ftruncate(self._fd, self._end * self._stride)
+            while rest:
+                done = os.pwrite(self._fd, rest, at)
+                rest, at = rest[done:], at + done
         self._digests.pop(place, None)
         self._leave(self.places.get(client))
         self.places[client] = place
@@ -182,7 +187,8 @@ class _RowFile:
     def save(self) -> dict[str, Any]:
         if self.path is None:  # a temporary file: the rows themselves are saved
             return {"rows": {client: row.clone() for client in self.places if (row := self.get(client)) is not None}}
-        os.fsync(self._fd)
+        with storage_errors(self._where):
+            os.fsync(self._fd)
         for place in self.places.values():
             if place not in self._digests:
                 self._digests[place] = self._digest(place)
@@ -206,7 +212,8 @@ class _RowFile:
         file.device = torch.device(device)
         file.places = {c: p for c, p, _ in saved["places"]}
         file._digests = {p: d for _, p, d in saved["places"]}
-        file._end = os.fstat(file._fd).st_size // file._stride
+        with storage_errors(path, "read"):
+            file._end = os.fstat(file._fd).st_size // file._stride
         used = frozenset(file.places.values())
         file._checkpointed = [used]
         file._free = [place for place in range(file._end) if place not in used]
@@ -216,12 +223,15 @@ class _RowFile:
         return file
 
     def _digest(self, place: int) -> str:
-        return hashlib.blake2b(os.pread(self._fd, self.row_bytes, place * self._stride), digest_size=16).hexdigest()
+        with storage_errors(self._where, "read"):
+            row = os.pread(self._fd, self.row_bytes, place * self._stride)
+        return hashlib.blake2b(row, digest_size=16).hexdigest()
 
     def remove(self) -> None:
         self._close()
         if self.path is not None:
-            self.path.unlink(missing_ok=True)
+            with storage_errors(self.path, "removed"):
+                self.path.unlink(missing_ok=True)
 
 
 def _open_file(path: Path | None) -> int:

@@ -12,13 +12,23 @@ import stat
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from fnmatch import fnmatchcase
 from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
 from .errors import BadInput, DamagedFile, StorageError, first_line
 
-__all__ = ["open_input", "open_regular", "read_input", "read_toml", "storage_errors"]
+__all__ = [
+    "files_in",
+    "open_input",
+    "open_regular",
+    "other_storage_errors",
+    "read_input",
+    "read_toml",
+    "storage_errors",
+    "unreadable_input",
+]
 
 _INPUT_LIMIT = 64 << 30  # bytes of a file of data that a setting names
 _TOML_LIMIT = 1 << 24  # bytes of a file of settings
@@ -40,6 +50,7 @@ _REMEDIES = {
     errno.EEXIST: "remove what is in the way",
     errno.ENAMETOOLONG: "use a shorter name",
 }
+_INPUT_REMEDIES = {errno.ENOENT: "check the path", errno.EISDIR: "name a plain file", errno.ENOTDIR: "check the path"}
 
 
 @contextmanager
@@ -48,9 +59,34 @@ def storage_errors(path: str | Path, doing: str = "written") -> Iterator[None]:
     try:
         yield
     except OSError as e:
-        reason = os.strerror(e.errno) if e.errno else str(e) or type(e).__name__
-        remedy = _REMEDIES.get(e.errno or 0, "check the disk and the folder")
-        raise StorageError(f"{path}: it cannot be {doing} ({reason}); {remedy}") from e
+        raise _storage_error(e, path, doing) from e
+
+
+@contextmanager
+def other_storage_errors() -> Iterator[None]:
+    """Raise StorageError in place of any OSError that names a file, such as that of a question about it (stat)."""
+    try:
+        yield
+    except OSError as e:
+        if e.filename is None:
+            raise
+        raise _storage_error(e, os.fsdecode(e.filename), "used") from e
+
+
+def _storage_error(e: OSError, path: str | Path, doing: str) -> StorageError:
+    reason = os.strerror(e.errno) if e.errno else str(e) or type(e).__name__
+    remedy = _REMEDIES.get(e.errno or 0, "check the disk and the folder")
+    return StorageError(f"{path}: it cannot be {doing} ({reason}); {remedy}")
+
+
+def files_in(folder: Path, pattern: str = "*") -> list[Path]:
+    """Return what is in a folder, sorted by name; [] if there is no such folder. Path.glob hides errors of the disk."""
+    with storage_errors(folder, "read"):
+        try:
+            names = os.listdir(folder)
+        except FileNotFoundError:
+            return []
+    return [folder / name for name in sorted(names) if fnmatchcase(name, pattern)]
 
 
 def open_regular(path: Path, limit: int | None = None) -> BufferedReader:
@@ -74,12 +110,14 @@ def open_input(path: str | Path, flag: str, limit: int = _INPUT_LIMIT) -> Buffer
     path = Path(path)
     try:
         if path.is_dir():
-            raise BadInput(f"{flag}: cannot be read: {os.strerror(errno.EISDIR)}")
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         return open_regular(path, limit)
+    except OSError as e:
+        raise unreadable_input(flag, e) from e
     except StorageError as e:
         reason = e.__cause__
         assert isinstance(reason, OSError)
-        raise BadInput(f"{flag}: cannot be read: {reason.strerror}") from e
+        raise unreadable_input(flag, reason) from e
     except DamagedFile as e:
         raise BadInput(f"{flag}: {str(e).removeprefix(f'{path}: ')}; name a plain file") from e
     except ValueError as e:
@@ -90,11 +128,17 @@ def open_input(path: str | Path, flag: str, limit: int = _INPUT_LIMIT) -> Buffer
 
 def read_input(path: str | Path, flag: str, limit: int = _INPUT_LIMIT) -> bytes:
     """Return the content of a regular file of at most `limit` bytes that a setting names."""
-    with open_input(path, flag, limit) as file:
-        try:
+    try:
+        with open_input(path, flag, limit) as file:
             return file.read()
-        except OSError as e:
-            raise BadInput(f"{flag}: cannot be read: {e.strerror}") from e
+    except OSError as e:
+        raise unreadable_input(flag, e) from e
+
+
+def unreadable_input(flag: str, e: OSError) -> BadInput:
+    """Return the error for a file that a setting names: "FLAG: cannot be read: reason; remedy"."""
+    remedy = _INPUT_REMEDIES.get(e.errno or 0) or _REMEDIES.get(e.errno or 0, "name another file")
+    return BadInput(f"{flag}: cannot be read: {e.strerror or e}; {remedy}")
 
 
 def read_toml(path: str | Path, flag: str) -> dict[str, Any]:

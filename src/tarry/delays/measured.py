@@ -6,12 +6,14 @@ trace        every visit takes what it took in the recorded run, and the same vi
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 import lzma
 import math
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from itertools import pairwise
 from pathlib import Path
 from typing import IO, Annotated, Literal, NamedTuple, cast
@@ -21,7 +23,8 @@ import numpy as np
 from ..core.errors import BadInput, near
 from ..core.one_line import short_text
 from ..core.rng import Stream, below, visit_keys
-from ..core.storage import open_input
+from ..core.storage import open_input, unreadable_input
+from ..record.storage import open_atomic
 from .base import ClientPopulation, Delay, DelayFactory, assign_profiles, delays
 
 __all__ = [
@@ -98,7 +101,7 @@ def _lines(path: str | Path, flag: str) -> Iterator[tuple[str, list[str]]]:
             if nothing:
                 raise BadInput(f"{flag}: is empty; its first line must name the columns")
     except OSError as e:
-        raise BadInput(f"{flag}: cannot be read: {e.strerror or e}") from e
+        raise unreadable_input(flag, e) from e
     except (UnicodeDecodeError, lzma.LZMAError, EOFError, csv.Error) as e:
         raise BadInput(f"{flag}: is not a CSV file (plain, or packed with xz): {e}") from e
 
@@ -173,9 +176,8 @@ class TraceRow(NamedTuple):
 def write_trace(path: str | Path, rows: Iterable[TraceRow | tuple[int, int, float, float, str]]) -> None:
     """Write the visits of a run; every number reads back bit for bit."""
     packed = str(path).endswith(".xz")
-    opened = lzma.open if packed else open
-    with opened(path, "wt", encoding="utf-8", newline="") as file:
-        out = csv.writer(file, lineterminator="\n")
+    with open_atomic(Path(path)) as raw, lzma.open(raw, "wb") if packed else nullcontext(raw) as file:
+        out = csv.writer(codecs.getwriter("utf-8")(file), lineterminator="\n")
         out.writerow(TraceRow._fields)
         for client, visit, start, seconds, fate in rows:
             out.writerow((int(client), int(visit), repr(float(start)), repr(float(seconds)), fate))

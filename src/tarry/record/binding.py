@@ -43,7 +43,7 @@ def file_digest(path: Path) -> list[Any]:
         with storage_errors(path, "read"):
             return [path.stat().st_size, f"sha256:{sha256_of_file(path)}"]
     size = crc = 0
-    with open_regular(path) as f, storage_errors(path, "read"):
+    with storage_errors(path, "read"), open_regular(path) as f:
         while chunk := f.read(_CHUNK):
             size, crc = size + len(chunk), zlib.crc32(chunk, crc)
     return [size, f"crc32:{crc:08x}"]

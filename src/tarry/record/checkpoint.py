@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 
 from ..core.client_table import ClientScalars, ClientTable
-from ..core.errors import DamagedFile, StorageError, TarryError, first_line
+from ..core.errors import DamagedFile, TarryError, first_line
 from ..core.state_tree import StateRecord
-from ..core.storage import storage_errors
+from ..core.storage import files_in, storage_errors
 from .storage import make_folder, open_regular, write_atomic
 
 __all__ = ["fitting", "latest", "load", "save", "write"]
@@ -38,7 +38,7 @@ def save(folder: Path, count: int, tree: Any) -> Path:
     path = folder / f"{count:08d}.safetensors"
     write(path, tree)
     with storage_errors(folder, "cleaned"):
-        for old in sorted(folder.glob("*.safetensors"))[:-_KEEP]:
+        for old in files_in(folder, "*.safetensors")[:-_KEEP]:
             old.unlink()
     return path
 
@@ -55,7 +55,7 @@ def write(path: Path, tree: Any) -> None:
 
 def latest(folder: Path) -> Path | None:
     """Return the newest checkpoint of a folder, None if it has none."""
-    return max(folder.glob("*.safetensors"), default=None)
+    return max(files_in(folder, "*.safetensors"), default=None)
 
 
 def load(path: Path, device: str = "cpu") -> Any:
@@ -63,13 +63,16 @@ def load(path: Path, device: str = "cpu") -> Any:
     from safetensors import SafetensorError, safe_open
 
     arrays: dict[str, np.ndarray[Any, Any]] = {}
+    if not path.exists():
+        raise _damaged_file(path, "it is gone")
     try:
-        open_regular(path).close()
-        with safe_open(path, framework="np") as f:
+        with storage_errors(path, "read"):
+            open_regular(path).close()
+        with storage_errors(path, "read"), safe_open(path, framework="np") as f:
             metadata = f.metadata() or {}
             for name in f.keys():  # noqa: SIM118 - not a mapping
                 arrays[name] = f.get_tensor(name)
-    except (SafetensorError, StorageError, OSError, *_MISFIT) as e:
+    except (SafetensorError, *_MISFIT) as e:
         raise _damaged_file(path, str(e)) from e
     if metadata.get("format") != _FORMAT:
         raise _damaged_file(path, f"it is not a {_FORMAT} file")
@@ -92,7 +95,7 @@ def fitting(path: Path) -> Iterator[None]:
 
 
 def _damaged_file(path: Path, why: str) -> DamagedFile:
-    others = [p for p in sorted(path.parent.glob("*.safetensors")) if p != path]
+    others = [p for p in files_in(path.parent, "*.safetensors") if p != path]
     way_out = f"delete it to go on from {others[-1].name}" if others else "delete it to begin again from the start"
     return DamagedFile(f"checkpoint {path} is damaged: {why}; {way_out}")
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..core.errors import BadInput, DamagedFile, StorageError
+from ..core.storage import files_in
 from . import checkpoint
 from .binding import binding_of, file_digest
 from .journal import NAME as JOURNAL
@@ -76,7 +77,7 @@ def _check_file(path: Path, written: list[Any]) -> Check:
 def _check_unfinished(folder: RunFolder, settings: str) -> Iterator[Check]:
     log, keys = (JOURNAL, ("place", "crc")) if (folder.path / JOURNAL).is_file() else ("events.jsonl", ("rows", "crc"))
     mark = Mark()
-    for path in sorted(folder.checkpoints.glob("*.safetensors")):
+    for path in files_in(folder.checkpoints, "*.safetensors"):
         try:
             saved = checkpoint.load(path)
             with checkpoint.fitting(path):

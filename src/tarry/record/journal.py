@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import DamagedFile
-from ..core.storage import storage_errors
+from ..core.storage import files_in, storage_errors
 from ..core.tickets import LocalResult
 from . import checkpoint
 from .lock import FolderLock
@@ -84,13 +84,13 @@ class Journal:
         bound = {"settings": self._settings, "place": mark.nbytes, "crc": mark.crc}
         checkpoint.save(self.folder / "checkpoints", count, {**state, **bound})
         with storage_errors(self._updates, "cleaned"):
-            for path in self._updates.glob("*.safetensors"):
+            for path in files_in(self._updates, "*.safetensors"):
                 if int(path.stem) not in needed:
                     path.unlink()
 
     def _latest_checkpoint(self) -> Any:
         """Return the newest checkpoint, the one before it if the newest is damaged, None if there is none."""
-        paths = sorted((self.folder / "checkpoints").glob("*.safetensors"), reverse=True)
+        paths = files_in(self.folder / "checkpoints", "*.safetensors")[::-1]
         for i, path in enumerate(paths):
             try:
                 saved = checkpoint.load(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import threading
@@ -34,6 +35,7 @@ class FolderLock:
                 fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK, 0o666)
             try:
                 fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._fd, self._key = fd, _inode(os.fstat(fd))
             except (BlockingIOError, PermissionError):
                 os.close(fd)
                 raise BadInput(busy) from None
@@ -41,14 +43,14 @@ class FolderLock:
                 os.close(fd)
                 with storage_errors(path, "locked"):
                     raise
-            self._fd, self._key = fd, _inode(os.fstat(fd))
             _held.add(self._key)
 
     def close(self) -> None:
         """Release the folder; a second call does nothing."""
         with _guard:
             if self._fd >= 0:
-                os.close(self._fd)
+                with contextlib.suppress(OSError):  # it is closed in any case, and nothing was written to it
+                    os.close(self._fd)
                 self._fd = -1
                 _held.discard(self._key)
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from ..core.errors import BadInput, DamagedFile, first_line
 from ..core.layout import Layout
 from ..core.one_line import cut_to_width, short_text
+from ..core.storage import files_in, storage_errors
 from .binding import bind, seal, unseal
 from .result_shape import RESULT
 from .rows import read_events
@@ -162,8 +163,9 @@ class Result:
         from safetensors.torch import load_file
 
         try:
-            named: dict[str, Tensor] = load_file(path)
-        except (SafetensorError, OSError, KeyError, TypeError, ValueError, RuntimeError) as e:
+            with storage_errors(path, "read"):
+                named: dict[str, Tensor] = load_file(path)
+        except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as e:
             raise DamagedFile(f"{path} cannot be read: {first_line(e)}") from e
         if other := [name for name, tensor in named.items() if tensor.dtype not in (torch.float32, torch.float64)]:
             raise DamagedFile(f"{path} cannot be read: {short_text(other[0])!r} holds {named[other[0]].dtype}")
@@ -206,12 +208,13 @@ class Result:
         True
         """
         folder = Path(folder)
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        if folder.exists() and (not folder.is_dir() or files_in(folder)):
             raise BadInput(f"{folder}: it is not an empty folder; name another one")
         make_folder(folder)
         for name in _RECORD:
             if self.out is not None and (self.out / name).is_file():
-                shutil.copy(self.out / name, folder / name)
+                with storage_errors(folder / name):
+                    shutil.copy(self.out / name, folder / name)
         if self.builder is not None:
             write_atomic(folder / "spec.toml", self.builder.to_toml().encode())
         write_result(folder, self)

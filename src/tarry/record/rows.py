@@ -173,7 +173,7 @@ _TYPES: dict[str, Any] = {
 
 
 def _rows(path: Path, at: Mark) -> Iterator[tuple[dict[str, Any], Mark]]:
-    with open_regular(path) as f, storage_errors(path, "read"):
+    with storage_errors(path, "read"), open_regular(path) as f:
         f.seek(at.nbytes)
         number, crc, nbytes = 0, at.crc, at.nbytes
         while line := f.readline(_LONGEST_ROW):
@@ -205,7 +205,7 @@ def check_prefix(path: Path, mark: Mark) -> None:
     if size < mark.nbytes:
         raise DamagedFile(f"{path}: {size} bytes are left of {mark.nbytes}; {way_out}")
     crc, left = 0, mark.nbytes
-    with open_regular(path) as f, storage_errors(path, "read"):
+    with storage_errors(path, "read"), open_regular(path) as f:
         while left > 0 and (chunk := f.read(min(left, _CHUNK))):
             crc, left = zlib.crc32(chunk, crc), left - len(chunk)
     if crc != mark.crc:

@@ -7,7 +7,7 @@ OUT/arrivals.csv         every visit's duration and fate: --delay trace --delay.
 OUT/executor.json        how --executor batched or auto chose to train, written before the first training
 OUT/proofs/              a sample of visits with their results, for `tarry verify --rerun`
 OUT/checkpoints/         the last two; `resume` continues from the newest
-OUT/cache/               client state beyond --cache-limit
+OUT/cache/               client state beyond --cache-limit, until the run is finished
 OUT/model.safetensors    the final global weights by name
 OUT/result.json          written last: a run with a result is finished
 
@@ -25,13 +25,14 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import BadInput, DamagedFile, StorageError, first_line
+from ..core.storage import files_in, storage_errors
 from ..version import __version__
 from .digests import settings_digest
 from .lock import FolderLock
 from .shapes import fields, list_of, read_record, table_of, text
 from .storage import TEXT_LIMIT, make_folder, read_text, write_atomic
 
-__all__ = ["RunFolder", "RunMeta", "object_comments"]
+__all__ = ["RunFolder", "RunMeta", "object_comments", "runs_below"]
 
 _META = "meta.json"
 _META_SHAPE = fields({"settings_sha256": text, "objects": list_of(text), "files": table_of(text), "version": text})
@@ -95,6 +96,12 @@ class RunFolder:
     def is_finished(self) -> bool:
         return self.result.is_file()
 
+    def remove_cache(self) -> None:
+        """Delete what a process that ended between the result and its end has left in the cache."""
+        for path in files_in(self.cache, "*.rows"):
+            with storage_errors(path, "removed"):
+                path.unlink(missing_ok=True)
+
     def lock(self) -> FolderLock:
         """Keep other processes and threads from running or resuming here."""
         return FolderLock(self.path, f"{self.path}: another process or thread is at work on this run")
@@ -128,7 +135,7 @@ class RunFolder:
                 " another folder"
             )
         if self.path.exists() and (
-            not self.path.is_dir() or any(p.name not in _LEFTOVERS for p in self.path.iterdir())
+            not self.path.is_dir() or any(p.name not in _LEFTOVERS for p in files_in(self.path))
         ):
             raise BadInput(f"--out {self.path}: it is not an empty folder; name another one")
 
@@ -161,6 +168,12 @@ class RunFolder:
             raise DamagedFile(f"{path} is missing; restore it from a copy, or start a new run with --spec {self.spec}")
         raw = read_record(path, _META_SHAPE, TEXT_LIMIT)
         return RunMeta(raw["settings_sha256"], raw["objects"], raw["files"], raw["version"])
+
+
+def runs_below(folder: Path) -> list[Path]:
+    """Return the folders of the runs of a comparison, finished or not, sorted."""
+    found = [run for method in files_in(folder) if method.is_dir() for run in files_in(method, "seed-*")]
+    return [run for run in found if any((run / name).is_file() for name in ("spec.toml", "result.json"))]
 
 
 def object_comments(spec: str) -> dict[str, str]:

@@ -9,6 +9,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BufferedWriter
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,7 @@ __all__ = [
     "JSON_LIMIT",
     "TEXT_LIMIT",
     "make_folder",
+    "open_atomic",
     "open_regular",
     "read_bytes",
     "read_json",
@@ -33,15 +37,22 @@ JSON_LIMIT = 1 << 28  # bytes of a JSON document: a result with a million evalua
 
 def write_atomic(path: Path, data: bytes) -> None:
     """Write a file so that it is complete or absent, whenever the process or the machine dies."""
+    with open_atomic(path) as f:
+        f.write(data)
+
+
+@contextmanager
+def open_atomic(path: Path) -> Iterator[BufferedWriter]:
+    """Open a file for writing that takes the place of `path` at the end; after an error nothing is left of it."""
     temporary = path.with_name(path.name + ".part")
     with storage_errors(path):
         try:
             with open(temporary, "wb") as f:
-                f.write(data)
+                yield f
                 f.flush()
                 os.fsync(f.fileno())
             os.replace(temporary, path)
-        except OSError:
+        except BaseException:  # a signal, too
             with contextlib.suppress(OSError):
                 temporary.unlink()
             raise
@@ -66,7 +77,7 @@ def make_folder(folder: Path) -> None:
 
 def read_bytes(path: Path, limit: int | None = None) -> bytes:
     """Return the content of a regular file of at most `limit` bytes."""
-    with open_regular(path, limit) as f, storage_errors(path, "read"):
+    with storage_errors(path, "read"), open_regular(path, limit) as f:
         return f.read()
 
 

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 
-from ..core.errors import BadInput
 from ..record.result import Result
-from ..record.storage import write_atomic
+from ..record.storage import make_folder, write_atomic
 from .diagnostics import pictures
 from .diagnostics_data import sentences, speed_grid, stretch
 from .formatting import NONE, TableCell, duration, grid, key_findings, legend, percent, pluralize, warning_lines
@@ -101,11 +100,8 @@ def write_page(
 ) -> None:
     """Write the document to a file; a missing folder is created."""
     text = page(results, summary, title=title, settings=settings, command=command, notices=notices)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, text.encode())
-    except OSError as e:
-        raise BadInput(f"--html {path}: it cannot be written: {e}") from e
+    make_folder(path.parent)
+    write_atomic(path, text.encode())
 
 
 def _document(title: str, body: str) -> str:

@@ -15,7 +15,7 @@ import torch
 
 from ..executors.timing import TrialCache
 from ..runs.parallel import end_processes
-from ..runs.signals import Interrupted, handled
+from ..runs.signals import Interrupted, handled, held_back
 from ..vector.process import tune_malloc
 from .jobs import Queue, ReproduceJob
 from .options import ReproduceOptions
@@ -100,7 +100,8 @@ class _JobPool:
     def _start(self) -> Connection:
         mine, theirs = self._context.Pipe()
         process = self._context.Process(target=_serve, args=(theirs, self._options), daemon=True)
-        process.start()
+        with held_back():
+            process.start()
         theirs.close()
         self._processes[mine] = process
         return mine  # type: ignore[no-any-return]

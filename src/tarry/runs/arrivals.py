@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ..core.errors import DamagedFile
-from ..core.storage import storage_errors
 from ..delays.measured import TraceRow, write_trace
 from ..record.rows import read_events
 from ..record.run_folder import RunFolder
@@ -17,8 +16,7 @@ __all__ = ["write_arrivals"]
 def write_arrivals(folder: RunFolder, *, any_lost: bool) -> None:
     """Write the visits of a run that has ended. The checksums of its log are compared on the way."""
     lost = _lost_tickets(folder.events) if any_lost else bytearray()
-    with storage_errors(folder.arrivals):
-        write_trace(folder.arrivals, _visits(folder.events, lost))
+    write_trace(folder.arrivals, _visits(folder.events, lost))
 
 
 def _lost_tickets(log: Path) -> bytearray:

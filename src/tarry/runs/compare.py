@@ -19,7 +19,16 @@ from typing import Any, Unpack, overload
 
 from ..config.keywords import Named, SharedSettings, lists_keywords
 from ..config.spec import Spec
-from ..core.errors import BadInput, DamagedFile, TarryWarning, as_keywords, errors_as_keywords, near, warn_of
+from ..core.errors import (
+    BadInput,
+    DamagedFile,
+    StorageError,
+    TarryWarning,
+    as_keywords,
+    errors_as_keywords,
+    near,
+    warn_of,
+)
 from ..core.method import Method
 from ..core.registry import UnknownName
 from ..core.task import Task
@@ -27,7 +36,7 @@ from ..executors.timing import TrialCache
 from ..methods import methods as registered
 from ..record.result import Result
 from ..record.run_folder import RunFolder, object_comments
-from ..record.storage import write_atomic
+from ..record.storage import make_folder, write_atomic
 from ..report.formatting import pluralize
 from ..report.page import write_page
 from ..report.tables import Summary, by_label, markdown, plain_table, summarize, to_json
@@ -239,10 +248,10 @@ def compare_specs(
 
 def _write_command(out: Path, command: str) -> None:
     try:
-        out.mkdir(parents=True, exist_ok=True)
+        make_folder(out)
         write_atomic(out / COMMAND, f"{command}\n".encode())
-    except OSError as e:
-        raise BadInput(f"--out {out}: it cannot be made ({e}); name another folder") from e
+    except StorageError as e:
+        raise StorageError(f"--out {e}, or name another folder") from e
 
 
 def _folder_name(label: str) -> str:

@@ -15,10 +15,11 @@ import torch
 
 from ..config.spec import Spec
 from ..core.errors import TarryError, WorkerDied
+from ..core.storage import other_storage_errors
 from ..record.result import Result
 from ..vector.process import tune_malloc
 from .run import Progress
-from .signals import handled
+from .signals import handled, held_back
 
 __all__ = ["PATIENCE", "Jobs", "RunOne", "ShowProgress", "end_processes", "run_in_processes"]
 
@@ -38,7 +39,7 @@ def _child(conn: Connection, others: list[Connection], one: RunOne, spec: Spec, 
     torch.set_num_threads(1)
     tune_malloc()
     try:
-        with handled(child=True):
+        with handled(child=True), other_storage_errors():
             result = one(spec, folder, lambda p: conn.send(p))
         weights = None if result.weights is None else result.weights.cpu().numpy()
         conn.send((replace(result, weights=None), weights))
@@ -74,7 +75,8 @@ def run_in_processes(jobs: Jobs, *, one: RunOne, workers: int, show: ShowProgres
                 index, (spec, folder) = waiting.pop(0)
                 mine, theirs = context.Pipe(duplex=False)
                 process = context.Process(target=_child, args=(theirs, [*running, mine], one, spec, folder))
-                process.start()
+                with held_back():
+                    process.start()
                 theirs.close()
                 running[mine] = (index, process)
             for conn in wait(list(running)):

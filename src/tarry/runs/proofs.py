@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core.storage import storage_errors
+from ..core.storage import files_in, storage_errors
 from ..core.tickets import LocalResult, Ticket, VisitJob
 from ..executors.base import Executor, visit_job
 from ..record import checkpoint
@@ -39,7 +39,7 @@ class ProofSample:
 
     def __init__(self, folder: Path, most: int, seed: int):
         self._folder, self._most, self._seed = folder, most, seed
-        self._written = {int(path.stem) for path in folder.glob("*.safetensors") if path.stem.isdigit()}
+        self._written = {int(path.stem) for path in files_in(folder, "*.safetensors") if path.stem.isdigit()}
         self._new: dict[int, tuple[VisitJob, LocalResult]] = {}
 
     def offer(self, job: VisitJob, result: LocalResult) -> None:

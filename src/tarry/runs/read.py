@@ -15,7 +15,7 @@ from ..core.errors import BadInput, TarryWarning, errors_as_keywords
 from ..record import journal
 from ..record.result import PROGRESS, CurvePoint, Result, staleness_summary
 from ..record.rows import read_events
-from ..record.run_folder import RunFolder, object_comments
+from ..record.run_folder import RunFolder, object_comments, runs_below
 from ..record.shapes import fields, list_of, read_record, text
 from ..report.formatting import pluralize
 from ..report.tables import summarize
@@ -53,7 +53,7 @@ def read(folder: str | Path) -> Result | Comparison:
             return _with_model(folder)
         if (folder / "spec.toml").is_file():
             return _unfinished(folder)
-        if runs := sorted({p.parent for name in ("spec.toml", "result.json") for p in folder.glob(f"*/seed-*/{name}")}):
+        if runs := runs_below(folder):
             return _comparison(folder, runs)
         raise BadInput(
             f"{folder}: there is no run, comparison or federation here (neither result.json nor spec.toml); name the"

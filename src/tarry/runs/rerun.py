@@ -19,6 +19,7 @@ from torch import Tensor
 
 from ..config.spec import Spec
 from ..core.errors import BadInput, DamagedFile, StorageError
+from ..core.storage import files_in
 from ..core.tickets import LocalResult, VisitJob
 from ..executors.timing import RecordedChoice
 from ..record.consistency import Check
@@ -40,7 +41,7 @@ _ROUNDING = 1e-3  # of an update's norm
 def rerun_proofs(path: Path, objects: Mapping[str, Any]) -> Iterator[Check]:
     """Yield a check for each proof of a run: its digests are those of the log, and training gives its result."""
     folder = RunFolder(path)
-    proofs = sorted(folder.proofs.glob("*.safetensors"))
+    proofs = files_in(folder.proofs, "*.safetensors")
     if not proofs:
         yield Check("proofs", True, "this run has no proofs (--proofs 0, or a model of more than 256 MB)")
         return

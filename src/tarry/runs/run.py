@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time as clock
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Unpack
@@ -147,7 +147,7 @@ def resume_folder(
     if fixed := [o for o in objects if o not in wanted and o not in EXECUTION_SETTINGS]:
         raise BadInput(f"{folder}: {fixed[0]} is part of what is being resumed and cannot change")
     if run_folder.is_finished():
-        return replace(Result.read(folder), builder=FolderModel(folder, objects))
+        return _finished_result(run_folder, objects)
     foreign = _FOREIGN.get(objects.get("executor", ""), ())
     spec = stored_spec(run_folder.spec, {k: v for k, v in before.items() if k not in foreign}, objects)
     if edited := changed_files(folder, spec):
@@ -159,8 +159,13 @@ def resume_folder(
         simulation = build_simulation(spec)
     with contextlib.closing(run_folder.lock()):
         if run_folder.is_finished():  # by another process, a moment ago
-            return replace(Result.read(folder), builder=FolderModel(folder, objects))
+            return _finished_result(run_folder, objects)
         return RunSession(simulation, run_folder, callbacks, progress, trials).run()
+
+
+def _finished_result(folder: RunFolder, objects: Mapping[str, Any]) -> Result:
+    folder.remove_cache()
+    return replace(Result.read(folder.path), builder=FolderModel(folder.path, objects))
 
 
 def changed_files(folder: Path, spec: Spec) -> dict[str, Path]:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-__all__ = ["WAITING", "Interrupted", "check", "deferred", "handled"]
+__all__ = ["WAITING", "Interrupted", "check", "deferred", "handled", "held_back"]
 
 
 class Interrupted(KeyboardInterrupt):
@@ -24,6 +24,9 @@ class Interrupted(KeyboardInterrupt):
     def __init__(self, number: int):
         super().__init__(number)
         self.number, self.name = number, signal.Signals(number).name
+
+
+_NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if hasattr(signal, "SIGHUP") else (signal.SIGINT,)
 
 
 class _SignalState:
@@ -40,25 +43,38 @@ _state = _SignalState()
 def handled(*, child: bool = False) -> Iterator[None]:
     """Raise `Interrupted` at the first signal. Signals that the process ignores (`nohup`) stay ignored.
 
-    A `child` of a command ignores further signals: a terminal sends one to both, and the parent passes its own on.
+    A `child` of a command ignores further signals: a terminal sends one to both, and the parent passes its own on. It
+    also ignores them at the end, when it only has to send what it found: the handlers that it inherited would raise.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if hasattr(signal, "SIGHUP") else (signal.SIGINT,)
     _state.pending, _state.is_deferred, _state.is_waiting, _state.is_child = None, False, False, child
-    found: dict[int, Any] = {n: signal.getsignal(n) for n in numbers}
+    found: dict[int, Any] = {n: signal.getsignal(n) for n in _NUMBERS}
     before = {n: handler for n, handler in found.items() if handler not in (signal.SIG_IGN, None)}
     for number in before:
         signal.signal(number, _handle)
+    after = dict.fromkeys(before, signal.SIG_IGN) if child else before
     try:
+        if child:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _NUMBERS)  # see held_back
         yield
     except Interrupted:
         raise  # the handlers stay as they are, for a second signal
     except BaseException:
-        _restore(before)
+        _restore(after)
         raise
-    _restore(before)
+    _restore(after)
+
+
+@contextmanager
+def held_back() -> Iterator[None]:
+    """Hold signals back while a child is forked. It gets those that are for it in `handled`, which ends it in order."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _NUMBERS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _restore(before: dict[int, Any]) -> None:

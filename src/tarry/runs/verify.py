@@ -10,7 +10,7 @@ from typing import Any, Literal
 from ..core.errors import BadInput, DamagedFile, StorageError, errors_as_keywords
 from ..record.consistency import Check, check_run
 from ..record.journal import NAME as JOURNAL
-from ..record.run_folder import RunFolder
+from ..record.run_folder import RunFolder, runs_below
 from ..record.storage import JSON_LIMIT, read_text
 from ..report.tables import to_json
 from .compare import Comparison
@@ -84,7 +84,7 @@ def verify_folder(folder: Path, *, rerun: Rerun | None = None, **objects: Any) -
     if (folder / "spec.toml").is_file() or (folder / "result.json").is_file():
         runs = [folder]
     else:
-        runs = sorted({p.parent for name in ("spec.toml", "result.json") for p in folder.glob(f"*/seed-*/{name}")})
+        runs = runs_below(folder)
     if not runs:
         raise BadInput(f"{folder}: there is no run, comparison or federation here (neither spec.toml nor result.json)")
     checks = [(run, check) for run in runs for check in check_run(run)]
