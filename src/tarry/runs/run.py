@@ -107,8 +107,9 @@ def resume(
     """Finish the run in a folder, with the same weights as without the interruption.
 
     A run that was given Python objects (a Task, a Method, a delay function) needs the same ones again, by keyword.
-    Where clients are trained may differ (`workers`, `executor`, `address`, `gpus`, `lookahead`, `checkpoint_every`,
-    `cache_limit`): it changes no result, but for rounding from where on they are trained together or no longer so.
+    Where clients are trained may differ (`workers`, `executor`, `address`, `gpus`, `lookahead`, `worker_timeout`,
+    `checkpoint_every`, `cache_limit`): it changes no result, but for rounding from where on they are trained together
+    or no longer so.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
