@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tarry import run
-from tarry.reproduce import catalog, running
+from tarry.reproduce import catalog, pool, running
 from tarry.reproduce.experiment import Experiment
 from tarry.reproduce.studies import STUDIES
 from tarry.tasks.data import fetch
@@ -187,6 +187,31 @@ def test_a_worker_that_dies_is_told_and_the_rest_is_run(table: Table, do: Do, mo
     said = do(e, fine=False, seeds="1", workers=2)
     assert sum("ended with code 7" in s for s in said) >= 2
     assert set(results()["cells"]) == {"orthofl/a", "orthofl/b"}
+
+
+STOPPER = """
+import os, signal
+from tarry.methods.fedavg import fedavg
+
+def make():
+    'Stop the process the first time.'
+    if not os.path.exists('FLAG'):
+        open('FLAG', 'w').close()
+        os.kill(os.getpid(), signal.SIGSTOP)
+    return fedavg()
+"""
+
+
+def test_a_worker_that_is_stopped_is_replaced_and_its_run_done(
+    table: Table, do: Do, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    Path("stopper.py").write_text(STOPPER.replace("FLAG", str(tmp_path / "flag")))
+    e = table(('method = "fedavg"', f'method = "{Path("stopper.py").resolve()}:make"'))
+    monkeypatch.setattr(Experiment, "problems", lambda *_: [])  # it would stop here, as it is built
+    monkeypatch.setattr(pool, "TIMEOUT", 5.0)
+    said = do(e, seeds="1", workers=2)
+    assert sum("did not respond for 5 s; another takes its place, and the run resumes" in s for s in said) == 1
+    assert set(results()["cells"]) == {"fedavg/a", "fedavg/b", "orthofl/a", "orthofl/b"}
 
 
 def test_a_killed_run_goes_on_from_its_checkpoint_to_the_same_weights(table: Table, do: Do, tmp_path: Path) -> None:
