@@ -219,7 +219,9 @@ def test_a_client_whose_workers_stop_again_and_again_is_named(monkeypatch):
         return cross_entropy(out, y)
 
     monkeypatch.setattr(Pool, "lives", 2)
-    words = "2 training processes in a row did not respond for 2 s while they trained client 0 (visit 0): stopped, or in"
+    words = (
+        "2 training processes in a row did not respond for 2 s while they trained client 0 (visit 0): stopped, or in"
+    )
     with pytest.raises(WorkerDied, match=re.escape(words) + ".*worker_timeout=0 waits for ever"):
         tarry.run(task=noisy_task(loss), executor="pool", worker_timeout=2.0, **SMALL)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
 from typing import Annotated, ClassVar
@@ -86,6 +87,17 @@ def _main(
 def main() -> None:
     """Run the command `tarry`."""
     tune_malloc()
+    try:
+        _run()
+    except SystemExit as e:
+        if "TARRY_OWN_PROCESS" in os.environ:
+            from .own_process import report_code
+
+            report_code(e.code if isinstance(e.code, int) else 0)
+        raise
+
+
+def _run() -> None:
     try:
         app()
     except TarryError as e:

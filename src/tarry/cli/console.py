@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -71,7 +72,7 @@ def on_interrupt(way_out: str) -> Iterator[None]:
     The exit code is 128 plus the number of the signal.
     """
     try:
-        with handled():
+        with handled(child="TARRY_OWN_PROCESS" in os.environ):  # the first process passes signals on
             yield
     except Interrupted as e:
         print_error(f"interrupted{'' if e.number == signal.SIGINT else f' by {e.name}'}; {way_out}")

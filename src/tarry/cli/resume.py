@@ -10,6 +10,7 @@ import typer
 
 from ..core.errors import BadInput
 from . import console
+from .own_process import in_own_process
 
 __all__ = ["resume"]
 
@@ -38,14 +39,19 @@ def resume(
     The weights are the same to the bit on a CPU of the same kind, also with batched. If another executor than before
     trains clients together (batched, auto), or no longer does so, their updates differ by rounding.
     """
+    from ..record.run_folder import RunFolder
     from ..runs.run import resume_folder
 
     if not (folder / "spec.toml").is_file():
         _reject_comparison(folder)
     go_on = f"`tarry resume {quote(str(folder))}` resumes it"
+    options = {"workers": workers, "executor": executor, "address": address}
+    changed: dict[str, Any] = {k: v for k, v in options.items() if v is not None}
+    if (folder / "spec.toml").is_file():
+        settings = RunFolder(folder).settings() | changed
+        if settings.get("executor") == "ray":
+            in_own_process(go_on, settings.get("address"))
     with console.on_interrupt(go_on), console.run_progress(str(folder)) as progress:
-        options = {"workers": workers, "executor": executor, "address": address}
-        changed: dict[str, Any] = {k: v for k, v in options.items() if v is not None}
         result = resume_folder(folder, progress=progress, **changed)
     console.print_result(result)
 

@@ -10,6 +10,7 @@ import typer
 
 from . import console
 from .flags import gather, with_settings
+from .own_process import in_own_process
 
 __all__ = ["run"]
 
@@ -35,6 +36,8 @@ def run(
 
     resolved = Spec.of_expanded(gather(given, context, spec))
     go_on = "nothing of it is saved: it had no --out" if out is None else f"`tarry resume {quote(str(out))}` resumes it"
+    if resolved.executor == "ray":
+        in_own_process(go_on, resolved.address)
     with console.on_interrupt(go_on), console.run_progress(resolved.label) as progress:
         result = run_spec(resolved, out=out, progress=progress)
     console.print_result(result)

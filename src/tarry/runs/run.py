@@ -16,7 +16,7 @@ from ..config.components import REGISTRIES, Choice
 from ..config.keywords import Named, Settings, lists_keywords
 from ..config.number_errors import errors_of_extreme_numbers
 from ..config.spec import Spec
-from ..core.errors import BadInput, DamagedFile, StorageError, errors_as_keywords, warn_of
+from ..core.errors import BadInput, DamagedFile, StorageError, WorkerDied, errors_as_keywords, warn_of
 from ..core.events import Event
 from ..core.method import Method
 from ..core.storage import storage_errors
@@ -229,7 +229,7 @@ class RunSession:
         self.proofs: ProofExecutor | None = None
 
     def run(self) -> Result:
-        """Run to the end; an error of the disk says how to continue."""
+        """Run to the end; an error of the disk or of the workers says how to continue."""
         try:
             with errors_of_extreme_numbers(self.built.spec):
                 return self._run()
@@ -237,6 +237,10 @@ class RunSession:
             if self.folder is None:
                 raise
             raise StorageError(f"{e}, then `tarry resume {self.folder.path}` continues this run") from e
+        except WorkerDied as e:
+            if self.folder is None:
+                raise
+            raise WorkerDied(f"{e}; its record is kept") from e
 
     def _run(self) -> Result:
         with contextlib.ExitStack() as stack:

@@ -53,8 +53,9 @@ def handled(*, child: bool = False) -> Iterator[None]:
         signal.signal(number, _handle)
     try:
         yield
-    except Interrupted:
-        raise  # the handlers stay as they are, for a second signal
+    except KeyboardInterrupt as e:  # the handlers stay as they are, for a second signal
+        _raise_ours(e)
+        raise
     except BaseException:
         _restore(before)
         raise
@@ -84,6 +85,12 @@ def _raise() -> None:
     raise Interrupted(_state.pending)
 
 
+def _raise_ours(e: BaseException | None) -> None:
+    """Raise Interrupted in the place of a KeyboardInterrupt that Ray made of it."""
+    if isinstance(e, KeyboardInterrupt) and not isinstance(e, Interrupted) and _state.pending is not None:
+        raise Interrupted(_state.pending) from e
+
+
 def check() -> None:
     """Raise `Interrupted` if there was a signal."""
     if _state.pending is not None:
@@ -109,8 +116,9 @@ class _Waiting:
         if _state.pending is not None:
             _raise()
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         _state.is_waiting = False
+        _raise_ours(error)
 
 
 WAITING = _Waiting()
