@@ -12,7 +12,7 @@ import typer
 from ..core.errors import TarryError
 from ..vector.process import tune_malloc
 from ..version import __version__
-from .lazy import HELP, LazyCommand, LazyGroup
+from .lazy import HELP, OWN_PROCESS, LazyCommand, LazyGroup
 
 __all__ = ["COMMANDS", "app", "main"]
 
@@ -90,7 +90,7 @@ def main() -> None:
     try:
         _run()
     except SystemExit as e:
-        if "TARRY_OWN_PROCESS" in os.environ:
+        if OWN_PROCESS in os.environ:
             from .own_process import report_code
 
             report_code(e.code if isinstance(e.code, int) else 0)

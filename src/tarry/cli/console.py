@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ..core.errors import WorkerDied
 from ..runs.signals import Interrupted, handled
+from .own_process import is_own_process
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -72,7 +72,7 @@ def on_interrupt(way_out: str) -> Iterator[None]:
     The exit code is 128 plus the number of the signal.
     """
     try:
-        with handled(child="TARRY_OWN_PROCESS" in os.environ):  # the first process passes signals on
+        with handled(child=is_own_process()):  # the first process passes signals on
             yield
     except Interrupted as e:
         print_error(f"interrupted{'' if e.number == signal.SIGINT else f' by {e.name}'}; {way_out}")

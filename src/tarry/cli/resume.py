@@ -47,12 +47,13 @@ def resume(
     go_on = f"`tarry resume {quote(str(folder))}` resumes it"
     options = {"workers": workers, "executor": executor, "address": address}
     changed: dict[str, Any] = {k: v for k, v in options.items() if v is not None}
-    if (folder / "spec.toml").is_file():
-        settings = RunFolder(folder).settings() | changed
-        if settings.get("executor") == "ray":
-            in_own_process(go_on, settings.get("address"))
-    with console.on_interrupt(go_on), console.run_progress(str(folder)) as progress:
-        result = resume_folder(folder, progress=progress, **changed)
+    with console.on_interrupt(go_on):
+        if (folder / "spec.toml").is_file():
+            settings = RunFolder(folder).settings() | changed
+            if settings.get("executor") == "ray":
+                in_own_process(settings.get("address"))
+        with console.run_progress(str(folder)) as progress:
+            result = resume_folder(folder, progress=progress, **changed)
     console.print_result(result)
 
 

@@ -36,8 +36,9 @@ def run(
 
     resolved = Spec.of_expanded(gather(given, context, spec))
     go_on = "nothing of it is saved: it had no --out" if out is None else f"`tarry resume {quote(str(out))}` resumes it"
-    if resolved.executor == "ray":
-        in_own_process(go_on, resolved.address)
-    with console.on_interrupt(go_on), console.run_progress(resolved.label) as progress:
-        result = run_spec(resolved, out=out, progress=progress)
+    with console.on_interrupt(go_on):
+        if resolved.executor == "ray":
+            in_own_process(resolved.address)
+        with console.run_progress(resolved.label) as progress:
+            result = run_spec(resolved, out=out, progress=progress)
     console.print_result(result)
