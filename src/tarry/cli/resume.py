@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from shlex import quote
 from typing import Annotated, Any
 
 import typer
@@ -44,10 +43,9 @@ def resume(
 
     if not (folder / "spec.toml").is_file():
         _reject_comparison(folder)
-    go_on = f"`tarry resume {quote(str(folder))}` resumes it"
     options = {"workers": workers, "executor": executor, "address": address}
     changed: dict[str, Any] = {k: v for k, v in options.items() if v is not None}
-    with console.on_interrupt(go_on):
+    with console.on_interrupt(lambda: console.way_to_resume(folder)):
         if (folder / "spec.toml").is_file():
             settings = RunFolder(folder).settings() | changed
             if settings.get("executor") == "ray":

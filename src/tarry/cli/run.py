@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from shlex import quote
 from typing import Annotated, Any
 
 import typer
@@ -35,8 +34,7 @@ def run(
     from ..runs.run import run_spec
 
     resolved = Spec.of_expanded(gather(given, context, spec))
-    go_on = "nothing of it is saved: it had no --out" if out is None else f"`tarry resume {quote(str(out))}` resumes it"
-    with console.on_interrupt(go_on):
+    with console.on_interrupt(lambda: console.way_to_resume(out)):
         if resolved.executor == "ray":
             in_own_process(resolved.address)
         with console.run_progress(resolved.label) as progress:

@@ -34,7 +34,7 @@ from ..training.visit import LocalWork, train
 from ..vector.process import tune_malloc
 from .base import RemoteError
 from .queueing import DEPTH, QueuedVisit, QueueingExecutor
-from .watchdog import TIMEOUT, Watchdog, beat, end_within, new_count
+from .watchdog import TIMEOUT, Watchdog, end_within, unblock_signals
 
 __all__ = ["Pool"]
 
@@ -82,14 +82,14 @@ def _read(conn: Connection, jobs: queue.SimpleQueue[Any]) -> None:
     jobs.put(None)
 
 
-def _serve(conn: Connection, others: list[Connection], setup: _PoolSetup, count: Any) -> None:
+def _serve(conn: Connection, others: list[Connection], setup: _PoolSetup) -> None:
     """Main loop of a worker: train visits until the pipe closes, which it also does when the parent is killed."""
-    beat(count)
     for other in others:
         other.close()
     for number in _OF_THE_PARENT:
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    unblock_signals()
     torch.set_num_threads(1)
     tune_malloc()
     model = FlatModel(setup.module, setup.layout, setup.task, setup.work.optimizer, bf16=setup.bf16)
@@ -156,11 +156,7 @@ class Pool(QueueingExecutor[int]):
         context: Any = mp.get_context("fork" if self._forked else "spawn")
         mine, theirs = context.Pipe()
         others = [*self._conns.values(), mine] if self._forked else []
-        count = new_count()
-        process = context.Process(target=_serve, args=(theirs, others, self._setup, count), daemon=True)
-        self._watchdog.stop()
-        process.start()
-        self._watchdog.watch(process, count)
+        process = self._watchdog.start(context, _serve, (theirs, others, self._setup), daemon=True)
         theirs.close()
         self._conns[worker], self._processes[worker] = mine, process
         self._free[worker] = [worker * DEPTH + d for d in range(DEPTH)]

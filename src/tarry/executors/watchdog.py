@@ -3,23 +3,47 @@
 A process shows that it responds by a count, which a thread of it increments, and by the processor time that it uses. A
 process that is stopped, or hangs in the kernel, shows neither. One that trains for hours shows both; so does one in an
 endless loop, which is not ended. Native code that keeps Python's lock (the GIL) shows processor time only.
+
+Signals that end a command are blocked while a process starts, until it has its own handlers (`unblock_signals`).
 """
 
 from __future__ import annotations
 
 import ctypes
 import multiprocessing as mp
+import signal
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-__all__ = ["TIMEOUT", "Watchdog", "beat", "end_within", "new_count"]
+__all__ = ["TIMEOUT", "Watchdog", "beat", "end_within", "new_count", "signals_blocked", "unblock_signals"]
 
 TIMEOUT = 60.0  # seconds without a sign, after which a process is ended
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else []))
 _INTERVAL = 0.5  # seconds between two signs, and between two looks
 _COUNTED = 2.0  # seconds between two looks that count at most: more pass only if this process itself was stopped
+
+
+@contextmanager
+def signals_blocked() -> Iterator[None]:
+    """Block the signals that end a command; they arrive at the end."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def unblock_signals() -> None:
+    """Let a process that `Watchdog.start` started have its signals."""
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
 
 
 def new_count() -> Any:
@@ -36,6 +60,11 @@ def beat(count: Any) -> None:
             time.sleep(_INTERVAL)
 
     threading.Thread(target=increment, name="tarry-beat", daemon=True).start()
+
+
+def _begin(target: Callable[..., None], args: tuple[Any, ...], count: Any) -> None:
+    beat(count)
+    target(*args)
 
 
 def end_within(processes: Iterable[Any], seconds: float) -> None:
@@ -74,6 +103,16 @@ class Watchdog:
         self._killed: set[int] = set()
         self._lock, self._is_stopped = threading.Lock(), threading.Event()
         self._thread: threading.Thread | None = None
+
+    def start(self, context: Any, target: Callable[..., None], args: tuple[Any, ...], *, daemon: bool) -> Any:
+        """Start a process and watch it. Its target calls `unblock_signals` when it has set its handlers."""
+        count = new_count()
+        process = context.Process(target=_begin, args=(target, args, count), daemon=daemon)
+        self.stop()
+        with signals_blocked():
+            process.start()
+        self.watch(process, count)
+        return process
 
     def watch(self, process: Any, count: Any) -> None:
         """Watch a process that was started with this count."""

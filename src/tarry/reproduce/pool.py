@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ..executors.timing import TrialCache
-from ..executors.watchdog import TIMEOUT, Watchdog, beat, new_count
+from ..executors.watchdog import TIMEOUT, Watchdog, signals_blocked
 from ..runs.parallel import LIVES, end_processes
 from ..runs.signals import Interrupted, handled
 from ..vector.process import tune_malloc
@@ -121,12 +121,9 @@ class _JobPool:
 
     def _start(self) -> Connection:
         mine, theirs = self._context.Pipe()
-        count = new_count()
-        process = self._context.Process(target=_serve, args=(theirs, self._options, count), daemon=True)
-        process.start()
-        self._watchdog.watch(process, count)
+        with signals_blocked():  # so that no process is lost sight of
+            self._processes[mine] = self._watchdog.start(self._context, _serve, (theirs, self._options), daemon=True)
         theirs.close()
-        self._processes[mine] = process
         return mine  # type: ignore[no-any-return]
 
     def _remove(self, conn: Connection) -> int:
@@ -138,9 +135,8 @@ class _JobPool:
         return code
 
 
-def _serve(conn: Connection, options: ReproduceOptions, count: Any) -> None:
+def _serve(conn: Connection, options: ReproduceOptions) -> None:
     """Run jobs until the pipe closes, which happens also when the parent is killed."""
-    beat(count)
     torch.set_num_threads(1)
     tune_malloc()
     trials = TrialCache()

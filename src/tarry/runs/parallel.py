@@ -18,7 +18,7 @@ import torch
 
 from ..config.spec import Spec
 from ..core.errors import TarryError, WorkerDied
-from ..executors.watchdog import TIMEOUT, Watchdog, beat, end_within, new_count
+from ..executors.watchdog import TIMEOUT, Watchdog, end_within, signals_blocked
 from ..record.result import Result
 from ..vector.process import tune_malloc
 from .run import Progress
@@ -39,10 +39,7 @@ RunOne = Callable[[Spec, Path | None, Callable[[Progress], None]], Result]
 ShowProgress = Callable[[int, Spec, Progress], None]
 
 
-def _child(
-    conn: Connection, others: list[Connection], one: RunOne, spec: Spec, folder: Path | None, count: Any
-) -> None:
-    beat(count)
+def _child(conn: Connection, others: list[Connection], one: RunOne, spec: Spec, folder: Path | None) -> None:
     for other in others:  # so that the pipe breaks, and this process ends, when the parent is killed
         other.close()
     torch.set_num_threads(1)
@@ -110,14 +107,10 @@ class _RunProcesses:
 
     def start(self, index: int) -> None:
         mine, theirs = self._context.Pipe(duplex=False)
-        count = new_count()
-        given = (theirs, [*self.running, mine], self._one, *self._jobs[index], count)
-        process = self._context.Process(target=_child, args=given)
-        self._watchdog.stop()
-        process.start()
-        self._watchdog.watch(process, count)
+        given = (theirs, [*self.running, mine], self._one, *self._jobs[index])
+        with signals_blocked():  # so that no process is lost sight of
+            self.running[mine] = (index, self._watchdog.start(self._context, _child, given, daemon=False))
         theirs.close()
-        self.running[mine] = (index, process)
 
     def receive(self, conn: Connection) -> Any:
         """Return progress, a result with its weights, or None for a run that is to be started again."""

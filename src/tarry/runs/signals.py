@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+from ..executors.watchdog import unblock_signals
+
 __all__ = ["WAITING", "Interrupted", "check", "deferred", "handled"]
 
 
@@ -52,6 +54,8 @@ def handled(*, child: bool = False) -> Iterator[None]:
     for number in before:
         signal.signal(number, _handle)
     try:
+        if child:
+            unblock_signals()
         yield
     except KeyboardInterrupt as e:  # the handlers stay as they are, for a second signal
         _raise_ours(e)
