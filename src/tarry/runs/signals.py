@@ -74,8 +74,9 @@ def _restore(before: dict[int, Any]) -> None:
 def _handle(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - of the protocol
     if _state.pending is None:
         _state.pending = number
-        for other in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(other, signal.SIG_IGN if _state.is_child else signal.SIG_DFL)
+        if not _state.is_child:  # a child keeps this handler: Python reports a signal whose handler was just removed
+            for other in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(other, signal.SIG_DFL)
         if _state.is_waiting or not _state.is_deferred:
             _raise()
     elif not _state.is_child and number in (signal.SIGINT, signal.SIGTERM):  # a handler that Ray has put back
