@@ -176,6 +176,56 @@ def test_clients_of_a_worker_that_was_killed_at_work_are_trained_again_to_the_sa
         )
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_worker_that_is_stopped_at_work_is_replaced_after_the_timeout_to_the_same_bits(workers, tmp_path, caplog):
+    flag = tmp_path / "stopped"
+
+    def loss(out: Tensor, y: Tensor) -> Tensor:
+        if os.getpid() != HERE and not flag.exists():
+            flag.touch()
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return cross_entropy(out, y)
+
+    inline, _ = story(task=noisy_task(), method="orthofl", **SMALL)
+    given = {"executor": "pool", "workers": workers, "worker_timeout": 3.0}
+    pooled, _ = story(task=noisy_task(loss), method="orthofl", **given, **SMALL)
+    assert pooled == inline
+    assert re.fullmatch(
+        r"training process \d+ did not respond for 3 s; another takes its place, and trains again what it had",
+        caplog.messages[0],
+    )
+
+
+def test_a_worker_that_is_stopped_while_the_parent_sends_more_than_a_pipe_holds_is_replaced():
+    """SCAFFOLD's vectors go through the pipe: the parent waits in the middle of a message."""
+    wide = replace(noisy_task(), model=lambda: nn.Sequential(nn.Linear(4, 60_000), nn.Linear(60_000, 3)))
+    settings: dict[str, Any] = {"method": "scaffold", "task": wide, "delay": [1.0] * 3, "batch": "all", "epochs": 1}
+    made = build_run(Spec.of({**settings, "workers": 1, "executor": "pool", "updates": 6, "worker_timeout": 3.0}))
+    pool = Simulation(made).executor()
+    assert isinstance(pool, Pool)
+    try:
+        (worker,) = mp.active_children()
+        os.kill(worker.pid or 0, signal.SIGSTOP)
+        Simulation(made).simulator(pool, []).run()
+    finally:
+        pool.close()
+    assert not worker.is_alive()
+
+
+def test_a_client_whose_workers_stop_again_and_again_is_named(monkeypatch):
+    def loss(out: Tensor, y: Tensor) -> Tensor:
+        if os.getpid() != HERE:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return cross_entropy(out, y)
+
+    monkeypatch.setattr(Pool, "lives", 2)
+    words = (
+        "2 training processes in a row did not respond for 2 s while they trained client 0 (visit 0): stopped, or in"
+    )
+    with pytest.raises(WorkerDied, match=re.escape(words) + ".*worker_timeout=0 waits for ever"):
+        tarry.run(task=noisy_task(loss), executor="pool", worker_timeout=2.0, **SMALL)
+
+
 @pytest.mark.parametrize("workers", [1, 4])
 def test_workers_that_are_killed_all_at_once_and_again_are_replaced_to_the_same_bits(workers):
     inline, _ = story(task=noisy_task(), **SMALL)

@@ -22,6 +22,7 @@ from tarry.config.spec import Spec
 from tarry.core.errors import BadInput, TarryError, WorkerDied
 from tarry.core.events import Event
 from tarry.core.tickets import NOTHING, Ticket
+from tarry.executors import ray as ray_executor
 from tarry.executors import ray_cluster
 from tarry.executors.base import Executor
 from tarry.executors.ray import Ray, _ObjectStore, _setup, _Trainer
@@ -31,6 +32,7 @@ from tarry.runs.parallel_ray import _run, run_on_ray
 from tarry.runs.run import Progress
 from tarry.runs.simulation import Simulation
 from tarry.training.determinism import deterministic
+from tests.helpers.elsewhere import EXACT, SETTINGS, begun_run
 from tests.helpers.models import random_clients
 from tests.helpers.processes import descendants, process_status, wait_until
 
@@ -187,6 +189,74 @@ def test_clients_of_a_worker_that_was_killed_at_work_are_trained_again_to_the_sa
     assert flag.exists()
     (line,) = [r.getMessage() for r in caplog.records if r.name == "tarry"]
     assert line == "a Ray worker was lost; another takes its place, and what it had is trained again"
+
+
+@pytest.mark.parametrize("other", ["by default", "pool", "batched", "auto"])
+def test_a_run_resumes_under_ray_and_one_of_ray_resumes_elsewhere(other, tmp_path):
+    whole = tarry.run(**SETTINGS)
+    begun_run(tmp_path / "to ray", other)
+    begun_run(tmp_path / "from ray", "ray", executor="ray", workers=2, address="auto")
+    there = tarry.resume(tmp_path / "to ray", executor="ray", workers=2)
+    back = tarry.resume(tmp_path / "from ray", executor="inline" if other == "by default" else other)
+    for result in (there, back):
+        assert result.updates == whole.updates
+        assert torch.allclose(result.weights, whole.weights, rtol=1e-3, atol=1e-4)
+        if other in EXACT:
+            assert result.weights_sha256 == whole.weights_sha256
+
+
+def test_a_cluster_that_has_ended_ends_the_run_with_an_error(tmp_path, monkeypatch):
+    class Watch(ray_cluster.ClusterWatch):
+        def __init__(self) -> None:
+            super().__init__()
+            self._raylet.close()
+            self._raylet_address = str(tmp_path / "not there")
+
+    monkeypatch.setattr(ray_executor, "ClusterWatch", Watch)
+    with pytest.raises(WorkerDied, match=r"^the Ray cluster at .* has ended: there is no raylet on this machine any"):
+        story(on_ray)
+
+
+def test_a_raylet_that_closes_a_connection_but_lives_is_no_error(tmp_path):
+    watch = ray_cluster.ClusterWatch()
+    watch.check()
+    watch._raylet.close()
+    watch.check()
+    with socket.socket(socket.AF_UNIX) as raylet:
+        raylet.bind(str(tmp_path / "raylet"))
+        raylet.listen()
+        watch._raylet.close()
+        watch._raylet_address = str(tmp_path / "raylet")
+        watch.check()
+        there, _ = raylet.accept()
+        there.close()  # it hangs up
+        watch.check()
+    with pytest.raises(WorkerDied, match="no raylet"):
+        watch.check()
+    watch.close()
+
+
+def test_a_head_that_is_silent_for_long_ends_the_run_and_time_without_a_look_does_not_count(monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr(ray_cluster.time, "monotonic", lambda: now[0])
+    watch, answers = ray_cluster.ClusterWatch(), [True]
+    monkeypatch.setattr(watch, "_head_answers", lambda: answers[0])
+
+    def pass_by(seconds: float, step: float) -> None:
+        for _ in range(int(seconds / step)):
+            now[0] += step
+            watch.check()
+
+    pass_by(100, 1.0)
+    answers[0] = False
+    pass_by(18, 1.0)
+    answers[0] = True
+    pass_by(10, 1.0)
+    answers[0] = False
+    pass_by(10_000, 1000.0)
+    with pytest.raises(WorkerDied, match=r"has ended: its head does not answer for 20 s"):
+        pass_by(30, 1.0)
+    watch.close()
 
 
 def test_a_client_that_kills_its_workers_again_and_again_is_named(monkeypatch):

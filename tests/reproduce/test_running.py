@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from tarry import run
-from tarry.reproduce import catalog, running
+from tarry.reproduce import catalog, pool, running
 from tarry.reproduce.experiment import Experiment
 from tarry.reproduce.studies import STUDIES
 from tarry.tasks.data import fetch
-from tests.helpers.processes import wait_until
+from tests.helpers.processes import PATIENCE, descendants, process_ended, wait_until
 
 Table = Callable[..., Experiment]
 Do = Callable[..., list[str]]
@@ -189,6 +189,31 @@ def test_a_worker_that_dies_is_told_and_the_rest_is_run(table: Table, do: Do, mo
     assert set(results()["cells"]) == {"orthofl/a", "orthofl/b"}
 
 
+STOPPER = """
+import os, signal
+from tarry.methods.fedavg import fedavg
+
+def make():
+    'Stop the process the first time.'
+    if not os.path.exists('FLAG'):
+        open('FLAG', 'w').close()
+        os.kill(os.getpid(), signal.SIGSTOP)
+    return fedavg()
+"""
+
+
+def test_a_worker_that_is_stopped_is_replaced_and_its_run_done(
+    table: Table, do: Do, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    Path("stopper.py").write_text(STOPPER.replace("FLAG", str(tmp_path / "flag")))
+    e = table(('method = "fedavg"', f'method = "{Path("stopper.py").resolve()}:make"'))
+    monkeypatch.setattr(Experiment, "problems", lambda *_: [])  # it would stop here, as it is built
+    monkeypatch.setattr(pool, "TIMEOUT", 5.0)
+    said = do(e, seeds="1", workers=2)
+    assert sum("did not respond for 5 s; another takes its place, and the run resumes" in s for s in said) == 1
+    assert set(results()["cells"]) == {"fedavg/a", "fedavg/b", "orthofl/a", "orthofl/b"}
+
+
 def test_a_killed_run_goes_on_from_its_checkpoint_to_the_same_weights(table: Table, do: Do, tmp_path: Path) -> None:
     long = ("time = 1500", "time = 10000\ncheckpoint_every = 0.1")
     e = table(long)
@@ -210,6 +235,52 @@ def test_a_killed_run_goes_on_from_its_checkpoint_to_the_same_weights(table: Tab
     kept = sorted(p.name for p in Path("killed").rglob("checkpoints/*.safetensors"))
     assert kept[-1] > there[0].name  # it counted on
     do(e, only="a", rows="orthofl", seeds="1", results=tmp_path / "fresh")
+    fresh = json.loads((tmp_path / "fresh" / "toy" / "results" / "table1.json").read_text())
+    assert digests(results()) == digests(fresh)
+
+
+@pytest.mark.parametrize(
+    ("number", "workers", "by"),
+    [(signal.SIGTERM, "2", "SIGTERM"), (signal.SIGINT, "2", ""), (signal.SIGHUP, "1", "SIGHUP")],
+)
+def test_a_signal_to_all_processes_writes_checkpoints_from_which_the_same_command_goes_on(
+    number: int, workers: str, by: str, table: Table, do: Do, tmp_path: Path
+) -> None:
+    e = table(("time = 1500", "time = 40000\ncheckpoint_every = 100000"))
+    words = [
+        "toy/table1",
+        "--only",
+        "a",
+        "--rows",
+        "orthofl",
+        "--seeds",
+        "2",
+        "--device",
+        "cpu",
+        "--workers",
+        workers,
+        "--out",
+        "ended",
+    ]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tarry", "reproduce", *words], stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+
+    def begun() -> bool:
+        rows = [log.read_bytes().count(b'"arrival"') for log in Path("ended").rglob("events.jsonl")]
+        return len(rows) == int(workers) and min(rows) > 0
+
+    wait_until(lambda: begun() or process.poll() is not None)
+    family = descendants(process.pid)
+    os.killpg(process.pid, number)
+    _, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 128 + number, err
+    assert f"error: interrupted{by and f' by {by}'}; the same command resumes: tarry reproduce toy/table1" in err
+    assert "Traceback" not in err
+    wait_until(lambda: all(process_ended(p) for p in family))
+    assert len(list(Path("ended").rglob("checkpoints/*.safetensors"))) == int(workers)
+    do(e, only="a", rows="orthofl", seeds="2", out=Path("ended"), workers=2)
+    do(e, only="a", rows="orthofl", seeds="2", results=tmp_path / "fresh", workers=2)
     fresh = json.loads((tmp_path / "fresh" / "toy" / "results" / "table1.json").read_text())
     assert digests(results()) == digests(fresh)
 

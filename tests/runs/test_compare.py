@@ -5,6 +5,7 @@ import multiprocessing as mp
 import os
 import re
 import shutil
+import signal
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -442,6 +443,27 @@ def test_a_process_that_is_killed_is_noticed_and_the_others_are_ended():
 
     with pytest.raises(WorkerDied, match=r"the run of \w+ was killed \(code -9\)"):
         tarry.compare(["fedasync", "fedavg"], own_task(loss), seeds=[0, 1], workers=2, delay=[1, 2], **OWN)
+    assert mp.active_children() == []
+
+
+def test_a_process_that_is_stopped_is_replaced_and_its_run_resumes(tmp_path, caplog):
+    flag = tmp_path / "stopped"
+
+    def loss(out: Tensor, y: Tensor) -> Tensor:
+        if os.getpid() != HERE and list(tmp_path.glob("out/fedavg/*/checkpoints/*")) and not flag.exists():
+            flag.touch()
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return cross_entropy(out, y)
+
+    settings: dict[str, Any] = {**OWN, "delay": [1, 2], "checkpoint_every": 1e-9, "seeds": [0]}
+    alone = tarry.compare(["fedasync", "fedavg"], own_task(), **settings)
+    two: dict[str, Any] = {"workers": 2, "out": tmp_path / "out", "worker_timeout": 3.0}
+    c = tarry.compare(["fedasync", "fedavg"], own_task(loss), **settings, **two)
+    assert [r.weights_sha256 for r in c] == [r.weights_sha256 for r in alone]
+    assert flag.exists()
+    (line,) = caplog.messages
+    end = "did not respond for 3 s; another takes its place, and the run resumes"
+    assert re.fullmatch(rf"process \d+ \(the run of fed\w+, seed 0\) {end}", line)
     assert mp.active_children() == []
 
 

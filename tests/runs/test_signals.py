@@ -124,6 +124,9 @@ def whole() -> str:
         (signal.SIGHUP, ["--workers", "2"]),
         (signal.SIGINT, ["--workers", "2"]),
         (signal.SIGTERM, ["--executor", "batched", "--workers", "2"]),
+        (signal.SIGHUP, ["--executor", "batched"]),
+        (signal.SIGINT, ["--executor", "auto", "--workers", "2"]),
+        (signal.SIGTERM, ["--executor", "auto"]),
     ],
 )
 def test_a_signal_writes_a_checkpoint_and_says_how_to_go_on(number, executor, tmp_path, whole) -> None:
@@ -148,7 +151,7 @@ def test_a_signal_writes_a_checkpoint_and_says_how_to_go_on(number, executor, tm
     shutil.copytree(out, from_the_start)
     shutil.rmtree(from_the_start / "checkpoints")
     again = tarry.resume(out)
-    if "batched" in executor:
+    if "batched" in executor or "auto" in executor:
         assert again.weights_sha256 == tarry.resume(from_the_start).weights_sha256
     else:
         assert again.weights_sha256 == whole
@@ -184,6 +187,64 @@ def test_a_long_visit_does_not_delay_the_end(executor: list[str], tmp_path: Path
     assert process.returncode == 143, err
     assert time.monotonic() - began < 10
     assert len(saved(out)) == 1
+
+
+AT_A_PLACE = """
+import os, signal, sys
+from tarry.cli.app import main
+import MODULE as module
+
+before = module.NAME
+
+def signalled(*args, **kw):
+    os.kill(os.getpid(), signal.SIGTERM)
+    result = before(*args, **kw)
+    return result
+
+module.NAME = signalled
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("place", "way_out"),
+    [
+        ("tarry.runs.run.file_digests", "it had not begun; the same command begins it"),
+        ("tarry.runs.run.build_simulation", "it had not begun; the same command begins it"),
+        ("tarry.record.run_folder.write_atomic", None),  # of spec.toml and meta.json
+        ("tarry.runs.run.Recorder", "`tarry resume r` resumes it"),
+        ("tarry.runs.simulation.Pool", "`tarry resume r` resumes it"),
+        ("tarry.runs.simulation.Simulator", "`tarry resume r` resumes it"),
+        ("tarry.runs.run.make_result", "`tarry resume r` resumes it"),
+        ("tarry.runs.run.write_arrivals", "`tarry resume r` resumes it"),
+        ("tarry.runs.run.write_result", "`tarry resume r` resumes it"),
+    ],
+)
+def test_a_signal_while_a_run_starts_or_writes_its_result_loses_nothing(place, way_out, tmp_path, whole) -> None:
+    module, _, name = place.rpartition(".")
+    script = AT_A_PLACE.replace("MODULE", module).replace("NAME", name)
+    words = ["run", "--method", "orthofl", *FLAGS, "--workers", "2", "--out", "r"]
+
+    def done(*command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-c", *command],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=PATIENCE,
+            cwd=tmp_path,
+        )
+
+    said = done(script, *words)
+    assert said.returncode == 143, said.stderr
+    assert "Traceback" not in said.stderr
+    (line,) = [line for line in said.stderr.splitlines() if "%" not in line]
+    if way_out is not None:
+        assert line == f"error: interrupted by SIGTERM; {way_out}"
+    again = ["resume", "r"] if "resume" in line else words
+    said = done("from tarry.cli.app import main; main()", *again)
+    assert said.returncode == 0, said.stderr
+    assert sha256(tmp_path / "r") == whole
 
 
 def test_without_a_folder_nothing_is_kept_and_a_second_signal_ends_at_once(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
 from typing import Annotated, ClassVar
@@ -12,7 +13,7 @@ from ..core.errors import TarryError
 from ..core.storage import other_storage_errors
 from ..vector.process import tune_malloc
 from ..version import __version__
-from .lazy import HELP, LazyCommand, LazyGroup
+from .lazy import HELP, OWN_PROCESS, LazyCommand, LazyGroup
 
 __all__ = ["COMMANDS", "app", "main"]
 
@@ -87,6 +88,17 @@ def _main(
 def main() -> None:
     """Run the command `tarry`."""
     tune_malloc()
+    try:
+        _run()
+    except SystemExit as e:
+        if OWN_PROCESS in os.environ:
+            from .own_process import report_code
+
+            report_code(e.code if isinstance(e.code, int) else 0)
+        raise
+
+
+def _run() -> None:
     try:
         with other_storage_errors():
             app()

@@ -15,6 +15,7 @@ from ..core.errors import BadInput
 from ..reproduce.options import seed_numbers
 from . import console
 from .flags import gather, with_settings
+from .own_process import in_own_process
 
 if TYPE_CHECKING:
     from ..config.spec import Spec
@@ -82,9 +83,12 @@ def run_and_show(specs: list[Spec], *, out: Path, workers: int, title: str, noti
 
     command = shlex.join(["tarry", *sys.argv[1:]])
     go_on = f"the same command resumes with what is in {out}: {command}"
-    with console.on_interrupt(go_on), console.comparison_progress(specs) as progress:
-        from_here = f"cd {shlex.quote(os.getcwd())} && {command}"
-        comparison = compare_specs(specs, out=out, workers=workers, progress=progress, command=from_here)
+    from_here = f"cd {shlex.quote(os.getcwd())} && {command}"
+    with console.on_interrupt(go_on):
+        if specs[0].executor == "ray":
+            in_own_process(specs[0].address)
+        with console.comparison_progress(specs) as progress:
+            comparison = compare_specs(specs, out=out, workers=workers, progress=progress, command=from_here)
     summary, path = comparison.summary, out / "report.html"
     console.print_lines(comparison.reused)
     console.console().print(table(summary))

@@ -6,10 +6,13 @@ import signal
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from ..core.errors import WorkerDied
 from ..runs.signals import Interrupted, handled
+from .own_process import is_own_process
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,6 +34,7 @@ __all__ = [
     "print_result",
     "progress_bars",
     "run_progress",
+    "way_to_resume",
 ]
 
 
@@ -65,23 +69,36 @@ def print_markup(text: str) -> None:
 
 
 @contextmanager
-def on_interrupt(way_out: str) -> Iterator[None]:
+def on_interrupt(way_out: str | Callable[[], str]) -> Iterator[None]:
     """Print `way_out` when a signal ends the work inside, and append it to the error when worker processes die.
 
     The exit code is 128 plus the number of the signal.
     """
     try:
-        with handled():
+        with handled(child=is_own_process()):  # the first process passes signals on
             yield
     except Interrupted as e:
-        print_error(f"interrupted{'' if e.number == signal.SIGINT else f' by {e.name}'}; {way_out}")
+        print_error(f"interrupted{'' if e.number == signal.SIGINT else f' by {e.name}'}; {_text(way_out)}")
         raise SystemExit(128 + e.number) from e
     except KeyboardInterrupt:
-        print_error(f"interrupted; {way_out}")
+        print_error(f"interrupted; {_text(way_out)}")
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second Ctrl-C ends the process without a message
         raise
     except WorkerDied as e:
-        raise WorkerDied(f"{e}; {way_out}") from e
+        raise WorkerDied(f"{e}; {_text(way_out)}") from e
+
+
+def _text(way_out: str | Callable[[], str]) -> str:
+    return way_out if isinstance(way_out, str) else way_out()
+
+
+def way_to_resume(out: Path | None) -> str:
+    """Return how to continue a run with this folder."""
+    if out is None:
+        return "nothing of it is saved: it had no --out"
+    if not (out / "spec.toml").is_file():
+        return "it had not begun; the same command begins it"
+    return f"`tarry resume {quote(str(out))}` resumes it"
 
 
 def is_terminal() -> bool:

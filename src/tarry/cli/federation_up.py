@@ -23,8 +23,8 @@ __all__ = ["up"]
 
 #: settings that a federation does not have
 _SIMULATION_ONLY = (
-    "executor", "workers", "address", "gpus", "precision", "compile", "lookahead", "strict", "personalize",
-    "diagnose", "failure_rate", "availability", "device",
+    "executor", "workers", "address", "gpus", "precision", "compile", "lookahead", "worker_timeout", "strict",
+    "personalize", "diagnose", "failure_rate", "availability", "device",
 )  # fmt: skip
 _POLL = 2.0  # seconds between two looks at the processes
 

@@ -11,8 +11,10 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-__all__ = ["HELP", "PASS_ON", "Command", "LazyCommand", "LazyGroup"]
+__all__ = ["HELP", "OWN_PROCESS", "PASS_ON", "Command", "LazyCommand", "LazyGroup"]
 
+#: set in the second process of a command: the file descriptor on which it reports its exit code (own_process)
+OWN_PROCESS = "TARRY_OWN_PROCESS"
 #: context settings of every command
 HELP: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
 #: context settings of commands that take `--method.NAME value`

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from shlex import quote
 from typing import Annotated, Any
 
 import typer
 
 from ..core.errors import BadInput
 from . import console
+from .own_process import in_own_process
 
 __all__ = ["resume"]
 
@@ -38,15 +38,20 @@ def resume(
     The weights are the same to the bit on a CPU of the same kind, also with batched. If another executor than before
     trains clients together (batched, auto), or no longer does so, their updates differ by rounding.
     """
+    from ..record.run_folder import RunFolder
     from ..runs.run import resume_folder
 
     if not (folder / "spec.toml").is_file():
         _reject_comparison(folder)
-    go_on = f"`tarry resume {quote(str(folder))}` resumes it"
-    with console.on_interrupt(go_on), console.run_progress(str(folder)) as progress:
-        options = {"workers": workers, "executor": executor, "address": address}
-        changed: dict[str, Any] = {k: v for k, v in options.items() if v is not None}
-        result = resume_folder(folder, progress=progress, **changed)
+    options = {"workers": workers, "executor": executor, "address": address}
+    changed: dict[str, Any] = {k: v for k, v in options.items() if v is not None}
+    with console.on_interrupt(lambda: console.way_to_resume(folder)):
+        if (folder / "spec.toml").is_file():
+            settings = RunFolder(folder).settings() | changed
+            if settings.get("executor") == "ray":
+                in_own_process(settings.get("address"))
+        with console.run_progress(str(folder)) as progress:
+            result = resume_folder(folder, progress=progress, **changed)
     console.print_result(result)
 
 

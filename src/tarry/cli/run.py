@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from shlex import quote
 from typing import Annotated, Any
 
 import typer
 
 from . import console
 from .flags import gather, with_settings
+from .own_process import in_own_process
 
 __all__ = ["run"]
 
@@ -34,7 +34,9 @@ def run(
     from ..runs.run import run_spec
 
     resolved = Spec.of_expanded(gather(given, context, spec))
-    go_on = "nothing of it is saved: it had no --out" if out is None else f"`tarry resume {quote(str(out))}` resumes it"
-    with console.on_interrupt(go_on), console.run_progress(resolved.label) as progress:
-        result = run_spec(resolved, out=out, progress=progress)
+    with console.on_interrupt(lambda: console.way_to_resume(out)):
+        if resolved.executor == "ray":
+            in_own_process(resolved.address)
+        with console.run_progress(resolved.label) as progress:
+            result = run_spec(resolved, out=out, progress=progress)
     console.print_result(result)

@@ -64,6 +64,7 @@ class SharedSettings(TypedDict, total=False):
     precision: Literal["float32", "tf32", "bf16"]
     compile: bool
     lookahead: int
+    worker_timeout: float
     strict: bool
     personalize: int | None
     diagnose: bool

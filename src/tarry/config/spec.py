@@ -119,6 +119,9 @@ class Spec:
         bool, "Compile the steps of batched by torch.compile, which takes a while and pays in long runs"
     ] = False
     lookahead: Annotated[int, "Number of visits that workers train before they are needed; the result is the same"] = 0
+    worker_timeout: Annotated[
+        float, "Seconds after which a process that does not respond (stopped, hung) is replaced; 0: never"
+    ] = 60.0
     strict: Annotated[bool, "Stop at the first update that is not finite, instead of rejecting it"] = False
     personalize: Annotated[
         int | None,
@@ -170,6 +173,8 @@ class Spec:
         for name in ("min_samples", "lookahead", "personalize", "proofs"):
             if (getattr(self, name) or 0) < 0:
                 yield f"--{name.replace('_', '-')} {getattr(self, name)}: must be 0 or more"
+        if self.worker_timeout != 0 and not self.worker_timeout >= 2:
+            yield f"--worker-timeout {self.worker_timeout}: must be 0 or at least 2"
         if self.batch != "all" and self.batch < 1:
             yield f"--batch {self.batch}: must be 1 or more, or `all`"
         if self.device not in ("cpu", "cuda") or (self.device == "cuda" and not torch.cuda.is_available()):

@@ -6,7 +6,7 @@
       Diverged            a client's loss became NaN or infinite and the run is strict
       SolverFailed        a solver found no solution
       StorageError        a file or folder cannot be read or written: disk full, no permission, a device error
-      WorkerDied          a training process ended without a result
+      WorkerDied          a training process, or a Ray cluster, ended without a result
     TarryWarning          a notice of a run that is no error: a setting without effect, a target that was missed
 
 Bugs of tarry raise AssertionError instead. Messages name settings as flags, `--lr -1`; `errors_as_keywords` rewrites

@@ -1,7 +1,8 @@
 """Pool: trains visits in processes of one thread each, with weights in shared memory.
 
 Weights and deltas never pass through a pipe. The processes are forked, so a task may hold any Python object; where fork
-does not exist (or CUDA is in use) they are spawned, and the task must pickle. A process that is lost is replaced.
+does not exist (or CUDA is in use) they are spawned, and the task must pickle. A process that is lost, or no longer
+responds (watchdog), is replaced.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from ..training.visit import LocalWork, train
 from ..vector.process import tune_malloc
 from .base import RemoteError
 from .queueing import DEPTH, QueuedVisit, QueueingExecutor
+from .watchdog import TIMEOUT, Watchdog, end_within, unblock_signals
 
 __all__ = ["Pool"]
 
@@ -40,6 +42,7 @@ log = logging.getLogger("tarry")
 
 #: signals that a terminal sends to all processes, and that the parent handles
 _OF_THE_PARENT = (signal.SIGINT, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else []))
+_HANGS = "stopped, or in code that keeps Python's lock? --worker-timeout 0 waits for ever"
 _ALIGNED = 16  # numbers: rows of shared memory begin at multiples of a cache line, as tensors do
 
 
@@ -86,6 +89,7 @@ def _serve(conn: Connection, others: list[Connection], setup: _PoolSetup) -> Non
     for number in _OF_THE_PARENT:
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    unblock_signals()
     torch.set_num_threads(1)
     tune_malloc()
     model = FlatModel(setup.module, setup.layout, setup.task, setup.work.optimizer, bf16=setup.bf16)
@@ -105,7 +109,10 @@ def _serve(conn: Connection, others: list[Connection], setup: _PoolSetup) -> Non
 
 
 class Pool(QueueingExecutor[int]):
-    """Executor of `workers` processes; `lookahead`: results trained ahead beyond what keeps workers busy."""
+    """Executor of `workers` processes; `lookahead`: results trained ahead beyond what keeps workers busy.
+
+    `timeout`: seconds without a sign of a process, after which it is replaced; 0: never.
+    """
 
     def __init__(
         self,
@@ -119,6 +126,7 @@ class Pool(QueueingExecutor[int]):
         workers: int,
         lookahead: int = 0,
         bf16: bool = False,
+        timeout: float = TIMEOUT,
     ):
         super().__init__(workers, lookahead)
         dtype = next(p.dtype for p in module.parameters() if p.requires_grad)
@@ -135,6 +143,7 @@ class Pool(QueueingExecutor[int]):
         self._idle_deaths: Counter[int] = Counter()  # processes lost without a visit since the last result, by worker
         self._conns: dict[int, Connection] = {}
         self._processes: dict[int, Any] = {}
+        self._watchdog = Watchdog(timeout)
         for worker in range(workers):
             self._start(worker)
 
@@ -147,8 +156,7 @@ class Pool(QueueingExecutor[int]):
         context: Any = mp.get_context("fork" if self._forked else "spawn")
         mine, theirs = context.Pipe()
         others = [*self._conns.values(), mine] if self._forked else []
-        process = context.Process(target=_serve, args=(theirs, others, self._setup), daemon=True)
-        process.start()
+        process = self._watchdog.start(context, _serve, (theirs, others, self._setup), daemon=True)
         theirs.close()
         self._conns[worker], self._processes[worker] = mine, process
         self._free[worker] = [worker * DEPTH + d for d in range(DEPTH)]
@@ -187,19 +195,21 @@ class Pool(QueueingExecutor[int]):
         """Start a process in the place of a lost one, and put its visits back into the queue."""
         self._conns.pop(worker).close()
         process = self._processes[worker]
-        _end(process, 5)
+        silent = self._watchdog.release(process)
+        end_within([process], 5)
         lost = [number for number in self._given if self._worker_of[number] == worker]
         self._requeue(lost)
-        self._count(worker, lost, f"(code {process.exitcode})")
-        log.warning(
-            "training process %d was lost (code %d); another takes its place, and trains again what it had",
-            process.pid,
-            process.exitcode,
-        )
+        how = silent or f"was lost (code {process.exitcode})"
+        if silent:
+            self._count(worker, lost, f"{silent} %s: {_HANGS}")
+        else:
+            fewer = " Fewer --workers take less of it" if len(self._free) > 1 else ""
+            self._count(worker, lost, f"were lost (code {process.exitcode}) %s: killed, or out of memory?{fewer}")
+        log.warning("training process %d %s; another takes its place, and trains again what it had", process.pid, how)
         self._start(worker)
 
-    def _count(self, worker: int, lost: Sequence[int], how: str) -> None:
-        """Raise WorkerDied where so many processes in a row were lost that it is no chance."""
+    def _count(self, worker: int, lost: Sequence[int], text: str) -> None:
+        """Raise WorkerDied where so many processes in a row were lost that it is no chance; `text`: how %s and why."""
         if lost:  # the worker trained the first; the others had not begun
             if not self._has_lost_its_lives(lost[0]):
                 return
@@ -210,12 +220,10 @@ class Pool(QueueingExecutor[int]):
             if self._idle_deaths[worker] < self.lives:
                 return
             when = "before they had anything to train"
-        fewer = " Fewer --workers take less of it" if len(self._free) > 1 else ""
-        raise WorkerDied(
-            f"{self.lives} training processes in a row were lost {how} {when}: killed, or out of memory?{fewer}"
-        )
+        raise WorkerDied(f"{self.lives} training processes in a row {text % when}")
 
     def close(self) -> None:
+        self._watchdog.stop()
         for worker, process in self._processes.items():
             if len(self._free[worker]) < DEPTH:
                 process.kill()  # what it trains is no longer needed, and may take long
@@ -223,15 +231,6 @@ class Pool(QueueingExecutor[int]):
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 conn.send(None)
             conn.close()
-        for process in self._processes.values():
-            _end(process, 10)
+        end_within(self._processes.values(), 10)
         self._processes.clear()
         self._conns.clear()
-
-
-def _end(process: Any, patience: float) -> None:
-    """Wait for a process to end by itself; kill it after `patience` seconds."""
-    process.join(timeout=patience)
-    if process.is_alive():
-        process.kill()
-        process.join()

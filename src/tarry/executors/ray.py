@@ -1,7 +1,8 @@
 """Ray: trains visits on a Ray cluster, with one actor a worker.
 
 Tickets of one global share its tensor. It is put into Ray's object store when the first of them is trained, and taken
-out when the last one is back; what only one client has travels with its visit. A worker that is lost is replaced.
+out when the last one is back; what only one client has travels with its visit. A worker that is lost is replaced. A
+cluster that has ended ends the run with an error.
 
 Ray pickles what its own processes send each other, so everyone who may use a cluster can run code on all of it: the
 cluster is trusted. Its machines need the same versions of tarry and torch (and the same kind of processor, for the same
@@ -36,12 +37,13 @@ from ..vector.process import tune_malloc
 from ..version import __version__
 from .base import RemoteError
 from .queueing import DEPTH, QueuedVisit, QueueingExecutor
-from .ray_cluster import check_capacity, connect, load, one_line, register_user_modules
+from .ray_cluster import ClusterWatch, check_capacity, connect, load, one_line, register_user_modules
 
 __all__ = ["Ray"]
 
 log = logging.getLogger("tarry")
 
+_POLL = 1.0  # seconds between looks at the cluster, while a result is awaited
 _ALIGNED = 64  # bytes: tensors begin at such multiples, and the last bit of a sum may depend on its place in memory
 
 Array = npt.NDArray[Any]
@@ -201,6 +203,7 @@ class Ray(QueueingExecutor[_TrainingActor]):
         self._workers: list[_TrainingActor] = []
         self._failed_starts = 0  # workers lost before they were up, in a row
         self._leave = connect(address, cpus=workers)
+        self._cluster = ClusterWatch()
         try:
             check_capacity(gpus)
             register_user_modules()
@@ -225,6 +228,7 @@ class Ray(QueueingExecutor[_TrainingActor]):
         return None if worker is None or len(worker.jobs) == DEPTH else worker
 
     def _send(self, worker: _TrainingActor, number: int, visit: QueuedVisit) -> None:
+        self._cluster.check()
         t = visit.ticket
         optimizer = None if self._optimizer_at is None else self._optimizer_at(t.version)
         refs = [self._store.ref(tensor) for tensor in (t.sent, *t.payload.values())]
@@ -234,21 +238,28 @@ class Ray(QueueingExecutor[_TrainingActor]):
 
     def _listen(self) -> None:
         worker_of = {ref: w for w in self._workers for ref in (*w.jobs, *([] if w.starting is None else [w.starting]))}
-        for ref in self._ray.wait(list(worker_of))[0]:
-            worker = worker_of[ref]
-            if worker not in self._workers:  # replaced meanwhile
-                continue
-            try:
-                answer = self._ray.get(ref)
-            except self._ray.exceptions.RayTaskError as e:
-                raise TrainingFailed(f"training failed in a Ray worker: {e}") from e
-            except self._ray.exceptions.RayError as e:
-                self._replace(worker, e)
-                continue
-            if ref == worker.starting:
-                self._on_started(worker, answer)
-            else:
-                self._on_answer(worker.jobs.pop(ref), answer)
+        ready: list[Any] = []
+        while not ready:
+            ready = self._ray.wait(list(worker_of), timeout=_POLL)[0]
+            self._cluster.check()
+        for ref in ready:
+            if worker_of[ref] in self._workers:  # else replaced meanwhile
+                self._receive(ref, worker_of[ref])
+
+    def _receive(self, ref: Any, worker: _TrainingActor) -> None:
+        """Read an answer. The array of it in Ray's memory is given back here: later, the cluster may have ended."""
+        try:
+            answer = self._ray.get(ref)
+        except self._ray.exceptions.RayTaskError as e:
+            raise TrainingFailed(f"training failed in a Ray worker: {e}") from e
+        except self._ray.exceptions.RayError as e:
+            self._cluster.check()
+            self._replace(worker, e)
+            return
+        if ref == worker.starting:
+            self._on_started(worker, answer)
+        else:
+            self._on_answer(worker.jobs.pop(ref), answer)
 
     def _on_started(self, worker: _TrainingActor, version: str) -> None:
         if version != __version__:
@@ -298,6 +309,7 @@ class Ray(QueueingExecutor[_TrainingActor]):
         self._workers.clear()
         self._store.clear()
         self._setup = None
+        self._cluster.close()
         leave, self._leave = self._leave, _nothing
         leave()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
@@ -9,14 +10,17 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
-from ..core.errors import BadInput
+from ..core.errors import BadInput, WorkerDied
 
-__all__ = ["check", "check_capacity", "connect", "load", "one_line", "register_user_modules"]
+__all__ = ["ClusterWatch", "check", "check_capacity", "connect", "load", "one_line", "register_user_modules"]
 
 _PATIENCE = 30  # seconds to wait for an answer of a cluster
+_HEAD_TIMEOUT = 20.0  # seconds without an answer of a cluster's head, after which a run ends; Ray ends it after 60
+_HEAD_INTERVAL = 2.0  # seconds between two connections to the head, and for one to be made
 _TRY = "import sys, ray; ray.init(address=sys.argv[1], log_to_driver=False, logging_level='ERROR')"
 
 
@@ -60,7 +64,7 @@ def connect(address: str | None, *, cpus: int) -> Callable[[], None]:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     else:
         _try(address)
-    before = signal.getsignal(signal.SIGTERM)
+    before, shown = signal.getsignal(signal.SIGTERM), _without_logs(ray)
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **ours)
     except Exception as e:
@@ -72,9 +76,86 @@ def connect(address: str | None, *, cpus: int) -> Callable[[], None]:
 
     def leave() -> None:
         ray.shutdown()
+        shown()
         _restore_handler(before)
 
     return leave
+
+
+def _without_logs(ray: Any) -> Callable[[], None]:
+    """Keep Ray from printing the logs of its own processes, for which it has no setting; return a way to undo it."""
+    worker = ray._private.worker
+    before = getattr(worker, "print_to_stdstream", None)
+    worker.print_to_stdstream = lambda *_, **__: None
+
+    def undo() -> None:
+        worker.print_to_stdstream = before
+
+    return undo
+
+
+class ClusterWatch:
+    """Raises WorkerDied in `check` when the cluster of this process has ended.
+
+    Ray ends the whole process when it uses the object store of a raylet (Ray's process on each machine) that has ended.
+    Therefore `check` is called before that. A head that does not answer may be started again by others.
+    """
+
+    def __init__(self) -> None:
+        ray = load()
+        self._head = str(ray.get_runtime_context().gcs_address)
+        self._raylet_address = str(ray._private.worker._global_node.raylet_socket_name)
+        self._raylet = self._connect_raylet()
+        self._looked = self._answered = time.monotonic()
+
+    def check(self) -> None:
+        """Raise WorkerDied where the raylet of this machine has ended, or the head has been silent for long."""
+        if not self._raylet_lives():
+            raise WorkerDied(f"the Ray cluster at {self._head} has ended: there is no raylet on this machine any more")
+        now = time.monotonic()
+        if now - self._looked < _HEAD_INTERVAL:
+            return
+        if now - self._looked > 2 * _HEAD_INTERVAL:
+            self._answered = now  # this process trained, or was stopped: nothing is known of the time between
+        if self._head_answers():
+            self._answered = now
+        self._looked = time.monotonic()
+        if self._looked - self._answered > _HEAD_TIMEOUT:
+            raise WorkerDied(
+                f"the Ray cluster at {self._head} has ended: its head does not answer for {_HEAD_TIMEOUT:g} s"
+            )
+
+    def close(self) -> None:
+        self._raylet.close()
+
+    def _connect_raylet(self) -> socket.socket:
+        connection = socket.socket(socket.AF_UNIX)
+        with contextlib.suppress(OSError):
+            connection.connect(self._raylet_address)
+            connection.setblocking(False)
+        return connection
+
+    def _raylet_lives(self) -> bool:
+        """Return whether the connection is open, or can be made again."""
+        for _ in range(2):
+            try:
+                if self._raylet.recv(1):
+                    return True
+            except BlockingIOError:
+                return True
+            except OSError:
+                pass
+            self._raylet.close()
+            self._raylet = self._connect_raylet()
+        return False
+
+    def _head_answers(self) -> bool:
+        host, _, port = self._head.rpartition(":")
+        try:
+            socket.create_connection((host, int(port)), timeout=_HEAD_INTERVAL).close()
+        except OSError:
+            return False
+        return True
 
 
 def _restore_handler(before: Any) -> None:

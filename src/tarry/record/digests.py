@@ -19,6 +19,7 @@ EXECUTION_SETTINGS = (
     "address",
     "gpus",
     "lookahead",
+    "worker_timeout",
     "checkpoint_every",
     "cache_limit",
     "proofs",

@@ -238,7 +238,8 @@ def compare_specs(
         trials = TrialCache()
         results = [_one(s, f, lambda p, i=i, s=s: show(i, s, p), trials) for i, (s, f) in enumerate(jobs)]  # type: ignore[misc]
     else:
-        results = run_in_processes(jobs, one=_one, workers=min(workers, len(jobs)), show=show)
+        at_once, timeout = min(workers, len(jobs)), specs[0].worker_timeout
+        results = run_in_processes(jobs, one=_one, workers=at_once, show=show, timeout=timeout)
     results = [replace(result, builder=SpecModel(spec)) for spec, result in zip(specs, results, strict=True)]
     summary = summarize(results)
     if out is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -19,6 +20,7 @@ import torch
 from ..config.spec import Spec
 from ..core.errors import BadInput, TarryError, WorkerDied
 from ..executors.ray_cluster import (
+    ClusterWatch,
     check_capacity,
     connect,
     load,
@@ -27,12 +29,14 @@ from ..executors.ray_cluster import (
 )
 from ..record.result import Result
 from ..vector.process import tune_malloc
-from .parallel import Jobs, RunOne, ShowProgress
+from .parallel import PATIENCE, Jobs, RunOne, ShowProgress
 from .run import Progress
+from .signals import Interrupted, handled
 
 __all__ = ["run_on_ray"]
 
 _RETRIES = 2  # of a run that was lost with its worker
+_BOARD_TIMEOUT = 5.0  # seconds to wait for progress
 _POLL = 0.2  # seconds between polls for progress and results
 
 
@@ -58,12 +62,19 @@ def _run(runs: Jobs, index: int, one: RunOne, board: Any, environment: Mapping[s
     tune_malloc()
     if folder is not None and not folder.parent.is_dir():
         return BadInput(_not_shared(folder))
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        result = one(spec, folder, lambda progress: board.put.remote(index, progress))
+        with handled(child=True):
+            result = one(spec, folder, lambda progress: board.put.remote(index, progress))
+    except Interrupted as e:
+        return TarryError(f"the run of {spec.label}, seed {spec.seed}, was interrupted by {e.name}")
     except TarryError as e:
         return e
     except Exception as e:
         return TarryError(f"the run of {spec.label}, seed {spec.seed}, failed: {e}\n{traceback.format_exc()}")
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)  # Ray's, by which it ends the process
     return replace(result, weights=None), None if result.weights is None else result.weights.cpu().numpy()
 
 
@@ -83,6 +94,7 @@ def run_on_ray(
     """Run every job with `one`, `workers` at a time and as the cluster has room; `show` receives their progress."""
     ray, leave = load(), connect(address, cpus=workers)
     running: dict[Any, int] = {}
+    cluster = ClusterWatch()
     try:
         check_capacity(gpus)
         register_user_modules()
@@ -98,20 +110,45 @@ def run_on_ray(
                 index = waiting.pop(0)
                 running[task.remote(everything, index, one, board, environment)] = index
             ready, _ = ray.wait(list(running), timeout=_POLL)
-            for index, progress in ray.get(board.take.remote()).items():
+            for index, progress in _news(ray, board, cluster).items():
                 if index in running.values():
                     show(index, runs[index][0], progress)
             for ref in ready:
+                cluster.check()
                 index = running.pop(ref)
                 spec, folder = runs[index]
                 result = results[index] = replace(_result(ray, ref, spec, folders[index]), out=folder)
                 show(index, spec, Progress(1.0, result.virtual_time, result.updates, result.final_accuracy))
         return [results[i] for i in range(len(runs))]
     finally:
+        with contextlib.suppress(WorkerDied):
+            cluster.check()
+            _end_runs(ray, list(running))
+        cluster.close()
+        leave()
+
+
+def _end_runs(ray: Any, running: list[Any]) -> None:
+    """Ask runs to end, which write a checkpoint first; kill those that have not ended after `PATIENCE`."""
+    for force in (False, True):
         for ref in running:
             with contextlib.suppress(ray.exceptions.RayError):
-                ray.cancel(ref, force=True)
-        leave()
+                ray.cancel(ref, force=force)
+        if running and not force:
+            _, running = ray.wait(running, num_returns=len(running), timeout=PATIENCE)
+
+
+def _news(ray: Any, board: Any, cluster: ClusterWatch) -> dict[int, Progress]:
+    """Return the newest progress of every run."""
+    cluster.check()
+    try:
+        news: dict[int, Progress] = ray.get(board.take.remote(), timeout=_BOARD_TIMEOUT)
+    except ray.exceptions.GetTimeoutError:
+        return {}
+    except ray.exceptions.RayError as e:
+        cluster.check()
+        raise WorkerDied(f"the progress of the runs was lost with its Ray worker: {one_line(e)}") from e
+    return news
 
 
 def _prepare(folders: Sequence[Path | None]) -> None:

@@ -16,7 +16,7 @@ from ..config.components import REGISTRIES, Choice
 from ..config.keywords import Named, Settings, lists_keywords
 from ..config.number_errors import errors_of_extreme_numbers
 from ..config.spec import Spec
-from ..core.errors import BadInput, DamagedFile, StorageError, errors_as_keywords, warn_of
+from ..core.errors import BadInput, DamagedFile, StorageError, WorkerDied, errors_as_keywords, warn_of
 from ..core.events import Event
 from ..core.method import Method
 from ..core.task import Task
@@ -109,8 +109,9 @@ def resume(
     """Finish the run in a folder, with the same weights as without the interruption.
 
     A run that was given Python objects (a Task, a Method, a delay function) needs the same ones again, by keyword.
-    Where clients are trained may differ (`workers`, `executor`, `address`, `gpus`, `lookahead`, `checkpoint_every`,
-    `cache_limit`): it changes no result, but for rounding from where on they are trained together or no longer so.
+    Where clients are trained may differ (`workers`, `executor`, `address`, `gpus`, `lookahead`, `worker_timeout`,
+    `checkpoint_every`, `cache_limit`): it changes no result, but for rounding from where on they are trained together
+    or no longer so.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -239,7 +240,7 @@ class RunSession:
         self.monitor = Monitor(f"{spec.label}, seed {spec.seed}", self.chance)
 
     def run(self) -> Result:
-        """Run to the end; an error of the disk says how to continue."""
+        """Run to the end; an error of the disk or of the workers says how to continue."""
         try:
             with errors_of_extreme_numbers(self.built.spec):
                 return self._run()
@@ -247,6 +248,10 @@ class RunSession:
             if self.folder is None:
                 raise
             raise StorageError(f"{e}, then `tarry resume {self.folder.path}` continues this run") from e
+        except WorkerDied as e:
+            if self.folder is None:
+                raise
+            raise WorkerDied(f"{e}; its record is kept") from e
 
     def _run(self) -> Result:
         with contextlib.ExitStack() as stack:

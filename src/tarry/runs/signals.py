@@ -15,7 +15,9 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-__all__ = ["WAITING", "Interrupted", "check", "deferred", "handled", "held_back"]
+from ..executors.watchdog import unblock_signals
+
+__all__ = ["WAITING", "Interrupted", "check", "deferred", "handled"]
 
 
 class Interrupted(KeyboardInterrupt):
@@ -54,27 +56,22 @@ def handled(*, child: bool = False) -> Iterator[None]:
     before = {n: handler for n, handler in found.items() if handler not in (signal.SIG_IGN, None)}
     for number in before:
         signal.signal(number, _handle)
-    after = dict.fromkeys(before, signal.SIG_IGN) if child else before
+    after = dict.fromkeys(before, _ignore) if child else before
     try:
         if child:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, _NUMBERS)  # see held_back
+            unblock_signals()
         yield
-    except Interrupted:
-        raise  # the handlers stay as they are, for a second signal
+    except KeyboardInterrupt as e:  # the handlers stay as they are, for a second signal
+        _raise_ours(e)
+        raise
     except BaseException:
         _restore(after)
         raise
     _restore(after)
 
 
-@contextmanager
-def held_back() -> Iterator[None]:
-    """Hold signals back while a child is forked. It gets those that are for it in `handled`, which ends it in order."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _NUMBERS)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+def _ignore(number: int, frame: FrameType | None) -> None:
+    """Do nothing. With SIG_IGN in its place, Python reports a signal that arrived a moment before."""
 
 
 def _restore(before: dict[int, Any]) -> None:
@@ -85,8 +82,9 @@ def _restore(before: dict[int, Any]) -> None:
 def _handle(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - of the protocol
     if _state.pending is None:
         _state.pending = number
-        for other in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(other, signal.SIG_IGN if _state.is_child else signal.SIG_DFL)
+        if not _state.is_child:  # a child keeps this handler: Python reports a signal whose handler was just removed
+            for other in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(other, signal.SIG_DFL)
         if _state.is_waiting or not _state.is_deferred:
             _raise()
     elif not _state.is_child and number in (signal.SIGINT, signal.SIGTERM):  # a handler that Ray has put back
@@ -98,6 +96,12 @@ def _raise() -> None:
     _state.is_waiting = False
     assert _state.pending is not None
     raise Interrupted(_state.pending)
+
+
+def _raise_ours(e: BaseException | None) -> None:
+    """Raise Interrupted in the place of a KeyboardInterrupt that Ray made of it."""
+    if isinstance(e, KeyboardInterrupt) and not isinstance(e, Interrupted) and _state.pending is not None:
+        raise Interrupted(_state.pending) from e
 
 
 def check() -> None:
@@ -125,8 +129,9 @@ class _Waiting:
         if _state.pending is not None:
             _raise()
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         _state.is_waiting = False
+        _raise_ours(error)
 
 
 WAITING = _Waiting()

@@ -102,6 +102,7 @@ class Simulation:
             workers=s.workers,
             lookahead=s.lookahead,
             bf16=s.precision == "bf16",
+            timeout=s.worker_timeout,
         )
 
     def _inline(self) -> Executor:
