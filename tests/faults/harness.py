@@ -163,9 +163,10 @@ class Scenario:
         assert all(line in errors or _PROGRESS.fullmatch(line) for line in lines), "more than an error"
         assert len(errors) == (done.code != 0), f"{len(errors)} errors"
         for error in errors:
-            path = point.path.removesuffix(".part")
-            names = str(self.server.root / path), f"{(self.server.root / path).parent}:"
-            assert any(name in error for name in names), "the error names neither the file nor its folder"
+            failed = {call.path for call in done.calls if call.error == errno.ENOSPC} if how == FULL else {point.path}
+            paths = [self.server.root / path.removesuffix(".part") for path in failed]
+            named = any(str(path) in error or f"{path.parent}:" in error for path in paths)
+            assert named, "the error names neither the file nor its folder"
             assert re.search(r"\([^()]+\); \w|cannot be read: [^:;]+; \w|is at work", error), "no remedy"
         before = set() if self.start is None else _names(self.start)
         left = {name for name in _names(self.server.root) - before if name.endswith(".part")}

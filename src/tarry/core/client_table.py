@@ -228,9 +228,9 @@ class _RowFile:
         return hashlib.blake2b(row, digest_size=16).hexdigest()
 
     def remove(self) -> None:
-        self._close()
-        if self.path is not None:
-            with storage_errors(self.path, "removed"):
+        with storage_errors(self._where, "removed"):
+            self._close()
+            if self.path is not None:
                 self.path.unlink(missing_ok=True)
 
 
