@@ -383,6 +383,10 @@ def test_ctrl_c_ends_with_130_and_says_how_to_go_on(cli, quick, monkeypatch):
     monkeypatch.setattr("tarry.runs.run.run_spec", interrupted)
     said = cli("run", *quick, "--out", "my run")
     assert said.code == 130
+    assert said.complaints == ["interrupted; it had not begun; the same command begins it"]
+    Path("my run").mkdir()
+    Path("my run/spec.toml").touch()
+    said = cli("run", *quick, "--out", "my run")
     assert said.complaints == ["interrupted; `tarry resume 'my run'` resumes it"]
     assert "Traceback" not in said.err
     assert cli("run", *quick).complaints == ["interrupted; nothing of it is saved: it had no --out"]
@@ -410,7 +414,7 @@ def test_a_run_whose_training_processes_die_again_and_again_says_how_to_go_on(cl
     assert said.code == 2
     (told,) = said.complaints
     assert told.startswith("3 training processes in a row were lost (code -9) while they trained client ")
-    assert told.endswith("Fewer --workers take less of it; `tarry resume 'my run'` resumes it")
+    assert told.endswith("Fewer --workers take less of it; its record is kept; `tarry resume 'my run'` resumes it")
     said = cli("resume", "my run", "--executor", "inline", "--workers", "1")
     assert said.code == 0
 
@@ -439,7 +443,7 @@ def test_a_second_ctrl_c_ends_at_once_and_says_nothing(here):
     done = subprocess.run(
         [sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, check=False, timeout=PATIENCE, cwd=here
     )
-    assert done.stderr == "error: interrupted; `tarry resume r` resumes it\n"
+    assert done.stderr == "error: interrupted; it had not begun; the same command begins it\n"
     assert done.returncode == -signal.SIGINT
 
 

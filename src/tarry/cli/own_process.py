@@ -50,12 +50,12 @@ def in_own_process(address: str | None) -> None:
     # a terminal's signals go to this process alone: they would end the processes of Ray before a checkpoint is written
     with subprocess.Popen(command, env=environment, pass_fds=[write], process_group=0) as process:
         os.close(write)
-        passed_on = _pass_signals_on(process)
+        forwarded = _pass_signals_on(process)
         code = process.wait()
     if (reported := _reported_code(read)) is not None:
         raise SystemExit(reported)
-    if passed_on:
-        raise Interrupted(passed_on[0])
+    if forwarded:
+        raise Interrupted(forwarded[0])
     if code != 1:
         raise WorkerDied(f"the process of this command was killed (code {code})")
     where = "on this machine" if address is None else f"at {address}"
