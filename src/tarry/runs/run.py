@@ -383,10 +383,13 @@ def _trace(log: Path) -> list[TraceRow]:
     """Return the visits of a run from its log, whose checksums are compared on the way."""
     rows, place = list[TraceRow](), dict[tuple[int, int], int]()
     for r in read_events(log):
+        client, visit = r.get("client", -1), r.get("visit", -1)
         if r["kind"] == "hand_out":
-            place[r["client"], r["visit"]] = len(rows)
-            rows.append(TraceRow(r["client"], r["visit"], r["time"], r["seconds"], "came"))
+            place[client, visit] = len(rows)
+            rows.append(TraceRow(client, visit, r["time"], r.get("seconds") or 0.0, "came"))
         elif r["kind"] == "lost":
-            i = place[r["client"], r["visit"]]
+            if (client, visit) not in place:
+                raise DamagedFile(f"{log}: visit {visit} of client {client} is lost and was never handed out")
+            i = place[client, visit]
             rows[i] = rows[i]._replace(fate="lost")
     return rows
