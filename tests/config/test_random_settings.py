@@ -85,7 +85,9 @@ def _values(param: Param) -> st.SearchStrategy[Any]:
 @st.composite
 def method_with_parameters(draw: st.DrawFn) -> dict[str, Any]:
     entry = REGISTRIES["method"][draw(st.sampled_from(METHODS))]
-    chosen = draw(st.lists(st.sampled_from(entry.params), max_size=3, unique_by=lambda p: p.name)) if entry.params else []
+    chosen = (
+        draw(st.lists(st.sampled_from(entry.params), max_size=3, unique_by=lambda p: p.name)) if entry.params else []
+    )
     return {"name": entry.name, **{p.name: draw(_values(p)) for p in chosen}}
 
 
