@@ -97,9 +97,10 @@ def attempt(chosen: Mapping[str, Any]) -> tarry.Result | TarryError:
         try:
             return run_spec(Spec.of(chosen))
         except TarryError as e:
-            assert "--" in str(e)
-            assert len(str(e)) < 20_000
-            return e
+            error = e
+    assert "--" in str(error)
+    assert len(str(error)) < 20_000
+    return error
 
 
 def check_valid(chosen: Mapping[str, Any]) -> None:
