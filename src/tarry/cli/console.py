@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 #: a text, or a text and its style
-Part = str | tuple[str, str]
+StyledText = str | tuple[str, str]
 
 
 @cache
@@ -60,12 +60,12 @@ def print_lines(texts: Iterable[str]) -> None:
         print_parts(text)
 
 
-def print_parts(*parts: Part) -> None:
+def print_parts(*parts: StyledText) -> None:
     """Print the parts of one line without wrapping it."""
     console().print(styled(*parts), soft_wrap=True)
 
 
-def styled(*parts: Part) -> Text:
+def styled(*parts: StyledText) -> Text:
     """Return texts, or pairs of a text and its style, in a row. Their brackets are no markup, control characters are
     shown as escapes; a part may have several lines.
     """
