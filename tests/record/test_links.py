@@ -38,6 +38,13 @@ def test_a_link_that_leads_out_of_the_folder_is_refused(run, tmp_path, name):
     assert before == {p: p.read_bytes() for p in [outside, *outside.rglob("*")] if p.is_file()}
 
 
+def test_a_link_to_itself_is_refused(run):
+    (run / "events.jsonl").unlink()
+    (run / "events.jsonl").symlink_to("events.jsonl")
+    with pytest.raises(StorageError, match="events.jsonl"):
+        tarry.resume(run)
+
+
 def test_a_folder_may_itself_be_a_link(run, tmp_path):
     (tmp_path / "link").symlink_to(run)
     assert tarry.resume(tmp_path / "link").updates == 9

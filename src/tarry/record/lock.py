@@ -60,7 +60,7 @@ def check_links(folder: Path) -> None:
     """Raise StorageError if a symbolic link in place of what a run writes leads out of its folder."""
     with storage_errors(folder, "read"):
         for path in (folder / name for name in _WRITTEN):
-            if path.is_symlink() and not path.resolve().is_relative_to(folder.resolve()):
+            if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
                 raise StorageError(f"{path}: it is a symbolic link that leads out of {folder}; put a copy in its place")
 
 
