@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from math import prod
 from typing import Any
 
@@ -20,6 +18,7 @@ from tarry.core.registry import LARGEST_FLOAT, LARGEST_INT, Entry, Param
 from tarry.runs.run import run_spec
 from tarry.tasks.models.registry import model_for, models
 from tarry.training.model_size import errors_of_model_size
+from tests.helpers.commands import time_limit
 
 VALUES = (
     *("0", "-1", "1e-45", "1e-308", "1e19", "3e37", "1e38", "-1e38", "1e39", "1e308", "inf", "nan", "9" * 5000),
@@ -70,23 +69,9 @@ def grid() -> Iterator[tuple[str, Mapping[str, Any]]]:
 GRID = list(grid())
 
 
-@contextmanager
-def time_limit() -> Iterator[None]:
-    def stop(*_: Any) -> None:
-        raise AssertionError(f"it took more than {SECONDS} s")
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(SECONDS)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
-
-
 def run_or_fail_cleanly(flag: str, given: Mapping[str, Any]) -> str:
     """Return the error of a run, or no text."""
-    with time_limit():
+    with time_limit(SECONDS):
         try:
             spec = Spec.of({"task": TASK, **RUN, **given})
             run_spec(spec)
@@ -125,7 +110,7 @@ def test_the_numbers_of_a_model(name):
         for value in MODEL_VALUES if is_number(param) else ():
             given = {**REQUIRED.get(name, {}), param.name: value}
             try:
-                with time_limit(), errors_of_model_size("--task mine"):
+                with time_limit(SECONDS), errors_of_model_size("--task mine"):
                     model_for(name, shape, 10, **given)()
             except TarryError:
                 continue

@@ -22,8 +22,8 @@ from tarry.runs import signals
 from tarry.runs.simulation import build_simulation
 from tests.helpers.processes import PATIENCE, descendants, process_ended, wait_until
 
-FLAGS = ["--updates", "300", "--failure-rate", "0.1", "--eval-every", "100", "--epochs", "60", "--seed", "5"]
-SETTINGS: dict[str, Any] = {"updates": 300, "failure_rate": 0.1, "eval_every": 100, "epochs": 60, "seed": 5}
+FLAGS = ["--updates", "200", "--failure-rate", "0.1", "--eval-every", "100", "--epochs", "80", "--seed", "5"]
+SETTINGS: dict[str, Any] = {"updates": 200, "failure_rate": 0.1, "eval_every": 100, "epochs": 80, "seed": 5}
 NEVER = ["--checkpoint-every", "100000"]
 
 
@@ -40,9 +40,13 @@ def start(*args: str, cwd: Path | None = None) -> subprocess.Popen[str]:
 
 
 def wait_for_logs(process: subprocess.Popen[str], *folders: Path) -> None:
-    """Wait until every run has begun its log, and then for the time of a few visits."""
-    wait_until(lambda: all((f / "events.jsonl").exists() for f in folders) or process.poll() is not None)
-    time.sleep(0.3)
+    """Wait until the log of every run, which is written once a second, has an arrival."""
+    wait_until(lambda: all(map(_has_arrival, folders)) or process.poll() is not None)
+
+
+def _has_arrival(folder: Path) -> bool:
+    log = folder / "events.jsonl"
+    return log.exists() and b'"arrival"' in log.read_bytes()
 
 
 def saved(folder: Path) -> list[Path]:

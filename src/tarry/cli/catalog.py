@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .console import escape, print_markup
+from .console import print_parts
 
 if TYPE_CHECKING:
     from ..core.registry import Entry, Param, Registry
@@ -32,10 +32,10 @@ def tasks(name: Name = None) -> None:
     _print_entries(registry, name)
     files = {} if name is not None else loose_files()
     if loose := [n for n in files if n not in registry]:
-        print_markup(f"[bold]and in TARRY_DATA[/]  {escape(', '.join(f'--task {n}' for n in loose))}")
+        print_parts(("and in TARRY_DATA", "bold"), f"  {', '.join(f'--task {n}' for n in loose)}")
     for hidden in sorted(files.keys() - loose):
         reader = f"--task {files[hidden].suffix[1:]} --task.path"
-        print_markup(escape(f"{files[hidden]} is not --task {hidden}, which is another: {reader} reads it"))
+        print_parts(f"{files[hidden]} is not --task {hidden}, which is another: {reader} reads it")
 
 
 def models(name: Name = None) -> None:
@@ -44,7 +44,7 @@ def models(name: Name = None) -> None:
 
     _print_entries(registry, name)
     if name is None:
-        print_markup(
+        print_parts(
             "and for texts any model of transformers in a folder or on the hub, by --task.model: see docs/text.md"
         )
 
@@ -83,11 +83,11 @@ def _print_entries(registry: Registry[Any], name: str | None) -> None:
     for entry in registry.values() if name is None else [registry.find(name)]:
         _print_about(registry, entry)
         if name is not None and (rest := entry.doc.partition("\n")[2].strip()):
-            print_markup(f"\n{escape(rest)}\n")
+            print_parts(f"\n{rest}\n")
         if registry.kind == "task":
             _print_data(entry.name, whole=name is not None)
         if name is None and entry.params:
-            print_markup(f"    [dim]{escape('  '.join(f'--{group}.{p.name}' for p in entry.params))}[/]")
+            print_parts(("    " + "  ".join(f"--{group}.{p.name}" for p in entry.params), "dim"))
             continue
         for p in entry.params:
             _print_param(group, p)
@@ -95,19 +95,19 @@ def _print_entries(registry: Registry[Any], name: str | None) -> None:
 
 def _print_about(registry: Registry[Any], entry: Entry[Any]) -> None:
     """Print the name of an entry, its summary, its paper and when to use it."""
-    print_markup(f"[bold]{entry.name}[/]  {escape(entry.summary)}")
+    print_parts((entry.name, "bold"), f"  {entry.summary}")
     if entry.paper:
-        print_markup(f"    [dim]{escape(entry.paper)}[/]")
+        print_parts((f"    {entry.paper}", "dim"))
     if entry.use:
-        print_markup(f"    [dim]when:[/] {escape(entry.use)}")
+        print_parts(("    when:", "dim"), f" {entry.use}")
     if registry.kind == "method" and not any(p.required for p in entry.params):
-        print_markup(f"    [dim]staleness:[/] {escape(entry().staleness)}")
+        print_parts(("    staleness:", "dim"), f" {entry().staleness}")
 
 
 def _print_param(group: str, param: Param) -> None:
     default = "needed" if param.required else f"default {param.default}"
-    print_markup(f"    --{group}.{param.name}  [dim]{escape(param.type_name)}, {default}[/]")
-    print_markup(f"        {escape(param.help)}")
+    print_parts(f"    --{group}.{param.name}  ", (f"{param.type_name}, {default}", "dim"))
+    print_parts(f"        {param.help}")
 
 
 def _print_data(name: str, *, whole: bool) -> None:
@@ -115,7 +115,7 @@ def _print_data(name: str, *, whole: bool) -> None:
     from ..tasks.data.sets import catalog
 
     if name in catalog():
-        print_markup(f"    [dim]data:[/] {escape(_place(catalog()[name], whole=whole))}")
+        print_parts(("    data:", "dim"), f" {_place(catalog()[name], whole=whole)}")
 
 
 def _place(data: DataSet, *, whole: bool) -> str:

@@ -11,12 +11,14 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from ..core.errors import WorkerDied
+from ..core.printable import printable
 from ..runs.signals import Interrupted, handled
 from .own_process import is_own_process
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress as Bars
+    from rich.text import Text
 
     from ..config.spec import Spec
     from ..record.result import Result
@@ -25,17 +27,20 @@ if TYPE_CHECKING:
 __all__ = [
     "comparison_progress",
     "console",
-    "escape",
     "is_terminal",
     "on_interrupt",
     "print_error",
     "print_lines",
-    "print_markup",
+    "print_parts",
     "print_result",
     "progress_bars",
     "run_progress",
+    "styled",
     "way_to_resume",
 ]
+
+#: a text, or a text and its style
+StyledText = str | tuple[str, str]
 
 
 @cache
@@ -48,24 +53,33 @@ def console(*, stderr: bool = False) -> Console:
 
 def print_error(text: str) -> None:
     """Print each line of an error message on standard error, after `error:`."""
-    for line in text.splitlines():
-        console(stderr=True).print(f"[bold red]error:[/] {escape(line)}", highlight=False, soft_wrap=True)
-
-
-def escape(text: str) -> str:
-    """Return the text with brackets that rich prints as they are."""
-    return text.replace("[", r"\[")
+    for line in text.split("\n"):
+        if line:
+            console(stderr=True).print(styled(("error:", "bold red"), f" {line}"), soft_wrap=True)
 
 
 def print_lines(texts: Iterable[str]) -> None:
-    """Print texts unchanged, one on each line."""
+    """Print texts, one on each line."""
     for text in texts:
-        print_markup(escape(text))
+        print_parts(text)
 
 
-def print_markup(text: str) -> None:
-    """Print one line of rich markup without wrapping it."""
-    console().print(text, highlight=False, soft_wrap=True)
+def print_parts(*parts: StyledText) -> None:
+    """Print the parts of one line without wrapping it."""
+    console().print(styled(*parts), soft_wrap=True)
+
+
+def styled(*parts: StyledText) -> Text:
+    """Return texts, or pairs of a text and its style, in a row. Their brackets are no markup, control characters are
+    shown as escapes; a part may have several lines.
+    """
+    from rich.text import Text
+
+    line = Text()
+    for part in parts:
+        text, style = (part, "") if isinstance(part, str) else part
+        line.append(printable(text, keep="\n\t"), style)
+    return line
 
 
 @contextmanager
@@ -118,13 +132,13 @@ def progress_bars() -> Bars:
     )
 
     return Progress(
-        TextColumn("[bold]{task.description}"),
+        TextColumn("{task.description}", style="bold", markup=False),
         BarColumn(bar_width=28),
         TaskProgressColumn(),
         TimeElapsedColumn(),
         TextColumn("ETA"),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}"),
+        TextColumn("{task.fields[note]}", markup=False),
         console=console(stderr=True),
         transient=True,
     )
@@ -145,7 +159,7 @@ def run_progress(name: str) -> Iterator[Callable[[Progress], None]]:
         yield _print_tenths(name)
         return
     with progress_bars() as bars:
-        task = bars.add_task(name, total=1.0, note="")
+        task = bars.add_task(printable(name), total=1.0, note="")
         yield lambda progress: bars.update(task, completed=progress.fraction, note=_note(progress))
 
 
@@ -170,7 +184,7 @@ def comparison_progress(specs: list[Spec]) -> Iterator[Callable[[int, Spec, Prog
 
         def update_bar(index: int, spec: Spec, progress: Progress) -> None:
             done[index] = progress.fraction
-            bars.update(task, completed=sum(done.values()), note=f"{escape(spec.label)}, seed {spec.seed}")
+            bars.update(task, completed=sum(done.values()), note=f"{printable(spec.label)}, seed {spec.seed}")
 
         yield update_bar
 
@@ -184,7 +198,7 @@ def _print_tenths(name: str) -> Callable[[Progress], None]:
         what, share = ("personalized ", progress.personalized or 0.0) if personalizes else ("", progress.fraction)
         if int(share * 10) > printed[what]:
             printed[what] = int(share * 10)
-            console(stderr=True).print(f"{name}: {what}{printed[what] * 10}%", highlight=False)
+            console(stderr=True).print(styled(f"{name}: {what}{printed[what] * 10}%"))
 
     return update
 
@@ -211,12 +225,13 @@ def print_result(result: Result) -> None:
     clock = "virtual s" if result.clock == "virtual" else "s"
     accuracy = "no score" if result.final_accuracy is None else f"accuracy {result.final_accuracy:.4f}"
     s = result.staleness
-    print_markup(
-        f"[bold]{escape(result.label)}[/] on {result.task}, seed {result.seed}: {accuracy} after "
+    print_parts(
+        (result.label, "bold"),
+        f" on {result.task}, seed {result.seed}: {accuracy} after "
         f"{result.virtual_time:,.6g} {clock}, {pluralize(result.updates, 'update')}, "
-        f"{pluralize(result.rounds, 'server step')}"
+        f"{pluralize(result.rounds, 'server step')}",
     )
-    print_markup(
+    print_parts(
         f"  staleness mean {s['mean']:.1f}, p95 {s['p95']:g}, max {s['max']:g}; {format_bytes(result.bytes_up)} up, "
         f"{format_bytes(result.bytes_down)} down, server at most {format_bytes(result.peak_server_bytes)}; "
         f"{result.lost} lost, {result.rejected} rejected; {result.wall_s:.1f} s"

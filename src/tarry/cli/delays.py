@@ -44,6 +44,7 @@ def delays(
 
 def _fit(folder: Path, path: Path) -> None:
     """Write the visits of a federation to `path` and print how long each client took."""
+    from ..core.storage import storage_errors
     from ..delays.measured import write_trace
     from ..report.formatting import pluralize
     from ..runs.replay import Record
@@ -51,7 +52,8 @@ def _fit(folder: Path, path: Path) -> None:
     rows = Record.read(folder).trace()
     if not rows:
         raise BadInput(f"{folder}: no visit has ended yet")
-    write_trace(path, rows)
+    with storage_errors(path):
+        write_trace(path, rows)
     clients = sorted({r.client for r in rows})
     lines = [f"{pluralize(len(rows), 'visit')} of {pluralize(len(clients), 'client')} in {path}"]
     for c in clients:

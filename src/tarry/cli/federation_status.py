@@ -167,14 +167,14 @@ def _table(s: dict[str, Any], *, live: bool) -> Table:
         failed = ", ".join(f"{count} {why}" for why, count in c["failed"].items())
         late = f"; {c['late']} came late" if c["late"] else ""
         table.add_row(
-            f"{c['client']} {console.escape(c['name'][:14])}",
+            console.styled(f"{c['client']} {c['name'][:14]}"),
             _activity(s, c["client"]) if live else "–",
             str(c["updates"]),
             duration(c["seconds"] / n) if c["updates"] else "–",
             duration((c["seconds"] - c["train_seconds"]) / n) if c["updates"] and c["train_seconds"] > 0 else "–",
             f"{c['staleness'] / n:.1f}" if c["updates"] else "–",
             format_bytes(c["bytes_up"]),
-            console.escape(failed + late) or "0",
+            console.styled(failed + late or "0"),
         )
     return table
 

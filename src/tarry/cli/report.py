@@ -37,7 +37,7 @@ def report(
     results = [Result.read(folder) for folder in found]
     summary = summarize(results, baseline=baseline)
     if as_markdown:
-        console.console().print(markdown(summary), highlight=False, markup=False, soft_wrap=True)
+        console.print_lines(markdown(summary).splitlines())
     else:
         console.console().print(table(summary))
         console.print_lines(warning_lines(results))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..core.printable import printable
 from ..reproduce.options import Flag, ReproduceFlags, flags
 from . import console
 
@@ -83,8 +84,8 @@ def _drawing(bars: Progress) -> ShowReport:
     def update(report: Report) -> None:
         left = "" if report.left is None else f"about {duration(report.left)} left; "
         note = f"{report.done} of {report.total}; {left}{report.now}"
-        bars.update(task, completed=report.share, note=console.escape(note))
+        bars.update(task, completed=report.share, note=printable(note))
         if report.text:
-            bars.console.print(console.escape(report.text), highlight=False, soft_wrap=True)
+            bars.console.print(console.styled(report.text), soft_wrap=True)
 
     return update

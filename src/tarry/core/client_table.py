@@ -238,7 +238,7 @@ def _open_file(path: Path | None) -> int:
     """Open a file; without a path, a temporary file that is deleted when it is closed."""
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        return os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     fd, name = tempfile.mkstemp(prefix="tarry-")
     os.unlink(name)
     return fd

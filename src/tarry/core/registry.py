@@ -14,7 +14,6 @@ From outside: an entry point in the group `tarry.<kind>s`, or `path/to/file.py:f
 
 from __future__ import annotations
 
-import html
 import importlib.util
 import inspect
 import json
@@ -33,6 +32,7 @@ import numpy as np
 
 from .errors import BadInput, errors_as_keywords, near
 from .one_line import cut_to_width, short_text
+from .printable import html_text
 
 __all__ = ["LARGEST_FLOAT", "LARGEST_INT", "AtMost", "Entry", "Param", "Registry", "UnknownName"]
 
@@ -241,9 +241,9 @@ class Entry(Generic[T]):
 
     def _repr_html_(self) -> str:
         """Return a table of the parameters, for a notebook."""
-        title = html.escape(self.name)
-        lines = [f"<p><b>{title}</b>: {html.escape(self.summary)}</p>"]
-        lines += [f"<p>{html.escape(self.paper)}</p>"] if self.paper else []
+        title = html_text(self.name)
+        lines = [f"<p><b>{title}</b>: {html_text(self.summary)}</p>"]
+        lines += [f"<p>{html_text(self.paper)}</p>"] if self.paper else []
         if self.params:
             lines += ["<table>", "<tr><th>parameter</th><th>type</th><th>default</th><th>help</th></tr>"]
             lines += [_row(p.name, p.type_name, "" if p.required else str(p.default), p.help) for p in self.params]
@@ -252,7 +252,7 @@ class Entry(Generic[T]):
 
 
 def _row(*cells: str) -> str:
-    return f"<tr>{''.join(f'<td>{html.escape(c)}</td>' for c in cells)}</tr>"
+    return f"<tr>{''.join(f'<td>{html_text(c)}</td>' for c in cells)}</tr>"
 
 
 def _hint(p: inspect.Parameter, names: dict[str, Any]) -> Any:

@@ -48,6 +48,8 @@ _REMEDIES = {
     errno.ENOTDIR: "name a folder, not a file",
     errno.EISDIR: "remove the folder in place of the file",
     errno.EEXIST: "remove what is in the way",
+    errno.ELOOP: "remove the symbolic link",
+    errno.ENXIO: "remove the pipe in place of the file",
     errno.ENAMETOOLONG: "use a shorter name",
 }
 _INPUT_REMEDIES = {errno.ENOENT: "check the path", errno.EISDIR: "name a plain file", errno.ENOTDIR: "check the path"}

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from flwr.serverapp import ServerApp
 
+from ..core.printable import printable
+
 if TYPE_CHECKING:
     from flwr.app import Context
     from flwr.serverapp import Grid
@@ -33,6 +35,13 @@ app = ServerApp()
 log = logging.getLogger("tarry")
 
 
+class _Printable(logging.Formatter):
+    """A format that shows control characters, of a client's name for example, as escapes."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record), keep="\n\t")
+
+
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Drive the method that the run config names."""
@@ -42,7 +51,9 @@ def main(grid: Grid, context: Context) -> None:
     from .polling import shorten_polling
 
     shorten_polling()
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s tarry %(message)s")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Printable("%(asctime)s tarry %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
     try:
         serve(FlowerGrid(grid, str(context.run_id)), read_config(context.run_config))
     except TarryError as e:

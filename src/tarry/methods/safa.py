@@ -49,6 +49,7 @@ from .registry import methods
 
 __all__ = ["safa"]
 
+_SHORTEST = 0.001  # s, a round; a client's visit lasts thousands of shorter ones, which never end
 _SLACK = 1e-9  # C · m is rounded
 
 
@@ -253,8 +254,8 @@ def safa(
         problems.append(f"--method.fraction {fraction}: must be above 0 and at most 1")
     if lag < 0:
         problems.append(f"--method.lag {lag}: must be 0 or more")
-    if limit is not None and not limit > 0:
-        problems.append(f"--method.limit {limit}: must be above 0, or none for as long as the first round took")
+    if limit is not None and not limit >= _SHORTEST:
+        problems.append(f"--method.limit {limit}: must be {_SHORTEST} or more, or none for as long as the first round")
     if problems:
         raise BadInput(problems)
     rounds = SafaRounds(fraction, lag, limit)

@@ -8,11 +8,13 @@ import os
 import threading
 from pathlib import Path
 
-from ..core.errors import BadInput
+from ..core.errors import BadInput, StorageError
 from ..core.storage import storage_errors
 
 __all__ = ["FolderLock"]
 
+#: the folders and the logs that a run or a federation writes to
+_WRITTEN = ("checkpoints", "proofs", "cache", "updates", "events.jsonl", "journal.jsonl", "arrivals.csv")
 _guard = threading.Lock()
 _held: set[tuple[int, int]] = set()  # device and inode of the lock files that this process holds
 
@@ -26,13 +28,14 @@ class FolderLock:
 
     def __init__(self, folder: Path, busy: str):
         """Raise BadInput with the text `busy` if another process or thread holds the folder."""
+        check_links(folder)
         path = folder / ".lock"
         with _guard:
             self._fd = -1
             with storage_errors(path):
                 if path.exists() and _inode(os.stat(path)) in _held:
                     raise BadInput(busy)
-                fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK, 0o666)
+                fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW, 0o666)
             try:
                 fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 self._fd, self._key = fd, _inode(os.fstat(fd))
@@ -53,6 +56,14 @@ class FolderLock:
                     os.close(self._fd)
                 self._fd = -1
                 _held.discard(self._key)
+
+
+def check_links(folder: Path) -> None:
+    """Raise StorageError if a symbolic link in place of what a run writes leads out of its folder."""
+    with storage_errors(folder, "read"):
+        for path in (folder / name for name in _WRITTEN):
+            if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
+                raise StorageError(f"{path}: it is a symbolic link that leads out of {folder}; put a copy in its place")
 
 
 def _inode(found: os.stat_result) -> tuple[int, int]:

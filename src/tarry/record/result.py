@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from ..core.errors import BadInput, DamagedFile, first_line
 from ..core.layout import Layout
 from ..core.one_line import cut_to_width, short_text
+from ..core.printable import printable
 from ..core.storage import files_in, storage_errors
 from .binding import bind, seal, unseal
 from .result_shape import RESULT
@@ -116,7 +117,7 @@ class Result:
         time = f"{self.virtual_time:,.0f}" if self.virtual_time >= 100 else f"{self.virtual_time:.4g}"
         updates = f"{self.updates:,} update{'' if self.updates == 1 else 's'}"
         text = f"on {_cut_name(self.task)}, seed {self.seed}{state}: {score}after {time} s, {updates})"
-        return cut_to_width(f"Result({_cut_name(self.label)} {text}")
+        return cut_to_width(printable(f"Result({_cut_name(self.label)} {text}"))
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what builds the model: another process may not be able to import it."""

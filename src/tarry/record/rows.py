@@ -65,7 +65,7 @@ class Log:
             check_prefix(path, at)
         self._mark = at
         with storage_errors(path):
-            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK, 0o666)
+            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_NOFOLLOW, 0o666)
             try:
                 os.ftruncate(self._fd, at.nbytes)
             except OSError:

@@ -32,6 +32,7 @@ __all__ = [
 ]
 
 TEXT_LIMIT = 1 << 24  # bytes of a text: settings, a command
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK  # no link, no pipe
 JSON_LIMIT = 1 << 28  # bytes of a JSON document: a result with a million evaluations has a quarter of it
 
 
@@ -47,7 +48,7 @@ def open_atomic(path: Path) -> Iterator[BufferedWriter]:
     temporary = path.with_name(path.name + ".part")
     with storage_errors(path):
         try:
-            with open(temporary, "wb") as f:
+            with os.fdopen(os.open(temporary, _NEW, 0o666), "wb") as f:
                 yield f
                 f.flush()
                 os.fsync(f.fileno())

@@ -8,6 +8,7 @@ from math import ceil
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..core.printable import printable
 from ..record.result import Result
 from .diagnostics_data import (
     mean_of,
@@ -365,8 +366,7 @@ def _legend(
 
 def _lines(text: str, width: int) -> list[str]:
     """Return the text in at most three lines; names of a user's method may hold any character."""
-    printable = "".join(c if c.isprintable() else " " for c in text)
-    return wrap(printable, width, max_lines=3, placeholder="…") or ["?"]
+    return wrap(printable(text), width, max_lines=3, placeholder="…") or ["?"]
 
 
 def _present(curves: Mapping[int, Curve]) -> dict[int, Curve]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from html import escape
 from pathlib import Path
 
+from ..core.printable import html_text
 from ..record.result import Result
 from ..record.storage import make_folder, write_atomic
 from .diagnostics import pictures
@@ -82,9 +82,9 @@ def page(
     if settings:
         sections += ["<h2>Settings</h2>", _settings_table(settings)]
     if command:
-        sections += ["<h2>Run it again</h2>", f"<pre><code>{escape(command)}</code></pre>"]
+        sections += ["<h2>Run it again</h2>", f"<pre><code>{html_text(command)}</code></pre>"]
     versions = ", ".join(sorted({r.version for r in results}))
-    sections.append(f'<p class="soft">Made with tarry {escape(versions)}.</p>')
+    sections.append(f'<p class="soft">Made with tarry {html_text(versions)}.</p>')
     return _document(title, "\n".join(sections))
 
 
@@ -111,7 +111,7 @@ def _document(title: str, body: str) -> str:
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta http-equiv="Content-Security-Policy" content="{_POLICY}">
-<title>{escape(title)}</title>
+<title>{html_text(title)}</title>
 <style>{_STYLE}</style>
 </head>
 <body>
@@ -131,7 +131,7 @@ def _header(results: Sequence[Result], summary: Summary, title: str) -> str:
         f"{' or '.join(map(str, clients))} clients",
         f"{'seed' if len(summary.seeds) == 1 else 'seeds'} {', '.join(map(str, summary.seeds))}",
     ]
-    return f'<header><h1>{escape(title)}</h1><p class="soft">{escape(" · ".join(facts))}</p></header>'
+    return f'<header><h1>{html_text(title)}</h1><p class="soft">{html_text(" · ".join(facts))}</p></header>'
 
 
 def _summary_table(summary: Summary) -> str:
@@ -143,7 +143,7 @@ def _summary_table(summary: Summary) -> str:
         "Best values are marked." if len(summary.rows) > 1 else "",
     ]
     note = " ".join(n for n in notes if n)
-    return f'{_table(headings, rows)}\n<p class="soft">{escape(note)}</p>'
+    return f'{_table(headings, rows)}\n<p class="soft">{html_text(note)}</p>'
 
 
 def _pictures(results: Sequence[Result], summary: Summary) -> list[str]:
@@ -187,18 +187,18 @@ def _on_the_way(results: Sequence[Result]) -> list[str]:
     ]
     sections = [
         "<h2>What happened on the way</h2>",
-        f'<p class="soft">{escape(" ".join(n for n in notes if n))}</p>',
+        f'<p class="soft">{html_text(" ".join(n for n in notes if n))}</p>',
         _list(sentences(results)),
     ]
     if speed is not None:
-        sections += ["<h3>Fast and slow clients</h3>", _table(*speed), f'<p class="soft">{escape(_SPEED)}</p>']
+        sections += ["<h3>Fast and slow clients</h3>", _table(*speed), f'<p class="soft">{html_text(_SPEED)}</p>']
     for picture in shown:
-        sections += [f"<h3>{escape(picture.title)}</h3>", _picture(picture.svg, picture.reading)]
+        sections += [f"<h3>{html_text(picture.title)}</h3>", _picture(picture.svg, picture.reading)]
     return sections
 
 
 def _picture(svg: str, reading: str) -> str:
-    return f'<p>{escape(reading)}</p>\n<div class="wide">{svg}</div>'
+    return f'<p>{html_text(reading)}</p>\n<div class="wide">{svg}</div>'
 
 
 def _run_table(results: Sequence[Result]) -> str:
@@ -220,22 +220,26 @@ def _run_table(results: Sequence[Result]) -> str:
 
 
 def _settings_table(settings: Mapping[str, str]) -> str:
-    body = "".join(f'<tr><th scope="row">{escape(k)}</th><td>{escape(v)}</td></tr>\n' for k, v in settings.items())
+    body = "".join(
+        f'<tr><th scope="row">{html_text(k)}</th><td>{html_text(v)}</td></tr>\n' for k, v in settings.items()
+    )
     return f'<div class="wide"><table class="text"><tbody>\n{body}</tbody></table></div>'
 
 
 def _table(headings: Iterable[str], rows: Iterable[Sequence[TableCell]]) -> str:
-    head = "".join(f'<th scope="col">{escape(h)}</th>' for h in headings)
-    body = "".join(f'<tr><th scope="row">{escape(row[0].text)}</th>{"".join(map(_td, row[1:]))}</tr>\n' for row in rows)
+    head = "".join(f'<th scope="col">{html_text(h)}</th>' for h in headings)
+    body = "".join(
+        f'<tr><th scope="row">{html_text(row[0].text)}</th>{"".join(map(_td, row[1:]))}</tr>\n' for row in rows
+    )
     return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table></div>'
 
 
 def _td(cell: TableCell) -> str:
-    secondary = f' <span class="secondary">{escape(cell.secondary)}</span>' if cell.secondary else ""
+    secondary = f' <span class="secondary">{html_text(cell.secondary)}</span>' if cell.secondary else ""
     opening = '<td class="best">' if cell.best else "<td>"
-    return f"{opening}{escape(cell.text)}{secondary}</td>"
+    return f"{opening}{html_text(cell.text)}{secondary}</td>"
 
 
 def _list(sentences: Sequence[str]) -> str:
-    items = "".join(f"<li>{escape(s)}</li>" for s in sentences)
+    items = "".join(f"<li>{html_text(s)}</li>" for s in sentences)
     return f"<ul>{items}</ul>" if items else ""

@@ -14,6 +14,7 @@ from textwrap import fill
 from typing import TYPE_CHECKING, Any, Literal
 from xml.dom import minidom
 
+from ..core.printable import printable
 from ..record.result import Result
 from .formatting import count, percent, time_unit
 from .optional_import import optional_import
@@ -29,6 +30,7 @@ __all__ = [
     "TEXT",
     "accuracy_over_time",
     "accuracy_over_updates",
+    "clean_texts",
     "draw_curve",
     "legend",
     "line_style",
@@ -193,7 +195,7 @@ def _beside(axes: Axes, text: str, point: tuple[float, float], *, shift: float =
 
 def _bars(figure: Figure, results: Sequence[Result]) -> None:
     rows = summarize(results).rows
-    names = [fill(r.label, _WRAP) for r in rows]
+    names = [fill(printable(r.label), _WRAP) for r in rows]
     tallest = max(n.count("\n") for n in names)
     figure.set_figheight(max(1.6, 0.9 + (0.42 + 0.12 * tallest) * len(rows)))  # smaller plots have no room for a bar
     axes = figure.add_subplot()
@@ -232,8 +234,18 @@ def render(name: str, title: str, draw: Callable[[Figure], None]) -> str:
         matplotlib.rcParams["svg.hashsalt"] = f"tarry-{name}"
         figure = Figure(figsize=(_WIDTH, _HEIGHT), layout="constrained")
         draw(figure)
+        clean_texts(figure)
         figure.savefig(out, format="svg", transparent=True, metadata={"Date": None})
     return _svg_element(out.getvalue(), name, title)
+
+
+def clean_texts(figure: Figure) -> None:
+    """Replace control characters in the texts of a figure, but for those of ticks, which are made when it is drawn."""
+    from matplotlib.text import Text
+
+    for text in figure.findobj(Text):
+        assert isinstance(text, Text)
+        text.set_text(printable(text.get_text(), keep="\n"))
 
 
 def _svg_element(svg: str, name: str, title: str) -> str:
@@ -247,7 +259,7 @@ def _svg_element(svg: str, name: str, title: str) -> str:
     for node in root.getElementsByTagName("*"):
         for key, value in list(node.attributes.items()):
             node.setAttribute(key, _attribute(key, value, name))
-    for key, value in (("role", "img"), ("aria-label", title), ("style", "stroke-linejoin: round")):
+    for key, value in (("role", "img"), ("aria-label", printable(title)), ("style", "stroke-linejoin: round")):
         root.setAttribute(key, value)
     return root.toxml() + "\n"
 

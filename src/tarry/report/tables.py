@@ -24,6 +24,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from ..core.errors import BadInput, near
+from ..core.printable import markdown_text, printable
 from ..record.result import Result
 from .formatting import grid, legend
 
@@ -213,10 +214,10 @@ def to_json(summary: Summary) -> str:
 def plain_table(summary: Summary) -> str:
     """Return the table as text in aligned columns, and the legend below."""
     columns, rows = grid(summary)
-    texts = [columns, *([f"{c.text}  {c.secondary}".rstrip() for c in row] for row in rows)]
+    texts = [columns, *([printable(f"{c.text}  {c.secondary}".rstrip()) for c in row] for row in rows)]
     widths = [max(len(row[i]) for row in texts) for i in range(len(columns))]
     lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in texts]
-    return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:], *wrap(legend(summary), _TEXT_WIDTH)])
+    return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:], *wrap(printable(legend(summary)), _TEXT_WIDTH)])
 
 
 def markdown(summary: Summary) -> str:
@@ -224,10 +225,10 @@ def markdown(summary: Summary) -> str:
     columns, rows = grid(summary)
     lines = ["| " + " | ".join(columns) + " |", "|" + "|".join(["---"] + ["---:"] * (len(columns) - 1)) + "|"]
     for row in rows:
-        texts = [_escape(f"{c.text} ({c.secondary})" if c.secondary else c.text) for c in row]
+        texts = [markdown_text(f"{c.text} ({c.secondary})" if c.secondary else c.text) for c in row]
         lines.append("| " + " | ".join(f"**{t}**" if c.best else t for t, c in zip(texts, row, strict=True)) + " |")
     note = legend(summary)
-    return "\n".join(lines) + "\n" + (f"\n{_escape(note)}\n" if note else "")
+    return "\n".join(lines) + "\n" + (f"\n{markdown_text(note)}\n" if note else "")
 
 
 def _check(results: Sequence[Result], fraction: float) -> None:
@@ -305,9 +306,3 @@ def _mean(values: Sequence[float | None]) -> float | None:
 def _sd(values: Sequence[float | None]) -> float | None:
     there = [v for v in values if v is not None]
     return stdev(there) if len(there) == len(values) > 1 else None
-
-
-def _escape(text: str) -> str:
-    """Return the text with Markdown characters escaped."""
-    marked = "".join(f"\\{c}" if c in "\\|*`<>[]" else c for c in text)
-    return " ".join(marked.split())

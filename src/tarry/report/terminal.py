@@ -5,6 +5,7 @@ from __future__ import annotations
 from textwrap import fill
 from typing import TYPE_CHECKING
 
+from ..core.printable import printable
 from .formatting import grid, legend
 from .optional_import import optional_import
 from .tables import Summary
@@ -27,16 +28,16 @@ def table(summary: Summary) -> Group:
 
     headings, rows = grid(summary)
     # Text, never markup: a label may hold square brackets.
-    note = Text(legend(summary), style="dim", overflow="fold")
+    note = Text(printable(legend(summary)), style="dim", overflow="fold")
     out = Table(box=SIMPLE_HEAD, pad_edge=False)
     for i, heading in enumerate(headings):
         widest = max((len(row[i].text + row[i].secondary) for row in rows), default=0)
         folded = fill(heading, max(widest, _HEADING))  # no wider than its column needs
         out.add_column(Text(folded), justify="right" if i else "left", overflow="fold")
     for row in rows:
-        cells = [Text(c.text, style="bold" if c.best else "") for c in row]
+        cells = [Text(printable(c.text), style="bold" if c.best else "") for c in row]
         for text, cell in zip(cells, row, strict=True):
             if cell.secondary:
-                text.append(f"  {cell.secondary}", style="not bold dim")
+                text.append(f"  {printable(cell.secondary)}", style="not bold dim")
         out.add_row(*cells)
     return Group(out, note) if note else Group(out)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TextIO
 
 from ..core.errors import BadInput, DamagedFile, TarryError, near
+from ..core.printable import printable
 from ..report.formatting import duration
 from ..runs.signals import Interrupted, handled
 from ..vector.process import tune_malloc
@@ -210,7 +211,7 @@ def print_progress() -> ShowReport:
 
 
 def _print(text: str, file: TextIO | None = None) -> None:
-    print(text, file=file or sys.stdout, flush=True)
+    print(printable(text, keep="\n\t"), file=file or sys.stdout, flush=True)
 
 
 def _print_error(text: str) -> None:

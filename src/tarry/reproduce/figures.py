@@ -10,6 +10,7 @@ from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import DamagedFile, TarryError, first_line
+from ..core.printable import printable
 from ..report.formatting import time_unit
 from ..report.plots import INK, TEXT, draw_curve, legend, line_style, render
 from ..report.tables import Curve, held_mean
@@ -228,7 +229,7 @@ def _bars(found: Findings, kind: Kind, name: str, title: str) -> str | None:
                 axes.bar(at, s.mean, width=0.9 * width, color=_fill(names.index(found.rows[row])), linewidth=0)
                 if s.sd is not None:
                     axes.errorbar(at, s.mean, yerr=s.sd, fmt="none", ecolor=INK, elinewidth=0.8)
-        axes.set_xticks(range(len(columns)), [found.columns[c] for c in columns], fontsize=_SMALL)
+        axes.set_xticks(range(len(columns)), [printable(found.columns[c]) for c in columns], fontsize=_SMALL)
         axes.set_xlabel(kind.x, fontsize=_SMALL)
         axes.set_ylabel(fill(grid.measure.heading, _WRAP), fontsize=_SMALL)
         axes.grid(False, axis="x")

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ..core.errors import BadInput
+from ..core.printable import markdown_text
 from ..record.storage import write_atomic
 from . import catalog
 from .claims import Verdict, verdicts
@@ -118,7 +119,7 @@ def _overview(found: Sequence[Findings], judged: Mapping[str, Sequence[Verdict]]
         counts = [_number([v for v in about if v.holds is which]) if f.there else NONE for which in (True, False, None)]
         run = _how_much(f) if f.there else "not run"
         link = f"[{e.name}](#{_anchor(_heading(e))})"
-        lines.append(f"| {link} | {escape(e.title)} | {run} | {' | '.join(counts)} |")
+        lines.append(f"| {link} | {markdown_text(e.title)} | {run} | {' | '.join(counts)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -153,19 +154,19 @@ def _anchor(heading: str) -> str:
 def _section(f: Findings, judged: Sequence[Verdict], picture: str | None) -> list[str]:
     e = f.experiment
     how = "\n".join(["```", *commands(f), "```"])
-    parts = [f"### {escape(_heading(e))}\n", f"{how}\n", f"{escape(e.words)}\n"]
+    parts = [f"### {markdown_text(_heading(e))}\n", f"{how}\n", f"{markdown_text(e.words)}\n"]
     if e.uses is not None:
         other = catalog.find(e.uses)
         parts.append(f"Settings, and where they are not the paper's: [{e.uses}](#{_anchor(_heading(other))}).\n")
     if e.deviations:
         parts.append("Where our setting is not the paper's:\n")
-        parts.append("\n".join(f"- {escape(d)}" for d in e.deviations) + "\n")
+        parts.append("\n".join(f"- {markdown_text(d)}" for d in e.deviations) + "\n")
     if not f.there:
         return [*parts, "**Not run.**\n"]
     parts += [_smaller(f)] if _smaller(f) else []
     parts += [table for name in e.measures if (table := _table(f, name))]
     if warnings := run_warnings(f):
-        parts.append("Said by runs:\n\n" + "\n".join(f"- {escape(line)}" for line in warnings) + "\n")
+        parts.append("Said by runs:\n\n" + "\n".join(f"- {markdown_text(line)}" for line in warnings) + "\n")
     if any(m in TO_TARGET and m not in e.own_measures for m in e.measures):
         aims = dict.fromkeys(_target(e, e.target_at(size)) for size, _ in f.sizes.values())
         parts += (
@@ -176,16 +177,16 @@ def _section(f: Findings, judged: Sequence[Verdict], picture: str | None) -> lis
     parts += [_tests(f)] if e.test is not None else []
     if judged:
         parts.append("What the paper claims:\n")
-        parts.append("\n".join(f"- {escape(v.claim.say)}: {_mark(v)}" for v in judged) + "\n")
+        parts.append("\n".join(f"- {markdown_text(v.claim.say)}: {_mark(v)}" for v in judged) + "\n")
     if picture is not None:
-        parts.append(f"![{escape(e.title)}]({picture})\n")
+        parts.append(f"![{markdown_text(e.title)}]({picture})\n")
     notes = f.study.get("notes", []) if f.study is not None else []
-    parts += [f"- {escape(str(n))}" for n in notes] + ([""] if notes else [])  # type: ignore[attr-defined]
+    parts += [f"- {markdown_text(str(n))}" for n in notes] + ([""] if notes else [])  # type: ignore[attr-defined]
     return [*parts, _provenance(f)]
 
 
 def _mark(verdict: Verdict) -> str:
-    words = escape(verdict.words)
+    words = markdown_text(verdict.words)
     for begin in ("shows here", "shows so far", "does not show here", "not run yet"):
         if words.startswith(begin):
             return f"**{begin}**{words[len(begin) :]}"
@@ -195,7 +196,9 @@ def _mark(verdict: Verdict) -> str:
 def _smaller(f: Findings) -> str:
     """Return a list of the columns that were not run at the full size."""
     size = "quick" if any(size == "quick" for size, _ in f.sizes.values()) else "reduced"
-    changes = [f"- {escape(f.columns[c])}: {escape(changed)}" for c, (_, changed) in f.sizes.items() if changed]
+    changes = [
+        f"- {markdown_text(f.columns[c])}: {markdown_text(changed)}" for c, (_, changed) in f.sizes.items() if changed
+    ]
     return f"Run at a {size} size:\n\n" + "\n".join(dict.fromkeys(changes)) + "\n" if changes else ""
 
 
@@ -208,12 +211,14 @@ def _table(f: Findings, name: str) -> str:
     ]
     if not columns:
         return ""
-    lines = [f"| {escape(grid.measure.heading)} | " + " | ".join(escape(f.heading(c)) for c in columns) + " |"]
+    lines = [
+        f"| {markdown_text(grid.measure.heading)} | " + " | ".join(markdown_text(f.heading(c)) for c in columns) + " |"
+    ]
     lines.append("|---|" + "---:|" * len(columns))
     for row, title in f.rows.items():
         cells = [_cell(f, name, row, c) for c in columns]
         if any(c != NONE for c in cells):
-            lines.append(f"| {escape(title)} | " + " | ".join(cells) + " |")
+            lines.append(f"| {markdown_text(title)} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n" if len(lines) > 2 else ""
 
 
@@ -246,7 +251,7 @@ def _target(experiment: Experiment, target: Target, size: str = "") -> str:
         if target.row is None:
             aim += " (rows for which this is not above what needs no learning are left out)"
     base = experiment.rows.get(experiment.baseline or "")
-    relative = f"; times are relative to {escape(base.title)}'s with the same seed" if base is not None else ""
+    relative = f"; times are relative to {markdown_text(base.title)}'s with the same seed" if base is not None else ""
     at = f" at the {size} size" if size else ""
     return f"The target{at} is {aim}: what counts is the first evaluation that meets it{relative}.\n"
 
@@ -257,7 +262,7 @@ def _tests(f: Findings) -> str:
         return ""
     lines = ["| one-sided signed-rank test | pairs | p | p, Holm | |", "|---|---:|---:|---:|---|"]
     for o in outcomes:
-        names = f"{escape(f.rows[o.hero])} above {escape(f.rows[o.rival])}"
+        names = f"{markdown_text(f.rows[o.hero])} above {markdown_text(f.rows[o.rival])}"
         lines.append(f"| {names} | {o.pairs} | {o.p:.2g} | {o.corrected:.2g} | {o.words} |")
     return "\n".join(lines) + "\n"
 
@@ -272,10 +277,4 @@ def _provenance(f: Findings) -> str:
         e.numbers.get("wall") or 0.0 for rows in f.runs.values() for runs in rows.values() for e in runs.values()
     )
     hours = f", {seconds / 3600:.2g} h of computing" if seconds else ""
-    return f"{which}{escape(', '.join(machines))}, {when}{hours}.\n"
-
-
-def escape(text: str) -> str:
-    """Return the text with Markdown characters escaped."""
-    marked = "".join(f"\\{c}" if c in "\\|*`<>[]_" else c for c in text)
-    return " ".join(marked.split())
+    return f"{which}{markdown_text(', '.join(machines))}, {when}{hours}.\n"

@@ -26,9 +26,10 @@ def _lost_tickets(log: Path) -> bytearray:
         if row["kind"] == "hand_out":
             lost.append(0)
         elif row["kind"] == "lost":
-            if not 0 <= row["ticket"] < len(lost):
-                raise DamagedFile(f"{log}: ticket {row['ticket']} was lost before it was handed out")
-            lost[row["ticket"]] = 1
+            ticket = row.get("ticket", -1)
+            if not 0 <= ticket < len(lost):
+                raise DamagedFile(f"{log}: ticket {ticket} was lost before it was handed out")
+            lost[ticket] = 1
     return lost
 
 
@@ -36,8 +37,9 @@ def _visits(log: Path, lost: bytearray) -> Iterator[TraceRow]:
     number = 0
     for row in read_events(log):
         if row["kind"] == "hand_out":
-            if row["seconds"] is None:
-                raise DamagedFile(f"{log}: the hand-out of ticket {row['ticket']} has no duration")
+            client, visit, seconds = row.get("client", -1), row.get("visit", -1), row.get("seconds")
+            if seconds is None:
+                raise DamagedFile(f"{log}: visit {visit} of client {client} has no duration")
             fate = "lost" if number < len(lost) and lost[number] else "came"
-            yield TraceRow(row["client"], row["visit"], row["time"], row["seconds"], fate)
+            yield TraceRow(client, visit, row["time"], seconds, fate)
             number += 1

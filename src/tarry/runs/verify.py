@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..core.errors import BadInput, DamagedFile, StorageError, errors_as_keywords
+from ..core.printable import printable
 from ..record.consistency import Check, check_run
 from ..record.journal import NAME as JOURNAL
 from ..record.run_folder import RunFolder, runs_below
@@ -54,7 +55,7 @@ class Verification:
         state = "finished" if self.finished else "not finished"
         bad = sum(not check.ok for _, check in self.checks)
         found = "consistent" if not bad else f"{bad} of {len(self.checks)} checks failed"
-        return f"Verification({self.folder.name}: {state}, {found})"
+        return f"Verification({printable(self.folder.name)}: {state}, {found})"
 
 
 Rerun = Literal["proofs", "all"]

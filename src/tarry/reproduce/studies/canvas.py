@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ...core.errors import BadInput
+from ...report.plots import clean_texts
 
 __all__ = ["panels"]
 
@@ -23,4 +24,5 @@ def panels(path: Path, rows: int, columns: int, *, width: float = 3.6, height: f
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "tarry", "font.size": 9}):
         figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
         yield figure.subplots(rows, columns, squeeze=False)
+        clean_texts(figure)
         figure.savefig(path, metadata={"Date": None} if str(path).endswith(".svg") else None)
