@@ -16,7 +16,16 @@ from .storage import open_regular, read_json
 
 __all__ = ["bind", "binding_of", "file_digest", "seal", "unseal"]
 
-_FILES = ("events.jsonl", "journal.jsonl", "arrivals.csv", "model.safetensors")
+_FILES = (
+    "spec.toml",
+    "meta.json",
+    "executor.json",
+    "events.jsonl",
+    "journal.jsonl",
+    "arrivals.csv",
+    "model.safetensors",
+)
+_PROOFS = "proofs"
 _CHUNK = 1 << 20
 
 
@@ -24,7 +33,8 @@ def bind(folder: Path) -> dict[str, Any]:
     """Return the digest of the settings (None: unknown), and length and digest of each file of the run."""
     meta = folder / "meta.json"
     settings = read_json(meta)["settings_sha256"] if meta.is_file() else None
-    files = {name: file_digest(folder / name) for name in _FILES if (folder / name).is_file()}
+    proofs = sorted(f"{_PROOFS}/{path.name}" for path in (folder / _PROOFS).glob("*.safetensors"))
+    files = {name: file_digest(folder / name) for name in (*_FILES, *proofs) if (folder / name).is_file()}
     return {"settings_sha256": settings, "files": files}
 
 
@@ -58,7 +68,7 @@ def seal(document: Mapping[str, Any]) -> bytes:
 def unseal(path: Path, document: Any) -> dict[str, Any]:
     """Return a document without its digest; raise DamagedFile if it is another than when it was written."""
     if not isinstance(document, dict):
-        raise DamagedFile(f"{path} cannot be read: it holds no result")
+        raise DamagedFile(f"{path} cannot be read: it is not a record")
     content = {k: v for k, v in document.items() if k != "sha256"}
     if document.get("sha256") != _digest(content):
         raise DamagedFile(

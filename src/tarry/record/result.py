@@ -19,6 +19,7 @@ from ..core.layout import Layout
 from ..core.one_line import cut_to_width
 from .binding import bind, seal, unseal
 from .rows import read_events
+from .run_folder import RunFolder
 from .storage import make_folder, read_json, write_atomic
 
 __all__ = [
@@ -236,7 +237,7 @@ class Result:
             raise BadInput(f"{folder}: no finished run is here (no result.json); `tarry resume {folder}` finishes one")
         try:
             raw = unseal(path, read_json(path))
-            raw.pop("bound_to", None)
+            _check_settings(path, raw.pop("bound_to", None))
             raw["curve"] = [CurvePoint(*p) for p in raw["curve"]]
             result = cls(**raw, out=folder, finished=path.name == _RESULT)
         except (ValueError, KeyError, TypeError, AttributeError) as e:
@@ -244,6 +245,14 @@ class Result:
         if wrong := _wrong_field(result):
             raise DamagedFile(f"{path} cannot be read: {wrong}")
         return result
+
+
+def _check_settings(path: Path, bound: dict[str, Any] | None) -> None:
+    """Raise DamagedFile if a result is bound to other settings than those of its folder."""
+    folder = RunFolder(path.parent)
+    if bound and bound["settings_sha256"] and folder.path.joinpath("meta.json").is_file():
+        if folder.meta().settings_sha256 != bound["settings_sha256"]:
+            raise DamagedFile(f"{path}: it is of a run with other settings; restore it from a copy")
 
 
 def _cut_name(name: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import time as clock
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -24,6 +23,7 @@ from ..core.task import Task
 from ..delays.measured import TraceRow, write_trace
 from ..executors.timing import RecordedChoice, TrialCache
 from ..record import checkpoint
+from ..record.binding import seal, unseal
 from ..record.digests import EXECUTION_SETTINGS, file_digests
 from ..record.result import Result, write_result
 from ..record.rows import Mark, Recorder, read_events
@@ -289,15 +289,17 @@ class RunSession:
 
     def _write_choice(self, choice: RecordedChoice) -> None:
         assert self.folder is not None
-        write_atomic(self.folder.executor, (json.dumps(choice.dump()) + "\n").encode())
+        write_atomic(self.folder.executor, seal({**choice.dump(), "settings": self.settings_sha256}))
 
     def _read_choice(self, path: Path) -> dict[str, Any]:
         """Return the record of an executor that has chosen but trained nothing that a checkpoint holds."""
-        raw = read_json(path, SPEC_LIMIT)
+        raw = unseal(path, read_json(path, SPEC_LIMIT))
         try:
-            choice = RecordedChoice.of(raw)
+            choice, settings = RecordedChoice.of(raw), raw["settings"]
         except (ValueError, KeyError, TypeError) as e:
             raise DamagedFile(f"{path} cannot be read: {type(e).__name__}: {e}; delete it to choose again") from e
+        if settings != self.settings_sha256:
+            raise DamagedFile(f"{path}: it is of a run with other settings; delete it to choose again")
         return {"choice": choice.dump(), "done": {}, "trainer": None}
 
     def _wall(self) -> float:
