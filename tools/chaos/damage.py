@@ -45,7 +45,11 @@ def damage(drill: Drill) -> None:
     for number in range(_TRIES):
         copy = drill.folder / f"damaged-{number}"
         shutil.copytree(out, copy)
-        _damage_and_check(drill, copy, other, expected)
+        path, change = _draw_file(drill.rng, copy), drill.rng.choice(sorted(_CHANGES))
+        try:
+            _damage_and_check(drill, copy, path, change, other, expected)
+        except Failure as e:
+            raise Failure(f"{path} ({change}): {e}") from e
         shutil.rmtree(copy)
 
 
@@ -63,26 +67,31 @@ def _make(drill: Drill, setting: RunSetting, out: Path, *, stops: bool) -> None:
     finish(child)
 
 
-def _damage_and_check(drill: Drill, folder: Path, other: Path, expected: str) -> None:
-    path = drill.rng.choice(sorted(p for p in folder.rglob("*") if p.is_file()))
-    name = drill.rng.choice(sorted(_CHANGES))
+def _draw_file(rng: Random, folder: Path) -> Path:
+    """Draw a file of a folder; the files of a folder in it count as one."""
+    entry = rng.choice(
+        sorted(p for p in folder.iterdir() if p.name != ".lock" and not (p.is_dir() and not any(p.iterdir())))
+    )
+    return rng.choice(sorted(entry.iterdir())) if entry.is_dir() else entry
+
+
+def _damage_and_check(drill: Drill, folder: Path, path: Path, change: str, other: Path, expected: str) -> None:
     before, was_finished = path.read_bytes(), is_finished(folder)
-    _CHANGES[name](drill.rng, path, other / path.relative_to(folder))
+    _CHANGES[change](drill.rng, path, other / path.relative_to(folder))
     after = path.read_bytes() if path.exists() else None
-    what = f"{path.relative_to(folder)} ({name})"
     drill.counts["damaged files"] += after != before
     where = path.name if path.parent == folder else f"{path.parent.name}/*{path.suffix}"
     drill.counts[f"damaged files ({where})"] += after != before
     must_notice = was_finished and not path.name.endswith(_UNUSED) and _content(path, before) != _content(path, after)
     if must_notice and not (after is None and path.parent.name == "checkpoints"):  # of which older ones are deleted
-        _check_noticed(folder, path, what)
-    finish(command("verify", folder), 0, 1)
-    _check_named(path, what, command("report", folder, "--html", folder / "report.html"))
+        _check_noticed(folder, path)
+    _check_named(path, command("verify", folder), 0, 1, 2)
+    _check_named(path, command("report", folder, "--html", folder / "report.html"))
     child = command("resume", folder)
-    _check_named(path, what, child)
+    _check_named(path, child)
     if child.code == 0:
-        require(is_finished(folder), f"{what}: tarry resume ended without a result")
-        require(sha256_of(folder) == expected, f"{what}: other weights than without damage")
+        require(is_finished(folder), "tarry resume ended without a result")
+        require(sha256_of(folder) == expected, "other weights than without damage")
 
 
 def _content(path: Path, data: bytes | None) -> Any:
@@ -94,21 +103,21 @@ def _content(path: Path, data: bytes | None) -> Any:
         return data
 
 
-def _check_noticed(folder: Path, path: Path, what: str) -> None:
+def _check_noticed(folder: Path, path: Path) -> None:
     """Require that `tarry verify` finds the damage of a finished folder."""
     missing_result = path.name == "result.json" and not path.exists()
     text = finish(command("verify", folder), 0 if missing_result else 1)
     if missing_result:
-        require("not finished" in text, f"{what}: tarry verify does not notice it: {text}")
+        require("not finished" in text, f"tarry verify does not notice it: {text}")
     else:
         failed = "".join(line for line in text.splitlines() if line.startswith("FAILED"))
-        require(_is_named(path, failed), f"{what}: tarry verify does not name the file: {text}")
+        require(_is_named(path, failed), f"tarry verify does not name the file: {text}")
 
 
-def _check_named(path: Path, what: str, child: Child) -> None:
-    text = finish(child, 0, 2)
+def _check_named(path: Path, child: Child, *codes: int) -> None:
+    text = finish(child, *(codes or (0, 2)))
     if child.code and not ("no finished run is here" in text or _is_named(path, text)):
-        raise Failure(f"{what}: {child.title} does not name the file: {text}")
+        raise Failure(f"{child.title} does not name the file: {text}")
 
 
 def _is_named(path: Path, text: str) -> bool:

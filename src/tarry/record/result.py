@@ -249,10 +249,9 @@ class Result:
 
 def _check_settings(path: Path, bound: dict[str, Any] | None) -> None:
     """Raise DamagedFile if a result is bound to other settings than those of its folder."""
-    folder = RunFolder(path.parent)
-    if bound and bound["settings_sha256"] and folder.path.joinpath("meta.json").is_file():
-        if folder.meta().settings_sha256 != bound["settings_sha256"]:
-            raise DamagedFile(f"{path}: it is of a run with other settings; restore it from a copy")
+    settings = bound and bound["settings_sha256"]
+    if settings and (path.parent / "meta.json").is_file() and RunFolder(path.parent).meta().settings_sha256 != settings:
+        raise DamagedFile(f"{path}: it is of a run with other settings than meta.json; restore them from a copy")
 
 
 def _cut_name(name: str) -> str:
