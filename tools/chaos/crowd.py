@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import warnings
 from pathlib import Path
 
 from .checks import check_message, check_same, check_verified, finish, is_finished, require, sha256_of
@@ -80,6 +81,7 @@ def _run_in_threads(spec: Path, out: Path, count: int) -> None:
         except tarry.BadInput as e:
             outcomes.append("refused" if any(text in str(e) for text in _BUSY) else repr(e))
 
+    warnings.simplefilter("ignore")  # notices of runs
     threads = [threading.Thread(target=run) for _ in range(count)]
     for thread in threads:
         thread.start()

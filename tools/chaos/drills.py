@@ -70,8 +70,8 @@ def _end_by_signal(drill: Drill, setting: RunSetting) -> None:
         return
     (child.send_to_group if to_group else child.send)(number)
     child.wait()
-    if child.code == 0:  # it had just finished
-        check_message(child, 0)
+    if is_finished(out) and child.code in (0, 1, -number):  # it had finished, and handled signals no longer
+        check_message(child, child.code)
         return
     drill.counts["signals"] += 1
     check_message(child, 128 + number)
@@ -79,7 +79,9 @@ def _end_by_signal(drill: Drill, setting: RunSetting) -> None:
     lines = [line for line in child.text.splitlines() if line.startswith("error: ")]
     require(len(lines) == 1 and "interrupted" in lines[0] and str(out) in lines[0], f"not one message: {child.text}")
     new = set((out / "checkpoints").glob("*.safetensors")) - before
-    require(new or is_finished(out), f"{child.title}: {number.name} left no checkpoint")
+    has_trained = "0%" in child.text  # else it may have been about to begin
+    require(new or is_finished(out) or not has_trained, f"{child.title}: {number.name} left no checkpoint")
+    drill.counts["checkpoints by signals"] += bool(new)
 
 
 def workers(drill: Drill) -> None:
