@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-data test-federation test-faults test-fuzz check bits bench bench-gpu docs results wheel clean
+.PHONY: demo test test-data test-federation test-faults test-fuzz check bits chaos bench bench-gpu docs results wheel clean
 
 demo: $(STAMP)
 	$(BIN)/tarry demo
@@ -37,6 +37,12 @@ check: $(STAMP)
 # No number changes: runs of this tree and of a reference commit, compared to the bit. Options go in BITS="--quick".
 bits: $(STAMP)
 	$(BIN)/python tools/bits.py $(BITS)
+
+# Trouble for runs (kills, signals, damaged files, a full disk, ...) from one seed, and their results checked.
+SECONDS ?= 120
+SEED ?= 0
+chaos: $(STAMP)
+	$(BIN)/python -m tools.chaos --seconds $(SECONDS) --seed $(SEED) $(CHAOS)
 
 # An hour; other frameworks are installed for comparison, into environments of their own (8 GB in the cache folder).
 bench: $(STAMP)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import multiprocessing as mp
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from torch.nn.functional import cross_entropy
 
 import tarry
 from tarry.config.spec import Spec
-from tarry.core.errors import TarryError, WorkerDied
+from tarry.core.errors import StorageError, TarryError, WorkerDied
 from tarry.core.events import Event
 from tarry.core.local_rule import VisitOutput
 from tarry.executors.pool import Pool
@@ -283,6 +284,21 @@ def test_a_client_that_kills_its_workers_again_and_again_is_named_and_the_others
             )  # fmt: skip
     assert len(pids) >= 3
     assert all(process_ended(p) for p in pids)
+
+
+def test_shared_memory_that_cannot_be_made_is_a_storage_error_and_the_run_goes_on_later(tmp_path):
+    whole = tarry.run("fedasync", **DIGITS)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
+    try:
+        with pytest.raises(
+            StorageError, match=r"^shared memory of [\d,]+ bytes for workers.* it cannot be made"
+        ) as found:
+            tarry.run("fedasync", **DIGITS, workers=2, out=tmp_path / "r")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert f"tarry.resume({str(tmp_path / 'r')!r}) continues this run" in str(found.value)
+    assert tarry.resume(tmp_path / "r").weights_sha256 == whole.weights_sha256
 
 
 def test_workers_that_never_get_to_work_are_given_up():

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import tarry
+from tarry.core.errors import DamagedFile
 from tarry.record.consistency import check_run
 from tests.helpers.interrupted import interrupted_run
 
@@ -26,7 +27,54 @@ def failed(folder: Path) -> list[str]:
 
 def test_a_finished_run_is_consistent(finished):
     assert failed(finished) == []
-    assert {c.name for c in check_run(finished)} == {"settings", "result", *FILES[3:]}
+    proofs = {path.name for path in (finished / "proofs").iterdir()}
+    assert len(proofs) == 8
+    assert {c.name for c in check_run(finished)} == {"settings", "result", *FILES, *proofs} - {"result.json"}
+
+
+@pytest.mark.parametrize("damage", ["flip", "delete", "replace"])
+def test_a_proof_that_is_not_what_was_written_is_found(finished, tmp_path, damage):
+    folder = tmp_path / "run"
+    shutil.copytree(finished, folder)
+    first, second = sorted((folder / "proofs").iterdir())[:2]
+    if damage == "flip":
+        data = bytearray(first.read_bytes())
+        data[-1] ^= 1
+        first.write_bytes(data)
+    elif damage == "delete":
+        first.unlink()
+    else:
+        shutil.copy(second, first)
+    (text,) = failed(folder)
+    assert str(first) in text
+
+
+def test_a_damaged_checkpoint_that_a_finished_run_has_left_is_found(tmp_path):
+    folder = tmp_path / "r"
+    tarry.run("fedasync", "digits", clients=3, updates=6, out=folder, checkpoint_every=1e-9)
+    newest = max((folder / "checkpoints").iterdir())
+    newest.write_bytes(newest.read_bytes()[:-9])
+    (text,) = failed(folder)
+    assert str(newest) in text
+
+
+def test_the_result_of_another_run_is_not_read_as_that_of_this_one(finished, tmp_path):
+    tarry.run("orthofl", "digits", clients=3, updates=12, seed=1, out=tmp_path / "other")
+    folder = tmp_path / "run"
+    shutil.copytree(finished, folder)
+    shutil.copy(tmp_path / "other" / "result.json", folder / "result.json")
+    for use in (tarry.read, tarry.resume, tarry.Result.read):
+        with pytest.raises(DamagedFile, match=r"result\.json: it is of a run with other settings"):
+            use(folder)
+
+
+def test_a_damaged_proof_of_an_unfinished_run_is_found(tmp_path):
+    folder = tmp_path / "r"
+    interrupted_run(folder, lambda e: e.updates == 9, "orthofl", "digits", clients=3, updates=12, checkpoint_every=1e-9)
+    proof = min((folder / "proofs").iterdir())
+    proof.write_bytes(proof.read_bytes()[:-9])
+    (text,) = failed(folder)
+    assert str(proof) in text
 
 
 @pytest.mark.parametrize("name", FILES)

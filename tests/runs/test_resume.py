@@ -108,6 +108,9 @@ def assert_same(out: Path, whole: Path) -> None:
         assert (out / name).read_bytes() == (whole / name).read_bytes()
     ours, theirs = (json.loads((p / "result.json").read_text()) for p in (out, whole))
     assert ours["weights_sha256"] == theirs["weights_sha256"]
+    for found in (ours, theirs):  # spec.toml has checkpoint_every; safetensors orders the header of a proof at random
+        files = found["bound_to"]["files"]
+        found["bound_to"]["files"] = {n: d for n, d in files.items() if n != "spec.toml" and not n.startswith("proofs")}
     unlike = {"wall_s": 0, "sha256": ""}  # the digest counts wall_s
     assert {**ours, **unlike} == {**theirs, **unlike}
 

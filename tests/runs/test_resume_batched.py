@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -126,6 +127,34 @@ def stop_at(after: int) -> Any:
             raise KeyboardInterrupt
 
     return stop
+
+
+def test_the_choice_of_another_run_is_not_taken(tmp_path, stacks):
+    broken(tmp_path / "r", 9, checkpoint_every=1e9)
+    broken(tmp_path / "other", 9, checkpoint_every=1e9, seed=4)
+    shutil.copy(tmp_path / "other" / "executor.json", tmp_path / "r" / "executor.json")
+    with pytest.raises(DamagedFile, match=r"executor.json: it is of a run with other settings; delete it to choose"):
+        tarry.resume(tmp_path / "r")
+    (tmp_path / "r" / "executor.json").unlink()
+    assert tarry.resume(tmp_path / "r").updates == SETTINGS["updates"]
+
+
+def test_a_choice_that_was_changed_is_not_taken(tmp_path, stacks):
+    broken(tmp_path / "r", 9, checkpoint_every=1e9)
+    path = tmp_path / "r" / "executor.json"
+    record = json.loads(path.read_text())
+    assert record["config"] == [1, 3, ""]
+    path.write_text(json.dumps({**record, "config": [1, 2, ""]}))
+    with pytest.raises(DamagedFile, match=r"executor.json cannot be read: it is not what was written"):
+        tarry.resume(tmp_path / "r")
+
+
+def test_settings_that_were_cut_before_the_executor_are_found(tmp_path, stacks):
+    broken(tmp_path / "r", 9, checkpoint_every=1e9)
+    spec = tmp_path / "r" / "spec.toml"
+    spec.write_text("".join(line for line in spec.read_text().splitlines(True) if not line.startswith("executor")))
+    with pytest.raises(DamagedFile, match=r"spec.toml: a setting was changed after the run began"):
+        tarry.resume(tmp_path / "r")
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"config": [1], "compiled": false, "description": ""}'])

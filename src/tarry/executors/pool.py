@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..core.errors import WorkerDied
+from ..core.errors import StorageError, WorkerDied, first_line
 from ..core.layout import Layout
 from ..core.local_rule import LocalRule
 from ..core.task import Shards, Task
@@ -62,7 +62,13 @@ class _PoolSetup:
 
 
 def _share(t: Tensor) -> Tensor:
-    return t.share_memory_()  # type: ignore[no-untyped-call,no-any-return]
+    try:
+        return t.share_memory_()  # type: ignore[no-untyped-call,no-any-return]
+    except RuntimeError as e:
+        raise StorageError(
+            f"shared memory of {t.nbytes:,} bytes for --workers: it cannot be made ({first_line(e)}); free space in"
+            " /dev/shm and raise the limit on file sizes (ulimit -f)"
+        ) from e
 
 
 def _to_numpy(tensors: Mapping[str, Tensor]) -> dict[str, Any]:

@@ -10,9 +10,11 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..core.errors import DamagedFile
 from ..core.tickets import LocalResult, VisitJob
-from ..record.shapes import between, fields, flag, optional, read_record, row, text
-from ..record.storage import TEXT_LIMIT
+from ..record.binding import unseal
+from ..record.shapes import between, check_shape, fields, flag, optional, row, text
+from ..record.storage import TEXT_LIMIT, read_json
 from .batched.trace import NotStackable
 
 __all__ = ["TRIES", "BatchConfig", "RecordedChoice", "TimingChoice", "Trial", "TrialCache", "choose", "seconds"]
@@ -36,6 +38,7 @@ _CHOICE = fields(
         "config": optional(row(between(1, 4096), optional(between(1, 2**31)), text)),
         "compiled": flag,
         "description": text,
+        "settings": text,
     }
 )
 
@@ -71,9 +74,13 @@ class RecordedChoice(NamedTuple):
         return {**self._asdict(), "config": None if self.config is None else list(self.config)}
 
     @classmethod
-    def read(cls, path: Path) -> RecordedChoice:
-        """Return the choice in a file; raise DamagedFile if it holds none."""
-        return cls.of(read_record(path, _CHOICE, TEXT_LIMIT))
+    def read(cls, path: Path, settings: str | None = None) -> RecordedChoice:
+        """Return the choice in a file; raise DamagedFile if it holds none, or one of a run with other `settings`."""
+        record = unseal(path, read_json(path, TEXT_LIMIT))
+        check_shape(path, record, _CHOICE)
+        if settings is not None and record["settings"] != settings:
+            raise DamagedFile(f"{path}: it is of a run with other settings")
+        return cls.of(record)
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> RecordedChoice:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import DamagedFile, first_line
-from ..core.storage import storage_errors
+from ..core.storage import files_in, storage_errors
 from .digests import sha256_of_file
 from .result_shape import BINDING
 from .shapes import check_shape, fields, read_record, text
@@ -18,7 +18,16 @@ from .storage import open_regular, read_json
 
 __all__ = ["bind", "binding_of", "file_digest", "seal", "unseal"]
 
-_FILES = ("events.jsonl", "journal.jsonl", "arrivals.csv", "model.safetensors")
+_FILES = (
+    "spec.toml",
+    "meta.json",
+    "executor.json",
+    "events.jsonl",
+    "journal.jsonl",
+    "arrivals.csv",
+    "model.safetensors",
+)
+_PROOFS = "proofs"
 _CHUNK = 1 << 20
 
 
@@ -26,7 +35,8 @@ def bind(folder: Path) -> dict[str, Any]:
     """Return the digest of the settings (None: unknown), and length and digest of each file of the run."""
     meta = folder / "meta.json"
     settings = read_record(meta, fields({"settings_sha256": text}))["settings_sha256"] if meta.is_file() else None
-    files = {name: file_digest(folder / name) for name in _FILES if (folder / name).is_file()}
+    proofs = [f"{_PROOFS}/{path.name}" for path in files_in(folder / _PROOFS, "*.safetensors")]
+    files = {name: file_digest(folder / name) for name in (*_FILES, *proofs) if (folder / name).is_file()}
     return {"settings_sha256": settings, "files": files}
 
 
@@ -57,7 +67,7 @@ def seal(document: Mapping[str, Any]) -> bytes:
 def unseal(path: Path, document: Any) -> dict[str, Any]:
     """Return a document without its digest; raise DamagedFile if it is another than when it was written."""
     if not isinstance(document, dict):
-        raise DamagedFile(f"{path} cannot be read: it holds no result")
+        raise DamagedFile(f"{path} cannot be read: it is not a record")
     content = {k: v for k, v in document.items() if k != "sha256"}
     try:
         same = document.get("sha256") == _digest(content)

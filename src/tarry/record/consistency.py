@@ -58,6 +58,8 @@ def _check_finished(folder: RunFolder, settings: str) -> Iterator[Check]:
     )
     for name, written in files.items():
         yield _check_file(folder.path / name, written)
+    for check, _ in _check_checkpoints(folder, settings):
+        yield check
 
 
 def _check_file(path: Path, written: list[Any]) -> Check:
@@ -75,20 +77,15 @@ def _check_file(path: Path, written: list[Any]) -> Check:
 
 
 def _check_unfinished(folder: RunFolder, settings: str) -> Iterator[Check]:
-    log, keys = (JOURNAL, ("place", "crc")) if (folder.path / JOURNAL).is_file() else ("events.jsonl", ("rows", "crc"))
-    mark = Mark()
-    for path in files_in(folder.checkpoints, "*.safetensors"):
+    log, mark = JOURNAL if (folder.path / JOURNAL).is_file() else "events.jsonl", Mark()
+    for check, found in _check_checkpoints(folder, settings):
+        mark = found or mark
+        yield check
+    for path in files_in(folder.proofs, "*.safetensors"):
         try:
-            saved = checkpoint.load(path)
-            with checkpoint.fitting(path):
-                bound, mark = saved["settings"], Mark(*(int(saved[key]) for key in keys))
+            checkpoint.load(path)
         except _PROBLEMS as e:
             yield Check(path.name, False, str(e))
-            continue
-        same = not settings or bound == settings
-        yield Check(
-            path.name, same, f"{path.name} is as written" if same else f"{path}: it is of a run with other settings"
-        )
     try:
         if mark.nbytes:
             check_prefix(folder.path / log, mark)
@@ -96,3 +93,19 @@ def _check_unfinished(folder: RunFolder, settings: str) -> Iterator[Check]:
         yield Check(log, True, f"{log} is as written ({end.nbytes:,} bytes)")
     except _PROBLEMS as e:
         yield Check(log, False, str(e))
+
+
+def _check_checkpoints(folder: RunFolder, settings: str) -> Iterator[tuple[Check, Mark | None]]:
+    """Yield a check for each checkpoint, and its mark in the log if it can be read."""
+    keys = ("place", "crc") if (folder.path / JOURNAL).is_file() else ("rows", "crc")
+    for path in files_in(folder.checkpoints, "*.safetensors"):
+        try:
+            saved = checkpoint.load(path)
+            with checkpoint.fitting(path):
+                bound, mark = saved["settings"], Mark(*(int(saved[key]) for key in keys))
+        except _PROBLEMS as e:
+            yield Check(path.name, False, str(e)), None
+            continue
+        same = not settings or bound == settings
+        text = f"{path.name} is as written" if same else f"{path}: it is of a run with other settings"
+        yield Check(path.name, same, text), mark

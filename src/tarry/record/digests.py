@@ -27,8 +27,8 @@ EXECUTION_SETTINGS = (
 
 
 def settings_digest(settings: Mapping[str, Any]) -> str:
-    """Return the sha256 of settings as they are in spec.toml; those that change no result do not count."""
-    counted = {name: value for name, value in settings.items() if name not in EXECUTION_SETTINGS}
+    """Return the sha256 of settings as they are in spec.toml; those that change no bit of a result do not count."""
+    counted = {name: value for name, value in settings.items() if name not in EXECUTION_SETTINGS or name == "executor"}
     text = json.dumps(counted, sort_keys=True, separators=(",", ":"), default=str)
     return hashlib.sha256(text.encode()).hexdigest()
 

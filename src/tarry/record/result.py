@@ -23,6 +23,7 @@ from ..core.storage import files_in, storage_errors
 from .binding import bind, seal, unseal
 from .result_shape import RESULT
 from .rows import read_events
+from .run_folder import RunFolder
 from .shapes import check_shape
 from .storage import make_folder, read_json, write_atomic
 
@@ -251,9 +252,16 @@ class Result:
             raise BadInput(f"{folder}: no finished run is here (no result.json); `tarry resume {folder}` finishes one")
         raw = unseal(path, read_json(path))
         check_shape(path, raw, RESULT)
-        raw.pop("bound_to", None)
+        _check_settings(path, raw.pop("bound_to", None))
         raw["curve"] = [CurvePoint(*p) for p in raw["curve"]]
         return cls(**raw, out=folder, finished=path.name == _RESULT)
+
+
+def _check_settings(path: Path, bound: dict[str, Any] | None) -> None:
+    """Raise DamagedFile if a result is bound to other settings than those of its folder."""
+    settings = bound and bound["settings_sha256"]
+    if settings and (path.parent / "meta.json").is_file() and RunFolder(path.parent).meta().settings_sha256 != settings:
+        raise DamagedFile(f"{path}: it is of a run with other settings than meta.json; restore them from a copy")
 
 
 def _cut_name(name: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from .shapes import (
     Shape,
-    anything,
     count,
     either,
     fields,
@@ -45,7 +44,12 @@ _personalization = fields(
 
 #: what the digests in result.json are of
 BINDING: Shape = fields(
-    {"settings_sha256": optional(text), "files": table_of(row(count, text), key=lambda name: "/" not in name)}
+    {
+        "settings_sha256": optional(text),
+        "files": table_of(
+            row(count, text), key=lambda name: "/" not in name.removeprefix("proofs/") and ".." not in name
+        ),
+    }
 )
 
 RESULT: Shape = fields(
@@ -65,7 +69,7 @@ RESULT: Shape = fields(
         "warnings": list_of(text),
         "diagnostics": optional(_diagnostics),
         "personalization": optional(_personalization),
-        "bound_to": optional(anything),
+        "bound_to": optional(BINDING),
     },
     closed=True,
 )

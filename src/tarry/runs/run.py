@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import time as clock
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,6 +21,7 @@ from ..core.method import Method
 from ..core.task import Task
 from ..executors.timing import RecordedChoice, TrialCache
 from ..record import checkpoint
+from ..record.binding import seal
 from ..record.digests import EXECUTION_SETTINGS, file_digests
 from ..record.result import Result, write_result
 from ..record.rows import Mark, Recorder
@@ -305,14 +305,15 @@ class RunSession:
 
     def _write_choice(self, choice: RecordedChoice) -> None:
         assert self.folder is not None
-        write_atomic(self.folder.executor, (json.dumps(choice.dump()) + "\n").encode())
+        write_atomic(self.folder.executor, seal({**choice.dump(), "settings": self.settings_sha256}))
 
     def _read_choice(self, path: Path) -> dict[str, Any]:
         """Return the record of an executor that has chosen but trained nothing that a checkpoint holds."""
         try:
-            return {"choice": RecordedChoice.read(path).dump(), "done": {}, "trainer": None}
+            choice = RecordedChoice.read(path, self.settings_sha256)
         except DamagedFile as e:
             raise DamagedFile(f"{e}; delete it to choose again") from e
+        return {"choice": choice.dump(), "done": {}, "trainer": None}
 
     def _wall(self) -> float:
         return self.saved_wall + clock.perf_counter() - self.began

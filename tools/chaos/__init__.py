@@ -1,0 +1,1 @@
+"""Chaos testing: commands of tarry that are killed, lose workers, disk and clocks, and whose files are damaged."""
