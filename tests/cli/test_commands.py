@@ -19,6 +19,7 @@ from tarry.delays.base import delays
 from tarry.methods import methods
 from tarry.record.result import Result
 from tarry.record.rows import Log
+from tarry.record.run_folder import RunFolder
 from tarry.tasks import partitions, tasks
 from tarry.tasks.models import models
 from tests.helpers.processes import PATIENCE
@@ -349,8 +350,8 @@ def test_a_run_goes_on_with_another_executor(cli, here, quick):
     result = here / "r" / "result.json"
     weights = json.loads(result.read_text())["weights_sha256"]
     result.unlink()
-    spec = here / "r" / "spec.toml"
-    spec.write_text('executor = "ray"\naddress = "10.0.0.9:6379"\n' + spec.read_text())
+    folder = RunFolder(here / "r")
+    folder.write_settings('executor = "ray"\naddress = "10.0.0.9:6379"\n' + folder.spec.read_text(), files={})
     for flags in (["--executor", "inline"], ["--executor", "pool", "--workers", "2"]):
         said = cli("resume", "r", *flags)
         assert said.code == 0

@@ -21,6 +21,8 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
+from .printable import printable
+
 __all__ = [
     "BadInput",
     "DamagedFile",
@@ -230,7 +232,7 @@ def near(name: str, known: Iterable[str]) -> str:
     known = sorted(known)
     if close := nearest(name, known):
         return f" Did you mean {close!r}?"
-    names = ", ".join(known)
+    names = printable(", ".join(known))
     return f" Known: {names if len(names) <= _LONGEST else f'{names[: _LONGEST - 3]}...'}." if known else ""
 
 

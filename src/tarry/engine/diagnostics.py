@@ -112,14 +112,14 @@ class DiagnosticsLog:
             "came": dict(self._participation),
             "seconds": self._seconds,
             "validation": self._validation,
-            "doublings": self._doublings,
-            "strides": self._strides,
+            **({"doublings": self._doublings} if self._doublings else {}),
+            **({"strides": self._strides} if self._strides else {}),
         }
 
     def load(self, saved: dict[str, Any]) -> None:
         self._sums, self._participation = saved["sums"], Counter(saved["came"])
         self._seconds, self._validation = saved["seconds"], saved["validation"]
-        self._doublings, self._strides = saved["doublings"], saved["strides"]
+        self._doublings, self._strides = saved.get("doublings", 0), saved.get("strides", {})
 
 
 def _means(sums: list[Any]) -> float | list[float]:
