@@ -33,6 +33,7 @@ _OUTPUTS = {
     "reply": "a NextStart, or None",
     "dispatch": "a list of clients",
 }
+_GIVEN = ("the global weights", "the update's delta", "the weights that were sent")
 _DEFAULTS = (KEEP, EACH_ARRIVAL, ADD, SEND_GLOBAL, REFILL)  # not checked: they are right
 
 
@@ -42,16 +43,15 @@ def check_first_call(method: Method) -> dict[str, Apply]:
 
     def guard(part: str, own: Apply) -> Apply:
         def guarded(x: Any, state: Any, view: ServerView) -> tuple[Any, Any]:
-            given = {"the global weights": view.weights}
-            if isinstance(x, Update):
-                given |= {"the update's delta": x.delta, "the weights that were sent": x.ticket.sent}
-            before = {name: t._version for name, t in given.items()}
+            given = (view.weights, x.delta, x.ticket.sent) if isinstance(x, Update) else (view.weights,)
+            before = [t._version for t in given]
             made = own(x, state, view)
-            if written := [name for name, t in given.items() if t._version != before[name]]:
-                raise BadInput(
-                    f"method {method.name!r}: its {part} wrote to {written[0]}; a part never writes to what it is"
-                    " given: `weights + delta`, not `weights.add_(delta)`"
-                )
+            for name, tensor, version in zip(_GIVEN, given, before, strict=False):
+                if tensor._version != version:
+                    raise BadInput(
+                        f"method {method.name!r}: its {part} wrote to {name}; a part never writes to what it is"
+                        " given: `weights + delta`, not `weights.add_(delta)`"
+                    )
             if wrong := _wrong(part, made, view.weights):
                 expected = f"{_OUTPUTS[part]} (the model has {view.weights.numel():,} numbers) and its state"
                 raise BadInput(f"method {method.name!r}: its {part} returned {wrong}; it should return {expected}")

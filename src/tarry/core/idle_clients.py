@@ -63,6 +63,8 @@ class IdleClients:
             return chosen
         key = moment.key
         chosen = [self._take(rng.below(key, len(self._idle)))]
+        if k == 1:
+            return chosen
         for _ in range(k - 1):
             key = rng.extend(key, 0)
             chosen.append(self._take(rng.below(key, len(self._idle))))

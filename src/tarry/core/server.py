@@ -245,9 +245,24 @@ class Server:
 
     def _view(self, time: float) -> ServerView:
         """Return the view without a new decision: no random key is used up."""
-        n, here = len(self.tickets), (self.weights, self.layout, self.version, time)
-        fixed = (self.accepted, self._limits, self._model, None, self.busy_since)
-        return _make(ServerView, (*here, n, self.n_clients, self._stream, self.decisions, *fixed))
+        return _make(
+            ServerView,
+            (
+                self.weights,
+                self.layout,
+                self.version,
+                time,
+                len(self.tickets),
+                self.n_clients,
+                self._stream,
+                self.decisions,
+                self.accepted,
+                self._limits,
+                self._model,
+                None,
+                self.busy_since,
+            ),
+        )
 
     def _put(self, client: int, start: NextStart) -> None:
         self.starts[client] = start

@@ -121,19 +121,18 @@ class MemoryMeter:
 
     def observe(self, tree: Any) -> None:
         """Count a record that is kept beside what is held."""
-        extra, rest = dict[int, int](), [tree]
-        while rest:  # called at every arrival, so it is one loop over all branches
-            x = rest.pop()
-            if type(x) in _PLAIN:
-                continue
-            if isinstance(x, (Tensor, ClientTable)):
-                if id(x) not in self._held:
+        extra, rest, held = dict[int, int](), [tree], self._held
+        for x in rest:  # grows by the branches of x; called at every arrival, so it is one loop
+            if isinstance(x, Tensor):
+                if id(x) not in held:
                     extra[id(x)] = x.nbytes
             elif isinstance(x, StateRecord):
-                rest += x.dump().values()
+                rest += [value for value in x.dump().values() if type(value) not in _PLAIN]
+            elif isinstance(x, ClientTable):
+                extra[id(x)] = x.nbytes
             elif isinstance(x, dict):
                 if not isinstance(x, ClientScalars):
-                    rest += x.values()
+                    rest += [value for value in x.values() if type(value) not in _PLAIN]
             elif isinstance(x, list | tuple):
                 rest += x
         if extra:

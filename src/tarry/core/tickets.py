@@ -105,7 +105,7 @@ class Update(_UpdateFields):
         >>> update.replace(weight=1 / (1 + update.staleness)).weight
         0.25
         """
-        return Update(*self._replace(**{"endpoint": None, **changes}))
+        return self._replace(**{"endpoint": None, **changes})
 
 
 class NextStart(NamedTuple):

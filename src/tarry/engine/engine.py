@@ -75,7 +75,8 @@ class Engine:
 
         `nbytes` is the size of the upload as measured; None computes it from the tensors.
         """
-        self._enter(time)
+        if not self.in_instant or time != self.time:
+            self._enter(time)
         receipt = self.server.receive(number, result, time)
         if not receipt.accepted:
             self._count_rejection(receipt)

@@ -60,13 +60,14 @@ class Simulator:
         diagnostics: DiagnosticsLog | None = None,
         room: SpillPolicy = SpillPolicy(),  # noqa: B008 - a constant
         listeners: Sequence[Callable[[Event], None]] = (),
-        waiting: AbstractContextManager[None] = nullcontext(),  # noqa: B008 - a constant
+        waiting: AbstractContextManager[None] | None = None,
     ):
         self.server, self.executor, self.delay, self.budget = server, executor, delay, budget
         self.engine = Engine(server, roster, budget, diagnostics=diagnostics, listeners=listeners)
         self._evaluation, self._evaluates = Evaluation(self.engine, evaluate, eval_every), evaluate is not None
         self._availability, self._fails, self._strict, self._room = availability, fails, strict, room
-        self._waiting = waiting
+        self._waiting = nullcontext() if waiting is None else waiting
+        self._collect = executor.collect if waiting is None else self._wait_for
         self._changes = [*([] if availability is None else availability.changes()), (inf, -1, False)]
         self._next_change = 0  # index into _changes
         self._heap: list[tuple[float, int]] = []  # (due, ticket number)
@@ -108,8 +109,7 @@ class Simulator:
         while heap and heap[0][0] == time:
             number, result = heap[0][1], None
             if number not in self._doomed:
-                with self._waiting:
-                    result = self.executor.collect(number)
+                result = self._collect(number)
             heapq.heappop(heap)
             self._end_visit(time, number, result)
             if engine.consecutive_rejections and self.budget.time is None and engine.has_stalled:
@@ -119,6 +119,10 @@ class Simulator:
         self._submit_all(engine.end_instant(time, self._changes_at(time) if change == time else (), self._duration))
         if self._evaluates and not engine.stop_reason:
             self._score_until(time)
+
+    def _wait_for(self, number: int) -> LocalResult:
+        with self._waiting:
+            return self.executor.collect(number)
 
     def _next_instant(self, change: float) -> float:
         """Return the time of the next arrival, join or leave (at `change`), or step of the server."""
@@ -154,7 +158,7 @@ class Simulator:
         if self._strict and not result.finite:
             self._raise_diverged(time, self.server.tickets[number], result)
         receipt = self.engine.accept(time, number, result)
-        if receipt.accepted and result.memory:
+        if result.memory and receipt.accepted:
             self._remember(receipt.ticket.client, result.memory)
 
     def _raise_diverged(self, time: float, ticket: Ticket, result: LocalResult) -> None:
@@ -193,7 +197,7 @@ class Simulator:
             if doomed:
                 self._doomed.add(ticket.number)
             else:
-                self.executor.submit(ticket, self._memory_of(client), due)
+                self.executor.submit(ticket, self._memory_of(client) if self._memories else NOTHING, due)
 
     def _remember(self, client: int, memory: Mapping[str, Tensor]) -> None:
         for name, row in memory.items():
@@ -205,8 +209,6 @@ class Simulator:
             self._memories[name].pop(client)
 
     def _memory_of(self, client: int) -> Mapping[str, Tensor]:
-        if not self._memories:
-            return NOTHING
         return {name: row for name, table in self._memories.items() if (row := table.get(client)) is not None}
 
     def _score_until(self, time: float, *, inclusive: bool = True) -> bool:
