@@ -5,17 +5,21 @@ It is pinned to the version of the extra `flower`, whose wire protocol the tests
 
 from __future__ import annotations
 
+import io
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from .wire import Array, EncodedArray, FieldValue, ReplyMessage, Request, RunEnded, Unreachable
+import numpy as np
+
+from .wire import Array, EncodedArray, FieldValue, ReplyMessage, Request, RunEnded, Unreachable, encoded_npy
 
 if TYPE_CHECKING:
     from flwr.app import Message, RecordDict
     from flwr.serverapp import Grid
 
-__all__ = ["FlowerGrid", "arrays_of", "fields_of", "to_records"]
+__all__ = ["FlowerGrid", "arrays_of", "error_text", "fields_of", "is_packed", "numpy_arrays", "to_records"]
 
 #: what Flower's error codes mean for a ticket
 _ERRORS = {
@@ -30,35 +34,96 @@ _ERRORS = {
 }
 
 
-def to_records(fields: Mapping[str, FieldValue], arrays: Mapping[str, Array]) -> RecordDict:
-    """Return fields and arrays as Flower's records `config` and `arrays`."""
+_PACKED = "array."  # prefix of an array in a config record
+_MOST_PACKED = 1 << 20  # bytes of arrays that travel in a config record
+
+
+def to_records(fields: Mapping[str, FieldValue], arrays: Mapping[str, Array], *, is_packed: bool = False) -> RecordDict:
+    """Return fields and arrays as Flower's records `config` and `arrays`.
+
+    `is_packed`: small arrays are .npy bytes in `config`. Flower stores and sends each record, array and piece of an
+    array by a request of its own, so that this takes three requests instead of six or more.
+    """
     from flwr.app import Array as FlowerArray
     from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
+    if is_packed and sum(a.nbytes for a in arrays.values()) <= _MOST_PACKED:
+        packed = {_PACKED + name: _npy(a) for name, a in arrays.items()}
+        return RecordDict({"config": ConfigRecord({**fields, **packed, _PACKED: True})})
     content: dict[str, Any] = {"config": ConfigRecord(dict(fields))}
     if arrays:
         content["arrays"] = ArrayRecord({name: FlowerArray(a) for name, a in arrays.items()})
     return RecordDict(content)
 
 
+def is_packed(content: RecordDict) -> bool:
+    """Return whether the sender packs arrays, so that the answer may, too."""
+    return any(_PACKED in record for record in content.config_records.values())
+
+
 def fields_of(content: RecordDict) -> dict[str, Any]:
     """Return the entries of all config and metric records."""
     records: list[Any] = [*content.config_records.values(), *content.metric_records.values()]
-    return {k: v for record in records for k, v in record.items()}
+    return {k: v for record in records for k, v in record.items() if not k.startswith(_PACKED)}
 
 
 def arrays_of(content: RecordDict) -> dict[str, EncodedArray]:
-    """Return the arrays of all array records, not decoded."""
+    """Return the arrays of all array records, and the packed ones, not decoded."""
     records: Any = content.array_records.values()
     entries = [(k, a) for record in records for k, a in record.items()]
-    return {k: EncodedArray(str(a.dtype), tuple(a.shape), str(a.stype), a.data) for k, a in entries}
+    arrays = {k: EncodedArray(str(a.dtype), tuple(a.shape), str(a.stype), a.data) for k, a in entries}
+    for record in content.config_records.values():
+        for key, data in record.items():
+            if key.startswith(_PACKED) and isinstance(data, bytes):
+                arrays[key.removeprefix(_PACKED)] = encoded_npy(data)
+    return arrays
+
+
+def numpy_arrays(content: RecordDict) -> dict[str, Array]:
+    """Return the arrays of a message of the server, decoded."""
+    return {name: np.load(io.BytesIO(a.data), allow_pickle=False) for name, a in arrays_of(content).items()}
+
+
+def error_text(code: int) -> str:
+    """Return what an error code of Flower means."""
+    return _ERRORS.get(code, f"error {code}")
+
+
+def _npy(array: Array) -> bytes:
+    out = io.BytesIO()
+    np.save(out, array, allow_pickle=False)
+    return out.getvalue()
 
 
 class FlowerGrid:
-    """A grid over Flower's messages."""
+    """A grid over Flower's own, in the thread of the driver: for Flower's simulation engine, which has no link.
+
+    Its calls wait for Flower. transport.background has the grid of a real federation.
+    """
 
     def __init__(self, grid: Grid, run: str):
         self._grid, self.run = grid, run
+
+    def run_of(self, node: int) -> str:  # noqa: ARG002
+        return self.run
+
+    def has_room(self, node: int) -> bool:  # noqa: ARG002
+        return True
+
+    def holds(self, request: str) -> bool:  # noqa: ARG002
+        return False
+
+    def stalls(self) -> dict[str, float]:
+        return {}
+
+    def wait(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    def requests_sent(self) -> dict[str, int]:
+        return {}
+
+    def close(self) -> None:
+        pass
 
     def nodes(self) -> dict[int, str]:
         with _flower_errors():
@@ -70,7 +135,12 @@ class FlowerGrid:
         from flwr.app import Message
 
         messages = [
-            Message(to_records(r.fields, r.arrays), dst_node_id=r.node, message_type=r.kind, ttl=r.ttl)
+            Message(
+                to_records(r.fields, r.arrays, is_packed=r.is_packed),
+                dst_node_id=r.node,
+                message_type=r.kind,
+                ttl=r.ttl,
+            )
             for r in requests
         ]
         with _flower_errors():
@@ -86,8 +156,7 @@ def _to_reply(message: Message) -> ReplyMessage:
     about = message.metadata
     if message.has_error():
         error = message.error
-        why = _ERRORS.get(error.code, f"error {error.code}")
-        return ReplyMessage(about.reply_to_message_id, about.src_node_id, {}, {}, error=why)
+        return ReplyMessage(about.reply_to_message_id, about.src_node_id, {}, {}, error=error_text(error.code))
     if not message.has_content():
         return ReplyMessage(about.reply_to_message_id, about.src_node_id, {}, {}, error="an answer without content")
     content = message.content

@@ -94,11 +94,11 @@ class TarryProtocol:
             "kept": memory_visit,
         }
         payload = {PAYLOAD + k: v.detach().cpu().numpy() for k, v in ticket.payload.items()}
-        return Request(node, "train", fields, {"weights": ticket.sent.detach().cpu().numpy(), **payload}, ttl)
+        return Request(node, "train", fields, {"weights": ticket.sent.detach().cpu().numpy(), **payload}, ttl, True)
 
     def encode_eval(self, weights: torch.Tensor, *, node: int, client: int, ttl: float) -> Request:
         fields: dict[str, FieldValue] = {"federation": self._federation, "client": client}
-        return Request(node, "evaluate", fields, {"weights": weights.detach().cpu().numpy()}, ttl)
+        return Request(node, "evaluate", fields, {"weights": weights.detach().cpu().numpy()}, ttl, True)
 
     def decode_reply(self, reply: ReplyMessage, ticket: Ticket) -> ClientReply:
         f = parse_fields(

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from .config import DeployConfig
     from .protocol import Protocol
     from .server.driver import Driver
+    from .wire import MessageGrid
 
 __all__ = ["app", "serve"]
 
@@ -47,23 +48,27 @@ def main(grid: Grid, context: Context) -> None:
     """Drive the method that the run config names."""
     from ..core.errors import TarryError
     from .config import read_config
-    from .grid import FlowerGrid
     from .polling import shorten_polling
+    from .transport.connect import connect
 
     shorten_polling()
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Printable("%(asctime)s tarry %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     try:
-        serve(FlowerGrid(grid, str(context.run_id)), read_config(context.run_config))
+        setting = read_config(context.run_config)
+        serve(lambda reply_bytes: connect(grid, str(context.run_id), reply_bytes), setting)
     except TarryError as e:
         for line in str(e).splitlines():
             log.error("error: %s", line)
         raise
 
 
-def serve(grid: Any, setting: DeployConfig) -> str:
-    """Run a driver in the folder that the settings name; return why it ended."""
+def serve(connected: Callable[[int], MessageGrid], setting: DeployConfig) -> str:
+    """Run a driver in the folder that the settings name; return why it ended.
+
+    `connected` returns the grid, for replies of at most so many bytes.
+    """
     import torch
 
     from ..core.errors import BadInput
@@ -83,14 +88,25 @@ def serve(grid: Any, setting: DeployConfig) -> str:
     if not spec.is_file():
         RunFolder(folder).write_settings(built.spec.to_toml(), files={})
     (folder / "stop").unlink(missing_ok=True)
-    driver = _driver(grid, setting, built, folder)
-    write_atomic(
-        folder / "server.json", json.dumps({"pid": os.getpid(), "began": began(os.getpid()), "run": grid.run}).encode()
-    )
+    grid = connected(_reply_bytes(built))
     try:
-        return _run_driver(driver, built, folder)
+        driver = _driver(grid, setting, built, folder)
+        server = {"pid": os.getpid(), "began": began(os.getpid()), "run": grid.run}
+        write_atomic(folder / "server.json", json.dumps(server).encode())
+        try:
+            return _run_driver(driver, built, folder)
+        finally:
+            driver.close()
     finally:
-        driver.close()
+        grid.close()
+
+
+def _reply_bytes(built: BuiltRun) -> int:
+    """Return the most bytes that a reply may have: all arrays as 8-byte numbers, their headers, and fields."""
+    tensors = list(built.module.state_dict().values())
+    extras = len(built.method.local.uploads)
+    numbers = built.layout.size * (1 + extras) + sum(t.numel() for t in tensors)
+    return int(8 * numbers + 4096 * (len(tensors) + extras) + (1 << 20))
 
 
 def _run_driver(driver: Driver, built: BuiltRun, folder: Path) -> str:
@@ -140,6 +156,7 @@ def status(d: Driver) -> dict[str, Any]:
         "staleness": sum(s * n for s, n in engine.staleness.items()) / max(1, engine.updates),
         "bytes_up": engine.bytes_up,
         "bytes_down": engine.bytes_down,
+        "requests": d.grid.requests_sent(),
         "nodes": len(d.registration.nodes),
         "here": sorted(c for n in d.registration.nodes if (c := d.clients.at(n)) is not None),
         "working": {str(c): seconds for c, seconds in sorted(out.items())},

@@ -63,7 +63,7 @@ clientapp = "tarry.deploy.client_app:app"
 
 _SETUP = fields(
     {"clients": count, "tls": flag, "ports": list_of(between(1, 65535)), "config": table_of(anything)},
-    {"app": optional(text), "memory": flag},
+    {"app": optional(text), "memory": flag, "links": between(1, 64)},
     closed=True,
 )
 
@@ -74,10 +74,19 @@ class Setup:
 
     clients: int
     tls: bool
-    ports: list[int]  # of the SuperLink, then of each SuperNode
+    ports: list[int]  # of each SuperLink, then of each SuperNode
     config: dict[str, Any]
     app: str | None = None
-    memory: bool = False  # the SuperLink keeps its state in memory only
+    memory: bool = False  # the SuperLinks keep their state in memory only
+    links: int = 1  # SuperLinks; node i belongs to link i modulo this
+
+    @property
+    def link_ports(self) -> list[int]:
+        return self.ports[: self.links]
+
+    @property
+    def node_ports(self) -> list[int]:
+        return self.ports[self.links :]
 
 
 class LocalFederation:
@@ -112,15 +121,26 @@ class LocalFederation:
         return [n for n in self.processes.names() if not self.processes.alive(n)]
 
     def prepare(
-        self, clients: int, config: Mapping[str, Any], *, tls: bool, app: Path | None = None, memory: bool = False
+        self,
+        clients: int,
+        config: Mapping[str, Any],
+        *,
+        tls: bool,
+        app: Path | None = None,
+        memory: bool = False,
+        links: int = 1,
     ) -> None:
         """Write all files that the processes need."""
         self.flower_dir.mkdir(parents=True, exist_ok=True)
         (self.flower_dir / "home").mkdir(exist_ok=True)
+        ports = free_ports(links + clients)
+        host, trust = ("localhost", "ca.crt") if tls else ("127.0.0.1", "")
         config = {**config, "out": str(self.folder)}
-        setup = Setup(
-            clients, tls, free_ports(1 + clients), config, None if app is None else str(app.resolve()), memory
-        )
+        if links > 1:
+            config["links"] = json.dumps([f"{host}:{port}" for port in ports[1:links]])
+            if tls:
+                config["links-root-certificates"] = str(self._tls / trust)
+        setup = Setup(clients, tls, ports, config, None if app is None else str(app.resolve()), memory, links)
         if app is None:
             (self.flower_dir / "app").mkdir(exist_ok=True)
             lines = [f"{_key(k)} = {_value(v)}" for k, v in config.items()]
@@ -130,58 +150,68 @@ class LocalFederation:
             for i in range(clients):
                 node_key(self._tls, i)
         safe = f'root-certificates = "{self._tls / "ca.crt"}"' if tls else "insecure = true"
-        address = f"{'localhost' if tls else '127.0.0.1'}:{setup.ports[0]}"
-        text = f'[superlink]\ndefault = "{_NAME}"\n\n[superlink.{_NAME}]\naddress = "{address}"\n{safe}\n'
+        text = f'[superlink]\ndefault = "{_NAME}"\n'
+        for i, port in enumerate(setup.link_ports):
+            text += f'\n[superlink.{_link_name(i)}]\naddress = "{host}:{port}"\n{safe}\n'
         (self.flower_dir / "home" / "config.toml").write_text(text)
         write_atomic(self.flower_dir / "setup.json", json.dumps(vars(setup), indent=1).encode())
 
     def up(self) -> None:
         """Start the processes that do not run: all of them, or those that were killed."""
         s = self.setup
-        fresh = self._start_link(s)
-        if fresh and s.tls:
-            self._wait_for_link(s)  # the SuperLink rejects an unregistered node
+        fresh = [self._start_link(s, i) for i in range(s.links)]
+        self._start_exec(s)
+        if s.tls:  # a SuperLink rejects an unregistered node
+            self._wait_for_links(s, fresh)
         if not self.processes.alive("warm"):
             self._warm(s)
         for i in range(s.clients):
             self._start_node(s, i)
-        if fresh and not s.tls:
-            self._wait_for_link(s)
+        if not s.tls:
+            self._wait_for_links(s, fresh)
         submission = self.submission()
         if not submission.over and not submission.serving():
             self._say(f"run {submission.submit()}")
 
-    def _start_link(self, s: Setup) -> bool:
-        """Start the SuperLink and its SuperExec; return whether the SuperLink was not running."""
+    def _start_link(self, s: Setup, i: int) -> bool:
+        """Start a SuperLink; return whether it was not running."""
         safe = ["--insecure"]
         if s.tls:
             safe = ["--ssl-certfile", str(self._tls / "server.crt"), "--ssl-keyfile", str(self._tls / "server.key"),
                     "--ssl-ca-certfile", str(self._tls / "ca.crt"), "--enable-supernode-auth"]  # fmt: skip
-        fresh = not self.processes.alive("link")
-        if fresh and s.memory:  # it has lost its nodes, and they do not register twice
-            self.processes.end([n for n in self.processes.names() if n != "warm"])
-        database = [] if s.memory else ["--database", str(self.flower_dir / "link.db")]
-        if fresh:
-            self.processes.start(
-                "link",
-                ["flower-superlink", *safe, "--host", "127.0.0.1", "--port", str(s.ports[0]), "--isolation", "process",
-                 *database, "--disable-runtime-dependency-installation"],
-            )  # fmt: skip
+        name = _process_name(i)
+        if self.processes.alive(name):
+            return False
+        if s.memory:  # it has lost its nodes, and they do not register twice
+            lost = {f"node-{n}" for n in range(i, s.clients, s.links)} | ({"exec"} if i == 0 else set()) | {name}
+            self.processes.end([n for n in self.processes.names() if n in lost])
+        database = [] if s.memory else ["--database", str(self.flower_dir / f"{name}.db")]
+        self.processes.start(
+            name,
+            ["flower-superlink", *safe, "--host", "127.0.0.1", "--port", str(s.link_ports[i]), "--isolation", "process",
+             *database, "--disable-runtime-dependency-installation"],
+        )  # fmt: skip
+        return True
+
+    def _start_exec(self, s: Setup) -> None:
+        """Start what runs the server app; the app takes the runs of further links itself."""
         if not self.processes.alive("exec"):
             trust = ["--root-certificates", str(self._tls / "ca.crt")] if s.tls else ["--insecure"]
-            where = f"{'localhost' if s.tls else '127.0.0.1'}:{s.ports[0]}"
+            where = f"{'localhost' if s.tls else '127.0.0.1'}:{s.link_ports[0]}"
             self.processes.start("exec", ["flower-superexec", *trust, "--runtime-api-address", where])
-        return fresh
 
-    def _wait_for_link(self, s: Setup) -> None:
-        """Wait for the SuperLink and register the nodes' keys."""
-        self._wait_for("link", s.ports[0])
-        self._say(f"SuperLink at 127.0.0.1:{s.ports[0]}{', with TLS' if s.tls else ''}")
-        if s.tls and not (self._tls / "registered").exists():
-            for i in range(s.clients):
-                self.submission().flwr("supernode", "register", str(self._tls / f"node-{i}.pub"), _NAME)
-            (self._tls / "registered").touch()
-            self._say(f"{s.clients} node keys registered")
+    def _wait_for_links(self, s: Setup, fresh: list[bool]) -> None:
+        """Wait for the SuperLinks that were started, and register the nodes' keys with them."""
+        for i in (i for i, is_fresh in enumerate(fresh) if is_fresh):
+            self._wait_for(_process_name(i), s.link_ports[i])
+            self._say(f"SuperLink at 127.0.0.1:{s.link_ports[i]}{', with TLS' if s.tls else ''}")
+            done = self._tls / ("registered" if i == 0 else f"registered-{i}")
+            if s.tls and not done.exists():
+                here = range(i, s.clients, s.links)
+                for n in here:
+                    self.submission().flwr("supernode", "register", str(self._tls / f"node-{n}.pub"), _link_name(i))
+                done.touch()
+                self._say(f"{len(here)} node keys registered")
 
     def _start_node(self, s: Setup, i: int) -> None:
         name = f"node-{i}"
@@ -189,20 +219,21 @@ class LocalFederation:
             return
         home = self.flower_dir / "nodes" / str(i)
         home.mkdir(parents=True, exist_ok=True)
-        safe = ["--insecure", "--superlink", f"127.0.0.1:{s.ports[0]}"]
+        port = s.link_ports[i % s.links]
+        safe = ["--insecure", "--superlink", f"127.0.0.1:{port}"]
         if s.tls:
-            safe = ["--root-certificates", str(self._tls / "ca.crt"), "--superlink", f"localhost:{s.ports[0]}",
+            safe = ["--root-certificates", str(self._tls / "ca.crt"), "--superlink", f"localhost:{port}",
                     "--auth-supernode-private-key", str(self._tls / name)]  # fmt: skip
         node_config = f'partition-id={i} num-partitions={s.clients} home="{home}"'
         self.processes.start(
             name,
             [sys.executable, str(Path(__file__).parents[1] / "node.py"), *safe, "--isolation", "process",
-             "--host", "127.0.0.1", "--port", str(s.ports[1 + i]), "--node-config", node_config],
+             "--host", "127.0.0.1", "--port", str(s.node_ports[i]), "--node-config", node_config],
         )  # fmt: skip
         self._say(f"SuperNode of client {i}")
 
     def _warm(self, s: Setup) -> None:
-        at = [w for p in s.ports[1:] for w in ("--runtime-api-address", f"127.0.0.1:{p}")]
+        at = [w for p in s.node_ports for w in ("--runtime-api-address", f"127.0.0.1:{p}")]
         self.processes.start("warm", [sys.executable, "-m", "tarry.deploy.fork_server", *at])
 
     def submission(self) -> Submission:
@@ -210,7 +241,8 @@ class LocalFederation:
         s = self.setup
         app = self.flower_dir / "app" if s.app is None else Path(s.app)
         override = [] if s.app is None else [f"{k}={_value(v)}" for k, v in s.config.items()]
-        return Submission(self.folder, app, _NAME, override, self._environment)
+        further = [_link_name(i) for i in range(1, s.links)]
+        return Submission(self.folder, app, _NAME, override, self._environment, further)
 
     def _wait_for(self, name: str, port: int) -> None:
         until = time.monotonic() + 60
@@ -244,6 +276,14 @@ class LocalFederation:
     def clear(self) -> None:
         """Remove the files of Flower; the record stays."""
         shutil.rmtree(self.flower_dir, ignore_errors=True)
+
+
+def _link_name(i: int) -> str:
+    return _NAME if i == 0 else f"{_NAME}-{i}"
+
+
+def _process_name(i: int) -> str:
+    return "link" if i == 0 else f"link-{i}"
 
 
 def _key(name: str) -> str:

@@ -37,6 +37,7 @@ class Submission:
     link: str
     override: Sequence[str] = ()  # of its run config: key=value
     environment: Mapping[str, str] = field(default_factory=dict)
+    further: Sequence[str] = ()  # SuperLinks on which the same app drives more nodes
 
     @property
     def over(self) -> bool:
@@ -63,13 +64,20 @@ class Submission:
         return "gone" if begun or time.time() - submitted["at"] >= _START_TIMEOUT else "about to begin"
 
     def submit(self) -> str:
-        """Call `flwr run`; return the id of the run."""
-        output = self.flwr("run", str(self.app), self.link, *(w for o in self.override for w in ("--run-config", o)))
+        """Call `flwr run` for each SuperLink; return the id of the run on the first."""
+        for link in self.further:
+            self.submit_to(link)
+        run = self.submit_to(self.link)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_atomic(self.folder / "run.json", json.dumps({"run": run, "at": time.time()}).encode())
+        return run
+
+    def submit_to(self, link: str) -> str:
+        """Call `flwr run` for one SuperLink; return the id of the run."""
+        output = self.flwr("run", str(self.app), link, *(w for o in self.override for w in ("--run-config", o)))
         run = re.search(r"run (\d+)", output)
         if run is None:
             raise TarryError(f"Flower did not start the app: {output.strip()[-300:]}")
-        self.folder.mkdir(parents=True, exist_ok=True)
-        write_atomic(self.folder / "run.json", json.dumps({"run": run[1], "at": time.time()}).encode())
         return run[1]
 
     def stop(self, within: float) -> bool:
