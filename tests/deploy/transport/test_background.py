@@ -143,7 +143,8 @@ def test_replies_in_memory_are_bounded(link, make):
     assert not threading.Event().wait(0.1)
     assert grid._ready_bytes == 300
     assert len(link.finished) == 3
-    assert grid.holds(ids[10]), "it waits for this server: no deadline may end it"
+    others = [id for id in ids if id not in link.finished]
+    assert all(grid.holds(id) for id in others), "they wait for this server: no deadline may end them"
     assert len(collect(grid, ids, 20)) == 20
 
 
