@@ -27,7 +27,7 @@ from statistics import median
 from typing import Any
 
 from fleet_alone import rate_alone
-from fleet_stub import StubLog, StubNode, run_nodes
+from fleet_stub import StubLog, StubNode, cpu_seconds, run_nodes
 
 from record import write
 from tarry.config.spec import Spec
@@ -37,7 +37,6 @@ from tarry.record.rows import read_rows
 from tarry.runs.build import build_run
 
 LIGHT = {"task": "digits:hidden=8", "epochs": 1, "eval-every": 60.0, "stop-within": 2.0}
-_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class WithoutNodes(LocalFederation):
@@ -71,16 +70,20 @@ def stub(config: dict[str, Any]) -> None:
                      lambda visit, place=place: visit_seconds(place, visit, config["visit"]), log)
         )  # fmt: skip
 
+    middle: Counter[str] = Counter()
+
     async def main() -> None:
         running = asyncio.create_task(run_nodes(nodes, ramp=config["ramp"]))
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, running.cancel)
+        loop.add_signal_handler(signal.SIGUSR1, lambda: middle.update(log.requests))
         try:
             await running
         except asyncio.CancelledError:
             pass
         finally:
-            kept = {"requests": log.requests, "trained": log.trained, "pushed": log.pushed}
-            Path(config["out"]).write_text(json.dumps(kept))
+            counts = {k: v - middle[k] for k, v in log.requests.items()}
+            Path(config["out"]).write_text(json.dumps({"requests": counts, "pushed": log.pushed}))
 
     asyncio.run(main())
 
@@ -96,7 +99,7 @@ def measured(nodes: int, o: argparse.Namespace) -> dict[str, Any]:
         local.up()
         began = time.time()
         stubs = [_start_stub(local, i, nodes, o, folder) for i in range(o.links)]
-        row = _watched(local, nodes, o.seconds, began)
+        row = _watched(local, nodes, o.seconds, began, stubs)
     finally:
         for process in stubs:
             process.terminate()
@@ -105,7 +108,7 @@ def measured(nodes: int, o: argparse.Namespace) -> dict[str, Any]:
         local.down(within=10.0)
     try:
         logs = [json.loads((folder / f"stub-{i}.json").read_text()) for i in range(o.links)]
-        row |= _summary(local, logs, began, nodes, o.seconds)
+        row |= _summary(local, logs, began, nodes, o.seconds, row["requests"])
         if o.replay:
             row["replay_is_equal"] = _replay(local)
         return row
@@ -139,19 +142,20 @@ def _processes(local: LocalFederation) -> dict[str, int]:
     return {**links, **({"server": json.loads(server.read_text())["pid"]} if server.is_file() else {})}
 
 
-def _cpu(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS
-
-
 def _mib(pid: int) -> float:
     line = next(w for w in Path(f"/proc/{pid}/status").read_text().splitlines() if w.startswith("VmRSS"))
     return int(line.split()[1]) / 1024
 
 
-def _watched(local: LocalFederation, nodes: int, seconds: float, began: float) -> dict[str, Any]:
-    """Wait; return the CPU and the memory of the processes, in the second half and at three points."""
+def _server_requests(local: LocalFederation) -> dict[str, int]:
+    requests: dict[str, int] = json.loads((local.folder / "status.json").read_text()).get("requests", {})
+    return requests
+
+
+def _watched(local: LocalFederation, nodes: int, seconds: float, began: float, stubs: list[Any]) -> dict[str, Any]:
+    """Wait; return the CPU and the requests in the second half, and the memory at three points."""
     memory: dict[str, list[float]] = {}
+    requests: dict[str, int] = {}
     cpu: dict[str, float] = {}
     for part in (0.5, 0.75, 1.0):
         time.sleep(max(0.0, began + part * seconds - time.time()))
@@ -159,14 +163,25 @@ def _watched(local: LocalFederation, nodes: int, seconds: float, began: float) -
         for name, pid in now.items():
             memory.setdefault(name, []).append(round(_mib(pid), 1))
             if part == 0.5:
-                cpu[name] = -_cpu(pid)
+                cpu[name] = -cpu_seconds(pid)
             elif part == 1.0 and name in cpu:
-                cpu[name] = (cpu[name] + _cpu(pid)) / (seconds / 2)
-    return {"nodes": nodes, "cpu": {k: round(v, 3) for k, v in cpu.items()}, "memory_mib": memory}
+                cpu[name] = (cpu[name] + cpu_seconds(pid)) / (seconds / 2)
+        if part == 0.5:
+            requests = _server_requests(local)
+            for process in stubs:
+                process.send_signal(signal.SIGUSR1)
+    requests = {k: v - requests.get(k, 0) for k, v in _server_requests(local).items()}
+    cpu = {k: round(v, 3) for k, v in cpu.items()}
+    return {"nodes": nodes, "cpu": cpu, "memory_mib": memory, "requests": requests}
 
 
 def _summary(
-    local: LocalFederation, logs: list[dict[str, Any]], began: float, nodes: int, seconds: float
+    local: LocalFederation,
+    logs: list[dict[str, Any]],
+    began: float,
+    nodes: int,
+    seconds: float,
+    server: dict[str, int],
 ) -> dict[str, Any]:
     rows = list(read_rows(local.folder / "journal.jsonl"))
     zero = next(r["began"] for r in rows if r["op"] == "begin")
@@ -179,11 +194,9 @@ def _summary(
     delays = sorted(at - pushed[number] for number, at in came if number in pushed)
     late = [at for _, at in came if at >= began + seconds / 2]
     gaps = [b - a for a, b in zip([at for _, at in came], [at for _, at in came][1:], strict=False)]
-    server = json.loads((local.folder / "status.json").read_text()).get("requests", {})
     requests: Counter[str] = Counter({f"server: {k}": v for k, v in server.items()})
     for log in logs:
         requests.update({f"node: {k}": v for k, v in log["requests"].items()})
-    all_updates = sum(r["op"] == "update" for r in rows)
     lost = Counter(r["why"] for r in rows if r["op"] in ("lost", "rejected"))
     total = sum(v for k, v in requests.items() if not k.endswith("not there yet"))
     return {
@@ -195,8 +208,9 @@ def _summary(
         "accepted_after_p99_s": round(delays[int(0.99 * (len(delays) - 1))], 3) if delays else None,
         "longest_stall_s": round(max(gaps), 2) if gaps else None,
         "lost": dict(lost),
-        "requests_per_update": round(total / max(1, all_updates), 2),
-        "requests": {k: round(v / max(1, all_updates), 2) for k, v in sorted(requests.items())},
+        "requests_per_s": round(total / (seconds / 2), 1),
+        "requests_per_update": round(total / max(1, len(late)), 2),
+        "requests": {k: round(v / max(1, len(late)), 2) for k, v in sorted(requests.items())},
     }
 
 
@@ -228,8 +242,10 @@ def main() -> None:
         row = {"links": o.links, "visit_s": o.visit, "method": o.method, "database": o.database, **measured(nodes, o)}
         if not o.no_alone:
             alone = rate_alone(min(nodes, 64), links=o.links, database=o.database, seconds=min(20.0, o.seconds))
-            row["alone_requests_per_s"] = round(alone, 1)
-            row["share_of_alone"] = round(row["updates_per_s"] * row["requests_per_update"] / alone, 3)
+            per_cpu = row["requests_per_s"] / sum(v for k, v in row["cpu"].items() if k.startswith("link"))
+            row["alone"] = {k: round(v, 2) for k, v in alone.items()}
+            row["share_of_alone"] = round(row["requests_per_s"] / alone["requests_per_s"], 3)
+            row["share_of_alone_per_cpu_second"] = round(per_cpu / alone["requests_per_cpu_s"], 3)
         rows.append(row)
         print(json.dumps(row), flush=True)
     write(

@@ -11,13 +11,12 @@ import os
 import shutil
 import sys
 import tempfile
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from fleet_stub import Connection, StubLog, StubNode
+from fleet_stub import Connection, StubLog, StubNode, cpu_seconds
 from flwr.app.message.message import make_message, remove_content_from_message
 from flwr.app.metadata import Metadata
 from flwr.common.serde import message_to_proto
@@ -46,22 +45,33 @@ class LinksOnly(LocalFederation):
         pass
 
 
-def rate_alone(loops: int, *, links: int, database: bool, seconds: float) -> float:
-    """Return the requests per second of all links together."""
+def rate_alone(loops: int, *, links: int, database: bool, seconds: float) -> dict[str, float]:
+    """Return the requests of all links together per second, per second of their CPU, and per visit."""
     folder = Path(tempfile.mkdtemp(prefix="tarry-bench-"))
     local = LinksOnly(folder / "out")
     local.prepare(1, {"method": "fedasync", "task": "digits", "time": 1.0}, tls=False, memory=not database, links=links)
     try:
         local.up()
         counts: Counter[str] = Counter()
-        asyncio.run(_load(local.setup.link_ports, max(1, loops // links), counts, folder, seconds))
-        return sum(counts.values()) / seconds
+        pids = [p.pid for n in local.processes.names() if n.startswith("link") and (p := local.processes[n])]
+        cpu = asyncio.run(_load(local.setup.link_ports, max(1, loops // links), counts, folder, seconds, pids))
+        total, visits = sum(counts.values()), counts["visits"]
+        total -= visits
+        return {
+            "requests_per_s": total / seconds,
+            "requests_per_cpu_s": total / cpu,
+            "requests_per_visit": total / max(1, visits),
+            "link_cpu": cpu / seconds,
+        }
     finally:
         local.processes.end(local.processes.names())
         shutil.rmtree(folder, ignore_errors=True)
 
 
-async def _load(ports: list[int], loops: int, counts: Counter[str], folder: Path, seconds: float) -> None:
+async def _load(
+    ports: list[int], loops: int, counts: Counter[str], folder: Path, seconds: float, pids: list[int]
+) -> float:
+    """Count requests for so many seconds; return the seconds of CPU of the links."""
     tasks = []
     for port in ports:
         headers = await _server_headers(port)
@@ -69,20 +79,19 @@ async def _load(ports: list[int], loops: int, counts: Counter[str], folder: Path
             visits = _Visits(port, headers, counts, folder / f"{port}-{i}", f"{port}-{i}")
             await visits.begin()
             tasks.append(asyncio.create_task(visits.run()))
-    await asyncio.sleep(1.0)
+    await asyncio.sleep(2.0)
     counts.clear()
-    began = time.monotonic()
+    cpu = -sum(map(cpu_seconds, pids))
     await asyncio.sleep(seconds)
-    for kind in counts:
-        counts[kind] = int(counts[kind] * seconds / (time.monotonic() - began))
-    frozen = dict(counts)
+    measured, cpu = dict(counts), cpu + sum(map(cpu_seconds, pids))
     for task in tasks:
         task.cancel()
     ended = await asyncio.gather(*tasks, return_exceptions=True)
     if failed := [e for e in ended if not isinstance(e, asyncio.CancelledError)]:
         raise RuntimeError(f"{len(failed)} loops failed: {failed[0]}")
     counts.clear()
-    counts.update(frozen)
+    counts.update(measured)
+    return cpu
 
 
 async def _server_headers(port: int) -> str:
@@ -124,6 +133,7 @@ class _Visits:
             while not await self._node.work():
                 await asyncio.sleep(0.01)
             await self._pull(id)
+            self._counts["visits"] += 1
 
     async def _push(self) -> str:
         fields = {"federation": "0" * 16, "number": 1, "token": os.urandom(16).hex(), "client": 0, "visit": 0}
@@ -162,4 +172,4 @@ class _Visits:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(f"{rate_alone(16, links=1, database=False, seconds=20.0):.1f} requests per second\n")
+    sys.stdout.write(f"{rate_alone(16, links=1, database=False, seconds=20.0)}\n")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import os
 import random
 import time
 from collections import Counter
@@ -254,3 +255,9 @@ async def run_nodes(nodes: list[StubNode], *, ramp: float) -> None:
         await node.run()
 
     await asyncio.gather(*(later(i, node) for i, node in enumerate(nodes)))
+
+
+def cpu_seconds(pid: int) -> float:
+    """Return the seconds of CPU that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

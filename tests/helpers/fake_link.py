@@ -30,7 +30,7 @@ class FakeLink:
         self.lost: set[str] = set()
         self.fetched: list[str] = []
         self.fetching = self.most_fetching = 0
-        self.finished: list[str] = []
+        self.decoded: list[str] = []
         self.discarded: list[str] = []
         self.began_to_send: list[str] = []
         self._ids = itertools.count()
@@ -75,9 +75,9 @@ class FakeLink:
                 raise ReplyLost("the message was gone")
             return self.objects[id]
 
-    def finish(self, reply: Announcement, contents: Mapping[str, bytes]) -> ReplyMessage:
+    def decode(self, reply: Announcement, contents: Mapping[str, bytes]) -> ReplyMessage:
         with self.lock:
-            self.finished.append(reply.request)
+            self.decoded.append(reply.request)
         data = b"".join(contents[id] for id in reply.objects)
         return ReplyMessage(reply.request, reply.node, {}, {"x": EncodedArray("", (), "", data)})
 

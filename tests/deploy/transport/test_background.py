@@ -64,7 +64,8 @@ def test_a_request_is_sent_and_its_reply_fetched(link, make):
     link.reply(id, 7, b"a", b"b")
     (reply,) = collect(grid, [id], 1)
     assert (reply.node, content(reply), reply.error) == (7, b"ab", None)
-    assert link.finished == [id]
+    assert link.decoded == [id]
+    wait_until(lambda: link.discarded == [id])
     assert grid.pull([id]) == [], "a reply is returned once"
 
 
@@ -127,7 +128,7 @@ def test_a_reply_that_is_too_large_is_rejected_and_removed(link, make):
     link.reply(id, 1, b"x" * 8, b"y" * 8, b"z" * 8)
     (reply,) = collect(grid, [id], 1)
     assert reply.error == "a reply of more than 10 bytes"
-    assert link.discarded == [id]
+    wait_until(lambda: link.discarded == [id])
     assert f"{id}:2" not in link.fetched, "the rest is not fetched"
 
 
@@ -142,8 +143,8 @@ def test_replies_in_memory_are_bounded(link, make):
     wait_until(lambda: len(grid._announced) == 17)
     assert not threading.Event().wait(0.1)
     assert grid._ready_bytes == 300
-    assert len(link.finished) == 3
-    others = [id for id in ids if id not in link.finished]
+    assert len(link.decoded) == 3
+    others = [id for id in ids if id not in link.decoded]
     assert all(grid.holds(id) for id in others), "they wait for this server: no deadline may end them"
     assert len(collect(grid, ids, 20)) == 20
 
@@ -243,7 +244,7 @@ class LinkOfNodes(FakeLink):
         super().__post_init__()
         self._answers: dict[str, ReplyMessage] = {}
 
-    def finish(self, reply, contents):
+    def decode(self, reply, contents):
         return self._answers.pop(reply.request)
 
 

@@ -262,9 +262,10 @@ class BackgroundGrid:
             fetch.is_incomplete = reply is None
         except ReplyLost as e:
             reply = ReplyMessage(fetch.reply.request, fetch.reply.node, {}, {}, error=str(e))
-            self.link.discard(fetch.reply)
         finally:
             self._put_back(fetch, reply)
+        if reply is not None:
+            self.link.discard(fetch.reply)
 
     def _next_fetch(self) -> _Fetch | None:
         """Wait for a reply that is due, and for memory for it."""
@@ -284,7 +285,6 @@ class BackgroundGrid:
         """Return the reply, or None if objects have not arrived. What was fetched of it is then dropped."""
         reply = fetch.reply
         if reply.error is not None:
-            self.link.discard(reply)
             return ReplyMessage(reply.request, reply.node, {}, {}, error=reply.error)
         if reply.request not in self._wanted:
             raise ReplyLost("no longer waited for")
@@ -297,7 +297,7 @@ class BackgroundGrid:
             contents[id], size = content, size + len(content)
             if size > self._limits.reply_bytes:
                 raise ReplyLost(f"a reply of more than {self._limits.reply_bytes:,} bytes")
-        return self.link.finish(reply, contents)
+        return self.link.decode(reply, contents)
 
     def _put_back(self, fetch: _Fetch, reply: ReplyMessage | None) -> None:
         with self._lock:

@@ -168,8 +168,7 @@ class FlowerLink:
             raise ReplyLost("the message was gone")
         return bytes(answer.object_content) if answer.object_available else None
 
-    def finish(self, reply: Announcement, contents: Mapping[str, bytes]) -> ReplyMessage:
-        self.discard(reply)
+    def decode(self, reply: Announcement, contents: Mapping[str, bytes]) -> ReplyMessage:
         try:
             content = _content(reply, dict(contents))
             return ReplyMessage(reply.request, reply.node, fields_of(content), arrays_of(content))

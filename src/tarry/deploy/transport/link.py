@@ -61,11 +61,11 @@ class Link(Protocol):
     def fetch(self, id: str) -> bytes | None:
         """Return an object, or None if it has not arrived; raise ReplyLost if it never will."""
 
-    def finish(self, reply: Announcement, contents: Mapping[str, bytes]) -> ReplyMessage:
-        """Confirm that a reply was received, and decode it; raise ReplyLost if it cannot be decoded."""
+    def decode(self, reply: Announcement, contents: Mapping[str, bytes]) -> ReplyMessage:
+        """Return a reply with its content; raise ReplyLost if it cannot be decoded. This does not use the network."""
 
     def discard(self, reply: Announcement) -> None:
-        """Remove a reply that is not fetched from the link."""
+        """Remove the objects of a reply from the link: it was fetched, or is not wanted."""
 
     def requests_sent(self) -> dict[str, int]:
         """Return the number of requests to the link, by kind."""
