@@ -105,6 +105,9 @@ class FakeGrid:
     def requests_sent(self) -> dict[str, int]:
         return {}
 
+    def links_without_run(self) -> list[int]:
+        return []
+
     def close(self) -> None:
         pass
 

@@ -63,6 +63,10 @@ def up(
         bool,
         typer.Option("--memory", help="Keep the state of the SuperLink in memory; faster, but lost if it is killed"),
     ] = False,
+    links: Annotated[
+        int,
+        typer.Option("--links", min=1, max=64, help="Start so many SuperLinks, and divide the nodes between them"),
+    ] = 1,
     wait: Annotated[
         bool, typer.Option("--wait", help="Stay, restart processes that are killed, and stop all of them at the end")
     ] = False,
@@ -84,14 +88,14 @@ def up(
             )
     elif app is not None:
         _make_folder(out)
-        local.prepare(_clients_of(app, given, context), {}, tls=tls, app=app, memory=memory)
+        local.prepare(_clients_of(app, given, context), {}, tls=tls, app=app, memory=memory, links=links)
     else:
         merged = {"clients": 4, **{k: v for k, v in gather(given, context, spec).items() if v is not None}}
         options = {"deadline": deadline, "in-flight": in_flight, "ask-every": ask_every}
         config = {**_flat(merged), **{k: v for k, v in options.items() if v is not None}}
         config["clients"] = read_config(config).spec.clients  # raises errors here rather than in the log of the server
         _make_folder(out)
-        local.prepare(config["clients"], config, tls=tls, memory=memory)
+        local.prepare(config["clients"], config, tls=tls, memory=memory, links=links)
     local.up()
     if wait:
         _stay(local, out)

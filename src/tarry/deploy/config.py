@@ -43,6 +43,12 @@ class Options:
     stop_within: Annotated[float, "seconds that a stop waits for what is under way"] = 60.0
     ask_every: Annotated[float | None, "seconds between evaluations on clients; never"] = None
     known: Annotated[str | None, "TOML file of clients' names and keys; others are rejected"] = None
+    links: Annotated[str, "further SuperLinks whose nodes take part: HOST:PORT, with commas between"] = ""
+    links_root_certificates: Annotated[str | None, "certificates of the further SuperLinks; no TLS without"] = None
+
+    @property
+    def link_addresses(self) -> list[str]:
+        return [at.strip() for at in self.links.split(",") if at.strip()]
 
 
 @dataclass(frozen=True)
@@ -93,7 +99,8 @@ def _contradictions(o: Options) -> list[str]:
         positive.append(f"in-flight = {o.in_flight}: must be auto, 1 or 2")
     if o.client == "plain" and o.known is not None:
         positive.append("known: a plain Flower app cannot give its name; register its node with Flower instead")
-    return positive
+    wrong = [at for at in o.link_addresses if not at.rpartition(":")[0] or not at.rpartition(":")[2].isdigit()]
+    return [*positive, *(f"links: {at!r} is no address; it must be HOST:PORT" for at in wrong)]
 
 
 def _nest(config: Mapping[str, Any]) -> dict[str, Any]:

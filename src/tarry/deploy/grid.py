@@ -122,6 +122,9 @@ class FlowerGrid:
     def requests_sent(self) -> dict[str, int]:
         return {}
 
+    def links_without_run(self) -> list[int]:
+        return []
+
     def close(self) -> None:
         pass
 

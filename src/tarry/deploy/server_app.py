@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,7 +58,9 @@ def main(grid: Grid, context: Context) -> None:
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     try:
         setting = read_config(context.run_config)
-        serve(lambda reply_bytes: connect(grid, str(context.run_id), reply_bytes), setting)
+        further, trust = setting.options.link_addresses, setting.options.links_root_certificates
+        to_links = partial(connect, grid, str(context.run_id), further=further, root_certificates=trust)
+        serve(to_links, setting)
     except TarryError as e:
         for line in str(e).splitlines():
             log.error("error: %s", line)
@@ -157,6 +160,7 @@ def status(d: Driver) -> dict[str, Any]:
         "bytes_up": engine.bytes_up,
         "bytes_down": engine.bytes_down,
         "requests": d.grid.requests_sent(),
+        "links_without_run": d.grid.links_without_run(),
         "nodes": len(d.registration.nodes),
         "here": sorted(c for n in d.registration.nodes if (c := d.clients.at(n)) is not None),
         "working": {str(c): seconds for c, seconds in sorted(out.items())},

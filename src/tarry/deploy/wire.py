@@ -132,6 +132,9 @@ class MessageGrid(Protocol):
     def requests_sent(self) -> dict[str, int]:
         """Return the number of requests to the links, by kind."""
 
+    def links_without_run(self) -> list[int]:
+        """Return the indices of the links to which the app has to be submitted again."""
+
     def close(self) -> None:
         """End the connections."""
 

@@ -137,7 +137,7 @@ class LocalFederation:
         host, trust = ("localhost", "ca.crt") if tls else ("127.0.0.1", "")
         config = {**config, "out": str(self.folder)}
         if links > 1:
-            config["links"] = json.dumps([f"{host}:{port}" for port in ports[1:links]])
+            config["links"] = ",".join(f"{host}:{port}" for port in ports[1:links])
             if tls:
                 config["links-root-certificates"] = str(self._tls / trust)
         setup = Setup(clients, tls, ports, config, None if app is None else str(app.resolve()), memory, links)
@@ -172,6 +172,8 @@ class LocalFederation:
         submission = self.submission()
         if not submission.over and not submission.serving():
             self._say(f"run {submission.submit()}")
+        elif not submission.over:
+            submission.submit_to_links_without_run()
 
     def _start_link(self, s: Setup, i: int) -> bool:
         """Start a SuperLink; return whether it was not running."""

@@ -155,6 +155,9 @@ class BackgroundGrid:
     def requests_sent(self) -> dict[str, int]:
         return self.link.requests_sent()
 
+    def links_without_run(self) -> list[int]:
+        return []
+
     def close(self) -> None:
         """End the threads and the connection."""
         self._closed.set()

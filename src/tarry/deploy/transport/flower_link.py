@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from flwr.proto.message_pb2 import ObjectTree
     from flwr.supercore.runtime import RuntimeHttpClient
 
-__all__ = ["Address", "FlowerLink", "address_of"]
+__all__ = ["Address", "FlowerLink", "address_of", "http_errors", "runtime_client"]
 
 _Answer = TypeVar("_Answer")
 _TIMEOUT, _CONNECT_TIMEOUT = 120.0, 10.0  # seconds; an answer that is not waited for is lost with its replies
@@ -71,7 +71,7 @@ class FlowerLink:
         from flwr.proto.node_pb2 import Node
 
         self._address, self._reply_bytes = address, reply_bytes
-        self._client = _client(address, reply_bytes + _MARGIN)
+        self._client = runtime_client(address, reply_bytes + _MARGIN)
         self._self_id, self._node = SUPERLINK_NODE_ID, Node(node_id=SUPERLINK_NODE_ID)
         self._counts: Counter[str] = Counter()
         self._lock = threading.Lock()
@@ -193,11 +193,11 @@ class FlowerLink:
     def _call(self, kind: str, method: Callable[[Any], _Answer], request: Any) -> _Answer:
         with self._lock:
             self._counts[kind] += 1
-        with _http_errors():
+        with http_errors():
             return method(request)
 
 
-def _client(address: Address, most: int) -> RuntimeHttpClient:
+def runtime_client(address: Address, most: int = _MARGIN) -> RuntimeHttpClient:
     """Return Flower's client without its endless retries, with a bound on the length of an answer."""
     import httpx
     from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, RuntimeVersionHttpInterceptor
@@ -213,7 +213,7 @@ def _client(address: Address, most: int) -> RuntimeHttpClient:
         root_certificates=address.root_certificates,
         interceptors=[
             RuntimeVersionHttpInterceptor(component_name="flwr-serverapp"),
-            RuntimeTokenHttpInterceptor(token=address.token),
+            *([RuntimeTokenHttpInterceptor(token=address.token)] if address.token else []),
         ],
     )
     client._client.timeout = httpx.Timeout(_TIMEOUT, connect=_CONNECT_TIMEOUT)
@@ -251,7 +251,7 @@ def _content(reply: Announcement, contents: dict[str, bytes]) -> Any:
 
 
 @contextmanager
-def _http_errors() -> Iterator[None]:
+def http_errors() -> Iterator[None]:
     """Raise the transport's errors in place of those of HTTP."""
     import httpx
 

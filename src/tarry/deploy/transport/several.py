@@ -88,6 +88,9 @@ class SeveralLinks:
                 out[kind] += count
         return dict(out)
 
+    def links_without_run(self) -> list[int]:
+        return [i for i, grid in enumerate(self._grids) if i in self._ended or grid.links_without_run()]
+
     def close(self) -> None:
         for grid in self._grids:
             grid.close()
