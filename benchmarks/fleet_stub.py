@@ -33,8 +33,8 @@ from flwr.supercore.runtime_version_compatibility import RuntimeVersionMetadata
 from tarry.deploy.client.client_store import ClientStore
 from tarry.deploy.client.worker import Worker, prove_identity
 from tarry.deploy.grid import fields_of, is_packed, numpy_arrays, to_records
+from tarry.deploy.polling import idle_seconds
 
-_IDLE, _LONGER, _LONGEST = 0.3, 1.4, 3.0  # seconds between polls of tarry's nodes (deploy/polling.py)
 _HEARTBEAT = 30.0
 _SIGNATURE_AGE = 4.0  # seconds for which a signed time stamp is used
 
@@ -133,10 +133,11 @@ class StubNode:
         try:
             idle = 0
             while True:
+                began = time.monotonic()
                 if await self.work():
                     idle = 0
                 else:
-                    await asyncio.sleep(min(_LONGEST, _IDLE * _LONGER**idle))
+                    await asyncio.sleep(idle_seconds(idle, time.monotonic() - began))
                     idle = min(idle + 1, 20)
         finally:
             beats.cancel()

@@ -65,7 +65,7 @@ def up(
     ] = False,
     links: Annotated[
         int,
-        typer.Option("--links", min=1, max=64, help="Start so many SuperLinks, and divide the nodes between them"),
+        typer.Option("--links", help="Start so many SuperLinks, and divide the nodes between them"),
     ] = 1,
     wait: Annotated[
         bool, typer.Option("--wait", help="Stay, restart processes that are killed, and stop all of them at the end")
@@ -78,6 +78,8 @@ def up(
     from ..deploy.config import read_config
     from ..deploy.local.local_federation import LocalFederation
 
+    if not 1 <= links <= 64:
+        raise BadInput(f"--links {links}: there may be 1 to 64 SuperLinks; name another number")
     local = LocalFederation(out, lambda line: console.print_lines([line]))
     if (out / "result.json").is_file():
         raise BadInput(f"--out {out}: the federation there is over; `tarry report {out}` shows it")
