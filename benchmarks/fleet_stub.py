@@ -137,7 +137,7 @@ class StubNode:
                 if await self.work():
                     idle = 0
                 else:
-                    await asyncio.sleep(idle_seconds(idle, time.monotonic() - began))
+                    await asyncio.sleep(idle_seconds(idle, time.monotonic() - began if idle else 0.0))
                     idle = min(idle + 1, 20)
         finally:
             beats.cancel()

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tarry.deploy.transport.background import UNSENT, BackgroundGrid, TransportLimits
+from tarry.deploy.transport.link import Announcement
 from tarry.deploy.wire import ReplyMessage, Request, RunEnded
 from tarry.runs.replay import replay
 from tests.helpers.fake_grid import FakeGrid, driver, nodes, small_plan
@@ -218,6 +219,17 @@ def test_a_wait_ends_when_a_reply_is_in(link, make):
     while not (replies := grid.pull([id])):
         grid.wait(60.0)
     assert content(replies[0]) == b"x"
+
+
+def test_what_is_not_fetched_may_arrive_after_the_reply(link, make):
+    grid = make(discard_after=0.3)
+    (id,) = grid.push([request(1)])
+    wait_until(lambda: len(link.sent) == 1)
+    link.objects["whole"] = b"x"
+    link.replies[id] = Announcement(id, 1, "reply", ("whole",), has_others=True)
+    assert content(collect(grid, [id], 1)[0]) == b"x"
+    assert link.discarded == []
+    wait_until(lambda: link.discarded == [id])
 
 
 class LinkOfNodes(FakeLink):

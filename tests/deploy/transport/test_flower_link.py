@@ -44,7 +44,8 @@ def address(tmp_path):
 
 
 def ask(grid, node, *, packed):
-    return grid.push([Request(node, "train", {"number": 1}, {"weights": WEIGHTS}, 600.0, packed)])[0]
+    """Send a request with content of its own: a SuperLink stores what is the same once."""
+    return grid.push([Request(node, "train", {"number": node}, {"weights": WEIGHTS}, 600.0, packed)])[0]
 
 
 def receive(node):
@@ -77,7 +78,7 @@ def test_nodes_that_upload_slowly_or_not_at_all_delay_no_other(address):
             assert is_packed(messages[n].content) == (n is not large)
             arrays = {"delta": WEIGHTS + nodes.index(n), **({"x": np.zeros(1 << 20, np.uint8)} if n is large else {})}
             n.announce(messages[n], to_records({"number": 2}, arrays, is_packed=n is not large))
-        trickling.upload(1)
+        assert link.requests_sent()["push object"] == 3 + 3 + 3 + 6, "three objects a packed message"
         large.upload()
         grid.pull(ids.values())
         wait_until(lambda: not grid.holds(ids[stopped]) and not grid.holds(ids[trickling]))
@@ -96,10 +97,11 @@ def test_nodes_that_upload_slowly_or_not_at_all_delay_no_other(address):
         assert replies[ids[large]].error == "a reply of more than 1,048,576 bytes"
         assert not came(stopped)
         assert not came(trickling)
-        trickling.upload()
+        trickling.upload(1)
         wait_until(lambda: came(trickling))
-        assert replies[ids[trickling]].error is None
-        assert link.requests_sent()["push object"] == 3 * 3 + 6, "three objects a packed message"
+        assert replies[ids[trickling]].error is None, "the first of its objects has all that matters"
+        assert trickling.upload(1) == 1
+        assert trickling.upload(1) == 0
     finally:
         grid.close()
         run.end()

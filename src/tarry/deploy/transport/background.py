@@ -43,6 +43,7 @@ class TransportLimits:
     fetchers: int = 4
     look_every: float = 0.1  # seconds between two looks for replies
     nodes_every: float = 1.0
+    discard_after: float = 10.0  # seconds that the sender has to upload objects that are not fetched
 
 
 @dataclass(order=True)
@@ -54,6 +55,7 @@ class _Fetch:
     reply: Announcement = field(compare=False)
     delay: float = field(default=_FIRST_DELAY, compare=False)
     is_incomplete: bool = field(default=False, compare=False)  # objects were missing at the last look
+    is_over: bool = field(default=False, compare=False)  # its objects are to be removed from the link
 
 
 class BackgroundGrid:
@@ -259,6 +261,11 @@ class BackgroundGrid:
         fetch = self._next_fetch()
         if fetch is None:
             return
+        if fetch.is_over:
+            with self._lock:
+                self._fetching -= 1
+            self.link.discard(fetch.reply)
+            return
         reply: ReplyMessage | None = None
         try:
             reply = self._fetched(fetch)
@@ -267,7 +274,7 @@ class BackgroundGrid:
             reply = ReplyMessage(fetch.reply.request, fetch.reply.node, {}, {}, error=str(e))
         finally:
             self._put_back(fetch, reply)
-        if reply is not None:
+        if reply is not None and not fetch.is_over:
             self.link.discard(fetch.reply)
 
     def _next_fetch(self) -> _Fetch | None:
@@ -310,6 +317,9 @@ class BackgroundGrid:
                 fetch.delay = min(2 * fetch.delay, _LAST_DELAY)
                 heapq.heappush(self._fetches, fetch)
             else:
+                if fetch.reply.has_others and reply.error is None:
+                    fetch.at, fetch.is_over = self._clock() + self._limits.discard_after, True
+                    heapq.heappush(self._fetches, fetch)
                 self._announced.pop(reply.request, None)
                 self._ready.append(reply)
                 self._ready_bytes += reply.nbytes

@@ -235,7 +235,7 @@ def _announcement(message: Any, tree: ObjectTree) -> Announcement:
     if len(objects) > _MAX_OBJECTS:
         return Announcement(request, node, about.message_id, error=f"a message of more than {_MAX_OBJECTS:,} objects")
     if len(objects) == 3 and len(tree.children) == 1:  # message, content and one record, which has all that matters
-        objects = objects[2:]
+        return Announcement(request, node, about.message_id, (objects[2],), has_others=True)
     return Announcement(request, node, about.message_id, tuple(dict.fromkeys(objects)))
 
 

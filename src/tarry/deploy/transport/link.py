@@ -29,7 +29,8 @@ class EncodedRequest:
 class Announcement:
     """A reply that its sender has announced. Its objects may still be on their way; with an `error` there are none.
 
-    `objects` is in the order in which they are fetched. The last one to be uploaded comes first.
+    `objects` is in the order in which they are fetched. The last one to be uploaded comes first. `has_others`: there
+    are objects that need not be fetched, and that may still be on their way when the reply has been fetched.
     """
 
     request: str
@@ -37,6 +38,7 @@ class Announcement:
     id: str
     objects: tuple[str, ...] = ()
     error: str | None = None
+    has_others: bool = False
 
 
 class Link(Protocol):
