@@ -150,6 +150,23 @@ def test_replies_in_memory_are_bounded(link, make):
     assert len(collect(grid, ids, 20)) == 20
 
 
+def test_replies_come_a_few_at_a_time_and_the_rest_is_held(link, make):
+    grid = make(replies_at_a_time=2)
+    ids = [grid.push([request(n)])[0] for n in range(5)]
+    wait_until(lambda: len(link.sent) == 5)
+    for n, id in enumerate(ids):
+        link.reply(id, n, b"x")
+    grid._wanted = frozenset(ids)
+    wait_until(lambda: len(grid._ready) == 5)
+    first = {r.request for r in grid.pull(ids)}
+    assert len(first) == 2
+    rest = [id for id in ids if id not in first]
+    assert all(grid.holds(id) for id in rest), "no deadline may end what is here"
+    grid.wait(60.0)
+    assert len(grid.pull(rest)) == 2
+    assert len(grid.pull(rest)) == 1
+
+
 def test_requests_in_memory_are_bounded(link, make):
     grid = make(waiting_requests=3, waiting_bytes=1000)
     link.open.clear()

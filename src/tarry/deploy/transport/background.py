@@ -39,6 +39,7 @@ class TransportLimits:
     reply_bytes: int = 64 << 20  # of one reply; a larger one is rejected
     waiting_bytes: int = 256 << 20  # of requests and of replies in memory; at least one of each is allowed
     waiting_requests: int = 32
+    replies_at_a_time: int = 4
     senders: int = 4
     fetchers: int = 4
     look_every: float = 0.1  # seconds between two looks for replies
@@ -83,6 +84,7 @@ class BackgroundGrid:
         self._announced: dict[str, _Fetch] = {}  # by request, until the reply is ready
         self._fetching = 0
         self._ready: deque[ReplyMessage] = deque()
+        self._ready_ids: set[str] = set()
         self._ready_bytes = 0
         self._numbers = itertools.count()
         self._was_full = False  # the driver waits for room
@@ -128,13 +130,21 @@ class BackgroundGrid:
         return [e.id for e in encoded]
 
     def pull(self, ids: Iterable[str]) -> list[ReplyMessage]:
-        """Return the replies that are in, and forget those to other requests."""
+        """Return the first replies that are in, and forget those to other requests.
+
+        They are a few at a time, so that what they decide is sent before the next ones are worked through.
+        """
         with self._lock:
             self._check()
             self._wanted = frozenset(ids)
-            replies = [r for r in self._ready if r.request in self._wanted]
-            self._ready.clear()
-            self._ready_bytes = 0
+            replies: list[ReplyMessage] = []
+            while self._ready and len(replies) < self._limits.replies_at_a_time:
+                reply = self._ready.popleft()
+                self._ready_ids.discard(reply.request)
+                self._ready_bytes -= reply.nbytes
+                replies += [reply] if reply.request in self._wanted else []
+            if self._ready:
+                self._news.set()
             self._work.notify_all()
             return replies
 
@@ -142,7 +152,8 @@ class BackgroundGrid:
         """Return whether a ticket waits for this server: its request is not sent, or its reply is not fetched."""
         with self._lock:
             fetch = self._announced.get(request)
-            return request in self._unsent or (fetch is not None and not fetch.is_incomplete)
+            is_complete = fetch is not None and not fetch.is_incomplete
+            return is_complete or request in self._unsent or request in self._ready_ids
 
     def stalls(self) -> dict[str, float]:
         """Return the seconds for which the link did not answer, by its run."""
@@ -208,7 +219,7 @@ class BackgroundGrid:
         while not self._closed.is_set():
             began = self._clock()
             with self._lock:
-                ids = self._wanted - self._unsent.keys() - self._announced.keys() - {r.request for r in self._ready}
+                ids = self._wanted - self._unsent.keys() - self._announced.keys() - self._ready_ids
             if ids:
                 self._on_announced(self.link.announced(ids))
             if began - nodes_at >= self._limits.nodes_every or looked < 0:
@@ -253,7 +264,7 @@ class BackgroundGrid:
             queue.popleft()
             del self._unsent[request.id]
             if not accepted:
-                self._ready.append(ReplyMessage(request.id, request.node, {}, {}, error=UNSENT))
+                self._add_ready(ReplyMessage(request.id, request.node, {}, {}, error=UNSENT))
             if self._was_full or not accepted:
                 self._news.set()
 
@@ -321,7 +332,11 @@ class BackgroundGrid:
                     fetch.at, fetch.is_over = self._clock() + self._limits.discard_after, True
                     heapq.heappush(self._fetches, fetch)
                 self._announced.pop(reply.request, None)
-                self._ready.append(reply)
-                self._ready_bytes += reply.nbytes
+                self._add_ready(reply)
                 self._news.set()
             self._work.notify_all()
+
+    def _add_ready(self, reply: ReplyMessage) -> None:
+        self._ready.append(reply)
+        self._ready_ids.add(reply.request)
+        self._ready_bytes += reply.nbytes
