@@ -75,6 +75,7 @@ async def _load(
     tasks = []
     for port in ports:
         headers = await _server_headers(port)
+        tasks.append(asyncio.create_task(_send_heartbeats(port, headers.partition("\x00")[0])))
         for i in range(loops):
             visits = _Visits(port, headers, counts, folder / f"{port}-{i}", f"{port}-{i}")
             await visits.begin()
@@ -92,6 +93,15 @@ async def _load(
     counts.clear()
     counts.update(measured)
     return cpu
+
+
+async def _send_heartbeats(port: int, headers: str) -> None:
+    """Tell a link that the server app runs."""
+    connection = Connection("127.0.0.1", port, Counter())
+    path, request = "/v1/runtime/send-task-heartbeat", runtime_pb2.SendTaskHeartbeatRequest()
+    while True:
+        await connection.call(path, request, runtime_pb2.SendTaskHeartbeatResponse, headers)
+        await asyncio.sleep(10.0)
 
 
 async def _server_headers(port: int) -> str:
