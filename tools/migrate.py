@@ -2,9 +2,9 @@
 
     python tools/migrate.py experiments runs/first runs/table fed
 
-The restructure renamed settings (optimiser to optimizer, ...), the event kind `refused`, and keys of result.json and of
-the journal of a federation. This script rewrites every file below the given folders, in place; it changes no number
-and no weight. It can be run again: a file that is up to date stays as it is.
+The restructure renamed settings (optimiser to optimizer, ...), the event kind `refused`, and keys of result.json, of
+compare.json and of the journal of a federation. This script rewrites every file below the given folders, in place; it
+changes no number and no weight. It can be run again: a file that is up to date stays as it is.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ ROW = {
     "forgot": "memory_lost",
     "took": "train_seconds",
 }
+TABLE = {"unlearnt": "trivial_accuracy", "asked": "has_given_target", "refused": "rejected"}
 KINDS = {"refused": "rejected", "heard": "client_eval"}
 STATS = {"refused": "rejected", "forgot": "memory_lost", "handed": "handouts", "worked": "train_seconds"}
 #: in the record of the server: its tickets (FedNova's payload), and the states of the parts (SAFA's cache)
@@ -237,6 +238,9 @@ def migrate(folder: Path) -> int:
         moved = {name: log(home / name, write) for name in LOGS}
         for path in sorted((home / "checkpoints").glob("*.safetensors")):
             checkpoint(path, moved, meta(home, write), write)
+    for path in sorted(folder.rglob("compare.json")):
+        record = renamed(json.loads(path.read_text(encoding="utf-8")), TABLE)
+        write(path, (json.dumps(record, indent=1) + "\n").encode())
     for name in ("result.json", "progress.json"):
         for path in sorted(folder.rglob(name)):
             result(path, write)
