@@ -168,11 +168,15 @@ def stored(path: Path, write: Write) -> None:
     """Rewrite the results of a table, with the fingerprints of the renamed settings."""
     from tarry.reproduce.experiment import fingerprint
     from tarry.reproduce.parser import read
+    from tarry.reproduce.store import _digest
 
     text = path.read_text(encoding="utf-8")
+    before = json.loads(text)
     for names in (SETTINGS, STORED):
         for old, new in names.items():
             text = text.replace(f'"{old}":', f'"{new}":')
+    for old, new in SETTINGS.items():
+        text = text.replace(f"--{old} ", f"--{new} ")
     for sizes in json.loads(text).get("cells", {}).values():
         for entry in sizes.values():
             text = text.replace(entry["fingerprint"], fingerprint(entry["settings"]))
@@ -185,6 +189,8 @@ def stored(path: Path, write: Write) -> None:
         options = read(declared, path.stem).study_options(size)
         if entry["fingerprint"] == fingerprint(renamed(options, {new: old for old, new in SETTINGS.items()})):
             text = text.replace(entry["fingerprint"], fingerprint(options))
+    if before.get("sha256") == _digest(before):  # else it was damaged, or is of a version without digests
+        text = text.replace(before["sha256"], _digest(json.loads(text)))
     write(path, text.encode())
 
 

@@ -69,7 +69,7 @@ def test_a_page_of_other_results_is_written_beside_them(folder: Path, capsys: py
 
 @pytest.mark.parametrize("plain", [True, False])
 def test_quick_results_are_named_and_shown(folder: Path, capsys: pytest.CaptureFixture[str], plain: bool) -> None:
-    def said(*words: str) -> str:
+    def printed(*words: str) -> str:
         if plain:
             assert main(words) == 0
             return capsys.readouterr().out
@@ -78,15 +78,15 @@ def test_quick_results_are_named_and_shown(folder: Path, capsys: pytest.CaptureF
         return done.output
 
     other = ("--results", "other")
-    assert said("--show", *other) == "no results yet; `--list` shows what can be run\n"
-    said(*FLAGS, *other, "--quick")
-    assert "; no results yet; quick ones: --show --quick\n" in said("--list", *other)
-    assert said("--show", *other) == "toy/table1: no results yet; quick ones: --show --quick\n"
+    assert printed("--show", *other) == "no results yet; `--list` shows what can be run\n"
+    printed(*FLAGS, *other, "--quick")
+    assert "; no results yet; quick ones: --show --quick\n" in printed("--list", *other)
+    assert printed("--show", *other) == "toy/table1: no results yet; quick ones: --show --quick\n"
     for words in (["--quick"], ["--size", "quick"], ["toy/table1", "--quick"]):
-        assert re.search(r"α = 0\.1 \(quick, 1 seed\).*\nfedavg +\d", said("--show", *words, *other))
-    assert "page: other/results.md" in said("--page", *other)
+        assert re.search(r"α = 0\.1 \(quick, 1 seed\).*\nfedavg +\d", printed("--show", *words, *other))
+    assert "page: other/results.md" in printed("--page", *other)
     assert "| Toy | not run |" in Path("other/results.md").read_text()
-    assert "page: other/results-quick.md" in said("--page", "--quick", *other)
+    assert "page: other/results-quick.md" in printed("--page", "--quick", *other)
     page = Path("other/results-quick.md").read_text()
     assert "| Toy | quick, 1 of 4 cells, 1 seed |" in page
     assert "Run at a quick size:" in page

@@ -325,9 +325,8 @@ def _one(
     if folder is None or not RunFolder(folder).spec.is_file():
         return run_spec(spec, out=folder, progress=progress, trials=trials)
     objects = {name: getattr(spec, name) for name in spec.objects()}
-    result = replace(
-        resume_folder(folder, progress=progress, trials=trials, **objects), target=spec.target
-    )  # an older version kept none
+    result = resume_folder(folder, progress=progress, trials=trials, **objects)
+    result = replace(result, target=spec.target)  # an earlier version stored none
     progress(Progress(1.0, result.virtual_time, result.updates, result.final_accuracy))
     return result
 
