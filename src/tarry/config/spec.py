@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 import numpy as np
 import torch
 
-from ..core.errors import BadInput, nearest
+from ..core.errors import BadInput
 from ..core.method import Method
 from ..core.one_line import short_text
 from ..core.optim import Optimizer, make_optimizer
@@ -29,6 +29,7 @@ from ..core.task import Task
 from ..engine.budget import Budget
 from .components import CROSSES, REGISTRIES, Choice, errors_under_flag, parse_setting
 from .cross_syntax import expand_cross
+from .other_names import suggestion
 
 __all__ = ["CROSSES", "REGISTRIES", "Choice", "Spec", "settings"]
 
@@ -298,7 +299,7 @@ def _checked_choices(values: Mapping[str, Any]) -> tuple[dict[str, Choice], list
 
 
 def _unknown(name: str, known: Iterable[str]) -> str:
-    close = nearest(name, known)
+    close = suggestion(name, known)
     hint = f"did you mean {close!r}?" if close else f"known are {', '.join(known)}"
     return f"--{name.replace('_', '-')}: no such setting; {hint}"
 

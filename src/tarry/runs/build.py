@@ -128,7 +128,7 @@ def _build_run(spec: Spec) -> BuiltRun:
         raise BadInput(f"--target {spec.target}: task {task.name!r} has no {missing}; leave out --target")
     delay = _delay(spec, population)
     every, availability = _eval_every(spec, delay, n), _availability(spec, n)
-    notices += (*_unscored_notice(spec, method), *replaced, *_absent(delay, n))
+    notices += (*_unscored_notice(spec, method), *replaced, *getattr(delay, "notices", ()))
     built = BuiltRun(spec, method, task, module, layout, work, delay, availability, budget, every, notices)
     if spec.personalize is not None:
         with errors_under_flag(_local_flag(spec)):
@@ -253,9 +253,3 @@ def _replaced_clients(spec: Spec, base: Method, method: Method) -> list[str]:
         return []
     name = spec.name_of("method")
     return [f"--local {spec.name_of('local')} takes the place of {name}'s own clients: its server alone is left of it"]
-
-
-def _absent(delay: Delay, n: int) -> list[str]:
-    """A notice that some clients have no visit in a record and take no part."""
-    missing = getattr(delay, "absent", 0)
-    return [f"--delay.path: {missing:,} of {n:,} clients are not in the record and take no part"] if missing else []

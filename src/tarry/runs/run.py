@@ -29,7 +29,7 @@ from ..record.run_folder import RunFolder
 from ..record.storage import TEXT_LIMIT, read_bytes, write_atomic
 from ..sim.simulator import Simulator
 from ..tasks import tasks
-from ..tasks.data.sets import loose_files
+from ..tasks.data.sets import loose_files, without_suffix
 from ..training.determinism import deterministic
 from .arrivals import write_arrivals
 from .monitor import Monitor, chance_limit
@@ -207,8 +207,12 @@ def files_of(spec: Spec) -> dict[str, Path]:
         if isinstance(choice, Choice):
             texts = {group: choice.name, **{f"{group}.{k}": v for k, v in choice.params.items()}}
             named |= {k: v for k, v in texts.items() if k.endswith((".path", ".speeds")) or ".py:" in str(v)}
-            if group == "task" and choice.name not in tasks and choice.name in (loose := loose_files()):
-                named["task"] = str(loose[choice.name])
+            if (
+                group == "task"
+                and (name := without_suffix(choice.name)) not in tasks
+                and name in (loose := loose_files())
+            ):
+                named["task"] = str(loose[name])
     return {k: Path(_file(v)).expanduser().resolve() for k, v in named.items() if isinstance(v, str)}
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..core import rng
-from ..core.contracts import check_rule_output
+from ..core.contracts import check_rule_dtype, check_rule_output
 from ..core.errors import BadInput
 from ..core.local_rule import Context, LocalRule, VisitInput
 from ..core.optim import Optimizer
@@ -132,6 +132,7 @@ def train(job: VisitJob, model: FlatModel, *, rule: LocalRule, work: LocalWork, 
             " to what it is given: `w + step`, not `w.add_(step)`"
         )
     delta = final - job.sent if out.delta is None else out.delta
+    check_rule_dtype(rule, delta, job.sent)
     mean_loss = total.item() / brief.n_steps
     finite = isfinite(mean_loss) and isfinite(delta.sum().item())
     return LocalResult(delta, n, brief.n_steps, mean_loss, finite, out.extras, out.memory, out.notes)
