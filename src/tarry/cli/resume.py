@@ -18,7 +18,9 @@ def resume(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder (--out) of the run")],
     workers: Annotated[
         int | None,
-        typer.Option("--workers", help="Train in this many processes; the result is the same", show_default="as begun"),
+        typer.Option(
+            "--workers", help="Train in this many processes; the result is the same, as below", show_default="as begun"
+        ),
     ] = None,
     executor: Annotated[
         str | None,
@@ -35,8 +37,8 @@ def resume(
 ) -> None:
     """Finish an interrupted run; the weights are those it would have reached.
 
-    The weights are the same to the bit on a CPU of the same kind, also with batched. If another executor than before
-    trains clients together (batched, auto), or no longer does so, their updates differ by rounding.
+    The weights are the same to the bit on a CPU of the same kind with the same torch, also with batched. They agree up
+    to rounding on a GPU, and if another executor than before trains clients together (batched, auto), or no longer.
     """
     from ..record.run_folder import RunFolder
     from ..runs.run import resume_folder

@@ -55,7 +55,7 @@ def rerun_proofs(path: Path, objects: Mapping[str, Any]) -> Iterator[Check]:
         stack.enter_context(torch.random.fork_rng(devices=[]))
         for proof in proofs:
             try:
-                job, stored = load_proof(proof)
+                job, stored = load_proof(proof, folder.meta().settings_sha256)
             except (DamagedFile, StorageError) as e:
                 yield Check(proof.name, False, str(e))
                 continue

@@ -108,6 +108,8 @@ def resume(
 ) -> Result:
     """Finish the run in a folder, with the same weights as without the interruption.
 
+    They are the same to the bit on a CPU of the same kind with the same torch, and agree up to rounding on a GPU.
+
     A run that was given Python objects (a Task, a Method, a delay function) needs the same ones again, by keyword.
     Where clients are trained may differ (`workers`, `executor`, `address`, `gpus`, `lookahead`, `worker_timeout`,
     `checkpoint_every`, `cache_limit`): it changes no result, but for rounding from where on they are trained together
@@ -265,7 +267,9 @@ class RunSession:
             executor = self.simulation.executor(self.trials, None if self.folder is None else self._write_choice)
             stack.callback(executor.close)
             if self.folder is not None and self.recorder is not None and self.built.spec.proofs:
-                sample = ProofSample(self.folder.proofs, self.built.spec.proofs, self.built.spec.seed)
+                sample = ProofSample(
+                    self.folder.proofs, self.built.spec.proofs, self.built.spec.seed, self.settings_sha256
+                )
                 executor = self.proofs = ProofExecutor(executor, sample)
                 self.recorder.extras = self.proofs.digests
             listeners: list[Callback] = [*([self.recorder] if self.recorder else []), *self.callbacks]
