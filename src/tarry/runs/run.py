@@ -9,8 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Unpack
 
-import torch
-
 from ..config.components import REGISTRIES, Choice
 from ..config.keywords import Named, Settings, lists_keywords
 from ..config.number_errors import errors_of_extreme_numbers
@@ -30,7 +28,7 @@ from ..record.storage import TEXT_LIMIT, read_bytes, write_atomic
 from ..sim.simulator import Simulator
 from ..tasks import tasks
 from ..tasks.data.sets import loose_files
-from ..training.determinism import deterministic
+from ..training.determinism import deterministic, generator_restored
 from .arrivals import write_arrivals
 from .monitor import Monitor, chance_limit
 from .notices import result_notices
@@ -258,7 +256,7 @@ class RunSession:
     def _run(self) -> Result:
         with contextlib.ExitStack() as stack:
             stack.enter_context(deterministic(exact=self.built.spec.precision == "float32"))
-            stack.enter_context(torch.random.fork_rng(devices=[]))
+            stack.enter_context(generator_restored())
             saved: Any = None
             if self.folder is not None:
                 newest, saved, mark = self._newest_checkpoint(self.folder)
