@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -60,11 +61,12 @@ def resume(
 def _reject_comparison(folder: Path) -> None:
     """Raise BadInput with the command that resumes it if the folder holds a comparison."""
     from ..record.run_folder import runs_below
-    from ..record.storage import read_text
+    from ..record.storage import TEXT_LIMIT, read_bytes
     from ..runs.compare import COMMAND
 
     command = folder / COMMAND
     if command.is_file():
-        raise BadInput(f"{folder}: it holds a comparison; this resumes it: {read_text(command).strip()}")
+        text = os.fsdecode(read_bytes(command, TEXT_LIMIT)).strip()
+        raise BadInput(f"{folder}: it holds a comparison; this resumes it: {text}")
     if runs_below(folder):
         raise BadInput(f"{folder}: it holds a comparison; the same `tarry compare` with --out {folder} resumes it")
