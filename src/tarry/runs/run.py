@@ -279,6 +279,8 @@ class RunSession:
                     executor.load(saved["executor"])
                     sim.load(saved["simulator"])
                     self.saved_wall, self.count = float(saved["wall"]), int(saved["count"])
+                    if isinstance(record := saved["executor"], dict) and record.get("choice"):
+                        self._write_choice(RecordedChoice.of(record["choice"]))  # the result is bound to that file
             try:
                 with deferred():
                     sim.run(on_instant=lambda: self._after_instant(sim))
