@@ -34,6 +34,12 @@ def test_seeds_that_are_none_are_refused(text: str) -> None:
         seed_numbers(text)
 
 
+@pytest.mark.parametrize("text", ["99999999999", "0-99999999999", f"1,0-{10**30}", "10001"])
+def test_too_many_seeds_are_refused_at_once(text: str) -> None:
+    with pytest.raises(BadInput, match="more than 10,000 seeds in a row; name fewer"):
+        seed_numbers(text)
+
+
 def test_seeds_that_run_backwards_are_refused_by_that_name() -> None:
     with pytest.raises(BadInput, match="--seeds 5,3-1: 3-1 runs backwards; say 1-3"):
         seed_numbers("5,3-1")

@@ -30,6 +30,7 @@ __all__ = [
     "packing",
     "packing_errors",
     "other_storage_errors",
+    "parse_toml",
     "read_input",
     "read_toml",
     "storage_errors",
@@ -41,6 +42,7 @@ PACKED = (".gz", ".xz")  # endings of names of files that are unpacked while the
 
 _INPUT_LIMIT = 64 << 30  # bytes of a file of data that a setting names
 _TOML_LIMIT = 1 << 24  # bytes of a file of settings
+_TOML_DEPTH = 32  # of tables and lists in each other; settings have four
 
 _REMEDIES = {
     errno.ENOSPC: "free space on this disk",
@@ -185,6 +187,21 @@ def read_toml(path: str | Path, flag: str) -> dict[str, Any]:
         raise BadInput(f"{flag}: there is no such file")
     content = read_input(path, flag, _TOML_LIMIT)
     try:
-        return tomllib.loads(content.decode())
-    except (ValueError, RecursionError) as e:
+        return parse_toml(content.decode())
+    except ValueError as e:
         raise BadInput(f"{flag}: not TOML: {first_line(e)}") from e
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """Return the tables of a TOML text; raise ValueError if it is none, or is nested too deeply to be used."""
+    try:
+        tables = tomllib.loads(text)
+    except RecursionError as e:
+        raise ValueError(first_line(e)) from e
+    level: list[Any] = [tables]
+    for _ in range(_TOML_DEPTH):
+        level = [item for value in level for item in (value.values() if isinstance(value, dict) else value)
+                 if isinstance(item, dict | list)]  # fmt: skip
+    if level:
+        raise ValueError(f"tables and lists are nested more than {_TOML_DEPTH} deep")
+    return tables

@@ -30,6 +30,7 @@ from ..delays.availability import Availability
 from ..delays.base import ClientPopulation, Delay
 from ..engine.budget import Budget, Score
 from ..tasks.data.sets import collect_notices
+from ..training.determinism import generator_held
 from ..training.flat_model import FlatModel, build_module
 from ..training.server_model import FlatServerModel
 from ..training.visit import LocalWork
@@ -115,7 +116,8 @@ def _build_run(spec: Spec) -> BuiltRun:
         raise BadInput(f"--concurrency {spec.concurrency}: there are only {n} clients; ask for at most that many")
     module = build_module(task, seed=spec.seed, dtype=dtype_of(spec), flags=_flags(spec)).to(spec.device)
     check_model_and_loss(task, module)
-    layout, work = Layout.of(module, task.clients[0][0][:2].clone()), _work(spec)
+    with generator_held():
+        layout, work = Layout.of(module, task.clients[0][0][:2].clone()), _work(spec)
     with errors_under_flag(_local_flag(spec)):
         method.local.check(layout, work.optimizer)
     _check_task(spec, method, task)

@@ -7,6 +7,7 @@ line that began it.
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import tomllib
@@ -250,7 +251,7 @@ def compare_specs(
 def _write_command(out: Path, command: str) -> None:
     try:
         make_folder(out)
-        write_atomic(out / COMMAND, f"{command}\n".encode())
+        write_atomic(out / COMMAND, os.fsencode(f"{command}\n"))  # a path may be no UTF-8
     except StorageError as e:
         raise StorageError(f"--out {e}, or name another folder") from e
 
