@@ -248,9 +248,23 @@ def main() -> None:
             row["share_of_alone_per_cpu_second"] = round(per_cpu / alone["requests_per_cpu_s"], 3)
         rows.append(row)
         print(json.dumps(row), flush=True)
+    kinds = sorted({kind for row in rows for kind in row["requests"]})
+    write(o.name, "Load: light nodes over Flower's Fleet protocol, and the SuperLink alone", [_flat(r) for r in rows])
     write(
-        o.name, "Load: light nodes over Flower's Fleet protocol, and the SuperLink alone with the same requests", rows
+        f"{o.name}-requests",
+        "Requests to the SuperLink for each update, by kind",
+        [{"request": kind, **{f"{r['nodes']} nodes": r["requests"].get(kind, 0.0) for r in rows}} for kind in kinds],
     )
+
+
+def _flat(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row of the table: memory in the middle and at the end, the reasons of losses in one text."""
+    out = {k: v for k, v in row.items() if not isinstance(v, dict)}
+    out |= {f"{name.replace('-', ' ')} cpu": share for name, share in row["cpu"].items()}
+    for name, sizes in row["memory_mib"].items():
+        out |= {f"{name.replace('-', ' ')} MiB, middle": sizes[0], f"{name.replace('-', ' ')} MiB, end": sizes[-1]}
+    out["lost"] = ", ".join(f"{count} {why}" for why, count in row["lost"].items()) or "0"
+    return out | {f"alone: {k.replace('_', ' ')}": v for k, v in row.get("alone", {}).items()}
 
 
 if __name__ == "__main__":

@@ -135,7 +135,7 @@ class _Visits:
         self._self = node_pb2.Node(node_id=1)
 
     async def begin(self) -> None:
-        await self._node.begin()
+        await self._node.begin(heartbeat=1200.0)  # longer than this lasts
 
     async def run(self) -> None:
         while True:

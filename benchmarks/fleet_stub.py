@@ -119,11 +119,11 @@ class StubNode:
         """Answer all messages with these arrays, without training."""
         self._fixed = (arrays, name)
 
-    async def begin(self) -> None:
-        """Register with the SuperLink."""
+    async def begin(self, heartbeat: float = _HEARTBEAT) -> None:
+        """Register with the SuperLink, which waits so many seconds for the next heartbeat."""
         key = public_key_to_bytes(self._public)
         await self._fleet("register-node", fleet_pb2.RegisterNodeFleetRequest(public_key=key), "RegisterNodeFleet")
-        request = fleet_pb2.ActivateNodeRequest(public_key=key, heartbeat_interval=_HEARTBEAT)
+        request = fleet_pb2.ActivateNodeRequest(public_key=key, heartbeat_interval=heartbeat)
         self._node = node_pb2.Node(node_id=(await self._fleet("activate-node", request, "ActivateNode")).node_id)
 
     async def run(self) -> None:

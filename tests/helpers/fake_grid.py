@@ -96,6 +96,9 @@ class FakeGrid:
     def holds(self, request: str) -> bool:
         return False
 
+    def delay(self, node: int) -> float:
+        return 0.0
+
     def stalls(self) -> dict[str, float]:
         return {}
 

@@ -113,6 +113,9 @@ class FlowerGrid:
     def holds(self, request: str) -> bool:  # noqa: ARG002
         return False
 
+    def delay(self, node: int) -> float:  # noqa: ARG002
+        return 0.0
+
     def stalls(self) -> dict[str, float]:
         return {}
 

@@ -123,6 +123,9 @@ class MessageGrid(Protocol):
     def holds(self, request: str) -> bool:
         """Return whether a request is delayed by the server: it is not sent yet, or its reply is not fetched yet."""
 
+    def delay(self, node: int) -> float:
+        """Return the seconds that the slowness of a node's link may add to a visit now."""
+
     def stalls(self) -> dict[str, float]:
         """Return the seconds for which a link has not answered so far, by the run on this link."""
 

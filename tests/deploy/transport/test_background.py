@@ -219,6 +219,21 @@ def test_a_stall_of_the_link_is_counted(link):
         grid.close()
 
 
+def test_a_slow_link_gives_visits_more_time(link):
+    now = [0.0]
+    link.open.clear()
+    grid = BackgroundGrid(link, TransportLimits(**FAST), clock=lambda: now[0])
+    try:
+        assert grid.delay(1) == 0.0
+        now[0] = 2.0
+        link.open.set()
+        wait_until(lambda: grid.delay(1) > 0.0)
+        assert grid.delay(1) <= 120.0
+        wait_until(lambda: grid.delay(1) < 10.0)
+    finally:
+        grid.close()
+
+
 def test_the_end_of_the_run_reaches_the_driver(link, make):
     grid = make()
     link.ended = True

@@ -246,7 +246,7 @@ class Driver:
         if self.clients.node(ticket.client) != ticket.node or ticket.request in self._restarted:
             self._restarted.discard(ticket.request)
             return _Arrival(ticket, why="its node restarted")
-        if now <= ticket.due or self.grid.holds(ticket.request):
+        if now <= ticket.due + self.grid.delay(ticket.node) or self.grid.holds(ticket.request):
             return None
         self._late[ticket.request] = ticket
         return _Arrival(ticket, why="deadline")

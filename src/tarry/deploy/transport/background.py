@@ -29,6 +29,7 @@ log = logging.getLogger("tarry")
 UNSENT = "could not be sent"
 _FIRST_DELAY, _LAST_DELAY = 0.05, 1.0  # seconds until an incomplete reply is looked at again
 _NODES_FORGOTTEN = 60.0  # seconds without an answer of the link after which its nodes count as absent
+_REQUESTS = 60  # one after the other in a visit, of node and server, and as many for a ticket that waits behind another
 _STALL = 5.0  # seconds without an answer after which a link counts as stalled
 
 
@@ -86,6 +87,7 @@ class BackgroundGrid:
         self._ready: deque[ReplyMessage] = deque()
         self._ready_ids: set[str] = set()
         self._ready_bytes = 0
+        self._latency = 0.0  # seconds that a request took lately
         self._numbers = itertools.count()
         self._was_full = False  # the driver waits for room
         self._answered, self._stalled = clock(), 0.0
@@ -154,6 +156,11 @@ class BackgroundGrid:
             fetch = self._announced.get(request)
             is_complete = fetch is not None and not fetch.is_incomplete
             return is_complete or request in self._unsent or request in self._ready_ids
+
+    def delay(self, node: int) -> float:  # noqa: ARG002
+        """Return how much longer a visit may take because of the link: for all its requests, with a reserve."""
+        with self._lock:
+            return _REQUESTS * self._latency
 
     def stalls(self) -> dict[str, float]:
         """Return the seconds for which the link did not answer, by its run."""
@@ -232,6 +239,7 @@ class BackgroundGrid:
             looked = self._clock()
             with self._lock:
                 self._stalled += self._present_stall()
+                self._latency = max(looked - began, 0.95 * self._latency)
                 self._answered = looked
             self._closed.wait(max(self._limits.look_every, 2 * (looked - began)))
 

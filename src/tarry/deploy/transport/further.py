@@ -113,6 +113,10 @@ class FurtherLink:
         grid = self._grid
         return grid is not None and grid.holds(request)
 
+    def delay(self, node: int) -> float:
+        grid = self._grid
+        return 0.0 if grid is None else grid.delay(node)
+
     def stalls(self) -> dict[str, float]:
         grid = self._grid
         return {} if grid is None else grid.stalls()

@@ -74,6 +74,10 @@ class SeveralLinks:
         index, own = self._own(request)
         return index < len(self._grids) and self._grids[index].holds(own)
 
+    def delay(self, node: int) -> float:
+        index = node >> NODE_BITS
+        return self._grids[index].delay(flower_node(node)) if index < len(self._grids) else 0.0
+
     def stalls(self) -> dict[str, float]:
         return {run: seconds for grid in self._grids for run, seconds in grid.stalls().items()}
 
