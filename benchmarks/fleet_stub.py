@@ -240,7 +240,7 @@ class StubNode:
 
 
 class StubLog:
-    """What the nodes have done."""
+    """Counts of requests and times of visits of all nodes in a process."""
 
     def __init__(self) -> None:
         self.requests: Counter[str] = Counter()
