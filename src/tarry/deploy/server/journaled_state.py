@@ -130,7 +130,7 @@ class JournaledState:
             self._apply_update(row, reply)
         elif op in ("lost", "rejected"):
             ticket = self._close_ticket(row)
-            self.stats[ticket.client].failed[row["why"]] += 1
+            self.stats[ticket.client].count_failure(row["why"], row.get("detail", ""))
             engine.lose(row["t"], ticket.number, rejected=op == "rejected")
         elif op == "close":
             tickets = [t for t, _ in engine.end_instant(row["t"], [(c, joins) for c, joins in row["changes"]])]
