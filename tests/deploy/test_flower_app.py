@@ -17,12 +17,16 @@ from tarry.core.layout import Layout
 from tarry.core.tickets import Ticket
 from tarry.deploy.app_code import app_folder, client_kind, file_of_model
 from tarry.deploy.app_defaults import complete_config
+from tarry.deploy.client_processes import guard_client_apps
 from tarry.deploy.config import read_config
 from tarry.deploy.failures import failure_text
 from tarry.deploy.flower_app import FlowerAppProtocol, LegacyAppProtocol, StateDict, check_flower_app
 from tarry.deploy.server.open_tickets import OpenTicket
+from tarry.deploy.server.slots import read_slots
 from tarry.deploy.wire import Rejected, ReplyMessage
 from tarry.record.result import Result
+from tarry.record.rows import read_rows
+from tarry.record.update_archive import UpdateArchive
 from tests.helpers.app_grid import AppGrid
 from tests.helpers.fake_grid import npy, small_plan
 from tests.helpers.served import served
@@ -223,3 +227,91 @@ def test_an_app_that_cannot_be_loaded_is_taken_for_a_plain_one(monkeypatch, tmp_
     assert client_kind() == "tarry"
     (tmp_path / "pyproject.toml").write_text("[project]\n")
     assert client_kind() == "tarry", "there is no app at all"
+
+
+PLAIN = {"client": "plain", "method": "fedasync", "model": "own_client.model:Net", "clients": 3}
+
+
+@pytest.fixture
+def own_client(monkeypatch):
+    monkeypatch.setattr(sys, "path", [str(EXAMPLES / "own_client"), *sys.path])
+    return importlib.import_module("own_client.client_app").app
+
+
+def _names(folder):
+    return {slot.client: slot.name for slot in read_slots(folder).taken}
+
+
+def test_a_node_without_a_key_that_came_back_as_another_gets_the_slot_of_the_absent_one(own_client, tmp_path):
+    grid, out = AppGrid(own_client, 3, {"local-epochs": 1}), tmp_path / "out"
+    restarted: list[float] = []
+
+    def change(request, reply):
+        if request.node == 102 and grid.clock() > 1e9 + 20 and not restarted:
+            restarted.append(grid.clock())
+            grid.here = [100, 101, 202]
+        return reply
+
+    grid.change = change
+    setting = read_config({**PLAIN, "time": 200.0, "deadline": 30.0, "release-after": 40.0, "out": str(out)})
+    assert served(grid, setting) == "time"
+    assert sorted(_names(out).values()) == ["node 100", "node 101", "node 202"]
+    released = [r for r in read_rows(out / "journal.jsonl") if r["op"] == "release"]
+    assert [r["name"] for r in released] == ["node 102"]
+    assert 40 <= released[0]["t"] - (restarted[0] - 1e9) < 120, "not before the time, and at the next request after it"
+    status = json.loads((out / "status.json").read_text())
+    assert all(c["updates"] > 5 for c in status["clients"])
+
+
+def test_a_node_with_a_name_in_its_configuration_keeps_its_slot(own_client, monkeypatch, tmp_path):
+    """`identity = "name"`: tarry's fork server answers for the app, with the name and key of the node."""
+    monkeypatch.setattr(type(own_client), "__call__", type(own_client).__call__)
+    guard_client_apps()
+    grid, out = AppGrid(own_client, 2, {"local-epochs": 1}), tmp_path / "out"
+    grid.node_config = lambda node: {"name": f"site-{node % 100}", "home": str(tmp_path / f"home-{node % 100}")}
+
+    def change(request, reply):
+        if grid.clock() > 1e9 + 15:
+            grid.here = [200, 101]
+        return reply
+
+    grid.change = change
+    setting = read_config({**PLAIN, "clients": 2, "identity": "name", "time": 60.0, "deadline": 20.0, "out": str(out)})
+    assert served(grid, setting) == "time"
+    slots = read_slots(out).taken
+    assert [(slot.name, slot.node) for slot in slots] == [("site-0", 200), ("site-1", 101)]
+    assert all(slot.key for slot in slots)
+    assert [r["op"] for r in read_rows(out / "journal.jsonl")].count("release") == 0
+
+
+def test_a_replay_repeats_the_server_if_updates_were_kept(own_client, tmp_path, cli):
+    for kept in (True, False):
+        out = tmp_path / f"kept-{kept}"
+        grid = AppGrid(own_client, 3, {"local-epochs": 1})
+        config = {**PLAIN, "method": "fedbuff:buffer=2", "updates": 12, "keep-updates": kept, "out": str(out)}
+        assert served(grid, read_config(config)) == "updates"
+        result = Result.read(out)
+        assert any("`tarry replay` will not" in w for w in result.warnings) is not kept
+        code, text = cli("replay", out)
+        if kept:
+            assert code == 0, text
+            assert "12 updates" in text
+            assert "the federation's weights to the bit" in text
+        else:
+            assert code == 2
+            assert "its clients train by their own code" in text
+            assert "keep-updates = true" in text
+            assert len(text.strip().splitlines()) == 1
+
+
+def test_a_kept_update_that_is_another_is_named_in_the_replay(own_client, tmp_path, cli):
+    out = tmp_path / "out"
+    config = {**PLAIN, "updates": 6, "keep-updates": True, "out": str(out)}
+    assert served(AppGrid(own_client, 3, {"local-epochs": 1}), read_config(config)) == "updates"
+    kept = UpdateArchive(out)
+    kept.save(2, kept.load(2)._replace(delta=kept.load(2).delta + 1))
+    code, text = cli("replay", out)
+    assert code == 1
+    assert "the first update that is another: ticket 2" in text
+    (out / "update-archive" / "00000002.safetensors").unlink()
+    assert "00000002.safetensors is missing" in cli("replay", out)[1].replace("\n", "")

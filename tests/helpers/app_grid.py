@@ -36,6 +36,7 @@ class AppGrid:
         self.clock, self.run, self.app = clock or Clock(), "1", app
         self.here = list(range(100, 100 + n))
         self.change: Callable[[Request, ReplyMessage], ReplyMessage] = lambda _, reply: reply
+        self.node_config: Callable[[int], dict[str, Any]] = lambda node: {}
         self._n, self._config = n, run_config
         self._due: dict[str, tuple[float, ReplyMessage]] = {}
         self._count = 0
@@ -47,9 +48,12 @@ class AppGrid:
         ids: list[str | None] = []
         for r in requests:
             self._count += 1
-            place = {"partition-id": r.node % 100 % self._n, "num-partitions": self._n}
+            place = {"partition-id": r.node % 100 % self._n, "num-partitions": self._n, **self.node_config(r.node)}
             context = Context(1, r.node, place, RecordDict(), self._config)
             reply = self.change(r, answer(self.app, r, context))._replace(request=f"r{self._count}", node=r.node)
+            if r.node not in self.here:
+                ids.append(None)
+                continue
             self._due[reply.request] = (self.clock() + 1.0 + 0.1 * (r.node % 7), reply)
             ids.append(reply.request)
         return ids

@@ -83,10 +83,11 @@ class StateDict:
 class FlowerAppProtocol:
     """For apps with handlers of messages (`@app.train()`)."""
 
-    has_identities = has_tokens = False
+    has_tokens = False
 
-    def __init__(self, state: StateDict, *, dtype: torch.dtype, lr: float):
+    def __init__(self, state: StateDict, *, dtype: torch.dtype, lr: float, has_identities: bool = False):
         self._state, self._schema, self._lr = state, state.schema(dtype), lr
+        self.has_identities = has_identities  # its nodes run tarry.deploy.fork_server, which answers for the app
 
     def encode_ticket(
         self,

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,10 @@ __all__ = ["app", "serve"]
 
 app = ServerApp()
 log = logging.getLogger("tarry")
+NOT_REPLAYABLE = (
+    "`tarry replay` will not repeat this federation: its clients train by their own code; keep-updates = true keeps"
+    " every update in the folder, for a replay of the server"
+)
 
 
 class _Printable(logging.Formatter):
@@ -91,6 +96,8 @@ def serve(grid: Any, setting: DeployConfig) -> str:
     if (folder / "result.json").is_file():
         raise BadInput(f"out = {folder}: the federation in this folder is over; name another one")
     built = _build(setting)
+    for notice in built.notices:
+        log.warning("%s", notice)
     spec = folder / "spec.toml"
     if spec.is_file() and RunFolder(folder).spec_text() != built.spec.to_toml():
         raise BadInput(f"out = {folder}: it holds a federation with other settings; name another folder")
@@ -183,9 +190,10 @@ def _build(setting: DeployConfig) -> BuiltRun:
     from .private_data import plan_without_data
 
     built = plan_without_data(setting) if _has_remote_data(setting) else build_run(setting.spec)
-    if setting.options.client != "tarry":
-        check_flower_app(built.method, built.spec.label)
-    return built
+    if setting.options.client == "tarry":
+        return built
+    check_flower_app(built.method, built.spec.label)
+    return built if setting.options.keep_updates else replace(built, notices=(*built.notices, NOT_REPLAYABLE))
 
 
 def _has_remote_data(setting: DeployConfig) -> bool:
@@ -208,6 +216,9 @@ def _driver(grid: Any, setting: DeployConfig, built: BuiltRun, folder: Path) -> 
         stop_within=o.stop_within,
         eval_every=built.eval_every,
         client_eval_every=o.ask_every or float("inf"),
+        release_after=o.release_after,
+        client=o.client,
+        keep_updates=o.keep_updates,
         checkpoint_every=s.checkpoint_every,
     )
     return Driver(
@@ -243,7 +254,8 @@ def _protocol(setting: DeployConfig, built: BuiltRun, federation: str) -> Protoc
             expected_work=expected_work if split else None,
         )
     kind = LegacyAppProtocol if setting.options.client == "legacy" else FlowerAppProtocol
-    return kind(_state_dict(built), dtype=dtype, lr=built.spec.lr)
+    by_name = setting.options.identity == "name"
+    return kind(_state_dict(built), dtype=dtype, lr=built.spec.lr, has_identities=by_name)
 
 
 def _state_dict(built: BuiltRun) -> StateDict:

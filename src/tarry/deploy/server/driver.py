@@ -52,7 +52,10 @@ class DriverConfig:
     eval_every: float = inf
     client_eval_every: float = inf  # between evaluations on clients
     checkpoint_every: float = 30.0
+    release_after: float = 60.0  # absence after which a place without a key may go to another node
     poll: float = 0.2
+    client: str = "tarry"  # kind of the clients' app: tarry, plain or legacy
+    keep_updates: bool = False  # for a replay of clients that train by code of their own
 
 
 @dataclass(frozen=True)
@@ -94,6 +97,8 @@ class Driver:
             known=known,
             listeners=listeners,
             began=clock(),
+            client=config.client,
+            keep_updates=config.keep_updates,
         )
         self.engine, self.clients, self.open_tickets = state.engine, state.clients, state.open_tickets
         self.stats, self.deadlines = state.stats, state.deadlines
@@ -104,6 +109,7 @@ class Driver:
             state,
             has_identities=self.protocol.has_identities,
             timeout=config.deadline,
+            release_after=config.release_after,
             log_problem=self.log_problem,
         )
         self._restarted: set[str] = set()  # requests to nodes that restarted since
@@ -181,6 +187,7 @@ class Driver:
             return
         if now - self._nodes_at >= _NODE_INTERVAL:
             self._update_nodes()
+            self.registration.release_requested(now, self.folder)
             self._nodes_at = now
         self.registration.request_identity(now)
         self._send([t for t in self.open_tickets if t.request is None])
@@ -235,7 +242,8 @@ class Driver:
             return _Arrival(ticket, why=_EARLIER_RUN)
         if self.clients.node(ticket.client) != ticket.node or ticket.request in self._restarted:
             self._restarted.discard(ticket.request)
-            return _Arrival(ticket, why="its node restarted")
+            released = self.clients.node(ticket.client) is None
+            return _Arrival(ticket, why="its slot was released" if released else "its node restarted")
         if now <= ticket.due:
             return None
         self._late[ticket.request] = ticket
@@ -333,6 +341,10 @@ class Driver:
         self.state.accept({**row, **more}, reply)
 
     def _send(self, tickets: list[OpenTicket]) -> None:
+        if released := [t for t in tickets if self.clients.node(t.client) is None]:
+            unsent = [[t.number, "", 0, self.now(), 0] for t in released]
+            self.state.commit({"op": "sent", "run": self.grid.run, "requests": unsent})
+            tickets = [t for t in tickets if t not in released]
         if not tickets:
             return
         requests, ttl = [], self.config.deadline + _TTL_MARGIN
