@@ -161,10 +161,14 @@ def _draw_new_seeds() -> None:
 
 def _note_progress(flower: Any, pipe: int) -> None:
     """Write the head of the message to the pipe when it is there, and a mark when it is answered."""
-    from flwr.app.message import remove_content_from_message
-    from flwr.common.serde import message_to_proto
+    try:
+        from flwr.app.message import remove_content_from_message
+        from flwr.common.serde import message_to_proto
 
-    pull, push = flower.pull_task_input, flower.push_message
+        pull, push = flower.pull_task_input, flower.push_message
+    except (ImportError, AttributeError) as e:
+        log.warning("with this version of Flower the death of a process is noticed late (%s)", e)
+        return
 
     def pull_and_note(client: Any) -> Any:
         found = pull(client)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import time
 from typing import Any, NamedTuple
 
@@ -17,8 +18,9 @@ from .client_processes import certificates, guard_client_apps
 from .loaded_app import AppPool
 from .polling import shorten_polling
 
-__all__ = ["main"]
+__all__ = ["SWITCH", "main"]
 
+SWITCH = "TARRY_PRELOAD"  # environment variable: 0 has apps imported for every message, as Flower does
 _POLL = 0.05  # seconds between polls of one node after the other; the rate does not grow with the number of nodes
 
 
@@ -32,17 +34,16 @@ def main(given: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runtime-api-address", action="append", required=True, dest="addresses")
     parser.add_argument("--root-certificates")
-    parser.add_argument("--no-preload", action="store_true", help="import the app for every message, as Flower does")
     args = parser.parse_args(given)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s tarry %(message)s")
     _load()
     links = {address: _link(address, args.root_certificates) for address in args.addresses}
-    pool = AppPool(args.root_certificates)
+    pool, preloads = AppPool(args.root_certificates), os.environ.get(SWITCH) != "0"
     while True:
         for address, link in links.items():
             task = _next_task(link)
             if task is not None:
-                pool.start(address, task.token, "" if args.no_preload else task.app)
+                pool.start(address, task.token, task.app if preloads else "")
             pool.poll()
             time.sleep(_POLL)
 
