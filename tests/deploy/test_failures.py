@@ -144,7 +144,7 @@ def test_a_node_whose_key_is_not_registered_is_refused(local, tmp_path):
     honest(local, result)
 
 
-@pytest.mark.parametrize(("app", "count"), [("own_client", 24), ("pytorch_project", 18), ("legacy_client", 18)])
+@pytest.mark.parametrize(("app", "count"), [("own_client", 24), ("pytorch_project", 24), ("legacy_client", 18)])
 def test_an_app_that_knows_nothing_of_us_is_trained_asynchronously(app, count, local):
     local.prepare(3, {}, tls=False, app=EXAMPLES / app)
     local.up()

@@ -73,7 +73,7 @@ def test_flwr_run_trains_the_example_apps_asynchronously(app, environment, tmp_p
     assert (tmp_path / "out" / "result.json").is_file(), log[-5000:]
     result = Result.read(tmp_path / "out")
     assert result.n_clients == 2
-    assert result.updates == (12 if app == "pytorch_project" else 18)
+    assert result.updates == (16 if app == "pytorch_project" else 18)
     assert result.final_accuracy is not None
     assert result.final_accuracy > 0.5
     assert "HTTP Request" not in log, "the lines of other libraries are not tarry's"

@@ -17,7 +17,7 @@ __all__ = ["AppGrid", "answer"]
 
 
 def answer(app: ClientApp, request: Request, context: Context) -> ReplyMessage:
-    """What an app replies to a request, through Flower's own messages; an exception is reported as Flower does."""
+    """Return the reply of an app to a request. An exception of the app becomes an error as Flower reports it."""
     TaskIdentity.run_id = TaskIdentity.task_id = 1
     TaskIdentity.node_id = 1
     content = to_records(request.fields, request.arrays, request.records)

@@ -24,6 +24,7 @@ import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib.machinery import SourceFileLoader
 from importlib.metadata import entry_points
 from math import isfinite
 from pathlib import Path
@@ -430,18 +431,25 @@ def _module_of(path: Path) -> types.ModuleType:
     if len(parts) > 1 and str(folder) not in sys.path:
         sys.path.append(str(folder))
     module_name = f"tarry_user_{path.stem}"
-    spec = importlib.util.spec_from_file_location(module_name, path)
+    loader = _SourceLoader(module_name, str(path))
+    spec = importlib.util.spec_from_loader(module_name, loader)
     assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[module_name] = module
     try:
-        spec.loader.exec_module(module)
+        loader.exec_module(module)
     except ImportError as e:
         if len(parts) == 1 or "relative import" not in str(e):
             raise
         module = importlib.import_module(".".join(parts))
     return module
+
+
+class _SourceLoader(SourceFileLoader):
+    """Compiles a user's file each time. Cached bytecode of a file that changed twice in a second may be the old one."""
+
+    def get_code(self, fullname: str) -> types.CodeType:  # noqa: ARG002
+        return self.source_to_code(self.get_data(self.path), self.path)
 
 
 def _searched(entry: Entry[Any]) -> str:

@@ -14,8 +14,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from ..config.spec import Spec
 from ..core.errors import BadInput, errors_as_keywords
 from ..core.events import Event
@@ -30,7 +28,7 @@ from ..record.rows import read_rows
 from ..record.run_folder import RunFolder
 from ..record.update_archive import UpdateArchive
 from ..report.formatting import pluralize
-from ..training.determinism import deterministic
+from ..training.determinism import deterministic, generator_restored
 from .build import BuiltRun, build_run
 from .remote_data import build_without_data
 from .simulation import Simulation
@@ -235,7 +233,7 @@ def replay_folder(folder: Path, *, callbacks: Sequence[Callable[[Event], None]] 
     simulation = Simulation(replayed)
     with ExitStack() as stack:
         stack.enter_context(deterministic())
-        stack.enter_context(torch.random.fork_rng(devices=[]))
+        stack.enter_context(generator_restored())
         executor = _Compared(simulation.executor() if archive is None else _ArchivedResults(archive), record)
         stack.callback(executor.close)
         sim = simulation.simulator(executor, list(callbacks))

@@ -42,7 +42,7 @@ def load_test_set() -> DataLoader:
 
 def train(net: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], epochs: int, lr: float) -> float:
     """Train; return the mean loss of the last epoch."""
-    optimizer = torch.optim.SGD(net.parameters(), lr=lr, momentum=0.9)
+    optimizer = torch.optim.SGD(net.parameters(), lr=lr)
     net.train()
     losses: list[float] = []
     for _ in range(epochs):
