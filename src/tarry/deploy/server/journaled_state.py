@@ -25,7 +25,7 @@ from ...record.journal import Journal, Row
 from ...record.rows import Mark, Recorder
 from ..protocol import ClientReply
 from .deadlines import Deadlines
-from .open_tickets import OpenTicket, OpenTickets
+from .open_tickets import OpenTicket, OpenTickets, stored_digest, token_digest
 from .registration import Clients
 from .stats import FederationStats
 
@@ -59,6 +59,7 @@ class JournaledState:
         self.engine = Engine(server, idle, budget, max_tickets=max_tickets, listeners=[self._events.append])
         self.clients, self.open_tickets, self.stats = Clients(n, known), OpenTickets(), FederationStats()
         self.deadlines = Deadlines(deadline)
+        self._tokens: dict[str, str] = {}  # of tickets that are being handed out, by digest; never on disk
         self.memory_visits: dict[int, int] = {}  # the visit whose memory a client is to use, by client
         self.federation, self.began, self.starts, self.ended = "", began, 0, ""
         self._checkpoints = 0
@@ -84,6 +85,8 @@ class JournaledState:
             self._end()
         if self.engine.in_instant:  # killed in the middle of an instant: it ends now, with no client present
             self.end_instant(self.engine.time, self.engine.changes_to(()))
+        if unsent := [t.number for t in self.open_tickets if t.request is None and not t.token]:
+            self.commit({"op": "token", "digests": [[number, self._new_token()] for number in unsent]})
 
     def commit(self, row: Row, *, reply: ClientReply | None = None, sync: bool = False) -> None:
         """Append the row to the journal, then apply it."""
@@ -101,7 +104,7 @@ class JournaledState:
     def end_instant(self, time: float, changes: Sequence[Change]) -> list[Ticket]:
         """End an instant; its tickets are in the journal before a client is sent one."""
         tickets = [ticket for ticket, _ in self.engine.end_instant(time, changes)]
-        handed = [[t.number, t.client, t.visit, OpenTickets.new_token()] for t in tickets]
+        handed = [[t.number, t.client, t.visit, self._new_token()] for t in tickets]
         row = {"op": "close", "t": time, "changes": [list(c) for c in changes], "handouts": handed}
         self.journal.append(row)
         self._publish()
@@ -110,6 +113,13 @@ class JournaledState:
         if self.engine.stop_reason:
             self._end()
         return tickets
+
+    def _new_token(self) -> str:
+        """Make the token of a ticket; return its digest, which alone is written."""
+        token = OpenTickets.new_token()
+        digest = token_digest(token)
+        self._tokens[digest] = token
+        return digest
 
     def _end(self) -> None:
         self.commit({"op": "end", "t": self.engine.time, "why": self.engine.stop_reason}, sync=True)
@@ -138,6 +148,10 @@ class JournaledState:
             self._open_handed(row)
         elif op == "sent":
             self._apply_sent(row)
+        elif op == "token":
+            for number, digest in row["digests"]:
+                token = self._tokens.pop(digest, "")
+                self.open_tickets.put(replace(self.open_tickets[number], token=token, digest=digest))
         elif op == "score":
             engine.score(row["t"], row["accuracy"], row["loss"])
         elif op == "client_eval":
@@ -176,8 +190,10 @@ class JournaledState:
         stats.memory_lost += row["memory_lost"]
 
     def _open_handed(self, row: Row) -> None:
-        for number, client, visit, token in row["handouts"]:
-            self.open_tickets.put(OpenTicket(number, client, visit, token, row["t"]))
+        for number, client, visit, entry in row["handouts"]:
+            digest = stored_digest(entry)
+            token = self._tokens.pop(digest, "")
+            self.open_tickets.put(OpenTicket(number, client, visit, token, row["t"], digest=digest))
             self.stats[client].handouts += 1
 
     def _apply_sent(self, row: Row) -> None:
