@@ -70,6 +70,7 @@ def serve(grid: Any, setting: DeployConfig) -> str:
     from ..record.run_folder import RunFolder
     from ..record.storage import make_folder, write_atomic
     from .local.processes import began
+    from .server.storage_pause import continue_when_writable
 
     torch.set_num_threads(1)
     folder = Path(setting.options.out)
@@ -83,21 +84,24 @@ def serve(grid: Any, setting: DeployConfig) -> str:
     if not spec.is_file():
         RunFolder(folder).write_settings(built.spec.to_toml(), files={})
     (folder / "stop").unlink(missing_ok=True)
-    driver = _driver(grid, setting, built, folder)
-    write_atomic(
-        folder / "server.json", json.dumps({"pid": os.getpid(), "began": began(os.getpid()), "run": grid.run}).encode()
-    )
-    try:
-        return _run_driver(driver, built, folder)
-    finally:
-        driver.close()
+    should_stop = _stop_condition(folder / "stop")
+    process = {"pid": os.getpid(), "began": began(os.getpid()), "run": grid.run}
+
+    def drive() -> str:
+        driver = _driver(grid, setting, built, folder)
+        try:
+            write_atomic(folder / "server.json", json.dumps(process).encode())
+            return _run_driver(driver, built, folder, should_stop)
+        finally:
+            driver.close()
+
+    return continue_when_writable(drive, folder, should_stop)
 
 
-def _run_driver(driver: Driver, built: BuiltRun, folder: Path) -> str:
+def _run_driver(driver: Driver, built: BuiltRun, folder: Path, should_stop: Callable[[], bool]) -> str:
     from ..record.result import write_progress
     from .server.result import so_far, write
 
-    should_stop = _stop_condition(folder / "stop")
     shown = [-1, 0.0]
 
     def on_progress(d: Driver) -> None:

@@ -9,7 +9,6 @@ run are lost, and their clients get new ones.
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import time as wall
 from collections.abc import Callable, Sequence
@@ -29,6 +28,7 @@ from ..protocol import ClientReply, Protocol
 from ..wire import MessageGrid, Rejected, ReplyMessage, RunEnded, Unreachable
 from .journaled_state import JournaledState
 from .open_tickets import OpenTicket
+from .problem_log import ProblemLog
 from .registration import Registration
 
 __all__ = ["Driver", "DriverConfig"]
@@ -96,6 +96,7 @@ class Driver:
         )
         self.engine, self.clients, self.open_tickets = state.engine, state.clients, state.open_tickets
         self.stats, self.deadlines = state.stats, state.deadlines
+        self._problems = ProblemLog(folder)
         self._evaluation = Evaluation(self.engine, evaluate, config.eval_every)
         self.protocol = protocol(state.federation)
         self.registration = Registration(
@@ -116,10 +117,17 @@ class Driver:
         self._stopping: float | None = None
         self.ended = state.ended
         if not self.ended:
-            state.commit({"op": "run", "t": self.now(), "run": grid.run}, sync=True)
-            for t in self.open_tickets:
-                if t.request is not None and t.run == grid.run:
-                    self.open_tickets.put(replace(t, due=self.now() + self.deadlines.deadline(t.client)))
+            self._begin_run()
+
+    def _begin_run(self) -> None:
+        try:
+            self.state.commit({"op": "run", "t": self.now(), "run": self.grid.run}, sync=True)
+        except BaseException:
+            self.close()
+            raise
+        for t in self.open_tickets:
+            if t.request is not None and t.run == self.grid.run:
+                self.open_tickets.put(replace(t, due=self.now() + self.deadlines.deadline(t.client)))
 
     def run(
         self,
@@ -364,10 +372,8 @@ class Driver:
         """Write a line to log.jsonl: something went wrong with a client or node."""
         if rejected:
             self.stats.count_rejection(f"{what}: {about['why']}")
-        log.warning("%s: %s", what, ", ".join(f"{k} {v}" for k, v in about.items()))
-        line = json.dumps({"t": self.now(), "what": what, **about}) + "\n"
-        with open(self.folder / "log.jsonl", "a") as f:
-            f.write(line)
+        log.warning("%s: %s", what, ", ".join(f"{k} {v}" for k, v in about.items()), extra={"about": about})
+        self._problems.append({"t": self.now(), "what": what, **about})
 
     def close(self) -> None:
         self.state.close()

@@ -51,7 +51,11 @@ class JournaledState:
         self.folder, self.journal = folder, Journal(folder)
         saved = self.journal.saved
         mark = Mark(saved["events"], saved["events_crc"]) if saved else Mark()
-        self._recorder = Recorder(folder / "events.jsonl", mark)
+        try:
+            self._recorder = Recorder(folder / "events.jsonl", mark)
+        except BaseException:
+            self.journal.close()
+            raise
         self._listeners: tuple[Callable[[Event], None], ...] = (self._recorder, *listeners)
         self._events: list[Event] = []  # that listeners have not seen yet
         n = server.n_clients
@@ -233,9 +237,11 @@ class JournaledState:
             getattr(self, name).load(saved[key])
 
     def close(self) -> None:
-        """Close the files; nothing more is written."""
-        self._recorder.close()
-        self.journal.close()
+        """Close the files and release the folder."""
+        try:
+            self._recorder.close()
+        finally:
+            self.journal.close()
 
 
 #: key of the saved record -> attribute; attributes may be renamed, keys may not
