@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..core.errors import BadInput
+from ..core.errors import BadInput, StorageError
 from . import console
 
 if TYPE_CHECKING:
@@ -31,17 +31,21 @@ def keep(
     ],
     out: Annotated[Path, typer.Option("--out", help="Folder of the server's record, `out` of the run config")],
 ) -> None:
-    """Submit an app to a SuperLink of this machine, and again when it is killed."""
+    """Submit an app to a SuperLink of this machine, and again when it is killed.
+
+    While the folder cannot be written, the command waits, and says so once.
+    """
     from ..deploy.local.submit import Submission
     from ..record.result import Result
 
     submission = Submission(out, app, superlink, [f"out={json.dumps(str(out.resolve()))}"])
+    attempt = console.PatientAttempts()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with console.on_interrupt("the same command resumes"):
         try:
             while not submission.over:
                 if not submission.serving():
-                    console.print_lines([f"run {submission.submit()}"])
+                    attempt(lambda: console.print_lines([f"run {submission.submit()}"]))
                 time.sleep(_POLL)
         except KeyboardInterrupt:
             submission.stop(70.0)
@@ -115,6 +119,7 @@ def _overview(s: dict[str, Any], state: str, *, live: bool) -> list[str]:
 def _state(s: dict[str, Any], folder: Path) -> tuple[str, str]:
     """Return what a federation does now, and advice on it."""
     from ..deploy.local.local_federation import LocalFederation
+    from ..record.storage import check_writable
     from ..report.formatting import duration
 
     state, advice = absence(folder)
@@ -125,6 +130,10 @@ def _state(s: dict[str, Any], folder: Path) -> tuple[str, str]:
         return f"ended ({s['ended']})", advice
     if age < _SILENT_AFTER:
         return "at work", advice
+    try:
+        check_writable(folder)
+    except StorageError as e:
+        return "waiting for its disk", f"{e}; the federation continues then"
     if LocalFederation(folder).is_set_up:
         return f"silent for {duration(age)}", advice or f"the logs are in {folder / 'flower' / 'logs'}"
     again = f"`tarry federation keep APP SUPERLINK --out {folder}` submits it again, if its process was killed"

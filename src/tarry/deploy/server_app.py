@@ -10,15 +10,12 @@ import json
 import logging
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flwr.serverapp import ServerApp
-
-from ..core.printable import printable
 
 if TYPE_CHECKING:
     from flwr.app import Context
@@ -28,18 +25,12 @@ if TYPE_CHECKING:
     from .config import DeployConfig
     from .protocol import Protocol
     from .server.driver import Driver
+    from .server.monitor import Monitor
 
 __all__ = ["app", "serve"]
 
 app = ServerApp()
 log = logging.getLogger("tarry")
-
-
-class _Printable(logging.Formatter):
-    """A format that shows control characters, of a client's name for example, as escapes."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        return printable(super().format(record), keep="\n\t")
 
 
 @app.main()
@@ -49,11 +40,10 @@ def main(grid: Grid, context: Context) -> None:
     from .config import read_config
     from .grid import FlowerGrid
     from .polling import shorten_polling
+    from .server.log_format import log_to_stderr
 
     shorten_polling()
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Printable("%(asctime)s tarry %(message)s"))
-    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    log_to_stderr(str(context.run_config.get("log-format", "text")))
     try:
         serve(FlowerGrid(grid, str(context.run_id)), read_config(context.run_config))
     except TarryError as e:
@@ -70,6 +60,7 @@ def serve(grid: Any, setting: DeployConfig) -> str:
     from ..record.run_folder import RunFolder
     from ..record.storage import make_folder, write_atomic
     from .local.processes import began
+    from .server.monitor import monitoring
     from .server.storage_pause import continue_when_writable
 
     torch.set_num_threads(1)
@@ -91,21 +82,27 @@ def serve(grid: Any, setting: DeployConfig) -> str:
         driver = _driver(grid, setting, built, folder)
         try:
             write_atomic(folder / "server.json", json.dumps(process).encode())
-            return _run_driver(driver, built, folder, should_stop)
+            return _run_driver(driver, built, folder, should_stop, monitor)
         finally:
             driver.close()
 
-    return continue_when_writable(drive, folder, should_stop)
+    with monitoring(setting.options.metrics_host, setting.options.metrics_port) as monitor:
+        return continue_when_writable(drive, folder, should_stop, on_pause=monitor.pause)
 
 
-def _run_driver(driver: Driver, built: BuiltRun, folder: Path, should_stop: Callable[[], bool]) -> str:
+def _run_driver(
+    driver: Driver, built: BuiltRun, folder: Path, should_stop: Callable[[], bool], monitor: Monitor
+) -> str:
     from ..record.result import write_progress
+    from .local.log_rotation import rotate_logs
     from .server.result import so_far, write
 
     shown = [-1, 0.0]
 
     def on_progress(d: Driver) -> None:
         d.stats.write(folder / "status.json", status(d))
+        monitor.update(d)
+        rotate_logs(folder / "flower" / "logs")  # of a federation on one machine
         if d.engine.updates != shown[0] and (time.time() - shown[1] > 5 or d.ended):
             shown[:] = [d.engine.updates, time.time()]
             write_progress(folder, so_far(d, built))

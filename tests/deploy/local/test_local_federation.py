@@ -23,6 +23,7 @@ from tarry.deploy.client.worker import Worker
 from tarry.deploy.client_app import _worker
 from tarry.deploy.config import read_config
 from tarry.deploy.local.local_federation import LocalFederation
+from tarry.deploy.local.log_rotation import rotate_logs
 from tarry.deploy.local.processes import Processes, began, free_ports
 from tarry.deploy.local.tls import authority, node_key
 from tarry.deploy.private_data import plan_with_own_data, plan_without_data
@@ -96,6 +97,33 @@ def test_certificates_are_good_for_this_machine_alone(tmp_path):
     assert public.read_text().startswith("ecdsa-sha2-nistp384 ")
     assert private.stat().st_mode & 0o077 == 0
     assert (tmp_path / "ca.key").stat().st_mode & 0o077 == 0
+
+
+def test_a_certificate_holds_for_the_names_under_which_others_reach_the_server(tmp_path):
+    authority(tmp_path, ["fl.example.org", "192.0.2.7"])
+    context = ssl.create_default_context(cafile=str(tmp_path / "ca.crt"))
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(tmp_path / "server.crt", tmp_path / "server.key")
+    for name in ("fl.example.org", "192.0.2.7", "localhost"):
+        assert _handshake(context, server, name)
+    with pytest.raises(ssl.SSLCertVerificationError):
+        _handshake(context, server, "192.0.2.8")
+
+
+def test_process_logs_have_a_bounded_size_while_their_process_writes_on(tmp_path):
+    ours = Processes(tmp_path, {})
+    code = "import time\nwhile True: print('x' * 99, flush=True); time.sleep(0.0001)"
+    try:
+        ours.start("talker", [sys.executable, "-c", code])
+        log = tmp_path / "logs" / "talker.log"
+        for _ in range(3):
+            wait_until(lambda: log.stat().st_size > 20_000)
+            rotate_logs(tmp_path / "logs", limit=10_000)
+            assert log.stat().st_size < 20_000, "it is written from its beginning"
+            assert (tmp_path / "logs" / "talker.log.1").stat().st_size > 10_000
+        assert {p.name for p in (tmp_path / "logs").iterdir()} == {"talker.log", "talker.log.1"}
+    finally:
+        ours.end(["talker"])
 
 
 def _handshake(client, server, name):

@@ -1,4 +1,4 @@
-"""A disk that is full for a while: the server pauses, loses nothing that it accepted, and continues to the same bits."""
+"""A disk that is full for a while: the server pauses, loses nothing that it accepted, and reaches the same bits."""
 
 from __future__ import annotations
 

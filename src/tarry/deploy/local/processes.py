@@ -18,8 +18,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ...core.errors import BadInput
+from ...core.storage import storage_errors
 from ...record.shapes import between, fields, list_of, read_record, text
-from ...record.storage import TEXT_LIMIT, write_atomic
+from ...record.storage import TEXT_LIMIT, make_folder, write_atomic
 
 __all__ = ["Process", "Processes", "began", "free_ports"]
 
@@ -75,11 +76,13 @@ class Processes:
     def start(self, name: str, command: Sequence[str]) -> Process:
         """Start a process with its output in logs/NAME.log."""
         logs = self._folder / "logs"
-        logs.mkdir(parents=True, exist_ok=True)
+        make_folder(logs)
         program = shutil.which(command[0], path=self._environment.get("PATH"))
         if program is None:
             raise BadInput(f"{command[0]}: there is no such program; pip install 'tarry[flower]'")
         flags, log = os.O_WRONLY | os.O_CREAT | os.O_APPEND, str(logs / f"{name}.log")
+        with storage_errors(log):  # posix_spawn would name the program, not the log
+            os.close(os.open(log, flags, 0o644))
         files = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0), (os.POSIX_SPAWN_OPEN, 1, log, flags, 0o644),
                  (os.POSIX_SPAWN_DUP2, 1, 2)]  # fmt: skip
         pid = os.posix_spawn(program, list(command), self._environment, file_actions=files, setsid=True)

@@ -115,6 +115,7 @@ class Driver:
         self._next_client_eval = config.client_eval_every
         self._saved_at = clock()
         self._stopping: float | None = None
+        self.link_problem = ""  # why the link could not be used the last time
         self.ended = state.ended
         if not self.ended:
             self._begin_run()
@@ -149,7 +150,9 @@ class Driver:
             try:
                 self.tick()
                 pause = max(self.config.poll, wall.monotonic() - began)  # a slow link is not polled more often
+                self.link_problem = ""
             except Unreachable as e:
+                self.link_problem = f"the link does not answer ({e})"
                 pause = min(2 * pause + 0.5, 10.0)
                 log.warning("the link does not answer (%s); again in %.1f s", e, pause)
             except RunEnded as e:
@@ -165,6 +168,15 @@ class Driver:
         self.state.checkpoint()
         on_progress(self)
         return self.ended
+
+    def queue_lengths(self) -> dict[str, int]:
+        """Return how much work waits, by its kind, for the metrics."""
+        return {
+            "tickets to send": sum(t.request is None for t in self.open_tickets),
+            "late replies": len(self._late),
+            "registrations": len(self.registration.pending),
+            "evaluations on clients": len(self._evals),
+        }
 
     def now(self) -> float:
         """Return the seconds since the federation began, always after the last instant."""
