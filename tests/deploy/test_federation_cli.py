@@ -340,6 +340,6 @@ def test_keep_says_once_that_it_waits_for_the_disk_and_then_submits(cli, tmp_pat
     monkeypatch.setattr(time, "sleep", lambda _: None)
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     monkeypatch.setattr(sys, "argv", ["tarry"])
-    code, said = cli("federation", "keep", "app", "here", "--out", "out")
+    _code, said = cli("federation", "keep", "app", "here", "--out", "out")
     assert len(calls) == 4
     assert said.count("No space left on device); free space on this disk; the command waits") == 1

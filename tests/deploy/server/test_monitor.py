@@ -212,4 +212,4 @@ def test_records_are_written_once(kind, capsys):
         logger.setLevel(before[0])
         logger.handlers[:], logger.propagate = before[1], before[2]
     assert len(lines) == 1
-    assert ("hello" == json.loads(lines[0])["message"]) if kind == "json" else lines[0].endswith(" tarry hello")
+    assert (json.loads(lines[0])["message"] == "hello") if kind == "json" else lines[0].endswith(" tarry hello")
