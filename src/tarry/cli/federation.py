@@ -23,6 +23,9 @@ COMMANDS: dict[str, LazyCommand] = {
     "status": LazyCommand(
         "federation_status:status", "Show late, lost and rejected clients, staleness, bytes and overhead."
     ),
+    "backup": LazyCommand(
+        "federation_status:backup", "Copy the record of a federation to a new folder, while its server works or not."
+    ),
 }
 
 

@@ -1,4 +1,4 @@
-"""`tarry federation status|down|keep|key`: the state of a federation, and its processes on this machine."""
+"""`tarry federation status|down|keep|key|backup`: the state of a federation, and its processes on this machine."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from . import console
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["absence", "down", "keep", "key", "read_status", "status"]
+__all__ = ["absence", "backup", "down", "keep", "key", "read_status", "status"]
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder (--out) of the federation")]
+_PAUSED_AFTER = 5.0  # seconds since the last status, after which the disk may be the reason
 _SILENT_AFTER = 30.0  # seconds since the last status of the server
 _POLL = 2.0  # seconds between two looks at the processes
 _PROCESSES = {"server": "the server", "link": "the SuperLink", "exec": "the SuperExec"}
@@ -63,6 +64,20 @@ def key(
     from ..deploy.client.client_store import ClientStore
 
     console.print_lines([ClientStore(home).sign(b"")[0]])
+
+
+def backup(
+    folder: Folder,
+    copy: Annotated[Path, typer.Argument(metavar="COPY", help="New folder for the copy")],
+) -> None:
+    """Copy the record of a federation to a new folder, while its server works or not.
+
+    A federation resumes from the copy. The keys and the memory of clients are on their machines.
+    """
+    from ..record.backup import back_up
+    from ..report.formatting import pluralize
+
+    console.print_lines([f"{pluralize(back_up(folder, copy), 'file')} copied; `tarry replay {copy}` checks the copy"])
 
 
 def down(
@@ -128,12 +143,13 @@ def _state(s: dict[str, Any], folder: Path) -> tuple[str, str]:
     age = time.time() - s["at"]
     if s["ended"]:
         return f"ended ({s['ended']})", advice
-    if age < _SILENT_AFTER:
-        return "at work", advice
     try:
-        check_writable(folder)
+        if age > _PAUSED_AFTER:
+            check_writable(folder)
     except StorageError as e:
         return "waiting for its disk", f"{e}; the federation continues then"
+    if age < _SILENT_AFTER:
+        return "at work", advice
     if LocalFederation(folder).is_set_up:
         return f"silent for {duration(age)}", advice or f"the logs are in {folder / 'flower' / 'logs'}"
     again = f"`tarry federation keep APP SUPERLINK --out {folder}` submits it again, if its process was killed"

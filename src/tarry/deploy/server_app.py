@@ -37,19 +37,23 @@ log = logging.getLogger("tarry")
 def main(grid: Grid, context: Context) -> None:
     """Drive the method that the run config names."""
     from ..core.errors import TarryError
-    from .config import read_config
+    from ..record.storage import make_folder
+    from .config import Options, read_config
     from .grid import FlowerGrid
     from .polling import shorten_polling
-    from .server.log_format import log_to_stderr
+    from .server.log_format import logging_to
 
     shorten_polling()
-    log_to_stderr(str(context.run_config.get("log-format", "text")))
-    try:
-        serve(FlowerGrid(grid, str(context.run_id)), read_config(context.run_config))
-    except TarryError as e:
-        for line in str(e).splitlines():
-            log.error("error: %s", line)
-        raise
+    config = dict(context.run_config)
+    folder = Path(str(config.get("out", Options.out)))
+    make_folder(folder)
+    with logging_to(folder, str(config.get("log-format", Options.log_format))):
+        try:
+            serve(FlowerGrid(grid, str(context.run_id)), read_config(config))
+        except TarryError as e:
+            for line in str(e).splitlines():
+                log.error("error: %s", line)
+            raise
 
 
 def serve(grid: Any, setting: DeployConfig) -> str:

@@ -365,3 +365,12 @@ def test_the_driver_of_a_plan_holds_two_tickets_where_it_may(tmp_path):
     assert d.engine.max_tickets == max_tickets_per_client(made.method) == 2
     finished(d, grid)
     assert os.path.exists(tmp_path / "out" / "journal.jsonl")
+
+
+def test_a_node_ends_when_one_of_its_threads_fails():
+    """Flower's heartbeats come from a thread; a node without them is never used again, and does not say so."""
+    code = "import threading, time; from tarry.deploy import node; threading.excepthook = node._end_with_thread; "
+    code += "threading.Thread(target=lambda: 1 / 0).start(); time.sleep(600)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 1
+    assert "ZeroDivisionError" in done.stderr

@@ -12,8 +12,9 @@ from types import SimpleNamespace
 import pytest
 
 from tarry.core.errors import BadInput
+from tarry.deploy.server import log_format
 from tarry.deploy.server import monitor as module
-from tarry.deploy.server.log_format import JsonFormatter, TextFormatter, log_to_stderr
+from tarry.deploy.server.log_format import JsonFormatter, TextFormatter, logging_to
 from tarry.deploy.server.metrics import take_snapshot
 from tarry.deploy.server.monitor import Monitor, monitoring
 from tests.helpers.fake_grid import Clock, FakeGrid, driver, finished, nodes, small_plan
@@ -199,17 +200,24 @@ def test_lines_of_text_show_control_characters_as_escapes():
 
 
 @pytest.mark.parametrize("kind", ["text", "json"])
-def test_records_are_written_once(kind, capsys):
+def test_records_are_written_to_standard_error_and_to_a_file(kind, capsys, tmp_path):
     logger = logging.getLogger("tarry")
-    before = (logger.level, list(logger.handlers), logger.propagate)
-    try:
-        log_to_stderr("text")
-        log_to_stderr(kind)
+    before = list(logger.handlers)
+    with logging_to(tmp_path, kind):
         logger.info("hello")
         logger.debug("not this")
-        lines = capsys.readouterr().err.splitlines()
-    finally:
-        logger.setLevel(before[0])
-        logger.handlers[:], logger.propagate = before[1], before[2]
-    assert len(lines) == 1
-    assert (json.loads(lines[0])["message"] == "hello") if kind == "json" else lines[0].endswith(" tarry hello")
+    assert logger.handlers == before
+    for lines in (capsys.readouterr().err.splitlines(), (tmp_path / "server.log").read_text().splitlines()):
+        assert len(lines) == 1
+        assert json.loads(lines[0])["message"] == "hello" if kind == "json" else lines[0].endswith(" tarry hello")
+
+
+def test_the_log_file_has_a_bounded_size(tmp_path, monkeypatch):
+    monkeypatch.setattr(log_format, "_LIMIT", 2000)
+    with logging_to(tmp_path, "text"):
+        for number in range(200):
+            logging.getLogger("tarry").info("line %d", number)
+    sizes = {path.name: path.stat().st_size for path in tmp_path.iterdir()}
+    assert sizes.keys() == {"server.log", "server.log.1"}
+    assert max(sizes.values()) <= 2000
+    assert (tmp_path / "server.log").read_text().endswith("line 199\n")

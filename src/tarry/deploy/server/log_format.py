@@ -1,4 +1,7 @@
-"""Formats of the server's log: lines of text, or JSON lines with the same content.
+"""The server's log: lines of text, or JSON lines with the same content, on standard error and in server.log.
+
+Flower sends what an app writes to standard error to the SuperLink (`flwr log`), and discards it here. server.log is
+renamed to server.log.1 at 16 MiB.
 
 2026-01-02 03:04:05,678 tarry an answer was rejected: why ..., client 3
 {"time":"2026-01-02T03:04:05.678+00:00","level":"warning","message":"an answer was rejected: ...","client":3,...}
@@ -9,11 +12,17 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
 
 from ...core.printable import printable
 
-__all__ = ["JsonFormatter", "TextFormatter", "log_to_stderr"]
+__all__ = ["JsonFormatter", "TextFormatter", "logging_to"]
+
+_LIMIT = 16 << 20  # bytes of server.log, and of server.log.1
 
 
 class TextFormatter(logging.Formatter):
@@ -38,11 +47,28 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(found, separators=(",", ":"), default=str)
 
 
-def log_to_stderr(kind: str) -> None:
-    """Write the records of `tarry` from level INFO on to standard error, as `text` or `json`."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter() if kind == "json" else TextFormatter("%(asctime)s tarry %(message)s"))
+class _LogFile(RotatingFileHandler):
+    """A log file; lines that a full disk does not take are given up."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Do nothing."""
+
+
+@contextmanager
+def logging_to(folder: Path, kind: str) -> Iterator[None]:
+    """Write the records of `tarry` from level INFO on to standard error and to server.log, as `text` or `json`."""
+    formatter = JsonFormatter() if kind == "json" else TextFormatter("%(asctime)s tarry %(message)s")
+    file = _LogFile(folder / "server.log", maxBytes=_LIMIT, backupCount=1, delay=True, encoding="utf-8")
+    handlers: list[logging.Handler] = [logging.StreamHandler(sys.stderr), file]
     logger = logging.getLogger("tarry")
+    before = (logger.level, list(logger.handlers), logger.propagate)
+    for handler in handlers:
+        handler.setFormatter(formatter)
     logger.setLevel(logging.INFO)
-    logger.handlers[:] = [handler]
-    logger.propagate = False
+    logger.handlers[:], logger.propagate = handlers, False
+    try:
+        yield
+    finally:
+        file.close()
+        logger.setLevel(before[0])
+        logger.handlers[:], logger.propagate = before[1], before[2]
