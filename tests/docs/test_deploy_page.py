@@ -14,7 +14,9 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from tarry.cli.federation import COMMANDS
 from tarry.deploy.config import Options, read_config
+from tarry.deploy.server.metrics import COUNTERS, GAUGES, Snapshot, families
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "deploy.md").read_text()
@@ -31,7 +33,7 @@ def flags():
         p: subprocess.run([folder / p, "--help"], capture_output=True, text=True, check=True).stdout for p in PROGRAMS
     }
     found = {p: set(re.findall(r"--[a-z][a-z-]+", text)) for p, text in told.items()}
-    return {**found, "tarry.deploy.node": found["flower-supernode"],
+    return {**found, "tarry.deploy.node": found["flower-supernode"], "tarry.deploy.link": found["flower-superlink"],
             "tarry.deploy.fork_server": {"--runtime-api-address", "--root-certificates"}}  # fmt: skip
 
 
@@ -104,12 +106,14 @@ def test_containers_run_the_commands_of_the_page(flags):
         for command in _container_commands(path):
             words = command.split()
             program = next(
-                p for p in ("tarry.deploy.node", "tarry.deploy.fork_server", *PROGRAMS, "tarry") if p in words
+                p
+                for p in ("tarry.deploy.node", "tarry.deploy.link", "tarry.deploy.fork_server", *PROGRAMS, "tarry")
+                if p in words
             )
             seen.add(program)
             used = set(re.findall(r"(?<= )--[a-z][a-z-]+", command))
             assert used <= flags.get(program, {"--out"}), command
-    assert seen == {*flags, "tarry"} - {"flower-supernode"}
+    assert seen == {*flags, "tarry"} - {"flower-supernode", "flower-superlink"}
 
 
 def _container_commands(path: Path) -> list[str]:
@@ -154,3 +158,26 @@ def test_every_option_of_a_deployment_is_on_the_page():
 def test_the_page_names_files_that_are_there():
     for name in re.findall(r"`(examples/[\w/.]+|tests/[\w/.]+)`", PAGE):
         assert (ROOT / name).exists(), name
+
+
+def test_the_page_on_operation_has_every_metric_and_no_other():
+    page = (ROOT / "docs" / "operate.md").read_text()
+    snapshot = Snapshot("fedasync", dict.fromkeys(COUNTERS, 1), dict.fromkeys(GAUGES, 1), {}, {}, {}, {0: 1}, 1.0, 1.0)
+    found = {
+        f"{family.name}_total"
+        if family.type == "counter"
+        else f"{family.name}_info"
+        if family.type == "info"
+        else family.name
+        for family in families(snapshot, "")
+    }
+    assert set(re.findall(r"\btarry_\w+", page)) == found
+
+
+def test_the_page_on_operation_names_commands_and_files_that_are_there():
+    page = (ROOT / "docs" / "operate.md").read_text()
+    for name in re.findall(r"`((?:examples|tests|tools)/[\w/.]+)`", page):
+        assert (ROOT / name).exists(), name
+    assert set(re.findall(r"tarry federation (\w+)", page)) <= set(COMMANDS)
+    units = set(re.findall(r"\btarry-\w+", "\n".join(re.findall(r"systemctl .*", page))))
+    assert units == {unit.stem for unit in UNITS}

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from flwr.serverapp import ServerApp
 
+from ..version import __version__
+
 if TYPE_CHECKING:
     from flwr.app import Context
     from flwr.serverapp import Grid
@@ -114,6 +116,7 @@ def _run_driver(
             accuracy = "" if score is None else f", accuracy {score:.3f}"
             log.info("%.0f s: %d updates, %d out%s", d.now(), d.engine.updates, len(d.open_tickets), accuracy)
 
+    log.info("tarry %s, run %s: %d updates so far", __version__, driver.grid.run, driver.engine.updates)
     why = driver.run(should_stop, on_progress=on_progress)
     log.info("ended: %s after %d updates", why, driver.engine.updates)
     if why != "stopped":

@@ -39,6 +39,7 @@ _ENVIRONMENT = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1",
                 "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5"}  # fmt: skip
 LOOPBACK = "127.0.0.1"
 _ALL_ADDRESSES = ("0.0.0.0", "::")
+_DEPLOY = Path(__file__).parents[1]
 _NAME = "here"  # of this SuperLink, in Flower's configuration
 _APP = """\
 [build-system]
@@ -191,7 +192,8 @@ class LocalFederation:
         if fresh:
             self.processes.start(
                 "link",
-                ["flower-superlink", *safe, "--host", s.host, "--port", str(s.ports[0]), "--isolation", "process",
+                [sys.executable, str(_DEPLOY / "link.py"), *safe, "--host", s.host, "--port", str(s.ports[0]),
+                 "--isolation", "process",
                  *database, "--disable-runtime-dependency-installation"],
             )  # fmt: skip
         if not self.processes.alive("exec"):
@@ -222,7 +224,7 @@ class LocalFederation:
         node_config = f'partition-id={i} num-partitions={s.clients} home="{home}"'
         self.processes.start(
             name,
-            [sys.executable, str(Path(__file__).parents[1] / "node.py"), *safe, "--isolation", "process",
+            [sys.executable, str(_DEPLOY / "node.py"), *safe, "--isolation", "process",
              "--host", LOOPBACK, "--port", str(s.ports[1 + i]), "--node-config", node_config],
         )  # fmt: skip
         self._say(f"SuperNode of client {i}")

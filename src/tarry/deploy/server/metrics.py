@@ -23,7 +23,7 @@ from ...version import __version__
 if TYPE_CHECKING:
     from .driver import Driver
 
-__all__ = ["Snapshot", "exposition", "take_snapshot"]
+__all__ = ["COUNTERS", "GAUGES", "Snapshot", "exposition", "families", "take_snapshot"]
 
 _MAX_REASONS = 24  # label values of a metric, besides "other"
 _MAX_LABEL = 80  # characters
@@ -87,13 +87,15 @@ def _checkpoint_time(folder: Path) -> float | None:
     return max(times, default=None)
 
 
-_COUNTERS = {
+#: name -> what is counted
+COUNTERS = {
     "updates": "Updates that were accepted",
     "received_bytes": "Bytes of arrays in accepted updates",
     "sent_bytes": "Bytes of arrays that were sent with tickets",
     "server_starts": "Starts of the server app in this folder, and continuations after a pause",
 }
-_GAUGES = {
+#: name -> what is measured
+GAUGES = {
     "tickets_open": "Tickets that clients hold",
     "oldest_ticket_seconds": "Age of the oldest open ticket",
     "nodes_present": "Nodes that are connected",
@@ -125,22 +127,23 @@ def exposition(read: Any) -> Any:
             return []
 
         def collect(self) -> Iterator[Any]:
-            yield from _families(*read())
+            yield from families(*read())
 
     registry.register(Collector())
     return lambda: generate_latest(registry)
 
 
-def _families(found: Snapshot | None, waits_for: str) -> Iterator[Any]:
+def families(found: Snapshot | None, waits_for: str) -> Iterator[Any]:
+    """Yield the metrics of a snapshot, with their labels."""
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
 
     yield GaugeMetricFamily("tarry_paused", "1 while the server waits until files can be written", bool(waits_for))
     if found is None:
         return
     yield InfoMetricFamily("tarry", "Version and method", {"version": __version__, "method": _label(found.method)})
-    for name, text in _COUNTERS.items():
+    for name, text in COUNTERS.items():
         yield CounterMetricFamily(f"tarry_{name}", text, found.counters[name])
-    for name, text in _GAUGES.items():
+    for name, text in GAUGES.items():
         if name in found.gauges:
             yield GaugeMetricFamily(f"tarry_{name}", text, found.gauges[name])
     now = time.time()
