@@ -95,7 +95,8 @@ def test_a_server_that_is_kept_and_clients_that_are_known(machine):
 
     machine.start(
         sys.executable, "-m", "tarry.deploy.link", "--host", "127.0.0.1", "--port", link, "--isolation", "process",
-        "--database", here / "link.db", "--ssl-certfile", here / "tls/server.crt", "--ssl-keyfile", here / "tls/server.key",
+        "--database", here / "link.db", "--ssl-certfile", here / "tls/server.crt",
+        "--ssl-keyfile", here / "tls/server.key",
         "--ssl-ca-certfile", here / "tls/ca.crt", "--enable-supernode-auth",
         "--disable-runtime-dependency-installation",
     )  # fmt: skip
