@@ -68,6 +68,7 @@ def serve(grid: Any, setting: DeployConfig) -> str:
     from .local.processes import began
     from .server.monitor import monitoring
     from .server.storage_pause import continue_when_writable
+    from .server.traces import tracing
 
     torch.set_num_threads(1)
     folder = Path(setting.options.out)
@@ -92,7 +93,7 @@ def serve(grid: Any, setting: DeployConfig) -> str:
         finally:
             driver.close()
 
-    with monitoring(setting.options.metrics_host, setting.options.metrics_port) as monitor:
+    with tracing(), monitoring(setting.options.metrics_host, setting.options.metrics_port) as monitor:
         return continue_when_writable(drive, folder, should_stop, on_pause=monitor.pause)
 
 

@@ -30,6 +30,7 @@ from .journaled_state import JournaledState
 from .open_tickets import OpenTicket
 from .problem_log import ProblemLog
 from .registration import Registration
+from .traces import span
 
 __all__ = ["Driver", "DriverConfig"]
 
@@ -364,7 +365,8 @@ class Driver:
             self._score(due)
 
     def _score(self, time: float) -> None:
-        accuracy, loss = self._evaluation.score()
+        with span("evaluate"):
+            accuracy, loss = self._evaluation.score()
         self.state.commit({"op": "score", "t": time, "accuracy": accuracy, "loss": loss})
 
     def _request_evals(self, now: float) -> None:

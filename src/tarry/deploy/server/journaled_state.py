@@ -28,6 +28,7 @@ from .deadlines import Deadlines
 from .open_tickets import OpenTicket, OpenTickets, stored_digest, token_digest
 from .registration import Clients
 from .stats import FederationStats
+from .traces import span
 
 __all__ = ["JournaledState"]
 
@@ -102,12 +103,14 @@ class JournaledState:
 
     def accept(self, row: Row, reply: ClientReply) -> None:
         """Save an update, then commit its row."""
-        self.journal.save_update(row["number"], reply.result)
-        self.commit({"op": "update", **row}, reply=reply, sync=True)
+        with span("accept", ticket=row["number"], bytes=row["bytes"]):
+            self.journal.save_update(row["number"], reply.result)
+            self.commit({"op": "update", **row}, reply=reply, sync=True)
 
     def end_instant(self, time: float, changes: Sequence[Change]) -> list[Ticket]:
         """End an instant; its tickets are in the journal before a client is sent one."""
-        tickets = [ticket for ticket, _ in self.engine.end_instant(time, changes)]
+        with span("dispatch"):
+            tickets = [ticket for ticket, _ in self.engine.end_instant(time, changes)]
         handed = [[t.number, t.client, t.visit, self._new_token()] for t in tickets]
         row = {"op": "close", "t": time, "changes": [list(c) for c in changes], "handouts": handed}
         self.journal.append(row)
@@ -219,7 +222,8 @@ class JournaledState:
             **{key: getattr(self, name).save() for key, name in _SAVED_PARTS.items()},
             **{key: getattr(self, name) for key, name in _SAVED.items()},
         }
-        self.journal.checkpoint(self._checkpoints, state, self._updates_since_checkpoint)
+        with span("checkpoint"):
+            self.journal.checkpoint(self._checkpoints, state, self._updates_since_checkpoint)
         self._updates_since_checkpoint = set()
 
     def _save_engine(self) -> dict[str, Any]:
