@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import ssl
 import subprocess
@@ -25,6 +26,7 @@ from tarry.deploy.config import read_config
 from tarry.deploy.local.local_federation import LocalFederation
 from tarry.deploy.local.log_rotation import rotate_logs
 from tarry.deploy.local.processes import Processes, began, free_ports
+from tarry.deploy.local.submit import Submission
 from tarry.deploy.local.tls import authority, node_key
 from tarry.deploy.private_data import plan_with_own_data, plan_without_data
 from tarry.deploy.protocol import FlowerAppProtocol, check_flower_app
@@ -374,3 +376,23 @@ def test_a_node_ends_when_one_of_its_threads_fails():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 1
     assert "ZeroDivisionError" in done.stderr
+
+
+RUNS = '{"success": true, "runs": [{"run-id": "7", "status": "STATUS", "created-at": "now", "finished-at": "N/A"}]}'
+
+
+@pytest.mark.parametrize(("status", "serves"), [("pending", True), ("running", True), ("finished:failed", False)])
+def test_an_app_that_begins_slowly_is_not_submitted_again(status, serves, tmp_path, monkeypatch):
+    monkeypatch.setattr(Submission, "flwr", lambda *_: RUNS.replace("STATUS", status))
+    (tmp_path / "run.json").write_text('{"run": "7", "at": 0.0}')
+    assert Submission(tmp_path, tmp_path, "here").serving() == serves
+
+
+def test_an_app_of_an_earlier_submission_that_works_is_enough(tmp_path, monkeypatch):
+    monkeypatch.setattr(Submission, "flwr", lambda *_: RUNS.replace("STATUS", "finished:failed"))
+    (tmp_path / "run.json").write_text('{"run": "7", "at": 0.0}')
+    ours = {"pid": os.getpid(), "began": began(os.getpid()), "run": "6"}
+    (tmp_path / "server.json").write_text(json.dumps(ours))
+    assert Submission(tmp_path, tmp_path, "here").serving()
+    (tmp_path / "server.json").write_text(json.dumps({**ours, "began": "another boot:1"}))
+    assert not Submission(tmp_path, tmp_path, "here").serving()

@@ -49,12 +49,14 @@ class Submission:
         submitted, server = _json(self.folder / "run.json", _RUN), _json(self.folder / "server.json", _SERVER)
         if submitted is None:
             return False
+        if server is not None and _runs(server):
+            return True
         if server is not None and server["run"] == submitted["run"]:
-            return _runs(server)
+            return False
         if time.time() - submitted["at"] < _START_TIMEOUT:
             return True
         runs = self.flwr("list", self.link, "--run-id", submitted["run"], "--format", "json")
-        return "finished" not in runs  # it may wait in the queue
+        return re.search(r'"status":\s*"finished', runs) is None  # it may wait in the queue
 
     def fate(self) -> Literal["at work", "about to begin", "gone"]:
         """The state of the app's process, from the files in the folder, without a call of Flower."""
