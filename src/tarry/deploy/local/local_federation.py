@@ -273,7 +273,7 @@ class LocalFederation:
         )
         others = [name for name in order if name != "link"]
         # a node signs off at the link; else the link takes it for present and rejects it for a minute when it returns
-        return self.processes.end(others) + self.processes.end(["link"])
+        return self.processes.end(others, ["link"])
 
     def clear(self) -> None:
         """Remove the files of Flower; the record stays."""

@@ -91,11 +91,20 @@ class Processes:
         self._save()
         return self._known[name]
 
-    def end(self, names: Sequence[str], *, within: float = 10.0) -> list[str]:
-        """Send SIGTERM to the processes and their children, and SIGKILL to those that run after `within` seconds."""
-        ours = [self._known[n] for n in names if n in self._known]
-        if not ours:
-            return []
+    def end(self, *groups: Sequence[str], within: float = 10.0) -> list[str]:
+        """End groups of processes one after the other; return the names of those that were running.
+
+        Processes and their children get SIGTERM, and SIGKILL if they run after `within` seconds.
+        """
+        ended = list[str]()
+        for names in groups:
+            if ours := [self._known[n] for n in names if n in self._known]:
+                ended += self._end(ours, within)
+        if any(groups):
+            self._save()
+        return ended
+
+    def _end(self, ours: Sequence[Process], within: float) -> list[str]:
         ended = [p.name for p in ours if p.alive]
         for number in (signal.SIGTERM, signal.SIGKILL):
             for p in ours:
@@ -106,7 +115,6 @@ class Processes:
                 self._reap()
         for p in ours:
             self._known.pop(p.name)
-        self._save()
         return ended
 
     @staticmethod
