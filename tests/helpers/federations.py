@@ -77,6 +77,6 @@ def honest(local: LocalFederation, result: Result) -> None:
     """Every update once, and the weights are what a simulator makes of the record."""
     numbers = [r["number"] for r in update_rows(local)]
     assert len(numbers) == len(set(numbers)) == result.updates
-    told = replay(local.folder)
-    assert told.first_difference is None
-    assert told.weights_sha256 == result.weights_sha256
+    found = replay(local.folder)
+    assert found.first_difference is None
+    assert found.weights_sha256 == result.weights_sha256

@@ -121,7 +121,7 @@ def exposition(read: Any) -> Any:
     ProcessCollector(registry=registry)
 
     class Collector:
-        """What prometheus_client calls for the metrics."""
+        """A collector that prometheus_client calls for the metrics."""
 
         def describe(self) -> list[Any]:
             return []
