@@ -44,4 +44,4 @@ def local(tmp_path) -> Iterator[LocalFederation]:
     """A federation on this machine; its processes end with the test."""
     made = LocalFederation(tmp_path / "out", lambda line: sys.stderr.write(line + "\n"))
     yield made
-    made.down(within=10.0)
+    LocalFederation(made.folder).down(within=10.0)  # also what others started in the folder
