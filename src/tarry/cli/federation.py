@@ -25,6 +25,9 @@ COMMANDS: dict[str, LazyCommand] = {
     ),
     "slots": LazyCommand("federation_slots:slots", "List the slots of a federation and the clients that hold them."),
     "release": LazyCommand("federation_slots:release", "Release the slot of a client, so that another can take it."),
+    "backup": LazyCommand(
+        "federation_status:backup", "Copy the record of a federation to a new folder, while its server works or not."
+    ),
 }
 
 

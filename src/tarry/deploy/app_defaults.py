@@ -14,7 +14,7 @@ from ..record.run_folder import RunFolder
 from .app_code import client_kind
 from .wire import MessageGrid, Unreachable
 
-__all__ = ["OUT", "complete_config"]
+__all__ = ["OUT", "complete_config", "default_folder"]
 
 OUT = (
     "TARRY_OUT"  # environment variable: the folder of the server's record, for apps whose run config does not name one
@@ -26,12 +26,16 @@ _SETTLED = 3.0  # seconds without a new node after which the nodes present are c
 _POLL = 0.5
 
 
+def default_folder(run: str) -> str:
+    """Return the folder of the server's record for a run config that does not name one."""
+    return os.environ.get(OUT) or f"tarry-federation-{run}"
+
+
 def complete_config(
     given: Mapping[str, Any], grid: MessageGrid, *, sleep: Callable[[float], None] = time.sleep
 ) -> dict[str, Any]:
     """Return a run config with everything that the server needs."""
-    out = os.environ.get(OUT) or f"tarry-federation-{grid.run}"
-    config = {"client": client_kind(), "out": out, **given}
+    config = {"client": client_kind(), "out": default_folder(grid.run), **given}
     if config["client"] == "tarry":
         return config
     if "clients" not in config:

@@ -57,6 +57,9 @@ class Options:
     stop_within: Annotated[float, "seconds that a stop waits for what is under way"] = 60.0
     ask_every: Annotated[float | None, "seconds between evaluations on clients; never"] = None
     known: Annotated[str | None, "TOML file of clients' names and keys; others are rejected"] = None
+    metrics_port: Annotated[int | None, "port of the metrics and the health endpoint; none"] = None
+    metrics_host: Annotated[str, "address at which they are served"] = "127.0.0.1"
+    log_format: Annotated[Literal["text", "json"], "lines of the server's log"] = "text"
 
 
 @dataclass(frozen=True)
@@ -119,6 +122,8 @@ def _contradictions(o: Options) -> list[str]:
                 ("ask-every", o.ask_every)) if v is not None and not v > 0]  # fmt: skip
     if o.in_flight not in ("auto", 1, 2):
         positive.append(f"in-flight = {o.in_flight}: must be auto, 1 or 2")
+    if o.metrics_port is not None and not 0 <= o.metrics_port <= 65535:
+        positive.append(f"metrics-port = {o.metrics_port}: must be from 1 to 65535, or 0 for a free one")
     if o.client != "tarry" and o.known is not None and o.identity == "node":
         positive.append("known: a plain Flower app cannot give its name; register its node with Flower instead")
     if o.client == "tarry" and o.evaluate is not None:

@@ -10,7 +10,6 @@ import json
 import logging
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from flwr.serverapp import ServerApp
 
-from ..core.printable import printable
+from ..version import __version__
 
 if TYPE_CHECKING:
     from flwr.app import Context
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from .flower_app import StateDict
     from .protocol import Protocol
     from .server.driver import Driver
+    from .server.monitor import Monitor
 
 __all__ = ["app", "serve"]
 
@@ -44,41 +44,29 @@ NOT_REPLAYABLE = (
 )
 
 
-class _Printable(logging.Formatter):
-    """A format that shows control characters, of a client's name for example, as escapes."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        return printable(super().format(record), keep="\n\t")
-
-
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Drive the method that the run config names."""
     from ..core.errors import TarryError
-    from .app_defaults import complete_config
-    from .config import read_config
+    from ..record.storage import make_folder
+    from .app_defaults import complete_config, default_folder
+    from .config import Options, read_config
     from .grid import FlowerGrid
     from .polling import shorten_polling
+    from .server.log_format import logging_to
 
-    _log_to_stderr()
     shorten_polling()
-    try:
-        link = FlowerGrid(grid, str(context.run_id))
-        serve(link, read_config(complete_config(context.run_config, link)))
-    except TarryError as e:
-        for line in str(e).splitlines():
-            log.error("error: %s", line)
-        raise
-
-
-def _log_to_stderr() -> None:
-    """Show tarry's own lines; in the simulation engine others share the process."""
-    if not log.handlers:
-        handler = logging.StreamHandler(sys.stderr)
-        handler.setFormatter(_Printable("%(asctime)s tarry %(message)s"))
-        log.addHandler(handler)
-    log.setLevel(logging.INFO)
-    log.propagate = False
+    link = FlowerGrid(grid, str(context.run_id))
+    config = {"out": default_folder(link.run), **context.run_config}
+    folder = Path(str(config["out"]))
+    make_folder(folder)
+    with logging_to(folder, str(config.get("log-format", Options.log_format))):
+        try:
+            serve(link, read_config(complete_config(config, link)))
+        except TarryError as e:
+            for line in str(e).splitlines():
+                log.error("error: %s", line)
+            raise
 
 
 def serve(grid: Any, setting: DeployConfig) -> str:
@@ -89,6 +77,9 @@ def serve(grid: Any, setting: DeployConfig) -> str:
     from ..record.run_folder import RunFolder
     from ..record.storage import make_folder, write_atomic
     from .local.processes import began
+    from .server.monitor import monitoring
+    from .server.storage_pause import continue_when_writable
+    from .server.traces import tracing
 
     torch.set_num_threads(1)
     folder = Path(setting.options.out)
@@ -104,25 +95,34 @@ def serve(grid: Any, setting: DeployConfig) -> str:
     if not spec.is_file():
         RunFolder(folder).write_settings(built.spec.to_toml(), files={})
     (folder / "stop").unlink(missing_ok=True)
-    driver = _driver(grid, setting, built, folder)
-    write_atomic(
-        folder / "server.json", json.dumps({"pid": os.getpid(), "began": began(os.getpid()), "run": grid.run}).encode()
-    )
-    try:
-        return _run_driver(driver, built, folder)
-    finally:
-        driver.close()
+    should_stop = _stop_condition(folder / "stop")
+    process = {"pid": os.getpid(), "began": began(os.getpid()), "run": grid.run}
+
+    def drive() -> str:
+        driver = _driver(grid, setting, built, folder)
+        try:
+            write_atomic(folder / "server.json", json.dumps(process).encode())
+            return _run_driver(driver, built, folder, should_stop, monitor)
+        finally:
+            driver.close()
+
+    with tracing(), monitoring(setting.options.metrics_host, setting.options.metrics_port) as monitor:
+        return continue_when_writable(drive, folder, should_stop, on_pause=monitor.pause)
 
 
-def _run_driver(driver: Driver, built: BuiltRun, folder: Path) -> str:
+def _run_driver(
+    driver: Driver, built: BuiltRun, folder: Path, should_stop: Callable[[], bool], monitor: Monitor
+) -> str:
     from ..record.result import write_progress
+    from .local.log_rotation import rotate_logs
     from .server.result import so_far, write
 
-    should_stop = _stop_condition(folder / "stop")
     shown = [-1, 0.0]
 
     def on_progress(d: Driver) -> None:
         d.stats.write(folder / "status.json", status(d))
+        monitor.update(d)
+        rotate_logs(folder / "flower" / "logs")  # of a federation on one machine
         if d.engine.updates != shown[0] and (time.time() - shown[1] > 5 or d.ended):
             shown[:] = [d.engine.updates, time.time()]
             write_progress(folder, so_far(d, built))
@@ -130,6 +130,7 @@ def _run_driver(driver: Driver, built: BuiltRun, folder: Path) -> str:
             accuracy = "" if score is None else f", accuracy {score:.3f}"
             log.info("%.0f s: %d updates, %d out%s", d.now(), d.engine.updates, len(d.open_tickets), accuracy)
 
+    log.info("tarry %s, run %s: %d updates so far", __version__, driver.grid.run, driver.engine.updates)
     why = driver.run(should_stop, on_progress=on_progress)
     log.info("ended: %s after %d updates", why, driver.engine.updates)
     if why != "stopped":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import ssl
 import subprocess
@@ -22,7 +23,9 @@ from tarry.deploy.client.worker import Worker
 from tarry.deploy.client_app import _worker
 from tarry.deploy.config import read_config
 from tarry.deploy.local.local_federation import LocalFederation
+from tarry.deploy.local.log_rotation import rotate_logs
 from tarry.deploy.local.processes import Processes, began, free_ports
+from tarry.deploy.local.submit import Submission
 from tarry.deploy.local.tls import authority, node_key
 from tarry.deploy.private_data import plan_with_own_data, plan_without_data
 from tarry.deploy.server.open_tickets import max_tickets_per_client
@@ -94,6 +97,33 @@ def test_certificates_are_good_for_this_machine_alone(tmp_path):
     assert public.read_text().startswith("ecdsa-sha2-nistp384 ")
     assert private.stat().st_mode & 0o077 == 0
     assert (tmp_path / "ca.key").stat().st_mode & 0o077 == 0
+
+
+def test_a_certificate_holds_for_the_names_under_which_others_reach_the_server(tmp_path):
+    authority(tmp_path, ["fl.example.org", "192.0.2.7"])
+    context = ssl.create_default_context(cafile=str(tmp_path / "ca.crt"))
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(tmp_path / "server.crt", tmp_path / "server.key")
+    for name in ("fl.example.org", "192.0.2.7", "localhost"):
+        assert _handshake(context, server, name)
+    with pytest.raises(ssl.SSLCertVerificationError):
+        _handshake(context, server, "192.0.2.8")
+
+
+def test_process_logs_have_a_bounded_size_while_their_process_writes_on(tmp_path):
+    ours = Processes(tmp_path, {})
+    code = "import time\nwhile True: print('x' * 99, flush=True); time.sleep(0.0001)"
+    try:
+        ours.start("talker", [sys.executable, "-c", code])
+        log = tmp_path / "logs" / "talker.log"
+        for _ in range(3):
+            wait_until(lambda: log.stat().st_size > 20_000)
+            rotate_logs(tmp_path / "logs", limit=10_000)
+            assert log.stat().st_size < 20_000, "it is written from its beginning"
+            assert (tmp_path / "logs" / "talker.log.1").stat().st_size > 10_000
+        assert {p.name for p in (tmp_path / "logs").iterdir()} == {"talker.log", "talker.log.1"}
+    finally:
+        ours.end(["talker"])
 
 
 def _handshake(client, server, name):
@@ -264,3 +294,32 @@ def test_the_driver_of_a_plan_holds_two_tickets_where_it_may(tmp_path):
     assert d.engine.max_tickets == max_tickets_per_client(made.method) == 2
     finished(d, grid)
     assert os.path.exists(tmp_path / "out" / "journal.jsonl")
+
+
+def test_a_node_ends_when_one_of_its_threads_fails():
+    """Flower's heartbeats come from a thread; a node without them is never used again, and does not say so."""
+    code = "import threading, time; from tarry.deploy import node; threading.excepthook = node._end_with_thread; "
+    code += "threading.Thread(target=lambda: 1 / 0).start(); time.sleep(600)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 1
+    assert "ZeroDivisionError" in done.stderr
+
+
+RUNS = '{"success": true, "runs": [{"run-id": "7", "status": "STATUS", "created-at": "now", "finished-at": "N/A"}]}'
+
+
+@pytest.mark.parametrize(("status", "serves"), [("pending", True), ("running", True), ("finished:failed", False)])
+def test_an_app_that_begins_slowly_is_not_submitted_again(status, serves, tmp_path, monkeypatch):
+    monkeypatch.setattr(Submission, "flwr", lambda *_: RUNS.replace("STATUS", status))
+    (tmp_path / "run.json").write_text('{"run": "7", "at": 0.0}')
+    assert Submission(tmp_path, tmp_path, "here").serving() == serves
+
+
+def test_an_app_of_an_earlier_submission_that_works_is_enough(tmp_path, monkeypatch):
+    monkeypatch.setattr(Submission, "flwr", lambda *_: RUNS.replace("STATUS", "finished:failed"))
+    (tmp_path / "run.json").write_text('{"run": "7", "at": 0.0}')
+    ours = {"pid": os.getpid(), "began": began(os.getpid()), "run": "6"}
+    (tmp_path / "server.json").write_text(json.dumps(ours))
+    assert Submission(tmp_path, tmp_path, "here").serving()
+    (tmp_path / "server.json").write_text(json.dumps({**ours, "began": "another boot:1"}))
+    assert not Submission(tmp_path, tmp_path, "here").serving()

@@ -9,7 +9,6 @@ run are lost, and their clients get new ones.
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import time as wall
 from collections.abc import Callable, Sequence
@@ -29,7 +28,9 @@ from ..protocol import ClientReply, Protocol
 from ..wire import MessageGrid, Rejected, ReplyMessage, RunEnded, Unreachable
 from .journaled_state import JournaledState
 from .open_tickets import OpenTicket
+from .problem_log import ProblemLog
 from .registration import Registration
+from .traces import span
 
 __all__ = ["Driver", "DriverConfig"]
 
@@ -102,6 +103,7 @@ class Driver:
         )
         self.engine, self.clients, self.open_tickets = state.engine, state.clients, state.open_tickets
         self.stats, self.deadlines = state.stats, state.deadlines
+        self._problems = ProblemLog(folder)
         self._evaluation = Evaluation(self.engine, evaluate, config.eval_every)
         self.protocol = protocol(state.federation)
         self.registration = Registration(
@@ -121,12 +123,20 @@ class Driver:
         self._next_client_eval = config.client_eval_every
         self._saved_at = clock()
         self._stopping: float | None = None
+        self.link_problem = ""  # why the link could not be used the last time
         self.ended = state.ended
         if not self.ended:
-            state.commit({"op": "run", "t": self.now(), "run": grid.run}, sync=True)
-            for t in self.open_tickets:
-                if t.request is not None and t.run == grid.run:
-                    self.open_tickets.put(replace(t, due=self.now() + self.deadlines.deadline(t.client)))
+            self._begin_run()
+
+    def _begin_run(self) -> None:
+        try:
+            self.state.commit({"op": "run", "t": self.now(), "run": self.grid.run}, sync=True)
+        except BaseException:
+            self.close()
+            raise
+        for t in self.open_tickets:
+            if t.request is not None and t.run == self.grid.run:
+                self.open_tickets.put(replace(t, due=self.now() + self.deadlines.deadline(t.client)))
 
     def run(
         self,
@@ -148,7 +158,9 @@ class Driver:
             try:
                 self.tick()
                 pause = max(self.config.poll, wall.monotonic() - began)  # a slow link is not polled more often
+                self.link_problem = ""
             except Unreachable as e:
+                self.link_problem = f"the link does not answer ({e})"
                 pause = min(2 * pause + 0.5, 10.0)
                 log.warning("the link does not answer (%s); again in %.1f s", e, pause)
             except RunEnded as e:
@@ -164,6 +176,15 @@ class Driver:
         self.state.checkpoint()
         on_progress(self)
         return self.ended
+
+    def queue_lengths(self) -> dict[str, int]:
+        """Return how much work waits, by its kind, for the metrics."""
+        return {
+            "tickets to send": sum(t.request is None for t in self.open_tickets),
+            "late replies": len(self._late),
+            "registrations": len(self.registration.pending),
+            "evaluations on clients": len(self._evals),
+        }
 
     def now(self) -> float:
         """Return the seconds since the federation began, always after the last instant."""
@@ -370,7 +391,8 @@ class Driver:
             self._score(due)
 
     def _score(self, time: float) -> None:
-        accuracy, loss = self._evaluation.score()
+        with span("evaluate"):
+            accuracy, loss = self._evaluation.score()
         self.state.commit({"op": "score", "t": time, "accuracy": accuracy, "loss": loss})
 
     def _request_evals(self, now: float) -> None:
@@ -390,10 +412,8 @@ class Driver:
         """Write a line to log.jsonl: something went wrong with a client or node."""
         if rejected:
             self.stats.count_rejection(f"{what}: {about['why']}")
-        log.warning("%s: %s", what, ", ".join(f"{k} {v}" for k, v in about.items()))
-        line = json.dumps({"t": self.now(), "what": what, **about}) + "\n"
-        with open(self.folder / "log.jsonl", "a") as f:
-            f.write(line)
+        log.warning("%s: %s", what, ", ".join(f"{k} {v}" for k, v in about.items()), extra={"about": about})
+        self._problems.append({"t": self.now(), "what": what, **about})
 
     def close(self) -> None:
         self.state.close()
