@@ -6,6 +6,10 @@
                           Q times: x̂ ← x̂ − η_d Clip(∇f_d(y, ŷ), ν), y the mean of the y^i             lines 12–16
                           f_d = α KL(σ(y) ‖ σ(ŷ)) + (1 − α) CE(ŷ, argmax y), α by the entropy of y       Eq. 3–4
 
+In lines 6–9 the client that replaces the M-th arrival gets x before the step of that arrival. Here all hand-outs of an
+instant come after its steps (one rule for all methods, and for simulator and deployment), so that this one client in M
+gets x̂, and its staleness is one less.
+
 The distillation is parts.distillation, which may be put around any server: `--method orthofl --distill fedecho`. Eq. 2
 is written with a plain gradient; Sec. 5.1 gives Adam as the optimizer, which is used here, on the clipped gradient. Our
 choices where the paper gives none: Adam's moments are 0 at the beginning of every distillation; Q is one pass over U in
