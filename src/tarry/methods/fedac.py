@@ -14,7 +14,8 @@
 The paper's abstract names the three parts; its equations and its authors' code were not available. The box follows a
 public re-implementation, with its β1 = 0.6, β2 = 0.9, K = 5, η = 10^−3 and ε = 10^−8. A second has the cosine and the
 moments as well. While v is young, an ε this small makes the first step (1 − β1²) / √(1 − β2) = 2.0 times η in every
-weight, however small Δ is: with an η for large steps, raise ε. Where the two differ or cannot be right, it is SCAFFOLD's:
+weight, however small Δ is: with an η for large steps, raise ε. Where the two differ or cannot be right, it is
+SCAFFOLD's:
 
     a fresh update                    met no way of the server's: r_i = 1. There it gets the floor, or 1
     r_i below 0                       the floor, 0.1, as one has it; the other takes |r_i|
@@ -53,6 +54,7 @@ from ..parts.variates import CHANGE, VARIATE, Control, VariateRule
 from .registry import methods
 
 __all__ = ["fedac"]
+
 
 def similar(floor: float) -> Correct:
     """A correct part: the update's weight becomes max(r_i, floor), 1 where the server has not moved."""

@@ -54,7 +54,7 @@ def judge(claim: Claim, found: Findings) -> Verdict:
     """Return the verdict of our numbers on a claim."""
     grid = found.grids[claim.measure]
     columns = claim.columns or tuple(found.columns)
-    there = [c for c in columns if any(grid.stat(row, c) is not None for row in claim.rows)]
+    there = [c for c in columns if c in found.current and any(grid.stat(row, c) is not None for row in claim.rows)]
     seen = list(_comparisons(claim, found, grid, there))
     if not seen:
         return Verdict(claim, None, "not run yet.")

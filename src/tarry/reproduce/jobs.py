@@ -190,7 +190,7 @@ class _Missing:
     def look_at(self, table: Table) -> None:
         """Add the missing runs of a table; copy results that other tables of the paper have."""
         experiment, store, seeds = table.experiment, table.store, self._options.seeds_of(table.experiment)
-        for message in store.drop_stale(experiment):
+        for message in store.set_aside(experiment):
             self._tell(message)
         cells = [
             experiment.cell(row, column, self._options.size) for row, column in _wanted_runs(experiment, self._options)
@@ -237,6 +237,8 @@ def _study_runs(table: Table, options: ReproduceOptions, usual: float, tell: Tel
     assert experiment.study is not None
     same = experiment.study_options(options.size) == experiment.study_options("full")
     size = "full" if options.size == "reduced" and same else options.size
+    for message in table.store.set_aside(experiment):
+        tell(message)
     found = table.store.study(experiment, size)
     if found is not None and set(seeds) <= set(found.get("seeds", ())):
         tell(f"{experiment.name}: its results are there")

@@ -19,6 +19,7 @@ from .experiment import Experiment, Target
 from .figures import draw
 from .measures import TO_TARGET
 from .significance import tests
+from .store import EARLIER
 from .tables import NONE, Findings, difference, findings, format_seeds, ours, run_warnings
 
 __all__ = ["PAPERS", "markdown", "write_page"]
@@ -195,11 +196,16 @@ def _mark(verdict: Verdict) -> str:
 
 def _smaller(f: Findings) -> str:
     """Return a list of the columns that were not run at the full size."""
-    size = "quick" if any(size == "quick" for size, _ in f.sizes.values()) else "reduced"
-    changes = [
-        f"- {markdown_text(f.columns[c])}: {markdown_text(changed)}" for c, (_, changed) in f.sizes.items() if changed
-    ]
-    return f"Run at a {size} size:\n\n" + "\n".join(dict.fromkeys(changes)) + "\n" if changes else ""
+    by_size: dict[str, list[str]] = {}
+    for column, (size, changed) in f.sizes.items():
+        if changed:
+            line = f"- {markdown_text(f.columns[column])}: {markdown_text(changed)}"
+            by_size.setdefault(size, []).append(line)
+    heads = {EARLIER: "Run with earlier settings, since corrected; no claim is judged on these columns:"}
+    return "\n".join(
+        heads.get(size, f"Run at a {size} size:") + "\n\n" + "\n".join(dict.fromkeys(lines)) + "\n"
+        for size, lines in by_size.items()
+    )
 
 
 def _table(f: Findings, name: str) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from .experiment import Axis, Experiment, changes
 from .measures import TO_TARGET, Measure, Stat, StoredRun, by_seed, measure_of, stat
-from .store import Store, shown
+from .store import EARLIER, Store, shown
 
 __all__ = [
     "NONE",
@@ -69,8 +69,15 @@ class Findings:
     def heading(self, column: str) -> str:
         """Return the title of a column, with its size if that is not the full one and the number of seeds."""
         size, seeds = self.sizes.get(column, ("full", ""))[0], max(self.seeds(column), default=0)
-        about = [size] * (size != "full") + [format_seeds(seeds)] * (seeds > 0)
+        about = ["earlier settings" if size == EARLIER else size] * (size != "full") + [format_seeds(seeds)] * (
+            seeds > 0
+        )
         return self.columns[column] + (f" ({', '.join(about)})" if about else "")
+
+    @property
+    def current(self) -> list[str]:
+        """The columns whose runs have the experiment's present settings."""
+        return [c for c in self.columns if self.sizes.get(c, ("full", ""))[0] != EARLIER]
 
     def seeds(self, column: str) -> list[int]:
         """Return the number of seeds of each row in a column."""
@@ -115,6 +122,10 @@ def findings(experiment: Experiment, store: Store, *, quick: bool = False) -> Fi
 def _of_study(experiment: Experiment, store: Store, *, quick: bool) -> Findings:
     sizes = ("quick",) if quick else ("full", "reduced")
     size, result = next(((s, r) for s in sizes if (r := store.study(experiment, s)) is not None), ("full", None))
+    changed = changes(experiment.study_options("full"), experiment.study_options(size))
+    if result is None and not quick and (before := store.earlier_study()) is not None:
+        size, result = EARLIER, before[1]
+        changed = changes(experiment.study_options("full"), before[0]) if before[0] else "other options"
     numbers = {} if result is None else result.get("numbers", {})
     names = experiment.measures
     rows = dict.fromkeys([*experiment.rows, *numbers])
@@ -129,7 +140,6 @@ def _of_study(experiment: Experiment, store: Store, *, quick: bool) -> Findings:
             for row in rows
         }
         grids[name] = TableGrid(name, measure_of(experiment, name), values)
-    changed = changes(experiment.study_options("full"), experiment.study_options(size))
     made = () if result is None else (result["made"],)
     return Findings(
         experiment,
