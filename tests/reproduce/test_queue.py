@@ -41,7 +41,7 @@ def queued(table: Table, folder: Path) -> Path:
 
 def labels() -> list[str]:
     pairs = queue.with_options(queue.read_queue(), ReproduceOptions())
-    _, jobs = plan_jobs(pairs, lambda _: None)
+    _, jobs = plan_jobs(pairs, lambda _: None, in_order=True)
     waiting = Queue(jobs).waiting
     assert all(isinstance(job, CellRun) for job in waiting)
     return [job.label for job in waiting]

@@ -1,4 +1,4 @@
-"""What is there is not run again, what was begun goes on, what changed is set aside, what fails stops nobody."""
+"""What is there is not run again, what was begun goes on, what changed is kept as earlier, what fails stops nobody."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_sizes_are_kept_apart(table: Table, do: Do) -> None:
     assert {seed for s in quick.values() for seed in s["quick"]["seeds"]} == {"0"}  # one seed for a quick look
 
 
-def test_cells_whose_settings_changed_are_set_aside(table: Table, do: Do) -> None:
+def test_cells_whose_settings_changed_are_kept_as_earlier_ones(table: Table, do: Do) -> None:
     do(table(), seeds="1", rows="fedavg")
     old = digests(results())
     e = table(("alpha = 10.0", "alpha = 5.0"))

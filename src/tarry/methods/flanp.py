@@ -127,7 +127,7 @@ class GateClient(FlanpClient):
         return w, {**context, "start": start, "delta": delta, "stage": stage}
 
     def transform_grad(self, g: Tensor, w: Tensor, context: Context) -> Tensor:  # noqa: ARG002
-        return g - context["delta"]
+        return torch.sub(g, context["delta"])
 
     def finish(self, w: Tensor, context: Context, state: Any) -> VisitOutput:
         start = context["start"]

@@ -99,7 +99,12 @@ def _range_problems(given: ReproduceFlags) -> list[str]:
         if minutes is not None and not minutes > 0:
             problems.append(f"--{flag} {minutes:g}: wants minutes, above 0")
     if given.queue:
-        others = {"NAME": given.names, "--only": given.only, "--rows": given.rows, "--seeds": given.seeds}
+        others: dict[str, object] = {
+            "NAME": given.names,
+            "--only": given.only,
+            "--rows": given.rows,
+            "--seeds": given.seeds,
+        }
         others |= {"--size": given.size, "--quick": given.quick, "--show": given.show, "--page": given.page}
         problems += [f"--queue: leave out {flag}; the queue says it" for flag, value in others.items() if value]
     return problems

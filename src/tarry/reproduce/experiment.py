@@ -249,8 +249,8 @@ def changes(full: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
             changes.append(f"{name} {value}")
         else:
             changes.append(f"{name} {value} for {before}")
-    left_out = flat.keys() - _flat(settings).keys() - set(_NOT_IN_FINGERPRINT)
-    return ", ".join([*changes, *(f"without {name}" for name in flat if name in left_out)])
+    lacking = flat.keys() - _flat(settings).keys() - set(_NOT_IN_FINGERPRINT)
+    return ", ".join([*changes, *(f"without {name}" for name in flat if name in lacking)])
 
 
 def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -135,12 +135,12 @@ class Table:
 
 
 def plan_jobs(
-    wanted: Sequence[tuple[Experiment, ReproduceOptions]], tell: Tell, *, keep: bool = False
+    wanted: Sequence[tuple[Experiment, ReproduceOptions]], tell: Tell, *, in_order: bool = False, keep: bool = False
 ) -> tuple[dict[str, Table], list[ReproduceJob]]:
     """Return the tables that have runs of their own and their missing jobs; raise BadInput with all problems.
 
-    The jobs of an earlier pair come before those of a later one. With `keep` no file is changed: results of other
-    settings are not set aside, and results of other tables are not copied.
+    With `in_order` the jobs of an earlier pair come before those of a later one. With `keep` no file is changed:
+    results of other settings are not marked, and results of other tables are not copied.
     """
     own: list[tuple[Experiment, ReproduceOptions]] = []
     for experiment, options in wanted:
@@ -154,11 +154,12 @@ def plan_jobs(
     tables: dict[str, Table] = {}
     usual = median([h for e, _ in own for h in _hours(e).values()] or [1.0])
     missing, jobs = _Missing(usual, tell, keep=keep), list[ReproduceJob]()
-    for place, (experiment, options) in enumerate(own):
+    for number, (experiment, options) in enumerate(own):
+        place = number if in_order else 0
         store = catalog.results(experiment.name, quick=options.size == "quick", folder=options.results)
         table = tables.setdefault(experiment.name, Table(experiment, store))
         if not keep:
-            for message in table.store.set_aside(experiment):
+            for message in table.store.mark_earlier(experiment):
                 tell(message)
         if experiment.study is None:
             missing.look_at(table, options, place)

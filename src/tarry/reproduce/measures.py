@@ -14,7 +14,7 @@ this lies above what needs no learning, over the seeds that all rows of the colu
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import isfinite
@@ -26,7 +26,19 @@ from ..record.result import Result
 if TYPE_CHECKING:
     from .experiment import Experiment, Target
 
-__all__ = ["MEASURES", "TO_TARGET", "StoredRun", "Measure", "Stat", "by_seed", "measure_of", "stat", "to_entry"]
+__all__ = [
+    "MEASURES",
+    "TO_TARGET",
+    "StoredRun",
+    "Measure",
+    "Stat",
+    "by_seed",
+    "marks",
+    "measure_of",
+    "stat",
+    "tail_evaluations",
+    "to_entry",
+]
 
 
 @dataclass(frozen=True)
@@ -81,6 +93,8 @@ MEASURES: Mapping[str, Measure] = {
     "wall": Measure("computing time", "s", better="none"),
 }
 TO_TARGET = ("time", "time_to", "updates_to", "rounds_to", "bytes_to", "bytes_down_to", "bytes_total_to")
+_AT_CHANCE = 0.5  # points above the majority class within which a run has learned nothing
+_FALLEN = 20.0  # points below its best accuracy at which a run has collapsed
 _TAIL = 0.9  # share of the virtual time after which the tail begins
 
 
@@ -141,6 +155,29 @@ def to_entry(result: Result, points: int, made: Mapping[str, str]) -> StoredRun:
     short = {k: None if v is None else _short(v, 6) for k, v in numbers.items()}
     curve = _thin(result, points)
     return StoredRun(short, curve, result.weights_sha256, made, tuple(result.warnings), result.executor_info)
+
+
+def tail_evaluations(entry: StoredRun) -> int:
+    """Return the number of evaluations in the last tenth of a run, from its thinned curve if that is all there is."""
+    if (known := entry.numbers.get("tail_evaluations")) is not None:
+        return int(known)
+    end = entry.numbers.get("virtual_time") or 0.0
+    return sum(t is not None and t >= _TAIL * end for t in entry.curve.get("time", ()))
+
+
+def marks(entries: Collection[StoredRun]) -> str:
+    """Return † if a run ended at the accuracy of the majority class, ↓ if one lost 20 points since its best."""
+    chance = fallen = False
+    for entry in entries:
+        last, n = entry.numbers.get("tail"), entry.numbers
+        last = n.get("accuracy") if last is None else last
+        diverged = any("diverged" in w or "not finite" in w for w in entry.warnings)
+        if last is None:
+            chance |= diverged
+            continue
+        chance |= diverged or last <= (n.get("majority_accuracy") or 0.0) + _AT_CHANCE
+        fallen |= (n.get("best") or last) - last >= _FALLEN
+    return "†" * chance + "↓" * (fallen and not chance)
 
 
 def _swing(accuracies: Sequence[float]) -> float | None:

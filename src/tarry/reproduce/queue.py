@@ -25,14 +25,14 @@ from .experiment import Experiment
 from .jobs import ReproduceJob, StudyRun, plan_jobs
 from .options import SIZES, ReproduceOptions, seed_numbers
 
-__all__ = ["Entry", "lines", "read_queue", "with_options"]
+__all__ = ["QueueEntry", "lines", "read_queue", "with_options"]
 
 FILE = "queue.toml"
 _KEYS = ("run", "only", "rows", "seeds", "size", "minutes", "measured")
 
 
 @dataclass(frozen=True)
-class Entry:
+class QueueEntry:
     """One entry of the queue."""
 
     experiment: Experiment
@@ -54,12 +54,12 @@ class Entry:
         return f"tarry reproduce {self.experiment.name}{only}{rows}{seeds}{size}"
 
 
-def read_queue() -> list[Entry]:
+def read_queue() -> list[QueueEntry]:
     """Return the entries in their order; raise BadInput with all problems."""
     path = catalog.root() / FILE
     if not path.is_file():
         raise BadInput(f"--queue: there is no {path}; write one, or name experiments instead")
-    entries, problems = list[Entry](), list[str]()
+    entries, problems = list[QueueEntry](), list[str]()
     for i, table in enumerate(read_toml(path, str(path)).get("entry", [])):
         try:
             entries.append(_entry(table))
@@ -70,7 +70,7 @@ def read_queue() -> list[Entry]:
     return entries
 
 
-def _entry(table: dict[str, Any]) -> Entry:
+def _entry(table: dict[str, Any]) -> QueueEntry:
     problems = [f"{key}: there is no such key.{near(key, _KEYS)}" for key in table if key not in _KEYS]
     experiment = catalog.find(str(table.get("run", "")))
     columns, rows = (tuple(table.get(key, ())) for key in ("only", "rows"))
@@ -86,17 +86,17 @@ def _entry(table: dict[str, Any]) -> Entry:
     if problems:
         raise BadInput(problems)
     seeds = None if "seeds" not in table else seed_numbers(str(table["seeds"]))
-    return Entry(experiment, columns, rows, seeds, size, float(minutes), str(table.get("measured", "")))
+    return QueueEntry(experiment, columns, rows, seeds, size, float(minutes), str(table.get("measured", "")))
 
 
-def with_options(entries: Sequence[Entry], options: ReproduceOptions) -> list[tuple[Experiment, ReproduceOptions]]:
+def with_options(entries: Sequence[QueueEntry], options: ReproduceOptions) -> list[tuple[Experiment, ReproduceOptions]]:
     """Return each entry's experiment with the options of the command and of the entry."""
     return [
         (e.experiment, replace(options, size=e.size, columns=e.columns, rows=e.rows, seeds=e.seeds)) for e in entries
     ]
 
 
-def lines(entries: Sequence[Entry], *, results: Path | None = None) -> Iterator[str]:
+def lines(entries: Sequence[QueueEntry], *, results: Path | None = None) -> Iterator[str]:
     """Yield a description of each entry: what is left of it and its expected device hours, and the hours so far.
 
     A run that several entries need is counted in the first one.

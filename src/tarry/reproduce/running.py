@@ -122,7 +122,9 @@ def run_all(
     `queue` gives each experiment options of its own, in the order of the jobs. `ended` is called with each experiment
     when its last job has ended, at the latest at the end.
     """
-    tables, wanted = plan_jobs([(e, options) for e in experiments] if queue is None else queue, tell)
+    tables, wanted = plan_jobs(
+        [(e, options) for e in experiments] if queue is None else queue, tell, in_order=queue is not None
+    )
     jobs, skipped = _split_by_data(tables, wanted, tell)
     showing: dict[str, list[Experiment]] = {}
     for experiment in experiments:

@@ -7,7 +7,7 @@
      "sha256": digest of all of the above}
 
 Each run is one line. A run is added when it ends. When the experiment's settings have changed, the runs of the earlier
-settings are set aside: their SIZE becomes "earlier-" and the beginning of their fingerprint. They are shown, marked,
+settings are kept: their SIZE becomes "earlier-" and the beginning of their fingerprint. They are shown, marked,
 where there is nothing else, and no claim is judged on them.
 """
 
@@ -139,8 +139,8 @@ class Store:
             about = {"fingerprint": mark, "made": self._made(made), "settings": experiment.study_options(size)}
             self._data["study"][size] = {**about, "result": found}
 
-    def set_aside(self, experiment: Experiment) -> list[str]:
-        """Set aside the results whose settings the experiment no longer has; return a line for each cell."""
+    def mark_earlier(self, experiment: Experiment) -> list[str]:
+        """Mark the results whose settings the experiment no longer has; return a line for each cell."""
         wanted = {
             (cell.key, cell.size): cell.fingerprint
             for row, column in experiment.grid()
@@ -150,9 +150,11 @@ class Store:
         messages = []
         for key, size in self._stale_cells(wanted):
             why = "its settings have changed" if (key, size) in wanted else "its cell was removed"
-            messages.append(f"{self.name}, {key} ({size}): {why}; its results are set aside")
+            messages.append(f"{self.name}, {key} ({size}): {why}; its results are kept as earlier ones")
         stale_studies = self._stale_studies(experiment)
-        messages += [f"{self.name} ({s}): its options have changed; its result is set aside" for s in stale_studies]
+        messages += [
+            f"{self.name} ({s}): its options have changed; its result is kept as an earlier one" for s in stale_studies
+        ]
         if messages:
             with self._locked_rewrite():
                 for key, size in self._stale_cells(wanted):

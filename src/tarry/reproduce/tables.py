@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from .experiment import Axis, Experiment, changes
-from .measures import TO_TARGET, Measure, Stat, StoredRun, by_seed, measure_of, stat
+from .measures import TO_TARGET, Measure, Stat, StoredRun, by_seed, marks, measure_of, stat
 from .store import EARLIER, Store, shown
 
 __all__ = [
@@ -79,6 +79,10 @@ class Findings:
         """The columns whose runs have the experiment's present settings."""
         return [c for c in self.columns if self.sizes.get(c, ("full", ""))[0] != EARLIER]
 
+    def marks(self, row: str, column: str) -> str:
+        """Return the marks of a cell: † ended at chance level, ↓ collapsed."""
+        return marks(self.runs.get(column, {}).get(row, {}).values())
+
     def seeds(self, column: str) -> list[int]:
         """Return the number of seeds of each row in a column."""
         rows = self.grids[self.experiment.measures[0]].values.values()
@@ -101,7 +105,8 @@ def findings(experiment: Experiment, store: Store, *, quick: bool = False) -> Fi
         return _of_study(experiment, store, quick=quick)
     found = shown(experiment, store, quick=quick)
     grids = {}
-    for name in experiment.measures:
+    judged = ("tail",) if "accuracy" in experiment.measures and "tail" not in experiment.measures else ()
+    for name in (*experiment.measures, *judged):
         values: dict[str, dict[str, Mapping[int, float | None]]] = {row: {} for row in experiment.rows}
         for column, (size, _, runs) in found.items():
             for row, numbers in by_seed(experiment, name, runs, size).items():
@@ -205,7 +210,7 @@ def plain_table(found: Findings, name: str) -> list[str]:
             printed = found.paper(name, row, column)
             far = difference(grid, row, column, printed)
             paper = "" if printed is None else f" ({grid.measure.text(printed)}{f', {far}' if far else ''})"
-            cells.append(ours(grid, row, column) + paper)
+            cells.append(ours(grid, row, column) + found.marks(row, column) + paper)
         rows.append([title, *cells])
     widths = [max(len(r[i]) for r in rows) for i in range(len(rows[0]))]
     return ["  ".join(text.ljust(width) for text, width in zip(r, widths, strict=True)).rstrip() for r in rows]

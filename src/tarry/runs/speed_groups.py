@@ -94,7 +94,7 @@ def _accuracy_by_class(task: Task, score: Callable[[Examples], float | None]) ->
     if task.test is None or not has_classes(task.test):
         return {}
     x, y = task.test
-    found = {int(c): score((x[y == c], y[y == c])) for c in y.unique().tolist()}
+    found = {int(c): score((x[y == c], y[y == c])) for c in torch.bincount(y.long()).nonzero().flatten().tolist()}
     return {c: a for c, a in found.items() if a is not None}
 
 

@@ -49,7 +49,7 @@ SequenceLength = Annotated[
 LoraDropout = Annotated[float, "Dropout of LoRA's inputs"]
 HeldOutQuestions = Annotated[int, "Number of questions kept out of the training set for distillation on the server"]
 PromptLength = Annotated[int, "Maximum number of tokens of a question kept for distillation"]
-Groups = Annotated[
+QuestionGroups = Annotated[
     Literal["collection", "steps"],
     "What partitions take as the class of a question: its collection, or the number of steps of its answer, up to 8",
 ]
@@ -104,7 +104,7 @@ def _add(
         test: TestSample = 32,
         unlabeled: HeldOutQuestions = 100,
         prompt: PromptLength = 64,
-        groups: Groups = "collection",
+        groups: QuestionGroups = "collection",
         hub: FetchFromHub = False,
     ) -> Task:
         adapter = Adapter(lora, alpha, dropout)
