@@ -78,7 +78,7 @@ def _entry(table: dict[str, Any]) -> QueueEntry:
         f"only: there is no column {c!r}.{near(c, experiment.columns)}" for c in set(columns) - {*experiment.columns}
     ]
     problems += [f"rows: there is no row {r!r}.{near(r, experiment.rows)}" for r in set(rows) - {*experiment.rows}]
-    size, minutes = table.get("size", "full"), table.get("minutes")
+    size, minutes = table.get("size", "full"), table.get("minutes", 0)
     if size not in SIZES[:2]:
         problems.append(f"size {size!r}: wants full or reduced")
     if not isinstance(minutes, int | float) or isinstance(minutes, bool) or not minutes > 0:

@@ -188,3 +188,18 @@ def test_fedgate_has_the_minimum_as_its_fixed_point_and_fedavg_has_not() -> None
         return float(np.linalg.norm(np.average(each, axis=0, weights=sizes)))
 
     assert gradient("fedgate") < 1e-6 < gradient("fedavg")
+
+
+@pytest.mark.parametrize("case", ["fedogd-l1", "fedogd-l2", "fedogd-l3"])
+def test_with_fed_ogds_delays_all_50_clients_take_part_within_half_of_its_300_epochs(case: str) -> None:
+    """The settings of experiments/fedogd, with a bound that the gradient does not meet."""
+    seen: list[tarry.Event] = []
+    method = {"name": "flanp", "n0": 2, "solver": "fedgate", "rounds": 10, "c": 1e-12}
+    setup: dict[str, Any] = {"clients": 50, "delay": {"name": case, "r": 1.0}, "time": 150.0, "steps": 1, "batch": 8}
+    tarry.run(method, "digits", callbacks=[seen.append], eval_every=200.0, **setup)
+    rounds: dict[float, int] = {}
+    for time, _ in hand_outs(seen):
+        rounds[time] = rounds.get(time, 0) + 1
+    sizes = list(rounds.values())
+    assert sizes[0] == sizes[-1] == 50  # the round of first visits, and the last stage
+    assert min(sizes) < 50
