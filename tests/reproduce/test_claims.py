@@ -101,7 +101,7 @@ def test_above_by_more_than_a_margin(table: Table) -> None:
 def test_a_difference_within_the_spread_is_not_settled_in_either_direction(table: Table, mean: float) -> None:
     numbers: dict[str, dict[str, Seeds]] = {"orthofl": {"a": {0: 80.0, 1: 90.0}}, "fedavg": {"a": {0: mean, 1: mean}}}
     found = verdict(table(), Claim("x", "best", "accuracy", ("orthofl",), columns=("a",)), numbers)
-    assert (found.holds, found.settled) == (None, False)
+    assert (found.holds, found.is_settled) == (None, False)
     assert found.words == f"not settled, within the spread: A: OrthoFL 85.0, FedAvg {mean:.1f}."
 
 
@@ -110,7 +110,7 @@ def test_with_one_seed_the_spread_is_the_papers(table: Table) -> None:
     claim = Claim("x", "above", "accuracy", ("orthofl",), ("fedavg",), ("a",))
     for ours, settled in ((80.2, False), (80.4, True)):
         found = verdict(table(), claim, {"orthofl": {"a": {0: ours}}, "fedavg": {"a": {0: 80.0}}})
-        assert found.settled is settled
+        assert found.is_settled is settled
 
 
 def test_accuracy_is_judged_on_the_last_tenth_with_five_evaluations(table: Table) -> None:

@@ -33,7 +33,7 @@ _FEW = 5  # evaluations that the last tenth of a run needs
 
 @dataclass(frozen=True)
 class Verdict:
-    """Verdict on a claim: whether it holds (None: its runs are missing, or `settled` is false).
+    """Verdict on a claim: whether it holds (None: its runs are missing, or `is_settled` is false).
 
     `whole`: all its runs exist; `full`: all its runs have the paper's size.
     """
@@ -42,7 +42,7 @@ class Verdict:
     holds: bool | None
     words: str
     whole: bool = True
-    settled: bool = True
+    is_settled: bool = True
     full: bool = True
 
 
@@ -80,7 +80,7 @@ def judge(claim: Claim, found: Findings) -> Verdict:
         part = f" ({len(close)} of {len(seen)} comparisons)" if len(close) < len(seen) else ""
         why = "; ".join(dict.fromkeys(s.doubt for s in close))
         words = f"not settled{part}, {why}: {_some(close)}.{so_far}"
-        return Verdict(claim, None, words, not missing, settled=False, full=full)
+        return Verdict(claim, None, words, not missing, is_settled=False, full=full)
     return Verdict(claim, True, f"shows {'so far' if missing else 'here'}.{so_far}", not missing, full=full)
 
 

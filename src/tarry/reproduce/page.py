@@ -154,9 +154,9 @@ def _counts(about: Sequence[Verdict]) -> str:
     """Return the numbers of claims that show, do not, are not settled, at full and reduced size, and of open ones."""
     cells = []
     for full in (True, False):
-        there = [v for v in about if v.full is full and (v.holds is not None or not v.settled)]
+        there = [v for v in about if v.full is full and (v.holds is not None or not v.is_settled)]
         cells += [_number([v for v in there if v.holds is which]) for which in (True, False, None)]
-    return " | ".join([*cells, str(sum(v.holds is None and v.settled for v in about))])
+    return " | ".join([*cells, str(sum(v.holds is None and v.is_settled for v in about))])
 
 
 def _folded(title: str, text: str) -> list[str]:
