@@ -149,9 +149,9 @@ def to_entry(result: Result, points: int, made: Mapping[str, str]) -> StoredRun:
         numbers["personal_before"] = _times(100, personal["before"]["mean"])
     if speed:
         numbers["variance"] = _real(speed["variance"])
-        numbers["variance_test"] = _real(speed["variance_test"])
+        numbers["variance_test"] = _real(speed.get("variance_test"))  # a folder of an earlier version lacks it
         numbers |= {g: _times(100, speed[g]["accuracy"]) for g in ("active", "stragglers")}
-        numbers |= {f"{g}_test": _times(100, speed[g]["test_accuracy"]) for g in ("active", "stragglers")}
+        numbers |= {f"{g}_test": _times(100, speed[g].get("test_accuracy")) for g in ("active", "stragglers")}
     short = {k: None if v is None else _short(v, 6) for k, v in numbers.items()}
     curve = _thin(result, points)
     return StoredRun(short, curve, result.weights_sha256, made, tuple(result.warnings), result.executor_info)
