@@ -120,7 +120,7 @@ def markdown(found: Sequence[Findings], pictures: Mapping[str, str]) -> str:
 
 def _overview(found: Sequence[Findings], judged: Mapping[str, Sequence[Verdict]]) -> str:
     """Return the counts of each paper, then in a folded table those of each experiment."""
-    head = "| {} | run | shows | does not | not settled | reduced size: shows | does not | not settled | open |"
+    head = "| {} | runs | shows | does not | not settled | reduced size: shows | does not | not settled | open |"
     line = "|---|---|" + "---:|" * 7
     papers, experiments = [head.format("paper"), line], [head.format("experiment"), line]
     for paper in dict.fromkeys(_paper(f.experiment) for f in found):
@@ -128,7 +128,7 @@ def _overview(found: Sequence[Findings], judged: Mapping[str, Sequence[Verdict]]
         about = [v for f in mine for v in judged.get(f.experiment.name, [])]
         title = PAPERS.get(paper, paper)
         full, smaller, earlier = _runs_by_size(mine)
-        run = f"{full} runs at full size, {smaller} reduced" + (f", {earlier} with earlier settings" if earlier else "")
+        run = f"{full} at full size, {smaller} reduced" + (f", {earlier} with earlier settings" if earlier else "")
         papers.append(f"| [{title.partition(':')[0]}](#{_anchor(title)}) | {run} | {_counts(about)} |")
     for f in found:
         e = f.experiment
