@@ -144,11 +144,12 @@ def test_a_node_whose_key_is_not_registered_is_refused(local, tmp_path):
     honest(local, result)
 
 
-def test_an_app_that_knows_nothing_of_us_is_trained_asynchronously(local):
-    local.prepare(3, {}, tls=False, app=EXAMPLES / "own_client")
+@pytest.mark.parametrize(("app", "count"), [("own_client", 24), ("pytorch_project", 24), ("legacy_client", 18)])
+def test_an_app_that_knows_nothing_of_us_is_trained_asynchronously(app, count, local):
+    local.prepare(3, {}, tls=False, app=EXAMPLES / app)
     local.up()
     result = over(local)
-    assert result.updates == 24
+    assert result.updates == count
     assert result.final_accuracy is not None
     assert result.final_accuracy > 0.5
 

@@ -70,12 +70,15 @@ def test_the_container_file_has_only_instructions_there_are():
     assert words.index("USER") > words.index("RUN"), "it does not run as root"
 
 
-@pytest.mark.parametrize("app", ["digits", "own_client"])
+APPS = {"digits": "tarry", "own_client": "plain", "pytorch_project": "plain", "legacy_client": "legacy"}
+
+
+@pytest.mark.parametrize("app", APPS)
 def test_the_examples_settings_are_settings(app):
     config = tomllib.loads((EXAMPLES / app / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
-    found = read_config({k: v for k, v in config.items() if k != "task"})
-    assert found.options.client == ("plain" if app == "own_client" else "tarry")
-    assert "out" in config
+    found = read_config({"client": APPS[app], **{k: v for k, v in config.items() if k not in ("task", "model")}})
+    assert found.options.client == APPS[app]
+    assert "out" in config or "model" in config
 
 
 def test_every_option_of_a_deployment_is_on_the_page():

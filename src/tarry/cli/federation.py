@@ -23,6 +23,8 @@ COMMANDS: dict[str, LazyCommand] = {
     "status": LazyCommand(
         "federation_status:status", "Show late, lost and rejected clients, staleness, bytes and overhead."
     ),
+    "slots": LazyCommand("federation_slots:slots", "List the slots of a federation and the clients that hold them."),
+    "release": LazyCommand("federation_slots:release", "Release the slot of a client, so that another can take it."),
 }
 
 

@@ -94,6 +94,8 @@ def status(
     live = state == "at work"
     console.print_lines([*_overview(s, state, live=live), *([f"  {advice}"] if advice else [])])
     console.console().print(_table(s, live=live))
+    failures = {c["client"]: c["last_failure"] for c in s["clients"] if c.get("last_failure")}
+    console.print_lines(f"  client {client} failed last: {why}" for client, why in failures.items())
     console.print_lines(f"  rejected {count} times: {why}" for why, count in s["rejected"].items())
 
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..core.errors import BadInput
-from ..core.storage import read_toml
 from . import console
 from .federation_status import read_status
 from .flags import gather, with_settings
@@ -101,19 +100,17 @@ def up(
 
 def _clients_of(app: Path, given: dict[str, Any], context: typer.Context) -> int:
     """Return how many nodes to start for an app of the user: --clients, or `clients` of its run config."""
+    from ..deploy.app_code import table_of_app
+
     path = app / "pyproject.toml"
     if not path.is_file():
         raise BadInput(f"--app {app}: there is no Flower app (no pyproject.toml)")
     if others := [f"--{k.replace('_', '-')}" for k in given if k != "clients"] + context.args[:1]:
         raise BadInput(f"{others[0]}: with --app, settings are those of {path}")
-    config: Any = read_toml(path, f"--app {app}: {path}")
-    for table in ("tool", "flwr", "app", "config"):
-        config = config.get(table, {}) if isinstance(config, dict) else {}
+    config = table_of_app(app, "config") or {}
     n = given.get("clients") or config.get("clients")
     if n is None or not str(n).isdigit() or int(n) < 1:
         raise BadInput(f"--clients {n}: how many nodes should there be? {path} does not say")
-    if "out" not in config:
-        raise BadInput(f"--app {app}: its run config needs out = ..., the folder of the server's record")
     return int(n)
 
 

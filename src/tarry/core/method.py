@@ -26,6 +26,7 @@ from .layout import Layout
 from .local_rule import ClientModel, LocalRule
 from .one_line import function_name, one_line
 from .parts import ADD, EACH_ARRIVAL, KEEP, REFILL, SEND_GLOBAL, Aggregate, Correct, Dispatch, Part, Reply, Step
+from .printable import html_text
 from .task import Examples
 from .tickets import NextStart, Update
 
@@ -289,13 +290,22 @@ class Method:
         return compose_parts(self, given, distill=distill, manifold=manifold, name=name)
 
     def __repr__(self) -> str:
+        text = ", ".join([repr(self.name), *(f"{p}={what}" for p, what in self._own_parts().items())])
+        return "\n".join(textwrap.wrap(f"Method({text})", 100, subsequent_indent="       ", max_lines=6))
+
+    def _repr_html_(self) -> str:
+        """Return a table of the parts that are not the default, for a notebook."""
+        parts = self._own_parts() or {"all parts": "default"}
+        rows = "".join(f"<tr><th>{html_text(p)}</th><td>{html_text(what)}</td></tr>" for p, what in parts.items())
+        return f"<p><b>{html_text(self.name)}</b></p><table>{rows}</table>"
+
+    def _own_parts(self) -> dict[str, str]:
+        """Return the parts and properties that are not the default, as text."""
         parts = {"local": _format_rule(self.local)} if self.local != LocalRule() else {}
         parts |= {p: name_of_part(getattr(self, p)) for p, plain in _PLAIN.items() if getattr(self, p) is not plain}
         others = ("output_weights", "wrapper", "as_correction", "personalization")
         parts |= {p: "..." for p in others if getattr(self, p) not in (None, Personalization())}
-        parts |= {"needs_unlabeled": "True"} if self.needs_unlabeled else {}
-        text = ", ".join([repr(self.name), *(f"{p}={what}" for p, what in parts.items())])
-        return "\n".join(textwrap.wrap(f"Method({text})", 100, subsequent_indent="       ", max_lines=6))
+        return parts | ({"needs_unlabeled": "True"} if self.needs_unlabeled else {})
 
 
 #: the parts of a method that was given none

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from .failures import failure_text
 from .wire import Array, EncodedArray, FieldValue, ReplyMessage, Request, RunEnded, Unreachable
 
 if TYPE_CHECKING:
@@ -30,14 +31,18 @@ _ERRORS = {
 }
 
 
-def to_records(fields: Mapping[str, FieldValue], arrays: Mapping[str, Array]) -> RecordDict:
-    """Return fields and arrays as Flower's records `config` and `arrays`."""
+def to_records(
+    fields: Mapping[str, FieldValue],
+    arrays: Mapping[str, Array],
+    names: tuple[str, str] = ("config", "arrays"),
+) -> RecordDict:
+    """Return fields and arrays as two of Flower's records, of these names."""
     from flwr.app import Array as FlowerArray
     from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
-    content: dict[str, Any] = {"config": ConfigRecord(dict(fields))}
+    content: dict[str, Any] = {names[0]: ConfigRecord(dict(fields))}
     if arrays:
-        content["arrays"] = ArrayRecord({name: FlowerArray(a) for name, a in arrays.items()})
+        content[names[1]] = ArrayRecord({name: FlowerArray(a) for name, a in arrays.items()})
     return RecordDict(content)
 
 
@@ -70,7 +75,7 @@ class FlowerGrid:
         from flwr.app import Message
 
         messages = [
-            Message(to_records(r.fields, r.arrays), dst_node_id=r.node, message_type=r.kind, ttl=r.ttl)
+            Message(to_records(r.fields, r.arrays, r.records), dst_node_id=r.node, message_type=r.kind, ttl=r.ttl)
             for r in requests
         ]
         with _flower_errors():
@@ -87,7 +92,7 @@ def _to_reply(message: Message) -> ReplyMessage:
     if message.has_error():
         error = message.error
         why = _ERRORS.get(error.code, f"error {error.code}")
-        return ReplyMessage(about.reply_to_message_id, about.src_node_id, {}, {}, error=why)
+        return ReplyMessage(about.reply_to_message_id, about.src_node_id, {}, {}, why, failure_text(error.reason or ""))
     if not message.has_content():
         return ReplyMessage(about.reply_to_message_id, about.src_node_id, {}, {}, error="an answer without content")
     content = message.content

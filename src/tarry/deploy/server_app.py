@@ -1,7 +1,7 @@
 """Server as a Flower app (`serverapp = "tarry.deploy.server_app:app"` in a pyproject.toml).
 
 A federation that the folder holds is resumed. SIGTERM, Ctrl-C and a file `stop` in the folder end it when the visits
-under way have ended.
+under way have ended. In Flower's simulation engine, where the server is a thread, signals go to the engine.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ import logging
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,9 +25,12 @@ from ..core.printable import printable
 if TYPE_CHECKING:
     from flwr.app import Context
     from flwr.serverapp import Grid
+    from torch import Tensor
 
+    from ..engine.budget import Score
     from ..runs.build import BuiltRun
     from .config import DeployConfig
+    from .flower_app import StateDict
     from .protocol import Protocol
     from .server.driver import Driver
 
@@ -33,6 +38,10 @@ __all__ = ["app", "serve"]
 
 app = ServerApp()
 log = logging.getLogger("tarry")
+NOT_REPLAYABLE = (
+    "`tarry replay` will not repeat this federation: its clients train by their own code; keep-updates = true keeps"
+    " every update in the folder, for a replay of the server"
+)
 
 
 class _Printable(logging.Formatter):
@@ -46,20 +55,30 @@ class _Printable(logging.Formatter):
 def main(grid: Grid, context: Context) -> None:
     """Drive the method that the run config names."""
     from ..core.errors import TarryError
+    from .app_defaults import complete_config
     from .config import read_config
     from .grid import FlowerGrid
     from .polling import shorten_polling
 
+    _log_to_stderr()
     shorten_polling()
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Printable("%(asctime)s tarry %(message)s"))
-    logging.basicConfig(level=logging.INFO, handlers=[handler])
     try:
-        serve(FlowerGrid(grid, str(context.run_id)), read_config(context.run_config))
+        link = FlowerGrid(grid, str(context.run_id))
+        serve(link, read_config(complete_config(context.run_config, link)))
     except TarryError as e:
         for line in str(e).splitlines():
             log.error("error: %s", line)
         raise
+
+
+def _log_to_stderr() -> None:
+    """Show tarry's own lines; in the simulation engine others share the process."""
+    if not log.handlers:
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(_Printable("%(asctime)s tarry %(message)s"))
+        log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    log.propagate = False
 
 
 def serve(grid: Any, setting: DeployConfig) -> str:
@@ -77,6 +96,8 @@ def serve(grid: Any, setting: DeployConfig) -> str:
     if (folder / "result.json").is_file():
         raise BadInput(f"out = {folder}: the federation in this folder is over; name another one")
     built = _build(setting)
+    for notice in built.notices:
+        log.warning("%s", notice)
     spec = folder / "spec.toml"
     if spec.is_file() and RunFolder(folder).spec_text() != built.spec.to_toml():
         raise BadInput(f"out = {folder}: it holds a federation with other settings; name another folder")
@@ -150,6 +171,9 @@ def status(d: Driver) -> dict[str, Any]:
 def _stop_condition(file: Path) -> Callable[[], bool]:
     signals: list[int] = []
 
+    if threading.current_thread() is not threading.main_thread():
+        return file.exists
+
     def handler(number: int, _: Any) -> None:
         signals.append(number)
         if len(signals) > 1:
@@ -162,18 +186,19 @@ def _stop_condition(file: Path) -> Callable[[], bool]:
 
 def _build(setting: DeployConfig) -> BuiltRun:
     from ..runs.build import build_run
+    from .flower_app import check_flower_app
     from .private_data import plan_without_data
-    from .protocol import check_flower_app
 
     built = plan_without_data(setting) if _has_remote_data(setting) else build_run(setting.spec)
-    if setting.options.client == "plain":
-        check_flower_app(built.method, built.spec.label)
-    return built
+    if setting.options.client == "tarry":
+        return built
+    check_flower_app(built.method, built.spec.label)
+    return built if setting.options.keep_updates else replace(built, notices=(*built.notices, NOT_REPLAYABLE))
 
 
 def _has_remote_data(setting: DeployConfig) -> bool:
     """Return whether the clients hold examples that the server does not have."""
-    return setting.options.data == "own" or setting.options.client == "plain"
+    return setting.options.data == "own" or setting.options.client != "tarry"
 
 
 def _driver(grid: Any, setting: DeployConfig, built: BuiltRun, folder: Path) -> Driver:
@@ -191,6 +216,9 @@ def _driver(grid: Any, setting: DeployConfig, built: BuiltRun, folder: Path) -> 
         stop_within=o.stop_within,
         eval_every=built.eval_every,
         client_eval_every=o.ask_every or float("inf"),
+        release_after=o.release_after,
+        client=o.client,
+        keep_updates=o.keep_updates,
         checkpoint_every=s.checkpoint_every,
     )
     return Driver(
@@ -200,13 +228,14 @@ def _driver(grid: Any, setting: DeployConfig, built: BuiltRun, folder: Path) -> 
         lambda federation: _protocol(setting, built, federation),
         config=config,
         budget=built.budget,
-        evaluate=built.evaluator(),
+        evaluate=_evaluator(setting, built),
         known=known,
     )
 
 
 def _protocol(setting: DeployConfig, built: BuiltRun, federation: str) -> Protocol:
-    from .protocol import FlowerAppProtocol, TarryProtocol
+    from .flower_app import FlowerAppProtocol, LegacyAppProtocol
+    from .protocol import TarryProtocol
 
     dtype = built.bound().flat.dtype
     if setting.options.client == "tarry":
@@ -224,7 +253,22 @@ def _protocol(setting: DeployConfig, built: BuiltRun, federation: str) -> Protoc
             federation=federation,
             expected_work=expected_work if split else None,
         )
-    state = built.module.state_dict()
-    mine = {b.name for b in built.layout.blocks}
-    rest = {name: t.cpu().numpy() for name, t in state.items() if name not in mine}
-    return FlowerAppProtocol(built.layout, list(state), rest, dtype=dtype, lr=built.spec.lr)
+    kind = LegacyAppProtocol if setting.options.client == "legacy" else FlowerAppProtocol
+    by_name = setting.options.identity == "name"
+    return kind(_state_dict(built), dtype=dtype, lr=built.spec.lr, has_identities=by_name)
+
+
+def _state_dict(built: BuiltRun) -> StateDict:
+    from .flower_app import StateDict
+
+    return StateDict(built.layout, built.module)
+
+
+def _evaluator(setting: DeployConfig, built: BuiltRun) -> Callable[[Tensor], Score] | None:
+    """The evaluation that the app names, or that on the task's test set."""
+    from .app_code import evaluator
+
+    o = setting.options
+    if o.evaluate is None:
+        return built.evaluator()
+    return evaluator(o.evaluate, _state_dict(built), legacy=o.client == "legacy")

@@ -12,7 +12,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 import tarry
 from tarry.core.errors import BadInput
@@ -26,12 +25,11 @@ from tarry.deploy.local.local_federation import LocalFederation
 from tarry.deploy.local.processes import Processes, began, free_ports
 from tarry.deploy.local.tls import authority, node_key
 from tarry.deploy.private_data import plan_with_own_data, plan_without_data
-from tarry.deploy.protocol import FlowerAppProtocol, check_flower_app
-from tarry.deploy.server.open_tickets import OpenTicket, max_tickets_per_client
-from tarry.deploy.server_app import serve
-from tarry.deploy.wire import Rejected, ReplyMessage
+from tarry.deploy.server.open_tickets import max_tickets_per_client
+from tarry.deploy.wire import ReplyMessage
 from tests.helpers.fake_grid import Clock, FakeGrid, driver, finished, nodes, npy, small_plan
 from tests.helpers.processes import wait_until
+from tests.helpers.served import served
 
 SLEEPER = [sys.executable, "-c", "import time; time.sleep(600)"]
 
@@ -159,55 +157,6 @@ def test_settings_reach_the_app_as_they_were_given(tmp_path):
         assert LocalFederation(tmp_path / "none").setup
 
 
-@pytest.mark.parametrize("method", ["fedasync", "fedbuff", "ca2fl", "fadas", "mifa", "orthofl", "fedecho", "fedavg"])
-def test_methods_whose_clients_just_train_suit_any_flower_app(method):
-    made = small_plan(method=method).method
-    check_flower_app(made, method)
-
-
-@pytest.mark.parametrize("method", ["scaffold", "fedprox", "moon", "fedogd", "asynccurve", "orthofl:placement=client"])
-def test_methods_that_need_more_of_clients_are_refused(method):
-    with pytest.raises(BadInput, match="a plain Flower app does not do this"):
-        check_flower_app(small_plan(method=method).method, method)
-
-
-class Normed(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.a, self.norm, self.b = nn.Linear(64, 6), nn.BatchNorm1d(6), nn.Linear(6, 10)
-        self.b.bias.requires_grad_(False)
-
-    def forward(self, x):
-        return self.b(self.norm(self.a(x.flatten(1))))
-
-
-def test_a_plain_client_gets_the_whole_model_and_its_answer_is_a_difference():
-    module = Normed()
-    from tarry.core.layout import Layout
-    from tarry.core.tickets import Ticket
-
-    layout = Layout.of(module)
-    vec = layout.read(module, torch.float32)
-    state = module.state_dict()
-    rest = {k: v.numpy() for k, v in state.items() if k not in {b.name for b in layout.blocks}}
-    assert set(rest) == {"b.bias", "norm.num_batches_tracked"}
-    protocol = FlowerAppProtocol(layout, list(state), rest, dtype=torch.float32, lr=0.1)
-    ticket = Ticket(0, 0, 0, 0, 0.0, vec, vec)
-    request = protocol.encode_ticket(ticket, OpenTicket(0, 0, 0, "t", 0.0), node=1, memory_visit=-1, ttl=9.0)
-    assert list(request.arrays) == list(state)
-    module.load_state_dict({k: torch.from_numpy(v.copy()) for k, v in request.arrays.items()})
-    arrays = {k: npy(v + 1) for k, v in request.arrays.items()}
-    answer = protocol.decode_reply(ReplyMessage("x", 1, {"num-examples": 7, "train_loss": 0.5}, arrays), ticket)
-    assert answer.result.n_examples == 7
-    assert torch.allclose(answer.result.delta, torch.ones(layout.size))
-    with pytest.raises(Rejected):
-        protocol.decode_reply(ReplyMessage("x", 1, {}, arrays), ticket)
-    with pytest.raises(Rejected):
-        protocol.decode_reply(
-            ReplyMessage("x", 1, {"num-examples": 7}, {k: v for k, v in arrays.items() if k != "a.weight"}), ticket
-        )
-
-
 def test_a_plain_federation_runs_on_the_same_driver(tmp_path):
     """Clients that add one to every weight, known by their nodes alone."""
     setting = read_config({"client": "plain", "method": "fedasync:alpha=1,a=0", "task": "digits:hidden=8,limit=200",
@@ -225,44 +174,22 @@ def test_a_plain_federation_runs_on_the_same_driver(tmp_path):
             return ids
 
     grid = Adder(Clock(), {7: None, 8: None})
-    assert _served(grid, setting) == "updates"
+    assert served(grid, setting) == "updates"
     rows = (tmp_path / "out" / "journal.jsonl").read_text()
     assert '"name":"node 7"' in rows
     assert tarry.record.result.Result.read(tmp_path / "out").updates == 5
-
-
-def _served(grid, setting):
-    """`serve` with the driver on the grid's clock."""
-    import signal
-
-    from tarry.deploy.server import driver as module
-
-    plain, before = module.Driver.__init__, [signal.getsignal(s) for s in (signal.SIGTERM, signal.SIGINT)]
-
-    def init(self, *args, **named):
-        plain(self, *args, **named, clock=grid.clock)
-
-    run = module.Driver.run
-    module.Driver.__init__ = init
-    module.Driver.run = lambda self, stop, on_progress: run(self, stop, on_progress=on_progress, sleep=grid.clock.sleep)
-    try:
-        return serve(grid, setting)
-    finally:
-        module.Driver.__init__, module.Driver.run = plain, run
-        for number, handler in zip((signal.SIGTERM, signal.SIGINT), before, strict=True):
-            signal.signal(number, handler)
 
 
 def test_a_federation_with_other_settings_is_not_taken_up(tmp_path):
     made = small_plan(method="fedasync")
     grid = FakeGrid(Clock(), nodes(made, tmp_path / "homes"))
     out = {"out": str(tmp_path / "out"), "task": "digits:limit=200,hidden=8", "clients": 4, "epochs": 1, "updates": 3}
-    assert _served(grid, read_config({"method": "fedasync", **out})) == "updates"
+    assert served(grid, read_config({"method": "fedasync", **out})) == "updates"
     with pytest.raises(BadInput, match="is over"):
-        _served(grid, read_config({"method": "fedasync", **out}))
+        served(grid, read_config({"method": "fedasync", **out}))
     (tmp_path / "out" / "result.json").unlink()
     with pytest.raises(BadInput, match="other settings"):
-        _served(grid, read_config({"method": "fedbuff", **out}))
+        served(grid, read_config({"method": "fedbuff", **out}))
 
 
 def test_a_federation_that_is_not_over_is_reported(tmp_path, cli):
@@ -277,7 +204,7 @@ def test_a_federation_that_is_not_over_is_reported(tmp_path, cli):
             (out / "stop").touch()
 
     grid.clock.sleep = stop_soon
-    assert _served(grid, read_config({**config, "out": str(out)})) == "stopped"
+    assert served(grid, read_config({**config, "out": str(out)})) == "stopped"
     assert not (out / "result.json").exists()
     code, said = cli("report", out)
     assert code == 0

@@ -26,6 +26,8 @@ from typing import Any
 from ...core.errors import BadInput, TarryError
 from ...record.shapes import anything, between, count, fields, flag, list_of, optional, read_record, table_of, text
 from ...record.storage import TEXT_LIMIT, write_atomic
+from ..app_code import table_of_app
+from ..app_defaults import OUT
 from .processes import Processes, free_ports
 from .submit import Submission
 from .tls import authority, node_key
@@ -87,7 +89,7 @@ class LocalFederation:
         self.folder, self.flower_dir, self._say = folder.resolve(), folder.resolve() / "flower", say
         self._tls = self.flower_dir / "tls"
         bin_ = str(Path(sys.executable).parent)
-        self._environment = {**_ENVIRONMENT, "FLWR_HOME": str(self.flower_dir / "home"),
+        self._environment = {**_ENVIRONMENT, OUT: str(self.folder), "FLWR_HOME": str(self.flower_dir / "home"),
                              "PATH": bin_ + os.pathsep + os.environ.get("PATH", "")}  # fmt: skip
         self.processes = Processes(self.flower_dir, self._environment)
 
@@ -209,7 +211,8 @@ class LocalFederation:
         """The app as it is submitted to the SuperLink of this folder."""
         s = self.setup
         app = self.flower_dir / "app" if s.app is None else Path(s.app)
-        override = [] if s.app is None else [f"{k}={_value(v)}" for k, v in s.config.items()]
+        config = (table_of_app(app, "config") or {}) if s.app is not None else {}
+        override = [f"{k}={_value(v)}" for k, v in s.config.items()] if "out" in config else []
         return Submission(self.folder, app, _NAME, override, self._environment)
 
     def _wait_for(self, name: str, port: int) -> None:

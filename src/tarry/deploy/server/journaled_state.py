@@ -23,6 +23,7 @@ from ...engine.budget import Budget
 from ...engine.engine import Change, Engine
 from ...record.journal import Journal, Row
 from ...record.rows import Mark, Recorder
+from ...record.update_archive import UpdateArchive
 from ..protocol import ClientReply
 from .deadlines import Deadlines
 from .open_tickets import OpenTicket, OpenTickets
@@ -47,6 +48,8 @@ class JournaledState:
         known: dict[str, str] | None,
         listeners: Sequence[Callable[[Event], None]],
         began: float,
+        client: str = "tarry",
+        keep_updates: bool = False,
     ):
         self.folder, self.journal = folder, Journal(folder)
         saved = self.journal.saved
@@ -61,6 +64,9 @@ class JournaledState:
         self.deadlines = Deadlines(deadline)
         self.memory_visits: dict[int, int] = {}  # the visit whose memory a client is to use, by client
         self.federation, self.began, self.starts, self.ended = "", began, 0, ""
+        self._client, self._archive = client, UpdateArchive(folder) if keep_updates else None
+        if self._archive is not None:
+            self._archive.begin()
         self._checkpoints = 0
         self._updates_since_checkpoint: set[int] = set()
         try:
@@ -79,6 +85,7 @@ class JournaledState:
         if not self.federation:
             n, most = self.engine.server.n_clients, self.engine.max_tickets
             begun = {"federation": secrets.token_hex(8), "began": self.began, "clients": n, "per_client": most}
+            begun["client"] = self._client
             self.commit({"op": "begin", "t": 0.0, **begun}, sync=True)
         if self.engine.stop_reason and not self.ended:  # killed right before the row "end"
             self._end()
@@ -96,6 +103,8 @@ class JournaledState:
     def accept(self, row: Row, reply: ClientReply) -> None:
         """Save an update, then commit its row."""
         self.journal.save_update(row["number"], reply.result)
+        if self._archive is not None:
+            self._archive.save(row["number"], reply.result)
         self.commit({"op": "update", **row}, reply=reply, sync=True)
 
     def end_instant(self, time: float, changes: Sequence[Change]) -> list[Ticket]:
@@ -126,11 +135,15 @@ class JournaledState:
             self.clients.bind(row["name"], row["key"], row["place"], row["node"])
             stats = self.stats[row["place"]]
             stats.name, stats.node = row["name"], row["node"]
+        elif op == "release":
+            place = self.clients.release(row["name"])
+            self.deadlines.forget(place)
+            self.memory_visits.pop(place, None)
         elif op == "update":
             self._apply_update(row, reply)
         elif op in ("lost", "rejected"):
             ticket = self._close_ticket(row)
-            self.stats[ticket.client].failed[row["why"]] += 1
+            self.stats[ticket.client].count_failure(row["why"], row.get("detail", ""))
             engine.lose(row["t"], ticket.number, rejected=op == "rejected")
         elif op == "close":
             tickets = [t for t, _ in engine.end_instant(row["t"], [(c, joins) for c, joins in row["changes"]])]
