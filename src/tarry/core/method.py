@@ -102,7 +102,9 @@ class ServerView(NamedTuple):
 
     @property
     def progress(self) -> float:
-        """The used share of the budget, from 0 to 1 (0 if the run has no budget).
+        """The share of the budget that was used before this update, from 0 to 1 (0 if the run has no budget).
+
+        Updates and server steps are counted alike: neither counts the update that has just arrived.
 
         >>> progress = []
         >>> def look(update, view):
@@ -111,11 +113,11 @@ class ServerView(NamedTuple):
         >>> method = tarry.Method("watched", correct=tarry.stateless(look))
         >>> result = tarry.run(method, "digits", clients=2, updates=4)
         >>> progress
-        [0.25, 0.5, 0.75, 1.0]
+        [0.0, 0.25, 0.5, 0.75]
         """
         h = self.limits
-        used = ((self.time, h.time), (self.accepted, h.updates), (self.version, h.rounds))
-        return min(1.0, max((done / end for done, end in used if end), default=0.0))
+        used = ((self.time, h.time), (self.accepted - 1, h.updates), (self.version, h.rounds))
+        return min(1.0, max((max(done, 0) / end for done, end in used if end), default=0.0))
 
     def rate(self, version: int) -> float:
         """The clients' learning rate after `version` server steps, divided by the first one.
