@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .failures import failure_text
 from .wire import Array, EncodedArray, FieldValue, ReplyMessage, Request, RunEnded, Unreachable, encoded_npy
 
 if TYPE_CHECKING:
@@ -38,21 +39,27 @@ _PACKED = "array."  # prefix of an array in a config record
 _MOST_PACKED = 1 << 20  # bytes of arrays that travel in a config record
 
 
-def to_records(fields: Mapping[str, FieldValue], arrays: Mapping[str, Array], *, is_packed: bool = False) -> RecordDict:
-    """Return fields and arrays as Flower's records `config` and `arrays`.
+def to_records(
+    fields: Mapping[str, FieldValue],
+    arrays: Mapping[str, Array],
+    names: tuple[str, str] = ("config", "arrays"),
+    *,
+    is_packed: bool = False,
+) -> RecordDict:
+    """Return fields and arrays as two of Flower's records, of these names.
 
-    `is_packed`: small arrays are .npy bytes in `config`. Flower stores and sends each record, array and piece of an
-    array by a request of its own, so that this takes three requests instead of six or more.
+    `is_packed`: small arrays are .npy bytes in the first record. Flower stores and sends each record, array and piece
+    of an array by a request of its own, so that this takes three requests instead of six or more.
     """
     from flwr.app import Array as FlowerArray
     from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
     if is_packed and sum(a.nbytes for a in arrays.values()) <= _MOST_PACKED:
         packed = {_PACKED + name: _npy(a) for name, a in arrays.items()}
-        return RecordDict({"config": ConfigRecord({**fields, **packed, _PACKED: True})})
-    content: dict[str, Any] = {"config": ConfigRecord(dict(fields))}
+        return RecordDict({names[0]: ConfigRecord({**fields, **packed, _PACKED: True})})
+    content: dict[str, Any] = {names[0]: ConfigRecord(dict(fields))}
     if arrays:
-        content["arrays"] = ArrayRecord({name: FlowerArray(a) for name, a in arrays.items()})
+        content[names[1]] = ArrayRecord({name: FlowerArray(a) for name, a in arrays.items()})
     return RecordDict(content)
 
 
@@ -142,7 +149,7 @@ class FlowerGrid:
 
         messages = [
             Message(
-                to_records(r.fields, r.arrays, is_packed=r.is_packed),
+                to_records(r.fields, r.arrays, r.records, is_packed=r.is_packed),
                 dst_node_id=r.node,
                 message_type=r.kind,
                 ttl=r.ttl,
@@ -162,7 +169,8 @@ def _to_reply(message: Message) -> ReplyMessage:
     about = message.metadata
     if message.has_error():
         error = message.error
-        return ReplyMessage(about.reply_to_message_id, about.src_node_id, {}, {}, error=error_text(error.code))
+        why, detail = error_text(error.code), failure_text(error.reason or "")
+        return ReplyMessage(about.reply_to_message_id, about.src_node_id, {}, {}, why, detail)
     if not message.has_content():
         return ReplyMessage(about.reply_to_message_id, about.src_node_id, {}, {}, error="an answer without content")
     content = message.content

@@ -67,7 +67,7 @@ class EncodedArray(NamedTuple):
 
 
 class Request(NamedTuple):
-    """A message to a node; `kind` is the message type of Flower.
+    """A message to a node; `kind` is the message type of Flower, `records` are the names of its two records.
 
     `is_packed`: small arrays travel in one record with the fields, which only tarry's own client understands.
     """
@@ -77,6 +77,7 @@ class Request(NamedTuple):
     fields: Mapping[str, FieldValue]
     arrays: Mapping[str, Array]
     ttl: float
+    records: tuple[str, str] = ("config", "arrays")
     is_packed: bool = False
 
     @property
@@ -92,6 +93,7 @@ class ReplyMessage(NamedTuple):
     fields: Mapping[str, Any]
     arrays: Mapping[str, EncodedArray]
     error: str | None = None
+    detail: str = ""  # what the app says of the error: one short line
 
     @property
     def nbytes(self) -> int:

@@ -45,7 +45,7 @@ def address(tmp_path):
 
 def ask(grid, node, *, packed):
     """Send a request with content of its own: a SuperLink stores what is the same once."""
-    return grid.push([Request(node, "train", {"number": node}, {"weights": WEIGHTS}, 600.0, packed)])[0]
+    return grid.push([Request(node, "train", {"number": node}, {"weights": WEIGHTS}, 600.0, is_packed=packed)])[0]
 
 
 def receive(node):

@@ -14,26 +14,34 @@ import json
 import os
 import re
 import shutil
+import socket
 import sys
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
-from ...core.errors import BadInput, TarryError
+from ...core.errors import BadInput, StorageError, TarryError
 from ...record.shapes import anything, between, count, fields, flag, list_of, optional, read_record, table_of, text
-from ...record.storage import TEXT_LIMIT, write_atomic
+from ...record.storage import TEXT_LIMIT, check_writable, make_folder, write_atomic
+from ..app_code import table_of_app
+from ..app_defaults import OUT
+from .log_rotation import rotate_logs
 from .processes import Processes, free_ports
 from .submit import Submission
 from .tls import authority, node_key
 
-__all__ = ["LocalFederation", "Setup"]
+__all__ = ["LOOPBACK", "LocalFederation", "Setup", "is_loopback"]
 
 _ENVIRONMENT = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "OMP_NUM_THREADS": "1",
                 "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5"}  # fmt: skip
+LOOPBACK = "127.0.0.1"
+_ALL_ADDRESSES = ("0.0.0.0", "::")
+_DEPLOY = Path(__file__).parents[1]
 _NAME = "here"  # of this SuperLink, in Flower's configuration
 _APP = """\
 [build-system]
@@ -63,7 +71,7 @@ clientapp = "tarry.deploy.client_app:app"
 
 _SETUP = fields(
     {"clients": count, "tls": flag, "ports": list_of(between(1, 65535)), "config": table_of(anything)},
-    {"app": optional(text), "memory": flag, "links": between(1, 64)},
+    {"app": optional(text), "memory": flag, "host": text, "links": between(1, 64)},
     closed=True,
 )
 
@@ -78,6 +86,7 @@ class Setup:
     config: dict[str, Any]
     app: str | None = None
     memory: bool = False  # the SuperLinks keep their state in memory only
+    host: str = LOOPBACK  # the address at which the SuperLinks listen
     links: int = 1  # SuperLinks; node i belongs to link i modulo this
 
     @property
@@ -88,6 +97,23 @@ class Setup:
     def node_ports(self) -> list[int]:
         return self.ports[self.links :]
 
+    @property
+    def addresses(self) -> list[str]:
+        """The SuperLinks' addresses for the processes of this machine."""
+        if self.host in (LOOPBACK, *_ALL_ADDRESSES):
+            host = "localhost" if self.tls else LOOPBACK
+        else:
+            host = f"[{self.host}]" if ":" in self.host else self.host
+        return [f"{host}:{port}" for port in self.link_ports]
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine reaches the address."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
 
 class LocalFederation:
     """The federation in a folder."""
@@ -96,7 +122,7 @@ class LocalFederation:
         self.folder, self.flower_dir, self._say = folder.resolve(), folder.resolve() / "flower", say
         self._tls = self.flower_dir / "tls"
         bin_ = str(Path(sys.executable).parent)
-        self._environment = {**_ENVIRONMENT, "FLWR_HOME": str(self.flower_dir / "home"),
+        self._environment = {**_ENVIRONMENT, OUT: str(self.folder), "FLWR_HOME": str(self.flower_dir / "home"),
                              "PATH": bin_ + os.pathsep + os.environ.get("PATH", "")}  # fmt: skip
         self.processes = Processes(self.flower_dir, self._environment)
 
@@ -128,42 +154,43 @@ class LocalFederation:
         tls: bool,
         app: Path | None = None,
         memory: bool = False,
+        host: str = LOOPBACK,
         links: int = 1,
     ) -> None:
         """Write all files that the processes need."""
-        self.flower_dir.mkdir(parents=True, exist_ok=True)
-        (self.flower_dir / "home").mkdir(exist_ok=True)
-        ports = free_ports(links + clients)
-        host, trust = ("localhost", "ca.crt") if tls else ("127.0.0.1", "")
+        make_folder(self.flower_dir / "home")
         config = {**config, "out": str(self.folder)}
+        own = None if app is None else str(app.resolve())
+        setup = Setup(clients, tls, free_ports(links + clients), config, own, memory, host, links)
         if links > 1:
-            config["links"] = ",".join(f"{host}:{port}" for port in ports[1:links])
+            config["links"] = ",".join(setup.addresses[1:])
             if tls:
-                config["links-root-certificates"] = str(self._tls / trust)
-        setup = Setup(clients, tls, ports, config, None if app is None else str(app.resolve()), memory, links)
+                config["links-root-certificates"] = str(self._tls / "ca.crt")
         if app is None:
-            (self.flower_dir / "app").mkdir(exist_ok=True)
+            make_folder(self.flower_dir / "app")
             lines = [f"{_key(k)} = {_value(v)}" for k, v in config.items()]
-            (self.flower_dir / "app" / "pyproject.toml").write_text(_APP + "\n".join(lines) + "\n")
+            write_atomic(self.flower_dir / "app" / "pyproject.toml", (_APP + "\n".join(lines) + "\n").encode())
         if tls:
-            authority(self._tls)
+            authority(self._tls, [] if is_loopback(host) else _names_of(host))
             for i in range(clients):
                 node_key(self._tls, i)
         safe = f'root-certificates = "{self._tls / "ca.crt"}"' if tls else "insecure = true"
         text = f'[superlink]\ndefault = "{_NAME}"\n'
-        for i, port in enumerate(setup.link_ports):
-            text += f'\n[superlink.{_link_name(i)}]\naddress = "{host}:{port}"\n{safe}\n'
-        (self.flower_dir / "home" / "config.toml").write_text(text)
+        for i, address in enumerate(setup.addresses):
+            text += f'\n[superlink.{_link_name(i)}]\naddress = "{address}"\n{safe}\n'
+        write_atomic(self.flower_dir / "home" / "config.toml", text.encode())
         write_atomic(self.flower_dir / "setup.json", json.dumps(vars(setup), indent=1).encode())
 
     def up(self) -> None:
         """Start the processes that do not run: all of them, or those that were killed."""
         s = self.setup
+        check_writable(self.flower_dir)
+        rotate_logs(self.flower_dir / "logs")
         fresh = [self._start_link(s, i) for i in range(s.links)]
         self._start_exec(s)
         if s.tls:  # a SuperLink rejects an unregistered node
             self._wait_for_links(s, fresh)
-        if not self.processes.alive("warm"):
+        if s.clients and not self.processes.alive("warm"):
             self._warm(s)
         for i in range(s.clients):
             self._start_node(s, i)
@@ -190,8 +217,8 @@ class LocalFederation:
         database = [] if s.memory else ["--database", str(self.flower_dir / f"{name}.db")]
         self.processes.start(
             name,
-            ["flower-superlink", *safe, "--host", "127.0.0.1", "--port", str(s.link_ports[i]), "--isolation", "process",
-             *database, "--disable-runtime-dependency-installation"],
+            [sys.executable, str(_DEPLOY / "link.py"), *safe, "--host", s.host, "--port", str(s.link_ports[i]),
+             "--isolation", "process", *database, "--disable-runtime-dependency-installation"],
         )  # fmt: skip
         return True
 
@@ -199,14 +226,13 @@ class LocalFederation:
         """Start what runs the server app; the app takes the runs of further links itself."""
         if not self.processes.alive("exec"):
             trust = ["--root-certificates", str(self._tls / "ca.crt")] if s.tls else ["--insecure"]
-            where = f"{'localhost' if s.tls else '127.0.0.1'}:{s.link_ports[0]}"
-            self.processes.start("exec", ["flower-superexec", *trust, "--runtime-api-address", where])
+            self.processes.start("exec", ["flower-superexec", *trust, "--runtime-api-address", s.addresses[0]])
 
     def _wait_for_links(self, s: Setup, fresh: list[bool]) -> None:
         """Wait for the SuperLinks that were started, and register the nodes' keys with them."""
         for i in (i for i, is_fresh in enumerate(fresh) if is_fresh):
-            self._wait_for(_process_name(i), s.link_ports[i])
-            self._say(f"SuperLink at 127.0.0.1:{s.link_ports[i]}{', with TLS' if s.tls else ''}")
+            self._wait_for(_process_name(i), s.addresses[i])
+            self._say(f"SuperLink at {s.host}:{s.link_ports[i]}, {'with TLS' if s.tls else 'not encrypted'}")
             done = self._tls / ("registered" if i == 0 else f"registered-{i}")
             if s.tls and not done.exists():
                 here = range(i, s.clients, s.links)
@@ -220,39 +246,40 @@ class LocalFederation:
         if self.processes.alive(name):
             return
         home = self.flower_dir / "nodes" / str(i)
-        home.mkdir(parents=True, exist_ok=True)
-        port = s.link_ports[i % s.links]
-        safe = ["--insecure", "--superlink", f"127.0.0.1:{port}"]
+        make_folder(home)
+        address = s.addresses[i % s.links]
+        safe = ["--superlink", address, "--insecure"]
         if s.tls:
-            safe = ["--root-certificates", str(self._tls / "ca.crt"), "--superlink", f"localhost:{port}",
+            safe = ["--superlink", address, "--root-certificates", str(self._tls / "ca.crt"),
                     "--auth-supernode-private-key", str(self._tls / name)]  # fmt: skip
         node_config = f'partition-id={i} num-partitions={s.clients} home="{home}"'
         self.processes.start(
             name,
-            [sys.executable, str(Path(__file__).parents[1] / "node.py"), *safe, "--isolation", "process",
-             "--host", "127.0.0.1", "--port", str(s.node_ports[i]), "--node-config", node_config],
+            [sys.executable, str(_DEPLOY / "node.py"), *safe, "--isolation", "process",
+             "--host", LOOPBACK, "--port", str(s.node_ports[i]), "--node-config", node_config],
         )  # fmt: skip
         self._say(f"SuperNode of client {i}")
 
     def _warm(self, s: Setup) -> None:
-        at = [w for p in s.node_ports for w in ("--runtime-api-address", f"127.0.0.1:{p}")]
+        at = [w for p in s.node_ports for w in ("--runtime-api-address", f"{LOOPBACK}:{p}")]
         self.processes.start("warm", [sys.executable, "-m", "tarry.deploy.fork_server", *at])
 
     def submission(self) -> Submission:
         """The app as it is submitted to the SuperLink of this folder."""
         s = self.setup
         app = self.flower_dir / "app" if s.app is None else Path(s.app)
-        override = [] if s.app is None else [f"{k}={_value(v)}" for k, v in s.config.items()]
+        config = (table_of_app(app, "config") or {}) if s.app is not None else {}
+        override = [f"{k}={_value(v)}" for k, v in s.config.items() if k in config]
         further = [_link_name(i) for i in range(1, s.links)]
         return Submission(self.folder, app, _NAME, override, self._environment, further)
 
-    def _wait_for(self, name: str, port: int) -> None:
+    def _wait_for(self, name: str, address: str) -> None:
         until = time.monotonic() + 60
         while time.monotonic() < until:
             if not self.processes.alive(name):
                 raise TarryError(f"{name} ended at once; see {self.flower_dir / 'logs' / f'{name}.log'}")
             try:
-                urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=2)
+                urllib.request.urlopen(f"http://{address}/", timeout=2)
                 return
             except urllib.error.HTTPError:
                 return
@@ -270,10 +297,17 @@ class LocalFederation:
             submission = self.submission()
             if not submission.over and submission.serving():
                 self._say(f"waiting for what is under way to come in, {within:g} s at most")
-            submission.stop(within)
-        names = self.processes.names()
-        order = sorted(names, key=lambda n: ("warm", "exec", "node", "link").index(n.partition("-")[0]))
-        return self.processes.end(order)
+            try:
+                submission.stop(within)
+            except StorageError as e:
+                self._say(f"{e}; the processes end without a wait")
+        order = sorted(
+            self.processes.names(), key=lambda n: ("warm", "exec", "node", "link").index(n.partition("-")[0])
+        )
+        links = [name for name in order if name.partition("-")[0] == "link"]
+        others = [name for name in order if name not in links]
+        # a node signs off at the link; else the link takes it for present and rejects it for a minute when it returns
+        return self.processes.end(others, links)
 
     def clear(self) -> None:
         """Remove the files of Flower; the record stays."""
@@ -286,6 +320,20 @@ def _link_name(i: int) -> str:
 
 def _process_name(i: int) -> str:
     return "link" if i == 0 else f"link-{i}"
+
+
+def _names_of(host: str) -> list[str]:
+    """Return the names and addresses by which other machines may reach this one."""
+    name = socket.gethostname()
+    addresses = [] if host not in _ALL_ADDRESSES else _addresses(name)
+    return [name, *addresses, *([] if host in _ALL_ADDRESSES else [host])]
+
+
+def _addresses(name: str) -> list[str]:
+    try:
+        return sorted({str(found[4][0]) for found in socket.getaddrinfo(name, None)})
+    except OSError:
+        return []
 
 
 def _key(name: str) -> str:

@@ -314,7 +314,7 @@ class BackgroundGrid:
         """Return the reply, or None if objects have not arrived. What was fetched of it is then dropped."""
         reply = fetch.reply
         if reply.error is not None:
-            return ReplyMessage(reply.request, reply.node, {}, {}, error=reply.error)
+            return ReplyMessage(reply.request, reply.node, {}, {}, reply.error, reply.detail)
         if reply.request not in self._wanted:
             raise ReplyLost("no longer waited for")
         contents: dict[str, bytes] = {}

@@ -49,6 +49,6 @@ def connect(
 
     if not further:
         return connected(address)
-    trust = None if root_certificates is None else Path(root_certificates).read_bytes()
+    trust = Path(root_certificates).read_bytes() if root_certificates else None
     others = [FurtherLink(at, partial(take_run, at, trust), connected, news) for at in further]
     return SeveralLinks([connected(address), *others])

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ..failures import failure_text
 from ..grid import arrays_of, error_text, fields_of, to_records
 from ..wire import ReplyMessage, Request, RunEnded, Unreachable
 from .link import Announcement, EncodedRequest, ReplyLost
@@ -110,7 +111,7 @@ class FlowerLink:
                 message_type=request.kind,
                 src_task_id=self._address.task_id,
             ),
-            content=to_records(request.fields, request.arrays, is_packed=request.is_packed),
+            content=to_records(request.fields, request.arrays, request.records, is_packed=request.is_packed),
         )
         with no_object_id_recompute():
             id = message.object_id
@@ -225,7 +226,8 @@ def _announcement(message: Any, tree: ObjectTree) -> Announcement:
     about = message.metadata
     request, node = about.reply_to_message_id, about.src_node_id
     if message.HasField("error"):
-        return Announcement(request, node, about.message_id, error=error_text(message.error.code))
+        why, detail = error_text(message.error.code), failure_text(message.error.reason)
+        return Announcement(request, node, about.message_id, error=why, detail=detail)
     objects: list[str] = []
     waiting = [tree]
     while waiting and len(objects) <= _MAX_OBJECTS:

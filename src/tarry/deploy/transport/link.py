@@ -38,6 +38,7 @@ class Announcement:
     id: str
     objects: tuple[str, ...] = ()
     error: str | None = None
+    detail: str = ""  # what the app says of the error
     has_others: bool = False
 
 
