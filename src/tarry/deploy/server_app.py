@@ -134,7 +134,10 @@ def status(d: Driver) -> dict[str, Any]:
         "updates": engine.updates,
         "rounds": engine.server.version,
         "lost": engine.lost,
-        "not_finite": engine.rejected,
+        "rejected_updates": engine.rejected,
+        "quarantined": {str(c): until - now for c, until in engine.quarantined(now).items()},
+        "alarms": engine.alarms,
+        "paused": engine.paused_seconds(now),
         "accuracy": score[2],
         "loss": score[3],
         "staleness": sum(s * n for s, n in engine.staleness.items()) / max(1, engine.updates),
@@ -201,6 +204,8 @@ def _driver(grid: Any, setting: DeployConfig, built: BuiltRun, folder: Path) -> 
         config=config,
         budget=built.budget,
         evaluate=built.evaluator(),
+        gate=built.gate(),
+        monitor=built.monitor(),
         known=known,
     )
 
@@ -223,6 +228,7 @@ def _protocol(setting: DeployConfig, built: BuiltRun, federation: str) -> Protoc
             dtype=dtype,
             federation=federation,
             expected_work=expected_work if split else None,
+            expected_steps=None if split else work.n_steps,
         )
     state = built.module.state_dict()
     mine = {b.name for b in built.layout.blocks}

@@ -29,6 +29,8 @@ from ..core.task import Task
 from ..delays.availability import Availability
 from ..delays.base import ClientPopulation, Delay
 from ..engine.budget import Budget, Score
+from ..engine.gate import Gate, GateSettings
+from ..engine.model_monitor import ModelMonitor
 from ..tasks.data.sets import collect_notices
 from ..training.flat_model import FlatModel, build_module
 from ..training.server_model import FlatServerModel
@@ -78,6 +80,19 @@ class BuiltRun:
             diagnose=s.diagnose,
             spill=self.room(cache),
         )
+
+    def gate(self) -> Gate | None:
+        """The gate before the method, for a server that begins with the first weights; None without --gate."""
+        s = self.spec
+        if not s.gate:
+            return None
+        settings = GateSettings(s.norm_multiple, s.norm_bound, s.max_examples, s.quarantine)
+        return Gate(settings, self.first_weights(), s.clients or len(self.task.clients))
+
+    def monitor(self) -> ModelMonitor | None:
+        """The monitor of the global model's loss; None without --gate."""
+        s = self.spec
+        return ModelMonitor(s.loss_multiple) if s.gate and s.loss_multiple else None
 
     def room(self, cache: Path | None) -> SpillPolicy:
         """The memory limit of --cache-limit; what exceeds it goes to files in the folder `cache`."""

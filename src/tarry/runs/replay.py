@@ -21,6 +21,7 @@ from ..core.tickets import LocalResult
 from ..delays.measured import TraceRow
 from ..delays.recorded import RecordedAvailability, RecordedDelays, VisitRecord
 from ..engine.budget import Budget
+from ..engine.model_monitor import ModelMonitor
 from ..executors.base import Executor
 from ..record.journal import NAME
 from ..record.result import Result, sha256
@@ -29,7 +30,7 @@ from ..record.run_folder import RunFolder
 from ..report.formatting import pluralize
 from ..training.determinism import deterministic
 from .build import build_run
-from .simulation import Simulation
+from .simulation import Recorded, Simulation
 from .stored_spec import errors_of_stored_settings, stored_spec
 
 __all__ = ["Record", "Replay", "replay", "replay_folder"]
@@ -44,6 +45,7 @@ class Record:
     visits: dict[tuple[int, int], VisitRecord]
     changes: list[tuple[float, int, bool]]
     digests: dict[int, str]  # of updates, by ticket number
+    losses: list[float | None]  # of the scores, in their order
     updates: int
     end: float  # of the last instant
     ended: str  # why it ended; empty if it is running or was stopped
@@ -69,10 +71,12 @@ class Record:
                     visits[client, visit] = VisitRecord(r["t"], None)
             elif r["op"] in ("update", "lost", "rejected"):
                 at = who[r["number"]]
-                visits[at] = VisitRecord(visits[at].start, r["t"], r["op"] != "update")
+                reason = r["why"] if r["op"] == "rejected" else ""
+                visits[at] = VisitRecord(visits[at].start, r["t"], r["op"] != "update", reason)
         end = max((r["t"] for r in rows if r["op"] in ("update", "lost", "rejected", "close", "end")), default=0.0)
         digests = {r["number"]: r["digest"] for r in rows if r["op"] == "update"}
-        return cls(begun["clients"], begun["per_client"], visits, changes, digests, len(digests), end, ended)
+        losses = [r["loss"] for r in rows if r["op"] == "score"]
+        return cls(begun["clients"], begun["per_client"], visits, changes, digests, losses, len(digests), end, ended)
 
     def trace(self) -> list[TraceRow]:
         """Return a row for every visit that ended, for --delay trace."""
@@ -144,6 +148,17 @@ class _Compared:
         self._inner.close()
 
 
+class _RecordedMonitor(ModelMonitor):
+    """A monitor that judges the recorded losses, so that it restores where the federation did."""
+
+    def __init__(self, multiple: float, losses: Sequence[float | None]):
+        super().__init__(multiple)
+        self._recorded = iter([loss for loss in losses if loss is not None])
+
+    def observe(self, loss: float) -> bool:
+        return super().observe(next(self._recorded, loss))
+
+
 def replay(folder: str | Path, *, callbacks: Sequence[Callable[[Event], None]] = ()) -> Replay:
     """Simulate a recorded federation and compare its updates and weights, to the bit.
 
@@ -163,10 +178,12 @@ def replay_folder(folder: Path, *, callbacks: Sequence[Callable[[Event], None]] 
         whole = build_run(spec)
     if len(whole.task.clients) != record.n_clients:
         raise BadInput(f"{folder}: its clients hold their own examples, which are not here; it cannot be trained again")
+    monitor = None if whole.monitor() is None else _RecordedMonitor(spec.loss_multiple, record.losses)
     budget = Budget(max(record.end, 1e-6), spec.updates, spec.rounds, spec.target)
+    delay = RecordedDelays(record.visits)
     replayed = replace(
         whole,
-        delay=RecordedDelays(record.visits),
+        delay=delay,
         availability=RecordedAvailability(record.n_clients, record.changes),
         budget=replace(budget, updates=record.updates) if record.ended == "updates" else budget,
     )
@@ -176,7 +193,7 @@ def replay_folder(folder: Path, *, callbacks: Sequence[Callable[[Event], None]] 
         stack.enter_context(torch.random.fork_rng(devices=[]))
         executor = _Compared(simulation.executor(), record.digests)
         stack.callback(executor.close)
-        sim = simulation.simulator(executor, list(callbacks))
+        sim = simulation.simulator(executor, list(callbacks), recorded=Recorded(delay.rejection, monitor))
         sim.engine.max_tickets = record.per_client
         sim.engine.idle.concurrency *= record.per_client
         sim.run()

@@ -13,6 +13,7 @@ import secrets
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
+from ...core.rejections import Reason
 from ..wire import MessageGrid, Rejected, ReplyMessage, Request, parse_fields
 
 if TYPE_CHECKING:
@@ -171,7 +172,8 @@ class Registration:
         log.info("client %d is %r at node %d", place, name, node)
 
     def _reject(self, now: float, node: int, why: Rejected) -> None:
-        self._log_problem("a client was rejected", why=str(why), rejected=True, node=node)
+        self._state.stats.count_rejection(Reason.IDENTITY, self._state.clients.at(node))
+        self._log_problem("a client was rejected", why=str(why), node=node)
         self._retry_later(now, node)
 
     def _retry_later(self, now: float, node: int) -> None:
