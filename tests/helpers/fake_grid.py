@@ -184,6 +184,7 @@ def driver(
         evaluate=made.evaluator(),
         gate=made.gate(),
         monitor=made.monitor(),
+        measure=made.health_measure(),
         known=known,
         clock=grid.clock,
     )

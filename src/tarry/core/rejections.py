@@ -8,11 +8,7 @@ __all__ = ["Reason"]
 
 
 class Reason(StrEnum):
-    """A reason code. The values are written to journals and event logs: names may change, values may not.
-
-    >>> tarry.Reason.NORM
-    <Reason.NORM: 'norm'>
-    """
+    """A reason code. The values are written to journals and event logs: names may change, values may not."""
 
     UNKNOWN_TICKET = "unknown ticket"  # an answer to a request that the server did not make
     USED_TICKET = "used ticket"  # a second answer to a request

@@ -206,6 +206,7 @@ def _driver(grid: Any, setting: DeployConfig, built: BuiltRun, folder: Path) -> 
         evaluate=built.evaluator(),
         gate=built.gate(),
         monitor=built.monitor(),
+        measure=built.health_measure(),
         known=known,
     )
 

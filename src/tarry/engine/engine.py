@@ -179,13 +179,17 @@ class Engine:
             return []
         return self._dispatch(duration)
 
-    def score(self, time: float, accuracy: float | None, loss: float | None) -> None:
-        """Record the score of the output weights. If their loss explodes, a restore is due at the next instant."""
+    def score(self, time: float, accuracy: float | None, loss: float | None, health: float | None = None) -> None:
+        """Record the score of the output weights. If `health`, their loss, explodes, a restore is due.
+
+        Without a test set accuracy and loss are None, and there is no event.
+        """
         self.scored_version = self.server.version
         self.curve.append((time, self.updates, accuracy, loss))
-        self._emit("evaluate", time, accuracy=accuracy, loss=loss)
-        if self.monitor is not None and loss is not None:
-            self._watch(self.monitor, time, loss)
+        if accuracy is not None or loss is not None:
+            self._emit("evaluate", time, accuracy=accuracy, loss=loss)
+        if self.monitor is not None and health is not None:
+            self._watch(self.monitor, time, health)
         target = self.budget.target
         if target is not None and accuracy is not None and accuracy >= target:
             self.stop_reason = "target"

@@ -46,6 +46,7 @@ from .personalize import check as check_personalisation
 
 __all__ = ["BuiltRun", "build_run"]
 
+_MONITORED_INPUTS = 1000  # unlabeled ones, on which the model's outputs are monitored
 _OPTIMIZER = ("optimizer", "lr", "lr_decay", "momentum", "weight_decay")
 
 
@@ -94,6 +95,19 @@ class BuiltRun:
         s = self.spec
         return ModelMonitor(s.loss_multiple) if s.gate and s.loss_multiple else None
 
+    def health_measure(self) -> Callable[[Tensor], float] | None:
+        """What the monitor judges where there is no test set: the size of the model's outputs on unlabeled inputs.
+
+        Without these it is the size of the weights. None without a monitor, or with a test set.
+        """
+        if self.monitor() is None or self.task.test is not None:
+            return None
+        inputs = self.task.unlabeled
+        if inputs is None or not len(inputs):
+            return root_mean_square
+        model, some = FlatServerModel(self.bound()), inputs[:_MONITORED_INPUTS]
+        return lambda weights: root_mean_square(model.outputs(weights, some))
+
     def room(self, cache: Path | None) -> SpillPolicy:
         """The memory limit of --cache-limit; what exceeds it goes to files in the folder `cache`."""
         return SpillPolicy(self.spec.cache_limit * 1e6, cache)
@@ -114,6 +128,11 @@ class BuiltRun:
             return None
         bound = self.bound()
         return lambda weights: bound.evaluate(weights, test)
+
+
+def root_mean_square(numbers: Tensor) -> float:
+    """Return the root of the mean square, as a size of outputs or weights."""
+    return float((numbers.double().square().mean()).sqrt())
 
 
 def build_run(spec: Spec) -> BuiltRun:

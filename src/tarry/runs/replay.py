@@ -45,7 +45,7 @@ class Record:
     visits: dict[tuple[int, int], VisitRecord]
     changes: list[tuple[float, int, bool]]
     digests: dict[int, str]  # of updates, by ticket number
-    losses: list[float | None]  # of the scores, in their order
+    losses: list[float | None]  # that the monitor of the model judged, in their order
     updates: int
     end: float  # of the last instant
     ended: str  # why it ended; empty if it is running or was stopped
@@ -75,7 +75,7 @@ class Record:
                 visits[at] = VisitRecord(visits[at].start, r["t"], r["op"] != "update", reason)
         end = max((r["t"] for r in rows if r["op"] in ("update", "lost", "rejected", "close", "end")), default=0.0)
         digests = {r["number"]: r["digest"] for r in rows if r["op"] == "update"}
-        losses = [r["loss"] for r in rows if r["op"] == "score"]
+        losses = [r.get("health", r["loss"]) for r in rows if r["op"] == "score"]
         return cls(begun["clients"], begun["per_client"], visits, changes, digests, losses, len(digests), end, ended)
 
     def trace(self) -> list[TraceRow]:

@@ -146,6 +146,7 @@ class Simulation:
             rejects=None if recorded is None else recorded.rejection,
             gate=b.gate() if recorded is None else None,
             monitor=b.monitor() if recorded is None else recorded.monitor,
+            measure=b.health_measure(),
             strict=s.strict,
             diagnostics=self._diagnostics_log(),
             room=b.room(cache),

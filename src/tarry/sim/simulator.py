@@ -63,6 +63,7 @@ class Simulator:
         rejects: Callable[[int, int], Reason | None] | None = None,
         gate: Gate | None = None,
         monitor: ModelMonitor | None = None,
+        measure: Callable[[Tensor], float] | None = None,
         strict: bool = False,
         diagnostics: DiagnosticsLog | None = None,
         room: SpillPolicy = SpillPolicy(),  # noqa: B008 - a constant
@@ -73,7 +74,8 @@ class Simulator:
         self.engine = Engine(
             server, roster, budget, diagnostics=diagnostics, gate=gate, monitor=monitor, listeners=listeners
         )
-        self._evaluation, self._evaluates = Evaluation(self.engine, evaluate, eval_every), evaluate is not None
+        self._evaluation = Evaluation(self.engine, evaluate, eval_every, measure)
+        self._evaluates = self._evaluation.is_on
         self._availability, self._fails, self._strict, self._room = availability, fails, strict, room
         self._rejects = rejects  # which of the visits that fail were rejected, and why
         self._waiting = nullcontext() if waiting is None else waiting

@@ -85,6 +85,7 @@ class Driver:
         evaluate: Callable[[Tensor], Score] | None = None,
         gate: Gate | None = None,
         monitor: ModelMonitor | None = None,
+        measure: Callable[[Tensor], float] | None = None,
         known: dict[str, str] | None = None,
         listeners: Sequence[Callable[[Event], None]] = (),
         clock: Callable[[], float] = wall.time,
@@ -105,7 +106,7 @@ class Driver:
         )
         self.engine, self.clients, self.open_tickets = state.engine, state.clients, state.open_tickets
         self.stats, self.deadlines = state.stats, state.deadlines
-        self._evaluation = Evaluation(self.engine, evaluate, config.eval_every)
+        self._evaluation = Evaluation(self.engine, evaluate, config.eval_every, measure)
         self.protocol = protocol(state.federation)
         self.registration = Registration(
             grid,
@@ -407,12 +408,12 @@ class Driver:
             self._score(due)
 
     def _score(self, time: float) -> None:
-        accuracy, loss = self._evaluation.score()
+        accuracy, loss, health = self._evaluation.score()
         alarms = self.engine.alarms
-        self.state.commit({"op": "score", "t": time, "accuracy": accuracy, "loss": loss})
+        self.state.commit({"op": "score", "t": time, "accuracy": accuracy, "loss": loss, "health": health})
         if self.engine.alarms > alarms:
             pause = round(self.engine.paused_seconds(time), 3)
-            self.log_problem("ALARM: the loss of the global model exploded", loss=loss, pause=pause)
+            self.log_problem("ALARM: the loss of the global model exploded", loss=health, pause=pause)
 
     def _request_evals(self, now: float) -> None:
         """Have clients evaluate the output weights on their own examples."""

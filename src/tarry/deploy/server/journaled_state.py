@@ -153,7 +153,7 @@ class JournaledState:
         elif op == "sent":
             self._apply_sent(row)
         elif op == "score":
-            engine.score(row["t"], row["accuracy"], row["loss"])
+            engine.score(row["t"], row["accuracy"], row["loss"], row.get("health", row["loss"]))
         elif op == "client_eval":
             engine.on_client_eval(row["t"], row["client"], row["metrics"])
         elif op == "restore":
