@@ -32,9 +32,11 @@ class Quarantine:
         self._until: dict[int, float] = {}
 
     def record_rejection(self, client: int, time: float) -> float | None:
-        """Count a rejected update; return until when the client is quarantined, None if it is not."""
-        demerits = self._demerits[client] = self._demerits.get(client, 0.0) + 1.0
-        if demerits < _QUOTA or self._first_period == 0 or self.until(client) > time:
+        """Count a rejected update; return until when the client is quarantined now, None if it is not or was before."""
+        if self.until(client) > time:  # of a ticket that it held before
+            return None
+        demerits = self._demerits[client] = min(self._demerits.get(client, 0.0) + 1.0, _QUOTA)
+        if demerits < _QUOTA or self._first_period == 0:
             return None
         times = self._times.get(client, 0.0)
         period = min(max(_LONGEST, self._first_period), self._first_period * 2.0 ** min(int(times), 60))

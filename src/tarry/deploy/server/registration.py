@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["Clients", "Registration", "is_signed_by", "statement"]
 
 log = logging.getLogger("tarry")
+_MOST_PENDING = 64  # nodes that are asked for their identity at a time
 _FIRST_RETRY, _LAST_RETRY = 5.0, 300.0  # seconds until a rejected node gets another request; doubles each time
 
 
@@ -119,7 +120,8 @@ class Registration:
         activated = self._grid.nodes()
         restarted = {n for n, when in activated.items() if self._activated.get(n, when) != when}
         self.nodes = set(activated)
-        self._activated.update(activated)
+        self._activated = activated
+        self._retries = {n: retry for n, retry in self._retries.items() if n in activated}
         self._pending = {i: sent for i, sent in self._pending.items() if sent[0] not in restarted}
         return restarted
 
@@ -132,6 +134,7 @@ class Registration:
             for node in unknown:
                 self._register(now, node, f"node {node}", "", None)
             return
+        unknown = unknown[: max(0, _MOST_PENDING - len(self._pending))]
         nonces, federation = [secrets.token_hex(16) for _ in unknown], self._state.federation
         requests = [
             Request(node, "query.hello", {"federation": federation, "nonce": nonce}, {}, self._timeout)
