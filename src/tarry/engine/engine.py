@@ -170,9 +170,9 @@ class Engine:
                 self.stop_reason = "rounds"
                 return []
         for client, joins in changes:
-            if joins:
+            if joins and client not in self.idle:  # else a restore has freed it at this instant
                 self.idle.add(client)
-            elif client in self.idle:
+            elif not joins and client in self.idle:
                 self.idle.remove(client)
             self._emit("join" if joins else "leave", client=client)
         if self.monitor is not None and time < self.monitor.paused_until:
@@ -233,9 +233,9 @@ class Engine:
         return 0 if self.monitor is None else self.monitor.alarms
 
     @property
-    def restore_is_due(self) -> bool:
-        """Whether the model's loss has exploded, and the last healthy state is not restored yet."""
-        return self.monitor is not None and self.monitor.restore_at < inf
+    def next_restore(self) -> float:
+        """The time at which the last healthy state is to be restored; inf if the model is healthy."""
+        return inf if self.monitor is None else self.monitor.restore_at
 
     def paused_seconds(self, time: float) -> float:
         """Return for how long no tickets are handed out because the model was restored; 0 if they are."""

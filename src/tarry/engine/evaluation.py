@@ -46,13 +46,18 @@ class Evaluation:
         return count * self._every if count else 0.0
 
     def due(self, time: float, *, inclusive: bool) -> Iterator[float]:
-        """Yield the times of scores due up to `time`; the caller records each score before it asks for the next."""
+        """Yield the times of scores due up to `time`; the caller records each score before it asks for the next.
+
+        None is due before a model whose loss has exploded is restored.
+        """
         if time > MOST_EVALUATIONS * self._every:
             raise BadInput(
                 f"--eval-every {self._every:g}: these are more than {MOST_EVALUATIONS:,} evaluations in {time:g}"
                 f" virtual seconds; evaluate every {time / MOST_EVALUATIONS * 1.01:.1g} seconds or more"
             )
         while (due := self.next_due) < time or (inclusive and due == time):
+            if self._engine.next_restore < inf:
+                return
             yield due
 
     def score(self) -> tuple[float | None, float | None, float | None]:

@@ -109,7 +109,7 @@ class Simulator:
                 on_instant()
         if self._evaluation.is_on and (engine.curve[-1][0] < self.time or engine.is_unscored):
             self._score(self.time)
-        if engine.restore_is_due:  # no instant follows that would do it
+        if engine.next_restore < inf:  # no instant follows that would do it
             engine.restore(self.time)
             self._score(self.time)
 
@@ -275,12 +275,12 @@ class Simulator:
         return {name: row for name, table in self._memories.items() if (row := table.get(client)) is not None}
 
     def _score_until(self, time: float, *, inclusive: bool = True) -> bool:
-        """Record the scores due up to `time`; True when the target is reached, with the clock there."""
+        """Record the scores due up to `time`; True when the target is reached, or a restore comes first."""
         for due in self._evaluation.due(time, inclusive=inclusive):
             self._score(due)
             if self.engine.stop_reason == "target":
                 return True
-        return False
+        return self.engine.next_restore < time
 
     def _score(self, time: float) -> None:
         with self._waiting:

@@ -174,7 +174,7 @@ class Driver:
         end = max(self.engine.time, self.engine.curve[-1][0] if self.engine.curve else 0.0)
         if self.engine.is_unscored:
             self._score(end)
-        if self.engine.restore_is_due:
+        if self.engine.next_restore < inf:
             self.state.commit({"op": "restore", "t": end}, sync=True)
             self._score(end)
 
@@ -272,7 +272,7 @@ class Driver:
                 self.stats[ticket.client].late += 1
                 self.stats.count_rejection(Reason.EXPIRED_TICKET, ticket.client)
                 self.deadlines.record_duration(ticket.client, now - ticket.time, late=True)
-                self.log_problem("an answer after its deadline", client=ticket.client, ticket=ticket.number)
+                self.log_problem("an answer to a ticket that has ended", client=ticket.client, ticket=ticket.number)
         elif (open_ticket := self.open_tickets.by_request(reply.request)) is not None:
             return self._decode(open_ticket, reply, now)
         else:
@@ -406,6 +406,9 @@ class Driver:
             if self.state.ended:
                 return
             self._score(due)
+        if self.engine.next_restore < time and not self.state.ended:  # an instant of its own, before the one at `time`
+            self._instant(self.engine.next_restore, [])
+            self._scores(time, inclusive=inclusive)
 
     def _score(self, time: float) -> None:
         accuracy, loss, health = self._evaluation.score()
