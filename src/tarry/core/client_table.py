@@ -110,7 +110,7 @@ class ClientTable:
 
     @property
     def is_in_file(self) -> bool:
-        """Whether the rows are in a file."""
+        """Return whether the rows are in a file."""
         return self._file is not None or self._saved is not None
 
     def _to_file(self, like: Tensor) -> None:

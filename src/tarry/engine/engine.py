@@ -24,7 +24,7 @@ from ..core.server import Receipt, Server
 from ..core.tickets import LocalResult, Ticket
 from .budget import Budget
 from .diagnostics import DiagnosticsLog
-from .gate import ACCEPTED, Gate, Verdict
+from .gate import ACCEPTED, Gate, GateVerdict
 from .model_monitor import ModelMonitor
 
 __all__ = ["RESTORED", "Change", "Engine", "Handout", "total_bytes"]
@@ -80,11 +80,11 @@ class Engine:
         """Make the dispatch decision at time 0, which uses one random key even if no client is present."""
         return self._dispatch(duration)
 
-    def examine(self, number: int, result: LocalResult) -> Verdict:
+    def examine(self, number: int, result: LocalResult) -> GateVerdict:
         """Return whether the result for a ticket may reach the method. This changes nothing."""
         if self.gate is not None:
             return self.gate.examine(self.server.tickets[number].client, result)
-        return ACCEPTED if result.finite else Verdict(Reason.NOT_FINITE)
+        return ACCEPTED if result.finite else GateVerdict(Reason.NOT_FINITE)
 
     def accept(
         self,
@@ -93,7 +93,7 @@ class Engine:
         result: LocalResult,
         *,
         nbytes: int | None = None,
-        verdict: Verdict | None = None,
+        verdict: GateVerdict | None = None,
     ) -> Receipt:
         """Give the server the result for a ticket, or reject it if the gate does.
 
@@ -229,7 +229,7 @@ class Engine:
 
     @property
     def alarms(self) -> int:
-        """How often the loss of the global model has exploded."""
+        """The number of times that the loss of the global model has exploded."""
         return 0 if self.monitor is None else self.monitor.alarms
 
     @property

@@ -25,7 +25,7 @@ from ..core.tickets import LocalResult
 from .quarantine import Quarantine
 from .typical_size import TypicalSize
 
-__all__ = ["ACCEPTED", "Gate", "GateSettings", "Verdict"]
+__all__ = ["ACCEPTED", "Gate", "GateSettings", "GateVerdict"]
 
 _DELTA, _EXAMPLES = "delta", "examples"  # kinds of sizes; extras have their own names, after a dot
 _LARGEST_LOSS = 1e30
@@ -42,7 +42,7 @@ class GateSettings:
     quarantine: float = 60.0  # seconds of a first period; 0: none
 
 
-class Verdict(NamedTuple):
+class GateVerdict(NamedTuple):
     """The result of an examination. `sizes` is what the gate learns from; `reason` is None if all is right."""
 
     reason: Reason | None
@@ -50,7 +50,7 @@ class Verdict(NamedTuple):
     sizes: Mapping[str, float] = {}  # never written to
 
 
-ACCEPTED = Verdict(None)
+ACCEPTED = GateVerdict(None)
 
 
 @dataclass
@@ -67,42 +67,42 @@ class Gate:
         self._scale = max(_norm(self.weights), sqrt(self.weights.numel()))
         self._typical: dict[str, TypicalSize] = {}
 
-    def examine(self, client: int, result: LocalResult) -> Verdict:
+    def examine(self, client: int, result: LocalResult) -> GateVerdict:
         """Return whether an update may reach the method, or why it may not."""
         if result.delta.shape != self._shape or result.delta.dtype != self._dtype:
             given = f"{tuple(result.delta.shape)[:8]} {result.delta.dtype}"
-            return Verdict(Reason.ARRAYS, f"the displacement is {given}, not {tuple(self._shape)} {self._dtype}")
+            return GateVerdict(Reason.ARRAYS, f"the displacement is {given}, not {tuple(self._shape)} {self._dtype}")
         for name, extra in result.extras.items():
             if extra.numel() > self._shape.numel():
-                return Verdict(Reason.ARRAYS, f"extra {name[:40]!r} has {extra.numel():,} numbers")
+                return GateVerdict(Reason.ARRAYS, f"extra {name[:40]!r} has {extra.numel():,} numbers")
         if not result.finite:
-            return Verdict(Reason.NOT_FINITE, "it holds NaN or infinity")
+            return GateVerdict(Reason.NOT_FINITE, "it holds NaN or infinity")
         sizes = {_DELTA: _norm(result.delta), _EXAMPLES: float(result.n_examples)}
         sizes |= {f".{name}": _norm(extra) for name, extra in result.extras.items()}
         if not all(map(isfinite, sizes.values())):
-            return Verdict(Reason.NOT_FINITE, "it holds NaN or infinity")
+            return GateVerdict(Reason.NOT_FINITE, "it holds NaN or infinity")
         if abs(result.loss) > _LARGEST_LOSS:
-            return Verdict(Reason.METADATA, f"a loss of {result.loss:.3g}", sizes)
+            return GateVerdict(Reason.METADATA, f"a loss of {result.loss:.3g}", sizes)
         return self._check_examples(client, result.n_examples, sizes) or self._check_norms(client, sizes)
 
-    def _check_examples(self, client: int, count: int, sizes: Mapping[str, float]) -> Verdict | None:
+    def _check_examples(self, client: int, count: int, sizes: Mapping[str, float]) -> GateVerdict | None:
         most, limit = self.settings.max_examples, self._sizes_of(_EXAMPLES).limit(client)
         if most is not None and count > most:
-            return Verdict(Reason.EXAMPLES, f"{count:,} examples, where at most {most:,} are declared", sizes)
+            return GateVerdict(Reason.EXAMPLES, f"{count:,} examples, where at most {most:,} are declared", sizes)
         if count > limit:
-            return Verdict(Reason.EXAMPLES, f"{count:,} examples, where {limit:,.0f} are plausible", sizes)
+            return GateVerdict(Reason.EXAMPLES, f"{count:,} examples, where {limit:,.0f} are plausible", sizes)
         return None
 
-    def _check_norms(self, client: int, sizes: Mapping[str, float]) -> Verdict:
+    def _check_norms(self, client: int, sizes: Mapping[str, float]) -> GateVerdict:
         bound = self.settings.norm_bound
         if bound is not None and sizes[_DELTA] > bound:
-            return Verdict(Reason.NORM, f"a displacement of norm {sizes[_DELTA]:.3g}, above {bound:.3g}", sizes)
+            return GateVerdict(Reason.NORM, f"a displacement of norm {sizes[_DELTA]:.3g}, above {bound:.3g}", sizes)
         for name, norm in sizes.items():
             limit = inf if name == _EXAMPLES else self._sizes_of(name).limit(client)
             if norm > limit:
                 what = "a displacement" if name == _DELTA else f"extra {name[1:41]!r}"
-                return Verdict(Reason.NORM, f"{what} of norm {norm:.3g}, above {limit:.3g}", sizes)
-        return Verdict(None, "", sizes)
+                return GateVerdict(Reason.NORM, f"{what} of norm {norm:.3g}, above {limit:.3g}", sizes)
+        return GateVerdict(None, "", sizes)
 
     def record_acceptance(self, client: int, sizes: Mapping[str, float]) -> None:
         """Learn from an accepted update."""

@@ -96,7 +96,7 @@ class BuiltRun:
         return ModelMonitor(s.loss_multiple) if s.gate and s.loss_multiple else None
 
     def health_measure(self) -> Callable[[Tensor], float] | None:
-        """What the monitor judges where there is no test set: the size of the model's outputs on unlabeled inputs.
+        """Return what the monitor judges without a test set: the size of the model's outputs on unlabeled inputs.
 
         Without these it is the size of the weights. None without a monitor, or with a test set.
         """

@@ -25,7 +25,7 @@ from ...core.rejections import Reason
 from ...core.server import Server
 from ...engine.budget import Budget, Score
 from ...engine.evaluation import Evaluation
-from ...engine.gate import Gate, Verdict
+from ...engine.gate import Gate, GateVerdict
 from ...engine.model_monitor import ModelMonitor
 from ...record.journal import Row
 from ..protocol import ClientReply, Protocol, check_duration
@@ -66,7 +66,7 @@ class _Arrival:
     ticket: OpenTicket
     reply: ClientReply | None = None
     why: str = ""
-    rejection: Verdict | None = None
+    rejection: GateVerdict | None = None
     nbytes: int = 0
 
 
@@ -222,8 +222,8 @@ class Driver:
             return set()
         late = {t.client for t in self._late.values()}
         here = {c for n in self.registration.nodes if (c := self.clients.at(n)) is not None}
-        kept_away = late | self.engine.quarantined(now).keys()
-        return {c for c in here if c not in kept_away and self._backed_off.get(c, 0.0) <= now}
+        without_work = late | self.engine.quarantined(now).keys()
+        return {c for c in here if c not in without_work and self._backed_off.get(c, 0.0) <= now}
 
     def _update_nodes(self) -> None:
         restarted = self.registration.update_nodes()
@@ -280,7 +280,7 @@ class Driver:
         return None
 
     def _reject_stray(self, reply: ReplyMessage) -> None:
-        """Record a reply to no request that is waited for; nobody's ticket ends by it."""
+        """Record a reply to no request that is waited for; no ticket ends by it."""
         reason = Reason.USED_TICKET if reply.request in self._answered else Reason.UNKNOWN_TICKET
         self.stats.count_rejection(reason, self.clients.at(reply.node))
         self.log_problem("an answer was rejected", why=reason, node=reply.node)
@@ -304,7 +304,7 @@ class Driver:
             decoded = self.protocol.decode_reply(reply, self.engine.server.tickets[ticket.number])
             check_duration(decoded.train_seconds, now - ticket.time)
         except Rejected as e:
-            return _Arrival(ticket, rejection=Verdict(e.reason, str(e)), nbytes=reply.nbytes)
+            return _Arrival(ticket, rejection=GateVerdict(e.reason, str(e)), nbytes=reply.nbytes)
         return _Arrival(ticket, decoded, nbytes=reply.nbytes)
 
     # -- instants
@@ -371,7 +371,7 @@ class Driver:
         }
         self.state.accept({**row, **more}, reply)
 
-    def _reject(self, row: Row, verdict: Verdict, about: Mapping[str, Any]) -> None:
+    def _reject(self, row: Row, verdict: GateVerdict, about: Mapping[str, Any]) -> None:
         """Reject an update. Its client gets no work for a while, which grows if that happens again and again."""
         client, time = about["client"], row["t"]
         self._backed_off[client] = time + self.deadlines.record_failure(client)

@@ -22,7 +22,7 @@ from ...core.server import Server
 from ...core.tickets import Ticket
 from ...engine.budget import Budget
 from ...engine.engine import RESTORED, Change, Engine
-from ...engine.gate import Gate, Verdict
+from ...engine.gate import Gate, GateVerdict
 from ...engine.model_monitor import ModelMonitor
 from ...record.journal import Journal, Row
 from ...record.rows import Mark, Recorder
@@ -178,7 +178,7 @@ class JournaledState:
         ticket = self._close_ticket(row)
         result = reply.result if reply is not None else self.journal.load_update(ticket.number)
         self._updates_since_checkpoint.add(ticket.number)
-        verdict = Verdict(None, "", row.get("sizes", {}))
+        verdict = GateVerdict(None, "", row.get("sizes", {}))
         receipt = self.engine.accept(row["t"], ticket.number, result, nbytes=row["bytes"], verdict=verdict)
         assert receipt.accepted, "results that are rejected have rows of their own"
         if row["keeps_memory"]:
