@@ -159,7 +159,8 @@ class Engine:
         """
         if not self.in_instant or time != self.time:
             self._enter(time)
-        if self.monitor is not None and time >= self.monitor.restore_at:
+        monitor = self.monitor
+        if monitor is not None and time >= monitor.restore_at:
             self.restore(time)
         self.in_instant = False
         if self.steps_between_arrivals and self.server.end_instant(time):
@@ -175,7 +176,7 @@ class Engine:
             elif not joins and client in self.idle:
                 self.idle.remove(client)
             self._emit("join" if joins else "leave", client=client)
-        if self.monitor is not None and time < self.monitor.paused_until:
+        if monitor is not None and time < monitor.paused_until:
             return []
         return self._dispatch(duration)
 

@@ -84,6 +84,7 @@ class Simulator:
         self._next_change = 0  # index into _changes
         self._heap: list[tuple[float, int]] = []  # (due, ticket number)
         self._doomed: set[int] = set()  # tickets whose update will be lost
+        self._guarded = gate is not None or monitor is not None
         self._void: set[int] = set()  # tickets that a restore took back, and whose results are still to be collected
         self._withheld: dict[int, float] = {}  # clients that the gate or a restore keeps away, until when
         self._memories: dict[str, ClientTable] = {}  # what clients keep from visit to visit, by name
@@ -137,12 +138,11 @@ class Simulator:
                 engine.stop_reason = engine.stop_reason or "stalled"  # --updates or --rounds would never be reached
             if engine.stop_reason:
                 return
-        changes = self._changes_at(time) if change == time else []
-        if engine.gate is not None:
-            changes = self._with_withheld(time, changes)
-        self._submit_all(engine.end_instant(time, changes, self._duration))
-        if engine.voided:
-            self._withhold_voided()
+        changes = self._changes_at(time) if change == time else ()
+        if self._guarded:
+            self._end_guarded_instant(time, changes)
+        else:
+            self._submit_all(engine.end_instant(time, changes, self._duration))
         if self._evaluates and not engine.stop_reason:
             self._score_until(time)
 
@@ -156,10 +156,12 @@ class Simulator:
         time = self._heap[0][0] if self._heap else inf
         if change < time:
             time = change
+        if self._withheld:
+            time = min(time, *self._withheld.values())
         if engine.has_wakeups and (wakeup := engine.next_wakeup()) < time:
             assert wakeup > engine.time, "a server that has just stepped wakes up later"
             time = wakeup
-        return min(time, *self._withheld.values()) if self._withheld else time
+        return time
 
     def close(self) -> None:
         """Release what the run held: the server's and the clients' tables, and the pool of vectors."""
@@ -195,7 +197,16 @@ class Simulator:
         else:
             self.engine.reject(time, number, reason)
 
-    def _with_withheld(self, time: float, changes: list[Change]) -> list[Change]:
+    def _end_guarded_instant(self, time: float, changes: Sequence[Change]) -> None:
+        """End an instant of a run with a gate or a monitor."""
+        engine = self.engine
+        if engine.gate is not None:
+            changes = self._with_withheld(time, changes)
+        self._submit_all(engine.end_instant(time, changes, self._duration))
+        if engine.voided:
+            self._withhold_voided()
+
+    def _with_withheld(self, time: float, changes: Sequence[Change]) -> list[Change]:
         """Return the changes with the leaves of clients that get no work from now on, and the joins of those that do.
 
         A client that is kept away does not join before that is over.
