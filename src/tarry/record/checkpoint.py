@@ -58,13 +58,16 @@ def latest(folder: Path) -> Path | None:
     return max(files_in(folder, "*.safetensors"), default=None)
 
 
-def load(path: Path, device: str = "cpu") -> Any:
-    """Return the record in a checkpoint; raise DamagedFile if its content is not what was written."""
+def load(path: Path, device: str = "cpu", *, remedy: str | None = None) -> Any:
+    """Return the record in a checkpoint; raise DamagedFile if its content is not what was written.
+
+    `remedy`: what to do about a damaged file that is no checkpoint.
+    """
     from safetensors import SafetensorError, safe_open
 
     arrays: dict[str, np.ndarray[Any, Any]] = {}
     if not path.exists():
-        raise _damaged_file(path, "it is gone")
+        raise _damaged_file(path, "it is gone", remedy)
     try:
         with storage_errors(path, "read"):
             open_regular(path).close()
@@ -73,28 +76,30 @@ def load(path: Path, device: str = "cpu") -> Any:
             for name in f.keys():  # noqa: SIM118 - not a mapping
                 arrays[name] = f.get_tensor(name)
     except (SafetensorError, *_MISFIT) as e:
-        raise _damaged_file(path, str(e)) from e
+        raise _damaged_file(path, str(e), remedy) from e
     if metadata.get("format") != _FORMAT:
-        raise _damaged_file(path, f"it is not a {_FORMAT} file")
+        raise _damaged_file(path, f"it is not a {_FORMAT} file", remedy)
     skeleton = metadata.get("record", "")
     if metadata.get("sha256") != _digest(skeleton, arrays):
-        raise _damaged_file(path, "its content is not what was written")
-    with fitting(path):
+        raise _damaged_file(path, "its content is not what was written", remedy)
+    with fitting(path, remedy):
         return _unpack(json.loads(skeleton), {k: torch.from_numpy(v).to(device) for k, v in arrays.items()})
 
 
 @contextmanager
-def fitting(path: Path) -> Iterator[None]:
+def fitting(path: Path, remedy: str | None = None) -> Iterator[None]:
     """Raise DamagedFile where a record is read that lacks something or has something of another type or shape."""
     try:
         yield
     except TarryError:
         raise
     except _MISFIT as e:
-        raise _damaged_file(path, f"its record does not fit ({type(e).__name__}: {first_line(e)})") from e
+        raise _damaged_file(path, f"its record does not fit ({type(e).__name__}: {first_line(e)})", remedy) from e
 
 
-def _damaged_file(path: Path, why: str) -> DamagedFile:
+def _damaged_file(path: Path, why: str, remedy: str | None) -> DamagedFile:
+    if remedy is not None:
+        return DamagedFile(f"{path} is damaged: {why}; {remedy}")
     others = [p for p in files_in(path.parent, "*.safetensors") if p != path]
     way_out = f"delete it to go on from {others[-1].name}" if others else "delete it to begin again from the start"
     return DamagedFile(f"checkpoint {path} is damaged: {why}; {way_out}")
