@@ -212,7 +212,7 @@ def test_a_hostile_client_changes_nothing(local, tmp_path):
     (app / "hostile").mkdir(parents=True)
     (app / "hostile" / "__init__.py").touch()
     (app / "hostile" / "client.py").write_text(dedent(HOSTILE).lstrip())
-    config = {**SMALL, "method": "fedasync", "clients": 3, "updates": 150, "quarantine": 0.0}
+    config = {**SMALL, "method": "fedasync", "clients": 3, "updates": 60, "quarantine": 0.0}
     local.prepare(3, config, tls=False)
     text = (local.flower_dir / "app" / "pyproject.toml").read_text()
     (app / "pyproject.toml").write_text(text.replace("tarry.deploy.client_app:app", "hostile.client:app"))
