@@ -258,7 +258,7 @@ def test_thousands_of_nodes_that_ask_to_register_take_bounded_work_and_memory(tm
     assert len(d.clients.save()["clients"]) == 4
     forged = everybody[100]
 
-    class Nobody:
+    class Forger:
         worked, free, seconds = 0, 0.0, staticmethod(lambda _: 1.0)
         spoil = staticmethod(lambda _, back: back)
 
@@ -267,7 +267,7 @@ def test_thousands_of_nodes_that_ask_to_register_take_bounded_work_and_memory(tm
 
     assert forged.name == "client 0"
     before = len(grid.log)
-    grid.there.update({n: Nobody() for n in range(10_000, 13_000)})  # type: ignore[misc]
+    grid.there.update({n: Forger() for n in range(10_000, 13_000)})  # type: ignore[misc]
     most = 0
     for _ in range(100):
         sent = len(grid.log)
