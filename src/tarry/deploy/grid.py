@@ -13,8 +13,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..core.errors import first_line
 from .failures import failure_text
-from .wire import Array, EncodedArray, FieldValue, ReplyMessage, Request, RunEnded, Unreachable, encoded_npy
+from .wire import (
+    Array,
+    EncodedArray,
+    FieldValue,
+    Rejected,
+    ReplyMessage,
+    Request,
+    RunEnded,
+    Unreachable,
+    encoded_npy,
+    merge_records,
+)
 
 if TYPE_CHECKING:
     from flwr.app import Message, RecordDict
@@ -69,21 +81,30 @@ def is_packed(content: RecordDict) -> bool:
 
 
 def fields_of(content: RecordDict) -> dict[str, Any]:
-    """Return the entries of all config and metric records."""
+    """Return the entries of all config and metric records; raise Rejected if a name occurs in two."""
     records: list[Any] = [*content.config_records.values(), *content.metric_records.values()]
-    return {k: v for record in records for k, v in record.items() if not k.startswith(_PACKED)}
+    return {k: v for k, v in merge_records(records).items() if not k.startswith(_PACKED)}
 
 
 def arrays_of(content: RecordDict) -> dict[str, EncodedArray]:
-    """Return the arrays of all array records, and the packed ones, not decoded."""
+    """Return all arrays, those of array records and the packed ones, not decoded.
+
+    Raise Rejected if a name occurs in two records.
+    """
     records: Any = content.array_records.values()
-    entries = [(k, a) for record in records for k, a in record.items()]
-    arrays = {k: EncodedArray(str(a.dtype), tuple(a.shape), str(a.stype), a.data) for k, a in entries}
-    for record in content.config_records.values():
-        for key, data in record.items():
-            if key.startswith(_PACKED) and isinstance(data, bytes):
-                arrays[key.removeprefix(_PACKED)] = encoded_npy(data)
-    return arrays
+    plain = [
+        {k: EncodedArray(str(a.dtype), tuple(a.shape), str(a.stype), a.data) for k, a in record.items()}
+        for record in records
+    ]
+    packed = [
+        {
+            k.removeprefix(_PACKED): encoded_npy(v)
+            for k, v in record.items()
+            if k.startswith(_PACKED) and isinstance(v, bytes)
+        }
+        for record in content.config_records.values()
+    ]
+    return merge_records([*plain, *packed])
 
 
 def numpy_arrays(content: RecordDict) -> dict[str, Array]:
@@ -174,7 +195,11 @@ def _to_reply(message: Message) -> ReplyMessage:
     if not message.has_content():
         return ReplyMessage(about.reply_to_message_id, about.src_node_id, {}, {}, error="an answer without content")
     content = message.content
-    return ReplyMessage(about.reply_to_message_id, about.src_node_id, fields_of(content), arrays_of(content))
+    try:
+        return ReplyMessage(about.reply_to_message_id, about.src_node_id, fields_of(content), arrays_of(content))
+    except (Rejected, ValueError, KeyError, TypeError, AttributeError) as e:
+        why = first_line(e) or type(e).__name__
+        return ReplyMessage(about.reply_to_message_id, about.src_node_id, {}, {}, malformed=why)
 
 
 @contextmanager

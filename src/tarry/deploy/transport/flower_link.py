@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ...core.errors import first_line
 from ..failures import failure_text
 from ..grid import arrays_of, error_text, fields_of, to_records
 from ..wire import ReplyMessage, Request, RunEnded, Unreachable
@@ -174,7 +175,8 @@ class FlowerLink:
             content = _content(reply, dict(contents))
             return ReplyMessage(reply.request, reply.node, fields_of(content), arrays_of(content))
         except Exception as e:  # whatever a node sends must not end a thread
-            raise ReplyLost(f"a message that cannot be read: {type(e).__name__}") from e
+            why = first_line(e) or type(e).__name__
+            return ReplyMessage(reply.request, reply.node, {}, {}, malformed=why)
 
     def discard(self, reply: Announcement) -> None:
         from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
