@@ -74,6 +74,7 @@ def test_a_delay_model_is_made(cli, record):
         (["federation", "up", "--out", "x", "--log-format", "xml"], "wants text | json"),
         (["federation", "up", "--out", "x", "--nodes", "-1"], "must be 0 or more"),
         (["federation", "up", "--out", "x", "--app", "y", "--metrics-port", "1"], "settings are those of"),
+        (["federation", "up", "--out", "x", "--links", "65"], "there may be 1 to 64 SuperLinks"),
     ],
 )
 def test_mistakes_are_told_before_anything_is_started(cli, words, why, tmp_path):
@@ -81,6 +82,19 @@ def test_mistakes_are_told_before_anything_is_started(cli, words, why, tmp_path)
     assert code == 2
     assert why in " ".join(said.split())
     assert not (tmp_path / "x" / "flower").exists()
+
+
+@pytest.mark.parametrize(
+    ("config", "flags", "missing"),
+    [("", [], "links"), ('links = ""', ["--tls"], "links-root-certificates")],
+)
+def test_an_app_without_a_place_for_further_links_is_rejected(config, flags, missing, cli, tmp_path):
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app" / "pyproject.toml").write_text(f"[tool.flwr.app.config]\nclients = 2\n{config}\n")
+    code, said = cli("federation", "up", "--out", "x", "--app", "app", "--links", "2", *flags)
+    assert code == 2
+    assert f"has no {missing} under [tool.flwr.app.config]" in " ".join(said.split())
+    assert not (tmp_path / "x").exists()
 
 
 def test_a_federation_goes_on_with_its_own_settings_alone(cli, tmp_path):

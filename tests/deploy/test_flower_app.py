@@ -170,6 +170,11 @@ def test_the_example_apps_run_after_two_lines_of_their_pyproject_changed(example
     assert result.lost == 0
 
 
+def test_nodes_of_several_links_are_not_counted():
+    with pytest.raises(BadInput, match="set `clients`"):
+        complete_config({"client": "plain", "links": "localhost:1"}, AppGrid(None, 1, {}))
+
+
 def test_the_reason_of_an_apps_exception_reaches_log_and_status(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "path", [str(EXAMPLES / "own_client"), *sys.path])
     app = importlib.import_module("own_client.client_app").app

@@ -55,6 +55,11 @@ def numbers(n: int = 4) -> Array:
 
 HOSTILE: dict[str, tuple[Callable[[], RecordDict], Reason]] = {
     "an array name in two records": (with_records(more=ArrayRecord({"delta": numbers()})), Reason.RECORD),
+    "a packed array of the name of another": (with_records(more=ConfigRecord({"array.delta": b""})), Reason.RECORD),
+    "a packed array of nothing": (
+        lambda: RecordDict({"c": ConfigRecord({**FIELDS, "array.delta": b""})}),
+        Reason.ARRAYS,
+    ),
     "a field in two records": (with_records(more=ConfigRecord({"token": "u"})), Reason.RECORD),
     "a field that is also a metric": (with_records(more=MetricRecord({"number": 8})), Reason.RECORD),
     "a list of two million numbers": (with_records(more=MetricRecord({"x": [0.0] * 2_000_000})), Reason.RECORD),

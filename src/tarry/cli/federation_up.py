@@ -117,11 +117,10 @@ def up(
         if metrics_port is not None or log_format != "text":
             flag = "--log-format" if metrics_port is None else "--metrics-port"
             raise BadInput(f"{flag}: with --app, settings are those of {app / 'pyproject.toml'}")
+        count = _clients_of(app, given, context)
         _check_app_takes_links(app, links, encrypted=encrypted)
         _make_folder(out)
-        local.prepare(
-            _clients_of(app, given, context), {}, tls=encrypted, app=app, memory=memory, host=host, links=links
-        )
+        local.prepare(count, {}, tls=encrypted, app=app, memory=memory, host=host, links=links)
     else:
         merged = {"clients": 4, **{k: v for k, v in gather(given, context, spec).items() if v is not None}}
         options = {"deadline": deadline, "in-flight": in_flight, "ask-every": ask_every,

@@ -121,6 +121,25 @@ def test_probes_tell_whether_the_server_is_alive_and_accepts_updates(served, tmp
     assert samples(served.ask("/metrics")[1])["tarry_paused"] == 1
 
 
+def test_a_link_that_does_not_answer_in_the_background_is_no_ready_server(served, tmp_path):
+    made, stalled = small_plan(method="fedasync", updates=4), {"1": 0.0}
+
+    class Grid(FakeGrid):
+        def stalls(self) -> dict[str, float]:
+            return dict(stalled)
+
+    grid = Grid(Clock(), nodes(made, tmp_path / "homes"))
+    d = driver(made, grid, tmp_path / "out")
+    answers = []
+    for seconds in (0.0, 8.0, 0.0):
+        stalled["1"] += seconds
+        d.tick()
+        served.monitor.update(d)
+        answers.append(served.ask("/readyz"))
+    d.close()
+    assert answers == [(200, "ok\n"), (503, "the link does not answer (run 1)\n"), (200, "ok\n")]
+
+
 def test_a_thread_without_a_sign_of_life_is_reported():
     clock = Clock()
     monitor = Monitor(is_served=True, clock=clock)

@@ -122,6 +122,15 @@ def test_a_reply_that_is_lost_on_the_link_is_an_error(link, make):
     assert reply.error == "the message was gone"
 
 
+def test_what_an_app_says_of_its_error_comes_with_the_error(link, make):
+    grid = make()
+    (id,) = grid.push([request(1)])
+    wait_until(lambda: len(link.sent) == 1)
+    link.replies[id] = Announcement(id, 1, "reply", error="its app raised an error", detail="ValueError: no data")
+    (reply,) = collect(grid, [id], 1)
+    assert (reply.error, reply.detail) == ("its app raised an error", "ValueError: no data")
+
+
 def test_a_reply_that_is_too_large_is_rejected_and_removed(link, make):
     grid = make(reply_bytes=10)
     (id,) = grid.push([request(1)])
