@@ -47,15 +47,21 @@ ORDER = (
     "cache",
     "ray",
     "federation",
+    "fleet",
 )
 RATIOS = ("ratio", "copies", "of plain SGD", "seconds")  # the columns that a bar is for
 MODELS = {"mlp": "digits' MLP, batch 32", "lenet5": "LeNet5", "cnn": "McMahan's CNN, batch 50", "resnet18": "ResNet18"}
 NOTES = {
+    "fleet": "Each node is a stub in one process for each link: it speaks Flower's Fleet protocol, trains 610 weights,"
+    " and holds each visit for a scripted time. CPU, requests and updates/s are those of the second half of the run."
+    " `accepted after` is the time from the end of a reply's upload to its row in the journal. `share of alone` is the"
+    " part of the requests per second that SuperLinks without tarry answer in the same run; `per cpu second` is"
+    " the same for each second of their CPU, which does not depend on what else the machine does.",
     "peers": "LeNet5 (44,190 weights), 100 clients, batch 20, one local epoch of SGD, 10 clients per round or in"
     " flight, one torch thread per process. The bare loop is the same training in plain PyTorch, in the same process,"
     " in turns with the peer. A peer that trains in two processes may be faster than it. Start-up is the time from"
     " the start of the process to the first update, or round: the shorter one of two runs. Memory is the peak of"
-    " the process and its children, with shared memory counted once, in a run without the bare loop."
+    " the process and its children, with shared memory counted once, in a run without the bare loop.",
 }
 
 

@@ -11,6 +11,7 @@ from flwr.supercore.inflatable import inflatable_utils
 from flwr.supernode import start_client_internal
 
 from tarry.deploy import polling
+from tarry.deploy.polling import idle_seconds
 
 
 @pytest.fixture(autouse=True)
@@ -45,3 +46,15 @@ def test_the_environment_switches_it_off(monkeypatch):
     monkeypatch.setenv(polling.SWITCH, "0")
     assert not polling.shorten_polling()
     assert start_client_internal.time is time
+
+
+def test_an_idle_node_polls_less_and_less_often():
+    sleeps = [idle_seconds(n, 0.01) for n in range(21)]
+    assert sleeps[0] == 0.3
+    assert sleeps == sorted(sleeps)
+    assert sleeps[-1] == 3.0
+
+
+def test_a_node_polls_a_slow_link_rarely():
+    assert idle_seconds(0, 0.5) == 5.0
+    assert idle_seconds(20, 60.0) == 15.0

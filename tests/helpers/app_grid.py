@@ -44,6 +44,33 @@ class AppGrid:
     def nodes(self) -> dict[int, str]:
         return dict.fromkeys(self.here, "")
 
+    def run_of(self, node: int) -> str:
+        return self.run
+
+    def has_room(self, node: int) -> bool:
+        return True
+
+    def holds(self, request: str) -> bool:
+        return False
+
+    def delay(self, node: int) -> float:
+        return 0.0
+
+    def stalls(self) -> dict[str, float]:
+        return {}
+
+    def wait(self, seconds: float) -> None:
+        self.clock.sleep(seconds)
+
+    def requests_sent(self) -> dict[str, int]:
+        return {}
+
+    def links_without_run(self) -> list[int]:
+        return []
+
+    def close(self) -> None:
+        pass
+
     def push(self, requests: Sequence[Request]) -> list[str | None]:
         ids: list[str | None] = []
         for r in requests:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -93,6 +94,33 @@ class FakeGrid:
         self._reachable()
         return {n: self.began.get(n, "") for n in self.there}
 
+    def run_of(self, node: int) -> str:
+        return self.run
+
+    def has_room(self, node: int) -> bool:
+        return True
+
+    def holds(self, request: str) -> bool:
+        return False
+
+    def delay(self, node: int) -> float:
+        return 0.0
+
+    def stalls(self) -> dict[str, float]:
+        return {}
+
+    def wait(self, seconds: float) -> None:
+        self.clock.sleep(seconds)
+
+    def requests_sent(self) -> dict[str, int]:
+        return {}
+
+    def links_without_run(self) -> list[int]:
+        return []
+
+    def close(self) -> None:
+        pass
+
     def push(self, requests: Sequence[Request]) -> list[str | None]:
         self._reachable()
         ids: list[str | None] = []
@@ -146,7 +174,14 @@ def nodes(made: BuiltRun, homes: Path, seconds: Callable[[int, int], float] | No
 
 
 def driver(
-    made: BuiltRun, grid: FakeGrid, folder: Path, *, known: Any = None, knows: bool = True, **config: Any
+    made: BuiltRun,
+    grid: Any,
+    folder: Path,
+    *,
+    known: Any = None,
+    knows: bool = True,
+    real_time: bool = False,
+    **config: Any,
 ) -> Driver:
     """A driver for a plan, in a folder that holds its spec."""
     folder.mkdir(exist_ok=True)
@@ -186,7 +221,7 @@ def driver(
         monitor=made.monitor(),
         measure=made.health_measure(),
         known=known,
-        clock=grid.clock,
+        clock=time.time if real_time else grid.clock,
     )
 
 

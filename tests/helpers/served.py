@@ -23,7 +23,7 @@ def served(grid: Any, setting: DeployConfig) -> str:
     module.Driver.__init__ = init
     module.Driver.run = lambda self, stop, on_progress: run(self, stop, on_progress=on_progress, sleep=grid.clock.sleep)
     try:
-        return serve(grid, setting)
+        return serve(lambda _: grid, setting)
     finally:
         module.Driver.__init__, module.Driver.run = plain, run
         for number, handler in zip((signal.SIGTERM, signal.SIGINT), before, strict=True):

@@ -31,22 +31,35 @@ def keep(
         str, typer.Argument(metavar="SUPERLINK", help="Name of the SuperLink in Flower's config.toml")
     ],
     out: Annotated[Path, typer.Option("--out", help="Folder of the server's record, `out` of the run config")],
+    link: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--link", help="Drive the nodes of this SuperLink too; can be given several times", show_default="none"
+        ),
+    ] = None,
 ) -> None:
     """Submit an app to a SuperLink of this machine, and again when it is killed.
 
     While the folder cannot be written, the command waits, and says so once.
     """
-    from ..deploy.local.submit import Submission
+    from ..deploy.local.submit import Submission, settings_of_links
     from ..record.result import Result
 
-    submission = Submission(out, app, superlink, [f"out={json.dumps(str(out.resolve()))}"])
+    override = {"out": str(out.resolve()), **settings_of_links(link or [])}
+    given = [f"{key}={json.dumps(value)}" for key, value in override.items()]
+    submission = Submission(out, app, superlink, given, further=link or [])
     attempt = console.PatientAttempts()
+
+    def submit_where_needed() -> None:
+        if not submission.serving():
+            console.print_lines([f"run {submission.submit()}"])
+        submission.submit_to_links_without_run()
+
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with console.on_interrupt("the same command resumes"):
         try:
             while not submission.over:
-                if not submission.serving():
-                    attempt(lambda: console.print_lines([f"run {submission.submit()}"]))
+                attempt(submit_where_needed)
                 time.sleep(_POLL)
         except KeyboardInterrupt:
             submission.stop(70.0)

@@ -78,6 +78,10 @@ def up(
         bool,
         typer.Option("--memory", help="Keep the state of the SuperLink in memory; faster, but lost if it is killed"),
     ] = False,
+    links: Annotated[
+        int,
+        typer.Option("--links", help="Start so many SuperLinks, and divide the nodes between them"),
+    ] = 1,
     metrics_port: Annotated[
         int | None,
         typer.Option(
@@ -96,6 +100,8 @@ def up(
     from ..deploy.config import read_config
     from ..deploy.local.local_federation import LocalFederation, is_loopback
 
+    if not 1 <= links <= 64:
+        raise BadInput(f"--links {links}: there may be 1 to 64 SuperLinks; name another number")
     local = LocalFederation(out, lambda line: console.print_lines([line]))
     encrypted = not is_loopback(host) if tls is None else tls
     if nodes is not None and nodes < 0:
@@ -111,8 +117,11 @@ def up(
         if metrics_port is not None or log_format != "text":
             flag = "--log-format" if metrics_port is None else "--metrics-port"
             raise BadInput(f"{flag}: with --app, settings are those of {app / 'pyproject.toml'}")
+        _check_app_takes_links(app, links, encrypted=encrypted)
         _make_folder(out)
-        local.prepare(_clients_of(app, given, context), {}, tls=encrypted, app=app, memory=memory, host=host)
+        local.prepare(
+            _clients_of(app, given, context), {}, tls=encrypted, app=app, memory=memory, host=host, links=links
+        )
     else:
         merged = {"clients": 4, **{k: v for k, v in gather(given, context, spec).items() if v is not None}}
         options = {"deadline": deadline, "in-flight": in_flight, "ask-every": ask_every,
@@ -121,7 +130,7 @@ def up(
         config["clients"] = read_config(config).spec.clients  # raises errors here rather than in the log of the server
         _make_folder(out)
         count = config["clients"] if nodes is None else nodes
-        local.prepare(count, config, tls=encrypted, memory=memory, host=host)
+        local.prepare(count, config, tls=encrypted, memory=memory, host=host, links=links)
     local.up()
     if not is_loopback(local.setup.host):
         console.print_lines(_how_to_join(local))
@@ -156,6 +165,19 @@ def _clients_of(app: Path, given: dict[str, Any], context: typer.Context) -> int
     if n is None or not str(n).isdigit() or int(n) < 1:
         raise BadInput(f"--clients {n}: how many nodes should there be? {path} does not say")
     return int(n)
+
+
+def _check_app_takes_links(app: Path, links: int, *, encrypted: bool) -> None:
+    """Raise BadInput if the run config of an app has no place for the addresses of further SuperLinks."""
+    from ..deploy.app_code import table_of_app
+
+    config = table_of_app(app, "config") or {}
+    needed = ("links", "links-root-certificates") if encrypted else ("links",)
+    if links > 1 and (missing := [key for key in needed if key not in config]):
+        raise BadInput(
+            f"--links {links}: {app / 'pyproject.toml'} has no {missing[0]} under [tool.flwr.app.config], so the "
+            f'server app would not know the further SuperLinks; add {missing[0]} = ""'
+        )
 
 
 def _stay(local: LocalFederation, out: Path) -> None:

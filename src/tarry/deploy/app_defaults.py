@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ..core.errors import BadInput
 from ..record.run_folder import RunFolder
 from .app_code import client_kind
 from .wire import MessageGrid, Unreachable
@@ -39,6 +40,8 @@ def complete_config(
     if config["client"] == "tarry":
         return config
     if "clients" not in config:
+        if config.get("links"):
+            raise BadInput(f"links = {config['links']}: the nodes of several SuperLinks are not counted; set `clients`")
         config["clients"] = _recorded_clients(Path(config["out"])) or _count_nodes(grid, sleep)
         log.info("clients = %d, the nodes that are here; set `clients` if more may join", config["clients"])
     if "learning-rate" in config:

@@ -17,7 +17,7 @@ import os
 import re
 import socket
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
@@ -51,24 +51,19 @@ def hello(message: Message, context: Context) -> Message:
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """Train for one visit."""
-    from .grid import fields_of, to_records
+    from .grid import fields_of, is_packed, numpy_arrays, to_records
 
-    words, arrays = _worker(context).train(fields_of(message.content), _arrays(message))
-    return Message(to_records(words, arrays), reply_to=message)
+    words, arrays = _worker(context).train(fields_of(message.content), numpy_arrays(message.content))
+    return Message(to_records(words, arrays, is_packed=is_packed(message.content)), reply_to=message)
 
 
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
     """Evaluate the weights on this client's own examples."""
-    from .grid import fields_of, to_records
+    from .grid import fields_of, numpy_arrays, to_records
 
-    words = _worker(context).evaluate(fields_of(message.content), _arrays(message))
+    words = _worker(context).evaluate(fields_of(message.content), numpy_arrays(message.content))
     return Message(to_records(words, {}), reply_to=message)
-
-
-def _arrays(message: Message) -> dict[str, Any]:
-    records = message.content.array_records.values()
-    return {name: array.numpy() for record in records for name, array in record.items()}
 
 
 def _name(context: Context) -> str:

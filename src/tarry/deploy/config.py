@@ -60,6 +60,12 @@ class Options:
     metrics_port: Annotated[int | None, "port of the metrics and the health endpoint; none"] = None
     metrics_host: Annotated[str, "address at which they are served"] = "127.0.0.1"
     log_format: Annotated[Literal["text", "json"], "lines of the server's log"] = "text"
+    links: Annotated[str, "further SuperLinks whose nodes take part: HOST:PORT, with commas between"] = ""
+    links_root_certificates: Annotated[str | None, "certificates of the further SuperLinks; no TLS without"] = None
+
+    @property
+    def link_addresses(self) -> list[str]:
+        return [at.strip() for at in self.links.split(",") if at.strip()]
 
 
 @dataclass(frozen=True)
@@ -129,7 +135,8 @@ def _contradictions(o: Options) -> list[str]:
         positive.append("known: a plain Flower app cannot give its name; register its node with Flower instead")
     if o.client == "tarry" and o.evaluate is not None:
         positive.append(f"evaluate = {o.evaluate}: tarry's own client app has a task, whose test set is evaluated")
-    return positive
+    wrong = [at for at in o.link_addresses if not at.rpartition(":")[0] or not at.rpartition(":")[2].isdigit()]
+    return [*positive, *(f"links: {at!r} is no address; it must be HOST:PORT" for at in wrong)]
 
 
 def _nest(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,9 +5,13 @@ It is pinned to the version of the extra `flower`, whose wire protocol the tests
 
 from __future__ import annotations
 
+import io
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from ..core.errors import first_line
 from .failures import failure_text
@@ -20,6 +24,7 @@ from .wire import (
     Request,
     RunEnded,
     Unreachable,
+    encoded_npy,
     merge_records,
 )
 
@@ -27,7 +32,7 @@ if TYPE_CHECKING:
     from flwr.app import Message, RecordDict
     from flwr.serverapp import Grid
 
-__all__ = ["FlowerGrid", "arrays_of", "fields_of", "to_records"]
+__all__ = ["FlowerGrid", "arrays_of", "error_text", "fields_of", "is_packed", "numpy_arrays", "to_records"]
 
 #: what Flower's error codes mean for a ticket
 _ERRORS = {
@@ -42,39 +47,116 @@ _ERRORS = {
 }
 
 
+_PACKED = "array."  # prefix of an array in a config record
+_MOST_PACKED = 1 << 20  # bytes of arrays that travel in a config record
+
+
 def to_records(
     fields: Mapping[str, FieldValue],
     arrays: Mapping[str, Array],
     names: tuple[str, str] = ("config", "arrays"),
+    *,
+    is_packed: bool = False,
 ) -> RecordDict:
-    """Return fields and arrays as two of Flower's records, of these names."""
+    """Return fields and arrays as two of Flower's records, of these names.
+
+    `is_packed`: small arrays are .npy bytes in the first record. Flower stores and sends each record, array and piece
+    of an array by a request of its own, so that this takes three requests instead of six or more.
+    """
     from flwr.app import Array as FlowerArray
     from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
+    if is_packed and sum(a.nbytes for a in arrays.values()) <= _MOST_PACKED:
+        packed = {_PACKED + name: _npy(a) for name, a in arrays.items()}
+        return RecordDict({names[0]: ConfigRecord({**fields, **packed, _PACKED: True})})
     content: dict[str, Any] = {names[0]: ConfigRecord(dict(fields))}
     if arrays:
         content[names[1]] = ArrayRecord({name: FlowerArray(a) for name, a in arrays.items()})
     return RecordDict(content)
 
 
+def is_packed(content: RecordDict) -> bool:
+    """Return whether the sender packs arrays, so that the answer may, too."""
+    return any(_PACKED in record for record in content.config_records.values())
+
+
 def fields_of(content: RecordDict) -> dict[str, Any]:
     """Return the entries of all config and metric records; raise Rejected if a name occurs in two."""
     records: list[Any] = [*content.config_records.values(), *content.metric_records.values()]
-    return merge_records(records)
+    return {k: v for k, v in merge_records(records).items() if not k.startswith(_PACKED)}
 
 
 def arrays_of(content: RecordDict) -> dict[str, EncodedArray]:
-    """Return the arrays of all array records, not decoded; raise Rejected if a name occurs in two."""
+    """Return the arrays of all array records, and the packed ones, not decoded.
+
+    Raise Rejected if a name occurs twice.
+    """
     records: Any = content.array_records.values()
-    arrays = merge_records(records)
-    return {k: EncodedArray(str(a.dtype), tuple(a.shape), str(a.stype), a.data) for k, a in arrays.items()}
+    arrays = {
+        k: EncodedArray(str(a.dtype), tuple(a.shape), str(a.stype), a.data) for k, a in merge_records(records).items()
+    }
+    packed = [
+        {
+            k.removeprefix(_PACKED): encoded_npy(v)
+            for k, v in record.items()
+            if k.startswith(_PACKED) and type(v) is bytes
+        }
+        for record in content.config_records.values()
+    ]
+    return merge_records([arrays, *packed])
+
+
+def numpy_arrays(content: RecordDict) -> dict[str, Array]:
+    """Return the arrays of a message of the server, decoded."""
+    return {name: np.load(io.BytesIO(a.data), allow_pickle=False) for name, a in arrays_of(content).items()}
+
+
+def error_text(code: int) -> str:
+    """Return what an error code of Flower means."""
+    return _ERRORS.get(code, f"error {code}")
+
+
+def _npy(array: Array) -> bytes:
+    out = io.BytesIO()
+    np.save(out, array, allow_pickle=False)
+    return out.getvalue()
 
 
 class FlowerGrid:
-    """A grid over Flower's messages."""
+    """A grid over Flower's own, in the thread of the driver: for Flower's simulation engine, which has no link.
+
+    Its calls wait for Flower. transport.background has the grid of a real federation.
+    """
 
     def __init__(self, grid: Grid, run: str):
         self._grid, self.run = grid, run
+
+    def run_of(self, node: int) -> str:  # noqa: ARG002
+        return self.run
+
+    def has_room(self, node: int) -> bool:  # noqa: ARG002
+        return True
+
+    def holds(self, request: str) -> bool:  # noqa: ARG002
+        return False
+
+    def delay(self, node: int) -> float:  # noqa: ARG002
+        return 0.0
+
+    def stalls(self) -> dict[str, float]:
+        return {}
+
+    def wait(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    def requests_sent(self) -> dict[str, int]:
+        return {}
+
+    def links_without_run(self) -> list[int]:
+        return []
+
+    def close(self) -> None:
+        pass
 
     def nodes(self) -> dict[int, str]:
         with _flower_errors():
@@ -86,7 +168,12 @@ class FlowerGrid:
         from flwr.app import Message
 
         messages = [
-            Message(to_records(r.fields, r.arrays, r.records), dst_node_id=r.node, message_type=r.kind, ttl=r.ttl)
+            Message(
+                to_records(r.fields, r.arrays, r.records, is_packed=r.is_packed),
+                dst_node_id=r.node,
+                message_type=r.kind,
+                ttl=r.ttl,
+            )
             for r in requests
         ]
         with _flower_errors():
@@ -102,8 +189,8 @@ def _to_reply(message: Message) -> ReplyMessage:
     about = message.metadata
     if message.has_error():
         error = message.error
-        why = _ERRORS.get(error.code, f"error {error.code}")
-        return ReplyMessage(about.reply_to_message_id, about.src_node_id, {}, {}, why, failure_text(error.reason or ""))
+        why, detail = error_text(error.code), failure_text(error.reason or "")
+        return ReplyMessage(about.reply_to_message_id, about.src_node_id, {}, {}, why, detail)
     if not message.has_content():
         return ReplyMessage(about.reply_to_message_id, about.src_node_id, {}, {}, error="an answer without content")
     content = message.content

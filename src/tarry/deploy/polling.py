@@ -1,7 +1,8 @@
 """Shorter polling intervals of Flower: they take most of an update's time beside training.
 
                                                               Flower       here
-    an idle SuperNode polls for work every                    3 s          0.3 s after its last work, rising to 3 s
+    an idle SuperNode polls for work every                    3 s          0.3 s after its last work, rising to 3 s,
+                                                                           and 10 times as long as a poll takes
     a SuperNode polls its app for the reply every             0.5 s        0.1 s
     a process polls for the content of a message every        1 s          0.05 s, then twice as long, to 1 s
 
@@ -20,11 +21,12 @@ from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any
 
-__all__ = ["SWITCH", "shorten_polling"]
+__all__ = ["SWITCH", "idle_seconds", "shorten_polling"]
 
 log = logging.getLogger("tarry")
 SWITCH = "TARRY_SHORT_POLLING"
-_IDLE, _LONGER, _WAITING = 0.3, 1.4, 0.1
+_IDLE, _LONGER, _LONGEST_IDLE, _WAITING = 0.3, 1.4, 3.0, 0.1
+_SLOW_LINK = 15.0  # seconds between polls of a link that answers slowly, at most
 _FIRST, _LONGEST = 0.05, 1.0
 
 
@@ -66,16 +68,24 @@ def _shorten_idling() -> None:
 class _Clock:
     """The sleeps of a SuperNode's loop: short while its app works, longer the longer it is idle.
 
-    The next ticket mostly comes right after a reply. When none comes, many nodes must not overload the link.
+    The next ticket mostly comes right after a reply. When none comes, many nodes must not overload the link: what a
+    node sleeps between two polls is at least 10 times what a poll takes, so that polls leave room for work.
     """
 
     def __init__(self) -> None:
         self._idle = 0  # polls without work since the last work
+        self._woke = time.monotonic()
 
     def sleep(self, seconds: float) -> None:
         if seconds <= 1:
             self._idle = 0
             time.sleep(_WAITING)
         else:
-            time.sleep(min(seconds, _IDLE * _LONGER**self._idle))
+            time.sleep(idle_seconds(self._idle, time.monotonic() - self._woke if self._idle else 0.0))
             self._idle = min(self._idle + 1, 20)
+        self._woke = time.monotonic()
+
+
+def idle_seconds(polls: int, took: float) -> float:
+    """Return how long a node without work sleeps after so many polls, of which the last took so many seconds."""
+    return max(min(_LONGEST_IDLE, _IDLE * _LONGER**polls), min(_SLOW_LINK, 10 * took))

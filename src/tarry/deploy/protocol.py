@@ -98,11 +98,13 @@ class TarryProtocol:
             "kept": memory_visit,
         }
         payload = {PAYLOAD + k: v.detach().cpu().numpy() for k, v in ticket.payload.items()}
-        return Request(node, "train", fields, {"weights": ticket.sent.detach().cpu().numpy(), **payload}, ttl)
+        arrays = {"weights": ticket.sent.detach().cpu().numpy(), **payload}
+        return Request(node, "train", fields, arrays, ttl, is_packed=True)
 
     def encode_eval(self, weights: torch.Tensor, *, node: int, client: int, ttl: float) -> Request:
         fields: dict[str, FieldValue] = {"federation": self._federation, "client": client}
-        return Request(node, "evaluate", fields, {"weights": weights.detach().cpu().numpy()}, ttl)
+        arrays = {"weights": weights.detach().cpu().numpy()}
+        return Request(node, "evaluate", fields, arrays, ttl, is_packed=True)
 
     def decode_reply(self, reply: ReplyMessage, ticket: Ticket) -> ClientReply:
         f = parse_fields(

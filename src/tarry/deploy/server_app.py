@@ -13,7 +13,9 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from .protocol import Protocol
     from .server.driver import Driver
     from .server.monitor import Monitor
+    from .wire import MessageGrid
 
 __all__ = ["app", "serve"]
 
@@ -54,23 +57,29 @@ def main(grid: Grid, context: Context) -> None:
     from .grid import FlowerGrid
     from .polling import shorten_polling
     from .server.log_format import logging_to
+    from .transport.connect import connect
 
     shorten_polling()
-    link = FlowerGrid(grid, str(context.run_id))
-    config = {"out": default_folder(link.run), **context.run_config}
+    run = str(context.run_id)
+    config = {"out": default_folder(run), **context.run_config}
     folder = Path(str(config["out"]))
     make_folder(folder)
     with logging_to(folder, str(config.get("log-format", Options.log_format))):
         try:
-            serve(link, read_config(complete_config(config, link)))
+            setting = read_config(complete_config(config, FlowerGrid(grid, run)))
+            further, trust = setting.options.link_addresses, setting.options.links_root_certificates
+            serve(partial(connect, grid, run, further=further, root_certificates=trust), setting)
         except TarryError as e:
             for line in str(e).splitlines():
                 log.error("error: %s", line)
             raise
 
 
-def serve(grid: Any, setting: DeployConfig) -> str:
-    """Run a driver in the folder that the settings name; return why it ended."""
+def serve(connected: Callable[[int], MessageGrid], setting: DeployConfig) -> str:
+    """Run a driver in the folder that the settings name; return why it ended.
+
+    `connected` returns the grid, for replies of at most so many bytes.
+    """
     import torch
 
     from ..core.errors import BadInput
@@ -96,18 +105,31 @@ def serve(grid: Any, setting: DeployConfig) -> str:
         RunFolder(folder).write_settings(built.spec.to_toml(), files={})
     (folder / "stop").unlink(missing_ok=True)
     should_stop = _stop_condition(folder / "stop")
-    process = {"pid": os.getpid(), "began": began(os.getpid()), "run": grid.run}
 
-    def drive() -> str:
+    def drive() -> str:  # again after a pause, with the same connections
         driver = _driver(grid, setting, built, folder)
         try:
+            process = {"pid": os.getpid(), "began": began(os.getpid()), "run": grid.run}
             write_atomic(folder / "server.json", json.dumps(process).encode())
             return _run_driver(driver, built, folder, should_stop, monitor)
         finally:
             driver.close()
 
-    with tracing(), monitoring(setting.options.metrics_host, setting.options.metrics_port) as monitor:
+    options = setting.options
+    with (
+        tracing(),
+        monitoring(options.metrics_host, options.metrics_port) as monitor,
+        closing(connected(_reply_bytes(built))) as grid,
+    ):
         return continue_when_writable(drive, folder, should_stop, on_pause=monitor.pause)
+
+
+def _reply_bytes(built: BuiltRun) -> int:
+    """Return the most bytes that a reply may have: all arrays as 8-byte numbers, their headers, and fields."""
+    tensors = list(built.module.state_dict().values())
+    extras = len(built.method.local.uploads)
+    numbers = built.layout.size * (1 + extras) + sum(t.numel() for t in tensors)
+    return int(8 * numbers + 4096 * (len(tensors) + extras) + (1 << 20))
 
 
 def _run_driver(
@@ -165,6 +187,8 @@ def status(d: Driver) -> dict[str, Any]:
         "staleness": sum(s * n for s, n in engine.staleness.items()) / max(1, engine.updates),
         "bytes_up": engine.bytes_up,
         "bytes_down": engine.bytes_down,
+        "requests": d.grid.requests_sent(),
+        "links_without_run": d.grid.links_without_run(),
         "nodes": len(d.registration.nodes),
         "here": sorted(c for n in d.registration.nodes if (c := d.clients.at(n)) is not None),
         "working": {str(c): seconds for c, seconds in sorted(out.items())},

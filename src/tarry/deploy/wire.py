@@ -24,6 +24,7 @@ __all__ = [
     "Array",
     "ArraySchema",
     "EncodedArray",
+    "NODE_BITS",
     "FieldValue",
     "MessageGrid",
     "Rejected",
@@ -32,6 +33,8 @@ __all__ = [
     "RunEnded",
     "Unreachable",
     "decode_arrays",
+    "encoded_npy",
+    "flower_node",
     "merge_records",
     "parse_fields",
 ]
@@ -39,6 +42,7 @@ __all__ = [
 FieldValue = bool | int | float | str
 Array = npt.NDArray[Any]
 
+NODE_BITS = 64
 _HEADER = 1024  # bytes that the header of an .npy file may take
 _MAX_FIELDS = 64
 _MAX_FIELD_LENGTH = 4096  # characters of a text, numbers of a list
@@ -73,7 +77,10 @@ class EncodedArray(NamedTuple):
 
 
 class Request(NamedTuple):
-    """A message to a node; `kind` is the message type of Flower, `records` are the names of its two records."""
+    """A message to a node; `kind` is the message type of Flower, `records` are the names of its two records.
+
+    `is_packed`: small arrays travel in one record with the fields, which only tarry's own client understands.
+    """
 
     node: int
     kind: str
@@ -81,6 +88,7 @@ class Request(NamedTuple):
     arrays: Mapping[str, Array]
     ttl: float
     records: tuple[str, str] = ("config", "arrays")
+    is_packed: bool = False
 
     @property
     def nbytes(self) -> int:
@@ -104,18 +112,52 @@ class ReplyMessage(NamedTuple):
 
 
 class MessageGrid(Protocol):
-    """The network as the driver needs it. No method waits for clients."""
+    """The network as the driver needs it. No method but `wait` waits, neither for clients nor for a link."""
 
-    run: str  # requests of another run get no reply
+    @property
+    def run(self) -> str:
+        """Return the id of the run."""
+
+    def run_of(self, node: int) -> str:
+        """Return the id of the run on a node's link: requests of another run get no reply."""
 
     def nodes(self) -> dict[int, str]:
         """Return the nodes present, and when each began: one that restarted has lost what it was sent."""
+
+    def has_room(self, node: int) -> bool:
+        """Return whether another request to this node may be pushed now."""
 
     def push(self, requests: Sequence[Request]) -> list[str | None]:
         """Send; return an id for each request, None for one that could not be sent."""
 
     def pull(self, ids: Iterable[str]) -> list[ReplyMessage]:
         """Return the replies to these requests that are in; each is returned once."""
+
+    def holds(self, request: str) -> bool:
+        """Return whether a request is delayed by the server: it is not sent yet, or its reply is not fetched yet."""
+
+    def delay(self, node: int) -> float:
+        """Return the seconds that the slowness of a node's link may add to a visit now."""
+
+    def stalls(self) -> dict[str, float]:
+        """Return the seconds for which a link has not answered so far, by the run on this link."""
+
+    def wait(self, seconds: float) -> None:
+        """Wait until there is something new, at most for so long."""
+
+    def requests_sent(self) -> dict[str, int]:
+        """Return the number of requests to the links, by kind."""
+
+    def links_without_run(self) -> list[int]:
+        """Return the indices of the links to which the app has to be submitted again."""
+
+    def close(self) -> None:
+        """End the connections."""
+
+
+def flower_node(node: int) -> int:
+    """Return Flower's own number of a node; the bits above it are the index of its link."""
+    return node & ((1 << NODE_BITS) - 1)
 
 
 @dataclass(frozen=True)
@@ -165,17 +207,35 @@ def _decode(name: str, array: EncodedArray, dtype: np.dtype[Any], shape: tuple[i
     size = prod(shape) * dtype.itemsize
     if not size <= len(array.data) <= size + _HEADER:
         raise Rejected(f"{what} has {len(array.data):,} bytes, not {size:,}", Reason.ARRAYS)
-    head = io.BytesIO(array.data[:_HEADER])
+    try:
+        header_shape, by_column, header_dtype, start = _read_header(array.data)
+    except ValueError as e:
+        raise Rejected(f"{what} is no .npy file", Reason.ARRAYS) from e
+    if header_shape != shape or header_dtype != dtype or len(array.data) - start != size:
+        raise Rejected(f"{what} is not what its sender says of it", Reason.ARRAYS)
+    numbers = np.frombuffer(array.data, dtype, offset=start).copy()
+    return numbers.reshape(shape, order="F" if by_column else "C")
+
+
+def encoded_npy(data: bytes) -> EncodedArray:
+    """Return an array that came as the bytes of an .npy file alone; its header says what its sender says of it."""
+    try:
+        shape, _, dtype, _ = _read_header(data)
+    except ValueError:
+        return EncodedArray("", (), "no .npy file", data)
+    return EncodedArray(dtype.name, shape, "numpy.ndarray", data)
+
+
+def _read_header(data: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
+    """Return shape, order, type and the place where the numbers begin; raise ValueError if it is no .npy file."""
+    head = io.BytesIO(data[:_HEADER])
     try:
         version = np.lib.format.read_magic(head)
         read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
-        header_shape, by_column, header_dtype = read(head, max_header_size=_HEADER)
+        shape, by_column, dtype = read(head, max_header_size=_HEADER)
     except Exception as e:  # numpy evaluates the text of the header, which fails in many ways
-        raise Rejected(f"{what} is no .npy file", Reason.ARRAYS) from e
-    if header_shape != shape or header_dtype != dtype or len(array.data) - head.tell() != size:
-        raise Rejected(f"{what} is not what its sender says of it", Reason.ARRAYS)
-    numbers = np.frombuffer(array.data, dtype, offset=head.tell()).copy()
-    return numbers.reshape(shape, order="F" if by_column else "C")
+        raise ValueError("no .npy file") from e
+    return shape, by_column, dtype, head.tell()
 
 
 def parse_fields(fields: Mapping[str, Any], **types: type) -> dict[str, Any]:

@@ -71,7 +71,7 @@ clientapp = "tarry.deploy.client_app:app"
 
 _SETUP = fields(
     {"clients": count, "tls": flag, "ports": list_of(between(1, 65535)), "config": table_of(anything)},
-    {"app": optional(text), "memory": flag, "host": text},
+    {"app": optional(text), "memory": flag, "host": text, "links": between(1, 64)},
     closed=True,
 )
 
@@ -82,18 +82,29 @@ class Setup:
 
     clients: int
     tls: bool
-    ports: list[int]  # of the SuperLink, then of each SuperNode
+    ports: list[int]  # of each SuperLink, then of each SuperNode
     config: dict[str, Any]
     app: str | None = None
-    memory: bool = False  # the SuperLink keeps its state in memory only
-    host: str = LOOPBACK  # the address at which the SuperLink listens
+    memory: bool = False  # the SuperLinks keep their state in memory only
+    host: str = LOOPBACK  # the address at which the SuperLinks listen
+    links: int = 1  # SuperLinks; node i belongs to link i modulo this
 
     @property
-    def address(self) -> str:
-        """The SuperLink's address for the processes of this machine."""
+    def link_ports(self) -> list[int]:
+        return self.ports[: self.links]
+
+    @property
+    def node_ports(self) -> list[int]:
+        return self.ports[self.links :]
+
+    @property
+    def addresses(self) -> list[str]:
+        """The SuperLinks' addresses for the processes of this machine."""
         if self.host in (LOOPBACK, *_ALL_ADDRESSES):
-            return f"{'localhost' if self.tls else LOOPBACK}:{self.ports[0]}"
-        return f"{f'[{self.host}]' if ':' in self.host else self.host}:{self.ports[0]}"
+            host = "localhost" if self.tls else LOOPBACK
+        else:
+            host = f"[{self.host}]" if ":" in self.host else self.host
+        return [f"{host}:{port}" for port in self.link_ports]
 
 
 def is_loopback(host: str) -> bool:
@@ -144,12 +155,17 @@ class LocalFederation:
         app: Path | None = None,
         memory: bool = False,
         host: str = LOOPBACK,
+        links: int = 1,
     ) -> None:
         """Write all files that the processes need."""
         make_folder(self.flower_dir / "home")
         config = {**config, "out": str(self.folder)}
         own = None if app is None else str(app.resolve())
-        setup = Setup(clients, tls, free_ports(1 + clients), config, own, memory, host)
+        setup = Setup(clients, tls, free_ports(links + clients), config, own, memory, host, links)
+        if links > 1:
+            config["links"] = ",".join(setup.addresses[1:])
+            if tls:
+                config["links-root-certificates"] = str(self._tls / "ca.crt")
         if app is None:
             make_folder(self.flower_dir / "app")
             lines = [f"{_key(k)} = {_value(v)}" for k, v in config.items()]
@@ -159,7 +175,9 @@ class LocalFederation:
             for i in range(clients):
                 node_key(self._tls, i)
         safe = f'root-certificates = "{self._tls / "ca.crt"}"' if tls else "insecure = true"
-        text = f'[superlink]\ndefault = "{_NAME}"\n\n[superlink.{_NAME}]\naddress = "{setup.address}"\n{safe}\n'
+        text = f'[superlink]\ndefault = "{_NAME}"\n'
+        for i, address in enumerate(setup.addresses):
+            text += f'\n[superlink.{_link_name(i)}]\naddress = "{address}"\n{safe}\n'
         write_atomic(self.flower_dir / "home" / "config.toml", text.encode())
         write_atomic(self.flower_dir / "setup.json", json.dumps(vars(setup), indent=1).encode())
 
@@ -168,50 +186,60 @@ class LocalFederation:
         s = self.setup
         check_writable(self.flower_dir)
         rotate_logs(self.flower_dir / "logs")
-        fresh = self._start_link(s)
-        if fresh and s.tls:
-            self._wait_for_link(s)  # the SuperLink rejects an unregistered node
+        fresh = [self._start_link(s, i) for i in range(s.links)]
+        self._start_exec(s)
+        if s.tls:  # a SuperLink rejects an unregistered node
+            self._wait_for_links(s, fresh)
         if s.clients and not self.processes.alive("warm"):
             self._warm(s)
         for i in range(s.clients):
             self._start_node(s, i)
-        if fresh and not s.tls:
-            self._wait_for_link(s)
+        if not s.tls:
+            self._wait_for_links(s, fresh)
         submission = self.submission()
         if not submission.over and not submission.serving():
             self._say(f"run {submission.submit()}")
+        elif not submission.over:
+            submission.submit_to_links_without_run()
 
-    def _start_link(self, s: Setup) -> bool:
-        """Start the SuperLink and its SuperExec; return whether the SuperLink was not running."""
+    def _start_link(self, s: Setup, i: int) -> bool:
+        """Start a SuperLink; return whether it was not running."""
         safe = ["--insecure"]
         if s.tls:
             safe = ["--ssl-certfile", str(self._tls / "server.crt"), "--ssl-keyfile", str(self._tls / "server.key"),
                     "--ssl-ca-certfile", str(self._tls / "ca.crt"), "--enable-supernode-auth"]  # fmt: skip
-        fresh = not self.processes.alive("link")
-        if fresh and s.memory:  # it has lost its nodes, and they do not register twice
-            self.processes.end([n for n in self.processes.names() if n != "warm"])
-        database = [] if s.memory else ["--database", str(self.flower_dir / "link.db")]
-        if fresh:
-            self.processes.start(
-                "link",
-                [sys.executable, str(_DEPLOY / "link.py"), *safe, "--host", s.host, "--port", str(s.ports[0]),
-                 "--isolation", "process",
-                 *database, "--disable-runtime-dependency-installation"],
-            )  # fmt: skip
+        name = _process_name(i)
+        if self.processes.alive(name):
+            return False
+        if s.memory:  # it has lost its nodes, and they do not register twice
+            lost = {f"node-{n}" for n in range(i, s.clients, s.links)} | ({"exec"} if i == 0 else set()) | {name}
+            self.processes.end([n for n in self.processes.names() if n in lost])
+        database = [] if s.memory else ["--database", str(self.flower_dir / f"{name}.db")]
+        self.processes.start(
+            name,
+            [sys.executable, str(_DEPLOY / "link.py"), *safe, "--host", s.host, "--port", str(s.link_ports[i]),
+             "--isolation", "process", *database, "--disable-runtime-dependency-installation"],
+        )  # fmt: skip
+        return True
+
+    def _start_exec(self, s: Setup) -> None:
+        """Start what runs the server app; the app takes the runs of further links itself."""
         if not self.processes.alive("exec"):
             trust = ["--root-certificates", str(self._tls / "ca.crt")] if s.tls else ["--insecure"]
-            self.processes.start("exec", ["flower-superexec", *trust, "--runtime-api-address", s.address])
-        return fresh
+            self.processes.start("exec", ["flower-superexec", *trust, "--runtime-api-address", s.addresses[0]])
 
-    def _wait_for_link(self, s: Setup) -> None:
-        """Wait for the SuperLink and register the nodes' keys."""
-        self._wait_for("link", s.address)
-        self._say(f"SuperLink at {s.host}:{s.ports[0]}, {'with TLS' if s.tls else 'not encrypted'}")
-        if s.tls and not (self._tls / "registered").exists():
-            for i in range(s.clients):
-                self.submission().flwr("supernode", "register", str(self._tls / f"node-{i}.pub"), _NAME)
-            (self._tls / "registered").touch()
-            self._say(f"{s.clients} node keys registered")
+    def _wait_for_links(self, s: Setup, fresh: list[bool]) -> None:
+        """Wait for the SuperLinks that were started, and register the nodes' keys with them."""
+        for i in (i for i, is_fresh in enumerate(fresh) if is_fresh):
+            self._wait_for(_process_name(i), s.addresses[i])
+            self._say(f"SuperLink at {s.host}:{s.link_ports[i]}, {'with TLS' if s.tls else 'not encrypted'}")
+            done = self._tls / ("registered" if i == 0 else f"registered-{i}")
+            if s.tls and not done.exists():
+                here = range(i, s.clients, s.links)
+                for n in here:
+                    self.submission().flwr("supernode", "register", str(self._tls / f"node-{n}.pub"), _link_name(i))
+                done.touch()
+                self._say(f"{len(here)} node keys registered")
 
     def _start_node(self, s: Setup, i: int) -> None:
         name = f"node-{i}"
@@ -219,20 +247,21 @@ class LocalFederation:
             return
         home = self.flower_dir / "nodes" / str(i)
         make_folder(home)
-        safe = ["--superlink", s.address, "--insecure"]
+        address = s.addresses[i % s.links]
+        safe = ["--superlink", address, "--insecure"]
         if s.tls:
-            safe = ["--superlink", s.address, "--root-certificates", str(self._tls / "ca.crt"),
+            safe = ["--superlink", address, "--root-certificates", str(self._tls / "ca.crt"),
                     "--auth-supernode-private-key", str(self._tls / name)]  # fmt: skip
         node_config = f'partition-id={i} num-partitions={s.clients} home="{home}"'
         self.processes.start(
             name,
             [sys.executable, str(_DEPLOY / "node.py"), *safe, "--isolation", "process",
-             "--host", LOOPBACK, "--port", str(s.ports[1 + i]), "--node-config", node_config],
+             "--host", LOOPBACK, "--port", str(s.node_ports[i]), "--node-config", node_config],
         )  # fmt: skip
         self._say(f"SuperNode of client {i}")
 
     def _warm(self, s: Setup) -> None:
-        at = [w for p in s.ports[1:] for w in ("--runtime-api-address", f"{LOOPBACK}:{p}")]
+        at = [w for p in s.node_ports for w in ("--runtime-api-address", f"{LOOPBACK}:{p}")]
         self.processes.start("warm", [sys.executable, "-m", "tarry.deploy.fork_server", *at])
 
     def submission(self) -> Submission:
@@ -240,8 +269,9 @@ class LocalFederation:
         s = self.setup
         app = self.flower_dir / "app" if s.app is None else Path(s.app)
         config = (table_of_app(app, "config") or {}) if s.app is not None else {}
-        override = [f"{k}={_value(v)}" for k, v in s.config.items()] if "out" in config else []
-        return Submission(self.folder, app, _NAME, override, self._environment)
+        override = [f"{k}={_value(v)}" for k, v in s.config.items() if k in config]
+        further = [_link_name(i) for i in range(1, s.links)]
+        return Submission(self.folder, app, _NAME, override, self._environment, further)
 
     def _wait_for(self, name: str, address: str) -> None:
         until = time.monotonic() + 60
@@ -274,13 +304,22 @@ class LocalFederation:
         order = sorted(
             self.processes.names(), key=lambda n: ("warm", "exec", "node", "link").index(n.partition("-")[0])
         )
-        others = [name for name in order if name != "link"]
+        links = [name for name in order if name.partition("-")[0] == "link"]
+        others = [name for name in order if name not in links]
         # a node signs off at the link; else the link takes it for present and rejects it for a minute when it returns
-        return self.processes.end(others, ["link"])
+        return self.processes.end(others, links)
 
     def clear(self) -> None:
         """Remove the files of Flower; the record stays."""
         shutil.rmtree(self.flower_dir, ignore_errors=True)
+
+
+def _link_name(i: int) -> str:
+    return _NAME if i == 0 else f"{_NAME}-{i}"
+
+
+def _process_name(i: int) -> str:
+    return "link" if i == 0 else f"link-{i}"
 
 
 def _names_of(host: str) -> list[str]:

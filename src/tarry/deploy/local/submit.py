@@ -8,22 +8,25 @@ import re
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from ...core.errors import BadInput, TarryError
-from ...core.storage import storage_errors
-from ...record.shapes import Shape, between, fields, number, optional, read_record, text
+from ...core.storage import read_toml, storage_errors
+from ...record.shapes import Shape, between, count, fields, list_of, number, optional, read_record, table_of, text
 from ...record.storage import TEXT_LIMIT, check_writable, make_folder, write_atomic
 from .processes import began
 
-__all__ = ["Submission"]
+__all__ = ["Submission", "settings_of_links"]
 
 _START_TIMEOUT = 30.0  # seconds for an app to start
 _FLWR_TIMEOUT = 120  # seconds for a call of Flower's command line
 _RUN = fields({"run": text, "at": number})
 _SERVER = fields({"pid": between(2, 2**31 - 1), "began": optional(text), "run": text})
+_WAITING = fields({"links_without_run": list_of(count)})
+_SUBMITTED_TO = table_of(number)
 _QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 
 
@@ -39,6 +42,7 @@ class Submission:
     link: str
     override: Sequence[str] = ()  # of its run config: key=value
     environment: Mapping[str, str] = field(default_factory=dict)
+    further: Sequence[str] = ()  # SuperLinks on which the same app drives more nodes
 
     @property
     def over(self) -> bool:
@@ -67,14 +71,37 @@ class Submission:
         return "gone" if begun or time.time() - submitted["at"] >= _START_TIMEOUT else "about to begin"
 
     def submit(self) -> str:
-        """Call `flwr run`; return the id of the run. Nothing is submitted while the folder cannot be written."""
+        """Call `flwr run` for each SuperLink; return the id of the run on the first.
+
+        Nothing is submitted while the folder cannot be written.
+        """
         make_folder(self.folder)
         check_writable(self.folder)
-        output = self.flwr("run", str(self.app), self.link, *(w for o in self.override for w in ("--run-config", o)))
+        for link in self.further:
+            self.submit_to(link)
+        run = self.submit_to(self.link)
+        write_atomic(self.folder / "run.json", json.dumps({"run": run, "at": time.time()}).encode())
+        return run
+
+    def submit_to_links_without_run(self) -> None:
+        """Submit the app to the further links that have lost its run, as the server app reports them."""
+        if not self.further or not (self.folder / "status.json").is_file():
+            return
+        waiting = read_record(self.folder / "status.json", _WAITING)["links_without_run"]
+        path = self.folder / "links.json"
+        at: dict[str, float] = _json(path, _SUBMITTED_TO) or {}
+        for link in [self.further[i - 1] for i in waiting if 1 <= i <= len(self.further)]:
+            if time.time() - at.get(link, 0.0) >= _START_TIMEOUT:
+                with suppress(TarryError):  # it may be down
+                    self.submit_to(link)
+                write_atomic(path, json.dumps({**at, link: time.time()}).encode())
+
+    def submit_to(self, link: str) -> str:
+        """Call `flwr run` for one SuperLink; return the id of the run."""
+        output = self.flwr("run", str(self.app), link, *(w for o in self.override for w in ("--run-config", o)))
         run = re.search(r"run (\d+)", output)
         if run is None:
             raise TarryError(f"Flower did not start the app: {output.strip()[-300:]}")
-        write_atomic(self.folder / "run.json", json.dumps({"run": run[1], "at": time.time()}).encode())
         return run[1]
 
     def stop(self, within: float) -> bool:
@@ -103,6 +130,25 @@ class Submission:
                 check_writable(home)  # the reason, if it is a full disk
             raise TarryError(f"flwr {words[0]} failed: {(done.stderr + done.stdout).strip()[-500:]}")
         return done.stdout + done.stderr
+
+
+def settings_of_links(names: Sequence[str]) -> dict[str, str]:
+    """Return the settings of a server app for further links, named as in Flower's configuration."""
+    if not names:
+        return {}
+    path = Path(os.environ.get("FLWR_HOME", Path.home() / ".flwr")) / "config.toml"
+    known: Any = read_toml(path, f"--link {names[0]}: {path}").get("superlink", {})
+    addresses, certificates = list[str](), set[str | None]()
+    for name in names:
+        entry = known.get(name) if isinstance(known, dict) else None
+        if not isinstance(entry, dict) or not isinstance(entry.get("address"), str):
+            raise BadInput(f"--link {name}: {path} has no [superlink.{name}] with an address; add it")
+        addresses.append(entry["address"])
+        certificates.add(None if entry.get("insecure") else entry.get("root-certificates"))
+    if len(certificates) > 1:
+        raise BadInput(f"--link {names[-1]}: all further SuperLinks must have the same root-certificates in {path}")
+    (trust,) = certificates
+    return {"links": ",".join(addresses), **({} if trust is None else {"links-root-certificates": trust})}
 
 
 def _runs(server: Mapping[str, Any]) -> bool:

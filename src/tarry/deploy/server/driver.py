@@ -1,9 +1,9 @@
 """Driver: the loop that runs a server over messages. It pulls replies, applies them, hands out tickets and sends them.
 
-It never waits for a client. What happens is written to the journal before it can be seen from outside
-(journaled_state.py): an update when it is accepted, a ticket when it is sent. So a driver that is killed at any point
-continues where it was. Tickets that were sent in the present run of the link are still waited for; those of an earlier
-run are lost, and their clients get new ones.
+It never waits for a client or a link, and rests only when there is nothing to do. What happens is written to a journal
+before it can be seen from outside (journaled_state.py): an update when it is accepted, a ticket when it is handed out.
+So a driver that is killed at any point continues where it was. Tickets that were sent in the present run of their link
+are still waited for; those of an earlier run are lost, and their clients get new ones.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class Driver:
         self._late: dict[str, OpenTicket] = {}  # requests whose ticket is lost, and whose reply may still come
         self._evals: dict[str, int] = {}  # requests for an evaluation → client
         self._nodes_at = -inf
-        self._ticked = self.now()
+        self._ticked, self._stalls = self.now(), grid.stalls()
         self._next_client_eval = config.client_eval_every
         self._saved_at = clock()
         self._stopping: float | None = None
@@ -146,7 +146,7 @@ class Driver:
             self.close()
             raise
         for t in self.open_tickets:
-            if t.request is not None and t.run == self.grid.run:
+            if t.request is not None and t.run == self.grid.run_of(t.node):
                 self.open_tickets.put(replace(t, due=self.now() + self.deadlines.deadline(t.client)))
 
     def run(
@@ -154,22 +154,20 @@ class Driver:
         stop: Callable[[], bool] = lambda: False,
         *,
         on_progress: Callable[[Driver], None] = lambda _: None,
-        sleep: Callable[[float], None] = wall.sleep,
+        sleep: Callable[[float], None] | None = None,
     ) -> str:
         """Run until the budget is used, or until `stop` is true and open tickets are in; return the reason.
 
-        `on_progress` is called about once a second.
+        `on_progress` is called about once a second. `sleep` waits between looks; by default until there is news.
         """
-        pause, shown = self.config.poll, -inf
+        wait, pause, shown = sleep or self.grid.wait, self.config.poll, -inf
         while not self.ended:
             if stop() and self._stopping is None:
                 self._stopping = self.now()
                 log.info("stopping: %d tickets are under way", len(self.open_tickets))
-            began = wall.monotonic()
             try:
                 self.tick()
-                pause = max(self.config.poll, wall.monotonic() - began)  # a slow link is not polled more often
-                self.link_problem = ""
+                pause = self.config.poll
             except Unreachable as e:
                 self.link_problem = f"the link does not answer ({e})"
                 pause = min(2 * pause + 0.5, 10.0)
@@ -181,12 +179,17 @@ class Driver:
                 shown = self._clock()
                 on_progress(self)
             if not self.ended:
-                sleep(pause)
+                wait(max(0.0, min(pause, self._next_instant() - self.now())))
         if self.ended != "stopped" and self._evaluation.is_on:
             self._score_last()
         self.state.checkpoint()
         on_progress(self)
         return self.ended
+
+    def _next_instant(self) -> float:
+        """Return when the server has something to do even if nothing arrives."""
+        end = self._budget.time
+        return min(self.engine.next_wakeup(), inf if end is None else end)
 
     def queue_lengths(self) -> dict[str, int]:
         """Return how much work waits, by its kind, for the metrics."""
@@ -216,10 +219,7 @@ class Driver:
     def tick(self) -> None:
         """Look at nodes, replies, deadlines and scores once, and handle what is there."""
         now, end = self.now(), self._budget.time
-        if (gap := now - self._ticked) > _MAX_GAP:
-            for t in self.open_tickets:
-                self.open_tickets.put(replace(t, due=t.due + gap))
-        self._ticked = now
+        self._note_stalls(now)
         if end is not None and now >= end:
             self._scores(end, inclusive=True)
             if not self.state.ended:
@@ -243,6 +243,19 @@ class Driver:
             self.state.checkpoint()
             self._saved_at = self._clock()
 
+    def _note_stalls(self, now: float) -> None:
+        """Give open tickets the time for which this server, or their link, stood still; note which links do so now."""
+        gap = now - self._ticked if now - self._ticked > _MAX_GAP else 0.0
+        stalls = self.grid.stalls()
+        stalled = {run: seconds - self._stalls.get(run, 0.0) for run, seconds in stalls.items()}
+        lost = {run: max(gap, seconds) for run, seconds in stalled.items()}
+        self._stalls, self._ticked = stalls, now
+        silent = [run for run, seconds in stalled.items() if seconds > 0]
+        self.link_problem = f"the link does not answer (run {', '.join(silent)})" if silent else ""
+        if gap or any(lost.values()):
+            for t in self.open_tickets:
+                self.open_tickets.put(replace(t, due=t.due + lost.get(t.run, gap)))
+
     # -- nodes and clients
 
     def _present(self, now: float) -> set[int]:
@@ -264,7 +277,7 @@ class Driver:
 
     def _pull(self, now: float) -> list[_Arrival]:
         """Return the tickets that end now, by their number; handle all other replies."""
-        waiting = [t.request for t in self.open_tickets if t.request and t.run == self.grid.run]
+        waiting = [t.request for t in self.open_tickets if t.request and t.run == self.grid.run_of(t.node)]
         ids = [*waiting, *self._late, *self.registration.pending, *self._evals]
         replies = self.grid.pull(ids) if ids else []
         arrivals = [a for reply in replies if (a := self._handle(reply, now)) is not None]
@@ -280,13 +293,13 @@ class Driver:
             return None
         if not ticket.request:
             return _Arrival(ticket, why=_UNSENT)
-        if ticket.run != self.grid.run:
+        if ticket.run != self.grid.run_of(ticket.node):
             return _Arrival(ticket, why=_EARLIER_RUN)
         if self.clients.node(ticket.client) != ticket.node or ticket.request in self._restarted:
             self._restarted.discard(ticket.request)
             released = self.clients.node(ticket.client) is None
             return _Arrival(ticket, why="its slot was released" if released else "its node restarted")
-        if now <= ticket.due:
+        if now <= ticket.due + self.grid.delay(ticket.node) or self.grid.holds(ticket.request):
             return None
         self._late[ticket.request] = ticket
         return _Arrival(ticket, why="deadline")
@@ -426,24 +439,25 @@ class Driver:
             self.log_problem("a client is quarantined", client=client, seconds=round(until - time, 3))
 
     def _send(self, tickets: list[OpenTicket]) -> None:
+        """Send the tickets one by one, as long as the link has room; the others are sent later."""
         if released := [t for t in tickets if self.clients.node(t.client) is None]:
             unsent = [[t.number, "", 0, self.now(), 0] for t in released]
             self.state.commit({"op": "sent", "run": self.grid.run, "requests": unsent})
             tickets = [t for t in tickets if t not in released]
-        if not tickets:
-            return
-        requests, ttl = [], self.config.deadline + _TTL_MARGIN
         for t in tickets:
             node = self.clients.node(t.client)
             assert node is not None, "only registered clients get work"
-            ticket, memory_visit = self.engine.server.tickets[t.number], self.state.memory_visits.get(t.client, -1)
-            requests.append(self.protocol.encode_ticket(ticket, t, node=node, memory_visit=memory_visit, ttl=ttl))
-        ids, now = self.grid.push(requests), self.now()
-        sent = [
-            [t.number, i or "", request.node, round(now + self.deadlines.deadline(t.client), 3), request.nbytes]
-            for t, i, request in zip(tickets, ids, requests, strict=True)
-        ]
-        self.state.commit({"op": "sent", "run": self.grid.run, "requests": sent})
+            if self.grid.has_room(node):
+                self._send_one(t, node)
+
+    def _send_one(self, t: OpenTicket, node: int) -> None:
+        ticket, memory_visit = self.engine.server.tickets[t.number], self.state.memory_visits.get(t.client, -1)
+        ttl = self.config.deadline + _TTL_MARGIN
+        request = self.protocol.encode_ticket(ticket, t, node=node, memory_visit=memory_visit, ttl=ttl)
+        (id,) = self.grid.push([request])
+        due = round(self.now() + self.deadlines.deadline(t.client), 3)
+        row = [t.number, id or "", node, due, request.nbytes]
+        self.state.commit({"op": "sent", "run": self.grid.run_of(node), "requests": [row]})
 
     # -- scores
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...core.rejections import Reason
-from ..wire import MessageGrid, Rejected, ReplyMessage, Request, parse_fields
+from ..wire import FieldValue, MessageGrid, Rejected, ReplyMessage, Request, flower_node, parse_fields
 from .slots import requested_releases
 
 if TYPE_CHECKING:
@@ -161,14 +161,12 @@ class Registration:
             for node in unknown:
                 self._register(now, node, f"node {node}", "", None)
             return
-        unknown = unknown[: max(0, _MOST_PENDING - len(self._pending))]
-        nonces, federation = [secrets.token_hex(16) for _ in unknown], self._state.federation
-        requests = [
-            Request(node, "query.hello", {"federation": federation, "nonce": nonce}, {}, self._timeout)
-            for node, nonce in zip(unknown, nonces, strict=True)
-        ]
-        ids = self._grid.push(requests) if requests else []
-        for node, nonce, request in zip(unknown, nonces, ids, strict=True):
+        for node in unknown[: max(0, _MOST_PENDING - len(self._pending))]:
+            if not self._grid.has_room(node):
+                continue
+            nonce = secrets.token_hex(16)
+            fields: dict[str, FieldValue] = {"federation": self._state.federation, "nonce": nonce}
+            (request,) = self._grid.push([Request(node, "query.hello", fields, {}, self._timeout)])
             if request is None:
                 self._retry_later(now, node)
             else:
@@ -185,7 +183,8 @@ class Registration:
             f = parse_fields(reply.fields, name=str, key=str, signature=str, place=int)
             if reply.node != node:
                 raise Rejected("the reply comes from another node than the request went to")
-            if not is_signed_by(f["key"], f["signature"], statement(self._state.federation, nonce, node, f["name"])):
+            signed = statement(self._state.federation, nonce, flower_node(node), f["name"])
+            if not is_signed_by(f["key"], f["signature"], signed):
                 raise Rejected(f"client {f['name'][:40]!r}: the signature does not match its public key")
         except Rejected as e:
             self._reject(now, node, e)
