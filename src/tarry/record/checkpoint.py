@@ -60,7 +60,7 @@ class Checkpoints:
         with storage_errors(self._folder, "cleaned"):
             for old in paths[:-_KEEP]:
                 old.unlink()
-        self._tensors.clean({digest for kept in paths[-_KEEP:] for digest in _digests_in(kept)})
+        self._tensors.clean({digest for last in paths[-_KEEP:] for digest in _digests_in(last)})
         return path
 
 
