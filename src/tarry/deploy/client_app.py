@@ -67,8 +67,14 @@ def evaluate(message: Message, context: Context) -> Message:
 
 
 def _arrays(message: Message) -> dict[str, Any]:
+    """Return the arrays of a message, and let go of them: they are freed with the last of the arrays returned."""
+    from .wire import view_npy
+
     records = message.content.array_records.values()
-    return {name: array.numpy() for record in records for name, array in record.items()}
+    arrays = {name: view_npy(array.data) for record in records for name, array in record.items()}
+    for record in records:
+        record.clear()
+    return arrays
 
 
 def _name(context: Context) -> str:
@@ -99,4 +105,4 @@ def _worker(context: Context) -> Worker:
     setting = read_config({**context.run_config, **own})
     made = plan_with_own_data(setting) if setting.options.data == "own" else build_run(setting.spec)
     sleeps = made.delay if setting.sleeps else None
-    return Worker(made.bound(), made.method.local, made.work, setting.spec.seed, _client_store(context), sleeps)
+    return Worker(made.take_bound(), made.method.local, made.work, setting.spec.seed, _client_store(context), sleeps)

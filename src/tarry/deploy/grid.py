@@ -9,9 +9,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from .wire import Array, EncodedArray, FieldValue, ReplyMessage, Request, RunEnded, Unreachable
+import numpy as np
+
+from .wire import Array, EncodedArray, FieldValue, ReplyMessage, Request, RunEnded, Unreachable, npy_header
 
 if TYPE_CHECKING:
+    from flwr.app import Array as FlowerArray
     from flwr.app import Message, RecordDict
     from flwr.serverapp import Grid
 
@@ -32,13 +35,22 @@ _ERRORS = {
 
 def to_records(fields: Mapping[str, FieldValue], arrays: Mapping[str, Array]) -> RecordDict:
     """Return fields and arrays as Flower's records `config` and `arrays`."""
-    from flwr.app import Array as FlowerArray
     from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
     content: dict[str, Any] = {"config": ConfigRecord(dict(fields))}
     if arrays:
-        content["arrays"] = ArrayRecord({name: FlowerArray(a) for name, a in arrays.items()})
+        content["arrays"] = ArrayRecord({name: _encode(a) for name, a in arrays.items()})
     return RecordDict(content)
+
+
+def _encode(array: Array) -> FlowerArray:
+    """Return an array as Flower's Array(array) does, with one copy of the numbers: Flower needs them as bytes."""
+    from flwr.app import Array as FlowerArray
+
+    array = np.asarray(array, order="C")
+    numbers: Any = array.reshape(-1).view(np.uint8)
+    data = b"".join((npy_header(array), memoryview(numbers)))
+    return FlowerArray(array.dtype.name, tuple(array.shape), "numpy.ndarray", data)
 
 
 def fields_of(content: RecordDict) -> dict[str, Any]:

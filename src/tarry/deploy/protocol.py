@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch.utils.dlpack import from_dlpack
 
 from ..core.errors import BadInput
 from ..core.layout import Layout
@@ -32,10 +33,18 @@ from .wire import (
     parse_fields,
 )
 
-__all__ = ["ClientReply", "FlowerAppProtocol", "Protocol", "TarryProtocol", "check_flower_app"]
+__all__ = ["ClientReply", "FlowerAppProtocol", "Protocol", "TarryProtocol", "check_flower_app", "tensor_of"]
 
 _MAX_COUNT = 10**12  # examples or steps that a client may report
 EXTRA, PAYLOAD = "extra.", "payload."
+
+
+def tensor_of(array: Array) -> torch.Tensor:
+    """Return a tensor that shares the memory of an array, also of one that cannot be written to."""
+    try:
+        return from_dlpack(array)  # torch.from_numpy warns of such an array; no part writes to what it is given
+    except BufferError:  # numpy before 2.1
+        return torch.from_numpy(array.copy())
 
 
 class ClientReply(NamedTuple):
@@ -114,8 +123,8 @@ class TarryProtocol:
         if self._expected_work is not None and work != self._expected_work(ticket.client):
             raise Rejected(f"client {ticket.client} tells of {work[0]} examples, {work[1]} steps")
         arrays = decode_arrays(reply.arrays, self._schema)
-        delta = torch.from_numpy(arrays.pop("delta"))
-        extras = {name.removeprefix(EXTRA): torch.from_numpy(np.array(a)) for name, a in arrays.items()}
+        delta = tensor_of(arrays.pop("delta"))
+        extras = {name.removeprefix(EXTRA): tensor_of(a) for name, a in arrays.items()}
         return ClientReply(
             _result(delta, *work, f["loss"], extras), f["keeps_memory"], f["train_seconds"], f["memory_lost"]
         )
@@ -155,12 +164,16 @@ class FlowerAppProtocol:
     def decode_reply(self, reply: ReplyMessage, ticket: Ticket) -> ClientReply:
         n = parse_fields(reply.fields, num_examples=int)["num_examples"]
         arrays = decode_arrays(reply.arrays, self._schema)
-        local = torch.cat(
-            [torch.from_numpy(np.ascontiguousarray(arrays[b.name])).reshape(-1) for b in self._layout.blocks]
-        )
         losses = [v for k in ("train_loss", "train-loss", "loss") if isinstance(v := reply.fields.get(k), float)]
-        result = _result(local - ticket.sent.cpu(), n, 1, 0.0, {})
+        result = _result(self._delta(arrays, ticket.sent.cpu()), n, 1, 0.0, {})
         return ClientReply(result._replace(loss=losses[0] if losses else nan))
+
+    def _delta(self, arrays: Mapping[str, Array], sent: torch.Tensor) -> torch.Tensor:
+        """Return the flat vector of the arrays minus the weights that were sent."""
+        delta = torch.empty_like(sent)
+        for b in self._layout.blocks:
+            torch.sub(tensor_of(arrays[b.name]), sent[b.at].view(b.shape), out=delta[b.at].view(b.shape))
+        return delta
 
 
 def _numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:

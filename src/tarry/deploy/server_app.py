@@ -200,15 +200,16 @@ def _driver(grid: Any, setting: DeployConfig, built: BuiltRun, folder: Path) -> 
         lambda federation: _protocol(setting, built, federation),
         config=config,
         budget=built.budget,
-        evaluate=built.evaluator(),
+        evaluate=built.take_evaluator(),
         known=known,
     )
 
 
 def _protocol(setting: DeployConfig, built: BuiltRun, federation: str) -> Protocol:
+    from ..runs.build_task import dtype_of
     from .protocol import FlowerAppProtocol, TarryProtocol
 
-    dtype = built.bound().flat.dtype
+    dtype = dtype_of(built.spec)
     if setting.options.client == "tarry":
         clients, work = built.task.clients, built.work
 

@@ -30,7 +30,9 @@ __all__ = [
     "RunEnded",
     "Unreachable",
     "decode_arrays",
+    "npy_header",
     "parse_fields",
+    "view_npy",
 ]
 
 FieldValue = bool | int | float | str
@@ -117,7 +119,10 @@ class ArraySchema:
 
 
 def decode_arrays(arrays: Mapping[str, EncodedArray], schema: ArraySchema) -> dict[str, Array]:
-    """Return the arrays, checked by name, number, type, shape and length. Numbers may be infinite or NaN."""
+    """Return the arrays, checked by name, number, type, shape and length. Numbers may be infinite or NaN.
+
+    They are read-only views of the message's bytes: nothing is copied.
+    """
     allowed = len(schema.required) + len(schema.extras) + len(schema.ignored or {})
     if len(arrays) > allowed:
         raise Rejected(f"{len(arrays)} arrays where at most {allowed} may come")
@@ -150,17 +155,34 @@ def _decode(name: str, array: EncodedArray, dtype: np.dtype[Any], shape: tuple[i
     size = prod(shape) * dtype.itemsize
     if not size <= len(array.data) <= size + _HEADER:
         raise Rejected(f"{what} has {len(array.data):,} bytes, not {size:,}")
-    head = io.BytesIO(array.data[:_HEADER])
     try:
-        version = np.lib.format.read_magic(head)
-        read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
-        header_shape, by_column, header_dtype = read(head, max_header_size=_HEADER)
+        header_shape, by_column, header_dtype, start = _read_npy_header(array.data)
     except (ValueError, KeyError, SyntaxError, TypeError) as e:
         raise Rejected(f"{what} is no .npy file") from e
-    if header_shape != shape or header_dtype != dtype or len(array.data) - head.tell() != size:
+    if header_shape != shape or header_dtype != dtype or len(array.data) - start != size:
         raise Rejected(f"{what} is not what its sender says of it")
-    numbers = np.frombuffer(array.data, dtype, offset=head.tell()).copy()
-    return numbers.reshape(shape, order="F" if by_column else "C")
+    return np.frombuffer(array.data, dtype, offset=start).reshape(shape, order="F" if by_column else "C")
+
+
+def _read_npy_header(data: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
+    """Return shape, order (True: by column), type, and where the numbers begin."""
+    head = io.BytesIO(data[:_HEADER])
+    version = np.lib.format.read_magic(head)
+    read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
+    return *read(head, max_header_size=_HEADER), head.tell()
+
+
+def npy_header(array: Array) -> bytes:
+    """Return what an .npy file of the array begins with, before its numbers."""
+    out = io.BytesIO()
+    np.lib.format.write_array_header_1_0(out, np.lib.format.header_data_from_array_1_0(array))
+    return out.getvalue()
+
+
+def view_npy(data: bytes) -> Array:
+    """Return the array in an .npy file, as a read-only view of its bytes."""
+    shape, by_column, dtype, start = _read_npy_header(data)
+    return np.frombuffer(data, dtype, offset=start).reshape(shape, order="F" if by_column else "C")
 
 
 def parse_fields(fields: Mapping[str, Any], **types: type) -> dict[str, Any]:

@@ -8,7 +8,6 @@ run are lost, and their clients get new ones.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import time as wall
@@ -24,6 +23,7 @@ from ...core.events import Event
 from ...core.server import Server
 from ...engine.budget import Budget, Score
 from ...engine.evaluation import Evaluation
+from ...record.digests import digest_of_vector
 from ...record.journal import Row
 from ..protocol import ClientReply, Protocol
 from ..wire import MessageGrid, Rejected, ReplyMessage, RunEnded, Unreachable
@@ -304,7 +304,6 @@ class Driver:
             self.log_problem("a ticket brought nothing", why=arrival.why, **about)
             self.state.commit({"op": "rejected" if arrival.why == "not finite" else "lost", **row, "why": arrival.why})
             return
-        digest = hashlib.blake2b(reply.result.delta.numpy().tobytes(), digest_size=8).hexdigest()
         if reply.memory_lost:
             self.log_problem("a client has forgotten what it kept", **about)
         seconds = reply.train_seconds
@@ -314,7 +313,7 @@ class Driver:
             "train_seconds": seconds,
             "keeps_memory": reply.keeps_memory,
             "memory_lost": reply.memory_lost,
-            "digest": digest,
+            "digest": digest_of_vector(reply.result.delta),
         }
         self.state.accept({**row, **more}, reply)
 
