@@ -30,6 +30,7 @@ import numpy as np
 from large_task import n_weights
 
 from record import apart, write
+from tarry.deploy.chunks import join_chunks_once
 from tarry.deploy.local.local_federation import LocalFederation
 from tarry.record.rows import read_rows
 
@@ -95,7 +96,7 @@ def measured(size: str, method: str, updates: int, *, profile: bool) -> tuple[di
     """Run a federation to its end; return its row, with the peaks of its processes, and the rows of its profile."""
     folder = Path(tempfile.mkdtemp(prefix="tarry-large-"))
     local = LocalFederation(folder / "out")
-    task = {"task": f"{Path(__file__).with_name('large_task.py')}:wide", "task.width": WIDTH[size]}
+    task = {"task.name": f"{Path(__file__).with_name('large_task.py')}:wide", "task.width": WIDTH[size]}
     local.prepare(2, {**SETTINGS, **task, "method": method, "updates": updates}, tls=False, memory=True)
     memory, profiler = Memory(local), None
     try:
@@ -185,7 +186,7 @@ def flower_alone(size: str) -> list[dict[str, Any]]:
     """Return the most copies of a message that Flower holds at once, when it sends and when it receives one."""
     return [
         {"size": size, "process": f"Flower alone, {what}", "models": apart(_flower, WIDTH[size], what)}
-        for what in ("sending", "receiving")
+        for what in ("sending", "receiving", "receiving, with join_chunks_once")
     ]
 
 
@@ -194,6 +195,8 @@ def _flower(width: int, what: str) -> float:
     from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, no_object_id_recompute
     from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents, push_objects
 
+    if what.endswith("once"):
+        assert join_chunks_once()
     numbers = np.ones(n_weights(width), np.float32) * np.arange(n_weights(width), dtype=np.float32)
     message = RecordDict({"arrays": ArrayRecord({"weights": Array(numbers)})})
     size = numbers.nbytes

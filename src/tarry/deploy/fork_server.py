@@ -14,6 +14,7 @@ import sys
 import time
 from typing import Any
 
+from .chunks import join_chunks_once
 from .polling import shorten_polling
 
 __all__ = ["main"]
@@ -55,6 +56,7 @@ def _load() -> None:
     assert tarry.deploy.client_app
     torch.set_num_threads(1)
     shorten_polling()
+    join_chunks_once()
     build_run(read_config({"task": "digits"}).spec)  # fill the caches of registries and imports
 
 

@@ -46,11 +46,13 @@ class _Printable(logging.Formatter):
 def main(grid: Grid, context: Context) -> None:
     """Drive the method that the run config names."""
     from ..core.errors import TarryError
+    from .chunks import join_chunks_once
     from .config import read_config
     from .grid import FlowerGrid
     from .polling import shorten_polling
 
     shorten_polling()
+    join_chunks_once()
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Printable("%(asctime)s tarry %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])

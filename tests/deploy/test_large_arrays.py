@@ -1,0 +1,128 @@
+"""Large arrays: they are encoded with one copy, and read and stored without any."""
+
+from __future__ import annotations
+
+import os
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array as FlowerArray
+
+from tarry.core.layout import Layout
+from tarry.core.tickets import LocalResult, Ticket
+from tarry.deploy.grid import to_records
+from tarry.deploy.protocol import FlowerAppProtocol, tensor_of
+from tarry.deploy.wire import ArraySchema, ReplyMessage, decode_arrays, view_npy
+from tarry.record.journal import Journal
+from tests.helpers.fake_grid import npy
+
+
+def python_peak(call: Callable[[], object]) -> int:
+    """The most bytes that a call had allocated in Python and numpy."""
+    tracemalloc.start()
+    try:
+        kept = call()
+        peak = tracemalloc.get_traced_memory()[1]
+        del kept
+        return peak
+    finally:
+        tracemalloc.stop()
+
+
+def test_arrays_of_a_reply_are_views_of_the_message_and_no_warning_is_given(recwarn):
+    numbers = np.arange(1000, dtype=np.float32)
+    message = npy(numbers)
+    schema = ArraySchema({"delta": (1000,)}, np.dtype(np.float32))
+    found = decode_arrays({"delta": message}, schema)["delta"]
+    assert np.shares_memory(found, np.frombuffer(message.data, np.uint8))
+    tensor = tensor_of(found)
+    assert tensor.data_ptr() == found.ctypes.data
+    assert torch.equal(tensor, torch.from_numpy(numbers))
+    assert not recwarn.list
+
+
+def test_a_message_to_a_client_is_read_without_a_copy():
+    numbers = np.arange(12, dtype=np.float64).reshape(3, 4)
+    for array in (numbers, numbers.T):
+        data = npy(array).data
+        found = view_npy(data)
+        assert np.array_equal(found, array)
+        assert np.shares_memory(found, np.frombuffer(data, np.uint8))
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(6, dtype=np.float32).reshape(2, 3),
+        np.arange(6, dtype=np.float64).reshape(2, 3).T,
+        np.array(2.5),
+        np.zeros((0, 3), dtype=np.float32),
+        np.array([True, False]),
+        np.array([1, 2], dtype=np.int64),
+    ],
+)
+def test_an_array_is_encoded_as_flower_encodes_it(array):
+    record = to_records({"a": 1}, {"x": array}).array_records["arrays"]["x"]
+    flower = FlowerArray(np.asarray(array, order="C"))
+    assert (record.data, record.dtype, record.shape, record.stype) == (
+        flower.data,
+        flower.dtype,
+        flower.shape,
+        flower.stype,
+    )
+
+
+def test_an_array_is_copied_once_when_it_is_encoded():
+    array = np.ones(2_000_000, dtype=np.float32)
+    assert python_peak(lambda: to_records({}, {"weights": array})) < 1.05 * array.nbytes
+
+
+def test_an_update_is_saved_from_the_memory_of_its_message(tmp_path):
+    numbers = np.ones(2_000_000, dtype=np.float32)
+    result = LocalResult(tensor_of(numbers), 3, 2, 0.5, True, {"control": tensor_of(numbers[:10])})
+    journal = Journal(tmp_path)
+    assert python_peak(lambda: journal.save_update(0, result)) < 0.05 * numbers.nbytes
+    found = journal.load_update(0)
+    assert torch.equal(found.delta, result.delta)
+    assert torch.equal(found.extras["control"], result.extras["control"])
+    journal.close()
+
+
+def test_a_checkpoint_is_written_from_the_memory_the_weights_are_in(tmp_path):
+    weights = torch.ones(2_000_000)
+    journal = Journal(tmp_path)
+    assert python_peak(lambda: journal.checkpoint(1, {"weights": weights, "tickets": [weights]}, set())) < 2**20
+    journal.close()
+
+
+def test_checkpoints_of_a_federation_write_the_weights_once(tmp_path, monkeypatch):
+    written = list[str]()
+    replace = os.replace
+    monkeypatch.setattr(os, "replace", lambda a, b: (written.append(Path(b).suffix), replace(a, b))[1])
+    journal, weights = Journal(tmp_path), torch.ones(2_000_000)
+    for count in range(1, 5):
+        journal.checkpoint(count, {"weights": weights, "tickets": [{"sent": weights, "anchor": weights}]}, set())
+    assert written.count(".npy") == 1
+    assert written.count(".safetensors") == 4
+    journal.close()
+    again = Journal(tmp_path)
+    saved = again.saved
+    assert torch.equal(saved["weights"], weights)
+    assert saved["tickets"][0]["sent"] is saved["weights"]
+    again.close()
+
+
+def test_the_delta_of_a_plain_app_is_its_weights_minus_those_it_was_sent():
+    module = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3))
+    layout, sent = Layout.of(module), torch.randn(27)
+    names = [b.name for b in layout.blocks]
+    protocol = FlowerAppProtocol(layout, names, {}, dtype=torch.float32, lr=0.1)
+    local = torch.randn(27)
+    arrays = {k: npy(np.asfortranarray(v.numpy())) for k, v in layout.views(local).items()}
+    reply = ReplyMessage("r", 1, {"num-examples": 5}, arrays)
+    ticket = Ticket(0, 0, 0, 0, 0.0, sent, sent)
+    assert torch.equal(protocol.decode_reply(reply, ticket).result.delta, local - sent)
