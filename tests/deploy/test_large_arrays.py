@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import tracemalloc
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +16,10 @@ from flwr.app import Array as FlowerArray
 from tarry.core.layout import Layout
 from tarry.core.tickets import LocalResult, Ticket
 from tarry.deploy.grid import to_records
-from tarry.deploy.protocol import FlowerAppProtocol, tensor_of
-from tarry.deploy.wire import ArraySchema, ReplyMessage, decode_arrays, view_npy
-from tarry.record.journal import Journal
-from tests.helpers.fake_grid import npy
+from tarry.deploy.protocol import ClientReply, FlowerAppProtocol, tensor_of
+from tarry.deploy.wire import ArraySchema, ReplyMessage, Request, decode_arrays, view_npy
+from tarry.record.journal import Journal, Row
+from tests.helpers.fake_grid import Clock, FakeGrid, driver, finished, nodes, npy, small_plan
 
 
 def python_peak(call: Callable[[], object]) -> int:
@@ -126,3 +127,25 @@ def test_the_delta_of_a_plain_app_is_its_weights_minus_those_it_was_sent():
     reply = ReplyMessage("r", 1, {"num-examples": 5}, arrays)
     ticket = Ticket(0, 0, 0, 0, 0.0, sent, sent)
     assert torch.equal(protocol.decode_reply(reply, ticket).result.delta, local - sent)
+
+
+def test_updates_are_freed_before_the_next_tickets_are_sent(tmp_path):
+    """Else a server holds its replies and its requests at the same time."""
+    made = small_plan(method="fedasync", updates=8)
+    grid = FakeGrid(Clock(), nodes(made, tmp_path / "homes", lambda _c, _n: 2.0))  # all arrive at one instant
+    d, alive, left = driver(made, grid, tmp_path / "out"), list[weakref.ref[torch.Tensor]](), list[int]()
+    accept, push = d.state.accept, grid.push
+
+    def watched_accept(row: Row, reply: ClientReply) -> None:
+        alive.append(weakref.ref(reply.result.delta))
+        accept(row, reply)
+
+    def watched_push(requests: Sequence[Request]) -> list[str | None]:
+        left.append(sum(ref() is not None for ref in alive))
+        return push(requests)
+
+    d.state.accept, grid.push = watched_accept, watched_push  # type: ignore[method-assign]
+    finished(d, grid)
+    assert len(alive) == 8
+    assert left
+    assert set(left) == {0}

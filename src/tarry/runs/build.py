@@ -100,7 +100,7 @@ class BuiltRun:
         return FlatModel(self.module, self.layout, self.task, self.work.optimizer, bf16=bf16)
 
     def take_evaluator(self) -> Callable[[Tensor], Score] | None:
-        """As `evaluator`, with the model itself, which holds no weights between two evaluations."""
+        """The same as `evaluator`, with the model itself, which holds no weights between two evaluations."""
         test = self.task.test
         if test is None:
             return None

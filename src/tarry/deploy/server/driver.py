@@ -286,9 +286,9 @@ class Driver:
 
     def _instant(self, time: float, arrivals: list[_Arrival]) -> None:
         self._scores(time, inclusive=False)
-        for arrival in arrivals:
-            if not self.state.ended:
-                self._apply(time, arrival)
+        while arrivals and not self.state.ended:
+            self._apply(time, arrivals.pop(0))  # its memory is free before the next tickets are sent
+        arrivals.clear()
         if not self.state.ended:
             tickets = self.state.end_instant(time, self.engine.changes_to(self._present(time)))
             if not self.state.ended:
