@@ -129,6 +129,24 @@ def test_the_delta_of_a_plain_app_is_its_weights_minus_those_it_was_sent():
     assert torch.equal(protocol.decode_reply(reply, ticket).result.delta, local - sent)
 
 
+def test_a_resumed_server_does_not_keep_the_weights_it_began_with(tmp_path):
+    made = small_plan(method="fedasync", updates=24)
+    grid = FakeGrid(Clock(), nodes(made, tmp_path / "homes", lambda _c, _n: 2.0))
+    first = driver(made, grid, tmp_path / "out", checkpoint_every=1.0)
+    while first.engine.updates < 8:
+        first.tick()
+        grid.clock.sleep(0.1)
+    first.state.checkpoint()
+    first.close()
+    again = driver(made, grid, tmp_path / "out")
+    assert again.engine.updates == 8
+    began_with = weakref.ref(again.engine.server.weights)
+    assert began_with() is not None
+    finished(again, grid)
+    grid.log.clear()
+    assert began_with() is None
+
+
 def test_updates_are_freed_before_the_next_tickets_are_sent(tmp_path):
     """Else a server holds its replies and its requests at the same time."""
     made = small_plan(method="fedasync", updates=8)

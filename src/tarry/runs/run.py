@@ -278,6 +278,7 @@ class RunSession:
                     executor.load(saved["executor"])
                     sim.load(saved["simulator"])
                     self.saved_wall, self.count = float(saved["wall"]), int(saved["count"])
+                saved = None  # the weights of long ago are not kept for the rest of the run
             try:
                 with deferred():
                     sim.run(on_instant=lambda: self._after_instant(sim))

@@ -65,6 +65,7 @@ class JournaledState:
         self._updates_since_checkpoint: set[int] = set()
         try:
             self._recover(saved)
+            self.journal.saved = None  # the weights of long ago are not kept for the rest of the federation
         except BaseException:
             self.close()
             raise
