@@ -256,10 +256,10 @@ def main() -> None:
         samples += profile
         alone += flower_alone(size) if size != BASE else []
         print(json.dumps(found[size]), flush=True)
-    write(o.name, "A federation with a large model, two nodes on one machine: peak memory, seconds and bytes",
-          table(found, alone))  # fmt: skip
-    if samples:
-        write(f"{o.name}-profile", "What a federation with a large model spends its processor time on", samples)
+        write(o.name, "A federation with a large model, two nodes on one machine: peak memory, seconds and bytes",
+              table(found, alone))  # fmt: skip
+        if samples:
+            write(f"{o.name}-profile", "What a federation with a large model spends its processor time on", samples)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import tracemalloc
 import weakref
@@ -12,10 +13,12 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import Array as FlowerArray
+from flwr.app import Message, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
 
 from tarry.core.layout import Layout
 from tarry.core.tickets import LocalResult, Ticket
-from tarry.deploy.grid import to_records
+from tarry.deploy.grid import FlowerGrid, to_records
 from tarry.deploy.protocol import ClientReply, FlowerAppProtocol, tensor_of
 from tarry.deploy.wire import ArraySchema, ReplyMessage, Request, decode_arrays, view_npy
 from tarry.record.journal import Journal, Row
@@ -167,3 +170,38 @@ def test_updates_are_freed_before_the_next_tickets_are_sent(tmp_path):
     assert len(alive) == 8
     assert left
     assert set(left) == {0}
+
+
+class OneNode:
+    """A grid of Flower that keeps no message, and that returns what was sent."""
+
+    def __init__(self) -> None:
+        self.sent: list[RecordDict] = []
+
+    def push_messages(self, messages: list[Message]) -> list[str]:
+        self.sent += [to_records({}, {k: a.numpy() for k, a in m.content["arrays"].items()}) for m in messages]
+        return ["id"] * len(messages)
+
+    def pull_messages(self, ids: list[str]) -> list[Message]:
+        return [Message(self.sent.pop(), dst_node_id=1, message_type="train") for _ in ids]
+
+
+def test_the_arrays_of_a_message_are_freed_without_the_garbage_collector(monkeypatch):
+    """Flower's records refer to each other in a circle, which would hold a large model until much later."""
+    monkeypatch.setattr(TaskIdentity, "_run_id", 1)
+    monkeypatch.setattr(TaskIdentity, "_node_id", 1)
+    monkeypatch.setattr(TaskIdentity, "_task_id", 1)
+    numbers, grid = np.ones(2_000_000, dtype=np.float32), FlowerGrid(OneNode(), "1")  # type: ignore[arg-type]
+    gc.collect()
+    gc.disable()
+    tracemalloc.start()
+    try:
+        for _ in range(3):
+            assert grid.push([Request(1, "train", {}, {"weights": numbers}, 60.0)]) == ["id"]
+            (reply,) = grid.pull(["id"])
+            assert np.array_equal(view_npy(reply.arrays["weights"].data), numbers)
+            del reply
+        assert tracemalloc.get_traced_memory()[0] < 0.5 * numbers.nbytes
+    finally:
+        tracemalloc.stop()
+        gc.enable()

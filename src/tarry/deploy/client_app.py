@@ -68,13 +68,10 @@ def evaluate(message: Message, context: Context) -> Message:
 
 def _arrays(message: Message) -> dict[str, Any]:
     """Return the arrays of a message, and let go of them: they are freed with the last of the arrays returned."""
+    from .grid import arrays_of
     from .wire import view_npy
 
-    records = message.content.array_records.values()
-    arrays = {name: view_npy(array.data) for record in records for name, array in record.items()}
-    for record in records:
-        record.clear()
-    return arrays
+    return {name: view_npy(array.data) for name, array in arrays_of(message.content).items()}
 
 
 def _name(context: Context) -> str:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from flwr.app import Message, RecordDict
     from flwr.serverapp import Grid
 
-__all__ = ["FlowerGrid", "arrays_of", "fields_of", "to_records"]
+__all__ = ["FlowerGrid", "arrays_of", "fields_of", "remove_arrays", "to_records"]
 
 #: what Flower's error codes mean for a ticket
 _ERRORS = {
@@ -60,10 +60,18 @@ def fields_of(content: RecordDict) -> dict[str, Any]:
 
 
 def arrays_of(content: RecordDict) -> dict[str, EncodedArray]:
-    """Return the arrays of all array records, not decoded."""
+    """Return the arrays of all array records, not decoded, and take them out of the records."""
     records: Any = content.array_records.values()
     entries = [(k, a) for record in records for k, a in record.items()]
-    return {k: EncodedArray(str(a.dtype), tuple(a.shape), str(a.stype), a.data) for k, a in entries}
+    arrays = {k: EncodedArray(str(a.dtype), tuple(a.shape), str(a.stype), a.data) for k, a in entries}
+    remove_arrays(content)
+    return arrays
+
+
+def remove_arrays(content: RecordDict) -> None:
+    """Take the arrays out of the records: records refer to each other in a circle, and are freed late."""
+    for record in content.array_records.values():
+        record.clear()
 
 
 class FlowerGrid:
@@ -87,6 +95,8 @@ class FlowerGrid:
         ]
         with _flower_errors():
             ids = list(self._grid.push_messages(messages))
+        for message in messages:
+            remove_arrays(message.content)
         return [i or None for i in ids] if ids else [None] * len(requests)
 
     def pull(self, ids: Iterable[str]) -> list[ReplyMessage]:

@@ -46,6 +46,7 @@ class _Printable(logging.Formatter):
 def main(grid: Grid, context: Context) -> None:
     """Drive the method that the run config names."""
     from ..core.errors import TarryError
+    from ..vector.process import return_freed_memory
     from .chunks import join_chunks_once
     from .config import read_config
     from .grid import FlowerGrid
@@ -53,6 +54,7 @@ def main(grid: Grid, context: Context) -> None:
 
     shorten_polling()
     join_chunks_once()
+    return_freed_memory()
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Printable("%(asctime)s tarry %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
