@@ -19,7 +19,7 @@ from statistics import median
 
 import torch
 
-from record import apart, write
+from record import measure_in_process, write
 from tarry.core.idle_clients import IdleClients
 from tarry.core.layout import Block, Kind, Layout
 from tarry.core.method import Method
@@ -104,7 +104,7 @@ def main() -> None:
     measured = []
     print(f"{'':58}{'events/s':>10}{'first fill s':>14}{'MB grown':>10}")
     for name, *row in ROWS:
-        runs = apart(three, *row, visits)
+        runs = measure_in_process(three, *row, visits)
         rate, fill = (median(column) for column in list(zip(*runs, strict=True))[:2])
         print(f"{name:58}{rate:10,.0f}{fill:14.2f}{runs[0][2]:10.0f}")
         measured.append({"what": name, "events_per_s": rate, "first_fill_s": fill, "MB grown": runs[0][2]})

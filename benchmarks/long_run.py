@@ -24,7 +24,7 @@ import torch
 from torch import nn
 
 import tarry
-from record import apart, write
+from record import measure_in_process, write
 from tarry.cli.watch import LogReader
 from tarry.record import checkpoint
 from tarry.record.rows import encode_row, read_events
@@ -154,9 +154,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         folder, size = Path(scratch, "run"), o.updates // o.segments
         for k in range(o.segments):
-            row = apart(segment, folder, k * size, (k + 1) * size, o.segments * size)
-            row["watch_first_ms"], row["watch_refresh_ms"] = apart(watch, folder / "events.jsonl")
-            row["verify_s"] = apart(verify, folder)
+            row = measure_in_process(segment, folder, k * size, (k + 1) * size, o.segments * size)
+            row["watch_first_ms"], row["watch_refresh_ms"] = measure_in_process(watch, folder / "events.jsonl")
+            row["verify_s"] = measure_in_process(verify, folder)
             rows.append(row)
             print({k: round(v, 4) if isinstance(v, float) else v for k, v in row.items()}, flush=True)
     rows.append(slopes(rows))

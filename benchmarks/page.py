@@ -85,7 +85,7 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
     ]
 
 
-def left_out(row: dict[str, Any]) -> str:
+def skipped_line(row: dict[str, Any]) -> str:
     who = ", ".join(
         f"{HEADINGS.get(k, k)} {v}" if is_number(v) else str(v) for k, v in row.items() if k != "error" and v
     )
@@ -105,26 +105,26 @@ def title(name: str, found: dict[str, Any]) -> str:
 
 def same(rows: list[dict[str, Any]]) -> dict[str, bool]:
     """Return the yes/no columns that are the same in all rows."""
-    asked = dict.fromkeys(k for row in rows for k, v in row.items() if isinstance(v, bool))
-    answers = {k: {row.get(k) for row in rows if "error" not in row} for k in asked}
+    flags = dict.fromkeys(k for row in rows for k, v in row.items() if isinstance(v, bool))
+    answers = {k: {row.get(k) for row in rows if "error" not in row} for k in flags}
     return {k.replace("_", " "): next(iter(values)) for k, values in answers.items() if len(values) == 1}
 
 
 def section(name: str, found: dict[str, Any]) -> list[str]:
     """Return the section of one results file."""
-    rows, alike = found["rows"], same(found["rows"])
+    rows, options = found["rows"], same(found["rows"])
     about = {k: v for k, v in found.items() if k not in ("what", "command", "rows") and not isinstance(v, dict | list)}
     lines = [f"## {title(name, found)}", ""]
     if "command" in found:
         lines += [f"    {found['command']}", ""]
     about = {"file": f"{name}.json", **about}
-    header = {**about, **alike}
+    header = {**about, **options}
     lines += ["; ".join(f"{k.replace('_', ' ')}: {text(v)}" for k, v in header.items()) + ".", ""] if header else []
     lines += [NOTES[name], ""] if name in NOTES else []
-    shown = [{k: v for k, v in row.items() if k.replace("_", " ") not in alike} for row in rows]
+    shown = [{k: v for k, v in row.items() if k.replace("_", " ") not in options} for row in rows]
     measured = [row for row in shown if "error" not in row]
     lines += [*table(measured), ""] if measured else []
-    failed = [left_out(row) for row in shown if "error" in row]
+    failed = [skipped_line(row) for row in shown if "error" in row]
     return [*lines, *failed, ""] if failed else lines
 
 

@@ -34,7 +34,7 @@ def write(name: str, what: str, rows: list[dict[str, Any]], *, args: list[str] |
     return path
 
 
-def apart(measure: Callable[..., Any], *args: Any) -> Any:
+def measure_in_process(measure: Callable[..., Any], *args: Any) -> Any:
     """Call a function in a process of its own, so that its memory is not counted for the next one."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         return pool.submit(measure, *args).result()

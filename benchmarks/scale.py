@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 import tarry
-from record import apart, write
+from record import measure_in_process, write
 from tarry.tasks import tasks
 from tarry.tasks.models import mlp
 from tarry.vector.process import tune_malloc
@@ -77,7 +77,7 @@ def main() -> None:
     wanted += [(1_000, 64, f, "inline", o.updates) for f in (10, 1_000)]
     wanted += [(1_000, 64, f, "batched", o.updates) for f in (10, 100, 1_000)]
     wanted += [] if o.quick else [(10_000, 64, 1_000, "batched", 50_000)]
-    rows = [apart(measure, *row) for row in wanted]
+    rows = [measure_in_process(measure, *row) for row in wanted]
     write("scale", "Cost as clients, parameters and concurrency grow: digits, an MLP, FedBuff(10)", rows)
 
 

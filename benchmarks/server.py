@@ -188,9 +188,11 @@ def main() -> None:
                 f"{row['milliseconds']:13.1f}{row['copies']:8.2f}  ({low:.2f} to {high:.2f})"
                 f"{row['copies_strict']:10.2f}"
             )
-    kept = "" if options.plain else ", the C library keeping freed memory"
-    kept += "" if kernels_for(torch.empty(9_200_000)) else ", without numba (TARRY_NUMBA=0)"
-    write(options.name, f"An arrival at the server, 9.2M weights, in copies of the bytes it must move{kept}", rows)
+    conditions = "" if options.plain else ", the C library keeping freed memory"
+    conditions += "" if kernels_for(torch.empty(9_200_000)) else ", without numba (TARRY_NUMBA=0)"
+    write(
+        options.name, f"An arrival at the server, 9.2M weights, in copies of the bytes it must move{conditions}", rows
+    )
 
 
 if __name__ == "__main__":

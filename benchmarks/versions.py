@@ -3,8 +3,9 @@
     python benchmarks/versions.py [--reference 6bb0e11] [--repeats 5] [--only overhead,server,engine,batched]
 
 The reference is unpacked into a temporary folder. Each repeat runs a benchmark with the reference and with this tree,
-directly after each other, in alternating order. A row compares the medians of the two: `kept` is the rate now divided
-by the rate before, so 1 means equal and less than 1 means slower. Rates are those that the benchmarks report relative
+directly after each other, in alternating order. A row compares the medians of the two: `ratio` is the rate now divided
+by the rate before, so 1 means equal and less than 1 means slower; `lowest` and `highest` are those of single repeats.
+benchmarks/results/versions.json is written after each benchmark. Rates are those that the benchmarks report relative
 to a bare loop or to a plain copy in the same process; events per second are relative to a bare heap.
 """
 
@@ -99,9 +100,14 @@ def main() -> None:
             for key, label in zip(rates[now][0], labels(now, name), strict=False):
                 old, new = (median(r[key] for r in rates[tree]) for tree in (before, now))
                 row = {"benchmark": name, "row": f"{label} {key.partition(' ')[2]}".strip(), "before": old, "now": new}
-                table.append({**row, "kept": new / old})
+                pairs = [n[key] / b[key] for b, n in zip(rates[before], rates[now], strict=True)]
+                table.append({**row, "ratio": new / old, "lowest": min(pairs), "highest": max(pairs)})
                 print(f"{name:10}{row['row']:66}{old:10.4f}{new:10.4f}{new / old:8.3f}", flush=True)
-    write("versions", f"Rates of this tree relative to commit {o.reference}, {o.repeats} runs of each in turns", table)
+            write(
+                "versions",
+                f"Rates of this tree relative to commit {o.reference}, {o.repeats} runs of each in turns",
+                table,
+            )
 
 
 if __name__ == "__main__":

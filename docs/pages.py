@@ -27,7 +27,7 @@ SPEEDS = "the slowest client takes nearly twice as long as the fastest"
 
 
 class Cost(NamedTuple):
-    """In model sizes."""
+    """Traffic and memory of a method, in model sizes."""
 
     up: float  # an update
     down: float  # a hand-out

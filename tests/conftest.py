@@ -12,13 +12,15 @@ if not torch.cuda.is_available():
 
 
 @pytest.fixture(autouse=True, scope="session")
-def ctrl_c_interrupts() -> Iterator[None]:
-    """Restore Python's handler of SIGINT. `nohup make test &` starts the suite with SIGINT ignored, and every process
-    that a test starts would inherit that.
+def default_signals() -> Iterator[None]:
+    """Restore the handlers of SIGINT and SIGHUP. `nohup make test &` starts the suite with both ignored, and every
+    process that a test starts would inherit that.
     """
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    defaults = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
+    before = {number: signal.signal(number, handler) for number, handler in defaults.items()}
     yield
-    signal.signal(signal.SIGINT, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture(autouse=True, scope="session")

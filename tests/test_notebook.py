@@ -31,7 +31,7 @@ def test_a_run_is_a_line_and_a_curve():
     assert repr(r).startswith("Result(orthofl on digits, seed 1: accuracy 0.")
     assert repr(r).endswith(f" after 1,000 s, {r.updates} updates)")
     assert r.curve[-1].accuracy == r.final_accuracy
-    assert r.staleness["mean"] > 0
+    assert r.staleness.mean > 0
     model = r.model().eval()
     assert isinstance(model, nn.Module)
     assert r.state_dict().keys() <= model.state_dict().keys()

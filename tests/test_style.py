@@ -1,4 +1,8 @@
-"""Names and text in src/ follow the style rules of CONTRIBUTING.md: no private vocabulary, American identifiers."""
+"""Names and text follow the style rules of CONTRIBUTING.md: no private vocabulary, American identifiers.
+
+All rules hold for src/. Programs beside it and helpers of tests may use the words of OLD_NAMES, which are ordinary
+words of English. In other tests the names of helpers and parameters are checked; names of tests are sentences.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +15,20 @@ from pathlib import Path
 
 import pytest
 
-SRC = Path(__file__).parents[1] / "src" / "tarry"
+ROOT = Path(__file__).parents[1]
+SRC = ROOT / "src" / "tarry"
 FILES = sorted(SRC.rglob("*.py"))
+#: programs beside src/, and what tests share
+PROGRAMS = sorted(
+    path
+    for folder in ("benchmarks", "docs", "examples", "tools", "tests/helpers")
+    for path in (ROOT / folder).rglob("*.py")
+    if path.name not in ("bits_names.py", "bits_settings.py", "migrate.py")  # they hold earlier names
+)
+TESTS = sorted(path for path in (ROOT / "tests").rglob("*.py") if path not in PROGRAMS and path != Path(__file__))
+#: README, CONTRIBUTING, docs/, descriptions of experiments; CHANGELOG.md names what was renamed
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "experiments").rglob("*.toml")])
+PAGES.remove(ROOT / "CHANGELOG.md")
 
 #: words that no name, docstring, comment or message contains
 BANNED = ("told", "whoever", "somebody", "nobody", "everybody", "anew", "aside")
@@ -181,6 +197,12 @@ def _parts(name: str) -> list[str]:
     return [part.lower() for part in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)]
 
 
+def _problems(text: str) -> list[str]:
+    words = sorted(set(BANNED) & set(re.findall(r"[a-z]+", text.lower())))
+    words += [m for pattern in (PHRASES, BRITISH) for m in pattern.findall(text.lower())]
+    return [f"the text contains {word!r}" for word in words]
+
+
 #: first words of docstrings that continue the name instead of a sentence of their own
 FRAGMENTS = ("As", "By", "From", "How", "In", "Of", "On", "So", "Those", "What", "When", "Whether", "Whose")
 
@@ -193,22 +215,19 @@ def _fragments(tree: ast.AST) -> Iterator[tuple[int, str]]:
                 yield line, " ".join(doc[:3])
 
 
-def violations(path: Path) -> list[str]:
+def violations(path: Path, *, old_names: bool = True) -> list[str]:
     source = path.read_text(encoding="utf-8")
     tree, found = ast.parse(source), list[str]()
     for line, name in _names(tree):
         bare = name.lstrip("_")
-        if bare in OLD_NAMES:
+        if old_names and bare in OLD_NAMES:
             found.append(f"{path.name}:{line}: {name} is an earlier private name")
         if words := {*BANNED, *VAGUE} & set(_parts(name)):
             found.append(f"{path.name}:{line}: the name {name} contains {', '.join(sorted(words))}")
         if BRITISH.search(name.lower()):
             found.append(f"{path.name}:{line}: {name} is not in American spelling")
     for line, text in _text(path, source, tree):
-        if words := set(BANNED) & set(re.findall(r"[a-z]+", text.lower())):
-            found.append(f"{path.name}:{line}: the text contains {', '.join(sorted(words))}")
-        for pattern in (PHRASES, BRITISH):
-            found += [f"{path.name}:{line}: the text contains {m!r}" for m in pattern.findall(text.lower())]
+        found += [f"{path.name}:{line}: {problem}" for problem in _problems(text)]
     found += [f"{path.name}:{line}: the docstring begins with {words!r}" for line, words in _fragments(tree)]
     return sorted(set(found))
 
@@ -216,6 +235,29 @@ def violations(path: Path) -> list[str]:
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SRC)))
 def test_names_and_text_use_the_vocabulary_of_the_field(path: Path) -> None:
     assert violations(path) == []
+
+
+@pytest.mark.parametrize("path", PROGRAMS, ids=lambda p: str(p.relative_to(ROOT)))
+def test_programs_and_helpers_of_tests_use_the_vocabulary_of_the_field(path: Path) -> None:
+    assert violations(path, old_names=False) == []
+
+
+@pytest.mark.parametrize("path", TESTS, ids=lambda p: str(p.relative_to(ROOT)))
+def test_definitions_in_tests_use_the_vocabulary_of_the_field(path: Path) -> None:
+    found = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith(("test_", "Test")):
+            arguments = [] if isinstance(node, ast.ClassDef) else [*node.args.args, *node.args.kwonlyargs]
+            for name in (node.name, *(a.arg for a in arguments)):
+                if {*BANNED, *VAGUE} & set(_parts(name)) or BRITISH.search(name.lower()):
+                    found.append(f"{path.name}:{node.lineno}: {name}")
+    assert found == []
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_pages_use_the_vocabulary_of_the_field(path: Path) -> None:
+    lines = enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+    assert [f"{path.name}:{n}: {problem}" for n, line in lines for problem in _problems(line)] == []
 
 
 def test_the_check_finds_names_comments_docstrings_and_messages(tmp_path: Path) -> None:
@@ -230,12 +272,3 @@ def test_the_check_finds_names_comments_docstrings_and_messages(tmp_path: Path) 
 def test_src_holds_packages_only() -> None:
     loose = {p.name for p in SRC.iterdir() if p.is_file()}
     assert loose == {"__init__.py", "__main__.py", "version.py", "py.typed"}
-
-
-def test_every_type_name_has_one_meaning() -> None:
-    where: dict[str, list[str]] = {}
-    for path in FILES:
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.ClassDef):
-                where.setdefault(node.name, []).append(str(path.relative_to(SRC)))
-    assert {name: files for name, files in where.items() if len(files) > 1} == {}

@@ -42,10 +42,10 @@ ROOT = Path(__file__).resolve().parent.parent
 PROBE = ROOT / "tools" / "bits_probe.py"
 SETTINGS = ROOT / "tools" / "bits_settings.py"
 CHANGED = ROOT / "tests" / "golden" / "bits-changed.toml"
-Found = dict[str, Any]
+ProbeResult = dict[str, Any]
 
 
-def options() -> argparse.Namespace:
+def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Compare this tree's numbers with the reference commit's.")
     parser.add_argument("--only", metavar="PATTERN", help="the probes whose names match, as 'fedecho/*'")
     parser.add_argument("--quick", action="store_true", help="one seed, one executor, resumed runs")
@@ -58,13 +58,13 @@ def options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def wanted(asked: argparse.Namespace) -> list[str]:
+def select_probes(options: argparse.Namespace) -> list[str]:
     names = list(bits_probe.names())
-    if asked.only:
-        names = [n for n in names if fnmatchcase(n, asked.only)]
-    if asked.quick:
+    if options.only:
+        names = [n for n in names if fnmatchcase(n, options.only)]
+    if options.quick:
         names = [n for n in names if "/resume/" in n or n.endswith("/inline/seed-0")]
-    if asked.no_federation:
+    if options.no_federation:
         names = [n for n in names if "/federation/" not in n]
     return names
 
@@ -73,7 +73,7 @@ def wanted(asked: argparse.Namespace) -> list[str]:
 
 
 def machine() -> str:
-    """What bits depend on besides the code: the processor, torch and numpy."""
+    """Return what bits depend on besides the code: the processor, torch and numpy."""
     cpu = Path("/proc/cpuinfo")
     keys = ("vendor_id", "cpu family", "model", "model name", "flags")
     lines = cpu.read_text().splitlines() if cpu.is_file() else [platform.processor(), platform.machine()]
@@ -120,7 +120,7 @@ def locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def reference(names: Sequence[str], folder: Path, scratch: Path) -> dict[str, Found]:
+def reference(names: Sequence[str], folder: Path, scratch: Path) -> dict[str, ProbeResult]:
     """The reference's results; those that are not there yet are made."""
     with locked(folder):
         path = folder / "results.jsonl"
@@ -140,7 +140,7 @@ def reference(names: Sequence[str], folder: Path, scratch: Path) -> dict[str, Fo
         return known | found
 
 
-def read(path: Path) -> dict[str, Found]:
+def read(path: Path) -> dict[str, ProbeResult]:
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     return {r["name"]: r["found"] for r in rows}
 
@@ -148,7 +148,7 @@ def read(path: Path) -> dict[str, Found]:
 # Runs
 
 
-def probe(role: str, tree: Path, names: Sequence[str], folders: Path) -> dict[str, Found]:
+def probe(role: str, tree: Path, names: Sequence[str], folders: Path) -> dict[str, ProbeResult]:
     """Run probes in a process with the tree's modules."""
     paths = [tree / "src", *([tree / "tests"] if role == "reference" else [])]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths)), "FLWR_TELEMETRY_ENABLED": "0"}
@@ -170,8 +170,8 @@ def probe(role: str, tree: Path, names: Sequence[str], folders: Path) -> dict[st
     return {row["name"]: row["found"] for row in lines[1:]}
 
 
-def copied(names: Sequence[str], folder: Path, scratch: Path) -> Path:
-    """The reference's folders of the wanted probes, migrated to this tree's names if it has a script for that."""
+def copy_folders(names: Sequence[str], folder: Path, scratch: Path) -> Path:
+    """The reference's folders of the selected probes, migrated to this tree's names if it has a script for that."""
     copies = scratch / "folders"
     copies.mkdir()
     made = [where for n in names if (where := bits_probe.folder_of(n)) is not None]
@@ -195,7 +195,7 @@ def copied(names: Sequence[str], folder: Path, scratch: Path) -> Path:
 # Comparison
 
 
-def difference(old: Found, new: Found) -> str:
+def difference(old: ProbeResult, new: ProbeResult) -> str:
     """The first difference, in words; empty if nothing does."""
     if "error" in new:
         return str(new["error"])
@@ -226,7 +226,7 @@ def _short(value: Any) -> str:
     return text if len(text) <= 24 else f"{text[:12]}..."
 
 
-def listed() -> list[tuple[str, str]]:
+def intended_changes() -> list[tuple[str, str]]:
     """The differences that are meant: pattern and reason."""
     entries = tomllib.loads(CHANGED.read_text()).get("changed", []) if CHANGED.is_file() else []
     for e in entries:
@@ -235,9 +235,9 @@ def listed() -> list[tuple[str, str]]:
     return [(e["what"], e["reason"]) for e in entries]
 
 
-def judged(differences: dict[str, str], *, whole: bool) -> bool:
-    """Print the differences; whether all of them are listed, and all that is listed is there."""
-    entries = listed()
+def report_differences(differences: dict[str, str], *, whole: bool) -> bool:
+    """Print the differences; return whether all of them are listed, and all that is listed is there."""
+    entries = intended_changes()
     fine = True
     for name, words in differences.items():
         reason = next((r for what, r in entries if fnmatchcase(name, what)), None)
@@ -252,7 +252,7 @@ def judged(differences: dict[str, str], *, whole: bool) -> bool:
     return fine
 
 
-def summary(names: Sequence[str], old: dict[str, Found], new: dict[str, Found]) -> None:
+def summary(names: Sequence[str], old: dict[str, ProbeResult], new: dict[str, ProbeResult]) -> None:
     kinds = {n: bits_probe.KINDS[n.split("/")[1]] for n in names}
     equal = Counter(kinds[n] for n in names if old[n]["weights_sha256"] == new.get(n, {}).get("weights_sha256"))
     for kind, count in Counter(kinds.values()).items():
@@ -260,21 +260,21 @@ def summary(names: Sequence[str], old: dict[str, Found], new: dict[str, Found]) 
 
 
 def main() -> int:
-    asked = options()
-    names = wanted(asked)
-    if asked.list:
+    options = parse_options()
+    names = select_probes(options)
+    if options.list:
         print("\n".join(names))
         return 0
     if not names:
-        sys.exit(f"--only {asked.only}: no probe has such a name; --list shows all")
+        sys.exit(f"--only {options.only}: no probe has such a name; --list shows all")
     with tempfile.TemporaryDirectory(prefix="tarry-bits-") as made:
-        scratch, folder = Path(made), folder_of(asked.cache)
+        scratch, folder = Path(made), folder_of(options.cache)
         old, began = reference(names, folder, scratch), time.monotonic()
-        new = probe("head", ROOT, names, copied(names, folder, scratch))
+        new = probe("head", ROOT, names, copy_folders(names, folder, scratch))
         print(f"{len(names)} probes of this tree in {time.monotonic() - began:.0f} s")
     differences = {n: words for n in names if (words := difference(old[n], new.get(n, {"error": "no result"})))}
     summary(names, old, new)
-    fine = judged(differences, whole=len(names) == len(list(bits_probe.names())))
+    fine = report_differences(differences, whole=len(names) == len(list(bits_probe.names())))
     print("no number differs" if not differences else f"{len(differences)} of {len(names)} probes differ")
     return 0 if fine else 1
 

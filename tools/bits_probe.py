@@ -115,7 +115,7 @@ def plain(x: Any) -> Any:
 
 
 def numbers(result: Any) -> dict[str, Any]:
-    """What must be equal, and how clients were trained: a hint where something is not."""
+    """Return what must be equal, and how clients were trained: a hint where something is not."""
     hint = field(result, "trained").partition(": a step is")[0]
     return {"weights_sha256": result.weights_sha256, **{n: plain(field(result, n)) for n in NUMBERS}, "hint": hint}
 
@@ -259,7 +259,7 @@ def folder_of(name: str) -> str | None:
 
 
 def item(name: str, settings: Settings, role: str, folders: Path) -> Item:
-    """What a probe does in this tree."""
+    """Return the function of a probe for this tree."""
     if settings["task"] == "own":
         settings = {k: v for k, v in settings.items() if k != "clients"} | {"task": own_task()}
     kind, folder = name.split("/")[1], folders / (folder_of(name) or "")
@@ -271,7 +271,7 @@ def item(name: str, settings: Settings, role: str, folders: Path) -> Item:
 
 
 class Clock:
-    """In place of time.perf_counter, by which tarry chooses how many clients are trained at once: the choice repeats.
+    """A clock in place of time.perf_counter, so that the number of clients trained at once repeats.
 
     Every measurement takes equally long, and the first way wins; or each takes less than the one before, and the last
     one wins.

@@ -2,9 +2,9 @@
 
     python tools/migrate.py experiments runs/first runs/table fed
 
-The restructure renamed settings (optimiser to optimizer, ...), the event kind `refused`, and keys of result.json and of
-the journal of a federation. This script rewrites every file below the given folders, in place; it changes no number
-and no weight. It can be run again: a file that is up to date stays as it is.
+The restructure renamed settings (optimiser to optimizer, ...), the event kind `refused`, and keys of result.json, of
+compare.json and of the journal of a federation. This script rewrites every file below the given folders, in place; it
+changes no number and no weight. It can be run again: a file that is up to date stays as it is.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ ROW = {
     "forgot": "memory_lost",
     "took": "train_seconds",
 }
+TABLE = {"unlearnt": "trivial_accuracy", "asked": "has_given_target", "refused": "rejected"}
 KINDS = {"refused": "rejected", "heard": "client_eval"}
 STATS = {"refused": "rejected", "forgot": "memory_lost", "handed": "handouts", "worked": "train_seconds"}
 #: in the record of the server: its tickets (FedNova's payload), and the states of the parts (SAFA's cache)
@@ -168,11 +169,15 @@ def stored(path: Path, write: Write) -> None:
     """Rewrite the results of a table, with the fingerprints of the renamed settings."""
     from tarry.reproduce.experiment import fingerprint
     from tarry.reproduce.parser import read
+    from tarry.reproduce.store import _digest
 
     text = path.read_text(encoding="utf-8")
+    before = json.loads(text)
     for names in (SETTINGS, STORED):
         for old, new in names.items():
             text = text.replace(f'"{old}":', f'"{new}":')
+    for old, new in SETTINGS.items():
+        text = text.replace(f"--{old} ", f"--{new} ")
     for sizes in json.loads(text).get("cells", {}).values():
         for entry in sizes.values():
             text = text.replace(entry["fingerprint"], fingerprint(entry["settings"]))
@@ -185,6 +190,8 @@ def stored(path: Path, write: Write) -> None:
         options = read(declared, path.stem).study_options(size)
         if entry["fingerprint"] == fingerprint(renamed(options, {new: old for old, new in SETTINGS.items()})):
             text = text.replace(entry["fingerprint"], fingerprint(options))
+    if before.get("sha256") == _digest(before):  # else it was damaged, or is of a version without digests
+        text = text.replace(before["sha256"], _digest(json.loads(text)))
     write(path, text.encode())
 
 
@@ -238,6 +245,9 @@ def migrate(folder: Path) -> int:
         moved = {name: log(home / name, write) for name in LOGS}
         for path in sorted((home / "checkpoints").glob("*.safetensors")):
             checkpoint(path, moved, meta(home, write), write)
+    for path in sorted(folder.rglob("compare.json")):
+        record = renamed(json.loads(path.read_text(encoding="utf-8")), TABLE)
+        write(path, (json.dumps(record, indent=1) + "\n").encode())
     for name in ("result.json", "progress.json"):
         for path in sorted(folder.rglob(name)):
             result(path, write)

@@ -11,7 +11,7 @@ import no_torchvision  # noqa: F401
 from appfl.agent import ClientAgent, ServerAgent
 from appfl.vsim import AsyncSimDriver, ClientProfile, VsimLogger
 from omegaconf import OmegaConf
-from workload import BATCH, CLIENTS, COHORT, LR, Bare, Meter, asked, clients
+from workload import BATCH, CLIENTS, COHORT, LR, Bare, Meter, clients, parse_options
 
 PARTS = str(Path(__file__).with_name("appfl_parts.py"))
 LEAN = {"optimize_memory": False}  # its default collects garbage several times an update
@@ -72,7 +72,7 @@ def client(number: int, samples: int, logs: str) -> ClientAgent:
 
 
 def main() -> None:
-    options = asked()
+    options = parse_options()
     bare = Bare(clients(options.samples))
     meter = Meter("APPFL", version("appfl"), "virtual time, FedAsync", options.samples, options.seconds, bare)
     with tempfile.TemporaryDirectory() as logs:

@@ -1,4 +1,4 @@
-"""What APPFL loads by file name: the model, a client's data, a metric."""
+"""Objects that APPFL loads by file name: the model, a client's data, a metric."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
-from workload import CLIENTS, COHORT, Bare, LeNet5, Meter, asked, clients, shard, train
+from workload import CLIENTS, COHORT, Bare, LeNet5, Meter, clients, parse_options, shard, train
 
 ROUNDS = 5  # a call of the strategy; as many calls as the time allows
 
@@ -69,7 +69,7 @@ def server_app(meter: Meter) -> ServerApp:
 
 
 def main() -> None:
-    options = asked()
+    options = parse_options()
     bare = Bare(clients(options.samples))
     meter = Meter("Flower", version("flwr"), "Ray, two actors", options.samples, options.seconds, bare)
     resources = {"num_cpus": 1, "num_gpus": 0.0}

@@ -23,7 +23,7 @@ from flsim.utils.simple_batch_metrics import FLBatchMetrics
 from flsim.utils.timing.training_duration_distribution import PerUserExponentialDurationDistributionConfig
 from omegaconf import OmegaConf
 from torch import Tensor, nn
-from workload import BATCH, COHORT, LR, Bare, LeNet5, Meter, Shard, asked, clients
+from workload import BATCH, COHORT, LR, Bare, LeNet5, Meter, Shard, clients, parse_options
 
 ENDLESS = 1e6
 
@@ -116,7 +116,7 @@ class Timed(AsyncTrainer):
 
 
 def main() -> None:
-    options = asked()
+    options = parse_options()
     shards = clients(options.samples)
     torch.manual_seed(0)
     config = AsyncTrainerConfig(

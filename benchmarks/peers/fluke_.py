@@ -12,7 +12,7 @@ from fluke.data import DataSplitter, DummyDataContainer, FastDataLoader
 from fluke.server import EarlyStopping
 from fluke.utils import FederationObserver
 from torch import Tensor
-from workload import BATCH, CLIENTS, COHORT, LR, Bare, LeNet5, Meter, asked, clients
+from workload import BATCH, CLIENTS, COHORT, LR, Bare, LeNet5, Meter, clients, parse_options
 
 ENDLESS = 10**6
 
@@ -32,7 +32,7 @@ def loader(x: Tensor, y: Tensor) -> Any:
 
 
 def main() -> None:
-    options = asked()
+    options = parse_options()
     shards = clients(options.samples)
     FlukeENV().set_seed(0)
     FlukeENV().set_device("cpu")

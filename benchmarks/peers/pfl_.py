@@ -18,7 +18,7 @@ from pfl.hyperparam.base import NNTrainHyperParams
 from pfl.metrics import Metrics
 from pfl.model.pytorch import PyTorchModel
 from torch import Tensor, nn
-from workload import BATCH, CLIENTS, COHORT, LR, Bare, LeNet5, Meter, asked, clients
+from workload import BATCH, CLIENTS, COHORT, LR, Bare, LeNet5, Meter, clients, parse_options
 
 ENDLESS = 10**6
 
@@ -44,7 +44,7 @@ class EachRound(TrainingProcessCallback):
 
 
 def main() -> None:
-    options = asked()
+    options = parse_options()
     shards = clients(options.samples)
     np.random.seed(0)  # noqa: NPY002, pfl draws its seeds from here
 

@@ -188,7 +188,7 @@ def record(rows: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def asked() -> argparse.Namespace:
+def parse_options() -> argparse.Namespace:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="the JSON file to write")
@@ -208,7 +208,7 @@ def asked() -> argparse.Namespace:
 
 
 def main() -> None:
-    options = asked()
+    options = parse_options()
     rows = compare(options)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps(record(rows), indent=1, ensure_ascii=False) + "\n")

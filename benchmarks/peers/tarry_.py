@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from torch import nn
-from workload import BATCH, COHORT, LR, Bare, LeNet5, Meter, asked, clients
+from workload import BATCH, COHORT, LR, Bare, LeNet5, Meter, clients, parse_options
 
 import tarry
 
@@ -40,7 +40,7 @@ class Watch:
 
 
 def main() -> None:
-    options = asked(tuple(SETTINGS))
+    options = parse_options(tuple(SETTINGS))
     shards = clients(options.samples)
     task = tarry.Task("lenet5", model=LeNet5, loss=nn.functional.cross_entropy, clients=shards)
     meter = Meter("tarry", tarry.__version__, options.setting, options.samples, options.seconds, Bare(shards))

@@ -184,7 +184,7 @@ def _own_peak() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit // 10**6
 
 
-def asked(settings: tuple[str, ...] = ("",)) -> argparse.Namespace:
+def parse_options(settings: tuple[str, ...] = ("",)) -> argparse.Namespace:
     """Parse --samples, --seconds and, for a peer with several configurations, --setting."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--samples", type=int, default=60)

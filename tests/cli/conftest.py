@@ -11,7 +11,7 @@ import pytest
 from tarry.cli.app import main
 
 
-class Said(NamedTuple):
+class Printed(NamedTuple):
     """What a command came to."""
 
     code: int
@@ -24,7 +24,7 @@ class Said(NamedTuple):
         return [line.partition("error: ")[2] for line in self.err.splitlines() if line.lower().startswith("error: ")]
 
 
-Cli = Callable[..., Said]
+Cli = Callable[..., Printed]
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def cli(here, monkeypatch, capsys) -> Cli:
     """`tarry ARGS` in this process: exit code, standard output and standard error."""
     monkeypatch.delenv("TARRY_DATA", raising=False)
 
-    def call(*args: str) -> Said:
+    def call(*args: str) -> Printed:
         monkeypatch.setattr(sys, "argv", ["tarry", *(str(a) for a in args)])
         capsys.readouterr()
         ctrl_c = signal.getsignal(signal.SIGINT)
@@ -52,7 +52,7 @@ def cli(here, monkeypatch, capsys) -> Cli:
             signal.signal(signal.SIGINT, ctrl_c)  # a command that was interrupted leaves it to the system
         out, err = capsys.readouterr()
         code = e.value.code
-        return Said(0 if code is None else int(code), out, err)
+        return Printed(0 if code is None else int(code), out, err)
 
     return call
 

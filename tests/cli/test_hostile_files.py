@@ -21,6 +21,7 @@ FILES: dict[str, Callable[[Path], object]] = {
     "a TOML number of 5,000 digits": lambda path: path.write_text("seed = " + "9" * 5000),
     "a huge cell": lambda path: path.write_text("client,start,end\n0,0," + "1" * 2_000_000 + "\n"),
     "one endless line": lambda path: path.write_bytes(b"a" * 3_000_000),
+    "a deep dotted key": lambda path: path.write_text(f"lr.{'.'.join('a' * 3000)} = 1"),
     "deep nesting": lambda path: path.write_text("x = " + "[" * 100_000 + "]" * 100_000),
     "a pipe": lambda path: os.mkfifo(path),
     "a device": lambda path: path.symlink_to("/dev/zero"),

@@ -125,3 +125,19 @@ def test_the_name_of_a_method_of_a_file(tmp_path, monkeypatch):
     assert code == 0, said
     assert HIDDEN.search(said) is None
     check_page((tmp_path / "two" / "report.html").read_text())
+
+
+def test_a_file_name_that_is_not_utf8(cli, here):
+    name = "av\udcff.csv"
+    Path(name).write_text("client,start,end\n0,0,100\n1,0,100\n2,0,100\n")
+    assert cli("run", *SMALL, "--availability", name).code == 0
+    said = cli("run", *SMALL, "--availability", name, "--out", "run")
+    assert said.code == 2
+    assert re.search(r"--availability .*av.*csv: it is not UTF-8", said.err)
+    assert not Path("run").exists()
+    comparison = ["compare", "--method", "fedavg", "--seeds", "0", "--workers", "1", *SMALL, "--out", "out\udcff"]
+    assert cli(*comparison).code == 0
+    assert cli("verify", "out\udcff").code == 0
+    said = cli("resume", "out\udcff")
+    assert said.code == 2
+    assert "this resumes it: " in said.err

@@ -85,6 +85,10 @@ def test_text_from_flags_is_read_as_the_settings_types():
     [
         ({"epoch": 3}, "--epoch: no such setting; did you mean 'epochs'?"),
         ({"failure-rat": 3}, "--failure-rat: no such setting; did you mean 'failure_rate'?"),
+        ({"learning_rate": 0.1}, "--learning-rate: no such setting; did you mean 'lr'?"),
+        ({"num_clients": 3}, "--num-clients: no such setting; did you mean 'clients'?"),
+        ({"local_epochs": 3}, "--local-epochs: no such setting; did you mean 'epochs'?"),
+        ({"dirichlet": 0.1}, "--dirichlet: no such setting; did you mean 'partition.alpha'?"),
         ({"lr": "fast"}, "--lr fast: wants float, got 'fast'"),
         ({"lr": True}, "--lr True: wants float, got True"),
         ({"seed": 1.5}, "--seed 1.5: wants int, got 1.5"),

@@ -28,13 +28,24 @@ RUN: dict[str, Any] = {"delay": [1.0, 2.0], "updates": 6, "steps": 1}
 SLIPS: dict[str, tuple[dict[str, Part[Any, Any]], str]] = {
     "nothing": ({"step": stateless(lambda u, now: None)}, "its step returned None; it should return the new global"),
     "no return": ({"step": Part(lambda u, s, now: None)}, "its step returned None; "),  # type: ignore[arg-type,return-value]
-    "no state": ({"step": Part(lambda u, s, now: now.weights)}, "its step returned a tensor of 10 alone; "),  # type: ignore[arg-type,return-value]
-    "another shape": ({"step": stateless(lambda u, now: now.weights[:3])}, "its step returned a tensor of 3; "),
+    "no state": ({"step": Part(lambda u, s, now: now.weights)}, "its step returned a float32 tensor of 10 alone; "),  # type: ignore[arg-type,return-value]
+    "another shape": ({"step": stateless(lambda u, now: now.weights[:3])}, "its step returned a float32 tensor of 3; "),
     "a number": ({"step": stateless(lambda u, now: 0.5)}, "its step returned float; "),
-    "a delta for an update": ({"correct": stateless(lambda u, now: u.delta)}, "its correct returned a tensor of 10; "),
+    "another type": (
+        {"step": stateless(lambda u, now: now.weights.double())},
+        "its step returned a float64 tensor of 10; it should return the new global weights (the model has 10 float32",
+    ),
+    "an update of another type": (
+        {"correct": stateless(lambda u, now: u.replace(delta=u.delta.double()))},
+        "its correct returned Update with a float64 tensor of 10; ",
+    ),
+    "a delta for an update": (
+        {"correct": stateless(lambda u, now: u.delta)},
+        "its correct returned a float32 tensor of 10; ",
+    ),
     "a long update": (
         {"correct": stateless(lambda u, now: u.replace(delta=u.delta.repeat(2)))},
-        "its correct returned Update with a tensor of 20; ",
+        "its correct returned Update with a float32 tensor of 20; ",
     ),
     "a pooled nothing": ({"aggregate": stateless(lambda u, now: False)}, "its aggregate returned bool; "),
     "a start of nothing": (
@@ -75,7 +86,7 @@ class Slips(LocalRule):
 @pytest.mark.parametrize(
     ("what", "said"),
     [
-        ("begin", "its begin returned a tensor of 10; it should return (start, context)"),
+        ("begin", "its begin returned a float32 tensor of 10; it should return (start, context)"),
         ("step", "its step returned None; it should return (weights, state, loss)"),
         ("loss", "its step returned a tuple of 2; it should return (weights, state, loss)"),
         ("finish", "its finish returned None; it should return a VisitOutput"),
@@ -87,11 +98,26 @@ def test_a_slip_of_a_local_rule_is_told_too(what: str, said: str, executor: str)
     assert e.value.problems == (f"local rule Slips: {said}",)
 
 
+class InDoublePrecision(LocalRule):
+    """A rule whose step returns weights of another type."""
+
+    def step(self, *args: Any) -> Any:
+        w, state, loss = super().step(*args)
+        return w.double(), state, loss
+
+
+@pytest.mark.parametrize("executor", ["inline", "batched"])
+def test_a_local_rule_that_changes_the_type_of_the_weights_is_rejected(executor: str) -> None:
+    rule = InDoublePrecision()
+    with pytest.raises(BadInput, match="InDoublePrecision: its update is float64, and the client was sent float32"):
+        tarry.run(Method("mine", local=rule), task(), executor=executor, **RUN)
+
+
 def test_a_part_is_looked_at_until_it_has_returned_something() -> None:
     def late(u: Any, count: int, now: Any) -> tuple[Any, int]:
         return (None if count < 2 else u.delta), count + 1
 
-    with pytest.raises(BadInput, match="its aggregate returned a tensor of 10"):
+    with pytest.raises(BadInput, match="its aggregate returned a float32 tensor of 10"):
         tarry.run(Method("late", aggregate=Part(late, lambda _: 0)), task(), **RUN)
 
 

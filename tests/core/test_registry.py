@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import sys
 import textwrap
@@ -370,6 +371,15 @@ def test_two_files_of_one_name_in_two_folders_do_not_mix(gadgets, tmp_path):
     assert gadgets.build(f"{tmp_path}/a/own.py:mine").beta == 1.0
     assert gadgets.build(f"{tmp_path}/b/own.py:mine").beta == 2.0
     assert gadgets.build(f"{tmp_path}/a/own.py:mine").beta == 1.0
+
+
+def test_a_file_that_is_edited_within_a_second_to_the_same_size_is_read_again(gadgets, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    path = tmp_path / "own.py"
+    for beta in ("1.0", "2.0"):
+        path.write_text(GOOD.replace("= 0.5", f"= {beta}"))
+        os.utime(path, (1_000_000_000, 1_000_000_000))
+        assert gadgets.build(f"{path}:mine").beta == float(beta)
 
 
 def plugin() -> Made:

@@ -114,7 +114,7 @@ def test_a_part_sees_the_moment_before_anything_changed():
 def test_parts_run_in_order_and_the_reply_sees_the_update_as_it_came():
     calls = []
 
-    def told(name, answer):
+    def recorded(name, answer):
         def apply(x, state, now):
             calls.append((name, x.weight, state))
             return answer(x), state + 1
@@ -122,11 +122,11 @@ def test_parts_run_in_order_and_the_reply_sees_the_update_as_it_came():
         return Part(apply, lambda weights: 0)
 
     m = Method(
-        "told",
-        correct=told("correct", lambda u: u.replace(weight=0.5)),
-        aggregate=told("aggregate", lambda u: u),
-        step=told("step", lambda u: u.ticket.sent + u.weight * u.delta),
-        reply=told("reply", lambda u: None),
+        "recorded",
+        correct=recorded("correct", lambda u: u.replace(weight=0.5)),
+        aggregate=recorded("aggregate", lambda u: u),
+        step=recorded("step", lambda u: u.ticket.sent + u.weight * u.delta),
+        reply=recorded("reply", lambda u: None),
     )
     s = server(m)
     for time in range(2):
@@ -193,7 +193,7 @@ def test_a_client_lost_with_the_plain_global_gets_the_newest_global():
 
 def test_a_start_with_a_payload_survives_a_loss_even_when_its_weights_are_the_anchor():
     m = Method(
-        "told",
+        "recorded",
         step=stateless(lambda u, now: u.local),
         reply=stateless(lambda u, now: NextStart(now.weights, {"beta": vec(0.5)})),
     )

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 import lzma
 import random
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import tarry
 from tarry.core import rng
 from tarry.core.errors import BadInput
 from tarry.core.rng import Stream
@@ -78,11 +80,38 @@ def test_another_column_may_hold_the_durations_or_the_clients(tmp_path):
     assert [delay(0, v) for v in range(4)] == [9.5, 97.5, 700.0, 11.25]
 
 
-def test_a_measured_file_may_be_packed_with_xz_or_begin_with_a_mark(tmp_path):
-    packed, marked = tmp_path / "rounds.csv.xz", tmp_path / "marked.csv"
+@pytest.mark.parametrize(("unit", "seconds"), [("s", 2.5), ("ms", 0.0025), ("us", 2.5e-6), ("min", 150), ("h", 9000)])
+def test_durations_may_be_in_another_unit(tmp_path, unit, seconds):
+    path = tmp_path / "rounds.csv"
+    path.write_text("client,round_delay_s\n1,2.5\n")
+    assert build_by_flags(delays, "empirical", path=str(path), unit=unit)(a_population(1))(0, 0) == pytest.approx(
+        seconds, rel=1e-15
+    )
+
+
+def test_lines_with_a_blank_duration_are_skipped_and_counted(tmp_path):
+    path = tmp_path / "rounds.csv"
+    path.write_text("client,round_delay_s\na,10\na,\nb,N/A\na,20\nb,nan\n")
+    delay = empirical(path=str(path), order="recorded")(a_population(2))
+    assert [delay(c, v) for c in (0, 1) for v in (0, 1)] == [10, 20, 10, 20], "client b has no round, and is not dealt"
+    assert delay.notices == (f"--delay.path {path}: 3 lines with a blank 'round_delay_s' are skipped",)
+    result = tarry.run("fedasync", "digits", delay={"name": "empirical", "path": str(path)}, updates=2)
+    assert any("3 lines with a blank 'round_delay_s' are skipped" in warning for warning in result.warnings)
+
+
+def test_a_column_of_blanks_is_refused(tmp_path):
+    path = tmp_path / "rounds.csv"
+    path.write_text("client,round_delay_s\na,\nb,\n")
+    with pytest.raises(BadInput, match="all 2 durations in column 'round_delay_s' are blank"):
+        empirical(path=str(path))
+
+
+def test_a_measured_file_may_be_packed_or_begin_with_a_mark(tmp_path):
+    packed, zipped, marked = tmp_path / "rounds.csv.xz", tmp_path / "rounds.csv.gz", tmp_path / "marked.csv"
     packed.write_bytes(lzma.compress(b"client,round_delay_s\n1,2.5\n"))
+    zipped.write_bytes(gzip.compress(b"client,round_delay_s\n1,2.5\n"))
     marked.write_bytes(b"\xef\xbb\xbfclient,round_delay_s\r\n1,2.5\r\n\r\n")
-    for path in (packed, marked):
+    for path in (packed, zipped, marked):
         assert empirical(path=str(path))(a_population(1))(0, 0) == 2.5
 
 
@@ -127,7 +156,7 @@ def test_a_file_that_is_not_there_or_no_text_is_refused(tmp_path, name):
         (tmp_path / "none.csv", "cannot be read: No such file"),
         (tmp_path, "cannot be read: Is a directory"),
         (noise, "is not a CSV file"),
-        (torn, "is not a CSV file"),
+        (torn, "is torn, or not packed as its name says"),
     ]:
         with pytest.raises(BadInput) as rejected:
             build_by_flags(delays, name, path=str(path))
@@ -149,6 +178,17 @@ def test_a_trace_comes_back_bit_for_bit(tmp_path_factory, visits):
     for row in rows:
         assert replay(row.client, row.visit) == row.seconds
         assert replay.lost(row.client, row.visit) == (row.fate == "lost")
+
+
+@pytest.mark.parametrize("ending", [".gz", ".xz"])
+def test_a_packed_trace_is_packed_and_the_same_every_time(tmp_path, ending):
+    rows = [TraceRow(0, 0, 0.0, 7.5, "done")]
+    paths = [tmp_path / f"{i}.csv{ending}" for i in range(2)]
+    for path in paths:
+        write_trace(path, rows)
+        assert read_trace(path) == rows
+        assert b"client" not in path.read_bytes()[:6]
+    assert paths[0].read_bytes() == paths[1].read_bytes()
 
 
 def test_a_trace_is_plain_text_with_named_columns_even_from_numpy_numbers(tmp_path):

@@ -75,7 +75,7 @@ def a_simulator_reaches_its_weights_to_the_bit(federation, cli):
     assert "the federation's weights to the bit" in cli("replay", federation)[1]
 
 
-def its_health_is_told(federation, cli):
+def status_shows_its_statistics(federation, cli):
     code, said = cli("federation", "status", federation)
     assert code == 0
     assert "ended (updates)" in said
@@ -107,7 +107,7 @@ def what_is_over_is_not_begun_again(federation, cli):
 def test_a_federation_learns_is_replayed_is_reported_and_ended(federation, cli, tmp_path):
     it_learns_and_leaves_the_record_of_a_run(federation)
     a_simulator_reaches_its_weights_to_the_bit(federation, cli)
-    its_health_is_told(federation, cli)
+    status_shows_its_statistics(federation, cli)
     its_delays_become_a_model(federation, cli, tmp_path)
     reports_read_it(federation, cli, tmp_path)
     what_is_over_is_not_begun_again(federation, cli)

@@ -31,7 +31,7 @@ HERE = os.getpid()
 
 
 @pytest.fixture(autouse=True)
-def nobody_left_behind() -> Iterator[None]:
+def no_process_left_behind() -> Iterator[None]:
     yield
     assert mp.active_children() == []
 

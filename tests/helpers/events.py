@@ -1,4 +1,4 @@
-"""What tests read from the events of a run."""
+"""Values that tests read from the events of a run."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ class FakeGrid:
     there: dict[int, Node] = field(default_factory=dict)
     run: str = "1"
     down: bool = False
-    began: dict[int, str] = field(default_factory=dict)  # when a node began, where it did so anew
+    began: dict[int, str] = field(default_factory=dict)  # when a node began, if it restarted
     log: list[Request] = field(default_factory=list)
 
     def __post_init__(self) -> None:

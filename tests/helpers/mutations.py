@@ -1,6 +1,6 @@
 """Mutations of the files of run folders, drawn from a seed: damaged bytes, other values, and other kinds of file.
 
-A document is also changed with its digests made anew (`forge`), as by a program that writes the format: what reads it
+A document is also changed with new digests (`forge`), as by a program that writes the format: what reads it
 must check every value by itself.
 """
 
@@ -134,7 +134,9 @@ def _forge_log(path: Path, rng: random.Random) -> None:
 
 def _forge_settings(path: Path, rng: random.Random) -> None:
     settings = _changed(tomllib.loads(path.read_text()), rng)
-    text = "".join(f"{_bare(k)} = {_toml(v)}\n" for k, v in settings.items()) if isinstance(settings, dict) else "x ="
+    text = (
+        "".join(f"{_toml_key(k)} = {_toml(v)}\n" for k, v in settings.items()) if isinstance(settings, dict) else "x ="
+    )
     path.write_text(text, errors="surrogatepass")
     meta = path.with_name("meta.json")
     try:
@@ -144,13 +146,13 @@ def _forge_settings(path: Path, rng: random.Random) -> None:
         return
 
 
-def _bare(key: Any) -> str:
+def _toml_key(key: Any) -> str:
     return json.dumps(str(key))
 
 
 def _toml(value: Any) -> str:
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{_bare(k)} = {_toml(v)}" for k, v in value.items()) + "}"
+        return "{" + ", ".join(f"{_toml_key(k)} = {_toml(v)}" for k, v in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ", ".join(map(_toml, value)) + "]"
     if isinstance(value, float):

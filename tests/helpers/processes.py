@@ -14,7 +14,7 @@ def wait_until(condition: Callable[[], object], explain: Callable[[], str] = str
     """Return when the condition holds; fail with the explanation when it does not hold in time."""
     end = time.monotonic() + within
     while not condition():
-        assert time.monotonic() < end, f"waited {within:g} s in vain {explain()}"
+        assert time.monotonic() < end, f"{within:g} s have passed {explain()}"
         time.sleep(0.005)
 
 
@@ -27,7 +27,7 @@ def process_status(pid: int) -> list[str]:
 
 
 def process_ended(pid: int) -> bool:
-    """Whether the process does not exist or is a zombie."""
+    """Return whether the process does not exist or is a zombie."""
     return (process_status(pid) or ["Z"])[0] == "Z"
 
 

@@ -1,4 +1,4 @@
-"""What tests read from pictures."""
+"""Values that tests read from pictures."""
 
 from __future__ import annotations
 

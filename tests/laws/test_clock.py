@@ -163,8 +163,8 @@ def test_the_result_counts_what_the_log_shows() -> None:
     assert (result.updates, result.lost, result.rejected) == (kinds.count("arrival"), kinds.count("lost"), 0)
     assert result.rounds == seen[-1].version
     assert result.virtual_time == 20.0
-    assert result.staleness["max"] == max(stale)
-    assert result.staleness["mean"] == pytest.approx(sum(stale) / len(stale))
+    assert result.staleness.max == max(stale)
+    assert result.staleness.mean == pytest.approx(sum(stale) / len(stale))
     assert [(t, u, a) for t, u, a, _ in result.curve] == [
         (e.time, e.updates, e.accuracy) for e in seen if e.kind == "evaluate"
     ]

@@ -67,10 +67,10 @@ def test_what_compares_no_classes_learns_values_too(method: str) -> None:
 
 @pytest.mark.parametrize("server", ["knn-per", "fedbabu:tune=head", "perfedavg"])
 def test_that_others_take_the_place_of_clients_a_method_is_about_is_told(server: str) -> None:
-    def said(**crosses: str) -> list[str]:
+    def problems(**crosses: str) -> list[str]:
         made = build_run(Spec.of({"method": server, "task": CLASSES, "personalize": 1, **crosses}))
         return [remark for remark in made.notices if "takes the place" in remark]
 
     told = f"--local moon takes the place of {server}'s own clients: its server alone is left of it"
-    assert said(local="moon") == [told]
-    assert said() == said(local=server) == said(step="fedasync") == []
+    assert problems(local="moon") == [told]
+    assert problems() == problems(local=server) == problems(step="fedasync") == []

@@ -68,7 +68,7 @@ def events(method: Method, delay: Script, **setup: Any) -> list[tarry.Event]:
     return seen
 
 
-def told(seen: list[tarry.Event], *kinds: str) -> list[tuple[str, float, int]]:
+def rows_of(seen: list[tarry.Event], *kinds: str) -> list[tuple[str, float, int]]:
     return [(e.kind, e.time, e.client) for e in seen if e.kind in kinds]
 
 
@@ -172,20 +172,20 @@ def test_a_step_is_told_with_its_weights_and_no_client() -> None:
 
 
 def test_a_method_without_settling_tells_of_no_step() -> None:
-    assert not told(events(Method("each"), always(1.0, 1.0), time=3.0), "step")
+    assert not rows_of(events(Method("each"), always(1.0, 1.0), time=3.0), "step")
 
 
 def test_an_instant_that_only_brings_losses_is_settled_too_and_may_pass_nothing_on() -> None:
     log: list[Any] = []
     seen = events(instants(log), always(1.0, lost={(0, 0)}), time=2.0)
     assert [what for what, *_ in log] == ["apply", "settle"] * 2
-    assert told(seen, "step", "lost") == [("lost", 1.0, 0), ("step", 2.0, -1)]
+    assert rows_of(seen, "step", "lost") == [("lost", 1.0, 0), ("step", 2.0, -1)]
 
 
 def test_a_budget_of_rounds_ends_with_the_step_that_fills_it() -> None:
     seen = events(instants(), always(1.0, 2.0), rounds=2, eval_every=100.0)
-    assert told(seen, "step") == [("step", 1.0, -1), ("step", 2.0, -1)]
-    assert told(seen, "hand_out")[-1] == ("hand_out", 1.0, 0)
+    assert rows_of(seen, "step") == [("step", 1.0, -1), ("step", 2.0, -1)]
+    assert rows_of(seen, "hand_out")[-1] == ("hand_out", 1.0, 0)
     assert seen[-1].kind == "evaluate"
     assert seen[-1].weights.tolist() == [3.0], "the last step is tested"
 
@@ -333,18 +333,18 @@ def test_a_method_may_ask_for_instants_of_its_own_while_somebody_is_training() -
     aggregate = replace(plain, init=lambda _: 0.0, on_instant_end=settle, next_wakeup=lambda woken, _: woken + 3)
     seen = events(Method("bell", aggregate=aggregate), always(20.0), availability={"0": [[0.0, 7.0]]}, time=30.0)
     assert log == [3.0, 6.0, 7.0]
-    assert told(seen, "lost", "step") == [("lost", 7.0, 0)]
+    assert rows_of(seen, "lost", "step") == [("lost", 7.0, 0)]
 
 
 def test_losses_end_an_epoch_with_what_is_in_the_book_and_an_empty_book_lets_it_go_on() -> None:
     """Client 0 is lost at 1 and 3. Nothing is known at 1: it waits until 2, when client 1 makes a length and an end."""
     seen = events(epochs(), always(1.0, 2.0, lost={(0, 0), (0, 1)}), time=4.0)
-    assert told(seen, "lost", "arrival", "step") == [
+    assert rows_of(seen, "lost", "arrival", "step") == [
         *[("lost", 1.0, 0), ("arrival", 2.0, 1), ("step", 2.0, -1)],
         *[("lost", 3.0, 0), ("arrival", 4.0, 1), ("step", 4.0, -1)],
     ]
     known = events(epochs(1.0), always(1.0, 9.0, lost={(0, 2)}), time=4.0)
-    assert told(known, "lost", "step") == [
+    assert rows_of(known, "lost", "step") == [
         *[("step", 1.0, -1), ("step", 2.0, -1), ("lost", 3.0, 0), ("step", 3.0, -1), ("step", 4.0, -1)]
     ]
 

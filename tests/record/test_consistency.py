@@ -132,3 +132,15 @@ def test_an_unfinished_run_is_bound_by_its_checkpoint(tmp_path):
     newest = max((folder / "checkpoints").iterdir())
     newest.write_bytes(newest.read_bytes()[:-9])
     assert len(failed(folder)) == 2
+
+
+def test_a_folder_in_place_of_the_result_is_found(finished, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(finished, folder)
+    (folder / "result.json").unlink()
+    (folder / "result.json").mkdir()
+    (text,) = failed(folder)
+    assert text == f"{folder / 'result.json'}: it is not a regular file; remove it"
+    assert not tarry.verify(folder).ok
+    with pytest.raises(DamagedFile, match=r"result\.json: it is not a regular file"):
+        tarry.resume(folder)

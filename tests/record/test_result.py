@@ -32,13 +32,13 @@ from tests.helpers.models import random_clients
 @pytest.mark.parametrize(
     ("counts", "want"),
     [
-        ({}, {"mean": 0.0, "p95": 0, "max": 0}),
-        ({0: 10}, {"mean": 0.0, "p95": 0, "max": 0}),
-        ({3: 1}, {"mean": 3.0, "p95": 3, "max": 3}),
-        ({0: 19, 100: 1}, {"mean": 5.0, "p95": 0, "max": 100}),  # 19 of 20 are exactly 95%
-        ({0: 18, 100: 2}, {"mean": 10.0, "p95": 100, "max": 100}),
-        ({1: 50, 2: 44, 7: 1, 9: 5}, {"mean": 1.9, "p95": 7, "max": 9}),
-        ({0: 1, 1: 1}, {"mean": 0.5, "p95": 1, "max": 1}),
+        ({}, (0.0, 0, 0)),
+        ({0: 10}, (0.0, 0, 0)),
+        ({3: 1}, (3.0, 3, 3)),
+        ({0: 19, 100: 1}, (5.0, 0, 100)),  # 19 of 20 are exactly 95%
+        ({0: 18, 100: 2}, (10.0, 100, 100)),
+        ({1: 50, 2: 44, 7: 1, 9: 5}, (1.9, 7, 9)),
+        ({0: 1, 1: 1}, (0.5, 1, 1)),
     ],
 )
 def test_staleness_by_hand(counts, want):
@@ -49,9 +49,9 @@ def test_staleness_by_hand(counts, want):
 def test_the_95th_percentile_is_the_smallest_value_that_95_in_100_do_not_exceed(values):
     got = staleness_summary(Counter(values))
     ranked = sorted(values)
-    assert got["p95"] == ranked[-(-95 * len(values) // 100) - 1]
-    assert got["max"] == ranked[-1]
-    assert got["mean"] == pytest.approx(fmean(values))
+    assert got.p95 == ranked[-(-95 * len(values) // 100) - 1]
+    assert got.max == ranked[-1]
+    assert got.mean == pytest.approx(fmean(values))
 
 
 def test_the_fingerprint_is_that_of_the_bytes():
@@ -157,7 +157,7 @@ def test_the_numbers_of_the_result_are_those_of_the_rows(folder):
     arrivals = [r for r in rows if r["kind"] == "arrival"]
     assert len(arrivals) == raw["updates"]
     assert sum(r["kind"] == "lost" for r in rows) == raw["lost"]
-    assert raw["staleness"] == pytest.approx(staleness_summary(Counter(r["staleness"] for r in arrivals)))
+    assert raw["staleness"] == pytest.approx(staleness_summary(Counter(r["staleness"] for r in arrivals))._asdict())
     scored = [[r["time"], r["updates"], r["accuracy"], r["loss"]] for r in rows if r["kind"] == "evaluate"]
     assert scored == raw["curve"]
     assert raw["bytes_down"] == sum(r["kind"] == "hand_out" for r in rows) * 8 * 4

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
 import zlib
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tarry.core.errors import DamagedFile
+from tarry.core.errors import DamagedFile, StorageError
 from tarry.core.events import Event
 from tarry.record.rows import Log, Mark, Recorder, end_of_rows, read_events, read_rows
 
@@ -234,3 +235,17 @@ def test_a_nested_row_is_damage_not_a_crash(tmp_path):
     path.write_bytes(body + b',"crc":%d}\n' % zlib.crc32(body))
     with pytest.raises(DamagedFile, match="row 1: not a row"):
         list(read_rows(path))
+
+
+def test_a_log_that_cannot_be_closed_is_one_error(tmp_path, monkeypatch):
+    log, close = Log(tmp_path / "log"), os.close
+    log.append({"kind": "x"})
+
+    def fail(fd: int) -> None:
+        close(fd)
+        raise OSError(errno.EIO, "")
+
+    monkeypatch.setattr(os, "close", fail)
+    with pytest.raises(StorageError, match=r"log: it cannot be written \(Input/output error\); check the disk"):
+        log.close()
+    log.close()

@@ -29,7 +29,7 @@ class Twin(Protocol):
         """m's work is gone; m will be back for more."""
 
 
-def everybody(_: float, idle: list[int]) -> list[int]:
+def pick_all(_: float, idle: list[int]) -> list[int]:
     return idle
 
 
@@ -39,7 +39,7 @@ def play(
     durations: Sequence[Sequence[float]],
     *,
     updates: int,
-    pick: Callable[[float, list[int]], list[int]] = everybody,
+    pick: Callable[[float, list[int]], list[int]] = pick_all,
     lost: Collection[tuple[int, int]] = (),
 ) -> list[Arrival]:
     """Play until so many updates have arrived.

@@ -29,7 +29,7 @@ def pulling(strength: Vec = STRENGTH, place: Vec = PLACE) -> tarry.Task:
     )
 
 
-def minimiser(strength: Vec = STRENGTH, place: Vec = PLACE) -> Vec:
+def minimizer(strength: Vec = STRENGTH, place: Vec = PLACE) -> Vec:
     least: Vec = (strength * place).sum(axis=0) / strength.sum(axis=0)
     return least
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tarry.record.result import Result
+from tarry.record.result import Result, Staleness
 
 Make = Callable[..., Result]
 
@@ -26,7 +26,7 @@ def make(label: str, seed: int, accuracies: dict[float, float | None], **others:
         "final_accuracy": accuracy,
         "final_loss": loss,
         "curve": curve,
-        "staleness": {"mean": 1.0, "p95": 2, "max": 4},
+        "staleness": Staleness(1.0, 2, 4),
         "lost": 0,
         "rejected": 0,
         "weights_sha256": "0123456789abcdef" * 4,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tarry.core.errors import BadInput
-from tarry.record.result import Result
+from tarry.record.result import Result, Staleness
 from tarry.report import markdown, mean_curve, plain_table, summarize, to_json
 
 Make = Callable[..., Result]
@@ -28,12 +28,12 @@ def test_summary_of_two_methods_over_two_seeds_is_the_one_worked_out_by_hand(two
 
 
 def test_other_columns_are_means_and_the_largest_where_it_says_so(make: Make) -> None:
-    one = make("a", 0, {1: 0.5}, staleness={"mean": 1.0, "p95": 3, "max": 9}, updates=10, rounds=5, lost=1)
+    one = make("a", 0, {1: 0.5}, staleness=Staleness(1.0, 3, 9), updates=10, rounds=5, lost=1)
     two = make(
         "a",
         1,
         {2: 0.5},
-        staleness={"mean": 2.0, "p95": 5, "max": 7},
+        staleness=Staleness(2.0, 5, 7),
         updates=20,
         rounds=6,
         rejected=3,

@@ -14,10 +14,10 @@ from tarry.report import summarize, table
 Make = Callable[..., Result]
 
 
-def shown(results: list[Result], *, colour: bool = False, width: int = 120) -> str:
+def shown(results: list[Result], *, color: bool = False, width: int = 120) -> str:
     out = StringIO()
-    system = "standard" if colour else None
-    Console(file=out, width=width, force_terminal=colour, color_system=system).print(table(summarize(results)))  # type: ignore[arg-type]
+    system = "standard" if color else None
+    Console(file=out, width=width, force_terminal=color, color_system=system).print(table(summarize(results)))  # type: ignore[arg-type]
     return out.getvalue()
 
 
@@ -29,7 +29,7 @@ def test_the_terminal_shows_accuracy_times_and_what_the_target_is(two_methods: l
 
 
 def test_the_best_accuracy_is_bold_and_no_other(two_methods: list[Result]) -> None:
-    text = shown(two_methods, colour=True)
+    text = shown(two_methods, color=True)
     assert "\x1b[1m75.0 ± 4.2\x1b[0m" in text
     assert "60.0 ± 2.8" in text
     assert "\x1b[1m60.0 ± 2.8" not in text

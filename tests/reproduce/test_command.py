@@ -34,6 +34,12 @@ def test_seeds_that_are_none_are_refused(text: str) -> None:
         seed_numbers(text)
 
 
+@pytest.mark.parametrize("text", ["99999999999", "0-99999999999", f"1,0-{10**30}", "10001"])
+def test_too_many_seeds_are_refused_at_once(text: str) -> None:
+    with pytest.raises(BadInput, match="more than 10,000 seeds in a row; name fewer"):
+        seed_numbers(text)
+
+
 def test_seeds_that_run_backwards_are_refused_by_that_name() -> None:
     with pytest.raises(BadInput, match="--seeds 5,3-1: 3-1 runs backwards; say 1-3"):
         seed_numbers("5,3-1")
@@ -69,7 +75,7 @@ def test_a_page_of_other_results_is_written_beside_them(folder: Path, capsys: py
 
 @pytest.mark.parametrize("plain", [True, False])
 def test_quick_results_are_named_and_shown(folder: Path, capsys: pytest.CaptureFixture[str], plain: bool) -> None:
-    def said(*words: str) -> str:
+    def printed(*words: str) -> str:
         if plain:
             assert main(words) == 0
             return capsys.readouterr().out
@@ -78,15 +84,15 @@ def test_quick_results_are_named_and_shown(folder: Path, capsys: pytest.CaptureF
         return done.output
 
     other = ("--results", "other")
-    assert said("--show", *other) == "no results yet; `--list` shows what can be run\n"
-    said(*FLAGS, *other, "--quick")
-    assert "; no results yet; quick ones: --show --quick\n" in said("--list", *other)
-    assert said("--show", *other) == "toy/table1: no results yet; quick ones: --show --quick\n"
+    assert printed("--show", *other) == "no results yet; `--list` shows what can be run\n"
+    printed(*FLAGS, *other, "--quick")
+    assert "; no results yet; quick ones: --show --quick\n" in printed("--list", *other)
+    assert printed("--show", *other) == "toy/table1: no results yet; quick ones: --show --quick\n"
     for words in (["--quick"], ["--size", "quick"], ["toy/table1", "--quick"]):
-        assert re.search(r"α = 0\.1 \(quick, 1 seed\).*\nfedavg +\d", said("--show", *words, *other))
-    assert "page: other/results.md" in said("--page", *other)
+        assert re.search(r"α = 0\.1 \(quick, 1 seed\).*\nfedavg +\d", printed("--show", *words, *other))
+    assert "page: other/results.md" in printed("--page", *other)
     assert "| Toy | not run |" in Path("other/results.md").read_text()
-    assert "page: other/results-quick.md" in said("--page", "--quick", *other)
+    assert "page: other/results-quick.md" in printed("--page", "--quick", *other)
     page = Path("other/results-quick.md").read_text()
     assert "| Toy | quick, 1 of 4 cells, 1 seed |" in page
     assert "Run at a quick size:" in page

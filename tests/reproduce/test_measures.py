@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from tarry.record.result import Result
+from tarry.record.result import Result, Staleness
 from tarry.reproduce.experiment import Experiment
 from tarry.reproduce.measures import MEASURES, StoredRun, by_seed, stat, to_entry
 from tarry.reproduce.significance import holm, signed_rank
@@ -25,7 +25,7 @@ def result(curve: Sequence[Point], **more: object) -> Result:
     fields = {
         "method": "m", "label": "m", "task": "t", "seed": 0, "n_clients": 2, "virtual_time": last[0],
         "updates": last[1], "rounds": last[1] // 2, "final_accuracy": last[2], "final_loss": last[3],
-        "curve": list(curve), "staleness": {"mean": 1.5, "p95": 3, "max": 4}, "lost": 0, "rejected": 0,
+        "curve": list(curve), "staleness": Staleness(1.5, 3, 4), "lost": 0, "rejected": 0,
         "weights_sha256": "ab", "wall_s": 2.0, "bytes_up": 4_000_000, "bytes_down": 0, "peak_server_bytes": 0,
         "version": "0", "majority_accuracy": 0.1,
     }  # fmt: skip

@@ -11,13 +11,13 @@ import pytest
 import torch
 
 import tarry
-from tarry.core.errors import BadInput
+from tarry.core.errors import BadInput, DamagedFile
 from tarry.core.tickets import LocalResult, VisitJob
-from tarry.record import checkpoint
 from tarry.record.digests import digest_of_vector
 from tarry.record.rows import Log, read_rows
+from tarry.record.run_folder import RunFolder
 from tarry.runs import proofs
-from tarry.runs.proofs import ProofSample, load_proof
+from tarry.runs.proofs import ProofSample, load_proof, write_proof
 from tests.helpers.interrupted import interrupted_run
 
 SETTINGS: dict[str, Any] = {
@@ -46,11 +46,19 @@ def result(number: int, size: int = 4) -> LocalResult:
     return LocalResult(torch.full((size,), -float(number)), 1, 1, 0.5)
 
 
+def settings_of(proof: Path) -> str:
+    return RunFolder(proof.parent.parent).meta().settings_sha256
+
+
+def stored_proof(path: Path) -> tuple[VisitJob, LocalResult]:
+    return load_proof(path, settings_of(path))
+
+
 def test_every_arrival_has_the_digests_of_what_was_sent_and_returned(finished):
     rows = list(read_rows(finished / "events.jsonl"))
     assert all(("delta" in r) == (r["kind"] == "arrival") for r in rows)
     by_ticket = {r["ticket"]: r for r in rows if r["kind"] == "arrival"}
-    stored = [load_proof(path) for path in sorted((finished / "proofs").iterdir())]
+    stored = [stored_proof(path) for path in sorted((finished / "proofs").iterdir())]
     assert len(stored) == 8
     for visit, outcome in stored:
         row = by_ticket[visit.number]
@@ -60,12 +68,12 @@ def test_every_arrival_has_the_digests_of_what_was_sent_and_returned(finished):
 
 def test_a_sample_is_the_same_in_any_order_and_after_a_restart(tmp_path):
     def sample(folder: Path, numbers: list[int], *, restart: bool = False) -> list[str]:
-        made = ProofSample(folder, 5, seed=2)
+        made = ProofSample(folder, 5, seed=2, settings="s")
         for n in numbers:
             made.offer(job(n), result(n))
             if restart:
                 made.write()
-                made = ProofSample(folder, 5, seed=2)
+                made = ProofSample(folder, 5, seed=2, settings="s")
         made.write()
         return sorted(p.name for p in folder.iterdir())
 
@@ -74,19 +82,19 @@ def test_a_sample_is_the_same_in_any_order_and_after_a_restart(tmp_path):
     assert sample(tmp_path / "b", [*reversed(range(60))]) == first
     assert sample(tmp_path / "c", [*range(60)], restart=True) == first
     assert sample(tmp_path / "c", [*range(60)]) == first
-    visit, outcome = load_proof(tmp_path / "a" / first[0])
+    visit, outcome = load_proof(tmp_path / "a" / first[0], "s")
     assert torch.equal(visit.sent, job(visit.number).sent)
     assert torch.equal(outcome.delta, result(visit.number).delta)
 
 
 def test_proofs_are_bounded_in_bytes(tmp_path, monkeypatch):
     monkeypatch.setattr(proofs, "_LIMIT", 3 * 2 * 400)
-    made = ProofSample(tmp_path / "p", 8, seed=0)
+    made = ProofSample(tmp_path / "p", 8, seed=0, settings="s")
     for n in range(20):
         made.offer(job(n, 100), result(n, 100))
     made.write()
     assert len(list((tmp_path / "p").iterdir())) == 3
-    made = ProofSample(tmp_path / "q", 8, seed=0)
+    made = ProofSample(tmp_path / "q", 8, seed=0, settings="s")
     made.offer(job(0, 10_000), result(0, 10_000))
     made.write()
     assert not (tmp_path / "q").exists()
@@ -112,6 +120,25 @@ def test_an_interrupted_run_has_the_log_and_the_proofs_of_the_whole_one(finished
     assert tarry.verify(tmp_path / "r", rerun="all").ok
 
 
+def test_a_damaged_or_foreign_proof_is_not_bound_to_the_result(tmp_path):
+    folder, other = tmp_path / "r", tmp_path / "other"
+    for out, seed in ((folder, 0), (other, 1)):
+        interrupted_run(out, lambda e: e.updates == 17, "moon", **SETTINGS, seed=seed)
+    path = min((folder / "proofs").iterdir())
+    before = path.read_bytes()
+    damaged = before[:-1] + bytes([before[-1] ^ 1])
+    job, outcome = stored_proof(path)
+    write_proof(path, settings_of(min((other / "proofs").iterdir())), job, outcome)
+    for content, why in ((damaged, "not what was written"), (path.read_bytes(), "of a run with other settings")):
+        path.write_bytes(content)
+        assert any(path.name in check.text and why in check.text for _, check in tarry.verify(folder).checks)
+        with pytest.raises(DamagedFile, match=f"{path.name}.* {why}.*delete it"):
+            tarry.resume(folder)
+    path.write_bytes(before)
+    tarry.resume(folder)
+    assert tarry.verify(folder, rerun="proofs").ok
+
+
 @pytest.mark.parametrize("rerun", ["proofs", "all"])
 @pytest.mark.parametrize(
     ("method", "executor"), [("orthofl", "inline"), ("scaffold", "pool"), ("fedasync", "batched"), ("fedsol", "auto")]
@@ -130,10 +157,10 @@ def forged(folder: Path, out: Path, change: float) -> Path:
 
     shutil.copytree(folder, out)
     path = max((out / "proofs").iterdir())
-    visit, outcome = load_proof(path)
+    visit, outcome = stored_proof(path)
     delta = outcome.delta.clone()
     delta[3] += change
-    checkpoint.write(path, {"job": visit._asdict(), "result": outcome._replace(delta=delta)._asdict()})
+    write_proof(path, settings_of(path), visit, outcome._replace(delta=delta))
     rows = list(read_rows(out / "events.jsonl"))
     log = Log(out / "events.jsonl")
     for row in rows:
@@ -159,9 +186,9 @@ def test_a_proof_of_another_visit_is_found(finished, tmp_path):
     shutil.copytree(finished, folder)
     (folder / "result.json").unlink()  # it has digests of the proofs
     a, b, *_ = sorted((folder / "proofs").iterdir())
-    visit, _ = load_proof(a)
-    _, other = load_proof(b)
-    checkpoint.write(a, {"job": visit._asdict(), "result": other._asdict()})
+    visit, _ = stored_proof(a)
+    _, other = stored_proof(b)
+    write_proof(a, settings_of(a), visit, other)
     (bad,) = [check.text for _, check in tarry.verify(folder, rerun="proofs").checks if not check.ok]
     assert f"it is not the visit of ticket {visit.number} in the log" in bad
 

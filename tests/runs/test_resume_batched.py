@@ -139,6 +139,16 @@ def test_the_choice_of_another_run_is_not_taken(tmp_path, stacks):
     assert tarry.resume(tmp_path / "r").updates == SETTINGS["updates"]
 
 
+def test_a_damaged_choice_is_replaced_by_that_of_the_checkpoint(tmp_path, stacks):
+    broken(tmp_path / "r", 41)
+    path = tmp_path / "r" / "executor.json"
+    before = path.read_bytes()
+    path.write_bytes(before[:-20])
+    tarry.resume(tmp_path / "r")
+    assert path.read_bytes() == before
+    assert tarry.verify(tmp_path / "r", rerun="proofs").ok
+
+
 def test_a_choice_that_was_changed_is_not_taken(tmp_path, stacks):
     broken(tmp_path / "r", 9, checkpoint_every=1e9)
     path = tmp_path / "r" / "executor.json"

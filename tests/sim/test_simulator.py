@@ -1,4 +1,4 @@
-"""Timelines written out by hand. Client c's update adds 1 to weight c, so the weights count who was heard."""
+"""Timelines written out by hand. Client c's update adds 1 to weight c, so the weights count accepted updates."""
 
 from __future__ import annotations
 
@@ -117,14 +117,14 @@ class Run:
         return " | ".join(f"{t:g} " + " ".join(f"{words.get(k, k)}{c}" for _, k, c in es) for t, es in instants)
 
     @property
-    def heard(self) -> list[int]:
+    def accepted_clients(self) -> list[int]:
         return [int(v) for v in self.sim.server.weights]
 
 
 def test_the_whole_line_of_two_clients():
     run = Run([2.0, 3.0], time=6.0).go()
     assert run.line() == "0 out0 out1 | 2 in0 out0 | 3 in1 out1 | 4 in0 out0 | 6 in1 in0 out0 out1"  # 6: by ticket
-    assert run.heard == [3, 2]
+    assert run.accepted_clients == [3, 2]
     arrivals = [e for e in run.events if e.kind == IN]
     assert [(e.ticket, e.visit, e.staleness, e.version, e.updates) for e in arrivals] == [
         (0, 0, 0, 1, 1),
@@ -162,7 +162,7 @@ def test_a_late_joiner_gets_work_the_moment_it_comes():
 def test_the_update_of_who_leaves_while_training_is_lost_at_that_moment():
     run = Run([10.0, 3.0], availability={1: [(0.0, 4.0)]}, time=9.0).go()
     assert run.line() == "0 out0 out1 | 3 in1 out1 | 4 lost1 leave1"
-    assert run.heard == [0, 1]
+    assert run.accepted_clients == [0, 1]
     assert (run.sim.engine.updates, run.sim.engine.lost) == (1, 1)
     assert [e.seconds for e in run.events if e.kind == OUT] == [10.0, 3.0, 3.0]
 
@@ -194,7 +194,7 @@ def test_leavers_go_before_comers_arrive_at_one_moment():
 def test_a_failed_visit_takes_its_time_and_brings_nothing():
     run = Run([2.0, 5.0], fails=[(0, 1)], time=6.0).go()
     assert run.line(IN, "lost") == "2 in0 | 4 lost0 | 5 in1 | 6 in0"
-    assert run.heard == [2, 1]
+    assert run.accepted_clients == [2, 1]
     assert run.sim.engine.lost == 1
     lost = next(e for e in run.events if e.kind == "lost")
     assert (lost.visit, lost.stepped, lost.updates, lost.version) == (1, False, 1, 1)
@@ -283,9 +283,9 @@ def test_lost_and_refused_visits_do_not_count_as_updates():
 
 
 def test_a_budget_of_time_takes_what_arrives_at_its_end_and_stands_there():
-    assert Run([2.0], time=6.0).go().heard == [3]
+    assert Run([2.0], time=6.0).go().accepted_clients == [3]
     run = Run([2.0], time=5.999).go()
-    assert run.heard == [2]
+    assert run.accepted_clients == [2]
     assert run.sim.time == 5.999
 
 
@@ -438,7 +438,7 @@ def test_a_barrier_goes_on_when_members_leave_for_good():
 def test_an_update_that_is_not_finite_is_refused_counted_and_the_run_goes_on():
     run = Run([2.0, 3.0], bad=[(0, 1)], time=6.0).go()
     assert run.line(IN, "rejected") == "2 in0 | 3 in1 | 4 rejected0 | 6 in1 in0"
-    assert run.heard == [2, 2]
+    assert run.accepted_clients == [2, 2]
     assert (run.sim.engine.updates, run.sim.engine.rejected, run.sim.engine.lost) == (4, 1, 0)
     rejected = next(e for e in run.events if e.kind == "rejected")
     assert (rejected.visit, rejected.stepped) == (1, False)
@@ -516,14 +516,14 @@ def test_a_run_taken_up_after_any_instant_goes_on_to_the_same_end(method, budget
     whole.go(lambda: stops.append((len(whole.events), copy.deepcopy(whole.sim.save()))))
     assert len(stops) > 5
 
-    def told(events: list[Event]) -> list[tuple[Any, ...]]:
+    def without_weights(events: list[Event]) -> list[tuple[Any, ...]]:
         return [tuple(v.tolist() if isinstance(v, Tensor) else v for v in e) for e in events]
 
     for so_far, saved in stops:
         again = Run(**BUSY, method=method, **budget)
         again.sim.load(saved)
         again.go()
-        assert told(again.events) == told(whole.events[so_far:]), f"taken up after event {so_far}"
+        assert without_weights(again.events) == without_weights(whole.events[so_far:]), f"taken up after event {so_far}"
         assert again.sim.engine.curve == whole.sim.engine.curve
         for name in ("time", "updates", "lost", "rejected", "bytes_up", "bytes_down", "staleness"):
             assert getattr(again.sim.engine, name) == getattr(whole.sim.engine, name)

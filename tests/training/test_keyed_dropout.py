@@ -12,7 +12,7 @@ from tarry.core import rng
 from tarry.training.keyed_dropout import KeyedDropout, uses_dropout
 
 
-def kept(key: int, shape: tuple[int, ...], share: float = 0.5, *, pass_index: int = 0, skip: int = 0) -> Tensor:
+def mask(key: int, shape: tuple[int, ...], share: float = 0.5, *, pass_index: int = 0, skip: int = 0) -> Tensor:
     made = KeyedDropout()
     made.begin(key, pass_index)
     with made:
@@ -30,25 +30,25 @@ def test_a_key_in_a_tensor_says_the_same_as_a_number(shape: tuple[int, ...], sha
         with made:
             torch.empty(2).bernoulli_(0.5)
             found = torch.empty(shape).bernoulli_(share)
-        assert torch.equal(found, kept(key, shape, share, pass_index=1, skip=1))
+        assert torch.equal(found, mask(key, shape, share, pass_index=1, skip=1))
         assert set(found.unique().tolist()) <= {0.0, 1.0}
         if share in (0.0, 1.0):
             assert (found == share).all()
 
 
 def test_a_place_is_kept_or_not_however_large_the_tensor_around_it() -> None:
-    large = kept(7, (6, 9, 11))
-    assert torch.equal(kept(7, (4, 5, 3)), large[:4, :5, :3])
+    large = mask(7, (6, 9, 11))
+    assert torch.equal(mask(7, (4, 5, 3)), large[:4, :5, :3])
 
 
 def test_steps_laps_and_draws_differ() -> None:
-    seen = [kept(1, (8, 16)), kept(2, (8, 16)), kept(1, (8, 16), pass_index=1), kept(1, (8, 16), skip=1)]
+    seen = [mask(1, (8, 16)), mask(2, (8, 16)), mask(1, (8, 16), pass_index=1), mask(1, (8, 16), skip=1)]
     assert len({tuple(t.flatten().tolist()) for t in seen}) == 4
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
 def test_as_many_are_kept_as_should_be_and_neighbors_know_nothing_of_each_other(share: float) -> None:
-    a, b = (kept(k, (64, 64, 128), share).double() - share for k in (11, 12))
+    a, b = (mask(k, (64, 64, 128), share).double() - share for k in (11, 12))
     deviation = math.sqrt(share * (1 - share))
 
     def far(values: Tensor, size: float) -> float:

@@ -1,4 +1,4 @@
-"""What must hold of a run folder and of a command, whatever has happened to them."""
+"""Checks of run folders and of commands that hold whatever has happened to them."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import threading
 import warnings
@@ -81,7 +82,8 @@ def _run_in_threads(spec: Path, out: Path, count: int) -> None:
         except tarry.BadInput as e:
             outcomes.append("refused" if any(text in str(e) for text in _BUSY) else repr(e))
 
-    warnings.simplefilter("ignore")  # notices of runs
+    warnings.simplefilter("ignore")  # notices of runs, also as they happen
+    logging.getLogger("tarry").setLevel(logging.ERROR)
     threads = [threading.Thread(target=run) for _ in range(count)]
     for thread in threads:
         thread.start()

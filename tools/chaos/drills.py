@@ -106,7 +106,7 @@ def _after(seconds: float) -> Callable[[], bool]:
 
 
 def full_disk(drill: Drill) -> None:
-    """Files cannot grow beyond a size (as with ulimit -f), or nobody may write to the folder; then they can again."""
+    """Files cannot grow beyond a size (as with ulimit -f), or the folder is read-only; then they can again."""
     setting = draw_setting(drill.rng, drill.method)
     drill.describe(setting)
     out = drill.folder / "run"

@@ -11,11 +11,14 @@ import typer
 
 from ..core.errors import TarryError
 from ..core.storage import other_storage_errors
+from ..core.user_code import user_location
 from ..vector.process import tune_malloc
 from ..version import __version__
 from .lazy import HELP, OWN_PROCESS, LazyCommand, LazyGroup
 
 __all__ = ["COMMANDS", "app", "main"]
+
+TRACEBACK = "TARRY_TRACEBACK"  # environment variable: show errors of the user's code with their traceback
 
 #: the commands in the order of `tarry --help`; each summary is the first line of the command's own help
 COMMANDS: dict[str, LazyCommand] = {
@@ -107,3 +110,11 @@ def _run() -> None:
 
         print_error(str(e))
         sys.exit(2)
+    except Exception as e:
+        where = None if TRACEBACK in os.environ else user_location(e)
+        if where is None:  # our own mistake
+            raise
+        from .console import print_error
+
+        print_error(f"{where}: {type(e).__name__}: {e} ({TRACEBACK}=1 shows the whole traceback)")
+        sys.exit(1)

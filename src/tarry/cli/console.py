@@ -232,7 +232,7 @@ def print_result(result: Result) -> None:
         f"{pluralize(result.rounds, 'server step')}",
     )
     print_parts(
-        f"  staleness mean {s['mean']:.1f}, p95 {s['p95']:g}, max {s['max']:g}; {format_bytes(result.bytes_up)} up, "
+        f"  staleness mean {s.mean:.1f}, p95 {s.p95:g}, max {s.max:g}; {format_bytes(result.bytes_up)} up, "
         f"{format_bytes(result.bytes_down)} down, server at most {format_bytes(result.peak_server_bytes)}; "
         f"{result.lost} lost, {result.rejected} rejected; {result.wall_s:.1f} s"
     )

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ..core.errors import BadInput, near
+from ..core.errors import BadInput
 from .setting_list import FlagSetting, setting_list
 
 __all__ = ["gather", "with_settings"]
@@ -80,14 +80,16 @@ def gather(given: Mapping[str, Any], context: typer.Context, spec: Path | None) 
 
 def _hint(flag: str, context: typer.Context, merged: Mapping[str, Any]) -> str:
     """Return ' Did you mean x?' for an unknown flag: a parameter of what is chosen, a similar flag, or another's."""
+    from ..config.other_names import suggestion
+
     params, name = context.command.params, flag.replace("-", "_")
     several = any(p.name == "method" and getattr(p, "multiple", False) for p in params)  # each with its own
     own, others = _groups_with(name, {**merged, "method": None} if several else merged)
     ways = {g: f"--{g}.{name.replace('_', '-')}" for g in own or others}
     if several and "method" in ways:
         ways["method"] = f"--method NAME:{name}=VALUE"
-    like = "" if own else near(flag, [o.removeprefix("--") for p in params for o in p.opts])
-    meant = [like.partition(" Did you mean ")[2].rstrip("?"), " or ".join(ways.values())]
+    like = None if own else suggestion(flag, [o.removeprefix("--") for p in params for o in p.opts])
+    meant = ["" if like is None else repr(like), " or ".join(ways.values())]
     return f" Did you mean {', or '.join(m for m in meant if m)}?" if any(meant) else ""
 
 

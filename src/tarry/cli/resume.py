@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,7 +19,9 @@ def resume(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder (--out) of the run")],
     workers: Annotated[
         int | None,
-        typer.Option("--workers", help="Train in this many processes; the result is the same", show_default="as begun"),
+        typer.Option(
+            "--workers", help="Train in this many processes; the result is the same, as below", show_default="as begun"
+        ),
     ] = None,
     executor: Annotated[
         str | None,
@@ -35,8 +38,8 @@ def resume(
 ) -> None:
     """Finish an interrupted run; the weights are those it would have reached.
 
-    The weights are the same to the bit on a CPU of the same kind, also with batched. If another executor than before
-    trains clients together (batched, auto), or no longer does so, their updates differ by rounding.
+    The weights are the same to the bit on a CPU of the same kind with the same torch, also with batched. They agree up
+    to rounding on a GPU, and if another executor than before trains clients together (batched, auto), or no longer.
     """
     from ..record.run_folder import RunFolder
     from ..runs.run import resume_folder
@@ -58,11 +61,12 @@ def resume(
 def _reject_comparison(folder: Path) -> None:
     """Raise BadInput with the command that resumes it if the folder holds a comparison."""
     from ..record.run_folder import runs_below
-    from ..record.storage import read_text
+    from ..record.storage import TEXT_LIMIT, read_bytes
     from ..runs.compare import COMMAND
 
     command = folder / COMMAND
     if command.is_file():
-        raise BadInput(f"{folder}: it holds a comparison; this resumes it: {read_text(command).strip()}")
+        text = os.fsdecode(read_bytes(command, TEXT_LIMIT)).strip()
+        raise BadInput(f"{folder}: it holds a comparison; this resumes it: {text}")
     if runs_below(folder):
         raise BadInput(f"{folder}: it holds a comparison; the same `tarry compare` with --out {folder} resumes it")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 import numpy as np
 import torch
 
-from ..core.errors import BadInput, nearest
+from ..core.errors import BadInput
 from ..core.method import Method
 from ..core.one_line import short_text
 from ..core.optim import Optimizer, make_optimizer
@@ -29,6 +29,7 @@ from ..core.task import Task
 from ..engine.budget import Budget
 from .components import CROSSES, REGISTRIES, Choice, errors_under_flag, parse_setting
 from .cross_syntax import expand_cross
+from .other_names import suggestion
 
 __all__ = ["CROSSES", "REGISTRIES", "Choice", "Spec", "settings"]
 
@@ -261,8 +262,24 @@ class Spec:
         """The settings that hold Python objects and cannot be written down."""
         return [g for g in REGISTRIES if not isinstance(getattr(self, g), Choice | None)]
 
+    def _texts(self) -> Iterator[tuple[str, Any]]:
+        """Yield the settings that may hold texts, by the flag's name."""
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if isinstance(value, Choice):
+                yield f.name, value.name
+                yield from ((f"{f.name}.{name}", item) for name, item in value.params.items())
+            elif isinstance(value, str):
+                yield f.name.replace("_", "-"), value
+
     def to_toml(self) -> str:
-        """The spec as resolved, in TOML; a Python object is named but cannot be read back."""
+        """The spec as resolved, in TOML; a Python object is named but cannot be read back.
+
+        Raise BadInput for a text that is no UTF-8, such as a file name of other bytes.
+        """
+        for name, value in self._texts():
+            if any("\ud800" <= c <= "\udfff" for c in str(value)):
+                raise BadInput(f"--{name} {value}: it is not UTF-8, as spec.toml is; rename the file or folder")
         plain, tables = [], []
         for f in fields(self):
             value = getattr(self, f.name)
@@ -298,7 +315,7 @@ def _checked_choices(values: Mapping[str, Any]) -> tuple[dict[str, Choice], list
 
 
 def _unknown(name: str, known: Iterable[str]) -> str:
-    close = nearest(name, known)
+    close = suggestion(name, known)
     hint = f"did you mean {close!r}?" if close else f"known are {', '.join(known)}"
     return f"--{name.replace('_', '-')}: no such setting; {hint}"
 

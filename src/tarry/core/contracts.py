@@ -23,7 +23,7 @@ from .method import Method, ServerView
 from .parts import ADD, EACH_ARRIVAL, KEEP, REFILL, SEND_GLOBAL
 from .tickets import NextStart, Update
 
-__all__ = ["Apply", "check_first_call", "check_rule_output"]
+__all__ = ["Apply", "check_first_call", "check_rule_dtype", "check_rule_output"]
 
 Apply = Callable[[Any, Any, ServerView], tuple[Any, Any]]
 _OUTPUTS = {
@@ -53,7 +53,8 @@ def check_first_call(method: Method) -> dict[str, Apply]:
                         " given: `weights + delta`, not `weights.add_(delta)`"
                     )
             if wrong := _wrong(part, made, view.weights):
-                expected = f"{_OUTPUTS[part]} (the model has {view.weights.numel():,} numbers) and its state"
+                model = f"the model has {view.weights.numel():,} {_type_of(view.weights)} numbers"
+                expected = f"{_OUTPUTS[part]} ({model}) and its state"
                 raise BadInput(f"method {method.name!r}: its {part} returned {wrong}; it should return {expected}")
             if made[0] is not None:  # None shows nothing of what the part returns otherwise
                 apply[part] = own
@@ -80,9 +81,18 @@ def _wrong(part: str, made: Any, weights: Tensor) -> str | None:
     if not isinstance(out, kind):
         return _describe(out)
     vector = out if part == "step" else out.weights if part == "reply" else out.delta
-    if isinstance(vector, Tensor) and vector.shape == weights.shape:
+    if isinstance(vector, Tensor) and vector.shape == weights.shape and vector.dtype == weights.dtype:
         return None
     return _describe(vector) if part == "step" else f"{_describe(out)} with {_describe(vector)}"
+
+
+def check_rule_dtype(rule: LocalRule, delta: Tensor, sent: Tensor) -> None:
+    """Raise BadInput if the update of a rule is of another type than the weights that the client was sent."""
+    if delta.dtype != sent.dtype:
+        raise BadInput(
+            f"local rule {type(rule).__name__}: its update is {_type_of(delta)}, and the client was sent"
+            f" {_type_of(sent)}; convert what its step computes with `.to(w.dtype)`"
+        )
 
 
 _RULE_OUTPUTS = {"begin": "(start, context)", "step": "(weights, state, loss)", "finish": "a VisitOutput"}
@@ -99,5 +109,9 @@ def check_rule_output(rule: LocalRule, what: str, made: Any, n: int | None = Non
 
 def _describe(x: Any) -> str:
     if isinstance(x, Tensor):
-        return f"a tensor of {'×'.join(map(str, x.shape)) or 'one number'}"
+        return f"a {_type_of(x)} tensor of {'×'.join(map(str, x.shape)) or 'one number'}"
     return "None" if x is None else type(x).__name__
+
+
+def _type_of(x: Tensor) -> str:
+    return str(x.dtype).removeprefix("torch.")

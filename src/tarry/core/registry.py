@@ -23,6 +23,7 @@ import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib.machinery import SourceFileLoader
 from importlib.metadata import entry_points
 from math import isfinite
 from pathlib import Path
@@ -405,13 +406,13 @@ class Registry(Mapping[str, Entry[T]]):
         if not path.is_file():
             raise UnknownName(f"--{self.kind} {name}: there is no file {path}")
         module_name = f"tarry_user_{path.stem}"
-        spec = importlib.util.spec_from_file_location(module_name, path)
+        loader = _SourceLoader(module_name, str(path))
+        spec = importlib.util.spec_from_loader(module_name, loader)
         assert spec is not None
-        assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         sys.modules[module_name] = module
         try:
-            spec.loader.exec_module(module)
+            loader.exec_module(module)
         except Exception as e:
             raise UnknownName(f"--{self.kind} {name}: {path.name} does not import: {type(e).__name__}: {e}") from e
         factory = getattr(module, attribute, None)
@@ -425,6 +426,13 @@ class Registry(Mapping[str, Entry[T]]):
     def _foreign(self, name: str, factory: Callable[..., Any]) -> Entry[T]:
         """Return the entry of a factory that is not registered."""
         return self._new_entry(name, factory, getattr(factory, "paper", ""), getattr(factory, "use", ""))
+
+
+class _SourceLoader(SourceFileLoader):
+    """Compiles a user's file each time. Cached bytecode of a file that changed twice in a second may be the old one."""
+
+    def get_code(self, fullname: str) -> types.CodeType:  # noqa: ARG002
+        return self.source_to_code(self.get_data(self.path), self.path)
 
 
 def _searched(entry: Entry[Any]) -> str:

@@ -1,37 +1,48 @@
 """Files: a failed system call becomes a StorageError with the file, the reason and the remedy.
 
 `open_regular` opens a file of a run, and `open_input` one that a setting names: its errors are BadInput and begin with
-the flag. Both open regular files up to a limit of size.
+the flag. Both open regular files up to a limit of size. `read_input` also unpacks files whose names end in .gz or .xz.
 """
 
 from __future__ import annotations
 
 import errno
+import gzip
+import lzma
 import os
 import stat
 import tomllib
+import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from fnmatch import fnmatchcase
 from io import BufferedReader
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 from .errors import BadInput, DamagedFile, StorageError, first_line
 
 __all__ = [
+    "PACKED",
     "files_in",
     "open_input",
     "open_regular",
+    "packing",
+    "packing_errors",
     "other_storage_errors",
+    "parse_toml",
     "read_input",
     "read_toml",
     "storage_errors",
+    "unpacked",
     "unreadable_input",
 ]
 
+PACKED = (".gz", ".xz")  # endings of names of files that are unpacked while they are read
+
 _INPUT_LIMIT = 64 << 30  # bytes of a file of data that a setting names
 _TOML_LIMIT = 1 << 24  # bytes of a file of settings
+_TOML_DEPTH = 32  # of tables and lists in each other; settings have four
 
 _REMEDIES = {
     errno.ENOSPC: "free space on this disk",
@@ -129,10 +140,37 @@ def open_input(path: str | Path, flag: str, limit: int = _INPUT_LIMIT) -> Buffer
 
 
 def read_input(path: str | Path, flag: str, limit: int = _INPUT_LIMIT) -> bytes:
-    """Return the content of a regular file of at most `limit` bytes that a setting names."""
+    """Return the content, unpacked, of a file that a setting names; BadInput if it has more than `limit` bytes."""
+    with open_input(path, flag, limit) as file, packing_errors(flag):
+        content = unpacked(file, path).read(limit + 1)
+    if len(content) > limit:
+        raise BadInput(f"{flag}: unpacks to more than {limit:,} bytes, and no more are read; name a smaller file")
+    return content
+
+
+def unpacked(file: IO[bytes], path: str | Path) -> IO[bytes]:
+    """Return the file, unpacked while it is read if its name ends in .gz or .xz."""
+    if str(path).endswith(".gz"):
+        return cast(IO[bytes], gzip.GzipFile(fileobj=file))
+    return cast(IO[bytes], lzma.LZMAFile(file)) if str(path).endswith(".xz") else file
+
+
+def packing(file: IO[bytes], path: str | Path) -> AbstractContextManager[IO[bytes]]:
+    """Return the file, packed while it is written if its name ends in .gz or .xz; close the result, then the file."""
+    if str(path).endswith(".gz"):
+        return cast(AbstractContextManager[IO[bytes]], gzip.GzipFile(fileobj=file, mode="wb", mtime=0))
+    if str(path).endswith(".xz"):
+        return cast(AbstractContextManager[IO[bytes]], lzma.LZMAFile(file, "wb"))
+    return nullcontext(file)
+
+
+@contextmanager
+def packing_errors(flag: str) -> Iterator[None]:
+    """Raise BadInput in place of the errors of reading a file that is packed, torn or on a bad disk."""
     try:
-        with open_input(path, flag, limit) as file:
-            return file.read()
+        yield
+    except (gzip.BadGzipFile, lzma.LZMAError, zlib.error, EOFError) as e:
+        raise BadInput(f"{flag}: is torn, or not packed as its name says ({first_line(e)}); name another file") from e
     except OSError as e:
         raise unreadable_input(flag, e) from e
 
@@ -149,6 +187,21 @@ def read_toml(path: str | Path, flag: str) -> dict[str, Any]:
         raise BadInput(f"{flag}: there is no such file")
     content = read_input(path, flag, _TOML_LIMIT)
     try:
-        return tomllib.loads(content.decode())
-    except (ValueError, RecursionError) as e:
+        return parse_toml(content.decode())
+    except ValueError as e:
         raise BadInput(f"{flag}: not TOML: {first_line(e)}") from e
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """Return the tables of a TOML text; raise ValueError if it is none, or is nested too deeply to be used."""
+    try:
+        tables = tomllib.loads(text)
+    except RecursionError as e:
+        raise ValueError(first_line(e)) from e
+    level: list[Any] = [tables]
+    for _ in range(_TOML_DEPTH):
+        level = [item for value in level for item in (value.values() if isinstance(value, dict) else value)
+                 if isinstance(item, dict | list)]  # fmt: skip
+    if level:
+        raise ValueError(f"tables and lists are nested more than {_TOML_DEPTH} deep")
+    return tables

@@ -51,7 +51,10 @@ class ClientPopulation:
 
 
 class Delay(Protocol):
-    """The duration of a client's visit: above 0 and finite, the same at every call."""
+    """The duration of a client's visit: above 0 and finite, the same at every call.
+
+    A delay may have `notices`: sentences about its data, which a run shows before it begins.
+    """
 
     def __call__(self, client: int, visit: int, /) -> float | None:
         """Seconds from hand-out to arrival; None: the client leaves for good."""

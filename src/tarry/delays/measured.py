@@ -9,21 +9,19 @@ from __future__ import annotations
 import codecs
 import csv
 import io
-import lzma
 import math
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import IO, Annotated, Literal, NamedTuple, cast
+from typing import IO, Annotated, Literal, NamedTuple
 
 import numpy as np
 
 from ..core.errors import BadInput, near
 from ..core.one_line import short_text
 from ..core.rng import Stream, below, visit_keys
-from ..core.storage import open_input, unreadable_input
+from ..core.storage import open_input, packing, packing_errors, unpacked
 from ..record.storage import open_atomic
 from .base import ClientPopulation, Delay, DelayFactory, assign_profiles, delays
 
@@ -41,14 +39,16 @@ __all__ = [
 ]
 
 
+_BLANK = ("", "na", "n/a", "nan", "null", "none", "-")  # cells without a value, as spreadsheets and pandas write them
 _LINE_LIMIT, _TEXT_LIMIT = 1 << 20, 4 << 30  # characters of a line and of a file, unpacked
 
 
 def _unpacked(file: IO[bytes], path: str | Path, flag: str) -> Iterator[str]:
     """Yield the lines of a file; raise BadInput if it is larger, unpacked, than the limits."""
-    binary = cast(IO[bytes], lzma.LZMAFile(file)) if str(path).endswith(".xz") else file  # noqa: SIM115 - closed with text
     total = 0
-    with io.TextIOWrapper(binary, encoding="utf-8-sig", newline="") as text:  # spreadsheets write a byte order mark
+    with io.TextIOWrapper(
+        unpacked(file, path), encoding="utf-8-sig", newline=""
+    ) as text:  # spreadsheets write a byte order mark
         while line := text.readline(_LINE_LIMIT + 1):
             total += len(line)
             if len(line) > _LINE_LIMIT or total > _TEXT_LIMIT:
@@ -60,7 +60,7 @@ def _unpacked(file: IO[bytes], path: str | Path, flag: str) -> Iterator[str]:
 
 
 def header(path: str | Path, flag: str) -> list[str]:
-    """Return the column names of a CSV file, packed with xz or not; `flag` is the option that named it, for errors."""
+    """Return the column names of a CSV file, packed or not; `flag` is the option that named it, for errors."""
     return next(_lines(path, flag))[1]
 
 
@@ -91,7 +91,7 @@ def table(path: str | Path, flag: str, columns: Mapping[str, str]) -> Iterator[t
 
 def _lines(path: str | Path, flag: str) -> Iterator[tuple[str, list[str]]]:
     try:
-        with open_input(path, flag) as file:
+        with open_input(path, flag) as file, packing_errors(flag):
             reader = csv.reader(_unpacked(file, path, flag))
             nothing = True
             for cells in reader:
@@ -100,10 +100,8 @@ def _lines(path: str | Path, flag: str) -> Iterator[tuple[str, list[str]]]:
                     nothing = False
             if nothing:
                 raise BadInput(f"{flag}: is empty; its first line must name the columns")
-    except OSError as e:
-        raise unreadable_input(flag, e) from e
-    except (UnicodeDecodeError, lzma.LZMAError, EOFError, csv.Error) as e:
-        raise BadInput(f"{flag}: is not a CSV file (plain, or packed with xz): {e}") from e
+    except (UnicodeDecodeError, csv.Error) as e:
+        raise BadInput(f"{flag}: is not a CSV file (plain, or packed as .gz or .xz): {e}") from e
 
 
 def number(where: str, text: str) -> float:
@@ -122,40 +120,64 @@ def positive(where: str, text: str) -> float:
     return value
 
 
+_UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "min": 60.0, "h": 3600.0}
+
+
+class EmpiricalDelays:
+    """Each client lives the rounds of one measured client: those of client c are rounds[given[c]]."""
+
+    def __init__(
+        self,
+        rounds: Sequence[Sequence[float]],
+        given: Sequence[int],
+        *,
+        draw: Callable[[int, int], int] | None,
+        notices: tuple[str, ...],
+    ):
+        self._rounds, self._given, self._draw, self.notices = rounds, given, draw, notices
+
+    def __call__(self, client: int, visit: int, /) -> float:
+        own = self._rounds[self._given[client]]
+        if self._draw is None:
+            return own[visit % len(own)]
+        return own[below(self._draw(client, visit), len(own))]
+
+
 @delays.register("empirical")
 def empirical(
     *,
     path: Annotated[str, "CSV with a line for each measured round"],
-    column: Annotated[str, "its column of durations (s)"] = "round_delay_s",
+    column: Annotated[str, "its column of durations"] = "round_delay_s",
     client_column: Annotated[str, "its column that tells the measured clients apart"] = "client",
+    unit: Annotated[Literal["s", "ms", "us", "min", "h"], "the unit of the durations"] = "s",
     order: Annotated[Literal["random", "recorded"], "draw a client's rounds, or run through them"] = "random",
 ) -> DelayFactory:
     """Rounds measured on real devices: each client is given one measured client and lives its rounds.
 
     Measured clients are dealt without replacement while there are enough, else with; `recorded` starts again after
-    the last round.
+    the last round. Lines whose duration is blank are skipped, and a notice gives their number.
     """
     if column == client_column:
         raise BadInput(f"--delay.column {column}: is the column of clients already (--delay.client_column)")
     blame = {client_column: f"--delay.client_column {client_column}", column: f"--delay.column {column}"}
+    flag, blank = f"--delay.path {path}", 0
     rounds: dict[str, array[float]] = {}
-    for where, (name, seconds) in table(path, f"--delay.path {path}", blame):
-        rounds.setdefault(name, array("d")).append(positive(where, seconds))
+    for where, (name, text) in table(path, flag, blame):
+        if text.lower() in _BLANK:
+            blank += 1
+        else:
+            seconds = positive(where, text) * _UNITS[unit]
+            if not seconds > 0:
+                raise BadInput(f"{where}: {short_text(text)} {unit} is too short")
+            rounds.setdefault(name, array("d")).append(seconds)
+    if not rounds:
+        raise BadInput(f"{flag}: all {blank:,} durations in column {column!r} are blank; name another --delay.column")
+    notices = (f"{flag}: {blank:,} lines with a blank {column!r} are skipped",) if blank else ()
     measured = list(rounds.values())
 
     def build(population: ClientPopulation) -> Delay:
-        given = assign_profiles(population, len(measured))
-        visit_key = visit_keys(population.seed, Stream.DELAY)
-
-        def drawn(client: int, visit: int, /) -> float:
-            own = measured[given[client]]
-            return own[below(visit_key(client, visit), len(own))]
-
-        def recorded(client: int, visit: int, /) -> float:
-            own = measured[given[client]]
-            return own[visit % len(own)]
-
-        return drawn if order == "random" else recorded
+        draw = visit_keys(population.seed, Stream.DELAY) if order == "random" else None
+        return EmpiricalDelays(measured, assign_profiles(population, len(measured)), draw=draw, notices=notices)
 
     return build
 
@@ -175,8 +197,7 @@ class TraceRow(NamedTuple):
 
 def write_trace(path: str | Path, rows: Iterable[TraceRow | tuple[int, int, float, float, str]]) -> None:
     """Write the visits of a run; every number reads back bit for bit."""
-    packed = str(path).endswith(".xz")
-    with open_atomic(Path(path)) as raw, lzma.open(raw, "wb") if packed else nullcontext(raw) as file:
+    with open_atomic(Path(path)) as raw, packing(raw, path) as file:
         out = csv.writer(codecs.getwriter("utf-8")(file), lineterminator="\n")
         out.writerow(TraceRow._fields)
         for client, visit, start, seconds, fate in rows:
@@ -212,9 +233,12 @@ class TraceDelays:
         return None if place is None else self._seconds[place]
 
     @property
-    def absent(self) -> int:
-        """Return how many clients were never handed work."""
-        return sum(a == b for a, b in pairwise(self._starts))
+    def notices(self) -> tuple[str, ...]:
+        """A notice that some clients have no visit in the record."""
+        missing, n = sum(a == b for a, b in pairwise(self._starts)), len(self._starts) - 1
+        if not missing:
+            return ()
+        return (f"--delay.path: {missing:,} of {n:,} clients are not in the record and take no part",)
 
     def lost(self, client: int, visit: int) -> bool:
         """Return whether that visit brought nothing in the recorded run."""

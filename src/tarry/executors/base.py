@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..core.errors import BadInput, TrainingFailed
 from ..core.tickets import LocalResult, Ticket, VisitJob
+from ..core.user_code import user_location
 
 __all__ = ["Executor", "RemoteError", "visit_job"]
 
@@ -56,7 +57,9 @@ class RemoteError(NamedTuple):
     def from_exception(cls, e: Exception) -> RemoteError:
         """Return the exception as text. Call this where it is caught: the text ends with the traceback."""
         problems = e.problems if isinstance(e, BadInput) else ()
-        return cls(f"{type(e).__name__}: {e}\n{traceback.format_exc()}", problems)
+        where = user_location(e)
+        at = "" if where is None else f" ({where})"
+        return cls(f"{type(e).__name__}: {e}{at}\n{traceback.format_exc()}", problems)
 
     def reraise(self, where: str) -> NoReturn:
         """Raise BadInput where the worker did; else TrainingFailed with the worker's traceback."""

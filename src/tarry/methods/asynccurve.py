@@ -111,9 +111,7 @@ class CurveStep:
         alpha, state = self.alpha(update, state, view)
         here = view.layout.params(view.weights)
         shift = empty_pooled(here) if self.moments else None
-        new = step_along(
-            self.curve, view, min(alpha, 1.0), update, left=shift
-        )  # Θ^(τ+1), Eq. 31; shift = Θ^τ − Θ^(τ+1)
+        new = step_along(self.curve, view, min(alpha, 1.0), update, left=shift)  # Θ^(τ+1), Eq. 31; left: Θ^τ − Θ^(τ+1)
         swa, models = self.average(new, state, view)
         if self.periodic and swa is not None and view.version % self.periodic == 0:  # Sec. 5.1
             new = swa

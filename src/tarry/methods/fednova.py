@@ -60,9 +60,8 @@ def normalized_mean(weighting: Weighting) -> Aggregate:
             a = update.extras.get(REACH)
             size = update.n_steps if a is None else a.item()  # without an upload: plain SGD, ‖a‖₁ = steps
             tau += mass * size
-            sums = accumulate(
-                sums, scale_update(update, 1 / size, view), view, mass, carries=frozenset()
-            )  # Σ n_k Δ_k / ‖a_k‖₁
+            normalized = scale_update(update, 1 / size, view)  # Δ_k / ‖a_k‖₁
+            sums = accumulate(sums, normalized, view, mass, carries=frozenset())  # Σ n_k Δ_k / ‖a_k‖₁
         if view.in_flight or not sums.count:
             return None, NormalizedSums(sums, tau)
         return scale_update(mean_update(sums, view), tau / sums.mass, view), init(view.weights)

@@ -64,9 +64,7 @@ class SAFAState(RowCache):
     rest_lag_start: int  # the same for all clients that have not come
     version: int  # the round for which deprecated entries were replaced
     last: ClientScalars  # clients picked in the last round
-    undecided: (
-        ClientTable  # w_k of clients that came in this round, and are picked if its quota is not filled by others
-    )
+    undecided: ClientTable  # w_k of clients that came in this round, and are picked if others do not fill its quota
     began: float  # when the round began (s)
     limit: float | None  # T_lim (s); None: the first round is under way, and ends with its quota
     idle: bool  # no client has ever come

@@ -112,10 +112,8 @@ class CurveLearning(LocalRule):
         return make_optimizer("adam", lr=self.control_lr)
 
     def begin(self, visit: VisitInput) -> tuple[Tensor, Context]:
-        w, key = (
-            visit.weights.clone(),
-            rng.extend(visit.key, _LAMBDA),
-        )  # a copy: the last bit of torch.dot depends on the memory alignment
+        w = visit.weights.clone()  # a copy: the last bit of torch.dot depends on the memory alignment
+        key = rng.extend(visit.key, _LAMBDA)
         lam = [rng.uniform(rng.extend(key, k)) for k in range(visit.n_steps)]
         lam += [0.0] * (max(_ROOM, 1 << (len(lam) - 1).bit_length()) - len(lam))  # padded to a power of 2, for stacking
         context = {"start": visit.layout.params(w), "lam": torch.tensor(lam, dtype=w.dtype, device=w.device)}
@@ -149,7 +147,7 @@ class CurveLearning(LocalRule):
         return w, state._replace(solver=solver), loss
 
     def transform_grad(self, g: Tensor, w: Tensor, context: Context) -> Tensor:
-        """∇F from ∇ℓ. For lorentz, with a = √(1 + ‖θ‖²) and b = √(1 + ‖Θ‖²):
+        """Return ∇F (Eq. 24) from ∇ℓ. For lorentz, with a = √(1 + ‖θ‖²) and b = √(1 + ‖Θ‖²):
 
         ∇ = (μ/σ) exp((‖θ − Θ‖² − (a − b)²)/σ) · (θ − Θ − ((a − b)/a) θ)
         """
@@ -168,14 +166,15 @@ class CurveLearning(LocalRule):
     def control_step(
         self, w: Tensor, batch: Examples, context: Context, state: VisitState, model: ClientModel
     ) -> tuple[Tensor, VisitState, Tensor]:
+        """δφ ← δφ − η₂ Adam(∇ℓ), with ∇ℓ at the point λ of the curve with the control point φ of Eq. 30."""
         start, control = context["start"], state.control
         lams = context["lam"]  # in a stack, finished clients go on counting; their results are discarded
         lam = lams.gather(0, state.steps.view(1).clamp_max(len(lams) - 1)).squeeze(0)
-        way = w - start
-        straight, d = torch.lerp(start, w, lam), self._project_out(control, way)
+        way = w - start  # Δ, up to its sign
+        straight, d = torch.lerp(start, w, lam), self._project_out(control, way)  # d = φ − M, Eq. 30
         share = 2 * lam * (1 - lam) if self.shape == "bezier" else lam * (1 - lam)
         at = torch.addcmul(straight, d, share)
-        if self.shape == "printed":
+        if self.shape == "printed":  # its coefficients do not sum to 1
             at = torch.addcmul(at, start + w, -share / 2)
         g, loss = model.grad(at, batch, still=True)
         assert state.control_pass is not None
@@ -183,13 +182,8 @@ class CurveLearning(LocalRule):
         control, adam = self._control.apply_gradient(control, share * self._project_out(g, way), adam)
         if self.diagnose:
             line, curve = line + model.loss(straight, batch), curve + loss
-        return (
-            w,
-            state._replace(
-                control=control, control_pass=ControlPass(adam, line, curve, steps + 1), steps=state.steps + 1
-            ),
-            loss,
-        )
+        done = ControlPass(adam, line, curve, steps + 1)
+        return w, state._replace(control=control, control_pass=done, steps=state.steps + 1), loss
 
     def _project_out(self, v: Tensor, way: Tensor) -> Tensor:
         """Return v − γ P_Δ(v), P_Δ the projection onto the way Δ; v if the way is 0."""

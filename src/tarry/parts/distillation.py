@@ -187,9 +187,8 @@ def _finite(logits: Tensor, view: ServerView) -> bool:
 def _logits(update: Update, view: ServerView) -> Tensor:
     server_model = view.model
     assert server_model is not None, "a method that distils says that it needs unlabeled inputs"
-    logits = server_model.outputs(
-        update.ticket.sent + update.delta, server_model.inputs
-    )  # not update.local, which would stay in memory
+    trained = update.ticket.sent + update.delta  # not update.local, which would stay in memory
+    logits = server_model.outputs(trained, server_model.inputs)
     if logits.ndim < 2 or logits.shape[-1] < 2:
         form = "×".join(map(str, logits.shape))
         raise BadInput(f"--unlabeled: the model's outputs for it are {form}; only scores of classes can be distill")

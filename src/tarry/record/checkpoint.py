@@ -104,13 +104,16 @@ def latest(folder: Path) -> Path | None:
     return max(files_in(folder, "*.safetensors"), default=None)
 
 
-def load(path: Path, device: str = "cpu") -> Any:
-    """Return the record in a checkpoint; raise DamagedFile if its content is not what was written."""
+def load(path: Path, device: str = "cpu", *, remedy: str | None = None) -> Any:
+    """Return the record in a checkpoint; raise DamagedFile if its content is not what was written.
+
+    `remedy`: what to do about a damaged file that is no checkpoint.
+    """
     from safetensors import SafetensorError, safe_open
 
     arrays: dict[str, np.ndarray[Any, Any]] = {}
     if not path.exists():
-        raise _damaged_file(path, "it is gone")
+        raise _damaged_file(path, "it is gone", remedy)
     try:
         with storage_errors(path, "read"):
             open_regular(path).close()
@@ -119,33 +122,35 @@ def load(path: Path, device: str = "cpu") -> Any:
             for name in f.keys():  # noqa: SIM118 - not a mapping
                 arrays[name] = f.get_tensor(name)
     except (SafetensorError, *_MISFIT) as e:
-        raise _damaged_file(path, str(e)) from e
+        raise _damaged_file(path, str(e), remedy) from e
     if metadata.get("format") not in (_FORMAT, _FORMAT_WITH_FILES):
-        raise _damaged_file(path, f"it is not a {_FORMAT} file")
+        raise _damaged_file(path, f"it is not a {_FORMAT} file", remedy)
     if metadata.get("sha256") != digest_of_record(metadata, arrays):
-        raise _damaged_file(path, "its content is not what was written")
+        raise _damaged_file(path, "its content is not what was written", remedy)
     tensors = {k: torch.from_numpy(v).to(device) for k, v in arrays.items()}
-    with fitting(path):
+    with fitting(path, remedy):
         try:
             for name, digest in _tensors_of(metadata).items():
                 tensors[name] = read_tensor_file(path.parent / _TENSORS, digest).to(device)
         except DamagedFile as e:
-            raise _damaged_file(path, str(e)) from e
+            raise _damaged_file(path, str(e), remedy) from e
         return _unpack(json.loads(metadata["record"]), tensors)
 
 
 @contextmanager
-def fitting(path: Path) -> Iterator[None]:
+def fitting(path: Path, remedy: str | None = None) -> Iterator[None]:
     """Raise DamagedFile where a record is read that lacks something or has something of another type or shape."""
     try:
         yield
     except TarryError:
         raise
     except _MISFIT as e:
-        raise _damaged_file(path, f"its record does not fit ({type(e).__name__}: {first_line(e)})") from e
+        raise _damaged_file(path, f"its record does not fit ({type(e).__name__}: {first_line(e)})", remedy) from e
 
 
-def _damaged_file(path: Path, why: str) -> DamagedFile:
+def _damaged_file(path: Path, why: str, remedy: str | None) -> DamagedFile:
+    if remedy is not None:
+        return DamagedFile(f"{path} is damaged: {why}; {remedy}")
     others = [p for p in files_in(path.parent, "*.safetensors") if p != path]
     way_out = f"delete it to go on from {others[-1].name}" if others else "delete it to begin again from the start"
     return DamagedFile(f"checkpoint {path} is damaged: {why}; {way_out}")

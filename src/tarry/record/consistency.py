@@ -43,7 +43,12 @@ def check_run(path: Path) -> Iterator[Check]:
         yield Check("settings", True, f"spec.toml is as the run began (digest {settings[:12]})")
     except _PROBLEMS as e:
         yield Check("settings", False, str(e))
-    yield from _check_finished(folder, settings) if folder.is_finished() else _check_unfinished(folder, settings)
+    try:
+        finished = folder.is_finished()
+    except DamagedFile as e:
+        yield Check("result", False, str(e))
+        return
+    yield from _check_finished(folder, settings) if finished else _check_unfinished(folder, settings)
 
 
 def _check_finished(folder: RunFolder, settings: str) -> Iterator[Check]:
@@ -52,10 +57,7 @@ def _check_finished(folder: RunFolder, settings: str) -> Iterator[Check]:
     except _PROBLEMS as e:
         yield Check("result", False, str(e))
         return
-    same = not settings or bound == settings
-    yield Check(
-        "result", same, "result.json is as written" if same else f"{folder.result}: it is of a run with other settings"
-    )
+    yield _check_bound(folder.result, same=not settings or bound == settings)._replace(name="result")
     for name, written in files.items():
         yield _check_file(folder.path / name, written)
     for check, _ in _check_checkpoints(folder, settings):
@@ -82,10 +84,7 @@ def _check_unfinished(folder: RunFolder, settings: str) -> Iterator[Check]:
         mark = found or mark
         yield check
     for path in files_in(folder.proofs, "*.safetensors"):
-        try:
-            checkpoint.load(path)
-        except _PROBLEMS as e:
-            yield Check(path.name, False, str(e))
+        yield _check_proof(path, settings)
     try:
         if mark.nbytes:
             check_prefix(folder.path / log, mark)
@@ -93,6 +92,22 @@ def _check_unfinished(folder: RunFolder, settings: str) -> Iterator[Check]:
         yield Check(log, True, f"{log} is as written ({end.nbytes:,} bytes)")
     except _PROBLEMS as e:
         yield Check(log, False, str(e))
+
+
+def _check_proof(path: Path, settings: str) -> Check:
+    remedy = "restore it from a copy, or delete it"
+    try:
+        saved = checkpoint.load(path, remedy=remedy)
+        with checkpoint.fitting(path, remedy):
+            bound = saved["settings"]
+    except _PROBLEMS as e:
+        return Check(path.name, False, str(e))
+    return _check_bound(path, same=not settings or bound == settings)
+
+
+def _check_bound(path: Path, *, same: bool) -> Check:
+    text = f"{path.name} is as written" if same else f"{path}: it is of a run with other settings"
+    return Check(path.name, same, text)
 
 
 def _check_checkpoints(folder: RunFolder, settings: str) -> Iterator[tuple[Check, Mark | None]]:
@@ -106,6 +121,4 @@ def _check_checkpoints(folder: RunFolder, settings: str) -> Iterator[tuple[Check
         except _PROBLEMS as e:
             yield Check(path.name, False, str(e)), None
             continue
-        same = not settings or bound == settings
-        text = f"{path.name} is as written" if same else f"{path}: it is of a run with other settings"
-        yield Check(path.name, same, text), mark
+        yield _check_bound(path, same=not settings or bound == settings), mark

@@ -33,6 +33,7 @@ __all__ = [
     "CurvePoint",
     "ModelBuilder",
     "Result",
+    "Staleness",
     "sha256",
     "staleness_summary",
     "write_progress",
@@ -58,6 +59,14 @@ class CurvePoint(NamedTuple):
     updates: int
     accuracy: float | None
     loss: float | None
+
+
+class Staleness(NamedTuple):
+    """Staleness of the accepted updates of a run, in server steps; 0 where there are none."""
+
+    mean: float = 0.0
+    p95: int = 0  # the smallest value that at least 95 % of the updates do not exceed
+    max: int = 0
 
 
 class ModelBuilder(Protocol):
@@ -89,7 +98,7 @@ class Result:
     final_accuracy: float | None
     final_loss: float | None
     curve: Sequence[CurvePoint]
-    staleness: dict[str, float]  # mean, p95, max
+    staleness: Staleness
     lost: int
     rejected: int
     weights_sha256: str
@@ -231,6 +240,7 @@ class Result:
         6
         """
         plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _IN_MEMORY}
+        plain["staleness"] = self.staleness._asdict()
         return json.dumps(_finite(plain), indent=1) + "\n"
 
     @classmethod
@@ -255,6 +265,7 @@ class Result:
         check_shape(path, raw, RESULT)
         _check_settings(path, raw.pop("bound_to", None))
         raw["curve"] = [CurvePoint(*p) for p in raw["curve"]]
+        raw["staleness"] = Staleness(**raw["staleness"])
         return cls(**raw, out=folder, finished=path.name == _RESULT)
 
 
@@ -298,15 +309,15 @@ def sha256(weights: Tensor) -> str:
     return hashlib.sha256(array_of(weights).data).hexdigest()
 
 
-def staleness_summary(counts: Counter[int]) -> dict[str, float]:
-    """Return mean, 95th percentile (the smallest value that at least 95% do not exceed) and maximum."""
+def staleness_summary(counts: Counter[int]) -> Staleness:
+    """Return the mean, 95th percentile and maximum, from how often each value occurs."""
     n = sum(counts.values())
     if n == 0:
-        return {"mean": 0.0, "p95": 0, "max": 0}
+        return Staleness()
     seen, p95 = 0, 0
     for value in sorted(counts):
         seen += counts[value]
         p95 = value
         if seen >= 0.95 * n:
             break
-    return {"mean": sum(v * c for v, c in counts.items()) / n, "p95": p95, "max": max(counts)}
+    return Staleness(sum(v * c for v, c in counts.items()) / n, p95, max(counts))

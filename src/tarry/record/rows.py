@@ -99,8 +99,9 @@ class Log:
         try:
             self.flush()
         finally:
-            os.close(self._fd)
-            self._fd = -1
+            fd, self._fd = self._fd, -1
+            with storage_errors(self._path):
+                os.close(fd)
 
 
 _COLUMNS = tuple(name for name in Event._fields if name != "weights")

@@ -17,6 +17,7 @@ Checkpoints and the result carry the digest of the settings, and the length and 
 from __future__ import annotations
 
 import json
+import os
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -25,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import BadInput, DamagedFile, StorageError, first_line
-from ..core.storage import files_in, storage_errors
+from ..core.storage import files_in, parse_toml, storage_errors
 from ..version import __version__
 from .digests import settings_digest
 from .lock import FolderLock
@@ -94,7 +95,12 @@ class RunFolder:
         return self.path / "result.json"
 
     def is_finished(self) -> bool:
-        return self.result.is_file()
+        """Return whether the run has a result; raise DamagedFile if something else is in its place."""
+        if self.result.is_file():
+            return True
+        if os.path.lexists(self.result):
+            raise DamagedFile(f"{self.result}: it is not a regular file; remove it")
+        return False
 
     def remove_cache(self) -> None:
         """Delete what a process that ended between the result and its end has left in the cache."""
@@ -157,8 +163,8 @@ class RunFolder:
         """Return the settings in spec.toml as they are now."""
         written = self.spec_text()
         try:
-            return tomllib.loads(written)
-        except (ValueError, RecursionError) as e:
+            return parse_toml(written)
+        except ValueError as e:
             raise DamagedFile(f"{self.spec} cannot be read: {first_line(e)}") from e
 
     def meta(self) -> RunMeta:

@@ -45,8 +45,6 @@ __all__ = [
 
 _MB = 1e6
 _TEXT_WIDTH = 100  # characters of a line below the plain table
-#: fields whose key in compare.json is another
-_JSON_KEYS = {"trivial_accuracy": "unlearnt", "has_given_target": "asked"}
 
 
 @dataclass(frozen=True)
@@ -206,9 +204,8 @@ def held_mean(curves: Sequence[Sequence[tuple[float, float]]]) -> Curve:
 
 
 def to_json(summary: Summary) -> str:
-    """Return every number unrounded, under the keys of `compare.json`."""
-    record = {_JSON_KEYS.get(name, name): value for name, value in asdict(summary).items()}
-    return json.dumps(record, indent=1) + "\n"
+    """Return every number unrounded, as in `compare.json`."""
+    return json.dumps(asdict(summary), indent=1) + "\n"
 
 
 def plain_table(summary: Summary) -> str:
@@ -263,9 +260,9 @@ def _row(label: str, runs: Sequence[Result], target: float | None) -> MethodRow:
         time_to_target=fmean(times) if times else None,
         relative_time=None,
         virtual_time=fmean(r.virtual_time for r in runs),
-        staleness_mean=fmean(r.staleness["mean"] for r in runs),
-        staleness_p95=fmean(r.staleness["p95"] for r in runs),
-        staleness_max=max(r.staleness["max"] for r in runs),
+        staleness_mean=fmean(r.staleness.mean for r in runs),
+        staleness_p95=fmean(r.staleness.p95 for r in runs),
+        staleness_max=max(r.staleness.max for r in runs),
         updates=fmean(r.updates for r in runs),
         rounds=fmean(r.rounds for r in runs),
         mb_up=fmean(r.bytes_up for r in runs) / _MB,

@@ -160,9 +160,8 @@ def _grid(figure: Figure, n: int, wide: int) -> list[Axes]:
 
 def _log_scale(axes: Axes, places: Sequence[float]) -> None:
     axes.set_xscale("log")
-    axes.set_xticks(
-        places, [f"{at:g}" for at in places]
-    )  # the default labels use mathematical markup, which is switched off
+    labels = [f"{at:g}" for at in places]  # the default ones use mathematical markup, which is switched off
+    axes.set_xticks(places, labels)
     axes.minorticks_off()
 
 

@@ -112,7 +112,7 @@ def to_entry(result: Result, points: int, made: Mapping[str, str]) -> StoredRun:
         "updates": result.updates,
         "rounds": result.rounds,
         "virtual_time": result.virtual_time,
-        "staleness": result.staleness["mean"],
+        "staleness": result.staleness.mean,
         "bytes": result.bytes_up / 1e6,
         "bytes_down": result.bytes_down / 1e6,
         "wall": result.wall_s,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import types
 import typing
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -19,6 +19,7 @@ __all__ = ["SIZES", "Flag", "ReproduceFlags", "ReproduceOptions", "argument_pars
 
 #: from that of the paper to one that takes minutes on two cores; settings that a size does not change are the paper's
 SIZES = ("full", "reduced", "quick")
+_MOST_SEEDS = 10_000
 _Names = list[str]  # the class below has a field `list`
 
 
@@ -163,21 +164,23 @@ class ReproduceOptions:
 def seed_numbers(text: str) -> tuple[int, ...]:
     """Return the seeds that a flag names: '3' is 0, 1, 2; '5-7' is 5, 6, 7; '0,4' is 0, 4; '2,' is 2."""
     try:
-        numbers = list(range(int(text))) if text.isdigit() else _parse_seeds(text)
+        parts = [range(int(text))] if text.isdigit() else _parse_seeds(text)
     except BadInput:
         raise
     except ValueError:
-        numbers = []
-    if not numbers:
-        raise BadInput(f"--seeds {text}: wants how many (3), or which (5-7 or 0,4)")
-    return tuple(dict.fromkeys(numbers))
+        parts = []
+    if any(part.stop - part.start > _MOST_SEEDS for part in parts):  # len() fails beyond 64 bits
+        raise BadInput(f"--seeds {text[:80]}: more than {_MOST_SEEDS:,} seeds in a row; name fewer")
+    if not any(parts):
+        raise BadInput(f"--seeds {text[:80]}: wants how many (3), or which (5-7 or 0,4)")
+    return tuple(dict.fromkeys(number for part in parts for number in part))
 
 
-def _parse_seeds(text: str) -> Sequence[int]:
-    numbers: list[int] = []
+def _parse_seeds(text: str) -> list[range]:
+    parts = list[range]()
     for part in text.removesuffix(",").split(","):
         first, dash, last = part.partition("-")
         if dash and int(last) < int(first):
             raise BadInput(f"--seeds {text}: {part} runs backwards; say {last}-{first}")
-        numbers += range(int(first), int(last) + 1) if dash else [int(first)]
-    return numbers
+        parts.append(range(int(first), int(last if dash else first) + 1))
+    return parts

@@ -31,6 +31,7 @@ from ..delays.availability import Availability
 from ..delays.base import ClientPopulation, Delay
 from ..engine.budget import Budget, Score
 from ..tasks.data.sets import collect_notices
+from ..training.determinism import generator_held
 from ..training.flat_model import FlatModel, build_module
 from ..training.lent_weights import LentWeights
 from ..training.server_model import FlatServerModel
@@ -129,7 +130,8 @@ def _build_run(spec: Spec) -> BuiltRun:
         raise BadInput(f"--concurrency {spec.concurrency}: there are only {n} clients; ask for at most that many")
     module = build_module(task, seed=spec.seed, dtype=dtype_of(spec), flags=_flags(spec)).to(spec.device)
     check_model_and_loss(task, module)
-    layout, work = Layout.of(module, task.clients[0][0][:2].clone()), _work(spec)
+    with generator_held():
+        layout, work = Layout.of(module, task.clients[0][0][:2].clone()), _work(spec)
     with errors_under_flag(_local_flag(spec)):
         method.local.check(layout, work.optimizer)
     _check_task(spec, method, task)
@@ -142,7 +144,7 @@ def _build_run(spec: Spec) -> BuiltRun:
         raise BadInput(f"--target {spec.target}: task {task.name!r} has no {missing}; leave out --target")
     delay = _delay(spec, population)
     every, availability = _eval_every(spec, delay, n), _availability(spec, n)
-    notices += (*_unscored_notice(spec, method), *replaced, *_absent(delay, n))
+    notices += (*_unscored_notice(spec, method), *replaced, *getattr(delay, "notices", ()))
     built = BuiltRun(spec, method, task, module, layout, work, delay, availability, budget, every, notices)
     if spec.personalize is not None:
         with errors_under_flag(_local_flag(spec)):
@@ -267,9 +269,3 @@ def _replaced_clients(spec: Spec, base: Method, method: Method) -> list[str]:
         return []
     name = spec.name_of("method")
     return [f"--local {spec.name_of('local')} takes the place of {name}'s own clients: its server alone is left of it"]
-
-
-def _absent(delay: Delay, n: int) -> list[str]:
-    """A notice that some clients have no visit in a record and take no part."""
-    missing = getattr(delay, "absent", 0)
-    return [f"--delay.path: {missing:,} of {n:,} clients are not in the record and take no part"] if missing else []

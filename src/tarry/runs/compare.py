@@ -7,6 +7,7 @@ line that began it.
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import tomllib
@@ -250,7 +251,7 @@ def compare_specs(
 def _write_command(out: Path, command: str) -> None:
     try:
         make_folder(out)
-        write_atomic(out / COMMAND, f"{command}\n".encode())
+        write_atomic(out / COMMAND, os.fsencode(f"{command}\n"))  # a path may be no UTF-8
     except StorageError as e:
         raise StorageError(f"--out {e}, or name another folder") from e
 
@@ -325,9 +326,8 @@ def _one(
     if folder is None or not RunFolder(folder).spec.is_file():
         return run_spec(spec, out=folder, progress=progress, trials=trials)
     objects = {name: getattr(spec, name) for name in spec.objects()}
-    result = replace(
-        resume_folder(folder, progress=progress, trials=trials, **objects), target=spec.target
-    )  # an older version kept none
+    result = resume_folder(folder, progress=progress, trials=trials, **objects)
+    result = replace(result, target=spec.target)  # an earlier version stored none
     progress(Progress(1.0, result.virtual_time, result.updates, result.final_accuracy))
     return result
 

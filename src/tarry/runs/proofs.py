@@ -4,7 +4,7 @@
     OUT/proofs/TICKET.safetensors     one visit of the sample: its weights, payload and memory, and its result
 
 The sample is drawn by a hash of the seed and the ticket number, so a resumed run has the same one. It holds --proofs
-visits (8), in at most 256 MB: fewer visits of a large model.
+visits (8), in at most 256 MB: fewer visits of a large model. A proof holds the digest of the settings of its run.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..core.errors import DamagedFile
 from ..core.storage import files_in, storage_errors
 from ..core.tickets import LocalResult, Ticket, VisitJob
 from ..executors.base import Executor, visit_job
@@ -25,17 +26,21 @@ from ..record import checkpoint
 from ..record.digests import digest_of_vector
 from ..record.storage import make_folder
 
-__all__ = ["ProofExecutor", "ProofSample", "load_proof"]
+__all__ = ["ProofExecutor", "ProofSample", "load_proof", "write_proof"]
 
 _LIMIT = 256 << 20  # bytes of all proofs of a run
+_REMEDY = "restore it from a copy, or delete it to go on with fewer proofs"
 
 
 class ProofSample:
-    """The visits of a run with the smallest hashes. They are in memory until `write`."""
+    """The visits of a run with the smallest hashes. They are in memory until `write`.
 
-    def __init__(self, folder: Path, most: int, seed: int):
-        self._folder, self._most, self._seed = folder, most, seed
-        self._written = {int(path.stem) for path in files_in(folder, "*.safetensors") if path.stem.isdigit()}
+    The proofs that are in the folder are read, so that a resumed run does not bind its result to a damaged one.
+    """
+
+    def __init__(self, folder: Path, most: int, seed: int, settings: str):
+        self._folder, self._most, self._seed, self._settings = folder, most, seed, settings
+        self._written = {load_proof(path, settings)[0].number for path in files_in(folder, "*.safetensors")}
         self._new: dict[int, tuple[VisitJob, LocalResult]] = {}
 
     def offer(self, job: VisitJob, result: LocalResult) -> None:
@@ -60,7 +65,7 @@ class ProofSample:
         if self._new:
             make_folder(self._folder)
         for number, (job, result) in self._new.items():
-            checkpoint.write(self._path(number), {"job": job._asdict(), "result": result._asdict()})
+            write_proof(self._path(number), self._settings, job, result)
             self._written.add(number)
         self._new.clear()
 
@@ -116,13 +121,22 @@ class ProofExecutor:
         self._inner.close()
 
 
-def load_proof(path: Path) -> tuple[VisitJob, LocalResult]:
-    """Return the visit and the result of a proof; raise DamagedFile if it holds none."""
-    record = checkpoint.load(path)
-    with checkpoint.fitting(path):
+def write_proof(path: Path, settings: str, job: VisitJob, result: LocalResult) -> None:
+    """Write a visit and its result; `settings` is the digest of the run's settings."""
+    checkpoint.write(path, {"settings": settings, "job": job._asdict(), "result": result._asdict()})
+
+
+def load_proof(path: Path, settings: str) -> tuple[VisitJob, LocalResult]:
+    """Return the visit and the result of a proof; raise DamagedFile if it holds none, or one of another run."""
+    record = checkpoint.load(path, remedy=_REMEDY)
+    with checkpoint.fitting(path, _REMEDY):
         job, result = VisitJob(**record["job"]), LocalResult(**record["result"])
         if not all(isinstance(t, Tensor) and t.ndim == 1 for t in (job.sent, result.delta)):
             raise TypeError("no vectors")
+        if path.stem != f"{job.number:08d}":
+            raise ValueError(f"it is of visit {job.number}")
+        if record["settings"] != settings:
+            raise DamagedFile(f"{path}: it is of a run with other settings; {_REMEDY}")
     return job, result
 
 

@@ -12,8 +12,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from ..core.errors import BadInput, errors_as_keywords
 from ..core.events import Event
 from ..core.tickets import LocalResult
@@ -27,7 +25,7 @@ from ..record.result import Result, sha256
 from ..record.rows import read_rows
 from ..record.run_folder import RunFolder
 from ..report.formatting import pluralize
-from ..training.determinism import deterministic
+from ..training.determinism import deterministic, generator_restored
 from .build import build_run
 from .simulation import Simulation
 from .stored_spec import errors_of_stored_settings, stored_spec
@@ -173,7 +171,7 @@ def replay_folder(folder: Path, *, callbacks: Sequence[Callable[[Event], None]] 
     simulation = Simulation(replayed)
     with ExitStack() as stack:
         stack.enter_context(deterministic())
-        stack.enter_context(torch.random.fork_rng(devices=[]))
+        stack.enter_context(generator_restored())
         executor = _Compared(simulation.executor(), record.digests)
         stack.callback(executor.close)
         sim = simulation.simulator(executor, list(callbacks))

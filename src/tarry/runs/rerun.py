@@ -27,7 +27,7 @@ from ..record.digests import digest_of_vector
 from ..record.result import Result
 from ..record.rows import read_events
 from ..record.run_folder import RunFolder
-from ..training.determinism import deterministic
+from ..training.determinism import deterministic, generator_restored
 from ..training.visit import train
 from .build import build_run
 from .proofs import load_proof
@@ -53,10 +53,10 @@ def rerun_proofs(path: Path, objects: Mapping[str, Any]) -> Iterator[Check]:
     exact, model = _is_exact(folder, spec), built.bound()
     with contextlib.ExitStack() as stack:
         stack.enter_context(deterministic(exact=spec.precision == "float32"))
-        stack.enter_context(torch.random.fork_rng(devices=[]))
+        stack.enter_context(generator_restored())
         for proof in proofs:
             try:
-                job, stored = load_proof(proof)
+                job, stored = load_proof(proof, folder.meta().settings_sha256)
             except (DamagedFile, StorageError) as e:
                 yield Check(proof.name, False, str(e))
                 continue

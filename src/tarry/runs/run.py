@@ -9,8 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Unpack
 
-import torch
-
 from ..config.components import REGISTRIES, Choice
 from ..config.keywords import Named, Settings, lists_keywords
 from ..config.number_errors import errors_of_extreme_numbers
@@ -29,8 +27,8 @@ from ..record.run_folder import RunFolder
 from ..record.storage import TEXT_LIMIT, read_bytes, write_atomic
 from ..sim.simulator import Simulator
 from ..tasks import tasks
-from ..tasks.data.sets import loose_files
-from ..training.determinism import deterministic
+from ..tasks.data.sets import loose_files, without_suffix
+from ..training.determinism import deterministic, generator_restored
 from .arrivals import write_arrivals
 from .monitor import Monitor, chance_limit
 from .notices import result_notices
@@ -107,6 +105,8 @@ def resume(
     **objects: Any,
 ) -> Result:
     """Finish the run in a folder, with the same weights as without the interruption.
+
+    They are the same to the bit on a CPU of the same kind with the same torch, and agree up to rounding on a GPU.
 
     A run that was given Python objects (a Task, a Method, a delay function) needs the same ones again, by keyword.
     Where clients are trained may differ (`workers`, `executor`, `address`, `gpus`, `lookahead`, `worker_timeout`,
@@ -207,8 +207,12 @@ def files_of(spec: Spec) -> dict[str, Path]:
         if isinstance(choice, Choice):
             texts = {group: choice.name, **{f"{group}.{k}": v for k, v in choice.params.items()}}
             named |= {k: v for k, v in texts.items() if k.endswith((".path", ".speeds")) or ".py:" in str(v)}
-            if group == "task" and choice.name not in tasks and choice.name in (loose := loose_files()):
-                named["task"] = str(loose[choice.name])
+            if (
+                group == "task"
+                and (name := without_suffix(choice.name)) not in tasks
+                and name in (loose := loose_files())
+            ):
+                named["task"] = str(loose[name])
     return {k: Path(_file(v)).expanduser().resolve() for k, v in named.items() if isinstance(v, str)}
 
 
@@ -257,7 +261,7 @@ class RunSession:
     def _run(self) -> Result:
         with contextlib.ExitStack() as stack:
             stack.enter_context(deterministic(exact=self.built.spec.precision == "float32"))
-            stack.enter_context(torch.random.fork_rng(devices=[]))
+            stack.enter_context(generator_restored())
             saved: Any = None
             if self.folder is not None:
                 newest, saved, mark = self._newest_checkpoint(self.folder)
@@ -266,7 +270,9 @@ class RunSession:
             executor = self.simulation.executor(self.trials, None if self.folder is None else self._write_choice)
             stack.callback(executor.close)
             if self.folder is not None and self.recorder is not None and self.built.spec.proofs:
-                sample = ProofSample(self.folder.proofs, self.built.spec.proofs, self.built.spec.seed)
+                sample = ProofSample(
+                    self.folder.proofs, self.built.spec.proofs, self.built.spec.seed, self.settings_sha256
+                )
                 executor = self.proofs = ProofExecutor(executor, sample)
                 self.recorder.extras = self.proofs.digests
             listeners: list[Callback] = [*([self.recorder] if self.recorder else []), *self.callbacks]
@@ -278,6 +284,8 @@ class RunSession:
                     executor.load(saved["executor"])
                     sim.load(saved["simulator"])
                     self.saved_wall, self.count = float(saved["wall"]), int(saved["count"])
+                    if isinstance(record := saved["executor"], dict) and record.get("choice"):
+                        self._write_choice(RecordedChoice.of(record["choice"]))  # the result is bound to that file
                 saved = None  # the weights of long ago are not kept for the rest of the run
             try:
                 with deferred():

@@ -91,7 +91,7 @@ def verify_folder(folder: Path, *, rerun: Rerun | None = None, **objects: Any) -
     checks = [(run, check) for run in runs for check in check_run(run)]
     if rerun is not None and all(check.ok for _, check in checks):
         checks += [(run, check) for run in runs for check in _rerun(run, rerun, objects)]
-    finished = all(RunFolder(run).is_finished() for run in runs)
+    finished = all(RunFolder(run).result.is_file() for run in runs)
     table = folder / "compare.json"
     if runs != [folder] and finished and all(check.ok for _, check in checks):
         checks.append((folder, _check_table(folder, table)))

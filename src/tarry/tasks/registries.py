@@ -1,6 +1,6 @@
 """Registries of tasks and partitions. A file can be a task too: `--task gait` reads gait.npz from TARRY_DATA.
 
-A file gait.jsonl is a text task.
+A file gait.jsonl is a text task, also packed (gait.jsonl.xz, gait.jsonl.gz) or as gait.parquet.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from ..core.errors import near
 from ..core.registry import Entry, Registry, UnknownName
 from ..core.task import Partitioner, Task
-from .data.sets import loose_files, where_data_is
+from .data.sets import loose_files, where_data_is, without_suffix
 from .models import models
 
 __all__ = ["partitions", "tasks"]
@@ -43,7 +43,7 @@ class TaskEntry(Entry[Task]):
 
 
 class TaskRegistry(Registry[Task]):
-    """The task factories by name. An unregistered name is looked up among the .npz and .jsonl files of TARRY_DATA.
+    """The task factories by name. An unregistered name is looked up among the files of TARRY_DATA.
 
     >>> tarry.tasks["digits"](limit=100, hidden=8)
     Task(digits: 100 train, 360 test, model mlp)
@@ -63,16 +63,18 @@ class TaskRegistry(Registry[Task]):
     def _registered_or_file(self, name: str) -> Entry[Task]:
         if ".py:" in name or name in self:
             return super().find(name)
-        files = loose_files()
+        files, file_name, name = loose_files(), name, without_suffix(name)
+        if name in self:
+            return super().find(name)
         if name not in files:
             close = near(name, {*self, *files})
             raise UnknownName(
-                f"--task {name}: there is no such task.{close if 'Did you mean' in close else ''}"
-                f" Tasks: {', '.join(self)}. {where_data_is()} For a file NAME.npz or NAME.jsonl (texts) in that"
-                " folder use --task NAME, for one elsewhere use --task npz --task.path FILE or --task jsonl --task.path"
-                " FILE."
+                f"--task {file_name}: there is no such task.{close if 'Did you mean' in close else ''}"
+                f" Tasks: {', '.join(self)}. {where_data_is()} For a file NAME.npz, or NAME.jsonl or"
+                " NAME.parquet (texts), in that folder use --task NAME; for one elsewhere use --task npz --task.path"
+                " FILE or --task jsonl --task.path FILE."
             )
-        kind = super().find(files[name].suffix[1:])
+        kind = super().find("npz" if files[name].suffix == ".npz" else "jsonl")
         factory = update_wrapper(partial(kind.factory, path=str(files[name])), kind.factory)
         return replace(kind, name=name, factory=factory, params=tuple(p for p in kind.params if p.name != "path"))
 

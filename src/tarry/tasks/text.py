@@ -19,6 +19,7 @@ from torch.nn.functional import cross_entropy
 from ..core.errors import BadInput
 from ..core.task import Task
 from .data import text_sets as text_sets  # fills the catalog
+from .data.sets import without_suffix
 from .data.text_files import loose_jsonl
 from .data.texts import Text, TextDataset, load_text, with_test
 from .models import Build, model_for
@@ -154,7 +155,7 @@ def sst2(
 @tasks.register("jsonl")
 def jsonl(
     *,
-    path: Annotated[str, "Path of the .jsonl file"],
+    path: Annotated[str, "Path of the .jsonl file, which may be packed (.gz, .xz), or .parquet file"],
     model: TextModel = "textcnn",
     length: TextLength = 128,
     lora: LoraRank = 8,
@@ -165,7 +166,7 @@ def jsonl(
     test: TestSample = None,
     unlabeled: UnlabeledCount = 100,
 ) -> Task:
-    """Any .jsonl file of texts: one object per line with split (train, test, validation), y, and text, or s1 and s2.
+    """Any .jsonl or .parquet file of texts: rows with split (train, test, validation), y, and text, or s1 and s2.
 
     Classes are names or numbers from 0 up. If there is a validation split, it is the test set, and the texts of the
     test split (whose y may be null) are unlabeled inputs, as in GLUE.
@@ -174,7 +175,7 @@ def jsonl(
         Path(path).expanduser(),
         _TextSettings(model, length, lora, alpha, dropout, vocabulary, limit, test, unlabeled),
     )
-    return _task(file.stem, loose_jsonl(file, f"--task.path {path}"), settings)
+    return _task(without_suffix(file.name), loose_jsonl(file, f"--task.path {path}"), settings)
 
 
 def _task(name: str, texts: TextDataset, settings: _TextSettings) -> Task:

@@ -2,12 +2,43 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 
-__all__ = ["deterministic", "nondeterministic"]
+__all__ = ["deterministic", "generator_held", "generator_restored", "nondeterministic"]
+
+_lock = threading.RLock()
+
+
+def _renew_lock() -> None:
+    global _lock
+    _lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
+
+
+@contextmanager
+def generator_held() -> Iterator[None]:
+    """Keep runs in other threads from using torch's global generator, which a process has once."""
+    with _lock:
+        yield
+
+
+@contextmanager
+def generator_restored() -> Iterator[None]:
+    """Put torch's global generator back as it was."""
+    with generator_held():
+        before = torch.get_rng_state()
+    try:
+        yield
+    finally:
+        with generator_held():
+            torch.set_rng_state(before)
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from ..core.local_rule import FeatureObjective, HeadSplit, Objective
 from ..core.optim import Optimizer
 from ..core.rng import Stream
 from ..core.task import Examples, Task
+from .determinism import generator_held
 from .features import features, grad_with_features
 from .head_split import FlatHeadSplit, head_of
 from .keyed_dropout import KeyedDropout, uses_dropout
@@ -39,7 +40,7 @@ def build_module(task: Task, *, seed: int, dtype: torch.dtype, flags: str = "") 
 
     `flags` are those that chose the model, for errors.
     """
-    with torch.random.fork_rng(devices=[]):
+    with generator_held(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(rng.key(seed, Stream.INIT) >> 1)
         with errors_of_model_size(flags or f"--task {task.name}"):
             module = copy.deepcopy(task.model) if isinstance(task.model, nn.Module) else task.model()
@@ -165,6 +166,7 @@ class FlatModel:
         redraw = nullcontext() if self.drops is None else self.drops.without_advancing()
         with (
             redraw,
+            generator_held(),
             torch.random.fork_rng(devices=[w.device] if w.is_cuda else []),
         ):
             loss = self.task.loss(self.run(batch[0]), batch[1])

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..core import rng
-from ..core.contracts import check_rule_output
+from ..core.contracts import check_rule_dtype, check_rule_output
 from ..core.errors import BadInput
 from ..core.local_rule import Context, LocalRule, VisitInput
 from ..core.optim import Optimizer
@@ -19,6 +19,7 @@ from ..core.rng import Stream
 from ..core.task import Examples, Task
 from ..core.tickets import LocalResult, VisitJob
 from .batch_order import augmentation_draws, epoch_orders
+from .determinism import generator_held
 from .flat_model import FlatModel
 
 __all__ = ["BatchIterator", "LocalWork", "train"]
@@ -99,6 +100,11 @@ class _Epoch:
 
 def train(job: VisitJob, model: FlatModel, *, rule: LocalRule, work: LocalWork, seed: int) -> LocalResult:
     """Train one visit. The result is a function of the job and the seed alone, in every process and at any time."""
+    with generator_held():
+        return _train(job, model, rule, work, seed)
+
+
+def _train(job: VisitJob, model: FlatModel, rule: LocalRule, work: LocalWork, seed: int) -> LocalResult:
     data, layout, untouched = model.task.clients[job.client], model.layout, job.sent._version
     n, key = len(data[0]), rng.key(seed, Stream.LOCAL, job.client, job.visit)
     torch.default_generator.manual_seed(key >> 1)
@@ -136,6 +142,7 @@ def train(job: VisitJob, model: FlatModel, *, rule: LocalRule, work: LocalWork, 
             " to what it is given: `w + step`, not `w.add_(step)`"
         )
     delta = final - job.sent if out.delta is None else out.delta
+    check_rule_dtype(rule, delta, job.sent)
     mean_loss = total.item() / brief.n_steps
     finite = isfinite(mean_loss) and isfinite(delta.sum().item())
     return LocalResult(delta, n, brief.n_steps, mean_loss, finite, out.extras, out.memory, out.notes)

@@ -95,7 +95,7 @@ class Checkpointed(nn.Module):
         return out
 
 
-class Centred(nn.Module):
+class Centered(nn.Module):
     """Every example's output depends on the others of its batch."""
 
     def __init__(self) -> None:
@@ -144,7 +144,7 @@ EVEN, UNEVEN = (64, 64, 64, 64), (64, 16, 32, 48, 16)
         (lambda: task(lambda: deep(OwnStatistics), drawn(*EVEN)), {"lr": 0.5}, "differs by"),
         (lambda: task(Counting, drawn(*EVEN)), {"epochs": 10}, "counts in whole numbers"),
         (lambda: task(Checkpointed, drawn(*EVEN)), {"lr": 0.02}, "differs by"),
-        (lambda: task(Centred, drawn(805, 830, 1009)), {"batch": 200, "epochs": 1}, "differs by"),
+        (lambda: task(Centered, drawn(805, 830, 1009)), {"batch": 200, "epochs": 1}, "differs by"),
         (lambda: task(lambda: Bag(scale_grad_by_freq=True), words(258, 259, 321)), {"batch": 64}, "differs by"),
     ],
     ids=[

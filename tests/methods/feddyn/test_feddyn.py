@@ -15,7 +15,7 @@ from tarry.core.errors import BadInput
 from tests.helpers.by_flags import build_by_flags
 from tests.methods.feddyn.reference import FedDyn
 from tests.reference.match import Case, cases, check, few
-from tests.reference.quadratics import PLACE, STRENGTH, globals_of, memories, minimiser, pulling, rows
+from tests.reference.quadratics import PLACE, STRENGTH, globals_of, memories, minimizer, pulling, rows
 
 some = settings(few, max_examples=15)
 
@@ -39,9 +39,9 @@ def test_with_clients_that_pull_apart_it_finds_the_minimum_where_fedavg_does_not
 ) -> None:
     work = {**WORK, "rounds": 80, "concurrency": limit}
     wrong = globals_of({"name": "fedavg", "weighting": "uniform"}, pulling(), **{**work, "concurrency": None})[-1]
-    assert np.abs(wrong - minimiser()).max() > 0.5
+    assert np.abs(wrong - minimizer()).max() > 0.5
     np.testing.assert_allclose(
-        globals_of({"name": "feddyn", "alpha": alpha}, pulling(), **work)[-1], minimiser(), rtol=1e-4
+        globals_of({"name": "feddyn", "alpha": alpha}, pulling(), **work)[-1], minimizer(), rtol=1e-4
     )
 
 

@@ -23,7 +23,7 @@ from tests.helpers.by_flags import build_by_flags
 from tests.helpers.models import batchnorm_net, random_clients, towards
 from tests.methods.fedogd.reference import FedOGD, algorithm_1, client_update
 from tests.reference.clock import agree, following, play
-from tests.reference.loop import everybody
+from tests.reference.loop import pick_all
 from tests.reference.match import Case, cases, events_of, few
 
 some = settings(few, max_examples=10)
@@ -43,7 +43,7 @@ def check(
         how = {"steps": case.steps, "eta_l": server.eta_l, "projection": method.get("projection", "conflict")}
         return client_update(problem, k, server.w, server.base(k), **how)
 
-    pick = following(seen) if concurrency else everybody
+    pick = following(seen) if concurrency else pick_all
     steps = play(server, train, case.durations, updates=case.updates, pick=pick, lost=case.lost)
     agree(seen, *steps, rtol=rtol)
 

@@ -122,7 +122,7 @@ def test_who_was_lost_at_first_is_the_slowest_until_it_comes() -> None:
 def test_a_client_tells_how_far_its_steps_reach() -> None:
     """One number more upwards: steps · η_l, and with momentum what each step's gradient comes to."""
 
-    def told(**setup: Any) -> set[float]:
+    def step_sizes(**setup: Any) -> set[float]:
         came: list[float] = []
 
         def note(update: tarry.Update, _: tarry.ServerView) -> tarry.Update:
@@ -134,8 +134,8 @@ def test_a_client_tells_how_far_its_steps_reach() -> None:
         tarry.run(method, SPREAD.problem.task(), dtype="float64", **what)
         return {round(x, 12) for x in came}
 
-    assert told(steps=3) == {0.3}
-    assert told(steps=2, momentum=0.5) == {0.25}  # 0.1 (1 + ½) of the first gradient, 0.1 of the second
+    assert step_sizes(steps=3) == {0.3}
+    assert step_sizes(steps=2, momentum=0.5) == {0.25}  # 0.1 (1 + ½) of the first gradient, 0.1 of the second
     result = tarry.run("flanp", SPREAD.problem.task(), delay=SPREAD.durations, updates=10, dtype="float64")
     assert result.bytes_up == 10 * 8 * (len(SPREAD.problem.w0) + 1)
 

@@ -20,7 +20,7 @@ from tests.helpers.by_flags import build_by_flags
 from tests.methods.fedavg.reference import FedAvg, descend
 from tests.methods.hfl.reference import HFL, Work
 from tests.reference.clock import agree, following, play
-from tests.reference.loop import everybody
+from tests.reference.loop import pick_all
 from tests.reference.match import Case, cases, check, events_of, few
 from tests.reference.problem import Vec
 
@@ -35,7 +35,7 @@ def check_epochs(method: dict[str, Any], case: Case, *, concurrency: int | None 
     def train(k: int) -> Work:
         return server.t, server.w, descend(problem, k, server.w, steps=case.steps, lr=case.lr)
 
-    pick = following(seen) if concurrency else everybody
+    pick = following(seen) if concurrency else pick_all
     agree(seen, *play(server, train, case.durations, updates=case.updates, pick=pick, lost=case.lost))
 
 

@@ -22,7 +22,7 @@ from tests.helpers.models import random_clients
 from tests.methods.fedavg.reference import descend
 from tests.methods.mifa.reference import MIFA, Train, algorithm_1
 from tests.reference.clock import agree, following, play
-from tests.reference.loop import everybody
+from tests.reference.loop import pick_all
 from tests.reference.match import Case, cases, events_of, few
 from tests.reference.problem import Vec
 
@@ -40,7 +40,7 @@ def check(method: dict[str, Any], case: Case, *, concurrency: int | None = None,
 
     how = {"wait": not method.get("no_wait", False), "epoch": method.get("epoch", float("inf"))}
     server, train = MIFA(problem.w0, len(case.sizes), eta=case.lr, decay=decay, **how), training(case)
-    drawn = following(seen) if concurrency else everybody
+    drawn = following(seen) if concurrency else pick_all
 
     def gradient(i: int) -> Vec:
         return (server.w - train(i, server.w, server.eta)) / server.eta

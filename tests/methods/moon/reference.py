@@ -20,7 +20,7 @@ from tests.reference.loop import Twin
 from tests.reference.problem import Vec
 
 
-class Remembering:
+class ServerWithMemory:
     """A server, and beside it what every client ended its last visit with; a lost visit leaves the older."""
 
     def __init__(self, server: Twin):
@@ -72,7 +72,7 @@ def contrastive_gradient(problem: Classes, m: int, w: Vec, w_glob: Vec, w_prev: 
 @dataclass(frozen=True)
 class Client:
     problem: Classes
-    server: Remembering
+    server: ServerWithMemory
     mu: float = 1.0
     temperature: float = 0.5
 

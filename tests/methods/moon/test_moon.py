@@ -31,7 +31,7 @@ from tests.methods.fedasync.reference import FedAsync, polynomial
 from tests.methods.fedavg.reference import FedAvg
 from tests.methods.fedsol.test_fedsol import Classified
 from tests.methods.fedsol.test_fedsol import cases as of_one_or_more
-from tests.methods.moon.reference import Client, Remembering, SOLClient
+from tests.methods.moon.reference import Client, ServerWithMemory, SOLClient
 from tests.reference.loop import Twin
 from tests.reference.match import check, events_of, visits_of
 from tests.reference.problem import Problem, Vec
@@ -44,7 +44,7 @@ cases = of_one_or_more().map(lambda case: replace(case, h=case.h + 1))
 
 
 def run_both(method: Any, case: Classified, server: Twin, **choice: Any) -> None:
-    twin = Remembering(server)
+    twin = ServerWithMemory(server)
     client = Client(case.problem, twin, **choice)
 
     def train(m: int, w: Vec) -> Vec:
@@ -91,7 +91,7 @@ def test_weighing_all_alike_and_under_fedasyncs_server_it_is_its_twin(case: Clas
 def test_fedsol_with_this_proximal_loss_is_its_twin(choice: Choice, case: Classified) -> None:
     """It pushes away from the previous model where a visit begins, too."""
     case = replace(case, updates=case.updates + len(case.sizes))
-    twin = Remembering(FedAvg(case.problem.w0, case.sizes))
+    twin = ServerWithMemory(FedAvg(case.problem.w0, case.sizes))
     client = SOLClient(case.problem, previous=twin.previous, **choice)
 
     def train(m: int, w: Vec) -> Vec:

@@ -23,7 +23,7 @@ from tests.helpers.models import InnerProduct, half_mean_square, half_square
 from tests.methods.fedavg.reference import descend
 from tests.methods.safa.reference import SAFA, play
 from tests.reference.clock import agree, following
-from tests.reference.loop import everybody
+from tests.reference.loop import pick_all
 from tests.reference.match import Case, cases, events_of, few
 from tests.reference.problem import Vec
 
@@ -41,7 +41,7 @@ def check(method: dict[str, Any], case: Case, *, concurrency: int | None = None)
         case.sizes,
         case.durations,
         updates=case.updates,
-        pick=following(seen) if concurrency else everybody,
+        pick=following(seen) if concurrency else pick_all,
         lost=case.lost,
     )
     agree(seen, expected, handed)

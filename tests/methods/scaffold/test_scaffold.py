@@ -18,7 +18,7 @@ from tests.helpers.models import InnerProduct, half_mean_square
 from tests.methods.fednova.reference import coefficients
 from tests.methods.scaffold.reference import Scaffold
 from tests.reference.match import Case, cases, check, events_of, few
-from tests.reference.quadratics import PLACE, STRENGTH, globals_of, memories, minimiser, pulling, rows
+from tests.reference.quadratics import PLACE, STRENGTH, globals_of, memories, minimizer, pulling, rows
 
 some = settings(few, max_examples=10)
 
@@ -170,8 +170,8 @@ def test_option_i_of_a_short_visit_is_over_the_examples_it_saw() -> None:
 def test_with_clients_that_pull_apart_it_finds_the_minimum_where_fedavg_does_not(more: Any, limit: int | None) -> None:
     work = {**LONG, "rounds": 60, "concurrency": limit}
     wrong = globals_of({"name": "fedavg", "weighting": "uniform"}, pulling(), **{**work, "concurrency": None})[-1]
-    assert np.abs(wrong - minimiser()).max() > 0.5
-    np.testing.assert_allclose(globals_of({"name": "scaffold", **more}, pulling(), **work)[-1], minimiser(), rtol=1e-4)
+    assert np.abs(wrong - minimizer()).max() > 0.5
+    np.testing.assert_allclose(globals_of({"name": "scaffold", **more}, pulling(), **work)[-1], minimizer(), rtol=1e-4)
 
 
 @pytest.mark.parametrize("option", ["I", "II"])

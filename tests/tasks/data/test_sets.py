@@ -229,7 +229,7 @@ def pictures(images: Any) -> list[Any]:
 
 
 @dataclass
-class Asked:
+class Hub:
     """What the hub was asked for, and what it holds."""
 
     calls: list[tuple[str, ...]]
@@ -239,7 +239,7 @@ class Asked:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
+def hub(monkeypatch: pytest.MonkeyPatch) -> Hub:
     """A `datasets` that knows CIFAR-100, MNIST and FEMNIST; what it was asked for."""
     colour, gray = made(32, 32, 3, classes=100), made(28, 28)
     writers = ["w9", "w9", "w1", "w1", "w9", "w2", "w2", "w2", "w1", "w9", "w9", "w1"]
@@ -267,42 +267,42 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     fake = types.ModuleType("datasets")
     fake.load_dataset = load_dataset  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "datasets", fake)
-    return Asked(calls, colour, gray, known)
+    return Hub(calls, colour, gray, known)
 
 
-def test_the_hub_is_not_asked_unless_wanted(folder: Path, asked: Asked) -> None:
+def test_the_hub_is_not_asked_unless_wanted(folder: Path, hub: Hub) -> None:
     with pytest.raises(BadInput, match="the data set is not there"):
         build_by_flags(tasks, "cifar100")
-    assert asked.calls == []
+    assert hub.calls == []
 
 
 @pytest.mark.parametrize("how", ["flag", "environment"])
 def test_a_set_comes_from_the_hub_when_wanted(
-    folder: Path, asked: Asked, monkeypatch: pytest.MonkeyPatch, how: str
+    folder: Path, hub: Hub, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     if how == "environment":
         monkeypatch.setenv("TARRY_HUB", "1")
     arrays = load("cifar100", hub=how == "flag")
-    colour = asked.colour
+    colour = hub.colour
     assert np.array_equal(arrays.x_train, colour.x_train)
     assert np.array_equal(arrays.x_test, colour.x_test)
     assert arrays.y_train.tolist() == colour.y_train.tolist()
-    assert asked.calls == [("uoft-cs/cifar100",)]
+    assert hub.calls == [("uoft-cs/cifar100",)]
     task = tasks.build("cifar100", hub="true")
     assert task.train is not None
     assert task.train[0].shape == (12, 3, 32, 32)
 
 
-def test_a_file_in_the_folder_comes_before_the_hub(folder: Path, asked: Asked) -> None:
+def test_a_file_in_the_folder_comes_before_the_hub(folder: Path, hub: Hub) -> None:
     m = made(32, 32, 3)
     np.savez(folder / "cifar100.npz", x_train=m.x_train, y_train=m.y_train, x_test=m.x_test, y_test=m.y_test)
     assert np.array_equal(load("cifar100", hub=True).x_train, m.x_train)
-    assert asked.calls == []
+    assert hub.calls == []
 
 
-def test_femnist_from_the_hub_has_its_writers_and_a_held_out_fifth(folder: Path, asked: Asked) -> None:
+def test_femnist_from_the_hub_has_its_writers_and_a_held_out_fifth(folder: Path, hub: Hub) -> None:
     arrays = load("femnist", hub=True)
-    gray = asked.gray
+    gray = hub.gray
     assert (len(arrays.x_train), len(arrays.x_test)) == (10, 2)
     assert arrays.groups is not None
     writer = [0, 0, 1, 1, 0, 2, 2, 2, 1, 0, 0, 1]
@@ -310,10 +310,10 @@ def test_femnist_from_the_hub_has_its_writers_and_a_held_out_fifth(folder: Path,
     assert arrays.groups.tolist() == [writer[i] for i in places]
 
 
-def test_what_goes_wrong_at_the_hub_is_told(folder: Path, asked: Asked) -> None:
+def test_what_goes_wrong_at_the_hub_is_told(folder: Path, hub: Hub) -> None:
     with pytest.raises(BadInput, match=r"--task svhn: .* hub: could not be fetched \(ConnectionError: no route"):
         load("svhn", hub=True)
-    assert asked.calls[-1] == ("ufldl-stanford/svhn", "cropped_digits")
+    assert hub.calls[-1] == ("ufldl-stanford/svhn", "cropped_digits")
     with pytest.raises(BadInput, match=r"ylecun/mnist of the Hugging Face hub: has no part test; it has train"):
         load("mnist", hub=True)
     with pytest.raises(BadInput, match=r"has no column image, label; it has picture"):
@@ -322,16 +322,16 @@ def test_what_goes_wrong_at_the_hub_is_told(folder: Path, asked: Asked) -> None:
         load("har", hub=True)
 
 
-def test_images_of_several_sizes_at_the_hub_are_refused(folder: Path, asked: Asked) -> None:
-    mixed = [*pictures(asked.gray.x_train[:1]), *pictures(asked.colour.x_train[:1])]
-    asked.known["ylecun/mnist"] = dict.fromkeys(("train", "test"), Rows({"image": mixed, "label": [0, 1]}))
+def test_images_of_several_sizes_at_the_hub_are_refused(folder: Path, hub: Hub) -> None:
+    mixed = [*pictures(hub.gray.x_train[:1]), *pictures(hub.colour.x_train[:1])]
+    hub.known["ylecun/mnist"] = dict.fromkeys(("train", "test"), Rows({"image": mixed, "label": [0, 1]}))
     with pytest.raises(BadInput, match=r"ylecun/mnist of .*: its images are of several sizes, 28×28, 32×32; a task"):
         load("mnist", hub=True)
 
 
 @pytest.mark.parametrize("installed", [True, False])
 def test_what_is_not_to_be_had_from_the_hub_is_told_with_place_source_and_stand_in(
-    folder: Path, asked: Asked, monkeypatch: pytest.MonkeyPatch, installed: bool
+    folder: Path, hub: Hub, monkeypatch: pytest.MonkeyPatch, installed: bool
 ) -> None:
     monkeypatch.setenv("TARRY_HUB", "1")
     if not installed:

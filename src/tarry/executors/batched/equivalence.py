@@ -27,6 +27,7 @@ from ...core.local_rule import LocalRule
 from ...core.rng import Stream
 from ...core.task import Examples
 from ...core.tickets import LocalResult, VisitJob
+from ...training.determinism import generator_held
 from ...training.flat_model import FlatModel
 from ...training.visit import LocalWork, train
 from .masked_batchnorm import MaskedBatchNorm
@@ -186,9 +187,11 @@ def _visits(jobs: Sequence[VisitJob], clients: int) -> Iterator[VisitJob]:
 
 def _train_alone(job: VisitJob, model: FlatModel, rule: LocalRule, work: LocalWork, seed: int) -> LocalResult:
     """Return the result of training one client; raise NotStackable for what cannot be reproduced in a stack."""
-    before = _generator_states(job, seed)
-    made = train(job, model, rule=rule, work=work, seed=seed)
-    if before != _generator_states(job, None):
+    with generator_held():
+        before = _generator_states(job, seed)
+        made = train(job, model, rule=rule, work=work, seed=seed)
+        after = _generator_states(job, None)
+    if before != after:
         raise NotStackable("it draws random numbers by itself; use dropout layers of torch, or the client's key")
     counted = {id(b) for m in model.module.modules() if (b := getattr(m, "num_batches_tracked", None)) is not None}
     counted |= {id(b) for b in MaskedBatchNorm(model.module).counters.values()}

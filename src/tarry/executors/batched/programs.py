@@ -274,9 +274,8 @@ class ProgramCache:
     def _gather_batches(self, k: int, ragged: bool, *, counts: bool) -> Callable[..., Any]:
         """Return a wrapper of a stacked step: it looks up the batch, and keeps clients that are done as they are."""
         x, y = self._x, self._y
-        n_batch = (
-            1 + (self._model.task.augment is not None) + (self._model.drops is not None) + 2 * ragged
-        )  # of the batch
+        # the tensors that describe a batch
+        n_batch = 1 + (self._model.task.augment is not None) + (self._model.drops is not None) + 2 * ragged
 
         def wrap(run: Callable[..., Any]) -> Callable[..., tuple[Tensor, ...]]:
             def whole(*args: Tensor, data: Sequence[Tensor] = (x, y)) -> tuple[Tensor, ...]:

@@ -20,6 +20,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
+from ...training.determinism import generator_held
+
 __all__ = ["DataDependentError", "record_graph"]
 
 _VALUES = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
@@ -35,7 +37,7 @@ def record_graph(fn: Callable[..., Any], args: Sequence[Tensor]) -> GraphModule:
     given = [a.detach().clone() for a in args]
     devices = {a.device.index for a in given if a.is_cuda}
     recorder = _OperationRecorder(given)
-    with torch.random.fork_rng(devices), recorder, _ForbidReads():
+    with generator_held(), torch.random.fork_rng(devices), recorder, _ForbidReads():
         out = fn(*given)
     return recorder.finish(out)
 

@@ -64,11 +64,11 @@ class FedSOL(PerturbedDescent):
     def direction(self, w: Tensor, batch: Examples, context: Context, model: ClientModel) -> Direction:
         x, y = batch
         loss_p = self.proximal.on(batch, context, model)
-        passes = (
-            model.head_split(w, x) if self.perturb.region == "head" else WholePasses(model, x)
-        )  # head: one pass of the body
-        g_p, l_p = self.proximal_gradient(loss_p, passes, w, context, model)
-        g, loss = passes.grad(self.perturb(w, g_p, context), y)  # Eq. 7, 8; then Eq. 6
+        # where the head alone is perturbed, both gradients share one pass of the body
+        passes = model.head_split(w, x) if self.perturb.region == "head" else WholePasses(model, x)
+        g_p, l_p = self.proximal_gradient(loss_p, passes, w, context, model)  # ∇L_p(w; w_g)
+        perturbed = self.perturb(w, g_p, context)  # w + ε, Eq. 7, 8
+        g, loss = passes.grad(perturbed, y)  # ∇L_local(w + ε), Eq. 6
         return Direction(g, loss, l_p, g_p)
 
     def step(

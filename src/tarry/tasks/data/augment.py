@@ -64,9 +64,8 @@ class Augment:
         shifted = x.flatten(2).gather(2, index).view(x.shape)
         if self.mirror or not self.pad:
             return shifted
-        fill = torch.cat(
-            [x.new_full((1,), value) for value in self.fill]
-        )  # no copy from the host: a graph may record it
+        # no copy from the host: a graph may record it
+        fill = torch.cat([x.new_full((1,), value) for value in self.fill])
         return torch.where(is_outside, fill[:, None, None], shifted)
 
 

@@ -37,9 +37,11 @@ from pathlib import Path
 from typing import Any
 
 from ...core.errors import BadInput, near
+from ...core.storage import PACKED
 from .arrays import ArrayDataset
 
 __all__ = [
+    "LOOSE_SUFFIXES",
     "DataSet",
     "FileFormat",
     "HubSource",
@@ -55,17 +57,21 @@ __all__ = [
     "missing_files_message",
     "where_data_is",
     "without_flags",
+    "without_suffix",
 ]
 
+LOOSE_SUFFIXES = (".npz", ".jsonl", ".parquet", *(f".jsonl{packed}" for packed in PACKED))
 _MAX_NAMES = 12  # file names listed in a message
 
 FormatReader = Callable[[Path, str], Any]  # (path, flag) → contents of the set; every error message begins with `flag`
 
 
 def _spellings(at: str) -> tuple[str, ...]:
-    """A .tar.gz may also be called .tgz, or lie there unpacked to a .tar."""
+    """A .tar.gz may also be called .tgz, or lie there unpacked to a .tar; a .jsonl or .json may be packed."""
     base = at.removesuffix(".tar.gz")
-    return (at,) if base == at else (at, f"{base}.tgz", f"{base}.tar")
+    if base != at:
+        return at, f"{base}.tgz", f"{base}.tar"
+    return (at, *(at + packed for packed in PACKED)) if at.endswith((".jsonl", ".json")) else (at,)
 
 
 @dataclass(frozen=True)
@@ -192,13 +198,21 @@ def _describe_path(path: Path) -> str:
 
 
 def loose_files() -> dict[str, Path]:
-    """Return the .npz and .jsonl files of TARRY_DATA by name, without sets of the catalog; .npz is preferred to .jsonl.
+    """Return the files of TARRY_DATA that are tasks by their names, without sets of the catalog.
 
-    Return an empty dictionary if TARRY_DATA is unset or not a folder.
+    Of several files of one name the first in LOOSE_SUFFIXES counts. Return an empty dictionary if TARRY_DATA is unset
+    or not a folder.
     """
-    folder = data_folder()
-    found = [] if folder is None else [*folder.glob("*.jsonl"), *folder.glob("*.npz")]
-    return {p.stem: p for p in sorted(found, key=lambda p: p.stem) if p.stem not in _sets}
+    folder, found = data_folder(), dict[str, Path]()
+    for suffix in LOOSE_SUFFIXES:
+        for path in () if folder is None else sorted(folder.glob(f"*{suffix}")):
+            found.setdefault(path.name.removesuffix(suffix), path)
+    return {name: path for name, path in sorted(found.items()) if name not in _sets}
+
+
+def without_suffix(name: str) -> str:
+    """Return the name of a task for the name of its file: gait for gait.jsonl.xz."""
+    return next((name.removesuffix(s) for s in LOOSE_SUFFIXES if name.endswith(s)), name)
 
 
 def fetch(name: str, *, hub: bool = False) -> Any:

@@ -1,6 +1,6 @@
 """Texts in the formats they are distributed in: JSON lines, tables with a header, newsgroup folders.
 
-<name>.jsonl                          one object a line with its split; every set
+<name>.jsonl                          one object a line with its split; every set; packed as .gz or .xz, or .parquet
 20news-bydate-train/GROUP/NUMBER      a post a file (Latin-1); 20news-bydate.tar.gz holds the same
 ag_news_csv/train.csv                 class from 1, title, description; no header, or Kaggle's
 msr_paraphrase_train.txt              Quality, #1 ID, #2 ID, #1 String, #2 String by tabs; nothing is quoted
@@ -21,8 +21,8 @@ from os.path import isfile
 from pathlib import Path
 from typing import Any
 
-from ...core.errors import BadInput
-from ...core.storage import read_input
+from ...core.errors import BadInput, first_line
+from ...core.storage import open_input, read_input
 from .archives import parent_folder, read_files
 from .newsgroup_posts import strip_headers
 from .texts import Text, TextDataset, TextExample, gather_texts
@@ -43,6 +43,7 @@ __all__ += [
 RawRow = dict[str, Any]
 TextReader = Callable[[Path, str], TextDataset]
 _MOST = 1 << 30  # bytes a file
+_BATCH = 1000  # rows of a Parquet file that are read at once
 _CSV_LIMIT = 10_000_000  # characters a field; the module's own is 131,072
 
 
@@ -94,9 +95,7 @@ def jsonl(
     """
 
     def read(path: Path, flag: str) -> TextDataset:
-        return gather_texts(
-            (_row(i, row, flag) for i, row in _json_rows(_read_text(path, flag), flag)), flag, classes, n
-        )
+        return gather_texts((_row(i, row, flag) for i, row in _rows(path, flag)), flag, classes, n)
 
     def _row(i: int, row: RawRow, flag: str) -> TextExample:
         with row_errors(f"line {i}", row, flag, wants):
@@ -135,6 +134,25 @@ def question_jsonl(path: Path, flag: str) -> TextDataset:
             with row_errors(f"line {i}", row, f"{flag}: {name}"):
                 rows.append(TextExample(name.removesuffix(".jsonl"), answer_of(row), 0))
     return gather_texts(rows, flag, ["grade school mathematics"])
+
+
+def _rows(path: Path, flag: str) -> Iterator[tuple[int, RawRow]]:
+    """Yield the rows of a file of JSON lines, or of a Parquet file, with their numbers from 1."""
+    if path.suffix != ".parquet":
+        yield from _json_rows(_read_text(path, flag), flag)
+        return
+    try:
+        from pyarrow import ArrowException, parquet
+    except ImportError:
+        raise BadInput(f'{flag}: reading it needs the package pyarrow: pip install "tarry[parquet]"') from None
+    try:
+        with open_input(path, flag, _MOST) as file:
+            batches = parquet.ParquetFile(file).iter_batches(_BATCH)
+            yield from enumerate((row for batch in batches for row in batch.to_pylist()), 1)
+    except (ArrowException, OSError, ValueError) as e:
+        if isinstance(e, BadInput):
+            raise
+        raise BadInput(f"{flag}: is no Parquet file that can be read ({first_line(e)})") from e
 
 
 def _json_rows(text: str, flag: str) -> Iterator[tuple[int, RawRow]]:

@@ -1,0 +1,53 @@
+"""Names that other frameworks and papers give to settings: what to suggest for `learning_rate` or `num_clients`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ..core.errors import nearest
+
+__all__ = ["suggestion"]
+
+_OTHER_NAMES = {
+    "lr": ("learning_rate", "client_lr", "local_lr", "client_learning_rate", "local_learning_rate", "eta_l"),
+    "clients": ("num_clients", "n_clients", "nclients", "num_users", "num_nodes", "num_supernodes", "num_partitions"),
+    "concurrency": (
+        "clients_per_round",
+        "num_clients_per_round",
+        "cohort_size",
+        "cohort",
+        "num_selected",
+        "max_in_flight",
+    ),
+    "epochs": ("local_epochs", "num_epochs", "n_epochs", "client_epochs", "num_local_epochs"),
+    "steps": ("local_steps", "num_steps", "n_steps", "num_local_steps", "local_iterations"),
+    "batch": ("batch_size", "local_batch_size", "train_batch_size", "bs"),
+    "rounds": ("num_rounds", "n_rounds", "num_server_rounds", "global_rounds", "comm_rounds", "communication_rounds"),
+    "updates": ("num_updates", "n_updates", "max_updates", "arrivals", "server_steps"),
+    "time": ("max_time", "time_budget", "duration", "max_seconds"),
+    "target": ("target_accuracy", "target_acc"),
+    "optimizer": ("client_optimizer", "local_optimizer", "optim", "opt"),
+    "weight_decay": ("wd", "l2_reg"),
+    "lr_decay": ("learning_rate_decay", "decay", "gamma"),
+    "seed": ("random_seed", "rng_seed", "manual_seed"),
+    "workers": ("num_workers", "n_workers", "n_jobs", "num_processes"),
+    "device": ("gpu", "cuda", "client_device"),
+    "method": ("strategy", "algorithm", "algo", "alg", "aggregator", "fl_algorithm"),
+    "task": ("dataset", "data", "dataset_name"),
+    "delay": ("delays", "latency", "staleness_distribution"),
+    "partition": ("partitioner", "partitioning", "split", "data_split", "non_iid"),
+    "failure_rate": ("dropout_rate", "drop_rate", "dropout_prob", "failure_prob"),
+    "out": ("output", "output_dir", "save_dir", "log_dir", "result_dir", "outdir"),
+    "eval_every": ("eval_interval", "evaluate_every", "test_every", "eval_freq"),
+    "task.model": ("model", "net", "arch", "architecture", "model_name"),
+    "partition.alpha": ("dirichlet", "dirichlet_alpha", "dir_alpha", "non_iid_alpha", "concentration"),
+    "method.buffer": ("buffer_size", "buffer_k"),
+    "method.mu": ("proximal_mu", "prox_mu"),
+}
+_SETTING_OF = {other: setting for setting, others in _OTHER_NAMES.items() for other in others}
+
+
+def suggestion(name: str, known: Iterable[str]) -> str | None:
+    """Return the setting that an unknown name stands for elsewhere, or the known one that resembles it, or None."""
+    name = name.replace("-", "_").casefold()
+    return _SETTING_OF.get(name) or nearest(name, known)

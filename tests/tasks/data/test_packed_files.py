@@ -1,0 +1,84 @@
+"""Text files of TARRY_DATA that are packed or Parquet, by their names."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import lzma
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow
+import pytest
+from pyarrow import parquet
+
+import tarry
+from tarry.core.errors import BadInput
+from tarry.tasks.data import sets, text_files
+
+ROWS = [
+    {"split": split, "y": i % 2, "text": f"{'good' if i % 2 else 'bad'} film {i}"}
+    for split in ("train", "test")
+    for i in range(20)
+]
+LINES = "".join(json.dumps(row) + "\n" for row in ROWS).encode()
+
+
+def _parquet(path: Path) -> None:
+    parquet.write_table(pyarrow.Table.from_pylist(ROWS), path, row_group_size=7)
+
+
+WRITERS: dict[str, Callable[[Path], object]] = {
+    "films.jsonl": lambda path: path.write_bytes(LINES),
+    "films.jsonl.gz": lambda path: path.write_bytes(gzip.compress(LINES)),
+    "films.jsonl.xz": lambda path: path.write_bytes(lzma.compress(LINES)),
+    "films.parquet": _parquet,
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_text_file_is_a_task_by_its_name_with_and_without_its_ending(folder: Path, name: str) -> None:
+    WRITERS[name](folder / name)
+    made = [tarry.tasks.build(by, vocabulary=50, length=8) for by in ("films", name)]
+    (folder / "plain").mkdir()
+    WRITERS["films.jsonl"](folder / "plain" / "films.jsonl")
+    plain = tarry.tasks.build("jsonl", path=str(folder / "plain" / "films.jsonl"), vocabulary=50, length=8)
+    for task in made:
+        assert task.name == "films"
+        assert task.train is not None
+        assert plain.train is not None
+        assert all((a == b).all() for a, b in zip(task.train, plain.train, strict=True))
+
+
+def test_a_packed_set_of_the_catalog_is_found(folder: Path) -> None:
+    rows = [
+        {"split": s, "question": f"{i} + 1?", "answer": f"{i + 1}", "y": 0} for s in ("train", "test") for i in range(9)
+    ]
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    (folder / "gsm8k.jsonl.xz").write_bytes(lzma.compress(text.encode()))
+    texts = sets.fetch("gsm8k")
+    assert len(texts.train) == 9
+    assert tarry.tasks.find("gsm8k.jsonl.xz").name == "gsm8k"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("films.jsonl.gz", LINES, "is torn, or not packed as its name says"),
+        ("films.jsonl.gz", gzip.compress(LINES)[:-9], "is torn, or not packed as its name says"),
+        ("films.jsonl.xz", lzma.compress(LINES)[:40], "is torn, or not packed as its name says"),
+        ("films.parquet", LINES, "is no Parquet file that can be read"),
+    ],
+)
+def test_a_torn_file_is_one_error(folder: Path, name: str, content: bytes, message: str) -> None:
+    (folder / name).write_bytes(content)
+    with pytest.raises(BadInput, match=message) as rejected:
+        tarry.tasks.build("films")
+    assert len(rejected.value.problems) == 1
+
+
+def test_a_file_that_unpacks_to_more_than_the_limit_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_files, "_MOST", 1000)
+    (folder / "films.jsonl.xz").write_bytes(lzma.compress(LINES * 100))
+    with pytest.raises(BadInput, match="unpacks to more than 1,000 bytes"):
+        tarry.tasks.build("films")
