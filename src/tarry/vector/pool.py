@@ -19,7 +19,7 @@ __all__ = ["clear_pool", "empty_pooled"]
 _LARGE = 1 << 20  # bytes: the C library pools smaller buffers by itself
 _MOST = 8  # free buffers of a size: a server step with much state makes that many before it drops the old ones
 _ALIGNMENT = 64  # bytes
-_MOST_BYTES = 1 << 29  # of the free buffers of a size: for larger vectors memory counts more than page faults
+_MOST_BYTES = 1 << 28  # of the free buffers of a size: for larger vectors memory counts more than page faults
 
 # One for the process: modules of parts and methods, which hold no server, use it, and it changes no result
 _free_buffers: dict[int, list[Tensor]] = {}  # by size, at most _MOST of each
