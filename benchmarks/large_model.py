@@ -212,8 +212,8 @@ def _flower(width: int, what: str) -> float:
     objects.clear()
     del message
     before = _reset_peak() - size
-    kept = inflate_object_from_contents(head, contents)
-    assert kept is not None
+    received = inflate_object_from_contents(head, contents)
+    assert received is not None
     return (peak(os.getpid()) - before) / size
 
 
