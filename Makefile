@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-data test-federation test-faults test-fuzz check bits chaos bench bench-gpu docs results wheel clean
+.PHONY: demo test test-data test-federation test-flower test-faults test-fuzz check bits chaos bench bench-gpu docs results wheel clean
 
 demo: $(STAMP)
 	$(BIN)/tarry demo
@@ -23,6 +23,17 @@ test-fuzz: $(STAMP)
 # Federations whose parts are killed; minutes.
 test-federation: $(STAMP)
 	$(BIN)/pytest -m federation
+
+# The tests of deploy with another version of Flower, which replaces the pinned one in an environment of its own:
+#     make test-flower FLWR=1.42.0
+FLWR ?= 1.42.0
+OTHER := .venv-flwr-$(FLWR)
+test-flower:
+	test -x $(OTHER)/bin/python || $(PYTHON) -m venv $(OTHER)
+	$(OTHER)/bin/python -m pip install --quiet --constraint constraints.txt torch
+	$(OTHER)/bin/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	$(OTHER)/bin/python -m pip install --quiet --no-deps "flwr==$(FLWR)"
+	$(OTHER)/bin/pytest -n 2 tests/deploy
 
 # Every call on a file of a run fails once in every way; minutes.
 test-faults: $(STAMP)

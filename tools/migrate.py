@@ -3,8 +3,9 @@
     python tools/migrate.py experiments runs/first runs/table fed
 
 The restructure renamed settings (optimiser to optimizer, ...), the event kind `refused`, and keys of result.json, of
-compare.json and of the journal of a federation. This script rewrites every file below the given folders, in place; it
-changes no number and no weight. It can be run again: a file that is up to date stays as it is.
+compare.json and of the journal of a federation. The journal and the checkpoints of a federation now hold digests of
+ticket tokens, not the tokens. This script rewrites every file below the given folders, in place; it changes no number
+and no weight. It can be run again: a file that is up to date stays as it is.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from tarry.deploy.server.open_tickets import stored_digest
 from tarry.record.binding import bind, seal
 from tarry.record.digests import settings_digest
 from tarry.record.rows import Mark, encode_row
@@ -89,6 +91,8 @@ def row(line: bytes, field: str) -> dict[str, Any]:
     found = json.loads(line)
     found = {ROW.get(k, k) if field == "op" else k: v for k, v in found.items() if k != "crc"}
     found[field] = KINDS.get(found.get(field), found.get(field))
+    if found[field] == "close":
+        found["handouts"] = [[*handout[:3], stored_digest(handout[3])] for handout in found["handouts"]]
     return found
 
 
@@ -134,6 +138,8 @@ def checkpoint(path: Path, moved: dict[str, Callable[[int], Mark]], settings: st
             pairs += [[key, mark.nbytes], [crc, mark.crc]]
         elif key in ("simulator", "course"):
             pairs.append([key, {"dict": [[COUNTERS.get(k, k), server(k, v)] for k, v in value["dict"]]}])
+        elif key == "book":
+            pairs.append([key, [{"dict": [hashed(pair) for pair in ticket["dict"]]} for ticket in value]])
         elif key == "health":
             pairs.append([key, packed(value, STATS)])
         elif key not in ("crc", "events_crc", "settings"):
@@ -147,6 +153,11 @@ def checkpoint(path: Path, moved: dict[str, Callable[[int], Mark]], settings: st
     if skeleton != metadata["record"]:
         metadata["record"] = skeleton
         write(path, save(arrays, metadata={**metadata, "sha256": digest_of_record(metadata, arrays)}))
+
+
+def hashed(pair: list[Any]) -> list[Any]:
+    """Return an entry of an open ticket, with the digest of its token in place of the token."""
+    return ["digest", stored_digest(pair[1])] if pair[0] == "token" else pair
 
 
 def server(key: str, value: Any) -> Any:

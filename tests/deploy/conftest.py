@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from tarry.cli.app import main
+from tarry.deploy.local.local_federation import LocalFederation
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -36,3 +37,11 @@ def cli(tmp_path, monkeypatch, capsys) -> Callable[..., tuple[int, str]]:
         return int(e.value.code or 0), out + err
 
     return call
+
+
+@pytest.fixture
+def local(tmp_path) -> Iterator[LocalFederation]:
+    """A federation on this machine; its processes end with the test."""
+    made = LocalFederation(tmp_path / "out", lambda line: sys.stderr.write(line + "\n"))
+    yield made
+    LocalFederation(made.folder).down(within=10.0)  # also what others started in the folder

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
+import socket
+import ssl
 import subprocess
 import sys
 from pathlib import Path
@@ -94,8 +97,9 @@ def test_a_server_that_is_kept_and_clients_that_are_known(machine):
     (here / "app" / "pyproject.toml").write_text(example + header + CONFIG.format(known=here / "known.toml"))
 
     machine.start(
-        "flower-superlink", "--host", "127.0.0.1", "--port", link, "--isolation", "process", "--database",
-        here / "link.db", "--ssl-certfile", here / "tls/server.crt", "--ssl-keyfile", here / "tls/server.key",
+        sys.executable, "-m", "tarry.deploy.link", "--host", "127.0.0.1", "--port", link, "--isolation", "process",
+        "--database", here / "link.db", "--ssl-certfile", here / "tls/server.crt",
+        "--ssl-keyfile", here / "tls/server.key",
         "--ssl-ca-certfile", here / "tls/ca.crt", "--enable-supernode-auth",
         "--disable-runtime-dependency-installation",
     )  # fmt: skip
@@ -104,6 +108,9 @@ def test_a_server_that_is_kept_and_clients_that_are_known(machine):
     )
     registered = [node_key(here / "tls", i) for i in range(3)]
     wait_until(lambda: _registered(machine, registered[0][1]))
+    for address in _other_addresses():
+        assert _status(here / "tls" / "ca.crt", link, address, "/v1/control/start-run") == 403
+        assert _status(here / "tls" / "ca.crt", link, address, "/v1/fleet/pull-messages") != 403
     for _, public in registered[1:]:
         machine.says("flwr", "supernode", "register", public, "here")
     for name, port, (private, _) in zip(names, ports, registered, strict=True):
@@ -127,6 +134,23 @@ def test_a_server_that_is_kept_and_clients_that_are_known(machine):
     assert clients == {"st-mary", "st-john"}
     assert "stranger" in (out / "log.jsonl").read_text()
     assert replay(out).weights_sha256 == result.weights_sha256
+
+
+def _other_addresses() -> list[str]:
+    """The address of this machine in its network, if it has one. Nothing is sent."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect(("198.51.100.1", 9))
+        return [address for address in [str(probe.getsockname()[0])] if not address.startswith("127.")]
+    return []
+
+
+def _status(ca: Path, port: int, source: str, path: str) -> int:
+    """The status of an empty request to the SuperLink that comes from an address of this machine."""
+    context = ssl.create_default_context(cafile=str(ca))
+    plain = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE, source_address=(source, 0))
+    with context.wrap_socket(plain, server_hostname="localhost") as connection:
+        connection.sendall(f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n".encode())
+        return int(connection.recv(100).split()[1])
 
 
 def _registered(machine: Machine, public: Path) -> bool:

@@ -4,70 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
-import sys
-import time
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
 
-from tarry.deploy.local.local_federation import LocalFederation
 from tarry.deploy.local.tls import node_key
-from tarry.record.result import Result
 from tarry.record.rows import read_rows
-from tarry.runs.replay import Record, replay
-from tests.helpers.processes import PATIENCE, wait_until
+from tarry.runs.replay import Record
+from tests.helpers.federations import SMALL, honest, kill, over, reach, updates
+from tests.helpers.processes import PATIENCE
 
 pytestmark = pytest.mark.federation
-SMALL = {"task": "digits:limit=400,hidden=16", "epochs": 1, "eval-every": 5.0, "stop-within": 5.0}
 EXAMPLES = Path(__file__).parents[2] / "examples" / "flower"
-
-
-@pytest.fixture
-def local(tmp_path):
-    made = LocalFederation(tmp_path / "out", lambda line: sys.stderr.write(line + "\n"))
-    yield made
-    made.down(within=10.0)
-
-
-def over(local: LocalFederation, *, repair: bool = False) -> Result:
-    until = time.monotonic() + 2 * PATIENCE
-    while not (local.folder / "result.json").is_file():
-        assert time.monotonic() < until, (local.folder / "status.json").read_text()
-        time.sleep(1.0)
-        if repair:
-            local.up()
-    return Result.read(local.folder)
-
-
-def updates(local: LocalFederation) -> int:
-    path = local.folder / "journal.jsonl"
-    return sum(r["op"] == "update" for r in read_rows(path)) if path.is_file() else 0
-
-
-def reach(local: LocalFederation, count: int) -> None:
-    wait_until(lambda: updates(local) >= count)
-
-
-def kill(local: LocalFederation, name: str) -> None:
-    if name == "app":
-        os.kill(json.loads((local.folder / "server.json").read_text())["pid"], signal.SIGKILL)
-        return
-    process = local.processes[name]
-    assert process is not None
-    assert process.alive
-    os.kill(process.pid, signal.SIGKILL)
-
-
-def honest(local: LocalFederation, result: Result) -> None:
-    """Every update once, and the weights are what a simulator makes of the record."""
-    numbers = [r["number"] for r in read_rows(local.folder / "journal.jsonl") if r["op"] == "update"]
-    assert len(numbers) == len(set(numbers)) == result.updates
-    told = replay(local.folder)
-    assert told.first_difference is None
-    assert told.weights_sha256 == result.weights_sha256
 
 
 def test_eight_nodes_from_one_second_to_sixty(local):
@@ -144,11 +94,12 @@ def test_a_node_whose_key_is_not_registered_is_refused(local, tmp_path):
     honest(local, result)
 
 
-def test_an_app_that_knows_nothing_of_us_is_trained_asynchronously(local):
-    local.prepare(3, {}, tls=False, app=EXAMPLES / "own_client")
+@pytest.mark.parametrize(("app", "count"), [("own_client", 24), ("pytorch_project", 24), ("legacy_client", 18)])
+def test_an_app_that_knows_nothing_of_us_is_trained_asynchronously(app, count, local):
+    local.prepare(3, {}, tls=False, app=EXAMPLES / app)
     local.up()
     result = over(local)
-    assert result.updates == 24
+    assert result.updates == count
     assert result.final_accuracy is not None
     assert result.final_accuracy > 0.5
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -11,8 +12,10 @@ import time
 import pytest
 
 from tarry.cli.watch import watch
+from tarry.core.errors import StorageError
 from tarry.deploy.local.local_federation import LocalFederation
 from tarry.deploy.local.processes import began
+from tarry.deploy.local.submit import Submission
 from tarry.deploy.server.result import write
 from tarry.record.rows import Log, read_rows
 from tests.helpers.fake_grid import Clock, FakeGrid, driver, finished, nodes, small_plan
@@ -67,6 +70,10 @@ def test_a_delay_model_is_made(cli, record):
         (["federation", "up", "--out", "x", "--in-flight", "7"], "must be auto, 1 or 2"),
         (["federation", "up", "--out", "x", "--app", "nowhere"], "there is no Flower app"),
         (["federation", "up", "--out", "x", "--wokers", "3"], "there is no such flag"),
+        (["federation", "up", "--out", "x", "--metrics-port", "70000"], "must be from 1 to 65535"),
+        (["federation", "up", "--out", "x", "--log-format", "xml"], "wants text | json"),
+        (["federation", "up", "--out", "x", "--nodes", "-1"], "must be 0 or more"),
+        (["federation", "up", "--out", "x", "--app", "y", "--metrics-port", "1"], "settings are those of"),
     ],
 )
 def test_mistakes_are_told_before_anything_is_started(cli, words, why, tmp_path):
@@ -267,3 +274,72 @@ def test_a_federation_that_is_waited_for_tells_the_seconds_of_the_wall_clock(cli
     assert lines[:2] == ["9 updates, accuracy 0.536 after 8.9 s", "9 updates, accuracy 0.536 after 12.3 s"]
     assert f"after {d.engine.time:,.6g} s, 12 updates" in lines[2]
     assert "virtual" not in said
+
+
+@pytest.mark.parametrize(
+    ("flags", "encrypted"),
+    [
+        ([], False),
+        (["--host", "localhost"], False),
+        (["--host", "::1"], False),
+        (["--tls"], True),
+        (["--host", "0.0.0.0"], True),
+        (["--host", "192.0.2.7"], True),
+        (["--host", "fl.example.org"], True),
+        (["--host", "0.0.0.0", "--insecure"], False),
+    ],
+)
+def test_a_federation_that_other_machines_reach_is_encrypted_unless_it_is_refused(
+    flags, encrypted, cli, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(LocalFederation, "up", lambda _: None)
+    code, said = cli("federation", "up", "--out", "fed", "--clients", "2", "--nodes", "1", *flags)
+    assert code == 0
+    setup = LocalFederation(tmp_path / "fed").setup
+    assert (setup.tls, setup.clients, setup.config["clients"]) == (encrypted, 1, 2)
+    assert (tmp_path / "fed" / "flower" / "tls" / "node-0").is_file() == encrypted
+    others = not {"--host", "localhost", "::1"} >= set(flags) and "--host" in flags
+    assert ("supernode register" in said) == (encrypted and others)
+    assert ("anyone who reaches the port can join" in said) == (not encrypted and others)
+
+
+def test_a_full_disk_is_one_line_for_every_command(cli, sleepers, tmp_path, monkeypatch):
+    """Nothing can be written to the folder of the federation."""
+    plain, why = os.open, "No space left on device); free space on this disk"
+
+    def full(path, flags, *more, **named):
+        if os.path.abspath(path).startswith(str(tmp_path)) and flags & os.O_CREAT:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        return plain(path, flags, *more, **named)
+
+    monkeypatch.setattr(os, "open", full)
+    status = json.loads((tmp_path / "fed" / "status.json").read_text())
+    (tmp_path / "fed" / "status.json").write_text(json.dumps({**status, "at": time.time() - 40}))
+    for words in (["up", "--out", "fed"], ["up", "--out", "new"], ["status", "fed"]):
+        code, said = cli("federation", *words)
+        assert why in said
+        assert "Traceback" not in said
+        assert code == (0 if words[0] == "status" else 2)
+    assert "waiting for its disk" in said
+    _, said = cli("federation", "down", "fed", "--within", "9")
+    assert why in said
+    assert all(began(p) is None for p in pids(sleepers)), "the processes end in any case"
+    monkeypatch.undo()
+
+
+def test_keep_says_once_that_it_waits_for_the_disk_and_then_submits(cli, tmp_path, monkeypatch):
+    calls = []
+
+    def submit(_):
+        calls.append(1)
+        if len(calls) < 4:
+            raise StorageError("out/.writable: it cannot be written (No space left on device); free space on this disk")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Submission, "submit", submit)
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(sys, "argv", ["tarry"])
+    _code, said = cli("federation", "keep", "app", "here", "--out", "out")
+    assert len(calls) == 4
+    assert said.count("No space left on device); free space on this disk; the command waits") == 1

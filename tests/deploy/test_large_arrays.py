@@ -15,11 +15,13 @@ import torch
 from flwr.app import Array as FlowerArray
 from flwr.app import Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
+from flwr.superlink.grid.inmemory_grid import InMemoryGrid
 
 from tarry.core.layout import Layout
 from tarry.core.tickets import LocalResult, Ticket
+from tarry.deploy.flower_app import FlowerAppProtocol, StateDict
 from tarry.deploy.grid import FlowerGrid, to_records
-from tarry.deploy.protocol import ClientReply, FlowerAppProtocol, tensor_of
+from tarry.deploy.protocol import ClientReply, tensor_of
 from tarry.deploy.wire import ArraySchema, ReplyMessage, Request, decode_arrays, view_npy
 from tarry.record.journal import Journal, Row
 from tests.helpers.fake_grid import Clock, FakeGrid, driver, finished, nodes, npy, small_plan
@@ -123,8 +125,7 @@ def test_checkpoints_of_a_federation_write_the_weights_once(tmp_path, monkeypatc
 def test_the_delta_of_a_plain_app_is_its_weights_minus_those_it_was_sent():
     module = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3))
     layout, sent = Layout.of(module), torch.randn(27)
-    names = [b.name for b in layout.blocks]
-    protocol = FlowerAppProtocol(layout, names, {}, dtype=torch.float32, lr=0.1)
+    protocol = FlowerAppProtocol(StateDict(layout, module), dtype=torch.float32, lr=0.1)
     local = torch.randn(27)
     arrays = {k: npy(np.asfortranarray(v.numpy())) for k, v in layout.views(local).items()}
     reply = ReplyMessage("r", 1, {"num-examples": 5}, arrays)
@@ -186,11 +187,39 @@ class OneNode:
         return [Message(self.sent.pop(), dst_node_id=1, message_type="train") for _ in ids]
 
 
-def test_the_arrays_of_a_message_are_freed_without_the_garbage_collector(monkeypatch):
+class StateInMemory:
+    """The state of Flower's simulation engine, as far as messages are stored in it."""
+
+    def __init__(self) -> None:
+        self.stored: list[Message] = []
+
+    def state(self) -> StateInMemory:
+        return self
+
+    def store_message_ins(self, message: Message) -> str:
+        self.stored.append(message)
+        return message.metadata.message_id
+
+
+@pytest.fixture
+def _a_process_of_flower(monkeypatch):
+    """Messages can be made."""
+    for name in ("_run_id", "_node_id", "_task_id"):
+        monkeypatch.setattr(TaskIdentity, name, 1)
+
+
+@pytest.mark.usefixtures("_a_process_of_flower")
+def test_messages_in_the_simulation_engine_keep_their_arrays():
+    """Its grid hands the message itself to the client."""
+    grid, numbers = InMemoryGrid(StateInMemory()), np.ones(4, dtype=np.float32)  # type: ignore[arg-type]
+    FlowerGrid(grid, "1").push([Request(1, "train", {}, {"weights": numbers}, 60.0)])
+    (message,) = grid.state.stored  # type: ignore[attr-defined]
+    assert np.array_equal(message.content["arrays"]["weights"].numpy(), numbers)
+
+
+@pytest.mark.usefixtures("_a_process_of_flower")
+def test_the_arrays_of_a_message_are_freed_without_the_garbage_collector():
     """Flower's records refer to each other in a circle, which would hold a large model until much later."""
-    monkeypatch.setattr(TaskIdentity, "_run_id", 1)
-    monkeypatch.setattr(TaskIdentity, "_node_id", 1)
-    monkeypatch.setattr(TaskIdentity, "_task_id", 1)
     numbers, grid = np.ones(2_000_000, dtype=np.float32), FlowerGrid(OneNode(), "1")  # type: ignore[arg-type]
     gc.collect()
     gc.disable()

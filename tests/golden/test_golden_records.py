@@ -9,6 +9,7 @@ from typing import Any
 from tarry.config.spec import Spec
 from tarry.core.events import Event
 from tarry.record import checkpoint
+from tarry.record.rows import read_rows
 from tarry.runs.build import build_run
 from tarry.runs.simulation import Simulation
 from tarry.training.determinism import deterministic
@@ -73,3 +74,23 @@ def test_a_federation_goes_on_from_the_golden_folder_and_writes_the_same_keys(tm
     assert (folder / "journal.jsonl").read_text().startswith(rows)
     newest = checkpoint.load(max((folder / "checkpoints").glob("*.safetensors")))
     assert keys_of(newest) == keys_of(golden)
+
+
+def test_a_migrated_federation_has_no_token_on_disk_and_resumes(tmp_path: Path) -> None:
+    from tools.migrate import migrate
+
+    from tests.helpers.fake_grid import Clock, FakeGrid, driver, finished, nodes, small_plan
+
+    folder = tmp_path / "out"
+    shutil.copytree(RECORDS / "federation", folder)
+    closes = [row for row in read_rows(folder / "journal.jsonl") if row["op"] == "close"]
+    tokens = [handout[3].encode() for row in closes for handout in row["handouts"]]
+    assert {len(token) for token in tokens} == {32}
+    assert migrate(tmp_path) > 0
+    assert migrate(tmp_path) == 0, "the second time there is nothing to do"
+    contents = [path.read_bytes() for path in folder.rglob("*") if path.is_file()]
+    assert [token for token in tokens for content in contents if token in content] == []
+    made = small_plan(method="fedasync", local="moon", updates=16)
+    d = driver(made, FakeGrid(Clock(1e9 + 40.0), nodes(made, tmp_path / "homes"), run="2"), folder)
+    assert d.engine.updates == 7
+    assert finished(d, d.grid) == "updates"

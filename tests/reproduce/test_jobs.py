@@ -68,9 +68,8 @@ def other(table: Table) -> Experiment:
 
 
 def queue_of(*experiments: Experiment, **flags: Any) -> Queue:
-    return Queue(
-        plan_jobs(experiments, check_options(experiments, ReproduceFlags(device="cpu", **flags)), lambda _: None)[1]
-    )
+    options = check_options(experiments, ReproduceFlags(device="cpu", **flags))
+    return Queue(plan_jobs([(e, options) for e in experiments], lambda _: None)[1])
 
 
 def job(study: str = "none", *, alone: bool = False) -> StudyRun:

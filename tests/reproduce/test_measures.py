@@ -68,13 +68,22 @@ def test_personal_and_variance_are_kept_where_the_run_has_them() -> None:
     e = to_entry(
         result(
             [(0.0, 0, 0.5, 1.0)],
-            personalization={"after": {"mean": 0.9}, "before": {"mean": 0.6}},
-            diagnostics={"by_speed": {"variance": 1e-4, "active": {"accuracy": 0.7}, "stragglers": {"accuracy": 0.6}}},
+            personalization={"after": {"mean": 0.9, "sd": 0.05}, "before": {"mean": 0.6, "sd": 0.1}},
+            diagnostics={
+                "by_speed": {
+                    "variance": 1e-4,
+                    "variance_test": 1e-3,
+                    "active": {"accuracy": 0.7, "test_accuracy": 0.5},
+                    "stragglers": {"accuracy": 0.6, "test_accuracy": 0.4},
+                }
+            },
         ),
         60,
         {},
     )
     assert (e.numbers["personal"], e.numbers["personal_before"]) == (90, 60)
+    assert e.numbers["personal_spread"] == 5
+    assert [e.numbers[n] for n in ("variance_test", "active_test", "stragglers_test")] == [1e-3, 50, 40]
     assert (e.numbers["variance"], e.numbers["active"], e.numbers["stragglers"]) == (1e-4, 70, 60)
 
 

@@ -55,8 +55,9 @@ def test_what_is_not_run_is_a_dash_and_said(page: Callable[..., str], folder: Pa
         (folder / "toy" / "table1.toml").read_text().replace("Table 1", "Table 2")
     )
     text = page(only="a", rows="fedavg", seeds="1")
-    assert "| [toy/table1](#toy-table-1-toy) | Toy | full, 1 of 4 cells, 1 seed | 0 | 0 | 1 |" in text
-    assert "| [toy/table2](#toy-table-2-toy) | Toy | not run | – | – | – |" in text
+    assert "| [toy](#toy) | 1 at full size, 0 reduced | 0 | 0 | 0 | 0 | 0 | 0 | 1 |" in text
+    assert "| [toy/table1](#toy-table-1-toy) Toy | full, 1 of 4 cells, 1 seed | 0 | 0 | 0 | 0 | 0 | 0 | 1 |" in text
+    assert "| [toy/table2](#toy-table-2-toy) Toy | not run | – | – | – | – | – | – | – |" in text
     assert "**Not run.**" in text
     assert "OrthoFL is best: **not run yet**." in text
     assert "| OrthoFL | –<br>paper 98.2 ± 0.3 |" in text

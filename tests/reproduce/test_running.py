@@ -1,4 +1,4 @@
-"""What is there is not run again, what was begun goes on, what changed is dropped, what fails stops nobody."""
+"""What is there is not run again, what was begun goes on, what changed is kept as earlier, what fails stops nobody."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ import pytest
 
 from tarry import run
 from tarry.reproduce import catalog, pool, running
+from tarry.reproduce.claims import verdicts
 from tarry.reproduce.experiment import Experiment
+from tarry.reproduce.store import shown
 from tarry.reproduce.studies import STUDIES
+from tarry.reproduce.tables import findings
 from tarry.tasks.data import fetch
 from tests.helpers.processes import PATIENCE, descendants, process_ended, wait_until
 
@@ -76,14 +79,23 @@ def test_sizes_are_kept_apart(table: Table, do: Do) -> None:
     assert {seed for s in quick.values() for seed in s["quick"]["seeds"]} == {"0"}  # one seed for a quick look
 
 
-def test_cells_whose_settings_changed_are_dropped(table: Table, do: Do) -> None:
+def test_cells_whose_settings_changed_are_kept_as_earlier_ones(table: Table, do: Do) -> None:
     do(table(), seeds="1", rows="fedavg")
     old = digests(results())
     e = table(("alpha = 10.0", "alpha = 5.0"))
     assert catalog.results(e.name).entries(e.cell("fedavg", "b", "full")) == {}
     said = do(e, seeds="1", rows="fedavg", only="a")
     assert any("fedavg/b (full): its settings have changed" in s for s in said)
-    assert digests(results()) == {"fedavg/a full 0": old["fedavg/a full 0"]}
+    now = digests(results())
+    assert now.pop("fedavg/a full 0") == old["fedavg/a full 0"]
+    assert list(now.values()) == [old["fedavg/b full 0"]]
+    assert next(iter(now)).startswith("fedavg/b earlier-")
+    size, changed, runs = shown(e, catalog.results(e.name))["b"]
+    assert (size, changed, list(runs)) == ("earlier", "partition.alpha 10.0 for 5.0", ["fedavg"])
+    assert all(v.holds is None or "a" in v.words for v in verdicts(findings(e, catalog.results(e.name))))
+    back = table()
+    assert not any("1 run to do" in s for s in do(back, seeds="1", rows="fedavg"))  # the runs are taken from there
+    assert digests(results())["fedavg/b full 0"] == old["fedavg/b full 0"]
 
 
 def test_a_cell_of_another_table_with_the_same_settings_is_not_run_again(table: Table, do: Do) -> None:

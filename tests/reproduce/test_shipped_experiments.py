@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tarry.reproduce import catalog
+from tarry.reproduce import catalog, queue
 from tarry.reproduce.options import SIZES
 
 NAMES = catalog.names()
@@ -33,8 +33,26 @@ def test_results_are_of_the_settings_as_they_are_now_and_small(name: str) -> Non
     experiment = catalog.find(name)
     store = catalog.results(name)
     if experiment.study is not None:
-        assert any(store.study(experiment, size) is not None for size in SIZES)
+        assert any(store.study(experiment, size) is not None for size in SIZES) or store.earlier_study() is not None
     else:
         wanted = {experiment.cell(r, c, size).fingerprint for r, c in experiment.grid() for size in SIZES}
-        assert {mark for mark, _, _ in store.runs()} <= wanted
+        assert {mark for cell, mark, _ in store.cells() if cell.size in SIZES} <= wanted
     assert store.path.stat().st_size < MOST_BYTES
+
+
+def test_the_shipped_queue_can_be_run() -> None:
+    entries = queue.read_queue()
+    problems = [
+        p
+        for e in entries
+        if e.experiment.study is None
+        for p in e.experiment.problems(
+            e.size,
+            [(r, c) for r, c in e.experiment.grid() if r in (e.rows or (r,)) and c in (e.columns or (c,))],
+        )
+    ]
+    assert problems == []
+    required = {"fedsol/table2-lda", "orthofl/table2", "fedecho/table2", "fedogd/table1"}
+    assert required | {f"asyncmanifold/{t}" for t in ("fig1", "fig3", "quality")} <= {
+        e.experiment.name for e in entries
+    }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -59,8 +60,30 @@ def test_the_variance_is_over_all_examples_of_fast_and_of_slow_clients(lengths: 
     )
     a = result.final_accuracy
     assert a is not None
-    assert (by["active"], by["stragglers"]) == ({"clients": 2, "accuracy": a1}, {"clients": 2, "accuracy": a2})
+    assert (by["active"]["clients"], by["stragglers"]["clients"]) == (2, 2)
+    assert (by["active"]["accuracy"], by["stragglers"]["accuracy"]) == (a1, a2)
     assert by["variance"] == pytest.approx(((a1 - a) ** 2 + (a2 - a) ** 2) / 2)
+
+
+def test_the_variance_on_test_examples_weighs_classes_as_the_groups_have_them() -> None:
+    """Clients 0 and 1 have 3 of class 0 for each of class 1, the others 1 for 3."""
+    task = sequences(4, 4, 4, 4)
+    order = torch.arange(40)
+    few = [torch.cat([order[:20], order[20:27]]) if c < 2 else torch.cat([order[:7], order[20:]]) for c in range(4)]
+    task = dataclasses.replace(task, clients=[(x[i], y[i]) for (x, y), i in zip(task.clients, few, strict=True)])
+    result = tarry.run("fedasync", task, diagnose=True, **SETTINGS)
+    assert result.weights is not None
+    assert result.diagnostics is not None
+    assert task.test is not None
+    by, (x, y), a = result.diagnostics["by_speed"], task.test, result.final_accuracy
+    each = [right(result.weights, (x[y == c], y[y == c])) for c in (0, 1)]
+    first, second = (r / n for r, n in each)
+    a1, a2 = (20 * first + 7 * second) / 27, (7 * first + 20 * second) / 27
+    assert a is not None
+    assert by["active"]["test_accuracy"] == pytest.approx(a1)
+    assert by["stragglers"]["test_accuracy"] == pytest.approx(a2)
+    assert by["variance_test"] == pytest.approx(((a1 - a) ** 2 + (a2 - a) ** 2) / 2)
+    assert first != second
 
 
 @pytest.mark.parametrize("method", ["fedasync", "fedsol", "fedogd", "asynccurve", "orthodyn"])

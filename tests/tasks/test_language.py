@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy
 from tarry.core.errors import BadInput
 from tarry.core.task import Shards, Task
 from tarry.tasks import partitions, tasks
-from tarry.tasks.language import answer_loss, exact_match, last_number, token_accuracy
+from tarry.tasks.language import _write, answer_loss, exact_match, last_number, token_accuracy
 from tarry.tasks.models.language import tokenizer_of
 from tarry.training.flat_model import build_module
 from tests.helpers.by_flags import build_by_flags
@@ -190,7 +190,7 @@ class Parrot(nn.Module):
         self.says = says
 
     def generate(self, x: Tensor, *, max_new_tokens: int, **_: Any) -> Tensor:
-        return torch.cat([x, torch.tensor([self.says[:max_new_tokens]])], 1)
+        return torch.cat([x, torch.tensor([self.says[:max_new_tokens]]).expand(len(x), -1)], 1)
 
 
 class Wrapped(nn.Module):
@@ -205,6 +205,33 @@ def test_exact_match_counts_right_numbers(folder: Path) -> None:
     problems = [("3 + 4 ?", "#### 7"), ("1 + 1 ?", "#### 2"), ("7 ?", "7"), ("what ?", "none")]
     assert exact_match(Wrapped(says), name, problems) == 0.5
     assert exact_match(Wrapped(says), name, problems, tokens=3) == 0
+
+
+def test_problems_are_answered_together_as_one_by_one(folder: Path) -> None:
+    """Prompts of several lengths; a left-padded prompt changes no token that is written."""
+    sums(folder / "gsm8k.jsonl")
+    name = str(folder / "llama")
+    module, tokenizer = build_module(build(folder), seed=0, dtype=torch.float64), tokenizer_of(name)
+    prompts = [[5, 6, 7], [5, 9, 11, 3, 8, 10], [4]]
+    module.eval()
+    with torch.no_grad():
+        together = _write(module, tokenizer, prompts, 6)
+        alone = [_write(module, tokenizer, [p], 6)[0] for p in prompts]
+    assert together == alone
+    assert len({*together}) > 1
+
+
+def test_questions_are_grouped_by_the_steps_of_their_answers(folder: Path) -> None:
+    lines_of = {i: 1 + i % 3 for i in range(60)}
+    rows = [
+        {"split": "train" if i < 50 else "test", "question": f"{i} ?", "answer": "\n".join(["1"] * lines_of[i])}
+        for i in range(60)
+    ]
+    (folder / "gsm8k.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
+    groups = build(folder, groups="steps").groups
+    assert groups is not None
+    assert sorted(set(groups.tolist())) == [0, 1, 2]
+    assert set(build(folder).groups.tolist()) == {0}  # type: ignore[union-attr]
 
 
 def test_a_real_model_writes_something(folder: Path) -> None:

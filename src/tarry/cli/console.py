@@ -10,7 +10,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from ..core.errors import WorkerDied
+from ..core.errors import StorageError, WorkerDied
 from ..core.printable import printable
 from ..runs.signals import Interrupted, handled
 from .own_process import is_own_process
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ..runs.run import Progress
 
 __all__ = [
+    "PatientAttempts",
     "comparison_progress",
     "console",
     "is_terminal",
@@ -100,6 +101,23 @@ def on_interrupt(way_out: str | Callable[[], str]) -> Iterator[None]:
         raise
     except WorkerDied as e:
         raise WorkerDied(f"{e}; {_text(way_out)}") from e
+
+
+class PatientAttempts:
+    """Calls of a function by a command that stays: a StorageError is printed once, and the next call tries again."""
+
+    def __init__(self) -> None:
+        self._printed = ""
+
+    def __call__(self, work: Callable[[], None]) -> None:
+        """Call the function."""
+        try:
+            work()
+            self._printed = ""
+        except StorageError as e:
+            if str(e) != self._printed:
+                self._printed = str(e)
+                print_error(f"{e}; the command waits")
 
 
 def _text(way_out: str | Callable[[], str]) -> str:

@@ -23,6 +23,11 @@ COMMANDS: dict[str, LazyCommand] = {
     "status": LazyCommand(
         "federation_status:status", "Show late, lost and rejected clients, staleness, bytes and overhead."
     ),
+    "slots": LazyCommand("federation_slots:slots", "List the slots of a federation and the clients that hold them."),
+    "release": LazyCommand("federation_slots:release", "Release the slot of a client, so that another can take it."),
+    "backup": LazyCommand(
+        "federation_status:backup", "Copy the record of a federation to a new folder, while its server works or not."
+    ),
 }
 
 

@@ -1,4 +1,4 @@
-"""`tarry federation status|down|keep|key`: the state of a federation, and its processes on this machine."""
+"""`tarry federation status|down|keep|key|backup`: the state of a federation, and its processes on this machine."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..core.errors import BadInput
+from ..core.errors import BadInput, StorageError
 from . import console
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["absence", "down", "keep", "key", "read_status", "status"]
+__all__ = ["absence", "backup", "down", "keep", "key", "read_status", "status"]
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder (--out) of the federation")]
+_PAUSED_AFTER = 5.0  # seconds since the last status, after which the disk may be the reason
 _SILENT_AFTER = 30.0  # seconds since the last status of the server
 _POLL = 2.0  # seconds between two looks at the processes
 _PROCESSES = {"server": "the server", "link": "the SuperLink", "exec": "the SuperExec"}
@@ -31,17 +32,21 @@ def keep(
     ],
     out: Annotated[Path, typer.Option("--out", help="Folder of the server's record, `out` of the run config")],
 ) -> None:
-    """Submit an app to a SuperLink of this machine, and again when it is killed."""
+    """Submit an app to a SuperLink of this machine, and again when it is killed.
+
+    While the folder cannot be written, the command waits, and says so once.
+    """
     from ..deploy.local.submit import Submission
     from ..record.result import Result
 
     submission = Submission(out, app, superlink, [f"out={json.dumps(str(out.resolve()))}"])
+    attempt = console.PatientAttempts()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with console.on_interrupt("the same command resumes"):
         try:
             while not submission.over:
                 if not submission.serving():
-                    console.print_lines([f"run {submission.submit()}"])
+                    attempt(lambda: console.print_lines([f"run {submission.submit()}"]))
                 time.sleep(_POLL)
         except KeyboardInterrupt:
             submission.stop(70.0)
@@ -59,6 +64,20 @@ def key(
     from ..deploy.client.client_store import ClientStore
 
     console.print_lines([ClientStore(home).sign(b"")[0]])
+
+
+def backup(
+    folder: Folder,
+    copy: Annotated[Path, typer.Argument(metavar="COPY", help="New folder for the copy")],
+) -> None:
+    """Copy the record of a federation to a new folder, while its server works or not.
+
+    A federation resumes from the copy. The keys and the memory of clients are on their machines.
+    """
+    from ..record.backup import back_up
+    from ..report.formatting import pluralize
+
+    console.print_lines([f"{pluralize(back_up(folder, copy), 'file')} copied; `tarry replay {copy}` checks the copy"])
 
 
 def down(
@@ -94,6 +113,8 @@ def status(
     live = state == "at work"
     console.print_lines([*_overview(s, state, live=live), *([f"  {advice}"] if advice else [])])
     console.console().print(_table(s, live=live))
+    failures = {c["client"]: c["last_failure"] for c in s["clients"] if c.get("last_failure")}
+    console.print_lines(f"  client {client} failed last: {why}" for client, why in failures.items())
     console.print_lines(f"  rejected {count} times: {why}" for why, count in s["rejected"].items())
 
 
@@ -115,6 +136,7 @@ def _overview(s: dict[str, Any], state: str, *, live: bool) -> list[str]:
 def _state(s: dict[str, Any], folder: Path) -> tuple[str, str]:
     """Return what a federation does now, and advice on it."""
     from ..deploy.local.local_federation import LocalFederation
+    from ..record.storage import check_writable
     from ..report.formatting import duration
 
     state, advice = absence(folder)
@@ -123,6 +145,11 @@ def _state(s: dict[str, Any], folder: Path) -> tuple[str, str]:
     age = time.time() - s["at"]
     if s["ended"]:
         return f"ended ({s['ended']})", advice
+    try:
+        if age > _PAUSED_AFTER:
+            check_writable(folder)
+    except StorageError as e:
+        return "waiting for its disk", f"{e}; the federation continues then"
     if age < _SILENT_AFTER:
         return "at work", advice
     if LocalFederation(folder).is_set_up:

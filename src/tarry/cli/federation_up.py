@@ -6,12 +6,12 @@ import json
 import signal
 import time
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ..core.errors import BadInput
-from ..core.storage import read_toml
 from . import console
 from .federation_status import read_status
 from .flags import gather, with_settings
@@ -40,9 +40,24 @@ def up(
         Path | None,
         typer.Option("--spec", help="Read settings from this TOML file; flags take precedence", show_default="none"),
     ] = None,
+    host: Annotated[
+        str,
+        typer.Option(
+            "--host", help="Let the SuperLink listen at this address; 0.0.0.0 is all of this machine", metavar="ADDRESS"
+        ),
+    ] = "127.0.0.1",
     tls: Annotated[
-        bool, typer.Option("--tls", help="Encrypt the connections and require nodes to prove their identity")
-    ] = False,
+        bool | None,
+        typer.Option(
+            "--tls/--insecure",
+            help="Encrypt the connections and require nodes to prove their identity, or neither",
+            show_default="--insecure on the loopback interface, else --tls",
+        ),
+    ] = None,
+    nodes: Annotated[
+        int | None,
+        typer.Option("--nodes", help="Start so many nodes on this machine", show_default="one for each client"),
+    ] = None,
     deadline: Annotated[
         float, typer.Option("--deadline", help="Give up a visit that takes more than so many seconds")
     ] = 3600.0,
@@ -63,6 +78,13 @@ def up(
         bool,
         typer.Option("--memory", help="Keep the state of the SuperLink in memory; faster, but lost if it is killed"),
     ] = False,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(
+            "--metrics-port", help="Serve metrics and health at this port of 127.0.0.1", show_default="not served"
+        ),
+    ] = None,
+    log_format: Annotated[str, typer.Option("--log-format", help="Format of the server's log: text or json")] = "text",
     wait: Annotated[
         bool, typer.Option("--wait", help="Stay, restart processes that are killed, and stop all of them at the end")
     ] = False,
@@ -72,9 +94,12 @@ def up(
     --delay makes clients sleep, so that you can try slow ones.
     """
     from ..deploy.config import read_config
-    from ..deploy.local.local_federation import LocalFederation
+    from ..deploy.local.local_federation import LocalFederation, is_loopback
 
     local = LocalFederation(out, lambda line: console.print_lines([line]))
+    encrypted = not is_loopback(host) if tls is None else tls
+    if nodes is not None and nodes < 0:
+        raise BadInput(f"--nodes {nodes}: must be 0 or more")
     if (out / "result.json").is_file():
         raise BadInput(f"--out {out}: the federation there is over; `tarry report {out}` shows it")
     if local.is_set_up:
@@ -83,37 +108,53 @@ def up(
                 f"--out {out}: it holds a federation, which resumes with its own settings; remove the others"
             )
     elif app is not None:
+        if metrics_port is not None or log_format != "text":
+            flag = "--log-format" if metrics_port is None else "--metrics-port"
+            raise BadInput(f"{flag}: with --app, settings are those of {app / 'pyproject.toml'}")
         _make_folder(out)
-        local.prepare(_clients_of(app, given, context), {}, tls=tls, app=app, memory=memory)
+        local.prepare(_clients_of(app, given, context), {}, tls=encrypted, app=app, memory=memory, host=host)
     else:
         merged = {"clients": 4, **{k: v for k, v in gather(given, context, spec).items() if v is not None}}
-        options = {"deadline": deadline, "in-flight": in_flight, "ask-every": ask_every}
+        options = {"deadline": deadline, "in-flight": in_flight, "ask-every": ask_every,
+                   "metrics-port": metrics_port, "log-format": log_format}  # fmt: skip
         config = {**_flat(merged), **{k: v for k, v in options.items() if v is not None}}
         config["clients"] = read_config(config).spec.clients  # raises errors here rather than in the log of the server
         _make_folder(out)
-        local.prepare(config["clients"], config, tls=tls, memory=memory)
+        count = config["clients"] if nodes is None else nodes
+        local.prepare(count, config, tls=encrypted, memory=memory, host=host)
     local.up()
+    if not is_loopback(local.setup.host):
+        console.print_lines(_how_to_join(local))
     if wait:
         _stay(local, out)
         return
     console.print_lines([f"`tarry federation status {out}` shows how it does, `tarry federation down {out}` ends it"])
 
 
+def _how_to_join(local: LocalFederation) -> list[str]:
+    """Return what the operator of another machine needs."""
+    setup, folder = local.setup, local.flower_dir
+    if not setup.tls:
+        return ["it is neither encrypted nor authenticated: anyone who reaches the port can join and read the weights"]
+    return [
+        f"a node on another machine needs {folder / 'tls' / 'ca.crt'} and a key that is registered here:",
+        f"  FLWR_HOME={quote(str(folder / 'home'))} flwr supernode register NODE.pub here",
+    ]
+
+
 def _clients_of(app: Path, given: dict[str, Any], context: typer.Context) -> int:
     """Return how many nodes to start for an app of the user: --clients, or `clients` of its run config."""
+    from ..deploy.app_code import table_of_app
+
     path = app / "pyproject.toml"
     if not path.is_file():
         raise BadInput(f"--app {app}: there is no Flower app (no pyproject.toml)")
     if others := [f"--{k.replace('_', '-')}" for k in given if k != "clients"] + context.args[:1]:
         raise BadInput(f"{others[0]}: with --app, settings are those of {path}")
-    config: Any = read_toml(path, f"--app {app}: {path}")
-    for table in ("tool", "flwr", "app", "config"):
-        config = config.get(table, {}) if isinstance(config, dict) else {}
+    config = table_of_app(app, "config") or {}
     n = given.get("clients") or config.get("clients")
     if n is None or not str(n).isdigit() or int(n) < 1:
         raise BadInput(f"--clients {n}: how many nodes should there be? {path} does not say")
-    if "out" not in config:
-        raise BadInput(f"--app {app}: its run config needs out = ..., the folder of the server's record")
     return int(n)
 
 
@@ -124,10 +165,10 @@ def _stay(local: LocalFederation, out: Path) -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with console.on_interrupt(f"`tarry federation up --out {out}` resumes it"):
         try:
-            printed = None
+            printed, attempt = None, console.PatientAttempts()
             while not (out / "result.json").is_file():
                 time.sleep(_POLL)
-                local.up()
+                attempt(local.up)
                 s = read_status(out)
                 news = None if s is None else (s["updates"], s["accuracy"], s["time"] // 10)
                 if s is not None and news != printed:

@@ -26,6 +26,7 @@ from .layout import Layout
 from .local_rule import ClientModel, LocalRule
 from .one_line import function_name, one_line
 from .parts import ADD, EACH_ARRIVAL, KEEP, REFILL, SEND_GLOBAL, Aggregate, Correct, Dispatch, Part, Reply, Step
+from .printable import html_text
 from .task import Examples
 from .tickets import NextStart, Update
 
@@ -101,7 +102,9 @@ class ServerView(NamedTuple):
 
     @property
     def progress(self) -> float:
-        """The used share of the budget, from 0 to 1 (0 if the run has no budget).
+        """The share of the budget that was used before this update, from 0 to 1 (0 if the run has no budget).
+
+        Updates and server steps are counted alike: neither counts the update that has just arrived.
 
         >>> progress = []
         >>> def look(update, view):
@@ -110,11 +113,11 @@ class ServerView(NamedTuple):
         >>> method = tarry.Method("watched", correct=tarry.stateless(look))
         >>> result = tarry.run(method, "digits", clients=2, updates=4)
         >>> progress
-        [0.25, 0.5, 0.75, 1.0]
+        [0.0, 0.25, 0.5, 0.75]
         """
         h = self.limits
-        used = ((self.time, h.time), (self.accepted, h.updates), (self.version, h.rounds))
-        return min(1.0, max((done / end for done, end in used if end), default=0.0))
+        used = ((self.time, h.time), (self.accepted - 1, h.updates), (self.version, h.rounds))
+        return min(1.0, max((max(done, 0) / end for done, end in used if end), default=0.0))
 
     def rate(self, version: int) -> float:
         """The clients' learning rate after `version` server steps, divided by the first one.
@@ -287,13 +290,22 @@ class Method:
         return compose_parts(self, given, distill=distill, manifold=manifold, name=name)
 
     def __repr__(self) -> str:
+        text = ", ".join([repr(self.name), *(f"{p}={what}" for p, what in self._own_parts().items())])
+        return "\n".join(textwrap.wrap(f"Method({text})", 100, subsequent_indent="       ", max_lines=6))
+
+    def _repr_html_(self) -> str:
+        """Return a table of the parts that are not the default, for a notebook."""
+        parts = self._own_parts() or {"all parts": "default"}
+        rows = "".join(f"<tr><th>{html_text(p)}</th><td>{html_text(what)}</td></tr>" for p, what in parts.items())
+        return f"<p><b>{html_text(self.name)}</b></p><table>{rows}</table>"
+
+    def _own_parts(self) -> dict[str, str]:
+        """Return the parts and properties that are not the default, as text."""
         parts = {"local": _format_rule(self.local)} if self.local != LocalRule() else {}
         parts |= {p: name_of_part(getattr(self, p)) for p, plain in _PLAIN.items() if getattr(self, p) is not plain}
         others = ("output_weights", "wrapper", "as_correction", "personalization")
         parts |= {p: "..." for p in others if getattr(self, p) not in (None, Personalization())}
-        parts |= {"needs_unlabeled": "True"} if self.needs_unlabeled else {}
-        text = ", ".join([repr(self.name), *(f"{p}={what}" for p, what in parts.items())])
-        return "\n".join(textwrap.wrap(f"Method({text})", 100, subsequent_indent="       ", max_lines=6))
+        return parts | ({"needs_unlabeled": "True"} if self.needs_unlabeled else {})
 
 
 #: the parts of a method that was given none

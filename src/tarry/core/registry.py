@@ -14,6 +14,7 @@ From outside: an entry point in the group `tarry.<kind>s`, or `path/to/file.py:f
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import inspect
 import json
@@ -405,19 +406,13 @@ class Registry(Mapping[str, Entry[T]]):
         path = Path(path_text).expanduser().resolve()
         if not path.is_file():
             raise UnknownName(f"--{self.kind} {name}: there is no file {path}")
-        module_name = f"tarry_user_{path.stem}"
-        loader = _SourceLoader(module_name, str(path))
-        spec = importlib.util.spec_from_loader(module_name, loader)
-        assert spec is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[module_name] = module
         try:
-            loader.exec_module(module)
+            module = _module_of(path)
         except Exception as e:
             raise UnknownName(f"--{self.kind} {name}: {path.name} does not import: {type(e).__name__}: {e}") from e
         factory = getattr(module, attribute, None)
         if not callable(factory):
-            found = [n for n, v in vars(module).items() if inspect.isfunction(v) and v.__module__ == module_name]
+            found = [n for n, v in vars(module).items() if inspect.isfunction(v) and v.__module__ == module.__name__]
             raise UnknownName(
                 f"--{self.kind} {name}: {path.name} has no factory {attribute!r}.{near(attribute, found)}"
             )
@@ -426,6 +421,28 @@ class Registry(Mapping[str, Entry[T]]):
     def _foreign(self, name: str, factory: Callable[..., Any]) -> Entry[T]:
         """Return the entry of a factory that is not registered."""
         return self._new_entry(name, factory, getattr(factory, "paper", ""), getattr(factory, "use", ""))
+
+
+def _module_of(path: Path) -> types.ModuleType:
+    """Import a file. One in a package may import from its package: the folder of the package is put on sys.path."""
+    parts, folder = [path.stem], path.parent
+    while (folder / "__init__.py").is_file():
+        parts, folder = [folder.name, *parts], folder.parent
+    if len(parts) > 1 and str(folder) not in sys.path:
+        sys.path.append(str(folder))
+    module_name = f"tarry_user_{path.stem}"
+    loader = _SourceLoader(module_name, str(path))
+    spec = importlib.util.spec_from_loader(module_name, loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module
+    try:
+        loader.exec_module(module)
+    except ImportError as e:
+        if len(parts) == 1 or "relative import" not in str(e):
+            raise
+        module = importlib.import_module(".".join(parts))
+    return module
 
 
 class _SourceLoader(SourceFileLoader):

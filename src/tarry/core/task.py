@@ -21,6 +21,7 @@ from torch.utils.data import Dataset, default_collate
 
 from .errors import BadInput
 from .one_line import cut_to_width, function_name
+from .printable import html_text
 
 __all__ = ["Examples", "Partitioner", "Shards", "Task", "accuracy"]
 
@@ -128,12 +129,24 @@ class Task:
         return cls(name, model=model, loss=loss, train=examples, test=tested, **others)
 
     def __repr__(self) -> str:
+        parts = [f"{n:,} {what}" for what, n in self._sizes().items()]
+        return cut_to_width(f"Task({self.name}: {', '.join(parts)}, model {self._model_name()})")
+
+    def _repr_html_(self) -> str:
+        """Return a table of sizes, shapes and the model, for a notebook."""
+        examples = self.train or self.test or (self.clients[0] if len(self.clients) else None)
+        shapes = {} if examples is None else {"an input": _shape_of(examples[0]), "a target": _shape_of(examples[1])}
+        facts = {**{what: f"{n:,}" for what, n in self._sizes().items()}, **shapes, "model": self._model_name()}
+        rows = "".join(f"<tr><th>{html_text(k)}</th><td>{html_text(v)}</td></tr>" for k, v in facts.items())
+        return f"<p><b>{html_text(self.name)}</b></p><table>{rows}</table>"
+
+    def _sizes(self) -> dict[str, int]:
         sizes = [len(x) for x, _ in self.clients] if self.train is None else [len(self.train[0])]
-        parts = [f"{sum(sizes):,} train"]
-        parts += [] if self.test is None else [f"{len(self.test[0]):,} test"]
-        parts += [f"{len(self.clients):,} clients"] if self.clients else []
-        model = self.model if not isinstance(self.model, nn.Module) else type(self.model)
-        return cut_to_width(f"Task({self.name}: {', '.join(parts)}, model {function_name(model)})")
+        test = {} if self.test is None else {"test": len(self.test[0])}
+        return {"train": sum(sizes), **test, **({"clients": len(self.clients)} if self.clients else {})}
+
+    def _model_name(self) -> str:
+        return function_name(self.model if not isinstance(self.model, nn.Module) else type(self.model))
 
     def split(self, partitioner: Partitioner, n_clients: int, rng: np.random.Generator) -> Task:
         """Return the same task with its training examples split over `n_clients` clients.
@@ -172,6 +185,11 @@ class Task:
         unlabeled = None if self.unlabeled is None else cast(self.unlabeled)
         mask = None if self.unlabeled_mask is None else self.unlabeled_mask.to(device)
         return replace(self, clients=clients, test=test, unlabeled=unlabeled, unlabeled_mask=mask)
+
+
+def _shape_of(examples: Tensor) -> str:
+    shape = "×".join(map(str, examples.shape[1:])) or "a number"
+    return f"{shape}, {str(examples.dtype).removeprefix('torch.')}"
 
 
 def _read(dataset: Dataset[Any]) -> Examples:

@@ -21,6 +21,7 @@ from ..config.spec import Spec
 from ..config.spec import settings as run_settings
 from ..core.errors import BadInput, near
 from ..core.registry import Param
+from .app_code import file_of_model
 
 __all__ = ["DeployConfig", "Options", "read_config"]
 
@@ -33,8 +34,21 @@ class Options:
 
     out: Annotated[str, "folder of the server's record; a federation in it is resumed"] = "tarry-federation"
     client: Annotated[
-        Literal["tarry", "plain"], "clients run tarry.deploy.client_app, or your own Flower app (plain)"
+        Literal["tarry", "plain", "legacy"],
+        "clients run tarry.deploy.client_app, or your own Flower app: with handlers of messages (plain), or a client_fn"
+        " (legacy); by default what the app's clientapp is",
     ] = "tarry"
+    model: Annotated[str | None, "model of your own Flower app, or its factory: MODULE:NAME; in place of a task"] = None
+    evaluate: Annotated[str | None, "function of your own Flower app that evaluates on the server: MODULE:NAME"] = None
+    keep_updates: Annotated[bool, "keep every update on disk, so that `tarry replay` can repeat a plain app's run"] = (
+        False
+    )
+    identity: Annotated[
+        Literal["node", "name"], "a plain app's client is known by its Flower node, or by its `name` and key"
+    ] = "node"
+    release_after: Annotated[
+        float, "seconds after which an absent node without a key loses its slot, if another node needs one"
+    ] = 60.0
     data: Annotated[
         Literal["split", "own"], "all have the task's examples and take their share, or each has its own"
     ] = "split"
@@ -43,6 +57,9 @@ class Options:
     stop_within: Annotated[float, "seconds that a stop waits for what is under way"] = 60.0
     ask_every: Annotated[float | None, "seconds between evaluations on clients; never"] = None
     known: Annotated[str | None, "TOML file of clients' names and keys; others are rejected"] = None
+    metrics_port: Annotated[int | None, "port of the metrics and the health endpoint; none"] = None
+    metrics_host: Annotated[str, "address at which they are served"] = "127.0.0.1"
+    log_format: Annotated[Literal["text", "json"], "lines of the server's log"] = "text"
 
 
 @dataclass(frozen=True)
@@ -72,6 +89,8 @@ def read_config(config: Mapping[str, Any]) -> DeployConfig:
         else:
             strange.append(key)
     options = Options(**chosen)
+    if options.model is not None:
+        given.update(_own_model(options, given))
     if options.client == "tarry":  # a plain client's app has settings of its own
         known = [k.replace("_", "-") for k in (*kinds, *run_settings())]
         problems += [f"{key}: there is no such setting.{near(key, known)}" for key in strange]
@@ -81,6 +100,17 @@ def read_config(config: Mapping[str, Any]) -> DeployConfig:
     return DeployConfig(_spec(given), options, "delay" in given, {**given, **chosen})
 
 
+def _own_model(options: Options, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the task that `model` stands for."""
+    if options.client == "tarry":
+        raise BadInput(
+            f"model = {options.model}: tarry's own client app trains a task; name one, or your own clientapp"
+        )
+    if "task" in given:
+        raise BadInput(f"model = {options.model}: `task` names a model too; leave one out")
+    return {"task": file_of_model(str(options.model))}
+
+
 def _spec(given: Mapping[str, Any]) -> Spec:
     filled = {"delay": "constant", "eval_every": _EVAL_EVERY, "checkpoint_every": _CHECKPOINT_EVERY, **given}
     return Spec.of({k: _with_app_path(v) if k in REGISTRIES else v for k, v in filled.items()})
@@ -88,11 +118,16 @@ def _spec(given: Mapping[str, Any]) -> Spec:
 
 def _contradictions(o: Options) -> list[str]:
     positive = [f"{n} = {v}: must be above 0" for n, v in (("deadline", o.deadline), ("stop-within", o.stop_within),
+                ("release-after", o.release_after),
                 ("ask-every", o.ask_every)) if v is not None and not v > 0]  # fmt: skip
     if o.in_flight not in ("auto", 1, 2):
         positive.append(f"in-flight = {o.in_flight}: must be auto, 1 or 2")
-    if o.client == "plain" and o.known is not None:
+    if o.metrics_port is not None and not 0 <= o.metrics_port <= 65535:
+        positive.append(f"metrics-port = {o.metrics_port}: must be from 1 to 65535, or 0 for a free one")
+    if o.client != "tarry" and o.known is not None and o.identity == "node":
         positive.append("known: a plain Flower app cannot give its name; register its node with Flower instead")
+    if o.client == "tarry" and o.evaluate is not None:
+        positive.append(f"evaluate = {o.evaluate}: tarry's own client app has a task, whose test set is evaluated")
     return positive
 
 

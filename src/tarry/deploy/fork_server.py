@@ -1,25 +1,33 @@
-"""Fork server for client apps: every message gets a fork of a process that has torch loaded, not a new Python.
+"""Fork server for client apps: every message gets a fork of a process that has torch and the app loaded.
 
     python -m tarry.deploy.fork_server --runtime-api-address 127.0.0.1:9094 [--runtime-api-address ...]
 
 It replaces `flower-superexec` for SuperNodes that run with --isolation process, and polls them for tasks over the same
-interface. Every message has a process of its own, which ends with it.
+interface. Every message has a process of its own, which ends with it. The app is imported once (loaded_app.py).
 """
 
 from __future__ import annotations
 
 import argparse
+import logging
 import os
-import sys
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 from .chunks import join_chunks_once
+from .client_processes import certificates, guard_client_apps
+from .loaded_app import AppPool
 from .polling import shorten_polling
 
-__all__ = ["main"]
+__all__ = ["SWITCH", "main"]
 
+SWITCH = "TARRY_PRELOAD"  # environment variable: 0 has apps imported for every message, as Flower does
 _POLL = 0.05  # seconds between polls of one node after the other; the rate does not grow with the number of nodes
+
+
+class _AcquiredTask(NamedTuple):
+    token: str
+    app: str  # hash of its archive; empty if the SuperNode does not say
 
 
 def main(given: list[str] | None = None) -> None:
@@ -28,17 +36,16 @@ def main(given: list[str] | None = None) -> None:
     parser.add_argument("--runtime-api-address", action="append", required=True, dest="addresses")
     parser.add_argument("--root-certificates")
     args = parser.parse_args(given)
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s tarry %(message)s")
     _load()
     links = {address: _link(address, args.root_certificates) for address in args.addresses}
-    running: set[int] = set()
+    pool, preloads = AppPool(args.root_certificates), os.environ.get(SWITCH) != "0"
     while True:
         for address, link in links.items():
-            token = _token(link)
-            if token is not None:
-                running.add(_fork_client_app(address, token, args.root_certificates))
-            for pid in list(running):
-                if os.waitpid(pid, os.WNOHANG)[0]:
-                    running.discard(pid)
+            task = _next_task(link)
+            if task is not None:
+                pool.start(address, task.token, task.app if preloads else "")
+            pool.poll()
             time.sleep(_POLL)
 
 
@@ -56,17 +63,11 @@ def _load() -> None:
     assert flwr.supernode.runtime.run_clientapp
     assert tarry.deploy.client_app
     torch.set_num_threads(1)
+    guard_client_apps()
     shorten_polling()
     join_chunks_once()
     return_freed_memory()
     build_run(read_config({"task": "digits"}).spec)  # fill the caches of registries and imports
-
-
-def _certificates(path: str | None) -> bytes | None:
-    if path is None:
-        return None
-    with open(path, "rb") as f:
-        return f.read()
 
 
 def _link(address: str, root: str | None) -> Any:
@@ -79,49 +80,24 @@ def _link(address: str, root: str | None) -> Any:
     return RuntimeHttpClient.from_server_address(
         server_address=address,
         insecure=root is None,
-        root_certificates=_certificates(root),
+        root_certificates=certificates(root),
         interceptors=[RuntimeVersionHttpInterceptor(component_name="SuperExec")],
         retry_invoker=once,
     )
 
 
-def _token(link: Any) -> str | None:
-    """The token of the next task; None if there is none."""
+def _next_task(link: Any) -> _AcquiredTask | None:
     import httpx
     from flwr.proto.runtime_pb2 import AcquireTaskRequest
     from flwr.supercore.constant import TaskType
 
     try:
-        task = link.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP]))
+        found = link.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP]))
     except httpx.HTTPError:
         return None
-    return str(task.token) if task.HasField("task") and task.token else None
-
-
-def _fork_client_app(address: str, token: str, root: str | None) -> int:
-    parent = os.getpid()
-    pid = os.fork()
-    if pid:
-        return pid
-    from flwr.supernode.runtime.run_clientapp import run_clientapp
-
-    code = 1
-    try:
-        run_clientapp(
-            runtime_api_address=address,
-            token=token,
-            insecure=root is None,
-            certificates=_certificates(root),
-            parent_pid=parent,
-            runtime_dependency_install=False,
-        )
-        code = 0
-    except SystemExit as e:
-        code = e.code if isinstance(e.code, int) else 1
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)  # the child never returns into the parent's loop
+    if not found.HasField("task") or not found.token:
+        return None
+    return _AcquiredTask(str(found.token), str(getattr(found.task, "fab_hash", "")))
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .failures import failure_text
 from .wire import Array, EncodedArray, FieldValue, ReplyMessage, Request, RunEnded, Unreachable, npy_header
 
 if TYPE_CHECKING:
@@ -33,13 +34,17 @@ _ERRORS = {
 }
 
 
-def to_records(fields: Mapping[str, FieldValue], arrays: Mapping[str, Array]) -> RecordDict:
-    """Return fields and arrays as Flower's records `config` and `arrays`."""
+def to_records(
+    fields: Mapping[str, FieldValue],
+    arrays: Mapping[str, Array],
+    names: tuple[str, str] = ("config", "arrays"),
+) -> RecordDict:
+    """Return fields and arrays as two of Flower's records, of these names."""
     from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
-    content: dict[str, Any] = {"config": ConfigRecord(dict(fields))}
+    content: dict[str, Any] = {names[0]: ConfigRecord(dict(fields))}
     if arrays:
-        content["arrays"] = ArrayRecord({name: _encode(a) for name, a in arrays.items()})
+        content[names[1]] = ArrayRecord({name: _encode(a) for name, a in arrays.items()})
     return RecordDict(content)
 
 
@@ -79,6 +84,7 @@ class FlowerGrid:
 
     def __init__(self, grid: Grid, run: str):
         self._grid, self.run = grid, run
+        self._keeps_messages = hasattr(grid, "state")  # Flower's simulation engine hands on the messages themselves
 
     def nodes(self) -> dict[int, str]:
         with _flower_errors():
@@ -90,13 +96,14 @@ class FlowerGrid:
         from flwr.app import Message
 
         messages = [
-            Message(to_records(r.fields, r.arrays), dst_node_id=r.node, message_type=r.kind, ttl=r.ttl)
+            Message(to_records(r.fields, r.arrays, r.records), dst_node_id=r.node, message_type=r.kind, ttl=r.ttl)
             for r in requests
         ]
         with _flower_errors():
             ids = list(self._grid.push_messages(messages))
-        for message in messages:
-            remove_arrays(message.content)
+        if not self._keeps_messages:
+            for message in messages:
+                remove_arrays(message.content)
         return [i or None for i in ids] if ids else [None] * len(requests)
 
     def pull(self, ids: Iterable[str]) -> list[ReplyMessage]:
@@ -109,7 +116,7 @@ def _to_reply(message: Message) -> ReplyMessage:
     if message.has_error():
         error = message.error
         why = _ERRORS.get(error.code, f"error {error.code}")
-        return ReplyMessage(about.reply_to_message_id, about.src_node_id, {}, {}, error=why)
+        return ReplyMessage(about.reply_to_message_id, about.src_node_id, {}, {}, why, failure_text(error.reason or ""))
     if not message.has_content():
         return ReplyMessage(about.reply_to_message_id, about.src_node_id, {}, {}, error="an answer without content")
     content = message.content

@@ -8,7 +8,9 @@ Run as a file it imports nothing but Flower, and so begins in a second and takes
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
+import threading
 from pathlib import Path
 
 __all__ = ["main"]
@@ -19,7 +21,17 @@ def main() -> None:
     from flwr.supernode.cli import flower_supernode
 
     _shorten_polling()
+    threading.excepthook = _end_with_thread
     flower_supernode()
+
+
+def _end_with_thread(failed: threading.ExceptHookArgs) -> None:
+    """End the process after an exception in a thread, so that its supervisor starts it again.
+
+    The heartbeats of a SuperNode come from a thread. Without it the SuperLink takes the node for absent for good.
+    """
+    threading.__excepthook__(failed)
+    os._exit(1)
 
 
 def _shorten_polling() -> None:

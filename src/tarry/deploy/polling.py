@@ -6,33 +6,61 @@
     a process polls for the content of a message every        1 s          0.05 s, then twice as long, to 1 s
 
 These are constants inside Flower that no option reaches. They are changed only in processes that tarry starts, and only
-with the version of Flower that is tested; any other version stays as it is.
+where the code of the installed version is as expected; a log line names what stays as it is. TARRY_SHORT_POLLING=0 in
+the environment leaves all of them as they are.
 """
 
 from __future__ import annotations
 
+import importlib
+import logging
+import os
 import time
+from collections.abc import Callable
 from importlib.metadata import version
+from typing import Any
 
-__all__ = ["shorten_polling"]
+__all__ = ["SWITCH", "shorten_polling"]
 
-_TESTED = "1.41.0"
+log = logging.getLogger("tarry")
+SWITCH = "TARRY_SHORT_POLLING"
 _IDLE, _LONGER, _WAITING = 0.3, 1.4, 0.1
 _FIRST, _LONGEST = 0.05, 1.0
 
 
 def shorten_polling() -> bool:
-    """Shorten the intervals in this process; return False with an untested version of Flower."""
-    if version("flwr") != _TESTED:
+    """Shorten the intervals in this process; return whether all of them are short now."""
+    if os.environ.get(SWITCH) == "0":
+        log.warning("%s=0: Flower's polling intervals stay as they are", SWITCH)
         return False
-    from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_from_tree, pull_objects
-    from flwr.supernode import start_client_internal
+    done = [_try(_shorten_pulls, "polling for the content of messages"), _try(_shorten_idling, "polling of SuperNodes")]
+    return all(done)
 
-    for pull in (pull_objects, pull_and_inflate_object_from_tree):
-        assert pull.__kwdefaults__ is not None
-        pull.__kwdefaults__.update(initial_backoff=_FIRST, backoff_cap=_LONGEST)
-    setattr(start_client_internal, "time", _Clock())  # noqa: B010 - a module's own name for a module
+
+def _try(change: Callable[[], None], what: str) -> bool:
+    try:
+        change()
+    except (ImportError, AttributeError, TypeError, KeyError) as e:
+        log.warning("flwr %s: %s keeps Flower's own intervals (%s: %s)", version("flwr"), what, type(e).__name__, e)
+        return False
     return True
+
+
+def _shorten_pulls() -> None:
+    from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_from_tree, pull_objects
+
+    defaults: list[Any] = [pull.__kwdefaults__ for pull in (pull_objects, pull_and_inflate_object_from_tree)]
+    for known in defaults:
+        known["initial_backoff"], known["backoff_cap"]
+    for known in defaults:
+        known.update(initial_backoff=_FIRST, backoff_cap=_LONGEST)
+
+
+def _shorten_idling() -> None:
+    module: Any = importlib.import_module("flwr.supernode.start_client_internal")
+    if not callable(module.time.sleep):
+        raise TypeError("it sleeps in another way")
+    module.time = _Clock()  # the module's own name for a module
 
 
 class _Clock:

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..config.components import Choice
 from ..core.errors import BadInput
-from ..core.task import Examples, Task
-from ..runs.build import BuiltRun, build_run
+from ..core.task import Examples
+from ..runs.build import BuiltRun
+from ..runs.remote_data import build_without_data
 
 if TYPE_CHECKING:
     from .config import DeployConfig
@@ -37,20 +37,10 @@ class _SameForAll(Sequence[Examples]):
 
 
 def plan_without_data(setting: DeployConfig) -> BuiltRun:
-    """Build the run of a server without client data; the examples that its task finds only give shapes."""
-    s = setting.spec
-    if s.clients is None:
+    """Build the run of a server without client data."""
+    if setting.spec.clients is None:
         raise BadInput("clients: say how many there are at most; the server does not hold their examples")
-    task: Task = s.task.build("task") if isinstance(s.task, Choice) else s.task
-    if task.train is None and not task.clients:
-        if task.test is None:
-            raise BadInput(f"task = {task.name}: on the server it needs a test set, or examples to see shapes by")
-        task = replace(task, clients=[task.test])
-    alone = None if task.train is None else 1
-    if task.train is None:
-        task = replace(task, clients=task.clients[:1])
-    built = build_run(replace(s, task=task, clients=alone, partition=Choice("iid"), concurrency=None))
-    return replace(built, spec=s)
+    return build_without_data(setting.spec, may_lack_shapes=setting.options.client != "tarry")
 
 
 def plan_with_own_data(setting: DeployConfig) -> BuiltRun:

@@ -1,25 +1,22 @@
 """Protocols between server and clients: how a ticket becomes a request, and how a reply becomes a result.
 
 TarryProtocol       the flat vector and the method's payload; the reply has a delta, extras and the ticket's token
-FlowerAppProtocol   the model's tensors by name; the reply has the same tensors and `num-examples`, as any Flower app's
+FlowerAppProtocol   for Flower apps that do not use tarry (flower_app.py)
 """
 
 from __future__ import annotations
 
 import typing
-from collections.abc import Callable, Mapping
-from math import isfinite, nan
+from collections.abc import Callable
+from math import isfinite
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch.utils.dlpack import from_dlpack
 
-from ..core.errors import BadInput
 from ..core.layout import Layout
 from ..core.local_rule import LocalRule
-from ..core.method import Method
-from ..core.parts import PLACES
 from ..core.tickets import LocalResult, Ticket
 from .server.open_tickets import OpenTicket
 from .wire import (
@@ -33,7 +30,7 @@ from .wire import (
     parse_fields,
 )
 
-__all__ = ["ClientReply", "FlowerAppProtocol", "Protocol", "TarryProtocol", "check_flower_app", "tensor_of"]
+__all__ = ["ClientReply", "Protocol", "TarryProtocol", "make_result", "numpy_dtype", "tensor_of"]
 
 _MAX_COUNT = 10**12  # examples or steps that a client may report
 EXTRA, PAYLOAD = "extra.", "payload."
@@ -87,7 +84,7 @@ class TarryProtocol:
         expected_work: Callable[[int], tuple[int, int]] | None = None,
     ):
         extras = frozenset(EXTRA + name for name in rule.uploads)
-        self._schema = ArraySchema({"delta": (layout.size,)}, _numpy_dtype(dtype), extras, layout.size)
+        self._schema = ArraySchema({"delta": (layout.size,)}, numpy_dtype(dtype), extras, layout.size)
         self._federation, self._expected_work = federation, expected_work
 
     def encode_ticket(
@@ -126,80 +123,18 @@ class TarryProtocol:
         delta = tensor_of(arrays.pop("delta"))
         extras = {name.removeprefix(EXTRA): tensor_of(a) for name, a in arrays.items()}
         return ClientReply(
-            _result(delta, *work, f["loss"], extras), f["keeps_memory"], f["train_seconds"], f["memory_lost"]
+            make_result(delta, *work, f["loss"], extras), f["keeps_memory"], f["train_seconds"], f["memory_lost"]
         )
 
 
-class FlowerAppProtocol:
-    """For any Flower app. `untrained`: tensors of its model that are not trained, sent along as they were built."""
-
-    has_identities = has_tokens = False
-
-    def __init__(
-        self, layout: Layout, names: list[str], untrained: Mapping[str, Array], *, dtype: torch.dtype, lr: float
-    ):
-        ignored = {k: v.nbytes for k, v in untrained.items()}
-        self._schema = ArraySchema({b.name: b.shape for b in layout.blocks}, _numpy_dtype(dtype), ignored=ignored)
-        self._layout, self._names, self._untrained, self._lr = layout, names, untrained, lr
-
-    def _arrays(self, weights: torch.Tensor) -> dict[str, Array]:
-        views = {k: v.numpy() for k, v in self._layout.views(weights.detach().cpu()).items()}
-        return {name: views.get(name, self._untrained.get(name)) for name in self._names}  # type: ignore[misc]
-
-    def encode_ticket(
-        self,
-        ticket: Ticket,
-        open_ticket: OpenTicket,  # noqa: ARG002
-        *,
-        node: int,
-        memory_visit: int,  # noqa: ARG002
-        ttl: float,
-    ) -> Request:
-        fields: dict[str, FieldValue] = {"server-round": ticket.version + 1, "lr": self._lr}
-        return Request(node, "train", fields, self._arrays(ticket.sent), ttl)
-
-    def encode_eval(self, weights: torch.Tensor, *, node: int, client: int, ttl: float) -> Request:  # noqa: ARG002
-        return Request(node, "evaluate", {}, self._arrays(weights), ttl)
-
-    def decode_reply(self, reply: ReplyMessage, ticket: Ticket) -> ClientReply:
-        n = parse_fields(reply.fields, num_examples=int)["num_examples"]
-        arrays = decode_arrays(reply.arrays, self._schema)
-        losses = [v for k in ("train_loss", "train-loss", "loss") if isinstance(v := reply.fields.get(k), float)]
-        result = _result(self._delta(arrays, ticket.sent.cpu()), n, 1, 0.0, {})
-        return ClientReply(result._replace(loss=losses[0] if losses else nan))
-
-    def _delta(self, arrays: Mapping[str, Array], sent: torch.Tensor) -> torch.Tensor:
-        """Return the flat vector of the arrays minus the weights that were sent."""
-        delta = torch.empty_like(sent)
-        for b in self._layout.blocks:
-            torch.sub(tensor_of(arrays[b.name]), sent[b.at].view(b.shape), out=delta[b.at].view(b.shape))
-        return delta
-
-
-def _numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
+def numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
+    """Return the numpy type of a torch type."""
     return np.dtype(str(dtype).removeprefix("torch."))
 
 
-def _result(delta: torch.Tensor, n: int, steps: int, loss: float, extras: dict[str, Any]) -> LocalResult:
+def make_result(delta: torch.Tensor, n: int, steps: int, loss: float, extras: dict[str, Any]) -> LocalResult:
+    """Return the result of a visit; raise Rejected if its counts cannot be true."""
     if not (1 <= n <= _MAX_COUNT and 1 <= steps <= _MAX_COUNT):
         raise Rejected(f"{n} examples, {steps} steps: must be 1 to {_MAX_COUNT:,}")
     finite = isfinite(loss) and all(isfinite(t.sum().item()) for t in (delta, *extras.values()))
     return LocalResult(delta, n, steps, loss, finite, extras)
-
-
-def check_flower_app(method: Method, label: str) -> None:
-    """Raise BadInput if the method needs more of its clients than weights and a number of examples."""
-    problems, rule = [], method.local
-    if type(rule) is not LocalRule:
-        problems.append(f"its clients train by a rule of their own ({type(rule).__name__})")
-    reads = frozenset[str]().union(*(getattr(method, p).required_extras for p in PLACES))
-    must_use = frozenset[str]().union(*(getattr(method, p).must_be_used for p in PLACES))
-    for what, names in (("send back", reads | rule.uploads), ("use", must_use | rule.required_payload)):
-        if names:
-            problems.append(f"its clients must {what} {', '.join(sorted(names))}")
-    if problems:
-        raise BadInput(
-            f"--method {label}: {'; '.join(problems)}, and a plain Flower app does not do this: name "
-            "tarry.deploy.client_app:app as clientapp, or take a method whose clients just train (fedasync, fedbuff, "
-            "ca2fl, fadas, mifa, orthofl, fedecho ...)"
-        )

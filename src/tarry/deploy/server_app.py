@@ -1,7 +1,7 @@
 """Server as a Flower app (`serverapp = "tarry.deploy.server_app:app"` in a pyproject.toml).
 
 A federation that the folder holds is resumed. SIGTERM, Ctrl-C and a file `stop` in the folder end it when the visits
-under way have ended.
+under way have ended. In Flower's simulation engine, where the server is a thread, signals go to the engine.
 """
 
 from __future__ import annotations
@@ -10,60 +10,67 @@ import json
 import logging
 import os
 import signal
-import sys
+import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flwr.serverapp import ServerApp
 
-from ..core.printable import printable
+from ..version import __version__
 
 if TYPE_CHECKING:
     from flwr.app import Context
     from flwr.serverapp import Grid
+    from torch import Tensor
 
+    from ..engine.budget import Score
     from ..runs.build import BuiltRun
     from .config import DeployConfig
+    from .flower_app import StateDict
     from .protocol import Protocol
     from .server.driver import Driver
+    from .server.monitor import Monitor
 
 __all__ = ["app", "serve"]
 
 app = ServerApp()
 log = logging.getLogger("tarry")
-
-
-class _Printable(logging.Formatter):
-    """A format that shows control characters, of a client's name for example, as escapes."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        return printable(super().format(record), keep="\n\t")
+NOT_REPLAYABLE = (
+    "`tarry replay` will not repeat this federation: its clients train by their own code; keep-updates = true keeps"
+    " every update in the folder, for a replay of the server"
+)
 
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Drive the method that the run config names."""
     from ..core.errors import TarryError
+    from ..record.storage import make_folder
     from ..vector.process import return_freed_memory
+    from .app_defaults import complete_config, default_folder
     from .chunks import join_chunks_once
-    from .config import read_config
+    from .config import Options, read_config
     from .grid import FlowerGrid
     from .polling import shorten_polling
+    from .server.log_format import logging_to
 
     shorten_polling()
     join_chunks_once()
     return_freed_memory()
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Printable("%(asctime)s tarry %(message)s"))
-    logging.basicConfig(level=logging.INFO, handlers=[handler])
-    try:
-        serve(FlowerGrid(grid, str(context.run_id)), read_config(context.run_config))
-    except TarryError as e:
-        for line in str(e).splitlines():
-            log.error("error: %s", line)
-        raise
+    link = FlowerGrid(grid, str(context.run_id))
+    config = {"out": default_folder(link.run), **context.run_config}
+    folder = Path(str(config["out"]))
+    make_folder(folder)
+    with logging_to(folder, str(config.get("log-format", Options.log_format))):
+        try:
+            serve(link, read_config(complete_config(config, link)))
+        except TarryError as e:
+            for line in str(e).splitlines():
+                log.error("error: %s", line)
+            raise
 
 
 def serve(grid: Any, setting: DeployConfig) -> str:
@@ -74,6 +81,9 @@ def serve(grid: Any, setting: DeployConfig) -> str:
     from ..record.run_folder import RunFolder
     from ..record.storage import make_folder, write_atomic
     from .local.processes import began
+    from .server.monitor import monitoring
+    from .server.storage_pause import continue_when_writable
+    from .server.traces import tracing
 
     torch.set_num_threads(1)
     folder = Path(setting.options.out)
@@ -81,31 +91,44 @@ def serve(grid: Any, setting: DeployConfig) -> str:
     if (folder / "result.json").is_file():
         raise BadInput(f"out = {folder}: the federation in this folder is over; name another one")
     built = _build(setting)
+    for notice in built.notices:
+        log.warning("%s", notice)
     spec = folder / "spec.toml"
     if spec.is_file() and RunFolder(folder).spec_text() != built.spec.to_toml():
         raise BadInput(f"out = {folder}: it holds a federation with other settings; name another folder")
     if not spec.is_file():
         RunFolder(folder).write_settings(built.spec.to_toml(), files={})
     (folder / "stop").unlink(missing_ok=True)
-    driver = _driver(grid, setting, built, folder)
-    write_atomic(
-        folder / "server.json", json.dumps({"pid": os.getpid(), "began": began(os.getpid()), "run": grid.run}).encode()
-    )
-    try:
-        return _run_driver(driver, built, folder)
-    finally:
-        driver.close()
+    should_stop = _stop_condition(folder / "stop")
+    process = {"pid": os.getpid(), "began": began(os.getpid()), "run": grid.run}
+
+    unused = [built]  # a driver takes the model away: the next one, after a pause, needs another
+
+    def drive() -> str:
+        driver = _driver(grid, setting, unused.pop() if unused else _build(setting), folder)
+        try:
+            write_atomic(folder / "server.json", json.dumps(process).encode())
+            return _run_driver(driver, built, folder, should_stop, monitor)
+        finally:
+            driver.close()
+
+    with tracing(), monitoring(setting.options.metrics_host, setting.options.metrics_port) as monitor:
+        return continue_when_writable(drive, folder, should_stop, on_pause=monitor.pause)
 
 
-def _run_driver(driver: Driver, built: BuiltRun, folder: Path) -> str:
+def _run_driver(
+    driver: Driver, built: BuiltRun, folder: Path, should_stop: Callable[[], bool], monitor: Monitor
+) -> str:
     from ..record.result import write_progress
+    from .local.log_rotation import rotate_logs
     from .server.result import so_far, write
 
-    should_stop = _stop_condition(folder / "stop")
     shown = [-1, 0.0]
 
     def on_progress(d: Driver) -> None:
         d.stats.write(folder / "status.json", status(d))
+        monitor.update(d)
+        rotate_logs(folder / "flower" / "logs")  # of a federation on one machine
         if d.engine.updates != shown[0] and (time.time() - shown[1] > 5 or d.ended):
             shown[:] = [d.engine.updates, time.time()]
             write_progress(folder, so_far(d, built))
@@ -113,6 +136,7 @@ def _run_driver(driver: Driver, built: BuiltRun, folder: Path) -> str:
             accuracy = "" if score is None else f", accuracy {score:.3f}"
             log.info("%.0f s: %d updates, %d out%s", d.now(), d.engine.updates, len(d.open_tickets), accuracy)
 
+    log.info("tarry %s, run %s: %d updates so far", __version__, driver.grid.run, driver.engine.updates)
     why = driver.run(should_stop, on_progress=on_progress)
     log.info("ended: %s after %d updates", why, driver.engine.updates)
     if why != "stopped":
@@ -154,6 +178,9 @@ def status(d: Driver) -> dict[str, Any]:
 def _stop_condition(file: Path) -> Callable[[], bool]:
     signals: list[int] = []
 
+    if threading.current_thread() is not threading.main_thread():
+        return file.exists
+
     def handler(number: int, _: Any) -> None:
         signals.append(number)
         if len(signals) > 1:
@@ -166,18 +193,19 @@ def _stop_condition(file: Path) -> Callable[[], bool]:
 
 def _build(setting: DeployConfig) -> BuiltRun:
     from ..runs.build import build_run
+    from .flower_app import check_flower_app
     from .private_data import plan_without_data
-    from .protocol import check_flower_app
 
     built = plan_without_data(setting) if _has_remote_data(setting) else build_run(setting.spec)
-    if setting.options.client == "plain":
-        check_flower_app(built.method, built.spec.label)
-    return built
+    if setting.options.client == "tarry":
+        return built
+    check_flower_app(built.method, built.spec.label)
+    return built if setting.options.keep_updates else replace(built, notices=(*built.notices, NOT_REPLAYABLE))
 
 
 def _has_remote_data(setting: DeployConfig) -> bool:
     """Return whether the clients hold examples that the server does not have."""
-    return setting.options.data == "own" or setting.options.client == "plain"
+    return setting.options.data == "own" or setting.options.client != "tarry"
 
 
 def _driver(grid: Any, setting: DeployConfig, built: BuiltRun, folder: Path) -> Driver:
@@ -195,6 +223,9 @@ def _driver(grid: Any, setting: DeployConfig, built: BuiltRun, folder: Path) -> 
         stop_within=o.stop_within,
         eval_every=built.eval_every,
         client_eval_every=o.ask_every or float("inf"),
+        release_after=o.release_after,
+        client=o.client,
+        keep_updates=o.keep_updates,
         checkpoint_every=s.checkpoint_every,
     )
     return Driver(
@@ -204,14 +235,15 @@ def _driver(grid: Any, setting: DeployConfig, built: BuiltRun, folder: Path) -> 
         lambda federation: _protocol(setting, built, federation),
         config=config,
         budget=built.budget,
-        evaluate=built.take_evaluator(),
+        evaluate=_evaluator(setting, built),
         known=known,
     )
 
 
 def _protocol(setting: DeployConfig, built: BuiltRun, federation: str) -> Protocol:
     from ..runs.build_task import dtype_of
-    from .protocol import FlowerAppProtocol, TarryProtocol
+    from .flower_app import FlowerAppProtocol, LegacyAppProtocol
+    from .protocol import TarryProtocol
 
     dtype = dtype_of(built.spec)
     if setting.options.client == "tarry":
@@ -229,7 +261,22 @@ def _protocol(setting: DeployConfig, built: BuiltRun, federation: str) -> Protoc
             federation=federation,
             expected_work=expected_work if split else None,
         )
-    state = built.module.state_dict()
-    mine = {b.name for b in built.layout.blocks}
-    rest = {name: t.cpu().numpy() for name, t in state.items() if name not in mine}
-    return FlowerAppProtocol(built.layout, list(state), rest, dtype=dtype, lr=built.spec.lr)
+    kind = LegacyAppProtocol if setting.options.client == "legacy" else FlowerAppProtocol
+    by_name = setting.options.identity == "name"
+    return kind(_state_dict(built), dtype=dtype, lr=built.spec.lr, has_identities=by_name)
+
+
+def _state_dict(built: BuiltRun) -> StateDict:
+    from .flower_app import StateDict
+
+    return StateDict(built.layout, built.module)
+
+
+def _evaluator(setting: DeployConfig, built: BuiltRun) -> Callable[[Tensor], Score] | None:
+    """The evaluation that the app names, or that on the task's test set."""
+    from .app_code import evaluator
+
+    o = setting.options
+    if o.evaluate is None:
+        return built.take_evaluator()
+    return evaluator(o.evaluate, _state_dict(built), legacy=o.client == "legacy")

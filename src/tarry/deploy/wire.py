@@ -65,13 +65,14 @@ class EncodedArray(NamedTuple):
 
 
 class Request(NamedTuple):
-    """A message to a node; `kind` is the message type of Flower."""
+    """A message to a node; `kind` is the message type of Flower, `records` are the names of its two records."""
 
     node: int
     kind: str
     fields: Mapping[str, FieldValue]
     arrays: Mapping[str, Array]
     ttl: float
+    records: tuple[str, str] = ("config", "arrays")
 
     @property
     def nbytes(self) -> int:
@@ -86,6 +87,7 @@ class ReplyMessage(NamedTuple):
     fields: Mapping[str, Any]
     arrays: Mapping[str, EncodedArray]
     error: str | None = None
+    detail: str = ""  # what the app says of the error: one short line
 
     @property
     def nbytes(self) -> int:

@@ -13,7 +13,9 @@
 
 The paper's abstract names the three parts; its equations and its authors' code were not available. The box follows a
 public re-implementation, with its β1 = 0.6, β2 = 0.9, K = 5, η = 10^−3 and ε = 10^−8. A second has the cosine and the
-moments as well. Where the two differ or cannot be right, it is SCAFFOLD's:
+moments as well. While v is young, an ε this small makes the first step (1 − β1²) / √(1 − β2) = 2.0 times η in every
+weight, however small Δ is: with an η for large steps, raise ε. Where the two differ or cannot be right, it is
+SCAFFOLD's:
 
     a fresh update                    met no way of the server's: r_i = 1. There it gets the floor, or 1
     r_i below 0                       the floor, 0.1, as one has it; the other takes |r_i|
@@ -52,8 +54,6 @@ from ..parts.variates import CHANGE, VARIATE, Control, VariateRule
 from .registry import methods
 
 __all__ = ["fedac"]
-
-EPS = 1e-8
 
 
 def similar(floor: float) -> Correct:
@@ -106,7 +106,7 @@ def weighted_buffer(size: int, *, correction: bool) -> Aggregate:
     )
 
 
-def prospective(eta: float, beta1: float, second: Second | None) -> Step:
+def prospective(eta: float, beta1: float, second: Second | None, eps: float) -> Step:
     """W ← W + η m̂ / (√v + ε), or W + η m̂ where there is no v."""
 
     def init(weights: Tensor) -> dict[str, Tensor]:
@@ -122,7 +122,7 @@ def prospective(eta: float, beta1: float, second: Second | None) -> Step:
             new = torch.add(w, ahead, alpha=eta)
         else:
             v = moments["v"] = second(state["v"], delta)
-            new = torch.addcdiv(w, ahead, v.sqrt().add_(EPS), value=eta)
+            new = torch.addcdiv(w, ahead, v.sqrt().add_(eps), value=eta)
         return torch.cat([new, view.weights[n:] + goes[n:]]) if view.layout.stats else new, moments
 
     return Step(apply, init)
@@ -140,6 +140,7 @@ def fedac(
     eta: Annotated[float, "η, the server's rate: about the most a weight moves in a step"] = 1e-3,
     beta1: Annotated[float, "β1, how slowly the mean of displacements forgets; 0 = no momentum"] = 0.6,
     beta2: Annotated[float, "β2, how slowly the mean of their squares forgets"] = 0.9,
+    eps: Annotated[float, "ε, beside √v: a weight whose displacements are smaller moves less"] = 1e-8,
     floor: Annotated[float, "the least that an update counts, against 1 for full agreement; 1 = all alike"] = 0.1,
     correction: Annotated[bool, "clients correct their gradients by c − c_i"] = True,
     adaptive: Annotated[bool, "divide by √v + ε, element by element; else W + η m̂"] = True,
@@ -152,5 +153,5 @@ def fedac(
         local=VariateRule(Control()) if correction else LocalRule(),
         correct=similar(floor),
         aggregate=weighted_buffer(buffer, correction=correction),
-        step=prospective(eta, beta1, adam(beta2) if adaptive else None),
+        step=prospective(eta, beta1, adam(beta2) if adaptive else None, eps),
     )

@@ -4,7 +4,9 @@
     after K  W ← W + (η_g / K) Δ̄,   buffer emptied
 
 Δ_k is against the weights the client was given; the mean divides by K, not by the sum of the s. a = 0 turns the
-staleness factor off. The paper's optional user-level differential privacy is left out.
+staleness factor off. Running statistics of batch normalization are part of the weights and go the same way: the global
+ones move by the discounted mean of the clients' displacements, with η_g. The paper does not mention them, and an η_g
+other than 1 moves them too far or too little. The paper's optional user-level differential privacy is left out.
 """
 
 from __future__ import annotations

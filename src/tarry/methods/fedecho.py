@@ -6,8 +6,13 @@
                           Q times: x̂ ← x̂ − η_d Clip(∇f_d(y, ŷ), ν), y the mean of the y^i             lines 12–16
                           f_d = α KL(σ(y) ‖ σ(ŷ)) + (1 − α) CE(ŷ, argmax y), α by the entropy of y       Eq. 3–4
 
+In lines 6–9 the client that replaces the M-th arrival gets x before the step of that arrival. Here all hand-outs of an
+instant come after its steps (one rule for all methods, and for simulator and deployment), so that this one client in M
+gets x̂, and its staleness is one less.
+
 The distillation is parts.distillation, which may be put around any server: `--method orthofl --distill fedecho`. Eq. 2
-is written with a plain gradient; Sec. 5.1 gives Adam as the optimizer, which is used here, on the clipped gradient. Our
+is written with a plain gradient (`optimizer=sgd`); Sec. 5.1 gives Adam as the optimizer, which is the default here, on
+the clipped gradient. App. B's teacher averages softmax outputs (`teacher=outputs`), Algorithm 1's logits. Our
 choices where the paper gives none: Adam's moments are 0 at the beginning of every distillation; Q is one pass over U in
 batches of 50 (the paper gives only the size of U, 2000); the student runs in eval mode (BatchNorm by its running
 statistics). η_d is a property of the task: the paper's 3e-6 is for ResNet-18 on CIFAR, 3e-7 for BERT; a task may name
@@ -49,9 +54,13 @@ def fedecho(
     alpha_min: Annotated[float, "α of a teacher without doubt"] = 0.2,
     alpha_max: Annotated[float, "α of a teacher with uniform outputs"] = 0.8,
     clip: Annotated[float | None, "ν, the longest a distillation gradient may be; none = any"] = 5.0,
+    optimizer: Annotated[Literal["adam", "sgd"], "of the distillation: Sec. 5.1's, or Eq. 2 as printed"] = "adam",
+    teacher: Annotated[Literal["logits", "outputs"], "what is averaged: Algorithm 1's logits, or App. B's softmax"] = (
+        "logits"
+    ),
 ) -> Method:
     """FedBuff, then a distillation from the outputs of all clients' latest models on unlabeled inputs."""
-    how = Distillation(lr, q, batch, alpha, clip=clip)
+    how = Distillation(lr, q, batch, alpha, clip=clip, optimizer=optimizer, teacher=teacher)
     if alpha == "dynamic":
         how = replace(how, alpha_min=alpha_min, alpha_max=alpha_max)
     plain = Method(

@@ -8,6 +8,7 @@
     at the end φ − M is sent beside the displacement
 
     lorentz    π_L(x) = (√(1 + ‖x‖²), x),  ‖(x₀, x)‖²_L = −x₀² + ‖x‖²                                    Eq. 26, 27
+               the exponent is at most 80, so that float32 does not overflow; F's gradient has the same sign beyond
     l2         F = ℓ + (μ/2) ‖θ − Θ‖²          FedProx's
     asam       the gradient is taken at θ + ρ T² g / ‖T g‖,  T = |θ| + 0.01 (Kwon et al. 2021)
 
@@ -43,7 +44,7 @@ CurveName = Literal["bezier", "printed", "line"]
 SHIFT = "shift"
 _LAMBDA = 1  # the part of the visit's key for the draws of λ
 _ROOM = 64  # the smallest number of λ in the context, so that stacked clients have tensors of one size
-_STEEP = 20.0  # the largest exponent of the Lorentz term: beyond it float32 would overflow
+_STEEP = 80.0  # the largest exponent of the Lorentz term: float32 overflows at 88.7
 _FLOOR = 0.01  # ASAM's η: how far a weight of 0 may still be moved
 
 

@@ -9,8 +9,10 @@
 
 `with_distillation` puts this around any server. Models run in eval mode: dropout off, fixed running statistics. Outputs
 may have any number of dimensions before the classes: all tokens of a sequence count alike, or those of a given mask.
-Clip rescales a gradient longer than ν to the norm ν. Every distillation begins with Adam's moments at 0. Logits that
-are not finite are not stored: such a client keeps its older ones, or has none.
+Clip rescales a gradient longer than ν to the norm ν. Every distillation begins with Adam's moments at 0. Adam hardly
+depends on the length of a gradient, so that ν has little effect with it. `optimizer="sgd"` is Eq. 2 as printed, without
+Adam. `teacher="outputs"` is App. B's teacher, σ(y) = mean of the σ(y^i), in place of line 14's. Logits that are not
+finite are not stored: such a client keeps its older ones, or has none.
 
 The batches of the l-th pass over U (l = 0, 1, ...) are cut from rng.permutation(rng.extend(view.key, l), |U|), the last
 one short; a batch of the whole set keeps the stored order.
@@ -25,7 +27,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import log_softmax
+from torch.nn.functional import log_softmax, softmax
 
 from ..core import rng
 from ..core.client_table import ClientTable
@@ -55,6 +57,8 @@ class Distillation:
     alpha_min: float = 0.2
     alpha_max: float = 0.8
     clip: float | None = 5.0  # ν; None = ∞
+    optimizer: Literal["adam", "sgd"] = "adam"
+    teacher: Literal["logits", "outputs"] = "logits"  # whose mean over clients teaches
 
     def __post_init__(self) -> None:
         fixed = 0.0 if self.alpha == "dynamic" else self.alpha
@@ -113,13 +117,13 @@ def distill(x: Tensor, teacher: Tensor, view: ServerView, how: Distillation) -> 
     """Return x̂ after Q steps of Eq. 2. Running statistics do not change."""
     server_model, n = view.model, view.layout.n_params
     assert server_model is not None, "a method that distils says that it needs unlabeled inputs"
-    adam = make_optimizer("adam", lr=how.lr or server_model.distill_lr or PAPERS_LR)
+    optimizer = make_optimizer(how.optimizer, lr=how.lr or server_model.distill_lr or PAPERS_LR)
     w, stats, seen = x[:n], x[n:], list[Tensor]()
-    moments = adam.init(w)
+    moments = optimizer.init(w)
     for at in batches(server_model.inputs, how, view.key):
         loss = distill_loss(teacher[at], None if server_model.mask is None else server_model.mask[at], how)
         g, _ = server_model.grad(torch.cat([w, stats]) if len(stats) else w, server_model.inputs[at], loss.f_d)
-        w, moments = adam.apply_gradient(w, clip_norm(g, how.clip), moments)
+        w, moments = optimizer.apply_gradient(w, clip_norm(g, how.clip), moments)
         if view.notes is not None:
             seen.append(torch.stack([loss.entropy, loss.alpha]))
     if view.notes is not None:
@@ -158,7 +162,7 @@ def with_distillation(method: Method, how: Distillation) -> Method:
     return replace(
         method,
         correct=_with_logits(method.correct),
-        aggregate=_keeping_logits(method.aggregate),
+        aggregate=_keeping_logits(method.aggregate, how),
         step=_with_distillation_step(method.step, how),
         output_weights=answered if answer is not None else None,
         needs_unlabeled=True,
@@ -206,7 +210,7 @@ class LogitsState(StateRecord):
     logits: ClientTable
 
 
-def _keeping_logits(part: Aggregate) -> Aggregate:
+def _keeping_logits(part: Aggregate, how: Distillation) -> Aggregate:
     """Return an aggregate part that stores every client's logits, and adds their mean to the update it passes on."""
 
     def apply(update: Update | None, state: LogitsState, view: ServerView) -> tuple[Update | None, LogitsState]:
@@ -215,7 +219,7 @@ def _keeping_logits(part: Aggregate) -> Aggregate:
             state.logits.put(update.ticket.client, extras.pop(LOGITS))
             update = update.replace(extras=extras)
         mean, inner = part(update, state.inner, view)
-        return _with_teacher(mean, state.logits, view), replace(state, inner=inner)
+        return _with_teacher(mean, state.logits, view, how), replace(state, inner=inner)
 
     def init(weights: Tensor) -> LogitsState:
         return LogitsState(part.init(weights), ClientTable())
@@ -227,7 +231,7 @@ def _keeping_logits(part: Aggregate) -> Aggregate:
     def on_instant_end(state: LogitsState, view: ServerView) -> tuple[Update | None, LogitsState]:
         assert part.on_instant_end is not None
         mean, inner = part.on_instant_end(state.inner, view)
-        return _with_teacher(mean, state.logits, view), replace(state, inner=inner)
+        return _with_teacher(mean, state.logits, view, how), replace(state, inner=inner)
 
     def next_wakeup(state: LogitsState, view: ServerView) -> float:
         assert part.next_wakeup is not None
@@ -243,17 +247,21 @@ def _keeping_logits(part: Aggregate) -> Aggregate:
     )
 
 
-def _with_teacher(update: Update | None, logits: ClientTable, view: ServerView) -> Update | None:
-    """Add y, the mean of all y^i, to the update's extras."""
+def _with_teacher(update: Update | None, logits: ClientTable, view: ServerView, how: Distillation) -> Update | None:
+    """Add y, the mean of all y^i (or the logarithm of the mean of all σ(y^i)), to the update's extras."""
     if update is None or not len(logits):
         return update
+    outputs = how.teacher == "outputs"
     first, *rest = logits.values()
-    total = first.clone()
+    total = softmax(first, -1) if outputs else first.clone()
     for row in rest:
-        total += row
+        total += softmax(row, -1) if outputs else row
     if view.notes is not None:
         view.notes["teachers"] = len(logits)
-    return update.replace(extras={**update.extras, TEACHER: total / len(logits)})
+    mean = total / len(logits)
+    return update.replace(
+        extras={**update.extras, TEACHER: mean.clamp_min(torch.finfo(mean.dtype).tiny).log() if outputs else mean}
+    )
 
 
 def _with_distillation_step(part: Step, how: Distillation) -> Step:

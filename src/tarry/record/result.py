@@ -10,12 +10,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from math import isfinite
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from ..core.errors import BadInput, DamagedFile, first_line
+from ..core.errors import BadInput, DamagedFile, errors_as_keywords, first_line
 from ..core.layout import Layout
 from ..core.one_line import cut_to_width, short_text
 from ..core.printable import printable
@@ -27,6 +27,11 @@ from .run_folder import RunFolder
 from .shapes import check_shape
 from .storage import make_folder, read_json, write_atomic
 from .tensor_files import array_of, write_safetensors
+from .views import CurveX, CurveY, data_frame, plot_curve, result_html
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from pandas import DataFrame
 
 __all__ = [
     "PROGRESS",
@@ -150,6 +155,35 @@ class Result:
                 " tarry.run(..., out=FOLDER) writes one"
             )
         return read_events(log)
+
+    def to_frame(self, rows: Literal["evaluations", "events"] = "evaluations") -> DataFrame:
+        """Return a pandas data frame with a row for each evaluation, or for each event of the run's log.
+
+        >>> result = tarry.run("fedasync", "digits", clients=3, updates=6)
+        >>> list(result.to_frame().columns)
+        ['time', 'updates', 'accuracy', 'loss']
+        """
+        if rows not in ("evaluations", "events"):
+            raise BadInput(f"--rows {rows}: must be evaluations or events")
+        return data_frame(self.events()) if rows == "events" else data_frame(self.curve, CurvePoint._fields)
+
+    def plot(self, x: CurveX = "time", y: CurveY = "accuracy", ax: Axes | None = None, **style: Any) -> Axes:
+        """Draw accuracy or loss over time or updates on `ax`, or on new axes, and return the axes.
+
+        `style` goes to matplotlib's `Axes.plot`.
+
+        >>> from matplotlib.figure import Figure
+        >>> result = tarry.run("fedasync", "digits", clients=3, updates=6)
+        >>> axes = result.plot(y="loss", ax=Figure().add_subplot(), color="black")
+        >>> axes.get_xlabel(), axes.get_ylabel()
+        ('virtual time (s)', 'test loss')
+        """
+        with errors_as_keywords():
+            return plot_curve(self, x, y, ax, **style)
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: a small table and the curve."""
+        return result_html(self)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return a copy of the final global weights by name, as PyTorch's `load_state_dict` takes them.

@@ -21,6 +21,7 @@ from ..core.storage import open_regular, storage_errors
 __all__ = [
     "JSON_LIMIT",
     "TEXT_LIMIT",
+    "check_writable",
     "make_folder",
     "open_atomic",
     "open_regular",
@@ -33,6 +34,7 @@ __all__ = [
 
 TEXT_LIMIT = 1 << 24  # bytes of a text: settings, a command
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK  # no link, no pipe
+_SMALL = 1 << 16  # bytes; less may fit where nothing else does
 JSON_LIMIT = 1 << 28  # bytes of a JSON document: a result with a million evaluations has a quarter of it
 
 
@@ -58,6 +60,15 @@ def open_atomic(path: Path) -> Iterator[BufferedWriter]:
                 temporary.unlink()
             raise
         sync_folder(path.parent)
+
+
+def check_writable(folder: Path) -> None:
+    """Raise StorageError unless a small file can be written to the folder; the file is removed."""
+    path = folder / ".writable"
+    with open_atomic(path) as f:
+        f.write(bytes(_SMALL))
+    with storage_errors(path, "removed"):
+        path.unlink(missing_ok=True)
 
 
 def sync_folder(folder: Path) -> None:

@@ -14,10 +14,10 @@ from textwrap import fill
 from typing import TYPE_CHECKING, Any, Literal
 from xml.dom import minidom
 
+from ..core.optional_import import optional_import
 from ..core.printable import printable
 from ..record.result import Result
 from .formatting import count, percent, time_unit
-from .optional_import import optional_import
 from .tables import Curve, Summary, by_label, mean_curve, summarize
 
 if TYPE_CHECKING:

@@ -19,14 +19,18 @@ from dataclasses import asdict, dataclass, replace
 from math import isfinite
 from statistics import fmean, stdev
 from textwrap import wrap
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
 from ..core.errors import BadInput, near
-from ..core.printable import markdown_text, printable
+from ..core.printable import html_text, markdown_text, printable
 from ..record.result import Result
-from .formatting import grid, legend
+from ..record.views import data_frame
+from .formatting import TableCell, grid, legend
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 __all__ = [
     "Curve",
@@ -40,6 +44,7 @@ __all__ = [
     "mean_curve",
     "plain_table",
     "summarize",
+    "table_html",
     "to_json",
 ]
 
@@ -91,6 +96,10 @@ class Summary:
     has_given_target: bool = False  # whether the target is that of the runs, --target
     personal_epochs: tuple[int, ...] = ()  # --personalize of the runs; () if none has it
     clock: str = "virtual time"
+
+    def to_frame(self) -> DataFrame:
+        """Return a pandas data frame with a row for each method."""
+        return data_frame(asdict(row) for row in self.rows)
 
     @property
     def learned(self) -> list[MethodRow]:
@@ -226,6 +235,19 @@ def markdown(summary: Summary) -> str:
         lines.append("| " + " | ".join(f"**{t}**" if c.best else t for t, c in zip(texts, row, strict=True)) + " |")
     note = legend(summary)
     return "\n".join(lines) + "\n" + (f"\n{markdown_text(note)}\n" if note else "")
+
+
+def table_html(summary: Summary) -> str:
+    """Return the table as HTML without styles, for a notebook; the best is bold, and the legend is below."""
+    columns, rows = grid(summary)
+    head = "".join(f"<th>{html_text(column)}</th>" for column in columns)
+    body = "".join(f"<tr>{''.join(map(_cell_html, row))}</tr>\n" for row in rows)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table><p>{html_text(legend(summary))}</p>"
+
+
+def _cell_html(cell: TableCell) -> str:
+    text = html_text(cell.text) + (f" <small>{html_text(cell.secondary)}</small>" if cell.secondary else "")
+    return f"<td><b>{text}</b></td>" if cell.best else f"<td>{text}</td>"
 
 
 def _check(results: Sequence[Result], fraction: float) -> None:

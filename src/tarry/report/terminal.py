@@ -5,9 +5,9 @@ from __future__ import annotations
 from textwrap import fill
 from typing import TYPE_CHECKING
 
+from ..core.optional_import import optional_import
 from ..core.printable import printable
 from .formatting import grid, legend
-from .optional_import import optional_import
 from .tables import Summary
 
 if TYPE_CHECKING:

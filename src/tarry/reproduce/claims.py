@@ -7,8 +7,11 @@
     rises, falls     from each column (or row, along = "rows") to the next, in the given order; a step back of up to
                      `slack` is allowed, and from the first to the last it must be more than `by`
 
-All compare means over seeds; two rows are compared over the seeds of both. A verdict is based on the runs that exist
-and names the missing ones.
+All compare means over seeds; two rows are compared over the seeds of both. Claims on the accuracy are judged on its
+mean over the last tenth of the run. A comparison is settled if it holds, or fails, by more than the spread of both
+sides, the root of the sum of their squared standard deviations (of the paper's for a row with one seed), and if the
+last tenth has five evaluations. A claim fails if a settled comparison fails; it shows if all comparisons hold and are
+settled; otherwise it is not settled. A verdict is based on the runs that exist and names the missing ones.
 """
 
 from __future__ import annotations
@@ -19,22 +22,28 @@ from itertools import pairwise
 from math import hypot
 
 from .experiment import Claim
-from .measures import Stat, stat
+from .measures import Stat, stat, tail_evaluations
 from .tables import Findings, TableGrid
 
 __all__ = ["Verdict", "judge", "verdicts"]
 
 _MOST = 3  # counterexamples that a verdict names
+_FEW = 5  # evaluations that the last tenth of a run needs
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Verdict on a claim: whether it holds (None: its runs are missing); `whole`: all its runs exist."""
+    """Verdict on a claim: whether it holds (None: its runs are missing, or `is_settled` is false).
+
+    `whole`: all its runs exist; `full`: all its runs have the paper's size.
+    """
 
     claim: Claim
     holds: bool | None
     words: str
     whole: bool = True
+    is_settled: bool = True
+    full: bool = True
 
 
 @dataclass(frozen=True)
@@ -44,6 +53,7 @@ class _ClaimSides:
     holds: bool
     words: str
     close: bool = False
+    doubt: str = "within the spread"
 
 
 def verdicts(found: Findings) -> list[Verdict]:
@@ -52,23 +62,31 @@ def verdicts(found: Findings) -> list[Verdict]:
 
 def judge(claim: Claim, found: Findings) -> Verdict:
     """Return the verdict of our numbers on a claim."""
-    grid = found.grids[claim.measure]
+    grid = found.grids["tail" if claim.measure == "accuracy" and "tail" in found.grids else claim.measure]
     columns = claim.columns or tuple(found.columns)
-    there = [c for c in columns if any(grid.stat(row, c) is not None for row in claim.rows)]
+    there = [c for c in columns if c in found.current and any(grid.stat(row, c) is not None for row in claim.rows)]
     seen = list(_comparisons(claim, found, grid, there))
     if not seen:
         return Verdict(claim, None, "not run yet.")
     missing = [found.columns.get(c, c) for c in columns if c not in there] + _rows_missing(claim, found, grid, there)
     so_far = f" Not run: {_list(missing)}." if missing else ""
-    against = [s for s in seen if not s.holds]
+    full = all(found.sizes.get(c, ("full", ""))[0] == "full" for c in there)
+    against = [s for s in seen if not s.holds and not s.close]
     if against:
-        more = f"; and {len(against) - _MOST} more" if len(against) > _MOST else ""
-        named = "; ".join(s.words for s in against[:_MOST])
         part = f" ({len(against)} of {len(seen)} comparisons)" if len(against) < len(seen) else ""
-        return Verdict(claim, False, f"does not show here{part}: {named}{more}.{so_far}", not missing)
+        return Verdict(claim, False, f"does not show here{part}: {_some(against)}.{so_far}", not missing, full=full)
     close = [s for s in seen if s.close]
-    doubt = f" By less than the spread between seeds: {'; '.join(s.words for s in close[:_MOST])}." if close else ""
-    return Verdict(claim, True, f"shows {'so far' if missing else 'here'}.{doubt}{so_far}", not missing)
+    if close:
+        part = f" ({len(close)} of {len(seen)} comparisons)" if len(close) < len(seen) else ""
+        why = "; ".join(dict.fromkeys(s.doubt for s in close))
+        words = f"not settled{part}, {why}: {_some(close)}.{so_far}"
+        return Verdict(claim, None, words, not missing, is_settled=False, full=full)
+    return Verdict(claim, True, f"shows {'so far' if missing else 'here'}.{so_far}", not missing, full=full)
+
+
+def _some(sides: Sequence[_ClaimSides]) -> str:
+    more = f"; and {len(sides) - _MOST} more" if len(sides) > _MOST else ""
+    return "; ".join(s.words for s in sides[:_MOST]) + more
 
 
 def _rows_missing(claim: Claim, found: Findings, grid: TableGrid, columns: Sequence[str]) -> list[str]:
@@ -117,10 +135,27 @@ def _pair(claim: Claim, found: Findings, grid: TableGrid, where: tuple[str, str,
         )
     texts = [f"{found.rows.get(r, r)} {grid.measure.text(m)}" for r, m in ((row, a.mean), (other, b.mean))]
     words = f"{place}: {texts[0]}, {texts[1]}"
-    spread = hypot(a.sd or 0.0, b.sd or 0.0)
-    return _ClaimSides(
-        _holds(claim, grid, a.mean, b.mean), words, claim.check != "near" and abs(a.mean - b.mean) < spread
-    )
+    spread = hypot(_sd(found, grid, (row, column), a), _sd(found, grid, (other, column), b))
+    ahead = _ahead(claim, grid, a.mean, b.mean)
+    return _side(found, grid, ((row, other), column), _is_so(claim, ahead), words, abs(ahead) < spread)
+
+
+def _side(
+    found: Findings, grid: TableGrid, where: tuple[tuple[str, ...], str], holds: bool, words: str, close: bool
+) -> _ClaimSides:
+    """Return a comparison; it is not settled if a run of it has too few evaluations in its last tenth."""
+    rows, column = where
+    runs = [e for r in rows for e in found.runs.get(column, {}).get(r, {}).values()]
+    if grid.name == "tail" and any(tail_evaluations(e) < _FEW for e in runs):
+        return _ClaimSides(holds, words, True, "fewer than five evaluations in the last tenth")
+    return _ClaimSides(holds, words, close)
+
+
+def _sd(found: Findings, grid: TableGrid, where: tuple[str, str], side: Stat) -> float:
+    """Return the spread over seeds; with one seed the one that the paper prints, if it does."""
+    if side.sd is not None:
+        return side.sd
+    return found.paper_sd("accuracy" if grid.name == "tail" else grid.name, *where) or 0.0
 
 
 def _of_both(grid: TableGrid, where: tuple[str, str, str]) -> tuple[Stat, Stat]:
@@ -140,46 +175,56 @@ def _with_number(claim: Claim, found: Findings, grid: TableGrid, where: tuple[st
     if mean is None:
         return _ClaimSides(False, f"{place}: {name} does not reach the target with every seed")
     words = f"{place}: {name} {grid.measure.text(mean)} against {grid.measure.text(claim.value)}"
-    holds = _holds(claim, grid, mean, claim.value)
+    ahead, found_stat = _ahead(claim, grid, mean, claim.value), grid.stat(row, column)
+    assert found_stat is not None
+    holds, spread = _is_so(claim, ahead), _sd(found, grid, (row, column), found_stat)
     if claim.beyond is not None:
         other = found.grids[claim.beyond]
         margin = other.mean(row, column)
         holds = holds and margin is not None and abs(mean - claim.value) > margin
         words += "" if margin is None else f", {other.measure.title} {other.measure.text(margin)}"
-    return _ClaimSides(holds, words)
+        return _ClaimSides(holds, words)
+    return _side(found, grid, ((row,), column), holds, words, abs(ahead) < spread)
 
 
-def _holds(claim: Claim, grid: TableGrid, a: float, b: float) -> bool:
+def _ahead(claim: Claim, grid: TableGrid, a: float, b: float) -> float:
+    """Return by how much a comparison is as claimed; negative: by how much it is not."""
     if claim.check == "near":
-        return abs(a - b) <= claim.by
+        return claim.by - abs(a - b)
     up = grid.measure.better != "low" if claim.check == "best" else claim.check == "above"
-    ahead = a - b if up else b - a
-    return ahead >= claim.by if claim.by else ahead > 0
+    return (a - b if up else b - a) - claim.by
+
+
+def _is_so(claim: Claim, ahead: float) -> bool:
+    return ahead >= 0 if claim.by or claim.check == "near" else ahead > 0
 
 
 def _trends(claim: Claim, found: Findings, grid: TableGrid, columns: Sequence[str]) -> Iterator[_ClaimSides]:
     if claim.along == "rows":
         for column in columns:
-            means = [(found.rows.get(r, r), grid.mean(r, column)) for r in claim.rows]
-            yield from _trend(claim, grid, found.columns.get(column, column), means)
+            stats = [(found.rows.get(r, r), grid.stat(r, column)) for r in claim.rows]
+            yield from _trend(claim, grid, found.columns.get(column, column), stats)
         return
     for row in claim.rows:
-        means = [(found.columns.get(c, c), grid.mean(row, c)) for c in columns]
-        yield from _trend(claim, grid, found.rows.get(row, row), means)
+        stats = [(found.columns.get(c, c), grid.stat(row, c)) for c in columns]
+        yield from _trend(claim, grid, found.rows.get(row, row), stats)
 
 
 def _trend(
-    claim: Claim, grid: TableGrid, row_title: str, means: Sequence[tuple[str, float | None]]
+    claim: Claim, grid: TableGrid, row_title: str, stats: Sequence[tuple[str, Stat | None]]
 ) -> Iterator[_ClaimSides]:
     """Yield the comparison of one line if it has at least two points."""
-    there = [(name, m) for name, m in means if m is not None]
+    known = [(name, s) for name, s in stats if s is not None and s.mean is not None]
+    there = [(name, s.mean) for name, s in known if s.mean is not None]
     if len(there) < 2:
         return
     sign = 1.0 if claim.check == "rises" else -1.0
     steps = [sign * (b - a) for (_, a), (_, b) in pairwise(there)]
     whole = sign * (there[-1][1] - there[0][1])
     words = f"{row_title}: " + ", ".join(f"{name} {grid.measure.text(m)}" for name, m in there)
-    yield _ClaimSides(whole > claim.by and min(steps) >= -claim.slack, words)
+    ahead = min(whole - claim.by, min(steps) + claim.slack)
+    spread = max(hypot(a.sd or 0.0, b.sd or 0.0) for (_, a), (_, b) in pairwise(known))
+    yield _ClaimSides(whole > claim.by and min(steps) >= -claim.slack, words, abs(ahead) < spread)
 
 
 def _list(names: Sequence[str]) -> str:

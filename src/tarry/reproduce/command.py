@@ -19,7 +19,7 @@ from ..core.printable import printable
 from ..report.formatting import duration
 from ..runs.signals import Interrupted, handled
 from ..vector.process import tune_malloc
-from . import catalog, listing
+from . import catalog, listing, queue
 from .claims import verdicts
 from .experiment import Experiment
 from .figures import draw
@@ -75,6 +75,7 @@ def check_options(experiments: Sequence[Experiment], given: ReproduceFlags, comm
         seeds=numbers,
         workers=given.workers,
         within=given.within,
+        stop=given.stop,
         device=given.device or here,
         executor=given.executor,
         precision=given.precision,
@@ -94,8 +95,18 @@ def _range_problems(given: ReproduceFlags) -> list[str]:
         problems.append(f"--quick --size {given.size}: give one of the two")
     if given.workers < 1:
         problems.append(f"--workers {given.workers}: must be 1 or more")
-    if given.within is not None and not given.within > 0:
-        problems.append(f"--within {given.within:g}: wants minutes, above 0")
+    for flag, minutes in (("within", given.within), ("stop", given.stop)):
+        if minutes is not None and not minutes > 0:
+            problems.append(f"--{flag} {minutes:g}: wants minutes, above 0")
+    if given.queue:
+        others: dict[str, object] = {
+            "NAME": given.names,
+            "--only": given.only,
+            "--rows": given.rows,
+            "--seeds": given.seeds,
+        }
+        others |= {"--size": given.size, "--quick": given.quick, "--show": given.show, "--page": given.page}
+        problems += [f"--queue: leave out {flag}; the queue says it" for flag, value in others.items() if value]
     return problems
 
 
@@ -115,6 +126,8 @@ def run_command(
     progress: Callable[[], AbstractContextManager[ShowReport]],
 ) -> list[str]:
     """Do what the flags say and print through `tell`; return a text for each failure."""
+    if given.queue:
+        return _run_queue(given, command, tell, progress)
     if given.list or not (given.names or given.page or given.show):
         for line in listing.lines(results=given.results):
             tell(line)
@@ -134,6 +147,20 @@ def run_command(
 
         tell(f"page: {write_page(results=given.results, quick=given.quick or given.size == 'quick')}")
     return failed
+
+
+def _run_queue(
+    given: ReproduceFlags, command: str, tell: Tell, progress: Callable[[], AbstractContextManager[ShowReport]]
+) -> list[str]:
+    """Run the queue, or list it; return a text for each failure."""
+    options, entries = check_options([], given, command), queue.read_queue()
+    if given.list:
+        for line in queue.lines(entries, results=given.results):
+            tell(line)
+        return []
+    experiments = list({e.experiment.name: e.experiment for e in entries}.values())
+    with progress() as show:
+        return run_all(experiments, options, show, tell, queue=queue.with_options(entries, options))
 
 
 def _reproduce_all(

@@ -25,7 +25,7 @@ def commands(found: Findings) -> list[str]:
     """Return commands that together make the stored runs; without any, the command that makes all."""
     e = found.experiment
     name = f"tarry reproduce {e.name}"
-    if not found.there:
+    if not found.there or not any(c in found.sizes for c in found.current):
         return [name]
     if found.study is not None:
         seeds = {seed for grid in found.grids.values() for c in grid.values.values() for v in c.values() for seed in v}
@@ -48,7 +48,8 @@ def commands(found: Findings) -> list[str]:
 
 def _cells(found: Findings) -> Iterator[tuple[_How, str, str]]:
     """Yield (options, row, column) of all runs; a cell whose seeds had two precisions comes twice."""
-    for column, rows in found.runs.items():
+    for column in [c for c in found.runs if c in found.current]:
+        rows = found.runs[column]
         for row, seeds in rows.items():
             by_precision: dict[str, list[int]] = {}
             for seed, entry in sorted(seeds.items()):

@@ -235,10 +235,10 @@ def _numbers(x: Any) -> Any:
 
 
 def changes(full: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
-    """Return the differences as text: '125 of 500 rounds, task.limit 6000'."""
-    changes = []
+    """Return the differences as text: '125 of 500 rounds, task.limit 6000, without partition.cap'."""
+    changes, flat = [], _flat(full)
     for name, value in _flat(settings).items():
-        before = _flat(full).get(name)
+        before = flat.get(name)
         if value == before or name in _NOT_IN_FINGERPRINT:
             continue
         if _is_number(value) and _is_number(before) and name in ("rounds", "updates", "clients", "epochs", "steps"):
@@ -249,7 +249,8 @@ def changes(full: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
             changes.append(f"{name} {value}")
         else:
             changes.append(f"{name} {value} for {before}")
-    return ", ".join(changes)
+    lacking = flat.keys() - _flat(settings).keys() - set(_NOT_IN_FINGERPRINT)
+    return ", ".join([*changes, *(f"without {name}" for name in flat if name in lacking)])
 
 
 def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:

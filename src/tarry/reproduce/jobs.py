@@ -1,7 +1,7 @@
 """Jobs of several experiments: one queue of the missing runs and studies.
 
-order       first seeds of all tables, then second seeds, ...; within a seed the longest first, so that no long run
-            is last; studies that measure seconds come last and run alone
+order       by entry of the queue, if there is one; then first seeds of all tables, then second seeds, ...; within a
+            seed the longest first, so that no long run is last; studies that measure seconds come last and run alone
 cells       with equal settings and seed in several tables of a paper are one run; a result of any of them is copied
 studies     are one job each; with several workers one job for each seed, and a last one that joins their pieces
 """
@@ -42,6 +42,7 @@ class CellRun:
     folder: Path | None
     rank: int  # index of the seed among the seeds to run
     weight: float  # hours, or an estimate
+    place: int = 0  # of its entry in a queue
     alone: ClassVar[bool] = False
 
     @property
@@ -74,6 +75,7 @@ class StudyRun:
     weight: float
     alone: bool
     whole: bool
+    place: int = 0  # of its entry in a queue
 
     @property
     def tables(self) -> tuple[str, ...]:
@@ -96,11 +98,13 @@ def _table_names(tables: Sequence[str]) -> str:
 
 
 class Queue:
-    """Jobs in the order in which they begin; none is taken after the time limit."""
+    """Jobs in the order in which they begin; none is taken after the limit `minutes`, and `stop` ends the others."""
 
-    def __init__(self, jobs: Iterable[ReproduceJob], minutes: float | None = None):
-        self.waiting = deque(sorted(jobs, key=lambda j: (j.alone, j.rank, -j.weight)))
-        self._until = inf if minutes is None else clock.monotonic() + 60 * minutes
+    def __init__(self, jobs: Iterable[ReproduceJob], minutes: float | None = None, stop: float | None = None):
+        self.waiting = deque(sorted(jobs, key=lambda j: (j.alone, j.place, j.rank, -j.weight)))
+        self.taken, now = 0, clock.monotonic()
+        self._until = now + 60 * min(inf if minutes is None else minutes, inf if stop is None else stop)
+        self._stop = inf if stop is None else now + 60 * stop
 
     def take(self, busy: Collection[ReproduceJob] = ()) -> ReproduceJob | None:
         """Return the next job, or None if it may not begin beside the busy ones or the time is over."""
@@ -108,7 +112,12 @@ class Queue:
             return None
         if busy and (self.waiting[0].alone or any(job.alone for job in busy)):
             return None
+        self.taken += 1
         return self.waiting.popleft()
+
+    def seconds_left(self) -> float | None:
+        """Return the seconds until the jobs under way are to be interrupted; None: never."""
+        return None if self._stop == inf else max(0.0, self._stop - clock.monotonic())
 
     def first(self, job: ReproduceJob) -> None:
         self.waiting.appendleft(job)
@@ -126,27 +135,36 @@ class Table:
 
 
 def plan_jobs(
-    experiments: Sequence[Experiment], options: ReproduceOptions, tell: Tell
+    wanted: Sequence[tuple[Experiment, ReproduceOptions]], tell: Tell, *, in_order: bool = False, keep: bool = False
 ) -> tuple[dict[str, Table], list[ReproduceJob]]:
-    """Return the tables that have runs of their own and their missing jobs; raise BadInput with all problems."""
-    own: dict[str, Experiment] = {}
-    for experiment in experiments:
+    """Return the tables that have runs of their own and their missing jobs; raise BadInput with all problems.
+
+    With `in_order` the jobs of an earlier pair come before those of a later one. With `keep` no file is changed:
+    results of other settings are not marked, and results of other tables are not copied.
+    """
+    own: list[tuple[Experiment, ReproduceOptions]] = []
+    for experiment, options in wanted:
         if experiment.uses is not None:
             tell(f"{experiment.name} shows the runs of {experiment.uses}")
-        own.setdefault(experiment.runs_of, catalog.find(experiment.uses) if experiment.uses else experiment)
-    if problems := [problem for e in own.values() for problem in _problems(e, options)]:
-        raise BadInput(problems)
-    tables = {
-        name: Table(e, catalog.results(name, quick=options.size == "quick", folder=options.results))
-        for name, e in own.items()
-    }
-    usual = median([h for e in own.values() for h in _hours(e).values()] or [1.0])
-    missing, jobs = _Missing(options, usual, tell), list[ReproduceJob]()
-    for table in tables.values():
-        if table.experiment.study is not None:
-            jobs += _study_runs(table, options, usual, tell)
-        else:
-            missing.look_at(table)
+        if experiment.uses is None or (options, experiment.runs_of) not in [(o, e.name) for e, o in own]:
+            own.append((catalog.find(experiment.runs_of) if experiment.uses else experiment, options))
+    own = [pair for i, pair in enumerate(own) if (pair[0].name, pair[1]) not in [(e.name, o) for e, o in own[:i]]]
+    if problems := [problem for e, options in own for problem in _problems(e, options)]:
+        raise BadInput(list(dict.fromkeys(problems)))
+    tables: dict[str, Table] = {}
+    usual = median([h for e, _ in own for h in _hours(e).values()] or [1.0])
+    missing, jobs = _Missing(usual, tell, keep=keep), list[ReproduceJob]()
+    for number, (experiment, options) in enumerate(own):
+        place = number if in_order else 0
+        store = catalog.results(experiment.name, quick=options.size == "quick", folder=options.results)
+        table = tables.setdefault(experiment.name, Table(experiment, store))
+        if not keep:
+            for message in table.store.mark_earlier(experiment):
+                tell(message)
+        if experiment.study is None:
+            missing.look_at(table, options, place)
+        elif not any(isinstance(job, StudyRun) and job.table == experiment.name for job in jobs):
+            jobs += _study_runs(table, options, usual, tell, place)
     jobs += missing.runs.values()
     for job in jobs:
         for name in job.tables:
@@ -181,29 +199,26 @@ def _hours(experiment: Experiment) -> dict[str, float]:
 class _Missing:
     """The missing runs by paper, settings and seed."""
 
-    def __init__(self, options: ReproduceOptions, usual: float, tell: Tell):
+    def __init__(self, usual: float, tell: Tell, *, keep: bool = False):
         self.runs: dict[tuple[str, str, int], CellRun] = {}
-        self._options, self._usual, self._tell = options, usual, tell
+        self._usual, self._tell, self._keep = usual, tell, keep
         self._known: dict[tuple[Path, ...], dict[tuple[str, int], StoredRun]] = {}
         self._resumes = importlib.util.find_spec("safetensors") is not None
 
-    def look_at(self, table: Table) -> None:
+    def look_at(self, table: Table, options: ReproduceOptions, place: int) -> None:
         """Add the missing runs of a table; copy results that other tables of the paper have."""
-        experiment, store, seeds = table.experiment, table.store, self._options.seeds_of(table.experiment)
-        for message in store.drop_stale(experiment):
-            self._tell(message)
-        cells = [
-            experiment.cell(row, column, self._options.size) for row, column in _wanted_runs(experiment, self._options)
-        ]
+        experiment, store, seeds = table.experiment, table.store, options.seeds_of(table.experiment)
+        cells = [experiment.cell(row, column, options.size) for row, column in _wanted_runs(experiment, options)]
         there = {(c.key, seed) for c in cells for seed in store.entries(c)}
         known, taken, lacking = self._known_beside(store), 0, 0
         for rank, seed in enumerate(seeds):
             for cell in [c for c in cells if (c.key, seed) not in there]:
                 if (entry := known.get((cell.fingerprint, seed))) is not None:
-                    store.add(cell, seed, entry)
+                    if not self._keep:
+                        store.add(cell, seed, entry)
                     taken += 1
                 else:
-                    self._add(experiment, cell, seed, rank)
+                    self._add(experiment, cell, seed, options, (place, rank))
                     lacking += 1
         if there or taken:
             n, more = len(cells) * len(seeds), f", {taken} of them from other tables" if taken else ""
@@ -215,23 +230,27 @@ class _Missing:
             self._known[folders] = known_runs(*folders)
         return self._known[folders]
 
-    def _add(self, experiment: Experiment, cell: Cell, seed: int, rank: int) -> None:
+    def _add(
+        self, experiment: Experiment, cell: Cell, seed: int, options: ReproduceOptions, order: tuple[int, int]
+    ) -> None:
         key = (experiment.name.partition("/")[0], cell.fingerprint, seed)
         weight = _hours(experiment).get(cell.column, self._usual)
         mine = (experiment.name, cell)
         if (run := self.runs.get(key)) is not None:
             points, weight = max(run.points, experiment.points), max(run.weight, weight)
-            more = replace(run, cells=(*run.cells, mine), points=points, rank=min(run.rank, rank), weight=weight)
-            self.runs[key] = more
+            place, rank = min((run.place, run.rank), order)
+            cells = run.cells if mine in run.cells else (*run.cells, mine)
+            self.runs[key] = replace(run, cells=cells, points=points, rank=rank, weight=weight, place=place)
             return
-        name = f"{cell.row}-{cell.column}-seed-{seed}-{cell.fingerprint[:8]}-{self._options.device}"
-        folder = self._options.out / experiment.name / name if self._resumes else None
+        name = f"{cell.row}-{cell.column}-seed-{seed}-{cell.fingerprint[:8]}-{options.device}"
+        folder = options.out / experiment.name / name if self._resumes else None
         if folder is None and not self.runs:
             self._tell("safetensors is not installed: a run that is interrupted begins again")
-        self.runs[key] = CellRun((mine,), seed, experiment.points, folder, rank, weight)
+        place, rank = order
+        self.runs[key] = CellRun((mine,), seed, experiment.points, folder, rank, weight, place)
 
 
-def _study_runs(table: Table, options: ReproduceOptions, usual: float, tell: Tell) -> list[StudyRun]:
+def _study_runs(table: Table, options: ReproduceOptions, usual: float, tell: Tell, place: int) -> list[StudyRun]:
     """Return the jobs of a study; a reduced size that changes nothing is the full size."""
     experiment, seeds = table.experiment, options.seeds_of(table.experiment)
     assert experiment.study is not None
@@ -252,6 +271,7 @@ def _study_runs(table: Table, options: ReproduceOptions, usual: float, tell: Tel
         weight=_hours(experiment).get(experiment.study, usual) * len(seeds),
         alone=experiment.study in _TIMED,
         whole=True,
+        place=place,
     )
     if options.workers == 1 or len(seeds) == 1 or whole.alone:
         return [whole]

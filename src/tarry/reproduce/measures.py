@@ -3,8 +3,10 @@
     accuracy, tail, best    final; mean of the last tenth of the virtual time; highest (per cent)
     swing                   mean absolute change of the accuracy between evaluations in the last half of the time
     time                    time to the target over the baseline's, seed by seed
-    time_to, updates_to, rounds_to, bytes_to        what it took until the target, whatever others took
-    variance                ½ (|a₁ − a|² + |a₂ − a|²) of Fed-OGD; a run needs `diagnose = true` for it
+    time_to, updates_to, rounds_to, bytes_to        what it took until the target, whatever others took; bytes_to is up,
+    bytes_down_to, bytes_total_to                   down, and both
+    variance_test, variance ½ (|a₁ − a|² + |a₂ − a|²) of Fed-OGD, with a₁ and a₂ on test examples with the groups' mix
+                            of classes, or on their training examples; a run needs `diagnose = true` for them
 
 The target is, per column and seed, 95 % of the lowest final accuracy among the rows (OrthoFL, 5.1), of those for which
 this lies above what needs no learning, over the seeds that all rows of the column have; [target] asks for another.
@@ -12,7 +14,7 @@ this lies above what needs no learning, over the seeds that all rows of the colu
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import isfinite
@@ -24,7 +26,19 @@ from ..record.result import Result
 if TYPE_CHECKING:
     from .experiment import Experiment, Target
 
-__all__ = ["MEASURES", "TO_TARGET", "StoredRun", "Measure", "Stat", "by_seed", "measure_of", "stat", "to_entry"]
+__all__ = [
+    "MEASURES",
+    "TO_TARGET",
+    "StoredRun",
+    "Measure",
+    "Stat",
+    "by_seed",
+    "marks",
+    "measure_of",
+    "stat",
+    "tail_evaluations",
+    "to_entry",
+]
 
 
 @dataclass(frozen=True)
@@ -55,23 +69,32 @@ MEASURES: Mapping[str, Measure] = {
     "swing": Measure("mean change between evaluations, last half", "points", better="low"),
     "loss": Measure("loss", digits=3, better="low"),
     "personal": Measure("personal accuracy", "%"),
+    "personal_spread": Measure("spread over clients of the personal accuracy", "points", better="none"),
     "personal_before": Measure("personal accuracy before tuning", "%"),
     "active": Measure("accuracy on active clients' examples", "%"),
     "stragglers": Measure("accuracy on stragglers' examples", "%"),
-    "variance": Measure("accuracy variance", digits=2, better="low", scientific=True),
+    "active_test": Measure("accuracy on test examples with active clients' mix", "%"),
+    "stragglers_test": Measure("accuracy on test examples with stragglers' mix", "%"),
+    "variance_test": Measure("accuracy variance, on test examples", digits=2, better="low", scientific=True),
+    "variance": Measure("accuracy variance, a₁ and a₂ on training examples", digits=2, better="low", scientific=True),
     "time": Measure("time to target", "×", digits=2, better="low"),
     "time_to": Measure("time to target", "virtual s", digits=0, better="low"),
     "updates_to": Measure("updates to target", digits=0, better="low"),
     "rounds_to": Measure("server steps to target", digits=0, better="low"),
     "bytes_to": Measure("sent up to target", "MB", better="low"),
+    "bytes_down_to": Measure("sent down to target", "MB", better="low"),
+    "bytes_total_to": Measure("sent both ways to target", "MB", better="low"),
     "staleness": Measure("staleness", better="none"),
     "updates": Measure("updates", digits=0, better="none"),
     "rounds": Measure("server steps", digits=0, better="none"),
     "bytes": Measure("sent up", "MB", better="low"),
     "bytes_down": Measure("sent down", "MB", better="low"),
+    "bytes_total": Measure("sent both ways", "MB", better="low"),
     "wall": Measure("computing time", "s", better="none"),
 }
-TO_TARGET = ("time", "time_to", "updates_to", "rounds_to", "bytes_to")
+TO_TARGET = ("time", "time_to", "updates_to", "rounds_to", "bytes_to", "bytes_down_to", "bytes_total_to")
+_AT_CHANCE = 0.5  # points above the majority class within which a run has learned nothing
+_FALLEN = 20.0  # points below its best accuracy at which a run has collapsed
 _TAIL = 0.9  # share of the virtual time after which the tail begins
 
 
@@ -115,17 +138,46 @@ def to_entry(result: Result, points: int, made: Mapping[str, str]) -> StoredRun:
         "staleness": result.staleness.mean,
         "bytes": result.bytes_up / 1e6,
         "bytes_down": result.bytes_down / 1e6,
+        "bytes_total": (result.bytes_up + result.bytes_down) / 1e6,
+        "evaluations": len(accuracies),
+        "tail_evaluations": len(last),
         "wall": result.wall_s,
     }
     if personal:
         numbers["personal"] = _times(100, personal["after"]["mean"])
+        numbers["personal_spread"] = _times(100, personal["after"]["sd"])
         numbers["personal_before"] = _times(100, personal["before"]["mean"])
     if speed:
         numbers["variance"] = _real(speed["variance"])
+        numbers["variance_test"] = _real(speed.get("variance_test"))  # a folder of an earlier version lacks it
         numbers |= {g: _times(100, speed[g]["accuracy"]) for g in ("active", "stragglers")}
+        numbers |= {f"{g}_test": _times(100, speed[g].get("test_accuracy")) for g in ("active", "stragglers")}
     short = {k: None if v is None else _short(v, 6) for k, v in numbers.items()}
     curve = _thin(result, points)
     return StoredRun(short, curve, result.weights_sha256, made, tuple(result.warnings), result.executor_info)
+
+
+def tail_evaluations(entry: StoredRun) -> int:
+    """Return the number of evaluations in the last tenth of a run, from its thinned curve if that is all there is."""
+    if (known := entry.numbers.get("tail_evaluations")) is not None:
+        return int(known)
+    end = entry.numbers.get("virtual_time") or 0.0
+    return sum(t is not None and t >= _TAIL * end for t in entry.curve.get("time", ()))
+
+
+def marks(entries: Collection[StoredRun]) -> str:
+    """Return † if a run ended at the accuracy of the majority class, ↓ if one lost 20 points since its best."""
+    chance = fallen = False
+    for entry in entries:
+        last, n = entry.numbers.get("tail"), entry.numbers
+        last = n.get("accuracy") if last is None else last
+        diverged = any("diverged" in w or "not finite" in w for w in entry.warnings)
+        if last is None:
+            chance |= diverged
+            continue
+        chance |= diverged or last <= (n.get("majority_accuracy") or 0.0) + _AT_CHANCE
+        fallen |= (n.get("best") or last) - last >= _FALLEN
+    return "†" * chance + "↓" * (fallen and not chance)
 
 
 def _swing(accuracies: Sequence[float]) -> float | None:

@@ -51,6 +51,10 @@ class ReproduceFlags:
     within: Annotated[float | None, "Begin no run after so many minutes; the same command continues later"] = field(
         default=None, metadata={"metavar": "MINUTES", "default": "no limit"}
     )
+    stop: Annotated[
+        float | None, "Interrupt runs after so many minutes; they write a checkpoint, and the same command continues"
+    ] = field(default=None, metadata={"metavar": "MINUTES", "default": "no limit"})
+    queue: Annotated[bool, "Run what experiments/queue.toml lists, in its order; with --list show what is left"] = False
     device: Annotated[Literal["cpu", "cuda"] | None, "Train on this device"] = field(
         default=None, metadata={"default": "cuda where present"}
     )
@@ -147,6 +151,7 @@ class ReproduceOptions:
     seeds: tuple[int, ...] | None = None
     workers: int = 1
     within: float | None = None  # minutes in which runs may begin
+    stop: float | None = None  # minutes after which runs are interrupted
     device: str = "cpu"
     executor: str | None = None
     precision: str | None = None

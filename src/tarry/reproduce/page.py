@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
+from statistics import fmean
 
 from ..core.errors import BadInput
 from ..core.printable import markdown_text
@@ -19,6 +21,7 @@ from .experiment import Experiment, Target
 from .figures import draw
 from .measures import TO_TARGET
 from .significance import tests
+from .store import EARLIER
 from .tables import NONE, Findings, difference, findings, format_seeds, ours, run_warnings
 
 __all__ = ["PAPERS", "markdown", "write_page"]
@@ -39,13 +42,17 @@ the paper's numbers are in `experiments/<paper>/<table>.toml`. Under each headin
 shown there; with nothing but a name, all of it is run at the paper's size and with all of its seeds.
 
 In a cell stands what our runs gave (mean ± standard deviation over seeds), below it what the paper printed and how far
-ours is from it. The best of our means in a column is bold. A dash: not run. What is said of a claim is about means over
-the seeds that were run, as many as a column's heading says: with one seed it is one run against another. A run that is
-repeated on another kind of machine, or with clients trained together that were trained one by one, differs in rounding,
-and rounding grows: expect a few tenths of a point at the end of a run that swings little, and more where it swings.
+ours is from it. The best of our means in a column is bold. A dash: not run. † A run of the cell ended at the accuracy
+of the majority class, or diverged. ↓ It lost 20 points or more since its best. Columns marked "earlier settings" were
+run before a setting was corrected; no claim is judged on them. A run that is repeated on another kind of machine
+differs in rounding, and rounding grows: expect a few tenths of a point at the end of a run that swings little.
 
-Claims are counted in this table. 5 (1 so far): for 1 of these 5, some of what it is about has not been run yet. Open:
-nothing has been run that it could be seen on.
+A claim shows if every comparison in it holds by more than the spread of both sides (with one seed, of the spread that
+the paper prints), and it does not show if one fails by more. Otherwise it is not settled. Accuracy is judged on its
+mean over the last tenth of a run, with five evaluations at least. Claims on runs at the paper's size are counted apart
+from claims on runs of a reduced size. 5 (1 so far): for 1 of these 5, some of what it is about has not been run yet.
+Open: nothing has been run that it could be seen on. The mistakes that we found in the papers are in
+[errata.md](errata.md).
 """
 
 
@@ -112,15 +119,49 @@ def markdown(found: Sequence[Findings], pictures: Mapping[str, str]) -> str:
 
 
 def _overview(found: Sequence[Findings], judged: Mapping[str, Sequence[Verdict]]) -> str:
-    lines = ["| experiment | | run | claims that show | that do not | open |", "|---|---|---|---:|---:|---:|"]
+    """Return the counts of each paper, then in a folded table those of each experiment."""
+    head = "| {} | runs | shows | does not | not settled | reduced size: shows | does not | not settled | open |"
+    line = "|---|---|" + "---:|" * 7
+    papers, experiments = [head.format("paper"), line], [head.format("experiment"), line]
+    for paper in dict.fromkeys(_paper(f.experiment) for f in found):
+        mine = [f for f in found if _paper(f.experiment) == paper]
+        about = [v for f in mine for v in judged.get(f.experiment.name, [])]
+        title = PAPERS.get(paper, paper)
+        full, smaller, earlier = _runs_by_size(mine)
+        run = f"{full} at full size, {smaller} reduced" + (f", {earlier} with earlier settings" if earlier else "")
+        papers.append(f"| [{title.partition(':')[0]}](#{_anchor(title)}) | {run} | {_counts(about)} |")
     for f in found:
         e = f.experiment
-        about = judged.get(e.name, [])
-        counts = [_number([v for v in about if v.holds is which]) if f.there else NONE for which in (True, False, None)]
-        run = _how_much(f) if f.there else "not run"
-        link = f"[{e.name}](#{_anchor(_heading(e))})"
-        lines.append(f"| {link} | {markdown_text(e.title)} | {run} | {' | '.join(counts)} |")
-    return "\n".join(lines) + "\n"
+        link = f"[{e.name}](#{_anchor(_heading(e))}) {markdown_text(e.title)}"
+        counts = _counts(judged.get(e.name, [])) if f.there else " | ".join([NONE] * 7)
+        experiments.append(f"| {link} | {_how_much(f) if f.there else 'not run'} | {counts} |")
+    return "\n".join([*papers, "", *_folded("All experiments", "\n".join(experiments))]) + "\n"
+
+
+def _runs_by_size(found: Sequence[Findings]) -> tuple[int, int, int]:
+    """Return the number of runs at full size, at a reduced size, and with earlier settings; each run once."""
+    seen: dict[str, set[str]] = {"full": set(), "reduced": set(), EARLIER: set()}
+    for f in found:
+        for column, rows in f.runs.items():
+            size = f.sizes[column][0]
+            seen.setdefault(size, set()).update(
+                f"{e.weights_sha256}{seed}" for runs in rows.values() for seed, e in runs.items()
+            )
+    return len(seen["full"]), len(seen["reduced"]), len(seen[EARLIER])
+
+
+def _counts(about: Sequence[Verdict]) -> str:
+    """Return the numbers of claims that show, do not, are not settled, at full and reduced size, and of open ones."""
+    cells = []
+    for full in (True, False):
+        there = [v for v in about if v.full is full and (v.holds is not None or not v.is_settled)]
+        cells += [_number([v for v in there if v.holds is which]) for which in (True, False, None)]
+    return " | ".join([*cells, str(sum(v.holds is None and v.is_settled for v in about))])
+
+
+def _folded(title: str, text: str) -> list[str]:
+    """Return a text that is shown on a click."""
+    return [f"<details><summary>{title}</summary>\n", f"{text}\n", "</details>\n"]
 
 
 def _number(verdicts: Sequence[Verdict]) -> str:
@@ -159,12 +200,14 @@ def _section(f: Findings, judged: Sequence[Verdict], picture: str | None) -> lis
         other = catalog.find(e.uses)
         parts.append(f"Settings, and where they are not the paper's: [{e.uses}](#{_anchor(_heading(other))}).\n")
     if e.deviations:
-        parts.append("Where our setting is not the paper's:\n")
-        parts.append("\n".join(f"- {markdown_text(d)}" for d in e.deviations) + "\n")
+        parts += _folded(
+            "Where our setting is not the paper's:", "\n".join(f"- {markdown_text(d)}" for d in e.deviations)
+        )
     if not f.there:
         return [*parts, "**Not run.**\n"]
     parts += [_smaller(f)] if _smaller(f) else []
     parts += [table for name in e.measures if (table := _table(f, name))]
+    parts += _work(f)
     if warnings := run_warnings(f):
         parts.append("Said by runs:\n\n" + "\n".join(f"- {markdown_text(line)}" for line in warnings) + "\n")
     if any(m in TO_TARGET and m not in e.own_measures for m in e.measures):
@@ -187,7 +230,7 @@ def _section(f: Findings, judged: Sequence[Verdict], picture: str | None) -> lis
 
 def _mark(verdict: Verdict) -> str:
     words = markdown_text(verdict.words)
-    for begin in ("shows here", "shows so far", "does not show here", "not run yet"):
+    for begin in ("shows here", "shows so far", "does not show here", "not settled", "not run yet"):
         if words.startswith(begin):
             return f"**{begin}**{words[len(begin) :]}"
     return words
@@ -195,11 +238,16 @@ def _mark(verdict: Verdict) -> str:
 
 def _smaller(f: Findings) -> str:
     """Return a list of the columns that were not run at the full size."""
-    size = "quick" if any(size == "quick" for size, _ in f.sizes.values()) else "reduced"
-    changes = [
-        f"- {markdown_text(f.columns[c])}: {markdown_text(changed)}" for c, (_, changed) in f.sizes.items() if changed
-    ]
-    return f"Run at a {size} size:\n\n" + "\n".join(dict.fromkeys(changes)) + "\n" if changes else ""
+    by_size: dict[str, list[str]] = {}
+    for column, (size, changed) in f.sizes.items():
+        if changed:
+            line = f"- {markdown_text(f.columns[column])}: {markdown_text(changed)}"
+            by_size.setdefault(size, []).append(line)
+    heads = {EARLIER: "Run with earlier settings, since corrected; no claim is judged on these columns:"}
+    return "\n".join(
+        heads.get(size, f"Run at a {size} size:") + "\n\n" + "\n".join(dict.fromkeys(lines)) + "\n"
+        for size, lines in by_size.items()
+    )
 
 
 def _table(f: Findings, name: str) -> str:
@@ -222,11 +270,29 @@ def _table(f: Findings, name: str) -> str:
     return "\n".join(lines) + "\n" if len(lines) > 2 else ""
 
 
+def _work(f: Findings) -> list[str]:
+    """Return a folded table of the server steps and updates of each cell."""
+    columns = [c for c in f.columns if c in f.runs]
+    if not columns:
+        return []
+    lines = ["| server steps / updates | " + " | ".join(markdown_text(f.columns[c]) for c in columns) + " |"]
+    lines.append("|---|" + "---:|" * len(columns))
+    for row, title in f.rows.items():
+        cells = []
+        for column in columns:
+            runs = f.runs[column].get(row, {}).values()
+            means = [fmean(e.numbers[n] or 0 for e in runs) for n in ("rounds", "updates")] if runs else []
+            cells.append(" / ".join(f"{m:,.0f}" for m in means) or NONE)
+        lines.append(f"| {markdown_text(title)} | " + " | ".join(cells) + " |")
+    return _folded("Server steps and updates that each row had", "\n".join(lines))
+
+
 def _cell(f: Findings, name: str, row: str, column: str) -> str:
     grid = f.grids[name]
     text, mean = ours(grid, row, column), grid.mean(row, column)
     if mean is not None and mean == grid.best(column):
         text = f"**{text}**"
+    text += f.marks(row, column)
     found = grid.stat(row, column)
     most = max((s.seeds for r in f.rows if (s := grid.stat(r, column)) is not None), default=0)
     if found is not None and found.seeds < most:
@@ -267,14 +333,20 @@ def _tests(f: Findings) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _at_a_time(command: str) -> int:
+    """Return the number of runs that shared the device."""
+    words = shlex.split(command)
+    text = next((after for word, after in pairwise(words) if word == "--workers"), "1")
+    return max(1, int(text)) if text.isdigit() else 1
+
+
 def _provenance(f: Findings) -> str:
     seeds = sorted({seed for rows in f.runs.values() for runs in rows.values() for seed in runs})
     machines = dict.fromkeys(f"{m['device']} (torch {m['torch']})" for m in f.made)
     dates = sorted({m["date"] for m in f.made})
     when = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}" if dates else ""
     which = f"Seeds {', '.join(map(str, seeds))}; " if seeds else ""
-    seconds = sum(
-        e.numbers.get("wall") or 0.0 for rows in f.runs.values() for runs in rows.values() for e in runs.values()
-    )
-    hours = f", {seconds / 3600:.2g} h of computing" if seconds else ""
+    entries = [e for rows in f.runs.values() for runs in rows.values() for e in runs.values()]
+    seconds = sum((e.numbers.get("wall") or 0.0) / _at_a_time(e.made.get("command", "")) for e in entries)
+    hours = f", about {seconds / 3600:.2g} device hours" if seconds else ""
     return f"{which}{markdown_text(', '.join(machines))}, {when}{hours}.\n"

@@ -45,13 +45,17 @@ def run_parallel(
 ) -> Generator[tuple[ReproduceJob, JobResult]]:
     """Run the jobs in worker processes; if one dies, its job fails and a new process replaces it.
 
-    A process that does not respond is replaced, and its job continues from its newest checkpoint.
+    A process that does not respond is replaced, and its job continues from its newest checkpoint. When the time of the
+    queue is over, busy processes are interrupted.
     """
     pool = _JobPool(options, min(options.workers, len(queue.waiting)))
     try:
         pool.feed(queue)
         while pool.busy:
-            for conn in wait(list(pool.busy)):
+            ready = wait(list(pool.busy), queue.seconds_left())
+            if not ready:  # the time is over: busy processes write a checkpoint when the pool closes
+                break
+            for conn in ready:
                 assert isinstance(conn, Connection)
                 job, message = pool.busy[conn], pool.message(conn)
                 if isinstance(message, float | int | str):

@@ -114,12 +114,17 @@ def run_all(
     show: ShowReport,
     tell: Tell,
     ended: Callable[[Experiment], None] = lambda _: None,
+    *,
+    queue: Sequence[tuple[Experiment, ReproduceOptions]] | None = None,
 ) -> list[str]:
     """Run all missing jobs and store their results; return a text for each failure.
 
-    `ended` is called with each experiment when its last job has ended, at the latest at the end.
+    `queue` gives each experiment options of its own, in the order of the jobs. `ended` is called with each experiment
+    when its last job has ended, at the latest at the end.
     """
-    tables, wanted = plan_jobs(experiments, options, tell)
+    tables, wanted = plan_jobs(
+        [(e, options) for e in experiments] if queue is None else queue, tell, in_order=queue is not None
+    )
     jobs, skipped = _split_by_data(tables, wanted, tell)
     showing: dict[str, list[Experiment]] = {}
     for experiment in experiments:
@@ -131,16 +136,20 @@ def run_all(
 
     for name in [name for name, table in tables.items() if table.left == 0]:
         close(name)
-    work = _Work(tables, Queue(jobs, options.within), options, show, tell, skipped)
+    work = _Work(tables, Queue(jobs, options.within, options.stop), options, show, tell, skipped)
     if jobs:
         many = "" if options.workers == 1 else f", {min(options.workers, len(jobs))} at a time"
         of = _names(name for name, table in tables.items() if table.left)
-        tell(f"{of}, {options.size} size: {_runs(len(jobs))} to do on {options.device}{many}")
+        size = options.size if queue is None else "its own"
+        tell(f"{of}, {size} size: {_runs(len(jobs))} to do on {options.device}{many}")
         work.do(close)
     for name in list(showing):
         close(name)
+    if work.interrupted:
+        tell(f"{_runs(work.interrupted)} interrupted: --stop {options.stop:g} is over; the same command resumes")
     if not_begun := len(work.queue.waiting):
-        tell(f"{_runs(not_begun)} not begun: --within {options.within:g} is over; the same command resumes")
+        limit = f"--within {options.within:g}" if options.within is not None else f"--stop {options.stop:g}"
+        tell(f"{_runs(not_begun)} not begun: {limit} is over; the same command resumes")
     return work.failed
 
 
@@ -187,6 +196,7 @@ class _Work:
         self.queue, self._failed = queue, failed
         self._tables, self._options, self._show, self._tell = tables, options, show, tell
         self._meter = _Meter(queue.waiting, options.workers)
+        self.interrupted = 0  # runs under way when --stop was over
 
     @property
     def failed(self) -> list[str]:
@@ -195,7 +205,8 @@ class _Work:
 
     def do(self, close: Callable[[str], None]) -> None:
         """Run until no job is left that may begin; call `close` with the name of each finished table."""
-        one = self._options.workers == 1 or len(self.queue.waiting) == 1
+        one = (self._options.workers == 1 or len(self.queue.waiting) == 1) and self._options.stop is None
+        ended = 0
         work = pool.run_serial if one else pool.run_parallel
         with contextlib.closing(work(self.queue, self._options, self._on_progress)) as outcomes:
             for job, outcome in outcomes:
@@ -204,6 +215,8 @@ class _Work:
                     self._tables[name].left -= 1
                     if self._tables[name].left == 0:
                         close(name)
+                ended += 1
+        self.interrupted = self.queue.taken - ended
 
     def _on_progress(self, job: ReproduceJob, progress: float | str) -> None:
         if isinstance(progress, str):

@@ -83,6 +83,7 @@ def tests(found: Findings) -> list[SignificanceResult]:
             pairs = [
                 sign * (ours - theirs)
                 for column, seeds in grid.values.get(hero, {}).items()
+                if column in found.current
                 for seed, ours in seeds.items()
                 if ours is not None and (theirs := grid.values.get(rival, {}).get(column, {}).get(seed)) is not None
             ]

@@ -3,10 +3,12 @@
     {"experiment": ..., "made": [{tarry, commit, torch, device, date, command}, ...],
      "cells": {"ROW/COLUMN": {SIZE: {"fingerprint": ..., "changed": ..., "settings": {...},
                                      "seeds": {"0": {"numbers": ..., "curve": ..., "weights": ..., "made": 0}}}}},
-     "study": {SIZE: {"fingerprint": ..., "made": 0, "result": {...}}},
+     "study": {SIZE: {"fingerprint": ..., "made": 0, "settings": {...}, "result": {...}}},
      "sha256": digest of all of the above}
 
-Each run is one line. A run is added when it ends; it is dropped when its settings differ from the experiment's.
+Each run is one line. A run is added when it ends. When the experiment's settings have changed, the runs of the earlier
+settings are kept: their SIZE becomes "earlier-" and the beginning of their fingerprint. They are shown, marked,
+where there is nothing else, and no claim is judged on them.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,11 +25,14 @@ from typing import Any
 from ..core.errors import DamagedFile
 from ..record.shapes import read_record
 from ..record.storage import write_atomic
-from .experiment import Cell, Experiment, fingerprint
+from .experiment import Cell, Experiment, changes, fingerprint
 from .measures import StoredRun
 from .store_shape import STORE, misplaced
 
-__all__ = ["Column", "Store", "known_runs", "shown"]
+__all__ = ["EARLIER", "Column", "Store", "known_runs", "shown"]
+
+EARLIER = "earlier"  # the size of results that were made with settings that the experiment no longer has
+_SIZES = ("full", "reduced", "quick")
 
 #: row → seed → stored run
 Column = dict[str, dict[int, StoredRun]]
@@ -74,6 +79,24 @@ class Store:
         result: dict[str, Any] = there["result"]
         return {**result, "made": self._data["made"][there["made"]]}
 
+    def earlier(self, row: str, column: str) -> tuple[Mapping[str, Any], dict[int, StoredRun]] | None:
+        """Return the settings and runs of earlier settings of a cell, those of most rounds and seeds; None: none."""
+        found = [
+            (there["settings"], {int(s): self._entry(raw) for s, raw in there["seeds"].items()})
+            for size, there in self._data["cells"].get(f"{row}/{column}", {}).items()
+            if size.startswith(EARLIER)
+        ]
+        return max(
+            found, key=lambda f: (max(e.numbers["updates"] or 0 for e in f[1].values()), len(f[1])), default=None
+        )
+
+    def earlier_study(self) -> tuple[Mapping[str, Any], dict[str, Any]] | None:
+        """Return the options and the result of a study with earlier options, the last one; None: none."""
+        found = [there for size, there in self._data["study"].items() if size.startswith(EARLIER)]
+        if not found:
+            return None
+        return found[-1].get("settings", {}), {**found[-1]["result"], "made": self._data["made"][found[-1]["made"]]}
+
     def made(self) -> list[Mapping[str, str]]:
         """Return the commands and machines that made the results."""
         return list(self._data["made"])
@@ -113,29 +136,47 @@ class Store:
             if before.get("fingerprint") == mark:
                 numbers = _merge(before["result"].get("numbers", {}), numbers)
             found = {**result, "numbers": numbers}
-            self._data["study"][size] = {"fingerprint": mark, "made": self._made(made), "result": found}
+            about = {"fingerprint": mark, "made": self._made(made), "settings": experiment.study_options(size)}
+            self._data["study"][size] = {**about, "result": found}
 
-    def drop_stale(self, experiment: Experiment) -> list[str]:
-        """Drop runs whose settings the experiment no longer has; return a line for each cell."""
+    def mark_earlier(self, experiment: Experiment) -> list[str]:
+        """Mark the results whose settings the experiment no longer has; return a line for each cell."""
         wanted = {
             (cell.key, cell.size): cell.fingerprint
             for row, column in experiment.grid()
-            for size in ("full", "reduced", "quick")
+            for size in _SIZES
             for cell in [experiment.cell(row, column, size)]
         }
-        dropped = []
-        for key, sizes in self._data["cells"].items():
-            for size, there in sizes.items():
-                if wanted.get((key, size)) != there["fingerprint"]:
-                    why = "its settings have changed" if (key, size) in wanted else "its cell was removed"
-                    dropped.append((key, size, f"{self.name}, {key} ({size}): {why}; its results are dropped"))
-        if dropped:
+        messages = []
+        for key, size in self._stale_cells(wanted):
+            why = "its settings have changed" if (key, size) in wanted else "its cell was removed"
+            messages.append(f"{self.name}, {key} ({size}): {why}; its results are kept as earlier ones")
+        stale_studies = self._stale_studies(experiment)
+        messages += [
+            f"{self.name} ({s}): its options have changed; its result is kept as an earlier one" for s in stale_studies
+        ]
+        if messages:
             with self._locked_rewrite():
-                for key, size, _ in dropped:
-                    there = self._data["cells"].get(key, {}).get(size)
-                    if there is not None and wanted.get((key, size)) != there["fingerprint"]:
-                        del self._data["cells"][key][size]
-        return [message for *_, message in dropped]
+                for key, size in self._stale_cells(wanted):
+                    _rename_earlier(self._data["cells"][key], size)
+                for size in self._stale_studies(experiment):
+                    _rename_earlier(self._data["study"], size)
+        return messages
+
+    def _stale_cells(self, wanted: Mapping[tuple[str, str], str]) -> list[tuple[str, str]]:
+        return [
+            (key, size)
+            for key, sizes in self._data["cells"].items()
+            for size, there in sizes.items()
+            if size in _SIZES and wanted.get((key, size)) != there["fingerprint"]
+        ]
+
+    def _stale_studies(self, experiment: Experiment) -> list[str]:
+        return [
+            size
+            for size, there in self._data["study"].items()
+            if size in _SIZES and there["fingerprint"] != fingerprint(experiment.study_options(size))
+        ]
 
     def _made(self, made: Mapping[str, str]) -> int:
         """Return the index of a command and machine in the list `made`."""
@@ -187,6 +228,11 @@ class Store:
             return data
         except DamagedFile as e:
             raise DamagedFile(f"{e}; delete it to start again") from e
+
+
+def _rename_earlier(sizes: dict[str, Any], size: str) -> None:
+    there = sizes.pop(size)
+    sizes[f"{EARLIER}-{there['fingerprint'][:8]}"] = there
 
 
 def _digest(data: Mapping[str, Any]) -> str:
@@ -253,6 +299,18 @@ def shown(experiment: Experiment, store: Store, *, quick: bool = False) -> dict[
             changed = _changes({experiment.rows[c.row].title: c.changed for c in cells if c.row in runs})
             found.append(("full" if not changed else size, changed, runs))
         best = max(found, key=lambda f: len(f[2]))
+        if not best[2] and not quick:
+            best = _earlier(experiment, store, column, rows)
         if best[2]:
             out[column] = best
     return out
+
+
+def _earlier(experiment: Experiment, store: Store, column: str, rows: Sequence[str]) -> tuple[str, str, Column]:
+    """Return the runs of earlier settings of a column, and what differs from the present settings."""
+    by_row, runs = dict[str, str](), Column()
+    for row in rows:
+        if (found := store.earlier(row, column)) is not None:
+            settings, runs[row] = found
+            by_row[experiment.rows[row].title] = changes(experiment.cell(row, column, "full").settings, settings)
+    return EARLIER, _changes(by_row), runs

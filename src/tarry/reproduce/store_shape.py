@@ -57,7 +57,9 @@ STORE: Shape = fields(
         "experiment": text,
         "made": list_of(table_of(text)),
         "cells": table_of(table_of(_cell)),
-        "study": table_of(fields({"fingerprint": text, "made": count, "result": _result})),
+        "study": table_of(
+            fields({"fingerprint": text, "made": count, "result": _result}, {"settings": table_of(anything)})
+        ),
         "sha256": text,
     },
 )

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from .experiment import Axis, Experiment, changes
-from .measures import TO_TARGET, Measure, Stat, StoredRun, by_seed, measure_of, stat
-from .store import Store, shown
+from .measures import TO_TARGET, Measure, Stat, StoredRun, by_seed, marks, measure_of, stat
+from .store import EARLIER, Store, shown
 
 __all__ = [
     "NONE",
@@ -69,8 +69,19 @@ class Findings:
     def heading(self, column: str) -> str:
         """Return the title of a column, with its size if that is not the full one and the number of seeds."""
         size, seeds = self.sizes.get(column, ("full", ""))[0], max(self.seeds(column), default=0)
-        about = [size] * (size != "full") + [format_seeds(seeds)] * (seeds > 0)
+        about = ["earlier settings" if size == EARLIER else size] * (size != "full") + [format_seeds(seeds)] * (
+            seeds > 0
+        )
         return self.columns[column] + (f" ({', '.join(about)})" if about else "")
+
+    @property
+    def current(self) -> list[str]:
+        """The columns whose runs have the experiment's present settings."""
+        return [c for c in self.columns if self.sizes.get(c, ("full", ""))[0] != EARLIER]
+
+    def marks(self, row: str, column: str) -> str:
+        """Return the marks of a cell: † ended at chance level, ↓ collapsed."""
+        return marks(self.runs.get(column, {}).get(row, {}).values())
 
     def seeds(self, column: str) -> list[int]:
         """Return the number of seeds of each row in a column."""
@@ -94,7 +105,8 @@ def findings(experiment: Experiment, store: Store, *, quick: bool = False) -> Fi
         return _of_study(experiment, store, quick=quick)
     found = shown(experiment, store, quick=quick)
     grids = {}
-    for name in experiment.measures:
+    judged = ("tail",) if "accuracy" in experiment.measures and "tail" not in experiment.measures else ()
+    for name in (*experiment.measures, *judged):
         values: dict[str, dict[str, Mapping[int, float | None]]] = {row: {} for row in experiment.rows}
         for column, (size, _, runs) in found.items():
             for row, numbers in by_seed(experiment, name, runs, size).items():
@@ -115,6 +127,10 @@ def findings(experiment: Experiment, store: Store, *, quick: bool = False) -> Fi
 def _of_study(experiment: Experiment, store: Store, *, quick: bool) -> Findings:
     sizes = ("quick",) if quick else ("full", "reduced")
     size, result = next(((s, r) for s in sizes if (r := store.study(experiment, s)) is not None), ("full", None))
+    changed = changes(experiment.study_options("full"), experiment.study_options(size))
+    if result is None and not quick and (before := store.earlier_study()) is not None:
+        size, result = EARLIER, before[1]
+        changed = changes(experiment.study_options("full"), before[0]) if before[0] else "other options"
     numbers = {} if result is None else result.get("numbers", {})
     names = experiment.measures
     rows = dict.fromkeys([*experiment.rows, *numbers])
@@ -129,7 +145,6 @@ def _of_study(experiment: Experiment, store: Store, *, quick: bool) -> Findings:
             for row in rows
         }
         grids[name] = TableGrid(name, measure_of(experiment, name), values)
-    changed = changes(experiment.study_options("full"), experiment.study_options(size))
     made = () if result is None else (result["made"],)
     return Findings(
         experiment,
@@ -195,7 +210,7 @@ def plain_table(found: Findings, name: str) -> list[str]:
             printed = found.paper(name, row, column)
             far = difference(grid, row, column, printed)
             paper = "" if printed is None else f" ({grid.measure.text(printed)}{f', {far}' if far else ''})"
-            cells.append(ours(grid, row, column) + paper)
+            cells.append(ours(grid, row, column) + found.marks(row, column) + paper)
         rows.append([title, *cells])
     widths = [max(len(r[i]) for r in rows) for i in range(len(rows[0]))]
     return ["  ".join(text.ljust(width) for text, width in zip(r, widths, strict=True)).rstrip() for r in rows]

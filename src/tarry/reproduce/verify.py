@@ -22,7 +22,7 @@ from ..tasks.data.sets import without_flags
 from . import catalog
 from .experiment import Cell, Experiment
 from .measures import StoredRun, to_entry
-from .store import Store
+from .store import EARLIER, Store
 from .worker import processor
 
 __all__ = ["TOLERANCE", "is_complete", "result_files", "verify_results"]
@@ -53,7 +53,7 @@ def is_complete(path: Path) -> bool:
     store = Store(path, experiment.name)
     if experiment.study is not None:
         return any(store.study(experiment, size) is not None for size in ("full", "reduced", "quick"))
-    runs = {(cell.row, cell.column): entries for cell, _, entries in store.cells()}
+    runs = {(c.row, c.column): entries for c, _, entries in store.cells() if not c.size.startswith(EARLIER)}
     return all(len(runs.get(place, ())) >= experiment.seeds for place in experiment.grid())
 
 
@@ -73,6 +73,7 @@ def verify_results(path: Path, *, rerun: Literal["proofs", "all"] | None = None)
     if rerun is None or not settings.ok:
         return
     runs = [(cell, seed, entry) for cell, _, entries in cells for seed, entry in entries.items()]
+    runs = [run for run in runs if not run[0].size.startswith(EARLIER)]
     if rerun == "proofs":
         runs = sorted(runs, key=lambda run: run[2].numbers.get("wall") or 0.0)[:1]
     for run in runs:
@@ -86,7 +87,7 @@ def _check_settings(path: Path, cells: list[tuple[Cell, str, dict[int, StoredRun
         what = f"{cell.key} ({cell.size})"
         if cell.fingerprint != mark:
             return Check("settings", False, f"{path}: the settings of {what} are not those of its fingerprint")
-        if experiment is not None and mark != _fingerprint_now(experiment, cell):
+        if experiment is not None and not cell.size.startswith(EARLIER) and mark != _fingerprint_now(experiment, cell):
             why = f"the experiment has other settings for {what} now; `tarry reproduce {experiment.name}` runs it again"
             return Check("settings", False, f"{path}: {why}")
     count = sum(len(entries) for _, _, entries in cells)

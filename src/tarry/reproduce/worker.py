@@ -31,7 +31,7 @@ from .studies import STUDIES
 __all__ = ["JobFailure", "JobResult", "OnProgress", "StudyResult", "do", "forget", "processor"]
 
 _CHECKPOINT = 60.0  # seconds between checkpoints
-_OF_THIS_MACHINE = ("--out", "--results", "--within")
+_OF_THIS_MACHINE = ("--out", "--results", "--within", "--stop")
 #: called with the progress (a share) or a message of a study
 OnProgress = Callable[[float | str], None]
 

@@ -116,26 +116,27 @@ class BuiltRun:
         return lambda weights: bound.evaluate(weights, test)
 
 
-def build_run(spec: Spec) -> BuiltRun:
-    """Build and check everything that a spec names."""
+def build_run(spec: Spec, *, has_examples: bool = True) -> BuiltRun:
+    """Build and check everything that a spec names. Without examples, what needs them is refused."""
     with errors_of_extreme_numbers(spec):
-        return _build_run(spec)
+        return _build_run(spec, has_examples=has_examples)
 
 
-def _build_run(spec: Spec) -> BuiltRun:
+def _build_run(spec: Spec, *, has_examples: bool) -> BuiltRun:
     method, replaced = _build_method(spec)
-    task, notices = _build_data(spec, method)
+    task, notices = _build_data(spec, method) if has_examples else (_without_examples(spec, method), ())
     n = len(task.clients)
     if spec.concurrency is not None and spec.concurrency > n:
         raise BadInput(f"--concurrency {spec.concurrency}: there are only {n} clients; ask for at most that many")
     module = build_module(task, seed=spec.seed, dtype=dtype_of(spec), flags=_flags(spec)).to(spec.device)
-    check_model_and_loss(task, module)
+    if has_examples:
+        check_model_and_loss(task, module)
     with generator_held():
-        layout, work = Layout.of(module, task.clients[0][0][:2].clone()), _work(spec)
+        layout, work = Layout.of(module, task.clients[0][0][:2].clone() if has_examples else None), _work(spec)
     with errors_under_flag(_local_flag(spec)):
         method.local.check(layout, work.optimizer)
     _check_task(spec, method, task)
-    samples = [len(x) for x, _ in task.clients]
+    samples = [max(1, len(x)) for x, _ in task.clients]
     size = layout.size * torch.finfo(dtype_of(spec)).bits // 8
     population = ClientPopulation(n, samples, size, spec.seed, _epochs(work, samples))
     budget = Budget(spec.time, spec.updates, spec.rounds, spec.target)
@@ -189,6 +190,18 @@ def _build_data(spec: Spec, method: Method) -> tuple[Task, tuple[str, ...]]:
     elif spec.unlabeled is not None:
         out.append(f"--unlabeled {spec.unlabeled} changes nothing: {spec.label} uses no inputs without labels")
     return task, tuple(out)
+
+
+def _without_examples(spec: Spec, method: Method) -> Task:
+    """The task with an empty set of examples for each client, for a server whose clients hold them."""
+    task: Task = spec.task.build("task") if isinstance(spec.task, Choice) else spec.task
+    if method.needs_unlabeled and task.unlabeled is None:
+        raise BadInput(
+            f"--method {spec.label}: it needs inputs without labels on the server, and {task.name!r} has none;"
+            " name a task in FILE.py:FACTORY that has them (unlabeled=...)"
+        )
+    empty = torch.empty(0), torch.empty(0)
+    return replace(task, clients=[empty] * (spec.clients or 1))
 
 
 def _flags(spec: Spec) -> str:

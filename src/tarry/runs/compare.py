@@ -13,10 +13,10 @@ import sys
 import tomllib
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Unpack, overload
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from ..config.keywords import Named, SharedSettings, lists_keywords
 from ..config.spec import Spec
@@ -31,6 +31,7 @@ from ..core.errors import (
     warn_of,
 )
 from ..core.method import Method
+from ..core.printable import printable
 from ..core.registry import UnknownName
 from ..core.task import Task
 from ..executors.timing import TrialCache
@@ -38,14 +39,30 @@ from ..methods import methods as registered
 from ..record.result import Result
 from ..record.run_folder import RunFolder, object_comments
 from ..record.storage import make_folder, write_atomic
+from ..record.views import CurveX, CurveY, data_frame, plot_curve
 from ..report.formatting import pluralize
 from ..report.page import write_page
-from ..report.tables import Summary, by_label, markdown, plain_table, summarize, to_json
+from ..report.plots import draw_curve
+from ..report.tables import (
+    Summary,
+    by_label,
+    markdown,
+    mean_curve,
+    plain_table,
+    summarize,
+    table_html,
+    to_json,
+)
 from .parallel import Jobs, ShowProgress, run_in_processes
 from .parallel_ray import run_on_ray
+from .progress_bars import comparison_bar
 from .result import SpecModel
 from .run import EXECUTION_SETTINGS, Progress, changed_files, files_of, resume_folder, run_spec
 from .simulation import build_simulation
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from pandas import DataFrame
 
 __all__ = ["COMMAND", "Comparison", "compare", "compare_specs", "specs_of"]
 
@@ -124,8 +141,47 @@ class Comparison(Sequence[Result]):
         write_page(path, self, self.summary, title="Comparison", settings=runs, notices=self.skipped)
         return path
 
+    def to_frame(self) -> DataFrame:
+        """Return a pandas data frame with a row for each run: its numbers, without curves and weights.
+
+        >>> c = tarry.compare(["fedavg", "fedasync"], "digits", seeds=[0, 1], clients=3, updates=6)
+        >>> c.to_frame().groupby("label").final_accuracy.count().to_dict()
+        {'fedasync': 2, 'fedavg': 2}
+        """
+        return data_frame(_numbers(run) for run in self.results)
+
+    def plot(self, x: CurveX = "time", y: CurveY = "accuracy", ax: Axes | None = None) -> Axes:
+        """Draw the mean curve of each label, with a band of one standard deviation over seeds; return the axes.
+
+        >>> from matplotlib.figure import Figure
+        >>> c = tarry.compare(["fedavg", "fedasync"], "digits", seeds=[0, 1], clients=3, updates=6)
+        >>> axes = c.plot(ax=Figure().add_subplot())
+        >>> [text.get_text() for text in axes.get_legend().get_texts()]
+        ['fedavg', 'fedasync']
+        """
+        with errors_as_keywords():
+            axes = plot_curve(self[0], x, y, ax)
+        axes.lines[-1].remove()  # the run gave the axes their labels
+        for i, (label, runs) in enumerate(by_label(self.results).items()):
+            curve = mean_curve(runs, over=x, of=y)
+            if curve.x:
+                draw_curve(axes, curve, i, steps=x == "updates" and len(runs) > 1, label=printable(label))
+        axes.legend()
+        return axes
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the table, with the best value in bold."""
+        return table_html(self.summary)
+
     def __repr__(self) -> str:
         return plain_table(self.summary)
+
+
+def _numbers(run: Result) -> dict[str, Any]:
+    """Return the fields of a result that are numbers or words."""
+    plain = {f.name: getattr(run, f.name) for f in fields(run)}
+    staleness = {f"staleness_{name}": value for name, value in run.staleness._asdict().items()}
+    return {**{k: v for k, v in plain.items() if isinstance(v, int | float | str) or v is None}, **staleness}
 
 
 @lists_keywords(SharedSettings)
@@ -136,10 +192,10 @@ def compare(
     seeds: Iterable[int] = (0, 1, 2),
     out: str | Path | None = None,
     workers: int = 1,
-    progress: ShowProgress | None = None,
+    progress: bool | ShowProgress | None = None,
     **settings: Unpack[SharedSettings],
 ) -> Comparison:
-    """Run every method with every seed; settings as for `run`.
+    """Run every method with every seed; settings and `progress` as for `run`.
 
     >>> c = tarry.compare(["fedavg", "fedasync"], "digits", seeds=[0], time=1000)
     >>> [row.label for row in c.summary.rows]
@@ -148,7 +204,8 @@ def compare(
     skipped: list[str] = []
     with errors_as_keywords():
         specs = specs_of(methods, seeds, {"task": task, **settings}, skipped)
-        made = compare_specs(specs, out=None if out is None else Path(out), workers=workers, progress=progress)
+        with comparison_bar(progress, len(specs)) as show:
+            made = compare_specs(specs, out=None if out is None else Path(out), workers=workers, progress=show)
     warn_of(dict.fromkeys(f"{r.label}: {notice}" for r in made.results for notice in r.warnings), stacklevel=2)
     return replace(made, skipped=tuple(as_keywords(line, is_notice=True) for line in skipped))
 

@@ -1,7 +1,8 @@
 """Replay of a federation: a simulator repeats its recorded joins, leaves and arrivals, and trains every visit again.
 
 Where clients train as `tarry.deploy.client_app` does, the weights equal those of the federation to the bit. Else the
-first update that differs is named.
+first update that differs is named. Clients that train by code of their own are not repeated: the updates that the
+federation has archived are given to the server again.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ..config.spec import Spec
 from ..core.errors import BadInput, errors_as_keywords
 from ..core.events import Event
-from ..core.tickets import LocalResult
+from ..core.tickets import NOTHING, LocalResult
 from ..delays.measured import TraceRow
 from ..delays.recorded import RecordedAvailability, RecordedDelays, VisitRecord
 from ..engine.budget import Budget
@@ -24,9 +26,11 @@ from ..record.journal import NAME
 from ..record.result import Result, sha256
 from ..record.rows import read_rows
 from ..record.run_folder import RunFolder
+from ..record.update_archive import UpdateArchive
 from ..report.formatting import pluralize
 from ..training.determinism import deterministic, generator_restored
-from .build import build_run
+from .build import BuiltRun, build_run
+from .remote_data import build_without_data
 from .simulation import Simulation
 from .stored_spec import errors_of_stored_settings, stored_spec
 
@@ -45,6 +49,8 @@ class Record:
     updates: int
     end: float  # of the last instant
     ended: str  # why it ended; empty if it is running or was stopped
+    client: str  # kind of the clients' app
+    without_memory: frozenset[tuple[int, int]]  # visits that began without the memory of the visits before
 
     @classmethod
     def read(cls, folder: Path) -> Record:
@@ -70,7 +76,10 @@ class Record:
                 visits[at] = VisitRecord(visits[at].start, r["t"], r["op"] != "update")
         end = max((r["t"] for r in rows if r["op"] in ("update", "lost", "rejected", "close", "end")), default=0.0)
         digests = {r["number"]: r["digest"] for r in rows if r["op"] == "update"}
-        return cls(begun["clients"], begun["per_client"], visits, changes, digests, len(digests), end, ended)
+        client, forgotten = begun.get("client", "tarry"), _visits_without_memory(rows)
+        return cls(
+            begun["clients"], begun["per_client"], visits, changes, digests, len(digests), end, ended, client, forgotten
+        )
 
     def trace(self) -> list[TraceRow]:
         """Return a row for every visit that ended, for --delay trace."""
@@ -116,14 +125,16 @@ class Replay:
 class _Compared:
     """An executor whose results are compared with the record."""
 
-    def __init__(self, executor: Executor, digests: dict[int, str]):
-        self._inner, self._digests, self.description = executor, digests, executor.description
+    def __init__(self, executor: Executor, record: Record):
+        self._inner, self._digests, self.description = executor, record.digests, executor.description
+        self._without_memory = record.without_memory
         self._who: dict[int, tuple[int, int]] = {}
         self.first_difference: tuple[int, int, int] | None = None
 
     def submit(self, ticket: Any, memory: Any, due: float) -> None:
         self._who[ticket.number] = (ticket.client, ticket.visit)
-        self._inner.submit(ticket, memory, due)
+        forgotten = (ticket.client, ticket.visit) in self._without_memory
+        self._inner.submit(ticket, NOTHING if forgotten else memory, due)
 
     def collect(self, number: int) -> LocalResult:
         trained = self._inner.collect(number)
@@ -142,6 +153,51 @@ class _Compared:
         self._inner.close()
 
 
+class _ArchivedResults:
+    """An executor that returns the updates that a federation has archived."""
+
+    description = ""
+
+    def __init__(self, updates: UpdateArchive):
+        self._updates = updates
+
+    def submit(self, ticket: Any, memory: Any, due: float) -> None:
+        pass
+
+    def collect(self, number: int) -> LocalResult:
+        return self._updates.load(number)
+
+    def save(self) -> Any:
+        return None
+
+    def load(self, saved: Any) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def _visits_without_memory(rows: Sequence[dict[str, Any]]) -> frozenset[tuple[int, int]]:
+    """Return the visits of clients that had lost their memory, or whose slot was another client's before."""
+    who, places, released, found = dict[int, tuple[int, int]](), dict[str, int](), set[int](), set[tuple[int, int]]()
+    for r in rows:
+        if r["op"] == "client":
+            places[r["name"]] = r["place"]
+        elif r["op"] == "release":
+            released.add(places.pop(r["name"]))
+        elif r["op"] == "close":
+            for number, client, visit, _ in r["handouts"]:
+                who[number] = (client, visit)
+                if client in released:
+                    found.add((client, visit))
+        elif r["op"] == "update":
+            if r["memory_lost"]:
+                found.add(who[r["number"]])
+            if r["keeps_memory"] and who[r["number"]] in found:
+                released.discard(who[r["number"]][0])
+    return frozenset(found)
+
+
 def replay(folder: str | Path, *, callbacks: Sequence[Callable[[Event], None]] = ()) -> Replay:
     """Simulate a recorded federation and compare its updates and weights, to the bit.
 
@@ -157,8 +213,14 @@ def replay_folder(folder: Path, *, callbacks: Sequence[Callable[[Event], None]] 
     """Simulate the federation in a folder."""
     run = RunFolder(folder)
     record, spec = Record.read(folder), stored_spec(run.spec, run.written_settings())
+    archive = UpdateArchive(folder) if record.client != "tarry" else None
+    if archive is not None and not archive.exist:
+        raise BadInput(
+            f"{folder}: its clients train by their own code, which is not repeated here; a federation with"
+            " keep-updates = true in its run config can be replayed"
+        )
     with errors_of_stored_settings(run.spec):
-        whole = build_run(spec)
+        whole = build_run(spec) if archive is None else _without_data(spec, record.n_clients)
     if len(whole.task.clients) != record.n_clients:
         raise BadInput(f"{folder}: its clients hold their own examples, which are not here; it cannot be trained again")
     budget = Budget(max(record.end, 1e-6), spec.updates, spec.rounds, spec.target)
@@ -172,7 +234,7 @@ def replay_folder(folder: Path, *, callbacks: Sequence[Callable[[Event], None]] 
     with ExitStack() as stack:
         stack.enter_context(deterministic())
         stack.enter_context(generator_restored())
-        executor = _Compared(simulation.executor(), record.digests)
+        executor = _Compared(simulation.executor() if archive is None else _ArchivedResults(archive), record)
         stack.callback(executor.close)
         sim = simulation.simulator(executor, list(callbacks))
         sim.engine.max_tickets = record.per_client
@@ -188,6 +250,11 @@ def replay_folder(folder: Path, *, callbacks: Sequence[Callable[[Event], None]] 
         )
         sim.close()
     return result
+
+
+def _without_data(spec: Spec, n_clients: int) -> BuiltRun:
+    built = build_without_data(spec, may_lack_shapes=True)
+    return replace(built, task=replace(built.task, clients=[built.task.clients[0]] * n_clients))
 
 
 def _recorded_digest(folder: Path) -> str | None:

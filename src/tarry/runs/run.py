@@ -33,6 +33,7 @@ from .arrivals import write_arrivals
 from .monitor import Monitor, chance_limit
 from .notices import result_notices
 from .personalize import majority_accuracy
+from .progress_bars import run_bar
 from .proofs import ProofExecutor, ProofSample
 from .result import FolderModel, make_result
 from .signals import WAITING, Interrupted, check, deferred
@@ -76,7 +77,7 @@ def run(
     *,
     out: str | Path | None = None,
     callbacks: Sequence[Callback] = (),
-    progress: Callable[[Progress], None] | None = None,
+    progress: bool | Callable[[Progress], None] | None = None,
     **settings: Unpack[Settings],
 ) -> Result:
     """Run one method on one task under the virtual clock.
@@ -84,6 +85,7 @@ def run(
     `tarry.settings()` lists the settings (lr=0.1, time=5000, delay="orthofl-rpi", ...). A method, task, partition
     or delay is a name, a table {"name": ..., parameters}, or an object; `delay` may also be a list of durations per
     client, or a function (client, visit) → seconds. Callbacks see every event with the global weights after it.
+    `progress`: True shows a bar, and a function is called with the progress; by default notebooks show a bar.
 
     >>> result = tarry.run("orthofl", "digits", time=2000, seed=1)
     >>> result.seed, len(result.weights_sha256)
@@ -92,7 +94,8 @@ def run(
     chosen = {} if method is None else {"method": method}
     with errors_as_keywords():
         spec = Spec.of({**chosen, "task": task, **settings})
-        result = run_spec(spec, out=None if out is None else Path(out), callbacks=callbacks, progress=progress)
+        with run_bar(progress, spec.label) as show:
+            result = run_spec(spec, out=None if out is None else Path(out), callbacks=callbacks, progress=show)
     warn_of(result.warnings, stacklevel=2)
     return result
 
@@ -101,7 +104,7 @@ def resume(
     out: str | Path,
     *,
     callbacks: Sequence[Callback] = (),
-    progress: Callable[[Progress], None] | None = None,
+    progress: bool | Callable[[Progress], None] | None = None,
     **objects: Any,
 ) -> Result:
     """Finish the run in a folder, with the same weights as without the interruption.
@@ -120,8 +123,8 @@ def resume(
     >>> again.weights_sha256 == first.weights_sha256
     True
     """
-    with errors_as_keywords():
-        result = resume_folder(Path(out), callbacks=callbacks, progress=progress, **objects)
+    with errors_as_keywords(), run_bar(progress, Path(out).name) as show:
+        result = resume_folder(Path(out), callbacks=callbacks, progress=show, **objects)
     warn_of(result.warnings, stacklevel=2)
     return result
 

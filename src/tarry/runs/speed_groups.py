@@ -1,12 +1,12 @@
 """Measurements of --diagnose beside the notes of the parts. They change no result.
 
 validator    a client's score on test examples with its own mix of classes (OrthoFL's Fig. 6)
-by_speed     the accuracy on active clients' and on stragglers' own examples, and their variance (Fed-OGD, IV)
+by_speed     the accuracy on active clients' and on stragglers' examples, and its variance (Fed-OGD, IV)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -54,7 +54,11 @@ def by_speed(
     weights: Tensor,
     accuracy: float | None,
 ) -> dict[str, Any] | None:
-    """½ (|a₁ − a|² + |a₂ − a|²): a on the test set, a₁ and a₂ on active clients' and stragglers' examples.
+    """½ (|a₁ − a|² + |a₂ − a|²), with a on the test set, a₁ of the active clients and a₂ of the stragglers.
+
+    There are two readings of a₁ and a₂. In `variance` they are on the groups' own training examples, so that the gap
+    between training and test is part of it. In `variance_test` they are on test examples, each class with the share
+    that it has among the examples of the group.
 
     A client is a straggler when its visits take more than twice as long, on average, as the fastest client's.
     """
@@ -72,9 +76,36 @@ def by_speed(
         known = [(a, n) for a, n in own if a is not None]
         mean = sum(a * n for a, n in known) / sum(n for _, n in known) if known else None
         found[name] = {"clients": len(clients), "accuracy": mean}
-    ours = [g["accuracy"] for g in (found["active"], found["stragglers"])]
-    found["variance"] = None if None in ours else sum((a - accuracy) ** 2 for a in ours) / 2
+    by_class = _accuracy_by_class(task, lambda data: score(weights, data))
+    for name, clients in groups.items():
+        found[name]["test_accuracy"] = _with_mix(task, clients, by_class)
+    found["variance"] = _variance([found[name]["accuracy"] for name in groups], accuracy)
+    found["variance_test"] = _variance([found[name]["test_accuracy"] for name in groups], accuracy)
     return found
+
+
+def _variance(of_groups: Sequence[float | None], accuracy: float) -> float | None:
+    known = [a for a in of_groups if a is not None]
+    return sum((a - accuracy) ** 2 for a in known) / 2 if len(known) == len(of_groups) else None
+
+
+def _accuracy_by_class(task: Task, score: Callable[[Examples], float | None]) -> dict[int, float]:
+    """Return class → accuracy on its test examples; empty without classes."""
+    if task.test is None or not has_classes(task.test):
+        return {}
+    x, y = task.test
+    found = {int(c): score((x[y == c], y[y == c])) for c in torch.bincount(y.long()).nonzero().flatten().tolist()}
+    return {c: a for c, a in found.items() if a is not None}
+
+
+def _with_mix(task: Task, clients: Sequence[int], by_class: Mapping[int, float]) -> float | None:
+    """Return the accuracy on test examples, with the mix of classes of these clients' examples; None if unknown."""
+    if not by_class:
+        return None
+    counts = sum(class_shares(task, c, max(by_class) + 1) * len(task.clients[c][1]) for c in clients)
+    mix = {c: float(counts[c]) for c in by_class} if clients else {}  # type: ignore[index]
+    total = sum(mix.values())
+    return sum(n * by_class[c] for c, n in mix.items()) / total if total else None
 
 
 def _some(task: Task, client: int) -> Examples:

@@ -23,7 +23,7 @@ from ..core.errors import BadInput
 from ..core.task import Task
 from .arrays import limit_training, make_task, normalize_images
 from .data import ArrayDataset, catalog, hold_out, load
-from .data.augment import fedsol
+from .data.augment import crop_and_flip, fedsol
 from .data.npz import read_npz
 from .options import FetchFromHub, ImageModel, TrainingLimit
 from .registries import tasks
@@ -35,8 +35,9 @@ _DIGITS_TEST = 360
 DISTIL_LR = 1e-4
 
 Augmentation = Annotated[
-    Literal["none", "fedsol"],
-    "Random changes to an image before each step; fedsol: the crop, flip and cutout of FedSOL's App. B.2",
+    Literal["none", "crop-flip", "fedsol"],
+    "Random changes to an image before each step; crop-flip: a crop with 4 pixels of padding and a flip; fedsol: the"
+    " crop, flip and cutout of FedSOL's App. B.2",
 ]
 Rgb = Annotated[bool, "Copy the channel of gray images to three equal channels, as FedSOL does"]
 
@@ -105,7 +106,8 @@ def _add(name: str, title: str, classes: int, default_model: str, distill_lr: fl
         task = replace(make_task(name, arrays, model=model, classes=classes, **options), distill_lr=distill_lr)
         if augment == "none":
             return task
-        augmentation = fedsol(name, arrays.x_train.shape[-1], black)
+        side = arrays.x_train.shape[-1]
+        augmentation = crop_and_flip(side, black) if augment == "crop-flip" else fedsol(name, side, black)
         return replace(task, augment=augmentation, n_draws=augmentation.n_draws)
 
     factory.__doc__ = f"{title}: {catalog()[name].what}."

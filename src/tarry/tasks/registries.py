@@ -11,6 +11,9 @@ from dataclasses import replace
 from functools import partial, update_wrapper
 from typing import Any
 
+from torch import nn
+from torch.nn.functional import cross_entropy
+
 from ..core.errors import near
 from ..core.registry import Entry, Registry, UnknownName
 from ..core.task import Partitioner, Task
@@ -31,6 +34,19 @@ class TaskEntry(Entry[Task]):
         model = params.get("model")
         entry = self._with_options(model) if isinstance(model, str) else self
         return super(TaskEntry, entry).check(params)
+
+    def make(self, values: Mapping[str, Any]) -> Task:
+        """Call the factory. One that makes a model in place of a task, such as the class of a model, stands for a task
+        without examples: of a federation whose clients hold them."""
+
+        def make_task(**values: Any) -> Any:
+            made: Any = self.factory(**values)
+            if not isinstance(made, nn.Module):
+                return made
+            name = self.name.rpartition(":")[2]
+            return Task(name, model=partial(self.factory, **values), loss=cross_entropy)  # type: ignore[arg-type]
+
+        return super(TaskEntry, replace(self, factory=make_task)).make(values)
 
     def _with_options(self, model: str) -> TaskEntry:
         """Return the entry with the options of `model` as additional parameters, if its factory accepts them."""

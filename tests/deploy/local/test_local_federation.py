@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import ssl
 import subprocess
@@ -12,7 +13,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 import tarry
 from tarry.core.errors import BadInput
@@ -23,15 +23,16 @@ from tarry.deploy.client.worker import Worker
 from tarry.deploy.client_app import _worker
 from tarry.deploy.config import read_config
 from tarry.deploy.local.local_federation import LocalFederation
+from tarry.deploy.local.log_rotation import rotate_logs
 from tarry.deploy.local.processes import Processes, began, free_ports
+from tarry.deploy.local.submit import Submission
 from tarry.deploy.local.tls import authority, node_key
 from tarry.deploy.private_data import plan_with_own_data, plan_without_data
-from tarry.deploy.protocol import FlowerAppProtocol, check_flower_app
-from tarry.deploy.server.open_tickets import OpenTicket, max_tickets_per_client
-from tarry.deploy.server_app import serve
-from tarry.deploy.wire import Rejected, ReplyMessage
+from tarry.deploy.server.open_tickets import max_tickets_per_client
+from tarry.deploy.wire import ReplyMessage
 from tests.helpers.fake_grid import Clock, FakeGrid, driver, finished, nodes, npy, small_plan
 from tests.helpers.processes import wait_until
+from tests.helpers.served import served
 
 SLEEPER = [sys.executable, "-c", "import time; time.sleep(600)"]
 
@@ -98,6 +99,33 @@ def test_certificates_are_good_for_this_machine_alone(tmp_path):
     assert (tmp_path / "ca.key").stat().st_mode & 0o077 == 0
 
 
+def test_a_certificate_holds_for_the_names_under_which_others_reach_the_server(tmp_path):
+    authority(tmp_path, ["fl.example.org", "192.0.2.7"])
+    context = ssl.create_default_context(cafile=str(tmp_path / "ca.crt"))
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(tmp_path / "server.crt", tmp_path / "server.key")
+    for name in ("fl.example.org", "192.0.2.7", "localhost"):
+        assert _handshake(context, server, name)
+    with pytest.raises(ssl.SSLCertVerificationError):
+        _handshake(context, server, "192.0.2.8")
+
+
+def test_process_logs_have_a_bounded_size_while_their_process_writes_on(tmp_path):
+    ours = Processes(tmp_path, {})
+    code = "import time\nwhile True: print('x' * 99, flush=True); time.sleep(0.0001)"
+    try:
+        ours.start("talker", [sys.executable, "-c", code])
+        log = tmp_path / "logs" / "talker.log"
+        for _ in range(3):
+            wait_until(lambda: log.stat().st_size > 20_000)
+            rotate_logs(tmp_path / "logs", limit=10_000)
+            assert log.stat().st_size < 20_000, "it is written from its beginning"
+            assert (tmp_path / "logs" / "talker.log.1").stat().st_size > 10_000
+        assert {p.name for p in (tmp_path / "logs").iterdir()} == {"talker.log", "talker.log.1"}
+    finally:
+        ours.end(["talker"])
+
+
 def _handshake(client, server, name):
     """TLS without a socket."""
     a, b = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -159,55 +187,6 @@ def test_settings_reach_the_app_as_they_were_given(tmp_path):
         assert LocalFederation(tmp_path / "none").setup
 
 
-@pytest.mark.parametrize("method", ["fedasync", "fedbuff", "ca2fl", "fadas", "mifa", "orthofl", "fedecho", "fedavg"])
-def test_methods_whose_clients_just_train_suit_any_flower_app(method):
-    made = small_plan(method=method).method
-    check_flower_app(made, method)
-
-
-@pytest.mark.parametrize("method", ["scaffold", "fedprox", "moon", "fedogd", "asynccurve", "orthofl:placement=client"])
-def test_methods_that_need_more_of_clients_are_refused(method):
-    with pytest.raises(BadInput, match="a plain Flower app does not do this"):
-        check_flower_app(small_plan(method=method).method, method)
-
-
-class Normed(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.a, self.norm, self.b = nn.Linear(64, 6), nn.BatchNorm1d(6), nn.Linear(6, 10)
-        self.b.bias.requires_grad_(False)
-
-    def forward(self, x):
-        return self.b(self.norm(self.a(x.flatten(1))))
-
-
-def test_a_plain_client_gets_the_whole_model_and_its_answer_is_a_difference():
-    module = Normed()
-    from tarry.core.layout import Layout
-    from tarry.core.tickets import Ticket
-
-    layout = Layout.of(module)
-    vec = layout.read(module, torch.float32)
-    state = module.state_dict()
-    rest = {k: v.numpy() for k, v in state.items() if k not in {b.name for b in layout.blocks}}
-    assert set(rest) == {"b.bias", "norm.num_batches_tracked"}
-    protocol = FlowerAppProtocol(layout, list(state), rest, dtype=torch.float32, lr=0.1)
-    ticket = Ticket(0, 0, 0, 0, 0.0, vec, vec)
-    request = protocol.encode_ticket(ticket, OpenTicket(0, 0, 0, "t", 0.0), node=1, memory_visit=-1, ttl=9.0)
-    assert list(request.arrays) == list(state)
-    module.load_state_dict({k: torch.from_numpy(v.copy()) for k, v in request.arrays.items()})
-    arrays = {k: npy(v + 1) for k, v in request.arrays.items()}
-    answer = protocol.decode_reply(ReplyMessage("x", 1, {"num-examples": 7, "train_loss": 0.5}, arrays), ticket)
-    assert answer.result.n_examples == 7
-    assert torch.allclose(answer.result.delta, torch.ones(layout.size))
-    with pytest.raises(Rejected):
-        protocol.decode_reply(ReplyMessage("x", 1, {}, arrays), ticket)
-    with pytest.raises(Rejected):
-        protocol.decode_reply(
-            ReplyMessage("x", 1, {"num-examples": 7}, {k: v for k, v in arrays.items() if k != "a.weight"}), ticket
-        )
-
-
 def test_a_plain_federation_runs_on_the_same_driver(tmp_path):
     """Clients that add one to every weight, known by their nodes alone."""
     setting = read_config({"client": "plain", "method": "fedasync:alpha=1,a=0", "task": "digits:hidden=8,limit=200",
@@ -225,44 +204,22 @@ def test_a_plain_federation_runs_on_the_same_driver(tmp_path):
             return ids
 
     grid = Adder(Clock(), {7: None, 8: None})
-    assert _served(grid, setting) == "updates"
+    assert served(grid, setting) == "updates"
     rows = (tmp_path / "out" / "journal.jsonl").read_text()
     assert '"name":"node 7"' in rows
     assert tarry.record.result.Result.read(tmp_path / "out").updates == 5
-
-
-def _served(grid, setting):
-    """`serve` with the driver on the grid's clock."""
-    import signal
-
-    from tarry.deploy.server import driver as module
-
-    plain, before = module.Driver.__init__, [signal.getsignal(s) for s in (signal.SIGTERM, signal.SIGINT)]
-
-    def init(self, *args, **named):
-        plain(self, *args, **named, clock=grid.clock)
-
-    run = module.Driver.run
-    module.Driver.__init__ = init
-    module.Driver.run = lambda self, stop, on_progress: run(self, stop, on_progress=on_progress, sleep=grid.clock.sleep)
-    try:
-        return serve(grid, setting)
-    finally:
-        module.Driver.__init__, module.Driver.run = plain, run
-        for number, handler in zip((signal.SIGTERM, signal.SIGINT), before, strict=True):
-            signal.signal(number, handler)
 
 
 def test_a_federation_with_other_settings_is_not_taken_up(tmp_path):
     made = small_plan(method="fedasync")
     grid = FakeGrid(Clock(), nodes(made, tmp_path / "homes"))
     out = {"out": str(tmp_path / "out"), "task": "digits:limit=200,hidden=8", "clients": 4, "epochs": 1, "updates": 3}
-    assert _served(grid, read_config({"method": "fedasync", **out})) == "updates"
+    assert served(grid, read_config({"method": "fedasync", **out})) == "updates"
     with pytest.raises(BadInput, match="is over"):
-        _served(grid, read_config({"method": "fedasync", **out}))
+        served(grid, read_config({"method": "fedasync", **out}))
     (tmp_path / "out" / "result.json").unlink()
     with pytest.raises(BadInput, match="other settings"):
-        _served(grid, read_config({"method": "fedbuff", **out}))
+        served(grid, read_config({"method": "fedbuff", **out}))
 
 
 def test_a_federation_that_is_not_over_is_reported(tmp_path, cli):
@@ -277,7 +234,7 @@ def test_a_federation_that_is_not_over_is_reported(tmp_path, cli):
             (out / "stop").touch()
 
     grid.clock.sleep = stop_soon
-    assert _served(grid, read_config({**config, "out": str(out)})) == "stopped"
+    assert served(grid, read_config({**config, "out": str(out)})) == "stopped"
     assert not (out / "result.json").exists()
     code, said = cli("report", out)
     assert code == 0
@@ -337,3 +294,32 @@ def test_the_driver_of_a_plan_holds_two_tickets_where_it_may(tmp_path):
     assert d.engine.max_tickets == max_tickets_per_client(made.method) == 2
     finished(d, grid)
     assert os.path.exists(tmp_path / "out" / "journal.jsonl")
+
+
+def test_a_node_ends_when_one_of_its_threads_fails():
+    """Flower's heartbeats come from a thread; a node without them is never used again, and does not say so."""
+    code = "import threading, time; from tarry.deploy import node; threading.excepthook = node._end_with_thread; "
+    code += "threading.Thread(target=lambda: 1 / 0).start(); time.sleep(600)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 1
+    assert "ZeroDivisionError" in done.stderr
+
+
+RUNS = '{"success": true, "runs": [{"run-id": "7", "status": "STATUS", "created-at": "now", "finished-at": "N/A"}]}'
+
+
+@pytest.mark.parametrize(("status", "serves"), [("pending", True), ("running", True), ("finished:failed", False)])
+def test_an_app_that_begins_slowly_is_not_submitted_again(status, serves, tmp_path, monkeypatch):
+    monkeypatch.setattr(Submission, "flwr", lambda *_: RUNS.replace("STATUS", status))
+    (tmp_path / "run.json").write_text('{"run": "7", "at": 0.0}')
+    assert Submission(tmp_path, tmp_path, "here").serving() == serves
+
+
+def test_an_app_of_an_earlier_submission_that_works_is_enough(tmp_path, monkeypatch):
+    monkeypatch.setattr(Submission, "flwr", lambda *_: RUNS.replace("STATUS", "finished:failed"))
+    (tmp_path / "run.json").write_text('{"run": "7", "at": 0.0}')
+    ours = {"pid": os.getpid(), "began": began(os.getpid()), "run": "6"}
+    (tmp_path / "server.json").write_text(json.dumps(ours))
+    assert Submission(tmp_path, tmp_path, "here").serving()
+    (tmp_path / "server.json").write_text(json.dumps({**ours, "began": "another boot:1"}))
+    assert not Submission(tmp_path, tmp_path, "here").serving()

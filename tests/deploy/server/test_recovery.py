@@ -12,6 +12,7 @@ import torch
 
 from tarry.core.errors import BadInput, DamagedFile
 from tarry.deploy.server.journaled_state import JournaledState
+from tarry.deploy.wire import Unreachable
 from tarry.record.journal import Journal
 from tarry.record.result import sha256
 from tarry.record.rows import read_rows
@@ -226,3 +227,45 @@ def test_old_updates_are_removed(tmp_path):
     finished(d, grid)
     assert len(list((tmp_path / "out" / "updates").iterdir())) < 15
     assert len(list((tmp_path / "out" / "checkpoints").iterdir())) == 2
+
+
+def test_no_token_is_on_disk(tmp_path, caplog):
+    made = small_plan(method="orthofl", updates=20)
+    grid = FakeGrid(Clock(), nodes(made, tmp_path / "homes"))
+    finished(driver(made, grid, tmp_path / "out", checkpoint_every=3.0), grid)
+    tokens = [str(request.fields["token"]).encode() for request in grid.log if request.kind == "train"]
+    assert len(set(tokens)) == len(tokens) >= 20
+    files = [path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()]
+    assert len(files) >= 4
+    assert [token for token in tokens for content in [*files, caplog.text.encode()] if token in content] == []
+
+
+def test_a_ticket_that_was_not_sent_before_a_restart_gets_a_new_token(tmp_path, monkeypatch):
+    made = small_plan(method="orthofl", updates=12)
+    grid = FakeGrid(Clock(), nodes(made, tmp_path / "homes"))
+    first = driver(made, grid, tmp_path / "out")
+    plain = first._send
+
+    def send(tickets):
+        if first.engine.updates >= 3:
+            raise Unreachable("connection lost")
+        plain(tickets)
+
+    monkeypatch.setattr(first, "_send", send)
+
+    def tick_until_the_link_is_down():
+        while True:
+            first.tick()
+            grid.clock.sleep(0.1)
+
+    with pytest.raises(Unreachable):
+        tick_until_the_link_is_down()
+    unsent = {t.number for t in first.open_tickets if t.request is None}
+    assert unsent
+    first.close()
+    second = driver(made, grid, tmp_path / "out")
+    finished(second, grid)
+    arrived = {r["number"] for r in read_rows(tmp_path / "out" / "journal.jsonl") if r["op"] == "update"}
+    assert unsent <= arrived
+    assert second.stats.rejected == {}
+    assert replay(tmp_path / "out").weights_sha256 == sha256(second.engine.server.output_weights)

@@ -175,7 +175,7 @@ class Server:
         phi = (self.w + end) / 2 + turned
         alpha = self.rate() / (self.clients * p) if self.penalty else self.rate()
         new = curve(self.shape, min(alpha, 1.0), self.w, phi, end)
-        if sum(self.came) / self.T >= self.swa and self.tau % self.cycle == 0:
+        if (sum(self.came) - 1) / self.T >= self.swa and self.tau % self.cycle == 0:
             self.average = (self.average * self.n_models + new) / (self.n_models + 1)
             self.n_models += 1
         if self.periodic and self.n_models and self.tau % self.periodic == 0:

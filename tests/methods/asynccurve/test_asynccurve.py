@@ -184,3 +184,13 @@ def test_asynccurve_with_nothing_of_its_own_is_the_endpoint_correction(name: str
         )
         trajectories.append(seen)
     torch.testing.assert_close(*trajectories, rtol=1e-11, atol=1e-13)
+
+
+@pytest.mark.parametrize("swa", [0.5, 0.75])
+def test_averaging_begins_at_the_same_step_whether_updates_or_rounds_are_the_budget(swa: float) -> None:
+    """Each arrival is a step, so that 12 updates are 12 rounds."""
+    method = {"name": "asynccurve", "cycle": 1, "swa": swa, "correction": "asgd"}
+    settings: dict[str, Any] = {"clients": 2, "steps": 1, "delay": [1.0, 1.5]}
+    by_updates, by_rounds = (tarry.run(method, "digits", **settings, **{b: 12}) for b in ("updates", "rounds"))
+    assert by_updates.updates == by_rounds.updates == 12
+    assert by_updates.weights_sha256 == by_rounds.weights_sha256

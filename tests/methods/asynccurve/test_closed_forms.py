@@ -189,8 +189,8 @@ def test_the_answer_is_the_mean_of_every_cth_global_statistics_and_all() -> None
     method = {"name": "asynccurve", "swa": 0.5, "cycle": 3}
     settings: dict[str, Any] = {"delay": [[1.0], [1.5], [2.0]], "updates": 20, "dtype": "float64", "batch": 4}
     result = tarry.run(method, normed_task(), callbacks=[seen.append], **settings)
-    taken = [e.weights for e in seen if e.kind == "arrival" and e.updates >= 10 and (e.version - 1) % 3 == 0]
-    assert len(taken) == 4
+    taken = [e.weights for e in seen if e.kind == "arrival" and e.updates > 10 and (e.version - 1) % 3 == 0]
+    assert len(taken) == 3
     assert result.weights is not None
     torch.testing.assert_close(result.weights, torch.stack(taken).mean(dim=0), rtol=1e-12, atol=1e-14)
     off = tarry.run({**method, "swa": 1.0}, normed_task(), callbacks=[seen.append], **settings)

@@ -3,7 +3,7 @@
     r_i   = cos(w − w_start, Δ_i), at least `floor`; 1 where the server made no step since the hand-out
     Δ     = Σ p_i Δ_i,  p_i = r_i / Σ r_j
     m     ← β1 m + (1 − β1) Δ,   v ← β2 v + (1 − β2) Δ²
-    w     ← w + η (β1 m + (1 − β1) Δ) / (√v + 1e-8)
+    w     ← w + η (β1 m + (1 − β1) Δ) / (√v + ε)
     c     ← c + (K/N) Σ p_i (c_i⁺ − c_i)
 
 and a client steps along g − c_i + c; then c_i⁺ = c_i − c + (w_start − w_i) / (steps · η_l).
@@ -29,13 +29,14 @@ class FedAC:
         eta: float = 1e-3,
         beta1: float = 0.6,
         beta2: float = 0.9,
+        eps: float = 1e-8,
         floor: float = 0.1,
         correction: bool = True,
         adaptive: bool = True,
     ):
         self.problem, self.steps, self.lr = problem, steps, lr
         self.size, self.eta, self.beta1, self.beta2, self.floor = buffer, eta, beta1, beta2, floor
-        self.correction, self.adaptive = correction, adaptive
+        self.eps, self.correction, self.adaptive = eps, correction, adaptive
         self.w, self.t, self.n = problem.w0, 0, len(problem.data)
         self.m, self.v, self.c = (np.zeros_like(self.w) for _ in range(3))
         self.c_i = [np.zeros_like(self.w) for _ in range(self.n)]
@@ -82,7 +83,7 @@ class FedAC:
         self.m = self.beta1 * self.m + (1 - self.beta1) * delta
         self.v = self.beta2 * self.v + (1 - self.beta2) * delta**2
         ahead = self.beta1 * self.m + (1 - self.beta1) * delta
-        self.w = self.w + self.eta * (ahead / (np.sqrt(self.v) + 1e-8) if self.adaptive else ahead)
+        self.w = self.w + self.eta * (ahead / (np.sqrt(self.v) + self.eps) if self.adaptive else ahead)
         self.c = self.c + self.size / self.n * change
         self.buffer = []
         self.t += 1

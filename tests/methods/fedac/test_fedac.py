@@ -30,6 +30,7 @@ METHODS: list[dict[str, Any]] = [
     {"buffer": 3, "eta": 0.01, "beta1": 0.9, "beta2": 0.0, "floor": 0.5},
     {"buffer": 2, "correction": False},
     {"buffer": 2, "adaptive": False, "eta": 0.7},
+    {"buffer": 2, "eps": 0.3, "eta": 0.2},
     {"buffer": 1, "beta1": 0.0, "eta": 0.005},
 ]
 

@@ -108,6 +108,8 @@ class FedEcho:
     alpha_min: float = 0.2
     alpha_max: float = 0.8
     nu: float = np.inf
+    optimizer: str = "adam"
+    teacher: str = "logits"
 
     in_rounds = False
 
@@ -133,7 +135,11 @@ class FedEcho:
         self.y[m] = self.problem.logits(w_m, self.problem.unlabeled)
         if len(self.buffer) == self.M:
             x = self.w + self.eta * sum(self.buffer) / self.M
-            self.w = self.distill(x, np.mean(list(self.y.values()), axis=0))
+            rows = list(self.y.values())
+            mean = (
+                np.log(np.mean([softmax(y) for y in rows], axis=0)) if self.teacher == "outputs" else np.mean(rows, 0)
+            )
+            self.w = self.distill(x, mean)
             self.buffer = []
             self.t += 1
         return tau
@@ -149,6 +155,9 @@ class FedEcho:
             self.norms.append(norm)
             if norm > self.nu:
                 g = g * self.nu / norm
+            if self.optimizer == "sgd":
+                x = x - self.eta_d * g
+                continue
             first = 0.9 * first + 0.1 * g
             second = 0.999 * second + 0.001 * g**2
             x = x - self.eta_d * (first / (1 - 0.9**q)) / (np.sqrt(second / (1 - 0.999**q)) + 1e-8)

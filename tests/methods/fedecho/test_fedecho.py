@@ -113,6 +113,16 @@ def test_clipping_is_its_twins(case: Case, clip: float | None, nu: float) -> Non
     )
 
 
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+@pytest.mark.parametrize("teacher", ["logits", "outputs"])
+@few
+@given(case=cases())
+def test_both_optimizers_and_both_teachers_are_its_twins(case: Case, optimizer: str, teacher: str) -> None:
+    method = {"buffer": 2, "lr": 0.05, "q": 3, "clip": 0.3, "optimizer": optimizer, "teacher": teacher}
+    twin = FedEcho(problem_of(case), 2, 1.0, 0.05, whole(3), nu=0.3, optimizer=optimizer, teacher=teacher)
+    check(method, case, twin)
+
+
 @pytest.mark.parametrize("masked", [False, True], ids=["all", "masked"])
 @few
 @given(case=cases())

@@ -15,7 +15,6 @@ import tarry
 from tarry.core.errors import BadInput
 from tests.helpers.by_flags import build_by_flags
 from tests.helpers.events import hand_outs
-from tests.methods.fedavg.reference import descend
 from tests.methods.flanp.reference import FLANP
 from tests.reference.loop import Arrival, play
 from tests.reference.match import Case, cases, events_of, few
@@ -27,12 +26,8 @@ def check(case: Case, **method: Any) -> FLANP:
     """The library and the twin agree on every cohort and every arrival."""
     problem, seen = case.problem, events_of({"name": "flanp", **method}, case)
     times = [own[0] for own in case.durations]
-    twin = FLANP(problem.w0, case.sizes, times, reach=case.steps * case.lr, **method)
-
-    def train(m: int, w: Any) -> Any:
-        return descend(problem, m, w, steps=case.steps, lr=case.lr)
-
-    expected = play(twin, train, case.durations, updates=case.updates, pick=twin.choose)
+    twin = FLANP(problem, case.sizes, times, steps=case.steps, lr=case.lr, **method)
+    expected = play(twin, twin.train, case.durations, updates=case.updates, pick=twin.choose)
     arrived = [Arrival(e.time, e.client, e.staleness, e.weights.numpy()) for e in seen if e.kind == "arrival"]
     assert [a[:3] for a in arrived] == [e[:3] for e in expected]
     for a, e in zip(arrived, expected, strict=True):
@@ -41,11 +36,16 @@ def check(case: Case, **method: Any) -> FLANP:
 
 
 METHODS: list[dict[str, Any]] = [
-    {},
-    {"n0": 1, "c": 2.0},
-    {"n0": 1, "mu": 5.0, "c": 5.0},
-    {"c": 0.05},
-    {"n0": 1, "c": 2.0, "weighting": "uniform"},
+    {**parameters, "solver": solver}
+    for solver in ("fedgate", "fedavg")
+    for parameters in (
+        {},
+        {"n0": 1, "c": 2.0},
+        {"n0": 1, "mu": 5.0, "c": 5.0},
+        {"c": 0.05},
+        {"n0": 1, "c": 1e-9, "rounds": 3},
+        {"n0": 1, "c": 2.0, "weighting": "uniform"},
+    )
 ]
 
 
@@ -74,7 +74,7 @@ def test_a_stage_ends_by_the_gradient_of_the_mean_that_the_rounds_make(weighting
     net = nn.Linear(1, 1, bias=False)
     task = tarry.Task("slopes", model=net, loss=lambda out, _: out.mean(), clients=data, score=None)
     seen: list[tarry.Event] = []
-    method = {"name": "flanp", "n0": 2, "c": 4.0, "weighting": weighting}
+    method = {"name": "flanp", "n0": 2, "c": 4.0, "weighting": weighting, "solver": "fedavg"}
     setup: dict[str, Any] = {"delay": [1.0, 1.0, 5.0], "rounds": 4, "steps": 1, "dtype": "float64", "lr": 0.01}
     tarry.run(method, task, callbacks=[seen.append], **setup)
     late = {client for time, client in hand_outs(seen) if time > 0}
@@ -91,14 +91,16 @@ def test_with_a_tiny_bound_the_fastest_stay_alone_and_rounds_are_short() -> None
 @pytest.mark.parametrize("limit", [2, 5])
 def test_beginning_with_all_it_is_fedavg_to_the_bit_with_its_cohorts(limit: int) -> None:
     case = replace(SPREAD, updates=40)
-    ours, other = (events_of(m, case, concurrency=limit) for m in ({"name": "flanp", "n0": 5}, "fedavg"))
+    ours, other = (
+        events_of(m, case, concurrency=limit) for m in ({"name": "flanp", "n0": 5, "solver": "fedavg"}, "fedavg")
+    )
     assert hand_outs(ours) == hand_outs(other)
     assert all(torch.equal(a.weights, b.weights) for a, b in zip(ours, other, strict=True))
 
 
 def test_with_equal_speeds_it_is_fedavg() -> None:
     case = replace(SPREAD, durations=[[1.5]] * 5, updates=40)
-    ours, other = (events_of(m, case) for m in ({"name": "flanp", "n0": 1}, "fedavg"))
+    ours, other = (events_of(m, case) for m in ({"name": "flanp", "n0": 1, "solver": "fedavg"}, "fedavg"))
     assert all(torch.equal(a.weights, b.weights) for a, b in zip(ours, other, strict=True))
 
 
@@ -160,3 +162,44 @@ def test_to_begin_with_more_than_there_are_is_refused(method: str) -> None:
 def test_its_clients_are_of_no_use_elsewhere_and_are_refused() -> None:
     with pytest.raises(BadInput, match="local='flanp'"):
         tarry.run("fedavg+local=flanp", SPREAD.problem.task(), delay=SPREAD.durations, updates=5)
+
+
+def test_fedgate_wants_sgd() -> None:
+    with pytest.raises(BadInput, match="optimizer='adam': FedGATE"):
+        tarry.run("flanp", SPREAD.problem.task(), delay=SPREAD.durations, updates=5, optimizer="adam", lr=0.1)
+
+
+def test_with_an_unreachable_bound_all_stages_are_reached_by_the_number_of_rounds() -> None:
+    """On a convex problem, and the last stage comes nearer to the minimum than its first weights were."""
+    twin = check(replace(SPREAD, updates=200), n0=1, c=1e-12, rounds=4)
+    assert [twin.stages.count(n) for n in (1, 2, 4)] == [4 + 1, 4, 4]  # one more: the round of first visits
+    assert twin.stages[-1] == 5
+
+
+def test_fedgate_has_the_minimum_as_its_fixed_point_and_fedavg_has_not() -> None:
+    """Two clients with other data and three local steps: all take part from the first round."""
+    case = replace(SPREAD, steps=3, updates=2500)
+    problem, sizes = case.problem, np.array(case.sizes)
+
+    def gradient(solver: str) -> float:
+        method = {"name": "flanp", "n0": 5, "solver": solver}
+        w = events_of(method, case)[-1].weights.numpy()
+        each = [problem.gradient(k, w) for k in range(len(sizes))]
+        return float(np.linalg.norm(np.average(each, axis=0, weights=sizes)))
+
+    assert gradient("fedgate") < 1e-6 < gradient("fedavg")
+
+
+@pytest.mark.parametrize("case", ["fedogd-l1", "fedogd-l2", "fedogd-l3"])
+def test_with_fed_ogds_delays_all_50_clients_take_part_within_half_of_its_300_epochs(case: str) -> None:
+    """The settings of experiments/fedogd, with a bound that the gradient does not meet."""
+    seen: list[tarry.Event] = []
+    method = {"name": "flanp", "n0": 2, "solver": "fedgate", "rounds": 10, "c": 1e-12}
+    setup: dict[str, Any] = {"clients": 50, "delay": {"name": case, "r": 1.0}, "time": 150.0, "steps": 1, "batch": 8}
+    tarry.run(method, "digits", callbacks=[seen.append], eval_every=200.0, **setup)
+    rounds: dict[float, int] = {}
+    for time, _ in hand_outs(seen):
+        rounds[time] = rounds.get(time, 0) + 1
+    sizes = list(rounds.values())
+    assert sizes[0] == sizes[-1] == 50  # the round of first visits, and the last stage
+    assert min(sizes) < 50

@@ -1,6 +1,6 @@
 """OrthoDyn (AsyncManifold Eq. 16) in uphill signs: orthograd, asgd near the switch, orthopos above it.
 
-progress    the share of updates that are in
+progress    the share of updates that were in before this one
 ratio       1 − mean‖Δ‖ / its maximum so far, mean ← s·mean + (1 − s)‖Δ‖
 agreement   (1 + e)/2;  e ← s·e + (1 − s)(cos(Δ, Θ^t − Θ_i,last) − cos(Δ, Δ_last)), both pointing from the new start;
             0 until two comparisons a client are in
@@ -44,7 +44,7 @@ class OrthoDyn:
         return orthocorrect(1.0 if phase == 2 else 0.0, 0.0)(delta, old, new)
 
     def progress(self, *_: Any) -> float:
-        return self.n / self.updates
+        return (self.n - 1) / self.updates
 
     def ratio(self, m: int, delta: Vec, old: Vec) -> float:
         size = float(np.linalg.norm(delta))

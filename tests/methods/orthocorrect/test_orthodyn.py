@@ -87,17 +87,17 @@ def arrival(number: int, *, of: int = 20) -> tuple[Update, ServerView]:
 
 
 def test_a_rising_statistic_goes_from_orthograd_over_asgd_to_orthopos() -> None:
-    """Progress 0.05, 0.1, ... with the switch at 0.5 and asgd from 0.3 on; what each phase does to a conflict shows."""
+    """Progress 0, 0.05, ... with the switch at 0.5 and asgd from 0.3 on; what each phase does to a conflict shows."""
     method = tarry.methods.build("orthodyn", statistic="progress", middle=0.2)
     state, phases, deltas = method.correct.init(torch.ones(3)), list[int](), dict[int, Tensor]()
     for number in range(1, 21):
         update, now = arrival(number)
         corrected, state = method.correct(update, state, now)
         assert now.notes is not None
-        assert now.notes["statistic"] == number / 20
+        assert now.notes["statistic"] == (number - 1) / 20
         phases.append(now.notes["phase"])
         deltas[phases[-1]] = corrected.delta
-    assert phases == [0] * 6 + [1] * 4 + [2] * 10
+    assert phases == [0] * 7 + [1] * 4 + [2] * 9
     assert deltas[0].tolist() == [0.0, 2.0, 0.0]
     assert deltas[1].tolist() == [-1.0, 2.0, 0.0]
     assert deltas[2].tolist() == [0.0, 2.0, 0.0]

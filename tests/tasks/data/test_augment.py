@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tarry.tasks import tasks
-from tarry.tasks.data.augment import Augment, fedsol
+from tarry.tasks.data.augment import Augment, crop_and_flip, fedsol
 from tests.tasks.data.file_writers import made
 
 EVERY = [
@@ -190,3 +190,8 @@ def test_larger_images_are_augmented_in_proportion() -> None:
     assert fedsol("stl10", 96, (0.0,)) == Augment(12, True, 48)
     assert fedsol("cifar100", 32, (0.0,)) == Augment(4, True, 16)
     assert fedsol("fashion_mnist", 28, (0.0,)) == fedsol("femnist", 28, (0.0,)) == Augment(4, True)
+
+
+def test_crop_and_flip_cut_nothing_out() -> None:
+    assert crop_and_flip(32, (0.5,)) == Augment(4, True, 0, (0.5,))
+    assert crop_and_flip(64, (0.0,)) == Augment(8, True)

@@ -14,26 +14,34 @@ import json
 import os
 import re
 import shutil
+import socket
 import sys
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
-from ...core.errors import BadInput, TarryError
+from ...core.errors import BadInput, StorageError, TarryError
 from ...record.shapes import anything, between, count, fields, flag, list_of, optional, read_record, table_of, text
-from ...record.storage import TEXT_LIMIT, write_atomic
+from ...record.storage import TEXT_LIMIT, check_writable, make_folder, write_atomic
+from ..app_code import table_of_app
+from ..app_defaults import OUT
+from .log_rotation import rotate_logs
 from .processes import Processes, free_ports
 from .submit import Submission
 from .tls import authority, node_key
 
-__all__ = ["LocalFederation", "Setup"]
+__all__ = ["LOOPBACK", "LocalFederation", "Setup", "is_loopback"]
 
 _ENVIRONMENT = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "OMP_NUM_THREADS": "1",
                 "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5"}  # fmt: skip
+LOOPBACK = "127.0.0.1"
+_ALL_ADDRESSES = ("0.0.0.0", "::")
+_DEPLOY = Path(__file__).parents[1]
 _NAME = "here"  # of this SuperLink, in Flower's configuration
 _APP = """\
 [build-system]
@@ -63,7 +71,7 @@ clientapp = "tarry.deploy.client_app:app"
 
 _SETUP = fields(
     {"clients": count, "tls": flag, "ports": list_of(between(1, 65535)), "config": table_of(anything)},
-    {"app": optional(text), "memory": flag},
+    {"app": optional(text), "memory": flag, "host": text},
     closed=True,
 )
 
@@ -78,6 +86,22 @@ class Setup:
     config: dict[str, Any]
     app: str | None = None
     memory: bool = False  # the SuperLink keeps its state in memory only
+    host: str = LOOPBACK  # the address at which the SuperLink listens
+
+    @property
+    def address(self) -> str:
+        """The SuperLink's address for the processes of this machine."""
+        if self.host in (LOOPBACK, *_ALL_ADDRESSES):
+            return f"{'localhost' if self.tls else LOOPBACK}:{self.ports[0]}"
+        return f"{f'[{self.host}]' if ':' in self.host else self.host}:{self.ports[0]}"
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine reaches the address."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 class LocalFederation:
@@ -87,7 +111,7 @@ class LocalFederation:
         self.folder, self.flower_dir, self._say = folder.resolve(), folder.resolve() / "flower", say
         self._tls = self.flower_dir / "tls"
         bin_ = str(Path(sys.executable).parent)
-        self._environment = {**_ENVIRONMENT, "FLWR_HOME": str(self.flower_dir / "home"),
+        self._environment = {**_ENVIRONMENT, OUT: str(self.folder), "FLWR_HOME": str(self.flower_dir / "home"),
                              "PATH": bin_ + os.pathsep + os.environ.get("PATH", "")}  # fmt: skip
         self.processes = Processes(self.flower_dir, self._environment)
 
@@ -112,36 +136,42 @@ class LocalFederation:
         return [n for n in self.processes.names() if not self.processes.alive(n)]
 
     def prepare(
-        self, clients: int, config: Mapping[str, Any], *, tls: bool, app: Path | None = None, memory: bool = False
+        self,
+        clients: int,
+        config: Mapping[str, Any],
+        *,
+        tls: bool,
+        app: Path | None = None,
+        memory: bool = False,
+        host: str = LOOPBACK,
     ) -> None:
         """Write all files that the processes need."""
-        self.flower_dir.mkdir(parents=True, exist_ok=True)
-        (self.flower_dir / "home").mkdir(exist_ok=True)
+        make_folder(self.flower_dir / "home")
         config = {**config, "out": str(self.folder)}
-        setup = Setup(
-            clients, tls, free_ports(1 + clients), config, None if app is None else str(app.resolve()), memory
-        )
+        own = None if app is None else str(app.resolve())
+        setup = Setup(clients, tls, free_ports(1 + clients), config, own, memory, host)
         if app is None:
-            (self.flower_dir / "app").mkdir(exist_ok=True)
+            make_folder(self.flower_dir / "app")
             lines = [f"{_key(k)} = {_value(v)}" for k, v in config.items()]
-            (self.flower_dir / "app" / "pyproject.toml").write_text(_APP + "\n".join(lines) + "\n")
+            write_atomic(self.flower_dir / "app" / "pyproject.toml", (_APP + "\n".join(lines) + "\n").encode())
         if tls:
-            authority(self._tls)
+            authority(self._tls, [] if is_loopback(host) else _names_of(host))
             for i in range(clients):
                 node_key(self._tls, i)
         safe = f'root-certificates = "{self._tls / "ca.crt"}"' if tls else "insecure = true"
-        address = f"{'localhost' if tls else '127.0.0.1'}:{setup.ports[0]}"
-        text = f'[superlink]\ndefault = "{_NAME}"\n\n[superlink.{_NAME}]\naddress = "{address}"\n{safe}\n'
-        (self.flower_dir / "home" / "config.toml").write_text(text)
+        text = f'[superlink]\ndefault = "{_NAME}"\n\n[superlink.{_NAME}]\naddress = "{setup.address}"\n{safe}\n'
+        write_atomic(self.flower_dir / "home" / "config.toml", text.encode())
         write_atomic(self.flower_dir / "setup.json", json.dumps(vars(setup), indent=1).encode())
 
     def up(self) -> None:
         """Start the processes that do not run: all of them, or those that were killed."""
         s = self.setup
+        check_writable(self.flower_dir)
+        rotate_logs(self.flower_dir / "logs")
         fresh = self._start_link(s)
         if fresh and s.tls:
             self._wait_for_link(s)  # the SuperLink rejects an unregistered node
-        if not self.processes.alive("warm"):
+        if s.clients and not self.processes.alive("warm"):
             self._warm(s)
         for i in range(s.clients):
             self._start_node(s, i)
@@ -164,19 +194,19 @@ class LocalFederation:
         if fresh:
             self.processes.start(
                 "link",
-                ["flower-superlink", *safe, "--host", "127.0.0.1", "--port", str(s.ports[0]), "--isolation", "process",
+                [sys.executable, str(_DEPLOY / "link.py"), *safe, "--host", s.host, "--port", str(s.ports[0]),
+                 "--isolation", "process",
                  *database, "--disable-runtime-dependency-installation"],
             )  # fmt: skip
         if not self.processes.alive("exec"):
             trust = ["--root-certificates", str(self._tls / "ca.crt")] if s.tls else ["--insecure"]
-            where = f"{'localhost' if s.tls else '127.0.0.1'}:{s.ports[0]}"
-            self.processes.start("exec", ["flower-superexec", *trust, "--runtime-api-address", where])
+            self.processes.start("exec", ["flower-superexec", *trust, "--runtime-api-address", s.address])
         return fresh
 
     def _wait_for_link(self, s: Setup) -> None:
         """Wait for the SuperLink and register the nodes' keys."""
-        self._wait_for("link", s.ports[0])
-        self._say(f"SuperLink at 127.0.0.1:{s.ports[0]}{', with TLS' if s.tls else ''}")
+        self._wait_for("link", s.address)
+        self._say(f"SuperLink at {s.host}:{s.ports[0]}, {'with TLS' if s.tls else 'not encrypted'}")
         if s.tls and not (self._tls / "registered").exists():
             for i in range(s.clients):
                 self.submission().flwr("supernode", "register", str(self._tls / f"node-{i}.pub"), _NAME)
@@ -188,37 +218,38 @@ class LocalFederation:
         if self.processes.alive(name):
             return
         home = self.flower_dir / "nodes" / str(i)
-        home.mkdir(parents=True, exist_ok=True)
-        safe = ["--insecure", "--superlink", f"127.0.0.1:{s.ports[0]}"]
+        make_folder(home)
+        safe = ["--superlink", s.address, "--insecure"]
         if s.tls:
-            safe = ["--root-certificates", str(self._tls / "ca.crt"), "--superlink", f"localhost:{s.ports[0]}",
+            safe = ["--superlink", s.address, "--root-certificates", str(self._tls / "ca.crt"),
                     "--auth-supernode-private-key", str(self._tls / name)]  # fmt: skip
         node_config = f'partition-id={i} num-partitions={s.clients} home="{home}"'
         self.processes.start(
             name,
-            [sys.executable, str(Path(__file__).parents[1] / "node.py"), *safe, "--isolation", "process",
-             "--host", "127.0.0.1", "--port", str(s.ports[1 + i]), "--node-config", node_config],
+            [sys.executable, str(_DEPLOY / "node.py"), *safe, "--isolation", "process",
+             "--host", LOOPBACK, "--port", str(s.ports[1 + i]), "--node-config", node_config],
         )  # fmt: skip
         self._say(f"SuperNode of client {i}")
 
     def _warm(self, s: Setup) -> None:
-        at = [w for p in s.ports[1:] for w in ("--runtime-api-address", f"127.0.0.1:{p}")]
+        at = [w for p in s.ports[1:] for w in ("--runtime-api-address", f"{LOOPBACK}:{p}")]
         self.processes.start("warm", [sys.executable, "-m", "tarry.deploy.fork_server", *at])
 
     def submission(self) -> Submission:
         """The app as it is submitted to the SuperLink of this folder."""
         s = self.setup
         app = self.flower_dir / "app" if s.app is None else Path(s.app)
-        override = [] if s.app is None else [f"{k}={_value(v)}" for k, v in s.config.items()]
+        config = (table_of_app(app, "config") or {}) if s.app is not None else {}
+        override = [f"{k}={_value(v)}" for k, v in s.config.items()] if "out" in config else []
         return Submission(self.folder, app, _NAME, override, self._environment)
 
-    def _wait_for(self, name: str, port: int) -> None:
+    def _wait_for(self, name: str, address: str) -> None:
         until = time.monotonic() + 60
         while time.monotonic() < until:
             if not self.processes.alive(name):
                 raise TarryError(f"{name} ended at once; see {self.flower_dir / 'logs' / f'{name}.log'}")
             try:
-                urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=2)
+                urllib.request.urlopen(f"http://{address}/", timeout=2)
                 return
             except urllib.error.HTTPError:
                 return
@@ -236,14 +267,34 @@ class LocalFederation:
             submission = self.submission()
             if not submission.over and submission.serving():
                 self._say(f"waiting for what is under way to come in, {within:g} s at most")
-            submission.stop(within)
-        names = self.processes.names()
-        order = sorted(names, key=lambda n: ("warm", "exec", "node", "link").index(n.partition("-")[0]))
-        return self.processes.end(order)
+            try:
+                submission.stop(within)
+            except StorageError as e:
+                self._say(f"{e}; the processes end without a wait")
+        order = sorted(
+            self.processes.names(), key=lambda n: ("warm", "exec", "node", "link").index(n.partition("-")[0])
+        )
+        others = [name for name in order if name != "link"]
+        # a node signs off at the link; else the link takes it for present and rejects it for a minute when it returns
+        return self.processes.end(others, ["link"])
 
     def clear(self) -> None:
         """Remove the files of Flower; the record stays."""
         shutil.rmtree(self.flower_dir, ignore_errors=True)
+
+
+def _names_of(host: str) -> list[str]:
+    """Return the names and addresses by which other machines may reach this one."""
+    name = socket.gethostname()
+    addresses = [] if host not in _ALL_ADDRESSES else _addresses(name)
+    return [name, *addresses, *([] if host in _ALL_ADDRESSES else [host])]
+
+
+def _addresses(name: str) -> list[str]:
+    try:
+        return sorted({str(found[4][0]) for found in socket.getaddrinfo(name, None)})
+    except OSError:
+        return []
 
 
 def _key(name: str) -> str:

@@ -18,8 +18,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ...core.errors import BadInput
+from ...core.storage import storage_errors
 from ...record.shapes import between, fields, list_of, read_record, text
-from ...record.storage import TEXT_LIMIT, write_atomic
+from ...record.storage import TEXT_LIMIT, make_folder, write_atomic
 
 __all__ = ["Process", "Processes", "began", "free_ports"]
 
@@ -75,11 +76,13 @@ class Processes:
     def start(self, name: str, command: Sequence[str]) -> Process:
         """Start a process with its output in logs/NAME.log."""
         logs = self._folder / "logs"
-        logs.mkdir(parents=True, exist_ok=True)
+        make_folder(logs)
         program = shutil.which(command[0], path=self._environment.get("PATH"))
         if program is None:
             raise BadInput(f"{command[0]}: there is no such program; pip install 'tarry[flower]'")
         flags, log = os.O_WRONLY | os.O_CREAT | os.O_APPEND, str(logs / f"{name}.log")
+        with storage_errors(log):  # posix_spawn would name the program, not the log
+            os.close(os.open(log, flags, 0o644))
         files = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0), (os.POSIX_SPAWN_OPEN, 1, log, flags, 0o644),
                  (os.POSIX_SPAWN_DUP2, 1, 2)]  # fmt: skip
         pid = os.posix_spawn(program, list(command), self._environment, file_actions=files, setsid=True)
@@ -88,11 +91,20 @@ class Processes:
         self._save()
         return self._known[name]
 
-    def end(self, names: Sequence[str], *, within: float = 10.0) -> list[str]:
-        """Send SIGTERM to the processes and their children, and SIGKILL to those that run after `within` seconds."""
-        ours = [self._known[n] for n in names if n in self._known]
-        if not ours:
-            return []
+    def end(self, *groups: Sequence[str], within: float = 10.0) -> list[str]:
+        """End groups of processes one after the other; return the names of those that were running.
+
+        Processes and their children get SIGTERM, and SIGKILL if they run after `within` seconds.
+        """
+        ended = list[str]()
+        for names in groups:
+            if ours := [self._known[n] for n in names if n in self._known]:
+                ended += self._end(ours, within)
+        if any(groups):
+            self._save()
+        return ended
+
+    def _end(self, ours: Sequence[Process], within: float) -> list[str]:
         ended = [p.name for p in ours if p.alive]
         for number in (signal.SIGTERM, signal.SIGKILL):
             for p in ours:
@@ -103,7 +115,6 @@ class Processes:
                 self._reap()
         for p in ours:
             self._known.pop(p.name)
-        self._save()
         return ended
 
     @staticmethod

@@ -1,39 +1,44 @@
-"""Temporary certificates and node keys for a federation on one machine. Others use those of their own authority.
+"""Certificates and node keys that `up` generates. Larger federations use those of their own authority.
 
 FOLDER/ca.crt, ca.key            a certificate authority for this federation only
-FOLDER/server.crt, server.key    for localhost and 127.0.0.1
+FOLDER/server.crt, server.key    for localhost, 127.0.0.1 and the names under which others reach the server
 FOLDER/node-N, node-N.pub        P-384 keys by which SuperNodes prove who they are
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
+from ...core.storage import storage_errors
+from ...record.storage import write_atomic
+
 __all__ = ["authority", "node_key"]
 
-_LASTS = timedelta(days=30)
+_LASTS = timedelta(days=365)
 
 
-def authority(folder: Path) -> None:
-    """Write a certificate authority and a server certificate."""
+def authority(folder: Path, names: Iterable[str] = ()) -> None:
+    """Write a certificate authority and a server certificate for this machine, also under `names` (or addresses)."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.x509.oid import NameOID
 
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with storage_errors(folder, "made"):
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     now = datetime.now(UTC) - timedelta(minutes=5)
     keys = {who: ec.generate_private_key(ec.SECP256R1()) for who in ("ca", "server")}
-    names = {who: x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"tarry {who}")]) for who in keys}
+    owners = {who: x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"tarry {who}")]) for who in keys}
     for who, key in keys.items():
         made: Any = (
             x509.CertificateBuilder()
-            .subject_name(names[who])
-            .issuer_name(names["ca"])
+            .subject_name(owners[who])
+            .issuer_name(owners["ca"])
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
             .not_valid_before(now)
@@ -45,11 +50,11 @@ def authority(folder: Path) -> None:
         if who == "ca":
             made = made.add_extension(_signs(x509), critical=True)
         else:
-            here = [x509.DNSName("localhost"), x509.IPAddress(ip_address("127.0.0.1"))]
-            made = made.add_extension(x509.SubjectAlternativeName(here), critical=False)
+            everywhere = [_general_name(x509, name) for name in dict.fromkeys(("localhost", "127.0.0.1", *names))]
+            made = made.add_extension(x509.SubjectAlternativeName(everywhere), critical=False)
         _write(folder / f"{who}.key", _private(key))
         certificate = made.sign(keys["ca"], hashes.SHA256())
-        (folder / f"{who}.crt").write_bytes(certificate.public_bytes(_pem()))
+        write_atomic(folder / f"{who}.crt", certificate.public_bytes(_pem()))
 
 
 def node_key(folder: Path, node: int) -> tuple[Path, Path]:
@@ -62,8 +67,15 @@ def node_key(folder: Path, node: int) -> tuple[Path, Path]:
         key = ec.generate_private_key(ec.SECP384R1())
         ssh = key.private_bytes(s.Encoding.PEM, s.PrivateFormat.OpenSSH, s.NoEncryption())
         _write(private, ssh)
-        public.write_bytes(key.public_key().public_bytes(s.Encoding.OpenSSH, s.PublicFormat.OpenSSH) + b"\n")
+        write_atomic(public, key.public_key().public_bytes(s.Encoding.OpenSSH, s.PublicFormat.OpenSSH) + b"\n")
     return private, public
+
+
+def _general_name(x509: Any, name: str) -> Any:
+    try:
+        return x509.IPAddress(ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
 
 
 def _signs(x509: Any) -> Any:
@@ -88,5 +100,5 @@ def _private(key: Any) -> bytes:
 
 def _write(path: Path, data: bytes) -> None:
     """Write a file that only its owner can read, from the first byte on."""
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as f:
+    with storage_errors(path), open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as f:
         f.write(data)

@@ -39,6 +39,11 @@ class Deadlines:
         count = self._failures[client] = self._failures.get(client, 0) + 1
         return min(_MAX_BACK_OFF, _FIRST_BACK_OFF * 2.0 ** min(count - 1, 20))
 
+    def forget(self, client: int) -> None:
+        """Forget what was learned of a client, whose place has been released."""
+        self._durations.pop(client, None)
+        self._failures.pop(client, None)
+
     def deadline(self, client: int) -> float:
         """Return the seconds that the client's next visit may take."""
         durations = self._durations.get(client)

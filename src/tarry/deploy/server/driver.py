@@ -8,7 +8,6 @@ run are lost, and their clients get new ones.
 
 from __future__ import annotations
 
-import json
 import logging
 import time as wall
 from collections.abc import Callable, Sequence
@@ -29,7 +28,9 @@ from ..protocol import ClientReply, Protocol
 from ..wire import MessageGrid, Rejected, ReplyMessage, RunEnded, Unreachable
 from .journaled_state import JournaledState
 from .open_tickets import OpenTicket
+from .problem_log import ProblemLog
 from .registration import Registration
+from .traces import span
 
 __all__ = ["Driver", "DriverConfig"]
 
@@ -52,7 +53,10 @@ class DriverConfig:
     eval_every: float = inf
     client_eval_every: float = inf  # between evaluations on clients
     checkpoint_every: float = 30.0
+    release_after: float = 60.0  # absence after which a place without a key may go to another node
     poll: float = 0.2
+    client: str = "tarry"  # kind of the clients' app: tarry, plain or legacy
+    keep_updates: bool = False  # for a replay of clients that train by code of their own
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,7 @@ class _Arrival:
     reply: ClientReply | None = None
     why: str = ""
     nbytes: int = 0
+    detail: str = ""  # what the app says of its error
 
 
 class Driver:
@@ -93,9 +98,12 @@ class Driver:
             known=known,
             listeners=listeners,
             began=clock(),
+            client=config.client,
+            keep_updates=config.keep_updates,
         )
         self.engine, self.clients, self.open_tickets = state.engine, state.clients, state.open_tickets
         self.stats, self.deadlines = state.stats, state.deadlines
+        self._problems = ProblemLog(folder)
         self._evaluation = Evaluation(self.engine, evaluate, config.eval_every)
         self.protocol = protocol(state.federation)
         self.registration = Registration(
@@ -103,6 +111,7 @@ class Driver:
             state,
             has_identities=self.protocol.has_identities,
             timeout=config.deadline,
+            release_after=config.release_after,
             log_problem=self.log_problem,
         )
         self._restarted: set[str] = set()  # requests to nodes that restarted since
@@ -114,12 +123,20 @@ class Driver:
         self._next_client_eval = config.client_eval_every
         self._saved_at = clock()
         self._stopping: float | None = None
+        self.link_problem = ""  # why the link could not be used the last time
         self.ended = state.ended
         if not self.ended:
-            state.commit({"op": "run", "t": self.now(), "run": grid.run}, sync=True)
-            for t in self.open_tickets:
-                if t.request is not None and t.run == grid.run:
-                    self.open_tickets.put(replace(t, due=self.now() + self.deadlines.deadline(t.client)))
+            self._begin_run()
+
+    def _begin_run(self) -> None:
+        try:
+            self.state.commit({"op": "run", "t": self.now(), "run": self.grid.run}, sync=True)
+        except BaseException:
+            self.close()
+            raise
+        for t in self.open_tickets:
+            if t.request is not None and t.run == self.grid.run:
+                self.open_tickets.put(replace(t, due=self.now() + self.deadlines.deadline(t.client)))
 
     def run(
         self,
@@ -141,7 +158,9 @@ class Driver:
             try:
                 self.tick()
                 pause = max(self.config.poll, wall.monotonic() - began)  # a slow link is not polled more often
+                self.link_problem = ""
             except Unreachable as e:
+                self.link_problem = f"the link does not answer ({e})"
                 pause = min(2 * pause + 0.5, 10.0)
                 log.warning("the link does not answer (%s); again in %.1f s", e, pause)
             except RunEnded as e:
@@ -157,6 +176,15 @@ class Driver:
         self.state.checkpoint()
         on_progress(self)
         return self.ended
+
+    def queue_lengths(self) -> dict[str, int]:
+        """Return how much work waits, by its kind, for the metrics."""
+        return {
+            "tickets to send": sum(t.request is None for t in self.open_tickets),
+            "late replies": len(self._late),
+            "registrations": len(self.registration.pending),
+            "evaluations on clients": len(self._evals),
+        }
 
     def now(self) -> float:
         """Return the seconds since the federation began, always after the last instant."""
@@ -180,6 +208,7 @@ class Driver:
             return
         if now - self._nodes_at >= _NODE_INTERVAL:
             self._update_nodes()
+            self.registration.release_requested(now, self.folder)
             self._nodes_at = now
         self.registration.request_identity(now)
         self._send([t for t in self.open_tickets if t.request is None])
@@ -234,7 +263,8 @@ class Driver:
             return _Arrival(ticket, why=_EARLIER_RUN)
         if self.clients.node(ticket.client) != ticket.node or ticket.request in self._restarted:
             self._restarted.discard(ticket.request)
-            return _Arrival(ticket, why="its node restarted")
+            released = self.clients.node(ticket.client) is None
+            return _Arrival(ticket, why="its slot was released" if released else "its node restarted")
         if now <= ticket.due:
             return None
         self._late[ticket.request] = ticket
@@ -247,7 +277,9 @@ class Driver:
             self._on_eval(reply, now)
         elif reply.request in self._late:
             ticket = self._late.pop(reply.request)
-            if reply.error is None:
+            if reply.error is not None:
+                self._log_late_failure(ticket, reply)
+            else:
                 self.stats[ticket.client].late += 1
                 self.deadlines.record_duration(ticket.client, now - ticket.time, late=True)
                 self.log_problem("an answer after its deadline", client=ticket.client, ticket=ticket.number)
@@ -255,9 +287,19 @@ class Driver:
             return self._decode(open_ticket, reply)
         return None
 
+    def _log_late_failure(self, ticket: OpenTicket, reply: ReplyMessage) -> None:
+        """Say what became of a ticket that has missed its deadline."""
+        why = _full_reason(reply.error, reply.detail)
+        self.stats[ticket.client].last_failure = f"deadline; then: {why}"
+        self.log_problem(
+            "a visit that missed its deadline has failed", why=why, client=ticket.client, ticket=ticket.number
+        )
+
     def _on_eval(self, reply: ReplyMessage, now: float) -> None:
         client = self._evals.pop(reply.request)
         if reply.error is not None:
+            why = _full_reason(reply.error, reply.detail)
+            self.log_problem("an evaluation on a client failed", why=why, client=client)
             return
         fields = [(k[:40], v) for k, v in list(reply.fields.items())[:16] if isinstance(v, int | float)]
         metrics = {k: float(v) for k, v in fields if isfinite(v)}
@@ -265,14 +307,14 @@ class Driver:
 
     def _decode(self, ticket: OpenTicket, reply: ReplyMessage) -> _Arrival:
         if reply.error is not None:
-            return _Arrival(ticket, why=reply.error)
+            return _Arrival(ticket, why=reply.error, detail=reply.detail)
         try:
             self.open_tickets.check(ticket, reply.node, reply.fields if self.protocol.has_tokens else None)
             decoded = self.protocol.decode_reply(reply, self.engine.server.tickets[ticket.number])
         except Rejected as e:
             about = {"client": ticket.client, "node": reply.node, "ticket": ticket.number}
             self.log_problem("an answer was rejected", why=str(e), rejected=True, **about)
-            return _Arrival(ticket, why="rejected")
+            return _Arrival(ticket, why="rejected", detail=str(e)[:200])
         return _Arrival(ticket, decoded, "" if decoded.result.finite else "not finite", reply.nbytes)
 
     # -- instants
@@ -301,8 +343,9 @@ class Driver:
         if reply is None or arrival.why:
             if arrival.why != _EARLIER_RUN:
                 self._backed_off[ticket.client] = time + self.deadlines.record_failure(ticket.client)
-            self.log_problem("a ticket brought nothing", why=arrival.why, **about)
-            self.state.commit({"op": "rejected" if arrival.why == "not finite" else "lost", **row, "why": arrival.why})
+            self.log_problem("a ticket brought nothing", why=_full_reason(arrival.why, arrival.detail), **about)
+            row = {**row, "why": arrival.why, "detail": arrival.detail}
+            self.state.commit({"op": "rejected" if arrival.why == "not finite" else "lost", **row})
             return
         if reply.memory_lost:
             self.log_problem("a client has forgotten what it kept", **about)
@@ -318,6 +361,10 @@ class Driver:
         self.state.accept({**row, **more}, reply)
 
     def _send(self, tickets: list[OpenTicket]) -> None:
+        if released := [t for t in tickets if self.clients.node(t.client) is None]:
+            unsent = [[t.number, "", 0, self.now(), 0] for t in released]
+            self.state.commit({"op": "sent", "run": self.grid.run, "requests": unsent})
+            tickets = [t for t in tickets if t not in released]
         if not tickets:
             return
         requests, ttl = [], self.config.deadline + _TTL_MARGIN
@@ -343,7 +390,8 @@ class Driver:
             self._score(due)
 
     def _score(self, time: float) -> None:
-        accuracy, loss = self._evaluation.score()
+        with span("evaluate"):
+            accuracy, loss = self._evaluation.score()
         self.state.commit({"op": "score", "t": time, "accuracy": accuracy, "loss": loss})
 
     def _request_evals(self, now: float) -> None:
@@ -363,10 +411,12 @@ class Driver:
         """Write a line to log.jsonl: something went wrong with a client or node."""
         if rejected:
             self.stats.count_rejection(f"{what}: {about['why']}")
-        log.warning("%s: %s", what, ", ".join(f"{k} {v}" for k, v in about.items()))
-        line = json.dumps({"t": self.now(), "what": what, **about}) + "\n"
-        with open(self.folder / "log.jsonl", "a") as f:
-            f.write(line)
+        log.warning("%s: %s", what, ", ".join(f"{k} {v}" for k, v in about.items()), extra={"about": about})
+        self._problems.append({"t": self.now(), "what": what, **about})
 
     def close(self) -> None:
         self.state.close()
+
+
+def _full_reason(why: str | None, detail: str) -> str:
+    return f"{why}: {detail}" if detail else str(why)

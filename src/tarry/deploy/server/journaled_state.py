@@ -23,11 +23,13 @@ from ...engine.budget import Budget
 from ...engine.engine import Change, Engine
 from ...record.journal import Journal, Row
 from ...record.rows import Mark, Recorder
+from ...record.update_archive import UpdateArchive
 from ..protocol import ClientReply
 from .deadlines import Deadlines
-from .open_tickets import OpenTicket, OpenTickets
+from .open_tickets import OpenTicket, OpenTickets, stored_digest, token_digest
 from .registration import Clients
 from .stats import FederationStats
+from .traces import span
 
 __all__ = ["JournaledState"]
 
@@ -47,11 +49,17 @@ class JournaledState:
         known: dict[str, str] | None,
         listeners: Sequence[Callable[[Event], None]],
         began: float,
+        client: str = "tarry",
+        keep_updates: bool = False,
     ):
         self.folder, self.journal = folder, Journal(folder)
         saved = self.journal.saved
         mark = Mark(saved["events"], saved["events_crc"]) if saved else Mark()
-        self._recorder = Recorder(folder / "events.jsonl", mark)
+        try:
+            self._recorder = Recorder(folder / "events.jsonl", mark)
+        except BaseException:
+            self.journal.close()
+            raise
         self._listeners: tuple[Callable[[Event], None], ...] = (self._recorder, *listeners)
         self._events: list[Event] = []  # that listeners have not seen yet
         n = server.n_clients
@@ -59,8 +67,12 @@ class JournaledState:
         self.engine = Engine(server, idle, budget, max_tickets=max_tickets, listeners=[self._events.append])
         self.clients, self.open_tickets, self.stats = Clients(n, known), OpenTickets(), FederationStats()
         self.deadlines = Deadlines(deadline)
+        self._tokens: dict[str, str] = {}  # of tickets that are being handed out, by digest; never on disk
         self.memory_visits: dict[int, int] = {}  # the visit whose memory a client is to use, by client
         self.federation, self.began, self.starts, self.ended = "", began, 0, ""
+        self._client, self._archive = client, UpdateArchive(folder) if keep_updates else None
+        if self._archive is not None:
+            self._archive.begin()
         self._checkpoints = 0
         self._updates_since_checkpoint: set[int] = set()
         try:
@@ -80,11 +92,14 @@ class JournaledState:
         if not self.federation:
             n, most = self.engine.server.n_clients, self.engine.max_tickets
             begun = {"federation": secrets.token_hex(8), "began": self.began, "clients": n, "per_client": most}
+            begun["client"] = self._client
             self.commit({"op": "begin", "t": 0.0, **begun}, sync=True)
         if self.engine.stop_reason and not self.ended:  # killed right before the row "end"
             self._end()
         if self.engine.in_instant:  # killed in the middle of an instant: it ends now, with no client present
             self.end_instant(self.engine.time, self.engine.changes_to(()))
+        if unsent := [t.number for t in self.open_tickets if t.request is None and not t.token]:
+            self.commit({"op": "token", "digests": [[number, self._new_token()] for number in unsent]})
 
     def commit(self, row: Row, *, reply: ClientReply | None = None, sync: bool = False) -> None:
         """Append the row to the journal, then apply it."""
@@ -96,13 +111,17 @@ class JournaledState:
 
     def accept(self, row: Row, reply: ClientReply) -> None:
         """Save an update, then commit its row."""
-        self.journal.save_update(row["number"], reply.result)
-        self.commit({"op": "update", **row}, reply=reply, sync=True)
+        with span("accept", ticket=row["number"], bytes=row["bytes"]):
+            self.journal.save_update(row["number"], reply.result)
+            if self._archive is not None:
+                self._archive.save(row["number"], reply.result)
+            self.commit({"op": "update", **row}, reply=reply, sync=True)
 
     def end_instant(self, time: float, changes: Sequence[Change]) -> list[Ticket]:
         """End an instant; its tickets are in the journal before a client is sent one."""
-        tickets = [ticket for ticket, _ in self.engine.end_instant(time, changes)]
-        handed = [[t.number, t.client, t.visit, OpenTickets.new_token()] for t in tickets]
+        with span("dispatch"):
+            tickets = [ticket for ticket, _ in self.engine.end_instant(time, changes)]
+        handed = [[t.number, t.client, t.visit, self._new_token()] for t in tickets]
         row = {"op": "close", "t": time, "changes": [list(c) for c in changes], "handouts": handed}
         self.journal.append(row)
         self._publish()
@@ -111,6 +130,13 @@ class JournaledState:
         if self.engine.stop_reason:
             self._end()
         return tickets
+
+    def _new_token(self) -> str:
+        """Make the token of a ticket; return its digest, which alone is written."""
+        token = OpenTickets.new_token()
+        digest = token_digest(token)
+        self._tokens[digest] = token
+        return digest
 
     def _end(self) -> None:
         self.commit({"op": "end", "t": self.engine.time, "why": self.engine.stop_reason}, sync=True)
@@ -127,11 +153,15 @@ class JournaledState:
             self.clients.bind(row["name"], row["key"], row["place"], row["node"])
             stats = self.stats[row["place"]]
             stats.name, stats.node = row["name"], row["node"]
+        elif op == "release":
+            place = self.clients.release(row["name"])
+            self.deadlines.forget(place)
+            self.memory_visits.pop(place, None)
         elif op == "update":
             self._apply_update(row, reply)
         elif op in ("lost", "rejected"):
             ticket = self._close_ticket(row)
-            self.stats[ticket.client].failed[row["why"]] += 1
+            self.stats[ticket.client].count_failure(row["why"], row.get("detail", ""))
             engine.lose(row["t"], ticket.number, rejected=op == "rejected")
         elif op == "close":
             tickets = [t for t, _ in engine.end_instant(row["t"], [(c, joins) for c, joins in row["changes"]])]
@@ -139,6 +169,10 @@ class JournaledState:
             self._open_handed(row)
         elif op == "sent":
             self._apply_sent(row)
+        elif op == "token":
+            for number, digest in row["digests"]:
+                token = self._tokens.pop(digest, "")
+                self.open_tickets.put(replace(self.open_tickets[number], token=token, digest=digest))
         elif op == "score":
             engine.score(row["t"], row["accuracy"], row["loss"])
         elif op == "client_eval":
@@ -177,8 +211,10 @@ class JournaledState:
         stats.memory_lost += row["memory_lost"]
 
     def _open_handed(self, row: Row) -> None:
-        for number, client, visit, token in row["handouts"]:
-            self.open_tickets.put(OpenTicket(number, client, visit, token, row["t"]))
+        for number, client, visit, entry in row["handouts"]:
+            digest = stored_digest(entry)
+            token = self._tokens.pop(digest, "")
+            self.open_tickets.put(OpenTicket(number, client, visit, token, row["t"], digest=digest))
             self.stats[client].handouts += 1
 
     def _apply_sent(self, row: Row) -> None:
@@ -200,7 +236,8 @@ class JournaledState:
             **{key: getattr(self, name).save() for key, name in _SAVED_PARTS.items()},
             **{key: getattr(self, name) for key, name in _SAVED.items()},
         }
-        self.journal.checkpoint(self._checkpoints, state, self._updates_since_checkpoint)
+        with span("checkpoint"):
+            self.journal.checkpoint(self._checkpoints, state, self._updates_since_checkpoint)
         self._updates_since_checkpoint = set()
 
     def _save_engine(self) -> dict[str, Any]:
@@ -218,9 +255,11 @@ class JournaledState:
             getattr(self, name).load(saved[key])
 
     def close(self) -> None:
-        """Close the files; nothing more is written."""
-        self._recorder.close()
-        self.journal.close()
+        """Close the files and release the folder."""
+        try:
+            self._recorder.close()
+        finally:
+            self.journal.close()
 
 
 #: key of the saved record -> attribute; attributes may be renamed, keys may not

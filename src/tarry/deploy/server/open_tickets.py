@@ -3,14 +3,19 @@
 A reply is taken for a ticket if it answers the very request that carried the ticket, comes from the node that the
 request went to, and repeats the ticket's number and its token, which no other client has seen. So a client cannot
 return another client's ticket, an old one, or one twice.
+
+A token is 128 random bits. The server keeps its SHA-256 digest alone on disk: who reads the journal or a checkpoint
+cannot return a ticket. The token itself is in memory until its ticket is sent. A ticket that was not sent before a
+restart gets a new one.
 """
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import secrets
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ...core.local_rule import LocalRule
@@ -18,7 +23,9 @@ from ...core.method import Method
 from ...core.parts import PLACES, REFILL, SEND_GLOBAL
 from ..wire import Rejected, parse_fields
 
-__all__ = ["OpenTicket", "OpenTickets", "max_tickets_per_client"]
+__all__ = ["OpenTicket", "OpenTickets", "max_tickets_per_client", "stored_digest", "token_digest"]
+
+_DIGEST_LENGTH = 64  # characters of a SHA-256 digest; a token has 32
 
 
 def max_tickets_per_client(method: Method) -> int:
@@ -39,12 +46,27 @@ class OpenTicket:
     number: int
     client: int
     visit: int
-    token: str
+    token: str = field(repr=False)  # empty if it was handed out before a restart
     time: float  # handed out
     node: int = 0
     request: str | None = None  # id of the request that carries it; None: not sent yet; "": it could not be sent
     run: str = ""
     due: float = float("inf")
+    digest: str = ""  # of the token; computed from it if it is not given
+
+    def __post_init__(self) -> None:
+        if not self.digest:
+            object.__setattr__(self, "digest", token_digest(self.token))
+
+
+def token_digest(token: str) -> str:
+    """Return what is stored of a token."""
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def stored_digest(entry: str) -> str:
+    """Return the digest in a journal, which has the token itself if an earlier version wrote it."""
+    return entry if len(entry) == _DIGEST_LENGTH else token_digest(entry)
 
 
 class OpenTickets:
@@ -90,17 +112,20 @@ class OpenTickets:
             raise Rejected("it comes from another node than its ticket was handed to")
         if fields is not None:
             parsed = parse_fields(fields, number=int, token=str)
-            same_token = hmac.compare_digest(parsed["token"].encode(), ticket.token.encode())
+            same_token = hmac.compare_digest(token_digest(parsed["token"]), ticket.digest)
             if parsed["number"] != ticket.number or not same_token:
                 raise Rejected("it has not the number and the token of its ticket")
 
     def save(self) -> list[dict[str, Any]]:
-        return [{key: getattr(t, name) for key, name in _SAVED.items()} for t in self._tickets.values()]
+        saved = [(t, {key: getattr(t, name) for key, name in _SAVED.items()}) for t in self._tickets.values()]
+        return [{**fields, "digest": t.digest} for t, fields in saved]
 
     def load(self, saved: list[dict[str, Any]]) -> None:
         self._tickets, self._by_request = {}, {}
         for record in saved:
-            self.put(OpenTicket(**{name: record[key] for key, name in _SAVED.items()}))
+            fields = {name: record[key] for key, name in _SAVED.items()}
+            digest = record["digest"] if "digest" in record else token_digest(record["token"])  # of an earlier version
+            self.put(OpenTicket(token="", digest=digest, **fields))
 
 
 #: key of a saved record -> attribute; attributes may be renamed, keys may not
@@ -108,7 +133,6 @@ _SAVED = {
     "number": "number",
     "client": "client",
     "visit": "visit",
-    "token": "token",
     "time": "time",
     "node": "node",
     "letter": "request",

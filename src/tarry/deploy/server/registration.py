@@ -3,7 +3,8 @@
 A client is known by its key, because the number of its node changes when it comes back. It states its name and signs
 the server's nonce and its present node with the key (Ed25519). The first key that comes with a name belongs to that
 name from then on, unless names and keys were given in advance (`known`). A Flower app without keys is known by its
-node, which stays the same only where nodes are registered with Flower.
+node, which stays the same only where nodes are registered with Flower. So a place without a key whose node has been
+absent for a while is released when another node finds no place.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..wire import MessageGrid, Rejected, ReplyMessage, Request, parse_fields
+from .slots import requested_releases
 
 if TYPE_CHECKING:
     from .journaled_state import JournaledState
@@ -78,6 +81,26 @@ class Clients:
             self._at.pop(old, None)
         self._node[place], self._at[node] = node, place
 
+    def release(self, name: str) -> int:
+        """Take the place of a client from it; return the place."""
+        place = self._place.pop(name)
+        self._keys.pop(name)
+        self._at.pop(self._node.pop(place, 0), None)
+        return place
+
+    def place_of(self, name: str) -> int | None:
+        """Return the place that a client has."""
+        return self._place.get(name)
+
+    def without_key(self) -> dict[str, int]:
+        """Return the clients that are known by their node alone, and these nodes."""
+        return {name: self._node[place] for name, place in self._place.items() if not self._keys[name]}
+
+    @property
+    def is_full(self) -> bool:
+        """Return whether no place is free."""
+        return len(self._place) >= self.n
+
     def save(self) -> dict[str, Any]:
         return {"clients": [[n, self._keys[n], p, self._node[p]] for n, p in self._place.items()]}
 
@@ -89,7 +112,8 @@ class Clients:
 class Registration:
     """Asks new nodes for their identity and binds them to clients.
 
-    `has_identities`: whether the clients' apps can prove an identity; `timeout`: seconds that a reply may take.
+    `has_identities`: whether the clients' apps can prove an identity; `timeout`: seconds that a reply may take;
+    `release_after`: seconds of absence after which a place without a key may go to another node.
     """
 
     def __init__(
@@ -99,10 +123,12 @@ class Registration:
         *,
         has_identities: bool,
         timeout: float,
+        release_after: float,
         log_problem: Callable[..., None],
     ):
         self._grid, self._state, self._has_identities = grid, state, has_identities
-        self._timeout, self._log_problem = timeout, log_problem
+        self._timeout, self._release_after, self._log_problem = timeout, release_after, log_problem
+        self._seen: dict[str, float] = {}  # client without a key → when its node was present last
         self.nodes: set[int] = set()
         self._activated: dict[int, str] = {}  # when a node began
         self._pending: dict[str, tuple[int, str]] = {}  # request → node, nonce
@@ -124,6 +150,7 @@ class Registration:
 
     def request_identity(self, now: float) -> None:
         """Ask the nodes without a client for their identity."""
+        self._note_presence(now)
         clients, requested = self._state.clients, {node for node, _ in self._pending.values()}
         unknown = [n for n in sorted(self.nodes) if clients.at(n) is None and n not in requested]
         unknown = [n for n in unknown if self._retries.get(n, (0.0, 0))[0] <= now]
@@ -161,7 +188,38 @@ class Registration:
             return
         self._register(now, node, f["name"], f["key"], None if f["place"] < 0 else f["place"])
 
+    def release(self, now: float, name: str) -> None:
+        """Take the place of a client from it; its open tickets are lost, and its node must register again."""
+        place = self._state.clients.place_of(name)
+        if place is None:
+            return
+        self._state.commit({"op": "release", "t": now, "name": name}, sync=True)
+        self._seen.pop(name, None)
+        log.info("the slot of client %d, %r, is released", place, name)
+
+    def release_requested(self, now: float, folder: Path) -> None:
+        """Release the slots that `tarry federation release` asks for."""
+        for path, name in requested_releases(folder):
+            self.release(now, name)
+            path.unlink(missing_ok=True)
+
+    def _note_presence(self, now: float) -> None:
+        """Note when each client without a key was here last; from the start of this server on, if it was not since."""
+        clients = self._state.clients.without_key()
+        present = {name: now for name, node in clients.items() if node in self.nodes or name not in self._seen}
+        self._seen = {name: present.get(name, self._seen.get(name, now)) for name in clients}
+
+    def _make_room(self, now: float) -> None:
+        """Release the place whose node has been absent longest, if no place is free and it has been so long enough."""
+        self._note_presence(now)
+        if self._state.clients.is_full and self._seen:
+            name = min(self._seen, key=self._seen.__getitem__)
+            if now - self._seen[name] >= self._release_after:
+                self.release(now, name)
+
     def _register(self, now: float, node: int, name: str, key: str, wanted: int | None) -> None:
+        if self._state.clients.place_of(name) is None:
+            self._make_room(now)
         try:
             place = self._state.clients.place(name, key, node, wanted=wanted, here=self.nodes)
         except Rejected as e:

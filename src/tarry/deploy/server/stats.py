@@ -34,7 +34,8 @@ STATUS = fields(
                     **dict.fromkeys(("client", "updates", "staleness", "bytes_up", "late"), count),
                     **dict.fromkeys(("seconds", "train_seconds"), number),
                     "failed": table_of(count),
-                }
+                },
+                {"last_failure": text},
             )
         ),
     }
@@ -59,6 +60,12 @@ class ClientStats:
     memory_lost: int = 0  # visits whose memory was lost
     failed: Counter[str] = field(default_factory=Counter)  # lost and rejected, by reason
     last: float | None = None  # time of its last reply or failure
+    last_failure: str = ""  # what its app said when it failed last, or why its last reply was rejected
+
+    def count_failure(self, why: str, detail: str) -> None:
+        """Count a lost or rejected ticket by its reason; `detail` is kept of the last one only."""
+        self.failed[why] += 1
+        self.last_failure = f"{why}: {detail}" if detail else why
 
 
 class FederationStats:

@@ -12,6 +12,8 @@
                A3  L(w + ε_p) + β L_p(w + ε_p)
     projection     g_l − (g_l·g_p / g_p·g_p) g_p  where g_l·g_p < 0, over the whole gradient               Eq. 3
 
+In A4 the perturbation is scaled by the same Λ and along the same combination, g_l + β g_p, as its losses. The paper's
+formula has neither Λ nor β there; with β = 1 and `adaptive=false` it is the printed one.
 ρ = 0 is FedAvg (A2 to A4 and A6: A5). A5 with l2 is FedProx with μ = β, with ntd FedNTD, with moon MOON.
 
 What the text leaves open: 0/0 in Eq. 7 and 8 is 0, so an adaptive visit's first step is not perturbed, nor is a fixed

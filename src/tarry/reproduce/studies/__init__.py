@@ -21,6 +21,7 @@ STUDIES = {
         "client_curves",
         "control_corrections",
         "endpoint_corrections",
+        "generation",
         "hessian",
         "landscape",
         "latency",

@@ -5,6 +5,7 @@
 Equal u give equal images on every device. No branch depends on a value and nothing is copied to the host, so the
 functions run under `torch.func.vmap` and inside a CUDA graph.
 
+`crop_and_flip(side, black)` is the usual augmentation of CIFAR; the authors' code of OrthoFL has it.
 `fedsol(name, side, black)` is the augmentation of FedSOL (Lee et al. 2024, App. B.2), in this order:
     crop      a window of the image's size from the image padded with black (CINIC-10: mirrored at its edge)
     flip      left to right with probability ½
@@ -21,7 +22,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["Augment", "fedsol"]
+__all__ = ["Augment", "crop_and_flip", "fedsol"]
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,11 @@ class Augment:
         # no copy from the host: a graph may record it
         fill = torch.cat([x.new_full((1,), value) for value in self.fill])
         return torch.where(is_outside, fill[:, None, None], shifted)
+
+
+def crop_and_flip(side: int, black: tuple[float, ...]) -> Augment:
+    """Return a crop from the image padded by an eighth of its side, 4 pixels of 32, and a flip."""
+    return Augment(side // 8, flip=True, fill=black)
 
 
 def fedsol(name: str, side: int, black: tuple[float, ...]) -> Augment:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ..core.errors import BadInput
+from .errors import BadInput
 
 __all__ = ["optional_import"]
 
